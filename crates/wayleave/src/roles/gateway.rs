@@ -282,6 +282,7 @@ impl Role for GatewayRole {
                 receiver: receiving::receiver(&known, clock.now().unix)?,
                 neighbours: Vec::new(),
                 policies: resolved.clone(),
+                name_blocks: names::blocks(section.names.get_ref().0),
                 seed: seed()?,
             },
             CpuKernel::best(),

@@ -260,11 +260,8 @@ impl Gateway {
         now: Now,
     ) -> Result<(), Reason> {
         let protocol = if octets[0] >> 4 == 4 { 4 } else { 41 };
-        let is_of = |owner: &IdentityKey| {
-            let (prefixes, owner) = (&self.prefixes, *owner);
-            move |address| prefixes.owner(address) == Some(owner)
-        };
-        check_inner(protocol, octets, is_of(identity), is_of(&self.identity)).map_err(|error| match error {
+        let is_source = |address| self.owner(address) == Some(*identity);
+        check_inner(protocol, octets, is_source, |address| self.is_own(address)).map_err(|error| match error {
             InnerError::NotIp => Reason::InnerNotIp,
             InnerError::Source => Reason::InnerSource,
             InnerError::Martian => Reason::InnerMartian,

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use wayleave_core::{IdentityKey, Instant, Now};
+use wayleave_core::{IdentityKey, Instant, Now, Prefix};
 use wayleave_packet::icing::mint::Form;
 use wayleave_packet::platypus::verify::is_martian;
 
@@ -70,8 +70,14 @@ impl Gateway {
     }
 
     /// Whether an inner address is this gateway's.
-    fn is_own(&self, address: IpAddr) -> bool {
-        self.prefixes.owner(address) == Some(self.identity)
+    pub(super) fn is_own(&self, address: IpAddr) -> bool {
+        self.owner(address) == Some(self.identity)
+    }
+
+    /// Whose an inner address is. Those of names are nobody's, however wide a member's prefix is.
+    pub(super) fn owner(&self, address: IpAddr) -> Option<IdentityKey> {
+        let is_name = |block: &Prefix| Prefix::truncated(address, block.len()).as_ref() == Ok(block);
+        self.prefixes.owner(address).filter(|_| !self.name_blocks.iter().any(is_name))
     }
 
     /// To whom a packet goes, and by which class of paths. Makes its flow known.
@@ -84,7 +90,7 @@ impl Gateway {
                 (*node, *policy, Some(*real.ok_or(Reason::NoMember)?))
             }
             None => {
-                let owner = self.prefixes.owner(inner.destination).filter(|owner| *owner != self.identity);
+                let owner = self.owner(inner.destination).filter(|owner| *owner != self.identity);
                 let owner = owner.filter(|owner| self.members.contains_key(owner)).ok_or(Reason::NoMember)?;
                 (owner, 0, None)
             }
@@ -93,7 +99,9 @@ impl Gateway {
         let name = real.map(|_| inner.destination);
         self.peer(identity, now).ok_or(Reason::QueueFull)?;
         let known = match self.flows.get(&key, &identity, now.instant) {
-            Some(flow) if flow.name != name && !flow.gives_way() => return Err(Reason::FlowConflict),
+            Some(flow) if flow.name != name && !flow.gives_way() => {
+                return Err(Reason::FlowConflict);
+            }
             Some(flow) if flow.name == name => Some(flow.mirror.clone()),
             _ => None,
         };

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{IdentityKey, InnerPrefixes, Instant, Now};
+use wayleave_core::{IdentityKey, InnerPrefixes, Instant, Now, Prefix};
 use wayleave_crypto::dh::DhPublic;
 use wayleave_crypto::kdf;
 use wayleave_crypto::lanes::CpuKernel;
@@ -59,6 +59,8 @@ pub struct Config {
     pub neighbours: Vec<(IdentityKey, u16)>,
     /// Path policies; the first one is for packets to addresses that are not those of names.
     pub policies: Vec<PathPolicy>,
+    /// Where the addresses of names are, given or not: no member's, whatever its prefixes are.
+    pub name_blocks: Vec<Prefix>,
     /// Random, and new for each life of the process.
     pub seed: Seed,
 }
@@ -134,6 +136,7 @@ pub struct Gateway {
     /// The sender of the last packet, by its path: packets come in bursts.
     last_sender: Option<(Handle, (IdentityKey, usize))>,
     prefixes: InnerPrefixes,
+    name_blocks: Vec<Prefix>,
     /// Policy and node of each address of a name.
     names: HashMap<IpAddr, (usize, IdentityKey)>,
     peers: BTreeMap<IdentityKey, Peer>,
@@ -194,6 +197,7 @@ impl Gateway {
             senders: HashMap::new(),
             last_sender: None,
             prefixes: InnerPrefixes::default(),
+            name_blocks: config.name_blocks,
             names: HashMap::new(),
             peers: BTreeMap::new(),
             flows: FlowTable::new(&Keyed(key)),

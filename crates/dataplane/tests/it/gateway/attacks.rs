@@ -11,13 +11,13 @@ use std::time::Duration;
 use wayleave_core::InnerPrefixes;
 use wayleave_crypto::dh::DhSecret;
 use wayleave_dataplane::gateway::offload::{Kind, Offload};
-use wayleave_dataplane::gateway::{Member, Reason};
+use wayleave_dataplane::gateway::{Gateway, Member, Reason};
 use wayleave_dataplane::icing;
 use wayleave_packet::icing::header::Part;
 use wayleave_packet::icing::header::{FRONT, Packet, Version, header_length};
 use wayleave_packet::icing::mint::{Form, Nonce, Sender, encapsulate};
 
-use super::world::{A, B, World, addresses, identity, ip, noise, prefixes, tcp, udp};
+use super::world::{A, B, World, addresses, identity, ip, noise, prefixes, tcp, udp, with_blocks};
 use crate::icing::network::{self, LINK};
 
 const V4: (&str, &str) = ("10.0.0.1", "10.0.1.1");
@@ -49,6 +49,23 @@ fn deceive(world: &mut World, of_a: &[&str], address_of_b: &str) {
     };
     let members = vec![member(A, addresses(A).to_vec()), member(B, vec![address_of_b.parse().unwrap()])];
     world.gateway(A).set_realm(members, table);
+}
+
+/// What a gateway believes of the realm, in which some have wide prefixes as well.
+fn realm(gateway: &mut Gateway, wide: &[(&str, usize)]) {
+    let mut table = InnerPrefixes::default();
+    let all = [A, B, 8].into_iter().flat_map(|node| prefixes(node).map(|prefix| (prefix, node)));
+    let wide = wide.iter().map(|(prefix, node)| (prefix.parse().unwrap(), *node));
+    for (prefix, node) in all.chain(wide) {
+        table.insert(prefix, identity(node));
+    }
+    let member = |node: usize| Member {
+        identity: identity(node),
+        noise: DhSecret::from_seed(&noise(node)).public(),
+        ids: vec![network::id(node)],
+        addresses: addresses(node).to_vec(),
+    };
+    gateway.set_realm([A, B, 8].map(member).to_vec(), table);
 }
 
 #[test]
@@ -153,21 +170,6 @@ fn inner_sources_of_others_are_refused_whoever_asks() {
 #[test]
 fn the_holder_of_a_wide_prefix_does_not_speak_for_the_member_with_a_longer_one() {
     let mut world = world();
-    let realm = |gateway: &mut wayleave_dataplane::gateway::Gateway, wide: &[(&str, usize)]| {
-        let mut table = InnerPrefixes::default();
-        let all = [A, B, 8].into_iter().flat_map(|node| prefixes(node).map(|prefix| (prefix, node)));
-        let wide = wide.iter().map(|(prefix, node)| (prefix.parse().unwrap(), *node));
-        for (prefix, node) in all.chain(wide) {
-            table.insert(prefix, identity(node));
-        }
-        let member = |node: usize| Member {
-            identity: identity(node),
-            noise: DhSecret::from_seed(&noise(node)).public(),
-            ids: vec![network::id(node)],
-            addresses: addresses(node).to_vec(),
-        };
-        gateway.set_realm([A, B, 8].map(member).to_vec(), table);
-    };
     let wide = [("10.0.0.0/8", A), ("fd00::/16", A), ("192.168.0.0/16", B)];
     realm(world.gateway(B), &wide);
     // A does not look: it believes that all is its own.
@@ -192,6 +194,44 @@ fn the_holder_of_a_wide_prefix_does_not_speak_for_the_member_with_a_longer_one()
     let errors = world.gateway(A).counters().dropped(Reason::OwnSource);
     world.send_plain(A, &udp("10.0.8.1", V4.1, (1000, 53), b"spoofed"));
     assert_eq!(world.gateway(A).counters().dropped(Reason::OwnSource), errors + 1);
+}
+
+/// ICC-07: a member's prefix around the addresses of names, which is as wide as it likes, gives it none of them.
+#[test]
+fn the_addresses_of_names_are_no_members() {
+    let mut world = World::new(&[&[A, 2, 3, B], &[A, 4, 5, 6, B]]);
+    let wide = |node| [("198.0.0.0/8", node), ("198.18.0.0/24", node), ("fd00::/8", node), ("fd77::/96", node)];
+    realm(world.gateway(B), &wide(A));
+    // A does not look: for it they are addresses like others.
+    *world.gateway(A) = with_blocks(A, 0, &[]);
+    deceive(&mut world, &["10.0.0.0/24", "198.0.0.0/8", "fd00::/64", "fd00::/8"], V4.1);
+    world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"begin"));
+    world.run(Duration::from_millis(700));
+    assert_eq!(world.received(B).len(), 1);
+    for (from, to, count) in [("198.18.0.1", V4.1, 1), ("198.19.255.254", V4.1, 2), ("fd77::1", "fd00:1::1", 3)] {
+        world.send_plain(A, &udp(from, to, (1000, 53), b"as if by a name"));
+        world.run(Duration::from_millis(700));
+        assert!(world.received(B).is_empty(), "{from}");
+        assert_eq!(world.gateway(B).counters().dropped(Reason::InnerSource), count, "{from}");
+    }
+    // What is no name, or none any more, goes to nobody.
+    world.gateway(B).set_names([]);
+    for (from, to, count) in [(V4.1, "198.18.0.1", 1), ("fd00:1::1", "fd77::1", 2)] {
+        world.send_plain(B, &udp(from, to, (1000, 53), b"to a name"));
+        world.run(Duration::from_millis(700));
+        assert!(world.received(A).iter().all(|packet| !packet.ends_with(b"to a name")), "{to}");
+        assert_eq!(world.gateway(B).counters().dropped(Reason::NoMember), count, "{to}");
+    }
+    // They are not this gateway's own either.
+    world.received(B);
+    realm(world.gateway(B), &wide(B));
+    world.send_plain(B, &udp("198.18.0.1", V4.0, (1000, 53), b"x"));
+    assert_eq!(world.gateway(B).counters().dropped(Reason::OwnSource), 1);
+    deceive(&mut world, &["10.0.0.0/24"], "198.18.0.9");
+    world.send_plain(A, &udp(V4.0, "198.18.0.1", (1000, 53), b"x"));
+    world.run(Duration::from_millis(700));
+    assert!(world.received(B).is_empty());
+    assert_eq!(world.gateway(B).counters().dropped(Reason::InnerDestination), 1);
 }
 
 #[test]

@@ -286,6 +286,11 @@ pub fn gateway(node: usize) -> Gateway {
 
 /// A process of the gateway, which shares nothing with those before it but its keys.
 pub fn run_of(node: usize, run: u8) -> Gateway {
+    with_blocks(node, run, &["198.18.0.0/15", "fd77::/64"])
+}
+
+/// The same, with the addresses of names in these prefixes.
+pub fn with_blocks(node: usize, run: u8, blocks: &[&str]) -> Gateway {
     let started = network::at(TIME - 100).unix;
     let receiver = wayleave_dataplane::icing::Config { started, ..network::config(node, NODES) };
     let config = Config {
@@ -297,6 +302,7 @@ pub fn run_of(node: usize, run: u8) -> Gateway {
             .map(|other| (identity(other), LINK + other as u16))
             .collect(),
         policies: policies(),
+        name_blocks: blocks.iter().map(|block| block.parse().unwrap()).collect(),
         seed: Secret::new([0x70 + node as u8 + 16 * run; 32]),
     };
     let mut gateway = Gateway::new(config, CpuKernel::best()).unwrap();

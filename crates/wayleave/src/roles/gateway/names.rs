@@ -159,6 +159,11 @@ pub fn number_of(address: IpAddr, prefix: &Prefix) -> Option<u32> {
     number.filter(|number| addresses(*number, prefix).contains(&address))
 }
 
+/// Where the addresses of names are, the IPv6 ones in `prefix`.
+pub fn blocks(prefix: Prefix) -> Vec<Prefix> {
+    Prefix::new(V4.0.into(), V4.1).into_iter().chain([prefix]).collect()
+}
+
 /// What a question means.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Meaning {
