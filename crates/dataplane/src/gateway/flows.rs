@@ -4,6 +4,7 @@
 //! known of peers, changes of policies, and, by its records, the process. Flows last as RFC 5382 (TCP), RFC 4787 (UDP) and RFC 5508
 //! (ICMP) ask of a translator.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use super::peer::Keyed;
 
 /// Flows that this end's hosts began; as many again that peers began.
 pub const LIMIT_FLOWS: usize = 1 << 15;
+/// Of a full half so many make room at a time, since each search takes all of the table; who has more loses flows before others do.
+const SHARE: usize = LIMIT_FLOWS / 16;
 /// Records that are written at a time.
 const BATCH: usize = 4096;
 /// Expired flows are removed after this long at the latest while anything is in use.
@@ -28,6 +31,9 @@ const TRANSITORY: Duration = Duration::from_secs(240);
 const DATAGRAMS: Duration = Duration::from_secs(300);
 /// ICMP queries (RFC 5508 REQ-1).
 const QUERIES: Duration = Duration::from_secs(60);
+/// What has no end of its own gives way to another name once this end has sent nothing for so long. Two applications that send at
+/// intervals below it (RFC 3948: 20 s) do not take the ports from each other.
+const SILENT: Duration = Duration::from_secs(30);
 
 /// A flow, by this end's addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -115,6 +121,10 @@ impl Progress {
             *self = Self::default();
         }
         let seen = if flags & ACK == 0 || flags & RST != 0 { 0 } else { Self::SEEN << shift };
+        if flags & (ACK | RST) == ACK {
+            // RFC 7857 section 2.2: whoever goes on did not take the RST, which may have any sequence number.
+            self.0 &= !Self::RESET;
+        }
         let ended = if flags & FIN == 0 { 0 } else { Self::ENDED << shift };
         let reset = if flags & RST == 0 { 0 } else { Self::RESET };
         self.0 |= seen | ended | reset;
@@ -156,6 +166,8 @@ pub(super) struct Flow {
     /// The path of the last packet that came.
     pub(super) handle: Handle,
     progress: Progress,
+    /// When this end last sent.
+    sent: Instant,
     expires: Instant,
     /// Until when, in Unix seconds, the flow's record says that it lasts; none if it has no record.
     recorded: Option<u64>,
@@ -171,24 +183,42 @@ impl Flow {
             mirror: None,
             handle: handle.unwrap_or(Handle([0; 16])),
             progress: Progress::default(),
+            sent: Instant(0),
             expires: Instant(0),
             recorded: None,
         }
     }
 
-    /// Whether the ports may serve another flow: it is closed, or the peer alone has sent, and nobody here asked for that.
-    pub(super) fn gives_way(&self) -> bool {
-        self.progress.is_closed() || !self.is_own && !self.progress.has_sent()
+    /// Whether the ports may serve another flow: it is closed, this end is silent under it (only TCP says when it ends), or the peer
+    /// alone has sent, and nobody here asked for that.
+    pub(super) fn gives_way(&self, protocol: u8, now: Instant) -> bool {
+        let is_silent = protocol != TCP && now.since(self.sent) >= SILENT;
+        self.progress.is_closed() || is_silent || !self.is_own && !self.progress.has_sent()
+    }
+
+    /// Since when it is idle.
+    fn idle_since(&self, protocol: u8) -> Instant {
+        self.expires.before(self.progress.timeout(protocol))
+    }
+
+    /// Until when, in Unix seconds, a record that is written now says that it lasts: half a timeout longer than it does, since the
+    /// record is renewed once that much has passed.
+    fn record_until(&self, protocol: u8, now: Now) -> u64 {
+        let half = self.progress.timeout(protocol) / 2;
+        now.unix.secs() + (self.expires + half).since(now.instant).as_secs()
     }
 
     /// Notes a packet of it. Returns whether its record is to be written: what lasts a few packets has none, and one that is renewed
-    /// while half of its time is left costs little.
+    /// after half of its time costs little.
     pub(super) fn note(&mut self, protocol: u8, direction: Direction, tcp_flags: Option<u8>, now: Now) -> bool {
+        if direction == Direction::Out {
+            self.sent = now.instant;
+        }
         let before = self.progress;
         self.progress.note(direction, tcp_flags);
         let timeout = self.progress.timeout(protocol);
         self.expires = now.instant + timeout;
-        let is_due = |until| self.progress != before || until < now.unix.secs() + timeout.as_secs() / 2;
+        let is_due = |until| self.progress != before || until < now.unix.secs() + timeout.as_secs();
         self.name.is_some() && self.progress.is_answered() && self.recorded.is_none_or(is_due)
     }
 }
@@ -214,10 +244,34 @@ impl Payer {
     }
 }
 
+/// Which flows of a full half give way first; within a rank those that are idle for longest.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Rank {
+    /// Beyond its payer's [`SHARE`], and no established connection.
+    Excess,
+    /// Beyond that of a peer, and established: no peer can pass for many, as a host can by as many addresses.
+    PeerExcess,
+    Fleeting,
+    EstablishedExcess,
+    Established,
+}
+
+impl Rank {
+    fn of(payer: Payer, is_established: bool, is_excess: bool) -> Self {
+        match (is_excess, is_established) {
+            (true, false) => Self::Excess,
+            (true, true) if matches!(payer, Payer::Peer(_)) => Self::PeerExcess,
+            (false, false) => Self::Fleeting,
+            (true, true) => Self::EstablishedExcess,
+            (false, true) => Self::Established,
+        }
+    }
+}
+
 /// The flows of all peers.
 ///
-/// Half of the table is for flows that this end's hosts began, half for those that peers began. In a full half whoever has the most
-/// loses those of its own that end first, and established connections last.
+/// Half of the table is for flows that this end's hosts began, half for those that peers began. In a full half flows give way in the
+/// order of [`Rank`].
 pub(super) struct FlowTable {
     flows: HashMap<FlowKey, Flow, Keyed>,
     counts: HashMap<Payer, usize, Keyed>,
@@ -248,7 +302,7 @@ impl FlowTable {
     pub(super) fn note(&mut self, key: &FlowKey, direction: Direction, tcp_flags: Option<u8>, now: Now) {
         let Some(flow) = self.flows.get_mut(key) else { return };
         if flow.note(key.protocol, direction, tcp_flags, now) && self.changed.len() < LIMIT_FLOWS {
-            flow.recorded = Some(now.unix.secs() + flow.expires.since(now.instant).as_secs());
+            flow.recorded = Some(flow.record_until(key.protocol, now));
             self.changed.insert(*key);
         }
     }
@@ -281,27 +335,35 @@ impl FlowTable {
         }
     }
 
-    /// Makes room in a half; returns how many flows gave way that had not expired. A sixteenth at a time, since each search takes all of
-    /// the table.
+    /// Makes room for [`SHARE`] flows in a half; returns how many gave way that had not expired.
     fn make_room(&mut self, half: usize, now: Instant) -> usize {
         self.sweep(now);
-        if self.totals[half] < LIMIT_FLOWS {
+        let leave = self.totals[half].saturating_sub(LIMIT_FLOWS - SHARE);
+        if leave == 0 {
             return 0;
         }
-        let of_half = self.counts.iter().filter(|(payer, _)| matches!(payer, Payer::Host(_)) == (half == 0));
-        let Some((payer, count)) = of_half.max_by_key(|(_, count)| **count).map(|(payer, count)| (*payer, *count))
-        else {
-            return 0;
-        };
-        let its = self.flows.iter().filter(|(key, flow)| Payer::of(key, flow) == payer);
-        let order =
-            |(key, flow): (&FlowKey, &Flow)| (flow.progress.timeout(key.protocol) == ESTABLISHED, flow.expires, *key);
-        let mut its: Vec<(bool, Instant, FlowKey)> = its.map(order).collect();
-        let leave = (count / 16).max(1);
-        if leave < its.len() {
-            its.select_nth_unstable_by_key(leave, |(is_established, expires, _)| (*is_established, *expires));
+        // What a payer keeps comes first: established connections, and of each kind what was in use last.
+        type Kept = (bool, Reverse<Instant>, FlowKey);
+        let mut by_payer: HashMap<Payer, Vec<Kept>, Keyed> = HashMap::with_hasher(self.counts.hasher().clone());
+        for (key, flow) in self.flows.iter().filter(|(_, flow)| usize::from(!flow.is_own) == half) {
+            let is_fleeting = flow.progress.timeout(key.protocol) != ESTABLISHED;
+            let entry = (is_fleeting, Reverse(flow.idle_since(key.protocol)), *key);
+            by_payer.entry(Payer::of(key, flow)).or_default().push(entry);
         }
-        its.iter().take(leave).for_each(|(_, _, key)| self.remove(key));
+        let mut all: Vec<(Rank, Instant, FlowKey)> = Vec::with_capacity(self.totals[half]);
+        for (payer, mut its) in by_payer {
+            if its.len() > SHARE {
+                its.select_nth_unstable_by_key(SHARE, |(is_fleeting, idle, _)| (*is_fleeting, *idle));
+            }
+            let ranked = its.into_iter().enumerate();
+            all.extend(ranked.map(|(place, (is_fleeting, Reverse(idle), key))| {
+                (Rank::of(payer, !is_fleeting, place >= SHARE), idle, key)
+            }));
+        }
+        if leave < all.len() {
+            all.select_nth_unstable_by_key(leave, |(rank, idle, _)| (*rank, *idle));
+        }
+        all.iter().take(leave).for_each(|(_, _, key)| self.remove(key));
         leave
     }
 
@@ -335,7 +397,7 @@ impl FlowTable {
             let flow = self.flows.get(&key).filter(|flow| now.instant < flow.expires);
             let value = flow.and_then(|flow| {
                 let mut value = vec![flow.progress.0];
-                value.extend((now.unix.secs() + flow.expires.since(now.instant).as_secs()).to_be_bytes());
+                value.extend(flow.record_until(key.protocol, now).to_be_bytes());
                 value.extend(flow.peer.0);
                 write_address(flow.name?, &mut value);
                 Some(value)
@@ -345,22 +407,21 @@ impl FlowTable {
         keys.into_iter().map(change).collect()
     }
 
-    /// Changes that could not be written are to be taken again.
+    /// Changes that could not be written are to be taken again, removals too.
     pub(super) fn return_changes(&mut self, changes: &[FlowChange]) {
-        let keys = changes.iter().filter_map(|change| FlowKey::decode(&change.key));
-        self.changed.extend(keys.filter(|key| self.flows.contains_key(key)));
+        self.changed.extend(changes.iter().filter_map(|change| FlowKey::decode(&change.key)));
     }
 
     /// Takes a record of an earlier life. Returns whether it is one of a flow that goes on.
     pub(super) fn restore(&mut self, key: &[u8], value: &[u8], now: Now) -> bool {
         let Some((key, mut flow, until)) = read_record(key, value) else { return false };
         let timeout = flow.progress.timeout(key.protocol);
-        // A clock that went back makes nothing last longer.
+        // Neither a record written a moment ago nor a clock that went back makes it last longer than one in use.
         let left = Duration::from_secs(until.saturating_sub(now.unix.secs())).min(timeout);
         if left.is_zero() || self.totals[0] >= LIMIT_FLOWS {
             return false;
         }
-        flow.recorded = Some(until);
+        (flow.recorded, flow.sent) = (Some(until), now.instant);
         self.insert(key, flow, now.instant);
         if let Some(flow) = self.flows.get_mut(&key) {
             flow.expires = now.instant + left;
@@ -398,6 +459,7 @@ mod tests {
         FlowKey { local: IpAddr::from([10, 0, 0, local]), remote: IpAddr::from([10, 0, 1, 1]), protocol, ports }
     }
 
+    const BOTH: [Direction; 2] = [Direction::Out, Direction::In];
     const UDP: u8 = 17;
     const ACK: u8 = 16;
     const PEER: IdentityKey = IdentityKey([1; 32]);
@@ -416,7 +478,7 @@ mod tests {
                 table.insert(key(local, number, TCP), own(), now.instant);
             }
         }
-        for direction in [Direction::Out, Direction::In] {
+        for direction in BOTH {
             table.note(&key(1, 7, TCP), direction, Some(ACK), now);
         }
         table.insert(key(9, 0, UDP), Flow::new(OTHER, None, Some(Handle([1; 16]))), now.instant);
@@ -442,6 +504,57 @@ mod tests {
         assert!(has(9, 0, UDP, &OTHER) && has(2, 0, TCP, &PEER));
         assert_eq!(table.counts.values().sum::<usize>(), table.totals.iter().sum::<usize>());
         assert_eq!(table.flows.len(), table.totals.iter().sum::<usize>());
+    }
+
+    /// Whoever has a /64 has as many sources as there are flows.
+    #[test]
+    fn sources_without_end_push_out_no_connection_and_nothing_that_is_in_use() {
+        let mut table = FlowTable::new(&Keyed([7; 16]));
+        let name = Some(IpAddr::from([198, 18, 0, 1]));
+        let uses = |table: &mut FlowTable, key: &FlowKey, flags, secs| {
+            BOTH.into_iter().for_each(|direction| table.note(key, direction, flags, at(secs)));
+        };
+        for number in 0..50 {
+            let key = key(1, number, TCP);
+            table.insert(key, Flow::new(PEER, name, None), at(1_000).instant);
+            uses(&mut table, &key, Some(ACK), 1_000);
+        }
+        let datagrams = key(1, 0, UDP);
+        table.insert(datagrams, Flow::new(PEER, name, None), at(1_000).instant);
+        let mut searches = 0;
+        let count = 40_000;
+        for number in 0..count {
+            let secs = 1_001 + number as u64 / 1_000;
+            uses(&mut table, &datagrams, None, secs);
+            let [_, a, b, c] = (number as u32).to_be_bytes();
+            let before = table.totals[0];
+            table.insert(FlowKey { local: IpAddr::from([11, a, b, c]), ..datagrams }, own(), at(secs).instant);
+            searches += usize::from(table.totals[0] <= before);
+        }
+        let mut has = |key| table.get(&key, &PEER, at(1_041).instant).is_some();
+        assert_eq!((0..50).filter(|number| has(key(1, *number, TCP))).count(), 50);
+        assert!(has(datagrams));
+        assert!(searches <= count / 2_000, "{searches}");
+    }
+
+    #[test]
+    fn a_peer_with_connections_without_end_pushes_out_no_other_peers_flows() {
+        let mut table = FlowTable::new(&Keyed([7; 16]));
+        let begun = |peer| Flow::new(peer, None, Some(Handle([1; 16])));
+        for number in 0..100 {
+            table.insert(key(9, number, UDP), begun(OTHER), at(1_000).instant);
+        }
+        let mut searches = 0;
+        for number in 0..2 * LIMIT_FLOWS {
+            let key = key(1, number, TCP);
+            let before = table.totals[1];
+            table.insert(key, begun(PEER), at(1_001).instant);
+            searches += usize::from(table.totals[1] <= before);
+            BOTH.into_iter().for_each(|direction| table.note(&key, direction, Some(ACK), at(1_001)));
+        }
+        let mut has = |key| table.get(&key, &OTHER, at(1_001).instant).is_some();
+        assert_eq!((0..100).filter(|number| has(key(9, *number, UDP))).count(), 100);
+        assert!(searches <= 2 * LIMIT_FLOWS / 2_000, "{searches}");
     }
 
     #[test]
@@ -481,5 +594,40 @@ mod tests {
         let changes = table.take_changes(at(1_899));
         assert_eq!((changes.len(), changes[0].value.is_none()), (1, true));
         assert!(table.flows.is_empty() && table.counts.is_empty());
+    }
+
+    #[test]
+    fn after_a_restart_a_flow_lasts_as_long_as_it_would_have_and_no_longer_than_one_in_use() {
+        let mut table = FlowTable::new(&Keyed([7; 16]));
+        let key = key(1, 0, UDP);
+        table.insert(key, Flow::new(PEER, Some(IpAddr::from([198, 18, 0, 1])), None), at(1_000).instant);
+        // The record of the last packet but one is not due yet.
+        let mut records = Vec::new();
+        for secs in [1_000, 1_150] {
+            BOTH.into_iter().for_each(|direction| table.note(&key, direction, None, at(secs)));
+            records.extend(table.take_changes(at(secs)));
+        }
+        let [FlowChange { key: octets, value: Some(value) }] = &records[..] else { panic!("one record") };
+        for (restored, last) in [(1_151, 1_449), (1_000, 1_299)] {
+            let mut next = FlowTable::new(&Keyed([8; 16]));
+            assert!(next.restore(octets, value, at(restored)));
+            assert!(next.get(&key, &PEER, at(last).instant).is_some(), "{restored}");
+            assert!(next.get(&key, &PEER, at(restored + 300).instant).is_none(), "{restored}");
+        }
+    }
+
+    #[test]
+    fn a_removal_that_could_not_be_written_is_taken_again() {
+        let mut table = FlowTable::new(&Keyed([7; 16]));
+        let key = key(1, 0, UDP);
+        table.insert(key, Flow::new(PEER, Some(IpAddr::from([198, 18, 0, 1])), None), at(1_000).instant);
+        BOTH.into_iter().for_each(|direction| table.note(&key, direction, None, at(1_000)));
+        assert_eq!(table.take_changes(at(1_000)).len(), 1);
+        table.sweep(at(1_300).instant);
+        let removal = [FlowChange { key: key.encode(), value: None }];
+        for _ in 0..2 {
+            assert_eq!(table.take_changes(at(1_300)), removal);
+            table.return_changes(&removal);
+        }
     }
 }

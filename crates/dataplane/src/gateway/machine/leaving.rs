@@ -99,7 +99,7 @@ impl Gateway {
         let name = real.map(|_| inner.destination);
         self.peer(identity, now).ok_or(Reason::QueueFull)?;
         let known = match self.flows.get(&key, &identity, now.instant) {
-            Some(flow) if flow.name != name && !flow.gives_way() => {
+            Some(flow) if flow.name != name && !flow.gives_way(key.protocol, now.instant) => {
                 return Err(Reason::FlowConflict);
             }
             Some(flow) if flow.name == name => Some(flow.mirror.clone()),

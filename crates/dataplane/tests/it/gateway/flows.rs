@@ -109,7 +109,7 @@ fn a_gateway_that_restarts_knows_its_connections_by_name() {
     client_answers(&mut world);
     // A record of a connection that is over by now.
     let mut late = run_of(A, 2);
-    assert!(!late.restore_flow(&key, &value, crate::icing::network::at_micros(world.micros + 8_000_000_000)));
+    assert!(!late.restore_flow(&key, &value, crate::icing::network::at_micros(world.micros + 12_000_000_000)));
 }
 
 #[test]
@@ -148,4 +148,51 @@ fn ports_that_a_remote_host_took_first_serve_a_connection_by_name() {
     world.send_plain(B, &tcp(REAL, LOCAL, (22, 40_001), 1, SYN_ACK, &[], b""));
     assert_eq!(world.received(A), [tcp(NAME, LOCAL, (22, 40_001), 1, SYN_ACK, &[], b"")]);
     assert_eq!(world.gateway(A).counters().dropped(Reason::FlowConflict), 0);
+}
+
+/// RFC 7857, section 2.2. Whoever answers a forged RST is still there.
+#[test]
+fn a_connection_that_goes_on_after_a_reset_is_established() {
+    let mut world = world();
+    world.send_plain(B, &to_client(RST, b""));
+    world.received(A);
+    world.send_plain(A, &to_server(ACK, b""));
+    world.run(Duration::from_secs(600));
+    assert_eq!(server_speaks(&mut world), from_the_name());
+    client_answers(&mut world);
+}
+
+/// IKE, for one, has the same port at both ends, and a peer that never falls silent.
+#[test]
+fn datagrams_between_fixed_ports_go_over_to_another_name_once_the_old_one_is_silent() {
+    const OTHER: &str = "198.18.0.1";
+    let ports = (500, 500);
+    let mut world = World::new(&[&[A, 2, 3, B], &[A, 4, 5, 6, B]]);
+    let passes = |world: &mut World, name: &str| {
+        let before = world.received(B).len();
+        assert_eq!(before, 0);
+        world.send_plain(A, &udp(LOCAL, name, ports, b"hello"));
+        world.run(Duration::from_secs(1));
+        world.received(B) == [udp(LOCAL, REAL, ports, b"hello")]
+    };
+    let answers_from = |world: &mut World, name: &str| {
+        world.received(A);
+        world.send_plain(B, &udp(REAL, LOCAL, ports, b"hello"));
+        world.run(Duration::from_secs(1));
+        world.received(A) == [udp(name, LOCAL, ports, b"hello")]
+    };
+    assert!(passes(&mut world, NAME) && answers_from(&mut world, NAME));
+    // Two that are in use at once do not take it from each other.
+    for _ in 0..10 {
+        assert!(passes(&mut world, NAME) && !passes(&mut world, OTHER));
+        assert!(answers_from(&mut world, NAME));
+        world.run(Duration::from_secs(10));
+    }
+    for _ in 0..10 {
+        assert!(answers_from(&mut world, NAME));
+        world.run(Duration::from_secs(2));
+    }
+    assert!(passes(&mut world, OTHER) && !passes(&mut world, NAME));
+    assert!(answers_from(&mut world, OTHER));
+    assert_eq!(world.gateway(A).counters().dropped(Reason::FlowConflict), 11);
 }
