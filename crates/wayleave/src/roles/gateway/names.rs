@@ -113,7 +113,11 @@ impl<S: Store> Register<S> {
             let key = [policy.as_bytes(), &node.0].concat();
             let change = Change { table: TABLE, key, value: Some(number.to_be_bytes().to_vec()) };
             let unsaved = Arc::clone(&self.unsaved);
-            let durable = move || unsaved.send_modify(|unsaved| drop(unsaved.remove(&number)));
+            let durable = move || {
+                unsaved.send_modify(|unsaved| {
+                    unsaved.remove(&number);
+                })
+            };
             if self.store.submit(vec![change], Box::new(durable)).is_err() {
                 self.unsaved.send_modify(|unsaved| unsaved.extend([(number, false)]));
             }
