@@ -10,6 +10,7 @@ use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::gateway::Member;
 use wayleave_dataplane::icing::{self, AgreedKeys, Link, MAX_KEYS, Meaning, Output, Policy, TagRule};
 use wayleave_packet::icing::header::{Tag, Version};
+use wayleave_packet::platypus::verify::is_martian;
 use wayleave_runtime::clock::utc;
 
 use crate::failure::Outcome;
@@ -75,15 +76,40 @@ impl Known {
     }
 }
 
-/// The address of each family that a node has itself: the first one of its first prefix.
-pub fn own_addresses(prefixes: &[Prefix]) -> Vec<IpAddr> {
-    let first = |afi: Afi| prefixes.iter().find(|prefix| prefix.afi() == afi);
-    let address = |prefix: &Prefix| match prefix.address() {
-        address if prefix.len() == prefix.afi().bits() => address,
-        IpAddr::V4(v4) => IpAddr::from((u32::from(v4) + 1).to_be_bytes()),
-        IpAddr::V6(v6) => IpAddr::from((u128::from(v6) + 1).to_be_bytes()),
+/// The address of each family that a node has itself: the first one, in the order of its `grants`, that is its own among the `prefixes` of
+/// all members. A later member may have a longer prefix around what was the first.
+pub fn own_addresses(node: &IdentityKey, grants: &[Prefix], prefixes: &InnerPrefixes) -> Vec<IpAddr> {
+    let of = |afi: Afi| {
+        grants.iter().filter(|prefix| prefix.afi() == afi).find_map(|prefix| first_address(node, prefix, prefixes))
     };
-    [Afi::Ipv4, Afi::Ipv6].into_iter().filter_map(first).map(address).collect()
+    [Afi::Ipv4, Afi::Ipv6].into_iter().filter_map(of).collect()
+}
+
+/// Others' prefixes within one of a node's that are looked behind for an address of its own.
+const LOOKED_BEHIND: usize = 256;
+
+fn first_address(node: &IdentityKey, prefix: &Prefix, prefixes: &InnerPrefixes) -> Option<IpAddr> {
+    let bits = prefix.afi().bits();
+    let address = |number: u128| match prefix.afi() {
+        Afi::Ipv4 => u32::try_from(number).ok().map(|number| IpAddr::from(number.to_be_bytes())),
+        Afi::Ipv6 => Some(IpAddr::from(number.to_be_bytes())),
+    };
+    let number = |address: IpAddr| match address {
+        IpAddr::V4(v4) => u128::from(u32::from(v4)),
+        IpAddr::V6(v6) => u128::from(v6),
+    };
+    let is_within = |at: IpAddr| Prefix::truncated(at, prefix.len()).is_ok_and(|around| around == *prefix);
+    let mut at = number(prefix.address()) + u128::from(prefix.len() < bits);
+    for _ in 0..LOOKED_BEHIND {
+        let candidate = address(at).filter(|at| is_within(*at))?;
+        match prefixes.longest(candidate)? {
+            (_, owner) if owner == *node => return (!is_martian(candidate)).then_some(candidate),
+            (longer, _) => {
+                at = number(longer.address()).checked_add(1u128.checked_shl(u32::from(bits - longer.len()))?)?
+            }
+        }
+    }
+    None
 }
 
 /// Packets with any of these tags are for us.
@@ -104,7 +130,7 @@ pub fn of_realm(
         identity: *identity,
         noise: member.membership.noise,
         ids: member.ids.iter().map(|key| key.node).collect(),
-        addresses: own_addresses(&member.membership.grants.prefixes),
+        addresses: own_addresses(identity, &member.membership.grants.prefixes, &realm.prefixes),
     };
     let mut links = Vec::new();
     let mut receivers = Vec::new();
@@ -164,4 +190,34 @@ pub fn receiver(known: &Known, started: UnixTime) -> Outcome<icing::Config> {
         replay_key: Key128::new(*replay),
         seed: u64::from_be_bytes(*number),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nodes_own_address_is_one_that_no_longer_prefix_of_another_takes() {
+        let [a, b] = [IdentityKey([1; 32]), IdentityKey([2; 32])];
+        let addresses = |of_a: &[&str], of_b: &[&str]| {
+            let prefix = |text: &&str| text.parse::<Prefix>().unwrap();
+            let (grants, others): (Vec<Prefix>, Vec<Prefix>) =
+                (of_a.iter().map(prefix).collect(), of_b.iter().map(prefix).collect());
+            let mut prefixes = InnerPrefixes::default();
+            for prefix in &grants {
+                prefixes.insert(*prefix, a);
+            }
+            for prefix in &others {
+                prefixes.insert(*prefix, b);
+            }
+            own_addresses(&a, &grants, &prefixes).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(addresses(&["10.1.0.0/16", "fd01::/64"], &[]), ["10.1.0.1", "fd01::1"]);
+        assert_eq!(addresses(&["10.1.0.7/32"], &[]), ["10.1.0.7"]);
+        assert_eq!(addresses(&["10.1.0.0/16"], &["10.1.0.0/24", "10.1.1.0/32"]), ["10.1.1.1"]);
+        assert_eq!(addresses(&["10.1.0.0/30", "10.2.0.0/16"], &["10.1.0.0/31", "10.1.0.2/31"]), ["10.2.0.1"]);
+        assert_eq!(addresses(&["255.255.255.254/31"], &["255.255.255.254/31"]), [""; 0]);
+        // An exit's first address is nobody's.
+        assert_eq!(addresses(&["0.0.0.0/0", "10.3.0.0/24", "::/0", "fd03::/64"], &[]), ["10.3.0.1", "fd03::1"]);
+    }
 }

@@ -68,9 +68,19 @@ impl InnerPrefixes {
     /// Who has the longest prefix that `address` lies in.
     #[must_use]
     pub fn owner(&self, address: IpAddr) -> Option<IdentityKey> {
+        self.longest(address).map(|(_, owner)| owner)
+    }
+
+    /// The longest prefix that `address` lies in, and who has it.
+    #[must_use]
+    pub fn longest(&self, address: IpAddr) -> Option<(Prefix, IdentityKey)> {
         let afi = if address.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 };
         let lengths = self.lengths.range((afi, 0)..=(afi, afi.bits())).rev();
-        lengths.filter_map(|((_, length), _)| self.holder(&Prefix::truncated(address, *length).ok()?)).next()
+        let held = |length: u8| {
+            let prefix = Prefix::truncated(address, length).ok()?;
+            Some((prefix, self.holder(&prefix)?))
+        };
+        lengths.filter_map(|((_, length), _)| held(*length)).next()
     }
 
     /// Every prefix with its owner, in order.

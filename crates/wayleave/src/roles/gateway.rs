@@ -36,7 +36,7 @@ use super::overlay::{self, Overlay, OwnIds};
 use crate::config::choices::{ChoicesFile, PinSection};
 use crate::config::gateway::{GatewayFile, PolicySection};
 use crate::config::overlay::{NodeRef, OverlaySection, Settings};
-use crate::config::receiving::{self, Known, own_addresses};
+use crate::config::receiving::{self, Known};
 use crate::config::rs::{StatusSection, examples_left};
 use crate::config::{Source, Text};
 use crate::failure::{Failure, Outcome};
@@ -582,11 +582,12 @@ impl GatewayRole {
     /// The interface's own addresses; routes to what is accepted of members' prefixes, and to names.
     fn set_routes(&mut self, known: &Known) {
         let own = self.shared.own;
-        let (of_own, of_others): (Vec<_>, Vec<_>) = known.prefixes.iter().partition(|(_, owner)| **owner == own);
-        let of_own: Vec<Prefix> = of_own.into_iter().map(|(prefix, _)| *prefix).collect();
-        self.host.add_addresses(&own_addresses(&of_own));
+        // As the other members know them.
+        let this = known.members.iter().find(|member| member.identity == own);
+        self.host.add_addresses(this.map_or(&[], |this| &this.addresses));
+        let of_others = known.prefixes.iter().filter(|(_, owner)| **owner != own);
         let is_accepted = |prefix: &Prefix| self.accepted.iter().any(|accepted| accepted.contains(prefix));
-        let of_others = of_others.into_iter().map(|(prefix, _)| *prefix);
+        let of_others = of_others.map(|(prefix, _)| *prefix);
         let (mut wanted, refused): (BTreeSet<Prefix>, BTreeSet<Prefix>) = of_others.partition(is_accepted);
         let (v4, length) = names::V4;
         wanted.extend(Prefix::new(v4.into(), length).ok());

@@ -204,11 +204,16 @@ impl LabFile {
             removed: BTreeMap::new(),
         };
         for member in &self.members {
+            for text in &member.prefixes {
+                known.prefixes.insert(text.parse().map_err(|_| wrong("a prefix"))?, member.identity.0);
+            }
+        }
+        for member in &self.members {
             let noise = from_hex(&member.noise).and_then(|octets| DhPublic::from_bytes(octets).ok());
             let prefixes: Result<Vec<Prefix>, _> = member.prefixes.iter().map(|text| text.parse()).collect();
             let prefixes = prefixes.map_err(|_| wrong("a prefix"))?;
             let identity = member.identity.0;
-            let addresses = own_addresses(&prefixes);
+            let addresses = own_addresses(&identity, &prefixes, &known.prefixes);
             let noise = noise.ok_or_else(|| wrong("a Noise key"))?;
             let nodes = self.paths.iter().flat_map(|path| &path.nodes).filter(|node| node.identity.0 == identity);
             let mut ids: Vec<NodeId> = nodes.filter_map(|node| node_id(&node.node)).collect();
@@ -216,9 +221,6 @@ impl LabFile {
             ids.dedup();
             known.members.push(Member { identity, noise, ids, addresses });
             known.names.insert(member.name.clone(), identity);
-            for prefix in prefixes {
-                known.prefixes.insert(prefix, identity);
-            }
         }
         for link in &self.links {
             let node = node_id(&link.node).ok_or_else(|| wrong("a node's ID"))?;
