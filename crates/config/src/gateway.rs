@@ -1,7 +1,7 @@
 //! The configuration of a gateway.
 
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -22,6 +22,8 @@ const MAX_POLICIES: usize = 32;
 /// Octets of a packet at the TUN interface.
 const MIN_MTU: u64 = 1_280;
 const MAX_MTU: u64 = 65_535;
+/// The block of RFC 2544, from which names have their IPv4 addresses at every gateway.
+pub const NAMES_V4: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
 /// What is accepted of a realm, if the configuration does not say: no address of the public Internet (RFC 1918, RFC 6598, RFC 2544,
 /// RFC 4193).
 const PRIVATE: [&str; 6] =

@@ -103,7 +103,10 @@ fn first_address(node: &IdentityKey, prefix: &Prefix, prefixes: &InnerPrefixes) 
     for _ in 0..LOOKED_BEHIND {
         let candidate = address(at).filter(|at| is_within(*at))?;
         match prefixes.longest(candidate)? {
-            (_, owner) if owner == *node => return (!is_martian(candidate)).then_some(candidate),
+            // An exit's 0.0.0.1 is nobody's; an address that was granted by itself is left to whoever has to take packets to it.
+            (_, owner) if owner == *node => {
+                return (prefix.len() == bits || !is_martian(candidate)).then_some(candidate);
+            }
             (longer, _) => {
                 at = number(longer.address()).checked_add(1u128.checked_shl(u32::from(bits - longer.len()))?)?
             }
@@ -217,7 +220,7 @@ mod tests {
         assert_eq!(addresses(&["10.1.0.0/16"], &["10.1.0.0/24", "10.1.1.0/32"]), ["10.1.1.1"]);
         assert_eq!(addresses(&["10.1.0.0/30", "10.2.0.0/16"], &["10.1.0.0/31", "10.1.0.2/31"]), ["10.2.0.1"]);
         assert_eq!(addresses(&["255.255.255.254/31"], &["255.255.255.254/31"]), [""; 0]);
-        // An exit's first address is nobody's.
+        assert_eq!(addresses(&["127.0.0.1/32"], &[]), ["127.0.0.1"]);
         assert_eq!(addresses(&["0.0.0.0/0", "10.3.0.0/24", "::/0", "fd03::/64"], &[]), ["10.3.0.1", "fd03::1"]);
     }
 }

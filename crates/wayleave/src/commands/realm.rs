@@ -21,6 +21,7 @@ use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::node_tls::NodeIdentity;
 
 use crate::ask::ask;
+use crate::config::gateway::NAMES_V4;
 use crate::config::kinds::TextKind;
 use crate::config::parse::{NodeKey, endpoint};
 use crate::config::realm::{RealmFile, file_in, template_with};
@@ -256,7 +257,12 @@ fn overlaps(registrar: &Registrar, prefixes: &[Prefix], now: u64) -> Vec<String>
         let is_revoked = registrar.revocations().is_some_and(|list| list.object().has(&member.identity));
         member.not_after >= now && !is_revoked
     };
-    let mut found = Vec::new();
+    let (block, length) = NAMES_V4;
+    let of_names = Prefix::new(block.into(), length).into_iter();
+    let is_of_names = |prefix: &&Prefix| of_names.clone().any(|names| names.contains(prefix));
+    let dead =
+        |prefix: &Prefix| format!("{prefix} lies where gateways have the addresses of names: nothing in it is reached");
+    let mut found: Vec<String> = prefixes.iter().filter(is_of_names).map(dead).collect();
     for member in registrar.members().filter(is_live) {
         let name = member.grants.names.first().map_or_else(|| member.identity.to_string(), ToString::to_string);
         for (other, prefix) in

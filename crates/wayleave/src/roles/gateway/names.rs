@@ -17,8 +17,7 @@ use crate::failure::Failure;
 
 /// Table of the state.
 const TABLE: &str = "names";
-/// The block of RFC 2544, from which names have their IPv4 addresses.
-pub const V4: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
+pub use crate::config::gateway::NAMES_V4 as V4;
 /// Addresses that are given, at most: all of the block but its first and last.
 const MOST: u32 = (1 << 17) - 2;
 /// Questions that wait for the disk at a time; what is asked beyond these is not answered then. Fewer than are answered at a time, so that

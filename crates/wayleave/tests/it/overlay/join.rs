@@ -272,4 +272,8 @@ fn an_invitation_warns_of_prefixes_that_lie_in_each_other_and_of_no_others() {
         ]
     );
     assert_eq!(warnings(&["10.3.0.0/16", "fd00:3::/64"]), [""; 0]);
+    assert_eq!(
+        warnings(&["198.18.7.0/24"]),
+        ["warning: 198.18.7.0/24 lies where gateways have the addresses of names: nothing in it is reached"]
+    );
 }
