@@ -589,9 +589,7 @@ impl GatewayRole {
         let is_accepted = |prefix: &Prefix| self.accepted.iter().any(|accepted| accepted.contains(prefix));
         let of_others = of_others.map(|(prefix, _)| *prefix);
         let (mut wanted, refused): (BTreeSet<Prefix>, BTreeSet<Prefix>) = of_others.partition(is_accepted);
-        let (v4, length) = names::V4;
-        wanted.extend(Prefix::new(v4.into(), length).ok());
-        wanted.insert(self.shared.names_prefix);
+        wanted.extend(names::blocks(self.shared.names_prefix));
         self.host.set(&wanted);
         let mut before = self.shared.unaccepted.write().unwrap_or_else(PoisonError::into_inner);
         for prefix in refused.difference(&before) {

@@ -310,9 +310,8 @@ impl Gateway {
 
     /// Sets what the addresses of names stand for; names under policies that there are not are left out.
     pub fn set_names(&mut self, names: impl IntoIterator<Item = (IpAddr, Name)>) {
-        let place = |name: &Name| self.policies.iter().position(|policy| policy.name == name.policy);
-        let known = names.into_iter().filter_map(|(address, name)| Some((address, (place(&name)?, name.node))));
-        self.names = known.collect();
+        self.names.clear();
+        self.add_names(names);
     }
 
     /// Adds what further addresses of names stand for.
