@@ -45,6 +45,7 @@ fn gateway() -> Gateway {
     };
     let config = Config {
         identity: OWN,
+        realm: [7; 32],
         noise: Secret::new([3; 32]),
         receiver,
         neighbours: Vec::new(),

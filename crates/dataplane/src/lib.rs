@@ -11,6 +11,8 @@ pub mod gateway;
 pub mod icing;
 pub mod lanes;
 pub mod limit;
+pub mod link;
+mod noise;
 pub mod platypus;
 pub mod replay;
 pub mod scion;

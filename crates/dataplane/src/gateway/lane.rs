@@ -6,7 +6,7 @@ use wayleave_core::{Instant, Now};
 use wayleave_packet::icing::mint::{Form, Nonce, Sender};
 
 use super::message::DATA;
-use super::noise::TAG;
+use crate::noise::TAG;
 
 /// Interval of probes on each path in use.
 pub const PROBE: Duration = Duration::from_millis(500);

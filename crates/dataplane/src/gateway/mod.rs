@@ -1,7 +1,7 @@
 //! The gateway: inner IP packets in, sealed and stamped ICING packets out, and back.
 //!
 //! `machine` ties the parts together: `inner`, `offload` and `coalesce` know IP packets as a TUN interface hands them over,
-//! `policy` and `peer` choose paths and keep what is known of other gateways, `message` and `noise` are what two gateways say
+//! `policy` and `peer` choose paths and keep what is known of other gateways, `message` is what two gateways say
 //! to each other (`docs/wire/gateway.md`). The machine asks for paths and proofs by its outputs and never waits for them.
 //! Replies are packets of the answering gateway's own, over a path of its own with consents of its own.
 
@@ -12,7 +12,6 @@ mod inner;
 mod lane;
 mod machine;
 pub mod message;
-mod noise;
 pub mod offload;
 mod peer;
 mod policy;

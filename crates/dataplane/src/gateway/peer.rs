@@ -14,10 +14,10 @@ use wayleave_packet::icing::mint::Form;
 
 use super::flows::FlowKey;
 use super::lane::{IN_DOUBT, Lane, MOST_UNANSWERED, PROBE};
-use super::noise::{Session, Started};
 use super::offload::Offload;
 use super::policy::{PathPolicy, are_known, between};
 use crate::limit::TokenBucket;
+use crate::noise::{Session, Started};
 
 /// What was found by probes holds for this long after the last one.
 const KNOWN_FOR: Duration = Duration::from_secs(5);

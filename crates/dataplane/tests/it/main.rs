@@ -5,6 +5,7 @@ mod bfd;
 mod common;
 mod gateway;
 mod icing;
+mod link;
 mod platypus;
 mod replies;
 mod scion;

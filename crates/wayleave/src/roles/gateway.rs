@@ -231,6 +231,7 @@ impl Role for GatewayRole {
         let section = &config.gateway;
         let table = u32::try_from(*section.table.get_ref()).unwrap_or(u32::MAX); // the configuration was checked
         mark_connections(table);
+        let mut realm_key = [0; 32]; // the laboratory's
         let (control, servers, known, noise, own) = match (&config.overlay, &config.laboratory) {
             (Some(overlay), _) => {
                 let settings = overlay.get_ref().load(source)?;
@@ -245,6 +246,7 @@ impl Role for GatewayRole {
                 let noise = settings.noise.clone().ok_or_else(|| Failure::new("a gateway needs a static key"))?;
                 let seconds = u32::try_from(*section.consent_secs.get_ref()).unwrap_or(u32::MAX);
                 let own = settings.own();
+                realm_key = overlay.get_ref().realm().0;
                 let control = Control::Overlay {
                     overlay: Box::new(overlay_running),
                     settings: Box::new(settings),
@@ -278,6 +280,7 @@ impl Role for GatewayRole {
         let gateway = Gateway::new(
             Config {
                 identity: own,
+                realm: realm_key,
                 noise,
                 receiver: receiving::receiver(&known, clock.now().unix)?,
                 neighbours: Vec::new(),

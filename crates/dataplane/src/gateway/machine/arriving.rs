@@ -10,12 +10,12 @@ use super::super::flows::{Direction, Flow, FlowKey};
 use super::super::inner::{self, End, Inner};
 use super::super::lane::Lane;
 use super::super::message::{Content, Message, SEALED, read_opening};
-use super::super::noise::OpenError;
 use super::super::peer::{Class, Known, Peer, reversed};
 use super::work::{current, fresh_index};
-use super::{Event, Gateway, Output};
+use super::{Event, Gateway, Output, PROLOGUE};
 use crate::frame::{BURST, Frame};
 use crate::icing::Action;
+use crate::noise::{OpenError, prologue};
 
 /// Whose packet it is, as its path proves, and by which path it came.
 #[derive(Clone, Copy)]
@@ -111,7 +111,9 @@ impl Gateway {
         if !self.handshakes.take(origin.number, now.instant) {
             return Err(Reason::Busy);
         }
-        let (key, payload, answering) = self.noise.receive(self.random.secret(), noise).map_err(|_| Reason::Seal)?;
+        let prologue = prologue(PROLOGUE, &self.realm, &[&identity, &self.identity]);
+        let received = self.noise.receive(&prologue, self.random.secret(), noise);
+        let (key, payload, answering) = received.map_err(|_| Reason::Seal)?;
         // The key and the packet prove the same member: nobody else carries for it, and no other member's key stands in for its own.
         let remote = self.members.get(&identity).ok_or(Reason::Stranger)?;
         if remote.noise.to_bytes() != key.to_bytes() {
@@ -125,7 +127,7 @@ impl Gateway {
         }
         peer.opened = made;
         let index = fresh_index(&mut self.random, &self.sessions);
-        let (session, second) = answering.respond(now.instant).map_err(|_| Reason::Seal)?;
+        let (session, second) = answering.respond(&[], now.instant).map_err(|_| Reason::Seal)?;
         let Some(peer) = self.peers.get_mut(&identity) else { return Err(Reason::Busy) };
         let ended = peer.add_session(Known { index, to, session, is_confirmed: false }, now.instant);
         for index in ended {
@@ -156,12 +158,10 @@ impl Gateway {
             return Ok(());
         }
         let place = peer.starting.iter().position(|starting| starting.index == index).ok_or(Reason::UnknownSession)?;
+        // One that does not open changes nothing: the right one may still come.
+        peer.starting[place].started.read(noise).map_err(|_| Reason::Seal)?;
         let starting = peer.starting.remove(place);
-        // A response that does not open ends the handshake; the next one has other keys.
-        let session = starting.started.finish(noise, now.instant).map_err(|_| Reason::Seal);
-        let session = session.inspect_err(|_| {
-            self.sessions.remove(&index);
-        })?;
+        let session = starting.started.finish(now.instant).map_err(|_| Reason::Seal)?;
         for other in peer.starting.drain(..) {
             self.sessions.remove(&other.index);
         }

@@ -25,12 +25,12 @@ use super::counters::{Counters, Reason};
 use super::flows::{FlowChange, FlowTable};
 use super::inner::{IcmpError, Inner};
 use super::lane::Lane;
-use super::noise::StaticKey;
 use super::peer::{Candidate, Keyed, Peer};
 use super::policy::{PathPolicy, are_known, identities};
 use crate::answers::AnswerLimit;
 use crate::icing::{self, ConfigError, Router, Stamper};
 use crate::limit::TokenBucket;
+use crate::noise::StaticKey;
 use out::Out;
 
 /// Gateways of which anything is remembered at a time.
@@ -41,6 +41,8 @@ const TICK: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// A handshake is begun anew after this long.
 const HANDSHAKE: Duration = Duration::from_secs(1);
+/// What sessions of gateways are, in the prologue of their handshakes.
+const PROLOGUE: &str = "wayleave/gateway/v2";
 /// Handshakes that are answered in a second, of all members together, and at once.
 const HANDSHAKES: (u32, u32) = (200, 100);
 /// ICMP errors in a second, and at once.
@@ -51,6 +53,8 @@ const LIMIT_OUTPUTS: usize = 1 << 14;
 /// What a gateway is set up with.
 pub struct Config {
     pub identity: IdentityKey,
+    /// The realm's public key.
+    pub realm: [u8; 32],
     /// The static key of its membership.
     pub noise: Secret<32>,
     /// How it verifies packets that come in, as the last node of their paths.
@@ -123,6 +127,8 @@ struct Remote {
 /// A gateway.
 pub struct Gateway {
     identity: IdentityKey,
+    /// The realm's public key.
+    realm: [u8; 32],
     noise: StaticKey,
     router: Router,
     secrets: Vec<NodeSecret>,
@@ -186,6 +192,7 @@ impl Gateway {
         let key = *random.secret().expose().first_chunk().expect("16 of 32");
         Ok(Self {
             identity: config.identity,
+            realm: config.realm,
             noise: StaticKey(config.noise),
             router,
             secrets,

@@ -9,12 +9,12 @@ use wayleave_packet::icing::mint::{Form, Front, Nonce, cut};
 use super::super::counters::{Counters, Reason};
 use super::super::lane::Lane;
 use super::super::message::{Content, DATA, Message, SEALED};
-use super::super::noise::TAG;
 use super::super::offload::Segments;
 use super::super::peer::{Candidate, Known};
 use super::{LIMIT_OUTPUTS, Output};
 use crate::frame::BURST;
 use crate::icing::{Stamp, Stamper};
+use crate::noise::TAG;
 
 /// Where outputs go, and what they are made with.
 pub(super) struct Out {

@@ -7,7 +7,8 @@ use wayleave_core::{IdentityKey, Now};
 use super::super::lane::Lane;
 use super::super::message::{Message, opening};
 use super::super::peer::{Class, Known, Peer, RouteState, Starting};
-use super::{Event, Gateway, HANDSHAKE, Output, Random, TIMEOUT};
+use super::{Event, Gateway, HANDSHAKE, Output, PROLOGUE, Random, TIMEOUT};
+use crate::noise::prologue;
 
 impl Gateway {
     /// Keeps a path to `node` by the policy at `policy` for a while, as if a packet had been sent there, and probes it at once.
@@ -26,7 +27,7 @@ impl Gateway {
 
     /// All that may be done for a peer now: questions, probes, handshakes, and what waits.
     pub(super) fn work(&mut self, identity: &IdentityKey, now: Now) {
-        let Self { peers, out, policies, members, random, noise, sessions, .. } = self;
+        let Self { peers, out, policies, members, random, noise, sessions, realm, identity: own, .. } = self;
         let Some(peer) = peers.get_mut(identity) else { return };
         let (changed, dead) = peer.choose(policies, now);
         out.counters.dead += dead;
@@ -77,7 +78,8 @@ impl Gateway {
             let path = peer.candidates[place].hash;
             let payload = opening(now.unix.0, &peer.candidates[place].nodes);
             let index = fresh_index(random, sessions);
-            if let Ok((started, first)) = noise.initiate(&remote.noise, random.secret(), &payload) {
+            let prologue = prologue(PROLOGUE, realm, &[own, identity]);
+            if let Ok((started, first)) = noise.initiate(&remote.noise, &prologue, random.secret(), &payload) {
                 let starting = Starting { index, attempt, path, started, at: now.instant };
                 if let Some(oldest) = peer.start(starting) {
                     sessions.remove(&oldest);

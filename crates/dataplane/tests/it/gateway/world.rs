@@ -295,6 +295,7 @@ pub fn with_blocks(node: usize, run: u8, blocks: &[&str]) -> Gateway {
     let receiver = wayleave_dataplane::icing::Config { started, ..network::config(node, NODES) };
     let config = Config {
         identity: identity(node),
+        realm: [0x7e; 32],
         noise: noise(node),
         receiver,
         neighbours: (0..NODES)

@@ -1,4 +1,6 @@
-//! The seal between two gateways: Noise IK between the static keys of their memberships, through `snow`.
+//! Seals between two members of a realm, of gateways and of the two ends of a link: Noise IK between the static keys of their
+//! memberships, through `snow`. The prologue names what the session is for, the realm and who is meant, so that a handshake counts
+//! nowhere else.
 //!
 //! `Noise_IK_25519_AESGCM_SHA256` (The Noise Protocol Framework, revision 34). The primitives are those that the rest of the
 //! workspace uses, and randomness is what the machine was given: `snow` has neither of its own here.
@@ -9,19 +11,18 @@ use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
 use snow::resolvers::CryptoResolver;
 use snow::types::{Cipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState, StatelessTransportState};
-use wayleave_core::Instant;
+use wayleave_core::{IdentityKey, Instant};
 use wayleave_crypto::dh::{DhPublic, DhSecret};
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::{Secret, Seed};
 
 const PATTERN: &str = "Noise_IK_25519_AESGCM_SHA256";
-const PROLOGUE: &[u8] = b"wayleave/gateway/v1";
 /// Octets of an authentication tag.
-pub(super) const TAG: usize = 16;
+pub(crate) const TAG: usize = 16;
 /// Octets of Noise around the payload of the first message: an ephemeral key, a sealed static key, a tag.
 const FIRST: usize = 32 + 48 + TAG;
-/// Octets of the second message, which has no payload.
-pub(super) const SECOND: usize = 32 + TAG;
+/// Octets of Noise around the payload of the second message.
+pub(crate) const SECOND: usize = 32 + TAG;
 /// Messages by which one may come late: those of two large segments and more.
 const WINDOW: u64 = 8192;
 /// Messages sealed under one key, far below what AES-GCM allows.
@@ -29,7 +30,7 @@ const MOST_MESSAGES: u64 = 1 << 40;
 
 /// Why a message cannot be opened, or none be made: whoever sent it does not have the keys that it should have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct NotSealed;
+pub(crate) struct NotSealed;
 
 impl From<snow::Error> for NotSealed {
     fn from(_: snow::Error) -> Self {
@@ -37,22 +38,31 @@ impl From<snow::Error> for NotSealed {
     }
 }
 
-/// The static key of a gateway.
-pub(super) struct StaticKey(pub(super) Secret<32>);
+/// The static key of a member.
+pub(crate) struct StaticKey(pub(crate) Secret<32>);
+
+/// What both ends must agree on before their first message: what the session is for, the realm, and who they are.
+pub(crate) fn prologue(label: &str, realm: &[u8; 32], nodes: &[&IdentityKey]) -> Vec<u8> {
+    let mut out = label.as_bytes().to_vec();
+    out.extend(realm);
+    out.extend(nodes.iter().flat_map(|node| node.0));
+    out
+}
 
 /// A handshake that waits for its second message.
-pub(super) struct Started(HandshakeState);
+pub(crate) struct Started(HandshakeState);
 
 impl StaticKey {
-    /// The first message, to the gateway with this static key, with `payload`.
-    pub(super) fn initiate(
+    /// The first message, to the member with this static key, with `payload`.
+    pub(crate) fn initiate(
         &self,
         remote: &DhPublic,
+        prologue: &[u8],
         seed: Seed,
         payload: &[u8],
     ) -> Result<(Started, Vec<u8>), NotSealed> {
         let remote = remote.to_bytes();
-        let mut state = self.builder(seed)?.remote_public_key(&remote)?.build_initiator()?;
+        let mut state = self.builder(prologue, seed)?.remote_public_key(&remote)?.build_initiator()?;
         let mut message = vec![0; FIRST + payload.len()];
         let length = state.write_message(payload, &mut message)?;
         message.truncate(length);
@@ -60,8 +70,13 @@ impl StaticKey {
     }
 
     /// Takes the first message: the initiator's static key, the payload, and what goes on with the handshake.
-    pub(super) fn receive(&self, seed: Seed, message: &[u8]) -> Result<(DhPublic, Vec<u8>, Started), NotSealed> {
-        let mut state = self.builder(seed)?.build_responder()?;
+    pub(crate) fn receive(
+        &self,
+        prologue: &[u8],
+        seed: Seed,
+        message: &[u8],
+    ) -> Result<(DhPublic, Vec<u8>, Started), NotSealed> {
+        let mut state = self.builder(prologue, seed)?.build_responder()?;
         let mut payload = vec![0; message.len()];
         let length = state.read_message(message, &mut payload)?;
         payload.truncate(length);
@@ -69,38 +84,44 @@ impl StaticKey {
         Ok((DhPublic::from_bytes(remote).map_err(|_| NotSealed)?, payload, Started(state)))
     }
 
-    fn builder(&self, seed: Seed) -> Result<Builder<'_>, NotSealed> {
+    fn builder<'a>(&'a self, prologue: &'a [u8], seed: Seed) -> Result<Builder<'a>, NotSealed> {
         let pattern: NoiseParams = PATTERN.parse()?;
         Ok(Builder::with_resolver(pattern, Box::new(Primitives(seed)))
             .local_private_key(self.0.expose())?
-            .prologue(PROLOGUE)?)
+            .prologue(prologue)?)
     }
 }
 
 impl Started {
-    /// The second message, and the session behind it.
-    pub(super) fn respond(self, now: Instant) -> Result<(Session, Vec<u8>), NotSealed> {
+    /// The second message with `payload`, and the session behind it.
+    pub(crate) fn respond(self, payload: &[u8], now: Instant) -> Result<(Session, Vec<u8>), NotSealed> {
         let Self(mut state) = self;
-        let mut message = vec![0; SECOND];
-        let length = state.write_message(&[], &mut message)?;
+        let mut message = vec![0; SECOND + payload.len()];
+        let length = state.write_message(payload, &mut message)?;
         message.truncate(length);
         Ok((Session::new(state, now)?, message))
     }
 
-    /// Takes the second message.
-    pub(super) fn finish(self, message: &[u8], now: Instant) -> Result<Session, NotSealed> {
-        let Self(mut state) = self;
-        state.read_message(message, &mut [0; SECOND])?;
-        Session::new(state, now)
+    /// Takes the second message; returns its payload. One that does not open changes nothing: the right one may still come.
+    pub(crate) fn read(&mut self, message: &[u8]) -> Result<Vec<u8>, NotSealed> {
+        let mut payload = vec![0; message.len()];
+        let length = self.0.read_message(message, &mut payload)?;
+        payload.truncate(length);
+        Ok(payload)
+    }
+
+    /// The session behind the second message.
+    pub(crate) fn finish(self, now: Instant) -> Result<Session, NotSealed> {
+        Session::new(self.0, now)
     }
 }
 
-/// Both directions between two gateways.
-pub(super) struct Session {
+/// Both directions between two members.
+pub(crate) struct Session {
     state: StatelessTransportState,
     sent: u64,
     received: ReplayWindow,
-    pub(super) begun: Instant,
+    pub(crate) begun: Instant,
 }
 
 impl Session {
@@ -110,7 +131,7 @@ impl Session {
     }
 
     /// Seals `plain` into the first `plain.len() + TAG` octets of `out`; returns the message's number.
-    pub(super) fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<u64, NotSealed> {
+    pub(crate) fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<u64, NotSealed> {
         if self.sent >= MOST_MESSAGES {
             return Err(NotSealed);
         }
@@ -121,7 +142,7 @@ impl Session {
     }
 
     /// Opens message `number` into `out`, which has room for all of `sealed`. Each number is opened once.
-    pub(super) fn open<'a>(
+    pub(crate) fn open<'a>(
         &mut self,
         number: u64,
         sealed: &[u8],
@@ -135,14 +156,19 @@ impl Session {
         Ok(&mut out[..length])
     }
 
-    pub(super) fn is_initiator(&self) -> bool {
+    /// Whether message `number` would be the newest of those that have come.
+    pub(crate) fn is_newest(&self, number: u64) -> bool {
+        number >= self.received.next
+    }
+
+    pub(crate) fn is_initiator(&self) -> bool {
         self.state.is_initiator()
     }
 }
 
 /// Why a sealed message is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum OpenError {
+pub(crate) enum OpenError {
     Seal,
     Replayed,
 }
@@ -359,11 +385,15 @@ mod tests {
     fn pair() -> (Session, Session) {
         let (a, b) = (StaticKey(Secret::new([1; 32])), StaticKey(Secret::new([2; 32])));
         let public = |key: &StaticKey| DhSecret::from_seed(&key.0).public();
-        let (started, first) = a.initiate(&public(&b), Secret::new([3; 32]), b"payload").unwrap();
-        let (from, payload, answering) = b.receive(Secret::new([4; 32]), &first).unwrap();
+        let (mut started, first) = a.initiate(&public(&b), b"p", Secret::new([3; 32]), b"payload").unwrap();
+        let (from, payload, answering) = b.receive(b"p", Secret::new([4; 32]), &first).unwrap();
         assert_eq!((from, &payload[..]), (public(&a), &b"payload"[..]));
-        let (theirs, second) = answering.respond(Instant(5)).unwrap();
-        (started.finish(&second, Instant(5)).unwrap(), theirs)
+        let (theirs, second) = answering.respond(b"back", Instant(5)).unwrap();
+        let mut other = second.clone();
+        other[40] ^= 1;
+        assert_eq!(started.read(&other), Err(NotSealed), "and the right one still counts");
+        assert_eq!(started.read(&second).unwrap(), b"back");
+        (started.finish(Instant(5)).unwrap(), theirs)
     }
 
     #[test]
@@ -390,14 +420,15 @@ mod tests {
         let (a, b, c) = ([1; 32], [2; 32], [3; 32]);
         let [a, b, c] = [a, b, c].map(|octets| StaticKey(Secret::new(octets)));
         let public = DhSecret::from_seed(&b.0).public();
-        let (_, mut first) = a.initiate(&public, Secret::new([3; 32]), b"payload").unwrap();
-        assert!(c.receive(Secret::new([4; 32]), &first).is_err());
+        let (_, mut first) = a.initiate(&public, b"p", Secret::new([3; 32]), b"payload").unwrap();
+        assert!(b.receive(b"q", Secret::new([4; 32]), &first).is_err(), "for something else");
+        assert!(c.receive(b"p", Secret::new([4; 32]), &first).is_err());
         for octet in 0..first.len() {
             first[octet] ^= 1;
-            assert!(b.receive(Secret::new([4; 32]), &first).is_err(), "octet {octet}");
+            assert!(b.receive(b"p", Secret::new([4; 32]), &first).is_err(), "octet {octet}");
             first[octet] ^= 1;
         }
-        assert!(b.receive(Secret::new([4; 32]), &first).is_ok());
+        assert!(b.receive(b"p", Secret::new([4; 32]), &first).is_ok());
     }
 
     /// `test-data/wire/gateway.json`, which other implementations may use: the ephemeral secrets are given there.
@@ -412,27 +443,31 @@ mod tests {
         let (of_a, of_b): (Seed, Seed) = (Secret::new([3; 32]), Secret::new([4; 32]));
         let public = DhSecret::from_seed(&b.0).public();
         let nodes: Vec<_> = [5, 6, 7].map(|node| wayleave_core::IdentityKey([node; 32])).to_vec();
-        let payload = super::super::message::opening(1_800_000_000_000_000, &nodes);
-        let (started, first) = a.initiate(&public, of_a.clone(), &payload).unwrap();
-        let (_, _, answering) = b.receive(of_b.clone(), &first).unwrap();
-        let (_, second) = answering.respond(Instant(0)).unwrap();
-        let mut session = started.finish(&second, Instant(0)).unwrap();
-        let probe = super::super::message::Content::Probe { number: 9, nodes }.encode();
+        let payload = crate::gateway::message::opening(1_800_000_000_000_000, &nodes);
+        let prologue = prologue("wayleave/gateway/v2", &[8; 32], &[&nodes[0], &nodes[2]]);
+        let (mut started, first) = a.initiate(&public, &prologue, of_a.clone(), &payload).unwrap();
+        let (_, _, answering) = b.receive(&prologue, of_b.clone(), &first).unwrap();
+        let (_, second) = answering.respond(&[], Instant(0)).unwrap();
+        started.read(&second).unwrap();
+        let mut session = started.finish(Instant(0)).unwrap();
+        let probe = crate::gateway::message::Content::Probe { number: 9, nodes }.encode();
         let mut sealed = vec![0; probe.len() + TAG];
         let number = session.seal(&probe, &mut sealed).unwrap();
-        let data = [&super::super::message::Message::data(0x0b0b_0b0b, number)[..], &sealed].concat();
+        let data = [&crate::gateway::message::Message::data(0x0b0b_0b0b, number)[..], &sealed].concat();
         let found = serde_json::json!({
             "initiator_static_secret": hex(a.0.expose()),
             "initiator_ephemeral_secret": ephemeral(&of_a),
             "responder_static_secret": hex(b.0.expose()),
             "responder_ephemeral_secret": ephemeral(&of_b),
+            "realm": hex(&[8; 32]),
+            "prologue": hex(&prologue),
             "initiation_payload": hex(&payload),
-            "initiation": hex(&super::super::message::Message::initiation(0x0a0a_0a0a, &first)),
-            "response": hex(&super::super::message::Message::response(0x0a0a_0a0a, 0x0b0b_0b0b, &second)),
+            "initiation": hex(&crate::gateway::message::Message::initiation(0x0a0a_0a0a, &first)),
+            "response": hex(&crate::gateway::message::Message::response(0x0a0a_0a0a, 0x0b0b_0b0b, &second)),
             "probe": hex(&probe),
             "data_of_initiator": hex(&data),
         });
-        let text = include_str!("../../../../test-data/wire/gateway.json");
+        let text = include_str!("../../../test-data/wire/gateway.json");
         let published: serde_json::Value = serde_json::from_str(text).unwrap();
         assert_eq!(found, published, "{found:#}");
     }

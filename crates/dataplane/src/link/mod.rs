@@ -1,0 +1,459 @@
+//! Sessions of the two ends of a link: neighbours prove themselves to each other from whatever address they have.
+//!
+//! Data are not wrapped: they carry proofs of their own. They count as a neighbour's when they come from the present address of its
+//! session, and go to that address. The machine says nothing to strangers, bounds what it does for everybody, and believes an address
+//! once it has answered (RFC 9000 section 8.2). `docs/wire/link.md` has every octet.
+
+mod entry;
+mod gate;
+pub mod message;
+mod size;
+mod status;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
+
+use wayleave_core::{IdentityKey, Instant, Now};
+use wayleave_crypto::dh::{DhPublic, DhSecret};
+use wayleave_crypto::kdf;
+use wayleave_crypto::secret::{Secret, Seed};
+
+use crate::noise::{StaticKey, prologue};
+use entry::Entry;
+use gate::Gate;
+use message::{Choice, Content, Message, Opening};
+
+pub use entry::{DATA_PING, FLOWING, IDLE_PING, SESSION_LIFE, SILENT};
+pub use gate::{BURST_ALONE, COOKIE_LIFE};
+pub use size::SIZES;
+pub use status::{Counters, LinkStatus, State, Volume};
+
+/// What sessions of links are, in the prologue of their handshakes.
+const PROLOGUE: &str = "wayleave/link/v1";
+/// An initiation may have been made this many microseconds ahead of our clock.
+pub const MAX_AHEAD: u64 = 120_000_000;
+/// Messages that may wait to be sent; what comes beyond is dropped.
+const LIMIT_OUTPUTS: usize = 1 << 14;
+
+/// What the machine is set up with.
+pub struct Config {
+    pub identity: IdentityKey,
+    /// The realm's public key.
+    pub realm: [u8; 32],
+    /// The static key of the node's membership.
+    pub noise: Secret<32>,
+    /// Random, and new for each life of the process.
+    pub seed: Seed,
+}
+
+/// A neighbour, by its membership and advert.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// The link's number, which no other peer has.
+    pub link: u16,
+    pub identity: IdentityKey,
+    pub noise: DhPublic,
+    /// The socket of the driver at which its packets arrive.
+    pub socket: usize,
+    /// Where a session with it may begin; none if it can only come to us.
+    pub endpoints: Vec<SocketAddr>,
+    /// Octets of the largest datagram that is worth a try.
+    pub largest: u16,
+}
+
+/// A datagram that the driver is to send.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Datagram {
+    pub socket: usize,
+    pub to: SocketAddr,
+    pub octets: Vec<u8>,
+}
+
+/// What all entries share.
+struct Core {
+    identity: IdentityKey,
+    realm: [u8; 32],
+    key: StaticKey,
+    random: Random,
+    outputs: VecDeque<Datagram>,
+    /// The link of each session and handshake by our number of it.
+    by_index: HashMap<u32, u16>,
+    by_address: HashMap<(usize, SocketAddr), u16>,
+    /// The link that had the address which another one took last.
+    displaced: Option<u16>,
+    counters: Counters,
+}
+
+impl Core {
+    fn forget_address(&mut self, address: (usize, SocketAddr), link: u16) {
+        if self.by_address.get(&address) == Some(&link) {
+            self.by_address.remove(&address);
+        }
+    }
+
+    fn send(&mut self, socket: usize, to: SocketAddr, octets: Vec<u8>) {
+        if self.outputs.len() < LIMIT_OUTPUTS {
+            self.counters.sent += 1;
+            self.outputs.push_back(Datagram { socket, to, octets });
+        }
+    }
+
+    fn fresh_index(&mut self, link: u16) -> u32 {
+        loop {
+            let index = self.random.number() as u32; // the lower half
+            if !self.by_index.contains_key(&index) {
+                self.by_index.insert(index, link);
+                return index;
+            }
+        }
+    }
+}
+
+struct Random {
+    seed: Seed,
+    next: u64,
+}
+
+impl Random {
+    fn secret(&mut self) -> Secret<32> {
+        self.next += 1;
+        kdf::derive("wayleave/link/random/v1", self.seed.expose(), &self.next.to_be_bytes())
+    }
+
+    fn number(&mut self) -> u64 {
+        u64::from_be_bytes(*self.secret().expose().first_chunk().expect("8 of 32"))
+    }
+}
+
+/// The links of a node.
+pub struct Links {
+    core: Core,
+    gate: Gate,
+    entries: BTreeMap<u16, Entry>,
+    by_identity: HashMap<IdentityKey, u16>,
+    /// When [`Links::handle_timeout`] has something to do.
+    next: Instant,
+}
+
+impl std::fmt::Debug for Links {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Links of {:?}: {}", self.core.identity, self.entries.len())
+    }
+}
+
+impl Links {
+    /// No links yet.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let public = DhSecret::from_seed(&config.noise).public();
+        let mut random = Random { seed: config.seed, next: 0 };
+        Self {
+            gate: Gate::new(&public, random.secret()),
+            core: Core {
+                identity: config.identity,
+                realm: config.realm,
+                key: StaticKey(config.noise),
+                random,
+                outputs: VecDeque::new(),
+                by_index: HashMap::new(),
+                by_address: HashMap::new(),
+                displaced: None,
+                counters: Counters::default(),
+            },
+            entries: BTreeMap::new(),
+            by_identity: HashMap::new(),
+            next: Instant::default(),
+        }
+    }
+
+    /// Mixes in fresh entropy, so that a copy of the process draws other values.
+    pub fn reseed(&mut self, entropy: &Seed) {
+        let random = &mut self.core.random;
+        random.seed = kdf::derive("wayleave/link/stir/v1", random.seed.expose(), entropy.expose());
+    }
+
+    /// Sets the neighbours. Who stays, with the same key, keeps its sessions and address, also under another number or socket.
+    pub fn set_peers(&mut self, peers: Vec<Peer>, now: Now) {
+        let mut before: HashMap<IdentityKey, Entry> = HashMap::new();
+        for (_, entry) in std::mem::take(&mut self.entries) {
+            before.insert(entry.peer.identity, entry);
+        }
+        self.core.by_index.clear();
+        self.core.by_address.clear();
+        self.by_identity.clear();
+        for peer in peers {
+            let (link, identity) = (peer.link, peer.identity);
+            if identity == self.core.identity
+                || self.entries.contains_key(&link)
+                || self.by_identity.contains_key(&identity)
+            {
+                continue;
+            }
+            let kept = before.remove(&identity).filter(|entry| entry.peer.noise.to_bytes() == peer.noise.to_bytes());
+            let mut entry = match kept {
+                Some(mut entry) => {
+                    entry.change(peer, now.instant);
+                    entry
+                }
+                None => Entry::new(peer, self.core.identity, now.instant),
+            };
+            entry.register(&mut self.core);
+            self.by_identity.insert(identity, link);
+            self.entries.insert(link, entry);
+        }
+        self.next = Instant::default();
+    }
+
+    /// The link by which a packet came that is no message of this protocol, if that is a neighbour's address.
+    #[must_use]
+    pub fn link_at(&self, socket: usize, from: SocketAddr) -> Option<u16> {
+        self.core.by_address.get(&(socket, from)).copied()
+    }
+
+    /// Where packets for a link go, if its neighbour has an address.
+    #[must_use]
+    pub fn address(&self, link: u16) -> Option<(usize, SocketAddr)> {
+        let entry = self.entries.get(&link)?;
+        entry.address.map(|address| (entry.peer.socket, address))
+    }
+
+    /// Octets of the largest datagram that is known to pass over a link.
+    #[must_use]
+    pub fn size(&self, link: u16) -> Option<u16> {
+        self.entries.get(&link)?.size()
+    }
+
+    /// Notes packets that were sent over a link.
+    pub fn note_sent(&mut self, link: u16, packets: u64, octets: u64, now: Instant) {
+        if let Some(entry) = self.entries.get_mut(&link) {
+            entry.sent.add(packets, octets);
+            self.next = self.next.min(entry.flows(now));
+        }
+    }
+
+    /// Notes packets that came over a link.
+    pub fn note_received(&mut self, link: u16, packets: u64, octets: u64, now: Instant) {
+        if let Some(entry) = self.entries.get_mut(&link) {
+            entry.received.add(packets, octets);
+            self.next = self.next.min(entry.flows(now));
+        }
+    }
+
+    /// Takes a datagram for which [`message::is_message`] holds.
+    pub fn receive(&mut self, socket: usize, from: SocketAddr, octets: &[u8], now: Now) {
+        self.core.counters.received += 1;
+        self.next = Instant::default();
+        match Message::decode(octets) {
+            None => self.core.counters.malformed += 1,
+            Some(Message::Initiation { from: index, noise, proven, mac, cookie }) => {
+                let is_let_in =
+                    self.gate.admits(&mut self.core, (socket, from), index, (proven, mac, cookie), now.instant);
+                if is_let_in {
+                    self.initiated(socket, from, index, noise, now);
+                }
+            }
+            Some(Message::Response { to, from: index, noise }) => {
+                let entry = self.core.by_index.get(&to).and_then(|link| self.entries.get_mut(link));
+                let is_taken = entry
+                    .filter(|entry| entry.is_at(socket))
+                    .is_some_and(|entry| entry.responded(&mut self.core, from, (to, index, noise), now));
+                self.core.counters.refused += u64::from(!is_taken);
+            }
+            Some(Message::Cookie { to, nonce, sealed }) => {
+                let entry = self.core.by_index.get(&to).and_then(|link| self.entries.get_mut(link));
+                let is_taken = entry
+                    .filter(|entry| entry.is_at(socket))
+                    .is_some_and(|entry| entry.takes_cookie(&mut self.core, (to, nonce, sealed), now));
+                self.core.counters.refused += u64::from(!is_taken);
+            }
+            Some(Message::Sealed { to, number, sealed }) => {
+                let entry = self.core.by_index.get(&to).and_then(|link| self.entries.get_mut(link));
+                let is_taken = entry
+                    .filter(|entry| entry.is_at(socket))
+                    .is_some_and(|entry| entry.opened(&mut self.core, from, (to, number, sealed), now));
+                self.core.counters.refused += u64::from(!is_taken);
+            }
+        }
+        let displaced = self.core.displaced.take();
+        if let Some(other) = displaced.and_then(|link| self.entries.get_mut(&link)) {
+            other.lose_address();
+        }
+    }
+
+    /// Takes an initiation that the gate has let in.
+    fn initiated(&mut self, socket: usize, from: SocketAddr, index: u32, noise: &[u8], now: Now) {
+        let core = &mut self.core;
+        let prologue = prologue(PROLOGUE, &core.realm, &[&core.identity]);
+        let received = core.key.receive(&prologue, core.random.secret(), noise);
+        let opened = received.ok().and_then(|(key, payload, answering)| {
+            let opening = Opening::decode(&payload).ok()?;
+            Some((key, opening, answering))
+        });
+        let Some((key, opening, answering)) = opened else {
+            core.counters.refused += 1;
+            return;
+        };
+        let entry = self.by_identity.get(&opening.identity).and_then(|link| self.entries.get_mut(link));
+        let is_whose = |entry: &&mut Entry| entry.peer.noise.to_bytes() == key.to_bytes() && entry.is_at(socket);
+        let Some(entry) = entry.filter(is_whose) else {
+            core.counters.strangers += 1;
+            return;
+        };
+        if opening.made <= entry.made || opening.made > now.unix.0.saturating_add(MAX_AHEAD) {
+            core.counters.stale += 1;
+            return;
+        }
+        entry.made = opening.made;
+        entry.answer(core, from, index, answering, Choice::of(opening.versions), opening.versions, now);
+    }
+
+    /// What is due by time.
+    pub fn handle_timeout(&mut self, now: Now) {
+        if now.instant < self.next {
+            return;
+        }
+        let mut next = Instant(u64::MAX);
+        for entry in self.entries.values_mut() {
+            next = next.min(entry.work(&mut self.core, now));
+        }
+        self.next = next;
+    }
+
+    /// When [`Links::handle_timeout`] is to be called next.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.next
+    }
+
+    /// The next datagram to send.
+    pub fn poll(&mut self) -> Option<Datagram> {
+        self.core.outputs.pop_front()
+    }
+
+    /// Tells all neighbours that this end goes.
+    pub fn close(&mut self) {
+        for entry in self.entries.values_mut() {
+            entry.say(&mut self.core, None, Content::Close, 0);
+        }
+    }
+
+    /// Every link, by number.
+    #[must_use]
+    pub fn status(&self, now: Now) -> Vec<LinkStatus> {
+        self.entries.values().map(|entry| entry.status(now)).collect()
+    }
+
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.core.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! ICC, links: what other implementations may compare with, and an end that speaks other versions.
+
+    use super::*;
+    use crate::link::message::{INITIATION, RESPONSE, VERSIONS};
+    use wayleave_core::UnixTime;
+
+    const REALM: [u8; 32] = [8; 32];
+
+    fn secret(node: u8) -> Secret<32> {
+        Secret::new([node; 32])
+    }
+
+    fn links(node: u8) -> Links {
+        let (identity, noise) = (IdentityKey([node; 32]), secret(node));
+        Links::new(Config { identity, realm: REALM, noise, seed: Secret::new([node + 10; 32]) })
+    }
+
+    fn address(node: u8) -> SocketAddr {
+        ([192, 0, 2, node], 49_254).into()
+    }
+
+    fn peer(node: u8) -> Peer {
+        let noise = DhSecret::from_seed(&secret(node)).public();
+        let endpoints = vec![address(node)];
+        Peer { link: node.into(), identity: IdentityKey([node; 32]), noise, socket: 0, endpoints, largest: 1_232 }
+    }
+
+    fn now(seconds: u64) -> Now {
+        Now { instant: Instant(seconds * 1_000_000_000), unix: UnixTime(1_800_000_000_000_000 + seconds * 1_000_000) }
+    }
+
+    fn hex(octets: &[u8]) -> String {
+        octets.iter().map(|octet| format!("{octet:02x}")).collect()
+    }
+
+    /// `test-data/wire/link.json`.
+    #[test]
+    fn the_published_vectors_are_what_is_sent() {
+        let (mut a, mut b) = (links(1), links(2));
+        a.set_peers(vec![peer(2)], now(0));
+        b.set_peers(vec![peer(1)], now(0));
+        a.handle_timeout(now(0));
+        let initiation = a.poll().expect("an initiation").octets;
+        b.receive(0, address(1), &initiation, now(0));
+        let response = b.poll().expect("a response").octets;
+        a.receive(0, address(2), &response, now(0));
+        let ping = a.poll().expect("a ping").octets;
+        b.receive(0, address(1), &ping, now(0));
+        assert_eq!(b.status(now(0))[0].state, State::Up);
+        let pings: Vec<_> = std::iter::from_fn(|| b.poll()).collect();
+        let pong = &pings[1].octets;
+        let (alone, cookie) = (BURST_ALONE + 5, [5; message::MAC]);
+        for number in 0..alone {
+            let mut other = initiation.clone();
+            other[4..8].copy_from_slice(&number.to_be_bytes());
+            let proven = other.len() - 2 * message::MAC;
+            let first = gate::mac(&peer(2).noise, &other[..proven]);
+            other[proven..proven + message::MAC].copy_from_slice(&first);
+            b.receive(0, address(1), &other, now(0));
+        }
+        let asked = b.poll().expect("a cookie").octets;
+        let found = serde_json::json!({
+            "realm": hex(&REALM),
+            "initiator": hex(&[1; 32]),
+            "initiator_static_secret": hex(secret(1).expose()),
+            "responder": hex(&[2; 32]),
+            "responder_static_secret": hex(secret(2).expose()),
+            "prologue": hex(&prologue(PROLOGUE, &REALM, &[&IdentityKey([2; 32])])),
+            "opening": hex(&Opening { identity: IdentityKey([1; 32]), made: now(0).unix.0, versions: VERSIONS }.encode()),
+            "initiation": hex(&initiation),
+            "mac_key": hex(&peer(2).noise.to_bytes()),
+            "response": hex(&response),
+            "ping": hex(&ping),
+            "pong": hex(pong),
+            "cookie_message": hex(&asked),
+            "cookie": hex(&cookie),
+            "mac_under_cookie": hex(&gate::cookie_mac(&cookie, b"proven", &[6; message::MAC])),
+        });
+        let text = include_str!("../../../../test-data/wire/link.json");
+        let published: serde_json::Value = serde_json::from_str(text).unwrap();
+        assert_eq!(found, published, "{found:#}");
+    }
+
+    #[test]
+    fn who_speaks_no_common_version_is_told_and_asks_again_later() {
+        // An end of a later version, by its handshake.
+        let mut b = links(2);
+        b.set_peers(vec![Peer { endpoints: Vec::new(), ..peer(1) }], now(0));
+        let opening = Opening { identity: IdentityKey([1; 32]), made: now(0).unix.0, versions: (7, 9) };
+        let prologue = prologue(PROLOGUE, &REALM, &[&IdentityKey([2; 32])]);
+        let begun = StaticKey(secret(1)).initiate(&peer(2).noise, &prologue, Secret::new([3; 32]), &opening.encode());
+        let (mut started, first) = begun.unwrap();
+        let mut octets = message::initiation(5, &first);
+        let mac = gate::mac(&peer(2).noise, &octets);
+        octets.extend(mac);
+        octets.extend([0; message::MAC]);
+        assert_eq!(octets.len(), INITIATION);
+        b.receive(0, address(1), &octets, now(0));
+        let response = b.poll().expect("a response").octets;
+        assert_eq!(response.len(), RESPONSE);
+        let choice = Choice::decode(&started.read(&response[12..]).unwrap()).unwrap();
+        assert_eq!((choice.chosen, choice.versions), (None, VERSIONS));
+        let status = &b.status(now(0))[0];
+        assert_eq!((status.state, status.other_versions), (State::Awaited, Some((7, 9))));
+    }
+}

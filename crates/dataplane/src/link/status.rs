@@ -1,0 +1,76 @@
+//! What an operator sees of links.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use wayleave_core::{IdentityKey, UnixTime};
+
+/// Messages of all links since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    pub received: u64,
+    pub sent: u64,
+    /// Which are none.
+    pub malformed: u64,
+    /// Initiations without the MAC under our key, or by who is no neighbour.
+    pub strangers: u64,
+    /// Initiations that are not later than the last one of their sender, or too far ahead of our clock.
+    pub stale: u64,
+    /// Cookies that were asked for.
+    pub cookies: u64,
+    /// Initiations with a cookie beyond what is answered.
+    pub busy: u64,
+    /// Of no session, changed, repeated, or from the wrong address.
+    pub refused: u64,
+}
+
+/// Packets and octets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Volume {
+    pub packets: u64,
+    pub octets: u64,
+}
+
+impl Volume {
+    pub(super) fn add(&mut self, packets: u64, octets: u64) {
+        self.packets += packets;
+        self.octets += octets;
+    }
+}
+
+/// How a link is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    /// The neighbour proved itself, and answers.
+    Up,
+    /// It was asked, and has not answered.
+    Asked,
+    /// It has to come to us: no address of it is known.
+    Awaited,
+}
+
+/// A link.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LinkStatus {
+    pub link: u16,
+    pub identity: IdentityKey,
+    pub state: State,
+    /// Where the neighbour is.
+    pub address: Option<SocketAddr>,
+    /// How often the neighbour proved itself anew, and went to another address, since the start.
+    pub begun: u64,
+    pub moved: u64,
+    /// When the present session began.
+    pub handshake: Option<UnixTime>,
+    /// Time since the neighbour's last message.
+    pub heard: Option<Duration>,
+    pub sent: Volume,
+    pub received: Volume,
+    pub round_trip: Option<Duration>,
+    /// Of a million packets that were sent lately, how many did not arrive.
+    pub loss: Option<u32>,
+    /// Octets of the largest datagram that passes.
+    pub size: Option<u16>,
+    /// Versions of the neighbour, if none of them is spoken here.
+    pub other_versions: Option<(u8, u8)>,
+}

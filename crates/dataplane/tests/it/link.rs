@@ -1,0 +1,617 @@
+//! ICC, links: neighbours prove themselves from whatever address they have; nobody else is told anything, and nobody is sent what it
+//! did not ask for.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use wayleave_core::{IdentityKey, Instant, Now, UnixTime};
+use wayleave_crypto::dh::{DhPublic, DhSecret};
+use wayleave_crypto::secret::Secret;
+use wayleave_dataplane::link::message::{self, COOKIE, INITIATION, LEAST, RESPONSE};
+use wayleave_dataplane::link::{
+    BURST_ALONE, Config, Counters, Datagram, FLOWING, IDLE_PING, LinkStatus, Links, Peer, SILENT, State,
+};
+
+const REALM: [u8; 32] = [0x7e; 32];
+const DELAY: Duration = Duration::from_millis(10);
+const UNIX: u64 = 1_900_000_000_000_000;
+/// A node's number of a link is the other node's number and this.
+const LINK: u16 = 1;
+
+fn noise(node: u16) -> Secret<32> {
+    let mut octets = [0x40; 32];
+    octets[..2].copy_from_slice(&node.to_be_bytes());
+    Secret::new(octets)
+}
+
+fn public(node: u16) -> DhPublic {
+    DhSecret::from_seed(&noise(node)).public()
+}
+
+fn identity(node: u16) -> IdentityKey {
+    let mut octets = [9; 32];
+    octets[..2].copy_from_slice(&node.to_be_bytes());
+    IdentityKey(octets)
+}
+
+fn at(host: u32, port: u16) -> SocketAddr {
+    (std::net::Ipv4Addr::from(0x0a00_0000 + host), port).into()
+}
+
+/// A peer as `links` of another node know it.
+fn peer(node: u16, endpoints: Vec<SocketAddr>) -> Peer {
+    Peer { link: node + LINK, identity: identity(node), noise: public(node), socket: 0, endpoints, largest: 1_400 }
+}
+
+struct Node {
+    links: Links,
+    /// Its address, as others see it.
+    address: SocketAddr,
+    /// Behind a NAT: those to which it has sent from this address.
+    open_to: Option<BTreeSet<SocketAddr>>,
+    clock_micros: i64,
+}
+
+/// Nodes, and the network between them.
+#[derive(Default)]
+struct World {
+    nodes: Vec<Node>,
+    nanos: u64,
+    sequence: u64,
+    flying: BTreeMap<(u64, u64), (SocketAddr, SocketAddr, Vec<u8>)>,
+    /// Octets that went to each address, and messages that nobody has.
+    sent_to: BTreeMap<SocketAddr, usize>,
+    /// All that was sent, with its source and destination.
+    record: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
+    is_recording: bool,
+    /// Datagrams longer than this are lost.
+    largest: Option<usize>,
+    /// Messages are lost.
+    is_cut: bool,
+}
+
+impl World {
+    fn now(&self, node: usize) -> Now {
+        let micros = UNIX.saturating_add(self.nanos / 1_000).saturating_add_signed(self.nodes[node].clock_micros);
+        Now { instant: Instant(self.nanos), unix: UnixTime(micros) }
+    }
+
+    fn add(&mut self, address: SocketAddr, is_hidden: bool) -> usize {
+        let number = self.nodes.len() as u16;
+        let config = Config {
+            identity: identity(number),
+            realm: REALM,
+            noise: noise(number),
+            seed: Secret::new([number as u8 ^ 0x31; 32]),
+        };
+        let open_to = is_hidden.then(BTreeSet::new);
+        self.nodes.push(Node { links: Links::new(config), address, open_to, clock_micros: 0 });
+        usize::from(number)
+    }
+
+    /// The node begins anew, with nothing that it knew.
+    fn restart(&mut self, node: usize, peers: Vec<Peer>) {
+        let number = node as u16;
+        let config = Config {
+            identity: identity(number),
+            realm: REALM,
+            noise: noise(number),
+            seed: Secret::new([number as u8 ^ 0x77; 32]),
+        };
+        self.nodes[node].links = Links::new(config);
+        self.set(node, peers);
+    }
+
+    fn set(&mut self, node: usize, peers: Vec<Peer>) {
+        let now = self.now(node);
+        self.nodes[node].links.set_peers(peers, now);
+    }
+
+    fn links(&self, node: usize) -> &Links {
+        &self.nodes[node].links
+    }
+
+    fn status(&self, node: usize, of: usize) -> LinkStatus {
+        let link = of as u16 + LINK;
+        let all = self.links(node).status(self.now(node));
+        all.into_iter().find(|status| status.link == link).expect("a link")
+    }
+
+    fn is_up(&self, node: usize, of: usize) -> bool {
+        self.status(node, of).state == State::Up
+    }
+
+    fn counters(&self, node: usize) -> Counters {
+        self.links(node).counters()
+    }
+
+    fn fly(&mut self, from: SocketAddr, to: SocketAddr, octets: Vec<u8>) {
+        *self.sent_to.entry(to).or_default() += octets.len();
+        if self.is_recording {
+            self.record.push((from, to, octets.clone()));
+        }
+        if self.is_cut || self.largest.is_some_and(|largest| octets.len() > largest) {
+            return;
+        }
+        self.sequence += 1;
+        self.flying.insert((self.nanos + DELAY.as_nanos() as u64, self.sequence), (from, to, octets));
+    }
+
+    /// Lets every machine do what is due, and takes what it sends.
+    fn turn(&mut self) {
+        for node in 0..self.nodes.len() {
+            let now = self.now(node);
+            self.nodes[node].links.handle_timeout(now);
+            while let Some(Datagram { socket, to, octets }) = self.nodes[node].links.poll() {
+                assert_eq!(socket, 0);
+                assert!(message::is_message(&octets));
+                let Node { address, open_to, .. } = &mut self.nodes[node];
+                let from = *address;
+                open_to.iter_mut().for_each(|open_to| _ = open_to.insert(to));
+                self.fly(from, to, octets);
+            }
+        }
+    }
+
+    /// Hands a datagram to whoever has its destination, and answers whether somebody took it.
+    fn deliver(&mut self, from: SocketAddr, to: SocketAddr, octets: &[u8]) -> bool {
+        let is_there =
+            |node: &Node| node.address == to && node.open_to.as_ref().is_none_or(|open_to| open_to.contains(&from));
+        let Some(node) = self.nodes.iter().position(is_there) else { return false };
+        let now = self.now(node);
+        self.nodes[node].links.receive(0, from, octets, now);
+        true
+    }
+
+    fn run(&mut self, time: Duration) {
+        let until = self.nanos + time.as_nanos() as u64;
+        loop {
+            self.turn();
+            let flying = self.flying.first_key_value().map(|((due, _), _)| *due);
+            let due = self.nodes.iter().map(|node| node.links.deadline().0).min().unwrap_or(u64::MAX);
+            let next = flying.unwrap_or(u64::MAX).min(due).max(self.nanos + 1);
+            if next >= until {
+                self.nanos = until;
+                break;
+            }
+            self.nanos = next;
+            while let Some(entry) = self.flying.first_entry().filter(|entry| entry.key().0 <= self.nanos) {
+                let (from, to, octets) = entry.remove();
+                self.deliver(from, to, &octets);
+            }
+        }
+        self.turn();
+    }
+
+    /// One data packet from a node to another; returns whether it arrived and counted.
+    fn data(&mut self, from: usize, to: usize) -> bool {
+        let (link, back) = (to as u16 + LINK, from as u16 + LINK);
+        let instant = Instant(self.nanos);
+        let Some((0, there)) = self.links(from).address(link) else { return false };
+        self.nodes[from].links.note_sent(link, 1, 1_000, instant);
+        let source = self.nodes[from].address;
+        self.nodes[from].open_to.iter_mut().for_each(|open_to| _ = open_to.insert(there));
+        let Node { address, open_to, links, .. } = &mut self.nodes[to];
+        let arrives = *address == there && open_to.as_ref().is_none_or(|open_to| open_to.contains(&source));
+        if !arrives || links.link_at(0, source) != Some(back) {
+            return false;
+        }
+        links.note_received(back, 1, 1_000, instant);
+        true
+    }
+
+    /// Data each way every 10 ms; returns how many of each did not arrive.
+    fn carry(&mut self, (a, b): (usize, usize), time: Duration) -> (usize, usize) {
+        let mut lost = (0, 0);
+        for _ in 0..time.as_millis() / 10 {
+            lost.0 += usize::from(!self.data(a, b));
+            lost.1 += usize::from(!self.data(b, a));
+            self.run(Duration::from_millis(10));
+        }
+        lost
+    }
+
+    /// The NAT of a node forgets it: from now on it is seen at another port, and nobody's packets reach it.
+    fn rebind(&mut self, node: usize, port: u16) {
+        let Node { address, open_to, .. } = &mut self.nodes[node];
+        address.set_port(port);
+        open_to.iter_mut().for_each(BTreeSet::clear);
+    }
+}
+
+/// A forwarder with a public address (0), and a gateway behind a NAT (1), which alone knows where the other is.
+fn hidden() -> World {
+    let mut world = World::default();
+    world.add(at(1, 1), false);
+    world.add(at(2, 5_000), true);
+    world.set(0, vec![peer(1, Vec::new())]);
+    world.set(1, vec![peer(0, vec![at(1, 1)])]);
+    world
+}
+
+fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+#[test]
+fn two_neighbours_prove_themselves_to_each_other_by_one_handshake() {
+    let mut world = World::default();
+    world.add(at(1, 1), false);
+    world.add(at(2, 2), false);
+    world.set(0, vec![peer(1, vec![at(2, 2)])]);
+    world.set(1, vec![peer(0, vec![at(1, 1)])]);
+    assert_eq!((world.links(0).link_at(0, at(2, 2)), world.links(0).address(1 + LINK)), (None, None));
+    world.is_recording = true;
+    world.run(secs(1));
+    let initiations = world.record.iter().filter(|(_, _, octets)| octets.len() == INITIATION).count();
+    assert_eq!(initiations, 1);
+    assert_eq!(world.links(0).link_at(0, at(2, 2)), Some(1 + LINK));
+    assert_eq!(world.links(1).link_at(0, at(1, 1)), Some(LINK));
+    assert_eq!(world.links(0).address(1 + LINK), Some((0, at(2, 2))));
+    let status = world.status(0, 1);
+    assert_eq!((status.state, status.size), (State::Up, Some(1_400)));
+    assert_eq!(world.status(1, 0).round_trip, Some(2 * DELAY));
+}
+
+#[test]
+fn a_gateway_behind_a_nat_is_reached_for_hours_while_nothing_flows() {
+    let mut world = hidden();
+    assert_eq!(world.status(0, 1).state, State::Awaited);
+    world.run(secs(1));
+    assert!(world.is_up(0, 1) && world.is_up(1, 0));
+    let before = world.counters(1).sent;
+    for _ in 0..4 * 60 {
+        world.run(secs(60));
+        assert!(world.is_up(0, 1) && world.is_up(1, 0), "at {} s", world.nanos / 1_000_000_000);
+        assert!(world.data(0, 1) && world.data(1, 0));
+    }
+    // A ping each 25 s, of which some came sooner by data; a handshake each 120 s; answers to the other end's.
+    let hours = 4 * 3_600;
+    let sent = world.counters(1).sent - before;
+    assert!((hours / IDLE_PING.as_secs()..hours / 2).contains(&sent), "{sent}");
+    assert_eq!((world.status(0, 1).begun, world.status(0, 1).moved), (1, 0));
+}
+
+#[test]
+fn strangers_get_silence() {
+    let mut world = hidden();
+    world.run(secs(1));
+    let stranger = at(99, 99);
+    let before = world.sent_to.get(&stranger).copied();
+    // An initiation under another's key, one by no member, garbage of every length, and every message of the two with octets changed.
+    let mut third = World::default();
+    third.add(at(50, 1), false);
+    third.add(at(51, 1), false);
+    third.add(at(52, 1), false);
+    third.set(2, vec![peer(0, vec![at(1, 1)]), Peer { noise: public(77), ..peer(1, vec![at(1, 1)]) }]);
+    third.is_recording = true;
+    third.run(secs(5));
+    let mut messages: Vec<Vec<u8>> = third.record.into_iter().map(|(_, _, octets)| octets).collect();
+    assert!(messages.len() >= 4);
+    messages.extend((0..2_000usize).map(|length| vec![0xf1 + (length % 4) as u8; length / 8]));
+    world.is_recording = true;
+    world.carry((0, 1), secs(200));
+    for (_, _, octets) in world.record.clone() {
+        for place in [0, 1, 4, 9, 40, octets.len() - 40, octets.len() - 1] {
+            let mut other = octets.clone();
+            other[place] ^= 4;
+            messages.push(other);
+        }
+    }
+    for octets in &messages {
+        world.deliver(stranger, at(1, 1), octets);
+    }
+    world.run(secs(1));
+    assert_eq!(world.sent_to.get(&stranger).copied(), before);
+    assert!(world.is_up(0, 1));
+}
+
+#[test]
+fn what_is_repeated_or_comes_late_from_elsewhere_moves_nothing() {
+    let mut world = hidden();
+    world.is_recording = true;
+    world.run(secs(1));
+    world.carry((0, 1), secs(300));
+    let (record, thief) = (world.record.clone(), at(66, 6));
+    let (address, handshake) = (world.links(0).address(1 + LINK), world.status(0, 1).handshake);
+    for (_, to, octets) in record.iter().chain(record.iter().rev()) {
+        world.deliver(thief, *to, octets);
+        world.turn();
+    }
+    world.run(secs(2));
+    assert_eq!(world.sent_to.get(&thief), None);
+    assert_eq!(world.links(0).address(1 + LINK), address);
+    assert_eq!(world.status(0, 1).handshake, handshake);
+    assert!(world.counters(0).stale >= 2, "initiations");
+    // One that was held back, and comes after a later one.
+    world.is_cut = true;
+    world.carry((0, 1), Duration::from_millis(1_100));
+    let held = world.record.iter().rev().find(|(from, _, octets)| from.port() == 5_000 && octets.len() == LEAST);
+    let held = held.expect("a ping").2.clone();
+    world.is_cut = false;
+    assert_eq!(world.carry((0, 1), secs(3)), (0, 0));
+    world.deliver(thief, at(1, 1), &held);
+    world.run(secs(1));
+    assert_eq!(world.sent_to.get(&thief), None);
+}
+
+#[test]
+fn a_victim_whose_address_is_written_on_messages_gets_no_more_than_they_had() {
+    let mut world = hidden();
+    world.run(secs(1));
+    world.carry((0, 1), secs(2));
+    // Somebody on the way catches messages, and passes them on with another source.
+    let (victim, mut forwarded) = (at(80, 80), 0);
+    for _ in 0..30 {
+        world.is_recording = true;
+        world.is_cut = true;
+        world.carry((0, 1), secs(1));
+        world.is_cut = false;
+        let caught: Vec<_> = std::mem::take(&mut world.record);
+        for (from, to, octets) in caught {
+            if from.port() == 5_000 {
+                forwarded += octets.len();
+                world.deliver(victim, to, &octets);
+            }
+        }
+        world.run(Duration::from_millis(30));
+        assert_ne!(world.links(0).address(1 + LINK), Some((0, victim)));
+    }
+    let sent = world.sent_to.get(&victim).copied().unwrap_or(0);
+    assert!(sent > 0 && sent <= forwarded, "{sent} of {forwarded}");
+}
+
+#[test]
+fn a_nat_that_changes_its_port_costs_a_second_of_data_at_most() {
+    for one_way in [false, true] {
+        let mut world = hidden();
+        world.run(secs(1));
+        assert_eq!(world.carry((0, 1), secs(3)), (0, 0));
+        world.rebind(1, 5_001);
+        let mut lost = (0, 0);
+        for _ in 0..500 {
+            // Data to the gateway alone: it sends nothing of its own but what the session says.
+            lost.0 += usize::from(!world.data(0, 1));
+            lost.1 += usize::from(!one_way && !world.data(1, 0));
+            world.run(Duration::from_millis(10));
+        }
+        assert!(lost.0 <= 110 && lost.1 <= 110, "{lost:?} of 500 each, {one_way}");
+        assert_eq!(world.carry((0, 1), secs(5)), (0, 0));
+        assert_eq!((world.status(0, 1).begun, world.status(0, 1).moved), (1, 1));
+        assert_eq!(world.links(0).address(1 + LINK), Some((0, at(2, 5_001))));
+    }
+}
+
+#[test]
+fn two_members_behind_one_address_are_told_apart() {
+    let mut world = World::default();
+    world.add(at(1, 1), false);
+    world.add(at(2, 5_000), true);
+    world.add(at(2, 6_000), true);
+    world.set(0, vec![peer(1, Vec::new()), peer(2, Vec::new())]);
+    for gateway in [1, 2] {
+        world.set(gateway, vec![peer(0, vec![at(1, 1)])]);
+    }
+    world.run(secs(1));
+    assert!(world.data(1, 0) && world.data(2, 0) && world.data(0, 1) && world.data(0, 2));
+    // The ports change places: each is where the other was.
+    world.rebind(1, 6_000);
+    world.rebind(2, 5_000);
+    world.carry((1, 0), secs(1));
+    world.carry((2, 0), secs(3));
+    assert_eq!((world.carry((1, 0), secs(1)), world.carry((2, 0), secs(1))), ((0, 0), (0, 0)));
+    assert_eq!(world.links(0).address(1 + LINK), Some((0, at(2, 6_000))));
+    assert_eq!(world.links(0).address(2 + LINK), Some((0, at(2, 5_000))));
+}
+
+#[test]
+fn a_flood_of_initiations_costs_cookies_and_keeps_nobody_out() {
+    let mut world = hidden();
+    // Valid but for who sends them: a removed member, who knows our key, from a thousand addresses.
+    let mut flood = World::default();
+    flood.add(at(50, 1), false);
+    flood.add(at(51, 1), false);
+    flood.add(at(52, 1), false);
+    flood.set(2, vec![peer(0, vec![at(1, 1)])]);
+    flood.is_recording = true;
+    flood.is_cut = true;
+    for _ in 0..3_000 {
+        flood.run(secs(9));
+    }
+    let initiations: Vec<Vec<u8>> = flood.record.iter().map(|(_, _, octets)| octets.clone()).collect();
+    assert!(initiations.len() >= 3_000);
+    let step = Duration::from_micros(500);
+    for (number, octets) in initiations.iter().enumerate() {
+        let source = at(10_000 + number as u32 % 1_000, 7);
+        world.deliver(source, at(1, 1), octets);
+        world.run(step);
+    }
+    let counters = world.counters(0);
+    // Each second gives 50 more without a cookie.
+    let answered = counters.strangers;
+    assert!(answered <= u64::from(BURST_ALONE) * 3, "{answered} computed");
+    assert!(counters.cookies >= 2_000, "{}", counters.cookies);
+    assert!(world.is_up(0, 1) && world.is_up(1, 0), "through the flood");
+    let to_flood = world.sent_to.iter().filter(|(to, _)| to.port() == 7).map(|(_, octets)| octets).sum::<usize>();
+    assert!(to_flood <= initiations.len() * COOKIE && COOKIE < INITIATION);
+    const { assert!(RESPONSE < INITIATION) };
+}
+
+#[test]
+fn a_cookie_is_for_one_address_and_port() {
+    // A responder that is busy; an initiator whose messages are sent from another port, with the cookie of the first one.
+    let mut world = hidden();
+    let mut busy = World::default();
+    busy.add(at(50, 1), false);
+    busy.add(at(51, 1), false);
+    busy.add(at(52, 1), false);
+    busy.set(2, vec![peer(0, vec![at(1, 1)])]);
+    busy.is_recording = true;
+    busy.is_cut = true;
+    busy.run(secs(8 * 70));
+    world.run(Duration::from_millis(499));
+    world.is_cut = true;
+    for (_, _, octets) in &busy.record {
+        world.deliver(at(60, 6), at(1, 1), octets);
+    }
+    world.is_recording = true;
+    world.is_cut = false;
+    // The cookie comes, and the initiation with it is caught.
+    world.run(Duration::from_millis(15));
+    assert!(world.counters(0).cookies > 0);
+    world.is_cut = true;
+    world.run(Duration::from_millis(10));
+    let (_, _, second) =
+        world.record.iter().rev().find(|(_, _, octets)| octets.len() == INITIATION).expect("another").clone();
+    assert_ne!(second[INITIATION - 16..], [0; 16], "with a cookie");
+    for (_, _, octets) in busy.record.iter().take(3) {
+        world.deliver(at(60, 6), at(1, 1), octets);
+    }
+    let (before, is_up) = (world.counters(0).cookies, world.is_up(0, 1));
+    world.deliver(at(2, 5_001), at(1, 1), &second);
+    assert_eq!(
+        (world.counters(0).cookies, is_up),
+        (before + 1, false),
+        "another port is asked for a cookie of its own"
+    );
+    world.is_cut = false;
+    let sent = |world: &World, to| {
+        world.record.iter().filter(|(_, there, octets)| *there == to && octets.len() == RESPONSE).count()
+    };
+    world.deliver(at(2, 5_000), at(1, 1), &second);
+    world.turn();
+    assert_eq!((sent(&world, at(2, 5_000)), sent(&world, at(2, 5_001))), (1, 0));
+}
+
+#[test]
+fn a_forwarder_that_restarts_is_found_again_within_seconds() {
+    let mut world = hidden();
+    world.run(secs(1));
+    world.carry((0, 1), secs(30));
+    world.restart(0, vec![peer(1, Vec::new())]);
+    let lost = world.carry((0, 1), secs(10));
+    assert!(lost.0 <= 500 && lost.1 <= 500, "{lost:?} of 1,000 each");
+    assert_eq!(world.carry((0, 1), secs(10)), (0, 0));
+    // One that remembers where it was begins by itself.
+    world.run(FLOWING + secs(60));
+    world.restart(0, vec![peer(1, vec![at(2, 5_000)])]);
+    world.run(secs(1));
+    assert!(world.is_up(0, 1));
+    assert_eq!(world.carry((0, 1), secs(2)), (0, 0));
+}
+
+#[test]
+fn who_has_gone_is_down_and_who_says_so_is_down_at_once() {
+    let mut world = hidden();
+    world.run(secs(1));
+    world.carry((0, 1), secs(3));
+    world.is_cut = true;
+    world.run(SILENT + secs(10));
+    assert!(!world.is_up(0, 1) && !world.is_up(1, 0));
+    assert_eq!(world.links(0).address(1 + LINK), None, "nothing goes where nobody answers");
+    world.is_cut = false;
+    world.run(secs(10));
+    assert!(world.is_up(0, 1) && world.is_up(1, 0));
+    world.nodes[1].links.close();
+    world.run(Duration::from_millis(50));
+    assert!(!world.is_up(0, 1));
+}
+
+#[test]
+fn the_largest_datagram_that_passes_is_found_and_found_anew() {
+    let mut world = hidden();
+    world.set(1, vec![Peer { largest: 1_500, ..peer(0, vec![at(1, 1)]) }]);
+    world.set(0, vec![Peer { largest: 1_500, ..peer(1, Vec::new()) }]);
+    world.largest = Some(1_440);
+    world.run(secs(6));
+    assert_eq!((world.status(0, 1).size, world.status(1, 0).size), (Some(1_432), Some(1_432)));
+    assert_eq!(world.carry((0, 1), secs(2)), (0, 0));
+    // A tunnel on the way: large pings of data are lost, small ones are not.
+    world.largest = Some(1_300);
+    world.carry((0, 1), secs(30));
+    assert_eq!((world.status(0, 1).size, world.status(1, 0).size), (Some(1_252), Some(1_252)));
+    assert!(world.is_up(0, 1) && world.is_up(1, 0));
+    world.largest = None;
+    world.run(secs(700));
+    assert_eq!(world.status(0, 1).size, Some(1_500), "looked for anew after a while");
+}
+
+#[test]
+fn loss_of_data_is_measured_at_their_sender() {
+    let mut world = hidden();
+    world.run(secs(1));
+    for number in 0..3_000u32 {
+        if number % 10 == 0 {
+            // Sent, and lost.
+            let instant = Instant(world.nanos);
+            world.nodes[0].links.note_sent(1 + LINK, 1, 1_000, instant);
+        } else {
+            assert!(world.data(0, 1));
+        }
+        world.run(Duration::from_millis(10));
+    }
+    let loss = world.status(0, 1).loss.expect("measured");
+    assert!((90_000..110_000).contains(&loss), "{loss} of a million");
+    let (sent, received) = (world.status(0, 1).sent.packets, world.status(1, 0).received.packets);
+    assert_eq!((sent, received), (3_000, 2_700));
+    assert!(world.status(1, 0).loss.is_none_or(|loss| loss == 0));
+}
+
+#[test]
+fn a_clock_that_was_far_ahead_keeps_nobody_out_afterwards() {
+    let mut world = hidden();
+    world.nodes[1].clock_micros = 3_600_000_000;
+    world.run(secs(20));
+    assert!(!world.is_up(0, 1) && world.counters(0).stale > 0);
+    world.nodes[1].clock_micros = 60_000_000;
+    world.run(secs(10));
+    assert!(world.is_up(0, 1), "a minute is granted");
+    world.nodes[1].clock_micros = 0;
+    world.carry((0, 1), secs(400));
+    assert!(world.is_up(0, 1) && world.is_up(1, 0), "set right");
+}
+
+#[test]
+fn peers_that_come_go_and_change_their_number_keep_what_they_proved() {
+    let mut world = hidden();
+    world.run(secs(1));
+    let renumbered = Peer { link: 700, ..peer(1, Vec::new()) };
+    world.set(0, vec![renumbered.clone(), peer(5, Vec::new())]);
+    assert_eq!(world.links(0).link_at(0, at(2, 5_000)), Some(700));
+    world.set(0, vec![peer(5, Vec::new())]);
+    assert_eq!(world.links(0).link_at(0, at(2, 5_000)), None);
+    world.carry((1, 0), secs(2));
+    assert_eq!(world.links(0).link_at(0, at(2, 5_000)), None);
+    // Another key is another neighbour.
+    world.set(0, vec![Peer { noise: public(9), ..renumbered.clone() }]);
+    world.run(secs(60));
+    assert_eq!(world.links(0).link_at(0, at(2, 5_000)), None);
+    world.set(0, vec![renumbered]);
+    world.run(secs(60));
+    assert_eq!(world.links(0).link_at(0, at(2, 5_000)), Some(700));
+}
+
+#[test]
+fn a_thousand_gateways_come_to_one_forwarder_and_it_says_little() {
+    let mut world = World::default();
+    world.add(at(1, 1), false);
+    let gateways: Vec<usize> = (1..=1_000).map(|host| world.add(at(1 + host, 5_000), true)).collect();
+    let peers = |from: u16| (from..=1_000).map(|node| peer(node, Vec::new())).collect::<Vec<_>>();
+    world.set(0, peers(1));
+    for gateway in &gateways {
+        world.set(*gateway, vec![peer(0, vec![at(1, 1)])]);
+    }
+    world.run(secs(20));
+    let up = gateways.iter().filter(|gateway| world.is_up(0, **gateway)).count();
+    assert_eq!(up, 1_000);
+    let before = world.counters(0).sent;
+    world.run(secs(60));
+    // A ping and an answer for each 25 s of each, and what looks for the largest size at the beginning.
+    assert!(world.counters(0).sent - before < 1_000 * 10, "{}", world.counters(0).sent - before);
+    // Half of them leave, and nobody else notices.
+    world.set(0, peers(501));
+    world.run(secs(60));
+    assert!((501..=1_000).all(|gateway| world.is_up(0, gateway)));
+    assert!(world.data(0, 1_000) && !world.data(1, 0));
+}
