@@ -23,9 +23,9 @@ fn links() -> Links {
     let mut links =
         Links::new(Config { identity, realm: [2; 32], noise: Secret::new([3; 32]), seed: Secret::new([4; 32]) });
     let noise = DhSecret::from_seed(&Secret::new([5; 32])).public();
-    let endpoints = vec![([192, 0, 2, 1], 1).into()];
+    let endpoints = vec![(0, ([192, 0, 2, 1], 1).into())];
     let identity = IdentityKey([2; 32]);
-    links.set_peers(vec![Peer { link: 1, identity, noise, socket: 0, endpoints, largest: 1_400 }], now());
+    links.set_peers(vec![Peer { link: 1, identity, noise, sockets: vec![0], endpoints, largest: 1_400 }], now());
     links.handle_timeout(now());
     links
 }
@@ -50,7 +50,7 @@ fuzz_target!(|octets: &[u8]| {
         assert_eq!(choice.encode(), octets);
     }
     LINKS.with_borrow_mut(|links| {
-        links.receive(0, ([192, 0, 2, 1], 1).into(), octets, now());
+        links.receive((0, ([192, 0, 2, 1], 1).into()), octets, now());
         while links.poll().is_some() {}
     });
 });

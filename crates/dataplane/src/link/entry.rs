@@ -1,6 +1,5 @@
 //! One link: its sessions, its neighbour's address, and what is measured.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use wayleave_core::{IdentityKey, Instant, Now, UnixTime};
@@ -11,7 +10,7 @@ use super::message::{
 };
 use super::size::Search;
 use super::status::{LinkStatus, State, Volume};
-use super::{COOKIE_LIFE, Core, PROLOGUE, Peer};
+use super::{At, COOKIE_LIFE, Core, PROLOGUE, Peer};
 use crate::noise::{Session, Started, TAG, prologue};
 
 /// A session is renewed by who began it after this long, by the other end a little later, and ends.
@@ -48,7 +47,7 @@ struct Known {
     to: u32,
     session: Session,
     /// Where the handshake came from.
-    from: SocketAddr,
+    from: At,
     begun: UnixTime,
 }
 
@@ -56,13 +55,13 @@ struct Known {
 struct Starting {
     index: u32,
     started: Started,
-    to: SocketAddr,
+    to: At,
     mac: [u8; MAC],
 }
 
 /// An address from which messages have come, and which has not shown yet that it receives.
 struct Candidate {
-    address: SocketAddr,
+    address: At,
     token: u64,
     /// Octets that have come from it, and that were sent there.
     received: usize,
@@ -110,7 +109,7 @@ pub(super) struct Entry {
     /// When the latest initiation of the neighbour was made that was answered, in microseconds of Unix time.
     pub(super) made: u64,
     /// Where the neighbour is: what it has proved.
-    pub(super) address: Option<SocketAddr>,
+    pub(super) address: Option<At>,
     candidate: Option<Candidate>,
     current: Option<Known>,
     previous: Option<Known>,
@@ -171,10 +170,10 @@ impl Entry {
     /// Takes what is new of the same neighbour.
     pub(super) fn change(&mut self, peer: Peer, now: Instant) {
         let before = std::mem::replace(&mut self.peer, peer);
-        if before.socket != self.peer.socket {
-            // Where it is known from is another path: it has to show itself anew.
-            self.begin_at = now;
-            self.unanswered = self.unanswered.max(UNANSWERED);
+        if self.address.is_some_and(|(socket, _)| !self.is_at(socket)) {
+            // That socket is its own no more: it has to show itself anew.
+            self.lose_address();
+            (self.candidate, self.begin_at, self.attempts) = (None, now, 0);
         }
         if before.endpoints != self.peer.endpoints && self.current.is_none() {
             (self.begin_at, self.attempts) = (now, 0);
@@ -190,12 +189,12 @@ impl Entry {
         let starting = self.starting.iter().map(|starting| starting.index);
         core.by_index.extend(known.chain(starting).map(|index| (index, self.peer.link)));
         if let Some(address) = self.address {
-            core.by_address.insert((self.peer.socket, address), self.peer.link);
+            core.by_address.insert(address, self.peer.link);
         }
     }
 
     pub(super) fn is_at(&self, socket: usize) -> bool {
-        self.peer.socket == socket
+        self.peer.sockets.contains(&socket)
     }
 
     pub(super) fn size(&self) -> Option<u16> {
@@ -216,7 +215,7 @@ impl Entry {
     // Handshakes.
 
     /// Where a session may be begun: where the neighbour was last, and where it says that it is.
-    fn target(&self) -> Option<SocketAddr> {
+    fn target(&self) -> Option<At> {
         let address = self.address.filter(|address| !self.peer.endpoints.contains(address));
         let count = self.peer.endpoints.len() + usize::from(address.is_some());
         let place = (self.attempts as usize).checked_rem(count)?;
@@ -245,7 +244,7 @@ impl Entry {
         octets.extend(mac);
         octets.extend(second);
         self.starting = Some(Starting { index, started, to, mac });
-        core.send(self.peer.socket, to, octets);
+        core.send(to, octets);
     }
 
     /// Answers an initiation of the neighbour.
@@ -253,7 +252,7 @@ impl Entry {
     pub(super) fn answer(
         &mut self,
         core: &mut Core,
-        from: SocketAddr,
+        from: At,
         to: u32,
         answering: Started,
         choice: Choice,
@@ -271,14 +270,14 @@ impl Entry {
             core.by_index.remove(&index);
             self.other_versions = Some(theirs);
         }
-        core.send(self.peer.socket, from, response(to, index, &second));
+        core.send(from, response(to, index, &second));
     }
 
     /// Takes a response; returns whether it is one to our handshake.
     pub(super) fn responded(
         &mut self,
         core: &mut Core,
-        from: SocketAddr,
+        from: At,
         (index, to, noise): (u32, u32, &[u8]),
         now: Now,
     ) -> bool {
@@ -338,7 +337,7 @@ impl Entry {
     // Messages.
 
     /// Says something in the present session, to the neighbour's address if no other is named.
-    pub(super) fn say(&mut self, core: &mut Core, to: Option<SocketAddr>, content: Content, padded: u16) {
+    pub(super) fn say(&mut self, core: &mut Core, to: Option<At>, content: Content, padded: u16) {
         let (Some(known), Some(to)) = (&mut self.current, to.or(self.address)) else { return };
         let length = CONTENT.max(usize::from(padded).saturating_sub(SEALED + TAG));
         let mut plain = vec![0; length];
@@ -347,7 +346,7 @@ impl Entry {
         let Ok(number) = known.session.seal(&plain, &mut sealed) else { return };
         let mut octets = message::sealed(known.to, number, sealed.len());
         octets.extend(sealed);
-        core.send(self.peer.socket, to, octets);
+        core.send(to, octets);
     }
 
     fn ping(&mut self, core: &mut Core, padded: u16, now: Now) {
@@ -362,7 +361,7 @@ impl Entry {
     pub(super) fn opened(
         &mut self,
         core: &mut Core,
-        from: SocketAddr,
+        from: At,
         (index, number, sealed): (u32, u64, &[u8]),
         now: Now,
     ) -> bool {
@@ -414,7 +413,7 @@ impl Entry {
     }
 
     /// Asks whether an address receives, with no more octets than have come from it.
-    fn challenge(&mut self, core: &mut Core, from: SocketAddr, length: usize) {
+    fn challenge(&mut self, core: &mut Core, from: At, length: usize) {
         if self.candidate.as_ref().is_none_or(|candidate| candidate.address != from) {
             let token = core.random.number();
             self.candidate = Some(Candidate { address: from, token, received: 0, sent: 0 });
@@ -443,20 +442,20 @@ impl Entry {
         self.loss.note(asked.sent, received);
     }
 
-    fn set_address(&mut self, core: &mut Core, address: SocketAddr, now: Now) {
+    fn set_address(&mut self, core: &mut Core, address: At, now: Now) {
         self.candidate = None;
-        let Peer { link, socket, .. } = self.peer;
+        let link = self.peer.link;
         if self.address == Some(address) {
             return;
         }
         match self.address.replace(address) {
             Some(before) => {
-                core.forget_address((socket, before), link);
+                core.forget_address(before, link);
                 self.moved += 1;
             }
             None => self.begun += 1,
         }
-        core.displaced = core.by_address.insert((socket, address), link);
+        core.displaced = core.by_address.insert(address, link);
         self.search.begin(now.instant);
     }
 
@@ -474,7 +473,7 @@ impl Entry {
         self.asked = None;
         self.unanswered = 0;
         if let Some(address) = self.address.take() {
-            core.forget_address((self.peer.socket, address), self.peer.link);
+            core.forget_address(address, self.peer.link);
         }
     }
 
@@ -563,7 +562,7 @@ impl Entry {
             link: self.peer.link,
             identity: self.peer.identity,
             state,
-            address: self.address,
+            address: self.address.map(|(_, address)| address),
             begun: self.begun,
             moved: self.moved,
             handshake: self.current.as_ref().map(|known| known.begun),

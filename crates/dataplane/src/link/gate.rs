@@ -12,8 +12,8 @@ use wayleave_crypto::kdf;
 use wayleave_crypto::seal;
 use wayleave_crypto::secret::{Key128, Secret};
 
-use super::Core;
 use super::message::{MAC, NONCE, cookie};
+use super::{At, Core};
 use crate::limit::TokenBucket;
 
 /// A cookie counts for this long, and as long again.
@@ -74,7 +74,7 @@ impl Gate {
     pub(super) fn admits(
         &mut self,
         core: &mut Core,
-        (socket, from): (usize, SocketAddr),
+        from: At,
         index: u32,
         (proven, first, second): (&[u8], &[u8; MAC], &[u8; MAC]),
         now: Instant,
@@ -88,20 +88,20 @@ impl Gate {
         }
         self.turn(core, now);
         let has_cookie =
-            |secret: &Secret<32>| -> bool { cookie_mac(&made(secret, from), proven, first).ct_eq(second).into() };
+            |secret: &Secret<32>| -> bool { cookie_mac(&made(secret, from.1), proven, first).ct_eq(second).into() };
         if !self.secrets.iter().any(has_cookie) {
             let mut nonce = [0; NONCE];
             nonce.copy_from_slice(&core.random.secret().expose()[..NONCE]);
             let sealed =
-                seal::seal(COOKIE_LABEL, &cookie_key(&self.public, &nonce), first, &made(&self.secrets[0], from));
+                seal::seal(COOKIE_LABEL, &cookie_key(&self.public, &nonce), first, &made(&self.secrets[0], from.1));
             core.counters.cookies += 1;
-            core.send(socket, from, cookie(index, &nonce, &sealed));
+            core.send(from, cookie(index, &nonce, &sealed));
             return false;
         }
         if self.of_one.len() >= LIMIT_ADDRESSES {
             self.of_one.clear();
         }
-        let one = self.of_one.entry(network(from.ip())).or_insert_with(|| TokenBucket::new(OF_ONE.0, OF_ONE.1));
+        let one = self.of_one.entry(network(from.1.ip())).or_insert_with(|| TokenBucket::new(OF_ONE.0, OF_ONE.1));
         let is_admitted = one.take(now) && self.with_cookie.take(now);
         core.counters.busy += u64::from(!is_admitted);
         is_admitted

@@ -46,6 +46,9 @@ pub struct Config {
     pub seed: Seed,
 }
 
+/// Where a neighbour is: the socket of the driver by which it is reached, and its address.
+pub type At = (usize, SocketAddr);
+
 /// A neighbour, by its membership and advert.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
@@ -53,10 +56,10 @@ pub struct Peer {
     pub link: u16,
     pub identity: IdentityKey,
     pub noise: DhPublic,
-    /// The socket of the driver at which its packets arrive.
-    pub socket: usize,
+    /// The sockets of the driver at which its packets may arrive.
+    pub sockets: Vec<usize>,
     /// Where a session with it may begin; none if it can only come to us.
-    pub endpoints: Vec<SocketAddr>,
+    pub endpoints: Vec<At>,
     /// Octets of the largest datagram that is worth a try.
     pub largest: u16,
 }
@@ -78,20 +81,20 @@ struct Core {
     outputs: VecDeque<Datagram>,
     /// The link of each session and handshake by our number of it.
     by_index: HashMap<u32, u16>,
-    by_address: HashMap<(usize, SocketAddr), u16>,
+    by_address: HashMap<At, u16>,
     /// The link that had the address which another one took last.
     displaced: Option<u16>,
     counters: Counters,
 }
 
 impl Core {
-    fn forget_address(&mut self, address: (usize, SocketAddr), link: u16) {
+    fn forget_address(&mut self, address: At, link: u16) {
         if self.by_address.get(&address) == Some(&link) {
             self.by_address.remove(&address);
         }
     }
 
-    fn send(&mut self, socket: usize, to: SocketAddr, octets: Vec<u8>) {
+    fn send(&mut self, (socket, to): At, octets: Vec<u8>) {
         if self.outputs.len() < LIMIT_OUTPUTS {
             self.counters.sent += 1;
             self.outputs.push_back(Datagram { socket, to, octets });
@@ -206,15 +209,14 @@ impl Links {
 
     /// The link by which a packet came that is no message of this protocol, if that is a neighbour's address.
     #[must_use]
-    pub fn link_at(&self, socket: usize, from: SocketAddr) -> Option<u16> {
-        self.core.by_address.get(&(socket, from)).copied()
+    pub fn link_at(&self, from: At) -> Option<u16> {
+        self.core.by_address.get(&from).copied()
     }
 
     /// Where packets for a link go, if its neighbour has an address.
     #[must_use]
-    pub fn address(&self, link: u16) -> Option<(usize, SocketAddr)> {
-        let entry = self.entries.get(&link)?;
-        entry.address.map(|address| (entry.peer.socket, address))
+    pub fn address(&self, link: u16) -> Option<At> {
+        self.entries.get(&link)?.address
     }
 
     /// Octets of the largest datagram that is known to pass over a link.
@@ -240,36 +242,35 @@ impl Links {
     }
 
     /// Takes a datagram for which [`message::is_message`] holds.
-    pub fn receive(&mut self, socket: usize, from: SocketAddr, octets: &[u8], now: Now) {
+    pub fn receive(&mut self, from: At, octets: &[u8], now: Now) {
         self.core.counters.received += 1;
         self.next = Instant::default();
         match Message::decode(octets) {
             None => self.core.counters.malformed += 1,
             Some(Message::Initiation { from: index, noise, proven, mac, cookie }) => {
-                let is_let_in =
-                    self.gate.admits(&mut self.core, (socket, from), index, (proven, mac, cookie), now.instant);
+                let is_let_in = self.gate.admits(&mut self.core, from, index, (proven, mac, cookie), now.instant);
                 if is_let_in {
-                    self.initiated(socket, from, index, noise, now);
+                    self.initiated(from, index, noise, now);
                 }
             }
             Some(Message::Response { to, from: index, noise }) => {
                 let entry = self.core.by_index.get(&to).and_then(|link| self.entries.get_mut(link));
                 let is_taken = entry
-                    .filter(|entry| entry.is_at(socket))
+                    .filter(|entry| entry.is_at(from.0))
                     .is_some_and(|entry| entry.responded(&mut self.core, from, (to, index, noise), now));
                 self.core.counters.refused += u64::from(!is_taken);
             }
             Some(Message::Cookie { to, nonce, sealed }) => {
                 let entry = self.core.by_index.get(&to).and_then(|link| self.entries.get_mut(link));
                 let is_taken = entry
-                    .filter(|entry| entry.is_at(socket))
+                    .filter(|entry| entry.is_at(from.0))
                     .is_some_and(|entry| entry.takes_cookie(&mut self.core, (to, nonce, sealed), now));
                 self.core.counters.refused += u64::from(!is_taken);
             }
             Some(Message::Sealed { to, number, sealed }) => {
                 let entry = self.core.by_index.get(&to).and_then(|link| self.entries.get_mut(link));
                 let is_taken = entry
-                    .filter(|entry| entry.is_at(socket))
+                    .filter(|entry| entry.is_at(from.0))
                     .is_some_and(|entry| entry.opened(&mut self.core, from, (to, number, sealed), now));
                 self.core.counters.refused += u64::from(!is_taken);
             }
@@ -281,7 +282,7 @@ impl Links {
     }
 
     /// Takes an initiation that the gate has let in.
-    fn initiated(&mut self, socket: usize, from: SocketAddr, index: u32, noise: &[u8], now: Now) {
+    fn initiated(&mut self, from: At, index: u32, noise: &[u8], now: Now) {
         let core = &mut self.core;
         let prologue = prologue(PROLOGUE, &core.realm, &[&core.identity]);
         let received = core.key.receive(&prologue, core.random.secret(), noise);
@@ -294,7 +295,7 @@ impl Links {
             return;
         };
         let entry = self.by_identity.get(&opening.identity).and_then(|link| self.entries.get_mut(link));
-        let is_whose = |entry: &&mut Entry| entry.peer.noise.to_bytes() == key.to_bytes() && entry.is_at(socket);
+        let is_whose = |entry: &&mut Entry| entry.peer.noise.to_bytes() == key.to_bytes() && entry.is_at(from.0);
         let Some(entry) = entry.filter(is_whose) else {
             core.counters.strangers += 1;
             return;
@@ -374,8 +375,15 @@ mod tests {
 
     fn peer(node: u8) -> Peer {
         let noise = DhSecret::from_seed(&secret(node)).public();
-        let endpoints = vec![address(node)];
-        Peer { link: node.into(), identity: IdentityKey([node; 32]), noise, socket: 0, endpoints, largest: 1_232 }
+        let endpoints = vec![(0, address(node))];
+        Peer {
+            link: node.into(),
+            identity: IdentityKey([node; 32]),
+            noise,
+            sockets: vec![0],
+            endpoints,
+            largest: 1_232,
+        }
     }
 
     fn now(seconds: u64) -> Now {
@@ -394,11 +402,11 @@ mod tests {
         b.set_peers(vec![peer(1)], now(0));
         a.handle_timeout(now(0));
         let initiation = a.poll().expect("an initiation").octets;
-        b.receive(0, address(1), &initiation, now(0));
+        b.receive((0, address(1)), &initiation, now(0));
         let response = b.poll().expect("a response").octets;
-        a.receive(0, address(2), &response, now(0));
+        a.receive((0, address(2)), &response, now(0));
         let ping = a.poll().expect("a ping").octets;
-        b.receive(0, address(1), &ping, now(0));
+        b.receive((0, address(1)), &ping, now(0));
         assert_eq!(b.status(now(0))[0].state, State::Up);
         let pings: Vec<_> = std::iter::from_fn(|| b.poll()).collect();
         let pong = &pings[1].octets;
@@ -409,7 +417,7 @@ mod tests {
             let proven = other.len() - 2 * message::MAC;
             let first = gate::mac(&peer(2).noise, &other[..proven]);
             other[proven..proven + message::MAC].copy_from_slice(&first);
-            b.receive(0, address(1), &other, now(0));
+            b.receive((0, address(1)), &other, now(0));
         }
         let asked = b.poll().expect("a cookie").octets;
         let found = serde_json::json!({
@@ -448,7 +456,7 @@ mod tests {
         octets.extend(mac);
         octets.extend([0; message::MAC]);
         assert_eq!(octets.len(), INITIATION);
-        b.receive(0, address(1), &octets, now(0));
+        b.receive((0, address(1)), &octets, now(0));
         let response = b.poll().expect("a response").octets;
         assert_eq!(response.len(), RESPONSE);
         let choice = Choice::decode(&started.read(&response[12..]).unwrap()).unwrap();

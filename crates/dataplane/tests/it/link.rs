@@ -41,7 +41,9 @@ fn at(host: u32, port: u16) -> SocketAddr {
 
 /// A peer as `links` of another node know it.
 fn peer(node: u16, endpoints: Vec<SocketAddr>) -> Peer {
-    Peer { link: node + LINK, identity: identity(node), noise: public(node), socket: 0, endpoints, largest: 1_400 }
+    let endpoints = endpoints.into_iter().map(|address| (0, address)).collect();
+    let (link, identity, noise) = (node + LINK, identity(node), public(node));
+    Peer { link, identity, noise, sockets: vec![0], endpoints, largest: 1_400 }
 }
 
 struct Node {
@@ -160,7 +162,7 @@ impl World {
             |node: &Node| node.address == to && node.open_to.as_ref().is_none_or(|open_to| open_to.contains(&from));
         let Some(node) = self.nodes.iter().position(is_there) else { return false };
         let now = self.now(node);
-        self.nodes[node].links.receive(0, from, octets, now);
+        self.nodes[node].links.receive((0, from), octets, now);
         true
     }
 
@@ -194,7 +196,7 @@ impl World {
         self.nodes[from].open_to.iter_mut().for_each(|open_to| _ = open_to.insert(there));
         let Node { address, open_to, links, .. } = &mut self.nodes[to];
         let arrives = *address == there && open_to.as_ref().is_none_or(|open_to| open_to.contains(&source));
-        if !arrives || links.link_at(0, source) != Some(back) {
+        if !arrives || links.link_at((0, source)) != Some(back) {
             return false;
         }
         links.note_received(back, 1, 1_000, instant);
@@ -241,13 +243,13 @@ fn two_neighbours_prove_themselves_to_each_other_by_one_handshake() {
     world.add(at(2, 2), false);
     world.set(0, vec![peer(1, vec![at(2, 2)])]);
     world.set(1, vec![peer(0, vec![at(1, 1)])]);
-    assert_eq!((world.links(0).link_at(0, at(2, 2)), world.links(0).address(1 + LINK)), (None, None));
+    assert_eq!((world.links(0).link_at((0, at(2, 2))), world.links(0).address(1 + LINK)), (None, None));
     world.is_recording = true;
     world.run(secs(1));
     let initiations = world.record.iter().filter(|(_, _, octets)| octets.len() == INITIATION).count();
     assert_eq!(initiations, 1);
-    assert_eq!(world.links(0).link_at(0, at(2, 2)), Some(1 + LINK));
-    assert_eq!(world.links(1).link_at(0, at(1, 1)), Some(LINK));
+    assert_eq!(world.links(0).link_at((0, at(2, 2))), Some(1 + LINK));
+    assert_eq!(world.links(1).link_at((0, at(1, 1))), Some(LINK));
     assert_eq!(world.links(0).address(1 + LINK), Some((0, at(2, 2))));
     let status = world.status(0, 1);
     assert_eq!((status.state, status.size), (State::Up, Some(1_400)));
@@ -578,18 +580,18 @@ fn peers_that_come_go_and_change_their_number_keep_what_they_proved() {
     world.run(secs(1));
     let renumbered = Peer { link: 700, ..peer(1, Vec::new()) };
     world.set(0, vec![renumbered.clone(), peer(5, Vec::new())]);
-    assert_eq!(world.links(0).link_at(0, at(2, 5_000)), Some(700));
+    assert_eq!(world.links(0).link_at((0, at(2, 5_000))), Some(700));
     world.set(0, vec![peer(5, Vec::new())]);
-    assert_eq!(world.links(0).link_at(0, at(2, 5_000)), None);
+    assert_eq!(world.links(0).link_at((0, at(2, 5_000))), None);
     world.carry((1, 0), secs(2));
-    assert_eq!(world.links(0).link_at(0, at(2, 5_000)), None);
+    assert_eq!(world.links(0).link_at((0, at(2, 5_000))), None);
     // Another key is another neighbour.
     world.set(0, vec![Peer { noise: public(9), ..renumbered.clone() }]);
     world.run(secs(60));
-    assert_eq!(world.links(0).link_at(0, at(2, 5_000)), None);
+    assert_eq!(world.links(0).link_at((0, at(2, 5_000))), None);
     world.set(0, vec![renumbered]);
     world.run(secs(60));
-    assert_eq!(world.links(0).link_at(0, at(2, 5_000)), Some(700));
+    assert_eq!(world.links(0).link_at((0, at(2, 5_000))), Some(700));
 }
 
 #[test]

@@ -109,6 +109,20 @@ impl Udp {
         super::set_mark(self.socket.as_fd(), mark)
     }
 
+    /// What is sent from here on leaves whole or not at all, whatever the system believes of the path (RFC 8899 section 4.3).
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn never_fragment(&self) -> io::Result<()> {
+        let socket = self.socket.as_fd();
+        match self.address()? {
+            SocketAddr::V4(_) => options::set(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
+            SocketAddr::V6(_) => {
+                options::set(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
+            }
+        }
+    }
+
     /// A socket that was opened elsewhere, and shares its address with nobody.
     ///
     /// # Errors

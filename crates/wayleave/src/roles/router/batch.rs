@@ -53,6 +53,9 @@ impl<'a> Batch<'a> {
         // the answer for the packet before holds for this one too.
         let mut last = None;
         for (number, (from, octets)) in burst.packets_mut(first).take(BURST).enumerate() {
+            if format.is_message(self.kind, octets) {
+                continue;
+            }
             let ingress = match last {
                 Some((same, ingress)) if std::ptr::eq(same, from) => ingress,
                 _ => format.classify(self.kind, from),

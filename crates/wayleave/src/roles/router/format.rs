@@ -9,6 +9,7 @@ use wayleave_core::{Now, UnixTime};
 use wayleave_dataplane::frame::Ingress;
 use wayleave_dataplane::replay::ClockJumps;
 use wayleave_runtime::Clock;
+use wayleave_runtime::packets::Burst;
 use wayleave_runtime::store::{Change, FileStore};
 
 use super::batch::Batch;
@@ -54,6 +55,22 @@ pub trait Format: Sized + Send + 'static {
 
     /// Returns where packets that `from` sends to a port come in; `None` if nobody may send from there.
     fn classify(&self, port: PortKind, from: &SocketAddr) -> Option<Ingress>;
+
+    /// Whether this is a message to the format itself, which it takes in [`Format::listen`], and no packet to be verified.
+    #[inline]
+    fn is_message(&self, _port: PortKind, _octets: &[u8]) -> bool {
+        false
+    }
+
+    /// Takes the messages among what came in by a port.
+    #[inline]
+    fn listen(&mut self, _port: PortKind, _burst: &mut Burst, _now: Now) {}
+
+    /// Returns the next message that the format itself sends, by a port of this kind; called until there is none.
+    #[inline]
+    fn speak(&mut self, _now: Now) -> Option<(PortKind, SocketAddr, Vec<u8>)> {
+        None
+    }
 
     /// Verifies the packets of `batch` in place and puts those that leave into `out`.
     fn process(&mut self, batch: &mut Batch<'_>, now: Now, out: &mut OutputQueues);

@@ -25,6 +25,8 @@ pub enum PortKind {
     Interface(u16),
     /// The neighbour behind this `[[link]]`, counted from zero.
     Link(usize),
+    /// Neighbours of an overlay at this one of its node's addresses, counted from zero.
+    Overlay(usize),
     /// Any host, by IP.
     Ip,
     /// Other routers' ICMP errors, by IP.
@@ -58,6 +60,8 @@ enum Socket {
     UdpGroup(SocketAddr, Intake, Steering),
     /// One thread receives everything, in order of arrival.
     Udp(SocketAddr, Intake),
+    /// The same, and no packet that is sent there is ever cut into fragments.
+    UdpWhole(SocketAddr, Intake),
     Xdp(xdp::Endpoint),
     Ethernet(ethernet::Endpoint),
     /// IP packets of a protocol to this address; other threads than the first only send.
@@ -77,6 +81,7 @@ impl PortSpec {
         let key = match &socket {
             Socket::UdpGroup(local, intake, _) => format!("udp {local} {intake:?}"),
             Socket::Udp(local, intake) => format!("udp {local} {intake:?} alone"),
+            Socket::UdpWhole(local, intake) => format!("udp {local} {intake:?} whole"),
             Socket::Xdp(endpoint) => format!("{endpoint:?}"),
             Socket::Ethernet(endpoint) => format!("ethernet {endpoint:?}"),
             Socket::Ip(address, protocol) => format!("ip {address} {protocol}"),
@@ -92,6 +97,11 @@ impl PortSpec {
     /// UDP at `local` for one thread.
     pub fn udp(kind: PortKind, local: SocketAddr, backend: Backend, name: String) -> Self {
         Self::new(kind, Socket::Udp(local, intake(backend)), name)
+    }
+
+    /// UDP at `local` for neighbours of an overlay.
+    pub fn overlay(number: usize, local: SocketAddr) -> Self {
+        Self::new(PortKind::Overlay(number), Socket::UdpWhole(local, Intake::Merged), format!("links at {local}"))
     }
 
     /// A neighbour at `remote`: by AF_XDP where the configuration says so, by a UDP group otherwise.
@@ -126,7 +136,7 @@ impl PortSpec {
     /// The address that only one socket or group can have at a time.
     pub fn address(&self) -> String {
         match &self.socket {
-            Socket::UdpGroup(local, ..) | Socket::Udp(local, _) => local.to_string(),
+            Socket::UdpGroup(local, ..) | Socket::Udp(local, _) | Socket::UdpWhole(local, _) => local.to_string(),
             Socket::Xdp(endpoint) => endpoint.local.to_string(),
             Socket::Ethernet(endpoint) => format!("{endpoint:?}"),
             Socket::Ip(address, protocol) => format!("{address} {protocol}"),
@@ -153,9 +163,14 @@ impl PortSpec {
                 let control = control.map(|port| (0, attached(Box::new(port) as _, true)));
                 Ok(control.into_iter().chain(data).collect())
             }
-            Socket::Udp(local, intake) => {
-                let Group { data, .. } = udp::open(*local, 1, *intake, None)
-                    .map_err(|error| Failure::system(format!("{name}: cannot receive at {local}"), &error))?;
+            Socket::Udp(local, intake) | Socket::UdpWhole(local, intake) => {
+                let is_whole = matches!(socket, Socket::UdpWhole(..));
+                let opened = udp::open(*local, 1, *intake, None).and_then(|group| {
+                    group.data.iter().filter(|_| is_whole).try_for_each(udp::Udp::never_fragment)?;
+                    Ok(group)
+                });
+                let Group { data, .. } =
+                    opened.map_err(|error| Failure::system(format!("{name}: cannot receive at {local}"), &error))?;
                 Ok(data.into_iter().map(|port| (0, attached(Box::new(port) as _, false))).collect())
             }
             Socket::Xdp(endpoint) => {

@@ -114,7 +114,16 @@ impl<F: Format> Worker<F> {
                 received += self.forward_burst(port);
             }
         }
+        self.speak();
         received
+    }
+
+    /// Sends what the format itself has to say.
+    fn speak(&mut self) {
+        let now = self.clock.now();
+        while let Some((kind, to, octets)) = self.format.speak(now) {
+            self.send_own(kind, to, &octets);
+        }
     }
 
     /// Forwards control traffic of all ports in turn, up to [`CONTROL_AHEAD`] and what the last burst has beyond it. The
@@ -162,6 +171,7 @@ impl<F: Format> Worker<F> {
         let now: Now = self.clock.now();
         self.out.received_at = now.instant;
         let kind = self.ports[port].kind;
+        self.format.listen(kind, &mut self.burst, now);
         for first in (0..count).step_by(BURST) {
             let Self { format, burst, out, .. } = self;
             let mut batch = Batch::new(port, kind);
