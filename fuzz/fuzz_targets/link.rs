@@ -34,7 +34,7 @@ fuzz_target!(|octets: &[u8]| {
     if let Some(message) = Message::decode(octets) {
         let again = match message {
             Message::Initiation { from, noise, mac, cookie, .. } => [&initiation(from, noise)[..], mac, cookie].concat(),
-            Message::Response { to, from, noise } => response(to, from, noise),
+            Message::Response { to, noise } => response(to, noise),
             Message::Cookie { to, nonce, sealed } => cookie(to, nonce, sealed),
             Message::Sealed { to, number, sealed: octets } => [&sealed(to, number, octets.len())[..], octets].concat(),
         };

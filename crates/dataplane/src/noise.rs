@@ -5,6 +5,8 @@
 //! `Noise_IK_25519_AESGCM_SHA256` (The Noise Protocol Framework, revision 34). The primitives are those that the rest of the
 //! workspace uses, and randomness is what the machine was given: `snow` has neither of its own here.
 
+use std::cmp::Ordering;
+
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use sha2::{Digest, Sha256};
 use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
@@ -156,9 +158,14 @@ impl Session {
         Ok(&mut out[..length])
     }
 
-    /// Whether message `number` would be the newest of those that have come.
-    pub(crate) fn is_newest(&self, number: u64) -> bool {
-        number >= self.received.next
+    /// Message `number` against the newest of those that have come.
+    pub(crate) fn order(&self, number: u64) -> Ordering {
+        number.saturating_add(1).cmp(&self.received.next)
+    }
+
+    /// Whether `sealed` is message `number`, which may have come before.
+    pub(crate) fn is_sealed(&self, number: u64, sealed: &[u8], out: &mut [u8]) -> bool {
+        self.state.read_message(number, sealed, out).is_ok()
     }
 
     pub(crate) fn is_initiator(&self) -> bool {

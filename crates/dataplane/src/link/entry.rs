@@ -1,5 +1,7 @@
 //! One link: its sessions, its neighbour's address, and what is measured.
 
+use std::cmp::Ordering;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use wayleave_core::{IdentityKey, Instant, Now, UnixTime};
@@ -10,8 +12,9 @@ use super::message::{
 };
 use super::size::Search;
 use super::status::{LinkStatus, State, Volume};
-use super::{At, COOKIE_LIFE, Core, PROLOGUE, Peer};
-use crate::noise::{Session, Started, TAG, prologue};
+use super::{At, COOKIE_LIFE, Core, MAX_AHEAD, Peer};
+use crate::limit::TokenBucket;
+use crate::noise::{OpenError, Session, Started, TAG};
 
 /// A session is renewed by who began it after this long, by the other end a little later, and ends.
 const REKEY: Duration = Duration::from_secs(120);
@@ -22,8 +25,10 @@ pub const DATA_PING: Duration = Duration::from_secs(1);
 pub const FLOWING: Duration = Duration::from_secs(10);
 /// And this often otherwise: NATs keep what they know of UDP for 30 seconds and more.
 pub const IDLE_PING: Duration = Duration::from_secs(25);
-/// An answer is waited for this long.
+/// An answer is waited for this long, and for two round trips.
 const ANSWER: Duration = Duration::from_secs(1);
+/// Pings whose answers still count.
+const LATE: usize = 8;
 /// Pings in a row without an answer until another session is begun.
 const UNANSWERED: u32 = 3;
 /// And a neighbour that has said nothing for this long has no address any more.
@@ -37,6 +42,16 @@ const POLITE: Duration = Duration::from_millis(500);
 const RETRY_VERSION: Duration = Duration::from_secs(60);
 /// Every so many pings under data are as large as the largest datagram that passes.
 const LARGE_EVERY: u32 = 4;
+/// Handshakes of the neighbour that are answered in a second, and at once.
+const HANDSHAKES: (u32, u32) = (1, 5);
+/// Changes of its address in a second, and at once.
+const MOVES: (u32, u32) = (1, 5);
+/// Addresses from which one initiation is answered: whoever copies it faster does not keep its sender out.
+const COPIES: usize = 4;
+/// Addresses of one neighbour that may show themselves at a time.
+const CANDIDATES: usize = 2;
+/// Two sessions that were begun so shortly after each other crossed on the way.
+const CROSSED: Duration = Duration::from_secs(10);
 /// Packets over which loss is measured, about.
 const LOSS_WINDOW: u64 = 10_000;
 
@@ -46,15 +61,23 @@ struct Known {
     index: u32,
     to: u32,
     session: Session,
-    /// Where the handshake came from.
-    from: At,
     begun: UnixTime,
+}
+
+/// A session of the neighbour's that we answered and that it has not used yet.
+struct Answered {
+    known: Known,
+    initiation: Vec<u8>,
+    response: Vec<u8>,
+    /// Where the response went.
+    to: Vec<At>,
 }
 
 /// A handshake that waits for its response.
 struct Starting {
     index: u32,
     started: Started,
+    at: Instant,
     to: At,
     mac: [u8; MAC],
 }
@@ -66,6 +89,7 @@ struct Candidate {
     /// Octets that have come from it, and that were sent there.
     received: usize,
     sent: usize,
+    heard: Instant,
 }
 
 /// A ping that waits for its answer.
@@ -75,6 +99,8 @@ struct Asked {
     at: Instant,
     sent: u64,
     is_large: bool,
+    /// It was waited for long enough.
+    is_late: bool,
 }
 
 /// Packets that were sent and that arrived, as two answered pings a while apart have it.
@@ -82,7 +108,8 @@ struct Asked {
 struct Loss {
     last: Option<(u64, u64)>,
     sent: u64,
-    lost: u64,
+    /// What comes behind a ping that left after it counts as lost for a while, and then as the contrary.
+    lost: i64,
 }
 
 impl Loss {
@@ -90,8 +117,8 @@ impl Loss {
         if let Some((sent_before, received_before)) = self.last.replace((sent, received))
             && let (Some(sent), Some(received)) = (sent.checked_sub(sent_before), received.checked_sub(received_before))
         {
-            self.sent += sent;
-            self.lost += sent.saturating_sub(received);
+            self.sent = self.sent.saturating_add(sent);
+            self.lost = self.lost.saturating_add_unsigned(sent).saturating_sub_unsigned(received);
             if self.sent > LOSS_WINDOW {
                 (self.sent, self.lost) = (self.sent / 2, self.lost / 2);
             }
@@ -99,7 +126,8 @@ impl Loss {
     }
 
     fn per_million(&self) -> Option<u32> {
-        let share = u128::from(self.lost) * 1_000_000 / u128::from(self.sent.max(1));
+        let lost = u64::try_from(self.lost).unwrap_or(0).min(self.sent);
+        let share = u128::from(lost) * 1_000_000 / u128::from(self.sent.max(1));
         (self.sent > 0).then_some(u32::try_from(share).unwrap_or(1_000_000))
     }
 }
@@ -110,17 +138,18 @@ pub(super) struct Entry {
     pub(super) made: u64,
     /// Where the neighbour is: what it has proved.
     pub(super) address: Option<At>,
-    candidate: Option<Candidate>,
+    candidates: Vec<Candidate>,
     current: Option<Known>,
     previous: Option<Known>,
-    /// Answered by us, not used yet by the neighbour.
-    next: Option<Known>,
+    next: Option<Answered>,
+    handshakes: TokenBucket,
+    moves: TokenBucket,
     starting: Option<Starting>,
     begin_at: Instant,
     attempts: u32,
     cookie: Option<([u8; MAC], Instant)>,
     number: u32,
-    asked: Option<Asked>,
+    asked: VecDeque<Asked>,
     pinged: Instant,
     unanswered: u32,
     flowed: Option<Instant>,
@@ -133,6 +162,8 @@ pub(super) struct Entry {
     other_versions: Option<(u8, u8)>,
     begun: u64,
     moved: u64,
+    /// When something is due, as the timers of all have it.
+    pub(super) timer: Instant,
 }
 
 impl Entry {
@@ -142,16 +173,18 @@ impl Entry {
             peer,
             made: 0,
             address: None,
-            candidate: None,
+            candidates: Vec::new(),
             current: None,
             previous: None,
             next: None,
+            handshakes: TokenBucket::new(HANDSHAKES.0, HANDSHAKES.1),
+            moves: TokenBucket::new(MOVES.0, MOVES.1),
             starting: None,
             begin_at,
             attempts: 0,
             cookie: None,
             number: 0,
-            asked: None,
+            asked: VecDeque::new(),
             pinged: now,
             unanswered: 0,
             flowed: None,
@@ -164,6 +197,7 @@ impl Entry {
             other_versions: None,
             begun: 0,
             moved: 0,
+            timer: Instant::default(),
         }
     }
 
@@ -172,25 +206,28 @@ impl Entry {
         let before = std::mem::replace(&mut self.peer, peer);
         if self.address.is_some_and(|(socket, _)| !self.is_at(socket)) {
             // That socket is its own no more: it has to show itself anew.
-            self.lose_address();
-            (self.candidate, self.begin_at, self.attempts) = (None, now, 0);
+            self.candidates.clear();
+            self.lose_address(now);
         }
         if before.endpoints != self.peer.endpoints && self.current.is_none() {
             (self.begin_at, self.attempts) = (now, 0);
         }
         if before.largest != self.peer.largest {
-            self.search.begin(now);
+            self.search.limit(self.peer.largest, now);
         }
     }
 
     /// Enters what it has into the maps of all.
     pub(super) fn register(&mut self, core: &mut Core) {
-        let known = [&self.current, &self.previous, &self.next].into_iter().flatten().map(|known| known.index);
+        let next = self.next.as_ref().map(|next| &next.known);
+        let known = [self.current.as_ref(), self.previous.as_ref(), next];
+        let known = known.into_iter().flatten().map(|known| known.index);
         let starting = self.starting.iter().map(|starting| starting.index);
         core.by_index.extend(known.chain(starting).map(|index| (index, self.peer.link)));
         if let Some(address) = self.address {
             core.by_address.insert(address, self.peer.link);
         }
+        core.endpoints.extend(self.peer.endpoints.iter().copied());
     }
 
     pub(super) fn is_at(&self, socket: usize) -> bool {
@@ -216,71 +253,97 @@ impl Entry {
 
     /// Where a session may be begun: where the neighbour was last, and where it says that it is.
     fn target(&self) -> Option<At> {
-        let address = self.address.filter(|address| !self.peer.endpoints.contains(address));
-        let count = self.peer.endpoints.len() + usize::from(address.is_some());
-        let place = (self.attempts as usize).checked_rem(count)?;
-        address.into_iter().chain(self.peer.endpoints.iter().copied()).nth(place)
+        let place = (self.attempts as usize).checked_rem(self.targets().count())?;
+        self.targets().nth(place)
+    }
+
+    fn targets(&self) -> impl Iterator<Item = At> {
+        let others = self.peer.endpoints.iter().copied().filter(|endpoint| self.address != Some(*endpoint));
+        self.address.into_iter().chain(others)
     }
 
     fn begin(&mut self, core: &mut Core, now: Now) {
         if let Some(before) = self.starting.take() {
             core.by_index.remove(&before.index);
         }
-        let delay = RETRY_MOST.min(RETRY * (1 << self.attempts.min(5)));
+        let rounds = self.attempts.checked_div(self.targets().count() as u32).unwrap_or(0);
+        let delay = RETRY_MOST.min(RETRY * (1 << rounds.min(5)));
         // Not all neighbours of a node that was away at one time.
         let spread = Duration::from_nanos(core.random.number() % 250_000_000);
         self.begin_at = now.instant + delay + spread;
         let Some(to) = self.target() else { return };
         self.attempts += 1;
         let opening = Opening { identity: core.identity, made: now.unix.0, versions: VERSIONS };
-        let prologue = prologue(PROLOGUE, &core.realm, &[&self.peer.identity]);
-        let begun = core.key.initiate(&self.peer.noise, &prologue, core.random.secret(), &opening.encode());
-        let Ok((started, first)) = begun else { return };
         let index = core.fresh_index(self.peer.link);
+        let prologue = core.prologue(&self.peer.identity, index);
+        let begun = core.key.initiate(&self.peer.noise, &prologue, core.random.secret(), &opening.encode());
+        let Ok((started, first)) = begun else {
+            core.by_index.remove(&index);
+            return;
+        };
         let mut octets = initiation(index, &first);
         let mac = mac(&self.peer.noise, &octets);
         let cookie = self.cookie.filter(|(_, since)| now.instant.since(*since) < COOKIE_LIFE);
         let second = cookie.map_or([0; MAC], |(cookie, _)| cookie_mac(&cookie, &octets, &mac));
         octets.extend(mac);
         octets.extend(second);
-        self.starting = Some(Starting { index, started, to, mac });
+        self.starting = Some(Starting { index, started, at: now.instant, to, mac });
         core.send(to, octets);
     }
 
+    /// Whether an initiation is answered: it is later than those before, and made now; or it is fresh since it has a cookie of this life.
+    pub(super) fn is_fresh(&self, made: u64, has_cookie: bool, now: Now) -> bool {
+        let around = now.unix.0.saturating_sub(MAX_AHEAD)..=now.unix.0.saturating_add(MAX_AHEAD);
+        has_cookie || made > self.made && around.contains(&made)
+    }
+
+    /// Sends the response of before to another address, if this is the initiation of before; returns whether it is.
+    pub(super) fn answers_again(&mut self, core: &mut Core, from: At, initiation: &[u8]) -> bool {
+        let Some(next) = self.next.as_mut().filter(|next| next.initiation == initiation) else { return false };
+        if next.to.len() < COPIES && !next.to.contains(&from) {
+            next.to.push(from);
+            core.send(from, next.response.clone());
+        }
+        true
+    }
+
     /// Answers an initiation of the neighbour.
-    #[expect(clippy::too_many_arguments, reason = "what an initiation consists of")]
     pub(super) fn answer(
         &mut self,
         core: &mut Core,
-        from: At,
-        to: u32,
+        (from, to, initiation): (At, u32, &[u8]),
         answering: Started,
-        choice: Choice,
-        theirs: (u8, u8),
+        opening: &Opening,
         now: Now,
     ) {
-        let Ok((session, second)) = answering.respond(&choice.encode(), now.instant) else { return };
-        let index = core.fresh_index(self.peer.link);
-        if choice.chosen.is_some() {
-            let next = Known { index, to, session, from, begun: now.unix };
-            if let Some(before) = self.next.replace(next) {
-                core.by_index.remove(&before.index);
-            }
-        } else {
-            core.by_index.remove(&index);
-            self.other_versions = Some(theirs);
+        if !self.handshakes.take(now.instant) {
+            core.counters.busy += 1;
+            return;
         }
-        core.send(from, response(to, index, &second));
+        // A clock that is wrong keeps nobody out once it is right.
+        self.made = self.made.max(opening.made.min(now.unix.0.saturating_add(MAX_AHEAD)));
+        let index = core.fresh_index(self.peer.link);
+        let choice = Choice::of(opening.versions, index);
+        let Ok((session, second)) = answering.respond(&choice.encode(), now.instant) else {
+            core.by_index.remove(&index);
+            return;
+        };
+        let response = response(to, &second);
+        core.send(from, response.clone());
+        if choice.chosen.is_none() {
+            core.by_index.remove(&index);
+            self.other_versions = Some(opening.versions);
+            return;
+        }
+        let known = Known { index, to, session, begun: now.unix };
+        let next = Answered { known, initiation: initiation.to_vec(), response, to: vec![from] };
+        if let Some(before) = self.next.replace(next) {
+            core.by_index.remove(&before.known.index);
+        }
     }
 
     /// Takes a response; returns whether it is one to our handshake.
-    pub(super) fn responded(
-        &mut self,
-        core: &mut Core,
-        from: At,
-        (index, to, noise): (u32, u32, &[u8]),
-        now: Now,
-    ) -> bool {
+    pub(super) fn responded(&mut self, core: &mut Core, from: At, (index, noise): (u32, &[u8]), now: Now) -> bool {
         // It comes from where the initiation went, so that this address has answered.
         let Some(starting) = &mut self.starting else { return false };
         if starting.index != index || starting.to != from {
@@ -299,36 +362,38 @@ impl Entry {
             return true;
         }
         self.other_versions = None;
-        let known = Known { index, to, session, from, begun: now.unix };
+        let known = Known { index, to: choice.number, session, begun: now.unix };
         self.use_session(core, known, now);
-        self.attempts = 0;
-        self.set_address(core, from, now);
-        // The neighbour knows by this that its response has come.
-        self.ping(core, 0, now);
+        // The neighbour knows by a ping that its response has come.
+        if self.address == Some(from) {
+            self.ping(core, 0, now);
+        } else {
+            self.set_address(core, from, now);
+        }
         true
     }
 
-    /// Takes a cookie, and begins anew with it.
+    /// Takes a cookie for the next initiation, which leaves as soon as another may. The handshake goes on: a cookie may be anybody's who
+    /// has seen the initiation.
     pub(super) fn takes_cookie(
         &mut self,
-        core: &mut Core,
+        from: At,
         (index, nonce, sealed): (u32, &[u8; NONCE], &[u8]),
         now: Now,
     ) -> bool {
-        let Some(starting) = self.starting.as_ref().filter(|starting| starting.index == index) else { return false };
+        let Some(starting) = self.starting.as_ref().filter(|starting| starting.index == index && starting.to == from)
+        else {
+            return false;
+        };
         let Some(cookie) = open_cookie(&self.peer.noise, &starting.mac, nonce, sealed) else { return false };
-        // One that did not help is no reason to hurry.
-        let is_first = self.cookie.replace((cookie, now.instant)).is_none_or(|(before, _)| before != cookie);
-        if is_first {
-            self.attempts -= 1;
-            self.begin(core, now);
-        }
+        self.cookie = Some((cookie, now.instant));
+        self.begin_at = self.begin_at.min(starting.at + RETRY);
         true
     }
 
     fn use_session(&mut self, core: &mut Core, known: Known, now: Now) {
         self.heard = Some(now.instant);
-        self.unanswered = 0;
+        (self.unanswered, self.attempts) = (0, 0);
         if let Some(ended) = std::mem::replace(&mut self.previous, self.current.replace(known)) {
             core.by_index.remove(&ended.index);
         }
@@ -352,7 +417,11 @@ impl Entry {
     fn ping(&mut self, core: &mut Core, padded: u16, now: Now) {
         self.number = self.number.wrapping_add(1);
         let is_large = usize::from(padded) > LEAST;
-        self.asked = Some(Asked { number: self.number, at: now.instant, sent: self.sent.packets, is_large });
+        let asked = Asked { number: self.number, at: now.instant, sent: self.sent.packets, is_large, is_late: false };
+        if self.asked.len() == LATE {
+            self.asked.pop_front();
+        }
+        self.asked.push_back(asked);
         self.pinged = now.instant;
         self.say(core, None, Content::Ping { number: self.number, sent: self.sent.packets }, padded);
     }
@@ -365,27 +434,34 @@ impl Entry {
         (index, number, sealed): (u32, u64, &[u8]),
         now: Now,
     ) -> bool {
-        let sessions = [&mut self.current, &mut self.previous, &mut self.next];
+        let next = self.next.as_mut().map(|next| &mut next.known);
+        let sessions = [self.current.as_mut(), self.previous.as_mut(), next];
         let Some(known) = sessions.into_iter().flatten().find(|known| known.index == index) else { return false };
-        let is_newest = known.session.is_newest(number);
+        let order = known.session.order(number);
         let mut plain = vec![0; sealed.len()];
-        let Ok(plain) = known.session.open(number, sealed, &mut plain) else { return false };
-        let Some(content) = Content::decode(plain) else { return false };
         let length = SEALED + sealed.len();
+        let plain = match known.session.open(number, sealed, &mut plain) {
+            Ok(plain) => plain,
+            // A copy of the newest message: of two addresses it is not known which is the neighbour's.
+            Err(OpenError::Replayed) if order == Ordering::Equal && self.address != Some(from) => {
+                if known.session.is_sealed(number, sealed, &mut plain) {
+                    self.challenge(core, from, length, false, now);
+                }
+                return false;
+            }
+            Err(_) => return false,
+        };
+        let Some(content) = Content::decode(plain) else { return false };
         self.heard = Some(now.instant);
-        if let Some(known) = self.next.take_if(|known| known.index == index) {
-            // Its sender has our response, at the address to which that went.
-            let shown = known.from;
-            self.use_session(core, known, now);
-            self.other_versions = None;
-            self.starting = None;
-            if shown == from {
+        if let Some(Answered { known, to, .. }) = self.next.take_if(|next| next.known.index == index) {
+            // Its sender has our response, at the address to which that went; if it went to several, one of them is somebody else's.
+            self.confirmed(core, known, now);
+            if to == [from] {
                 self.set_address(core, from, now);
-                self.ping(core, 0, now);
             }
         }
-        if self.address != Some(from) && is_newest {
-            self.challenge(core, from, length);
+        if self.address != Some(from) && order == Ordering::Greater {
+            self.challenge(core, from, length, matches!(content, Content::Challenge { .. }), now);
         }
         match content {
             Content::Ping { number, .. } => {
@@ -396,30 +472,53 @@ impl Entry {
             Content::Pong { number, received, size } => self.answered(number, received, size, now),
             Content::Challenge { token } => self.say(core, Some(from), Content::Shown { token }, 0),
             Content::Shown { token } => {
-                let shows = |candidate: &mut Candidate| candidate.address == from && candidate.token == token;
-                if self.candidate.take_if(shows).is_some() {
-                    self.set_address(core, from, now);
+                // The address to which it went, wherever this comes from (RFC 9000 section 8.2.3): who copies everything faster is not it.
+                let shown = self.candidates.iter().find(|candidate| candidate.token == token);
+                let shown = shown.map(|candidate| candidate.address);
+                if let Some(address) = shown.filter(|_| self.address.is_none() || self.moves.take(now.instant)) {
+                    self.set_address(core, address, now);
                 }
             }
             Content::Close => {
-                let is_current = self.current.as_ref().is_some_and(|known| known.index == index);
-                if is_current {
-                    self.end(core);
-                    self.begin_at = now.instant + RETRY;
-                }
+                self.end(core);
+                self.begin_at = now.instant + RETRY;
             }
         }
         true
     }
 
-    /// Asks whether an address receives, with no more octets than have come from it.
-    fn challenge(&mut self, core: &mut Core, from: At, length: usize) {
-        if self.candidate.as_ref().is_none_or(|candidate| candidate.address != from) {
-            let token = core.random.number();
-            self.candidate = Some(Candidate { address: from, token, received: 0, sent: 0 });
+    /// Takes a session that the neighbour began, and uses. Of two that crossed, the one of the lesser identity is for sending.
+    fn confirmed(&mut self, core: &mut Core, known: Known, now: Now) {
+        self.other_versions = None;
+        if let Some(starting) = self.starting.take() {
+            core.by_index.remove(&starting.index);
         }
-        let Some(candidate) = &mut self.candidate else { return };
+        let is_crossed = |own: &Known| own.session.is_initiator() && now.instant.since(own.session.begun) < CROSSED;
+        let stays = core.identity < self.peer.identity && self.current.as_ref().is_some_and(is_crossed);
+        if !stays {
+            self.use_session(core, known, now);
+        } else if let Some(ended) = self.previous.replace(known) {
+            core.by_index.remove(&ended.index);
+        }
+    }
+
+    /// Asks whether an address receives, with no more octets than have come from it; if an answer goes there too, that counts.
+    fn challenge(&mut self, core: &mut Core, from: At, length: usize, is_answered: bool, now: Now) {
+        let place = self.candidates.iter().position(|candidate| candidate.address == from);
+        let place = place.unwrap_or_else(|| {
+            // The one that was heard longest ago gives way.
+            if self.candidates.len() == CANDIDATES {
+                let oldest = (0..CANDIDATES).min_by_key(|place| self.candidates[*place].heard).unwrap_or(0);
+                self.candidates.remove(oldest);
+            }
+            let token = core.random.number();
+            self.candidates.push(Candidate { address: from, token, received: 0, sent: 0, heard: now.instant });
+            self.candidates.len() - 1
+        });
+        let candidate = &mut self.candidates[place];
+        candidate.heard = now.instant;
         candidate.received = candidate.received.saturating_add(length);
+        candidate.sent += if is_answered { LEAST } else { 0 };
         if candidate.sent + LEAST <= candidate.received {
             candidate.sent += LEAST;
             let token = candidate.token;
@@ -431,7 +530,8 @@ impl Entry {
         if self.search.answered(number, size) {
             return;
         }
-        let Some(asked) = self.asked.take_if(|asked| asked.number == number) else { return };
+        let Some(place) = self.asked.iter().position(|asked| asked.number == number) else { return };
+        let Some(asked) = self.asked.remove(place) else { return };
         self.unanswered = 0;
         if asked.is_large {
             self.search.large(true, now.instant);
@@ -443,11 +543,11 @@ impl Entry {
     }
 
     fn set_address(&mut self, core: &mut Core, address: At, now: Now) {
-        self.candidate = None;
-        let link = self.peer.link;
         if self.address == Some(address) {
             return;
         }
+        let link = self.peer.link;
+        self.candidates.retain(|candidate| candidate.address != address);
         match self.address.replace(address) {
             Some(before) => {
                 core.forget_address(before, link);
@@ -455,14 +555,17 @@ impl Entry {
             }
             None => self.begun += 1,
         }
+        self.ping(core, 0, now);
         core.displaced = core.by_address.insert(address, link);
         self.search.begin(now.instant);
     }
 
     /// Another neighbour has shown that it is there where this one was.
-    pub(super) fn lose_address(&mut self) {
+    pub(super) fn lose_address(&mut self, now: Instant) {
         self.address = None;
-        self.asked = None;
+        self.asked.clear();
+        self.unanswered = self.unanswered.max(UNANSWERED);
+        (self.begin_at, self.attempts) = (now, 0);
     }
 
     /// The neighbour has no address any more, and no session.
@@ -470,7 +573,7 @@ impl Entry {
         for known in [self.current.take(), self.previous.take()].into_iter().flatten() {
             core.by_index.remove(&known.index);
         }
-        self.asked = None;
+        self.asked.clear();
         self.unanswered = 0;
         if let Some(address) = self.address.take() {
             core.forget_address(address, self.peer.link);
@@ -485,16 +588,17 @@ impl Entry {
         if let Some(ended) = self.previous.take_if(|known| instant.since(known.session.begun) >= SESSION_LIFE) {
             core.by_index.remove(&ended.index);
         }
-        if let Some(ended) = self.next.take_if(|known| instant.since(known.session.begun) >= SESSION_LIFE) {
-            core.by_index.remove(&ended.index);
+        let is_over = |known: &Known| instant.since(known.session.begun) >= SESSION_LIFE;
+        if let Some(ended) = self.next.take_if(|next| is_over(&next.known)) {
+            core.by_index.remove(&ended.known.index);
         }
         let is_silent = self.unanswered >= UNANSWERED && self.heard.is_none_or(|heard| instant.since(heard) >= SILENT);
-        let is_over = |known: &Known| instant.since(known.session.begun) >= SESSION_LIFE;
         if self.current.as_ref().is_some_and(|known| is_silent || is_over(known)) {
             self.end(core);
         }
-        if let Some(asked) = self.asked.filter(|asked| instant.since(asked.at) >= ANSWER) {
-            self.asked = None;
+        let wait = self.wait();
+        for asked in self.asked.iter_mut().filter(|asked| !asked.is_late && instant.since(asked.at) >= wait) {
+            asked.is_late = true;
             self.unanswered += 1;
             if asked.is_large {
                 self.search.large(false, instant);
@@ -504,7 +608,7 @@ impl Entry {
             self.begin(core, now);
         }
         if self.current.is_some() && self.address.is_some() {
-            if self.asked.is_none() && instant >= self.ping_at(instant) {
+            if instant >= self.ping_at(instant) {
                 let is_large =
                     self.number.is_multiple_of(LARGE_EVERY) && self.is_flowing(instant) && self.unanswered == 0;
                 self.ping(core, self.search.size.filter(|_| is_large).unwrap_or(0), now);
@@ -516,6 +620,11 @@ impl Entry {
             }
         }
         self.deadline(instant)
+    }
+
+    /// How long an answer is waited for.
+    fn wait(&self) -> Duration {
+        self.round_trip.map_or(ANSWER, |round_trip| ANSWER.max(round_trip * 2))
     }
 
     fn ping_at(&self, now: Instant) -> Instant {
@@ -530,7 +639,7 @@ impl Entry {
         self.unanswered >= UNANSWERED || now.since(known.session.begun) >= age
     }
 
-    fn deadline(&self, now: Instant) -> Instant {
+    pub(super) fn deadline(&self, now: Instant) -> Instant {
         let mut next = Instant(u64::MAX);
         if self.target().is_some() {
             let rekey = self
@@ -540,11 +649,13 @@ impl Entry {
                 .map(|known| known.session.begun + if known.session.is_initiator() { REKEY } else { REKEY_LATE });
             next = next.min(self.begin_at.max(rekey.unwrap_or_default()));
         }
-        for known in [&self.current, &self.previous, &self.next].into_iter().flatten() {
+        let answered = self.next.as_ref().map(|answered| &answered.known);
+        for known in [self.current.as_ref(), self.previous.as_ref(), answered].into_iter().flatten() {
             next = next.min(known.session.begun + SESSION_LIFE);
         }
         if self.current.is_some() && self.address.is_some() {
-            next = next.min(self.asked.map_or_else(|| self.ping_at(now), |asked| asked.at + ANSWER));
+            let late = self.asked.iter().find(|asked| !asked.is_late).map(|asked| asked.at + self.wait());
+            next = next.min(self.ping_at(now)).min(late.unwrap_or(Instant(u64::MAX)));
             if let Some(due) = self.search.due() {
                 next = next.min(due);
             }

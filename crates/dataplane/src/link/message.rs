@@ -14,11 +14,11 @@ const NOISE_FIRST: usize = 32 + 48 + 16;
 const NOISE_SECOND: usize = 32 + 16;
 /// Octets of an initiation's payload, and of a response's.
 const OPENING: usize = 32 + 8 + 2;
-const CHOICE: usize = 3;
+const CHOICE: usize = 7;
 /// Octets of an initiation.
 pub const INITIATION: usize = 8 + NOISE_FIRST + OPENING + 2 * MAC;
 /// Octets of a response.
-pub const RESPONSE: usize = 12 + NOISE_SECOND + CHOICE;
+pub const RESPONSE: usize = 8 + NOISE_SECOND + CHOICE;
 /// Octets of a cookie's nonce, and of the sealed cookie.
 pub const NONCE: usize = 16;
 pub const SEALED_COOKIE: usize = MAC + wayleave_crypto::seal::OVERHEAD;
@@ -39,8 +39,8 @@ const _: () = assert!(COOKIE < INITIATION && RESPONSE < INITIATION);
 pub enum Message<'a> {
     /// Begins a session; `from` is the number by which its sender will know it. `proven` is what the first MAC covers.
     Initiation { from: u32, noise: &'a [u8], proven: &'a [u8], mac: &'a [u8; MAC], cookie: &'a [u8; MAC] },
-    /// Answers the initiation with the number `to`.
-    Response { to: u32, from: u32, noise: &'a [u8] },
+    /// Answers the initiation with the number `to`; its sender's own number is sealed in it.
+    Response { to: u32, noise: &'a [u8] },
     /// What the initiator with the number `to` needs to be listened to.
     Cookie { to: u32, nonce: &'a [u8; NONCE], sealed: &'a [u8] },
     /// Sealed in the session that its receiver knows by the number `to`.
@@ -66,10 +66,7 @@ impl<'a> Message<'a> {
                 let (proven, mac) = rest.split_last_chunk::<MAC>()?;
                 Some(Self::Initiation { from: first, noise: proven.get(8..)?, proven, mac, cookie })
             }
-            0xf2 if octets.len() == RESPONSE => {
-                let (from, noise) = behind.split_first_chunk()?;
-                Some(Self::Response { to: first, from: u32::from_be_bytes(*from), noise })
-            }
+            0xf2 if octets.len() == RESPONSE => Some(Self::Response { to: first, noise: behind }),
             0xf3 if octets.len() == COOKIE => {
                 let (nonce, sealed) = behind.split_first_chunk()?;
                 Some(Self::Cookie { to: first, nonce, sealed })
@@ -90,19 +87,24 @@ fn head(kind: u8, first: u32, length: usize) -> Vec<u8> {
     out
 }
 
+/// What stands in front of the Noise message of an initiation. It is part of the prologue, so that nobody changes the number.
+#[must_use]
+pub fn initiation_head(from: u32) -> Vec<u8> {
+    head(1, from, INITIATION)
+}
+
 /// An initiation without its MACs.
 #[must_use]
 pub fn initiation(from: u32, noise: &[u8]) -> Vec<u8> {
-    let mut out = head(1, from, INITIATION);
+    let mut out = initiation_head(from);
     out.extend(noise);
     out
 }
 
 /// A response.
 #[must_use]
-pub fn response(to: u32, from: u32, noise: &[u8]) -> Vec<u8> {
+pub fn response(to: u32, noise: &[u8]) -> Vec<u8> {
     let mut out = head(2, to, RESPONSE);
-    out.extend(from.to_be_bytes());
     out.extend(noise);
     out
 }
@@ -157,33 +159,37 @@ impl Opening {
     }
 }
 
-/// What the second Noise message says: the version that is spoken from here on, or none, and what its sender speaks.
+/// What the second Noise message says: the version that is spoken from here on, or none, what its sender speaks, and the number by which it
+/// knows the session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
     pub chosen: Option<u8>,
     pub versions: (u8, u8),
+    pub number: u32,
 }
 
 impl Choice {
     /// The highest version that both speak.
     #[must_use]
-    pub fn of(theirs: (u8, u8)) -> Self {
+    pub fn of(theirs: (u8, u8), number: u32) -> Self {
         let highest = theirs.1.min(VERSIONS.1);
         let chosen = (highest >= theirs.0.max(VERSIONS.0)).then_some(highest);
-        Self { chosen, versions: VERSIONS }
+        Self { chosen, versions: VERSIONS, number }
     }
 
     /// The octets.
     #[must_use]
     pub fn encode(&self) -> [u8; CHOICE] {
-        [self.chosen.unwrap_or(0), self.versions.0, self.versions.1]
+        let [a, b, c, d] = self.number.to_be_bytes();
+        [self.chosen.unwrap_or(0), self.versions.0, self.versions.1, a, b, c, d]
     }
 
     /// `None` if the octets are not a choice.
     #[must_use]
     pub fn decode(octets: &[u8]) -> Option<Self> {
-        let &[chosen, least, highest] = octets else { return None };
-        Some(Self { chosen: (chosen != 0).then_some(chosen), versions: (least, highest) })
+        let &[chosen, least, highest, a, b, c, d] = octets else { return None };
+        let number = u32::from_be_bytes([a, b, c, d]);
+        Some(Self { chosen: (chosen != 0).then_some(chosen), versions: (least, highest), number })
     }
 }
 
@@ -268,7 +274,7 @@ mod tests {
         }
         let opening = Opening { identity: IdentityKey([3; 32]), made: 9, versions: (1, 4) };
         assert_eq!(Opening::decode(&opening.encode()), Ok(opening));
-        let choice = Choice { chosen: None, versions: (1, 2) };
+        let choice = Choice { chosen: None, versions: (1, 2), number: 0x0102_0304 };
         assert_eq!(Choice::decode(&choice.encode()), Some(choice));
         for length in 0..2 * INITIATION {
             for kind in 0..=255u8 {
@@ -292,9 +298,9 @@ mod tests {
     #[test]
     fn the_highest_common_version_is_chosen_or_none() {
         let (least, highest) = VERSIONS;
-        assert_eq!(Choice::of((least, highest)).chosen, Some(highest));
-        assert_eq!(Choice::of((0, highest + 9)).chosen, Some(highest));
-        assert_eq!(Choice::of((highest + 1, highest + 9)).chosen, None);
-        assert_eq!(Choice::of((5, 0)).chosen, None, "no versions at all");
+        assert_eq!(Choice::of((least, highest), 1).chosen, Some(highest));
+        assert_eq!(Choice::of((0, highest + 9), 1).chosen, Some(highest));
+        assert_eq!(Choice::of((highest + 1, highest + 9), 1).chosen, None);
+        assert_eq!(Choice::of((5, 0), 1).chosen, None, "no versions at all");
     }
 }

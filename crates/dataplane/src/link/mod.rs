@@ -10,7 +10,7 @@ pub mod message;
 mod size;
 mod status;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 
 use wayleave_core::{IdentityKey, Instant, Now};
@@ -20,8 +20,8 @@ use wayleave_crypto::secret::{Secret, Seed};
 
 use crate::noise::{StaticKey, prologue};
 use entry::Entry;
-use gate::Gate;
-use message::{Choice, Content, Message, Opening};
+use gate::{Gate, Proof};
+use message::{Content, Message, Opening};
 
 pub use entry::{DATA_PING, FLOWING, IDLE_PING, SESSION_LIFE, SILENT};
 pub use gate::{BURST_ALONE, COOKIE_LIFE};
@@ -34,6 +34,7 @@ const PROLOGUE: &str = "wayleave/link/v1";
 pub const MAX_AHEAD: u64 = 120_000_000;
 /// Messages that may wait to be sent; what comes beyond is dropped.
 const LIMIT_OUTPUTS: usize = 1 << 14;
+const LIMIT_OCTETS: usize = 4 << 20;
 
 /// What the machine is set up with.
 pub struct Config {
@@ -82,6 +83,9 @@ struct Core {
     /// The link of each session and handshake by our number of it.
     by_index: HashMap<u32, u16>,
     by_address: HashMap<At, u16>,
+    /// Where neighbours say that they are.
+    endpoints: HashSet<At>,
+    waiting_octets: usize,
     /// The link that had the address which another one took last.
     displaced: Option<u16>,
     counters: Counters,
@@ -95,10 +99,18 @@ impl Core {
     }
 
     fn send(&mut self, (socket, to): At, octets: Vec<u8>) {
-        if self.outputs.len() < LIMIT_OUTPUTS {
+        if self.outputs.len() < LIMIT_OUTPUTS && self.waiting_octets < LIMIT_OCTETS {
+            self.waiting_octets += octets.len();
             self.counters.sent += 1;
             self.outputs.push_back(Datagram { socket, to, octets });
         }
+    }
+
+    /// The prologue of a handshake with `responder`, whose initiation has this number.
+    fn prologue(&self, responder: &IdentityKey, index: u32) -> Vec<u8> {
+        let mut out = prologue(PROLOGUE, &self.realm, &[responder]);
+        out.extend(message::initiation_head(index));
+        out
     }
 
     fn fresh_index(&mut self, link: u16) -> u32 {
@@ -134,8 +146,8 @@ pub struct Links {
     gate: Gate,
     entries: BTreeMap<u16, Entry>,
     by_identity: HashMap<IdentityKey, u16>,
-    /// When [`Links::handle_timeout`] has something to do.
-    next: Instant,
+    /// When something is due for each link.
+    timers: BTreeSet<(Instant, u16)>,
 }
 
 impl std::fmt::Debug for Links {
@@ -160,12 +172,14 @@ impl Links {
                 outputs: VecDeque::new(),
                 by_index: HashMap::new(),
                 by_address: HashMap::new(),
+                endpoints: HashSet::new(),
+                waiting_octets: 0,
                 displaced: None,
                 counters: Counters::default(),
             },
             entries: BTreeMap::new(),
             by_identity: HashMap::new(),
-            next: Instant::default(),
+            timers: BTreeSet::new(),
         }
     }
 
@@ -183,7 +197,9 @@ impl Links {
         }
         self.core.by_index.clear();
         self.core.by_address.clear();
+        self.core.endpoints.clear();
         self.by_identity.clear();
+        self.timers.clear();
         for peer in peers {
             let (link, identity) = (peer.link, peer.identity);
             if identity == self.core.identity
@@ -201,10 +217,11 @@ impl Links {
                 None => Entry::new(peer, self.core.identity, now.instant),
             };
             entry.register(&mut self.core);
+            entry.timer = now.instant;
+            self.timers.insert((entry.timer, link));
             self.by_identity.insert(identity, link);
             self.entries.insert(link, entry);
         }
-        self.next = Instant::default();
     }
 
     /// The link by which a packet came that is no message of this protocol, if that is a neighbour's address.
@@ -229,7 +246,8 @@ impl Links {
     pub fn note_sent(&mut self, link: u16, packets: u64, octets: u64, now: Instant) {
         if let Some(entry) = self.entries.get_mut(&link) {
             entry.sent.add(packets, octets);
-            self.next = self.next.min(entry.flows(now));
+            let due = entry.flows(now);
+            sooner(&mut self.timers, entry, due);
         }
     }
 
@@ -237,54 +255,70 @@ impl Links {
     pub fn note_received(&mut self, link: u16, packets: u64, octets: u64, now: Instant) {
         if let Some(entry) = self.entries.get_mut(&link) {
             entry.received.add(packets, octets);
-            self.next = self.next.min(entry.flows(now));
+            let due = entry.flows(now);
+            sooner(&mut self.timers, entry, due);
         }
     }
 
     /// Takes a datagram for which [`message::is_message`] holds.
     pub fn receive(&mut self, from: At, octets: &[u8], now: Now) {
         self.core.counters.received += 1;
-        self.next = Instant::default();
-        match Message::decode(octets) {
-            None => self.core.counters.malformed += 1,
-            Some(Message::Initiation { from: index, noise, proven, mac, cookie }) => {
-                let is_let_in = self.gate.admits(&mut self.core, from, index, (proven, mac, cookie), now.instant);
-                if is_let_in {
-                    self.initiated(from, index, noise, now);
-                }
+        let of_index = |core: &Core, index| core.by_index.get(&index).copied();
+        let (link, is_taken) = match Message::decode(octets) {
+            None => {
+                self.core.counters.malformed += 1;
+                return;
             }
-            Some(Message::Response { to, from: index, noise }) => {
-                let entry = self.core.by_index.get(&to).and_then(|link| self.entries.get_mut(link));
-                let is_taken = entry
-                    .filter(|entry| entry.is_at(from.0))
-                    .is_some_and(|entry| entry.responded(&mut self.core, from, (to, index, noise), now));
-                self.core.counters.refused += u64::from(!is_taken);
+            Some(Message::Initiation { from: index, noise, proven, mac, cookie }) => {
+                let proof = (proven, mac, cookie);
+                if self.gate.admits(&mut self.core, from, index, proof, now.instant) {
+                    self.initiated(from, index, noise, proof, now);
+                }
+                return;
+            }
+            Some(Message::Response { to, noise }) => {
+                let link = of_index(&self.core, to);
+                (link, self.taken(link, from, |entry, core| entry.responded(core, from, (to, noise), now)))
             }
             Some(Message::Cookie { to, nonce, sealed }) => {
-                let entry = self.core.by_index.get(&to).and_then(|link| self.entries.get_mut(link));
-                let is_taken = entry
-                    .filter(|entry| entry.is_at(from.0))
-                    .is_some_and(|entry| entry.takes_cookie(&mut self.core, (to, nonce, sealed), now));
-                self.core.counters.refused += u64::from(!is_taken);
+                let link = of_index(&self.core, to);
+                (link, self.taken(link, from, |entry, _| entry.takes_cookie(from, (to, nonce, sealed), now)))
             }
             Some(Message::Sealed { to, number, sealed }) => {
-                let entry = self.core.by_index.get(&to).and_then(|link| self.entries.get_mut(link));
-                let is_taken = entry
-                    .filter(|entry| entry.is_at(from.0))
-                    .is_some_and(|entry| entry.opened(&mut self.core, from, (to, number, sealed), now));
-                self.core.counters.refused += u64::from(!is_taken);
+                let link = of_index(&self.core, to);
+                (link, self.taken(link, from, |entry, core| entry.opened(core, from, (to, number, sealed), now)))
             }
+        };
+        match link.filter(|_| is_taken) {
+            None => self.core.counters.refused += 1,
+            Some(link) => self.schedule(link, now.instant),
         }
-        let displaced = self.core.displaced.take();
-        if let Some(other) = displaced.and_then(|link| self.entries.get_mut(&link)) {
-            other.lose_address();
+        if let Some(other) = self.core.displaced.take().filter(|other| Some(*other) != link) {
+            if let Some(entry) = self.entries.get_mut(&other) {
+                entry.lose_address(now.instant);
+            }
+            self.schedule(other, now.instant);
+        }
+    }
+
+    fn taken(&mut self, link: Option<u16>, from: At, take: impl FnOnce(&mut Entry, &mut Core) -> bool) -> bool {
+        let entry = link.and_then(|link| self.entries.get_mut(&link)).filter(|entry| entry.is_at(from.0));
+        entry.is_some_and(|entry| take(entry, &mut self.core))
+    }
+
+    /// Looks anew when something is due for a link.
+    fn schedule(&mut self, link: u16, now: Instant) {
+        if let Some(entry) = self.entries.get_mut(&link) {
+            self.timers.remove(&(entry.timer, link));
+            entry.timer = entry.deadline(now);
+            self.timers.insert((entry.timer, link));
         }
     }
 
     /// Takes an initiation that the gate has let in.
-    fn initiated(&mut self, from: At, index: u32, noise: &[u8], now: Now) {
+    fn initiated(&mut self, from: At, index: u32, noise: &[u8], proof: Proof<'_>, now: Now) {
         let core = &mut self.core;
-        let prologue = prologue(PROLOGUE, &core.realm, &[&core.identity]);
+        let prologue = core.prologue(&core.identity, index);
         let received = core.key.receive(&prologue, core.random.secret(), noise);
         let opened = received.ok().and_then(|(key, payload, answering)| {
             let opening = Opening::decode(&payload).ok()?;
@@ -300,35 +334,43 @@ impl Links {
             core.counters.strangers += 1;
             return;
         };
-        if opening.made <= entry.made || opening.made > now.unix.0.saturating_add(MAX_AHEAD) {
-            core.counters.stale += 1;
+        if entry.answers_again(core, from, noise) {
             return;
         }
-        entry.made = opening.made;
-        entry.answer(core, from, index, answering, Choice::of(opening.versions), opening.versions, now);
+        let has_cookie = self.gate.has_cookie(core, from, proof, now.instant);
+        if entry.is_fresh(opening.made, has_cookie, now) {
+            entry.answer(core, (from, index, noise), answering, &opening, now);
+            let link = entry.peer.link;
+            self.schedule(link, now.instant);
+        } else {
+            // A wrong clock, or somebody repeats what was said: who receives at this address shows it.
+            core.counters.stale += 1;
+            self.gate.ask_cookie(core, from, index, proof.1);
+        }
     }
 
-    /// What is due by time.
+    /// Does what is due by time.
     pub fn handle_timeout(&mut self, now: Now) {
-        if now.instant < self.next {
-            return;
+        while let Some((due, link)) = self.timers.first().copied().filter(|(due, _)| *due <= now.instant) {
+            self.timers.remove(&(due, link));
+            let Some(entry) = self.entries.get_mut(&link) else { continue };
+            // What is due again at once is looked at in the next turn.
+            entry.timer = entry.work(&mut self.core, now).max(Instant(now.instant.0.saturating_add(1)));
+            self.timers.insert((entry.timer, link));
         }
-        let mut next = Instant(u64::MAX);
-        for entry in self.entries.values_mut() {
-            next = next.min(entry.work(&mut self.core, now));
-        }
-        self.next = next;
     }
 
     /// When [`Links::handle_timeout`] is to be called next.
     #[must_use]
     pub fn deadline(&self) -> Instant {
-        self.next
+        self.timers.first().map_or(Instant(u64::MAX), |(due, _)| *due)
     }
 
     /// The next datagram to send.
     pub fn poll(&mut self) -> Option<Datagram> {
-        self.core.outputs.pop_front()
+        let datagram = self.core.outputs.pop_front()?;
+        self.core.waiting_octets -= datagram.octets.len();
+        Some(datagram)
     }
 
     /// Tells all neighbours that this end goes.
@@ -350,12 +392,21 @@ impl Links {
     }
 }
 
+/// Has a link looked at by then.
+fn sooner(timers: &mut BTreeSet<(Instant, u16)>, entry: &mut Entry, due: Instant) {
+    if due < entry.timer {
+        timers.remove(&(entry.timer, entry.peer.link));
+        entry.timer = due;
+        timers.insert((due, entry.peer.link));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     //! ICC, links: what other implementations may compare with, and an end that speaks other versions.
 
     use super::*;
-    use crate::link::message::{INITIATION, RESPONSE, VERSIONS};
+    use crate::link::message::{Choice, INITIATION, RESPONSE, VERSIONS};
     use wayleave_core::UnixTime;
 
     const REALM: [u8; 32] = [8; 32];
@@ -417,7 +468,7 @@ mod tests {
             let proven = other.len() - 2 * message::MAC;
             let first = gate::mac(&peer(2).noise, &other[..proven]);
             other[proven..proven + message::MAC].copy_from_slice(&first);
-            b.receive((0, address(1)), &other, now(0));
+            b.receive((0, address(9)), &other, now(0));
         }
         let asked = b.poll().expect("a cookie").octets;
         let found = serde_json::json!({
@@ -426,7 +477,7 @@ mod tests {
             "initiator_static_secret": hex(secret(1).expose()),
             "responder": hex(&[2; 32]),
             "responder_static_secret": hex(secret(2).expose()),
-            "prologue": hex(&prologue(PROLOGUE, &REALM, &[&IdentityKey([2; 32])])),
+            "prologue": hex(&a.core.prologue(&IdentityKey([2; 32]), u32::from_be_bytes(*initiation[4..].first_chunk().expect("a number")))),
             "opening": hex(&Opening { identity: IdentityKey([1; 32]), made: now(0).unix.0, versions: VERSIONS }.encode()),
             "initiation": hex(&initiation),
             "mac_key": hex(&peer(2).noise.to_bytes()),
@@ -448,7 +499,7 @@ mod tests {
         let mut b = links(2);
         b.set_peers(vec![Peer { endpoints: Vec::new(), ..peer(1) }], now(0));
         let opening = Opening { identity: IdentityKey([1; 32]), made: now(0).unix.0, versions: (7, 9) };
-        let prologue = prologue(PROLOGUE, &REALM, &[&IdentityKey([2; 32])]);
+        let prologue = links(1).core.prologue(&IdentityKey([2; 32]), 5);
         let begun = StaticKey(secret(1)).initiate(&peer(2).noise, &prologue, Secret::new([3; 32]), &opening.encode());
         let (mut started, first) = begun.unwrap();
         let mut octets = message::initiation(5, &first);
@@ -459,7 +510,7 @@ mod tests {
         b.receive((0, address(1)), &octets, now(0));
         let response = b.poll().expect("a response").octets;
         assert_eq!(response.len(), RESPONSE);
-        let choice = Choice::decode(&started.read(&response[12..]).unwrap()).unwrap();
+        let choice = Choice::decode(&started.read(&response[8..]).unwrap()).unwrap();
         assert_eq!((choice.chosen, choice.versions), (None, VERSIONS));
         let status = &b.status(now(0))[0];
         assert_eq!((status.state, status.other_versions), (State::Awaited, Some((7, 9))));

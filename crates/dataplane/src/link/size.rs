@@ -13,6 +13,8 @@ const WAIT: Duration = Duration::from_secs(1);
 const ROUNDS: u8 = 3;
 /// A search is repeated after this long, since a path may have become wider.
 const REPEAT: Duration = Duration::from_secs(600);
+/// Two searches are at least this long apart; one that had no answer at all is repeated after as long, then twice as long, and so on.
+const APART: Duration = Duration::from_secs(10);
 
 /// A search for the largest size, and its result.
 #[derive(Debug, Default)]
@@ -24,14 +26,25 @@ pub(super) struct Search {
     asked: Vec<(u32, u16)>,
     rounds: u8,
     due: Option<Instant>,
+    /// When the last one began, and searches in a row without an answer.
+    begun: Option<Instant>,
+    fruitless: u32,
     /// Large pings in a row without an answer.
     lost: u8,
 }
 
 impl Search {
-    /// Begins anew, soon.
+    /// Forgets what was found, and begins anew, soon.
     pub(super) fn begin(&mut self, now: Instant) {
-        *self = Self { size: self.size, due: Some(now), ..Self::default() };
+        let due = self.begun.map_or(now, |begun| now.max(begun + APART));
+        *self = Self { due: Some(due), begun: self.begun, ..Self::default() };
+    }
+
+    /// Nothing above this is worth a try any more.
+    pub(super) fn limit(&mut self, largest: u16, now: Instant) {
+        let size = self.size.filter(|size| *size <= largest);
+        self.begin(now);
+        self.size = size;
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
@@ -44,12 +57,17 @@ impl Search {
             return Vec::new();
         }
         if self.rounds == ROUNDS {
+            self.fruitless = if self.best.is_some() { 0 } else { self.fruitless + 1 };
+            let pause = if self.best.is_some() { REPEAT } else { REPEAT.min(APART * (1 << self.fruitless.min(6))) };
             self.size = self.best.or(self.size);
             self.rounds = 0;
             self.best = None;
             self.asked.clear();
-            self.due = Some(now + REPEAT);
+            self.due = Some(now + pause);
             return Vec::new();
+        }
+        if self.rounds == 0 {
+            self.begun = Some(now);
         }
         self.rounds += 1;
         self.due = Some(now + WAIT);
@@ -76,7 +94,6 @@ impl Search {
     pub(super) fn large(&mut self, is_answered: bool, now: Instant) {
         self.lost = if is_answered { 0 } else { self.lost + 1 };
         if self.lost >= ROUNDS {
-            self.size = None;
             self.begin(now);
         }
     }

@@ -10,6 +10,7 @@ use crate::output::{cell, cell_of, fields, objects, print, print_json};
 use crate::overview::{Overview, few_time_key};
 use clap::{Args, ValueEnum};
 use wayleave_core::Prefix;
+use wayleave_runtime::clock::unix_now;
 
 #[derive(Args, Debug)]
 pub struct Show {
@@ -54,6 +55,8 @@ wayleave_core::named! {
         Reports = "reports",
         /// Neighbours, as their adverts have them (router of an overlay).
         Neighbours = "neighbours",
+        /// Links to neighbours: where they are, when they proved themselves, octets, round trip, loss (router or gateway of an overlay).
+        Links = "links",
         /// Paths to a host, and whether their nodes consent (router of an overlay); all paths, and what uses them (gateway).
         Paths = "paths",
         /// Names that have addresses (gateway).
@@ -163,6 +166,7 @@ pub fn show(command: &Show) -> Outcome {
         Noun::Neighbours => {
             objects(&list("neighbours"), &["node", "interface", "state", "local", "remote", "ids", "identity"])
         }
+        Noun::Links => list("links").into_iter().map(|row| link(&row)).collect::<Vec<_>>().join("\n"),
         Noun::Paths => objects(&list("paths"), &["nodes", "mtu", "until", "consented_until", "not_consented"]),
         Noun::Keys => objects(
             &list("keys").into_iter().map(key).collect::<Vec<_>>(),
@@ -170,6 +174,55 @@ pub fn show(command: &Show) -> Outcome {
         ),
     });
     Ok(())
+}
+
+/// Octets in the unit that suits them.
+fn human_octets(octets: u64) -> String {
+    let units = ["KiB", "MiB", "GiB", "TiB"];
+    let mut value = octets as f64;
+    let mut unit = "octets";
+    for next in units {
+        if value < 1_024.0 {
+            break;
+        }
+        (value, unit) = (value / 1_024.0, next);
+    }
+    if unit == "octets" { format!("{octets} octets") } else { format!("{value:.2} {unit}") }
+}
+
+/// A link to a neighbour, in the manner of `wg show`.
+fn link(row: &Value) -> String {
+    let mut text = format!("link {}: {}\n", cell(&row["interface"]), cell(&row["node"]));
+    let mut line = |name: &str, value: String| text += &format!("  {name}: {value}\n");
+    line(
+        "state",
+        match row["state"].as_str() {
+            Some("awaited") => "waits for the neighbour: no address of it is known".to_owned(),
+            Some("asked") => "the neighbour has not answered".to_owned(),
+            _ => cell(&row["state"]),
+        },
+    );
+    if let Some(address) = row["address"].as_str() {
+        line("endpoint", address.to_owned());
+    }
+    if let Some(at) = row["last_handshake"].as_u64() {
+        line("latest handshake", format!("{} seconds ago", unix_now().secs().saturating_sub(at)));
+    }
+    let octets = |way: &str| human_octets(row[way]["octets"].as_u64().unwrap_or(0));
+    line("transfer", format!("{} received, {} sent", octets("received"), octets("sent")));
+    if let Some(micros) = row["round_trip_micros"].as_u64() {
+        line("round trip", format!("{:.1} ms", micros as f64 / 1e3));
+    }
+    if let Some(ppm) = row["loss_ppm"].as_u64() {
+        line("loss", format!("{:.1} %", ppm as f64 / 1e4));
+    }
+    if let Some(size) = row["size"].as_u64() {
+        line("largest datagram", format!("{size} octets"));
+    }
+    if let Some([least, highest]) = row["other_versions"].as_array().map(Vec::as_slice) {
+        line("versions", format!("{least} to {highest}, none of which is spoken here"));
+    }
+    text
 }
 
 /// One screen, or with `--all` everything.

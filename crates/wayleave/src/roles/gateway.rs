@@ -32,6 +32,7 @@ use wayleave_runtime::store::{Change, FileStore, Store as _, StoreError};
 
 use super::daemon::{Daemon, Role, seed};
 use super::events::{EventLine, Events, event};
+use super::links;
 use super::overlay::{self, Overlay, OwnIds};
 use crate::config::choices::{ChoicesFile, PinSection};
 use crate::config::gateway::{GatewayFile, PolicySection};
@@ -44,7 +45,7 @@ use host_routes::HostRoutes;
 use names::{Directory, Names, Register};
 use source::{LabFile, Servers};
 use views::GatewayView;
-use worker::{ASKS, Ask, FLOWS, Handle, LinkEnd, Running};
+use worker::{ASKS, Ask, Ends, FLOWS, Handle, Running};
 
 /// Questions to servers that are under way at a time.
 const MOST_QUESTIONS: usize = 256;
@@ -178,6 +179,9 @@ pub struct GatewayRole {
     looked: Looked,
     /// When to log the names that are not resolved, if they have not changed by then.
     log_unresolved: Option<tokio::time::Instant>,
+    /// What was said of links, and the MTU that others were told.
+    watch: links::Watch,
+    mtu: Option<u16>,
 }
 
 /// When a file was last written (seconds and nanoseconds), and its length; `None` if there is none.
@@ -231,8 +235,7 @@ impl Role for GatewayRole {
         let section = &config.gateway;
         let table = u32::try_from(*section.table.get_ref()).unwrap_or(u32::MAX); // the configuration was checked
         mark_connections(table);
-        let mut realm_key = [0; 32]; // the laboratory's
-        let (control, servers, known, noise, own) = match (&config.overlay, &config.laboratory) {
+        let (control, servers, known, noise, own, realm_key, ends) = match (&config.overlay, &config.laboratory) {
             (Some(overlay), _) => {
                 let settings = overlay.get_ref().load(source)?;
                 let overlay_running = Overlay::start(&settings, *clock, log).await?;
@@ -246,7 +249,8 @@ impl Role for GatewayRole {
                 let noise = settings.noise.clone().ok_or_else(|| Failure::new("a gateway needs a static key"))?;
                 let seconds = u32::try_from(*section.consent_secs.get_ref()).unwrap_or(u32::MAX);
                 let own = settings.own();
-                realm_key = overlay.get_ref().realm().0;
+                let realm_key = overlay.get_ref().realm().0;
+                let ends = Ends::Proven(Box::new(links::machine(&settings)?));
                 let control = Control::Overlay {
                     overlay: Box::new(overlay_running),
                     settings: Box::new(settings),
@@ -254,13 +258,14 @@ impl Role for GatewayRole {
                     realm,
                     ids,
                 };
-                (control, Servers::Overlay(handle, seconds), known, noise, own)
+                (control, Servers::Overlay(handle, seconds), known, noise, own, realm_key, ends)
             }
             (None, Some(laboratory)) => {
                 warn!("paths and proofs come from a file: for the laboratory only");
                 let file = LabFile::read(&source.resolve(laboratory.file.get_ref()))?;
                 let (known, noise, own) = (file.known()?, file.noise()?, file.identity.0);
-                (Control::Laboratory, Servers::File(Arc::new(RwLock::new(file))), known, noise, own)
+                let servers = Servers::File(Arc::new(RwLock::new(file)));
+                (Control::Laboratory, servers, known, noise, own, [0; 32], Ends::Fixed(Vec::new()))
             }
             (None, None) => return Err(Failure::new("no section [overlay]").into()),
         };
@@ -294,7 +299,7 @@ impl Role for GatewayRole {
         restore_flows(&mut gateway, &store, clock.now())?;
         let (to_asks, asks) = mpsc::channel(ASKS);
         let interface = tun.name().to_owned();
-        let running = worker::start(gateway, tun, *clock, to_asks, Arc::clone(&store))?;
+        let running = worker::start(gateway, ends, tun, *clock, to_asks, Arc::clone(&store))?;
         let shared = Arc::new(Shared {
             own,
             suffix: section.suffix.get_ref().clone(),
@@ -348,6 +353,8 @@ impl Role for GatewayRole {
             look: tokio::time::interval(LOOK),
             looked,
             log_unresolved: None,
+            watch: links::Watch::default(),
+            mtu: None,
         };
         role.apply();
         Ok(role)
@@ -368,7 +375,8 @@ impl Role for GatewayRole {
         }
         if let (Control::Overlay { overlay, section, .. }, Some(fresh)) = (&mut self.control, &config.overlay) {
             **section = fresh.get_ref().clone();
-            overlay.handle().reload(fresh.get_ref().clone()).await;
+            let mtu = self.mtu.unwrap_or(u16::MAX);
+            overlay.handle().reload(links::with_mtu(section, mtu)).await;
         }
         self.policies = config.policy.iter().map(|policy| policy.get_ref().clone()).collect();
         self.accepted = config.gateway.accepted();
@@ -400,6 +408,7 @@ impl Role for GatewayRole {
                 self.apply();
             }
             Event::Look => {
+                self.look_at_links().await;
                 if self.look_again() {
                     self.apply();
                 }
@@ -480,6 +489,22 @@ fn question(ask: Option<Ask>) -> Result<Event, Failure> {
 }
 
 impl GatewayRole {
+    /// Says how links have changed, and tells others of the largest packet that passes over them.
+    async fn look_at_links(&mut self) {
+        let of = self.shared.worker.ask(|worker| match &worker.ends {
+            Ends::Proven(links) => links.status(worker.clock.now()),
+            Ends::Fixed(_) => Vec::new(),
+        });
+        let Some(all) = of.await else { return };
+        let known = self.shared.known();
+        self.watch.lines(&all, |node| known.describe(node)).into_iter().for_each(|line| self.log.report(line));
+        let Control::Overlay { overlay, section, .. } = &self.control else { return };
+        let mtu = links::usable_mtu(section, &all);
+        if self.mtu.replace(mtu) != Some(mtu) {
+            overlay.handle().reload(links::with_mtu(section, mtu)).await;
+        }
+    }
+
     /// Reads the file of choices if it has changed; returns whether it says something else. What is wrong with it changes nothing.
     fn look_again(&mut self) -> bool {
         let looked = look(&self.shared.choices_file);
@@ -530,33 +555,39 @@ impl GatewayRole {
     fn apply(&mut self) {
         let known = self.shared.known();
         let mut fresh = Vec::new();
-        for neighbour in &known.links {
-            if !self.sockets.contains(&neighbour.local) {
-                let opened = udp::open(neighbour.local, 1, Intake::Merged, None).and_then(|group| {
-                    group.data.iter().try_for_each(|socket| socket.set_mark(self.mark))?;
+        let wanted = match &self.control {
+            Control::Overlay { section, .. } => links::sockets(section),
+            Control::Laboratory => known.fixed.iter().map(|neighbour| neighbour.local).collect(),
+        };
+        for local in wanted {
+            if !self.sockets.contains(&local) {
+                let opened = udp::open(local, 1, Intake::Merged, None).and_then(|group| {
+                    group.data.iter().try_for_each(|socket| {
+                        socket.set_mark(self.mark)?;
+                        socket.never_fragment()
+                    })?;
                     Ok(group)
                 });
                 match opened {
                     Ok(mut group) if !group.data.is_empty() => {
-                        self.sockets.push(neighbour.local);
-                        fresh.push((neighbour.local, group.data.remove(0)));
+                        self.sockets.push(local);
+                        fresh.push((local, group.data.remove(0)));
                     }
                     Ok(_) => {}
-                    Err(error) => {
-                        warn!(local = %neighbour.local, "cannot receive from a neighbour: {error}; it is tried again")
-                    }
+                    Err(error) => warn!(%local, "cannot receive from neighbours: {error}; it is tried again"),
                 }
             }
         }
-        let ends: Vec<LinkEnd> = known
-            .links
-            .iter()
-            .filter_map(|neighbour| {
-                let socket = self.sockets.iter().position(|local| *local == neighbour.local)?;
-                Some(LinkEnd { id: neighbour.link, socket, remote: neighbour.remote })
-            })
-            .collect();
-        let neighbours = known.links.iter().map(|neighbour| (neighbour.identity, neighbour.link)).collect();
+        let fixed = known.fixed.iter().filter_map(|neighbour| {
+            let socket = self.sockets.iter().position(|local| *local == neighbour.local)?;
+            Some((neighbour.link, (socket, neighbour.remote)))
+        });
+        let fixed: Vec<_> = fixed.collect();
+        let peers = match (&self.control, &self.shared.node) {
+            (Control::Overlay { section, .. }, Some(node)) => links::peers(node, section, &self.sockets),
+            _ => Vec::new(),
+        };
+        let neighbours = known.neighbours.clone();
         let resolved = resolve(self.policies.iter(), &self.shared.choices().0, &known);
         let policies = (resolved != self.resolved).then(|| resolved.clone());
         self.resolved = resolved;
@@ -570,12 +601,15 @@ impl GatewayRole {
         let of_worker = Arc::clone(&known);
         self.shared.worker.send(move |worker| {
             worker.sockets.extend(fresh);
-            worker.links = ends;
+            let now = worker.clock.now();
+            match &mut worker.ends {
+                Ends::Proven(links) => links.set_peers(peers, now),
+                Ends::Fixed(all) => *all = fixed,
+            }
             worker.gateway.set_realm(of_worker.members.clone(), of_worker.prefixes.clone());
             if let Err(error) = worker.gateway.set_receiver(of_worker.receiver.clone(), neighbours) {
                 warn!("the links contradict each other: {error}; the ones in force stay");
             }
-            let now = worker.clock.now();
             worker.gateway.set_nodes(of_worker.nodes.clone(), policies, now);
         });
         self.set_routes(&known);

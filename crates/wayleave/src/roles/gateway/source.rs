@@ -200,7 +200,8 @@ impl LabFile {
                 accounts: Vec::new(),
                 agreed: Arc::default(),
             },
-            links: Vec::new(),
+            neighbours: Vec::new(),
+            fixed: Vec::new(),
             removed: BTreeMap::new(),
         };
         for member in &self.members {
@@ -226,7 +227,8 @@ impl LabFile {
             let node = node_id(&link.node).ok_or_else(|| wrong("a node's ID"))?;
             known.receiver.links.push(Link { id: link.id, nodes: vec![node], is_open: false });
             let (local, remote) = (link.local, link.remote);
-            known.links.push(Neighbour { identity: link.identity.0, link: link.id, local, remote });
+            known.fixed.push(Neighbour { link: link.id, local, remote });
+            known.neighbours.push((link.identity.0, link.id));
         }
         Ok(known)
     }

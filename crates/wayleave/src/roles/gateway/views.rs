@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 use wayleave_core::IdentityKey;
 use wayleave_dataplane::gateway::{Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus};
 use wayleave_dataplane::icing;
+use wayleave_dataplane::link::{Counters as LinkCounters, LinkStatus};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
 use super::names::{Directory, Meaning, meaning};
-use super::worker::IoCounters;
+use super::worker::{Ends, IoCounters};
 use super::{Shared, Unresolved};
 use crate::config::Text;
 use crate::config::choices::{ChoicesFile, PinSection};
@@ -22,6 +23,7 @@ use crate::config::overlay::NodeRef;
 use crate::config::receiving::Known;
 use crate::overview::Overview;
 use crate::roles::daemon::{View, Views};
+use crate::roles::links;
 
 /// How long `ping` waits for an answer.
 const TIMEOUT: Duration = Duration::from_secs(4);
@@ -37,6 +39,21 @@ impl GatewayView {
     async fn counters(&self) -> Result<(Counters, IoCounters), ViewError> {
         let both = self.0.worker.ask(|worker| (worker.gateway.counters().clone(), worker.counters)).await;
         both.ok_or(ViewError::Unavailable)
+    }
+
+    /// How the links are, and what they count; `None` in the laboratory, where they are fixed.
+    async fn links(&self) -> Option<(Vec<LinkStatus>, LinkCounters)> {
+        let of = self.0.worker.ask(|worker| match &worker.ends {
+            Ends::Proven(links) => Some((links.status(worker.clock.now()), links.counters())),
+            Ends::Fixed(_) => None,
+        });
+        of.await.flatten()
+    }
+
+    async fn link_rows(self) -> Result<Value, ViewError> {
+        let known = self.0.known();
+        let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
+        Ok(json!({ "version": 1, "links": links::rows(&links, |node| known.describe(node)) }))
     }
 
     async fn peers(&self) -> Result<Vec<PeerStatus>, ViewError> {
@@ -362,7 +379,7 @@ impl View for GatewayView {
             "interface": self.0.interface,
             "suffix": self.0.suffix,
             "members": known.members.len(),
-            "neighbours": known.links.len(),
+            "neighbours": known.neighbours.len(),
             "names": names,
             "unaccepted": unaccepted,
             "policies": self.0.policies(),
@@ -448,6 +465,9 @@ impl View for GatewayView {
             let thing = format!("refused_{}", reason.name().replace('-', "_"));
             all.push(counter(&thing, Unit::Packets, "ICING packets refused for this reason", counters.refused(reason)));
         }
+        if let Some((links, counters)) = self.links().await {
+            all.extend(links::metrics(&links, counters));
+        }
         Some(all)
     }
 
@@ -457,7 +477,11 @@ impl View for GatewayView {
             return Some(Err(removal.to_owned()));
         }
         let known = self.0.known();
-        Some(if known.links.is_empty() { Err("no neighbour has published where it is".to_owned()) } else { Ok(()) })
+        if known.neighbours.is_empty() {
+            return Some(Err("no neighbour has published where it is".to_owned()));
+        }
+        let Some(links) = self.links().await else { return Some(Ok(())) };
+        Some(links::readiness(&links.0, |node| known.describe(node)))
     }
 
     fn store(&self) -> Option<&Arc<FileStore>> {
@@ -467,6 +491,7 @@ impl View for GatewayView {
     fn pages(views: Views<Self>) -> Views<Self> {
         views
             .page("paths", |view, _| view.paths())
+            .page("links", |view, _| view.link_rows())
             .page("names", |view, _| view.names())
             .page("choices", |view, _| view.choices())
             .page("why", Self::why)

@@ -11,6 +11,7 @@ use wayleave_core::{IdentityKey, Instant};
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::gateway::offload::{HEADER, Offload};
 use wayleave_dataplane::gateway::{Event, FlowChange, Gateway, Output};
+use wayleave_dataplane::link::{At, Datagram, Links, message::is_message};
 use wayleave_packet::Path;
 use wayleave_packet::icing::header::PathHash;
 use wayleave_runtime::packets::tun::{LONGEST, Tun};
@@ -46,12 +47,40 @@ pub enum Ask {
     Happened(Event),
 }
 
-/// A link: which socket, and who is at the other end.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LinkEnd {
-    pub id: u16,
-    pub socket: usize,
-    pub remote: SocketAddr,
+/// The ends of links.
+pub enum Ends {
+    /// Neighbours prove themselves, and are where they have shown that they are.
+    Proven(Box<Links>),
+    /// In the laboratory: number, socket and address of each.
+    Fixed(Vec<(u16, At)>),
+}
+
+impl Ends {
+    fn link_at(&self, from: At) -> Option<u16> {
+        match self {
+            Self::Proven(links) => links.link_at(from),
+            Self::Fixed(all) => all.iter().find(|(_, at)| *at == from).map(|(link, _)| *link),
+        }
+    }
+
+    fn address(&self, link: u16) -> Option<At> {
+        match self {
+            Self::Proven(links) => links.address(link),
+            Self::Fixed(all) => all.iter().find(|(id, _)| *id == link).map(|(_, at)| *at),
+        }
+    }
+
+    fn note_sent(&mut self, link: u16, packets: usize, octets: usize, now: Instant) {
+        if let Self::Proven(links) = self {
+            links.note_sent(link, packets as u64, octets as u64, now);
+        }
+    }
+
+    fn note_received(&mut self, link: u16, (packets, octets): (u64, u64), now: Instant) {
+        if let Self::Proven(links) = self {
+            links.note_received(link, packets, octets, now);
+        }
+    }
 }
 
 /// What this thread counts itself.
@@ -85,7 +114,7 @@ pub struct Worker {
     pub gateway: Gateway,
     pub tun: Tun,
     pub sockets: Vec<(SocketAddr, Udp)>,
-    pub links: Vec<LinkEnd>,
+    pub ends: Ends,
     pub counters: IoCounters,
     pub clock: Clock,
     asks: mpsc::Sender<Ask>,
@@ -151,6 +180,7 @@ impl FlowWriter {
 /// Starts the thread.
 pub fn start(
     gateway: Gateway,
+    ends: Ends,
     tun: Tun,
     clock: Clock,
     asks: mpsc::Sender<Ask>,
@@ -160,7 +190,7 @@ pub fn start(
         gateway,
         tun,
         sockets: Vec::new(),
-        links: Vec::new(),
+        ends,
         counters: IoCounters::default(),
         clock,
         asks,
@@ -194,6 +224,9 @@ impl Work for Worker {
                 last = now.instant;
                 if let Ok(entropy) = fresh() {
                     self.gateway.reseed(&entropy);
+                    if let Ends::Proven(links) = &mut self.ends {
+                        links.reseed(&entropy);
+                    }
                 }
             }
             self.gateway.handle_timeout(now);
@@ -201,6 +234,7 @@ impl Work for Worker {
             for socket in 0..self.sockets.len() {
                 is_busy |= self.receive(socket);
             }
+            self.speak();
             self.perform();
             self.counters.flows_recorded += self.flows.run(&mut self.gateway, &self.clock);
             if !is_busy {
@@ -214,7 +248,12 @@ impl Work for Worker {
 impl Worker {
     fn wait(&mut self) {
         let now = self.clock.now().instant;
-        let due = self.gateway.deadline().map_or(IDLE, |deadline| deadline.since(now).min(IDLE));
+        let of_gateway = self.gateway.deadline().map_or(IDLE, |deadline| deadline.since(now));
+        let of_links = match &self.ends {
+            Ends::Proven(links) => links.deadline().since(now),
+            Ends::Fixed(_) => IDLE,
+        };
+        let due = of_gateway.min(of_links).min(IDLE);
         let sockets = self.sockets.iter().map(|(_, socket)| socket.as_fd());
         let has_failed = self.inbox.wait([self.tun.as_fd()].into_iter().chain(sockets), due);
         self.counters.failures += u64::from(has_failed);
@@ -254,7 +293,7 @@ impl Worker {
 
     /// Takes what neighbours send. Returns whether there was anything.
     fn receive(&mut self, socket: usize) -> bool {
-        let Self { gateway, sockets, links, burst, counters, clock, .. } = self;
+        let Self { gateway, sockets, ends, burst, counters, clock, .. } = self;
         let Ok(count) = sockets[socket].1.receive(burst) else {
             counters.failures += 1;
             return false;
@@ -265,13 +304,28 @@ impl Worker {
         counters.received += count as u64;
         let now = clock.now();
         let mut frames = Vec::with_capacity(BURST);
+        // Packets come in runs from one neighbour.
+        let mut run: Option<(SocketAddr, Option<u16>)> = None;
+        let mut volume = (0, 0);
         for (from, octets) in burst.packets_mut(0) {
-            let link = links.iter().find(|link| link.socket == socket && link.remote == *from);
-            let Some(link) = link else {
+            if is_message(octets) && matches!(ends, Ends::Proven(_)) {
+                // It may count what came before it, and move its sender.
+                note(ends, &mut run, &mut volume, now.instant);
+                if let Ends::Proven(links) = ends {
+                    links.receive((socket, *from), octets, now);
+                }
+                continue;
+            }
+            if run.is_none_or(|(last, _)| last != *from) {
+                note(ends, &mut run, &mut volume, now.instant);
+                run = Some((*from, ends.link_at((socket, *from))));
+            }
+            let Some((_, Some(link))) = run else {
                 counters.strangers += 1;
                 continue;
             };
-            frames.push(Frame { octets, ingress: Ingress::External(link.id) });
+            volume = (volume.0 + 1, volume.1 + octets.len() as u64);
+            frames.push(Frame { octets, ingress: Ingress::External(link) });
             if frames.len() == BURST {
                 gateway.outer(&mut frames, now);
                 frames.clear();
@@ -281,8 +335,20 @@ impl Worker {
             gateway.outer(&mut frames, now);
         }
         drop(frames);
+        note(ends, &mut run, &mut volume, now.instant);
         self.perform();
         true
+    }
+
+    /// Sends what links have to say.
+    fn speak(&mut self) {
+        let Ends::Proven(links) = &mut self.ends else { return };
+        links.handle_timeout(self.clock.now());
+        let said: Vec<Datagram> = std::iter::from_fn(|| links.poll()).collect();
+        for Datagram { socket, to, octets } in said {
+            self.put((socket, to), &octets);
+        }
+        self.flush();
     }
 
     /// Performs what the machine put out.
@@ -313,25 +379,30 @@ impl Worker {
     }
 
     fn queue(&mut self, link: u16, octets: &[u8], size: usize) {
-        let Some(link) = self.links.iter().find(|end| end.id == link).copied() else {
+        let Some(at) = self.ends.address(link) else {
             self.counters.unsent += 1;
             return;
         };
-        if link.socket != self.out_socket {
+        let now = self.clock.now().instant;
+        self.ends.note_sent(link, octets.len().div_ceil(size.max(1)), octets.len(), now);
+        octets.chunks(size.max(1)).for_each(|packet| self.put(at, packet));
+    }
+
+    /// Puts a packet with others that leave together.
+    fn put(&mut self, (socket, to): At, packet: &[u8]) {
+        if socket != self.out_socket {
             self.flush();
-            self.out_socket = link.socket;
+            self.out_socket = socket;
         }
-        for packet in octets.chunks(size.max(1)) {
-            if !self.out.push(packet, link.remote) {
-                self.flush();
-                if !self.out.push(packet, link.remote) {
-                    self.counters.unsent += 1;
-                    continue;
-                }
+        if !self.out.push(packet, to) {
+            self.flush();
+            if !self.out.push(packet, to) {
+                self.counters.unsent += 1;
+                return;
             }
-            let number = (self.out.len() - 1) as u32; // at most a burst
-            self.out_packets.push(Outgoing { packet: number, to: link.remote });
         }
+        let number = (self.out.len() - 1) as u32; // at most a burst
+        self.out_packets.push(Outgoing { packet: number, to });
     }
 
     fn flush(&mut self) {
@@ -351,4 +422,14 @@ impl Worker {
         out_packets.clear();
         out.clear();
     }
+}
+
+/// Notes a run of packets that came from one neighbour.
+fn note(ends: &mut Ends, run: &mut Option<(SocketAddr, Option<u16>)>, volume: &mut (u64, u64), now: Instant) {
+    if let Some((_, Some(link))) = run.take()
+        && volume.0 > 0
+    {
+        ends.note_received(link, *volume, now);
+    }
+    *volume = (0, 0);
 }

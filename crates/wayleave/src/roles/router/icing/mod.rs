@@ -16,13 +16,15 @@ use wayleave_dataplane::frame::Ingress;
 use wayleave_dataplane::icing::{
     self, Action, Config, ConfigError, Link, MAX_FRESHNESS, Meaning, Output, Policy, Reason, Router, TagRule, record,
 };
+use wayleave_dataplane::link::message::is_message;
+use wayleave_dataplane::link::{Counters as LinkCounters, Datagram, LinkStatus, Links, Peer};
 use wayleave_dataplane::replay::{ClockJumps, ReplayFilter};
 use wayleave_packet::icing::header::{ETHERTYPE, Version};
 use wayleave_packet::icing::mint::{NodeSecret, TAG_EPOCH};
 use wayleave_runtime::Clock;
 use wayleave_runtime::http::ViewError;
 use wayleave_runtime::identity::Identity;
-use wayleave_runtime::packets::ethernet::NEIGHBOR;
+use wayleave_runtime::packets::Burst;
 use wayleave_runtime::store::FileStore;
 
 use super::batch::Batch;
@@ -32,6 +34,7 @@ use super::journal::{Account, Total};
 use super::output::OutputQueues;
 use super::ports::{AttachedPort, PortKind, PortSpec};
 use super::settings::{Settings, random};
+use super::threads::Threads;
 use super::view::RouterView;
 
 use crate::config::Fault;
@@ -43,6 +46,7 @@ use crate::key_files::forwarding::{icing_master, icing_secret};
 use crate::key_files::signing_key;
 use crate::roles::Events;
 use crate::roles::daemon::Views;
+use crate::roles::links::{self, Watch};
 use crate::roles::overlay::Handle;
 use overlay::OverlayNode;
 use reports::ReportQuery;
@@ -57,7 +61,9 @@ pub struct Icing {
     /// The port of each link, and the one of services.
     ports: Vec<Option<usize>>,
     internal: Option<usize>,
-    is_overlay: bool,
+    /// Links of a node of an overlay, whose neighbours prove themselves, and the port of each of their sockets.
+    links: Option<Links>,
+    sockets: Vec<Option<usize>>,
 }
 
 /// What the thread forwards by.
@@ -65,6 +71,8 @@ pub struct Icing {
 pub struct Plan {
     policy: Box<Policy>,
     addresses: Addresses,
+    peers: Vec<Peer>,
+    sockets: usize,
 }
 
 /// Where links and services are.
@@ -76,12 +84,9 @@ struct Addresses {
 }
 
 impl Addresses {
-    fn new(settings: &Settings, section: &IcingSection, node: Option<&Handle>) -> Self {
+    fn new(settings: &Settings, section: &IcingSection) -> Self {
         let links = settings.file.link.iter().map(Spanned::get_ref);
-        let mut links: Vec<_> = links.map(|link| (link.id.unwrap_or_default(), link.remote.get_ref().0)).collect();
-        if let (Some(node), Some(section)) = (node, overlay_section(settings)) {
-            links.extend(overlay::links(node, section).1);
-        }
+        let links = links.map(|link| (link.id.unwrap_or_default(), link.remote.get_ref().0)).collect();
         Self { links, services: section.services.iter().map(|service| (service.id, service.address.0)).collect() }
     }
 }
@@ -102,7 +107,7 @@ fn policy(settings: &Settings, section: &IcingSection, node: Option<&Handle>) ->
     let mut agreed = Arc::default();
     if let (Some(node), Some(section)) = (node, overlay_section(settings)) {
         secrets = overlay::secrets(node);
-        links.extend(overlay::links(node, section).0);
+        links.extend(overlay::links(node, section));
         agreed = Arc::clone(&node.ids().borrow().agreed);
     }
     Policy {
@@ -181,11 +186,20 @@ fn refused(error: &ConfigError) -> Failure {
 }
 
 impl Icing {
-    fn take_over(&mut self, addresses: Addresses, ports: &[AttachedPort]) {
+    fn take_over(&mut self, plan: Plan, ports: &[AttachedPort], now: Now) {
         let at = |kind| ports.iter().position(|attached| attached.kind == kind);
-        self.ports = (0..addresses.links.len()).map(|number| at(PortKind::Link(number))).collect();
+        self.ports = (0..plan.addresses.links.len()).map(|number| at(PortKind::Link(number))).collect();
         self.internal = at(PortKind::Internal);
-        self.addresses = addresses;
+        self.sockets = (0..plan.sockets).map(|number| at(PortKind::Overlay(number))).collect();
+        self.addresses = plan.addresses;
+        if let Some(links) = &mut self.links {
+            links.set_peers(plan.peers, now);
+        }
+    }
+
+    /// How the links to neighbours are that prove themselves, and what they count.
+    pub fn links(&self, now: Now) -> Option<(Vec<LinkStatus>, LinkCounters)> {
+        self.links.as_ref().map(|links| (links.status(now), links.counters()))
     }
 
     fn replay_counters(&self, filter: &ReplayFilter, now: Now) -> ReplayCounters {
@@ -205,13 +219,31 @@ impl Icing {
         }
     }
 
+    fn note_received(&mut self, batch: &mut Batch<'_>, now: Now) {
+        let (Some(links), PortKind::Overlay(_)) = (&mut self.links, batch.kind) else { return };
+        for run in batch.frames().chunk_by(|a, b| a.ingress == b.ingress) {
+            if let Some(Ingress::External(link)) = run.first().map(|frame| frame.ingress) {
+                let octets: usize = run.iter().map(|frame| frame.octets.len()).sum();
+                links.note_received(link, run.len() as u64, octets as u64, now.instant);
+            }
+        }
+    }
+
+    fn note_sent(&mut self, (link, packets, octets): (u16, u64, u64), now: Now) {
+        if let Some(links) = &mut self.links
+            && packets > 0
+        {
+            links.note_sent(link, packets, octets, now.instant);
+        }
+    }
+
     /// The port and address of the neighbour behind a link.
     fn link(&self, link: u16) -> Option<(usize, SocketAddr)> {
+        if let Some((socket, address)) = self.links.as_ref().and_then(|links| links.address(link)) {
+            return Some((self.sockets.get(socket).copied()??, address));
+        }
         let number = self.addresses.links.iter().position(|(id, _)| *id == link)?;
-        let (_, remote) = self.addresses.links[number];
-        // A neighbour of an overlay whose advert is not known has no address.
-        let is_known = remote != NEIGHBOR || !self.is_overlay;
-        is_known.then_some((self.ports[number]?, remote))
+        Some((self.ports[number]?, self.addresses.links[number].1))
     }
 
     fn service(&self, service: u16) -> Option<(usize, SocketAddr)> {
@@ -232,17 +264,19 @@ impl Format for Icing {
         ports: &[AttachedPort],
         accounts: Vec<(AccountId, Total)>,
     ) -> Outcome<Self> {
-        let Plan { policy, addresses } = control.plan(settings)?;
-        let router = Router::new(config(section(settings)?, *policy, settings.started)?, CpuKernel::best());
+        let plan = control.plan(settings)?;
+        let router =
+            Router::new(config(section(settings)?, (*plan.policy).clone(), settings.started)?, CpuKernel::best());
         let router = router.map_err(|error| refused(&error))?;
         let mut icing = Self {
             router,
             addresses: Addresses::default(),
             ports: Vec::new(),
             internal: None,
-            is_overlay: control.node.is_some(),
+            links: control.machine.take(),
+            sockets: Vec::new(),
         };
-        icing.take_over(addresses, ports);
+        icing.take_over(plan, ports, control.clock.unwrap_or_else(Clock::start).now());
         let narrow = |count| u64::try_from(count).unwrap_or(u64::MAX);
         icing.router.restore(accounts.into_iter().map(|(account, total)| {
             (account.0, icing::Total { packets: narrow(total.packets), octets: narrow(total.octets) })
@@ -251,25 +285,59 @@ impl Format for Icing {
     }
 
     /// Paths that the policy still knows stay too.
-    fn reload(&mut self, plan: Plan, ports: &[AttachedPort], _: Now) -> Result<(), Failure> {
-        self.router.set_policy(*plan.policy).map_err(|error| refused(&error))?;
-        self.take_over(plan.addresses, ports);
+    fn reload(&mut self, plan: Plan, ports: &[AttachedPort], now: Now) -> Result<(), Failure> {
+        self.router.set_policy((*plan.policy).clone()).map_err(|error| refused(&error))?;
+        self.take_over(plan, ports, now);
         Ok(())
     }
 
     #[inline]
     fn classify(&self, port: PortKind, from: &SocketAddr) -> Option<Ingress> {
-        let PortKind::Link(number) = port else { return None };
-        let (id, _) = self.addresses.links.get(number).filter(|(_, remote)| remote == from)?;
-        Some(Ingress::External(*id))
+        let id = match port {
+            PortKind::Link(number) => self.addresses.links.get(number).filter(|(_, remote)| remote == from)?.0,
+            PortKind::Overlay(socket) => self.links.as_ref()?.link_at((socket, *from))?,
+            _ => return None,
+        };
+        Some(Ingress::External(id))
+    }
+
+    #[inline]
+    fn is_message(&self, port: PortKind, octets: &[u8]) -> bool {
+        matches!(port, PortKind::Overlay(_)) && is_message(octets)
+    }
+
+    fn listen(&mut self, port: PortKind, burst: &mut Burst, now: Now) {
+        let (PortKind::Overlay(socket), Some(links)) = (port, &mut self.links) else { return };
+        for (from, octets) in burst.packets_mut(0) {
+            if is_message(octets) {
+                links.receive((socket, *from), octets, now);
+            }
+        }
+    }
+
+    fn speak(&mut self, now: Now) -> Option<(PortKind, SocketAddr, Vec<u8>)> {
+        let links = self.links.as_mut()?;
+        links.handle_timeout(now);
+        let Datagram { socket, to, octets } = links.poll()?;
+        Some((PortKind::Overlay(socket), to, octets))
     }
 
     fn process(&mut self, batch: &mut Batch<'_>, now: Now, out: &mut OutputQueues) {
+        self.note_received(batch, now);
         let actions = self.router.process(batch.frames(), now);
-        for ((packet, ..), action) in batch.packets().zip(actions) {
+        // Octets for one neighbour in a row.
+        let mut run = (0, 0, 0);
+        for ((packet, frame, ..), action) in batch.packets().zip(actions) {
             let (next, queue) = match action {
                 Action::Drop(_) => continue,
-                Action::Forward { link, queue } => (self.link(link), queue),
+                Action::Forward { link, queue } => {
+                    if run.0 != link {
+                        self.note_sent(run, now);
+                        run = (link, 0, 0);
+                    }
+                    run = (link, run.1 + 1, run.2 + frame.octets.len() as u64);
+                    (self.link(link), queue)
+                }
                 Action::Service { service, queue, .. } | Action::Deliver { service, queue } => {
                     (self.service(service), queue)
                 }
@@ -280,6 +348,7 @@ impl Format for Icing {
                 Some((port, to)) => out.data(port, packet, &to),
             }
         }
+        self.note_sent(run, now);
     }
 
     fn journal(&mut self) -> Vec<(AccountId, Total)> {
@@ -340,6 +409,15 @@ pub struct IcingControl {
     handle: Option<Handle>,
     /// What pages show of the overlay, which a reload may change.
     shown: SharedOverlay,
+    /// For the thread, when it begins.
+    machine: Option<Links>,
+    clock: Option<Clock>,
+    watch: Watch,
+}
+
+/// How the links of the thread are. There is one thread.
+async fn link_status(threads: &Threads<Icing>) -> Option<(Vec<LinkStatus>, LinkCounters)> {
+    threads.query(0, |worker| worker.format.links(worker.clock.now())).await.flatten()
 }
 
 /// A node's part in an overlay, with the configuration in force.
@@ -390,7 +468,15 @@ impl Control<Icing> for IcingControl {
                 Some(Arc::new(key))
             }
         };
-        Ok(Self { identity: Arc::new(Mutex::new(identity)), node: None, handle: None, shown: Arc::default() })
+        Ok(Self {
+            identity: Arc::new(Mutex::new(identity)),
+            node: None,
+            handle: None,
+            shown: Arc::default(),
+            machine: None,
+            clock: None,
+            watch: Watch::default(),
+        })
     }
 
     fn ports(settings: &Settings) -> Vec<PortSpec> {
@@ -428,13 +514,21 @@ impl Control<Icing> for IcingControl {
         let section = section(settings)?;
         let policy = policy(settings, section, self.handle.as_ref());
         try_policy(&policy)?;
-        Ok(Plan { policy: Box::new(policy), addresses: Addresses::new(settings, section, self.handle.as_ref()) })
+        let addresses = Addresses::new(settings, section);
+        let of_node = self.handle.as_ref().zip(overlay_section(settings));
+        let (peers, sockets) = of_node.map_or_else(Default::default, |(node, section)| {
+            let sockets = links::sockets(section);
+            (links::peers(node, section, &sockets), sockets.len())
+        });
+        Ok(Plan { policy: Box::new(policy), addresses, peers, sockets })
     }
 
     async fn begin(&mut self, settings: &Settings, clock: Clock, log: &Events) -> Outcome {
         let Some(section) = overlay_section(settings) else { return Ok(()) };
         let node = OverlayNode::start(settings, section, clock, log).await?;
         self.handle = Some(node.handle());
+        self.machine = Some(links::machine(&section.load(&settings.source)?)?);
+        self.clock = Some(clock);
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some((node.handle(), section.clone()));
         self.node = Some(node);
         Ok(())
@@ -452,6 +546,13 @@ impl Control<Icing> for IcingControl {
         let Some((handle, section)) = self.handle.as_ref().zip(overlay_section(settings)) else { return };
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some((handle.clone(), section.clone()));
         handle.reload(section.clone()).await;
+    }
+
+    async fn maintain(&mut self, _: &Settings, threads: &Threads<Icing>, log: &Events) {
+        let Some(handle) = &self.handle else { return };
+        let Some((all, _)) = link_status(threads).await else { return };
+        let lines = self.watch.lines(&all, |node| handle.describe(node));
+        lines.into_iter().for_each(|line| log.report(line));
     }
 
     async fn failed(&mut self) -> Failure {
@@ -508,6 +609,11 @@ impl Control<Icing> for IcingControl {
                     ViewError::NotFound("this node signs no reports: [icing] names no `identity`".to_owned())
                 })?;
                 query.answer(&view.threads, &identity).await
+            })
+            .page("links", |view: RouterView<Icing>, _| async move {
+                let (handle, _) = view.format.found()?;
+                let (links, _) = link_status(&view.threads).await.ok_or(ViewError::Unavailable)?;
+                Ok(json!({ "version": 1, "links": links::rows(&links, |node| handle.describe(node)) }))
             })
             .page("overlay", |view: RouterView<Icing>, _| async move {
                 let (handle, _) = view.format.found()?;

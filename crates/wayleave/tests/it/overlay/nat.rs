@@ -1,0 +1,275 @@
+//! Members anywhere.
+//!
+//! ICC, links: two gateways, each behind a NAT of its own (nftables masquerade) that takes another port at every flush, one of them with
+//! IPv6 alone and a link of 1,280 octets; open forwarders that list neither. Pages by name both ways; the table of the NAT flushed and the gateway's address changed
+//! under a transfer, which goes on; the forwarder killed and restarted; `show links` says where everybody is.
+
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use wayleave_lab::netns::{self, Network, NetworkNamespace};
+use wayleave_lab::process::Daemon;
+
+use super::applications::serve;
+use super::harness::{Neighbour, Realm, Running};
+use super::world::use_names;
+use crate::common::{eventually, text};
+
+/// The address of everything but the gateways, in both families.
+const HERE: &str = "192.0.2.250";
+const HERE_V6: &str = "[2001:db8::fa]";
+
+/// A network behind a NAT.
+struct Home {
+    box_: NetworkNamespace,
+    inside: NetworkNamespace,
+}
+
+fn run(place: &NetworkNamespace, line: &str) {
+    let mut words = line.split(' ');
+    let output = place.command(words.next().expect("a program")).args(words).output().expect("it runs");
+    assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+}
+
+impl Home {
+    /// The NAT has the address `number` outside; inside `(box, host)` of each family.
+    fn new(network: &Network, name: &str, number: u8, inside: &[(&str, &str)]) -> Self {
+        let (name_box, name_in) = (format!("x-{name}"), format!("n-{name}"));
+        let outside = [format!("192.0.2.{number}/24"), format!("2001:db8::{number:x}/64")];
+        let box_ = network.attach(&name_box, &outside).expect("a namespace");
+        let place = network.apart(&name_in).expect("a namespace");
+        for (place, command) in
+            [(&box_, "sysctl -q -w net.ipv4.ip_forward=1"), (&box_, "sysctl -q -w net.ipv6.conf.all.forwarding=1")]
+        {
+            run(place, command);
+        }
+        for (number, (gateway, host)) in inside.iter().enumerate() {
+            if number == 0 {
+                network.join("in0", (&name_box, gateway), (&name_in, host)).expect("a link");
+            } else {
+                run(&box_, &format!("ip addr add {gateway} dev in0 nodad"));
+                run(&place, &format!("ip addr add {host} dev in0 nodad"));
+            }
+            let gateway = gateway.split('/').next().unwrap_or_default();
+            let family = if gateway.contains(':') { "-6" } else { "-4" };
+            run(&place, &format!("ip {family} route add default via {gateway}"));
+        }
+        let rules = "table inet nat { chain out { type nat hook postrouting priority srcnat; oifname \"eth0\" masquerade fully-random; } }";
+        let output = box_.command("nft").arg(rules).output().expect("nft runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        Self { box_, inside: place }
+    }
+
+    /// The NAT forgets all that it knows.
+    fn flush(&self) {
+        let output = self.box_.command("conntrack").arg("-F").output().expect("conntrack runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+}
+
+struct Gateway {
+    name: &'static str,
+    place: NetworkNamespace,
+    daemon: Daemon,
+}
+
+impl Gateway {
+    /// Joins with a provider that it alone names, and starts.
+    fn start(
+        realm: &Realm,
+        place: &NetworkNamespace,
+        (name, number): (&'static str, u8),
+        consent: &str,
+        by: &str,
+        local: &str,
+    ) -> Self {
+        let (v4, v6) = (format!("10.0.{number}.0/24"), format!("fd00:{number}::/64"));
+        let token = realm.invite(&[name, "--role", "gateway", "--prefix", &v4, "--prefix", &v6]);
+        realm.folder.ok(&["join", &token, "--dir", name, "--consent", consent, "--status", "127.0.0.1:8492"]);
+        realm.edit(&format!("{name}/gateway.toml"), |text| {
+            let text = text.replace("127.0.0.1:5354\"\n# Their", "127.0.0.1:53\"\n# Their");
+            format!(
+                "{text}\n[[overlay.neighbour]]\nnode = \"{by}\"\nrelationship = \"provider\"\ninterface = 1\n{local}"
+            )
+        });
+        let folder = realm.path(name);
+        let mut command = place.command(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(["run", "gateway", "--config", "gateway.toml"]).current_dir(&folder);
+        let daemon = Daemon::start(&mut command, &folder.join("log")).expect("started");
+        let mut gateway = Self { name, place: place.clone(), daemon };
+        eventually(&format!("{name} starts"), || {
+            assert!(gateway.daemon.is_running(), "{}", gateway.daemon.log_tail(20));
+            !gateway.json(&["show", "status"]).is_null()
+        });
+        gateway
+    }
+
+    fn ask(&self, arguments: &[&str]) -> String {
+        let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
+        let output = command.args(arguments).args(["--url", "127.0.0.1:8492"]).output().expect("the program runs");
+        text(&output.stdout)
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.ask(&[arguments, &["--json"]].concat())).unwrap_or_default()
+    }
+
+    fn log(&self) -> String {
+        format!("{}: {}\n{}", self.name, self.daemon.log_tail(20), self.json(&["show", "links"]))
+    }
+}
+
+/// The link to a node, as a process shows it.
+fn link(shown: &Value, node: &str) -> Value {
+    let links = shown["links"].as_array().cloned().unwrap_or_default();
+    links.into_iter().find(|link| link["node"] == node).unwrap_or_default()
+}
+
+/// A download of many seconds, and its octets so far.
+struct Download(Child, std::path::PathBuf);
+
+impl Download {
+    fn start(place: &NetworkNamespace, url: &str, folder: &std::path::Path) -> Self {
+        let file = folder.join("download");
+        let mut command = place.command("curl");
+        command.args(["-sS", "--limit-rate", "200k", "--max-time", "120", "-o"]).arg(&file).arg(url);
+        Self(command.stdin(Stdio::null()).spawn().expect("curl runs"), file)
+    }
+
+    fn octets(&self) -> u64 {
+        std::fs::metadata(&self.1).map_or(0, |data| data.len())
+    }
+
+    /// Waits until so many more octets have come.
+    fn goes_on(&mut self, what: &str, logs: &dyn Fn() -> String) {
+        let until = self.octets() + 300_000;
+        eventually(&format!("{what}: {}", logs()), || self.octets() >= until);
+        assert!(self.0.try_wait().expect("a child").is_none(), "it is not over yet");
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_ports_and_addresses() {
+    let test =
+        "overlay::nat::two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_ports_and_addresses";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    if ["nft", "conntrack"].iter().any(|program| Command::new(program).arg("--version").output().is_err()) {
+        netns::skipped(&format!("{test} without nft and conntrack; scripts/setup installs them as root"));
+        return;
+    }
+    let network = Network::new().expect("a network");
+    for address in [format!("{HERE}/24"), "2001:db8::fa/64".to_owned()] {
+        let added = Command::new("ip").args(["addr", "add", &address, "dev", "lan", "nodad"]).status();
+        assert!(added.expect("ip runs").success());
+    }
+    let realm = Realm::new("nat");
+    let listen = format!("{HERE_V6}:7100");
+    let token = realm.invite(&["paths", "--role", "path", "--address", &listen]);
+    realm.folder.ok(&["join", &token, "--dir", "paths", "--listen", &listen, "--status", "127.0.0.1:8501"]);
+    let _paths = Running::start("paths", realm.path("paths"), "path", "127.0.0.1:8501");
+    let token = realm.invite(&["consent", "--role", "consent"]);
+    let at = format!("{HERE_V6}:7200");
+    realm.folder.ok(&["join", &token, "--dir", "consent", "--listen", &at, "--status", "127.0.0.1:8502"]);
+    let who = format!("{}@{at}", realm.identity("consent"));
+    let router = |name: &str, open: &str, other: &str, w: &str| {
+        let page = realm.router(name, Some(&who));
+        realm.serve("consent", name);
+        realm.link(name, &[Neighbour(other, "peer", 1, w)]);
+        realm.edit(&format!("{name}/router.toml"), |text| format!("{text}\n[overlay.open]\nlocal = \"{open}\"\n"));
+        realm.start(name, "router", &page)
+    };
+    let mut w1 = router("w1", &format!("{HERE}:50001"), "w2", &format!("{HERE}:50012"));
+    let w2 = router("w2", &format!("{HERE_V6}:50002"), "w1", &format!("{HERE}:50021"));
+    // a: both families, behind one NAT; b: IPv6 alone, over a link of 1,280 octets.
+    let home_a = Home::new(&network, "a", 101, &[("172.20.1.1/24", "172.20.1.2/24"), ("fd20:1::1/64", "fd20:1::2/64")]);
+    let home_b = Home::new(&network, "b", 102, &[("fd20:2::1/64", "fd20:2::2/64")]);
+    for place in [&home_b.box_, &home_b.inside] {
+        run(place, "ip link set in0 mtu 1280");
+    }
+    let a = Gateway::start(&realm, &home_a.inside, ("a", 1), &who, "w1", "");
+    let b = Gateway::start(&realm, &home_b.inside, ("b", 2), &who, "w2", "");
+    for gateway in ["a", "b"] {
+        realm.serve("consent", gateway);
+    }
+    let _consent = realm.start("consent", "consent", "127.0.0.1:8502");
+    use_names(&network);
+    let page: Vec<u8> = (0..2_000_000u32).flat_map(u32::to_be_bytes).collect();
+    for (gateway, addresses) in
+        [(&a, ["10.0.1.1:8080", "[fd00:1::1]:8080"]), (&b, ["10.0.2.1:8080", "[fd00:2::1]:8080"])]
+    {
+        let address = addresses[0].split(':').next().unwrap_or_default().to_owned();
+        eventually("it has its address", || {
+            let shown =
+                gateway.place.command("ip").args(["-j", "addr", "show", "wayleave0"]).output().expect("ip runs");
+            text(&shown.stdout).contains(&address)
+        });
+        serve(&gateway.place, &addresses, &page, &realm.folder.0);
+    }
+    let logs = || format!("{}\n{}\n{}\n{}", a.log(), b.log(), w1.show("links", &[]), w2.show("links", &[]));
+    let curl = |from: &Gateway, to: &str, seconds: &str| {
+        let mut command = from.place.command("curl");
+        command
+            .args(["-sS", "--max-time", seconds])
+            .arg(format!("http://short.{to}.overlay:8080/page"))
+            .stdin(Stdio::null());
+        command.output().expect("curl runs")
+    };
+    eventually(&format!("the first page: {}", logs()), || curl(&a, "b", "20").stdout == page);
+    assert!(curl(&b, "a", "20").stdout == page, "{}", logs());
+    // Nobody wrote an address of a gateway anywhere, and the forwarders know where they are.
+    let of_a = link(&w1.show("links", &[]), "a");
+    assert!(
+        of_a["state"] == "up" && of_a["address"].as_str().is_some_and(|at| at.starts_with("192.0.2.101:")),
+        "{of_a}"
+    );
+    let of_b = link(&w2.show("links", &[]), "b");
+    assert!(of_b["address"].as_str().is_some_and(|at| at.starts_with("[2001:db8::66]:")), "{of_b}");
+    eventually(&format!("the size of b's link is known: {}", logs()), || {
+        link(&b.json(&["show", "links"]), "w2")["size"] == 1_232
+    });
+    // The NATs forget ports under a transfer, and choose others.
+    let mut download = Download::start(&a.place, "http://short.b.overlay:8080/page", &realm.folder.0);
+    download.goes_on("a download", &logs);
+    for (home, forwarder, name) in [(&home_a, &w1, "a"), (&home_b, &w2, "b")] {
+        let before = link(&forwarder.show("links", &[]), name);
+        home.flush();
+        download.goes_on("it goes on with another port", &logs);
+        eventually(&format!("{name} is seen at another port: {}", logs()), || {
+            let now = link(&forwarder.show("links", &[]), name);
+            now["state"] == "up"
+                && now["address"] != before["address"]
+                && now["last_handshake"] == before["last_handshake"]
+        });
+    }
+    // a goes to another network: another address inside, another NAT outside.
+    let before = link(&w1.show("links", &[]), "a")["address"].clone();
+    for line in ["ip addr add 192.0.2.111/24 dev eth0", "ip addr del 192.0.2.101/24 dev eth0"] {
+        run(&home_a.box_, line);
+    }
+    home_a.flush();
+    download.goes_on("it goes on from another address", &logs);
+    eventually(&format!("a is seen at another address: {}", logs()), || {
+        let now = link(&w1.show("links", &[]), "a")["address"].clone();
+        now != before && now.as_str().is_some_and(|at| at.starts_with("192.0.2.111:"))
+    });
+    drop(download);
+    // The forwarder dies, and comes back: the gateways find it, and not the other way round.
+    w1.kill();
+    w1.resume();
+    eventually(&format!("a page after the forwarder's restart: {}", a.log()), || curl(&a, "b", "10").stdout == page);
+    let shown = a.ask(&["show", "links"]);
+    for part in
+        ["link 1: w1\n", "  endpoint: 192.0.2.250:50001\n", "  latest handshake: ", " received, ", "  round trip: "]
+    {
+        assert!(shown.contains(part), "{shown}");
+    }
+}
