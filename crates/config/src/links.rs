@@ -72,8 +72,14 @@ impl LinkPeer {
     /// The endpoint, if it is an address that can be sent to from `local`.
     #[must_use]
     pub fn remote(&self) -> Option<SocketAddr> {
+        self.reachable(self.endpoint.as_ref().and_then(Endpoint::literal))
+    }
+
+    /// The first of the endpoint's addresses that can be sent to from `local`.
+    #[must_use]
+    pub fn reachable(&self, addresses: impl IntoIterator<Item = SocketAddr>) -> Option<SocketAddr> {
         let is_reachable = |there: &SocketAddr| self.local == ANYWHERE || there.is_ipv4() == self.local.is_ipv4();
-        self.endpoint.as_ref().and_then(Endpoint::literal).filter(is_reachable)
+        addresses.into_iter().find(is_reachable)
     }
 }
 

@@ -7,15 +7,18 @@ mod agreement;
 mod io;
 pub mod records;
 pub mod renewal;
+mod resolver;
 pub mod strangers;
 mod views;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use wayleave_control::advert::Endpoint;
 use wayleave_control::consent::HopFailure;
 use wayleave_control::database::MAX_MEMBERS;
 use wayleave_control::frames::{Host, MAX_FRAME};
@@ -39,6 +42,7 @@ use crate::config::overlay::{OverlaySection, ServerEntry, Settings};
 use crate::failure::{Failure, Outcome};
 use io::{Event, OverlayIo, Own};
 use renewal::Renewal;
+use resolver::Resolver;
 pub use views::{MEMBER_COLUMNS, describe, member_rows, role_names};
 
 /// Octets that may wait for one server.
@@ -68,6 +72,7 @@ pub struct Handle {
     path_servers: usize,
     /// The numbers of links to members that are served and not listed.
     open_links: Arc<Mutex<OpenLinks>>,
+    resolver: Resolver,
 }
 
 /// The node's own IDs, of the previous, the current and the next epoch, and the keys that it shares under them.
@@ -245,6 +250,7 @@ impl Overlay {
             refusals,
             path_servers: section.servers().len(),
             open_links: Arc::default(),
+            resolver: Resolver::start(),
         };
         tokio::spawn(agreement::agree(handle.realm(), ids_to.clone()));
         let mut io = OverlayIo {
@@ -359,6 +365,23 @@ impl Handle {
     /// The other ends of the node's links, by `section` and by what is known of the realm now.
     pub fn link_peers(&self, section: &OverlaySection) -> Vec<LinkPeer> {
         links::peers(self.own, section, &self.realm.borrow(), &mut self.open_links())
+    }
+
+    /// The addresses of a neighbour's endpoint that are known now, those of the family of `local` first. A name is resolved in the
+    /// background, and has none at first; [`Handle::resolutions`] says when that changes.
+    pub fn resolved(&self, endpoint: &Endpoint, local: SocketAddr) -> Vec<SocketAddr> {
+        self.resolver.resolved(endpoint, local)
+    }
+
+    /// No session to the endpoint comes about: its name is resolved again.
+    #[allow(dead_code, reason = "for sessions of links")]
+    pub fn resolve_again(&self, endpoint: &Endpoint) {
+        self.resolver.ask_again(endpoint);
+    }
+
+    /// Changes when some name has other addresses than before.
+    pub fn resolutions(&self) -> watch::Receiver<()> {
+        self.resolver.changes()
     }
 
     fn open_links(&self) -> MutexGuard<'_, OpenLinks> {

@@ -34,6 +34,7 @@ pub struct OverlayNode {
     overlay: Overlay,
     realm: watch::Receiver<Arc<Realm>>,
     ids: watch::Receiver<Arc<OwnIds>>,
+    resolutions: watch::Receiver<()>,
 }
 
 impl OverlayNode {
@@ -44,7 +45,8 @@ impl OverlayNode {
         if ids.wait_for(|ids| !ids.ids.is_empty()).await.is_err() {
             return Err(Failure::new("the node has no IDs: `ids` in [overlay] is missing").into());
         }
-        Ok(Self { overlay, realm, ids })
+        let resolutions = overlay.handle().resolutions();
+        Ok(Self { overlay, realm, ids, resolutions })
     }
 
     pub fn handle(&self) -> Handle {
@@ -59,7 +61,7 @@ impl OverlayNode {
         self.overlay.stop().await;
     }
 
-    /// Whether the realm or the IDs have changed since this was last asked.
+    /// Whether the realm, the IDs or addresses of names have changed since this was last asked.
     pub fn has_changed(&mut self) -> bool {
         let mut is_new = false;
         if self.realm.has_changed().unwrap_or(false) {
@@ -68,6 +70,10 @@ impl OverlayNode {
         }
         if self.ids.has_changed().unwrap_or(false) {
             self.ids.borrow_and_update();
+            is_new = true;
+        }
+        if self.resolutions.has_changed().unwrap_or(false) {
+            self.resolutions.borrow_and_update();
             is_new = true;
         }
         is_new
@@ -84,7 +90,8 @@ pub fn links(handle: &Handle, section: &OverlaySection) -> (Vec<Link>, Vec<(u16,
     let mut seen = secrets(handle).iter().map(NodeSecret::id).collect::<HashSet<_>>();
     let (mut links, mut addresses) = (Vec::new(), Vec::new());
     for peer in handle.link_peers(section) {
-        let remote = peer.remote();
+        let resolved = peer.endpoint.as_ref().map(|endpoint| handle.resolved(endpoint, peer.local));
+        let remote = peer.reachable(resolved.unwrap_or_default());
         addresses.push((peer.link, remote.unwrap_or(NEIGHBOR)));
         // Nobody claims another's ID; should one do so all the same, it costs that link alone.
         let ids = peer.ids.into_iter().filter(|_| remote.is_some());
