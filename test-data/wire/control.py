@@ -294,8 +294,8 @@ def sign(label, message, key):
     return ed25519_sign(key, labelled_hash(label, message))
 
 
-def signed(label, fields, key):
-    body = b"\x01" + fields
+def signed(label, fields, key, version=1):
+    body = bytes([version]) + fields
     return body + sign(label, body, key)
 
 
@@ -345,9 +345,11 @@ def join():
     return signed("wayleave/control/join/v2", fields, seed(9, 7))
 
 
-def advert(node, neighbours):
+def advert(node, neighbours, unreachable=None, endpoint=None, extensions=()):
+    """By `unreachable` nobody begins a session to it; `endpoint` is that of an open node."""
+
     def link(neighbour, relationship):
-        endpoint = bytes([4, 198, 51, 100, node % 250]) + u16(49_254)
+        endpoint = b"\x00" if neighbour == unreachable else b"\x01" + text(f"198.51.100.{node % 250}:49254")
         return identity(neighbour) + bytes([relationship, 1]) + u16(neighbour + 1) + endpoint
 
     fields = REALM + identity(node) + u64(1) + u64(NOW) + bytes([30]) + u16(1_400 + node % 50)
@@ -355,7 +357,9 @@ def advert(node, neighbours):
     fields += items(sorted(link(*neighbour) for neighbour in neighbours))
     fields += items([u32(0x40000000) + b"\x01" + text("transit"), u32(0x80000000) + b"\x02" + text("delivery")])
     fields += b"\x01" + server(1_000 + node)
-    return signed("wayleave/control/advert/v1", fields, seed(1, node))
+    fields += b"\x01" + text(endpoint) if endpoint else b"\x00"
+    fields += items([u16(kind) + blob(value) for kind, value in extensions])
+    return signed("wayleave/control/advert/v2", fields, seed(1, node), version=2)
 
 
 HOPS = [(1, 0x40000000), (3, 0x40000000), (4, 0x80000000)]
@@ -439,7 +443,7 @@ def main():
         "revocations": revocations(5, [1, 2]),
         "invitation": invitation(),
         "join": join(),
-        "advert": advert(1, [(0, 3), (3, 1), (5, 2)]),
+        "advert": advert(1, [(0, 3), (3, 1), (5, 2)], 5, "open.example.net:49252", [(7, b"later")]),
         "consent-request": consent_request(),
         "consent-answer": consent_answer(),
     }

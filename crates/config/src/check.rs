@@ -49,6 +49,8 @@ pub struct Checked {
     pub examples: Vec<Failure>,
     /// Addresses and AS numbers that are for documentation, outside a laboratory.
     pub documentation: Vec<Failure>,
+    /// What follows from the configuration, and is worth a look.
+    pub notes: Vec<String>,
 }
 
 impl Checked {
@@ -56,7 +58,8 @@ impl Checked {
     pub fn found(role: &'static str, source: &Source, errors: Vec<Fault>, warnings: Vec<Fault>) -> Self {
         let failures = |faults: Vec<Fault>| faults.into_iter().map(|fault| source.failure(fault)).collect();
         let documentation = failures(documentation::faults(source));
-        Self { role, errors: failures(errors), warnings: failures(warnings), examples: Vec::new(), documentation }
+        let (errors, warnings) = (failures(errors), failures(warnings));
+        Self { role, errors, warnings, examples: Vec::new(), documentation, notes: Vec::new() }
     }
 
     /// The same with the example values that the file still has.
@@ -67,7 +70,14 @@ impl Checked {
 
     /// The failures of a file that could not be read as a whole.
     pub fn wrong(role: &'static str, failures: Failures) -> Self {
-        Self { role, errors: failures.0, warnings: Vec::new(), examples: Vec::new(), documentation: Vec::new() }
+        Self {
+            role,
+            errors: failures.0,
+            warnings: Vec::new(),
+            examples: Vec::new(),
+            documentation: Vec::new(),
+            notes: Vec::new(),
+        }
     }
 }
 

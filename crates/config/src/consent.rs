@@ -103,6 +103,7 @@ impl ConsentFile {
                 faults.push(Fault::at(span, "a node without keys, expected `tags` or `delegated`"));
             }
         }
+        faults.extend(self.overlay.get_ref().end_faults("consent server"));
         if let Some(neighbour) = self.overlay.get_ref().neighbour.first() {
             let message = "a consent server forwards nothing, expected no neighbours";
             faults.push(Fault::at(neighbour.span(), message));

@@ -227,6 +227,7 @@ impl GatewayFile {
         match (&self.overlay, &self.laboratory) {
             (Some(overlay), None) => {
                 faults.extend(overlay.get_ref().faults());
+                faults.extend(overlay.get_ref().end_faults("gateway"));
                 if overlay.get_ref().noise.is_none() {
                     let message = "a gateway's [overlay] without `noise`, expected the file of its static key";
                     faults.push(Fault::at(overlay.span(), message));

@@ -20,6 +20,7 @@ pub mod key;
 pub mod key_api;
 pub mod key_files;
 pub mod kinds;
+pub mod links;
 mod listed;
 mod machine;
 pub mod manual;

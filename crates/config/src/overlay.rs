@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::advert::{
-    Link, MAX_EPOCH, MAX_LIFETIME, MAX_LINKS, MAX_MEANING, MAX_TAGS, MIN_MTU, Relationship, TagOffer, TagUse,
+    Endpoint, Link, MAX_EPOCH, MAX_LIFETIME, MAX_LINKS, MAX_MEANING, MAX_TAGS, MIN_MTU, Relationship, TagOffer, TagUse,
 };
 use wayleave_control::node::{MIN_EPOCH, Profile, Realm};
 use wayleave_control::realm::{MAX_SERVERS, Membership, Name, RealmKey, Server};
@@ -27,6 +27,7 @@ use super::{Fault, Source};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::membership;
 use crate::key_files::node::{self, KeyKind, TagKeyFile};
+use crate::links::FIRST_OPEN;
 
 /// The table of a node's or path server's state that has the records of the realm.
 pub const RECORDS: &str = "records";
@@ -66,6 +67,8 @@ pub struct OverlaySection {
     pub tags_offered: Vec<TagEntry>,
     #[serde(default)]
     pub neighbour: Vec<Spanned<NeighbourSection>>,
+    /// The node serves members that it does not list.
+    pub open: Option<OpenSection>,
 }
 
 /// A server of the realm.
@@ -139,10 +142,60 @@ pub struct NeighbourSection {
     pub public: bool,
     /// The link's number.
     pub interface: Spanned<u16>,
-    /// Where we receive by UDP what the neighbour sends.
+    /// Where we receive by UDP what the neighbour sends. Default: any address and port.
+    pub local: Option<Spanned<Text<SocketAddr>>>,
+    /// The same as the neighbour sees it. Default: `local`; without a port of its own, none.
+    pub endpoint: Option<Text<Endpoint>>,
+}
+
+impl NeighbourSection {
+    /// Where the neighbour begins sessions to us, if it can.
+    fn endpoint(&self) -> Option<Endpoint> {
+        let of_local = || self.local.as_ref().and_then(|local| as_endpoint(local.get_ref().0));
+        self.endpoint.as_ref().map(|endpoint| endpoint.0.clone()).or_else(of_local)
+    }
+}
+
+/// `[overlay.open]`: members that are not listed are served as customers.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpenSection {
+    /// Where we receive by UDP what they send.
     pub local: Spanned<Text<SocketAddr>>,
-    /// The same as the neighbour sees it. Default: `local`.
-    pub endpoint: Option<Text<SocketAddr>>,
+    /// The same as they see it. Default: `local`.
+    pub endpoint: Option<Text<Endpoint>>,
+    /// Whom we serve. Default: every member of the realm.
+    pub admit: Option<Spanned<Vec<Text<NodeRef>>>>,
+}
+
+impl OpenSection {
+    /// Where members begin sessions to us.
+    fn endpoint(&self) -> Option<Endpoint> {
+        let endpoint = self.endpoint.as_ref().map(|endpoint| endpoint.0.clone());
+        endpoint.or_else(|| as_endpoint(self.local.get_ref().0))
+    }
+
+    /// Whom it serves, for people.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        match &self.admit {
+            None => "open to every member of the realm that has this node as its provider".to_owned(),
+            Some(admit) => {
+                let names: Vec<String> = admit.get_ref().iter().map(|node| node.0.to_string()).collect();
+                format!("open to {}, where they have this node as their provider", names.join(", "))
+            }
+        }
+    }
+}
+
+fn as_endpoint(local: SocketAddr) -> Option<Endpoint> {
+    local.to_string().parse().ok()
+}
+
+/// `local` stands for the endpoint and is none that others can send to.
+fn endpoint_fault(local: &Spanned<Text<SocketAddr>>) -> Fault {
+    let message = format!("{} cannot be sent to, expected an address and port of this machine", local.get_ref().0);
+    Fault::at(local.span(), message).help("if others reach it by another address, write that as `endpoint`")
 }
 
 /// What the neighbour is to the node.
@@ -258,7 +311,7 @@ impl OverlaySection {
                 relationship: neighbour.relationship.relationship(),
                 public: neighbour.public,
                 interface: *neighbour.interface.get_ref(),
-                endpoint: neighbour.endpoint.unwrap_or(*neighbour.local.get_ref()).0,
+                endpoint: neighbour.endpoint(),
             });
         }
         links.sort();
@@ -271,6 +324,7 @@ impl OverlaySection {
         Profile {
             mtu: u16::try_from(*self.mtu.get_ref()).unwrap_or(u16::MAX),
             links,
+            open: self.open.as_ref().and_then(OpenSection::endpoint),
             tags: self.tags_offered.iter().map(offer).collect(),
             consent: self.consent.as_ref().map(ServerEntry::server),
         }
@@ -333,18 +387,44 @@ impl OverlaySection {
             if *section.interface.get_ref() == 0 {
                 faults.push(Fault::at(section.interface.span(), "0 is no link's number, expected 1 to 65535"));
             }
-            let endpoint = section.endpoint.unwrap_or(*section.local.get_ref()).0;
-            if endpoint.port() == 0 || endpoint.ip().is_unspecified() || endpoint.ip().is_multicast() {
-                let message = format!("{endpoint} cannot be sent to, expected an address and port of this machine");
-                let help = "if the neighbour reaches it by another address, write that as `endpoint`";
-                faults.push(Fault::at(section.local.span(), message).help(help));
+            if self.open.is_some() && *section.interface.get_ref() >= FIRST_OPEN {
+                let message = "the links of an open node to its members have numbers from 32768 on, expected one below";
+                faults.push(Fault::at(section.interface.span(), message));
+            }
+            if let Some(local) = &section.local
+                && local.get_ref().0.port() > 0
+                && section.endpoint().is_none()
+            {
+                faults.push(endpoint_fault(local));
             }
             if self.ids.is_none() {
                 let message = "a neighbour, but no `ids`, expected the file of the seed of this node's IDs";
                 faults.push(Fault::at(span, message).help("`wayleave keys node ids.key --kind ids` creates one"));
             }
         }
+        if let Some(open) = &self.open {
+            if open.endpoint().is_none() {
+                faults.push(endpoint_fault(&open.local));
+            }
+            if self.ids.is_none() {
+                let message = "an open node without `ids`, expected the file of the seed of this node's IDs";
+                let help = "`wayleave keys node ids.key --kind ids` creates one";
+                faults.push(Fault::at(open.local.span(), message).help(help));
+            }
+            if let Some(admit) = open.admit.as_ref().filter(|admit| admit.get_ref().is_empty()) {
+                let message = "an open node that admits nobody, expected names or keys of members";
+                let help = "without `admit` every member is served; without [overlay.open] none is";
+                faults.push(Fault::at(admit.span(), message).help(help));
+            }
+        }
         faults
+    }
+
+    /// What is wrong with it for a node that forwards nothing.
+    pub fn end_faults(&self, role: &str) -> Option<Fault> {
+        let open = self.open.as_ref()?;
+        let message = format!("a {role} forwards nothing, expected no [overlay.open]");
+        Some(Fault::at(open.local.span(), message))
     }
 
     /// What is wrong with the files that it names.
@@ -503,16 +583,24 @@ pub fn template_with(values: &OverlayValues) -> String {
         text += "# Octets of the longest packet that the node takes.\n#mtu = 1400\n\
                  # How long an advert lasts, and an epoch of the node's IDs.\n#lifetime_minutes = 5\n#id_epoch_secs = 86400\n";
         let local = values.local.as_deref().unwrap_or("192.0.2.1:49252");
+        if values.offers.is_some_and(|(usage, _)| usage == "transit") {
+            text += "# Members that are not listed below are served as customers, if they have this node as their provider.\n\
+                     #[overlay.open]\n\
+                     #local = \"192.0.2.1:49251\"\n\
+                     #endpoint = \"node.example.net:49251\"\n\
+                     #admit = [\"a\", \"c\"]\n";
+        }
         text += &format!(
             "# One for each neighbour, by its name or key, and what it is to this node: provider, peer or customer. Both ends\n\
-             # list the link. Addresses, IDs and keys come from the neighbour's advert.\n\
+             # list the link, unless the provider is open. Addresses, IDs and keys come from the neighbour's advert.\n\
              #[[overlay.neighbour]]\n\
              #node = \"b\"\n\
              #relationship = \"peer\"\n\
              #public = true\n\
              #interface = 1\n\
+             # Where the neighbour's packets arrive; without it the neighbour cannot begin, as behind address translation.\n\
              #local = \"{local}\"\n\
-             # If the neighbour reaches it by another address:\n\
+             # If the neighbour reaches it by another address, or a name:\n\
              #endpoint = \"198.51.100.1:49252\"\n"
         );
     }

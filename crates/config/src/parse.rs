@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
+use wayleave_control::advert::Endpoint;
 use wayleave_core::IdentityKey;
 use wayleave_crypto::sign::VerifyingKey;
 use wayleave_runtime::api_tls::KeyPin;
@@ -141,6 +142,13 @@ impl FromStr for HostPort {
 impl fmt::Display for HostPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
+    }
+}
+
+impl TextValue for Endpoint {
+    const EXPECTED: &'static str = "an address or name that UDP datagrams can be sent to, and a port, such as \"192.0.2.1:49252\", \"[2001:db8::1]:49252\" or \"node.example.net:49252\"";
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
     }
 }
 

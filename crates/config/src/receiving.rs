@@ -15,6 +15,7 @@ use wayleave_runtime::clock::utc;
 
 use crate::failure::Outcome;
 use crate::key_files::node::fresh;
+use crate::links::{self, LinkPeer, OpenLinks};
 use crate::overlay::{NodeRef, OverlaySection, Settings};
 
 /// Paths and keys of nodes that the receiver keeps, and packets of its replay filter in a turn of four seconds.
@@ -135,23 +136,12 @@ pub fn of_realm(
         ids: member.ids.iter().map(|key| key.node).collect(),
         addresses: own_addresses(identity, &member.membership.grants.prefixes, &realm.prefixes),
     };
-    let mut links = Vec::new();
-    let mut receivers = Vec::new();
-    for section in &section.neighbour {
-        let section = section.get_ref();
-        let (id, local) = (*section.interface.get_ref(), section.local.get_ref().0);
-        let identity = match &section.node.get_ref().0 {
-            NodeRef::Name(name) => realm.names.get(name).copied(),
-            NodeRef::Key(key) => Some(*key),
-        };
-        let node = identity.and_then(|identity| realm.nodes.get(&identity));
-        let nodes = node.map_or_else(Vec::new, |node| node.ids.iter().map(|key| key.node).collect());
-        receivers.push(Link { id, nodes, is_open: false });
-        let advert = node.and_then(|node| node.advert.as_ref());
-        if let (Some(identity), Some(link)) = (identity, advert.and_then(|advert| advert.link(&own))) {
-            links.push(Neighbour { identity, link: id, local, remote: link.endpoint });
-        }
-    }
+    // Nobody is served by an end of paths.
+    let peers = links::peers(own, section, realm, &mut OpenLinks::default());
+    let neighbour = |peer: &LinkPeer| {
+        Some(Neighbour { identity: peer.identity?, link: peer.link, local: peer.local, remote: peer.remote()? })
+    };
+    let receiver = |peer: &LinkPeer| Link { id: peer.link, nodes: peer.ids.clone(), is_open: false };
     let newest = ids.len().saturating_sub(MAX_KEYS);
     Known {
         members: realm.nodes.iter().map(member).collect(),
@@ -161,12 +151,12 @@ pub fn of_realm(
         receiver: Policy {
             secrets: ids[newest..].iter().map(|own| own.secret.clone()).collect(),
             masters: settings.tags.clone(),
-            links: receivers,
+            links: peers.iter().map(receiver).collect(),
             rules: rules(section.tags_offered.iter().map(|entry| entry.tag.get_ref().0.0)),
             accounts: Vec::new(),
             agreed: Arc::clone(agreed),
         },
-        links,
+        links: peers.iter().filter_map(neighbour).collect(),
         removed: realm
             .removed
             .iter()

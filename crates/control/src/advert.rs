@@ -1,8 +1,10 @@
 //! What a node publishes of itself: its IDs, links, tags and consent server. Signed by its identity.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::str::FromStr;
 
-use wayleave_core::wire::{Ascii, List16, Malformed, Reader, check_ascending};
+use wayleave_core::wire::{Ascii, Blob, List16, Malformed, Reader, Wire, Writer, check_ascending};
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::sign::VerifyingKey;
 use wayleave_crypto::signed::{NotSigned, Object, SIGNATURE, Signed};
@@ -24,8 +26,12 @@ pub const MAX_LIFETIME: u8 = 60;
 pub const MAX_AHEAD: u64 = 120;
 /// A node ID is used for at most this many seconds: 31 days.
 pub const MAX_EPOCH: u32 = 31 * 86_400;
-/// Octets that a packet must have at least to be worth a link: IPv6's least MTU (RFC 8200 section 5).
-pub const MIN_MTU: u16 = 1280;
+/// Octets of an ICING packet that every link carries: IPv6's least MTU (RFC 8200 section 5) without the headers of IPv6 and UDP.
+pub const MIN_MTU: u16 = 1280 - 40 - 8;
+/// Fields of an advert that later versions add.
+pub const MAX_EXTENSIONS: usize = 16;
+/// Octets of such a field.
+pub const MAX_EXTENSION: usize = 1024;
 
 wayleave_core::wire! {
     /// What the other end of a link is to a node.
@@ -63,8 +69,8 @@ wayleave_core::wire! {
         pub public: bool,
         /// The link's number at this node.
         pub interface: u16,
-        /// Where this node receives by UDP what the neighbour sends.
-        pub endpoint: SocketAddr,
+        /// Where the neighbour begins a session to this node, by UDP; none: only this node can begin one.
+        pub endpoint: Option<Endpoint>,
     }
 
     /// What packets under a tag are for.
@@ -87,6 +93,13 @@ wayleave_core::wire! {
         pub meaning: String as Ascii<MAX_MEANING>,
     }
 
+    /// A field that this version may not know.
+    #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+    pub struct Extension {
+        pub kind: u16,
+        pub value: Vec<u8> as Blob<MAX_EXTENSION>,
+    }
+
     /// A node's statement about itself.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct Advert: Self::check {
@@ -103,12 +116,90 @@ wayleave_core::wire! {
         /// The node's ID of this epoch and that of the next, as [`EpochKey::sign`] made them, ascending by epoch. None only in a
         /// departure.
         pub ids: Vec<[u8; EpochKey::LENGTH]> as List16<MAX_IDS>,
-        /// By neighbour, ascending; without any the node departs.
+        /// By neighbour, ascending; without any, a node that is not open departs.
         pub links: Vec<Link> as List16<MAX_LINKS>,
         /// By tag, ascending.
         pub tags: Vec<TagOffer> as List16<MAX_TAGS>,
         /// Who consents for this node.
         pub consent: Option<Server>,
+        /// Where members that this advert does not list begin sessions, as its customers: the node is open. Only a forwarder can be.
+        pub open: Option<Endpoint>,
+        /// By kind, ascending. One of a kind that is not known says nothing, and is kept.
+        pub extensions: Vec<Extension> as List16<MAX_EXTENSIONS>,
+    }
+}
+
+/// An address or name, and a port, to which UDP datagrams can be sent: `192.0.2.1:49252`, `[2001:db8::1]:49252`, `node.example.net:49252`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Endpoint(String);
+
+impl Endpoint {
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The address, if it is one and no name.
+    #[must_use]
+    pub fn literal(&self) -> Option<SocketAddr> {
+        self.0.parse().ok()
+    }
+
+    fn is_valid(text: &str) -> bool {
+        if let Ok(address) = text.parse::<SocketAddr>() {
+            let ip = address.ip();
+            let can_be_sent_to = address.port() > 0 && !ip.is_unspecified() && !ip.is_multicast();
+            // A zone (RFC 4007) means nothing to others; and each address has one spelling.
+            return can_be_sent_to && !text.contains('%') && address.to_string() == text;
+        }
+        let Some((host, port)) = text.rsplit_once(':') else { return false };
+        let is_port = port.parse::<u16>().is_ok_and(|number| number > 0 && number.to_string() == port);
+        is_port && text.len() <= MAX_ADDRESS && is_domain(host)
+    }
+}
+
+/// Whether `host` is a name that DNS can have an address of (RFC 1123 section 2.1), and cannot be taken for an address.
+fn is_domain(host: &str) -> bool {
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|octet| octet.is_ascii_alphanumeric() || octet == b'-' || octet == b'_')
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    let is_number = |label: &str| label.bytes().all(|octet| octet.is_ascii_digit());
+    host.len() <= 253 && host.split('.').all(is_label) && !host.rsplit('.').next().is_some_and(is_number)
+}
+
+/// It is no endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "not an endpoint: an address or name and a port, such as 192.0.2.1:49252, [2001:db8::1]:49252 or node.example.net:49252"
+)]
+pub struct NoEndpoint;
+
+impl FromStr for Endpoint {
+    type Err = NoEndpoint;
+    fn from_str(text: &str) -> Result<Self, NoEndpoint> {
+        if Self::is_valid(text) { Ok(Self(text.to_owned())) } else { Err(NoEndpoint) }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A text.
+impl Wire for Endpoint {
+    const LEAST: usize = 1;
+
+    fn write(&self, out: &mut Writer) {
+        out.text(&self.0);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        from.text(MAX_ADDRESS)?.parse().map_err(|_| Malformed::Value("an endpoint"))
     }
 }
 
@@ -116,7 +207,7 @@ impl Advert {
     /// Whether the node leaves.
     #[must_use]
     pub fn is_departure(&self) -> bool {
-        self.links.is_empty()
+        self.links.is_empty() && self.open.is_none()
     }
 
     /// The last Unix second at which it counts.
@@ -176,13 +267,15 @@ pub(crate) fn read_epoch_key(octets: &[u8; EpochKey::LENGTH]) -> Option<EpochKey
     (lasts <= MAX_EPOCH).then_some(EpochKey { epoch, not_before, not_after, node })
 }
 
-const LINK_MAX: usize = 32 + 1 + 1 + 2 + 19;
+const ENDPOINT_MAX: usize = 1 + 1 + MAX_ADDRESS;
+const LINK_MAX: usize = 32 + 1 + 1 + 2 + ENDPOINT_MAX;
 const TAG_MAX: usize = 4 + 1 + 1 + MAX_MEANING;
 /// IDs of an advert: of this epoch and the next.
 const MAX_IDS: usize = 2;
 
 impl Object for Advert {
-    const LABEL: &'static str = "wayleave/control/advert/v1";
+    const LABEL: &'static str = "wayleave/control/advert/v2";
+    const VERSION: u8 = 2;
     const MAX: usize = 1
         + 64
         + 8
@@ -198,6 +291,9 @@ impl Object for Advert {
         + 1
         + 33
         + MAX_ADDRESS
+        + ENDPOINT_MAX
+        + 2
+        + MAX_EXTENSIONS * (2 + 4 + MAX_EXTENSION)
         + SIGNATURE;
 }
 
@@ -221,6 +317,7 @@ impl Advert {
         if neighbours.contains(&&self.identity) {
             return Err(Malformed::Value("a neighbour"));
         }
-        check_ascending(&self.tags.iter().map(|offer| offer.tag).collect::<Vec<_>>(), "the tags")
+        check_ascending(&self.tags.iter().map(|offer| offer.tag).collect::<Vec<_>>(), "the tags")?;
+        check_ascending(&self.extensions.iter().map(|extension| extension.kind).collect::<Vec<_>>(), "the extensions")
     }
 }

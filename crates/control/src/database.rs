@@ -496,7 +496,8 @@ impl Database {
         let (before, next) = (member.advert.as_ref().map(Signed::object), advert.object());
         // One that comes after the end of the last one brings its links back.
         let is_same = before.is_some_and(|before| {
-            (&before.links, &before.tags) == (&next.links, &next.tags) && next.issued <= before.expires()
+            (&before.links, &before.tags, &before.open) == (&next.links, &next.tags, &next.open)
+                && next.issued <= before.expires()
         });
         self.graph += u64::from(!is_same);
         member.advert = Some(advert);

@@ -133,6 +133,16 @@ impl Frame {
         from.end()?;
         Ok(Self { request, body })
     }
+
+    /// The number of the request in a frame whose fields cannot be read, so that a client of another version learns which of its requests is
+    /// refused; 0 if that cannot be read either.
+    #[must_use]
+    pub fn request_of(octets: &[u8]) -> u32 {
+        match octets {
+            [VERSION, _, request @ ..] => request.first_chunk().map_or(0, |octets| u32::from_be_bytes(*octets)),
+            _ => 0,
+        }
+    }
 }
 
 /// Records as others may have them: what became of tokens stays at the operator.

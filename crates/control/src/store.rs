@@ -5,7 +5,7 @@
 
 use wayleave_core::IdentityKey;
 use wayleave_core::wire::{self, Malformed};
-use wayleave_crypto::signed::Signed;
+use wayleave_crypto::signed::{Object, Signed};
 
 use crate::advert::Advert;
 use crate::realm::{Membership, RevocationList};
@@ -62,8 +62,20 @@ impl Record {
     /// Decodes all of `octets`.
     ///
     /// # Errors
-    /// If they are no record: the store is damaged, and counts as [`Store::Lost`].
+    /// If they are no record.
     pub fn decode(octets: &[u8]) -> Result<Self, Malformed> {
         wire::decode(octets)
+    }
+
+    /// Decodes what an earlier version of the program may have stored: `None` if that was an advert of its version. None of those counts
+    /// any more, and its node publishes another within minutes.
+    ///
+    /// # Errors
+    /// If they are no record: the store is damaged, and counts as [`Store::Lost`].
+    pub fn restore(octets: &[u8]) -> Result<Option<Self>, Malformed> {
+        match Self::decode(octets) {
+            Err(Malformed::Version(1..Advert::VERSION)) if octets.first() == Some(&2) => Ok(None),
+            read => read.map(Some),
+        }
     }
 }

@@ -4,13 +4,13 @@
 //! (L. Gao: "On Inferring Autonomous System Relationships in the Internet", 2001); the paper's section 7.1 asks for the same.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::time::Duration;
 
 use wayleave_core::{IdentityKey, Instant, Now};
 use wayleave_packet::icing::header::MAX_NODES;
 
-use crate::advert::{Advert, Relationship, TagUse};
+use crate::advert::{Advert, Link, Relationship, TagUse};
 use crate::database::Database;
 use crate::realm::Roles;
 
@@ -46,6 +46,16 @@ impl Step {
             Relationship::Customer => Self::Down,
         }
     }
+
+    /// The same step from the other end.
+    #[must_use]
+    pub fn reversed(self) -> Self {
+        match self {
+            Self::Up => Self::Down,
+            Self::Across => Self::Across,
+            Self::Down => Self::Up,
+        }
+    }
 }
 
 /// How far a path has gone over the hill.
@@ -79,12 +89,27 @@ pub struct PartialPath {
     pub steps: Vec<Step>,
 }
 
-/// The link from `from` to `to` counts: both ends list it, with matching relationships, and both mark it public.
+/// A node's advert, and whether it is a forwarder.
+pub type End<'a> = (&'a Advert, bool);
+
+/// The link from `from` to `to` counts: both ends list it, with matching relationships, and both mark it public; or one is open, does not
+/// list the other, and the other lists it as a provider and publicly.
 #[must_use]
-pub fn counted_step(from: &Advert, to: &Advert) -> Option<Step> {
-    let (there, back) = (from.link(&to.identity)?, to.link(&from.identity)?);
-    let counts = there.public && back.public && there.relationship == back.relationship.reversed();
-    counts.then(|| Step::towards(there.relationship))
+pub fn counted_step(from: End<'_>, to: End<'_>) -> Option<Step> {
+    match (from.0.link(&to.0.identity), to.0.link(&from.0.identity)) {
+        (Some(there), Some(back)) => {
+            let counts = there.public && back.public && there.relationship == back.relationship.reversed();
+            counts.then(|| Step::towards(there.relationship))
+        }
+        (Some(there), None) => is_served(to, there).then_some(Step::Up),
+        (None, Some(back)) => is_served(from, back).then_some(Step::Down),
+        (None, None) => None,
+    }
+}
+
+/// Whether a member that `open` does not list is its customer by `link`.
+fn is_served((open, is_forwarder): End<'_>, link: &Link) -> bool {
+    open.open.is_some() && is_forwarder && link.public && link.relationship == Relationship::Provider
 }
 
 #[derive(Clone, Copy)]
@@ -97,7 +122,25 @@ struct Node {
     identity: IdentityKey,
     /// It passes others' packets on.
     is_transit: bool,
+    /// First those to nodes that pass packets on, then the others, each ascending by `to`.
     edges: Vec<Edge>,
+    /// The number of the first.
+    transit: usize,
+}
+
+impl Node {
+    fn edge(&self, to: u32) -> Option<&Edge> {
+        let (transit, leaves) = self.edges.split_at(self.transit);
+        let find = |edges: &'_ [Edge]| edges.binary_search_by_key(&to, |edge| edge.to).ok();
+        find(leaves).map(|at| &leaves[at]).or_else(|| find(transit).map(|at| &transit[at]))
+    }
+
+    /// The edges to nodes that pass packets on, and to these `ends`. An open node has thousands of others, which no path goes over.
+    fn edges_to<'a>(&'a self, ends: &'a [u32]) -> impl Iterator<Item = &'a Edge> {
+        let (transit, leaves) = self.edges.split_at(self.transit);
+        let find = |end: &u32| leaves.binary_search_by_key(end, |edge| edge.to).ok().map(|at| &leaves[at]);
+        transit.iter().chain(ends.iter().filter_map(find))
+    }
 }
 
 /// The nodes that are there and the links that count, as of one time.
@@ -174,28 +217,38 @@ impl Topology {
             until = until.min(advert.expires()).min(membership.not_after).min(key.not_after.into());
             Some((advert, membership.grants.roles.has(Roles::FORWARDER)))
         });
-        let there: Vec<(&Advert, bool)> = there.collect();
+        let there: Vec<End<'_>> = there.collect();
         Self { version: database.topology_version(), until, ..Self::of_adverts(&there) }
     }
 
-    /// Of these adverts, all of which count; with each whether the node is a forwarder.
+    /// Of these adverts, all of which count.
     #[must_use]
-    pub fn of_adverts(there: &[(&Advert, bool)]) -> Self {
+    pub fn of_adverts(there: &[End<'_>]) -> Self {
         let index: HashMap<IdentityKey, u32> = (0..).zip(there).map(|(at, (node, _))| (node.identity, at)).collect();
-        let edges = |advert: &Advert| {
-            let edge = |link: &crate::advert::Link| {
-                let to = *index.get(&link.neighbour)?;
-                let step = counted_step(advert, there.get(to as usize)?.0)?;
-                Some(Edge { to, step })
-            };
-            advert.links.iter().filter_map(edge).collect()
-        };
-        let node = |(advert, is_forwarder): &(&Advert, bool)| Node {
+        let node = |(advert, is_forwarder): &End<'_>| Node {
             identity: advert.identity,
             is_transit: *is_forwarder && advert.tag(TagUse::Transit).is_some(),
-            edges: edges(advert),
+            edges: Vec::new(),
+            transit: 0,
         };
-        Self { nodes: there.iter().map(node).collect(), index, version: 0, until: u64::MAX }
+        let mut nodes: Vec<Node> = there.iter().map(node).collect();
+        for (at, from) in (0..).zip(there) {
+            for link in &from.0.links {
+                let Some(&to) = index.get(&link.neighbour) else { continue };
+                let other = there[to as usize];
+                let Some(step) = counted_step(*from, other) else { continue };
+                nodes[at as usize].edges.push(Edge { to, step });
+                if other.0.link(&from.0.identity).is_none() {
+                    nodes[to as usize].edges.push(Edge { to: at, step: step.reversed() });
+                }
+            }
+        }
+        let is_transit: Vec<bool> = nodes.iter().map(|node| node.is_transit).collect();
+        for node in &mut nodes {
+            node.edges.sort_unstable_by_key(|edge| (!is_transit[edge.to as usize], edge.to));
+            node.transit = node.edges.partition_point(|edge| is_transit[edge.to as usize]);
+        }
+        Self { nodes, index, version: 0, until: u64::MAX }
     }
 
     /// Whether it is still what the database would give.
@@ -238,7 +291,7 @@ impl Topology {
             }
             let Some(before) = last.replace(index) else { continue };
             let (before, step) = (self.node(before), steps[at - 1]);
-            let known = before.edges.iter().find(|edge| edge.to == index);
+            let known = before.edge(index);
             if known.is_some_and(|known| known.step != step) {
                 return Err(PartialError::Contradiction(at - 1));
             }
@@ -268,8 +321,14 @@ impl Topology {
         most_steps: usize,
     ) -> Found {
         let mut found = Found::default();
-        let targets: Vec<u32> = targets.iter().filter_map(|target| self.index.get(target).copied()).collect();
-        let missing = self.missing(&targets, &mut found.steps, most_steps);
+        let indices = |nodes: &mut dyn Iterator<Item = &IdentityKey>| {
+            let known: BTreeSet<u32> = nodes.filter_map(|node| self.index.get(node).copied()).collect();
+            known.into_iter().collect::<Vec<u32>>()
+        };
+        let targets = indices(&mut targets.iter());
+        let lasts = partials.iter().take(MAX_PATHS).filter_map(|(partial, _)| partial.nodes.last());
+        let starts = indices(&mut lasts.chain([sender]));
+        let missing = self.missing((&starts, &targets), &mut found.steps, most_steps);
         if found.steps >= most_steps {
             found.is_cut = true;
             return found;
@@ -307,7 +366,7 @@ impl Topology {
             if branch.length > 1 && !self.node(branch.node).is_transit {
                 continue;
             }
-            for edge in &self.node(branch.node).edges {
+            for edge in self.node(branch.node).edges_to(&targets) {
                 found.steps += 1;
                 if found.steps >= most_steps {
                     found.is_cut = true;
@@ -325,8 +384,9 @@ impl Topology {
         found
     }
 
-    /// For each node and phase the steps to the nearest target, regardless of loops: what a search back over the links gives.
-    fn missing(&self, targets: &[u32], steps: &mut usize, most: usize) -> Vec<[u8; 2]> {
+    /// For each of the starts and of the nodes that pass packets on, and each phase, the steps to the nearest target, regardless of loops:
+    /// what a search back over the links gives.
+    fn missing(&self, (starts, targets): (&[u32], &[u32]), steps: &mut usize, most: usize) -> Vec<[u8; 2]> {
         let mut missing = vec![[u8::MAX; 2]; self.nodes.len()];
         let mut front: Vec<(u32, Phase)> = Vec::new();
         for target in targets {
@@ -340,17 +400,12 @@ impl Topology {
                 if distance > 1 && !self.node(node).is_transit {
                     continue;
                 }
-                for edge in &self.node(node).edges {
+                for edge in self.node(node).edges_to(starts) {
                     *steps += 1;
                     if *steps >= most {
                         return missing;
                     }
-                    // The same link from the other end.
-                    let step = match edge.step {
-                        Step::Up => Step::Down,
-                        Step::Across => Step::Across,
-                        Step::Down => Step::Up,
-                    };
+                    let step = edge.step.reversed();
                     for before in [Phase::Climbing, Phase::Descending] {
                         let slot = &mut missing[edge.to as usize][before as usize];
                         if before.after(step) == Some(phase) && *slot == u8::MAX {

@@ -9,8 +9,6 @@ use crate::sign::{Signature, SigningKey, VerifyingKey};
 
 use wayleave_core::wire::{Malformed, Reader, Wire, Writer};
 
-/// The version of every object.
-pub const VERSION: u8 = 1;
 /// Octets of a signature.
 pub const SIGNATURE: usize = 64;
 
@@ -20,6 +18,8 @@ pub trait Object: Wire {
     const LABEL: &'static str;
     /// Octets of the longest one, signature included.
     const MAX: usize;
+    /// The version of its encoding.
+    const VERSION: u8 = 1;
 }
 
 /// The signature is not that of the key that must have signed.
@@ -69,7 +69,7 @@ impl<T: Object> Signed<T> {
         }
         let mut reader = Reader::new(octets);
         let version = reader.u8()?;
-        if version != VERSION {
+        if version != T::VERSION {
             return Err(Malformed::Version(version));
         }
         let object = T::read(&mut reader)?;
@@ -127,7 +127,7 @@ impl<T: Object> Wire for Signed<T> {
 /// The octets that a signature covers.
 pub(crate) fn body<T: Object>(object: &T) -> Vec<u8> {
     let mut out = Writer::new();
-    out.u8(VERSION);
+    out.u8(T::VERSION);
     object.write(&mut out);
     out.finish()
 }

@@ -193,13 +193,11 @@ impl FormatSection for IcingSection {
         let internal =
             internal.map(|local| SocketAddresses { local, remote: None, backend: &self.backend, device: None });
         let neighbours = file.overlay.iter().flat_map(|overlay| &overlay.get_ref().neighbour);
-        let neighbours = neighbours.map(|neighbour| SocketAddresses {
-            local: &neighbour.get_ref().local,
-            remote: None,
-            backend: &self.backend,
-            device: None,
-        });
-        internal.into_iter().chain(neighbours).chain(file.link_sockets(true)).collect()
+        let open = file.overlay.iter().filter_map(|overlay| Some(&overlay.get_ref().open.as_ref()?.local));
+        let locals = neighbours.filter_map(|neighbour| neighbour.get_ref().local.as_ref()).chain(open);
+        let of_overlay =
+            locals.map(|local| SocketAddresses { local, remote: None, backend: &self.backend, device: None });
+        internal.into_iter().chain(of_overlay).chain(file.link_sockets(true)).collect()
     }
 
     /// What is wrong with the key that signs reports, if one is named.

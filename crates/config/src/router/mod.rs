@@ -18,7 +18,7 @@ use wayleave_runtime::packets::ethernet::NEIGHBOR;
 
 use super::check::{Checked, RoleConfig};
 use super::machine::{absent_address, state_fault};
-use super::overlay::OverlaySection;
+use super::overlay::{OpenSection, OverlaySection};
 use super::parse::{EthernetAddress, Text};
 use super::rs::{FileFault, StatusSection, range, status_warning};
 use super::{Fault, Source};
@@ -230,7 +230,9 @@ impl RouterFile {
             warnings.extend(section.warnings(&file));
         }
         warnings.extend(file.status.as_ref().and_then(status_warning));
-        Checked::found("router", source, errors, warnings)
+        let open = file.overlay.as_ref().and_then(|section| section.get_ref().open.as_ref());
+        let notes = open.map(OpenSection::describe).into_iter().collect();
+        Checked { notes, ..Checked::found("router", source, errors, warnings) }
     }
 
     /// The format's section, if it is the only one of a format.

@@ -284,7 +284,7 @@ impl ConsentServer {
                 (request, self.consent(peer, &membership, &signed, &mut audit, now))
             }
             Ok(Frame { request, .. }) => (request, Err(Refusal::Malformed)),
-            Err(_) => (0, Err(Refusal::Malformed)),
+            Err(_) => (Frame::request_of(octets), Err(Refusal::Malformed)),
         };
         let body = match answer {
             Ok(answer) => {

@@ -468,7 +468,7 @@ impl Node {
     fn publish(&mut self, now: Now) {
         for wish in self.publisher.work(now) {
             match wish {
-                Wish::Persist(advert) => self.own_persist = Some(self.persist(vec![Record::Advert(advert)])),
+                Wish::Persist(advert) => self.own_persist = Some(self.persist(vec![Record::Advert(*advert)])),
                 Wish::Send { to, octets } => self.send(to, octets),
                 Wish::Ids(ids) => {
                     let membership = self.publisher.membership().clone();

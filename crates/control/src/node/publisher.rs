@@ -9,7 +9,7 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::mint::{EpochKey, NodeSecret};
 
-use crate::advert::{Advert, Link, MAX_EPOCH, MAX_LIFETIME, MAX_LINKS, MAX_TAGS, MIN_MTU, TagOffer};
+use crate::advert::{Advert, Endpoint, Link, MAX_EPOCH, MAX_LIFETIME, MAX_LINKS, MAX_TAGS, MIN_MTU, TagOffer};
 use crate::database::Refusal;
 use crate::frames::{Body, Frame};
 use crate::realm::{Membership, Server};
@@ -40,8 +40,10 @@ pub const MIN_EPOCH: u32 = 4;
 pub struct Profile {
     /// Octets of the longest ICING packet that it takes.
     pub mtu: u16,
-    /// Without any the node departs.
+    /// Without any, a node that is not open departs.
     pub links: Vec<Link>,
+    /// Where members that it does not list begin sessions, if it is open.
+    pub open: Option<Endpoint>,
     pub tags: Vec<TagOffer>,
     /// Who consents for it.
     pub consent: Option<Server>,
@@ -49,7 +51,7 @@ pub struct Profile {
 
 impl Default for Profile {
     fn default() -> Self {
-        Self { mtu: MIN_MTU, links: Vec::new(), tags: Vec::new(), consent: None }
+        Self { mtu: MIN_MTU, links: Vec::new(), open: None, tags: Vec::new(), consent: None }
     }
 }
 
@@ -91,7 +93,7 @@ struct Registration {
 /// What a publisher asks for.
 pub(super) enum Wish {
     /// Store this, then call [`Publisher::persisted`].
-    Persist(Signed<Advert>),
+    Persist(Box<Signed<Advert>>),
     Send {
         to: IdentityKey,
         octets: Vec<u8>,
@@ -178,6 +180,7 @@ impl Publisher {
     pub(super) fn set_profile(&mut self, mut profile: Profile) {
         if self.config.ids.is_none() {
             profile.links.clear();
+            profile.open = None;
         }
         profile.links.sort();
         profile.links.truncate(MAX_LINKS);
@@ -208,15 +211,21 @@ impl Publisher {
     }
 
     pub(super) fn answer(&mut self, from: IdentityKey, frame: &Frame, now: Now) -> Outcome {
-        let Some(registration) = self.servers.get_mut(&from).filter(|_| frame.request >= REQUESTS) else {
+        let sequence = self.current.as_ref().map_or(0, |own| own.object().sequence);
+        let Some(registration) = self.servers.get_mut(&from) else { return Outcome::None };
+        // A server that cannot read our advert does not know the number of the registration either: it is of another version.
+        let is_unread = matches!(frame.body, Body::Refused(Refusal::Malformed))
+            && frame.request == 0
+            && registration.is_up
+            && registration.has < sequence;
+        if frame.request < REQUESTS && !is_unread {
             return Outcome::None;
-        };
+        }
         match &frame.body {
             Body::Registered { number } => {
                 registration.has = registration.has.max(*number);
                 registration.doubts = 0;
-                let has_current = self.current.as_ref().is_some_and(|own| own.object().sequence <= registration.has);
-                if has_current {
+                if (1..=registration.has).contains(&sequence) {
                     registration.again = None;
                 }
                 Outcome::Registered(*number)
@@ -307,7 +316,7 @@ impl Publisher {
         }
         let is_changed = self.is_changed || self.is_out_of_time(unix);
         if self.pending.is_none() && (is_changed && self.not_before <= now.instant || self.due <= now.instant) {
-            wishes.extend(self.renew(now).map(Wish::Persist));
+            wishes.extend(self.renew(now).map(Box::new).map(Wish::Persist));
         }
         if let Some(advert) = self.current.as_ref().filter(|advert| advert.object().expires() >= unix) {
             let sequence = advert.object().sequence;
@@ -340,6 +349,8 @@ impl Publisher {
             links: self.profile.links.clone(),
             tags: self.profile.tags.clone(),
             consent: self.profile.consent.clone(),
+            open: self.profile.open.clone(),
+            extensions: Vec::new(),
         };
         self.not_before = now.instant + LEAST;
         self.due = now.instant + self.half();

@@ -8,11 +8,11 @@ use wayleave_core::IdentityKey;
 use wayleave_packet::icing::header::Tag;
 use wayleave_packet::{Hop, HopId, Path, PathError};
 
-use crate::advert::{Advert, TagUse};
+use crate::advert::TagUse;
 use crate::database::Database;
 use crate::labels::Labels;
 use crate::realm::Roles;
-use crate::topology::{PartialPath, Phase, Step, counted_step};
+use crate::topology::{End, PartialPath, Phase, Step, counted_step};
 
 pub use client::{
     MAX_HOSTS, PathClient, PathClientConfig, PathClientInput, PathClientOutput, PathFailure, RENEW_AHEAD,
@@ -50,14 +50,14 @@ pub fn build(
     nodes: &[IdentityKey],
     now: u64,
 ) -> Result<Path, PathFault> {
-    let adverts: Result<Vec<&Advert>, PathFault> = nodes
-        .iter()
-        .enumerate()
-        .map(|(at, identity)| database.advert(identity, now).ok_or(PathFault::Unknown(at)))
-        .collect();
-    let adverts = adverts?;
+    let end = |(at, identity): (usize, &IdentityKey)| {
+        let advert = database.advert(identity, now).ok_or(PathFault::Unknown(at))?;
+        let membership = database.membership(identity, now).map_err(|_| PathFault::Unknown(at))?;
+        Ok((advert, membership.grants.roles.has(Roles::FORWARDER)))
+    };
+    let ends: Vec<End<'_>> = nodes.iter().enumerate().map(end).collect::<Result<_, PathFault>>()?;
     let mut phase = Phase::Climbing;
-    for (at, pair) in adverts.windows(2).enumerate() {
+    for (at, pair) in ends.windows(2).enumerate() {
         let claimed = partials.iter().filter(|partial| partial.nodes.len() > at + 1);
         let mut claimed = claimed.filter(|partial| partial.nodes[..at + 2] == nodes[..at + 2]);
         let step: Option<Step> = counted_step(pair[0], pair[1])
@@ -66,7 +66,7 @@ pub fn build(
     }
     let (mut expiry, mut mtu) = (u64::MAX, u16::MAX);
     let mut hops = Vec::with_capacity(nodes.len());
-    for (at, advert) in adverts.iter().enumerate() {
+    for (at, (advert, is_forwarder)) in ends.into_iter().enumerate() {
         let membership = database.membership(&advert.identity, now).map_err(|_| PathFault::Unknown(at))?;
         let key = advert.current(now).ok_or(PathFault::Unknown(at))?;
         expiry = expiry.min(advert.expires()).min(membership.not_after).min(key.not_after.into());
@@ -74,7 +74,7 @@ pub fn build(
         let tag = match at {
             0 => Some(Tag(0)),
             _ if at + 1 == nodes.len() => advert.tag(TagUse::Deliver),
-            _ => advert.tag(TagUse::Transit).filter(|_| membership.grants.roles.has(Roles::FORWARDER)),
+            _ => advert.tag(TagUse::Transit).filter(|_| is_forwarder),
         };
         let tag = tag.ok_or(PathFault::Tag(at))?;
         let interface =

@@ -219,7 +219,7 @@ impl PathServer {
         let is_server = self.config.peers.contains(&peer);
         let frame = match Frame::decode(octets) {
             Ok(frame) => frame,
-            Err(_) => return self.refuse(link, 0, peer, Refusal::Malformed),
+            Err(_) => return self.refuse(link, Frame::request_of(octets), peer, Refusal::Malformed),
         };
         let request = frame.request;
         // What another server sends is the answer to our own subscription.

@@ -2,9 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
-use wayleave_control::advert::{Advert, Link, Relationship, TagOffer, TagUse};
+use wayleave_control::advert::{Advert, Endpoint, Link, Relationship, TagOffer, TagUse};
 use wayleave_control::database::Database;
 use wayleave_control::realm::{Grants, Membership, Name, RealmKey, RevocationList, Roles, Server};
 use wayleave_control::store::Record;
@@ -88,6 +87,10 @@ pub(crate) fn name(text: &str) -> Name {
     text.parse().expect("a name")
 }
 
+pub(crate) fn endpoint(text: &str) -> Endpoint {
+    text.parse().expect("an endpoint")
+}
+
 pub(crate) fn server(node: u32) -> Server {
     Server { identity: identity(node), address: format!("192.0.2.{}:7000", node % 250) }
 }
@@ -119,7 +122,7 @@ pub(crate) fn advert(node: u32, links: &[(u32, Relationship)]) -> Advert {
         relationship: *relationship,
         public: true,
         interface: *neighbour as u16 + 1,
-        endpoint: SocketAddr::from(([198, 51, 100, (node % 250) as u8], 49_254)),
+        endpoint: Some(endpoint(&format!("198.51.100.{}:49254", node % 250))),
     };
     let mut links: Vec<Link> = links.iter().map(link).collect();
     links.sort();
@@ -135,6 +138,8 @@ pub(crate) fn advert(node: u32, links: &[(u32, Relationship)]) -> Advert {
         links,
         tags: vec![offer(TRANSIT, TagUse::Transit, "transit"), offer(DELIVER, TagUse::Deliver, "delivery")],
         consent: Some(server(1_000 + node)),
+        open: None,
+        extensions: Vec::new(),
     }
 }
 

@@ -157,8 +157,9 @@ fn members_beyond_the_capacity_and_fake_nodes_take_no_room() {
 /// The advert's octets with a signature of zeros.
 fn signed_octets(advert: &wayleave_control::advert::Advert) -> Signed<wayleave_control::advert::Advert> {
     use wayleave_core::wire::{Wire, Writer};
+    use wayleave_crypto::signed::Object;
     let mut out = Writer::new();
-    out.u8(1);
+    out.u8(wayleave_control::advert::Advert::VERSION);
     advert.write(&mut out);
     out.bytes(&[0; 64]);
     Signed::decode(&out.finish()).expect("well-formed")

@@ -50,12 +50,13 @@ fn profile(node: u32, links: &[(u32, Relationship)]) -> Profile {
         relationship: *relationship,
         public: true,
         interface: *neighbour as u16 + 1,
-        endpoint: format!("198.51.100.{node}:49252").parse().expect("an address"),
+        endpoint: Some(endpoint(&format!("198.51.100.{node}:49252"))),
     };
     let offer = |tag, usage| TagOffer { tag, usage, meaning: String::new() };
     Profile {
         mtu: 1400,
         links: links.iter().map(link).collect(),
+        open: None,
         tags: vec![offer(TRANSIT, TagUse::Transit), offer(DELIVER, TagUse::Deliver)],
         consent: Some(server(CONSENT)),
     }
@@ -370,6 +371,39 @@ fn an_advert_that_has_expired_by_the_wall_clock_is_replaced_at_once_and_not_sent
         made += fresh.iter().filter(|issued| **issued == 400 + second).count();
     }
     assert!((2..=5).contains(&made), "one server alone has no say in how often others are told: {made}");
+}
+
+/// A server of the version before cannot read the advert, nor say which request it refuses.
+#[test]
+fn a_server_that_cannot_read_the_advert_refused_it() {
+    let mut node = Node::new(config(1, vec![server(PATHS)], Store::New));
+    node.handle(NodeInput::Connected(identity(PATHS)), at(0));
+    let refused = |node: &mut Node, now| {
+        let octets = Frame { request: 0, body: Body::Refused(Refusal::Malformed) }.encode();
+        node.handle(NodeInput::Frame { from: identity(PATHS), octets }, now);
+        let event = |output: &NodeOutput| matches!(output, NodeOutput::Event(NodeEvent::NotRegistered { .. }));
+        let outputs = drain(node);
+        (outputs.iter().filter(|output| event(output)).count(), outputs)
+    };
+    let (events, outputs) = refused(&mut node, at(0));
+    assert_eq!(events, 0, "nothing was sent yet");
+    let persist = outputs.iter().find_map(|output| match output {
+        NodeOutput::Persist { id, .. } => Some(*id),
+        _ => None,
+    });
+    node.handle(NodeInput::Persisted(persist.expect("to store")), at(0));
+    drain(&mut node);
+    assert_eq!(refused(&mut node, at(1)).0, 1);
+    // It is not sent again at once, for nobody has mended it.
+    let sends = |node: &mut Node, now| {
+        node.handle_timeout(now);
+        let is_sent = |output: &NodeOutput| {
+            let NodeOutput::Send { octets, .. } = output else { return false };
+            matches!(Frame::decode(octets).map(|frame| frame.body), Ok(Body::Register { .. }))
+        };
+        drain(node).iter().filter(|output| is_sent(output)).count()
+    };
+    assert_eq!((sends(&mut node, at(20)), sends(&mut node, at(31))), (0, 1));
 }
 
 #[test]

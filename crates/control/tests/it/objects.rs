@@ -4,7 +4,9 @@
 //! other objects, realms and nodes: refused.
 
 use proptest::prelude::*;
-use wayleave_control::advert::{Advert, MAX_LINKS, Relationship, TagUse};
+use wayleave_control::advert::{
+    Advert, Endpoint, Extension, MAX_EXTENSION, MAX_EXTENSIONS, MAX_LINKS, NoEndpoint, Relationship, TagUse,
+};
 use wayleave_control::consent::{ConsentAnswer, ConsentRequest, RequestedPath, seal};
 use wayleave_control::realm::{Invitee, JoinRequest, Membership, NodeKeys, Registrar, RevocationList, Token};
 use wayleave_control::store::{Record, Store};
@@ -158,7 +160,7 @@ fn fields_that_may_not_be_are_refused_with_their_names() {
     assert_eq!(refused(&|_| {}), None);
     assert_eq!(refused(&|advert| advert.lifetime = 0), Some(Malformed::Value("the lifetime")));
     assert_eq!(refused(&|advert| advert.lifetime = 61), Some(Malformed::Value("the lifetime")));
-    assert_eq!(refused(&|advert| advert.mtu = 1_279), Some(Malformed::Value("the MTU")));
+    assert_eq!(refused(&|advert| advert.mtu = 1_231), Some(Malformed::Value("the MTU")));
     assert_eq!(refused(&|advert| advert.ids.clear()), Some(Malformed::Value("the node IDs")));
     assert_eq!(refused(&|advert| advert.ids.reverse()), Some(Malformed::Order("the node IDs")));
     assert_eq!(refused(&|advert| advert.links.reverse()), Some(Malformed::Order("the neighbours")));
@@ -170,6 +172,16 @@ fn fields_that_may_not_be_are_refused_with_their_names() {
         advert.links[0].neighbour = advert.identity;
     };
     assert_eq!(refused(&own), Some(Malformed::Value("a neighbour")));
+    let extension = |kind| Extension { kind, value: vec![7; MAX_EXTENSION] };
+    assert_eq!(refused(&|advert| advert.extensions = vec![extension(0), extension(u16::MAX)]), None);
+    let twice = |advert: &mut Advert| advert.extensions = vec![extension(3), extension(3)];
+    assert_eq!(refused(&twice), Some(Malformed::Order("the extensions")));
+    let many = |advert: &mut Advert| advert.extensions = (0..=MAX_EXTENSIONS as u16).map(extension).collect();
+    assert_eq!(refused(&many), Some(Malformed::TooMany { count: MAX_EXTENSIONS + 1, most: MAX_EXTENSIONS }));
+    // An open node has no neighbours that it knows of beforehand, and needs IDs.
+    let alone = |advert: &mut Advert| (advert.links.clear(), advert.open = Some(endpoint("192.0.2.1:1"))).1;
+    assert_eq!(refused(&alone), None);
+    assert_eq!(refused(&|advert| (alone(advert), advert.ids.clear()).1), Some(Malformed::Value("the node IDs")));
     // A departure may have no ID.
     assert_eq!(refused(&|advert| (advert.links.clear(), advert.ids.clear()).0), None);
     let mut membership = membership(1);
@@ -181,13 +193,105 @@ fn fields_that_may_not_be_are_refused_with_their_names() {
 }
 
 #[test]
+fn an_endpoint_is_an_address_or_name_that_can_be_sent_to_and_a_port() {
+    let label = "x".repeat(63);
+    let longest = format!("{label}.{label}.{label}.{}:1", "x".repeat(61));
+    for text in ["192.0.2.1:49252", "[2001:db8::1]:1", "node.example.net:65535", "a:1", "_x.1a-b:7", &longest] {
+        let endpoint: Endpoint = text.parse().expect(text);
+        assert_eq!((endpoint.as_str(), endpoint.literal()), (text, text.parse().ok()));
+    }
+    let too_long = format!("{label}.{label}.{label}.{}:1", "x".repeat(62));
+    for text in [
+        "",
+        ":1",
+        "a",
+        "a:",
+        "a:0",
+        "a:65536",
+        "a:+1",
+        "a:01",
+        "a b:1",
+        "a..b:1",
+        ".a:1",
+        "a.:1",
+        "-a:1",
+        "a-:1",
+        "a/b:1",
+        "0.0.0.0:1",
+        "[::]:1",
+        "224.0.0.1:1",
+        "[ff02::1]:1",
+        "192.0.2.1:0",
+        "[fe80::1%1]:1",
+        "[2001:DB8::1]:1",
+        "[2001:db8:0::1]:1",
+        "2001:db8::1:1",
+        "192.0.2:1",
+        "256.0.0.1:1",
+        "010.0.0.1:1",
+        "a.7:1",
+        "\u{e9}:1",
+        "a\n:1",
+        &too_long,
+    ] {
+        assert_eq!(text.parse::<Endpoint>(), Err(NoEndpoint), "{text}");
+    }
+    // The decoder takes no others.
+    let mut octets = signed_advert(&advert(0, &[(1, Relationship::Provider)]), 0).octets().to_vec();
+    let at = octets.windows(7).position(|octets| octets == b":49254\0").expect("the link's endpoint");
+    octets[at + 1..at + 6].copy_from_slice(b"00000");
+    assert_eq!(Signed::<Advert>::decode(&octets).err(), Some(Malformed::Value("an endpoint")));
+}
+
+/// What a later version adds comes through this one unchanged, with the signature over it.
+#[test]
+fn extensions_that_are_not_known_are_kept() {
+    let mut advert = advert(0, &[(1, Relationship::Provider)]);
+    advert.extensions = vec![Extension { kind: 9, value: b"later".to_vec() }];
+    let signed = signed_advert(&advert, 0);
+    let mut database = database(2, &[]);
+    database.apply_advert(later(&signed, &advert), NOW).expect("in order");
+    let record = database.records(&identity(0)).last().expect("the advert");
+    let Ok(Record::Advert(read)) = Record::decode(&record.encode()) else { panic!("no advert") };
+    assert_eq!(Advert::verify(&read).expect("signed").extensions, advert.extensions);
+}
+
+/// The same advert, newer than the one that is known.
+fn later(signed: &Signed<Advert>, advert: &Advert) -> Signed<Advert> {
+    let sequence = signed.object().sequence + 1;
+    signed_advert(&Advert { sequence, ..advert.clone() }, 0)
+}
+
+/// A store of the version before is not damaged: its adverts are left out, and what was granted and removed is there.
+#[test]
+fn adverts_of_the_version_before_are_left_out_of_a_store() {
+    let record = Record::Advert(signed_advert(&advert(1, &[]), 1)).encode();
+    assert_eq!(
+        record[..6],
+        [2, 0, 0, ((record.len() - 5) >> 8) as u8, (record.len() - 5) as u8, 2],
+        "kind, length, version"
+    );
+    let with_version = |version: u8| [&record[..5], &[version], &record[6..]].concat();
+    assert_eq!(Record::restore(&with_version(1)), Ok(None));
+    assert_eq!(Record::decode(&with_version(1)), Err(Malformed::Version(1)));
+    for version in [0, 3, 255] {
+        assert_eq!(Record::restore(&with_version(version)), Err(Malformed::Version(version)));
+    }
+    let membership = Record::Membership(signed_membership(1));
+    assert_eq!(Record::restore(&membership.encode()), Ok(Some(membership.clone())));
+    let mut other = membership.encode();
+    other[5] = 0;
+    assert_eq!(Record::restore(&other), Err(Malformed::Version(0)), "of no other object is there an earlier version");
+}
+
+#[test]
 fn counts_are_bounded_before_anything_is_allocated() {
     // An advert that says 65,535 links and has none.
     let mut octets = signed_advert(&advert(0, &[(1, Relationship::Provider)]), 0).octets().to_vec();
     let at = 1 + 64 + 8 + 8 + 1 + 2 + 2 + 2 * 108;
     assert_eq!(octets[at..at + 2], [0, 1]);
     octets[at..at + 2].fill(0xff);
-    let most = (octets.len() - at - 2) / 43;
+    let most = (octets.len() - at - 2) / 37;
     assert_eq!(Signed::<Advert>::decode(&octets).err(), Some(Malformed::TooMany { count: 65_535, most }));
     assert!(most < MAX_LINKS);
     let long = vec![1; Advert::MAX + 1];

@@ -57,6 +57,26 @@ fn answers(server: &mut PathServer, now: Now) -> (Vec<(u64, Frame)>, Vec<Record>
     (frames, stored)
 }
 
+/// A node of the version before is told, under the number of its registration, which is what it logs.
+#[test]
+fn an_advert_of_another_version_is_refused_under_the_number_of_its_registration() {
+    let mut server = server_of_six();
+    connect(&mut server, 1, 0);
+    let advert = signed_advert(&adverts(6, &small())[0], 0);
+    let request = 1 << 31 | 7;
+    let mut octets =
+        Frame { request, body: Body::Register { membership: signed_membership(0), advert: advert.clone() } }.encode();
+    let at_version = octets.len() - advert.octets().len();
+    octets[at_version] = 1;
+    server.handle(PathServerInput::Frame { link: 1, octets }, at(0));
+    let (frames, _) = answers(&mut server, at(0));
+    assert_eq!((frames[0].1.request, refusal(&frames)), (request, Some(Refusal::Malformed)));
+    // Of a frame of another version the number is not known.
+    server.handle(PathServerInput::Frame { link: 1, octets: vec![2, 1, 0, 0, 0, 9] }, at(0));
+    let (frames, _) = answers(&mut server, at(0));
+    assert_eq!((frames[0].1.request, refusal(&frames)), (0, Some(Refusal::Malformed)));
+}
+
 fn refusal(frames: &[(u64, Frame)]) -> Option<Refusal> {
     frames.iter().find_map(|(_, frame)| match frame.body {
         Body::Refused(refusal) => Some(refusal),

@@ -148,6 +148,108 @@ fn a_link_counts_if_both_ends_list_it_alike_and_publicly() {
     assert_eq!(links(&|advert| advert.links.clear()), 0);
 }
 
+/// A link to an open node counts by what the member says alone.
+#[test]
+fn a_link_to_an_open_node_counts_when_the_member_lists_it_as_its_provider() {
+    use wayleave_control::realm::{Membership, Roles};
+    use wayleave_crypto::signed::Signed;
+
+    type Change<'a> = &'a dyn Fn(&mut Advert, &mut Advert, &mut Membership);
+    let links = |change: Change<'_>| {
+        let mut database = Database::new(realm(0), 100);
+        let mut adverts = [advert(0, &[(1, Relationship::Provider)]), advert(1, &[])];
+        adverts[1].open = Some(super::common::endpoint("open.example.net:49252"));
+        let mut open = super::common::membership(1);
+        let [member, of_open] = &mut adverts;
+        change(member, of_open, &mut open);
+        database.apply_membership(signed_membership(0), NOW).expect("in order");
+        let open = Signed::sign(&open, &super::common::realm_key(0)).expect("in order");
+        database.apply_membership(open, NOW).expect("in order");
+        for (node, advert) in (0..).zip(&adverts) {
+            database.apply_advert(signed_advert(advert, node), NOW).expect("in order");
+        }
+        let topology = Topology::new(&database, NOW);
+        let found = |from, to| topology.search(&identity(from), &[], &[identity(to)], MAX_STEPS).paths.len();
+        let built = |nodes: [u32; 2]| build(&database, &Labels::default(), &[], &nodes.map(identity), NOW).is_ok();
+        assert_eq!((found(0, 1), found(1, 0)), (usize::from(built([0, 1])), usize::from(built([1, 0]))));
+        (topology.size().1, found(0, 1), found(1, 0))
+    };
+    assert_eq!(links(&|_, _, _| {}), (2, 1, 1));
+    assert_eq!(links(&|_, open, _| open.open = None), (0, 0, 0));
+    // Only as a customer, and publicly.
+    for relationship in [Relationship::Peer, Relationship::Customer] {
+        assert_eq!(links(&|member, _, _| member.links[0].relationship = relationship), (0, 0, 0));
+    }
+    assert_eq!(links(&|member, _, _| member.links[0].public = false), (0, 0, 0));
+    // A node that forwards nothing is not open, whatever it says.
+    assert_eq!(links(&|_, _, open| open.grants.roles = Roles::GATEWAY), (0, 0, 0));
+    // What it lists itself it says itself.
+    let listed = |relationship, public| {
+        links(&|_, open, _| {
+            open.links = advert(1, &[(0, relationship)]).links;
+            open.links[0].public = public;
+        })
+    };
+    assert_eq!(listed(Relationship::Customer, true), (2, 1, 1));
+    assert_eq!(listed(Relationship::Customer, false), (0, 0, 0));
+    assert_eq!(listed(Relationship::Peer, true), (0, 0, 0));
+}
+
+/// The members of an open node are not looked at one by one.
+#[test]
+fn a_search_over_an_open_node_costs_the_same_however_many_members_it_has() {
+    let steps = |count: u32| {
+        let mut adverts: Vec<Advert> =
+            (0..count).map(|node| advert(node, &[(count, Relationship::Provider)])).collect();
+        let mut open = advert(count, &[]);
+        open.open = Some(super::common::endpoint("192.0.2.1:49252"));
+        adverts.push(open);
+        let there: Vec<(&Advert, bool)> =
+            adverts.iter().zip(0..).map(|(advert, node)| (advert, node == count)).collect();
+        let found = Topology::of_adverts(&there).search(&identity(0), &[], &[identity(count - 1)], MAX_STEPS);
+        assert_eq!(numbers(&found, count + 1), [vec![0, count, count - 1]]);
+        found.steps
+    };
+    assert_eq!(steps(200), steps(3));
+}
+
+/// ICC-06 where some nodes are open and some pass nothing on.
+#[test]
+fn open_nodes_and_ends_in_random_topologies_give_the_paths_that_links_listed_by_both_would() {
+    let mut random = Random(38);
+    for case in 0..cases("WAYLEAVE_TOPOLOGIES", 300) {
+        let count = 3 + random.below(9) as u32;
+        let edges = random_edges(&mut random, count);
+        let adverts = super::common::adverts(count, &edges);
+        let is_forwarder: Vec<bool> = (0..count).map(|_| random.below(3) > 0).collect();
+        let mut open = adverts.clone();
+        for node in (0..count as usize).filter(|node| is_forwarder[*node]) {
+            if random.below(2) == 0 {
+                // Its customers say it themselves, unless two open nodes would leave it to each other.
+                open[node].open = Some(super::common::endpoint("192.0.2.1:49252"));
+                open[node].links.retain(|link| link.relationship != Relationship::Customer);
+            }
+        }
+        let topology = |adverts: &[Advert]| {
+            let there: Vec<(&Advert, bool)> = adverts.iter().zip(is_forwarder.iter().copied()).collect();
+            Topology::of_adverts(&there)
+        };
+        let (plain, open) = (topology(&adverts), topology(&open));
+        assert_eq!(plain.size(), open.size(), "case {case}");
+        for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
+            let search = |topology: &Topology| topology.search(&identity(from), &[], &[identity(to)], MAX_STEPS);
+            let (found, expected) = (search(&open), search(&plain));
+            assert_eq!(found, expected, "case {case}");
+            let links = links(&edges);
+            let mut all = if from == to { Vec::new() } else { all_paths(from, to, &links, MAX_HOPS) };
+            all.retain(|path| path[1..path.len() - 1].iter().all(|node| is_forwarder[*node as usize]));
+            let paths = numbers(&found, count);
+            assert_eq!(paths.len(), all.len().min(MAX_PATHS), "case {case}");
+            assert!(paths.iter().all(|path| all.contains(path)), "case {case}: {paths:?}");
+        }
+    }
+}
+
 #[test]
 fn nodes_that_are_no_forwarders_are_ends_only() {
     use wayleave_control::realm::Roles;

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use wayleave_control::advert::Extension;
 use wayleave_control::frames::Frame;
 use wayleave_crypto::signed::{Object, Signed};
 
@@ -28,7 +29,12 @@ fn object<T: Object>(kind: &str, signed: &Signed<T>, signer: &str) -> Value {
 fn vectors() -> Value {
     let seed_of = |key: wayleave_crypto::sign::SigningKey| hex(key.seed().expose());
     let realm = seed_of(realm_key(0));
-    let advert = signed_advert(&adverts(6, &small())[1], 1);
+    let mut advert = adverts(6, &small())[1].clone();
+    let unreachable = advert.links.iter_mut().find(|link| link.neighbour == identity(5)).expect("a neighbour");
+    unreachable.endpoint = None;
+    advert.open = Some(endpoint("open.example.net:49252"));
+    advert.extensions = vec![Extension { kind: 7, value: b"later".to_vec() }];
+    let advert = signed_advert(&advert, 1);
     let join = join_request();
     let answer = consent_answer();
     let request = consent_request();

@@ -45,6 +45,7 @@ pub fn run(command: &Check) -> Outcome {
             "ok": is_fine,
             "errors": checked.errors.iter().map(describe).collect::<Vec<_>>(),
             "warnings": checked.warnings.iter().map(describe).collect::<Vec<_>>(),
+            "notes": checked.notes,
         });
         if let Some(found) = &found {
             let finding = |one: &Finding| json!({ "about": one.about, "ok": one.is_good, "message": one.words });
@@ -69,6 +70,9 @@ pub fn run(command: &Check) -> Outcome {
         0 => print(&format!("{file}: fine, {what}\n")),
         1 => print(&format!("{file}: {what}, with one warning\n")),
         many => print(&format!("{file}: {what}, with {many} warnings\n")),
+    }
+    for note in &checked.notes {
+        print(&format!("{note}\n"));
     }
     for Finding { about, words, .. } in found.iter().flatten().filter(|finding| finding.is_good) {
         print(&format!("{about}: {words}\n"));

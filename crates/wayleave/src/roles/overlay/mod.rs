@@ -7,15 +7,18 @@ mod agreement;
 mod io;
 pub mod records;
 pub mod renewal;
+mod resolver;
 pub mod strangers;
 mod views;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use wayleave_control::advert::Endpoint;
 use wayleave_control::consent::HopFailure;
 use wayleave_control::database::MAX_MEMBERS;
 use wayleave_control::frames::{Host, MAX_FRAME};
@@ -34,10 +37,12 @@ use wayleave_runtime::store::FileStore;
 use super::Events;
 use super::daemon::{QUEUE, Running, seed};
 use super::link_driver::Driver;
-use crate::config::overlay::{ServerEntry, Settings};
+use crate::config::links::{self, LinkPeer, OpenLinks};
+use crate::config::overlay::{OverlaySection, ServerEntry, Settings};
 use crate::failure::{Failure, Outcome};
 use io::{Event, OverlayIo, Own};
 use renewal::Renewal;
+use resolver::Resolver;
 pub use views::{MEMBER_COLUMNS, describe, member_rows, role_names};
 
 /// Octets that may wait for one server.
@@ -65,6 +70,9 @@ pub struct Handle {
     /// What path servers say against this node.
     refusals: watch::Receiver<BTreeMap<IdentityKey, String>>,
     path_servers: usize,
+    /// The numbers of links to members that are served and not listed.
+    open_links: Arc<Mutex<OpenLinks>>,
+    resolver: Resolver,
 }
 
 /// The node's own IDs, of the previous, the current and the next epoch, and the keys that it shares under them.
@@ -241,6 +249,8 @@ impl Overlay {
             problem,
             refusals,
             path_servers: section.servers().len(),
+            open_links: Arc::default(),
+            resolver: Resolver::start(),
         };
         tokio::spawn(agreement::agree(handle.realm(), ids_to.clone()));
         let mut io = OverlayIo {
@@ -292,10 +302,6 @@ impl Overlay {
 }
 
 impl Handle {
-    pub fn own(&self) -> IdentityKey {
-        self.own
-    }
-
     /// What is known of the realm: a snapshot, made anew a moment after something changed.
     pub fn realm(&self) -> watch::Receiver<Arc<Realm>> {
         self.realm.clone()
@@ -344,7 +350,7 @@ impl Handle {
     }
 
     /// Takes the live keys of another configuration: neighbours, tags, MTU, consent server.
-    pub async fn reload(&self, section: crate::config::overlay::OverlaySection) {
+    pub async fn reload(&self, section: OverlaySection) {
         let _ = self.events.send(Event::Own(Own::Reload(Box::new(section)))).await;
     }
 
@@ -352,7 +358,34 @@ impl Handle {
     pub fn problems(&self) -> Vec<String> {
         // Several path servers may say the same.
         let refusals: BTreeSet<String> = self.refusals.borrow().values().cloned().collect();
-        self.problem.borrow().iter().cloned().chain(refusals).collect()
+        let open = self.open_links().problem().map(str::to_owned);
+        self.problem.borrow().iter().cloned().chain(refusals).chain(open).collect()
+    }
+
+    /// The other ends of the node's links, by `section` and by what is known of the realm now.
+    pub fn link_peers(&self, section: &OverlaySection) -> Vec<LinkPeer> {
+        links::peers(self.own, section, &self.realm.borrow(), &mut self.open_links())
+    }
+
+    /// The addresses of a neighbour's endpoint that are known now, those of the family of `local` first. A name is resolved in the
+    /// background, and has none at first; [`Handle::resolutions`] says when that changes.
+    pub fn resolved(&self, endpoint: &Endpoint, local: SocketAddr) -> Vec<SocketAddr> {
+        self.resolver.resolved(endpoint, local)
+    }
+
+    /// No session to the endpoint comes about: its name is resolved again.
+    #[allow(dead_code, reason = "for sessions of links")]
+    pub fn resolve_again(&self, endpoint: &Endpoint) {
+        self.resolver.ask_again(endpoint);
+    }
+
+    /// Changes when some name has other addresses than before.
+    pub fn resolutions(&self) -> watch::Receiver<()> {
+        self.resolver.changes()
+    }
+
+    fn open_links(&self) -> MutexGuard<'_, OpenLinks> {
+        self.open_links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// That the node was removed from the realm, if every path server says so: one alone may lie.

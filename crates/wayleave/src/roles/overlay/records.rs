@@ -30,8 +30,8 @@ pub fn open(path: &Path) -> Result<State, StoreError> {
     let mut records = Vec::new();
     let mut is_damaged = false;
     for (_, octets) in file.load(RECORDS)? {
-        match Record::decode(&octets) {
-            Ok(record) => records.push(record),
+        match Record::restore(&octets) {
+            Ok(record) => records.extend(record),
             Err(_) => is_damaged = true,
         }
     }

@@ -100,7 +100,7 @@ pub fn describe(membership: &wayleave_control::realm::Membership, advert: Option
                 "neighbour": link.neighbour.to_string(),
                 "relationship": relationship(link.relationship),
                 "public": link.public,
-                "endpoint": link.endpoint.to_string(),
+                "endpoint": link.endpoint.as_ref().map(ToString::to_string),
             })
         };
         advert.links.iter().map(link).collect::<Vec<Value>>()
@@ -114,6 +114,7 @@ pub fn describe(membership: &wayleave_control::realm::Membership, advert: Option
         "advert": advert.map(|advert| advert.sequence),
         "advert_secs_left": advert.map(|advert| advert.expires().saturating_sub(unix_now().secs())),
         "links": links,
+        "open": advert.and_then(|advert| advert.open.as_ref()).map(ToString::to_string),
         "consent": advert.and_then(|advert| advert.consent.as_ref()).map(|server| server.identity.to_string()),
     })
 }

@@ -139,6 +139,8 @@ fn advert(realm: RealmKey, own: &SigningKey, id: NodeId) -> Advert {
         links: Vec::new(),
         tags: Vec::new(),
         consent: None,
+        open: None,
+        extensions: Vec::new(),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ICC, processes: a realm from nothing: operator, path server, consent servers, routers join by tokens; a path is
 //! found and consented to: `show paths` has it; each server wrote its decision down.
-//! ICC-05, by process: links that one end lists: no path leads over them.
+//! ICC-05, by process: links that one end lists: no path leads over them, unless the other is open.
 //! ICC, older, by process: `kill -9` of path and consent servers; a node that comes back with an older state: nothing
 //! older is taken; the node goes on above what others know.
 //! ICC, kills: `kill -9` of random processes of an overlay eight times, 300 in `make soak` (`WAYLEAVE_OVERLAY_KILLS`):
@@ -19,6 +19,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use wayleave_lab::netns::NetworkNamespace;
 
 use super::harness::{Realm, Row};
@@ -291,4 +292,41 @@ fn after_random_kills_everybody_is_found_again_and_no_number_went_back() {
         assert!(now.iter().zip(highest).all(|(now, before)| *now == 0 || *now >= before), "{now:?} after {highest:?}");
         highest = std::array::from_fn(|at| highest[at].max(now[at]));
     }
+}
+
+/// a has b as its provider, and no address of its own; b is open and does not list a; c is reached by a name.
+#[test]
+fn a_member_that_an_open_node_does_not_list_is_a_neighbour_by_its_own_word() {
+    let open = free();
+    let endpoint = open.replace("127.0.0.1", "localhost");
+    let row = Row::prepared("open", |realm| {
+        realm.edit("a/router.toml", |text| {
+            let (before, rest) = text.rsplit_once("\nlocal = ").expect("the link's end");
+            format!("{before}\n{}", rest.split_once('\n').expect("a line").1)
+        });
+        realm.edit("b/router.toml", |text| {
+            let (before, rest) = text.split_once("[[overlay.neighbour]]\nnode = \"a\"").expect("the neighbour");
+            let (_, rest) = rest.split_once("[[overlay.neighbour]]").expect("the next one");
+            let open = format!("[overlay.open]\nlocal = \"{open}\"\nendpoint = \"{endpoint}\"\n");
+            format!("{before}{open}\n[[overlay.neighbour]]{rest}")
+        });
+        let checked = realm.folder.run(&["check", "b/router.toml"]);
+        let says = String::from_utf8_lossy(&checked.stdout);
+        assert!(says.contains("open to every member of the realm"), "{says}");
+    });
+    let row = row.settled();
+    eventually("every node of the path from a to c consents", || row.is_consented("c"));
+    let shown = |node: usize| row.nodes[node].show("neighbours", &[])["neighbours"].clone();
+    let [at_a, at_b] = [shown(0), shown(1)];
+    assert_eq!((&at_a[0]["state"], &at_a[0]["remote"]), (&json!("known"), &json!(endpoint)), "{at_a}");
+    let of_a = at_b.as_array().expect("a list").iter().find(|row| row["open"] == true).expect("a is served");
+    assert_eq!(
+        (&of_a["node"], &of_a["interface"], &of_a["remote"]),
+        (&json!("a"), &json!(0x8000), &Value::Null),
+        "{at_b}"
+    );
+    // Whom b does not admit is nobody's neighbour there.
+    row.realm.edit("b/router.toml", |text| text.replace("\n[[overlay", "admit = [\"c\"]\n\n[[overlay"));
+    row.nodes[1].signal("-HUP");
+    eventually("b serves a no more", || shown(1).as_array().is_some_and(|rows| rows.len() == 1));
 }

@@ -38,6 +38,7 @@ use super::threads::Threads;
 use super::view::RouterView;
 
 use crate::config::Fault;
+use crate::config::links::ANYWHERE;
 use crate::config::overlay::OverlaySection;
 use crate::config::router::icing::{AccountSection, IcingSection, TagSection};
 use crate::config::router::{Backend, FormatName, LinkSection};
@@ -452,6 +453,7 @@ impl Control<Icing> for IcingControl {
         "icing.accounts",
         "icing.identity",
         "overlay.neighbour",
+        "overlay.open",
         "overlay.tags_offered",
         "overlay.consent",
         "overlay.mtu",
@@ -488,7 +490,8 @@ impl Control<Icing> for IcingControl {
         }
         let neighbours = overlay_section(settings).into_iter().flat_map(|section| &section.neighbour);
         for (number, section) in neighbours.map(Spanned::get_ref).enumerate() {
-            let (kind, local) = (PortKind::Link(settings.file.link.len() + number), section.local.get_ref().0);
+            let kind = PortKind::Link(settings.file.link.len() + number);
+            let local = section.local.as_ref().map_or(ANYWHERE, |local| local.get_ref().0);
             all.push(PortSpec::udp(
                 kind,
                 local,

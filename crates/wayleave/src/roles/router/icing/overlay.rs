@@ -1,5 +1,6 @@
 //! A node of an overlay as a router: its links follow from its neighbours' adverts, its IDs from its own epochs.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ use wayleave_runtime::http::{Parameters, ViewError};
 use wayleave_runtime::identity::to_hex;
 use wayleave_runtime::packets::ethernet::NEIGHBOR;
 
-use crate::config::overlay::{NeighbourSection, NodeRef, OverlaySection};
+use crate::config::links::{LinkPeer, PeerState};
+use crate::config::overlay::{NodeRef, OverlaySection};
 use crate::config::parse::TextValue;
 use crate::failure::{Failure, Outcome};
 use crate::roles::Events;
@@ -32,14 +34,7 @@ pub struct OverlayNode {
     overlay: Overlay,
     realm: watch::Receiver<Arc<Realm>>,
     ids: watch::Receiver<Arc<OwnIds>>,
-}
-
-/// A neighbour, as its advert has it.
-struct Neighbour {
-    identity: IdentityKey,
-    member: Arc<Member>,
-    /// Where it receives what we send; none if it does not list the link as we do.
-    endpoint: Option<SocketAddr>,
+    resolutions: watch::Receiver<()>,
 }
 
 impl OverlayNode {
@@ -50,7 +45,8 @@ impl OverlayNode {
         if ids.wait_for(|ids| !ids.ids.is_empty()).await.is_err() {
             return Err(Failure::new("the node has no IDs: `ids` in [overlay] is missing").into());
         }
-        Ok(Self { overlay, realm, ids })
+        let resolutions = overlay.handle().resolutions();
+        Ok(Self { overlay, realm, ids, resolutions })
     }
 
     pub fn handle(&self) -> Handle {
@@ -65,7 +61,7 @@ impl OverlayNode {
         self.overlay.stop().await;
     }
 
-    /// Whether the realm or the IDs have changed since this was last asked.
+    /// Whether the realm, the IDs or addresses of names have changed since this was last asked.
     pub fn has_changed(&mut self) -> bool {
         let mut is_new = false;
         if self.realm.has_changed().unwrap_or(false) {
@@ -74,6 +70,10 @@ impl OverlayNode {
         }
         if self.ids.has_changed().unwrap_or(false) {
             self.ids.borrow_and_update();
+            is_new = true;
+        }
+        if self.resolutions.has_changed().unwrap_or(false) {
+            self.resolutions.borrow_and_update();
             is_new = true;
         }
         is_new
@@ -85,39 +85,18 @@ pub fn secrets(handle: &Handle) -> Vec<NodeSecret> {
     handle.ids().borrow().ids.iter().map(|own| own.secret.clone()).collect()
 }
 
-fn neighbour(realm: &Realm, own: IdentityKey, section: &NeighbourSection) -> Option<Neighbour> {
-    let identity = match &section.node.get_ref().0 {
-        NodeRef::Key(identity) => *identity,
-        NodeRef::Name(name) => *realm.names.get(name)?,
-    };
-    let member = Arc::clone(realm.nodes.get(&identity)?);
-    let theirs = member.advert.as_ref().and_then(|advert| advert.link(&own));
-    // What it is to us, and what we are to it, must agree; otherwise one of two operators erred.
-    let agrees =
-        |link: &&wayleave_control::advert::Link| link.relationship == section.relationship.relationship().reversed();
-    let endpoint = theirs.filter(agrees).map(|link| link.endpoint);
-    let is_same_family = |there: &SocketAddr| there.is_ipv4() == section.local.get_ref().0.is_ipv4();
-    Some(Neighbour { identity, endpoint: endpoint.filter(is_same_family), member })
-}
-
 /// The links of the node, and the other end of each; an address that nobody has stands for one that is not known.
 pub fn links(handle: &Handle, section: &OverlaySection) -> (Vec<Link>, Vec<(u16, SocketAddr)>) {
-    let realm = Arc::clone(&handle.realm().borrow());
-    let mut seen = secrets(handle).iter().map(NodeSecret::id).collect::<Vec<_>>();
+    let mut seen = secrets(handle).iter().map(NodeSecret::id).collect::<HashSet<_>>();
     let (mut links, mut addresses) = (Vec::new(), Vec::new());
-    for section in section.neighbour.iter().map(toml::Spanned::get_ref) {
-        let id = *section.interface.get_ref();
-        let known = neighbour(&realm, handle.own(), section).filter(|known| known.endpoint.is_some());
-        let mut nodes = Vec::new();
-        for key in known.iter().flat_map(|known| &known.member.ids) {
-            // Nobody claims another's ID; should one do so all the same, it costs that link alone.
-            if !seen.contains(&key.node) {
-                seen.push(key.node);
-                nodes.push(key.node);
-            }
-        }
-        links.push(Link { id, nodes, is_open: false });
-        addresses.push((id, known.and_then(|known| known.endpoint).unwrap_or(NEIGHBOR)));
+    for peer in handle.link_peers(section) {
+        let resolved = peer.endpoint.as_ref().map(|endpoint| handle.resolved(endpoint, peer.local));
+        let remote = peer.reachable(resolved.unwrap_or_default());
+        addresses.push((peer.link, remote.unwrap_or(NEIGHBOR)));
+        // Nobody claims another's ID; should one do so all the same, it costs that link alone.
+        let ids = peer.ids.into_iter().filter(|_| remote.is_some());
+        let nodes = ids.filter(|id| seen.insert(*id)).collect();
+        links.push(Link { id: peer.link, nodes, is_open: false });
     }
     (links, addresses)
 }
@@ -125,26 +104,22 @@ pub fn links(handle: &Handle, section: &OverlaySection) -> (Vec<Link>, Vec<(u16,
 /// The neighbours for status pages.
 pub fn describe(handle: &Handle, section: &OverlaySection) -> Vec<Value> {
     let realm = Arc::clone(&handle.realm().borrow());
-    let row = |section: &NeighbourSection| {
-        let known = neighbour(&realm, handle.own(), section);
-        let state = match &known {
-            None => "no member of this name or key",
-            Some(Neighbour { member, .. }) if member.advert.is_none() => "has no advert",
-            Some(Neighbour { endpoint: None, .. }) => "does not list this link, or with another relationship",
-            Some(_) => "known",
-        };
+    let row = |peer: LinkPeer| {
+        let is_known = peer.state == PeerState::Known;
+        let member = peer.identity.filter(|_| is_known).and_then(|identity| realm.nodes.get(&identity));
         json!({
-            "node": section.node.get_ref().0.to_string(),
-            "identity": known.as_ref().map(|known| known.identity.to_string()),
-            "interface": section.interface.get_ref(),
-            "state": state,
-            "local": section.local.get_ref().0.to_string(),
-            "remote": known.as_ref().and_then(|known| known.endpoint).map(|endpoint| endpoint.to_string()),
-            "id": known.as_ref().and_then(|known| current_id(&known.member)),
-            "ids": known.map_or(0, |known| known.member.ids.len()),
+            "node": peer.node.to_string(),
+            "identity": peer.identity.map(|identity| identity.to_string()),
+            "interface": peer.link,
+            "state": peer.state.text(),
+            "local": (peer.local.port() > 0).then(|| peer.local.to_string()),
+            "remote": peer.endpoint.map(|endpoint| endpoint.to_string()),
+            "open": peer.is_open,
+            "id": member.and_then(|member| current_id(member)),
+            "ids": peer.ids.len(),
         })
     };
-    section.neighbour.iter().map(|section| row(section.get_ref())).collect()
+    handle.link_peers(section).into_iter().map(row).collect()
 }
 
 /// The ID by which packets name a node now.
