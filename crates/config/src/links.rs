@@ -1,7 +1,7 @@
 //! Who is at the other end of each link of a node, by its configuration and by what the realm says.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use wayleave_control::advert::{Advert, Endpoint, Relationship};
@@ -9,16 +9,26 @@ use wayleave_control::node::{Member, Realm};
 use wayleave_control::realm::{Membership, Roles};
 use wayleave_core::IdentityKey;
 use wayleave_crypto::dh::DhPublic;
+use wayleave_crypto::kdf;
+use wayleave_crypto::secret::Seed;
+use wayleave_dataplane::link::{Config, Links, Peer};
 use wayleave_packet::icing::header::NodeId;
 
-use crate::overlay::{NeighbourSection, NodeRef, OpenSection, OverlaySection};
+use crate::failure::Outcome;
+use crate::key_files::node::fresh;
+use crate::overlay::{NeighbourSection, NodeRef, OpenSection, OverlaySection, Settings};
 
 /// The first number of a link to a member that an open node does not list.
 pub const FIRST_OPEN: u16 = 0x8000;
 /// Members that an open node serves.
 pub const MAX_OPEN: usize = 4_096;
 /// Where a link without `local` begins sessions: at any address and port.
-pub const ANYWHERE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+pub const ANYWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// The same as [`ANYWHERE`] for IPv6.
+const ANYWHERE_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
+/// Octets of the largest datagram that is worth a try: a jumbo frame's.
+const JUMBO: u16 = 9_000;
 
 /// What is known of the other end of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,21 +76,6 @@ pub struct LinkPeer {
     /// It is served since this node is open, and is not configured.
     pub is_open: bool,
     pub state: PeerState,
-}
-
-impl LinkPeer {
-    /// The endpoint, if it is an address that can be sent to from `local`.
-    #[must_use]
-    pub fn remote(&self) -> Option<SocketAddr> {
-        self.reachable(self.endpoint.as_ref().and_then(Endpoint::literal))
-    }
-
-    /// The first of the endpoint's addresses that can be sent to from `local`.
-    #[must_use]
-    pub fn reachable(&self, addresses: impl IntoIterator<Item = SocketAddr>) -> Option<SocketAddr> {
-        let is_reachable = |there: &SocketAddr| self.local == ANYWHERE || there.is_ipv4() == self.local.is_ipv4();
-        addresses.into_iter().find(is_reachable)
-    }
 }
 
 /// The numbers of links to members that an open node serves and does not list. A member keeps its number for as long as it is a member,
@@ -169,6 +164,72 @@ pub fn peers(own: IdentityKey, section: &OverlaySection, realm: &Realm, numbers:
         ));
     }
     peers
+}
+
+/// A machine without neighbours yet, for the node of `settings`.
+///
+/// # Errors
+/// If the system gives no randomness.
+pub fn machine(settings: &Settings) -> Outcome<Links> {
+    Ok(Links::new(Config {
+        identity: settings.own(),
+        realm: settings.section.realm().0,
+        noise: static_key(settings),
+        seed: Seed::new(*fresh()?),
+    }))
+}
+
+/// The static key of the node's membership: a gateway's lies in a file, another node's follows from its identity, as `join` made it.
+fn static_key(settings: &Settings) -> Seed {
+    let derived = || kdf::derive("wayleave/node/join-noise/v1", settings.identity.expose(), b"");
+    settings.noise.clone().unwrap_or_else(derived)
+}
+
+/// Where the node receives what its neighbours send, each address once. A link that has none is at one of both families, as far as the
+/// machine has them.
+pub fn sockets(section: &OverlaySection) -> Vec<SocketAddr> {
+    let mut all = Vec::new();
+    let mut add = |local: SocketAddr| {
+        if !all.contains(&local) {
+            all.push(local);
+        }
+    };
+    for neighbour in &section.neighbour {
+        match &neighbour.get_ref().local {
+            Some(local) => add(local.get_ref().0),
+            None => {
+                add(ANYWHERE);
+                if UdpSocket::bind(ANYWHERE_V6).is_ok() {
+                    add(ANYWHERE_V6);
+                }
+            }
+        }
+    }
+    section.open.iter().for_each(|open| add(open.local.get_ref().0));
+    all
+}
+
+/// The neighbours that can prove themselves, with `sockets` as [`sockets`] has them. `largest`: octets of the longest packet that is
+/// worth a try. `resolve` gives the addresses of an endpoint that are known, those of the family of the second argument first.
+pub fn session_peers(
+    peers: Vec<LinkPeer>,
+    sockets: &[SocketAddr],
+    largest: u16,
+    resolve: impl Fn(&Endpoint, SocketAddr) -> Vec<SocketAddr>,
+) -> Vec<Peer> {
+    let peer = |peer: LinkPeer| {
+        let (identity, noise) = peer.identity.zip(peer.noise)?;
+        let is_ours = |at: &SocketAddr| *at == peer.local || peer.local == ANYWHERE && *at == ANYWHERE_V6;
+        let ours: Vec<usize> = (0..sockets.len()).filter(|number| is_ours(&sockets[*number])).collect();
+        let resolved = peer.endpoint.iter().flat_map(|endpoint| resolve(endpoint, peer.local));
+        let by = |there: SocketAddr| {
+            let number = *ours.iter().find(|number| sockets[**number].is_ipv4() == there.is_ipv4())?;
+            Some((number, there))
+        };
+        let endpoints = resolved.filter_map(by).collect();
+        Some(Peer { link: peer.link, identity, noise, sockets: ours, endpoints, largest: largest.min(JUMBO) })
+    };
+    peers.into_iter().filter_map(peer).collect()
 }
 
 fn configured(own: IdentityKey, section: &NeighbourSection, realm: &Realm) -> LinkPeer {
@@ -316,6 +377,14 @@ mod tests {
         format!("[[neighbour]]\nnode = \"{node}\"\nrelationship = \"{relationship}\"\ninterface = 1\n{rest}\n")
     }
 
+    /// Where a session with the peer can begin from here.
+    fn remote(peer: &LinkPeer) -> Option<SocketAddr> {
+        let sockets = [peer.local, ANYWHERE_V6];
+        let literal = |endpoint: &Endpoint, _| endpoint.literal().into_iter().collect();
+        let peers = session_peers(vec![peer.clone()], &sockets, 1_400, literal);
+        peers.first()?.endpoints.first().map(|(_, address)| *address)
+    }
+
     fn one(text: &str, member: Option<Arc<Member>>) -> LinkPeer {
         let peers = peers(OWN, &section(text), &realm(member), &mut OpenLinks::default());
         assert_eq!(peers.len(), 1);
@@ -329,20 +398,20 @@ mod tests {
         let peer = one(&here, Some(member(1, Some((Customer, Some("192.0.2.1:5"))), None)));
         assert_eq!((peer.link, peer.identity, peer.noise), (1, Some(identity(1)), Some(noise(1))));
         assert_eq!((peer.relationship, peer.state, peer.is_open), (Provider, PeerState::Known, false));
-        assert_eq!((peer.local.to_string(), peer.remote()), ("192.0.2.9:7".into(), "192.0.2.1:5".parse().ok()));
+        assert_eq!((peer.local.to_string(), remote(&peer)), ("192.0.2.9:7".into(), "192.0.2.1:5".parse().ok()));
         assert_eq!(peer.ids.len(), 1);
         // By name it is somebody else's to resolve; an address of the other family is not reached from here.
         for at in ["n.example.net:5", "[2001:db8::1]:5"] {
             let peer = one(&here, Some(member(1, Some((Customer, Some(at))), None)));
             assert_eq!((peer.endpoint.unwrap().as_str(), peer.state), (at, PeerState::Known));
-            assert_eq!(one(&here, Some(member(1, Some((Customer, Some(at))), None))).remote(), None);
+            assert_eq!(remote(&one(&here, Some(member(1, Some((Customer, Some(at))), None)))), None);
         }
         // One that cannot be reached begins the session itself.
         let peer = one(&here, Some(member(1, Some((Customer, None)), None)));
         assert_eq!((peer.state, peer.endpoint, peer.ids.len()), (PeerState::Known, None, 1));
         // Without an address of its own, this node reaches both families.
         let peer = one(&neighbour("n1", "peer", ""), Some(member(1, Some((Peer, Some("[2001:db8::1]:5"))), None)));
-        assert_eq!((peer.local.to_string(), peer.remote().is_some()), ("0.0.0.0:0".into(), true));
+        assert_eq!((peer.local.to_string(), remote(&peer).is_some()), ("0.0.0.0:0".into(), true));
         for (theirs, state) in [(Some((Peer, None)), PeerState::Disagrees), (None, PeerState::Disagrees)] {
             let peer = one(&here, Some(member(1, theirs, None)));
             assert_eq!((peer.state, peer.noise, peer.endpoint, peer.ids.len()), (state, None, None, 0));
@@ -399,7 +468,7 @@ mod tests {
         let peer = &found[1];
         assert_eq!((peer.link, &peer.noise, peer.ids.len()), (FIRST_OPEN + 1, &Some(noise(5)), 1));
         assert_eq!((peer.relationship, peer.state, peer.is_open), (Customer, PeerState::Known, true));
-        assert_eq!((peer.local.to_string(), peer.remote()), ("192.0.2.9:7".into(), "192.0.2.5:5".parse().ok()));
+        assert_eq!((peer.local.to_string(), remote(&peer)), ("192.0.2.9:7".into(), "192.0.2.5:5".parse().ok()));
         assert_eq!(peer.node.to_string(), "n5");
         let key = identity(6).to_string();
         let admitted = served(&format!("{OPEN}admit = [\"n1\", \"n4\", \"{key}\"]\n"));

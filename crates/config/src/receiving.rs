@@ -15,7 +15,7 @@ use wayleave_runtime::clock::utc;
 
 use crate::failure::Outcome;
 use crate::key_files::node::fresh;
-use crate::links::{self, LinkPeer, OpenLinks};
+use crate::links::{self, LinkPeer, OpenLinks, PeerState};
 use crate::overlay::{NodeRef, OverlaySection, Settings};
 
 /// Paths and keys of nodes that the receiver keeps, and packets of its replay filter in a turn of four seconds.
@@ -35,15 +35,17 @@ pub struct Known {
     pub prefixes: InnerPrefixes,
     /// How packets that come in are verified.
     pub receiver: Policy,
-    pub links: Vec<Neighbour>,
+    /// The nodes to which packets may leave, and by which link.
+    pub neighbours: Vec<(IdentityKey, u16)>,
+    /// In the laboratory, where nobody proves himself: where they are.
+    pub fixed: Vec<Neighbour>,
     /// Nodes that were removed from the realm: the names that they had, and when.
     pub removed: BTreeMap<IdentityKey, (String, u64)>,
 }
 
-/// A neighbour.
+/// Both ends of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Neighbour {
-    pub identity: IdentityKey,
     pub link: u16,
     pub local: SocketAddr,
     pub remote: SocketAddr,
@@ -138,9 +140,8 @@ pub fn of_realm(
     };
     // Nobody is served by an end of paths.
     let peers = links::peers(own, section, realm, &mut OpenLinks::default());
-    let neighbour = |peer: &LinkPeer| {
-        Some(Neighbour { identity: peer.identity?, link: peer.link, local: peer.local, remote: peer.remote()? })
-    };
+    let is_known = |peer: &&LinkPeer| peer.state == PeerState::Known;
+    let neighbour = |peer: &LinkPeer| Some((peer.identity?, peer.link));
     let receiver = |peer: &LinkPeer| Link { id: peer.link, nodes: peer.ids.clone(), is_open: false };
     let newest = ids.len().saturating_sub(MAX_KEYS);
     Known {
@@ -156,7 +157,8 @@ pub fn of_realm(
             accounts: Vec::new(),
             agreed: Arc::clone(agreed),
         },
-        links: peers.iter().filter_map(neighbour).collect(),
+        neighbours: peers.iter().filter(is_known).filter_map(neighbour).collect(),
+        fixed: Vec::new(),
         removed: realm
             .removed
             .iter()

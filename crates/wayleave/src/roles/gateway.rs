@@ -200,6 +200,7 @@ enum Control {
         section: Box<OverlaySection>,
         realm: watch::Receiver<Arc<Realm>>,
         ids: watch::Receiver<Arc<OwnIds>>,
+        resolutions: watch::Receiver<()>,
     },
     Laboratory,
 }
@@ -257,6 +258,7 @@ impl Role for GatewayRole {
                     section: Box::new(overlay.get_ref().clone()),
                     realm,
                     ids,
+                    resolutions: handle.resolutions(),
                 };
                 (control, Servers::Overlay(handle, seconds), known, noise, own, realm_key, ends)
             }
@@ -391,11 +393,12 @@ impl Role for GatewayRole {
                 ask = self.asks.recv() => question(ask),
                 _ = self.look.tick() => Ok(Event::Look),
             },
-            Control::Overlay { overlay, realm, ids, .. } => tokio::select! {
+            Control::Overlay { overlay, realm, ids, resolutions, .. } => tokio::select! {
                 ask = self.asks.recv() => question(ask),
                 _ = self.look.tick() => Ok(Event::Look),
                 Ok(()) = realm.changed() => Ok(Event::Changed),
                 Ok(()) = ids.changed() => Ok(Event::Changed),
+                Ok(()) = resolutions.changed() => Ok(Event::Changed),
                 failure = overlay.failed() => Err(failure),
             },
         }
@@ -499,7 +502,8 @@ impl GatewayRole {
         let known = self.shared.known();
         self.watch.lines(&all, |node| known.describe(node)).into_iter().for_each(|line| self.log.report(line));
         let Control::Overlay { overlay, section, .. } = &self.control else { return };
-        let mtu = links::usable_mtu(section, &all);
+        links::resolve_again(&overlay.handle(), section, &all);
+        let Some(mtu) = links::usable_mtu(section, &all) else { return };
         if self.mtu.replace(mtu) != Some(mtu) {
             overlay.handle().reload(links::with_mtu(section, mtu)).await;
         }

@@ -2,96 +2,50 @@
 //! what the log says.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use wayleave_control::advert::MIN_MTU;
 use wayleave_core::IdentityKey;
-use wayleave_crypto::kdf;
-use wayleave_crypto::secret::Seed;
-use wayleave_dataplane::link::{Config, Counters, LinkStatus, Links, Peer, State, Volume};
-use wayleave_runtime::http::{Metric, Unit};
+use wayleave_dataplane::link::{Counters, LinkStatus, Peer, State, Volume};
+use wayleave_runtime::http::Metric;
 use wayleave_runtime::metrics;
 
-use super::daemon::seed;
 use super::events::{EventLine, event};
 use super::overlay::Handle;
-use crate::config::links::{ANYWHERE, LinkPeer};
-use crate::config::overlay::{OverlaySection, Settings};
-use crate::failure::Outcome;
-
-/// The same as [`ANYWHERE`] for IPv6.
-const ANYWHERE_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
-/// Octets by which IP and UDP may make a datagram longer than the ICING packet in it; larger ones are worth no try.
-const JUMBO: u16 = 9_000;
-
-/// A machine without neighbours yet, for the node of `settings`.
-///
-/// # Errors
-/// If the system gives no randomness.
-pub fn machine(settings: &Settings) -> Outcome<Links> {
-    Ok(Links::new(Config {
-        identity: settings.own(),
-        realm: settings.section.realm().0,
-        noise: static_key(settings),
-        seed: seed()?,
-    }))
-}
-
-/// The static key of the node's membership: a gateway's lies in a file, another node's follows from its identity, as `join` made it.
-fn static_key(settings: &Settings) -> Seed {
-    let derived = || kdf::derive("wayleave/node/join-noise/v1", settings.identity.expose(), b"");
-    settings.noise.clone().unwrap_or_else(derived)
-}
-
-/// Where the node receives what its neighbours send, each address once. A link that has none is at one of both families, as far as the
-/// machine has them.
-pub fn sockets(section: &OverlaySection) -> Vec<SocketAddr> {
-    let mut all = Vec::new();
-    let mut add = |local: SocketAddr| {
-        if !all.contains(&local) {
-            all.push(local);
-        }
-    };
-    for neighbour in &section.neighbour {
-        match &neighbour.get_ref().local {
-            Some(local) => add(local.get_ref().0),
-            None => {
-                add(ANYWHERE);
-                if UdpSocket::bind(ANYWHERE_V6).is_ok() {
-                    add(ANYWHERE_V6);
-                }
-            }
-        }
-    }
-    section.open.iter().for_each(|open| add(open.local.get_ref().0));
-    all
-}
+use crate::config::links::session_peers;
+pub use crate::config::links::{machine, sockets};
+use crate::config::overlay::OverlaySection;
 
 /// The neighbours that can prove themselves now, with `sockets` as [`sockets`] has them.
 pub fn peers(node: &Handle, section: &OverlaySection, sockets: &[SocketAddr]) -> Vec<Peer> {
-    let largest = u16::try_from(*section.mtu.get_ref()).unwrap_or(u16::MAX).min(JUMBO);
-    let peer = |peer: LinkPeer| {
-        let (identity, noise) = peer.identity.zip(peer.noise)?;
-        let is_ours = |at: &SocketAddr| *at == peer.local || peer.local == ANYWHERE && *at == ANYWHERE_V6;
-        let ours: Vec<usize> = (0..sockets.len()).filter(|number| is_ours(&sockets[*number])).collect();
-        let resolved = peer.endpoint.iter().flat_map(|endpoint| node.resolved(endpoint));
-        let by = |there: SocketAddr| {
-            let number = *ours.iter().find(|number| sockets[**number].is_ipv4() == there.is_ipv4())?;
-            Some((number, there))
-        };
-        let endpoints = resolved.filter_map(by).collect();
-        Some(Peer { link: peer.link, identity, noise, sockets: ours, endpoints, largest })
-    };
-    node.link_peers(section).into_iter().filter_map(peer).collect()
+    let largest = u16::try_from(*section.mtu.get_ref()).unwrap_or(u16::MAX);
+    session_peers(node.link_peers(section), sockets, largest, |endpoint, local| node.resolved(endpoint, local))
+}
+
+/// Has the names of neighbours resolved again that do not answer.
+pub fn resolve_again(node: &Handle, section: &OverlaySection, all: &[LinkStatus]) {
+    let silent =
+        |identity: &IdentityKey| all.iter().any(|link| link.identity == *identity && link.state == State::Asked);
+    if all.iter().all(|link| link.state != State::Asked) {
+        return;
+    }
+    for peer in node.link_peers(section) {
+        if let (Some(endpoint), Some(identity)) = (&peer.endpoint, &peer.identity)
+            && silent(identity)
+        {
+            node.resolve_again(endpoint);
+        }
+    }
 }
 
 /// Octets of the largest ICING packet that passes over each of the node's links, as far as they were measured, and at most what the
-/// configuration says.
-pub fn usable_mtu(section: &OverlaySection, all: &[LinkStatus]) -> u16 {
+/// configuration says; none while some link is not measured.
+pub fn usable_mtu(section: &OverlaySection, all: &[LinkStatus]) -> Option<u16> {
     let configured = u16::try_from(*section.mtu.get_ref()).unwrap_or(u16::MAX);
-    let measured = all.iter().filter(|link| link.state == State::Up).filter_map(|link| link.size).min();
-    configured.min(measured.unwrap_or(u16::MAX)).max(MIN_MTU)
+    let measured: Option<Vec<u16>> = all.iter().filter(|link| link.state == State::Up).map(|link| link.size).collect();
+    let least = measured?.into_iter().min()?;
+    Some(configured.min(least).max(MIN_MTU))
 }
 
 /// The section with an MTU that is at most this.

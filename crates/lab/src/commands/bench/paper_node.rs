@@ -2,6 +2,7 @@
 //! its links to servers, and nothing else. It keeps no state: what it published before, it asks of the path server.
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::path::Path as FilePath;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +12,10 @@ use tokio::time::Instant;
 use wayleave_config::Source;
 use wayleave_config::gateway::GatewayFile;
 use wayleave_config::key_files::node::fresh;
+use wayleave_config::links::{self, OpenLinks};
 use wayleave_config::overlay::Settings;
 use wayleave_config::receiving::{Known, of_realm};
+use wayleave_control::advert::Endpoint;
 use wayleave_control::database::MAX_MEMBERS;
 use wayleave_control::frames::{Host, MAX_FRAME};
 use wayleave_control::node::{Node, NodeConfig, NodeInput, NodeOutput, OwnId, PublisherConfig, Realm};
@@ -20,12 +23,15 @@ use wayleave_control::realm::Server;
 use wayleave_control::store::Store;
 use wayleave_core::{IdentityKey, Machine as _};
 use wayleave_crypto::secret::Secret;
+use wayleave_dataplane::link::{self, message::is_message};
 use wayleave_packet::Path;
 use wayleave_packet::icing::header::Version;
 use wayleave_packet::icing::mint::Sender;
 use wayleave_runtime::Clock;
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
+use wayleave_runtime::packets::udp::{self, Intake, Udp};
+use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 use wayleave_runtime::tls::Role;
 
 use super::chain::{Result, said};
@@ -35,6 +41,54 @@ const LINK_QUEUE: usize = 8 << 20;
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The only path whose consents are asked for at a time.
 const LEASE: u64 = 1;
+
+/// An end of a link.
+pub struct LinkEnd {
+    pub link: u16,
+    machine: link::Links,
+    socket: Udp,
+    out: Burst,
+    clock: Clock,
+}
+
+impl LinkEnd {
+    /// Receives a burst, and lets the session go on. Returns the number of packets, messages of the session among them.
+    pub fn turn(&mut self, burst: &mut Burst) -> usize {
+        let now = self.clock.now();
+        let count = self.socket.receive(burst).unwrap_or(0);
+        for (from, octets) in burst.packets_mut(0).take(count) {
+            if is_message(octets) {
+                self.machine.receive((0, *from), octets, now);
+            }
+        }
+        self.machine.note_received(self.link, count as u64, 0, now.instant);
+        self.machine.handle_timeout(now);
+        while let Some(datagram) = self.machine.poll() {
+            self.put(datagram.to, &datagram.octets);
+        }
+        count
+    }
+
+    /// Waits for packets, a little.
+    pub fn wait(&self) {
+        let _ = wait([&self.socket as &dyn Port].into_iter(), Duration::from_millis(5));
+    }
+
+    /// Sends a packet to the neighbour, if it has proved itself.
+    pub fn send(&mut self, octets: &[u8]) {
+        if let Some((_, to)) = self.machine.address(self.link) {
+            self.machine.note_sent(self.link, 1, octets.len() as u64, self.clock.now().instant);
+            self.put(to, octets);
+        }
+    }
+
+    fn put(&mut self, to: SocketAddr, octets: &[u8]) {
+        self.out.clear();
+        if self.out.push(octets, to) {
+            let _ = self.socket.send(&self.out, &[Outgoing { packet: 0, to }]);
+        }
+    }
+}
 
 /// A server, and what waits for its link.
 struct Connection {
@@ -108,7 +162,7 @@ impl PaperNode {
         }
         node.publish();
         let begin = Instant::now();
-        while node.known.links.is_empty()
+        while node.known.neighbours.is_empty()
             || node.known.receiver.secrets.is_empty()
             || node.machine.status().registered == 0
         {
@@ -120,6 +174,24 @@ impl PaperNode {
             node.serve(Duration::from_millis(20)).await?;
         }
         Ok(node)
+    }
+
+    /// The node's end of its only link, by which packets come and go once both ends have proved themselves.
+    pub fn end(&self) -> Result<LinkEnd> {
+        let section = &self.settings.section;
+        let sockets = links::sockets(section);
+        let peers = links::peers(self.settings.own(), section, &self.realm, &mut OpenLinks::default());
+        let literal = |endpoint: &Endpoint, _| endpoint.literal().into_iter().collect();
+        let peers =
+            links::session_peers(peers, &sockets, u16::try_from(*section.mtu.get_ref()).unwrap_or(u16::MAX), literal);
+        let link = peers.first().ok_or("no link")?.link;
+        let local = *sockets.first().ok_or("no socket")?;
+        let group = udp::open(local, 1, Intake::Merged, None).map_err(said)?;
+        let socket = group.data.into_iter().next().ok_or("no socket")?;
+        let mut machine = links::machine(&self.settings).map_err(said)?;
+        let clock = Clock::start();
+        machine.set_peers(peers, clock.now());
+        Ok(LinkEnd { link, machine, socket, out: Burst::default(), clock })
     }
 
     /// Asks for a path and for all consents, as a sender does that remembers nothing. Links to servers stay open.

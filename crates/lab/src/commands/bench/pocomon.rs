@@ -19,8 +19,7 @@ use wayleave_packet::icing::mint::{Form, Nonce, encapsulate};
 use wayleave_papers::plot::overlay::{self as plots, overall};
 use wayleave_papers::report::{Report, mean, median, percentile};
 use wayleave_runtime::Clock;
-use wayleave_runtime::packets::udp::{self, Intake};
-use wayleave_runtime::packets::{Burst, Port, wait};
+use wayleave_runtime::packets::Burst;
 
 use super::chain::{Chain, INNER, Realm, Result, Servers, said};
 use super::paper_node::PaperNode;
@@ -252,20 +251,15 @@ fn receive(config: &FilePath, arrivals: &Arrivals, is_ready: &AtomicBool, is_don
     let clock = Clock::start();
     let receiver = receiving::receiver(&node.known, clock.now().unix).map_err(said)?;
     let mut router = Router::new(receiver, CpuKernel::best()).map_err(said)?;
-    let link = node.known.links.first().copied().ok_or("no link")?;
-    let group = {
-        let _inside = runtime.enter();
-        udp::open(link.local, 1, Intake::Merged, None).map_err(said)?
-    };
-    let mut socket = group.data.into_iter().next().ok_or("no socket")?;
+    let mut end = node.end()?;
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut burst = Burst::default();
             while !is_done.load(Ordering::Acquire) {
-                if matches!(socket.receive(&mut burst), Ok(1..)) {
-                    count_verified(&mut router, &mut burst, link.link, &clock, arrivals);
+                if end.turn(&mut burst) > 0 {
+                    count_verified(&mut router, &mut burst, end.link, &clock, arrivals);
                 } else {
-                    let _ = wait([&socket as &dyn Port].into_iter(), Duration::from_millis(5));
+                    end.wait();
                 }
             }
         });
@@ -302,9 +296,7 @@ fn send(config: &FilePath, arrivals: &Arrivals, count: usize, is_cached: bool) -
     runtime()?.block_on(async {
         let mut node = PaperNode::start(config).await?;
         let receiver = node.known.identity_of("b").ok_or("b is not a member")?;
-        let link = node.known.links.first().copied().ok_or("no link")?;
-        let socket = UdpSocket::bind(link.local).map_err(said)?;
-        socket.connect(link.remote).map_err(said)?;
+        let (mut end, mut burst) = (node.end()?, Burst::default());
         // The receiver's advert may not have reached the path server yet, nor the forwarders each other's.
         let begin = Instant::now();
         let mut sender = loop {
@@ -313,7 +305,10 @@ fn send(config: &FilePath, arrivals: &Arrivals, count: usize, is_cached: bool) -
                 other if begin.elapsed() > TIMEOUT => {
                     return Err(other.err().unwrap_or_else(|| "no path over all nodes".to_owned()));
                 }
-                _ => node.serve(Duration::from_millis(100)).await?,
+                _ => {
+                    end.turn(&mut burst);
+                    node.serve(Duration::from_millis(100)).await?;
+                }
             }
         };
         let (clock, mut nonce, mut octets) = (Clock::start(), Nonce(0), Vec::new());
@@ -321,6 +316,7 @@ fn send(config: &FilePath, arrivals: &Arrivals, count: usize, is_cached: bool) -
         while arrivals.intervals() < count + 1 && begin.elapsed() < TIMEOUT * 20 {
             if !window.take(arrivals) {
                 // Links go on.
+                end.turn(&mut burst);
                 node.serve(Duration::ZERO).await?;
                 continue;
             }
@@ -329,7 +325,7 @@ fn send(config: &FilePath, arrivals: &Arrivals, count: usize, is_cached: bool) -
             }
             nonce = Nonce((nonce.0 + 1).max(Nonce::new(clock.now().unix, 0).0));
             encapsulate(&sender, (Form::Path, Part::Whole), PROTOCOL, nonce, &PAYLOAD, &mut octets).map_err(said)?;
-            let _ = socket.send(&octets);
+            end.send(&octets);
         }
         Ok(())
     })

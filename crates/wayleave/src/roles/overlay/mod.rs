@@ -373,8 +373,14 @@ impl Handle {
         self.resolver.resolved(endpoint, local)
     }
 
+    /// What a member is called: its first name, or its key.
+    pub fn describe(&self, node: &IdentityKey) -> String {
+        let realm = self.realm.borrow();
+        let name = realm.nodes.get(node).and_then(|member| member.membership.grants.names.first());
+        name.map_or_else(|| node.to_string(), ToString::to_string)
+    }
+
     /// No session to the endpoint comes about: its name is resolved again.
-    #[allow(dead_code, reason = "for sessions of links")]
     pub fn resolve_again(&self, endpoint: &Endpoint) {
         self.resolver.ask_again(endpoint);
     }

@@ -38,7 +38,6 @@ use super::threads::Threads;
 use super::view::RouterView;
 
 use crate::config::Fault;
-use crate::config::links::ANYWHERE;
 use crate::config::overlay::OverlaySection;
 use crate::config::router::icing::{AccountSection, IcingSection, TagSection};
 use crate::config::router::{Backend, FormatName, LinkSection};
@@ -488,17 +487,8 @@ impl Control<Icing> for IcingControl {
             let (local, backend) = (local.get_ref().0, *section.backend.get_ref());
             all.push(PortSpec::udp(PortKind::Internal, local, backend, "the services' end".to_owned()));
         }
-        let neighbours = overlay_section(settings).into_iter().flat_map(|section| &section.neighbour);
-        for (number, section) in neighbours.map(Spanned::get_ref).enumerate() {
-            let kind = PortKind::Link(settings.file.link.len() + number);
-            let local = section.local.as_ref().map_or(ANYWHERE, |local| local.get_ref().0);
-            all.push(PortSpec::udp(
-                kind,
-                local,
-                Backend::default(),
-                format!("link to {} at {local}", section.node.get_ref().0),
-            ));
-        }
+        let sockets = overlay_section(settings).map(links::sockets).unwrap_or_default();
+        all.extend(sockets.into_iter().enumerate().map(|(number, local)| PortSpec::overlay(number, local)));
         for (number, section) in settings.file.link.iter().map(Spanned::get_ref).enumerate() {
             let (kind, local) = (PortKind::Link(number), section.local.get_ref().0);
             all.push(match (section.backend.get_ref(), &section.device, &section.neighbor) {
@@ -551,11 +541,14 @@ impl Control<Icing> for IcingControl {
         handle.reload(section.clone()).await;
     }
 
-    async fn maintain(&mut self, _: &Settings, threads: &Threads<Icing>, log: &Events) {
+    async fn maintain(&mut self, settings: &Settings, threads: &Threads<Icing>, log: &Events) {
         let Some(handle) = &self.handle else { return };
         let Some((all, _)) = link_status(threads).await else { return };
         let lines = self.watch.lines(&all, |node| handle.describe(node));
         lines.into_iter().for_each(|line| log.report(line));
+        if let Some(section) = overlay_section(settings) {
+            links::resolve_again(handle, section, &all);
+        }
     }
 
     async fn failed(&mut self) -> Failure {

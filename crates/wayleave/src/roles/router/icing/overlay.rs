@@ -1,7 +1,6 @@
 //! A node of an overlay as a router: its links follow from its neighbours' adverts, its IDs from its own epochs.
 
 use std::collections::HashSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -16,7 +15,6 @@ use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Parameters, ViewError};
 use wayleave_runtime::identity::to_hex;
-use wayleave_runtime::packets::ethernet::NEIGHBOR;
 
 use crate::config::links::{LinkPeer, PeerState};
 use crate::config::overlay::{NodeRef, OverlaySection};
@@ -85,20 +83,15 @@ pub fn secrets(handle: &Handle) -> Vec<NodeSecret> {
     handle.ids().borrow().ids.iter().map(|own| own.secret.clone()).collect()
 }
 
-/// The links of the node, and the other end of each; an address that nobody has stands for one that is not known.
-pub fn links(handle: &Handle, section: &OverlaySection) -> (Vec<Link>, Vec<(u16, SocketAddr)>) {
+/// The links of the node.
+pub fn links(handle: &Handle, section: &OverlaySection) -> Vec<Link> {
     let mut seen = secrets(handle).iter().map(NodeSecret::id).collect::<HashSet<_>>();
-    let (mut links, mut addresses) = (Vec::new(), Vec::new());
-    for peer in handle.link_peers(section) {
-        let resolved = peer.endpoint.as_ref().map(|endpoint| handle.resolved(endpoint, peer.local));
-        let remote = peer.reachable(resolved.unwrap_or_default());
-        addresses.push((peer.link, remote.unwrap_or(NEIGHBOR)));
+    let link = |peer: LinkPeer| {
         // Nobody claims another's ID; should one do so all the same, it costs that link alone.
-        let ids = peer.ids.into_iter().filter(|_| remote.is_some());
-        let nodes = ids.filter(|id| seen.insert(*id)).collect();
-        links.push(Link { id: peer.link, nodes, is_open: false });
-    }
-    (links, addresses)
+        let nodes = peer.ids.into_iter().filter(|id| seen.insert(*id)).collect();
+        Link { id: peer.link, nodes, is_open: false }
+    };
+    handle.link_peers(section).into_iter().map(link).collect()
 }
 
 /// The neighbours for status pages.
