@@ -33,11 +33,12 @@ const LATE: usize = 8;
 const UNANSWERED: u32 = 3;
 /// And a neighbour that has said nothing for this long has no address any more.
 pub const SILENT: Duration = Duration::from_secs(30);
-/// An initiation without an answer is repeated after this long, and ever later up to the second.
+/// An initiation without an answer is repeated after this long, some times, and then ever later up to the second.
 const RETRY: Duration = Duration::from_secs(1);
+const RETRIES: u32 = 5;
 const RETRY_MOST: Duration = Duration::from_secs(8);
 /// The end with the greater identity lets the other begin first, so that one session is made and not two.
-const POLITE: Duration = Duration::from_millis(500);
+const POLITE: Duration = Duration::from_millis(200);
 /// A neighbour without a common version is asked again after this long.
 const RETRY_VERSION: Duration = Duration::from_secs(60);
 /// Every so many pings under data are as large as the largest datagram that passes.
@@ -267,7 +268,7 @@ impl Entry {
             core.by_index.remove(&before.index);
         }
         let rounds = self.attempts.checked_div(self.targets().count() as u32).unwrap_or(0);
-        let delay = RETRY_MOST.min(RETRY * (1 << rounds.min(5)));
+        let delay = RETRY_MOST.min(RETRY * (1 << rounds.saturating_sub(RETRIES).min(5)));
         // Not all neighbours of a node that was away at one time.
         let spread = Duration::from_nanos(core.random.number() % 250_000_000);
         self.begin_at = now.instant + delay + spread;

@@ -471,8 +471,8 @@ fn a_cookie_is_for_one_address_and_port() {
     busy.set(2, vec![peer(0, vec![at(1, 1)])]);
     busy.is_recording = true;
     busy.is_cut = true;
-    busy.run(secs(8 * 70));
-    world.run(Duration::from_millis(499));
+    busy.run(secs(9 * 70));
+    world.run(Duration::from_millis(199));
     world.is_cut = true;
     for (_, _, octets) in &busy.record {
         world.deliver(at(60, 6), at(1, 1), octets);
@@ -680,7 +680,7 @@ fn forged_cookies_neither_end_a_handshake_nor_hurry_it() {
     (0..3).for_each(|host| _ = busy.add(at(50 + host, 1), false));
     busy.set(2, vec![peer(0, vec![at(1, 1)])]);
     (busy.is_recording, busy.is_cut) = (true, true);
-    busy.run(secs(8 * 70));
+    busy.run(secs(9 * 70));
     for (_, _, octets) in &busy.record {
         forger.deliver(at(60, 6), at(1, 1), octets);
     }
@@ -871,7 +871,7 @@ fn a_cookie_that_comes_when_the_endpoints_have_changed_is_taken() {
     world.restart(1, vec![peer(0, vec![at(1, 1)])]);
     world.nodes[1].clock_micros = -3_600_000_000;
     world.turn();
-    world.run(Duration::from_millis(515));
+    world.run(Duration::from_millis(215));
     world.set(1, vec![peer(0, vec![at(1, 1), at(1, 2)])]);
     world.run(secs(30));
     assert!(world.is_up(0, 1) && world.is_up(1, 0));
@@ -882,9 +882,9 @@ fn of_two_handshakes_that_cross_both_ends_use_the_same() {
     let mut world = World::default();
     world.add(at(1, 1), false);
     world.add(at(2, 2), false);
-    // The one that waits half a second begins half a second earlier.
+    // The one that waits a fifth of a second begins as much earlier.
     world.set(1, vec![peer(0, vec![at(1, 1)])]);
-    world.run(Duration::from_millis(500));
+    world.run(Duration::from_millis(200));
     world.set(0, vec![peer(1, vec![at(2, 2)])]);
     world.run(secs(3));
     assert!(world.is_up(0, 1) && world.is_up(1, 0));

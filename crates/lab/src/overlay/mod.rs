@@ -270,6 +270,10 @@ impl Overlay {
                 let known = &status["neighbours_known"];
                 return Ok(Some(format!("{} knows {known} of {} neighbours", process.place, status["neighbours"])));
             }
+            if status["neighbours"] != status["links_up"] {
+                let up = &status["links_up"];
+                return Ok(Some(format!("{} has {up} of {} links", process.place, status["neighbours"])));
+            }
         }
         Ok(None)
     }

@@ -266,8 +266,9 @@ impl Role for GatewayRole {
                 warn!("paths and proofs come from a file: for the laboratory only");
                 let file = LabFile::read(&source.resolve(laboratory.file.get_ref()))?;
                 let (known, noise, own) = (file.known()?, file.noise()?, file.identity.0);
+                let (realm_key, ends) = (file.realm()?, file.ends()?);
                 let servers = Servers::File(Arc::new(RwLock::new(file)));
-                (Control::Laboratory, servers, known, noise, own, [0; 32], Ends::Fixed(Vec::new()))
+                (Control::Laboratory, servers, known, noise, own, realm_key, ends)
             }
             (None, None) => return Err(Failure::new("no section [overlay]").into()),
         };
@@ -589,7 +590,10 @@ impl GatewayRole {
         let fixed: Vec<_> = fixed.collect();
         let peers = match (&self.control, &self.shared.node) {
             (Control::Overlay { section, .. }, Some(node)) => links::peers(node, section, &self.sockets),
-            _ => Vec::new(),
+            _ => match &self.servers {
+                Servers::File(file) => file.read().unwrap_or_else(PoisonError::into_inner).peers(&self.sockets),
+                Servers::Overlay(..) => Vec::new(),
+            },
         };
         let neighbours = known.neighbours.clone();
         let resolved = resolve(self.policies.iter(), &self.shared.choices().0, &known);

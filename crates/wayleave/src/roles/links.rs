@@ -89,9 +89,14 @@ pub fn rows(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Vec<Va
     all.iter().map(row).collect()
 }
 
+/// Links whose neighbour has proved itself and answers.
+pub fn up(all: &[LinkStatus]) -> usize {
+    all.iter().filter(|link| link.state == State::Up).count()
+}
+
 /// What the metrics page has of links.
 pub fn metrics(all: &[LinkStatus], counters: Counters) -> Vec<Metric> {
-    let up = all.iter().filter(|link| link.state == State::Up).count();
+    let up = up(all);
     let moved: u64 = all.iter().map(|link| link.moved).sum();
     metrics! {
         gauge "link_up" Sessions "Links whose neighbour has proved itself and answers" = up;

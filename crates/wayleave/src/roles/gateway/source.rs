@@ -13,15 +13,20 @@ use wayleave_crypto::dh::DhPublic;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_dataplane::gateway::Member;
 use wayleave_dataplane::icing::{Link, Policy};
+use wayleave_dataplane::link::{Config, Links, Peer};
 use wayleave_packet::icing::header::{NodeId, PathHash, Tag, Version};
 use wayleave_packet::icing::mint::{Consent, NodeSecret, TagMaster};
 use wayleave_packet::{Hop, HopId, Path};
 use wayleave_runtime::identity::from_hex;
 
+use super::worker::Ends;
 use crate::config::receiving::{Known, Neighbour, own_addresses, rules};
 use crate::failure::{Failure, Outcome};
+use crate::roles::daemon::seed;
 use crate::roles::overlay;
 
+/// Octets of the largest packet in the laboratory.
+const LARGEST: u16 = 1_400;
 /// Octets of the laboratory's file, at most.
 const MOST_OCTETS: u64 = 16 << 20;
 
@@ -75,6 +80,8 @@ impl Servers {
 #[serde(deny_unknown_fields)]
 pub struct LabFile {
     pub identity: HexKey,
+    /// Neighbours of a realm want its key to be proved to them; without it they are where the file says.
+    realm: Option<String>,
     /// The secret of the static key, the seed of the node's ID, and its tag master.
     noise: String,
     node: String,
@@ -106,6 +113,8 @@ struct LabLink {
     id: u16,
     identity: HexKey,
     node: String,
+    /// The neighbour's static key, in a realm.
+    noise: Option<String>,
     local: SocketAddr,
     remote: SocketAddr,
 }
@@ -181,6 +190,32 @@ impl LabFile {
 
     pub fn noise(&self) -> Outcome<Seed> {
         Ok(Seed::new(from_hex(&self.noise).ok_or_else(|| Failure::new("`noise` is no key"))?))
+    }
+
+    /// The realm's key, or zeros.
+    pub fn realm(&self) -> Outcome<[u8; 32]> {
+        let Some(text) = &self.realm else { return Ok([0; 32]) };
+        Ok(from_hex(text).ok_or_else(|| Failure::new("`realm` is no key"))?)
+    }
+
+    /// The ends of links, before any socket is open.
+    pub fn ends(&self) -> Outcome<Ends> {
+        if self.realm.is_none() {
+            return Ok(Ends::Fixed(Vec::new()));
+        }
+        let config = Config { identity: self.identity.0, realm: self.realm()?, noise: self.noise()?, seed: seed()? };
+        Ok(Ends::Proven(Box::new(Links::new(config))))
+    }
+
+    /// Whoever proves himself at a link, with `sockets` in their order.
+    pub fn peers(&self, sockets: &[SocketAddr]) -> Vec<Peer> {
+        let peer = |link: &LabLink| {
+            let noise = DhPublic::from_bytes(from_hex(link.noise.as_ref()?)?).ok()?;
+            let socket = sockets.iter().position(|local| *local == link.local)?;
+            let (identity, endpoints) = (link.identity.0, vec![(socket, link.remote)]);
+            Some(Peer { link: link.id, identity, noise, sockets: vec![socket], endpoints, largest: LARGEST })
+        };
+        self.links.iter().filter_map(peer).collect()
     }
 
     /// What the file says, in the place of the realm.

@@ -9,6 +9,7 @@ use wayleave_core::{Now, UnixTime};
 use wayleave_dataplane::frame::Ingress;
 use wayleave_dataplane::replay::ClockJumps;
 use wayleave_runtime::Clock;
+use wayleave_runtime::http::Metric;
 use wayleave_runtime::packets::Burst;
 use wayleave_runtime::store::{Change, FileStore};
 
@@ -184,6 +185,11 @@ pub trait Control<F: Format>: Sized {
 
     /// Returns what the status pages read.
     fn view(&self) -> Self::View;
+
+    /// The format's own metrics, beside what threads count.
+    fn metrics(_view: &Self::View) -> Vec<Metric> {
+        Vec::new()
+    }
 
     /// Whether packets can be forwarded, as far as the format knows.
     ///

@@ -214,7 +214,9 @@ impl<F: Format> View for RouterView<F> {
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {
-        Some(metrics(&self.counters().await?))
+        let mut all = metrics(&self.counters().await?);
+        all.extend(F::Control::metrics(&self.format));
+        Some(all)
     }
 
     /// A router is ready once its threads run and accept what is stamped now, and its format has what it needs.

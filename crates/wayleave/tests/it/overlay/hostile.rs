@@ -16,6 +16,8 @@
 use std::cell::Cell;
 use std::fs;
 use std::net::{SocketAddrV4, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -26,12 +28,14 @@ use wayleave_crypto::kdf;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
+use wayleave_dataplane::link::{Config as LinkConfig, Links, Peer as LinkPeer};
 use wayleave_lab::netns::{self, NetworkNamespace};
 use wayleave_lab::wire::{Capture, Datagram, Forger};
 use wayleave_packet::Path;
 use wayleave_packet::icing::header::{NodeId, Packet, Part, Version};
 use wayleave_packet::icing::mint::{Consent, EpochKey, Form, NodeSecret, Nonce, Sender, encapsulate};
 use wayleave_packet::icing::verify::PathKeys;
+use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::to_hex;
 
@@ -185,6 +189,50 @@ impl<'a> Thief<'a> {
     }
 }
 
+/// m's end of its link to w1: it proves itself, as long as this lives.
+struct End(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
+
+impl End {
+    fn start(world: &World, host: &UdpSocket) -> Self {
+        let socket = host.try_clone().expect("a clone");
+        socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
+        let (m, w1) = (membership(&world.realm, "m"), membership(&world.realm, "w1"));
+        let (m, w1) = (m.object(), w1.object());
+        let noise = seed(&world.path("m/noise.key"));
+        let config = LinkConfig { identity: m.identity, realm: m.realm.0, noise, seed: Seed::new([7; 32]) };
+        let mut links = Links::new(config);
+        let (clock, there) = (Clock::start(), port(11, M).parse().expect("an address"));
+        let (identity, noise) = (w1.identity, w1.noise);
+        let peer =
+            LinkPeer { link: 11, identity, noise, sockets: vec![0], endpoints: vec![(0, there)], largest: 1_400 };
+        links.set_peers(vec![peer], clock.now());
+        let (ends, is_up) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (of_thread, up) = (Arc::clone(&ends), Arc::clone(&is_up));
+        let thread = std::thread::spawn(move || {
+            let mut octets = [0; 2_000];
+            while !of_thread.load(Ordering::Relaxed) {
+                if let Ok((length, from)) = socket.recv_from(&mut octets) {
+                    links.receive((0, from), &octets[..length], clock.now());
+                }
+                links.handle_timeout(clock.now());
+                while let Some(datagram) = links.poll() {
+                    let _ = socket.send_to(&datagram.octets, datagram.to);
+                }
+                up.store(links.address(11).is_some(), Ordering::Relaxed);
+            }
+        });
+        eventually("w1 lets m prove itself", || is_up.load(Ordering::Relaxed));
+        Self(ends, Some(thread))
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        let _ = self.1.take().map(std::thread::JoinHandle::join);
+    }
+}
+
 /// What a node has counted under a name.
 fn counted(world: &World, node: &str, reason: &str) -> u64 {
     let status = world.nodes[node].show("status", &[]);
@@ -318,6 +366,7 @@ fn packets_off_their_consented_path_die_at_the_next_honest_node_by_name() {
     let world = &scene.world;
     let (m, a) = (Thief::of(world, "m"), Thief::of(world, "a"));
     let host = world.places["m"].within(|| UdpSocket::bind(port(M, 11))).expect("in its place").expect("m's end");
+    let _end = End::start(world, &host);
     let send = |octets: &[u8]| {
         host.send_to(octets, port(11, M)).expect("sent");
     };
@@ -480,7 +529,10 @@ fn lie(world: &World, m: &Thief<'_>, path: &Path, own: &[&str], of_b: &[&str]) {
     let file = json!({
         "identity": world.identities["m"], "noise": secret("m/noise.key"), "node": to_hex(node.expose()),
         "tags": secret("m/tags.key"), "tag": 0x8000_0000u32,
-        "links": [{ "id": 11, "identity": w1, "node": first, "local": port(M, 11), "remote": port(11, M) }],
+        "realm": to_hex(&membership(&world.realm, "m").object().realm.0),
+        "links": [{
+            "id": 11, "identity": w1, "node": first, "noise": noise("w1"), "local": port(M, 11), "remote": port(11, M),
+        }],
         "members": [
             { "name": "m", "identity": world.identities["m"], "noise": noise("m"), "prefixes": own },
             { "name": "b", "identity": world.identities["b"], "noise": noise("b"), "prefixes": of_b },

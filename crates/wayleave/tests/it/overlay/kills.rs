@@ -195,7 +195,10 @@ fn is_of_nodes(frame: &[u8]) -> bool {
 /// What leaves the forwarder in the east, whose provider consents to nothing.
 fn is_from_east(frame: &[u8]) -> bool {
     let east: Ipv4Addr = address(21).parse().expect("an address");
-    is_of_nodes(frame) && Datagram::of(frame).is_some_and(|datagram| *datagram.from.ip() == east)
+    // What neighbours say to each other is no packet.
+    let is_packet = |datagram: &Datagram| !wayleave_dataplane::link::message::is_message(&datagram.payload);
+    is_of_nodes(frame)
+        && Datagram::of(frame).is_some_and(|datagram| *datagram.from.ip() == east && is_packet(&datagram))
 }
 
 #[test]

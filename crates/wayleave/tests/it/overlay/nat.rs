@@ -54,7 +54,7 @@ impl Home {
             let family = if gateway.contains(':') { "-6" } else { "-4" };
             run(&place, &format!("ip {family} route add default via {gateway}"));
         }
-        let rules = "table inet nat { chain out { type nat hook postrouting priority srcnat; oifname \"eth0\" masquerade fully-random; } }";
+        let rules = "table inet nat { chain out { type nat hook postrouting priority srcnat; oifname \"eth0\" masquerade fully-random; }; }";
         let output = box_.command("nft").arg(rules).output().expect("nft runs");
         assert!(output.status.success(), "{}", text(&output.stderr));
         Self { box_, inside: place }
@@ -125,26 +125,41 @@ fn link(shown: &Value, node: &str) -> Value {
     links.into_iter().find(|link| link["node"] == node).unwrap_or_default()
 }
 
-/// A download of many seconds, and its octets so far.
+/// A download of many seconds, and its octets so far. It reads slowly by little buffers, so that all that it has came lately.
 struct Download(Child, std::path::PathBuf);
 
+const READER: &str = "
+import socket, sys, time
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
+s.connect((socket.gethostbyname(sys.argv[1]), 8080))
+s.sendall(b'GET /page HTTP/1.0\\r\\n\\r\\n')
+count = 0
+while data := s.recv(8192):
+    count += len(data)
+    open(sys.argv[2], 'w').write(str(count))
+    time.sleep(0.02)
+";
+
 impl Download {
-    fn start(place: &NetworkNamespace, url: &str, folder: &std::path::Path) -> Self {
+    fn start(place: &NetworkNamespace, host: &str, folder: &std::path::Path) -> Self {
         let file = folder.join("download");
-        let mut command = place.command("curl");
-        command.args(["-sS", "--limit-rate", "200k", "--max-time", "120", "-o"]).arg(&file).arg(url);
-        Self(command.stdin(Stdio::null()).spawn().expect("curl runs"), file)
+        let mut command = place.command("python3");
+        command.args(["-c", READER, host]).arg(&file);
+        Self(command.stdin(Stdio::null()).spawn().expect("python3 runs"), file)
     }
 
     fn octets(&self) -> u64 {
-        std::fs::metadata(&self.1).map_or(0, |data| data.len())
+        std::fs::read_to_string(&self.1).ok().and_then(|text| text.parse().ok()).unwrap_or(0)
     }
 
     /// Waits until so many more octets have come.
     fn goes_on(&mut self, what: &str, logs: &dyn Fn() -> String) {
-        let until = self.octets() + 300_000;
-        eventually(&format!("{what}: {}", logs()), || self.octets() >= until);
-        assert!(self.0.try_wait().expect("a child").is_none(), "it is not over yet");
+        let (until, begin) = (self.octets() + 300_000, std::time::Instant::now());
+        let is_there = std::panic::catch_unwind(|| eventually(what, || self.octets() >= until));
+        let over = self.0.try_wait().expect("a child");
+        assert!(is_there.is_ok() && over.is_none(), "{what}: {over:?} after {} octets: {}", self.octets(), logs());
+        eprintln!("{what}: 300 kB more after {:?}", begin.elapsed());
     }
 }
 
@@ -167,8 +182,8 @@ fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_po
         return;
     }
     let network = Network::new().expect("a network");
-    for address in [format!("{HERE}/24"), "2001:db8::fa/64".to_owned()] {
-        let added = Command::new("ip").args(["addr", "add", &address, "dev", "lan", "nodad"]).status();
+    for arguments in [format!("addr add {HERE}/24 dev lan"), "addr add 2001:db8::fa/64 dev lan nodad".to_owned()] {
+        let added = Command::new("ip").args(arguments.split(' ')).status();
         assert!(added.expect("ip runs").success());
     }
     let realm = Realm::new("nat");
@@ -202,7 +217,7 @@ fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_po
     }
     let _consent = realm.start("consent", "consent", "127.0.0.1:8502");
     use_names(&network);
-    let page: Vec<u8> = (0..2_000_000u32).flat_map(u32::to_be_bytes).collect();
+    let page: Vec<u8> = (0..6_000_000u32).flat_map(u32::to_be_bytes).collect();
     for (gateway, addresses) in
         [(&a, ["10.0.1.1:8080", "[fd00:1::1]:8080"]), (&b, ["10.0.2.1:8080", "[fd00:2::1]:8080"])]
     {
@@ -237,7 +252,7 @@ fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_po
         link(&b.json(&["show", "links"]), "w2")["size"] == 1_232
     });
     // The NATs forget ports under a transfer, and choose others.
-    let mut download = Download::start(&a.place, "http://short.b.overlay:8080/page", &realm.folder.0);
+    let mut download = Download::start(&a.place, "short.b.overlay", &realm.folder.0);
     download.goes_on("a download", &logs);
     for (home, forwarder, name) in [(&home_a, &w1, "a"), (&home_b, &w2, "b")] {
         let before = link(&forwarder.show("links", &[]), name);

@@ -22,7 +22,7 @@ use wayleave_dataplane::replay::{ClockJumps, ReplayFilter};
 use wayleave_packet::icing::header::{ETHERTYPE, Version};
 use wayleave_packet::icing::mint::{NodeSecret, TAG_EPOCH};
 use wayleave_runtime::Clock;
-use wayleave_runtime::http::ViewError;
+use wayleave_runtime::http::{Metric, ViewError};
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::packets::Burst;
 use wayleave_runtime::store::FileStore;
@@ -413,6 +413,7 @@ pub struct IcingControl {
     machine: Option<Links>,
     clock: Option<Clock>,
     watch: Watch,
+    links: SharedLinks,
 }
 
 /// How the links of the thread are. There is one thread.
@@ -428,7 +429,11 @@ type SharedOverlay = Arc<Mutex<Option<(Handle, OverlaySection)>>>;
 pub struct IcingView {
     identity: SharedIdentity,
     overlay: SharedOverlay,
+    links: SharedLinks,
 }
+
+/// How links were a second ago at most, and what they count.
+type SharedLinks = Arc<Mutex<(Vec<LinkStatus>, LinkCounters)>>;
 
 impl IcingView {
     fn node(&self) -> Option<(Handle, OverlaySection)> {
@@ -477,6 +482,7 @@ impl Control<Icing> for IcingControl {
             machine: None,
             clock: None,
             watch: Watch::default(),
+            links: Arc::default(),
         })
     }
 
@@ -543,7 +549,8 @@ impl Control<Icing> for IcingControl {
 
     async fn maintain(&mut self, settings: &Settings, threads: &Threads<Icing>, log: &Events) {
         let Some(handle) = &self.handle else { return };
-        let Some((all, _)) = link_status(threads).await else { return };
+        let Some((all, counters)) = link_status(threads).await else { return };
+        *self.links.lock().unwrap_or_else(PoisonError::into_inner) = (all.clone(), counters);
         let lines = self.watch.lines(&all, |node| handle.describe(node));
         lines.into_iter().for_each(|line| log.report(line));
         if let Some(section) = overlay_section(settings) {
@@ -570,7 +577,8 @@ impl Control<Icing> for IcingControl {
     }
 
     fn view(&self) -> IcingView {
-        IcingView { identity: Arc::clone(&self.identity), overlay: Arc::clone(&self.shown) }
+        let (identity, overlay, links) = (&self.identity, &self.shown, &self.links);
+        IcingView { identity: Arc::clone(identity), overlay: Arc::clone(overlay), links: Arc::clone(links) }
     }
 
     fn neighbours(view: &IcingView) -> Option<Vec<Value>> {
@@ -584,9 +592,19 @@ impl Control<Icing> for IcingControl {
             let known = rows.iter().filter(|row| row["state"] == "known").count();
             members.insert("neighbours".to_owned(), json!(rows.len()));
             members.insert("neighbours_known".to_owned(), json!(known));
+            let links = view.links.lock().unwrap_or_else(PoisonError::into_inner);
+            members.insert("links_up".to_owned(), json!(links::up(&links.0)));
             members.insert("agreed_keys".to_owned(), json!(handle.ids().borrow().agreed.len()));
             members.insert("problems".to_owned(), json!(handle.problems()));
         }
+    }
+
+    fn metrics(view: &IcingView) -> Vec<Metric> {
+        if view.node().is_none() {
+            return Vec::new();
+        }
+        let links = view.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links::metrics(&links.0, links.1)
     }
 
     fn readiness(view: &IcingView) -> Result<(), String> {
