@@ -3,14 +3,15 @@
 //! A file and not a page of the gateway: whoever may write it is whom the system lets, and no page that a browser can reach changes
 //! what is forwarded.
 
-use std::fs::{self, File};
-use std::io::{ErrorKind, Write as _};
+use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::Deserialize;
 
 use super::overlay::NodeRef;
 use super::parse::{Text, TextValue as _};
+use super::replace::replace;
 use crate::failure::{Failure, Outcome};
 
 /// Octets of the file, nodes that are avoided, pins, and nodes of a pin, at most.
@@ -71,14 +72,7 @@ impl ChoicesFile {
 
     /// Writes the file in one step; it is on disk when this returns.
     pub fn save(&self, path: &Path) -> Outcome {
-        let failed = |error: std::io::Error| Failure::system(path.display(), &error);
-        let temporary = path.with_extension("new");
-        let mut file = File::create(&temporary).map_err(failed)?;
-        file.write_all(self.text().as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-        fs::rename(&temporary, path).map_err(failed)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
-        Ok(())
+        replace(path, &self.text())
     }
 
     fn text(&self) -> String {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
+use wayleave_control::realm::Roles;
 use wayleave_core::{Afi, Prefix};
 use wayleave_dataplane::gateway::Order;
 
@@ -285,6 +286,11 @@ impl GatewayFile {
                 examples.push(example(overlay.get_ref().realm.span(), "the realm's key, from `wayleave realm show`"));
             }
             faults.extend(overlay.get_ref().file_faults(source));
+            if let Ok(settings) = overlay.get_ref().load(source)
+                && let Err(failure) = settings.require(Roles::GATEWAY, "gateway")
+            {
+                faults.push(FileFault::Unusable(Fault::of(overlay.get_ref().membership.span(), &failure)));
+            }
         }
         if let Some(laboratory) = &file.laboratory {
             let message = "paths and proofs come from a file: for the laboratory only";
@@ -373,7 +379,7 @@ pub fn template_with(overlay: &str, status: &str) -> String {
 mod tests {
     use std::fs;
 
-    use wayleave_control::realm::{Grants, Membership, RealmKey, Roles};
+    use wayleave_control::realm::{Grants, Membership, RealmKey};
     use wayleave_control::store::Record;
     use wayleave_core::IdentityKey;
     use wayleave_crypto::dh::DhSecret;

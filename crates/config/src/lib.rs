@@ -33,6 +33,7 @@ pub mod path;
 pub mod protection;
 pub mod realm;
 pub mod receiving;
+pub mod replace;
 pub mod router;
 pub mod rpki;
 pub mod rs;

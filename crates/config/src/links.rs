@@ -291,7 +291,7 @@ fn admits(open: &OpenSection, membership: &Membership) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     use wayleave_control::advert::Link;
@@ -302,7 +302,7 @@ mod tests {
 
     const OWN: IdentityKey = IdentityKey([200; 32]);
 
-    fn identity(number: u16) -> IdentityKey {
+    pub(crate) fn identity(number: u16) -> IdentityKey {
         let mut octets = [1; 32];
         octets[..2].copy_from_slice(&number.to_be_bytes());
         IdentityKey(octets)
@@ -313,7 +313,7 @@ mod tests {
     }
 
     /// A forwarder `nNUMBER` that says this of its link to us, and whether it is open.
-    fn member(number: u16, link: Option<(Relationship, Option<&str>)>, open: Option<&str>) -> Arc<Member> {
+    pub(crate) fn member(number: u16, link: Option<(Relationship, Option<&str>)>, open: Option<&str>) -> Arc<Member> {
         let endpoint = |text: &str| text.parse().unwrap();
         let link = link.map(|(relationship, at)| Link {
             neighbour: OWN,
@@ -354,7 +354,7 @@ mod tests {
         Arc::new(Member { membership, advert: Some(advert), ids })
     }
 
-    fn realm(members: impl IntoIterator<Item = Arc<Member>>) -> Realm {
+    pub(crate) fn realm(members: impl IntoIterator<Item = Arc<Member>>) -> Realm {
         let mut realm = Realm::default();
         for member in members {
             let identity = member.membership.identity;
@@ -364,7 +364,7 @@ mod tests {
         realm
     }
 
-    fn section(text: &str) -> OverlaySection {
+    pub(crate) fn section(text: &str) -> OverlaySection {
         let head = format!(
             "realm = \"realm:ed25519:{0}\"\nmembership = \"m\"\nidentity = \"i\"\nstate = \"s\"\n\
              path_servers = [{{ identity = \"node:ed25519:{0}\", address = \"192.0.2.1:1\" }}]\n",

@@ -10,7 +10,7 @@ use wayleave_control::advert::{
     Endpoint, Link, MAX_EPOCH, MAX_LIFETIME, MAX_LINKS, MAX_MEANING, MAX_TAGS, MIN_MTU, Relationship, TagOffer, TagUse,
 };
 use wayleave_control::node::{MIN_EPOCH, Profile, Realm};
-use wayleave_control::realm::{MAX_SERVERS, Membership, Name, RealmKey, Server};
+use wayleave_control::realm::{MAX_SERVERS, Membership, Name, RealmKey, Roles, Server};
 use wayleave_control::store::Record;
 use wayleave_core::IdentityKey;
 use wayleave_crypto::secret::Seed;
@@ -150,7 +150,7 @@ pub struct NeighbourSection {
 
 impl NeighbourSection {
     /// Where the neighbour begins sessions to us, if it can.
-    fn endpoint(&self) -> Option<Endpoint> {
+    pub fn endpoint(&self) -> Option<Endpoint> {
         let of_local = || self.local.as_ref().and_then(|local| as_endpoint(local.get_ref().0));
         self.endpoint.as_ref().map(|endpoint| endpoint.0.clone()).or_else(of_local)
     }
@@ -280,6 +280,19 @@ pub struct Settings {
 impl Settings {
     pub fn own(&self) -> IdentityKey {
         self.membership.object().identity
+    }
+
+    /// The realm's operator granted this node a role.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn require(&self, role: Roles, name: &str) -> Result<(), Failure> {
+        if self.membership.object().grants.roles.has(role) {
+            return Ok(());
+        }
+        let failure = Failure::new(format!("the membership is not for the role `{name}`"));
+        Err(failure
+            .help(format!("ask the realm's operator for an invitation: `wayleave realm invite NAME --role {name}`")))
     }
 
     pub fn signing_key(&self) -> SigningKey {

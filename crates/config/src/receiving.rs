@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use wayleave_control::node::{self, OwnId, Realm};
+use wayleave_control::realm::Roles;
 use wayleave_core::{Afi, IdentityKey, InnerPrefixes, Prefix, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::gateway::Member;
@@ -27,7 +28,7 @@ const AGREEMENTS: u32 = 1_000;
 /// What is known at one moment.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// All members, this gateway among them.
+    /// The members that are gateways, this one among them: nobody else seals or opens packets.
     pub members: Vec<Member>,
     pub names: BTreeMap<String, IdentityKey>,
     /// The nodes that paths may cross: members, so that whatever name a policy avoids, these are known to have it or not.
@@ -63,6 +64,16 @@ impl Known {
     /// Who has this name.
     pub fn identity_of(&self, name: &str) -> Option<IdentityKey> {
         self.names.get(name).copied()
+    }
+
+    /// The gateway with this name, in any case.
+    pub fn gateway_of(&self, name: &str) -> Option<IdentityKey> {
+        let (_, identity) = self.names.iter().find(|(known, _)| known.eq_ignore_ascii_case(name))?;
+        Some(*identity).filter(|identity| self.is_gateway(identity))
+    }
+
+    pub fn is_gateway(&self, node: &IdentityKey) -> bool {
+        self.members.iter().any(|member| member.identity == *node)
     }
 
     /// A node's first name, or its key.
@@ -132,6 +143,7 @@ pub fn of_realm(
     (ids, agreed): (&[OwnId], &Arc<AgreedKeys>),
 ) -> Known {
     let own = settings.own();
+    let gateways = realm.nodes.iter().filter(|(_, member)| member.membership.grants.roles.has(Roles::GATEWAY));
     let member = |(identity, member): (&IdentityKey, &Arc<node::Member>)| Member {
         identity: *identity,
         noise: member.membership.noise,
@@ -145,7 +157,7 @@ pub fn of_realm(
     let receiver = |peer: &LinkPeer| Link { id: peer.link, nodes: peer.ids.clone(), is_open: false };
     let newest = ids.len().saturating_sub(MAX_KEYS);
     Known {
-        members: realm.nodes.iter().map(member).collect(),
+        members: gateways.map(member).collect(),
         names: realm.names.iter().map(|(name, identity)| (name.as_str().to_owned(), *identity)).collect(),
         nodes: realm.nodes.keys().copied().collect(),
         prefixes: realm.prefixes.clone(),
@@ -189,7 +201,45 @@ pub fn receiver(known: &Known, started: UnixTime) -> Outcome<icing::Config> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
+    use wayleave_crypto::secret::Seed;
+    use wayleave_crypto::sign::SigningKey;
+    use wayleave_crypto::signed::Signed;
+
+    use crate::links::tests::{identity, member, realm, section};
+
     use super::*;
+
+    /// ICC, no gateway: a router's Noise key begins a session, and packets go to its name: it is nobody's gateway.
+    #[test]
+    fn only_members_with_the_role_are_gateways() {
+        let with = |number, roles| {
+            let mut member = node::Member::clone(&member(number, None, None));
+            member.membership.grants.roles = roles;
+            Arc::new(member)
+        };
+        let realm = realm([with(1, Roles::GATEWAY), with(2, Roles::FORWARDER), with(3, Roles::CONSENT_SERVER)]);
+        let key = SigningKey::from_seed(&Seed::new([9; 32]));
+        let section = section("");
+        let settings = Settings {
+            identity: Seed::new([9; 32]),
+            membership: Signed::sign(&realm.nodes[&identity(1)].membership, &key).unwrap(),
+            noise: None,
+            ids: None,
+            tags: Vec::new(),
+            state: PathBuf::new(),
+            membership_file: PathBuf::new(),
+            section: section.clone(),
+        };
+        let known = of_realm(&settings, &section, &realm, (&[], &Arc::default()));
+        // Whose handshakes and packets are opened, and to whom packets are sealed.
+        assert_eq!(known.members.iter().map(|member| member.identity).collect::<Vec<_>>(), [identity(1)]);
+        assert_eq!([1, 2, 3].map(|number| known.gateway_of(&format!("N{number}"))), [Some(identity(1)), None, None]);
+        // Paths cross the others, and policies name them.
+        assert_eq!(known.nodes.len(), 3);
+        assert_eq!(known.identity_of("n2"), Some(identity(2)));
+    }
 
     #[test]
     fn a_nodes_own_address_is_one_that_no_longer_prefix_of_another_takes() {

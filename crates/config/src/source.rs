@@ -56,6 +56,16 @@ impl Source {
         Self { path: path.into(), text: text.to_owned() }
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The same file with another text.
+    #[must_use]
+    pub fn with_text(&self, text: String) -> Self {
+        Self { path: self.path.clone(), text }
+    }
+
     pub fn text(&self) -> &str {
         &self.text
     }

@@ -16,6 +16,7 @@ mod invite;
 mod join;
 mod key_show;
 mod keys;
+mod link;
 mod locate;
 mod members;
 mod moved;
@@ -57,6 +58,9 @@ pub enum Command {
     Show(show::Show),
     /// Explain why a prefix has its route or none, or how packets to a name or address go.
     Why(show::Why),
+    /// Add and remove the neighbours of a node: add, remove, list.
+    #[command(subcommand)]
+    Link(link::Link),
     /// Choose among the paths of a gateway: list, trace, pin, avoid.
     #[command(subcommand)]
     Path(path::Path),
@@ -116,6 +120,7 @@ impl Command {
             Command::Run(command) => run::run(command),
             Command::Show(command) => show::show(command),
             Command::Why(command) => show::why(command),
+            Command::Link(command) => link::run(command),
             Command::Path(command) => path::run(command),
             Command::Stamp(command) => return stamp::run(command),
             Command::Ping(command) => path::ping(command),

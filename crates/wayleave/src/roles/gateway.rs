@@ -22,6 +22,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use wayleave_control::node::Realm;
+use wayleave_control::realm::Roles;
 use wayleave_core::{IdentityKey, Now, Prefix};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::gateway::{Choices, Config, Event as Happened, Gateway, PathPolicy};
@@ -100,9 +101,9 @@ impl Shared {
         let names = self.names.names();
         let policies = self.policies();
         let known = self.known();
-        let members: BTreeSet<IdentityKey> = known.members.iter().map(|member| member.identity).collect();
+        let gateways: BTreeSet<IdentityKey> = known.members.iter().map(|member| member.identity).collect();
         let is_known =
-            |policy: &str, node: &IdentityKey| policies.iter().any(|name| name == policy) && members.contains(node);
+            |policy: &str, node: &IdentityKey| policies.iter().any(|name| name == policy) && gateways.contains(node);
         let of = |(policy, node, number): (&str, IdentityKey, u32)| {
             names::addresses(number, &self.names_prefix).map(|address| (address, names::name(policy, node)))
         };
@@ -121,22 +122,19 @@ impl Directory for Shared {
         let mut policies = self.policies().into_iter();
         let policy = policies.find(|name| policy.is_none_or(|policy| name.eq_ignore_ascii_case(policy)))?;
         let known = self.known();
-        let (_, identity) = known.names.iter().find(|(name, _)| name.eq_ignore_ascii_case(node))?;
-        if *identity == self.own {
-            return None;
-        }
-        let Some((number, is_new)) = self.names.reserve(&policy, *identity) else { return Some(Err(())) };
+        let identity = known.gateway_of(node).filter(|identity| *identity != self.own)?;
+        let Some((number, is_new)) = self.names.reserve(&policy, identity) else { return Some(Err(())) };
         if is_new {
             // Whoever asked has its addresses once it is durable.
             let pair =
-                names::addresses(number, &self.names_prefix).map(|address| (address, names::name(&policy, *identity)));
+                names::addresses(number, &self.names_prefix).map(|address| (address, names::name(&policy, identity)));
             self.worker.send(move |worker| worker.gateway.add_names(pair));
         }
         if !self.names.is_durable(number).await {
             return Some(Err(()));
         }
         let addresses = names::addresses(number, &self.names_prefix);
-        Some(Ok(names::usable(addresses, &known.prefixes, [&self.own, identity])))
+        Some(Ok(names::usable(addresses, &known.prefixes, [&self.own, &identity])))
     }
 
     fn prefix(&self) -> &Prefix {
@@ -148,7 +146,7 @@ impl Directory for Shared {
         let number = names::number_of(address, &self.names_prefix).filter(|number| self.names.is_saved(*number))?;
         let names = self.names.names();
         let (policy, node, _) = names.given().find(|(_, _, given)| *given == number)?;
-        if !policies.iter().any(|name| name == policy) {
+        if !policies.iter().any(|name| name == policy) || !known.is_gateway(&node) {
             return None;
         }
         let (node, _) = known.names.iter().find(|(_, identity)| **identity == node)?;
@@ -239,6 +237,7 @@ impl Role for GatewayRole {
         let (control, servers, known, noise, own, realm_key, ends) = match (&config.overlay, &config.laboratory) {
             (Some(overlay), _) => {
                 let settings = overlay.get_ref().load(source)?;
+                settings.require(Roles::GATEWAY, "gateway")?;
                 let overlay_running = Overlay::start(&settings, *clock, log).await?;
                 let handle = overlay_running.handle();
                 let (realm, mut ids) = (handle.realm(), handle.ids());

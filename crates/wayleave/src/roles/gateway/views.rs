@@ -122,10 +122,14 @@ impl GatewayView {
     fn target(&self, parameters: &Parameters) -> Result<(usize, IdentityKey), ViewError> {
         let text = parameters.get("name").ok_or_else(|| ViewError::Request("?name=NAME is missing".to_owned()))?;
         let known = self.0.known();
+        let gateway = |node: IdentityKey| {
+            let is_none = || format!("{} is no gateway, by its membership: it takes no packets", known.describe(&node));
+            if known.is_gateway(&node) { Ok(node) } else { Err(ViewError::NotFound(is_none())) }
+        };
         if let Ok(address) = text.parse::<IpAddr>() {
             let owner = known.prefixes.owner(address).filter(|owner| *owner != self.0.own);
             let owner = owner.ok_or_else(|| ViewError::NotFound(format!("no member has the address {address}")))?;
-            return Ok((0, owner));
+            return Ok((0, gateway(owner)?));
         }
         let of = |policy: &str, node: &str| {
             let policies = self.0.policies();
@@ -140,7 +144,7 @@ impl GatewayView {
                     None => format!("no member of the realm that is known here is called `{node}`"),
                 })
             })?;
-            Ok((place, *identity))
+            Ok((place, gateway(*identity)?))
         };
         match meaning(text, self.0.suffix()) {
             Meaning::Pair(policy, node) => of(&policy, &node),
@@ -378,7 +382,8 @@ impl View for GatewayView {
             "identity": self.0.own.to_string(),
             "interface": self.0.interface,
             "suffix": self.0.suffix,
-            "members": known.members.len(),
+            "members": known.nodes.len(),
+            "gateways": known.members.len(),
             "neighbours": known.neighbours.len(),
             "names": names,
             "unaccepted": unaccepted,

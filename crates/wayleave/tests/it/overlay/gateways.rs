@@ -134,6 +134,12 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
     let why = a.json(&["why", "short.b.overlay"]);
     let nodes: Vec<&str> = why["active"]["nodes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     assert_eq!(nodes, ["a", "w1", "w2", "w3", "b"], "{why}");
+    // A router is nobody's gateway: its name has no addresses, and the answer says so.
+    let mut command = a.place.command(env!("CARGO_BIN_EXE_wayleave"));
+    let why = command.args(["why", "short.w1.overlay", "--url", "127.0.0.1:8492"]).output().expect("it runs");
+    assert!(text(&why.stderr).replace('│', " ").contains("w1 is no gateway"), "{}", text(&why.stderr));
+    let status = a.json(&["show", "status"]);
+    assert_eq!((&status["gateways"], status["members"].as_u64() > Some(5)), (&Value::from(2), true), "{status}");
     // Longer than one consent lasts.
     std::thread::sleep(Duration::from_secs(7));
     assert!(curl("-4", "5").stdout == page, "consents are renewed: {}", a.log());

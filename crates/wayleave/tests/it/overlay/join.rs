@@ -221,6 +221,14 @@ fn check_names_each_mistake_in_a_nodes_configuration() {
         (format!("{good}{}", link.replace("peer", "friend")), "friend"),
         (format!("{good}{}", link.replace("127.0.0.1:49252", "0.0.0.0:49252")), "cannot be sent to"),
         (format!("{good}{}", link.replace("\"b\"", "\"B!\"")), "a node's name"),
+        (format!("{good}{}", link.replace("local = ", "endpoint = \"b:0\"\nlocal = ")), "node.example.net:49252"),
+        (format!("{good}[overlay.open]\nlocal = \"0.0.0.0:49252\"\n"), "cannot be sent to"),
+        (format!("{good}[overlay.open]\nlocal = \"127.0.0.1:49252\"\nadmit = []\n"), "an open node that admits nobody"),
+        (
+            format!("{good}{}[overlay.open]\nlocal = \"127.0.0.1:49253\"\n", link.replace("= 1", "= 32768")),
+            "the links of an open node to its members have numbers from 32768 on",
+        ),
+        (format!("{good}{link}[overlay.open]\nlocal = \"127.0.0.1:49252\"\n"), "in use by another interface or link"),
         (good.replace("ids = \"ids.key\"", "ids = \"identity.key\""), "has a key of the kind `identity`, not `ids`"),
         (good.replace("membership = \"membership\"", "membership = \"../p/membership\""), "not of this identity"),
         (good.replace("path_servers = [{", "path_servers = [] #"), "0 path servers"),
@@ -233,6 +241,7 @@ fn check_names_each_mistake_in_a_nodes_configuration() {
     let node = format!("[[consent.node]]\nidentity = \"{}\"\n", realm.identity("a"));
     let cases = [
         (format!("{good}{node}"), "a node without keys"),
+        (format!("{good}[overlay.open]\nlocal = \"127.0.0.1:49252\"\n"), "a consent server forwards nothing"),
         (format!("{good}{node}tags = \"../a/tags.key\"\n{node}tags = \"../a/tags.key\"\n"), "the same node twice"),
         (format!("{good}{node}tags = \"../a/router.key\"\n"), "is not a key file of a node"),
         (good.replace("policy = \"policy.toml\"", "policy = \"nowhere.toml\""), "nowhere.toml"),
@@ -276,4 +285,65 @@ fn an_invitation_warns_of_prefixes_that_lie_in_each_other_and_of_no_others() {
         warnings(&["198.18.7.0/24"]),
         ["warning: 198.18.7.0/24 lies where gateways have the addresses of names: nothing in it is reached"]
     );
+}
+
+/// ICC, links by command: what is added is what `check` takes, beside what stands there; what is removed leaves the rest.
+#[test]
+fn neighbours_are_added_listed_and_removed_by_command() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let realm = Realm::new("link-command");
+    let token = realm.invite(&["p", "--role", "path", "--address", "127.0.0.1:7100"]);
+    realm.folder.ok(&["join", &token, "--dir", "p"]);
+    let token = realm.invite(&["a", "--role", "router"]);
+    realm.folder.ok(&["join", &token, "--dir", "a"]);
+    let file = "a/router.toml";
+    let before = realm.read(file);
+    fs::set_permissions(realm.path(file), fs::Permissions::from_mode(0o640)).expect("ours");
+    let link = |arguments: &str| {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let output = realm.folder.run(&[&["link"], &arguments[..], &["--config", file]].concat());
+        format!("{}{}", text(&output.stdout), text(&output.stderr))
+    };
+    assert_eq!(link("list"), "no neighbours: `wayleave link add NODE provider` adds one\n");
+    assert_eq!(
+        link("add b provider"),
+        "b is a provider over interface 1; a running role takes it over at a reload (SIGHUP)\n\
+         the other end lists this node too, unless it is open\n"
+    );
+    let section = "[[overlay.neighbour]]\nnode = \"b\"\nrelationship = \"provider\"\ninterface = 1\n";
+    assert_eq!(realm.read(file), format!("{before}\n{section}"));
+    link("add c peer --local 127.0.0.1:49252 --endpoint c.example.net:49252 --private");
+    assert_eq!(
+        link("list"),
+        "NODE  RELATIONSHIP  INTERFACE  PUBLIC  LOCAL            ENDPOINT\n\
+         b     provider      1          yes     -                -\n\
+         c     peer          2          no      127.0.0.1:49252  c.example.net:49252\n"
+    );
+    let listed: Value = serde_json::from_str(&link("list --json")).expect("JSON");
+    let c = &listed["neighbours"][1];
+    assert_eq!((&c["node"], &c["interface"], &c["public"]), (&Value::from("c"), &Value::from(2), &Value::from(false)));
+    // What `check` refuses is not written.
+    let both = realm.read(file);
+    for (arguments, why) in [
+        ("add b peer", "a neighbour already"),
+        ("add d peer --local 0.0.0.0:49253", "cannot be sent to"),
+        ("add d peer --local 127.0.0.1:49252", "in use by another interface or link"),
+        ("add d friend", "invalid value 'friend'"),
+        ("add D! peer", "a node's name"),
+        ("add d peer --endpoint d", "not an endpoint"),
+        ("remove d", "it has b, c"),
+    ] {
+        let said = link(arguments);
+        assert!(said.contains(why), "{arguments}: {said}");
+        assert_eq!(realm.read(file), both, "{arguments}");
+    }
+    // The number that is free again is the next one's.
+    assert_eq!(link("remove b"), "b is no neighbour any more; a running role takes it over at a reload (SIGHUP)\n");
+    assert!(link("add e customer").starts_with("e is a customer over interface 1; "));
+    link("remove c");
+    link("remove e");
+    assert_eq!(realm.read(file), before);
+    let mode = fs::metadata(realm.path(file)).expect("there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o640);
 }
