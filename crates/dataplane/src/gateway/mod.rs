@@ -16,6 +16,7 @@ mod noise;
 pub mod offload;
 mod peer;
 mod policy;
+pub mod proxy;
 mod status;
 
 pub use coalesce::Ready;
