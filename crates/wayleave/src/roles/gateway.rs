@@ -243,6 +243,9 @@ impl Role for GatewayRole {
         let section = &config.gateway;
         let table = u32::try_from(*section.table.get_ref()).unwrap_or(u32::MAX); // the configuration was checked
         let proxy = daemon.options.proxy.or(section.proxy.as_ref().map(|proxy| proxy.get_ref().0));
+        if let Some(fault) = proxy.and_then(|proxy| section.proxy_fault(proxy)) {
+            return Err(Failure::new(format!("--proxy: {fault}")).into());
+        }
         let mark = proxy.is_none().then_some(table);
         mark.into_iter().for_each(mark_connections);
         let (control, servers, known, noise, own) = match (&config.overlay, &config.laboratory) {
@@ -285,7 +288,7 @@ impl Role for GatewayRole {
                 (InnerSide::Tun(tun), Some(host), None)
             }
             Some(address) => {
-                let (port, proxy) = open_proxy(section, address, mtu, *clock).await?;
+                let (port, proxy) = open_proxy(address, mtu, *clock).await?;
                 (InnerSide::Stack { port, scratch: Vec::new() }, None, Some(proxy))
             }
         };
@@ -492,15 +495,7 @@ fn raise_open_files() {
 }
 
 /// Makes the stack, and takes the address at which applications are served.
-async fn open_proxy(
-    section: &GatewaySection,
-    address: SocketAddr,
-    mtu: u16,
-    clock: Clock,
-) -> Outcome<(StackPort, (Arc<Proxy>, TcpListener))> {
-    if let Some(fault) = section.proxy_fault(address) {
-        return Err(Failure::new(format!("--proxy: {fault}")).into());
-    }
+async fn open_proxy(address: SocketAddr, mtu: u16, clock: Clock) -> Outcome<(StackPort, (Arc<Proxy>, TcpListener))> {
     let fault = |error: std::io::Error| Failure::system(format!("cannot serve applications at {address}"), &error);
     raise_open_files();
     let listener = TcpListener::bind(address).await.map_err(fault)?;

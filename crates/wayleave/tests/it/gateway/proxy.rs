@@ -243,11 +243,10 @@ fn what_is_not_in_the_overlay_is_refused_by_the_code_of_the_protocol_and_nothing
     let why = text(&world.gateways[0].ask(&["why", "fast.b.demo"]).stdout);
     assert!(why.contains("path avoid"), "{why}");
     assert_eq!(capture.frames().len(), 0, "nothing leaves in clear");
-    for (at, refused) in [("0.0.0.0:1080", true), ("[::]:1080", true)] {
-        let output =
-            world.run(A, env!("CARGO_BIN_EXE_wayleave"), &["run", "gateway", "--proxy", at, "--config", "b.toml"]);
-        let said = text(&output.stderr);
-        assert!(output.status.success() != refused && said.contains("proxy_remote"), "{said}");
+    for at in ["0.0.0.0:1080", "[::]:1080"] {
+        let arguments = ["run", "gateway", "--proxy", at, "--config", "b.toml"];
+        let output = world.run(A, env!("CARGO_BIN_EXE_wayleave"), &arguments);
+        assert!(!output.status.success() && text(&output.stderr).contains("proxy_remote"), "{}", text(&output.stderr));
     }
 }
 
