@@ -59,8 +59,13 @@ pub struct GatewayFile {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GatewaySection {
-    /// The TUN interface that the role makes.
-    pub interface: Spanned<String>,
+    /// The TUN interface that the role makes; it makes none with a proxy.
+    pub interface: Option<Spanned<String>>,
+    /// Where applications ask for connections, by SOCKS5 or HTTP, in the place of a TUN interface.
+    pub proxy: Option<Spanned<Text<SocketAddr>>>,
+    /// Other machines may use the proxy, with this node's identity.
+    #[serde(default)]
+    pub proxy_remote: bool,
     #[serde(default = "default_mtu")]
     pub mtu: Spanned<u64>,
     /// The names of nodes end in this.
@@ -85,6 +90,35 @@ pub struct GatewaySection {
 }
 
 impl GatewaySection {
+    /// Why nothing is to listen as a proxy at an address, if so.
+    pub fn proxy_fault(&self, proxy: SocketAddr) -> Option<String> {
+        (!proxy.ip().is_loopback() && !self.proxy_remote).then(|| {
+            format!(
+                "{proxy} can be reached from other machines, which would use this node's identity, expected an address of loopback, such as \
+                 127.0.0.1:1080, or `proxy_remote = true`"
+            )
+        })
+    }
+
+    /// The keys that say nothing with a proxy.
+    fn unused(&self) -> impl Iterator<Item = Fault> {
+        let table = Some(self.table.span()).filter(|span| !span.is_empty());
+        let accept = self.accept.iter().flatten().next().map(Spanned::span);
+        let keys = [
+            ("interface", self.interface.as_ref().map(Spanned::span)),
+            ("table", table),
+            ("accept", accept),
+            ("dns", self.dns.as_ref().map(Spanned::span)),
+        ];
+        let unused = |(key, span): (&str, Option<std::ops::Range<usize>>)| {
+            let message = format!(
+                "`{key}` is not used: a proxy has no interface and no routes, and answers no questions for names"
+            );
+            Some(Fault::at(span?, message).help("remove it, or remove `proxy`"))
+        };
+        keys.into_iter().filter_map(unused)
+    }
+
     /// The prefixes within which members' prefixes are routed.
     pub fn accepted(&self) -> Vec<Prefix> {
         let private = || PRIVATE.iter().filter_map(|text| text.parse().ok()).collect();
@@ -186,14 +220,20 @@ impl GatewayFile {
     fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
         let gateway = &self.gateway;
-        let interface = gateway.interface.get_ref();
-        let is_name = !interface.is_empty()
-            && interface.len() <= MAX_INTERFACE
-            && interface.bytes().all(|octet| octet.is_ascii_graphic() && !matches!(octet, b'/' | b'%'));
-        if !is_name {
-            let message =
-                format!("`{interface}` is no interface's name, expected at most {MAX_INTERFACE} letters and digits");
-            faults.push(Fault::at(gateway.interface.span(), message));
+        if let Some(interface) = &gateway.interface {
+            let name = interface.get_ref();
+            let is_name = !name.is_empty()
+                && name.len() <= MAX_INTERFACE
+                && name.bytes().all(|octet| octet.is_ascii_graphic() && !matches!(octet, b'/' | b'%'));
+            if !is_name {
+                let message =
+                    format!("`{name}` is no interface's name, expected at most {MAX_INTERFACE} letters and digits");
+                faults.push(Fault::at(interface.span(), message));
+            }
+        }
+        if let Some(proxy) = &gateway.proxy {
+            let message = gateway.proxy_fault(proxy.get_ref().0);
+            faults.extend(message.map(|message| Fault::at(proxy.span(), message)));
         }
         faults.extend(range(&gateway.mtu, MIN_MTU, MAX_MTU, "octets"));
         faults.extend(range(&gateway.consent_secs, 5, 8_000, "seconds"));
@@ -244,8 +284,8 @@ impl GatewayFile {
                 faults.push(Fault::at(overlay.span(), message));
             }
         }
-        let dns: Vec<SocketAddr> = gateway.dns.iter().map(|dns| dns.get_ref().0).collect();
-        faults.extend(taken_by_status(self.status.as_ref(), &dns));
+        let own: Vec<SocketAddr> = gateway.dns.iter().chain(&gateway.proxy).map(|at| at.get_ref().0).collect();
+        faults.extend(taken_by_status(self.status.as_ref(), &own));
         faults
     }
 
@@ -306,7 +346,19 @@ impl GatewayFile {
             }
         }
         warnings.extend(file.unresolved(source));
-        warnings.extend(file.gateway.dns.as_ref().and_then(absent_address));
+        let gateway = &file.gateway;
+        match &gateway.proxy {
+            Some(proxy) => {
+                warnings.extend(gateway.unused());
+                warnings.extend(absent_address(proxy));
+            }
+            None => warnings.extend(gateway.dns.as_ref().and_then(absent_address)),
+        }
+        if gateway.interface.is_none() && gateway.proxy.is_none() {
+            let message = "[gateway] has no `interface` and no `proxy`".to_owned();
+            let help = "with `run gateway --proxy 127.0.0.1:1080` it needs neither".to_owned();
+            warnings.push(Fault { span: None, message, help: Some(help) });
+        }
         warnings.extend(file.status.as_ref().and_then(status_warning));
         Checked::found("gateway", source, errors, warnings).with_examples(source, examples)
     }
@@ -335,11 +387,16 @@ pub fn template_with(overlay: &str, status: &str) -> String {
     format!(
         "# A gateway: it carries IP packets between this machine and members of a realm, sealed, over paths that you choose.\n\
          # Run it with: wayleave run gateway --config FILE   (as root, or with CAP_NET_ADMIN)\n\
+         # or, as any user, for applications that use a proxy: wayleave run gateway --proxy 127.0.0.1:1080 --config FILE\n\
          # Paths are relative to this file.\n\
          \n\
          [gateway]\n\
          # The TUN interface that the role makes.\n\
          interface = \"wayleave0\"\n\
+         # In its place, without root: a proxy for applications, by SOCKS5 and HTTP.\n\
+         #proxy = \"127.0.0.1:1080\"\n\
+         # Whether other machines may use it, with this node's identity.\n\
+         #proxy_remote = false\n\
          #mtu = 1500\n\
          # Names are POLICY.NODE.SUFFIX, such as short.b.overlay.\n\
          suffix = \"overlay\"\n\
@@ -420,5 +477,32 @@ mod tests {
         store.close();
         assert_eq!(warnings(), ["`avoid` names `east`, and no member of which this node knows is called so"]);
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_proxy_needs_no_interface_and_is_for_this_machine_unless_it_is_said() {
+        let parsed = |keys: &str| {
+            let text = template().replace("interface = \"wayleave0\"\n", keys).replace("#table", "table");
+            GatewayFile::parse(&Source::of_text("gateway.toml", &text))
+        };
+        for keys in [
+            "proxy = \"127.0.0.1:1080\"\n",
+            "proxy = \"[::1]:1080\"\n",
+            "",
+            "proxy = \"0.0.0.0:1\"\nproxy_remote = true\n",
+        ] {
+            assert!(parsed(keys).is_ok(), "{keys}");
+        }
+        let refused = parsed("proxy = \"0.0.0.0:1080\"\n").unwrap_err().to_string();
+        assert!(refused.contains("0.0.0.0:1080 can be reached from other machines"), "{refused}");
+        let taken = parsed("proxy = \"127.0.0.1:8492\"\n").unwrap_err().to_string();
+        assert!(taken.contains("in use by this configuration"), "{taken}");
+        let both =
+            parsed("proxy = \"127.0.0.1:1080\"\ninterface = \"wayleave0\"\naccept = [\"10.0.0.0/8\"]\n").unwrap();
+        let unused: Vec<String> = both.gateway.unused().map(|fault| fault.message).collect();
+        assert_eq!(unused.len(), 4, "{unused:?}");
+        for key in ["interface", "table", "accept", "dns"] {
+            assert!(unused.iter().any(|message| message.starts_with(&format!("`{key}` is not used"))), "{key}");
+        }
     }
 }

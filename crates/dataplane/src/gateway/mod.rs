@@ -15,6 +15,7 @@ pub mod message;
 pub mod offload;
 mod peer;
 mod policy;
+pub mod proxy;
 mod status;
 
 pub use coalesce::Ready;

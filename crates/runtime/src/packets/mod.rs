@@ -5,6 +5,7 @@ pub mod ethernet;
 pub mod ip;
 pub mod memory;
 pub mod requests;
+pub mod stack;
 pub mod steering;
 mod system;
 pub mod tun;

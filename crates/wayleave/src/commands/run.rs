@@ -1,5 +1,6 @@
 //! `run`: a role as a daemon.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -7,7 +8,7 @@ use wayleave_runtime::logs;
 
 use super::help::RoleParser;
 use crate::failure::{Failure, Outcome};
-use crate::roles::{self, RoleName};
+use crate::roles::{self, Options, RoleName};
 
 #[derive(Args, Debug)]
 pub struct Run {
@@ -27,6 +28,10 @@ pub struct Run {
     /// input came last is refused for a minute.
     #[arg(long)]
     pub refuse_nobody: bool,
+    /// With `gateway`: no TUN interface, and no root. Applications reach members of the realm through a proxy at this address, by SOCKS5
+    /// or HTTP. Takes the place of `proxy` in the configuration.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub proxy: Option<SocketAddr>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, ValueEnum)]
@@ -50,5 +55,6 @@ pub fn run(command: &Run) -> Outcome {
         LogFormat::Json => logs::Format::Json,
     };
     logs::start(format, command.log.as_deref())?;
-    roles::run(command.role, &command.config, !command.refuse_nobody)
+    let options = Options { refuses: !command.refuse_nobody, proxy: command.proxy };
+    roles::run(command.role, &command.config, options)
 }

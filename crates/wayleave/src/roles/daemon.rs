@@ -2,6 +2,7 @@
 //! and stop, shutdown. A role adds its machine, its inputs and its outputs.
 
 use std::future::Future;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,6 +161,15 @@ async fn overview<V: View>(view: &V) -> Result<Overview, ViewError> {
     Ok(view.overview(&status).await?.finished(&status, readiness))
 }
 
+/// What the command line says beside the configuration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Options {
+    /// A peer is refused at a third start within a minute.
+    pub refuses: bool,
+    /// Where a gateway is a proxy.
+    pub proxy: Option<SocketAddr>,
+}
+
 /// What a role is given at its start.
 pub struct Daemon {
     /// The one clock of the process.
@@ -170,19 +180,20 @@ pub struct Daemon {
     pub path: PathBuf,
     /// The last events, for `show events`.
     pub events: Events,
+    pub options: Options,
 }
 
 /// Runs a role until SIGTERM or SIGINT, or until it fails.
-pub async fn run<R: Role>(path: &Path, refuses: bool) -> Outcome {
+pub async fn run<R: Role>(path: &Path, options: Options) -> Outcome {
     let source = Source::read(path)?;
     let config = R::parse(&source)?;
     let no_signals = |error: std::io::Error| Failure::new(format!("cannot listen for signals: {error}"));
     let mut signals = Signals::listen().map_err(no_signals)?;
     ending::limit_stop().map_err(no_signals)?;
-    let daemon = Daemon { clock: Clock::start(), source, path: path.to_owned(), events: Events::default() };
+    let daemon = Daemon { clock: Clock::start(), source, path: path.to_owned(), events: Events::default(), options };
     let status = R::status(&config).cloned();
     if let Some(record) = record_of_starts(&daemon.source, path) {
-        starts::begin(&record, refuses);
+        starts::begin(&record, options.refuses);
     }
     let mut role = R::start(config, &daemon).await?;
     let (ready, is_ready) = watch::channel(Err("starting".to_owned()));

@@ -1,11 +1,13 @@
-//! `run gateway`: a TUN interface on one side, neighbours by UDP on the other, and names for members of the realm.
+//! `run gateway`: a TUN interface or a proxy on one side, neighbours by UDP on the other, and names for members of the realm.
 //!
 //! A thread forwards (`worker`); the rest of the process asks servers for it (`source`), keeps names (`names`) and routes, and
 //! shows what happens (`views`).
 
 mod dns;
 mod host_routes;
+mod inner_side;
 mod names;
+mod proxy;
 mod source;
 mod views;
 mod worker;
@@ -14,9 +16,11 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -26,6 +30,8 @@ use wayleave_control::realm::Roles;
 use wayleave_core::{IdentityKey, Now, Prefix};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::gateway::{Choices, Config, Event as Happened, Gateway, PathPolicy};
+use wayleave_runtime::Clock;
+use wayleave_runtime::packets::stack::{self, StackPort};
 use wayleave_runtime::packets::tun::Tun;
 use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::routes::mark_connections;
@@ -36,14 +42,16 @@ use super::events::{EventLine, Events, event};
 use super::links;
 use super::overlay::{self, Overlay, OwnIds};
 use crate::config::choices::{ChoicesFile, PinSection};
-use crate::config::gateway::{GatewayFile, PolicySection};
+use crate::config::gateway::{GatewayFile, GatewaySection, PolicySection};
 use crate::config::overlay::{NodeRef, OverlaySection, Settings};
 use crate::config::receiving::{self, Known};
 use crate::config::rs::{StatusSection, examples_left};
 use crate::config::{Source, Text};
 use crate::failure::{Failure, Outcome};
 use host_routes::HostRoutes;
+use inner_side::InnerSide;
 use names::{Directory, Names, Register};
+use proxy::Proxy;
 use source::{LabFile, Servers};
 use views::GatewayView;
 use worker::{ASKS, Ask, Ends, FLOWS, Handle, Running};
@@ -59,7 +67,9 @@ const UNRESOLVED: Duration = Duration::from_secs(5);
 pub struct Shared {
     pub own: IdentityKey,
     pub suffix: String,
-    pub interface: String,
+    /// The TUN interface; none with a proxy.
+    pub interface: Option<String>,
+    pub proxy: Option<Arc<Proxy>>,
     pub known: RwLock<Arc<Known>>,
     /// Names of policies, the default one first.
     pub policies: RwLock<Vec<String>>,
@@ -164,13 +174,15 @@ pub struct GatewayRole {
     questions: Arc<tokio::sync::Semaphore>,
     policies: Vec<PolicySection>,
     resolved: Vec<PathPolicy>,
-    host: HostRoutes,
-    /// The mark of the gateway's own packets.
-    mark: u32,
+    /// None with a proxy.
+    host: Option<HostRoutes>,
+    /// The mark of the gateway's own packets; none with a proxy.
+    mark: Option<u32>,
     /// Within which prefixes members' prefixes are routed, and which ones are not.
     accepted: Vec<Prefix>,
     sockets: Vec<SocketAddr>,
-    dns: Option<JoinHandle<()>>,
+    /// What serves names or applications.
+    serving: Vec<JoinHandle<()>>,
     log: Events,
     /// When to look at the file of choices, and how it was.
     look: tokio::time::Interval,
@@ -233,7 +245,12 @@ impl Role for GatewayRole {
         let Daemon { clock, source, events: log, .. } = daemon;
         let section = &config.gateway;
         let table = u32::try_from(*section.table.get_ref()).unwrap_or(u32::MAX); // the configuration was checked
-        mark_connections(table);
+        let proxy = daemon.options.proxy.or(section.proxy.as_ref().map(|proxy| proxy.get_ref().0));
+        if let Some(fault) = proxy.and_then(|proxy| section.proxy_fault(proxy)) {
+            return Err(Failure::new(format!("--proxy: {fault}")).into());
+        }
+        let mark = proxy.is_none().then_some(table);
+        mark.into_iter().for_each(mark_connections);
         let (control, servers, known, noise, own, realm_key, ends) = match (&config.overlay, &config.laboratory) {
             (Some(overlay), _) => {
                 let settings = overlay.get_ref().load(source)?;
@@ -273,13 +290,17 @@ impl Role for GatewayRole {
         };
         let store = Arc::new(FileStore::open(&source.resolve(section.state.get_ref()))?);
         let names = Names::load(&store)?;
-        let mtu = u32::try_from(*section.mtu.get_ref()).unwrap_or(1_500);
-        let name = section.interface.get_ref();
-        let tun = Tun::open(name, mtu).map_err(|error| {
-            Failure::system(format!("cannot make the TUN interface {name}"), &error)
-                .help("this needs /dev/net/tun and root or CAP_NET_ADMIN; the unit file grants it")
-        })?;
-        let index = tun.index();
+        let mtu = u16::try_from(*section.mtu.get_ref()).unwrap_or(1_500);
+        let (inner_side, host, proxy) = match proxy {
+            None => {
+                let (tun, host) = open_tun(section, table, mtu)?;
+                (InnerSide::Tun(tun), Some(host), None)
+            }
+            Some(address) => {
+                let (port, proxy) = open_proxy(address, mtu, *clock).await?;
+                (InnerSide::Stack { port, scratch: Vec::new() }, None, Some(proxy))
+            }
+        };
         let choices_file = source.resolve(section.choices.get_ref());
         let looked = look(&choices_file);
         let choices = ChoicesFile::load(&choices_file)?;
@@ -298,14 +319,18 @@ impl Role for GatewayRole {
             CpuKernel::best(),
         );
         let mut gateway = gateway.map_err(|error| Failure::new(format!("the links contradict each other: {error}")))?;
-        restore_flows(&mut gateway, &store, clock.now())?;
+        restore_flows(&mut gateway, &store, clock.now(), host.is_some())?;
         let (to_asks, asks) = mpsc::channel(ASKS);
-        let interface = tun.name().to_owned();
-        let running = worker::start(gateway, ends, tun, *clock, to_asks, Arc::clone(&store))?;
+        let interface = match &inner_side {
+            InnerSide::Tun(tun) => Some(tun.name().to_owned()),
+            InnerSide::Stack { .. } => None,
+        };
+        let running = worker::start(gateway, ends, inner_side, *clock, to_asks, Arc::clone(&store))?;
         let shared = Arc::new(Shared {
             own,
             suffix: section.suffix.get_ref().clone(),
             interface,
+            proxy: proxy.as_ref().map(|(proxy, _)| Arc::clone(proxy)),
             known: RwLock::new(Arc::new(known)),
             policies: RwLock::new(resolved.iter().map(|policy| policy.name.clone()).collect()),
             unresolved: RwLock::default(),
@@ -320,9 +345,15 @@ impl Role for GatewayRole {
                 Servers::File(_) => None,
             },
         });
-        let dns = match &section.dns {
-            None => None,
-            Some(at) => {
+        let mut serving = Vec::new();
+        match (proxy, &section.dns) {
+            (Some((proxy, listener)), _) => {
+                info!(at = %proxy.address, suffix = shared.suffix, "a proxy serves applications, without a TUN interface");
+                serving.push(tokio::spawn(proxy.stack.clone().run()));
+                serving.push(tokio::spawn(proxy::serve(listener, Arc::clone(&shared), proxy, log.clone())));
+            }
+            (None, None) => {}
+            (None, Some(at)) => {
                 let at = at.get_ref().0;
                 let fault = |error: std::io::Error| {
                     Failure::system(format!("cannot answer names at {at}"), &error)
@@ -332,11 +363,9 @@ impl Role for GatewayRole {
                 let at = datagrams.local_addr().map_err(fault)?;
                 let connections = TcpListener::bind(at).await.map_err(fault)?;
                 info!(at = %at, suffix = shared.suffix, "names are answered");
-                Some(tokio::spawn(dns::serve((datagrams, connections), Arc::clone(&shared))))
+                serving.push(tokio::spawn(dns::serve((datagrams, connections), Arc::clone(&shared))));
             }
-        };
-        let netlink = |error: std::io::Error| Failure::system("cannot set routes", &error);
-        let host = HostRoutes::open(table, index).map_err(netlink)?;
+        }
         let mut role = Self {
             shared,
             running,
@@ -347,10 +376,10 @@ impl Role for GatewayRole {
             policies: config.policy.iter().map(|policy| policy.get_ref().clone()).collect(),
             resolved,
             host,
-            mark: table,
+            mark,
             accepted: section.accepted(),
             sockets: Vec::new(),
-            dns,
+            serving,
             log: log.clone(),
             look: tokio::time::interval(LOOK),
             looked,
@@ -445,23 +474,60 @@ impl Role for GatewayRole {
     }
 
     async fn stop(self) {
-        if let Some(dns) = self.dns {
-            dns.abort();
-        }
+        self.serving.iter().for_each(JoinHandle::abort);
         let running = self.running;
         let _ = tokio::task::spawn_blocking(move || running.stop()).await;
-        self.host.close();
+        self.host.into_iter().for_each(HostRoutes::close);
         if let Control::Overlay { overlay, .. } = self.control {
             overlay.stop().await;
         }
     }
 }
 
-/// Takes up the connections by name of the life before, and removes the records of those that are over.
-fn restore_flows(gateway: &mut Gateway, store: &FileStore, now: Now) -> Outcome {
+/// Makes the TUN interface and the routes to it.
+fn open_tun(section: &GatewaySection, table: u32, mtu: u16) -> Outcome<(Tun, HostRoutes)> {
+    let name = section.interface.as_ref().ok_or_else(|| {
+        Failure::new("[gateway] has no `interface`")
+            .help("name the TUN interface, or be a proxy, which needs none: `--proxy 127.0.0.1:1080`")
+    })?;
+    let name = name.get_ref();
+    let tun = Tun::open(name, mtu.into()).map_err(|error| {
+        Failure::system(format!("cannot make the TUN interface {name}"), &error).help(
+            "this needs /dev/net/tun and root or CAP_NET_ADMIN, which the unit file grants; `--proxy 127.0.0.1:1080` needs neither",
+        )
+    })?;
+    let netlink = |error: std::io::Error| Failure::system("cannot set routes", &error);
+    let host = HostRoutes::open(table, tun.index()).map_err(netlink)?;
+    Ok((tun, host))
+}
+
+/// As many files may be open as the system lets this process have: an ordinary user's shell says 1,024, fewer than there are connections.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        warn!("the limit of open files stays: {error}; fewer applications than there might be are served at a time");
+    }
+}
+
+/// Makes the stack, and takes the address at which applications are served.
+async fn open_proxy(address: SocketAddr, mtu: u16, clock: Clock) -> Outcome<(StackPort, (Arc<Proxy>, TcpListener))> {
+    let fault = |error: std::io::Error| Failure::system(format!("cannot serve applications at {address}"), &error);
+    raise_open_files();
+    let listener = TcpListener::bind(address).await.map_err(fault)?;
+    let address = listener.local_addr().map_err(fault)?;
+    let mut seed = [0; 8];
+    getrandom::fill(&mut seed).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
+    let (stack, port) = stack::open(clock, mtu, u64::from_ne_bytes(seed)).map_err(fault)?;
+    let proxy = Proxy { address, stack, opened: AtomicU64::new(0), refused: AtomicU64::new(0) };
+    Ok((port, (Arc::new(proxy), listener)))
+}
+
+/// Takes up the connections by name of the life before if they outlive it, and removes the records of those that are over. Those of a proxy
+/// ended with it, and the far ends are told so once they send.
+fn restore_flows(gateway: &mut Gateway, store: &FileStore, now: Now, outlive: bool) -> Outcome {
     let failed = |error: StoreError| Failure::new(error.to_string());
     let records = store.load(FLOWS).map_err(failed)?;
-    let over = records.into_iter().filter(|(key, value)| !gateway.restore_flow(key, value, now));
+    let over = records.into_iter().filter(|(key, value)| !(outlive && gateway.restore_flow(key, value, now)));
     let over: Vec<Change> = over.map(|(key, _)| Change { table: FLOWS, key, value: None }).collect();
     store.submit(over, Box::new(|| ())).map_err(failed)?;
     Ok(())
@@ -567,7 +633,7 @@ impl GatewayRole {
             if !self.sockets.contains(&local) {
                 let opened = udp::open(local, 1, Intake::Merged, None).and_then(|group| {
                     group.data.iter().try_for_each(|socket| {
-                        socket.set_mark(self.mark)?;
+                        self.mark.map_or(Ok(()), |mark| socket.set_mark(mark))?;
                         socket.never_fragment()
                     })?;
                     Ok(group)
@@ -623,18 +689,23 @@ impl GatewayRole {
         self.shared.publish_names();
     }
 
-    /// The interface's own addresses; routes to what is accepted of members' prefixes, and to names.
+    /// The node's own addresses; routes to what is accepted of members' prefixes, and to names.
     fn set_routes(&mut self, known: &Known) {
         let own = self.shared.own;
         // As the other members know them.
         let this = known.members.iter().find(|member| member.identity == own);
-        self.host.add_addresses(this.map_or(&[], |this| &this.addresses));
+        let addresses = this.map_or(&[][..], |this| &this.addresses);
+        if let Some(proxy) = &self.shared.proxy {
+            proxy.stack.set_addresses(addresses);
+        }
+        let Some(host) = &mut self.host else { return };
+        host.add_addresses(addresses);
         let of_others = known.prefixes.iter().filter(|(_, owner)| **owner != own);
         let is_accepted = |prefix: &Prefix| self.accepted.iter().any(|accepted| accepted.contains(prefix));
         let of_others = of_others.map(|(prefix, _)| *prefix);
         let (mut wanted, refused): (BTreeSet<Prefix>, BTreeSet<Prefix>) = of_others.partition(is_accepted);
         wanted.extend(names::blocks(self.shared.names_prefix));
-        self.host.set(&wanted);
+        host.set(&wanted);
         let mut before = self.shared.unaccepted.write().unwrap_or_else(PoisonError::into_inner);
         for prefix in refused.difference(&before) {
             info!(%prefix, "a member has a prefix that is not routed: `accept` of [gateway] does not have it");

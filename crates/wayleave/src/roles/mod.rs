@@ -36,6 +36,7 @@ use wayleave_runtime::{ending, faults};
 
 use crate::failure::{Failure, Outcome};
 
+pub use daemon::Options;
 use daemon::Role;
 pub use events::Events;
 /// How a gateway learns whom it hears and how it verifies, for benchmarks that are the ends of paths themselves.
@@ -94,23 +95,26 @@ impl RoleName {
 const LAST_WORK: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(500)];
 
 /// Runs a role until SIGTERM, or until it fails. A panic of any thread or task ends the process.
-pub fn run(role: RoleName, configuration: &Path, refuses: bool) -> Outcome {
+pub fn run(role: RoleName, configuration: &Path, options: Options) -> Outcome {
+    if options.proxy.is_some() && role != RoleName::Gateway {
+        return Err(Failure::new("`--proxy` is for a gateway").into());
+    }
     ending::end_on_panic();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().worker_threads(2).build();
     let runtime = runtime.map_err(|error| Failure::new(format!("cannot start threads: {error}")))?;
     let outcome = runtime.block_on(async {
         faults::start();
         match role {
-            RoleName::Rs => daemon::run::<rs::Rs>(configuration, refuses).await,
-            RoleName::Member => daemon::run::<member::MemberRole>(configuration, refuses).await,
-            RoleName::Attest => daemon::run::<attest::Attest>(configuration, refuses).await,
-            RoleName::Router => router::run(configuration, refuses).await,
-            RoleName::Realm => daemon::run::<realm::RealmRole>(configuration, refuses).await,
-            RoleName::Path => daemon::run::<path::PathRole>(configuration, refuses).await,
-            RoleName::Consent => daemon::run::<consent::ConsentRole>(configuration, refuses).await,
-            RoleName::Gateway => daemon::run::<gateway::GatewayRole>(configuration, refuses).await,
-            RoleName::Stamper => daemon::run::<stamper::StamperRole>(configuration, refuses).await,
-            RoleName::Key => daemon::run::<key::KeyRole>(configuration, refuses).await,
+            RoleName::Rs => daemon::run::<rs::Rs>(configuration, options).await,
+            RoleName::Member => daemon::run::<member::MemberRole>(configuration, options).await,
+            RoleName::Attest => daemon::run::<attest::Attest>(configuration, options).await,
+            RoleName::Router => router::run(configuration, options).await,
+            RoleName::Realm => daemon::run::<realm::RealmRole>(configuration, options).await,
+            RoleName::Path => daemon::run::<path::PathRole>(configuration, options).await,
+            RoleName::Consent => daemon::run::<consent::ConsentRole>(configuration, options).await,
+            RoleName::Gateway => daemon::run::<gateway::GatewayRole>(configuration, options).await,
+            RoleName::Stamper => daemon::run::<stamper::StamperRole>(configuration, options).await,
+            RoleName::Key => daemon::run::<key::KeyRole>(configuration, options).await,
         }
     });
     ending::is_over();

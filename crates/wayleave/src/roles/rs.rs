@@ -68,7 +68,7 @@ impl Role for Rs {
         if config.has_examples() {
             return Err(examples_left().into());
         }
-        let Daemon { clock, source, path, events: log } = daemon;
+        let Daemon { clock, source, path, events: log, .. } = daemon;
         let party = &config.party;
         config.check_trial(source)?;
         let identity = Identity::load(&source.resolve(party.key.get_ref()))?;

@@ -1,6 +1,7 @@
 //! What a gateway shows to its operator.
 
 use std::net::IpAddr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
 use super::names::{Directory, Meaning, meaning};
+use super::proxy::Proxy;
 use super::worker::{Ends, IoCounters};
 use super::{Shared, Unresolved};
 use crate::config::Text;
@@ -347,6 +349,20 @@ fn describe(path: &PathStatus, known: &Known) -> Value {
     })
 }
 
+/// What is shown of a proxy; `dropped` are packets to it for which its queue had no room.
+fn proxy_status(proxy: &Proxy, io: &IoCounters) -> Value {
+    let stack = proxy.stack.counters();
+    json!({
+        "address": proxy.address.to_string(),
+        "open": stack.open,
+        "opened": proxy.opened.load(Relaxed),
+        "refused": proxy.refused.load(Relaxed),
+        "sent_octets": stack.sent,
+        "received_octets": stack.received,
+        "dropped": io.refused,
+    })
+}
+
 impl View for GatewayView {
     async fn status(&self) -> Result<Value, ViewError> {
         let (counters, io) = self.counters().await?;
@@ -381,6 +397,7 @@ impl View for GatewayView {
         Ok(json!({
             "identity": self.0.own.to_string(),
             "interface": self.0.interface,
+            "proxy": self.0.proxy.as_ref().map(|proxy| proxy_status(proxy, &io)),
             "suffix": self.0.suffix,
             "members": known.nodes.len(),
             "gateways": known.members.len(),
@@ -432,6 +449,14 @@ impl View for GatewayView {
         let sum =
             |counts: &Value| counts.as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum::<u64>();
         overview.count(format!("{} dropped, {} refused", sum(&status["dropped"]), sum(&status["refused"])));
+        if let Some(proxy) = &self.0.proxy {
+            let stack = proxy.stack.counters();
+            let (opened, refused) = (proxy.opened.load(Relaxed), proxy.refused.load(Relaxed));
+            overview.count(format!(
+                "proxy at {}: {} connections open, {opened} opened, {refused} refused",
+                proxy.address, stack.open
+            ));
+        }
         overview.count(format!("{} nodes avoided, {} pins", status["avoided"], status["pins"]));
         Ok(overview)
     }
@@ -462,6 +487,17 @@ impl View for GatewayView {
             counter "unsent" Packets "Packets for which the system had no room" = io.unsent;
             counter "failed" Calls "System calls that failed" = io.failures;
         };
+        if let Some(proxy) = &self.0.proxy {
+            let stack = proxy.stack.counters();
+            all.extend(metrics! {
+                gauge "proxy_open" Connections "Connections of applications that are open" = stack.open;
+                counter "proxy_opened" Connections "Connections that were opened for applications" = proxy.opened.load(Relaxed);
+                counter "proxy_refused" Connections "Requests of applications that were refused" = proxy.refused.load(Relaxed);
+                counter "proxy_sent" Bytes "Octets of applications sent" = stack.sent;
+                counter "proxy_received" Bytes "Octets received and let out to applications" = stack.received;
+                counter "proxy_dropped" Packets "Packets to the proxy for which there was no room" = io.refused;
+            });
+        }
         for reason in Reason::ALL {
             let thing = format!("dropped_{}", reason.name().replace('-', "_"));
             all.push(counter(&thing, Unit::Packets, "Packets dropped for this reason", counters.dropped(reason)));

@@ -1,4 +1,4 @@
-//! The thread that forwards: TUN on one side, UDP on the other, the gateway's machine between them.
+//! The thread that forwards: TUN, or a proxy's stack, on one side, UDP on the other, the gateway's machine between them.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
@@ -14,17 +14,18 @@ use wayleave_dataplane::gateway::{Event, FlowChange, Gateway, Output};
 use wayleave_dataplane::link::{At, Datagram, Links, message::is_message};
 use wayleave_packet::Path;
 use wayleave_packet::icing::header::PathHash;
-use wayleave_runtime::packets::tun::{LONGEST, Tun};
+use wayleave_runtime::packets::tun::LONGEST;
 use wayleave_runtime::packets::udp::Udp;
 use wayleave_runtime::packets::{Burst, Outgoing, Port};
 use wayleave_runtime::store::{Change, FileStore, Store as _};
 use wayleave_runtime::{Clock, faults};
 
+use super::inner_side::InnerSide;
 use crate::failure::Failure;
 use crate::roles::daemon::fresh;
 use crate::roles::worker_thread::{self, Inbox, Work};
 
-/// Packets that are read from the TUN interface before others have their turn.
+/// Packets that are read from the inner side before others have their turn.
 const TURN: usize = 32;
 /// Packets that wait to leave while more are read, at most: those of one large segment.
 const TOGETHER: usize = 40;
@@ -86,10 +87,10 @@ impl Ends {
 /// What this thread counts itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IoCounters {
-    /// Packets from and to the TUN interface, as it counts them.
+    /// Packets from and to the inner side, as it counts them.
     pub read: u64,
     pub written: u64,
-    /// Packets that the TUN interface refused.
+    /// Packets for which the inner side had no room.
     pub refused: u64,
     /// Packets from and to neighbours.
     pub received: u64,
@@ -112,7 +113,7 @@ pub type Running = worker_thread::Running<Worker>;
 /// The thread's state.
 pub struct Worker {
     pub gateway: Gateway,
-    pub tun: Tun,
+    pub inner_side: InnerSide,
     pub sockets: Vec<(SocketAddr, Udp)>,
     pub ends: Ends,
     pub counters: IoCounters,
@@ -181,14 +182,14 @@ impl FlowWriter {
 pub fn start(
     gateway: Gateway,
     ends: Ends,
-    tun: Tun,
+    inner_side: InnerSide,
     clock: Clock,
     asks: mpsc::Sender<Ask>,
     store: Arc<FileStore>,
 ) -> Result<Running, Failure> {
     let worker = |inbox| Worker {
         gateway,
-        tun,
+        inner_side,
         sockets: Vec::new(),
         ends,
         counters: IoCounters::default(),
@@ -255,14 +256,14 @@ impl Worker {
         };
         let due = of_gateway.min(of_links).min(IDLE);
         let sockets = self.sockets.iter().map(|(_, socket)| socket.as_fd());
-        let has_failed = self.inbox.wait([self.tun.as_fd()].into_iter().chain(sockets), due);
+        let has_failed = self.inbox.wait([self.inner_side.as_fd()].into_iter().chain(sockets), due);
         self.counters.failures += u64::from(has_failed);
     }
 
-    /// Takes what the system sends. Returns whether there was anything.
+    /// Takes what the system or the proxy sends. Returns whether there was anything.
     fn read_inner(&mut self) -> bool {
         for turn in 0..TURN {
-            let length = match self.tun.read(&mut self.buffer) {
+            let length = match self.inner_side.read(&mut self.buffer) {
                 Ok(Some(length)) => length,
                 Ok(None) => {
                     self.flush();
@@ -361,7 +362,7 @@ impl Worker {
         while let Some(output) = self.gateway.poll() {
             match output {
                 Output::Wire { link, octets, size } => self.queue(link, &octets, size),
-                Output::Inner(ready) => match self.tun.write(&ready.offload.encode(), &ready.octets) {
+                Output::Inner(ready) => match self.inner_side.write(&ready) {
                     Ok(true) => self.counters.written += 1,
                     Ok(false) => self.counters.refused += 1,
                     Err(_) => self.counters.failures += 1,

@@ -25,20 +25,20 @@ use std::path::Path;
 
 use wayleave_runtime::huge_pages;
 
-use super::daemon;
+use super::daemon::{self, Options};
 use crate::config::Source;
 use crate::config::router::{FormatName, RouterFile};
 use crate::failure::Outcome;
 use supervisor::Supervisor;
 
 /// Runs the router until SIGTERM.
-pub async fn run(path: &Path, refuses: bool) -> Outcome {
+pub async fn run(path: &Path, options: Options) -> Outcome {
     huge_pages::enable();
     let file = RouterFile::parse(&Source::read(path)?)?;
     // The one place that lists the formats.
     match file.forwarding.format {
-        FormatName::Scion => daemon::run::<Supervisor<scion::Scion>>(path, refuses).await,
-        FormatName::Platypus => daemon::run::<Supervisor<platypus::Platypus>>(path, refuses).await,
-        FormatName::Icing => daemon::run::<Supervisor<icing::Icing>>(path, refuses).await,
+        FormatName::Scion => daemon::run::<Supervisor<scion::Scion>>(path, options).await,
+        FormatName::Platypus => daemon::run::<Supervisor<platypus::Platypus>>(path, options).await,
+        FormatName::Icing => daemon::run::<Supervisor<icing::Icing>>(path, options).await,
     }
 }

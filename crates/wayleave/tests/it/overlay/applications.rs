@@ -49,7 +49,7 @@ fn has(program: &str, test: &str) -> bool {
     is_there
 }
 
-fn page(octets: usize) -> Vec<u8> {
+pub(crate) fn page(octets: usize) -> Vec<u8> {
     (0..octets as u32 / 4).flat_map(|n| n.wrapping_mul(2_654_435_761).to_be_bytes()).collect()
 }
 

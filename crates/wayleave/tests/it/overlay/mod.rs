@@ -1,6 +1,6 @@
 //! A realm from nothing, by processes: its operator, path and consent servers, nodes that forward.
 
-mod applications;
+pub(crate) mod applications;
 mod attacks;
 mod failover;
 mod gateways;
