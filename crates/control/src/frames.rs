@@ -18,6 +18,9 @@ use crate::realm::{JoinError, JoinRequest, Membership, Name, RevocationList};
 use crate::store::{MAX_RECORD, Record};
 use crate::topology::{MAX_HOPS, MAX_PATHS, PartialPath, Step};
 
+/// The versions of the protocol that a program speaks, as the ends of a link tell each other by ALPN (RFC 7301), the latest first. The
+/// first one that both have is used. Version 1 had no name.
+pub const PROTOCOLS: &[&str] = &["wayleave-realm/2"];
 /// The version of every frame.
 pub const VERSION: u8 = 1;
 /// Octets of the largest frame; a link refuses longer ones before it reads them.

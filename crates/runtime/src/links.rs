@@ -145,6 +145,11 @@ pub enum ConnectFailure {
     /// The peer closed the connection before it said that the link is up.
     #[error("the peer closed the connection: {0}")]
     Closed(String),
+    /// Both ends say which protocols they speak, and have none in common.
+    #[error(
+        "the peer speaks none of the protocols that this program does: one of the two programs is older, and has to be upgraded"
+    )]
+    NoProtocol,
     /// The system's reason, such as a name that is not known or a refused connection.
     #[error("{0}")]
     System(String),
@@ -153,7 +158,7 @@ pub enum ConnectFailure {
 impl ConnectFailure {
     /// Whether only an operator can help, so that trying again soon is of no use.
     fn is_refusal(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::NotAccepted(_) | Self::Removed)
+        matches!(self, Self::Refused(_) | Self::NotAccepted(_) | Self::Removed | Self::NoProtocol)
     }
 }
 
@@ -255,11 +260,14 @@ pub struct Limits {
     pub frame: u32,
     /// Octets that may wait for a peer, each frame with `FRAME_COST` on top.
     pub queue: usize,
+    /// Between nodes: what both ends must have one of in common, the preferred first (ALPN, RFC 7301). A peer that says none is of a
+    /// release before, and is told so by the machine behind.
+    pub protocols: &'static [&'static str],
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { frame: MAX_FRAME, queue: 64 << 20 }
+        Self { frame: MAX_FRAME, queue: 64 << 20, protocols: &[] }
     }
 }
 
@@ -473,7 +481,7 @@ impl Links {
         E: From<LinkEvent> + Send + 'static,
     {
         let verifier = NodeVerifier::new(own, None);
-        let config = node_tls::server_config(own, &verifier).map_err(io::Error::other)?;
+        let config = node_tls::server_config(own, &verifier, self.0.limits.protocols).map_err(io::Error::other)?;
         self.bind(address, TlsAcceptor::from(config), Peers::Nodes(verifier), events).await
     }
 
@@ -525,7 +533,7 @@ impl Links {
         E: From<LinkEvent> + Send + 'static,
     {
         let verifier = NodeVerifier::new(own, Some(expected));
-        let config = node_tls::client_config(own, &verifier)?;
+        let config = node_tls::client_config(own, &verifier, self.0.limits.protocols)?;
         Ok(self.keep(address, TlsConnector::from(config), Peers::Nodes(verifier), events))
     }
 
@@ -628,6 +636,10 @@ impl From<io::Error> for ConnectFailure {
         let tls = error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         match tls {
             Some(rustls::Error::AlertReceived(AlertDescription::CertificateRevoked)) => Self::Removed,
+            Some(
+                rustls::Error::NoApplicationProtocol
+                | rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol),
+            ) => Self::NoProtocol,
             // Every alert that a peer sends after our hello is about us, and with pinned keys about our certificate.
             Some(rustls::Error::AlertReceived(alert)) => Self::NotAccepted(format!("TLS alert {alert:?}")),
             _ => Self::System(error.to_string()),

@@ -132,7 +132,11 @@ impl PeerCheck for NodeVerifier {
 }
 
 /// The side that listens.
-pub(crate) fn server_config(own: &NodeIdentity, verifier: &NodeVerifier) -> Result<Arc<ServerConfig>, rustls::Error> {
+pub(crate) fn server_config(
+    own: &NodeIdentity,
+    verifier: &NodeVerifier,
+    protocols: &[&str],
+) -> Result<Arc<ServerConfig>, rustls::Error> {
     let mut config = ServerConfig::builder_with_provider(Arc::clone(&verifier.provider))
         .with_protocol_versions(&[&version::TLS13])?
         .with_client_cert_verifier(Arc::new(Verifier(verifier.clone())))
@@ -140,11 +144,21 @@ pub(crate) fn server_config(own: &NodeIdentity, verifier: &NodeVerifier) -> Resu
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     config.max_early_data_size = 0;
+    config.alpn_protocols = octets(protocols);
     Ok(Arc::new(config))
 }
 
+/// Names of protocols as TLS has them.
+fn octets(protocols: &[&str]) -> Vec<Vec<u8>> {
+    protocols.iter().map(|name| name.as_bytes().to_vec()).collect()
+}
+
 /// The side that connects.
-pub(crate) fn client_config(own: &NodeIdentity, verifier: &NodeVerifier) -> Result<Arc<ClientConfig>, rustls::Error> {
+pub(crate) fn client_config(
+    own: &NodeIdentity,
+    verifier: &NodeVerifier,
+    protocols: &[&str],
+) -> Result<Arc<ClientConfig>, rustls::Error> {
     let mut config = ClientConfig::builder_with_provider(Arc::clone(&verifier.provider))
         .with_protocol_versions(&[&version::TLS13])?
         .dangerous()
@@ -153,6 +167,7 @@ pub(crate) fn client_config(own: &NodeIdentity, verifier: &NodeVerifier) -> Resu
     config.resumption = rustls::client::Resumption::disabled();
     config.enable_early_data = false;
     config.enable_sni = false;
+    config.alpn_protocols = octets(protocols);
     Ok(Arc::new(config))
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use wayleave_control::frames::{Body, Frame, MAX_FRAME};
+use wayleave_control::frames::{Body, Frame, MAX_FRAME, PROTOCOLS};
 use wayleave_control::realm::Server;
 use wayleave_runtime::links::{Limits, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
@@ -23,7 +23,7 @@ pub fn ask(server: &Server, own: &NodeIdentity, body: Body, timeout: Duration) -
 
 async fn exchange(server: &Server, own: &NodeIdentity, body: Body) -> Outcome<Body> {
     let (to, mut events) = mpsc::channel::<LinkEvent>(64);
-    let links = Links::new(Limits { frame: MAX_FRAME as u32, ..Limits::default() });
+    let links = Links::new(Limits { frame: MAX_FRAME as u32, protocols: PROTOCOLS, ..Limits::default() });
     let _connecting = links.connect_node(server.address.clone(), own, server.identity, to)?;
     let request = Frame { request: 1, body }.encode();
     while let Some(event) = events.recv().await {

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use wayleave_runtime::identity::{DEFAULT_VALIDITY, Identity};
 use wayleave_runtime::links::{ConnectFailure, Connecting, Limits, LinkEvent, Links, Listening, probe};
+use wayleave_runtime::node_tls::NodeIdentity;
 use wayleave_runtime::tls::{Pin, PinVerifier, Pins, RefusalReason, Role, client_config};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -410,4 +411,54 @@ async fn a_probe_sees_the_peers_certificate_and_clock_and_without_a_name_disturb
     assert!(timeout(Duration::from_millis(300), party.events.recv()).await.is_err(), "the link was disturbed");
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("its address");
     assert!(matches!(probe(&closed.to_string(), None, &of_party).await, Err(ConnectFailure::System(_))));
+}
+
+/// ICC, versions: programs of two releases between which the next one lies meet: they use the version that both speak, or have no link and
+/// say why; one that says no version, as the first release did, is let in.
+#[tokio::test]
+async fn nodes_use_the_protocol_that_both_speak_and_have_no_link_without_one() {
+    const ONE: &[&str] = &["x/1"];
+    const BOTH: &[&str] = &["x/2", "x/1"];
+    const TWO: &[&str] = &["x/2"];
+    let [server, client] = [1, 2].map(|octet| NodeIdentity::from_seed(&[octet; 32]).expect("a key"));
+    for (theirs, ours, is_up) in [
+        (ONE, ONE, true),
+        (ONE, BOTH, true),
+        (BOTH, TWO, true),
+        (ONE, TWO, false),
+        (TWO, &[][..], true),
+        (&[][..], TWO, true),
+    ] {
+        let with = |protocols| Links::new(Limits { protocols, ..Limits::default() });
+        let (listener, connector) = (with(theirs), with(ours));
+        let ((to_server, mut at_server), (to_client, mut at_client)) = (mpsc::channel(4), mpsc::channel(4));
+        let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        let listening = listener.listen_nodes::<LinkEvent>(any, &server, to_server).await.expect("listening");
+        let at = listening.address.to_string();
+        let _connecting =
+            connector.connect_node::<LinkEvent>(at, &client, server.identity(), to_client).expect("a key");
+        if is_up {
+            for events in [&mut at_server, &mut at_client] {
+                let event = timeout(SOON, events.recv()).await.expect("in time");
+                assert!(matches!(event, Some(LinkEvent::Up { .. })), "{theirs:?} and {ours:?}: {event:?}");
+            }
+            continue;
+        }
+        for links in [&listener, &connector] {
+            let failed = || links.counters().failed.load(Ordering::Relaxed) > 0;
+            timeout(SOON, async {
+                while !failed() {
+                    tokio::task::yield_now().await
+                }
+            })
+            .await
+            .expect("no link");
+        }
+        assert!(at_server.try_recv().is_err() && at_client.try_recv().is_err());
+    }
+    let alert = rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol);
+    for error in [rustls::Error::NoApplicationProtocol, alert] {
+        let failure = ConnectFailure::from(std::io::Error::new(std::io::ErrorKind::InvalidData, error));
+        assert_eq!(failure, ConnectFailure::NoProtocol);
+    }
 }

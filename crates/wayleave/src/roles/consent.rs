@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tracing::{info, warn};
 use wayleave_control::consent::{ConsentServer, ConsentServerConfig, ConsentServerInput, Policy};
 use wayleave_control::database::MAX_MEMBERS;
+use wayleave_control::frames::PROTOCOLS;
 use wayleave_control::store::{Record, Store};
 use wayleave_runtime::links::{Limits, Links, Listening};
 use wayleave_runtime::node_tls::NodeIdentity;
@@ -72,7 +73,7 @@ impl Role for ConsentRole {
         let settings = config.overlay.get_ref().load(source)?;
         let (policy, nodes) = (policy(&config, source)?, config.nodes(source)?);
         let identity = NodeIdentity::from_seed(settings.identity.expose())?;
-        let links = Links::new(Limits { queue: LINK_QUEUE, frame: 64 << 10 });
+        let links = Links::new(Limits { queue: LINK_QUEUE, frame: 64 << 10, protocols: PROTOCOLS });
         let audit = AuditLog::open(&source.resolve(config.consent.audit.get_ref()), links.clone())?;
         let audit = Arc::new(audit);
         // The node keeps the records of both: what it has, the server begins with.

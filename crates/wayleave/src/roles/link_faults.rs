@@ -73,6 +73,7 @@ impl LinkEndpoint {
             ConnectFailure::Closed(why) => {
                 format!("{address} ends the connection ({why}): another program listens there, or {name} is overloaded")
             }
+            ConnectFailure::NoProtocol => format!("no link to {name} at {address}: {failure}"),
             ConnectFailure::System(why) => {
                 format!("cannot reach {name} at {address} ({why}): compare {address_setting}, and see whether it runs")
             }

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
-use wayleave_control::frames::MAX_FRAME;
+use wayleave_control::frames::{MAX_FRAME, PROTOCOLS};
 use wayleave_control::path::{PathServer, PathServerConfig};
 use wayleave_control::store::Store;
 use wayleave_runtime::links::{Connecting, Limits, Links, Listening};
@@ -86,7 +86,7 @@ impl Role for PathRole {
             instance: u64::from_be_bytes(instance),
         });
         let (events, inbox) = mpsc::channel(QUEUE);
-        let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_FRAME as u32 });
+        let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_FRAME as u32, protocols: PROTOCOLS });
         let at = path.listen.get_ref().0;
         let listening = links.listen_nodes(at, &identity, events.clone()).await;
         let listening =

@@ -10,6 +10,7 @@ use std::convert::Infallible;
 
 use tokio::sync::mpsc;
 use tracing::info;
+use wayleave_control::frames::PROTOCOLS;
 use wayleave_runtime::links::{Limits, Links, Listening};
 use wayleave_runtime::node_tls::NodeIdentity;
 
@@ -53,7 +54,7 @@ impl Role for RealmRole {
         let identity = NodeIdentity::from_seed(config.identity(source)?.expose())?;
         let (registrar, ledger) = config.registrar(source)?;
         let (events, inbox) = mpsc::channel(QUEUE);
-        let links = Links::new(Limits { frame: MAX_JOIN, queue: LINK_QUEUE });
+        let links = Links::new(Limits { frame: MAX_JOIN, queue: LINK_QUEUE, protocols: PROTOCOLS });
         let at = config.realm.listen.get_ref().0;
         let listening = links.listen_nodes(at, &identity, events.clone()).await;
         let listening =

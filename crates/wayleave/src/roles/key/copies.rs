@@ -251,7 +251,7 @@ pub fn follow(
     let seed = node::load(KeyKind::Identity, &source.resolve(section.identity.get_ref()))?;
     let identity = NodeIdentity::from_seed(seed.expose())?;
     drop(seed);
-    let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_MESSAGE as u32 });
+    let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_MESSAGE as u32, ..Limits::default() });
     let (events, inbox) = mpsc::channel(QUEUE);
     let server = section.server.server();
     let connecting = links.connect_node(server.address, &identity, server.identity, events)?;

@@ -81,7 +81,7 @@ impl Routers {
             clock.now().instant,
         );
         let (events, inbox) = mpsc::channel(QUEUE);
-        let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_MESSAGE as u32 });
+        let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_MESSAGE as u32, ..Limits::default() });
         let at = section.listen.get_ref().0;
         let listening = links.listen_nodes(at, &identity, events.clone()).await;
         let listening =

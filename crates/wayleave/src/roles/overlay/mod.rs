@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use wayleave_control::advert::Endpoint;
 use wayleave_control::consent::HopFailure;
 use wayleave_control::database::MAX_MEMBERS;
-use wayleave_control::frames::{Host, MAX_FRAME};
+use wayleave_control::frames::{Host, MAX_FRAME, PROTOCOLS};
 pub use wayleave_control::node::Realm;
 use wayleave_control::node::{Node, NodeConfig, NodeInput, OwnId, PublisherConfig};
 use wayleave_control::path::PathFailure;
@@ -218,7 +218,7 @@ impl Overlay {
         let (events, inbox) = mpsc::channel(QUEUE);
         let (realm_to, realm) = watch::channel(Arc::default());
         let (ids_to, ids) = watch::channel(Arc::default());
-        let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_FRAME as u32 });
+        let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_FRAME as u32, protocols: PROTOCOLS });
         let own = settings.own();
         let renewal = Renewal {
             operator: section.operator.as_ref().map(ServerEntry::server),

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tracing::warn;
-use wayleave_control::frames::{Body, Frame, MAX_FRAME};
+use wayleave_control::frames::{Body, Frame, MAX_FRAME, PROTOCOLS};
 use wayleave_control::realm::{JoinError, Membership, Server};
 use wayleave_crypto::signed::Signed;
 use wayleave_runtime::clock::{unix_now, utc};
@@ -130,7 +130,7 @@ impl Renewal {
 
     async fn exchange(&self, operator: &Server) -> Result<Result<Signed<Membership>, JoinError>, String> {
         let (to, mut events) = mpsc::channel::<LinkEvent>(64);
-        let links = Links::new(Limits { frame: MAX_FRAME as u32, ..Limits::default() });
+        let links = Links::new(Limits { frame: MAX_FRAME as u32, protocols: PROTOCOLS, ..Limits::default() });
         let connecting = links.connect_node(operator.address.clone(), &self.identity, operator.identity, to);
         let _connecting = connecting.map_err(|error| error.to_string())?;
         let request = Frame { request: 1, body: Body::Renew { number: self.membership.object().number } }.encode();

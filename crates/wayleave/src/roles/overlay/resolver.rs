@@ -201,7 +201,7 @@ mod tests {
         );
         assert!(names.answer(&name, Ok(one.clone())));
         assert!(!names.is_old(&name, start + LEAST / 2) && names.is_old(&name, start + LEAST));
-        assert_eq!(names.due(start + INTERVAL), [name.clone()]);
+        assert_eq!(names.due(start + INTERVAL), std::slice::from_ref(&name));
         // The same in another order, twice, or beside what cannot be sent to is no change; nor is no answer, nor an empty one.
         let reversed = [&addresses(&["0.0.0.0:7", "224.0.0.1:7"])[..], &one[1..], &one[..1], &one[..1]].concat();
         for answer in [Ok(reversed), Err(io::ErrorKind::TimedOut.into()), Ok(Vec::new())] {

@@ -475,7 +475,7 @@ fn packets_off_their_consented_path_die_at_the_next_honest_node_by_name() {
     let late = Nonce::new(wayleave_core::UnixTime(unix_now().0 + 60_000_000), 1);
     encapsulate(&on_short, (Form::Path, Part::Whole), SEALED, late, b"x", &mut ahead).expect("a packet");
     dies(world, "a stamp from the future", "w1", "stale", || send(&ahead));
-    dies(world, "garbage", "w1", "malformed", || send(&[0xff; 300]));
+    dies(world, "garbage", "w1", "malformed", || send(&[0x5a; 300]));
 
     // An ID that another has: of the consent servers, and of the path server (`attacks`).
     let mut claimed = of_a.clone();

@@ -267,7 +267,7 @@ fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_po
     }
     // a goes to another network: another address inside, another NAT outside.
     let before = link(&w1.show("links", &[]), "a")["address"].clone();
-    for line in ["ip addr add 192.0.2.111/24 dev eth0", "ip addr del 192.0.2.101/24 dev eth0"] {
+    for line in ["ip addr del 192.0.2.101/24 dev eth0", "ip addr add 192.0.2.111/24 dev eth0"] {
         run(&home_a.box_, line);
     }
     home_a.flush();

@@ -157,7 +157,7 @@ impl Provider {
     /// # Errors
     /// What is wrong with the identity.
     pub fn start(&mut self, plan: &ProviderPlan, threads: Threads<Platypus>, clock: Clock, log: Events) -> Outcome {
-        let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_MESSAGE as u32 });
+        let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_MESSAGE as u32, ..Limits::default() });
         let (events, inbox) = mpsc::channel(QUEUE);
         let connecting =
             links.connect_node(plan.server.address.clone(), &plan.identity, plan.server.identity, events)?;
