@@ -127,7 +127,7 @@ impl Gateway {
         let Self { peers, out, .. } = self;
         let Some(peer) = peers.get_mut(&destination.peer) else { return };
         let Some(place) = peer.usable(route, now) else { return };
-        let mtu = usize::from(peer.candidates[place].path.mtu());
+        let mtu = usize::from(peer.candidates[place].mtu());
         let Some(lane) = &peer.candidates[place].lane else { return };
         // Only TCP notices what comes twice.
         let in_doubt = (inner.protocol == inner::TCP && lane.is_doubtful()).then(|| Waiting {
