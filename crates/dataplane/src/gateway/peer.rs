@@ -386,7 +386,31 @@ struct Heard {
     loss: Loss,
 }
 
+/// What was carried for a member since the start, in inner packets, and when its last session began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traffic {
+    /// The Unix second of the last handshake.
+    pub handshake: Option<u64>,
+    pub sent: Volume,
+    pub received: Volume,
+}
+
+/// Inner packets, each segment counted, and their octets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Volume {
+    pub packets: u64,
+    pub octets: u64,
+}
+
+impl Volume {
+    pub(super) fn add(&mut self, packets: usize, octets: usize) {
+        self.packets += packets as u64;
+        self.octets += octets as u64;
+    }
+}
+
 pub(super) struct Peer {
+    pub(super) traffic: Traffic,
     /// Newest last.
     pub(super) sessions: Vec<Known>,
     /// Handshakes that wait for an answer, newest last: the peer may have to find a path first, so that it answers one that is not the
@@ -417,8 +441,9 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(traffic: Traffic) -> Self {
         Self {
+            traffic,
             sessions: Vec::new(),
             starting: Vec::new(),
             opened: 0,

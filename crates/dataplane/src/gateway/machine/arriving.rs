@@ -168,6 +168,7 @@ impl Gateway {
         for ended in peer.add_session(Known { index, to, session, is_confirmed: true }, now.instant) {
             self.sessions.remove(&ended);
         }
+        peer.traffic.handshake = Some(now.unix.secs());
         self.out.counters.sessions += 1;
         self.out.push(Output::Event(Event::SessionBegan { peer: identity }));
         // The probe tells the peer that the session is there.
@@ -205,6 +206,7 @@ impl Gateway {
             peer.count(origin.handle, now.instant);
         }
         if !was_confirmed {
+            peer.traffic.handshake = Some(now.unix.secs());
             self.out.counters.sessions += 1;
             self.out.push(Output::Event(Event::SessionBegan { peer: identity }));
             self.flush(&identity, now);
@@ -282,7 +284,7 @@ impl Gateway {
         })?;
         let mut inner = Inner::decode(octets).ok_or(Reason::InnerNotIp)?;
         let key = FlowKey::within(&inner);
-        let peer = self.peers.get(identity).ok_or(Reason::UnknownSession)?;
+        let peer = self.peers.get_mut(identity).ok_or(Reason::UnknownSession)?;
         let name = match self.flows.get(&key, identity, now.instant) {
             Some(flow) => {
                 // A flow that the peer began, or moved to another path, is answered over the same nodes, once it has said which.
@@ -308,6 +310,7 @@ impl Gateway {
         {
             self.out.counters.clamped += u64::from(inner::clamp_mss(&inner, octets, headroom));
         }
+        peer.traffic.received.add(1, octets.len());
         self.out.counters.received += 1;
         self.out.counters.received_octets += length;
         let out = &mut self.out;

@@ -228,6 +228,30 @@ fn a_path_that_loses_three_in_ten_is_not_dead() {
 }
 
 #[test]
+fn what_is_carried_for_each_member_is_counted_and_outlives_what_is_known_of_its_paths() {
+    let mut world = World::new(&[FIRST, SPARE]);
+    let begun = world.now().unix.secs();
+    let traffic = |world: &mut World, node| -> Vec<_> {
+        let all = world.gateway(node).traffic();
+        all.filter(|(_, traffic)| traffic.handshake.is_some()).collect()
+    };
+    assert_eq!(traffic(&mut world, A), []);
+    (0..3).for_each(|_| world.send_plain(A, &message(100)));
+    world.send_plain(B, &udp(V4.1, V4.0, (53, 1_000), b"answer"));
+    for _ in 0..2 {
+        let [(b, of_b)] = traffic(&mut world, A)[..] else { panic!("one") };
+        assert_eq!((b, of_b.sent.packets, of_b.sent.octets), (identity(B), 3, 3 * 128));
+        assert_eq!((of_b.received.packets, of_b.received.octets), (1, 34));
+        assert_eq!(of_b.handshake, Some(begun));
+        let [(a, of_a)] = traffic(&mut world, B)[..] else { panic!("one") };
+        assert_eq!((a, of_a.sent, of_a.received), (identity(A), of_b.received, of_b.sent));
+        world.run(Duration::from_secs(300));
+        let now = world.now();
+        assert!(world.gateway(A).status(now).is_empty());
+    }
+}
+
+#[test]
 fn an_idle_path_is_neither_dead_nor_narrow_and_is_tested_all_the_same() {
     let mut world = world(&[FIRST, SPARE]);
     world.sent.clear();
