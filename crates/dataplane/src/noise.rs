@@ -457,7 +457,7 @@ mod tests {
         let (_, second) = answering.respond(&[], Instant(0)).unwrap();
         started.read(&second).unwrap();
         let mut session = started.finish(Instant(0)).unwrap();
-        let probe = crate::gateway::message::Content::Probe { number: 9, nodes }.encode();
+        let probe = crate::gateway::message::Content::Probe { number: 9, sent: 70_000, nodes, padding: 5 }.encode();
         let mut sealed = vec![0; probe.len() + TAG];
         let number = session.seal(&probe, &mut sealed).unwrap();
         let data = [&crate::gateway::message::Message::data(0x0b0b_0b0b, number)[..], &sealed].concat();

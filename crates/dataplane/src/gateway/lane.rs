@@ -1,19 +1,23 @@
 //! A path with proofs: what packets on it carry, and whether its probes are answered.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use wayleave_core::{Instant, Now};
 use wayleave_packet::icing::mint::{Form, Nonce, Sender};
 
 use super::message::DATA;
+use super::quality::{PROBES_IN_DOUBT, Probe, Quality};
 use crate::noise::TAG;
 
 /// Interval of probes on each path in use.
 pub const PROBE: Duration = Duration::from_millis(500);
 /// The same while the one before is unanswered, unless the path's round trips are so long that it may still be.
 pub const PROBE_IN_DOUBT: Duration = Duration::from_millis(250);
-/// Unanswered probes after which a path is dead, until one is answered.
-pub const MOST_UNANSWERED: u8 = 3;
+/// Of so many probes two carry the path and two are as data are: one small, and one as large as data may be.
+const KINDS: u32 = 4;
+/// Probes that may still be answered.
+const LIMIT_OUTSTANDING: usize = 64;
 /// Unanswered probes with which a path is in doubt: the last one's answer may be under way.
 pub(super) const IN_DOUBT: u8 = 2;
 
@@ -28,10 +32,17 @@ pub(super) struct Lane {
     all: u16,
     held: u16,
     probe: u32,
+    /// Times at which it was probed.
+    probings: u32,
     pub(super) probed: Option<Instant>,
     pub(super) unanswered: u8,
     pub(super) answered_since: Option<Instant>,
     pub(super) round_trip: Option<Duration>,
+    /// Data packets that were sent.
+    pub(super) sent: u64,
+    /// Oldest first.
+    outstanding: VecDeque<Probe>,
+    pub(super) quality: Quality,
 }
 
 impl Lane {
@@ -48,10 +59,14 @@ impl Lane {
             all,
             held: 0,
             probe: 0,
+            probings: 0,
             probed: None,
             unanswered: 0,
             answered_since: None,
             round_trip: None,
+            sent: 0,
+            outstanding: VecDeque::new(),
+            quality: Quality::default(),
         }
     }
 
@@ -84,7 +99,8 @@ impl Lane {
 
     /// How long a probe waits for its answer until the next one leaves.
     pub(super) fn interval(&self) -> Duration {
-        if !(1..=MOST_UNANSWERED).contains(&self.unanswered) {
+        let is_in_doubt = (1..=self.quality.most_unanswered()).contains(&self.unanswered) || self.quality.is_in_doubt();
+        if !is_in_doubt {
             return PROBE;
         }
         self.round_trip.map_or(PROBE_IN_DOUBT, |round_trip| (round_trip * 2).clamp(PROBE_IN_DOUBT, PROBE))
@@ -95,13 +111,13 @@ impl Lane {
         self.unanswered > 1
     }
 
-    /// The path is left out once every node on it holds it. Probes repeat it.
+    /// The path is left out of data once every node on it holds it, unless nodes do not pass what has the handle alone.
     pub(super) fn form(&self) -> Form {
-        if self.held & self.all == self.all { Form::Handle } else { Form::Path }
+        if self.is_held() && !self.quality.needs_path() { Form::Handle } else { Form::Path }
     }
 
     pub(super) fn is_held(&self) -> bool {
-        self.form() == Form::Handle
+        self.held & self.all == self.all
     }
 
     pub(super) fn is_usable(&self, now: Now) -> bool {
@@ -113,23 +129,57 @@ impl Lane {
         now.unix.secs() >= self.begun + (self.expiry.saturating_sub(self.begun)) / 2
     }
 
-    /// The number of the next probe, if one is due.
-    pub(super) fn next_probe(&mut self, now: Instant) -> Option<u32> {
+    /// The next probe, if one is due, on a path for packets of `mtu` octets; with it those that search for a size that passes, and
+    /// further ones if the last one is unanswered.
+    ///
+    /// Every other one has the path, so that nodes that have forgotten it learn it again; the rest is as data are, and half of that as
+    /// large as they may be.
+    pub(super) fn next_probes(&mut self, mtu: u16, now: Instant) -> Vec<Probe> {
         if self.probed.is_some_and(|last| now.since(last) < self.interval()) {
-            return None;
+            return Vec::new();
+        }
+        if self.probed.is_some_and(|last| now.since(last) >= PROBE * 4) {
+            self.outstanding.clear();
         }
         self.probed = Some(now);
-        self.probe = self.probe.wrapping_add(1);
+        self.probings = self.probings.wrapping_add(1);
         self.unanswered = self.unanswered.saturating_add(1);
-        Some(self.probe)
+        let sizes = self.quality.sizes(mtu, now);
+        let large = self.quality.size(mtu);
+        let (form, size) = match self.probings % KINDS {
+            2 if self.is_held() => (Form::Handle, None),
+            0 if sizes.is_empty() => (self.form(), Some(large)),
+            _ => (Form::Path, None),
+        };
+        let of_data = self.form();
+        let searching = sizes.into_iter().map(|size| (of_data, Some(size), true));
+        let mut probes = Vec::new();
+        let is_in_doubt = (2..=self.quality.most_unanswered()).contains(&self.unanswered);
+        let further = (1..if is_in_doubt { PROBES_IN_DOUBT } else { 1 }).map(|_| (Form::Path, None, false));
+        for (form, size, is_search) in searching.chain([(form, size, false)]).chain(further) {
+            self.probe = self.probe.wrapping_add(1);
+            probes.push(Probe { number: self.probe, form, size, is_search, sent: self.sent, at: now });
+        }
+        self.outstanding.extend(&probes);
+        let excess = self.outstanding.len().saturating_sub(LIMIT_OUTSTANDING);
+        self.outstanding.drain(..excess);
+        probes
     }
 
-    pub(super) fn answered(&mut self, number: u32, held: u16, now: Instant) {
-        if number == self.probe
-            && let Some(sent) = self.probed
-        {
-            self.round_trip = Some(now.since(sent));
+    /// Takes the answer to a probe: the nodes `held` hold the path, and `received` data packets had come on it.
+    pub(super) fn answered(&mut self, number: u32, held: u16, received: u64, now: Instant) {
+        // It comes by several paths.
+        let Some(place) = self.outstanding.iter().position(|probe| probe.number == number) else { return };
+        let was_dead = self.unanswered > self.quality.most_unanswered();
+        let mut before: Vec<Probe> = self.outstanding.drain(..=place).collect();
+        let Some(probe) = before.pop() else { return };
+        self.round_trip = Some(now.since(probe.at));
+        if was_dead {
+            before.clear();
+            self.quality.restart();
         }
+        self.quality.answered(&probe, &before);
+        self.quality.counted(probe.sent, received, now);
         self.held = held;
         self.unanswered = 0;
         self.answered_since.get_or_insert(now);

@@ -100,10 +100,10 @@ pub fn read_opening(octets: &[u8]) -> Option<(u64, Hint)> {
 pub enum Content<'a> {
     /// An IP packet.
     Packet(&'a [u8]),
-    /// Is to be answered: `number` on this path.
-    Probe { number: u32, nodes: Hint },
-    /// The probe `number` came on the path of `handle`, which the nodes `held` (a bit each) hold.
-    Answer { number: u32, held: u16, handle: Handle },
+    /// Is to be answered: `number` on this path, after `sent` data packets. `padding` octets of zero follow.
+    Probe { number: u32, sent: u64, nodes: Hint, padding: usize },
+    /// The probe `number` came on the path of `handle`, which the nodes `held` (a bit each) hold, after `received` data packets.
+    Answer { number: u32, held: u16, received: u64, handle: Handle },
 }
 
 impl<'a> Content<'a> {
@@ -112,13 +112,22 @@ impl<'a> Content<'a> {
     pub fn decode(octets: &'a [u8]) -> Option<Self> {
         match *octets {
             [first, ..] if matches!(first >> 4, 4 | 6) => Some(Self::Packet(octets)),
-            [1, 0, 0, 0, a, b, c, d, ref rest @ ..] => {
-                Some(Self::Probe { number: u32::from_be_bytes([a, b, c, d]), nodes: read_nodes(rest)? })
+            [1, 0, 0, 0, ref rest @ ..] => {
+                let (number, rest) = rest.split_first_chunk()?;
+                let (sent, rest) = rest.split_first_chunk()?;
+                let length = 1 + 32 * usize::from(*rest.first()?);
+                let (nodes, padding) = rest.split_at_checked(length)?;
+                let is_padding = padding.iter().all(|octet| *octet == 0);
+                let (number, sent) = (u32::from_be_bytes(*number), u64::from_be_bytes(*sent));
+                is_padding.then_some(Self::Probe { number, sent, nodes: read_nodes(nodes)?, padding: padding.len() })
             }
-            [2, 0, high, low, a, b, c, d, ref rest @ ..] => {
-                let handle = Handle(<[u8; HANDLE]>::try_from(rest).ok()?);
+            [2, 0, high, low, ref rest @ ..] => {
                 let held = u16::from_be_bytes([high, low]);
-                Some(Self::Answer { number: u32::from_be_bytes([a, b, c, d]), held, handle })
+                let (number, rest) = rest.split_first_chunk()?;
+                let (received, rest) = rest.split_first_chunk()?;
+                let handle = Handle(<[u8; HANDLE]>::try_from(rest).ok()?);
+                let (number, received) = (u32::from_be_bytes(*number), u64::from_be_bytes(*received));
+                Some(Self::Answer { number, held, received, handle })
             }
             _ => None,
         }
@@ -129,16 +138,19 @@ impl<'a> Content<'a> {
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Packet(octets) => octets.to_vec(),
-            Self::Probe { number, nodes } => {
+            Self::Probe { number, sent, nodes, padding } => {
                 let mut out = vec![1, 0, 0, 0];
                 out.extend(number.to_be_bytes());
+                out.extend(sent.to_be_bytes());
                 write_nodes(nodes, &mut out);
+                out.resize(out.len() + padding, 0);
                 out
             }
-            Self::Answer { number, held, handle } => {
+            Self::Answer { number, held, received, handle } => {
                 let mut out = vec![2, 0];
                 out.extend(held.to_be_bytes());
                 out.extend(number.to_be_bytes());
+                out.extend(received.to_be_bytes());
                 out.extend(handle.0);
                 out
             }
@@ -167,8 +179,8 @@ mod tests {
         let nodes: Hint = (1..=3).map(|node| IdentityKey([node; 32])).collect();
         let contents = [
             Content::Packet(&[0x45, 0, 0, 1]),
-            Content::Probe { number: 7, nodes: nodes.clone() },
-            Content::Answer { number: 7, held: 0b110, handle: Handle([9; 16]) },
+            Content::Probe { number: 7, sent: 1 << 40, nodes: nodes.clone(), padding: 0 },
+            Content::Answer { number: 7, held: 0b110, received: 1 << 41, handle: Handle([9; 16]) },
         ];
         for content in &contents {
             let octets = content.encode();
@@ -177,6 +189,11 @@ mod tests {
                 assert!((0..octets.len()).all(|length| Content::decode(&octets[..length]).is_none()));
             }
         }
+        let padded = Content::Probe { number: 7, sent: 8, nodes: nodes.clone(), padding: 40 };
+        let mut octets = padded.encode();
+        assert_eq!(Content::decode(&octets), Some(padded));
+        octets.extend([1]);
+        assert_eq!(Content::decode(&octets), None, "padding is zero");
         assert_eq!(Content::decode(&[0x30, 0, 0, 0]), None);
         let data = [&Message::data(5, 6)[..], b"sealed"].concat();
         for (octets, message) in [

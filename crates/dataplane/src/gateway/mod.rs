@@ -16,13 +16,17 @@ pub mod offload;
 mod peer;
 mod policy;
 pub mod proxy;
+mod quality;
 mod status;
 
 pub use coalesce::Ready;
 pub use counters::{Counters, Reason};
 pub use flows::{FlowChange, LIMIT_FLOWS};
-pub use lane::{MOST_UNANSWERED, PROBE, PROBE_IN_DOUBT};
+pub use lane::{PROBE, PROBE_IN_DOUBT};
 pub use machine::{Config, Event, Gateway, LIMIT_PEERS, Member, Name, Output};
-pub use peer::{LIMIT_PATHS, LIMIT_ROUTES, LIMIT_SESSIONS, LIMIT_WAITING, LIMIT_WAITING_OCTETS, LIVE, RouteState};
+pub use peer::{
+    LIMIT_PATHS, LIMIT_ROUTES, LIMIT_SESSIONS, LIMIT_WAITING, LIMIT_WAITING_OCTETS, LIVE, RouteState, Traffic, Volume,
+};
 pub use policy::{Choices, Order, PathPolicy};
+pub use quality::{MOST_UNANSWERED, RETRIED};
 pub use status::{PathStatus, PeerStatus, RouteStatus};

@@ -13,9 +13,10 @@ use wayleave_packet::icing::header::{Handle, PathHash};
 use wayleave_packet::icing::mint::Form;
 
 use super::flows::FlowKey;
-use super::lane::{IN_DOUBT, Lane, MOST_UNANSWERED, PROBE};
+use super::lane::{IN_DOUBT, Lane, PROBE};
 use super::offload::Offload;
 use super::policy::{PathPolicy, are_known, between};
+use super::quality::Loss;
 use crate::limit::TokenBucket;
 use crate::noise::{Session, Started};
 
@@ -84,7 +85,7 @@ pub(super) struct Candidate {
     retry: Instant,
     /// Why there are no proofs, or no later ones.
     pub(super) refused: Option<String>,
-    /// The Unix second since which it is dead: probes stay unanswered.
+    /// The Unix second since which it is dead: probes stay unanswered, or data do not pass.
     pub(super) dead_since: Option<u64>,
     /// When a probe was last sent on it, and when one was last answered.
     probed: Option<Instant>,
@@ -128,6 +129,22 @@ impl Candidate {
 
     pub(super) fn is_dead(&self) -> bool {
         self.dead_since.is_some()
+    }
+
+    /// Octets of the largest packet that data may have on it.
+    pub(super) fn mtu(&self) -> u16 {
+        let mtu = self.path.mtu();
+        self.lane.as_ref().map_or(mtu, |lane| lane.quality.size(mtu))
+    }
+
+    /// It passes less than its nodes say.
+    fn is_narrow(&self) -> bool {
+        self.mtu() < self.path.mtu()
+    }
+
+    /// Probes pass, and data do not.
+    fn is_faulty(&self, now: Instant) -> bool {
+        self.lane.as_ref().is_some_and(|lane| lane.quality.is_faulty(now))
     }
 
     /// Probes were answered until just now.
@@ -203,6 +220,7 @@ impl Candidate {
             if let Some(mut next) = self.next.take() {
                 if let Some(before) = &self.lane {
                     next.answered_since = next.answered_since.and(before.answered_since);
+                    next.quality = before.quality.inherit();
                 }
                 self.lane = Some(next);
             } else if !self.is_usable(now) {
@@ -220,7 +238,7 @@ impl Candidate {
         self.lane.iter_mut().chain(&mut self.next)
     }
 
-    /// Notes that the path is dead if too many probes stayed unanswered; returns whether that is new.
+    /// Notes that the path is dead if too many probes stayed unanswered, or data do not pass; returns whether that is new.
     fn check_life(&mut self, now: Now) -> bool {
         let Some(lane) = &mut self.lane else { return false };
         let since = lane.probed.map_or(Duration::ZERO, |last| now.instant.since(last));
@@ -228,7 +246,8 @@ impl Candidate {
             // It was not probed for a while.
             lane.unanswered = 0;
         }
-        if lane.unanswered < MOST_UNANSWERED || since < lane.interval() {
+        let is_silent = lane.unanswered >= lane.quality.most_unanswered() && since >= lane.interval();
+        if !is_silent && !lane.quality.is_faulty(now.instant) {
             return false;
         }
         // It is probed on, until it is answered.
@@ -239,10 +258,13 @@ impl Candidate {
     }
 
     /// Takes an answer to a probe on the path of `handle`; returns whether it was this one's.
-    pub(super) fn answered(&mut self, handle: Handle, number: u32, held: u16, now: Instant) -> bool {
+    pub(super) fn answered(&mut self, handle: Handle, number: u32, (held, received): (u16, u64), now: Instant) -> bool {
         let Some(lane) = self.lanes().find(|lane| lane.sender.handle() == handle) else { return false };
-        lane.answered(number, held, now);
-        (self.answered, self.dead_since) = (Some(now), None);
+        lane.answered(number, held, received, now);
+        self.answered = Some(now);
+        if !self.is_faulty(now) {
+            self.dead_since = None;
+        }
         true
     }
 }
@@ -352,7 +374,43 @@ impl BuildHasher for Keyed {
     }
 }
 
+/// A path by which a peer sends.
+struct Heard {
+    handle: Handle,
+    /// Its nodes in the peer's own order, once the peer has said that.
+    nodes: Option<Arc<[IdentityKey]>>,
+    /// When it was last probed, or when its first packet came.
+    last: Instant,
+    /// Data packets that came.
+    received: u64,
+    loss: Loss,
+}
+
+/// What was carried for a member since the start, in inner packets, and when its last session began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Traffic {
+    /// The Unix second of the last handshake.
+    pub handshake: Option<u64>,
+    pub sent: Volume,
+    pub received: Volume,
+}
+
+/// Inner packets, each segment counted, and their octets.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Volume {
+    pub packets: u64,
+    pub octets: u64,
+}
+
+impl Volume {
+    pub(super) fn add(&mut self, packets: usize, octets: usize) {
+        self.packets += packets as u64;
+        self.octets += octets as u64;
+    }
+}
+
 pub(super) struct Peer {
+    pub(super) traffic: Traffic,
     /// Newest last.
     pub(super) sessions: Vec<Known>,
     /// Handshakes that wait for an answer, newest last: the peer may have to find a path first, so that it answers one that is not the
@@ -378,13 +436,14 @@ pub(super) struct Peer {
     waiting_octets: usize,
     /// Oldest first.
     doubted: Vec<Doubted>,
-    /// The paths by which it sends, in its own order, and when it last probed them.
-    heard: VecDeque<(Handle, Arc<[IdentityKey]>, Instant)>,
+    /// The paths by which it sends.
+    heard: Vec<Heard>,
 }
 
 impl Peer {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(traffic: Traffic) -> Self {
         Self {
+            traffic,
             sessions: Vec::new(),
             starting: Vec::new(),
             opened: 0,
@@ -400,7 +459,7 @@ impl Peer {
             waiting: VecDeque::new(),
             waiting_octets: 0,
             doubted: Vec::new(),
-            heard: VecDeque::new(),
+            heard: Vec::new(),
         }
     }
 
@@ -510,8 +569,8 @@ impl Peer {
         }
         self.candidates.retain(|candidate| candidate.is_listed || candidate.is_usable(now));
         let Self { routes, candidates, heard, .. } = self;
-        let recent = heard.iter().filter(|(_, _, last)| now.instant.since(*last) < KEPT);
-        let heard: Vec<Arc<[IdentityKey]>> = recent.map(|(_, nodes, _)| reversed(nodes)).collect();
+        let recent = heard.iter().filter(|heard| now.instant.since(heard.last) < KEPT);
+        let heard: Vec<Arc<[IdentityKey]>> = recent.filter_map(|heard| Some(reversed(heard.nodes.as_ref()?))).collect();
         let changes = routes.iter_mut().filter(|route| route.is_kept(now.instant));
         (changes.map(|route| u64::from(choose(route, candidates, policies, &heard, now))).sum(), dead)
     }
@@ -560,7 +619,7 @@ impl Peer {
     pub(super) fn least_headroom(&self, now: Now) -> Option<usize> {
         let in_use = self.candidates.iter().filter(|candidate| candidate.is_usable(now));
         in_use
-            .filter_map(|candidate| Some(candidate.lane.as_ref()?.inner_mtu(candidate.path.mtu().into(), Form::Handle)))
+            .filter_map(|candidate| Some(candidate.lane.as_ref()?.inner_mtu(candidate.mtu().into(), Form::Handle)))
             .min()
     }
 
@@ -638,11 +697,11 @@ impl Peer {
 
     /// Whether a session is to be begun: none is good for long, or nothing was heard in it for a while on any path in use. A
     /// gateway that restarted knows no session of before, and answers nothing in it. Of a path without proofs, such as a spare one that
-    /// somebody refuses, nothing can be heard.
+    /// somebody refuses, nothing can be heard; on one that passes no data something is.
     pub(super) fn wants_session(&mut self, now: Now) -> bool {
         let in_use = self.in_use(|route| route.is_live(now.instant));
         let mut usable = in_use.iter().map(|place| &self.candidates[*place]).filter(|of| of.is_usable(now)).peekable();
-        let is_deaf = usable.peek().is_some() && usable.all(Candidate::is_dead);
+        let is_deaf = usable.peek().is_some() && usable.all(|of| of.is_dead() && !of.is_faulty(now.instant));
         match self.session(now.instant) {
             None => true,
             Some(known) => {
@@ -723,27 +782,48 @@ impl Peer {
         overdue
     }
 
+    /// What is known of the path of `handle`, by which it sends. The one that was probed last a long time ago gives way.
+    fn heard(&mut self, handle: Handle, now: Instant) -> &mut Heard {
+        let place = self.heard.iter().position(|heard| heard.handle == handle).unwrap_or_else(|| {
+            if self.heard.len() == LIMIT_HEARD {
+                let oldest = (0..LIMIT_HEARD).min_by_key(|place| self.heard[*place].last);
+                self.heard.swap_remove(oldest.unwrap_or_default());
+            }
+            self.heard.push(Heard { handle, nodes: None, last: now, received: 0, loss: Loss::default() });
+            self.heard.len() - 1
+        });
+        &mut self.heard[place]
+    }
+
     /// Remembers by which nodes the path of `handle` leads, as the peer says.
     pub(super) fn hear(&mut self, handle: Handle, nodes: &[IdentityKey], now: Instant) -> Arc<[IdentityKey]> {
-        if let Some((_, known, last)) =
-            self.heard.iter_mut().find(|(other, known, _)| *other == handle && **known == *nodes)
-        {
-            *last = now;
-            return known.clone();
-        }
-        self.heard.retain(|(known, _, _)| *known != handle);
-        if self.heard.len() == LIMIT_HEARD {
-            self.heard.pop_front();
-        }
-        let nodes: Arc<[IdentityKey]> = nodes.into();
-        self.heard.push_back((handle, nodes.clone(), now));
-        nodes
+        let heard = self.heard(handle, now);
+        heard.last = now;
+        let known = heard.nodes.take().filter(|known| **known == *nodes);
+        heard.nodes.insert(known.unwrap_or_else(|| nodes.into())).clone()
+    }
+
+    /// Counts a data packet on the path of `handle`.
+    pub(super) fn count(&mut self, handle: Handle, now: Instant) {
+        self.heard(handle, now).received += 1;
+    }
+
+    /// Data packets that came on the path of `handle`, on which the peer has sent `sent`.
+    pub(super) fn received(&mut self, handle: Handle, sent: u64, now: Instant) -> u64 {
+        let heard = self.heard(handle, now);
+        heard.loss.note(sent, heard.received, now);
+        heard.received
+    }
+
+    /// Millionths of its packets over these nodes, in the order of packets to it, that were lost.
+    pub(super) fn loss_over(&self, nodes: &[IdentityKey]) -> Option<u32> {
+        let is_it = |heard: &&Heard| heard.nodes.as_ref().is_some_and(|known| known.iter().rev().eq(nodes));
+        self.heard.iter().filter(is_it).max_by_key(|heard| heard.last)?.loss.ppm()
     }
 
     /// The nodes by which the path of `handle` leads, in the order of our own packets.
     pub(super) fn mirror(&self, handle: &Handle) -> Option<Arc<[IdentityKey]>> {
-        let (_, nodes, _) = self.heard.iter().find(|(known, _, _)| known == handle)?;
-        Some(reversed(nodes))
+        self.heard.iter().find(|heard| heard.handle == *handle)?.nodes.as_ref().map(|nodes| reversed(nodes))
     }
 
     /// Whether nothing is known that would be missed. Flows are remembered elsewhere.
@@ -781,15 +861,20 @@ fn choose(
     let is_heard = |candidate: &Candidate| !answers || heard.contains(&candidate.nodes);
     let rank = |candidate: &Candidate| {
         let is_mirror = route.class.mirror.as_ref().is_some_and(|mirror| **mirror == *candidate.nodes);
-        (!is_mirror, !is_heard(candidate), policy.rank(&candidate.nodes))
+        (candidate.is_narrow(), !is_mirror, !is_heard(candidate), policy.rank(&candidate.nodes))
     };
     let find = |hash: Option<PathHash>| allowed.iter().copied().find(|candidate| Some(candidate.hash) == hash);
     let (before, spare_before, wanted_before) = (find(route.active), find(route.spare), find(route.wanted));
     let had_one = route.active.is_some();
     let is_asking =
         |candidate: &Candidate| candidate.requested.is_none_or(|requested| now.instant.since(requested) < RETRY);
+    // What passes large packets, if another does, is better at once.
+    let is_wide = |candidate: &&Candidate| {
+        candidate.status(now) == CandidateStatus::Ready && candidate.is_heard(now.instant) && !candidate.is_narrow()
+    };
+    let has_wide = allowed.iter().any(|candidate| is_wide(&candidate));
     let keeps = |candidate: &&Candidate| match candidate.status(now) {
-        CandidateStatus::Ready => true,
+        CandidateStatus::Ready => !candidate.is_narrow() || !has_wide,
         CandidateStatus::Possible => is_asking(candidate),
         CandidateStatus::Untried | CandidateStatus::Dead | CandidateStatus::Refused => false,
     };
@@ -806,6 +891,10 @@ fn choose(
             status => status.max(floor),
         };
         let heard_last = |candidate: &Candidate| match status(candidate) {
+            // Of those that pass probes alone the one in use stays.
+            CandidateStatus::Dead if candidate.is_faulty(now.instant) && Some(candidate.hash) == route.active => {
+                Reverse(candidate.answered.map(|_| now.instant))
+            }
             CandidateStatus::Dead => Reverse(candidate.answered),
             _ => Reverse((had_one && candidate.is_heard(now.instant)).then_some(now.instant)),
         };
@@ -814,8 +903,10 @@ fn choose(
             let is_in_doubt = candidate.lane.as_ref().is_some_and(|lane| lane.unanswered >= IN_DOUBT);
             if had_one { (is_in_doubt, suspects) } else { (false, 0) }
         };
-        let order =
-            |candidate: &&Candidate| (status(candidate), doubt(candidate), heard_last(candidate), rank(candidate));
+        let order = |candidate: &&Candidate| {
+            let is_narrow = candidate.is_narrow() && has_wide;
+            (status(candidate), is_narrow, doubt(candidate), heard_last(candidate), rank(candidate))
+        };
         allowed.iter().copied().min_by_key(order)
     };
     let mut active = before.filter(keeps).or_else(best);

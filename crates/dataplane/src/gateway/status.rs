@@ -17,13 +17,19 @@ pub struct PathStatus {
     pub is_listed: bool,
     /// The Unix second at which its proofs end, if there are any.
     pub proven_until: Option<u64>,
+    /// Octets of the largest packet that passes, as far as is known.
+    pub size: u16,
     /// Octets of the longest inner packet, if there are proofs.
     pub headroom: Option<usize>,
     /// Between a probe and its answer.
     pub round_trip: Option<Duration>,
+    /// Millionths of the last thousands of data packets that were lost, once there were enough.
+    pub loss: Option<u32>,
+    /// The same of those that the peer sends over the same nodes.
+    pub loss_back: Option<u32>,
     /// When a probe was last answered.
     pub answered: Option<Instant>,
-    /// The Unix second since which it is dead, if it is: probes stay unanswered.
+    /// The Unix second since which it is dead, if it is: probes stay unanswered, or data do not pass.
     pub dead_since: Option<u64>,
     /// Every node on it holds it, so that packets go without it.
     pub is_held: bool,
@@ -66,7 +72,7 @@ impl Gateway {
 
     fn peer_status(&self, identity: IdentityKey, peer: &Peer, flows: usize, now: Now) -> PeerStatus {
         let routes = peer.routes.iter().enumerate().map(|(place, route)| {
-            let path = |hash| peer.candidate(hash).map(path);
+            let path = |hash| peer.candidate(hash).map(|candidate| path(peer, candidate));
             RouteStatus {
                 policy: self.policies().get(route.class.policy).map_or_else(String::new, |policy| policy.name.clone()),
                 mirror: route.class.mirror.as_ref().map(|nodes| nodes.to_vec()),
@@ -81,19 +87,22 @@ impl Gateway {
             sessions: peer.sessions.len(),
             flows,
             waiting: peer.waiting.len(),
-            paths: peer.candidates.iter().map(path).collect(),
+            paths: peer.candidates.iter().map(|candidate| path(peer, candidate)).collect(),
             routes: routes.collect(),
         }
     }
 }
 
-fn path(candidate: &Candidate) -> PathStatus {
+fn path(peer: &Peer, candidate: &Candidate) -> PathStatus {
     let lane = candidate.lane.as_ref();
     PathStatus {
         nodes: candidate.nodes.to_vec(),
         is_listed: candidate.is_listed,
         proven_until: lane.map(|lane| lane.expiry),
-        headroom: lane.map(|lane| lane.inner_mtu(candidate.path.mtu().into(), Form::Handle)),
+        size: candidate.mtu(),
+        headroom: lane.map(|lane| lane.inner_mtu(candidate.mtu().into(), Form::Handle)),
+        loss: lane.and_then(|lane| lane.quality.loss.ppm()),
+        loss_back: peer.loss_over(&candidate.nodes),
         round_trip: lane.and_then(|lane| lane.round_trip),
         answered: candidate.answered,
         dead_since: candidate.dead_since,

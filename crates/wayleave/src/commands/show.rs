@@ -106,6 +106,10 @@ pub fn show(command: &Show) -> Outcome {
     let list = |name: &str| value[name].as_array().cloned().unwrap_or_default();
     print(&match command.what {
         Noun::Status => counters(value),
+        Noun::Peers if list("peers").iter().any(|row| row["identity"].is_string()) => {
+            let now = unix_now().secs();
+            list("peers").iter().map(|row| gateway_peer(row, now)).collect::<Vec<_>>().join("\n")
+        }
         Noun::Peers => objects(
             &list("peers").into_iter().map(peer).collect::<Vec<_>>(),
             &[
@@ -332,6 +336,52 @@ fn waypoints(route: &Value) -> Vec<Value> {
             waypoint
         })
         .collect()
+}
+
+/// Another gateway, as `wg show` has a peer, and its paths.
+fn gateway_peer(row: &Value, now: u64) -> String {
+    let mut text = format!("peer: {} ({})\n", cell(&row["node"]), cell(&row["identity"]));
+    let mut line = |name: &str, value: String| text += &format!("  {name}: {value}\n");
+    let handshake = row["last_handshake"].as_u64();
+    line("latest handshake", handshake.map_or("none".to_owned(), |at| ago(now.saturating_sub(at))));
+    let volume =
+        |way: &Value| format!("{} in {} packets", octets(way["octets"].as_u64().unwrap_or(0)), cell(&way["packets"]));
+    line("transfer", format!("{} received, {} sent", volume(&row["received"]), volume(&row["sent"])));
+    line("sessions, flows", format!("{}, {}", cell(&row["sessions"]), cell(&row["flows"])));
+    let quality = |of: &Value| {
+        let round_trip =
+            of["round_trip_micros"].as_u64().map(|micros| format!("round trip {:.1} ms", micros as f64 / 1e3));
+        let loss = of["loss_ppm"].as_u64().map(|ppm| format!("loss {:.2} %", ppm as f64 / 1e4));
+        [round_trip, loss].into_iter().flatten().collect::<Vec<_>>()
+    };
+    if let measured @ [_, ..] = &quality(row)[..] {
+        line("active path", measured.join(", "));
+    }
+    for path in row["paths"].as_array().into_iter().flatten() {
+        let mut words: Vec<String> = path["used"].as_array().into_iter().flatten().map(cell).collect();
+        words.extend((path["dead"] == true).then(|| "dead".to_owned()));
+        words.extend(quality(path));
+        words.extend(path["room"].as_u64().map(|room| format!("room {room}")));
+        let nodes: Vec<String> = path["nodes"].as_array().into_iter().flatten().map(cell).collect();
+        text += &format!("    {}: {}\n", nodes.join(" "), words.join(", "));
+    }
+    text
+}
+
+fn ago(secs: u64) -> String {
+    let (count, unit) = match secs {
+        0..60 => (secs, "second"),
+        60..3_600 => (secs / 60, "minute"),
+        3_600..86_400 => (secs / 3_600, "hour"),
+        _ => (secs / 86_400, "day"),
+    };
+    format!("{count} {unit}{} ago", if count == 1 { "" } else { "s" })
+}
+
+fn octets(count: u64) -> String {
+    let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    let unit = units.into_iter().find(|(size, _)| count >= *size);
+    unit.map_or_else(|| format!("{count} B"), |(size, name)| format!("{:.2} {name}", count as f64 / size as f64))
 }
 
 /// A row of `show peers`.
@@ -568,6 +618,30 @@ mod tests {
         assert_eq!(counters(json!({ "other_party": true })), "peer party  up\n");
         let text = counters(json!({ "pairs": [{ "name": "a", "counts": { "validated": 3 } }] }));
         assert_eq!(text, "pair a counts validated  3\n");
+    }
+
+    #[test]
+    fn a_gateways_peer_is_shown_with_what_was_carried_and_its_paths() {
+        let path = |nodes: [&str; 3], used: &[&str], dead: bool| json!({ "nodes": nodes, "used": used, "dead": dead, "round_trip_micros": 12_340, "loss_ppm": 100_000, "room": 1_320 });
+        let mut row = json!({
+            "node": "b", "identity": "5f0a", "sessions": 1, "flows": 4, "last_handshake": 988,
+            "sent": { "packets": 3_000, "octets": 3_565_158 }, "received": { "packets": 7, "octets": 900 },
+            "loss_ppm": 100_000, "round_trip_micros": 12_340,
+            "paths": [path(["a", "r1", "b"], &["active of default"], false), path(["a", "r2", "b"], &[], true)],
+        });
+        let text = "\
+peer: b (5f0a)
+  latest handshake: 12 seconds ago
+  transfer: 900 B in 7 packets received, 3.40 MiB in 3000 packets sent
+  sessions, flows: 1, 4
+  active path: round trip 12.3 ms, loss 10.00 %
+    a r1 b: active of default, round trip 12.3 ms, loss 10.00 %, room 1320
+    a r2 b: dead, round trip 12.3 ms, loss 10.00 %, room 1320
+";
+        assert_eq!(gateway_peer(&row, 1_000), text);
+        (row["last_handshake"], row["loss_ppm"], row["round_trip_micros"]) = (json!(null), json!(null), json!(null));
+        let text = gateway_peer(&row, 1_000);
+        assert!(text.contains("latest handshake: none\n") && !text.contains("active path"), "{text}");
     }
 
     #[test]

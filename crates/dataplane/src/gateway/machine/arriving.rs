@@ -168,6 +168,7 @@ impl Gateway {
         for ended in peer.add_session(Known { index, to, session, is_confirmed: true }, now.instant) {
             self.sessions.remove(&ended);
         }
+        peer.traffic.handshake = Some(now.unix.secs());
         self.out.counters.sessions += 1;
         self.out.push(Output::Event(Event::SessionBegan { peer: identity }));
         // The probe tells the peer that the session is there.
@@ -198,23 +199,29 @@ impl Gateway {
             OpenError::Seal => Reason::Seal,
             OpenError::Replayed => Reason::Replayed,
         })?;
-        if !known.is_confirmed {
-            known.is_confirmed = true;
+        let is_packet = matches!(plain.first().map(|first| first >> 4), Some(4 | 6));
+        let was_confirmed = std::mem::replace(&mut known.is_confirmed, true);
+        if is_packet {
+            // Whatever becomes of it, the path has carried it.
+            peer.count(origin.handle, now.instant);
+        }
+        if !was_confirmed {
+            peer.traffic.handshake = Some(now.unix.secs());
             self.out.counters.sessions += 1;
             self.out.push(Output::Event(Event::SessionBegan { peer: identity }));
             self.flush(&identity, now);
         }
-        if let Some(4 | 6) = plain.first().map(|first| first >> 4) {
+        if is_packet {
             return self.deliver(&identity, plain, origin.handle, coalescer, now);
         }
         match Content::decode(plain).ok_or(Reason::Malformed)? {
             Content::Packet(_) => {}
-            Content::Probe { number, nodes } => return self.probed(number, &nodes, origin, now),
-            Content::Answer { number, held, handle } => {
+            Content::Probe { number, sent, nodes, .. } => return self.probed((number, sent), &nodes, origin, now),
+            Content::Answer { number, held, received, handle } => {
                 let Some(peer) = self.peers.get_mut(&identity) else { return Ok(()) };
                 let mut candidates = peer.candidates.iter_mut();
                 let answered = candidates.find_map(|candidate| {
-                    candidate.answered(handle, number, held, now.instant).then_some(candidate.hash)
+                    candidate.answered(handle, number, (held, received), now.instant).then_some(candidate.hash)
                 });
                 if let Some(path) = answered {
                     peer.trust(&path);
@@ -227,7 +234,13 @@ impl Gateway {
 
     /// Answers a probe over the nodes that it came by, and by active and spare path: whichever of them is dead, another is heard,
     /// and a probe on a live path is not answered over dead ones alone.
-    fn probed(&mut self, number: u32, nodes: &[IdentityKey], origin: Origin, now: Now) -> Result<(), Reason> {
+    fn probed(
+        &mut self,
+        (number, sent): (u32, u64),
+        nodes: &[IdentityKey],
+        origin: Origin,
+        now: Now,
+    ) -> Result<(), Reason> {
         let Origin { sender: identity, handle, held, .. } = origin;
         let is_ours = nodes.first() == Some(&identity) && nodes.last() == Some(&self.identity);
         let peer = self.peers.get_mut(&identity).ok_or(Reason::UnknownSession)?;
@@ -235,13 +248,14 @@ impl Gateway {
             return Err(Reason::Busy);
         }
         let mirror = is_ours.then(|| reversed(&peer.hear(handle, nodes, now.instant)));
+        let received = peer.received(handle, sent, now.instant);
         let class = Class { policy: 0, mirror };
         let route = peer.route(&class, now.instant);
         (peer.routes[route].used, peer.routes[route].heard) = (now.instant, Some(now.instant));
         self.work(&identity, now);
         let Self { peers, out, .. } = self;
         let Some(peer) = peers.get_mut(&identity) else { return Ok(()) };
-        let content = Content::Answer { number, held, handle }.encode();
+        let content = Content::Answer { number, held, received, handle }.encode();
         for place in peer.answering(&class, now) {
             let Peer { sessions, candidates, .. } = &mut *peer;
             let Some(known) = current(sessions, now) else { break };
@@ -270,7 +284,7 @@ impl Gateway {
         })?;
         let mut inner = Inner::decode(octets).ok_or(Reason::InnerNotIp)?;
         let key = FlowKey::within(&inner);
-        let peer = self.peers.get(identity).ok_or(Reason::UnknownSession)?;
+        let peer = self.peers.get_mut(identity).ok_or(Reason::UnknownSession)?;
         let name = match self.flows.get(&key, identity, now.instant) {
             Some(flow) => {
                 // A flow that the peer began, or moved to another path, is answered over the same nodes, once it has said which.
@@ -296,6 +310,7 @@ impl Gateway {
         {
             self.out.counters.clamped += u64::from(inner::clamp_mss(&inner, octets, headroom));
         }
+        peer.traffic.received.add(1, octets.len());
         self.out.counters.received += 1;
         self.out.counters.received_octets += length;
         let out = &mut self.out;

@@ -127,7 +127,7 @@ impl Gateway {
         let Self { peers, out, .. } = self;
         let Some(peer) = peers.get_mut(&destination.peer) else { return };
         let Some(place) = peer.usable(route, now) else { return };
-        let mtu = usize::from(peer.candidates[place].path.mtu());
+        let mtu = usize::from(peer.candidates[place].mtu());
         let Some(lane) = &peer.candidates[place].lane else { return };
         // Only TCP notices what comes twice.
         let in_doubt = (inner.protocol == inner::TCP && lane.is_doubtful()).then(|| Waiting {
@@ -154,13 +154,14 @@ impl Gateway {
         }
         out.counters.clamped += u64::from(inner::clamp_mss(&inner, octets, headroom));
         let Some(segments) = Segments::new(octets, inner, offload) else { return };
-        let Peer { sessions, candidates, .. } = peer;
+        let Peer { sessions, candidates, traffic, .. } = peer;
         let Some(known) = current(sessions, now) else { return };
         let candidate = &mut candidates[place];
         let Some(lane) = &mut candidate.lane else { return };
         if out.segments(lane, known, candidate.link, mtu, &segments, now).is_err() {
             return out.counters.drop(Reason::NotSent);
         }
+        traffic.sent.add(segments.count(), octets.len());
         out.counters.sent += segments.count() as u64;
         out.counters.sent_octets += octets.len() as u64;
     }

@@ -25,7 +25,7 @@ use super::counters::{Counters, Reason};
 use super::flows::{FlowChange, FlowTable};
 use super::inner::{IcmpError, Inner};
 use super::lane::Lane;
-use super::peer::{Candidate, Keyed, Peer};
+use super::peer::{Candidate, Keyed, Peer, Traffic};
 use super::policy::{PathPolicy, are_known, identities};
 use crate::answers::AnswerLimit;
 use crate::icing::{self, ConfigError, Router, Stamper};
@@ -122,6 +122,8 @@ pub enum Event {
 struct Remote {
     noise: DhPublic,
     addresses: Vec<IpAddr>,
+    /// Until its state as a peer was made; that goes on with it.
+    traffic: Traffic,
 }
 
 /// A gateway.
@@ -240,9 +242,10 @@ impl Gateway {
         self.senders = others.iter().enumerate().flat_map(of).collect();
         self.last_sender = None;
         self.handshakes.retune(HANDSHAKES.0, HANDSHAKES.1, others.len());
+        let traffic: BTreeMap<IdentityKey, Traffic> = self.traffic().collect();
         let remote = |member: Member| {
             let Member { identity, noise, addresses, .. } = member;
-            (identity, Remote { noise, addresses })
+            (identity, Remote { noise, addresses, traffic: traffic.get(&identity).copied().unwrap_or_default() })
         };
         let before = std::mem::replace(&mut self.members, others.into_iter().map(remote).collect());
         self.prefixes = prefixes;
@@ -332,6 +335,14 @@ impl Gateway {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.out.counters
+    }
+
+    /// What was carried for each member.
+    pub fn traffic(&self) -> impl Iterator<Item = (IdentityKey, Traffic)> {
+        let of = |(identity, remote): (&IdentityKey, &Remote)| {
+            (*identity, self.peers.get(identity).map_or(remote.traffic, |peer| peer.traffic))
+        };
+        self.members.iter().map(of)
     }
 
     /// Takes changes of flows' records, some at a time: flows by name outlive this process if they are kept and restored.
@@ -449,6 +460,9 @@ impl Gateway {
 
     fn end(&mut self, peer: &IdentityKey) {
         if let Some(known) = self.peers.remove(peer) {
+            if let Some(remote) = self.members.get_mut(peer) {
+                remote.traffic = known.traffic;
+            }
             for index in known
                 .sessions
                 .iter()
@@ -466,7 +480,8 @@ impl Gateway {
             if self.peers.len() >= LIMIT_PEERS {
                 return None;
             }
-            self.peers.insert(identity, Peer::new());
+            let traffic = self.members.get(&identity).map_or(Traffic::default(), |remote| remote.traffic);
+            self.peers.insert(identity, Peer::new(traffic));
             self.tick.get_or_insert(now.instant + TICK);
         }
         self.peers.get_mut(&identity)

@@ -84,6 +84,7 @@ impl Out {
             })
         };
         self.segment = segment;
+        lane.sent += if result.is_ok() { count as u64 } else { 0 };
         result
     }
 
@@ -115,18 +116,23 @@ impl Out {
 
     /// Probes a path if that is due, by the proofs in use and by the next ones.
     pub(super) fn probe(&mut self, candidate: &mut Candidate, known: &mut Known, now: Now) {
-        let (link, mtu) = (candidate.link, usize::from(candidate.path.mtu()));
+        let (link, mtu) = (candidate.link, candidate.path.mtu());
         let nodes = candidate.nodes.to_vec();
         let mut is_probed = false;
         for lane in candidate.lanes() {
-            let Some(number) = lane.next_probe(now.instant) else { continue };
-            is_probed = true;
-            let content = Content::Probe { number, nodes: nodes.clone() }.encode();
-            if self.seal(known, &content).is_ok() {
-                self.counters.probes += 1;
-                let message = std::mem::take(&mut self.message);
-                self.message(lane, link, mtu, (Form::Path, &message), now);
-                self.message = message;
+            for probe in lane.next_probes(mtu, now.instant) {
+                is_probed = true;
+                let mut content =
+                    Content::Probe { number: probe.number, sent: probe.sent, nodes: nodes.clone(), padding: 0 }
+                        .encode();
+                let room = probe.size.map_or(0, |size| lane.inner_mtu(size.into(), probe.form));
+                content.resize(content.len().max(room), 0);
+                if self.seal(known, &content).is_ok() {
+                    self.counters.probes += 1;
+                    let message = std::mem::take(&mut self.message);
+                    self.message(lane, link, mtu.into(), (probe.form, &message), now);
+                    self.message = message;
+                }
             }
         }
         if is_probed {

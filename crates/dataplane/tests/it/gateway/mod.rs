@@ -5,6 +5,7 @@ mod carry;
 mod failover;
 mod flows;
 mod paths;
+mod quality;
 mod stream;
 mod timed;
 mod world;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use wayleave_core::IdentityKey;
-use wayleave_dataplane::gateway::{Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus};
+use wayleave_dataplane::gateway::{Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus, Traffic, Volume};
 use wayleave_dataplane::icing;
 use wayleave_dataplane::link::{Counters as LinkCounters, LinkStatus};
 use wayleave_runtime::clock::{unix_now, utc};
@@ -104,6 +104,21 @@ impl GatewayView {
             }
         }
         Ok(json!({ "version": 1, "paths": rows }))
+    }
+
+    /// Every member for which something was carried since the start, and how its paths stand.
+    async fn peer_page(self) -> Result<Value, ViewError> {
+        let known = self.0.known();
+        let all = self.0.worker.ask(|worker| {
+            let now = worker.clock.now();
+            (worker.gateway.traffic().collect::<Vec<_>>(), worker.gateway.status(now))
+        });
+        let (traffic, peers) = all.await.ok_or(ViewError::Unavailable)?;
+        let of = |(identity, traffic): &(IdentityKey, Traffic)| {
+            let peer = peers.iter().find(|peer| peer.identity == *identity);
+            (peer.is_some() || traffic.handshake.is_some()).then(|| describe_peer(*identity, traffic, peer, &known))
+        };
+        Ok(json!({ "version": 1, "peers": traffic.iter().filter_map(of).collect::<Vec<_>>() }))
     }
 
     async fn names(self) -> Result<Value, ViewError> {
@@ -326,6 +341,34 @@ fn usage(route: &RouteStatus, path: &PathStatus) -> Option<String> {
     route.is_live.then(|| format!("{how} of {}{answers}", route.policy))
 }
 
+fn describe_peer(identity: IdentityKey, traffic: &Traffic, peer: Option<&PeerStatus>, known: &Known) -> Value {
+    let volume = |volume: Volume| json!({ "packets": volume.packets, "octets": volume.octets });
+    let routes = || peer.into_iter().flat_map(|peer| &peer.routes);
+    let active = routes().filter(|route| route.is_live).find_map(|route| route.active.as_ref());
+    let path = |path: &PathStatus| {
+        json!({
+            "nodes": path.nodes.iter().map(|node| known.describe(node)).collect::<Vec<_>>(),
+            "used": routes().filter_map(|route| usage(route, path)).collect::<Vec<_>>(),
+            "round_trip_micros": path.round_trip.map(|span| span.as_micros() as u64),
+            "loss_ppm": path.loss,
+            "room": path.headroom,
+            "dead": path.dead_since.is_some(),
+        })
+    };
+    json!({
+        "node": known.describe(&identity),
+        "identity": identity.to_string(),
+        "sessions": peer.map_or(0, |peer| peer.sessions),
+        "last_handshake": traffic.handshake,
+        "sent": volume(traffic.sent),
+        "received": volume(traffic.received),
+        "loss_ppm": active.and_then(|path| path.loss),
+        "round_trip_micros": active.and_then(|path| path.round_trip).map(|span| span.as_micros() as u64),
+        "flows": peer.map_or(0, |peer| peer.flows),
+        "paths": peer.into_iter().flat_map(|peer| &peer.paths).map(path).collect::<Vec<_>>(),
+    })
+}
+
 fn state(state: &RouteState) -> &'static str {
     match state {
         RouteState::Ready => "ready",
@@ -342,6 +385,7 @@ fn describe(path: &PathStatus, known: &Known) -> Value {
         "proven_until": path.proven_until,
         "room": path.headroom,
         "round_trip_micros": path.round_trip.map(|span| span.as_micros() as u64),
+        "loss_ppm": path.loss,
         "dead": path.dead_since.is_some(),
         "dead_since": path.dead_since,
         "held": path.is_held,
@@ -533,6 +577,7 @@ impl View for GatewayView {
         views
             .page("paths", |view, _| view.paths())
             .page("links", |view, _| view.link_rows())
+            .page("peers", |view, _| view.peer_page())
             .page("names", |view, _| view.names())
             .page("choices", |view, _| view.choices())
             .page("why", Self::why)
