@@ -180,20 +180,6 @@ pub fn show(command: &Show) -> Outcome {
     Ok(())
 }
 
-/// Octets in the unit that suits them.
-fn human_octets(octets: u64) -> String {
-    let units = ["KiB", "MiB", "GiB", "TiB"];
-    let mut value = octets as f64;
-    let mut unit = "octets";
-    for next in units {
-        if value < 1_024.0 {
-            break;
-        }
-        (value, unit) = (value / 1_024.0, next);
-    }
-    if unit == "octets" { format!("{octets} octets") } else { format!("{value:.2} {unit}") }
-}
-
 /// A link to a neighbour, in the manner of `wg show`.
 fn link(row: &Value) -> String {
     let mut text = format!("link {}: {}\n", cell(&row["interface"]), cell(&row["node"]));
@@ -210,10 +196,10 @@ fn link(row: &Value) -> String {
         line("endpoint", address.to_owned());
     }
     if let Some(at) = row["last_handshake"].as_u64() {
-        line("latest handshake", format!("{} seconds ago", unix_now().secs().saturating_sub(at)));
+        line("latest handshake", ago(unix_now().secs().saturating_sub(at)));
     }
-    let octets = |way: &str| human_octets(row[way]["octets"].as_u64().unwrap_or(0));
-    line("transfer", format!("{} received, {} sent", octets("received"), octets("sent")));
+    let carried = |way: &str| octets(row[way]["octets"].as_u64().unwrap_or(0));
+    line("transfer", format!("{} received, {} sent", carried("received"), carried("sent")));
     if let Some(micros) = row["round_trip_micros"].as_u64() {
         line("round trip", format!("{:.1} ms", micros as f64 / 1e3));
     }
@@ -368,6 +354,7 @@ fn gateway_peer(row: &Value, now: u64) -> String {
     text
 }
 
+/// How long ago that is, in words.
 fn ago(secs: u64) -> String {
     let (count, unit) = match secs {
         0..60 => (secs, "second"),
@@ -378,6 +365,7 @@ fn ago(secs: u64) -> String {
     format!("{count} {unit}{} ago", if count == 1 { "" } else { "s" })
 }
 
+/// Octets in the unit that suits them.
 fn octets(count: u64) -> String {
     let units = [(1u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     let unit = units.into_iter().find(|(size, _)| count >= *size);

@@ -17,7 +17,7 @@ use wayleave_config::overlay::Settings;
 use wayleave_config::receiving::{Known, of_realm};
 use wayleave_control::advert::Endpoint;
 use wayleave_control::database::MAX_MEMBERS;
-use wayleave_control::frames::{Host, MAX_FRAME};
+use wayleave_control::frames::{Host, MAX_FRAME, PROTOCOLS};
 use wayleave_control::node::{Node, NodeConfig, NodeInput, NodeOutput, OwnId, PublisherConfig, Realm};
 use wayleave_control::realm::Server;
 use wayleave_control::store::Store;
@@ -146,7 +146,7 @@ impl PaperNode {
             machine: Node::new(config),
             clock: Clock::start(),
             identity: NodeIdentity::from_seed(settings.identity.expose()).map_err(said)?,
-            links: Links::new(Limits { queue: LINK_QUEUE, frame: MAX_FRAME as u32 }),
+            links: Links::new(Limits { queue: LINK_QUEUE, frame: MAX_FRAME as u32, protocols: PROTOCOLS }),
             events,
             inbox,
             servers: HashMap::new(),
