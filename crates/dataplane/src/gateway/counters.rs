@@ -90,6 +90,8 @@ pub struct Counters {
     pub resent: u64,
     /// Flows that gave way to others in a full table.
     pub flows_given_way: u64,
+    /// Peers whose timers were looked at.
+    pub visits: u64,
     /// Questions to path and consent servers.
     pub path_requests: u64,
     pub proof_requests: u64,
@@ -114,6 +116,7 @@ impl Default for Counters {
             failovers: 0,
             resent: 0,
             flows_given_way: 0,
+            visits: 0,
             path_requests: 0,
             proof_requests: 0,
             dropped: [0; Reason::ALL.len()],

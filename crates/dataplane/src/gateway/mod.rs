@@ -7,6 +7,7 @@
 
 mod coalesce;
 mod counters;
+mod errors;
 mod flows;
 mod inner;
 mod lane;

@@ -411,6 +411,8 @@ impl Volume {
 
 pub(super) struct Peer {
     pub(super) traffic: Traffic,
+    /// When its timers are due.
+    pub(super) due: Instant,
     /// Newest last.
     pub(super) sessions: Vec<Known>,
     /// Handshakes that wait for an answer, newest last: the peer may have to find a path first, so that it answers one that is not the
@@ -441,9 +443,10 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(traffic: Traffic) -> Self {
+    pub(super) fn new(traffic: Traffic, due: Instant) -> Self {
         Self {
             traffic,
+            due,
             sessions: Vec::new(),
             starting: Vec::new(),
             opened: 0,
@@ -826,6 +829,16 @@ impl Peer {
         self.heard.iter().find(|heard| heard.handle == *handle)?.nodes.as_ref().map(|nodes| reversed(nodes))
     }
 
+    /// When something of it ends, if nothing else is to be done for it before.
+    pub(super) fn deadline(&self, now: Instant) -> Option<Instant> {
+        let is_in_use = self.routes.iter().any(|route| route.is_kept(now)) || self.response.is_some();
+        if is_in_use || !self.waiting.is_empty() {
+            return None;
+        }
+        let routes = self.routes.iter().map(|route| route.used + FORGOTTEN);
+        routes.chain(self.sessions.iter().map(|known| known.session.begun + SESSION_ENDS)).min()
+    }
+
     /// Whether nothing is known that would be missed. Flows are remembered elsewhere.
     pub(super) fn is_idle(&self, now: Instant) -> bool {
         self.routes.iter().all(|route| !route.is_kept(now)) && self.waiting.is_empty() && self.sessions.is_empty()
@@ -872,7 +885,7 @@ fn choose(
     let is_wide = |candidate: &&Candidate| {
         candidate.status(now) == CandidateStatus::Ready && candidate.is_heard(now.instant) && !candidate.is_narrow()
     };
-    let has_wide = allowed.iter().any(|candidate| is_wide(&candidate));
+    let has_wide = allowed.iter().any(is_wide);
     let keeps = |candidate: &&Candidate| match candidate.status(now) {
         CandidateStatus::Ready => !candidate.is_narrow() || !has_wide,
         CandidateStatus::Possible => is_asking(candidate),

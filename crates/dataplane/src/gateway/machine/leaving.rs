@@ -178,10 +178,9 @@ impl Gateway {
 
     /// Tells the source of an inner packet what became of it, within the limit.
     pub(super) fn answer(&mut self, inner: &Inner, octets: &[u8], error: IcmpError, now: Now) {
-        if self.errors.ready(now.instant)
-            && let Some(octets) = inner::icmp_error(inner, octets, error)
+        if let Some(octets) = inner::icmp_error(inner, octets, error)
+            && self.errors.take(inner.source, &error, now.instant)
         {
-            self.errors.take(now.instant);
             self.out.push(Output::Inner(Ready { octets, offload: Offload::default() }));
         }
     }

@@ -22,6 +22,7 @@ use wayleave_packet::icing::mint::{Joiner, NodeSecret};
 
 use super::coalesce::Ready;
 use super::counters::{Counters, Reason};
+use super::errors::ErrorLimit;
 use super::flows::{FlowChange, FlowTable};
 use super::inner::{IcmpError, Inner};
 use super::lane::Lane;
@@ -29,7 +30,6 @@ use super::peer::{Candidate, Keyed, Peer, Traffic};
 use super::policy::{PathPolicy, are_known, identities};
 use crate::answers::AnswerLimit;
 use crate::icing::{self, ConfigError, Router, Stamper};
-use crate::limit::TokenBucket;
 use crate::noise::StaticKey;
 use out::Out;
 
@@ -45,8 +45,6 @@ const HANDSHAKE: Duration = Duration::from_secs(1);
 const PROLOGUE: &str = "wayleave/gateway/v2";
 /// Handshakes that are answered in a second, of all members together, and at once.
 const HANDSHAKES: (u32, u32) = (200, 100);
-/// ICMP errors in a second, and at once.
-const ERRORS: (u32, u32) = (100, 50);
 /// Outputs that may wait to be polled; what comes beyond is dropped and counted.
 const LIMIT_OUTPUTS: usize = 1 << 14;
 
@@ -154,10 +152,11 @@ pub struct Gateway {
     joined: Vec<u8>,
     opened: Vec<u8>,
     handshakes: AnswerLimit,
-    errors: TokenBucket,
+    errors: ErrorLimit,
     random: Random,
     out: Out,
-    tick: Option<Instant>,
+    /// When the timers of each peer are due.
+    due: BTreeSet<(Instant, IdentityKey)>,
 }
 
 impl std::fmt::Debug for Gateway {
@@ -214,7 +213,7 @@ impl Gateway {
             joiner: Joiner::default(),
             joined: Vec::new(),
             opened: Vec::new(),
-            errors: TokenBucket::new(ERRORS.0, ERRORS.1),
+            errors: ErrorLimit::default(),
             random,
             out: Out {
                 queue: VecDeque::new(),
@@ -223,7 +222,7 @@ impl Gateway {
                 segment: Vec::new(),
                 message: Vec::new(),
             },
-            tick: None,
+            due: BTreeSet::new(),
         })
     }
 
@@ -255,8 +254,9 @@ impl Gateway {
                 |members: &BTreeMap<IdentityKey, Remote>| members.get(identity).map(|remote| remote.noise.to_bytes());
             noise(members).is_some() && noise(members) == noise(&before)
         };
-        let Self { peers, members, sessions, .. } = self;
+        let Self { peers, members, sessions, due, .. } = self;
         peers.retain(|identity, _| is_same(identity, members));
+        due.retain(|(_, identity)| peers.contains_key(identity));
         sessions.retain(|_, identity| peers.contains_key(identity));
     }
 
@@ -376,7 +376,7 @@ impl Gateway {
     /// When [`Gateway::handle_timeout`] is due.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.tick
+        self.due.first().map(|(at, _)| *at)
     }
 
     /// Takes the paths to a gateway, or why there are none.
@@ -434,10 +434,13 @@ impl Gateway {
 
     /// Lets timers that are due fire.
     pub fn handle_timeout(&mut self, now: Now) {
-        if self.tick.is_none_or(|tick| now.instant < tick) {
+        let due: Vec<IdentityKey> =
+            self.due.iter().take_while(|(at, _)| *at <= now.instant).map(|(_, peer)| *peer).collect();
+        if due.is_empty() {
             return;
         }
-        for peer in self.peers.keys().copied().collect::<Vec<_>>() {
+        for peer in due {
+            self.out.counters.visits += 1;
             self.work(&peer, now);
             let Some(known) = self.peers.get_mut(&peer) else { continue };
             for waiting in known.take_overdue(now.instant, TIMEOUT) {
@@ -452,14 +455,35 @@ impl Gateway {
             }
             if known.is_idle(now.instant) {
                 self.end(&peer);
+                continue;
             }
+            let due = known.deadline(now.instant).unwrap_or(now.instant + TICK);
+            self.schedule(&peer, due);
         }
         self.flows.handle_timeout(now.instant);
-        self.tick = (!self.peers.is_empty()).then(|| now.instant + TICK);
+    }
+
+    /// Sets when the timers of a peer are due.
+    fn schedule(&mut self, identity: &IdentityKey, at: Instant) {
+        let Some(peer) = self.peers.get_mut(identity) else { return };
+        if peer.due != at {
+            self.due.remove(&(peer.due, *identity));
+            self.due.insert((at, *identity));
+            peer.due = at;
+        }
+    }
+
+    /// A peer is in use: its timers are due soon.
+    pub(super) fn wake(&mut self, identity: &IdentityKey, now: Now) {
+        let soon = now.instant + TICK;
+        if self.peers.get(identity).is_some_and(|peer| soon < peer.due) {
+            self.schedule(identity, soon);
+        }
     }
 
     fn end(&mut self, peer: &IdentityKey) {
         if let Some(known) = self.peers.remove(peer) {
+            self.due.remove(&(known.due, *peer));
             if let Some(remote) = self.members.get_mut(peer) {
                 remote.traffic = known.traffic;
             }
@@ -481,9 +505,11 @@ impl Gateway {
                 return None;
             }
             let traffic = self.members.get(&identity).map_or(Traffic::default(), |remote| remote.traffic);
-            self.peers.insert(identity, Peer::new(traffic));
-            self.tick.get_or_insert(now.instant + TICK);
+            let due = now.instant + TICK;
+            self.peers.insert(identity, Peer::new(traffic, due));
+            self.due.insert((due, identity));
         }
+        self.wake(&identity, now);
         self.peers.get_mut(&identity)
     }
 }

@@ -27,6 +27,7 @@ impl Gateway {
 
     /// All that may be done for a peer now: questions, probes, handshakes, and what waits.
     pub(super) fn work(&mut self, identity: &IdentityKey, now: Now) {
+        self.wake(identity, now);
         let Self { peers, out, policies, members, random, noise, sessions, realm, identity: own, .. } = self;
         let Some(peer) = peers.get_mut(identity) else { return };
         let (changed, dead) = peer.choose(policies, now);

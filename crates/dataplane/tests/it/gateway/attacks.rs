@@ -422,6 +422,23 @@ fn twenty_thousand_initiations_a_second_by_one_member_cost_no_other_its_session(
 }
 
 #[test]
+fn a_host_that_sends_to_nobody_without_end_takes_no_other_hosts_errors() {
+    let mut world = world();
+    let long = tcp("10.0.0.7", V4.1, (1, 2), 1, 0x18, &[], &[7; 1_400]);
+    let mut told = 0;
+    for number in 0..5_000u32 {
+        world.send_plain(A, &udp(V4.0, "10.99.0.1", (number as u16, 53), b"nobody"));
+        if number % 1_000 == 999 {
+            world.received(A);
+            world.send_plain(A, &long);
+            told += world.received(A).iter().filter(|octets| octets[16..20] == [10, 0, 0, 7]).count();
+        }
+        world.micros += 1_000;
+    }
+    assert_eq!(told, 5);
+}
+
+#[test]
 fn probes_without_end_are_answered_within_a_limit() {
     let mut world = world();
     let now = world.now();

@@ -14,9 +14,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use wayleave_dataplane::gateway::{Choices, Event, LIMIT_WAITING, Reason, RouteState};
+use wayleave_core::{IdentityKey, InnerPrefixes};
+use wayleave_crypto::dh::DhSecret;
+use wayleave_dataplane::gateway::offload::Offload;
+use wayleave_dataplane::gateway::{Choices, Event, Gateway, LIMIT_WAITING, Member, Reason, RouteState};
 
-use super::world::{A, B, World, identity, policies, run_of, tcp, udp};
+use super::world::{A, B, World, gateway, identity, noise, policies, prefixes, run_of, tcp, udp};
 use crate::icing::network::LINK;
 
 const V4: (&str, &str) = ("10.0.0.1", "10.0.1.1");
@@ -357,6 +360,54 @@ fn probes_end_with_the_flows_and_so_do_questions() {
     world.run(Duration::from_millis(200));
     world.received(B);
     assert_eq!(exchange(&mut world), 2);
+}
+
+/// Work is done for those that are in use.
+#[test]
+fn a_thousand_idle_peers_cost_no_work() {
+    let mut idle = gateway(A);
+    let address = |number: u16| format!("10.1.{}.{}", number >> 8, number & 255).parse::<std::net::IpAddr>().unwrap();
+    let identity_of = |number: u16| IdentityKey([&number.to_be_bytes()[..], &[7; 30]].concat().try_into().unwrap());
+    let mut table = InnerPrefixes::default();
+    for prefix in prefixes(A) {
+        table.insert(prefix, identity(A));
+    }
+    let members = (0..1_000).map(|number| {
+        table.insert(format!("{}/32", address(number)).parse().unwrap(), identity_of(number));
+        let noise = DhSecret::from_seed(&noise(B)).public();
+        Member { identity: identity_of(number), noise, ids: Vec::new(), addresses: vec![address(number)] }
+    });
+    let members: Vec<Member> = members.collect();
+    idle.set_realm(members, table);
+    let mut micros = u64::from(crate::icing::network::TIME) * 1_000_000;
+    for number in 0..1_000 {
+        let now = crate::icing::network::at_micros(micros);
+        let packet = udp("10.0.0.1", &address(number).to_string(), (1_000, 53), b"nobody answers");
+        idle.inner(&mut packet.clone(), &Offload::default(), now);
+    }
+    let mut run = |gateway: &mut Gateway, secs: u64, talks: bool| {
+        let (visits, end) = (gateway.counters().visits, micros + secs * 1_000_000);
+        while micros < end {
+            micros += 50_000;
+            let now = crate::icing::network::at_micros(micros);
+            if talks && micros % 1_000_000 == 0 {
+                let packet = udp("10.0.0.1", &address(3).to_string(), (1_000, 53), b"still");
+                gateway.inner(&mut packet.clone(), &Offload::default(), now);
+            }
+            gateway.handle_timeout(now);
+            while gateway.poll().is_some() {}
+        }
+        gateway.counters().visits - visits
+    };
+    assert!(run(&mut idle, 20, false) >= 100_000, "in use");
+    assert_eq!(run(&mut idle, 30, false), 0, "idle");
+    // One that is in use costs what it did, and the others nothing.
+    let visits = run(&mut idle, 60, true);
+    assert!((500..=610).contains(&visits), "{visits}");
+    // They end all the same.
+    run(&mut idle, 20, true);
+    let now = crate::icing::network::at_micros(micros);
+    assert_eq!(idle.status(now).len(), 1);
 }
 
 #[test]

@@ -270,8 +270,7 @@ fn an_idle_path_is_neither_dead_nor_narrow_and_is_tested_all_the_same() {
 }
 
 #[test]
-fn a_peer_that_says_what_is_not_so_harms_nobody_else() {
-    // B answers probes of A, and its count of what came stays behind: in front of it data are dropped that A sends by the first path.
+fn the_only_path_is_used_though_it_passes_no_data_of_some_lengths_and_is_alive_once_it_does() {
     let mut world = world(&[FIRST]);
     let dropped = Rc::new(RefCell::new(0));
     let count = Rc::clone(&dropped);
