@@ -10,6 +10,7 @@ pub mod message;
 mod size;
 mod status;
 
+use std::collections::hash_map::Entry as Vacancy;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 
@@ -116,8 +117,8 @@ impl Core {
     fn fresh_index(&mut self, link: u16) -> u32 {
         loop {
             let index = self.random.number() as u32; // the lower half
-            if !self.by_index.contains_key(&index) {
-                self.by_index.insert(index, link);
+            if let Vacancy::Vacant(free) = self.by_index.entry(index) {
+                free.insert(link);
                 return index;
             }
         }

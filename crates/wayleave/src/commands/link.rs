@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::{Args, Subcommand};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -31,7 +32,7 @@ pub struct Add {
     /// The neighbour, by its name or key.
     pub node: String,
     /// What it is to this node.
-    #[arg(value_parser = ["provider", "peer", "customer"])]
+    #[arg(value_parser = relationships())]
     pub relationship: String,
     /// Address and port of this machine at which its packets arrive; without it only this node begins.
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -63,6 +64,15 @@ pub struct List {
     pub config: PathBuf,
     #[arg(long)]
     pub json: bool,
+}
+
+fn relationships() -> PossibleValuesParser {
+    let value = |name: &'static str, help: &'static str| PossibleValue::new(name).help(help);
+    PossibleValuesParser::new([
+        value("provider", "It carries this node's packets."),
+        value("peer", "Each carries its own customers' packets to the other."),
+        value("customer", "This node carries its packets."),
+    ])
 }
 
 pub fn run(command: &Link) -> Outcome {
