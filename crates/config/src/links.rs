@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use wayleave_control::advert::{Advert, Endpoint, Relationship};
 use wayleave_control::node::{Member, Realm};
@@ -199,7 +200,7 @@ pub fn sockets(section: &OverlaySection) -> Vec<SocketAddr> {
             Some(local) => add(local.get_ref().0),
             None => {
                 add(ANYWHERE);
-                if UdpSocket::bind(ANYWHERE_V6).is_ok() {
+                if has_ipv6() {
                     add(ANYWHERE_V6);
                 }
             }
@@ -207,6 +208,15 @@ pub fn sockets(section: &OverlaySection) -> Vec<SocketAddr> {
     }
     section.open.iter().for_each(|open| add(open.local.get_ref().0));
     all
+}
+
+/// Whether the machine has IPv6. Once it had, it has: a passing want of ports or descriptors closes no socket.
+fn has_ipv6() -> bool {
+    static HAD: AtomicBool = AtomicBool::new(false);
+    if !HAD.load(Ordering::Relaxed) {
+        HAD.store(UdpSocket::bind(ANYWHERE_V6).is_ok(), Ordering::Relaxed);
+    }
+    HAD.load(Ordering::Relaxed)
 }
 
 /// The neighbours that can prove themselves, with `sockets` as [`sockets`] has them. `largest`: octets of the longest packet that is

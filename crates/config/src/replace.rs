@@ -28,7 +28,12 @@ pub fn replace(path: &Path, text: &str) -> Outcome {
 }
 
 fn write(path: &Path, temporary: &Path, text: &str) -> std::io::Result<()> {
-    let mut file = File::create(temporary)?;
+    // One that a write left which was cut off; and nobody's link is followed.
+    match fs::remove_file(temporary) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = File::options().write(true).create_new(true).open(temporary)?;
     match fs::metadata(path) {
         Ok(before) => {
             let new = file.metadata()?;

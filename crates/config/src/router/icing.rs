@@ -15,6 +15,7 @@ use super::{
     unplaced,
 };
 use crate::failure::Failure;
+use crate::links::FIRST_OPEN;
 use crate::parse::{Text, TextValue};
 use crate::rs::{FileFault, range};
 use crate::{Fault, Source};
@@ -166,6 +167,14 @@ impl FormatSection for IcingSection {
             if overlay.ids.is_none() {
                 let message = "no `ids` in [overlay], expected the file of the seed of this node's IDs";
                 faults.push(Fault { span: None, message: message.to_owned(), help: None });
+            }
+            for link in file
+                .link
+                .iter()
+                .filter(|link| overlay.open.is_some() && link.get_ref().id.is_some_and(|id| id >= FIRST_OPEN))
+            {
+                let message = format!("numbers from {FIRST_OPEN} on are of members that `[overlay.open]` serves");
+                faults.push(Fault::at(link.span(), message));
             }
             for neighbour in overlay.neighbour.iter().map(toml::Spanned::get_ref) {
                 if file.link.iter().any(|link| link.get_ref().id == Some(*neighbour.interface.get_ref())) {

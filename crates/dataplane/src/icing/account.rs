@@ -5,6 +5,8 @@
 //!
 //! The journal holds totals, not differences, so that a record read twice counts once.
 
+use std::collections::HashMap;
+
 use wayleave_core::Instant;
 use wayleave_packet::icing::header::header_length;
 
@@ -70,8 +72,8 @@ struct Payer {
 pub(super) struct Accounts {
     /// Those of the policy in its order, and then those that the policy no longer has.
     accounts: Vec<AccountState>,
-    /// The numbers of the policy's links.
-    links: Vec<u16>,
+    /// The numbers of the policy's links, ascending, each with its place in the policy.
+    links: Vec<(u16, usize)>,
     payers: Vec<Payer>,
     pool: Partition,
     pool_refused: Refused,
@@ -90,7 +92,8 @@ impl Accounts {
     /// their rates with them.
     pub(super) fn set(&mut self, limits: &[Account], links: Vec<u16>, capacity: usize) {
         let mut before = std::mem::take(&mut self.accounts);
-        let mut payers_before = std::mem::take(&mut self.payers);
+        let payers = std::mem::take(&mut self.payers).into_iter();
+        let mut payers_before: HashMap<(u16, u16), Payer> = payers.map(|payer| (payer.name, payer)).collect();
         for limit in limits {
             let index = before.iter().position(|state| state.limit.id == limit.id);
             let mut state = index.map_or_else(|| AccountState::new(*limit), |index| before.swap_remove(index));
@@ -98,15 +101,15 @@ impl Accounts {
             self.accounts.push(state);
             for link in links.iter().filter(|_| limit.rate > 0) {
                 let name = (*link, limit.id);
-                let index = payers_before.iter().position(|payer| payer.name == name);
-                let mut payer = index.map_or_else(|| Payer::new(name, limit), |at| payers_before.swap_remove(at));
+                let mut payer = payers_before.remove(&name).unwrap_or_else(|| Payer::new(name, limit));
                 (payer.rate, payer.full) = (limit.rate, limit.full());
                 payer.credit = payer.credit.min(payer.full);
                 self.payers.push(payer);
             }
         }
         self.accounts.append(&mut before);
-        self.links = links;
+        self.links = links.into_iter().zip(0..).collect();
+        self.links.sort_unstable();
         let least = header_length(FEWEST, false);
         let need = |payer: &Payer| packets_of(payer.rate, (payer.full / NANOS) as u64, least);
         let partitions = Partitions::divide(capacity, &self.payers.iter().map(need).collect::<Vec<_>>());
@@ -143,8 +146,8 @@ impl Accounts {
     #[inline(always)]
     fn payer(&mut self, link: u16, account: Option<u16>) -> Option<&mut Payer> {
         let first = self.accounts.get(usize::from(account?))?.payers?;
-        let link = self.links.iter().position(|id| *id == link)?;
-        self.payers.get_mut(first + link)
+        let place = self.links.binary_search_by_key(&link, |(id, _)| *id).ok()?;
+        self.payers.get_mut(first + self.links[place].1)
     }
 
     /// Takes a packet from its payer's rate, and returns the partition in the replay filter that it may have; `None` if the rate

@@ -1,5 +1,7 @@
 //! An ICING router's configuration: its keys, its neighbours, and what tags mean.
 
+use std::collections::{HashMap, HashSet};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use wayleave_core::UnixTime;
@@ -143,16 +145,16 @@ impl Policy {
         if !(1..=MAX_KEYS).contains(&self.secrets.len()) {
             return Err(ConfigError::Keys(self.secrets.len()));
         }
-        let mut nodes: Vec<NodeId> = self.secrets.iter().map(NodeSecret::id).collect();
-        for (index, link) in self.links.iter().enumerate() {
-            if link.id == 0 || self.links[..index].iter().any(|other| other.id == link.id) {
+        let mut nodes: HashSet<NodeId> = self.secrets.iter().map(NodeSecret::id).collect();
+        let mut numbers = HashSet::new();
+        for link in &self.links {
+            if link.id == 0 || !numbers.insert(link.id) {
                 return Err(ConfigError::Link(link.id));
             }
             for node in &link.nodes {
-                if nodes.contains(node) {
+                if !nodes.insert(*node) {
                     return Err(ConfigError::Node(*node, link.id));
                 }
-                nodes.push(*node);
             }
         }
         for (index, account) in self.accounts.iter().enumerate() {
@@ -195,14 +197,44 @@ impl Policy {
         of_epoch.max_by_key(|(from, _)| *from).map(|(_, master)| master)
     }
 
-    /// The link that leads to `node`.
-    pub(super) fn link_to(&self, node: &NodeId) -> Option<u16> {
-        self.links.iter().find(|link| link.nodes.contains(node)).map(|link| link.id)
-    }
-
     /// What `tag` means.
     pub(super) fn meaning(&self, tag: Tag) -> Option<&Meaning> {
         let covering = self.rules.iter().filter(|rule| rule.covers(tag));
         covering.max_by_key(|rule| rule.depth).map(|rule| &rule.meaning)
+    }
+}
+
+/// A policy, and the link of each node: a forwarder may have thousands.
+#[derive(Debug)]
+pub(super) struct Indexed {
+    policy: Policy,
+    links: HashMap<NodeId, u16>,
+    open: Vec<u16>,
+}
+
+impl Deref for Indexed {
+    type Target = Policy;
+
+    fn deref(&self) -> &Policy {
+        &self.policy
+    }
+}
+
+impl Indexed {
+    pub(super) fn new(policy: Policy) -> Self {
+        let of = |link: &Link| link.nodes.iter().map(|node| (*node, link.id)).collect::<Vec<_>>();
+        let links = policy.links.iter().flat_map(of).collect();
+        let open = policy.links.iter().filter(|link| link.is_open).map(|link| link.id).collect();
+        Self { policy, links, open }
+    }
+
+    /// The link that leads to `node`.
+    pub(super) fn link_to(&self, node: &NodeId) -> Option<u16> {
+        self.links.get(node).copied()
+    }
+
+    /// Whether packets of nodes that are no neighbours may come in by a link.
+    pub(super) fn is_open(&self, link: u16) -> bool {
+        self.open.contains(&link)
     }
 }

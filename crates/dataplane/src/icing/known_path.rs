@@ -6,7 +6,7 @@ use wayleave_packet::icing::verify::PathKeys;
 
 use super::action::{Action, Reason};
 use super::cache::CacheKey;
-use super::config::{Output, Policy};
+use super::config::{Indexed, Output};
 use super::report::Windows;
 
 impl CacheKey for Handle {
@@ -37,7 +37,7 @@ pub(super) struct Decision {
 
 impl Decision {
     /// The decision of node `index` of `path`.
-    pub(super) fn new(policy: &Policy, path: &Path, index: usize) -> Self {
+    pub(super) fn new(policy: &Indexed, path: &Path, index: usize) -> Self {
         let from = policy.link_to(path.node(index - 1));
         let Some(meaning) = policy.meaning(path.hop(index).tag) else {
             return Self { from, action: Err(Reason::UnknownTag), account: None };
@@ -84,7 +84,7 @@ impl KnownPath {
 
     /// What the policy decides for this path; `None` if the path names this node by a key that the policy lacks, or if the
     /// node consented under another master of tag keys.
-    pub(super) fn decide(&self, policy: &Policy, version: Version) -> Option<Decision> {
+    pub(super) fn decide(&self, policy: &Indexed, version: Version) -> Option<Decision> {
         let path = Path::decode(self.octets()).ok()?;
         let index = self.keys.index();
         policy.secret(path.node(index))?;

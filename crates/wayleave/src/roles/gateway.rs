@@ -58,6 +58,8 @@ use worker::{ASKS, Ask, Ends, FLOWS, Handle, Running};
 
 /// Questions to servers that are under way at a time.
 const MOST_QUESTIONS: usize = 256;
+/// The MTU that others are told rises at most this often.
+const MTU_RISES: Duration = Duration::from_secs(60);
 /// How often the file of what the user decides is looked at.
 const LOOK: Duration = Duration::from_millis(300);
 /// A name that no member has is logged once it has had none for so long: at a start and a join members come one after the other.
@@ -192,6 +194,7 @@ pub struct GatewayRole {
     /// What was said of links, and the MTU that others were told.
     watch: links::Watch,
     mtu: Option<u16>,
+    mtu_since: Option<tokio::time::Instant>,
 }
 
 /// When a file was last written (seconds and nanoseconds), and its length; `None` if there is none.
@@ -386,6 +389,7 @@ impl Role for GatewayRole {
             log_unresolved: None,
             watch: links::Watch::default(),
             mtu: None,
+            mtu_since: None,
         };
         role.apply();
         Ok(role)
@@ -569,8 +573,13 @@ impl GatewayRole {
         self.watch.lines(&all, |node| known.describe(node)).into_iter().for_each(|line| self.log.report(line));
         let Control::Overlay { overlay, section, .. } = &self.control else { return };
         links::resolve_again(&overlay.handle(), section, &all);
-        let Some(mtu) = links::usable_mtu(section, &all) else { return };
-        if self.mtu.replace(mtu) != Some(mtu) {
+        let Some((mtu, is_whole)) = links::usable_mtu(section, &all) else { return };
+        // Less at once; more once that has been so for a while: each change is an advert.
+        let now = tokio::time::Instant::now();
+        let may_rise = is_whole && self.mtu_since.is_none_or(|since| now - since >= MTU_RISES);
+        let changes = self.mtu.is_none_or(|before| mtu < before || mtu > before && may_rise);
+        if changes {
+            (self.mtu, self.mtu_since) = (Some(mtu), Some(now));
             overlay.handle().reload(links::with_mtu(section, mtu)).await;
         }
     }

@@ -40,12 +40,12 @@ pub fn resolve_again(node: &Handle, section: &OverlaySection, all: &[LinkStatus]
 }
 
 /// Octets of the largest ICING packet that passes over each of the node's links, as far as they were measured, and at most what the
-/// configuration says; none while some link is not measured.
-pub fn usable_mtu(section: &OverlaySection, all: &[LinkStatus]) -> Option<u16> {
+/// configuration says; and whether all that are up were measured, so that it may become more. None if none was measured.
+pub fn usable_mtu(section: &OverlaySection, all: &[LinkStatus]) -> Option<(u16, bool)> {
     let configured = u16::try_from(*section.mtu.get_ref()).unwrap_or(u16::MAX);
-    let measured: Option<Vec<u16>> = all.iter().filter(|link| link.state == State::Up).map(|link| link.size).collect();
-    let least = measured?.into_iter().min()?;
-    Some(configured.min(least).max(MIN_MTU))
+    let up = || all.iter().filter(|link| link.state == State::Up);
+    let least = up().filter_map(|link| link.size).min()?;
+    Some((configured.min(least).max(MIN_MTU), up().all(|link| link.size.is_some())))
 }
 
 /// The section with an MTU that is at most this.

@@ -104,8 +104,8 @@ impl Router {
                 None => missing |= 1 << other,
             }
         }
-        let bucket = self.agreements.iter_mut().find(|(link, _)| ingress == Ingress::External(*link));
-        let may = missing == 0 || bucket.is_some_and(|(_, bucket)| bucket.take_all(missing.count_ones(), now.instant));
+        let bucket = ingress_link(ingress).ok().and_then(|link| self.agreements.get_mut(&link));
+        let may = missing == 0 || bucket.is_some_and(|bucket| bucket.take_all(missing.count_ones(), now.instant));
         if !may {
             return Err(Reason::Busy);
         }

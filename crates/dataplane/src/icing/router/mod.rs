@@ -6,6 +6,8 @@
 
 mod learn;
 
+use std::collections::HashMap;
+
 use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_packet::icing::header::{Handle, MAX_NODES, NodeId, Packet, Path, Version};
 use wayleave_packet::icing::mint::PairKey;
@@ -14,7 +16,7 @@ use wayleave_packet::icing::verify::{self, ProofTags};
 use super::account::{Accounts, PayerState, Total};
 use super::action::{Action, Counters, Reason};
 use super::cache::Cache;
-use super::config::{Config, ConfigError, Policy};
+use super::config::{Config, ConfigError, Indexed, Policy};
 use super::known_path::{Decision, KnownPath, NodePair};
 use super::lanes::{Candidate, Lanes};
 use super::report::Report;
@@ -29,7 +31,7 @@ const MOST_AGREEMENTS: u32 = MAX_NODES as u32 - 1;
 /// One core's router.
 pub struct Router {
     version: Version,
-    policy: Policy,
+    policy: Indexed,
     freshness: u32,
     paths: Cache<Handle, KnownPath>,
     peers: Cache<NodePair, PairKey>,
@@ -39,7 +41,7 @@ pub struct Router {
     verifier_mask: u128,
     admission: Admission,
     /// The limit of agreements for packets of each link.
-    agreements: Vec<(u16, TokenBucket)>,
+    agreements: HashMap<u16, TokenBucket>,
     agreements_per_second: u32,
     counters: Counters,
 }
@@ -74,7 +76,7 @@ impl Router {
         admission.set(&config.policy);
         let mut router = Self {
             version: config.version,
-            policy: config.policy,
+            policy: Indexed::new(config.policy),
             freshness: config.freshness.clamp(verify::MIN_FRESHNESS, verify::MAX_FRESHNESS),
             paths: Cache::new(config.paths, config.seed),
             peers: Cache::new(config.peers, config.seed.rotate_left(32)),
@@ -82,7 +84,7 @@ impl Router {
             has_lanes: true,
             verifier_mask: u128::MAX,
             admission,
-            agreements: Vec::new(),
+            agreements: HashMap::new(),
             agreements_per_second: config.agreements_per_second,
             counters: Counters::default(),
         };
@@ -112,6 +114,7 @@ impl Router {
     /// If the policy contradicts itself; the router stays as it was.
     pub fn set_policy(&mut self, policy: Policy) -> Result<(), ConfigError> {
         policy.check()?;
+        let policy = Indexed::new(policy);
         self.paths.retain(|_, known| match known.decide(&policy, self.version) {
             Some(decision) => {
                 known.decision = decision;
@@ -135,10 +138,13 @@ impl Router {
 
     fn set_agreement_limits(&mut self) {
         let rate = self.agreements_per_second;
+        let mut before = std::mem::take(&mut self.agreements);
         let links = self.policy.links.iter();
-        let bucket = |id| self.agreements.iter().find(|(other, _)| *other == id).map(|(_, bucket)| bucket.clone());
         self.agreements = links
-            .map(|link| (link.id, bucket(link.id).unwrap_or_else(|| TokenBucket::new(rate, rate.max(MOST_AGREEMENTS)))))
+            .map(|link| {
+                let bucket = before.remove(&link.id);
+                (link.id, bucket.unwrap_or_else(|| TokenBucket::new(rate, rate.max(MOST_AGREEMENTS))))
+            })
             .collect();
     }
 
@@ -272,7 +278,7 @@ impl Router {
         let link = ingress_link(ingress)?;
         let is_right = match decision.from {
             Some(from) => from == link,
-            None => self.policy.links.iter().any(|other| other.id == link && other.is_open),
+            None => self.policy.is_open(link),
         };
         if is_right { Ok(()) } else { Err(Reason::Ingress) }
     }

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy_bidirectional_with_sizes};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use wayleave_dataplane::gateway::proxy::{Fault, Host, LONGEST_HEAD, Protocol, Reader, Refusal, Request, Step, Target};
 use wayleave_packet::platypus::verify::is_martian;
 use wayleave_runtime::packets::stack::{ConnectError, Connection, MOST_CONNECTIONS, Stack};
@@ -30,6 +30,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 const ATTEMPTS: usize = 3;
 /// After a failure to accept, such as for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The far end of a connection that the application has ended has so long until its next octets.
+const HALF_CLOSED: Duration = Duration::from_secs(120);
+/// And the whole answer to a request so long, once the application has ended its side.
+const ANSWERED: Duration = Duration::from_secs(600);
 /// Octets that are on their way through the proxy in each direction of a connection, beside the buffers of both its ends.
 const COPIED: usize = 64 << 10;
 
@@ -162,8 +166,33 @@ async fn tunnel(
 ) -> io::Result<()> {
     stream.write_all(protocol.success()).await?;
     connection.write_all(early).await?;
-    copy_bidirectional_with_sizes(stream, &mut connection, COPIED, COPIED).await?;
-    Ok(())
+    let (from_application, mut to_application) = stream.split();
+    let (mut from_far, mut to_far) = tokio::io::split(connection);
+    let has_ended = Notify::new();
+    let up = async {
+        tokio::io::copy_buf(&mut BufReader::with_capacity(COPIED, from_application), &mut to_far).await?;
+        has_ended.notify_one();
+        to_far.shutdown().await
+    };
+    let down = async {
+        let (mut octets, mut is_half_closed) = (vec![0; COPIED], false);
+        loop {
+            let length = tokio::select! {
+                length = from_far.read(&mut octets) => length?,
+                () = has_ended.notified(), if !is_half_closed => {
+                    is_half_closed = true;
+                    continue;
+                }
+                // An end that neither says more nor goes would hold its place for ever.
+                () = sleep(HALF_CLOSED), if is_half_closed => return Ok(()),
+            };
+            if length == 0 {
+                return to_application.shutdown().await;
+            }
+            to_application.write_all(&octets[..length]).await?;
+        }
+    };
+    tokio::try_join!(up, down).map(|_| ())
 }
 
 /// Carries one request and its answer, which ends with the connection: what the application sends behind its request is for nobody.
@@ -185,7 +214,8 @@ async fn forward(
             tokio::io::copy(&mut octets, &mut tokio::io::sink()).await?;
         }
         connection.shutdown().await?;
-        std::future::pending::<io::Result<()>>().await
+        sleep(ANSWERED).await;
+        Ok::<(), io::Error>(())
     };
     let down = async { tokio::io::copy(&mut answer, &mut to_application).await.map(|_| ()) };
     tokio::select! {

@@ -15,7 +15,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 /// And no sooner, however often sessions to it fail.
 const LEAST: Duration = Duration::from_secs(5);
 /// A name that nobody wanted for so long is not asked for any more.
-const UNUSED: Duration = Duration::from_secs(3_600);
+const UNUSED: Duration = Duration::from_secs(600);
 /// Names that are remembered: more than a node has links.
 const MAX_NAMES: usize = 8_192;
 /// Addresses of a name that are remembered.

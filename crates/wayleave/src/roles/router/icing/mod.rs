@@ -18,7 +18,7 @@ use wayleave_dataplane::icing::{
 };
 use wayleave_dataplane::link::message::is_message;
 use wayleave_dataplane::link::{Counters as LinkCounters, Datagram, LinkStatus, Links, Peer};
-use wayleave_dataplane::replay::{ClockJumps, ReplayFilter};
+use wayleave_dataplane::replay::{ClockJumps, MOST_PARTITIONS, ReplayFilter};
 use wayleave_packet::icing::header::{ETHERTYPE, Version};
 use wayleave_packet::icing::mint::{NodeSecret, TAG_EPOCH};
 use wayleave_runtime::Clock;
@@ -45,7 +45,7 @@ use crate::failure::{Failure, Outcome};
 use crate::key_files::forwarding::{icing_master, icing_secret};
 use crate::key_files::signing_key;
 use crate::roles::Events;
-use crate::roles::daemon::Views;
+use crate::roles::daemon::{Views, fresh};
 use crate::roles::links::{self, Watch};
 use crate::roles::overlay::Handle;
 use overlay::OverlayNode;
@@ -63,7 +63,14 @@ pub struct Icing {
     internal: Option<usize>,
     /// Links of a node of an overlay, whose neighbours prove themselves, and the port of each of their sockets.
     links: Option<Links>,
-    sockets: Vec<Option<usize>>,
+    sockets: Vec<Socket>,
+}
+
+/// A socket of links: its address, by which it keeps its number for the life of the thread, its kind of port, and its port if it is open.
+struct Socket {
+    local: SocketAddr,
+    kind: PortKind,
+    port: Option<usize>,
 }
 
 /// What the thread forwards by.
@@ -71,8 +78,9 @@ pub struct Icing {
 pub struct Plan {
     policy: Box<Policy>,
     addresses: Addresses,
+    /// With the numbers of `sockets`.
     peers: Vec<Peer>,
-    sockets: usize,
+    sockets: Vec<SocketAddr>,
 }
 
 /// Where links and services are.
@@ -108,6 +116,9 @@ fn policy(settings: &Settings, section: &IcingSection, node: Option<&Handle>) ->
     if let (Some(node), Some(section)) = (node, overlay_section(settings)) {
         secrets = overlay::secrets(node);
         links.extend(overlay::links(node, section));
+        // Each account with a rate counts at each link. Members that the node lists come first; those beyond are not served.
+        let rated = accounts.iter().filter(|account| account.rate > 0).count();
+        links.truncate(MOST_PARTITIONS.checked_div(rated).unwrap_or(usize::MAX));
         agreed = Arc::clone(&node.ids().borrow().agreed);
     }
     Policy {
@@ -190,11 +201,37 @@ impl Icing {
         let at = |kind| ports.iter().position(|attached| attached.kind == kind);
         self.ports = (0..plan.addresses.links.len()).map(|number| at(PortKind::Link(number))).collect();
         self.internal = at(PortKind::Internal);
-        self.sockets = (0..plan.sockets).map(|number| at(PortKind::Overlay(number))).collect();
         self.addresses = plan.addresses;
-        if let Some(links) = &mut self.links {
-            links.set_peers(plan.peers, now);
+        for socket in &mut self.sockets {
+            (socket.kind, socket.port) = (PortKind::Overlay(usize::MAX), None);
         }
+        let mut numbers = Vec::new();
+        for (number, local) in plan.sockets.into_iter().enumerate() {
+            let kind = PortKind::Overlay(number);
+            let place = self.sockets.iter().position(|socket| socket.local == local).unwrap_or(self.sockets.len());
+            let socket = Socket { local, kind, port: at(kind) };
+            if place < self.sockets.len() {
+                self.sockets[place] = socket;
+            } else {
+                self.sockets.push(socket);
+            }
+            numbers.push(place);
+        }
+        if let Some(links) = &mut self.links {
+            let own = |peer: Peer| {
+                let sockets = peer.sockets.iter().filter_map(|number| numbers.get(*number).copied()).collect();
+                let endpoints = peer.endpoints.iter();
+                let endpoints = endpoints.filter_map(|(number, there)| Some((*numbers.get(*number)?, *there)));
+                Peer { sockets, endpoints: endpoints.collect(), ..peer }
+            };
+            links.set_peers(plan.peers.into_iter().map(own).collect(), now);
+        }
+    }
+
+    /// The number of the socket at a port.
+    #[inline]
+    fn socket(&self, port: PortKind) -> Option<usize> {
+        self.sockets.iter().position(|socket| socket.kind == port)
     }
 
     /// How the links to neighbours are that prove themselves, and what they count.
@@ -240,7 +277,7 @@ impl Icing {
     /// The port and address of the neighbour behind a link.
     fn link(&self, link: u16) -> Option<(usize, SocketAddr)> {
         if let Some((socket, address)) = self.links.as_ref().and_then(|links| links.address(link)) {
-            return Some((self.sockets.get(socket).copied()??, address));
+            return Some((self.sockets.get(socket)?.port?, address));
         }
         let number = self.addresses.links.iter().position(|(id, _)| *id == link)?;
         Some((self.ports[number]?, self.addresses.links[number].1))
@@ -295,7 +332,7 @@ impl Format for Icing {
     fn classify(&self, port: PortKind, from: &SocketAddr) -> Option<Ingress> {
         let id = match port {
             PortKind::Link(number) => self.addresses.links.get(number).filter(|(_, remote)| remote == from)?.0,
-            PortKind::Overlay(socket) => self.links.as_ref()?.link_at((socket, *from))?,
+            PortKind::Overlay(_) => self.links.as_ref()?.link_at((self.socket(port)?, *from))?,
             _ => return None,
         };
         Some(Ingress::External(id))
@@ -307,7 +344,7 @@ impl Format for Icing {
     }
 
     fn listen(&mut self, port: PortKind, burst: &mut Burst, now: Now) {
-        let (PortKind::Overlay(socket), Some(links)) = (port, &mut self.links) else { return };
+        let (Some(socket), Some(links)) = (self.socket(port), &mut self.links) else { return };
         for (from, octets) in burst.packets_mut(0) {
             if is_message(octets) {
                 links.receive((socket, *from), octets, now);
@@ -319,7 +356,7 @@ impl Format for Icing {
         let links = self.links.as_mut()?;
         links.handle_timeout(now);
         let Datagram { socket, to, octets } = links.poll()?;
-        Some((PortKind::Overlay(socket), to, octets))
+        Some((self.sockets.get(socket)?.kind, to, octets))
     }
 
     fn process(&mut self, batch: &mut Batch<'_>, now: Now, out: &mut OutputQueues) {
@@ -331,12 +368,15 @@ impl Format for Icing {
             let (next, queue) = match action {
                 Action::Drop(_) => continue,
                 Action::Forward { link, queue } => {
+                    let next = self.link(link);
                     if run.0 != link {
                         self.note_sent(run, now);
                         run = (link, 0, 0);
                     }
-                    run = (link, run.1 + 1, run.2 + frame.octets.len() as u64);
-                    (self.link(link), queue)
+                    if next.is_some() {
+                        run = (link, run.1 + 1, run.2 + frame.octets.len() as u64);
+                    }
+                    (next, queue)
                 }
                 Action::Service { service, queue, .. } | Action::Deliver { service, queue } => {
                     (self.service(service), queue)
@@ -517,7 +557,7 @@ impl Control<Icing> for IcingControl {
         let of_node = self.handle.as_ref().zip(overlay_section(settings));
         let (peers, sockets) = of_node.map_or_else(Default::default, |(node, section)| {
             let sockets = links::sockets(section);
-            (links::peers(node, section, &sockets), sockets.len())
+            (links::peers(node, section, &sockets), sockets)
         });
         Ok(Plan { policy: Box::new(policy), addresses, peers, sockets })
     }
@@ -549,6 +589,13 @@ impl Control<Icing> for IcingControl {
 
     async fn maintain(&mut self, settings: &Settings, threads: &Threads<Icing>, log: &Events) {
         let Some(handle) = &self.handle else { return };
+        if let Ok(entropy) = fresh() {
+            threads.request(0, move |worker| {
+                if let Some(links) = &mut worker.format.links {
+                    links.reseed(&entropy);
+                }
+            });
+        }
         let Some((all, counters)) = link_status(threads).await else { return };
         *self.links.lock().unwrap_or_else(PoisonError::into_inner) = (all.clone(), counters);
         let lines = self.watch.lines(&all, |node| handle.describe(node));
