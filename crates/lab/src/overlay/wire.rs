@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
+use wayleave_dataplane::link::message::is_message;
 use wayleave_runtime::packets::ethernet::{Endpoint, Ethernet, NEIGHBOR};
 use wayleave_runtime::packets::{Burst, Outgoing, Port, wait};
 
@@ -52,13 +53,17 @@ impl Capture {
                 if waited.is_err() || port.receive(&mut burst).is_err() {
                     return;
                 }
-                count.fetch_add(burst.len() as u64 + port.lost() - before, Ordering::Relaxed);
                 let mut kept = packets.lock().unwrap_or_else(PoisonError::into_inner);
-                for packet in 0..burst.len() {
+                let mut passed = port.lost() - before;
+                // What neighbours say to each other is no packet.
+                let is_packet = |octets: &[u8]| !payload(octets).is_some_and(is_message);
+                for octets in (0..burst.len()).map(|packet| burst.octets(packet)).filter(|octets| is_packet(octets)) {
+                    passed += 1;
                     if kept.len() < MOST_KEPT {
-                        kept.push(burst.octets(packet).to_vec());
+                        kept.push(octets.to_vec());
                     }
                 }
+                count.fetch_add(passed, Ordering::Relaxed);
             }
         })?;
         Ok(capture)
