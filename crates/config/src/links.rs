@@ -478,7 +478,7 @@ pub(crate) mod tests {
         let peer = &found[1];
         assert_eq!((peer.link, &peer.noise, peer.ids.len()), (FIRST_OPEN + 1, &Some(noise(5)), 1));
         assert_eq!((peer.relationship, peer.state, peer.is_open), (Customer, PeerState::Known, true));
-        assert_eq!((peer.local.to_string(), remote(&peer)), ("192.0.2.9:7".into(), "192.0.2.5:5".parse().ok()));
+        assert_eq!((peer.local.to_string(), remote(peer)), ("192.0.2.9:7".into(), "192.0.2.5:5".parse().ok()));
         assert_eq!(peer.node.to_string(), "n5");
         let key = identity(6).to_string();
         let admitted = served(&format!("{OPEN}admit = [\"n1\", \"n4\", \"{key}\"]\n"));

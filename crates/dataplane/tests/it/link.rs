@@ -55,6 +55,9 @@ struct Node {
     clock_micros: i64,
 }
 
+/// What is put in front of a message.
+type Injector = fn(&[u8]) -> Option<Vec<u8>>;
+
 /// Nodes, and the network between them.
 #[derive(Default)]
 struct World {
@@ -76,7 +79,7 @@ struct World {
     /// Somebody who copies what node 1 sends, faster, with this source, and keeps what comes back.
     racer: Option<SocketAddr>,
     /// Called with each message before it leaves; returns what is put in front of it.
-    injector: Option<fn(&[u8]) -> Option<Vec<u8>>>,
+    injector: Option<Injector>,
 }
 
 impl World {
