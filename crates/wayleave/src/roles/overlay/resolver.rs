@@ -79,7 +79,6 @@ impl Resolver {
     }
 
     /// No session to the endpoint comes about: its name may have another address.
-    #[allow(dead_code, reason = "for sessions of links")]
     pub fn ask_again(&self, endpoint: &Endpoint) {
         let mut names = lock(&self.names);
         if names.is_old(endpoint, Instant::now()) {

@@ -77,6 +77,12 @@ struct Socket {
 #[derive(Clone)]
 pub struct Plan {
     policy: Box<Policy>,
+    ends: Ends,
+}
+
+/// Where packets go, and who proves himself there.
+#[derive(Clone)]
+struct Ends {
     addresses: Addresses,
     /// With the numbers of `sockets`.
     peers: Vec<Peer>,
@@ -197,16 +203,16 @@ fn refused(error: &ConfigError) -> Failure {
 }
 
 impl Icing {
-    fn take_over(&mut self, plan: Plan, ports: &[AttachedPort], now: Now) {
+    fn take_over(&mut self, ends: Ends, ports: &[AttachedPort], now: Now) {
         let at = |kind| ports.iter().position(|attached| attached.kind == kind);
-        self.ports = (0..plan.addresses.links.len()).map(|number| at(PortKind::Link(number))).collect();
+        self.ports = (0..ends.addresses.links.len()).map(|number| at(PortKind::Link(number))).collect();
         self.internal = at(PortKind::Internal);
-        self.addresses = plan.addresses;
+        self.addresses = ends.addresses;
         for socket in &mut self.sockets {
             (socket.kind, socket.port) = (PortKind::Overlay(usize::MAX), None);
         }
         let mut numbers = Vec::new();
-        for (number, local) in plan.sockets.into_iter().enumerate() {
+        for (number, local) in ends.sockets.into_iter().enumerate() {
             let kind = PortKind::Overlay(number);
             let place = self.sockets.iter().position(|socket| socket.local == local).unwrap_or(self.sockets.len());
             let socket = Socket { local, kind, port: at(kind) };
@@ -224,7 +230,7 @@ impl Icing {
                 let endpoints = endpoints.filter_map(|(number, there)| Some((*numbers.get(*number)?, *there)));
                 Peer { sockets, endpoints: endpoints.collect(), ..peer }
             };
-            links.set_peers(plan.peers.into_iter().map(own).collect(), now);
+            links.set_peers(ends.peers.into_iter().map(own).collect(), now);
         }
     }
 
@@ -301,9 +307,8 @@ impl Format for Icing {
         ports: &[AttachedPort],
         accounts: Vec<(AccountId, Total)>,
     ) -> Outcome<Self> {
-        let plan = control.plan(settings)?;
-        let router =
-            Router::new(config(section(settings)?, (*plan.policy).clone(), settings.started)?, CpuKernel::best());
+        let Plan { policy, ends } = control.plan(settings)?;
+        let router = Router::new(config(section(settings)?, *policy, settings.started)?, CpuKernel::best());
         let router = router.map_err(|error| refused(&error))?;
         let mut icing = Self {
             router,
@@ -313,7 +318,7 @@ impl Format for Icing {
             links: control.machine.take(),
             sockets: Vec::new(),
         };
-        icing.take_over(plan, ports, control.clock.unwrap_or_else(Clock::start).now());
+        icing.take_over(ends, ports, control.clock.unwrap_or_else(Clock::start).now());
         let narrow = |count| u64::try_from(count).unwrap_or(u64::MAX);
         icing.router.restore(accounts.into_iter().map(|(account, total)| {
             (account.0, icing::Total { packets: narrow(total.packets), octets: narrow(total.octets) })
@@ -323,8 +328,9 @@ impl Format for Icing {
 
     /// Paths that the policy still knows stay too.
     fn reload(&mut self, plan: Plan, ports: &[AttachedPort], now: Now) -> Result<(), Failure> {
-        self.router.set_policy((*plan.policy).clone()).map_err(|error| refused(&error))?;
-        self.take_over(plan, ports, now);
+        let Plan { policy, ends } = plan;
+        self.router.set_policy(*policy).map_err(|error| refused(&error))?;
+        self.take_over(ends, ports, now);
         Ok(())
     }
 
@@ -559,7 +565,7 @@ impl Control<Icing> for IcingControl {
             let sockets = links::sockets(section);
             (links::peers(node, section, &sockets), sockets)
         });
-        Ok(Plan { policy: Box::new(policy), addresses, peers, sockets })
+        Ok(Plan { policy: Box::new(policy), ends: Ends { addresses, peers, sockets } })
     }
 
     async fn begin(&mut self, settings: &Settings, clock: Clock, log: &Events) -> Outcome {
