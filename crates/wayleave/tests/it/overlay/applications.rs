@@ -390,12 +390,9 @@ fn ssh(world: &mut World, server: &Daemon) {
     assert_eq!(run(world, &["-6", "root@fast.b.overlay", "echo $SSH_CONNECTION"]).split(' ').next(), Some("fd00:1::1"));
     // Back again, it learns the paths from the packets themselves. It refuses what was stamped before its start: a second.
     world.node("w2").resume();
-    let begin = Instant::now();
     eventually("the restarted hop serves again", || {
         world.nodes["a"].ask(&["ping", "pinned.b.overlay"]).status.success()
     });
-    eprintln!("the restarted hop served again after {:?}", begin.elapsed());
-    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
 }
 
 #[test]
