@@ -40,8 +40,8 @@ fuzz_target!(|octets: &[u8]| {
         };
         assert_eq!(again, octets);
     }
-    if let Some(content) = Content::decode(octets) {
-        assert_eq!(content.encode(), octets[..CONTENT]);
+    if let Some((content, time)) = Content::decode(octets) {
+        assert_eq!(content.encode(time), octets[..CONTENT]);
     }
     if let Ok(opening) = Opening::decode(octets) {
         assert_eq!(opening.encode(), octets);

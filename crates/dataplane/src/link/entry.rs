@@ -11,7 +11,7 @@ use super::message::{
     self, CONTENT, Choice, Content, LEAST, MAC, NONCE, Opening, SEALED, VERSIONS, initiation, response,
 };
 use super::size::Search;
-use super::status::{LinkStatus, State, Volume};
+use super::status::{Clock, LinkStatus, State, Volume};
 use super::{At, COOKIE_LIFE, Core, MAX_AHEAD, Peer};
 use crate::limit::TokenBucket;
 use crate::noise::{OpenError, Session, Started, TAG};
@@ -159,6 +159,7 @@ pub(super) struct Entry {
     pub(super) sent: Volume,
     pub(super) received: Volume,
     round_trip: Option<Duration>,
+    clock: Option<Clock>,
     loss: Loss,
     other_versions: Option<(u8, u8)>,
     begun: u64,
@@ -194,6 +195,7 @@ impl Entry {
             sent: Volume::default(),
             received: Volume::default(),
             round_trip: None,
+            clock: None,
             loss: Loss::default(),
             other_versions: None,
             begun: 0,
@@ -407,7 +409,7 @@ impl Entry {
         let (Some(known), Some(to)) = (&mut self.current, to.or(self.address)) else { return };
         let length = CONTENT.max(usize::from(padded).saturating_sub(SEALED + TAG));
         let mut plain = vec![0; length];
-        plain[..CONTENT].copy_from_slice(&content.encode());
+        plain[..CONTENT].copy_from_slice(&content.encode(core.time));
         let mut sealed = vec![0; length + TAG];
         let Ok(number) = known.session.seal(&plain, &mut sealed) else { return };
         let mut octets = message::sealed(known.to, number, sealed.len());
@@ -452,7 +454,7 @@ impl Entry {
             }
             Err(_) => return false,
         };
-        let Some(content) = Content::decode(plain) else { return false };
+        let Some((content, time)) = Content::decode(plain) else { return false };
         self.heard = Some(now.instant);
         if let Some(Answered { known, to, .. }) = self.next.take_if(|next| next.known.index == index) {
             // Its sender has our response, at the address to which that went; if it went to several, one of them is somebody else's.
@@ -470,7 +472,7 @@ impl Entry {
                 // Not to an address that has not shown that it receives.
                 self.say(core, None, Content::Pong { number, received: self.received.packets, size }, 0);
             }
-            Content::Pong { number, received, size } => self.answered(number, received, size, now),
+            Content::Pong { number, received, size } => self.answered((number, received, size), time, now),
             Content::Challenge { token } => self.say(core, Some(from), Content::Shown { token }, 0),
             Content::Shown { token } => {
                 // The address to which it went, wherever this comes from (RFC 9000 section 8.2.3): who copies everything faster is not it.
@@ -527,7 +529,7 @@ impl Entry {
         }
     }
 
-    fn answered(&mut self, number: u32, received: u64, size: u16, now: Now) {
+    fn answered(&mut self, (number, received, size): (u32, u64, u16), time: UnixTime, now: Now) {
         if self.search.answered(number, size) {
             return;
         }
@@ -541,6 +543,7 @@ impl Entry {
         // The mean of RFC 6298 section 2.
         self.round_trip = Some(self.round_trip.map_or(measured, |mean| (mean * 7 + measured) / 8));
         self.loss.note(asked.sent, received);
+        self.clock = Some(Clock::of(time, measured, now.unix));
     }
 
     fn set_address(&mut self, core: &mut Core, address: At, now: Now) {
@@ -682,6 +685,7 @@ impl Entry {
             sent: self.sent,
             received: self.received,
             round_trip: self.round_trip,
+            clock: self.clock,
             loss: self.loss.per_million(),
             size: self.search.size,
             other_versions: self.other_versions,

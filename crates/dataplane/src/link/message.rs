@@ -1,7 +1,7 @@
 //! What the two ends of a link say to each other, beside the ICING packets that it carries: `docs/wire/link.md`.
 
-use wayleave_core::IdentityKey;
 use wayleave_core::wire::{Malformed, Reader};
+use wayleave_core::{IdentityKey, UnixTime};
 
 /// The least and the highest version of these messages that are spoken here.
 pub const VERSIONS: (u8, u8) = (1, 1);
@@ -28,7 +28,7 @@ pub const COOKIE: usize = 8 + NONCE + SEALED_COOKIE;
 pub const SEALED: usize = 16;
 const TAG: usize = 16;
 /// Octets of what every sealed message says, without padding.
-pub const CONTENT: usize = 20;
+pub const CONTENT: usize = 28;
 /// Octets of a sealed message without padding. No message is shorter, so that no answer is longer than what it answers.
 pub const LEAST: usize = SEALED + CONTENT + TAG;
 
@@ -209,9 +209,9 @@ pub enum Content {
 }
 
 impl Content {
-    /// The octets in front of any padding.
+    /// The octets in front of any padding, with the time at the sender.
     #[must_use]
-    pub fn encode(&self) -> [u8; CONTENT] {
+    pub fn encode(&self, time: UnixTime) -> [u8; CONTENT] {
         let (kind, number, large, size) = match *self {
             Self::Ping { number, sent } => (1, number, sent, 0),
             Self::Pong { number, received, size } => (2, number, received, size),
@@ -224,12 +224,14 @@ impl Content {
         out[4..8].copy_from_slice(&number.to_be_bytes());
         out[8..16].copy_from_slice(&large.to_be_bytes());
         out[16..18].copy_from_slice(&size.to_be_bytes());
+        out[20..28].copy_from_slice(&time.0.to_be_bytes());
         out
     }
 
-    /// Decodes what is in front of the padding, whose octets do not matter; `None` if that is nothing that is sealed.
+    /// Decodes what is in front of the padding, whose octets do not matter, and the time at the sender; `None` if that is nothing that is
+    /// sealed.
     #[must_use]
-    pub fn decode(octets: &[u8]) -> Option<Self> {
+    pub fn decode(octets: &[u8]) -> Option<(Self, UnixTime)> {
         let (content, _) = octets.split_first_chunk::<CONTENT>()?;
         let mut from = Reader::new(content);
         let (kind, zero) = (from.u8().ok()?, from.array::<3>().ok()?);
@@ -237,14 +239,15 @@ impl Content {
         if zero != [0; 3] || from.u16().ok()? != 0 {
             return None;
         }
-        match (kind, number, large, size) {
-            (1, number, sent, 0) => Some(Self::Ping { number, sent }),
-            (2, number, received, size) => Some(Self::Pong { number, received, size }),
-            (3, 0, token, 0) => Some(Self::Challenge { token }),
-            (4, 0, token, 0) => Some(Self::Shown { token }),
-            (5, 0, 0, 0) => Some(Self::Close),
-            _ => None,
-        }
+        let content = match (kind, number, large, size) {
+            (1, number, sent, 0) => Self::Ping { number, sent },
+            (2, number, received, size) => Self::Pong { number, received, size },
+            (3, 0, token, 0) => Self::Challenge { token },
+            (4, 0, token, 0) => Self::Shown { token },
+            (5, 0, 0, 0) => Self::Close,
+            _ => return None,
+        };
+        Some((content, UnixTime(from.u64().ok()?)))
     }
 }
 
@@ -262,9 +265,10 @@ mod tests {
             Content::Close,
         ];
         for content in contents {
-            let octets = content.encode();
-            assert_eq!(Content::decode(&octets), Some(content));
-            assert_eq!(Content::decode(&[&octets[..], &[1, 2, 3]].concat()), Some(content), "padding");
+            let time = UnixTime(1 << 50);
+            let octets = content.encode(time);
+            assert_eq!(Content::decode(&octets), Some((content, time)));
+            assert_eq!(Content::decode(&[&octets[..], &[1, 2, 3]].concat()), Some((content, time)), "padding");
             assert_eq!(Content::decode(&octets[..CONTENT - 1]), None);
             for reserved in [1, 2, 3, 18, 19] {
                 let mut other = octets;

@@ -14,7 +14,7 @@ use std::collections::hash_map::Entry as Vacancy;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
 
-use wayleave_core::{IdentityKey, Instant, Now};
+use wayleave_core::{IdentityKey, Instant, Now, UnixTime};
 use wayleave_crypto::dh::{DhPublic, DhSecret};
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::{Secret, Seed};
@@ -27,7 +27,7 @@ use message::{Content, Message, Opening};
 pub use entry::{DATA_PING, FLOWING, IDLE_PING, SESSION_LIFE, SILENT};
 pub use gate::{BURST_ALONE, COOKIE_LIFE};
 pub use size::SIZES;
-pub use status::{Counters, LinkStatus, State, Volume};
+pub use status::{Clock, Counters, LinkStatus, State, Volume};
 
 /// What sessions of links are, in the prologue of their handshakes.
 const PROLOGUE: &str = "wayleave/link/v1";
@@ -80,6 +80,8 @@ struct Core {
     realm: [u8; 32],
     key: StaticKey,
     random: Random,
+    /// What messages say that it is.
+    time: UnixTime,
     outputs: VecDeque<Datagram>,
     /// The link of each session and handshake by our number of it.
     by_index: HashMap<u32, u16>,
@@ -170,6 +172,7 @@ impl Links {
                 realm: config.realm,
                 key: StaticKey(config.noise),
                 random,
+                time: UnixTime(0),
                 outputs: VecDeque::new(),
                 by_index: HashMap::new(),
                 by_address: HashMap::new(),
@@ -264,6 +267,7 @@ impl Links {
     /// Takes a datagram for which [`message::is_message`] holds.
     pub fn receive(&mut self, from: At, octets: &[u8], now: Now) {
         self.core.counters.received += 1;
+        self.core.time = now.unix;
         let of_index = |core: &Core, index| core.by_index.get(&index).copied();
         let (link, is_taken) = match Message::decode(octets) {
             None => {
@@ -352,6 +356,7 @@ impl Links {
 
     /// Does what is due by time.
     pub fn handle_timeout(&mut self, now: Now) {
+        self.core.time = now.unix;
         while let Some((due, link)) = self.timers.first().copied().filter(|(due, _)| *due <= now.instant) {
             self.timers.remove(&(due, link));
             let Some(entry) = self.entries.get_mut(&link) else { continue };
@@ -408,7 +413,6 @@ mod tests {
 
     use super::*;
     use crate::link::message::{Choice, INITIATION, RESPONSE, VERSIONS};
-    use wayleave_core::UnixTime;
 
     const REALM: [u8; 32] = [8; 32];
 

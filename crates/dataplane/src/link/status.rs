@@ -49,6 +49,25 @@ pub enum State {
     Awaited,
 }
 
+/// How the neighbour's clock differed from ours when it answered last, by half a round trip at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Clock {
+    /// Microseconds by which the neighbour's is ahead.
+    pub ahead: i64,
+    /// Microseconds by which that may be wrong.
+    pub within: u64,
+}
+
+impl Clock {
+    /// An answer that left at `time` by the neighbour's clock, and came `round_trip` after its question, at `now` by ours.
+    pub(super) fn of(time: UnixTime, round_trip: Duration, now: UnixTime) -> Self {
+        let within = round_trip.as_micros() / 2;
+        let ahead = i128::from(time.0) + within as i128 - i128::from(now.0); // the half of a duration fits
+        let ahead = ahead.clamp(i64::MIN.into(), i64::MAX.into());
+        Self { ahead: ahead as i64, within: u64::try_from(within).unwrap_or(u64::MAX) } // clamped
+    }
+}
+
 /// A link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkStatus {
@@ -67,6 +86,7 @@ pub struct LinkStatus {
     pub sent: Volume,
     pub received: Volume,
     pub round_trip: Option<Duration>,
+    pub clock: Option<Clock>,
     /// Of a million packets that were sent lately, how many did not arrive.
     pub loss: Option<u32>,
     /// Octets of the largest datagram that passes.

@@ -10,7 +10,7 @@ use wayleave_crypto::dh::{DhPublic, DhSecret};
 use wayleave_crypto::secret::Secret;
 use wayleave_dataplane::link::message::{self, COOKIE, INITIATION, LEAST, RESPONSE};
 use wayleave_dataplane::link::{
-    BURST_ALONE, Config, Counters, Datagram, FLOWING, IDLE_PING, LinkStatus, Links, Peer, SILENT, State,
+    BURST_ALONE, Clock, Config, Counters, Datagram, FLOWING, IDLE_PING, LinkStatus, Links, Peer, SILENT, State,
 };
 
 const REALM: [u8; 32] = [0x7e; 32];
@@ -894,4 +894,24 @@ fn of_two_handshakes_that_cross_both_ends_use_the_same() {
     world.nodes[0].links.close();
     world.run(Duration::from_millis(50));
     assert!(!world.is_up(1, 0));
+}
+
+#[test]
+fn each_end_sees_how_far_the_others_clock_is_from_its_own() {
+    let mut world = hidden();
+    world.nodes[1].clock_micros = -7_500_000;
+    world.run(secs(2));
+    let clock = |world: &World, node: usize, of: usize| world.status(node, of).clock.expect("a clock");
+    let round_trip = DELAY.as_micros() as u64 * 2;
+    assert_eq!(clock(&world, 0, 1), Clock { ahead: -7_500_000, within: round_trip / 2 });
+    assert_eq!(clock(&world, 1, 0), Clock { ahead: 7_500_000, within: round_trip / 2 });
+    // A clock that is set shows within a ping, though the session goes on.
+    world.nodes[1].clock_micros = 90_000_000;
+    world.carry((0, 1), secs(3));
+    assert_eq!(clock(&world, 0, 1).ahead, 90_000_000);
+    // As far as clocks can be apart.
+    world.nodes[1].clock_micros = i64::MAX;
+    world.carry((0, 1), secs(3));
+    assert_eq!(clock(&world, 0, 1).ahead, i64::MAX);
+    assert!(world.is_up(0, 1) && world.is_up(1, 0));
 }

@@ -17,6 +17,12 @@ use crate::config::links::session_peers;
 pub use crate::config::links::{machine, sockets};
 use crate::config::overlay::OverlaySection;
 
+/// Microseconds by which clocks may differ before that is said. Nodes refuse packets that are a second ahead of their clock
+/// (`docs/wire/icing.md`).
+const MOST_APART: u64 = 500_000;
+/// A clock that was read less exactly than this says nothing.
+const MOST_UNCERTAIN: u64 = 250_000;
+
 /// The neighbours that can prove themselves now, with `sockets` as [`sockets`] has them.
 pub fn peers(node: &Handle, section: &OverlaySection, sockets: &[SocketAddr]) -> Vec<Peer> {
     let largest = u16::try_from(*section.mtu.get_ref()).unwrap_or(u16::MAX);
@@ -82,6 +88,8 @@ pub fn rows(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Vec<Va
             "received": volume(link.received),
             "round_trip_micros": link.round_trip.map(|span| span.as_micros() as u64),
             "loss_ppm": link.loss,
+            "clock_ahead_micros": link.clock.map(|clock| clock.ahead),
+            "clock_within_micros": link.clock.map(|clock| clock.within),
             "size": link.size,
             "other_versions": link.other_versions,
         })
@@ -110,6 +118,44 @@ pub fn metrics(all: &[LinkStatus], counters: Counters) -> Vec<Metric> {
         counter "link_busy" Packets "Initiations with a cookie that were not answered" = counters.busy;
         counter "link_refused" Packets "Messages of no session, changed or repeated" = counters.refused;
     }
+}
+
+/// How the node's clock and those of its neighbours differ by so much that packets are refused, if they do.
+pub fn clock_problems(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Vec<String> {
+    let seconds = |micros: i64| format!("{:.1} s", micros.unsigned_abs() as f64 / 1e6);
+    let up = all.iter().filter(|link| link.state == State::Up);
+    // What is not certain, since the round trip is long, is not said.
+    let of = |link: &LinkStatus| {
+        let clock = link.clock.filter(|clock| clock.within < MOST_UNCERTAIN)?;
+        Some((clock.ahead, name(&link.identity)))
+    };
+    let mut clocks: Vec<(i64, String)> = up.filter_map(of).collect();
+    clocks.sort();
+    let is_wrong = |ahead: i64| ahead.unsigned_abs() > MOST_APART;
+    let by = |ahead: i64| format!("{} {}", seconds(ahead), if ahead > 0 { "ahead" } else { "behind" });
+    let by_than = |ahead: i64| format!("{} {}", seconds(ahead), if ahead > 0 { "ahead of" } else { "behind" });
+    let Some((median, first)) = clocks.get(clocks.len() / 2) else { return Vec::new() };
+    let agree = clocks.iter().filter(|(ahead, _)| ahead.abs_diff(*median) < MOST_APART).count();
+    if agree >= 2 && 2 * agree > clocks.len() && is_wrong(*median) {
+        let own = by(median.saturating_neg());
+        return vec![format!(
+            "the clock of this machine is {own}, by those of {agree} of {} neighbours, and nodes refuse packets that are a second ahead of their \
+             clock or five behind it: `timedatectl` or `chronyc tracking` says what sets it",
+            clocks.len()
+        )];
+    }
+    if clocks.len() == 1 && is_wrong(*median) {
+        return vec![format!(
+            "the clock of {first} is {} this machine's, and nodes refuse packets that are a second ahead of their clock or five behind it: \
+             compare both with a third; `timedatectl` or `chronyc tracking` says what sets this one",
+            by_than(*median)
+        )];
+    }
+    // Most say that this machine's is right, or they disagree among each other.
+    let wrong = clocks.iter().filter(|(ahead, _)| is_wrong(*ahead));
+    wrong
+        .map(|(ahead, node)| format!("the clock of {node} is {} this machine's: tell its operator", by_than(*ahead)))
+        .collect()
 }
 
 /// Whether any link can be used.
@@ -162,5 +208,92 @@ fn line(before: Option<&LinkStatus>, link: &LinkStatus, node: String) -> Option<
             Some(event!(INFO "link-moved" by interface, { node, address } "a neighbour is at another address"))
         }
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use wayleave_dataplane::link::Clock;
+
+    use super::*;
+
+    fn link(node: u8, state: State, size: Option<u16>, clock: Option<(i64, u64)>) -> LinkStatus {
+        LinkStatus {
+            link: node.into(),
+            identity: IdentityKey([node; 32]),
+            state,
+            address: None,
+            begun: 1,
+            moved: 0,
+            handshake: None,
+            heard: Some(Duration::ZERO),
+            sent: Volume::default(),
+            received: Volume::default(),
+            round_trip: None,
+            clock: clock.map(|(ahead, within)| Clock { ahead, within }),
+            loss: None,
+            size,
+            other_versions: None,
+        }
+    }
+
+    #[test]
+    fn the_clock_that_is_wrong_is_named_with_its_error_and_no_other() {
+        let said = |clocks: &[i64]| {
+            let nodes = (1..).zip(clocks);
+            let all: Vec<_> = nodes.map(|(node, ahead)| link(node, State::Up, None, Some((*ahead, 9_000)))).collect();
+            clock_problems(&all, |node| format!("w{}", node.0[0]))
+        };
+        assert!(said(&[]).is_empty() && said(&[0]).is_empty() && said(&[-499_000, 499_000]).is_empty());
+        let own = said(&[7_200_000, 7_300_000, 7_250_000]);
+        assert!(
+            own.len() == 1 && own[0].starts_with("the clock of this machine is 7.2 s behind, by those of 3 of 3"),
+            "{own:?}"
+        );
+        let own = said(&[-86_400_000_000, 0, -86_400_100_000]);
+        assert!(
+            own.len() == 1 && own[0].starts_with("the clock of this machine is 86400.0 s ahead, by those of 2 of 3"),
+            "{own:?}"
+        );
+        // One neighbour alone cannot say whose it is, and one of several that is wrong is named itself.
+        let one = said(&[-3_000_000]);
+        assert!(one.len() == 1 && one[0].starts_with("the clock of w1 is 3.0 s behind this machine's"), "{one:?}");
+        let one = said(&[0, 10_000, -9_000_000]);
+        assert!(one.len() == 1 && one[0].starts_with("the clock of w3 is 9.0 s behind this machine's"), "{one:?}");
+        let two = said(&[5_000_000, -5_000_000]);
+        assert_eq!(two.len(), 2, "{two:?}");
+        assert_eq!(said(&[i64::MAX, i64::MIN]).len(), 2);
+        // What is read over a slow link may be wrong by as much, and what is down says nothing.
+        let all =
+            [link(1, State::Up, None, Some((900_000, 300_000))), link(2, State::Asked, None, Some((9_000_000, 9)))];
+        assert!(clock_problems(&all, ToString::to_string).is_empty());
+    }
+
+    #[test]
+    fn a_path_takes_what_passes_over_all_its_links_and_rises_once_all_are_measured() {
+        let text = crate::config::overlay::template_with(&crate::config::overlay::OverlayValues {
+            local: Some("127.0.0.1:7300".to_owned()),
+            ..crate::config::overlay::OverlayValues::example("overlay.redb")
+        });
+        #[derive(serde::Deserialize)]
+        struct File {
+            overlay: OverlaySection,
+        }
+        let section = toml::from_str::<File>(&text).expect("a section").overlay;
+        let configured = u16::try_from(*section.mtu.get_ref()).expect("an MTU");
+        let of = |sizes: &[(State, Option<u16>)]| {
+            let all: Vec<_> = (1..).zip(sizes).map(|(node, (state, size))| link(node, *state, *size, None)).collect();
+            usable_mtu(&section, &all)
+        };
+        assert_eq!(of(&[]), None);
+        assert_eq!(of(&[(State::Up, None)]), None);
+        assert_eq!(of(&[(State::Up, Some(1_400)), (State::Up, Some(1_252))]), Some((1_252, true)));
+        assert_eq!(of(&[(State::Up, Some(1_400)), (State::Up, None)]), Some((1_400.min(configured), false)));
+        assert_eq!(of(&[(State::Up, Some(1_400)), (State::Asked, Some(1_252))]), Some((1_400.min(configured), true)));
+        assert_eq!(of(&[(State::Up, Some(100))]), Some((MIN_MTU, true)));
+        assert_eq!(*with_mtu(&section, 1_300).mtu.get_ref(), 1_300);
+        assert_eq!(*with_mtu(&section, u16::MAX).mtu.get_ref(), u64::from(configured));
     }
 }

@@ -71,9 +71,16 @@ impl GatewayView {
         self.0.node.as_ref().and_then(|node| node.removal())
     }
 
+    /// Which clock is wrong.
+    async fn clock_problems(&self, known: &Known) -> Vec<String> {
+        let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
+        links::clock_problems(&links, |node| known.describe(node))
+    }
+
     /// What the node's problems are, and to whom all paths are dead.
-    fn problems(&self, known: &Known, peers: &[PeerStatus]) -> Vec<String> {
+    async fn problems(&self, known: &Known, peers: &[PeerStatus]) -> Vec<String> {
         let mut problems = self.0.node.as_ref().map(|node| node.problems()).unwrap_or_default();
+        problems.extend(self.clock_problems(known).await);
         problems.extend(self.0.unresolved().iter().map(ToString::to_string));
         for peer in peers {
             let name = known.describe(&peer.identity);
@@ -245,7 +252,8 @@ impl GatewayView {
             }
             _ => Vec::new(),
         };
-        let why = of_path.unwrap_or_else(|| [vec![of_state.to_owned()], gone].concat().join("; "));
+        let of_state = [vec![of_state.to_owned()], self.clock_problems(&known).await, gone].concat();
+        let why = of_path.unwrap_or_else(|| of_state.join("; "));
         Ok(json!({
             "version": 1,
             "node": known.describe(&node),
@@ -412,6 +420,7 @@ impl View for GatewayView {
         let (counters, io) = self.counters().await?;
         let (known, peers) = (self.0.known(), self.peers().await?);
         let names = self.0.names.names().given().count();
+        let problems = self.problems(&known, &peers).await;
         let unaccepted = self.0.unaccepted.read().unwrap_or_else(PoisonError::into_inner);
         let unaccepted: Vec<String> = unaccepted.iter().map(ToString::to_string).collect();
         let (choices, _) = self.0.choices();
@@ -465,7 +474,7 @@ impl View for GatewayView {
             "strangers": io.strangers,
             "unsent": io.unsent,
             "peers": rows,
-            "problems": self.problems(&known, &peers),
+            "problems": problems,
             "dropped": dropped,
             "refused": refused,
         }))

@@ -17,7 +17,7 @@ use wayleave_dataplane::icing::{
     self, Action, Config, ConfigError, Link, MAX_FRESHNESS, Meaning, Output, Policy, Reason, Router, TagRule, record,
 };
 use wayleave_dataplane::link::message::is_message;
-use wayleave_dataplane::link::{Counters as LinkCounters, Datagram, LinkStatus, Links, Peer};
+use wayleave_dataplane::link::{Counters as LinkCounters, Datagram, LinkStatus, Links, Peer, State as LinkState};
 use wayleave_dataplane::replay::{ClockJumps, MOST_PARTITIONS, ReplayFilter};
 use wayleave_packet::icing::header::{ETHERTYPE, Version};
 use wayleave_packet::icing::mint::{NodeSecret, TAG_EPOCH};
@@ -648,7 +648,8 @@ impl Control<Icing> for IcingControl {
             let links = view.links.lock().unwrap_or_else(PoisonError::into_inner);
             members.insert("links_up".to_owned(), json!(links::up(&links.0)));
             members.insert("agreed_keys".to_owned(), json!(handle.ids().borrow().agreed.len()));
-            members.insert("problems".to_owned(), json!(handle.problems()));
+            let clocks = links::clock_problems(&links.0, |node| handle.describe(node));
+            members.insert("problems".to_owned(), json!([handle.problems(), clocks].concat()));
         }
     }
 
@@ -663,8 +664,15 @@ impl Control<Icing> for IcingControl {
     fn readiness(view: &IcingView) -> Result<(), String> {
         let Some((handle, section)) = view.node() else { return Ok(()) };
         let rows = overlay::describe(&handle, &section);
-        let missing = rows.iter().find(|row| row["state"] != "known");
-        missing.map_or(Ok(()), |row| Err(format!("neighbour {}: {}", row["node"], row["state"])))
+        if let Some(row) = rows.iter().find(|row| row["state"] != "known") {
+            return Err(format!("neighbour {}: {}", row["node"], row["state"]));
+        }
+        let links = view.links.lock().unwrap_or_else(PoisonError::into_inner);
+        // A forwarder that waits for members has nobody to ask.
+        if links.0.iter().all(|link| link.state == LinkState::Awaited) {
+            return Ok(());
+        }
+        links::readiness(&links.0, |node| handle.describe(node))
     }
 
     fn pages(views: Views<RouterView<Icing>>) -> Views<RouterView<Icing>> {
