@@ -34,6 +34,12 @@ const TABLES: (u64, u64) = (1_000, 32_000);
 /// Octets of an interface's name, at most.
 const MAX_INTERFACE: usize = 15;
 
+/// Why a gateway is no exit, and what helps.
+pub const NO_DEFAULT_ROUTE: &str =
+    "`exit = true`, and the membership grants no default route: no member sends packets to the Internet here";
+const ASK_DEFAULT_ROUTE: &str =
+    "ask the realm's operator for a membership with the prefix 0.0.0.0/0, ::/0 or both, or remove `exit`";
+
 /// `run gateway`.
 pub const ROLE: RoleConfig = RoleConfig {
     name: "gateway",
@@ -77,6 +83,9 @@ pub struct GatewaySection {
     pub names: Spanned<Text<Prefix>>,
     /// Inner prefixes of members are routed here only within these, whatever the realm grants; all private ones without them.
     pub accept: Option<Vec<Spanned<Text<Prefix>>>>,
+    /// Members reach the Internet through this machine, within the default route that the membership grants.
+    #[serde(default)]
+    pub exit: bool,
     /// Number of the routing table, of the first rule that looks in it, and of the mark of the gateway's own packets.
     #[serde(default = "default_table")]
     pub table: Spanned<u64>,
@@ -109,6 +118,7 @@ impl GatewaySection {
             ("table", table),
             ("accept", accept),
             ("dns", self.dns.as_ref().map(Spanned::span)),
+            ("exit", self.exit.then_some(0..0)),
         ];
         let unused = |(key, span): (&str, Option<std::ops::Range<usize>>)| {
             let message = format!(
@@ -326,10 +336,23 @@ impl GatewayFile {
                 examples.push(example(overlay.get_ref().realm.span(), "the realm's key, from `wayleave realm show`"));
             }
             faults.extend(overlay.get_ref().file_faults(source));
-            if let Ok(settings) = overlay.get_ref().load(source)
-                && let Err(failure) = settings.require(Roles::GATEWAY, "gateway")
-            {
-                faults.push(FileFault::Unusable(Fault::of(overlay.get_ref().membership.span(), &failure)));
+            if let Ok(settings) = overlay.get_ref().load(source) {
+                let span = || overlay.get_ref().membership.span();
+                if let Err(failure) = settings.require(Roles::GATEWAY, "gateway") {
+                    faults.push(FileFault::Unusable(Fault::of(span(), &failure)));
+                }
+                let mut granted = settings.membership.object().grants.prefixes.iter();
+                match (file.gateway.exit, granted.any(|prefix| prefix.len() == 0)) {
+                    (true, false) => errors.push(Fault::at(span(), NO_DEFAULT_ROUTE).help(ASK_DEFAULT_ROUTE)),
+                    (false, true) => warnings.push(
+                        Fault::at(
+                            span(),
+                            "the membership grants a default route, and packets to the Internet end here",
+                        )
+                        .help("let them out with `exit = true` in [gateway]"),
+                    ),
+                    _ => {}
+                }
             }
         }
         if let Some(laboratory) = &file.laboratory {
@@ -408,6 +431,8 @@ pub fn template_with(overlay: &str, status: &str) -> String {
          # Prefixes of members are routed only within these; without the key within private ranges (RFC 1918, fc00::/7 and such).\n\
          # This machine's own routes go first, all but default ones.\n\
          #accept = [\"10.0.0.0/8\", \"fd00::/8\"]\n\
+         # Members reach the Internet through this machine, if its membership grants 0.0.0.0/0 or ::/0: nftables translates their addresses.\n\
+         #exit = false\n\
          # Number of the routing table, of the first rule, and of the mark of the gateway's own packets.\n\
          #table = 20520\n\
          # Which name has which address, and connections by name, must survive a restart.\n\

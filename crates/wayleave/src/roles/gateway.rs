@@ -4,6 +4,7 @@
 //! shows what happens (`views`).
 
 mod dns;
+mod host_filter;
 mod host_routes;
 mod inner_side;
 mod names;
@@ -42,12 +43,13 @@ use super::events::{EventLine, Events, event};
 use super::links;
 use super::overlay::{self, Overlay, OwnIds};
 use crate::config::choices::{ChoicesFile, PinSection};
-use crate::config::gateway::{GatewayFile, GatewaySection, PolicySection};
+use crate::config::gateway::{GatewayFile, GatewaySection, NO_DEFAULT_ROUTE, PolicySection};
 use crate::config::overlay::{NodeRef, OverlaySection, Settings};
 use crate::config::receiving::{self, Known};
 use crate::config::rs::{StatusSection, examples_left};
 use crate::config::{Source, Text};
 use crate::failure::{Failure, Outcome};
+use host_filter::{HostFilter, Wanted};
 use host_routes::HostRoutes;
 use inner_side::InnerSide;
 use names::{Directory, Names, Register};
@@ -79,6 +81,8 @@ pub struct Shared {
     pub unresolved: RwLock<Arc<Vec<Unresolved>>>,
     /// Members' prefixes that are not routed: nobody accepts them here.
     pub unaccepted: RwLock<BTreeSet<Prefix>>,
+    /// Why the machine's packet filter is not as it should be, if so.
+    pub filter_fault: RwLock<Option<String>>,
     pub names: Register<FileStore>,
     pub names_prefix: Prefix,
     /// The file of what the user decides, what it says, and what is wrong with it.
@@ -100,6 +104,10 @@ impl Shared {
 
     pub fn unresolved(&self) -> Arc<Vec<Unresolved>> {
         Arc::clone(&self.unresolved.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn filter_fault(&self) -> Option<String> {
+        self.filter_fault.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What the user has decided, and what is wrong with the file that says it.
@@ -178,6 +186,10 @@ pub struct GatewayRole {
     resolved: Vec<PathPolicy>,
     /// None with a proxy.
     host: Option<HostRoutes>,
+    /// The machine's packet filter; none with a proxy.
+    filter: Option<HostFilter>,
+    /// Whether members are to reach the Internet through this machine.
+    is_exit: bool,
     /// The mark of the gateway's own packets; none with a proxy.
     mark: Option<u32>,
     /// Within which prefixes members' prefixes are routed, and which ones are not.
@@ -227,8 +239,15 @@ pub enum Event {
 
 impl Role for GatewayRole {
     const NAME: &'static str = "gateway";
-    const LIVE: &'static [&'static str] =
-        &["policy", "gateway.accept", "overlay.neighbour", "overlay.tags_offered", "overlay.mtu", "overlay.consent"];
+    const LIVE: &'static [&'static str] = &[
+        "policy",
+        "gateway.accept",
+        "gateway.exit",
+        "overlay.neighbour",
+        "overlay.tags_offered",
+        "overlay.mtu",
+        "overlay.consent",
+    ];
     type Config = GatewayFile;
     type View = GatewayView;
     type Event = Event;
@@ -329,6 +348,8 @@ impl Role for GatewayRole {
             InnerSide::Stack { .. } => None,
         };
         let running = worker::start(gateway, ends, inner_side, *clock, to_asks, Arc::clone(&store))?;
+        let filter = interface.as_deref().map(|interface| HostFilter::open(interface, table, Arc::clone(&store)));
+        let filter = filter.transpose().map_err(|error| Failure::new(error.to_string()))?;
         let shared = Arc::new(Shared {
             own,
             suffix: section.suffix.get_ref().clone(),
@@ -338,6 +359,7 @@ impl Role for GatewayRole {
             policies: RwLock::new(resolved.iter().map(|policy| policy.name.clone()).collect()),
             unresolved: RwLock::default(),
             unaccepted: RwLock::default(),
+            filter_fault: RwLock::default(),
             names: Register::new(names, store),
             names_prefix: section.names.get_ref().0,
             choices_file,
@@ -379,6 +401,8 @@ impl Role for GatewayRole {
             policies: config.policy.iter().map(|policy| policy.get_ref().clone()).collect(),
             resolved,
             host,
+            filter,
+            is_exit: section.exit,
             mark,
             accepted: section.accepted(),
             sockets: Vec::new(),
@@ -392,6 +416,11 @@ impl Role for GatewayRole {
             mtu_since: None,
         };
         role.apply();
+        let fault = role.shared.filter_fault().filter(|_| role.is_exit);
+        if let Some(fault) = fault {
+            role.stop().await;
+            return Err(Failure::new(fault).into());
+        }
         Ok(role)
     }
 
@@ -415,6 +444,7 @@ impl Role for GatewayRole {
         }
         self.policies = config.policy.iter().map(|policy| policy.get_ref().clone()).collect();
         self.accepted = config.gateway.accepted();
+        self.is_exit = config.gateway.exit;
         self.refresh();
         self.apply();
         Ok(())
@@ -481,6 +511,7 @@ impl Role for GatewayRole {
         self.serving.iter().for_each(JoinHandle::abort);
         let running = self.running;
         let _ = tokio::task::spawn_blocking(move || running.stop()).await;
+        self.filter.into_iter().for_each(|mut filter| filter.close());
         self.host.into_iter().for_each(HostRoutes::close);
         if let Control::Overlay { overlay, .. } = self.control {
             overlay.stop().await;
@@ -698,6 +729,29 @@ impl GatewayRole {
         self.shared.publish_names();
     }
 
+    /// What goes through the machine: the Internet for members, and what comes for the gateway's own sockets past a strict reverse path filter.
+    fn set_filter(&mut self, known: &Known, routed: &BTreeSet<Prefix>) {
+        let Some(filter) = &mut self.filter else { return };
+        let own = self.shared.own;
+        let granted: Vec<Prefix> =
+            known.prefixes.iter().filter(|(_, owner)| **owner == own).map(|(prefix, _)| *prefix).collect();
+        let of_names = names::blocks(self.shared.names_prefix);
+        let has_default = granted.iter().any(|prefix| prefix.len() == 0);
+        let wanted = Wanted {
+            exit: (self.is_exit && has_default).then_some(granted),
+            has_mark: routed.iter().any(|prefix| !of_names.contains(prefix)) && host_filter::is_strict(),
+        };
+        let fault = match filter.set(&wanted) {
+            Err(failures) => Some(failures.to_string()),
+            Ok(()) => (self.is_exit && !has_default).then(|| NO_DEFAULT_ROUTE.to_owned()),
+        };
+        let mut before = self.shared.filter_fault.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(fault) = fault.as_ref().filter(|fault| before.as_ref() != Some(fault)) {
+            warn!("{fault}");
+        }
+        *before = fault;
+    }
+
     /// The node's own addresses; routes to what is accepted of members' prefixes, and to names.
     fn set_routes(&mut self, known: &Known) {
         let own = self.shared.own;
@@ -715,6 +769,7 @@ impl GatewayRole {
         let (mut wanted, refused): (BTreeSet<Prefix>, BTreeSet<Prefix>) = of_others.partition(is_accepted);
         wanted.extend(names::blocks(self.shared.names_prefix));
         host.set(&wanted);
+        self.set_filter(known, &wanted);
         let mut before = self.shared.unaccepted.write().unwrap_or_else(PoisonError::into_inner);
         for prefix in refused.difference(&before) {
             info!(%prefix, "a member has a prefix that is not routed: `accept` of [gateway] does not have it");

@@ -13,6 +13,7 @@
 //! ICC-11, decided: nodes avoided and paths pinned by commands, over a restart: from the next packet on; `why` says
 //! whose decision it is.
 
+mod exit;
 mod proxy;
 
 use std::fs;
@@ -85,6 +86,16 @@ struct World {
     routers: Vec<(usize, Router)>,
     gateways: Vec<Gateway>,
     folder: Folder,
+    options: Options,
+}
+
+/// What a test changes of the configurations of a and b.
+#[derive(Clone, Copy, Default)]
+struct Options {
+    /// Prefixes that the realm grants b besides.
+    grants: &'static [&'static str],
+    /// Lines of [gateway].
+    lines: [&'static str; 2],
 }
 
 struct Gateway {
@@ -115,6 +126,11 @@ impl Gateway {
 
 impl World {
     fn start(name: &str) -> Self {
+        Self::start_with(name, Options::default(), |_| ())
+    }
+
+    /// `prepare` is called when the namespaces are there, before anything runs in them.
+    fn start_with(name: &str, options: Options, prepare: impl FnOnce(&Self)) -> Self {
         let network = Network::new().expect("a network");
         let folder = Folder::new(name);
         let places: Vec<NetworkNamespace> = (0..NODES.len())
@@ -122,7 +138,8 @@ impl World {
                 network.attach(&format!("n-{}", NODES[node]), &[format!("{}/24", address(node))]).expect("a namespace")
             })
             .collect();
-        let mut world = Self { _network: network, places, routers: Vec::new(), gateways: Vec::new(), folder };
+        let mut world = Self { _network: network, places, routers: Vec::new(), gateways: Vec::new(), folder, options };
+        prepare(&world);
         for (node, name) in NODES.iter().enumerate().skip(2) {
             world.folder.keys(&format!("{node}.key"), "icing", &[(0, key(node))]);
             let mut config = format!(
@@ -152,10 +169,13 @@ impl World {
     fn write_file(&self, node: usize, is_right: &dyn Fn(usize, usize) -> bool) {
         let expiry = unix_now().secs() as u32 + 3_000;
         let member = |node: usize| {
+            let granted = if node == B { self.options.grants } else { &[] };
+            let own = [format!("10.0.{}.0/24", node + 1), format!("fd00:{}::/64", node + 1)];
+            let prefixes: Vec<String> = own.into_iter().chain(granted.iter().map(ToString::to_string)).collect();
             json!({
                 "name": NODES[node], "identity": identity(node),
                 "noise": to_hex(&DhSecret::from_seed(&noise(node)).public().to_bytes()),
-                "prefixes": [format!("10.0.{}.0/24", node + 1), format!("fd00:{}::/64", node + 1)],
+                "prefixes": prefixes,
             })
         };
         let id = |node: usize| NodeSecret::from_seed(&seed(node)).id();
@@ -213,11 +233,12 @@ impl World {
             &format!("{name}.toml"),
             &format!(
                 "[gateway]\ninterface = \"way0\"\nsuffix = \"demo\"\ndns = \"127.0.0.1:53\"\nstate = \"{name}.redb\"\n\
-                 choices = \"{name}.choices\"\n[laboratory]\nfile = \"{name}.json\"\n\
+                 choices = \"{name}.choices\"\n{}[laboratory]\nfile = \"{name}.json\"\n\
                  [[policy]]\nname = \"fast\"\n\
                  [[policy]]\nname = \"clean\"\norder = \"longest\"\navoid = [\"{avoid}\"]\n\
                  [[policy]]\nname = \"pinned\"\npin = [{}]\n\
                  [status]\nlisten = \"{page}\"\n",
+                self.options.lines[node],
                 pin.join(", ")
             ),
         );

@@ -81,6 +81,7 @@ impl GatewayView {
     async fn problems(&self, known: &Known, peers: &[PeerStatus]) -> Vec<String> {
         let mut problems = self.0.node.as_ref().map(|node| node.problems()).unwrap_or_default();
         problems.extend(self.clock_problems(known).await);
+        problems.extend(self.0.filter_fault());
         problems.extend(self.0.unresolved().iter().map(ToString::to_string));
         for peer in peers {
             let name = known.describe(&peer.identity);

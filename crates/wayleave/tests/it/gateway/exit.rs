@@ -1,0 +1,152 @@
+//! A member as an exit to the Internet, and another that uses it, on a machine with a strict reverse path filter whose neighbours are behind
+//! its default route.
+//!
+//! ICC, exit: members reach the Internet by b's address, and each other as before; nobody reaches b's own networks or its other addresses, and
+//! b forwards for nobody else. Settings and packet filter are as before at the end, and at the next start after a kill.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use wayleave_lab::netns::{self, NetworkNamespace};
+
+use super::{A, B, Options, World, text};
+use crate::common::eventually;
+
+const WEB: &str = "203.0.113.80:80";
+const WEB_V6: &str = "[2001:db8:53::80]:80";
+const OPTIONS: Options =
+    Options { grants: &["0.0.0.0/0", "::/0"], lines: ["accept = [\"0.0.0.0/0\", \"::/0\"]\n", "exit = true\n"] };
+
+fn run(place: &NetworkNamespace, line: &str) -> String {
+    let mut words = line.split(' ');
+    let output = place.command(words.next().expect("a program")).args(words).output().expect("it runs");
+    assert!(output.status.success(), "{line}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Who connects is told from which address.
+fn serve(place: &NetworkNamespace, at: &str) {
+    let listener = place.within(|| TcpListener::bind(at)).expect("in its place").expect("bound");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let from = stream.peer_addr().map(|from| from.ip().to_canonical().to_string()).unwrap_or_default();
+            let _ = (&stream).write_all(from.as_bytes());
+        }
+    });
+}
+
+/// How a host at `place` is seen by who serves there.
+fn seen(place: &NetworkNamespace, to: &str) -> std::io::Result<String> {
+    let to: SocketAddr = to.parse().expect("an address");
+    place.within(|| {
+        let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(3))?;
+        let mut seen = String::new();
+        stream.read_to_string(&mut seen)?;
+        Ok(seen)
+    })?
+}
+
+fn settings(place: &NetworkNamespace) -> [String; 4] {
+    [
+        "cat /proc/sys/net/ipv4/ip_forward",
+        "cat /proc/sys/net/ipv6/conf/all/forwarding",
+        "cat /proc/sys/net/ipv6/conf/eth0/accept_ra",
+        "nft list ruleset",
+    ]
+    .map(|line| run(place, line))
+}
+
+#[test]
+fn members_reach_the_internet_by_an_exit_and_nothing_else_of_it() {
+    if netns::enter_for_test("gateway::exit::members_reach_the_internet_by_an_exit_and_nothing_else_of_it").is_none() {
+        return;
+    }
+    let mut stations = Vec::new();
+    let mut world = World::start_with("gateway-exit", OPTIONS, |world| {
+        let internet = ["203.0.113.80/24", "2001:db8:53::80/64"].map(str::to_owned);
+        stations.push(world._network.attach("n-net", &internet).expect("a namespace"));
+        stations.push(world._network.attach("n-lan", &["192.168.7.9/24".to_owned()]).expect("a namespace"));
+        for address in ["203.0.113.2/24", "192.168.7.2/24", "2001:db8:53::2/64"] {
+            run(&world.places[B], &format!("ip addr add {address} dev eth0 nodad"));
+        }
+        // a has no route to its neighbours but the default one, and its filter is strict.
+        run(&world.places[A], "ip addr del 192.0.2.1/24 dev eth0");
+        run(&world.places[A], "ip addr add 192.0.2.1/32 dev eth0");
+        run(&world.places[A], "ip route add default dev eth0");
+        run(&world.places[A], "sysctl -q -w net.ipv4.conf.all.rp_filter=1");
+        run(&world.places[B], "sysctl -q -w net.ipv6.conf.eth0.accept_ra=1");
+    });
+    let (a, b) = (world.places[A].clone(), world.places[B].clone());
+    let [internet, lan] = [&stations[0], &stations[1]];
+    serve(internet, WEB);
+    serve(internet, WEB_V6);
+    for (place, at) in [(&b, "0.0.0.0:80"), (&b, "[::]:81"), (lan, "0.0.0.0:80"), (&a, "10.0.1.1:80")] {
+        serve(place, at);
+    }
+
+    // The Internet, by the exit's address.
+    eventually("the exit's address is seen", || seen(&a, WEB).is_ok_and(|from| from == "203.0.113.2"));
+    eventually("that of IPv6 is", || seen(&a, WEB_V6).is_ok_and(|from| from == "2001:db8:53::2"));
+    // Members as before, by their own addresses, and by name.
+    assert_eq!(seen(&a, "10.0.2.1:80").expect("b's own"), "10.0.1.1");
+    assert_eq!(seen(&b, "10.0.1.1:80").expect("a's own"), "10.0.2.1");
+    let name = SocketAddr::new(world.address_of("clean.b.demo."), 80);
+    assert_eq!(seen(&a, &name.to_string()).expect("by name"), "10.0.1.1");
+
+    // Not the network behind b, nor any other address of b, and a is told so.
+    for to in ["192.168.7.9:80", "192.168.7.2:80", "192.0.2.2:80", "203.0.113.2:80", "[2001:db8:53::2]:81"] {
+        let error = seen(&a, to).expect_err(to);
+        assert!(!matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{to}: {error}");
+    }
+    // Who is beside b on its network uses it neither to the members nor to the Internet.
+    run(lan, "ip route add default via 192.168.7.2");
+    assert!(seen(lan, "10.0.1.1:80").is_err());
+    assert!(seen(lan, WEB).is_err());
+    let answers =
+        internet.within(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 9))).expect("in its place").expect("bound");
+    answers.set_nonblocking(true).expect("set");
+    let stray = |place: &NetworkNamespace| {
+        let sent =
+            place.within(|| UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b"x", "203.0.113.80:9")));
+        sent.expect("in its place").is_ok()
+    };
+    assert!(stray(lan));
+    assert!(stray(&a));
+    eventually("a's arrives", || {
+        let (_, from) = answers.recv_from(&mut [0; 9]).unwrap_or((0, ([0; 4], 0).into()));
+        assert_ne!(from.ip(), IpAddr::from([192, 168, 7, 9]));
+        from.ip() == IpAddr::from([203, 0, 113, 2])
+    });
+
+    let during = settings(&b);
+    assert_eq!(during[..3], ["1", "1", "2"]);
+    // A kill leaves them; the next life knows how they were before, and so does the one after, without `exit`.
+    world.gateways[B].daemon.kill();
+    assert_eq!(settings(&b)[..3], ["1", "1", "2"]);
+    world.gateways[B] = world.gateway(B);
+    eventually("the exit serves again", || seen(&a, WEB).is_ok_and(|from| from == "203.0.113.2"));
+    assert_eq!(settings(&b), during);
+    world.gateways[B].daemon.kill();
+    world.options.lines[B] = "";
+    world.gateways[B] = world.gateway(B);
+    assert_eq!(settings(&b), ["0", "0", "1", ""]);
+    assert!(seen(&a, WEB).is_err());
+    // By a reload, both ways, and a stop.
+    for (line, expected) in [("exit = true\n", "1"), ("exit = false\n", "0"), ("exit = true\n", "1")] {
+        let path = world.folder.0.join("b.toml");
+        let before = std::fs::read_to_string(&path).expect("read");
+        let kept: Vec<&str> = before.lines().filter(|line| !line.starts_with("exit = ")).collect();
+        let fresh = kept.join("\n").replace("[gateway]\n", &format!("[gateway]\n{line}"));
+        std::fs::write(&path, fresh + "\n").expect("written");
+        world.gateways[B].daemon.signal(rustix::process::Signal::HUP).expect("sent");
+        eventually("it is reloaded", || run(&b, "cat /proc/sys/net/ipv4/ip_forward") == expected);
+    }
+    eventually("the exit serves again", || seen(&a, WEB).is_ok_and(|from| from == "203.0.113.2"));
+    for gateway in &mut world.gateways {
+        assert!(gateway.daemon.stop(Duration::from_secs(30)));
+    }
+    assert_eq!(settings(&b), ["0", "0", "1", ""]);
+    assert_eq!(run(&a, "nft list ruleset"), "");
+    assert_eq!(run(&a, "cat /proc/sys/net/ipv4/conf/all/src_valid_mark"), "0");
+}
