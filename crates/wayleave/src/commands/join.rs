@@ -151,6 +151,11 @@ pub fn run(command: &Join) -> Outcome {
         let role = file.file_stem().unwrap_or_default().to_string_lossy();
         print(&format!("next: wayleave run {role} --config {}\n", file.display()));
     }
+    if roles.has(Roles::GATEWAY) {
+        print(
+            "then: wayleave show routes has what the realm offers, what of it this machine's own routes cover, and the line that accepts the rest\n",
+        );
+    }
     Ok(())
 }
 

@@ -41,7 +41,8 @@ wayleave_core::named! {
         Status = "status",
         /// The other ends of sessions and links.
         Peers = "peers",
-        /// Routes that the role has (party: objects; member: what it installed; attesting proxy: both directions).
+        /// Routes that the role has (party: objects; member: what it installed; attesting proxy: both directions; gateway: what its realm
+        /// offers, and what of it is accepted).
         Routes = "routes",
         /// Members of the exchange (party) or of the realm (servers and nodes of an overlay).
         Members = "members",
@@ -133,6 +134,7 @@ pub fn show(command: &Show) -> Outcome {
                 "last_end",
             ],
         ),
+        Noun::Routes if value["accept"].is_array() => offered(&value, &list("routes")),
         Noun::Routes => routes(list("routes"), value["more"] == true),
         Noun::Members => {
             let columns = [
@@ -206,11 +208,44 @@ fn link(row: &Value) -> String {
     if let Some(ppm) = row["loss_ppm"].as_u64() {
         line("loss", format!("{:.1} %", ppm as f64 / 1e4));
     }
+    if let Some(ahead) = row["clock_ahead_micros"].as_i64() {
+        let by = ahead.unsigned_abs() as f64 / 1e6;
+        let within = row["clock_within_micros"].as_u64().unwrap_or(0) as f64 / 1e6;
+        line(
+            "clock",
+            format!("{by:.3} s {} ours, within {within:.3} s", if ahead < 0 { "behind" } else { "ahead of" }),
+        );
+    }
     if let Some(size) = row["size"].as_u64() {
         line("largest datagram", format!("{size} octets"));
     }
     if let Some([least, highest]) = row["other_versions"].as_array().map(Vec::as_slice) {
         line("versions", format!("{least} to {highest}, none of which is spoken here"));
+    }
+    text
+}
+
+/// What a realm offers to a gateway, and the line that accepts all of it.
+fn offered(value: &Value, rows: &[Value]) -> String {
+    if rows.is_empty() {
+        return "no other member has prefixes, or none is known yet\n".to_owned();
+    }
+    let state =
+        |row: &Value| match (row["accepted"] == true, row["covered_by"].as_array().map_or(&[][..], Vec::as_slice)) {
+            (false, _) => "not accepted".to_owned(),
+            (true, []) => "routed".to_owned(),
+            (true, by) => {
+                format!("this machine's own routes go first: {}", by.iter().map(cell).collect::<Vec<_>>().join(", "))
+            }
+        };
+    let rows = rows.iter().map(|row| json!({ "prefix": row["prefix"], "member": row["member"], "state": state(row) }));
+    let mut text = objects(&rows.collect::<Vec<_>>(), &["prefix", "member", "state"]);
+    let line = |key: &str| {
+        let all: Vec<String> = value[key].as_array().into_iter().flatten().map(Value::to_string).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    };
+    if let (Some(accepted), Some(missing)) = (line("accept"), line("missing")) {
+        text += &format!("\nto accept the rest as well, in [gateway]:\naccept = [{accepted}, {missing}]\n");
     }
     text
 }

@@ -79,7 +79,8 @@ pub struct Shared {
     pub policies: RwLock<Vec<String>>,
     /// What policies and choices name that no known member is called.
     pub unresolved: RwLock<Arc<Vec<Unresolved>>>,
-    /// Members' prefixes that are not routed: nobody accepts them here.
+    /// Within which prefixes members' prefixes are routed, and those that are not: nobody accepts them here.
+    pub accepted: RwLock<Vec<Prefix>>,
     pub unaccepted: RwLock<BTreeSet<Prefix>>,
     /// Why the machine's packet filter is not as it should be, if so.
     pub filter_fault: RwLock<Option<String>>,
@@ -358,6 +359,7 @@ impl Role for GatewayRole {
             known: RwLock::new(Arc::new(known)),
             policies: RwLock::new(resolved.iter().map(|policy| policy.name.clone()).collect()),
             unresolved: RwLock::default(),
+            accepted: RwLock::default(),
             unaccepted: RwLock::default(),
             filter_fault: RwLock::default(),
             names: Register::new(names, store),
@@ -770,6 +772,7 @@ impl GatewayRole {
         wanted.extend(names::blocks(self.shared.names_prefix));
         host.set(&wanted);
         self.set_filter(known, &wanted);
+        *self.shared.accepted.write().unwrap_or_else(PoisonError::into_inner) = self.accepted.clone();
         let mut before = self.shared.unaccepted.write().unwrap_or_else(PoisonError::into_inner);
         for prefix in refused.difference(&before) {
             info!(%prefix, "a member has a prefix that is not routed: `accept` of [gateway] does not have it");

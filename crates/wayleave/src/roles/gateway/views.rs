@@ -6,13 +6,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use wayleave_core::IdentityKey;
+use wayleave_core::{Afi, IdentityKey, Prefix};
 use wayleave_dataplane::gateway::{Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus, Traffic, Volume};
 use wayleave_dataplane::icing;
 use wayleave_dataplane::link::{Counters as LinkCounters, LinkStatus};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::metrics;
+use wayleave_runtime::routes::{MAIN, Routes};
 use wayleave_runtime::store::FileStore;
 
 use super::names::{Directory, Meaning, meaning};
@@ -30,6 +31,8 @@ use crate::roles::links;
 /// How long `ping` waits for an answer.
 const TIMEOUT: Duration = Duration::from_secs(4);
 const STEP: Duration = Duration::from_millis(20);
+/// Routes of the machine that an answer names for a prefix, at most.
+const FIRST: usize = 4;
 /// Removed nodes that an answer names, at most, and how many seconds ago they were removed.
 const NAMED: usize = 4;
 const RECENT: u64 = 7 * 86_400;
@@ -127,6 +130,37 @@ impl GatewayView {
             (peer.is_some() || traffic.handshake.is_some()).then(|| describe_peer(*identity, traffic, peer, &known))
         };
         Ok(json!({ "version": 1, "peers": traffic.iter().filter_map(of).collect::<Vec<_>>() }))
+    }
+
+    /// What the realm offers, and what becomes of it on this machine.
+    async fn routes(self) -> Result<Value, ViewError> {
+        if self.0.interface.is_none() {
+            return Err(ViewError::NotFound(
+                "a proxy has no routes: what applications ask for goes to members".to_owned(),
+            ));
+        }
+        let known = self.0.known();
+        // Of a machine with many routes this takes a while.
+        let own = tokio::task::spawn_blocking(own_routes).await.unwrap_or_default();
+        let unaccepted = self.0.unaccepted.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let accepted = self.0.accepted.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let row = |(prefix, owner): (&Prefix, &IdentityKey)| {
+            let is_first = |own: &&Prefix| own.contains(prefix) || prefix.contains(own);
+            let first: Vec<String> = own.iter().filter(is_first).take(FIRST).map(ToString::to_string).collect();
+            json!({
+                "prefix": prefix.to_string(),
+                "member": known.describe(owner),
+                "accepted": !unaccepted.contains(prefix),
+                "covered_by": first,
+            })
+        };
+        let of_others = known.prefixes.iter().filter(|(_, owner)| **owner != self.0.own);
+        Ok(json!({
+            "version": 1,
+            "routes": of_others.map(row).collect::<Vec<_>>(),
+            "accept": accepted.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "missing": unaccepted.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        }))
     }
 
     async fn names(self) -> Result<Value, ViewError> {
@@ -309,6 +343,24 @@ impl GatewayView {
             tokio::time::sleep(STEP).await;
         }
     }
+}
+
+/// The machine's own routes that go before the gateway's: all but default ones.
+fn own_routes() -> Vec<Prefix> {
+    let all = Routes::open().and_then(|mut routes| {
+        let [four, six] = [Afi::Ipv4, Afi::Ipv6].map(|afi| routes.prefixes(afi, MAIN));
+        Ok(four?
+            .into_iter()
+            .chain(six.unwrap_or_default())
+            .filter(|prefix| prefix.len() > 0 && !is_link_local(prefix))
+            .collect())
+    });
+    all.unwrap_or_default()
+}
+
+/// Of which every interface has one.
+fn is_link_local(prefix: &Prefix) -> bool {
+    matches!(prefix.address(), IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 fn texts_of(nodes: &[Text<NodeRef>]) -> Vec<String> {
@@ -588,6 +640,7 @@ impl View for GatewayView {
             .page("paths", |view, _| view.paths())
             .page("links", |view, _| view.link_rows())
             .page("peers", |view, _| view.peer_page())
+            .page("routes", |view, _| view.routes())
             .page("names", |view, _| view.names())
             .page("choices", |view, _| view.choices())
             .page("why", Self::why)

@@ -119,6 +119,15 @@ fn members_reach_the_internet_by_an_exit_and_nothing_else_of_it() {
         from.ip() == IpAddr::from([203, 0, 113, 2])
     });
 
+    let offered = world.gateways[A].json(&["show", "routes"]);
+    let rows = offered["routes"].as_array().cloned().unwrap_or_default();
+    let row = |prefix: &str| rows.iter().find(|row| row["prefix"] == prefix).cloned().expect(prefix);
+    assert!(
+        row("0.0.0.0/0")["accepted"] == true && row("10.0.2.0/24")["covered_by"] == serde_json::json!([]),
+        "{offered}"
+    );
+    assert_eq!(offered["missing"], serde_json::json!([]));
+
     let during = settings(&b);
     assert_eq!(during[..3], ["1", "1", "2"]);
     // A kill leaves them; the next life knows how they were before, and so does the one after, without `exit`.
