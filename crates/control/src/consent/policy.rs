@@ -7,7 +7,7 @@
 use std::fmt;
 
 use serde::Deserialize;
-use wayleave_core::IdentityKey;
+use wayleave_core::{IdentityKey, InnerTraffic};
 use wayleave_packet::icing::header::Tag;
 
 use crate::labels::Labels;
@@ -48,6 +48,10 @@ pub struct Rule {
     /// First bits of the tag, such as `40000000/2`.
     #[serde(default)]
     pub tags: Vec<String>,
+    /// Which inner packets a consent is for, such as `tcp/22`; all if it is empty. The receiver's gateway sees to it: nodes on the way see
+    /// what is sealed.
+    #[serde(default)]
+    pub inner: Vec<String>,
     /// From and to, in UTC, such as `08:00-18:00`; over midnight if from is later than to.
     pub hours: Option<String>,
     /// The node in front of ours on the path.
@@ -92,6 +96,8 @@ pub struct TestCase {
     pub realm: Option<String>,
     #[serde(default)]
     pub tag: String,
+    /// A packet that is to be admitted, or not, such as `tcp/22`.
+    pub inner: Option<String>,
     /// In UTC, such as `09:30`.
     #[serde(default)]
     pub time: String,
@@ -120,6 +126,8 @@ pub struct TestFailure {
     pub allowed: bool,
     /// The rule that decided.
     pub rule: Option<String>,
+    /// Whether the rule is for other packets than the test's.
+    pub is_of_other: bool,
     /// Whether the labels were the test's own.
     pub has_labels: bool,
 }
@@ -128,6 +136,9 @@ impl fmt::Display for TestFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decided = if self.allowed { "allowed" } else { "refused" };
         match &self.rule {
+            Some(rule) if self.is_of_other => {
+                write!(f, "test {:?}: refused, since rule {rule:?} consents to other inner packets", self.test)?;
+            }
             Some(rule) => write!(f, "test {:?}: {decided} by rule {rule:?}", self.test)?,
             None => write!(f, "test {:?}: {decided}, since no rule matches", self.test)?,
         }
@@ -148,7 +159,8 @@ pub struct Subject {
 pub struct Question<'a> {
     pub sender: &'a Subject,
     pub realm: [u8; 32],
-    pub tag: Tag,
+    /// `None` if it is not known.
+    pub tag: Option<Tag>,
     /// Of the day in UTC, 0 to 1439.
     pub minute: u16,
     pub before: &'a Subject,
@@ -208,6 +220,7 @@ struct Compiled {
     senders: Vec<Who>,
     realms: Vec<IdentityKey>,
     tags: Vec<(u32, u8)>,
+    inner: Vec<InnerTraffic>,
     hours: Option<(u16, u16)>,
     before: Vec<Who>,
     after: Vec<Who>,
@@ -281,6 +294,12 @@ impl Values<'_> {
         tag.ok_or_else(|| self.fault(value, "a tag of 8 hexadecimal digits"))
     }
 
+    fn inner(&self, value: &str) -> Result<InnerTraffic, PolicyError> {
+        let expected =
+            "inner traffic, such as \"tcp/22\", \"udp/5000-5010\", \"tcp\", \"icmp\" or the number of another protocol";
+        value.parse().map_err(|_| self.fault(value, expected))
+    }
+
     fn tags(&self, value: &str) -> Result<(u32, u8), PolicyError> {
         let expected = "the first bits of a tag, such as \"40000000/2\"";
         let (bits, depth) = value.split_once('/').ok_or_else(|| self.fault(value, expected))?;
@@ -299,6 +318,12 @@ impl Values<'_> {
         };
         let is_time = value.split(':').all(is_two) && hour * 60 + minute <= 1440;
         if is_time { Ok(hour * 60 + minute) } else { Err(fault()) }
+    }
+
+    /// One packet: a protocol, and a port if it has ports.
+    fn packet(&self, value: &str) -> Result<(u8, u16), PolicyError> {
+        let traffic = self.inner(value)?;
+        traffic.one().ok_or_else(|| self.fault(value, "one packet, such as \"tcp/22\" or \"icmp\""))
     }
 
     fn hours(&self, value: &str) -> Result<(u16, u16), PolicyError> {
@@ -324,6 +349,7 @@ impl Compiled {
             senders: values.all(&rule.senders, Values::who)?,
             realms: values.all(&rule.realms, |values, realm| values.identity("realm:", realm))?,
             tags: values.all(&rule.tags, Values::tags)?,
+            inner: values.all(&rule.inner, Values::inner)?,
             hours: rule.hours.as_deref().map(|hours| values.hours(hours)).transpose()?,
             before: values.all(&rule.before, Values::who)?,
             after: values.all(&rule.after, Values::who_is_after)?,
@@ -346,7 +372,10 @@ impl Compiled {
             None => Some(self.after.is_empty() || self.after.contains(&Who::Receiver)),
             Some(after) => one_of(&self.after, after),
         };
-        let covers = |(bits, depth): &(u32, u8)| *depth == 0 || (question.tag.0 ^ bits) >> (32 - depth) == 0;
+        let covers = |(bits, depth): &(u32, u8)| match question.tag {
+            _ if *depth == 0 => Some(true),
+            tag => tag.map(|tag| (tag.0 ^ bits) >> (32 - depth) == 0),
+        };
         let has = |subject: &Subject, (text, signer): &(String, IdentityKey)| {
             question.labels.has(subject.identity.as_ref()?, text, signer)
         };
@@ -362,7 +391,7 @@ impl Compiled {
             Some(is_time),
             one_of(&self.senders, question.sender),
             Some(self.realms.is_empty() || self.realms.contains(&IdentityKey(question.realm))),
-            Some(self.tags.is_empty() || self.tags.iter().any(covers)),
+            if self.tags.is_empty() { Some(true) } else { any(self.tags.iter().map(covers)) },
             one_of(&self.before, question.before),
             is_after(),
             all_have(),
@@ -401,6 +430,26 @@ impl Policy {
         (rule.map(|rule| rule.name.as_str()), rule.filter(|rule| rule.allow).map(|rule| rule.seconds))
     }
 
+    /// Which inner packets of a sender are admitted: `None` if there is no consent, no entry if all are. What is not known of the way denies.
+    #[must_use]
+    pub fn admitted(&self, question: &Question<'_>) -> Option<&[InnerTraffic]> {
+        let rule = self.rules.iter().find(|rule| rule.decides(question))?;
+        rule.allow.then_some(&rule.inner[..])
+    }
+
+    /// Whether any rule is for some inner packets alone.
+    #[must_use]
+    pub fn names_inner(&self) -> bool {
+        self.rules.iter().any(|rule| !rule.inner.is_empty())
+    }
+
+    /// The rules that have conditions on the way, of which a receiver knows nothing but its sender.
+    pub fn rules_on_ways(&self) -> impl Iterator<Item = &str> {
+        let has_way =
+            |rule: &&Compiled| !rule.before.is_empty() || !rule.after.is_empty() || rule.has_label_condition();
+        self.rules.iter().filter(has_way).map(|rule| rule.name.as_str())
+    }
+
     /// The rules with a condition on labels, and whether each allows. While no labels are known, one that allows never matches, and
     /// one that refuses matches whatever labels the path has.
     pub fn rules_on_labels(&self) -> impl Iterator<Item = (&str, bool)> {
@@ -414,18 +463,30 @@ impl Policy {
     pub fn run_tests(&self, file: &PolicyFile) -> Result<Vec<TestFailure>, PolicyError> {
         let mut failures = Vec::new();
         for test in &file.test {
-            let (rule, seconds) = self.decide_test(test)?;
-            let is_right = seconds.is_some() == test.allow && (test.rule.is_none() || test.rule.as_deref() == rule);
+            let rule = self.decide_test(test)?;
+            let inner = test.inner.as_deref().map(|inner| Values { place: "test", name: &test.name }.packet(inner));
+            let inner = inner.transpose()?;
+            let has = |rule: &Compiled, (protocol, port)| {
+                rule.inner.is_empty() || rule.inner.iter().any(|traffic| traffic.has(protocol, port))
+            };
+            let consenting = rule.filter(|rule| rule.allow);
+            let allowed = consenting.is_some_and(|rule| inner.is_none_or(|inner| has(rule, inner)));
+            let name = rule.map(|rule| rule.name.as_str());
+            let is_right = allowed == test.allow && (test.rule.is_none() || test.rule.as_deref() == name);
             if !is_right {
-                let rule = rule.map(str::to_owned);
-                let has_labels = test.labels.is_some();
-                failures.push(TestFailure { test: test.name.clone(), allowed: seconds.is_some(), rule, has_labels });
+                failures.push(TestFailure {
+                    test: test.name.clone(),
+                    allowed,
+                    rule: name.map(str::to_owned),
+                    is_of_other: consenting.is_some() && !allowed,
+                    has_labels: test.labels.is_some(),
+                });
             }
         }
         Ok(failures)
     }
 
-    fn decide_test(&self, test: &TestCase) -> Result<(Option<&str>, Option<u32>), PolicyError> {
+    fn decide_test(&self, test: &TestCase) -> Result<Option<&Compiled>, PolicyError> {
         let values = Values { place: "test", name: &test.name };
         // A node without a key of its own in the test has one that no rule names.
         let subject = |text: &str, stand_in: u8| -> Result<Subject, PolicyError> {
@@ -453,15 +514,16 @@ impl Policy {
         let realm = test.realm.as_deref().map_or(Ok(IdentityKey([0; 32])), |realm| values.identity("realm:", realm))?;
         let tag = if test.tag.is_empty() { 0 } else { values.tag(&test.tag)? };
         let minute = if test.time.is_empty() { 720 } else { values.minute(&test.time)? };
-        Ok(self.decide(&Question {
+        let question = Question {
             sender: &sender,
             realm: realm.0,
-            tag: Tag(tag),
+            tag: Some(Tag(tag)),
             minute,
             before: &before,
             after: after.as_ref(),
             others: &others,
             labels: &labels,
-        }))
+        };
+        Ok(self.rules.iter().find(|rule| rule.decides(&question)))
     }
 }

@@ -399,7 +399,7 @@ impl ConsentServer {
         let (rule, seconds) = self.policy.decide(&Question {
             sender: &own,
             realm: request.realm.0,
-            tag: request.tag().ok_or(Refusal::Malformed)?,
+            tag: Some(request.tag().ok_or(Refusal::Malformed)?),
             minute: (unix / 60 % 1440) as u16,
             // Without the consenting node itself, the one behind it has its index.
             before: &others[index - 1],

@@ -169,7 +169,7 @@ fn without_a_rule_that_matches_the_answer_is_no_and_the_first_that_matches_decid
         let (rule, seconds) = policy.decide(&Question {
             sender,
             realm: [0; 32],
-            tag: Tag(1),
+            tag: Some(Tag(1)),
             minute: 0,
             before: sender,
             after: None,
@@ -185,7 +185,7 @@ fn without_a_rule_that_matches_the_answer_is_no_and_the_first_that_matches_decid
         Policy::default().decide(&Question {
             sender: &subject(1),
             realm: [0; 32],
-            tag: Tag(1),
+            tag: Some(Tag(1)),
             minute: 0,
             before: &subject(1),
             after: None,
@@ -211,7 +211,7 @@ fn required_labels_must_be_signed_by_the_signer_named_and_be_on_every_other_node
         let question = Question {
             sender: &sender,
             realm: [0; 32],
-            tag: Tag(1),
+            tag: Some(Tag(1)),
             minute: 0,
             before: &sender,
             after: None,
@@ -244,7 +244,7 @@ fn a_rule_may_ask_that_no_node_or_that_some_node_has_a_label() {
         let question = Question {
             sender: &sender,
             realm: [0; 32],
-            tag: Tag(1),
+            tag: Some(Tag(1)),
             minute: 0,
             before: &sender,
             after: None,
@@ -272,7 +272,7 @@ fn a_condition_on_labels_that_nobody_knows_never_lets_a_path_pass() {
         let question = Question {
             sender: &sender,
             realm: [0; 32],
-            tag: Tag(1),
+            tag: Some(Tag(1)),
             minute: 0,
             before: &others[0],
             after: None,
@@ -303,4 +303,91 @@ fn a_condition_on_labels_that_nobody_knows_never_lets_a_path_pass() {
         assert_eq!(decide(vec![Rule { allow: true, ..deny.clone() }], &nobody), (None, false), "{who}");
         assert_eq!(decide(vec![deny, all()], &known), (Some("all".to_owned()), true), "{who}");
     }
+}
+
+#[test]
+fn consent_may_be_to_some_inner_packets_alone_and_what_a_receiver_does_not_know_denies() {
+    let text = r#"
+[[rule]]
+name = "admins"
+allow = true
+senders = ["admin"]
+
+[[rule]]
+name = "by the west"
+allow = true
+senders = ["far"]
+before = ["west"]
+
+[[rule]]
+name = "paid"
+allow = true
+senders = ["customer"]
+tags = ["40000000/2"]
+
+[[rule]]
+name = "web"
+allow = true
+senders = ["alpha", "admin"]
+inner = ["tcp/80", "tcp/8000-8080", "icmp"]
+
+[[test]]
+name = "the page"
+sender = "alpha"
+inner = "tcp/8001"
+allow = true
+rule = "web"
+
+[[test]]
+name = "not by ssh"
+sender = "alpha"
+inner = "tcp/22"
+allow = false
+rule = "web"
+
+[[test]]
+name = "an admin may"
+sender = "admin"
+inner = "tcp/22"
+allow = true
+rule = "admins"
+"#;
+    let file: PolicyFile = toml::from_str(text).expect("the shape of a file");
+    let policy = Policy::new(&file).expect("in order");
+    assert_eq!(policy.run_tests(&file), Ok(Vec::new()));
+    assert!(policy.names_inner());
+    assert_eq!(policy.rules_on_ways().collect::<Vec<_>>(), ["by the west"]);
+    let admitted = |name: &str| {
+        let sender = Subject { identity: Some(identity(1)), names: vec![name.to_owned()] };
+        let nobody = Subject::default();
+        let question = Question {
+            sender: &sender,
+            realm: [0; 32],
+            tag: None,
+            minute: 0,
+            before: &nobody,
+            after: None,
+            others: std::slice::from_ref(&nobody),
+            labels: &Labels::default(),
+        };
+        policy.admitted(&question).map(|all| all.iter().map(ToString::to_string).collect::<Vec<_>>())
+    };
+    assert_eq!(admitted("admin"), Some(Vec::new()));
+    assert_eq!(admitted("alpha"), Some(vec!["tcp/80".to_owned(), "tcp/8000-8080".to_owned(), "icmp".to_owned()]));
+    assert_eq!((admitted("far"), admitted("customer"), admitted("stranger")), (None, None, None));
+
+    let mut wrong = file.clone();
+    wrong.test[1].allow = true;
+    let failures = policy.run_tests(&wrong).expect("in order");
+    assert_eq!(
+        failures[0].to_string(),
+        "test \"not by ssh\": refused, since rule \"web\" consents to other inner packets"
+    );
+    wrong.test[1].inner = Some("tcp".to_owned());
+    assert!(policy.run_tests(&wrong).is_err_and(|error| error.to_string().contains("is not one packet")));
+    wrong.rule[3].inner = vec!["tcp/0x50".to_owned()];
+    assert!(
+        Policy::new(&wrong)
+            .is_err_and(|error| error.to_string().contains("rule \"web\": `tcp/0x50` is not inner traffic"))
+    );
 }

@@ -63,6 +63,8 @@ wayleave_core::named! {
         InnerDestination = "inner-destination",
         /// In: tunnels in tunnels deeper than two.
         InnerNested = "inner-nested",
+        /// In: what the sender began is not among what is taken of it.
+        InnerRefused = "inner-refused",
     }
 }
 

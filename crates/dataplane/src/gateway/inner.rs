@@ -96,6 +96,11 @@ fn is_query(protocol: u8, kind: u8) -> bool {
     matches!((protocol, kind), (ICMP, 0 | 8) | (ICMPV6, 128 | 129))
 }
 
+/// Whether a packet is ICMP, and no query or answer to one.
+pub(super) fn is_icmp_error(inner: &Inner, octets: &[u8]) -> bool {
+    is_icmp(inner.protocol) && octets.get(inner.header()).is_none_or(|kind| !is_query(inner.protocol, *kind))
+}
+
 /// Whether a packet may be cut by whoever cannot send it whole, so that it must not be refused.
 pub(super) fn must_pass(inner: &Inner, octets: &[u8]) -> bool {
     const DONT_FRAGMENT: u8 = 0x40;
@@ -299,8 +304,7 @@ pub(super) enum IcmpError {
 /// The error about `octets`, as if the destination had sent it: a system takes no packet from an address of its own, and the
 /// gateway has no other. `None` if the packet is itself an ICMP error.
 pub(super) fn icmp_error(inner: &Inner, octets: &[u8], error: IcmpError) -> Option<Vec<u8>> {
-    let kind = octets.get(inner.header()).copied().unwrap_or(0);
-    if is_icmp(inner.protocol) && !is_query(inner.protocol, kind) {
+    if is_icmp_error(inner, octets) {
         return None;
     }
     let is_v4 = inner.source.is_ipv4();
@@ -319,34 +323,54 @@ pub(super) fn icmp_error(inner: &Inner, octets: &[u8], error: IcmpError) -> Opti
     }
     let (header, longest) = if is_v4 { (IPV4_HEADER, LONGEST_V4) } else { (IPV6_HEADER, IPV6_LEAST) };
     let quoted = &octets[..octets.len().min(longest - header - head.len())];
-    let length = head.len() + quoted.len();
-    let mut out = Vec::with_capacity(header + length);
-    let protocol = if is_v4 { ICMP } else { ICMPV6 };
-    match (inner.destination, inner.source) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => {
-            let total = (header + length) as u16; // at most 576
-            out.extend([0x45, 0, 0, 0, 0, 0, 0, 0, TTL, protocol, 0, 0]);
-            out[2..4].copy_from_slice(&total.to_be_bytes());
-            out.extend(from.octets());
-            out.extend(to.octets());
-        }
-        (IpAddr::V6(from), IpAddr::V6(to)) => {
-            out.extend([0x60, 0, 0, 0, 0, 0, protocol, TTL]);
-            out[4..6].copy_from_slice(&(length as u16).to_be_bytes()); // at most 1280
-            out.extend(from.octets());
-            out.extend(to.octets());
-        }
-        _ => return None,
-    }
-    out.extend(head);
-    out.extend(quoted);
-    let of_error = Inner { source: inner.destination, destination: inner.source, protocol, ports: (0, 0) };
-    write_checksums(&of_error, &mut out);
+    let mut out = answer(inner, if is_v4 { ICMP } else { ICMPV6 }, &[&head, quoted])?;
     if is_v4 {
         let checksum = !fold(sum(&out[header..]));
         out[header + 2..header + 4].copy_from_slice(&checksum.to_be_bytes());
     }
     Some(out)
+}
+
+/// A packet from the destination of another one to its source, with right checksums but that of ICMPv4; `None` if it is of two families, or
+/// too long.
+fn answer(to: &Inner, protocol: u8, parts: &[&[u8]]) -> Option<Vec<u8>> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let mut out = Vec::with_capacity(IPV6_HEADER + length);
+    match (to.destination, to.source) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            out.extend([0x45, 0, 0, 0, 0, 0, 0, 0, TTL, protocol, 0, 0]);
+            out[2..4].copy_from_slice(&u16::try_from(IPV4_HEADER + length).ok()?.to_be_bytes());
+            out.extend(from.octets());
+            out.extend(to.octets());
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            out.extend([0x60, 0, 0, 0, 0, 0, protocol, TTL]);
+            out[4..6].copy_from_slice(&u16::try_from(length).ok()?.to_be_bytes());
+            out.extend(from.octets());
+            out.extend(to.octets());
+        }
+        _ => return None,
+    }
+    parts.iter().for_each(|part| out.extend(*part));
+    let ports = (to.ports.1, to.ports.0);
+    write_checksums(&Inner { source: to.destination, destination: to.source, protocol, ports }, &mut out);
+    Some(out)
+}
+
+/// The reset that answers a SYN (RFC 9293 section 3.10.7.1); `None` if it is none.
+pub(super) fn reset(inner: &Inner, octets: &[u8]) -> Option<Vec<u8>> {
+    const ACK: u8 = 0x10;
+    const RST: u8 = 4;
+    if tcp_flags(inner, octets)? & (SYN | ACK | RST) != SYN {
+        return None;
+    }
+    let sequence = octets.get(inner.header() + 4..)?.first_chunk().map(|octets| u32::from_be_bytes(*octets))?;
+    let mut head = [0; 20];
+    head[..2].copy_from_slice(&inner.ports.1.to_be_bytes());
+    head[2..4].copy_from_slice(&inner.ports.0.to_be_bytes());
+    head[8..12].copy_from_slice(&sequence.wrapping_add(1).to_be_bytes());
+    (head[12], head[13]) = (5 << 4, RST | ACK);
+    answer(inner, TCP, &[&head])
 }
 
 #[cfg(test)]

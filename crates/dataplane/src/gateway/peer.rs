@@ -58,6 +58,8 @@ pub const LIMIT_WAITING_OCTETS: usize = 256 << 10;
 const LIMIT_HEARD: usize = 32;
 /// Probes that are answered in a second, and at once: more than a peer has paths, in doubt or not.
 const PROBES: (u32, u32) = (200, 200);
+/// SYNs that are answered by a reset in a second, and at once.
+const RESETS: (u32, u32) = (10, 20);
 /// A session is renewed after this long by who began it, and after a little more by the other; and then it ends.
 const REKEY: Duration = Duration::from_secs(120);
 const REKEY_BY_OTHER: Duration = Duration::from_secs(150);
@@ -424,6 +426,8 @@ pub(super) struct Peer {
     pub(super) response: Option<(Vec<u8>, Class, Instant)>,
     /// The limit of probes that are answered.
     pub(super) probes: TokenBucket,
+    /// The limit of SYNs that are answered by a reset.
+    pub(super) resets: TokenBucket,
     pub(super) candidates: Vec<Candidate>,
     requested: Option<Instant>,
     listed: Option<Instant>,
@@ -452,6 +456,7 @@ impl Peer {
             opened: 0,
             response: None,
             probes: TokenBucket::new(PROBES.0, PROBES.1),
+            resets: TokenBucket::new(RESETS.0, RESETS.1),
             candidates: Vec::new(),
             requested: None,
             listed: None,

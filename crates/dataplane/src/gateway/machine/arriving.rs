@@ -10,7 +10,9 @@ use super::super::flows::{Direction, Flow, FlowKey};
 use super::super::inner::{self, End, Inner};
 use super::super::lane::Lane;
 use super::super::message::{Content, Message, SEALED, read_opening};
-use super::super::peer::{Class, Known, Peer, reversed};
+use super::super::offload::Offload;
+use super::super::peer::{Class, Known, Peer, RouteState, reversed};
+use super::leaving::Destination;
 use super::work::{current, fresh_index};
 use super::{Event, Gateway, Output, PROLOGUE};
 use crate::frame::{BURST, Frame};
@@ -264,6 +266,33 @@ impl Gateway {
         Ok(())
     }
 
+    /// Whether a member may begin this. Errors of ICMP are about something that somebody else began.
+    fn admits(&self, identity: &IdentityKey, inner: &Inner, octets: &[u8]) -> bool {
+        let Some(admitted) = &self.admitted else { return true };
+        let Some(traffic) = admitted.get(identity) else { return false };
+        traffic.is_empty()
+            || inner::is_icmp_error(inner, octets)
+            || traffic.iter().any(|traffic| traffic.has(inner.protocol, inner.ports.1))
+    }
+
+    /// Tells the sender of a SYN that nobody listens, over the nodes by which it came. No flow follows from it: what is sent to the same port
+    /// next is refused as well.
+    fn reset(&mut self, identity: &IdentityKey, inner: &Inner, octets: &[u8], handle: Handle, now: Now) {
+        let Some(mut reset) = inner::reset(inner, octets) else { return };
+        let Self { peers, policies, .. } = self;
+        let Some(peer) = peers.get_mut(identity) else { return };
+        if !peer.resets.take(now.instant) {
+            return;
+        }
+        let class = Class { policy: 0, mirror: peer.mirror(&handle) };
+        let route = peer.route(&class, now.instant);
+        let is_ready = peer.state(route, policies, now) == RouteState::Ready && peer.session(now.instant).is_some();
+        if let Some(of_reset) = Inner::decode(&reset).filter(|_| is_ready) {
+            let destination = Destination { peer: *identity, class, real: None };
+            self.send(&destination, route, of_reset, &mut reset, &Offload::default(), now);
+        }
+    }
+
     /// Hands an inner packet to the system if its sender may send it.
     pub(super) fn deliver(
         &mut self,
@@ -284,6 +313,12 @@ impl Gateway {
         })?;
         let mut inner = Inner::decode(octets).ok_or(Reason::InnerNotIp)?;
         let key = FlowKey::within(&inner);
+        if !self.admits(identity, &inner, octets)
+            && self.flows.get(&key, identity, now.instant).is_none_or(|flow| !flow.is_own)
+        {
+            self.reset(identity, &inner, octets, handle, now);
+            return Err(Reason::InnerRefused);
+        }
         let peer = self.peers.get_mut(identity).ok_or(Reason::UnknownSession)?;
         let name = match self.flows.get(&key, identity, now.instant) {
             Some(flow) => {

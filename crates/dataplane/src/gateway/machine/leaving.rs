@@ -17,10 +17,10 @@ use super::{Gateway, Output};
 
 /// What a packet on its way out needs, once its destination is known.
 pub(super) struct Destination {
-    peer: IdentityKey,
-    class: Class,
+    pub(super) peer: IdentityKey,
+    pub(super) class: Class,
     /// The address in the place of a name's.
-    real: Option<IpAddr>,
+    pub(super) real: Option<IpAddr>,
 }
 
 impl Gateway {

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{IdentityKey, InnerPrefixes, Instant, Now, Prefix};
+use wayleave_core::{IdentityKey, InnerPrefixes, InnerTraffic, Instant, Now, Prefix};
 use wayleave_crypto::dh::DhPublic;
 use wayleave_crypto::kdf;
 use wayleave_crypto::lanes::CpuKernel;
@@ -143,6 +143,8 @@ pub struct Gateway {
     last_sender: Option<(Handle, (IdentityKey, usize))>,
     prefixes: InnerPrefixes,
     name_blocks: Vec<Prefix>,
+    /// What each member may begin, nothing if it is not there; everybody everything if nothing was said.
+    admitted: Option<HashMap<IdentityKey, Vec<InnerTraffic>>>,
     /// Policy and node of each address of a name.
     names: HashMap<IpAddr, (usize, IdentityKey)>,
     peers: BTreeMap<IdentityKey, Peer>,
@@ -206,6 +208,7 @@ impl Gateway {
             last_sender: None,
             prefixes: InnerPrefixes::default(),
             name_blocks: config.name_blocks,
+            admitted: None,
             names: HashMap::new(),
             peers: BTreeMap::new(),
             flows: FlowTable::new(&Keyed(key)),
@@ -316,6 +319,12 @@ impl Gateway {
     #[must_use]
     pub fn policies(&self) -> &[PathPolicy] {
         &self.policies
+    }
+
+    /// Sets which inner packets each member may begin to send to this side, all if its list is empty, none if it has no list; what this side
+    /// began is answered in any case. `None` admits everything.
+    pub fn set_admitted(&mut self, admitted: Option<HashMap<IdentityKey, Vec<InnerTraffic>>>) {
+        self.admitted = admitted;
     }
 
     /// Sets what the addresses of names stand for; names under policies that there are not are left out.

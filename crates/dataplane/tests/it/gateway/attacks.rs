@@ -17,7 +17,7 @@ use wayleave_packet::icing::header::Part;
 use wayleave_packet::icing::header::{FRONT, Packet, Version, header_length};
 use wayleave_packet::icing::mint::{Form, Nonce, Sender, encapsulate};
 
-use super::world::{A, B, World, addresses, identity, ip, noise, prefixes, tcp, udp, with_blocks};
+use super::world::{A, B, World, addresses, checksum, identity, ip, noise, prefixes, tcp, udp, with_blocks};
 use crate::icing::network::{self, LINK};
 
 const V4: (&str, &str) = ("10.0.0.1", "10.0.1.1");
@@ -485,4 +485,82 @@ fn packets_and_offloads_that_contradict_each_other_harm_nobody() {
     }
     world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"still here"));
     assert_eq!(world.received(B).len(), 1);
+}
+
+#[test]
+fn a_member_begins_what_is_admitted_and_nothing_else_and_answers_pass() {
+    const SYN: u8 = 2;
+    const SYN_ACK: u8 = 0x12;
+    let mut world = world();
+    let admit = |world: &mut World, all: Option<&[&str]>| {
+        let of_a = all.map(|all| all.iter().map(|text| text.parse().unwrap()).collect());
+        let admitted = of_a.map(|of_a| [(identity(A), of_a)].into());
+        world.gateway(B).set_admitted(Some(admitted.unwrap_or_default()));
+    };
+    admit(&mut world, Some(&["tcp/80", "icmp"]));
+    let syn = |port: u16, to: u16| tcp(V4.0, V4.1, (port, to), 70, SYN, &[], b"");
+    let dropped = |world: &mut World| world.gateway(B).counters().dropped(Reason::InnerRefused);
+    world.send_plain(A, &syn(2_000, 80));
+    assert_eq!(world.received(B).len(), 1);
+    // A SYN that is refused is reset, and by that nothing is let in: not the same again, and no data.
+    for number in 1..=3 {
+        world.send_plain(A, &syn(2_001, 22));
+        assert!(world.received(B).is_empty());
+        let back = world.received(A);
+        assert_eq!(back, [tcp_reset((V4.1, V4.0), (22, 2_001), 71)], "{number}");
+        assert_eq!(dropped(&mut world), number);
+    }
+    world.send_plain(A, &tcp(V4.0, V4.1, (2_001, 22), 71, 0x10, &[], b"data"));
+    world.send_plain(A, &udp(V4.0, V4.1, (1_000, 53), b"the flow of before is over"));
+    world.send_plain(A, &ip(V4.0, V4.1, 47, 0, &[0; 20]));
+    assert!(world.received(B).is_empty() && world.received(A).is_empty());
+    assert_eq!(dropped(&mut world), 6);
+    // By a name as well, under the name.
+    world.send_plain(A, &tcp(V4.0, "198.18.0.1", (2_002, 22), 70, SYN, &[], b""));
+    assert_eq!(world.received(A), [tcp_reset(("198.18.0.1", V4.0), (22, 2_002), 71)]);
+    // What this side began is answered: a connection, a question; errors pass.
+    world.send_plain(B, &tcp(V4.1, V4.0, (22, 3_000), 5, SYN, &[], b""));
+    world.send_plain(A, &tcp(V4.0, V4.1, (3_000, 22), 6, SYN_ACK, &[], b""));
+    world.send_plain(B, &udp(V4.1, V4.0, (5_353, 53), b"?"));
+    world.send_plain(A, &udp(V4.0, V4.1, (53, 5_353), b"!"));
+    world.send_plain(A, &ip(V4.0, V4.1, 1, 2, &[3, 3, 0, 0, 0, 0, 0, 0]));
+    assert_eq!(world.received(B).len(), 3);
+    // And only that: another port of the same host is not.
+    world.send_plain(A, &udp(V4.0, V4.1, (53, 5_354), b"!"));
+    assert!(world.received(B).is_empty());
+    // Resets have a limit; so nobody has a node send without end.
+    world.received(A);
+    for port in 0..200 {
+        world.send_plain(A, &syn(4_000 + port, 22));
+    }
+    assert!(world.received(A).len() <= 20);
+    // A change ends what is no longer admitted; all and nothing.
+    admit(&mut world, Some(&["udp"]));
+    world.send_plain(A, &tcp(V4.0, V4.1, (2_000, 80), 71, 0x10, &[], b"more"));
+    assert!(world.received(B).is_empty());
+    admit(&mut world, Some(&[]));
+    world.send_plain(A, &syn(2_003, 22));
+    assert_eq!(world.received(B).len(), 1);
+    admit(&mut world, None);
+    world.send_plain(A, &syn(2_004, 22));
+    world.send_plain(A, &ip(V4.0, V4.1, 1, 2, &[3, 3, 0, 0, 0, 0, 0, 0]));
+    assert!(world.received(B).is_empty());
+    world.gateway(B).set_admitted(None);
+    world.send_plain(A, &syn(2_005, 22));
+    assert_eq!(world.received(B).len(), 1);
+}
+
+/// A reset without a window and a sequence number, which acknowledges this.
+fn tcp_reset((from, to): (&str, &str), ports: (u16, u16), acknowledged: u32) -> Vec<u8> {
+    let mut transport = [ports.0.to_be_bytes(), ports.1.to_be_bytes()].concat();
+    transport.extend([0; 4]);
+    transport.extend(acknowledged.to_be_bytes());
+    transport.extend([5 << 4, 0x14, 0, 0, 0, 0, 0, 0]);
+    let mut out = ip(from, to, 6, 16, &transport);
+    // No fragments are made of it, and it has no number.
+    (out[4..8]).copy_from_slice(&[0; 4]);
+    out[10..12].copy_from_slice(&[0; 2]);
+    let sum = !checksum(&[&out[..20]]);
+    out[10..12].copy_from_slice(&sum.to_be_bytes());
+    out
 }
