@@ -9,6 +9,7 @@ use toml::Spanned;
 use wayleave_control::realm::Roles;
 use wayleave_core::{Afi, Prefix};
 use wayleave_dataplane::gateway::Order;
+use wayleave_dataplane::gateway::internet::is_wide;
 
 use super::check::{Checked, RoleConfig};
 use super::machine::{absent_address, state_fault, taken_by_status};
@@ -234,10 +235,11 @@ impl GatewayFile {
             let name = interface.get_ref();
             let is_name = !name.is_empty()
                 && name.len() <= MAX_INTERFACE
-                && name.bytes().all(|octet| octet.is_ascii_graphic() && !matches!(octet, b'/' | b'%'));
+                && name.bytes().all(|octet| octet.is_ascii_alphanumeric() || matches!(octet, b'_' | b'.' | b'-'));
             if !is_name {
-                let message =
-                    format!("`{name}` is no interface's name, expected at most {MAX_INTERFACE} letters and digits");
+                let message = format!(
+                    "`{name}` is no interface's name, expected at most {MAX_INTERFACE} letters, digits, `_`, `.` and `-`"
+                );
                 faults.push(Fault::at(interface.span(), message));
             }
         }
@@ -342,7 +344,7 @@ impl GatewayFile {
                     faults.push(FileFault::Unusable(Fault::of(span(), &failure)));
                 }
                 let mut granted = settings.membership.object().grants.prefixes.iter();
-                match (file.gateway.exit, granted.any(|prefix| prefix.len() == 0)) {
+                match (file.gateway.exit, granted.any(is_wide)) {
                     (true, false) => errors.push(Fault::at(span(), NO_DEFAULT_ROUTE).help(ASK_DEFAULT_ROUTE)),
                     (false, true) => warnings.push(
                         Fault::at(

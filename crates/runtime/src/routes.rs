@@ -36,7 +36,10 @@ mod attribute {
     pub(super) const FLAGS: u16 = 8;
     pub(super) const DESTINATION: u16 = 1;
     pub(super) const INTERFACE: u16 = 4;
+    pub(super) const GATEWAY: u16 = 5;
     pub(super) const PRIORITY: u16 = 6;
+    pub(super) const SEVERAL: u16 = 9;
+    pub(super) const VIA: u16 = 18;
     pub(super) const PREFERRED_SOURCE: u16 = 7;
     pub(super) const TABLE: u16 = 15;
 }
@@ -229,6 +232,18 @@ impl Routes {
     /// # Errors
     /// What the system said.
     pub fn prefixes(&mut self, afi: Afi, table: u32) -> io::Result<BTreeSet<Prefix>> {
+        self.dump(afi, |route| (route.table == table).then_some(route.to))
+    }
+
+    /// The prefixes of the networks at which the machine is itself: routes of the main table that name no gateway.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn beside(&mut self, afi: Afi) -> io::Result<BTreeSet<Prefix>> {
+        self.dump(afi, |route| (route.table == MAIN && !route.has_gateway).then_some(route.to))
+    }
+
+    fn dump(&mut self, afi: Afi, wanted: impl Fn(Route) -> Option<Prefix>) -> io::Result<BTreeSet<Prefix>> {
         let mut body = vec![0; 12];
         body[0] = family_of(afi);
         self.send(GET_ROUTE, DUMP, &body)?;
@@ -243,7 +258,7 @@ impl Routes {
                     _ if sequence != self.sequence => {}
                     DONE => return Ok(found),
                     ERROR => return Err(io::Error::from_raw_os_error(-code(body))),
-                    NEW_ROUTE => found.extend(read_route(body).filter(|route| route.0 == table).map(|route| route.1)),
+                    NEW_ROUTE => found.extend(read_route(body).and_then(&wanted)),
                     _ => {}
                 }
             }
@@ -296,16 +311,23 @@ fn code(body: &[u8]) -> i32 {
     body.first_chunk().map_or(-libc::EBADMSG, |code| i32::from_ne_bytes(*code))
 }
 
-/// Table and destination of a route.
-fn read_route(body: &[u8]) -> Option<(u32, Prefix)> {
+/// A route, as far as it matters here.
+struct Route {
+    table: u32,
+    to: Prefix,
+    has_gateway: bool,
+}
+
+fn read_route(body: &[u8]) -> Option<Route> {
     let (head, mut attributes) = body.split_first_chunk::<12>()?;
-    let mut table = u32::from(head[4]);
+    let (mut table, mut has_gateway) = (u32::from(head[4]), false);
     let is_v4 = head[0] == family_of(Afi::Ipv4);
     let mut address = if is_v4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
     while let Some((front, _)) = attributes.split_first_chunk::<4>() {
         let length = usize::from(u16::from_ne_bytes([front[0], front[1]]));
         let value = attributes.get(4..length)?;
         match u16::from_ne_bytes([front[2], front[3]]) {
+            attribute::GATEWAY | attribute::VIA | attribute::SEVERAL => has_gateway = true,
             attribute::TABLE => table = u32::from_ne_bytes(*value.first_chunk()?),
             attribute::DESTINATION if is_v4 => address = IpAddr::from(*value.first_chunk::<4>()?),
             attribute::DESTINATION => address = IpAddr::from(*value.first_chunk::<16>()?),
@@ -313,7 +335,7 @@ fn read_route(body: &[u8]) -> Option<(u32, Prefix)> {
         }
         attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
     }
-    Some((table, Prefix::truncated(address, head[1]).ok()?))
+    Some(Route { table, to: Prefix::truncated(address, head[1]).ok()?, has_gateway })
 }
 
 /// The mark of connections to servers that this process opens; zero without one.

@@ -10,6 +10,7 @@ mod counters;
 mod errors;
 mod flows;
 mod inner;
+pub mod internet;
 mod lane;
 mod machine;
 pub mod message;
@@ -24,7 +25,7 @@ pub use coalesce::Ready;
 pub use counters::{Counters, Reason};
 pub use flows::{FlowChange, LIMIT_FLOWS};
 pub use lane::{PROBE, PROBE_IN_DOUBT};
-pub use machine::{Config, Event, Gateway, LIMIT_PEERS, Member, Name, Output};
+pub use machine::{Config, Event, Gateway, Internet, LIMIT_PEERS, Member, Name, Output};
 pub use peer::{
     LIMIT_PATHS, LIMIT_ROUTES, LIMIT_SESSIONS, LIMIT_WAITING, LIMIT_WAITING_OCTETS, LIVE, RouteState, Traffic, Volume,
 };

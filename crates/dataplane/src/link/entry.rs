@@ -53,6 +53,8 @@ const COPIES: usize = 4;
 const CANDIDATES: usize = 2;
 /// Two sessions that were begun so shortly after each other crossed on the way.
 const CROSSED: Duration = Duration::from_secs(10);
+/// What a neighbour's clock said counts for this long.
+const CLOCK_LIFE: Duration = Duration::from_secs(60);
 /// Packets over which loss is measured, about.
 const LOSS_WINDOW: u64 = 10_000;
 
@@ -159,7 +161,8 @@ pub(super) struct Entry {
     pub(super) sent: Volume,
     pub(super) received: Volume,
     round_trip: Option<Duration>,
-    clock: Option<Clock>,
+    /// How its clock was, and when.
+    clock: Option<(Clock, Instant)>,
     loss: Loss,
     other_versions: Option<(u8, u8)>,
     begun: u64,
@@ -543,7 +546,7 @@ impl Entry {
         // The mean of RFC 6298 section 2.
         self.round_trip = Some(self.round_trip.map_or(measured, |mean| (mean * 7 + measured) / 8));
         self.loss.note(asked.sent, received);
-        self.clock = Some(Clock::of(time, measured, now.unix));
+        self.clock = Some((Clock::of(time, measured, now.unix), now.instant));
     }
 
     fn set_address(&mut self, core: &mut Core, address: At, now: Now) {
@@ -685,7 +688,7 @@ impl Entry {
             sent: self.sent,
             received: self.received,
             round_trip: self.round_trip,
-            clock: self.clock,
+            clock: self.clock.filter(|(_, at)| now.instant.since(*at) < CLOCK_LIFE).map(|(clock, _)| clock),
             loss: self.loss.per_million(),
             size: self.search.size,
             other_versions: self.other_versions,

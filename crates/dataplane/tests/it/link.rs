@@ -913,5 +913,11 @@ fn each_end_sees_how_far_the_others_clock_is_from_its_own() {
     world.nodes[1].clock_micros = i64::MAX;
     world.carry((0, 1), secs(3));
     assert_eq!(clock(&world, 0, 1).ahead, i64::MAX);
+    // What was said long ago says nothing.
+    world.is_cut = true;
+    world.carry((0, 1), secs(65));
+    assert_eq!(world.status(0, 1).clock, None);
+    world.is_cut = false;
+    world.run(secs(60));
     assert!(world.is_up(0, 1) && world.is_up(1, 0));
 }

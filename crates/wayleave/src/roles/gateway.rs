@@ -28,14 +28,15 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use wayleave_control::node::Realm;
 use wayleave_control::realm::Roles;
-use wayleave_core::{IdentityKey, Now, Prefix};
+use wayleave_core::{Afi, IdentityKey, Now, Prefix};
 use wayleave_crypto::lanes::CpuKernel;
-use wayleave_dataplane::gateway::{Choices, Config, Event as Happened, Gateway, PathPolicy};
+use wayleave_dataplane::gateway::internet::is_wide;
+use wayleave_dataplane::gateway::{Choices, Config, Event as Happened, Gateway, Internet, PathPolicy};
 use wayleave_runtime::Clock;
 use wayleave_runtime::packets::stack::{self, StackPort};
 use wayleave_runtime::packets::tun::Tun;
 use wayleave_runtime::packets::udp::{self, Intake};
-use wayleave_runtime::routes::mark_connections;
+use wayleave_runtime::routes::{MAIN, Routes, mark_connections};
 use wayleave_runtime::store::{Change, FileStore, Store as _, StoreError};
 
 use super::daemon::{Daemon, Role, seed};
@@ -64,6 +65,8 @@ const MOST_QUESTIONS: usize = 256;
 const MTU_RISES: Duration = Duration::from_secs(60);
 /// How often the file of what the user decides is looked at.
 const LOOK: Duration = Duration::from_millis(300);
+/// An exit looks whether its filter is there once in so many looks at that file.
+const LOOKS: u32 = 7;
 /// A name that no member has is logged once it has had none for so long: at a start and a join members come one after the other.
 const UNRESOLVED: Duration = Duration::from_secs(5);
 
@@ -82,8 +85,8 @@ pub struct Shared {
     /// Within which prefixes members' prefixes are routed, and those that are not: nobody accepts them here.
     pub accepted: RwLock<Vec<Prefix>>,
     pub unaccepted: RwLock<BTreeSet<Prefix>>,
-    /// Why the machine's packet filter is not as it should be, if so.
-    pub filter_fault: RwLock<Option<String>>,
+    /// Why the machine's packet filter is not as it should be.
+    pub filter_faults: RwLock<Vec<String>>,
     pub names: Register<FileStore>,
     pub names_prefix: Prefix,
     /// The file of what the user decides, what it says, and what is wrong with it.
@@ -107,8 +110,8 @@ impl Shared {
         Arc::clone(&self.unresolved.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub fn filter_fault(&self) -> Option<String> {
-        self.filter_fault.read().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn filter_faults(&self) -> Vec<String> {
+        self.filter_faults.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// What the user has decided, and what is wrong with the file that says it.
@@ -191,6 +194,9 @@ pub struct GatewayRole {
     filter: Option<HostFilter>,
     /// Whether members are to reach the Internet through this machine.
     is_exit: bool,
+    internet: Internet,
+    /// How often the file of choices was looked at since the filter was.
+    look_at_filter: u32,
     /// The mark of the gateway's own packets; none with a proxy.
     mark: Option<u32>,
     /// Within which prefixes members' prefixes are routed, and which ones are not.
@@ -208,6 +214,31 @@ pub struct GatewayRole {
     watch: links::Watch,
     mtu: Option<u16>,
     mtu_since: Option<tokio::time::Instant>,
+}
+
+/// Members' prefixes within what is accepted, and the others.
+fn offered(known: &Known, own: &IdentityKey, accepted: &[Prefix]) -> (BTreeSet<Prefix>, BTreeSet<Prefix>) {
+    let of_others = known.prefixes.iter().filter(|(_, owner)| *owner != own).map(|(prefix, _)| *prefix);
+    of_others.partition(|prefix| accepted.iter().any(|accepted| accepted.contains(prefix)))
+}
+
+/// The networks beside the machine.
+fn beside() -> BTreeSet<Prefix> {
+    let of = |afi: Afi| Routes::open().and_then(|mut routes| routes.beside(afi)).unwrap_or_default();
+    let all = [Afi::Ipv4, Afi::Ipv6].into_iter().flat_map(of);
+    all.filter(|prefix| prefix.len() > 0).collect()
+}
+
+/// The machine's own routes that go before the gateway's: all but default ones.
+fn own_routes() -> Vec<Prefix> {
+    let of = |afi: Afi| Routes::open().and_then(|mut routes| routes.prefixes(afi, MAIN)).unwrap_or_default();
+    let all = [Afi::Ipv4, Afi::Ipv6].into_iter().flat_map(of);
+    all.filter(|prefix| prefix.len() > 0 && !is_link_local(prefix)).collect()
+}
+
+/// Of which every interface has one.
+fn is_link_local(prefix: &Prefix) -> bool {
+    matches!(prefix.address(), IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 /// When a file was last written (seconds and nanoseconds), and its length; `None` if there is none.
@@ -349,8 +380,20 @@ impl Role for GatewayRole {
             InnerSide::Stack { .. } => None,
         };
         let running = worker::start(gateway, ends, inner_side, *clock, to_asks, Arc::clone(&store))?;
-        let filter = interface.as_deref().map(|interface| HostFilter::open(interface, table, Arc::clone(&store)));
-        let filter = filter.transpose().map_err(|error| Failure::new(error.to_string()))?;
+        // Whatever an earlier life left is taken back, also if it had another number, or this one is a proxy.
+        let filter =
+            HostFilter::open(interface.as_deref().unwrap_or_default(), mark.unwrap_or_default(), Arc::clone(&store));
+        let mut filter = filter.map_err(|error| Failure::new(error.to_string()))?;
+        let filter = match mark {
+            Some(_) => {
+                filter.note_routes()?;
+                Some(filter)
+            }
+            None => {
+                filter.close();
+                None
+            }
+        };
         let shared = Arc::new(Shared {
             own,
             suffix: section.suffix.get_ref().clone(),
@@ -361,7 +404,7 @@ impl Role for GatewayRole {
             unresolved: RwLock::default(),
             accepted: RwLock::default(),
             unaccepted: RwLock::default(),
-            filter_fault: RwLock::default(),
+            filter_faults: RwLock::default(),
             names: Register::new(names, store),
             names_prefix: section.names.get_ref().0,
             choices_file,
@@ -405,6 +448,8 @@ impl Role for GatewayRole {
             host,
             filter,
             is_exit: section.exit,
+            internet: Internet::default(),
+            look_at_filter: 0,
             mark,
             accepted: section.accepted(),
             sockets: Vec::new(),
@@ -417,12 +462,7 @@ impl Role for GatewayRole {
             mtu: None,
             mtu_since: None,
         };
-        role.apply();
-        let fault = role.shared.filter_fault().filter(|_| role.is_exit);
-        if let Some(fault) = fault {
-            role.stop().await;
-            return Err(Failure::new(fault).into());
-        }
+        role.apply().await;
         Ok(role)
     }
 
@@ -448,7 +488,7 @@ impl Role for GatewayRole {
         self.accepted = config.gateway.accepted();
         self.is_exit = config.gateway.exit;
         self.refresh();
-        self.apply();
+        self.apply().await;
         Ok(())
     }
 
@@ -473,12 +513,12 @@ impl Role for GatewayRole {
         match event {
             Event::Changed => {
                 self.refresh();
-                self.apply();
+                self.apply().await;
             }
             Event::Look => {
                 self.look_at_links().await;
-                if self.look_again() {
-                    self.apply();
+                if self.look_again() || self.filter_is_gone().await {
+                    self.apply().await;
                 }
                 if self.log_unresolved.take_if(|at| *at <= tokio::time::Instant::now()).is_some() {
                     self.shared.unresolved().iter().for_each(|name| self.log.report(unresolved_line(name)));
@@ -664,8 +704,9 @@ impl GatewayRole {
     }
 
     /// Applies what is known: members, links, policies, routes, names.
-    fn apply(&mut self) {
+    async fn apply(&mut self) {
         let known = self.shared.known();
+        let internet = self.set_filter(&known).await;
         let mut fresh = Vec::new();
         let wanted = match &self.control {
             Control::Overlay { section, .. } => links::sockets(section),
@@ -721,6 +762,7 @@ impl GatewayRole {
                 Ends::Proven(links) => links.set_peers(peers, now),
                 Ends::Fixed(all) => *all = fixed,
             }
+            worker.gateway.set_internet(internet);
             worker.gateway.set_realm(of_worker.members.clone(), of_worker.prefixes.clone());
             if let Err(error) = worker.gateway.set_receiver(of_worker.receiver.clone(), neighbours) {
                 warn!("the links contradict each other: {error}; the ones in force stay");
@@ -731,27 +773,67 @@ impl GatewayRole {
         self.shared.publish_names();
     }
 
-    /// What goes through the machine: the Internet for members, and what comes for the gateway's own sockets past a strict reverse path filter.
-    fn set_filter(&mut self, known: &Known, routed: &BTreeSet<Prefix>) {
-        let Some(filter) = &mut self.filter else { return };
+    /// Sets what goes through the machine: the Internet for members, and what comes for the gateway's own sockets past a strict reverse path
+    /// filter. Returns what of the Internet the forwarding thread may pass: it is told once the filter is there.
+    async fn set_filter(&mut self, known: &Known) -> Internet {
         let own = self.shared.own;
-        let granted: Vec<Prefix> =
-            known.prefixes.iter().filter(|(_, owner)| **owner == own).map(|(prefix, _)| *prefix).collect();
-        let of_names = names::blocks(self.shared.names_prefix);
-        let has_default = granted.iter().any(|prefix| prefix.len() == 0);
-        let wanted = Wanted {
-            exit: (self.is_exit && has_default).then_some(granted),
-            has_mark: routed.iter().any(|prefix| !of_names.contains(prefix)) && host_filter::is_strict(),
-        };
-        let fault = match filter.set(&wanted) {
-            Err(failures) => Some(failures.to_string()),
-            Ok(()) => (self.is_exit && !has_default).then(|| NO_DEFAULT_ROUTE.to_owned()),
-        };
-        let mut before = self.shared.filter_fault.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(fault) = fault.as_ref().filter(|fault| before.as_ref() != Some(fault)) {
-            warn!("{fault}");
+        let (routed, _) = offered(known, &own, &self.accepted);
+        let uses_exit = routed.iter().any(is_wide);
+        let Some(filter) = &mut self.filter else { return Internet::default() };
+        let of_realm = known.prefixes.iter().filter(|(_, owner)| **owner == own).map(|(prefix, _)| *prefix);
+        let mut granted: Vec<Prefix> = of_realm.collect();
+        if let (true, Control::Overlay { settings, .. }) = (granted.is_empty(), &self.control) {
+            // What the realm's servers have not told yet.
+            granted.clone_from(&settings.membership.object().grants.prefixes);
         }
-        *before = fault;
+        let has_wide = granted.iter().any(is_wide);
+        let exit = (self.is_exit && has_wide).then(|| host_filter::Exit { granted, beside: beside() });
+        let is_strict = host_filter::is_strict();
+        let wanted = Wanted { exit, has_mark: uses_exit || is_strict && !routed.is_empty() };
+        if self.internet.is_own {
+            // Until what is to be there is there.
+            self.internet.is_own = false;
+            let internet = self.internet;
+            self.shared.worker.ask(move |worker| worker.gateway.set_internet(internet)).await;
+        }
+        let result = filter.set(&wanted);
+        self.internet = Internet { is_own: wanted.exit.is_some() && result.is_ok(), is_used: uses_exit };
+        let faults = match result {
+            Ok(faults) => faults,
+            // Without a strict filter the mark is for filters of others (firewalld has one), which few have.
+            Err(_) if wanted.exit.is_none() && !is_strict => Vec::new(),
+            Err(failures) => failures.0,
+        };
+        let mut faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+        if self.is_exit && !has_wide {
+            faults.push(NO_DEFAULT_ROUTE.to_owned());
+        }
+        if uses_exit {
+            let wide = own_routes().into_iter().filter(is_wide);
+            faults.extend(wide.map(|route| {
+                format!("this machine has a route to {route} of its own, which goes first: what it covers does not go by the exit")
+            }));
+        }
+        let mut before = self.shared.filter_faults.write().unwrap_or_else(PoisonError::into_inner);
+        faults.iter().filter(|fault| !before.contains(fault)).for_each(|fault| warn!("{fault}"));
+        *before = faults;
+        self.internet
+    }
+
+    /// Whether somebody flushed the filter, or set a setting: then nothing of the Internet passes until it is there again. An exit looks every
+    /// two seconds.
+    async fn filter_is_gone(&mut self) -> bool {
+        self.look_at_filter += 1;
+        let Some(filter) = self.filter.as_mut().filter(|_| self.internet.is_own && self.look_at_filter >= LOOKS) else {
+            return false;
+        };
+        self.look_at_filter = 0;
+        if filter.holds() && filter.is_beside(&beside()) {
+            return false;
+        }
+        warn!("the packet filter of the exit, a setting or a network beside the machine has changed: it is set again");
+        filter.doubt();
+        true
     }
 
     /// The node's own addresses; routes to what is accepted of members' prefixes, and to names.
@@ -765,13 +847,11 @@ impl GatewayRole {
         }
         let Some(host) = &mut self.host else { return };
         host.add_addresses(addresses);
-        let of_others = known.prefixes.iter().filter(|(_, owner)| **owner != own);
-        let is_accepted = |prefix: &Prefix| self.accepted.iter().any(|accepted| accepted.contains(prefix));
-        let of_others = of_others.map(|(prefix, _)| *prefix);
-        let (mut wanted, refused): (BTreeSet<Prefix>, BTreeSet<Prefix>) = of_others.partition(is_accepted);
+        let (mut wanted, refused) = offered(known, &own, &self.accepted);
         wanted.extend(names::blocks(self.shared.names_prefix));
-        host.set(&wanted);
-        self.set_filter(known, &wanted);
+        // Where the Internet is accepted, nothing to it leaves in clear while nobody offers it.
+        let guarded = self.accepted.iter().filter(|prefix| is_wide(prefix)).copied().collect();
+        host.set(&wanted, &guarded);
         *self.shared.accepted.write().unwrap_or_else(PoisonError::into_inner) = self.accepted.clone();
         let mut before = self.shared.unaccepted.write().unwrap_or_else(PoisonError::into_inner);
         for prefix in refused.difference(&before) {

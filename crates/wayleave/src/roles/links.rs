@@ -20,6 +20,8 @@ use crate::config::overlay::OverlaySection;
 /// Microseconds by which clocks may differ before that is said. Nodes refuse packets that are a second ahead of their clock
 /// (`docs/wire/icing.md`).
 const MOST_APART: u64 = 500_000;
+/// Neighbours that are named, at most.
+const NAMED: usize = 4;
 /// A clock that was read less exactly than this says nothing.
 const MOST_UNCERTAIN: u64 = 250_000;
 
@@ -120,9 +122,9 @@ pub fn metrics(all: &[LinkStatus], counters: Counters) -> Vec<Metric> {
     }
 }
 
-/// How the node's clock and those of its neighbours differ by so much that packets are refused, if they do.
+/// How the node's clock and those of its neighbours differ by so much that packets are refused, if they do. Who is wrong is said where most
+/// agree: whoever has most of the neighbours could have them say so.
 pub fn clock_problems(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Vec<String> {
-    let seconds = |micros: i64| format!("{:.1} s", micros.unsigned_abs() as f64 / 1e6);
     let up = all.iter().filter(|link| link.state == State::Up);
     // What is not certain, since the round trip is long, is not said.
     let of = |link: &LinkStatus| {
@@ -131,31 +133,43 @@ pub fn clock_problems(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String)
     };
     let mut clocks: Vec<(i64, String)> = up.filter_map(of).collect();
     clocks.sort();
-    let is_wrong = |ahead: i64| ahead.unsigned_abs() > MOST_APART;
-    let by = |ahead: i64| format!("{} {}", seconds(ahead), if ahead > 0 { "ahead" } else { "behind" });
-    let by_than = |ahead: i64| format!("{} {}", seconds(ahead), if ahead > 0 { "ahead of" } else { "behind" });
-    let Some((median, first)) = clocks.get(clocks.len() / 2) else { return Vec::new() };
-    let agree = clocks.iter().filter(|(ahead, _)| ahead.abs_diff(*median) < MOST_APART).count();
-    if agree >= 2 && 2 * agree > clocks.len() && is_wrong(*median) {
-        let own = by(median.saturating_neg());
+    let by = |ahead: i64, ahead_word: &str| {
+        format!("{:.1} s {}", ahead.unsigned_abs() as f64 / 1e6, if ahead > 0 { ahead_word } else { "behind" })
+    };
+    let wrong = || clocks.iter().filter(|(ahead, _)| ahead.unsigned_abs() > MOST_APART);
+    if wrong().count() == 0 {
+        return Vec::new();
+    }
+    // The largest group of clocks that agree.
+    let agreeing = |from: i64| {
+        clocks.iter().filter(move |(ahead, _)| (0..MOST_APART as i64).contains(&ahead.saturating_sub(from)))
+    };
+    let Some((from, _)) = clocks.iter().max_by_key(|(from, _)| agreeing(*from).count()) else { return Vec::new() };
+    let group: Vec<&(i64, String)> = agreeing(*from).collect();
+    let Some((median, _)) = group.get(group.len() / 2) else { return Vec::new() };
+    let has_most = group.len() >= 2 && 2 * group.len() > clocks.len();
+    if has_most && median.unsigned_abs() > MOST_APART {
+        let names: Vec<&str> = group.iter().map(|(_, name)| name.as_str()).take(NAMED).collect();
         return vec![format!(
-            "the clock of this machine is {own}, by those of {agree} of {} neighbours, and nodes refuse packets that are a second ahead of their \
+            "the clock of this machine is {}, by those of {} of {} neighbours ({}), and nodes refuse packets that are a second ahead of their \
              clock or five behind it: `timedatectl` or `chronyc tracking` says what sets it",
-            clocks.len()
+            by(median.saturating_neg(), "ahead"),
+            group.len(),
+            clocks.len(),
+            names.join(", ")
         )];
     }
-    if clocks.len() == 1 && is_wrong(*median) {
-        return vec![format!(
-            "the clock of {first} is {} this machine's, and nodes refuse packets that are a second ahead of their clock or five behind it: \
-             compare both with a third; `timedatectl` or `chronyc tracking` says what sets this one",
-            by_than(*median)
-        )];
-    }
-    // Most say that this machine's is right, or they disagree among each other.
-    let wrong = clocks.iter().filter(|(ahead, _)| is_wrong(*ahead));
-    wrong
-        .map(|(ahead, node)| format!("the clock of {node} is {} this machine's: tell its operator", by_than(*ahead)))
-        .collect()
+    let advice = match has_most {
+        true => "most other neighbours agree with this machine's",
+        false => "compare both with a third; `timedatectl` or `chronyc tracking` says what sets this one",
+    };
+    let one = |(ahead, node): &(i64, String)| {
+        format!(
+            "the clock of {node} is {} this machine's, and nodes refuse packets that are a second ahead of their clock or five behind it: {advice}",
+            by(*ahead, "ahead of")
+        )
+    };
+    wrong().map(one).collect()
 }
 
 /// Whether any link can be used.
@@ -248,20 +262,22 @@ mod tests {
         };
         assert!(said(&[]).is_empty() && said(&[0]).is_empty() && said(&[-499_000, 499_000]).is_empty());
         let own = said(&[7_200_000, 7_300_000, 7_250_000]);
-        assert!(
-            own.len() == 1 && own[0].starts_with("the clock of this machine is 7.2 s behind, by those of 3 of 3"),
-            "{own:?}"
-        );
+        let text = "the clock of this machine is 7.2 s behind, by those of 3 of 3 neighbours (w1, w3, w2), and";
+        assert!(own.len() == 1 && own[0].starts_with(text), "{own:?}");
         let own = said(&[-86_400_000_000, 0, -86_400_100_000]);
-        assert!(
-            own.len() == 1 && own[0].starts_with("the clock of this machine is 86400.0 s ahead, by those of 2 of 3"),
-            "{own:?}"
-        );
-        // One neighbour alone cannot say whose it is, and one of several that is wrong is named itself.
+        let text = "the clock of this machine is 86400.0 s ahead, by those of 2 of 3 neighbours (w3, w1), and";
+        assert!(own.len() == 1 && own[0].starts_with(text), "{own:?}");
+        // One neighbour alone cannot say whose it is, nor can two against two; one of several that is wrong is named itself.
         let one = said(&[-3_000_000]);
-        assert!(one.len() == 1 && one[0].starts_with("the clock of w1 is 3.0 s behind this machine's"), "{one:?}");
+        assert!(
+            one[0].starts_with("the clock of w1 is 3.0 s behind this machine's") && one[0].contains("with a third"),
+            "{one:?}"
+        );
         let one = said(&[0, 10_000, -9_000_000]);
         assert!(one.len() == 1 && one[0].starts_with("the clock of w3 is 9.0 s behind this machine's"), "{one:?}");
+        assert!(one[0].ends_with("most other neighbours agree with this machine's"), "{one:?}");
+        let two = said(&[5_000_000, 0, 5_000_000, 0]);
+        assert!(two.len() == 2 && two.iter().all(|said| said.contains("with a third")), "{two:?}");
         let two = said(&[5_000_000, -5_000_000]);
         assert_eq!(two.len(), 2, "{two:?}");
         assert_eq!(said(&[i64::MAX, i64::MIN]).len(), 2);

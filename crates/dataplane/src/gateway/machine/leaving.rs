@@ -10,6 +10,7 @@ use super::super::coalesce::Ready;
 use super::super::counters::Reason;
 use super::super::flows::{Direction, Flow, FlowKey};
 use super::super::inner::{self, End, IcmpError, Inner};
+use super::super::internet::{is_public, is_wide};
 use super::super::offload::{Offload, Segments};
 use super::super::peer::{Class, Peer, RouteState, Waiting};
 use super::work::current;
@@ -74,10 +75,15 @@ impl Gateway {
         self.owner(address) == Some(self.identity)
     }
 
-    /// Whose an inner address is. Those of names are nobody's, however wide a member's prefix is.
+    /// Whose an inner address is. Those of names are nobody's, however wide a member's prefix is, and the Internet is an exit's.
     pub(super) fn owner(&self, address: IpAddr) -> Option<IdentityKey> {
         let is_name = |block: &Prefix| Prefix::truncated(address, block.len()).as_ref() == Ok(block);
-        self.prefixes.owner(address).filter(|_| !self.name_blocks.iter().any(is_name))
+        let (prefix, owner) = self.prefixes.longest(address)?;
+        if is_wide(&prefix) {
+            let is_meant = if owner == self.identity { self.internet.is_own } else { self.internet.is_used };
+            return (is_meant && is_public(address)).then_some(owner);
+        }
+        (!self.name_blocks.iter().any(is_name)).then_some(owner)
     }
 
     /// To whom a packet goes, and by which class of paths. Makes its flow known.

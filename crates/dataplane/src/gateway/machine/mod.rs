@@ -143,6 +143,7 @@ pub struct Gateway {
     last_sender: Option<(Handle, (IdentityKey, usize))>,
     prefixes: InnerPrefixes,
     name_blocks: Vec<Prefix>,
+    internet: Internet,
     /// What each member may begin, nothing if it is not there; everybody everything if nothing was said.
     admitted: Option<HashMap<IdentityKey, Vec<InnerTraffic>>>,
     /// Policy and node of each address of a name.
@@ -165,6 +166,15 @@ impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Gateway {:?} with {} peers", self.identity, self.peers.len())
     }
+}
+
+/// Who has the addresses of the Internet, which lie in prefixes as wide as a default route (`internet`): nobody, unless this says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Internet {
+    /// Those in a prefix of this gateway's: this machine lets members out.
+    pub is_own: bool,
+    /// Those in other members' prefixes: this side uses an exit.
+    pub is_used: bool,
 }
 
 struct Random {
@@ -208,6 +218,7 @@ impl Gateway {
             last_sender: None,
             prefixes: InnerPrefixes::default(),
             name_blocks: config.name_blocks,
+            internet: Internet::default(),
             admitted: None,
             names: HashMap::new(),
             peers: BTreeMap::new(),
@@ -319,6 +330,11 @@ impl Gateway {
     #[must_use]
     pub fn policies(&self) -> &[PathPolicy] {
         &self.policies
+    }
+
+    /// Sets what becomes of the Internet.
+    pub fn set_internet(&mut self, internet: Internet) {
+        self.internet = internet;
     }
 
     /// Sets which inner packets each member may begin to send to this side, all if its list is empty, none if it has no list; what this side

@@ -22,6 +22,8 @@ pub struct HostRoutes {
     table: u32,
     addresses: BTreeSet<IpAddr>,
     routed: BTreeSet<Prefix>,
+    /// Prefixes without a route for which nothing is to leave in clear.
+    guarded: BTreeSet<Prefix>,
     /// What an earlier gateway left.
     left: BTreeSet<Prefix>,
 }
@@ -48,7 +50,15 @@ impl HostRoutes {
                 result => result?,
             }
         }
-        Ok(Self { routes, index, table, addresses: BTreeSet::new(), routed: BTreeSet::new(), left })
+        Ok(Self {
+            routes,
+            index,
+            table,
+            addresses: BTreeSet::new(),
+            routed: BTreeSet::new(),
+            guarded: BTreeSet::new(),
+            left,
+        })
     }
 
     /// Gives the interface these addresses, beside those that it has.
@@ -64,10 +74,23 @@ impl HostRoutes {
         }
     }
 
-    /// Routes these prefixes to the interface, and no others.
-    pub fn set(&mut self, wanted: &BTreeSet<Prefix>) {
+    /// Routes these prefixes to the interface, and no others. Packets to those that are `guarded` and not routed end here.
+    pub fn set(&mut self, wanted: &BTreeSet<Prefix>, guarded: &BTreeSet<Prefix>) {
+        let guarded: BTreeSet<Prefix> = guarded.difference(wanted).copied().collect();
         let Self { routes, table, index, routed, left, .. } = self;
-        for prefix in routed.union(left).filter(|prefix| !wanted.contains(prefix)) {
+        for prefix in guarded.difference(&self.guarded) {
+            // The blackhole stays while the route goes.
+            let result = routes.add_blackhole_to_table(*table, prefix);
+            if let Err(error) = result.and_then(|()| match routed.remove(prefix) {
+                true => routes.remove_from_table(*table, prefix, *index),
+                false => Ok(()),
+            }) {
+                warn!(%prefix, "cannot keep packets to it from leaving in clear: {error}");
+            }
+        }
+        left.extend(std::mem::replace(&mut self.guarded, guarded));
+        let guarded = &self.guarded;
+        for prefix in routed.union(left).filter(|prefix| !wanted.contains(prefix) && !guarded.contains(prefix)) {
             if let Err(error) = routes.clear_prefix(*table, prefix) {
                 warn!(%prefix, "cannot remove a route: {error}; `ip route flush table {table}` does");
             }
@@ -84,6 +107,26 @@ impl HostRoutes {
                 Ok(()) => drop(routed.insert(*prefix)),
                 Err(error) => warn!(%prefix, "cannot add a route: {error}; it is tried again when the realm changes"),
             }
+        }
+    }
+
+    /// Takes back what a gateway left whose table had this number.
+    pub fn clear(table: u32) {
+        let result = Routes::open().map(|routes| {
+            let nothing = BTreeSet::new;
+            Self {
+                routes,
+                index: 0,
+                table,
+                addresses: BTreeSet::new(),
+                routed: nothing(),
+                guarded: nothing(),
+                left: nothing(),
+            }
+            .close();
+        });
+        if let Err(error) = result {
+            warn!("cannot remove routes: {error}; `ip route flush table {table}` does");
         }
     }
 

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use wayleave_dataplane::gateway::internet::is_wide;
 use wayleave_dataplane::gateway::proxy::{Fault, Host, LONGEST_HEAD, Protocol, Reader, Refusal, Request, Step, Target};
 use wayleave_packet::platypus::verify::is_martian;
 use wayleave_runtime::packets::stack::{ConnectError, Connection, MOST_CONNECTIONS, Stack};
@@ -316,7 +317,11 @@ async fn addresses(target: &Target, shared: &Shared) -> Result<Vec<IpAddr>, Refu
     let known = shared.known();
     let is_member = match number_of(address, &shared.names_prefix) {
         Some(_) => shared.name_of(address).is_some(),
-        None => known.prefixes.owner(address).is_some_and(|owner| owner != shared.own) && !is_martian(address),
+        // An exit's default route is for those who accept it: a proxy leads to members alone.
+        None => {
+            let longest = known.prefixes.longest(address);
+            longest.is_some_and(|(prefix, owner)| owner != shared.own && !is_wide(&prefix)) && !is_martian(address)
+        }
     };
     if !is_member {
         let why = format!("{address} is no other member's address in the overlay: this proxy leads nowhere else");

@@ -6,14 +6,13 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use wayleave_core::{Afi, IdentityKey, Prefix};
+use wayleave_core::{IdentityKey, Prefix};
 use wayleave_dataplane::gateway::{Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus, Traffic, Volume};
 use wayleave_dataplane::icing;
 use wayleave_dataplane::link::{Counters as LinkCounters, LinkStatus};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::metrics;
-use wayleave_runtime::routes::{MAIN, Routes};
 use wayleave_runtime::store::FileStore;
 
 use super::names::{Directory, Meaning, meaning};
@@ -84,7 +83,7 @@ impl GatewayView {
     async fn problems(&self, known: &Known, peers: &[PeerStatus]) -> Vec<String> {
         let mut problems = self.0.node.as_ref().map(|node| node.problems()).unwrap_or_default();
         problems.extend(self.clock_problems(known).await);
-        problems.extend(self.0.filter_fault());
+        problems.extend(self.0.filter_faults());
         problems.extend(self.0.unresolved().iter().map(ToString::to_string));
         for peer in peers {
             let name = known.describe(&peer.identity);
@@ -141,7 +140,7 @@ impl GatewayView {
         }
         let known = self.0.known();
         // Of a machine with many routes this takes a while.
-        let own = tokio::task::spawn_blocking(own_routes).await.unwrap_or_default();
+        let own = tokio::task::spawn_blocking(super::own_routes).await.unwrap_or_default();
         let unaccepted = self.0.unaccepted.read().unwrap_or_else(PoisonError::into_inner).clone();
         let accepted = self.0.accepted.read().unwrap_or_else(PoisonError::into_inner).clone();
         let row = |(prefix, owner): (&Prefix, &IdentityKey)| {
@@ -343,24 +342,6 @@ impl GatewayView {
             tokio::time::sleep(STEP).await;
         }
     }
-}
-
-/// The machine's own routes that go before the gateway's: all but default ones.
-fn own_routes() -> Vec<Prefix> {
-    let all = Routes::open().and_then(|mut routes| {
-        let [four, six] = [Afi::Ipv4, Afi::Ipv6].map(|afi| routes.prefixes(afi, MAIN));
-        Ok(four?
-            .into_iter()
-            .chain(six.unwrap_or_default())
-            .filter(|prefix| prefix.len() > 0 && !is_link_local(prefix))
-            .collect())
-    });
-    all.unwrap_or_default()
-}
-
-/// Of which every interface has one.
-fn is_link_local(prefix: &Prefix) -> bool {
-    matches!(prefix.address(), IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
 fn texts_of(nodes: &[Text<NodeRef>]) -> Vec<String> {

@@ -47,8 +47,9 @@ fn seen(place: &NetworkNamespace, to: &str) -> std::io::Result<String> {
     })?
 }
 
-fn settings(place: &NetworkNamespace) -> [String; 4] {
+fn settings(place: &NetworkNamespace) -> [String; 5] {
     [
+        "cat /proc/sys/net/ipv4/conf/all/accept_redirects",
         "cat /proc/sys/net/ipv4/ip_forward",
         "cat /proc/sys/net/ipv6/conf/all/forwarding",
         "cat /proc/sys/net/ipv6/conf/eth0/accept_ra",
@@ -66,10 +67,18 @@ fn members_reach_the_internet_by_an_exit_and_nothing_else_of_it() {
     let mut world = World::start_with("gateway-exit", OPTIONS, |world| {
         let internet = ["203.0.113.80/24", "2001:db8:53::80/64"].map(str::to_owned);
         stations.push(world._network.attach("n-net", &internet).expect("a namespace"));
-        stations.push(world._network.attach("n-lan", &["192.168.7.9/24".to_owned()]).expect("a namespace"));
-        for address in ["203.0.113.2/24", "192.168.7.2/24", "2001:db8:53::2/64"] {
-            run(&world.places[B], &format!("ip addr add {address} dev eth0 nodad"));
+        let lan = ["192.168.7.9/24", "198.51.100.9/24"].map(str::to_owned);
+        stations.push(world._network.attach("n-lan", &lan).expect("a namespace"));
+        for address in ["192.168.7.2/24", "198.51.100.2/24"] {
+            run(&world.places[B], &format!("ip addr add {address} dev eth0"));
         }
+        // The Internet is behind the default route.
+        for address in ["203.0.113.2/24", "2001:db8:53::2/64"] {
+            run(&world.places[B], &format!("ip addr add {address} dev eth0 noprefixroute nodad"));
+        }
+        run(&world.places[B], "ip route add default dev eth0 src 203.0.113.2");
+        run(&world.places[B], "ip -6 route add default dev eth0 src 2001:db8:53::2");
+        run(&world.places[B], "sysctl -q -w net.ipv4.conf.all.accept_redirects=0");
         // a has no route to its neighbours but the default one, and its filter is strict.
         run(&world.places[A], "ip addr del 192.0.2.1/24 dev eth0");
         run(&world.places[A], "ip addr add 192.0.2.1/32 dev eth0");
@@ -95,9 +104,12 @@ fn members_reach_the_internet_by_an_exit_and_nothing_else_of_it() {
     assert_eq!(seen(&a, &name.to_string()).expect("by name"), "10.0.1.1");
 
     // Not the network behind b, nor any other address of b, and a is told so.
-    for to in ["192.168.7.9:80", "192.168.7.2:80", "192.0.2.2:80", "203.0.113.2:80", "[2001:db8:53::2]:81"] {
+    for to in ["198.51.100.9:80", "198.51.100.2:80", "192.0.2.2:80", "203.0.113.2:80", "[2001:db8:53::2]:81"] {
         let error = seen(&a, to).expect_err(to);
         assert!(!matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{to}: {error}");
+    }
+    for to in ["192.168.7.9:80", "192.168.7.2:80", "168.63.129.16:80", "[2002:a00:1::1]:80", "[fd00:9::1]:80"] {
+        assert!(seen(&a, to).is_err(), "{to}");
     }
     // Who is beside b on its network uses it neither to the members nor to the Internet.
     run(lan, "ip route add default via 192.168.7.2");
@@ -129,17 +141,23 @@ fn members_reach_the_internet_by_an_exit_and_nothing_else_of_it() {
     assert_eq!(offered["missing"], serde_json::json!([]));
 
     let during = settings(&b);
-    assert_eq!(during[..3], ["1", "1", "2"]);
+    assert_eq!(during[..4], ["0", "1", "1", "2"]);
+    // Somebody's filter is loaded, which begins by flushing all there are.
+    run(&b, "nft flush ruleset");
+    let table = || run(&b, "nft list ruleset");
+    eventually("the table is there again", || table().contains("masquerade"));
+    eventually("the exit serves again", || seen(&a, WEB).is_ok_and(|from| from == "203.0.113.2"));
+    assert!(seen(&a, "198.51.100.9:80").is_err());
     // A kill leaves them; the next life knows how they were before, and so does the one after, without `exit`.
     world.gateways[B].daemon.kill();
-    assert_eq!(settings(&b)[..3], ["1", "1", "2"]);
+    assert_eq!(settings(&b)[..4], ["0", "1", "1", "2"]);
     world.gateways[B] = world.gateway(B);
     eventually("the exit serves again", || seen(&a, WEB).is_ok_and(|from| from == "203.0.113.2"));
-    assert_eq!(settings(&b), during);
+    assert_eq!(settings(&b)[..4], during[..4]);
     world.gateways[B].daemon.kill();
     world.options.lines[B] = "";
     world.gateways[B] = world.gateway(B);
-    assert_eq!(settings(&b), ["0", "0", "1", ""]);
+    assert_eq!(settings(&b), ["0", "0", "0", "1", ""]);
     assert!(seen(&a, WEB).is_err());
     // By a reload, both ways, and a stop.
     for (line, expected) in [("exit = true\n", "1"), ("exit = false\n", "0"), ("exit = true\n", "1")] {
@@ -155,7 +173,7 @@ fn members_reach_the_internet_by_an_exit_and_nothing_else_of_it() {
     for gateway in &mut world.gateways {
         assert!(gateway.daemon.stop(Duration::from_secs(30)));
     }
-    assert_eq!(settings(&b), ["0", "0", "1", ""]);
+    assert_eq!(settings(&b), ["0", "0", "0", "1", ""]);
     assert_eq!(run(&a, "nft list ruleset"), "");
     assert_eq!(run(&a, "cat /proc/sys/net/ipv4/conf/all/src_valid_mark"), "0");
 }
