@@ -24,6 +24,8 @@ use crate::key_files::node::{TagKeyFile, load_branch};
 /// Nodes that a server consents for.
 const MAX_NODES: usize = 1_024;
 
+const INNER_ELSEWHERE: &str = "rules name inner packets, which only the receiver's gateway sees: its `consent_policy` has to be this file or a copy of it";
+
 /// `run consent`.
 pub const ROLE: RoleConfig = RoleConfig {
     name: "consent",
@@ -114,25 +116,7 @@ impl ConsentFile {
 
     /// The policy, if its rules are well formed and its own tests pass, and the file that it was read from.
     pub fn policy(&self, source: &Source) -> Outcome<(Policy, PolicyFile)> {
-        let named = &self.consent.policy;
-        let at = source.resolve(named.get_ref());
-        let text = Source::read(&at).map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?;
-        let file: PolicyFile = text.parse()?;
-        let wrong = |message: String| {
-            let failure = Failure::new(format!("{}: {message}", at.display()));
-            Failures::from(source.failure(Fault::of(named.span(), &failure)))
-        };
-        let policy = Policy::new(&file).map_err(|error| wrong(error.to_string()))?;
-        let failed = policy.run_tests(&file).map_err(|error| wrong(error.to_string()))?;
-        if failed.is_empty() {
-            return Ok((policy, file));
-        }
-        let failures = failed.iter().map(|failure| {
-            let failure = Failure::new(format!("{}: {failure}", at.display()))
-                .help("change the rules until the policy's own tests pass, or the test if it is wrong");
-            source.failure(Fault::of(named.span(), &failure))
-        });
-        Err(Failures(failures.collect()))
+        load_policy(&self.consent.policy, source)
     }
 
     /// The keys of each node.
@@ -178,6 +162,7 @@ impl ConsentFile {
             Ok((policy, file)) => {
                 let doubt = |message: String| FileFault::Doubtful(Fault::at(consent.policy.span(), message));
                 faults.extend(unknown_labels(&policy).map(doubt));
+                faults.extend(policy.names_inner().then(|| doubt(INNER_ELSEWHERE.to_owned())));
                 let tests = file.test.iter().filter(|test| test.labels.is_some());
                 faults.extend(tests.map(|test| doubt(format!("test {:?}: the labels are the test's own", test.name))));
             }
@@ -244,6 +229,28 @@ impl ConsentFile {
     }
 }
 
+/// A policy, if its rules are well formed and its own tests pass, and the file that it was read from.
+pub fn load_policy(named: &Spanned<PathBuf>, source: &Source) -> Outcome<(Policy, PolicyFile)> {
+    let at = source.resolve(named.get_ref());
+    let text = Source::read(&at).map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?;
+    let file: PolicyFile = text.parse()?;
+    let wrong = |message: String| {
+        let failure = Failure::new(format!("{}: {message}", at.display()));
+        Failures::from(source.failure(Fault::of(named.span(), &failure)))
+    };
+    let policy = Policy::new(&file).map_err(|error| wrong(error.to_string()))?;
+    let failed = policy.run_tests(&file).map_err(|error| wrong(error.to_string()))?;
+    if failed.is_empty() {
+        return Ok((policy, file));
+    }
+    let failures = failed.iter().map(|failure| {
+        let failure = Failure::new(format!("{}: {failure}", at.display()))
+            .help("change the rules until the policy's own tests pass, or the test if it is wrong");
+        source.failure(Fault::of(named.span(), &failure))
+    });
+    Err(Failures(failures.collect()))
+}
+
 /// What each condition on labels comes to while no process has a source of labels.
 pub fn unknown_labels(policy: &Policy) -> impl Iterator<Item = String> {
     policy.rules_on_labels().map(|(rule, allows)| {
@@ -304,6 +311,7 @@ pub fn template_with(values: &ConsentValues) -> String {
 pub const POLICY_TEMPLATE: &str = "# Who may have consent to what. The first rule that matches decides; without one the answer is no.\n\
      # Nodes are written by name or as \"node:ed25519:...\". A list that is left out matches everything:\n\
      # senders, realms, tags (\"40000000/2\"), hours (\"08:00-18:00\", UTC), before and after (the neighbours on the path).\n\
+     # inner = [\"tcp/22\", \"icmp\"] is for these packets alone; the receiver's gateway sees to it (`consent_policy`).\n\
      \n\
      [[rule]]\n\
      name = \"members\"\n\

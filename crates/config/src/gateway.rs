@@ -12,6 +12,7 @@ use wayleave_dataplane::gateway::Order;
 use wayleave_dataplane::gateway::internet::is_wide;
 
 use super::check::{Checked, RoleConfig};
+use super::consent::load_policy;
 use super::machine::{absent_address, state_fault, taken_by_status};
 use super::overlay::{self, NodeRef, OverlaySection, OverlayValues};
 use super::parse::{Text, TextValue};
@@ -87,6 +88,8 @@ pub struct GatewaySection {
     /// Members reach the Internet through this machine, within the default route that the membership grants.
     #[serde(default)]
     pub exit: bool,
+    /// Rules on consent, whose `inner` says what members may begin to send here; everything without it.
+    pub consent_policy: Option<Spanned<PathBuf>>,
     /// Number of the routing table, of the first rule that looks in it, and of the mark of the gateway's own packets.
     #[serde(default = "default_table")]
     pub table: Spanned<u64>,
@@ -362,6 +365,14 @@ impl GatewayFile {
             warnings.push(Fault::at(laboratory.file.span(), message));
         }
         faults.extend(state_fault(&file.gateway.state, source));
+        match file.gateway.consent_policy.as_ref().map(|named| (named, load_policy(named, source))) {
+            None => {}
+            Some((_, Err(failures))) => errors.extend(failures.0.iter().map(|failure| Fault { span: None, message: failure.to_string(), help: None })),
+            Some((named, Ok((policy, _)))) => warnings.extend(policy.rules_on_ways().map(|rule| {
+                let message = format!("rule {rule:?} has conditions on the way, of which a receiver knows nothing: it admits nothing, or refuses");
+                Fault::at(named.span(), message)
+            })),
+        }
         for fault in faults {
             match fault {
                 // A new configuration needs no files yet.
@@ -433,6 +444,8 @@ pub fn template_with(overlay: &str, status: &str) -> String {
          # Prefixes of members are routed only within these; without the key within private ranges (RFC 1918, fc00::/7 and such).\n\
          # This machine's own routes go first, all but default ones.\n\
          #accept = [\"10.0.0.0/8\", \"fd00::/8\"]\n\
+         # What members may begin to send here: `inner` of the rules of this policy, the one of this node's consent server.\n\
+         #consent_policy = \"policy.toml\"\n\
          # Members reach the Internet through this machine, if its membership grants 0.0.0.0/0 or ::/0: nftables translates their addresses.\n\
          #exit = false\n\
          # Number of the routing table, of the first rule, and of the mark of the gateway's own packets.\n\

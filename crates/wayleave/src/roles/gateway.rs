@@ -13,7 +13,7 @@ mod source;
 mod views;
 mod worker;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -26,13 +26,16 @@ use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
+use wayleave_control::consent::{Policy, Question, Subject};
+use wayleave_control::labels::Labels;
 use wayleave_control::node::Realm;
 use wayleave_control::realm::Roles;
-use wayleave_core::{Afi, IdentityKey, Now, Prefix};
+use wayleave_core::{Afi, IdentityKey, InnerTraffic, Now, Prefix};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::gateway::internet::is_wide;
-use wayleave_dataplane::gateway::{Choices, Config, Event as Happened, Gateway, Internet, PathPolicy};
+use wayleave_dataplane::gateway::{Choices, Config, Event as Happened, Gateway, Internet, Member, PathPolicy};
 use wayleave_runtime::Clock;
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::stack::{self, StackPort};
 use wayleave_runtime::packets::tun::Tun;
 use wayleave_runtime::packets::udp::{self, Intake};
@@ -44,6 +47,7 @@ use super::events::{EventLine, Events, event};
 use super::links;
 use super::overlay::{self, Overlay, OwnIds};
 use crate::config::choices::{ChoicesFile, PinSection};
+use crate::config::consent::load_policy;
 use crate::config::gateway::{GatewayFile, GatewaySection, NO_DEFAULT_ROUTE, PolicySection};
 use crate::config::overlay::{NodeRef, OverlaySection, Settings};
 use crate::config::receiving::{self, Known};
@@ -85,6 +89,8 @@ pub struct Shared {
     /// Within which prefixes members' prefixes are routed, and those that are not: nobody accepts them here.
     pub accepted: RwLock<Vec<Prefix>>,
     pub unaccepted: RwLock<BTreeSet<Prefix>>,
+    /// What each member may begin to send here; everything without it.
+    pub admitted: RwLock<Option<Arc<Admitted>>>,
     /// Why the machine's packet filter is not as it should be.
     pub filter_faults: RwLock<Vec<String>>,
     pub names: Register<FileStore>,
@@ -195,6 +201,10 @@ pub struct GatewayRole {
     /// Whether members are to reach the Internet through this machine.
     is_exit: bool,
     internet: Internet,
+    /// What members may begin to send here, the realm's key, and the minute of the day for which it was last applied.
+    policy: Option<Policy>,
+    realm_key: [u8; 32],
+    minute: u16,
     /// How often the file of choices was looked at since the filter was.
     look_at_filter: u32,
     /// The mark of the gateway's own packets; none with a proxy.
@@ -214,6 +224,38 @@ pub struct GatewayRole {
     watch: links::Watch,
     mtu: Option<u16>,
     mtu_since: Option<tokio::time::Instant>,
+}
+
+/// Which inner packets each member may begin to send, all of them if none is listed.
+pub type Admitted = HashMap<IdentityKey, Vec<InnerTraffic>>;
+
+/// What each member may begin by the policy, in this minute of the day. What the way was is not known here, and denies.
+fn admitted(policy: &Policy, known: &Known, realm: [u8; 32], minute: u16) -> Admitted {
+    let mut names: HashMap<IdentityKey, Vec<String>> = HashMap::new();
+    for (name, identity) in &known.names {
+        names.entry(*identity).or_default().push(name.clone());
+    }
+    let of = |member: &Member| {
+        let identity = member.identity;
+        let sender = Subject { identity: Some(identity), names: names.remove(&identity).unwrap_or_default() };
+        let nobody = Subject::default();
+        let question = Question {
+            sender: &sender,
+            realm,
+            tag: None,
+            minute,
+            before: &nobody,
+            after: None,
+            others: std::slice::from_ref(&nobody),
+            labels: &Labels::default(),
+        };
+        Some((identity, policy.admitted(&question)?.to_vec()))
+    };
+    known.members.iter().filter_map(of).collect()
+}
+
+fn minute_of_day() -> u16 {
+    (unix_now().secs() / 60 % 1_440) as u16
 }
 
 /// Members' prefixes within what is accepted, and the others.
@@ -275,6 +317,7 @@ impl Role for GatewayRole {
         "policy",
         "gateway.accept",
         "gateway.exit",
+        "gateway.consent_policy",
         "overlay.neighbour",
         "overlay.tags_offered",
         "overlay.mtu",
@@ -404,6 +447,7 @@ impl Role for GatewayRole {
             unresolved: RwLock::default(),
             accepted: RwLock::default(),
             unaccepted: RwLock::default(),
+            admitted: RwLock::default(),
             filter_faults: RwLock::default(),
             names: Register::new(names, store),
             names_prefix: section.names.get_ref().0,
@@ -449,6 +493,9 @@ impl Role for GatewayRole {
             filter,
             is_exit: section.exit,
             internet: Internet::default(),
+            policy: policy_of(section, source)?,
+            realm_key,
+            minute: minute_of_day(),
             look_at_filter: 0,
             mark,
             accepted: section.accepted(),
@@ -471,6 +518,7 @@ impl Role for GatewayRole {
     }
 
     async fn reload(&mut self, config: GatewayFile, source: &Source) -> Outcome {
+        let policy = policy_of(&config.gateway, source)?;
         let laboratory = config.laboratory.as_ref();
         let file =
             laboratory.map(|laboratory| LabFile::read(&source.resolve(laboratory.file.get_ref()))).transpose()?;
@@ -487,6 +535,7 @@ impl Role for GatewayRole {
         self.policies = config.policy.iter().map(|policy| policy.get_ref().clone()).collect();
         self.accepted = config.gateway.accepted();
         self.is_exit = config.gateway.exit;
+        self.policy = policy;
         self.refresh();
         self.apply().await;
         Ok(())
@@ -517,7 +566,8 @@ impl Role for GatewayRole {
             }
             Event::Look => {
                 self.look_at_links().await;
-                if self.look_again() || self.filter_is_gone().await {
+                let is_over = self.policy.is_some() && self.minute != minute_of_day();
+                if self.look_again() || is_over || self.filter_is_gone().await {
                     self.apply().await;
                 }
                 if self.log_unresolved.take_if(|at| *at <= tokio::time::Instant::now()).is_some() {
@@ -559,6 +609,12 @@ impl Role for GatewayRole {
             overlay.stop().await;
         }
     }
+}
+
+/// The policy that says what members may begin to send here, if there is one.
+fn policy_of(section: &GatewaySection, source: &Source) -> Outcome<Option<Policy>> {
+    let loaded = section.consent_policy.as_ref().map(|named| load_policy(named, source)).transpose()?;
+    Ok(loaded.map(|(policy, _)| policy))
 }
 
 /// Makes the TUN interface and the routes to it.
@@ -707,6 +763,9 @@ impl GatewayRole {
     async fn apply(&mut self) {
         let known = self.shared.known();
         let internet = self.set_filter(&known).await;
+        self.minute = minute_of_day();
+        let admitted = self.policy.as_ref().map(|policy| admitted(policy, &known, self.realm_key, self.minute));
+        *self.shared.admitted.write().unwrap_or_else(PoisonError::into_inner) = admitted.clone().map(Arc::new);
         let mut fresh = Vec::new();
         let wanted = match &self.control {
             Control::Overlay { section, .. } => links::sockets(section),
@@ -763,6 +822,7 @@ impl GatewayRole {
                 Ends::Fixed(all) => *all = fixed,
             }
             worker.gateway.set_internet(internet);
+            worker.gateway.set_admitted(admitted);
             worker.gateway.set_realm(of_worker.members.clone(), of_worker.prefixes.clone());
             if let Err(error) = worker.gateway.set_receiver(of_worker.receiver.clone(), neighbours) {
                 warn!("the links contradict each other: {error}; the ones in force stay");

@@ -13,6 +13,7 @@
 //! ICC-11, decided: nodes avoided and paths pinned by commands, over a restart: from the next packet on; `why` says
 //! whose decision it is.
 
+mod admitted;
 mod exit;
 mod proxy;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use wayleave_core::{IdentityKey, Prefix};
+use wayleave_core::{IdentityKey, InnerTraffic, Prefix};
 use wayleave_dataplane::gateway::{Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus, Traffic, Volume};
 use wayleave_dataplane::icing;
 use wayleave_dataplane::link::{Counters as LinkCounters, LinkStatus};
@@ -124,9 +124,22 @@ impl GatewayView {
             (worker.gateway.traffic().collect::<Vec<_>>(), worker.gateway.status(now))
         });
         let (traffic, peers) = all.await.ok_or(ViewError::Unavailable)?;
+        let admitted = self.0.admitted.read().unwrap_or_else(PoisonError::into_inner).clone();
         let of = |(identity, traffic): &(IdentityKey, Traffic)| {
             let peer = peers.iter().find(|peer| peer.identity == *identity);
-            (peer.is_some() || traffic.handshake.is_some()).then(|| describe_peer(*identity, traffic, peer, &known))
+            (peer.is_some() || traffic.handshake.is_some()).then(|| {
+                let mut row = describe_peer(*identity, traffic, peer, &known);
+                let texts = |all: &Vec<InnerTraffic>| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+                // All: no list; nothing: null.
+                row["admitted"] = match &admitted {
+                    None => json!(["all"]),
+                    Some(admitted) => match admitted.get(identity) {
+                        Some(all) if all.is_empty() => json!(["all"]),
+                        other => json!(other.map(texts).unwrap_or_default()),
+                    },
+                };
+                row
+            })
         };
         Ok(json!({ "version": 1, "peers": traffic.iter().filter_map(of).collect::<Vec<_>>() }))
     }
