@@ -161,6 +161,8 @@ pub(super) struct Entry {
     round_trip: Option<Duration>,
     loss: Loss,
     other_versions: Option<(u8, u8)>,
+    /// The neighbour said that it ends, and has not come back.
+    has_stopped: bool,
     begun: u64,
     moved: u64,
     /// When something is due, as the timers of all have it.
@@ -196,6 +198,7 @@ impl Entry {
             round_trip: None,
             loss: Loss::default(),
             other_versions: None,
+            has_stopped: false,
             begun: 0,
             moved: 0,
             timer: Instant::default(),
@@ -394,6 +397,7 @@ impl Entry {
 
     fn use_session(&mut self, core: &mut Core, known: Known, now: Now) {
         self.heard = Some(now.instant);
+        self.has_stopped = false;
         (self.unanswered, self.attempts) = (0, 0);
         if let Some(ended) = std::mem::replace(&mut self.previous, self.current.replace(known)) {
             core.by_index.remove(&ended.index);
@@ -482,6 +486,8 @@ impl Entry {
             }
             Content::Close => {
                 self.end(core);
+                self.has_stopped = true;
+                core.closed = Some(self.peer.link);
                 self.begin_at = now.instant + RETRY;
             }
         }
@@ -667,6 +673,7 @@ impl Entry {
     pub(super) fn status(&self, now: Now) -> LinkStatus {
         let state = match (&self.current, self.address) {
             (Some(_), Some(_)) => State::Up,
+            _ if self.has_stopped => State::Stopped,
             _ if self.target().is_some() => State::Asked,
             _ => State::Awaited,
         };

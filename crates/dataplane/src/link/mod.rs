@@ -89,6 +89,8 @@ struct Core {
     waiting_octets: usize,
     /// The link that had the address which another one took last.
     displaced: Option<u16>,
+    /// The link whose neighbour said last that it ends.
+    closed: Option<u16>,
     counters: Counters,
 }
 
@@ -176,6 +178,7 @@ impl Links {
                 endpoints: HashSet::new(),
                 waiting_octets: 0,
                 displaced: None,
+                closed: None,
                 counters: Counters::default(),
             },
             entries: BTreeMap::new(),
@@ -261,21 +264,21 @@ impl Links {
         }
     }
 
-    /// Takes a datagram for which [`message::is_message`] holds.
-    pub fn receive(&mut self, from: At, octets: &[u8], now: Now) {
+    /// Takes a datagram for which [`message::is_message`] holds. Returns the link whose neighbour said by it that it ends.
+    pub fn receive(&mut self, from: At, octets: &[u8], now: Now) -> Option<u16> {
         self.core.counters.received += 1;
         let of_index = |core: &Core, index| core.by_index.get(&index).copied();
         let (link, is_taken) = match Message::decode(octets) {
             None => {
                 self.core.counters.malformed += 1;
-                return;
+                return None;
             }
             Some(Message::Initiation { from: index, noise, proven, mac, cookie }) => {
                 let proof = (proven, mac, cookie);
                 if self.gate.admits(&mut self.core, from, index, proof, now.instant) {
                     self.initiated(from, index, noise, proof, now);
                 }
-                return;
+                return None;
             }
             Some(Message::Response { to, noise }) => {
                 let link = of_index(&self.core, to);
@@ -300,6 +303,7 @@ impl Links {
             }
             self.schedule(other, now.instant);
         }
+        self.core.closed.take()
     }
 
     fn taken(&mut self, link: Option<u16>, from: At, take: impl FnOnce(&mut Entry, &mut Core) -> bool) -> bool {

@@ -45,6 +45,8 @@ pub enum State {
     Up,
     /// It was asked, and has not answered.
     Asked,
+    /// It said that it stops, and has not come back.
+    Stopped,
     /// It has to come to us: no address of it is known.
     Awaited,
 }

@@ -540,7 +540,10 @@ fn who_has_gone_is_down_and_who_says_so_is_down_at_once() {
     assert!(world.is_up(0, 1) && world.is_up(1, 0));
     world.nodes[1].links.close();
     world.run(Duration::from_millis(50));
-    assert!(!world.is_up(0, 1));
+    assert_eq!(world.status(0, 1).state, State::Stopped);
+    world.restart(1, vec![peer(0, vec![at(1, 1)])]);
+    world.run(secs(1));
+    assert!(world.is_up(0, 1), "it has come back");
 }
 
 #[test]

@@ -188,6 +188,7 @@ fn link(row: &Value) -> String {
         "state",
         match row["state"].as_str() {
             Some("awaited") => "waits for the neighbour: no address of it is known".to_owned(),
+            Some("stopped") => "the neighbour has said that it stops, and has not come back".to_owned(),
             Some("asked") => "the neighbour has not answered".to_owned(),
             _ => cell(&row["state"]),
         },

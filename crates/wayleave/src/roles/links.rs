@@ -25,9 +25,8 @@ pub fn peers(node: &Handle, section: &OverlaySection, sockets: &[SocketAddr]) ->
 
 /// Has the names of neighbours resolved again that do not answer.
 pub fn resolve_again(node: &Handle, section: &OverlaySection, all: &[LinkStatus]) {
-    let silent =
-        |identity: &IdentityKey| all.iter().any(|link| link.identity == *identity && link.state == State::Asked);
-    if all.iter().all(|link| link.state != State::Asked) {
+    let silent = |identity: &IdentityKey| all.iter().any(|link| link.identity == *identity && is_sought(link));
+    if !all.iter().any(is_sought) {
         return;
     }
     for peer in node.link_peers(section) {
@@ -37,6 +36,11 @@ pub fn resolve_again(node: &Handle, section: &OverlaySection, all: &[LinkStatus]
             node.resolve_again(endpoint);
         }
     }
+}
+
+/// A neighbour is asked, and has not answered.
+fn is_sought(link: &LinkStatus) -> bool {
+    matches!(link.state, State::Asked | State::Stopped)
 }
 
 /// Octets of the largest ICING packet that passes over each of the node's links, as far as they were measured, and at most what the
@@ -62,6 +66,7 @@ fn state(state: State) -> &'static str {
     match state {
         State::Up => "up",
         State::Asked => "asked",
+        State::Stopped => "stopped",
         State::Awaited => "awaited",
     }
 }
@@ -155,6 +160,9 @@ fn line(before: Option<&LinkStatus>, link: &LinkStatus, node: String) -> Option<
     let address = link.address.map(|address| address.to_string());
     match (was_up, link.state == State::Up) {
         (false, true) => Some(event!(INFO "link-up" by interface, { node, address } "a neighbour has proved itself")),
+        (true, false) if link.state == State::Stopped => {
+            Some(event!(INFO "link-stopped" by interface, { node } "a neighbour has said that it stops"))
+        }
         (true, false) => Some(
             event!(WARN "link-down" by interface, { node } "a neighbour answers nothing: it has no address any more"),
         ),

@@ -242,6 +242,10 @@ impl Work for Worker {
                 self.wait();
             }
         }
+        if let Ends::Proven(links) = &mut self.ends {
+            links.close();
+        }
+        self.speak();
         self.flows.finish(&mut self.gateway, &self.clock);
     }
 }
@@ -312,8 +316,10 @@ impl Worker {
             if is_message(octets) && matches!(ends, Ends::Proven(_)) {
                 // It may count what came before it, and move its sender.
                 note(ends, &mut run, &mut volume, now.instant);
-                if let Ends::Proven(links) = ends {
-                    links.receive((socket, *from), octets, now);
+                if let Ends::Proven(links) = ends
+                    && let Some(link) = links.receive((socket, *from), octets, now)
+                {
+                    gateway.link_closed(link, now);
                 }
                 continue;
             }

@@ -365,6 +365,10 @@ impl Format for Icing {
         Some((self.sockets.get(socket)?.kind, to, octets))
     }
 
+    fn leave(&mut self) {
+        self.links.iter_mut().for_each(Links::close);
+    }
+
     fn process(&mut self, batch: &mut Batch<'_>, now: Now, out: &mut OutputQueues) {
         self.note_received(batch, now);
         let actions = self.router.process(batch.frames(), now);
