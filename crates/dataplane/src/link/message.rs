@@ -53,6 +53,18 @@ pub fn is_message(octets: &[u8]) -> bool {
     octets.first().is_some_and(|first| first & 0xf0 == MARK)
 }
 
+/// Whether a datagram begins a handshake, and so what is said to an address.
+#[must_use]
+pub fn is_initiation(octets: &[u8]) -> bool {
+    octets.first() == Some(&0xf1)
+}
+
+/// Whether a datagram goes only to who has proved himself: it belongs to no handshake, which strangers may begin as well.
+#[must_use]
+pub fn is_for_proven(octets: &[u8]) -> bool {
+    !matches!(octets.first(), None | Some(0xf1..=0xf3))
+}
+
 impl<'a> Message<'a> {
     /// Decodes all of `octets`; `None` if they are no message.
     #[must_use]

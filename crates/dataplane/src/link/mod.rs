@@ -24,10 +24,10 @@ use entry::Entry;
 use gate::{Gate, Proof};
 use message::{Content, Message, Opening};
 
-pub use entry::{DATA_PING, FLOWING, IDLE_PING, SESSION_LIFE, SILENT};
+pub use entry::{DATA_PING, FLOWING, IDLE_PING, SESSION_LIFE, SILENT, UDP_RETRY};
 pub use gate::{BURST_ALONE, COOKIE_LIFE};
 pub use size::SIZES;
-pub use status::{Counters, LinkStatus, State, Volume};
+pub use status::{Counters, LinkStatus, State, Transport, Volume};
 
 /// What sessions of links are, in the prologue of their handshakes.
 const PROLOGUE: &str = "wayleave/link/v1";
@@ -62,6 +62,9 @@ pub struct Peer {
     pub sockets: Vec<usize>,
     /// Where a session with it may begin; none if it can only come to us.
     pub endpoints: Vec<At>,
+    /// The socket of the driver that carries datagrams over TLS, if it has one, and where a session by it may begin where UDP does not pass.
+    pub tls: Option<usize>,
+    pub tls_endpoints: Vec<SocketAddr>,
     /// Octets of the largest datagram that is worth a try.
     pub largest: u16,
 }
@@ -438,6 +441,8 @@ mod tests {
             noise,
             sockets: vec![0],
             endpoints,
+            tls: None,
+            tls_endpoints: Vec::new(),
             largest: 1_232,
         }
     }

@@ -51,6 +51,14 @@ pub enum State {
     Awaited,
 }
 
+/// By what a link goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transport {
+    Udp,
+    /// Over TLS on TCP, where UDP did not pass.
+    Tls,
+}
+
 /// A link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkStatus {
@@ -59,6 +67,8 @@ pub struct LinkStatus {
     pub state: State,
     /// Where the neighbour is.
     pub address: Option<SocketAddr>,
+    /// By what it is reached there.
+    pub transport: Option<Transport>,
     /// How often the neighbour proved itself anew, and went to another address, since the start.
     pub begun: u64,
     pub moved: u64,

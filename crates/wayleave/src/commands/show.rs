@@ -196,6 +196,9 @@ fn link(row: &Value) -> String {
     if let Some(address) = row["address"].as_str() {
         line("endpoint", address.to_owned());
     }
+    if row["transport"] == "tls" {
+        line("transport", "TLS on TCP, since UDP does not pass; UDP is tried again now and then".to_owned());
+    }
     if let Some(at) = row["last_handshake"].as_u64() {
         line("latest handshake", ago(unix_now().secs().saturating_sub(at)));
     }

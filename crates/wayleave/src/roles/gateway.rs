@@ -34,6 +34,7 @@ use wayleave_runtime::Clock;
 use wayleave_runtime::packets::stack::{self, StackPort};
 use wayleave_runtime::packets::tun::Tun;
 use wayleave_runtime::packets::udp::{self, Intake};
+use wayleave_runtime::packets::{Port, tls};
 use wayleave_runtime::routes::mark_connections;
 use wayleave_runtime::store::{Change, FileStore, Store as _, StoreError};
 
@@ -43,6 +44,7 @@ use super::links;
 use super::overlay::{self, Overlay, OwnIds};
 use crate::config::choices::{ChoicesFile, PinSection};
 use crate::config::gateway::{GatewayFile, GatewaySection, PolicySection};
+use crate::config::links::LinkSocket;
 use crate::config::overlay::{NodeRef, OverlaySection, Settings};
 use crate::config::receiving::{self, Known};
 use crate::config::rs::{StatusSection, examples_left};
@@ -182,7 +184,7 @@ pub struct GatewayRole {
     mark: Option<u32>,
     /// Within which prefixes members' prefixes are routed, and which ones are not.
     accepted: Vec<Prefix>,
-    sockets: Vec<SocketAddr>,
+    sockets: Vec<LinkSocket>,
     /// What serves names or applications.
     serving: Vec<JoinHandle<()>>,
     log: Events,
@@ -555,6 +557,20 @@ fn unresolved_line(unresolved: &Unresolved) -> EventLine {
     event!(WARN "name-unresolved" { name = unresolved.name.clone(); why = unresolved.to_string() } "{unresolved}")
 }
 
+/// Opens a socket of links, whose packets are marked.
+fn open_socket(local: LinkSocket, mark: Option<u32>) -> std::io::Result<Box<dyn Port>> {
+    match local {
+        LinkSocket::Udp(local) => {
+            let group = udp::open(local, 1, Intake::Merged, None)?;
+            let socket = group.data.into_iter().next().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+            mark.map_or(Ok(()), |mark| socket.set_mark(mark))?;
+            socket.never_fragment()?;
+            Ok(Box::new(socket))
+        }
+        LinkSocket::Tls(listen) => Ok(Box::new(tls::open(listen, links::KINDS)?)),
+    }
+}
+
 /// What the forwarding thread asks.
 fn question(ask: Option<Ask>) -> Result<Event, Failure> {
     let stopped = || Failure::new("the forwarding thread has stopped: a bug, please report it");
@@ -636,29 +652,21 @@ impl GatewayRole {
         let mut fresh = Vec::new();
         let wanted = match &self.control {
             Control::Overlay { section, .. } => links::sockets(section),
-            Control::Laboratory => known.fixed.iter().map(|neighbour| neighbour.local).collect(),
+            Control::Laboratory => known.fixed.iter().map(|neighbour| LinkSocket::Udp(neighbour.local)).collect(),
         };
         for local in wanted {
             if !self.sockets.contains(&local) {
-                let opened = udp::open(local, 1, Intake::Merged, None).and_then(|group| {
-                    group.data.iter().try_for_each(|socket| {
-                        self.mark.map_or(Ok(()), |mark| socket.set_mark(mark))?;
-                        socket.never_fragment()
-                    })?;
-                    Ok(group)
-                });
-                match opened {
-                    Ok(mut group) if !group.data.is_empty() => {
+                match open_socket(local, self.mark) {
+                    Ok(socket) => {
                         self.sockets.push(local);
-                        fresh.push((local, group.data.remove(0)));
+                        fresh.push(socket);
                     }
-                    Ok(_) => {}
-                    Err(error) => warn!(%local, "cannot receive from neighbours: {error}; it is tried again"),
+                    Err(error) => warn!(?local, "cannot receive from neighbours: {error}; it is tried again"),
                 }
             }
         }
         let fixed = known.fixed.iter().filter_map(|neighbour| {
-            let socket = self.sockets.iter().position(|local| *local == neighbour.local)?;
+            let socket = self.sockets.iter().position(|local| *local == LinkSocket::Udp(neighbour.local))?;
             Some((neighbour.link, (socket, neighbour.remote)))
         });
         let fixed: Vec<_> = fixed.collect();

@@ -2,26 +2,30 @@
 //! what the log says.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use wayleave_control::advert::MIN_MTU;
 use wayleave_core::IdentityKey;
-use wayleave_dataplane::link::{Counters, LinkStatus, Peer, State, Volume};
+use wayleave_dataplane::link::message::{is_for_proven, is_initiation};
+use wayleave_dataplane::link::{Counters, LinkStatus, Peer, State, Transport, Volume};
 use wayleave_runtime::http::Metric;
 use wayleave_runtime::metrics;
+use wayleave_runtime::packets::tls::Kinds;
 
 use super::events::{EventLine, event};
 use super::overlay::Handle;
-use crate::config::links::session_peers;
+use crate::config::links::{LinkSocket, session_peers};
 pub use crate::config::links::{machine, sockets};
 use crate::config::overlay::OverlaySection;
 
 /// The neighbours that can prove themselves now, with `sockets` as [`sockets`] has them.
-pub fn peers(node: &Handle, section: &OverlaySection, sockets: &[SocketAddr]) -> Vec<Peer> {
+pub fn peers(node: &Handle, section: &OverlaySection, sockets: &[LinkSocket]) -> Vec<Peer> {
     let largest = u16::try_from(*section.mtu.get_ref()).unwrap_or(u16::MAX);
     session_peers(node.link_peers(section), sockets, largest, |endpoint, local| node.resolved(endpoint, local))
 }
+
+/// What a port over TLS knows of the messages of links.
+pub const KINDS: Kinds = Kinds { begins: is_initiation, proves: is_for_proven };
 
 /// Has the names of neighbours resolved again that do not answer.
 pub fn resolve_again(node: &Handle, section: &OverlaySection, all: &[LinkStatus]) {
@@ -34,6 +38,7 @@ pub fn resolve_again(node: &Handle, section: &OverlaySection, all: &[LinkStatus]
             && silent(identity)
         {
             node.resolve_again(endpoint);
+            peer.tls.iter().for_each(|endpoint| node.resolve_again(endpoint));
         }
     }
 }
@@ -71,6 +76,13 @@ fn state(state: State) -> &'static str {
     }
 }
 
+fn transport(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Udp => "udp",
+        Transport::Tls => "tls",
+    }
+}
+
 /// What pages show of links; `name` says what a node is called.
 pub fn rows(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Vec<Value> {
     let row = |link: &LinkStatus| {
@@ -80,6 +92,7 @@ pub fn rows(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Vec<Va
             "interface": link.link,
             "state": state(link.state),
             "address": link.address.map(|address| address.to_string()),
+            "transport": link.transport.map(transport),
             "last_handshake": link.handshake.map(|at| at.secs()),
             "heard_millis": link.heard.map(|span| span.as_millis() as u64),
             "moved": link.moved,
@@ -102,9 +115,11 @@ pub fn up(all: &[LinkStatus]) -> usize {
 /// What the metrics page has of links.
 pub fn metrics(all: &[LinkStatus], counters: Counters) -> Vec<Metric> {
     let up = up(all);
+    let by_tls = all.iter().filter(|link| link.transport == Some(Transport::Tls)).count();
     let moved: u64 = all.iter().map(|link| link.moved).sum();
     metrics! {
         gauge "link_up" Sessions "Links whose neighbour has proved itself and answers" = up;
+        gauge "link_tls" Sessions "Links that go over TLS, since UDP does not pass" = by_tls;
         counter "link_moved" Changes "Changes of neighbours' addresses" = moved;
         counter "link_received" Packets "Messages of links that came" = counters.received;
         counter "link_sent" Packets "Messages of links that were sent" = counters.sent;
@@ -158,14 +173,24 @@ fn line(before: Option<&LinkStatus>, link: &LinkStatus, node: String) -> Option<
             "the neighbour speaks versions {least} to {highest} of links, and none of them is spoken here: upgrade the older of the two"));
     }
     let address = link.address.map(|address| address.to_string());
+    let by = link.transport.map(transport);
     match (was_up, link.state == State::Up) {
-        (false, true) => Some(event!(INFO "link-up" by interface, { node, address } "a neighbour has proved itself")),
+        (false, true) => {
+            Some(event!(INFO "link-up" by interface, { node, address, by } "a neighbour has proved itself"))
+        }
         (true, false) if link.state == State::Stopped => {
             Some(event!(INFO "link-stopped" by interface, { node } "a neighbour has said that it stops"))
         }
         (true, false) => Some(
             event!(WARN "link-down" by interface, { node } "a neighbour answers nothing: it has no address any more"),
         ),
+        (true, true) if before.is_some_and(|before| before.transport != link.transport) => match link.transport {
+            Some(Transport::Tls) => Some(event!(WARN "link-tls" by interface, { node, address }
+                "UDP does not pass to a neighbour: the link goes over TLS, and UDP is tried again now and then")),
+            _ => {
+                Some(event!(INFO "link-udp" by interface, { node, address } "the link goes by UDP again, which passes"))
+            }
+        },
         (true, true) if before.is_some_and(|before| before.address != link.address) => {
             Some(event!(INFO "link-moved" by interface, { node, address } "a neighbour is at another address"))
         }

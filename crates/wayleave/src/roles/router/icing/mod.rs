@@ -38,6 +38,7 @@ use super::threads::Threads;
 use super::view::RouterView;
 
 use crate::config::Fault;
+use crate::config::links::LinkSocket;
 use crate::config::overlay::OverlaySection;
 use crate::config::router::icing::{AccountSection, IcingSection, TagSection};
 use crate::config::router::{Backend, FormatName, LinkSection};
@@ -68,7 +69,7 @@ pub struct Icing {
 
 /// A socket of links: its address, by which it keeps its number for the life of the thread, its kind of port, and its port if it is open.
 struct Socket {
-    local: SocketAddr,
+    local: LinkSocket,
     kind: PortKind,
     port: Option<usize>,
 }
@@ -86,7 +87,7 @@ struct Ends {
     addresses: Addresses,
     /// With the numbers of `sockets`.
     peers: Vec<Peer>,
-    sockets: Vec<SocketAddr>,
+    sockets: Vec<LinkSocket>,
 }
 
 /// Where links and services are.
@@ -228,7 +229,8 @@ impl Icing {
                 let sockets = peer.sockets.iter().filter_map(|number| numbers.get(*number).copied()).collect();
                 let endpoints = peer.endpoints.iter();
                 let endpoints = endpoints.filter_map(|(number, there)| Some((*numbers.get(*number)?, *there)));
-                Peer { sockets, endpoints: endpoints.collect(), ..peer }
+                let tls = peer.tls.and_then(|number| numbers.get(number).copied());
+                Peer { sockets, endpoints: endpoints.collect(), tls, ..peer }
             };
             links.set_peers(ends.peers.into_iter().map(own).collect(), now);
         }
@@ -508,6 +510,7 @@ impl Control<Icing> for IcingControl {
         "icing.identity",
         "overlay.neighbour",
         "overlay.open",
+        "overlay.tls",
         "overlay.tags_offered",
         "overlay.consent",
         "overlay.mtu",
