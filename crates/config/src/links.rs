@@ -328,7 +328,7 @@ fn admits(open: &OpenSection, membership: &Membership) -> bool {
 pub(crate) mod tests {
     use super::*;
 
-    use wayleave_control::advert::Link;
+    use wayleave_control::advert::{Extension, Link, TLS_EXTENSION};
     use wayleave_control::realm::{Grants, RealmKey};
     use wayleave_crypto::dh::DhSecret;
     use wayleave_crypto::secret::Seed;
@@ -474,6 +474,22 @@ pub(crate) mod tests {
         let listed = member(1, Some((Relationship::Customer, Some("192.0.2.1:6"))), Some("192.0.2.1:5"));
         let peer = one(&neighbour("n1", "provider", ""), Some(listed));
         assert_eq!(peer.endpoint, "192.0.2.1:6".parse().ok());
+    }
+
+    #[test]
+    fn a_neighbour_that_can_be_reached_over_tls_is_by_the_socket_for_that() {
+        let mut known = Member::clone(&member(1, Some((Relationship::Customer, None)), None));
+        let advert = known.advert.as_mut().unwrap();
+        advert.extensions = vec![Extension { kind: TLS_EXTENSION, value: b"192.0.2.1:443".to_vec() }];
+        let section = section(&neighbour("n1", "provider", ""));
+        let sockets = sockets(&section);
+        assert_eq!(sockets.last(), Some(&LinkSocket::Tls(None)));
+        let peers = peers(OWN, &section, &realm(Some(Arc::new(known))), &mut OpenLinks::default());
+        let literal = |endpoint: &Endpoint, _| endpoint.literal().into_iter().collect();
+        let peer = &session_peers(peers, &sockets, 1_400, literal)[0];
+        assert_eq!((peer.tls, &peer.endpoints), (Some(sockets.len() - 1), &Vec::new()));
+        assert_eq!(peer.tls_endpoints, ["192.0.2.1:443".parse().unwrap()]);
+        assert!(!peer.sockets.is_empty() && !peer.sockets.contains(&(sockets.len() - 1)));
     }
 
     const OPEN: &str = "[open]\nlocal = \"192.0.2.9:7\"\n";

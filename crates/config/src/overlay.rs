@@ -363,6 +363,17 @@ impl OverlaySection {
         }
     }
 
+    /// The realm as a node's state has it; empty if there is no state, or a role has it open.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn stored_realm(&self, source: &Source) -> Outcome<Realm> {
+        let records = store::peek(&source.resolve(self.state.get_ref()), RECORDS)?.unwrap_or_default();
+        let records: Vec<Record> = records.iter().filter_map(|(_, octets)| Record::decode(octets).ok()).collect();
+        let realm = Realm::of_records(self.realm(), &records);
+        Ok(realm.map_err(|refusal| Failure::new(format!("the node's state is damaged: {refusal}")))?)
+    }
+
     /// The names of members of which the node's state knows; `None` if it has none, or cannot be read since the role runs.
     pub fn known_names(&self, source: &Source) -> Option<BTreeSet<Name>> {
         let records = store::peek(&source.resolve(self.state.get_ref()), RECORDS).ok()??;

@@ -2,14 +2,13 @@
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use wayleave_core::{IdentityKey, Instant, Now, UnixTime};
 
 use super::gate::{cookie_mac, mac, open_cookie};
-use super::message::{
-    self, CONTENT, Choice, Content, LEAST, MAC, NONCE, Opening, SEALED, VERSIONS, initiation, response,
-};
+use super::message::{self, Choice, Content, LEAST, MAC, NONCE, Opening, SEALED, VERSIONS, initiation, response};
 use super::size::Search;
 use super::status::{LinkStatus, State, Transport, Volume};
 use super::{At, COOKIE_LIFE, Core, MAX_AHEAD, Peer};
@@ -172,6 +171,10 @@ pub(super) struct Entry {
     round_trip: Option<Duration>,
     loss: Loss,
     other_versions: Option<(u8, u8)>,
+    /// Where the neighbour sees this end, by its last word, and how far its clock is ahead.
+    seen: Option<(SocketAddr, i64)>,
+    /// It is to be told where it is seen.
+    tells: bool,
     /// The neighbour said that it ends, and has not come back.
     has_stopped: bool,
     begun: u64,
@@ -213,6 +216,8 @@ impl Entry {
             round_trip: None,
             loss: Loss::default(),
             other_versions: None,
+            seen: None,
+            tells: false,
             has_stopped: false,
             begun: 0,
             moved: 0,
@@ -451,9 +456,10 @@ impl Entry {
     /// Says something in the present session, to the neighbour's address if no other is named.
     pub(super) fn say(&mut self, core: &mut Core, to: Option<At>, content: Content, padded: u16) {
         let (Some(known), Some(to)) = (&mut self.current, to.or(self.address)) else { return };
-        let length = CONTENT.max(usize::from(padded).saturating_sub(SEALED + TAG));
+        let content = content.encode();
+        let length = content.len().max(usize::from(padded).saturating_sub(SEALED + TAG));
         let mut plain = vec![0; length];
-        plain[..CONTENT].copy_from_slice(&content.encode());
+        plain[..content.len()].copy_from_slice(&content);
         let mut sealed = vec![0; length + TAG];
         let Ok(number) = known.session.seal(&plain, &mut sealed) else { return };
         let mut octets = message::sealed(known.to, number, sealed.len());
@@ -526,6 +532,11 @@ impl Entry {
                 if let Some(address) = shown.filter(|_| self.address.is_none() || self.moves.take(now.instant)) {
                     self.set_address(core, address, now);
                 }
+            }
+            Content::Seen { address, unix } => {
+                let late = self.round_trip.map_or(0, |span| span.as_micros() / 2) as u64; // far below 2^64
+                let theirs = unix.saturating_add(late);
+                self.seen = Some((address, theirs.wrapping_sub(now.unix.0).cast_signed()));
             }
             Content::Close => {
                 self.end(core);
@@ -612,6 +623,7 @@ impl Entry {
             }
             None => self.begun += 1,
         }
+        self.tells = true;
         if self.is_by_tls() {
             let did_last = self.by_udp.take().is_none_or(|since| now.instant.since(since) >= UDP_LASTS);
             self.udp_wait = if did_last { UDP_RETRY } else { UDP_RETRY_MOST.min(self.udp_wait * 2) };
@@ -681,6 +693,9 @@ impl Entry {
                     self.number.is_multiple_of(LARGE_EVERY) && self.is_flowing(instant) && self.unanswered == 0;
                 self.ping(core, self.search.size.filter(|_| is_large).unwrap_or(0), now);
             }
+            if let Some((_, address)) = self.address.filter(|_| std::mem::take(&mut self.tells)) {
+                self.say(core, None, Content::Seen { address, unix: now.unix.0 }, 0);
+            }
             for size in self.search.sizes(self.peer.largest, instant) {
                 self.number = self.number.wrapping_add(1);
                 self.search.asked(self.number, size);
@@ -733,6 +748,9 @@ impl Entry {
             next = next.min(known.session.begun + SESSION_LIFE);
         }
         if self.current.is_some() && self.address.is_some() {
+            if self.tells {
+                next = next.min(now);
+            }
             let late = self.asked.iter().find(|asked| !asked.is_late).map(|asked| asked.at + self.wait());
             next = next.min(self.ping_at(now)).min(late.unwrap_or(Instant(u64::MAX)));
             if self.udp_target().is_some() {
@@ -757,6 +775,9 @@ impl Entry {
             identity: self.peer.identity,
             state,
             address: self.address.map(|(_, address)| address),
+            socket: self.address.map(|(socket, _)| socket),
+            endpoints: self.peer.endpoints.iter().map(|(_, address)| *address).collect(),
+            tls_endpoints: self.peer.tls_endpoints.clone(),
             transport: self.address.map(|_| if self.is_by_tls() { Transport::Tls } else { Transport::Udp }),
             begun: self.begun,
             moved: self.moved,
@@ -766,6 +787,8 @@ impl Entry {
             received: self.received,
             round_trip: self.round_trip,
             loss: self.loss.per_million(),
+            seen: self.seen.map(|(address, _)| address),
+            clock_ahead: self.seen.map(|(_, ahead)| ahead),
             size: self.search.size,
             other_versions: self.other_versions,
         }

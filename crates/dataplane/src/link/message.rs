@@ -1,5 +1,7 @@
 //! What the two ends of a link say to each other, beside the ICING packets that it carries: `docs/wire/link.md`.
 
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
 use wayleave_core::IdentityKey;
 use wayleave_core::wire::{Malformed, Reader};
 
@@ -218,31 +220,38 @@ pub enum Content {
     Shown { token: u64 },
     /// The session ends.
     Close,
+    /// Where its receiver is, as its sender sees it, and the sender's clock: microseconds of Unix time. An end that does not know it drops it.
+    Seen { address: SocketAddr, unix: u64 },
 }
 
 impl Content {
-    /// The octets in front of any padding.
+    /// The octets in front of any padding: [`CONTENT`], and 16 more of what is seen.
     #[must_use]
-    pub fn encode(&self) -> [u8; CONTENT] {
+    pub fn encode(&self) -> Vec<u8> {
         let (kind, number, large, size) = match *self {
             Self::Ping { number, sent } => (1, number, sent, 0),
             Self::Pong { number, received, size } => (2, number, received, size),
             Self::Challenge { token } => (3, 0, token, 0),
             Self::Shown { token } => (4, 0, token, 0),
             Self::Close => (5, 0, 0, 0),
+            Self::Seen { address, .. } => (6, address.port().into(), halves(address.ip()).0, 0),
         };
-        let mut out = [0; CONTENT];
+        let mut out = vec![0; CONTENT];
         out[0] = kind;
         out[4..8].copy_from_slice(&number.to_be_bytes());
         out[8..16].copy_from_slice(&large.to_be_bytes());
         out[16..18].copy_from_slice(&size.to_be_bytes());
+        if let Self::Seen { address, unix } = *self {
+            out.extend(halves(address.ip()).1.to_be_bytes());
+            out.extend(unix.to_be_bytes());
+        }
         out
     }
 
     /// Decodes what is in front of the padding, whose octets do not matter; `None` if that is nothing that is sealed.
     #[must_use]
     pub fn decode(octets: &[u8]) -> Option<Self> {
-        let (content, _) = octets.split_first_chunk::<CONTENT>()?;
+        let (content, behind) = octets.split_first_chunk::<CONTENT>()?;
         let mut from = Reader::new(content);
         let (kind, zero) = (from.u8().ok()?, from.array::<3>().ok()?);
         let (number, large, size) = (from.u32().ok()?, from.u64().ok()?, from.u16().ok()?);
@@ -255,9 +264,24 @@ impl Content {
             (3, 0, token, 0) => Some(Self::Challenge { token }),
             (4, 0, token, 0) => Some(Self::Shown { token }),
             (5, 0, 0, 0) => Some(Self::Close),
+            (6, port, upper, 0) => {
+                let mut from = Reader::new(behind);
+                let (lower, unix) = (from.u64().ok()?, from.u64().ok()?);
+                let ip = Ipv6Addr::from_bits(u128::from(upper) << 64 | u128::from(lower)).to_canonical();
+                Some(Self::Seen { address: SocketAddr::new(ip, u16::try_from(port).ok()?), unix })
+            }
             _ => None,
         }
     }
+}
+
+/// The halves of an address; one of IPv4 as IPv6 maps it (RFC 4291 section 2.5.5.2).
+fn halves(ip: IpAddr) -> (u64, u64) {
+    let bits = match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    ((bits >> 64) as u64, bits as u64) // its halves
 }
 
 #[cfg(test)]
@@ -272,6 +296,8 @@ mod tests {
             Content::Challenge { token: u64::MAX },
             Content::Shown { token: 3 },
             Content::Close,
+            Content::Seen { address: "192.0.2.1:7".parse().unwrap(), unix: 1 << 50 },
+            Content::Seen { address: "[2001:db8::1]:65535".parse().unwrap(), unix: 0 },
         ];
         for content in contents {
             let octets = content.encode();

@@ -67,6 +67,10 @@ pub struct LinkStatus {
     pub state: State,
     /// Where the neighbour is.
     pub address: Option<SocketAddr>,
+    /// The socket of the driver for that, where sessions may begin by UDP, and over TLS.
+    pub socket: Option<usize>,
+    pub endpoints: Vec<SocketAddr>,
+    pub tls_endpoints: Vec<SocketAddr>,
     /// By what it is reached there.
     pub transport: Option<Transport>,
     /// How often the neighbour proved itself anew, and went to another address, since the start.
@@ -81,6 +85,9 @@ pub struct LinkStatus {
     pub round_trip: Option<Duration>,
     /// Of a million packets that were sent lately, how many did not arrive.
     pub loss: Option<u32>,
+    /// Where the neighbour sees this end, and microseconds that its clock is ahead of ours, about.
+    pub seen: Option<SocketAddr>,
+    pub clock_ahead: Option<i64>,
     /// Octets of the largest datagram that passes.
     pub size: Option<u16>,
     /// Versions of the neighbour, if none of them is spoken here.

@@ -300,6 +300,20 @@ fn two_neighbours_prove_themselves_to_each_other_by_one_handshake() {
 }
 
 #[test]
+fn each_end_is_told_where_it_is_seen_and_how_the_clocks_differ() {
+    let mut world = hidden();
+    world.nodes[0].clock_micros = 5_000_000;
+    world.run(secs(2));
+    assert_eq!((world.status(0, 1).seen, world.status(1, 0).seen), (Some(at(1, 1)), Some(at(2, 5_000))));
+    let ahead = [world.status(0, 1).clock_ahead, world.status(1, 0).clock_ahead].map(|ahead| ahead.unwrap_or(0));
+    assert!((-5_020_000..=-4_980_000).contains(&ahead[0]) && (4_980_000..=5_020_000).contains(&ahead[1]), "{ahead:?}");
+    world.carry((0, 1), secs(3));
+    world.rebind(1, 5_001);
+    world.carry((0, 1), secs(3));
+    assert_eq!(world.status(1, 0).seen, Some(at(2, 5_001)));
+}
+
+#[test]
 fn a_gateway_behind_a_nat_is_reached_for_hours_while_nothing_flows() {
     let mut world = hidden();
     assert_eq!(world.status(0, 1).state, State::Awaited);

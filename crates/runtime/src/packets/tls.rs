@@ -22,10 +22,11 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme, version};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{sleep, timeout};
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::{Burst, Outgoing, Port};
@@ -260,13 +261,8 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared
 /// Opens a connection, and carries what waits for it and what comes.
 async fn dial(connector: TlsConnector, connection: Arc<Connection>, shared: Arc<Shared>, mut life: Task) {
     let to = connection.address;
-    let opening = async {
-        let stream = connect(&to.to_string()).await?;
-        stream.set_nodelay(true)?;
-        connector.connect(ServerName::IpAddress(to.ip().into()), stream).await
-    };
     let stream = tokio::select! {
-        stream = timeout(OPENING, opening) => stream,
+        stream = timeout(OPENING, handshake(&connector, to)) => stream,
         () = life.over() => return,
     };
     match stream {
@@ -275,6 +271,25 @@ async fn dial(connector: TlsConnector, connection: Arc<Connection>, shared: Arc<
         Err(_) => tracing::debug!(%to, "no TLS connection for links within {} seconds", OPENING.as_secs()),
     }
     shared.end(&connection);
+}
+
+/// Whether a server over TLS answers there, and after how long.
+///
+/// # Errors
+/// Why not: what the system or TLS said, or that `limit` is over.
+pub async fn probe(to: SocketAddr, limit: Duration) -> io::Result<Duration> {
+    let connector = TlsConnector::from(Arc::new(client_config().map_err(io::Error::other)?));
+    let begin = tokio::time::Instant::now();
+    let mut stream = timeout(limit, handshake(&connector, to)).await??;
+    let after = begin.elapsed();
+    let _ = timeout(LAST, stream.shutdown()).await;
+    Ok(after)
+}
+
+async fn handshake(connector: &TlsConnector, to: SocketAddr) -> io::Result<TlsStream<TcpStream>> {
+    let stream = connect(&to.to_string()).await?;
+    stream.set_nodelay(true)?;
+    connector.connect(ServerName::IpAddress(to.ip().into()), stream).await
 }
 
 /// Carries datagrams until the connection is over.

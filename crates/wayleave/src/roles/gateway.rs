@@ -33,8 +33,6 @@ use wayleave_dataplane::gateway::{Choices, Config, Event as Happened, Gateway, P
 use wayleave_runtime::Clock;
 use wayleave_runtime::packets::stack::{self, StackPort};
 use wayleave_runtime::packets::tun::Tun;
-use wayleave_runtime::packets::udp::{self, Intake};
-use wayleave_runtime::packets::{Port, tls};
 use wayleave_runtime::routes::mark_connections;
 use wayleave_runtime::store::{Change, FileStore, Store as _, StoreError};
 
@@ -557,20 +555,6 @@ fn unresolved_line(unresolved: &Unresolved) -> EventLine {
     event!(WARN "name-unresolved" { name = unresolved.name.clone(); why = unresolved.to_string() } "{unresolved}")
 }
 
-/// Opens a socket of links, whose packets are marked.
-fn open_socket(local: LinkSocket, mark: Option<u32>) -> std::io::Result<Box<dyn Port>> {
-    match local {
-        LinkSocket::Udp(local) => {
-            let group = udp::open(local, 1, Intake::Merged, None)?;
-            let socket = group.data.into_iter().next().ok_or(std::io::ErrorKind::AddrNotAvailable)?;
-            mark.map_or(Ok(()), |mark| socket.set_mark(mark))?;
-            socket.never_fragment()?;
-            Ok(Box::new(socket))
-        }
-        LinkSocket::Tls(listen) => Ok(Box::new(tls::open(listen, links::KINDS)?)),
-    }
-}
-
 /// What the forwarding thread asks.
 fn question(ask: Option<Ask>) -> Result<Event, Failure> {
     let stopped = || Failure::new("the forwarding thread has stopped: a bug, please report it");
@@ -656,7 +640,7 @@ impl GatewayRole {
         };
         for local in wanted {
             if !self.sockets.contains(&local) {
-                match open_socket(local, self.mark) {
+                match links::open_socket(local, self.mark) {
                     Ok(socket) => {
                         self.sockets.push(local);
                         fresh.push(socket);

@@ -2,6 +2,7 @@
 //! what the log says.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use serde_json::{Value, json};
 use wayleave_control::advert::MIN_MTU;
@@ -10,7 +11,9 @@ use wayleave_dataplane::link::message::{is_for_proven, is_initiation};
 use wayleave_dataplane::link::{Counters, LinkStatus, Peer, State, Transport, Volume};
 use wayleave_runtime::http::Metric;
 use wayleave_runtime::metrics;
-use wayleave_runtime::packets::tls::Kinds;
+use wayleave_runtime::packets::Port;
+use wayleave_runtime::packets::tls::{self, Kinds};
+use wayleave_runtime::packets::udp::{self, Intake};
 
 use super::events::{EventLine, event};
 use super::overlay::Handle;
@@ -26,6 +29,23 @@ pub fn peers(node: &Handle, section: &OverlaySection, sockets: &[LinkSocket]) ->
 
 /// What a port over TLS knows of the messages of links.
 pub const KINDS: Kinds = Kinds { begins: is_initiation, proves: is_for_proven };
+
+/// Opens a socket of links, whose packets are marked if that is asked for.
+///
+/// # Errors
+/// What the system said.
+pub fn open_socket(local: LinkSocket, mark: Option<u32>) -> io::Result<Box<dyn Port>> {
+    match local {
+        LinkSocket::Udp(local) => {
+            let group = udp::open(local, 1, Intake::Merged, None)?;
+            let socket = group.data.into_iter().next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+            mark.map_or(Ok(()), |mark| socket.set_mark(mark))?;
+            socket.never_fragment()?;
+            Ok(Box::new(socket))
+        }
+        LinkSocket::Tls(listen) => Ok(Box::new(tls::open(listen, KINDS)?)),
+    }
+}
 
 /// Has the names of neighbours resolved again that do not answer.
 pub fn resolve_again(node: &Handle, section: &OverlaySection, all: &[LinkStatus]) {
@@ -92,7 +112,12 @@ pub fn rows(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Vec<Va
             "interface": link.link,
             "state": state(link.state),
             "address": link.address.map(|address| address.to_string()),
+            "socket": link.socket,
+            "endpoints": link.endpoints,
+            "tls_endpoints": link.tls_endpoints,
             "transport": link.transport.map(transport),
+            "seen": link.seen.map(|address| address.to_string()),
+            "clock_ahead_micros": link.clock_ahead,
             "last_handshake": link.handshake.map(|at| at.secs()),
             "heard_millis": link.heard.map(|span| span.as_millis() as u64),
             "moved": link.moved,

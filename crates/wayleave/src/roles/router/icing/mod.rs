@@ -1,6 +1,7 @@
 //! ICING: packets in UDP or Ethernet over links; the meaning of each tag says where they go.
 
 mod overlay;
+mod remembered;
 mod reports;
 
 use std::net::SocketAddr;
@@ -50,6 +51,7 @@ use crate::roles::daemon::{Views, fresh};
 use crate::roles::links::{self, Watch};
 use crate::roles::overlay::Handle;
 use overlay::OverlayNode;
+use remembered::Remembered;
 use reports::ReportQuery;
 
 /// Octets of the longest packet.
@@ -466,6 +468,8 @@ pub struct IcingControl {
     clock: Option<Clock>,
     watch: Watch,
     links: SharedLinks,
+    /// Where neighbours were, and are.
+    remembered: Option<Remembered>,
 }
 
 /// How the links of the thread are. There is one thread.
@@ -536,6 +540,7 @@ impl Control<Icing> for IcingControl {
             clock: None,
             watch: Watch::default(),
             links: Arc::default(),
+            remembered: None,
         })
     }
 
@@ -570,7 +575,9 @@ impl Control<Icing> for IcingControl {
         let of_node = self.handle.as_ref().zip(overlay_section(settings));
         let (peers, sockets) = of_node.map_or_else(Default::default, |(node, section)| {
             let sockets = links::sockets(section);
-            (links::peers(node, section, &sockets), sockets)
+            let mut peers = links::peers(node, section, &sockets);
+            self.remembered.iter().for_each(|remembered| remembered.add_to(&mut peers, &sockets));
+            (peers, sockets)
         });
         Ok(Plan { policy: Box::new(policy), ends: Ends { addresses, peers, sockets } })
     }
@@ -578,6 +585,7 @@ impl Control<Icing> for IcingControl {
     async fn begin(&mut self, settings: &Settings, clock: Clock, log: &Events) -> Outcome {
         let Some(section) = overlay_section(settings) else { return Ok(()) };
         let node = OverlayNode::start(settings, section, clock, log).await?;
+        self.remembered = Some(Remembered::load(node.handle().store()));
         self.handle = Some(node.handle());
         self.machine = Some(links::machine(&section.load(&settings.source)?)?);
         self.clock = Some(clock);
@@ -611,6 +619,7 @@ impl Control<Icing> for IcingControl {
         }
         let Some((all, counters)) = link_status(threads).await else { return };
         *self.links.lock().unwrap_or_else(PoisonError::into_inner) = (all.clone(), counters);
+        self.remembered.iter_mut().for_each(|remembered| remembered.note(&all));
         let lines = self.watch.lines(&all, |node| handle.describe(node));
         lines.into_iter().for_each(|line| log.report(line));
         if let Some(section) = overlay_section(settings) {
