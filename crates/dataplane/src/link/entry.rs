@@ -639,6 +639,18 @@ impl Entry {
     /// Another neighbour has shown that it is there where this one was.
     pub(super) fn lose_address(&mut self, now: Instant) {
         self.address = None;
+        self.begins_anew(now);
+    }
+
+    /// Once until the neighbour has answered: a connection that does not come about ends too.
+    pub(super) fn connection_ended(&mut self, now: Instant) {
+        if self.is_by_tls() && self.unanswered < UNANSWERED {
+            self.begins_anew(now);
+        }
+    }
+
+    /// It counts as silent, and a session is begun at once.
+    fn begins_anew(&mut self, now: Instant) {
         self.asked.clear();
         self.unanswered = self.unanswered.max(UNANSWERED);
         (self.begin_at, self.attempts) = (now, 0);

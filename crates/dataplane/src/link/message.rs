@@ -49,10 +49,11 @@ pub enum Message<'a> {
     Sealed { to: u32, number: u64, sealed: &'a [u8] },
 }
 
-/// Whether a datagram is a message of a link, and no packet that the link carries.
+/// Whether a datagram is a message of a link, and no packet that the link carries. By an empty one a port says that the connection ended
+/// by which what it has from there came.
 #[must_use]
 pub fn is_message(octets: &[u8]) -> bool {
-    octets.first().is_some_and(|first| first & 0xf0 == MARK)
+    octets.first().is_none_or(|first| first & 0xf0 == MARK)
 }
 
 /// Whether a datagram begins a handshake, and so what is said to an address.

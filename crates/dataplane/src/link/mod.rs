@@ -269,6 +269,10 @@ impl Links {
 
     /// Takes a datagram for which [`message::is_message`] holds. Returns the link whose neighbour said by it that it ends.
     pub fn receive(&mut self, from: At, octets: &[u8], now: Now) -> Option<u16> {
+        if octets.is_empty() {
+            self.ended(from, now.instant);
+            return None;
+        }
         self.core.counters.received += 1;
         let of_index = |core: &Core, index| core.by_index.get(&index).copied();
         let (link, is_taken) = match Message::decode(octets) {
@@ -307,6 +311,15 @@ impl Links {
             self.schedule(other, now.instant);
         }
         self.core.closed.take()
+    }
+
+    /// The connection is over by which a neighbour was reached: it is begun with anew, at once.
+    fn ended(&mut self, from: At, now: Instant) {
+        let link = self.link_at(from);
+        if let Some(entry) = link.and_then(|link| self.entries.get_mut(&link)) {
+            entry.connection_ended(now);
+        }
+        link.iter().for_each(|link| self.schedule(*link, now));
     }
 
     fn taken(&mut self, link: Option<u16>, from: At, take: impl FnOnce(&mut Entry, &mut Core) -> bool) -> bool {

@@ -605,6 +605,15 @@ fn where_udp_does_not_pass_a_link_goes_over_tls_and_back_when_it_does() {
     let lost = world.carry((0, 1), UDP_RETRY + secs(2));
     assert!(lost.0 <= 5 && lost.1 <= 5, "{lost:?}: what flies while both go over");
     assert_eq!(transports(&world), both(Transport::Udp));
+    // The connection ends: another is begun by at once, though nothing flows.
+    let mut idle = hidden_with_tls();
+    idle.has_no_udp = true;
+    idle.run(secs(60));
+    let before = idle.status(1, 0).handshake;
+    let now = idle.now(1);
+    idle.nodes[1].links.receive((1, by(1, at(1, 1))), &[], now);
+    idle.run(secs(1));
+    assert!(idle.status(1, 0).handshake > before && transports(&idle) == both(Transport::Tls));
     // One that begins without UDP, and one whose UDP comes and goes: it is asked ever later.
     let mut world = hidden_with_tls();
     world.has_no_udp = true;

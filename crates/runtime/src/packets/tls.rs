@@ -4,6 +4,8 @@
 //! the other end shows by what is carried. Until then a connection has a slot for a few seconds, and loses it to others where too many come
 //! ([`crate::connection_slots`]). Each datagram stands behind its length in two octets; `docs/wire/link.md` has the format.
 //!
+//! An empty datagram is none that came: it says that the connection ended which this side opened to that address.
+//!
 //! Nobody waits for a peer: what finds no room in the queue of its connection is dropped, as by a network. A peer that sends more than is
 //! taken waits itself, by TCP.
 
@@ -56,7 +58,7 @@ const MOST_OPENED: usize = 1_024;
 const OPENING: Duration = Duration::from_secs(10);
 /// By then whoever connects has proved himself.
 const PROOF: Duration = Duration::from_secs(10);
-/// A connection by which nothing comes for three idle pings is over.
+/// A connection is over by which nothing comes, or nothing is sent but handshakes, for three idle pings.
 const SILENT: Duration = Duration::from_secs(80);
 /// A peer that takes nothing for so long is gone.
 const WRITE: Duration = Duration::from_secs(10);
@@ -143,7 +145,9 @@ struct Connection {
     is_own: bool,
     leaving: Mutex<Vec<u8>>,
     has_leaving: Notify,
+    /// Something was sent to it lately that is for who has proved himself; and ever.
     is_proven: AtomicBool,
+    is_known: AtomicBool,
     /// Of one that the other side opened.
     slot: Option<SlotHandle>,
 }
@@ -160,6 +164,7 @@ impl Connection {
             leaving: Mutex::default(),
             has_leaving: Notify::new(),
             is_proven: AtomicBool::new(slot.is_none()),
+            is_known: AtomicBool::new(false),
             slot,
         }
     }
@@ -181,7 +186,8 @@ impl Connection {
     }
 
     fn prove(&self) {
-        if !self.is_proven.swap(true, Ordering::Relaxed)
+        self.is_proven.store(true, Ordering::Relaxed);
+        if !self.is_known.swap(true, Ordering::Relaxed)
             && let Some(slot) = &self.slot
         {
             slot.set_client(Some(&self.address.to_string()));
@@ -271,6 +277,9 @@ async fn dial(connector: TlsConnector, connection: Arc<Connection>, shared: Arc<
         Err(_) => tracing::debug!(%to, "no TLS connection for links within {} seconds", OPENING.as_secs()),
     }
     shared.end(&connection);
+    if let Ok(permit) = Arc::new(Semaphore::new(1)).acquire_owned().await {
+        shared.arrive(to, Vec::new(), permit);
+    }
 }
 
 /// Whether a server over TLS answers there, and after how long.
@@ -295,10 +304,11 @@ async fn handshake(connector: &TlsConnector, to: SocketAddr) -> io::Result<TlsSt
 /// Carries datagrams until the connection is over.
 async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, connection: &Connection, shared: &Shared, mut life: Task) {
     let (mut from, mut to) = tokio::io::split(stream);
+    // Who has moved to another connection is sent nothing by this one any more, and it ends: a member cannot gather them.
     let proof = async {
         sleep(PROOF).await;
-        if connection.is_proven.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
+        while connection.is_proven.swap(false, Ordering::Relaxed) {
+            sleep(SILENT).await;
         }
     };
     let is_over = tokio::select! {
@@ -556,6 +566,19 @@ mod tests {
         while say(&mut b, from, &[9]) {
             tokio::task::yield_now().await;
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn who_opened_a_connection_is_told_that_it_ended() {
+        let at = here();
+        let (mut a, mut b) = (open(None, KINDS).expect("a port"), open(Some(at), KINDS).expect("a port"));
+        assert!(say(&mut a, at, &[1]));
+        hear(&mut b).await;
+        tokio::task::spawn_blocking(move || drop(b)).await.expect("it ends");
+        assert_eq!(hear(&mut a).await, (at, Vec::new()));
+        assert!(!say(&mut a, at, &[2]), "there is none");
+        assert!(say(&mut a, at, &[1]), "another is opened");
+        assert_eq!(hear(&mut a).await, (at, Vec::new()), "nobody is there");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

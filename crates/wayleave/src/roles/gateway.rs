@@ -544,7 +544,7 @@ fn line(event: &Happened, known: &Known) -> EventLine {
             event!(INFO "session-began" { peer = known.describe(peer) } "a session has begun")
         }
         Happened::PathDied { peer } => event!(WARN "path-died" { peer = known.describe(peer) }
-            "a path is dead: three probes stayed unanswered; flows go by the spare one"),
+            "a path is dead: probes stayed unanswered, or its first node has stopped; flows go by the spare one"),
         Happened::PathChanged { peer } => {
             event!(INFO "path-changed" { peer = known.describe(peer) } "flows go by another path")
         }

@@ -100,7 +100,9 @@ fn a_gateway_without_udp_goes_over_tls_and_whoever_stops_says_so() {
     assert_eq!(transport(w.show("links", &[]), "b"), "udp");
     let shown = a.ask(&["show", "links"]);
     assert!(shown.contains("  transport: TLS on TCP, since UDP does not pass"), "{shown}");
-    assert!(a.daemon.log_tail(400).contains("the link goes over TLS"), "{}", a.log());
+    eventually(&format!("its log says so: {}", a.log()), || a.daemon.log_tail(400).contains("the link goes over TLS"));
+    let why = a.ask(&["why", "short.b.overlay"]);
+    assert!(why.contains("the link to w goes over TLS"), "{why}");
     let checked = a.ask(&["netcheck"]);
     for part in [
         "bad   w: no answer by UDP; the link goes over TLS, to 192.0.2.250:443\n      let UDP out",
@@ -167,7 +169,9 @@ fn a_gateway_without_udp_goes_over_tls_and_whoever_stops_says_so() {
     eventually(&format!("a and b say that w has stopped: {}", a.log()), || {
         [&a, &b].iter().all(|gateway| link(&gateway.json(&["show", "links"]), "w")["state"] == "stopped")
     });
-    assert!(a.daemon.log_tail(400).contains("a neighbour has said that it stops"), "{}", a.log());
+    eventually(&format!("its log says so: {}", a.log()), || {
+        a.daemon.log_tail(400).contains("a neighbour has said that it stops")
+    });
     for how in ["ended", "was killed"] {
         w.kill();
         w.resume();
