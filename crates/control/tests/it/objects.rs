@@ -246,7 +246,7 @@ fn an_endpoint_is_an_address_or_name_that_can_be_sent_to_and_a_port() {
 
 #[test]
 fn where_a_node_is_reached_over_tls_is_an_extension_that_only_an_endpoint_fills() {
-    let mut advert = advert();
+    let mut advert = advert(1, &[]);
     let of = |advert: &Advert| advert.tls().map(|endpoint| endpoint.to_string());
     assert_eq!(of(&advert), None);
     for (value, expected) in [

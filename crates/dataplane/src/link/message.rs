@@ -306,7 +306,7 @@ mod tests {
             assert_eq!(Content::decode(&[&octets[..], &[1, 2, 3]].concat()), Some(content), "padding");
             assert_eq!(Content::decode(&octets[..CONTENT - 1]), None);
             for reserved in [1, 2, 3, 18, 19] {
-                let mut other = octets;
+                let mut other = octets.clone();
                 other[reserved] = 1;
                 assert_eq!(Content::decode(&other), None, "octet {reserved}");
             }
