@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use wayleave_core::Asn;
 use wayleave_papers::baseline::bgpsec::RouterKeys;
 use wayleave_papers::baseline::bgpsec_wire::BgpsecPath;
-use wayleave_core::Asn;
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(path) = BgpsecPath::decode(bytes) else { return };

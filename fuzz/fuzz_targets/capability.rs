@@ -9,13 +9,14 @@ use std::net::SocketAddr;
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_control::capability::{
-    Acknowledgement, Answer, ApiUrl, Change, ChannelMessage, Client, Credential, INVITATION_PREFIX, InvitationLine, KeyServer, KeyServerConfig, Lookup, LookupConfig, LookupInput,
-    LookupOutput, LookupPolicy, NameServer, ProviderKey, Served, SignedRequest, Transport,
+    Acknowledgement, Answer, ApiUrl, Change, ChannelMessage, Client, Credential, INVITATION_PREFIX, InvitationLine,
+    KeyServer, KeyServerConfig, Lookup, LookupConfig, LookupInput, LookupOutput, LookupPolicy, NameServer, ProviderKey,
+    Served, SignedRequest, Transport,
 };
-use wayleave_crypto::signed::Signed;
 use wayleave_core::{Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::signed::Signed;
 
 const LINE: &str = "wayleave-cap-AQprZXlzLnRlc3Q";
 

@@ -41,7 +41,8 @@ const PEER: IdentityKey = IdentityKey([5; 32]);
 fn world() -> World {
     let key = SigningKey::from_seed(&Seed::new([1; 32]));
     let realm = RealmKey(key.verifying_key().to_bytes());
-    let config = PathServerConfig { realm, capacity: 100, peers: Vec::new(), store: Store::New, requests: 20, instance: 1 };
+    let config =
+        PathServerConfig { realm, capacity: 100, peers: Vec::new(), store: Store::New, requests: 20, instance: 1 };
     let rule = Rule { name: "all".into(), allow: true, seconds: 60, ..Rule::default() };
     let policy = Policy::new(&PolicyFile { rule: vec![rule], test: Vec::new() }).expect("in order");
     let consents = ConsentServerConfig {

@@ -11,7 +11,7 @@ use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_dataplane::frame::{Frame, Ingress};
 use wayleave_dataplane::icing::{Action, Config, Link, Meaning, Output, Policy, Router, TagRule};
-use wayleave_packet::icing::header::{Ethernet, PathHolders, Hop, Packet, Part, Path, Tag, Version};
+use wayleave_packet::icing::header::{Ethernet, Hop, Packet, Part, Path, PathHolders, Tag, Version};
 use wayleave_packet::icing::mint::{Form, NodeSecret, Nonce, Sender, TagMaster, encapsulate};
 use wayleave_packet::icing::verify::check_inner;
 

@@ -6,11 +6,11 @@ use std::convert::Infallible;
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_control::capability::{ProviderKey, SnapshotHead, State};
-use wayleave_crypto::signed::Signed;
 use wayleave_core::UnixTime;
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::signed::Signed;
 
 const SECOND: u64 = 1_800_000_000;
 

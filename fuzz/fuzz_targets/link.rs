@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use wayleave_core::{IdentityKey, Instant, Now, UnixTime};
 use wayleave_crypto::dh::DhSecret;
 use wayleave_crypto::secret::Secret;
-use wayleave_dataplane::link::message::{CONTENT, Choice, Content, Message, Opening, cookie, initiation, response, sealed};
+use wayleave_dataplane::link::message::{Choice, Content, Message, Opening, cookie, initiation, response, sealed};
 use wayleave_dataplane::link::{Config, Links, Peer};
 
 thread_local! {
@@ -25,7 +25,9 @@ fn links() -> Links {
     let noise = DhSecret::from_seed(&Secret::new([5; 32])).public();
     let endpoints = vec![(0, ([192, 0, 2, 1], 1).into())];
     let identity = IdentityKey([2; 32]);
-    links.set_peers(vec![Peer { link: 1, identity, noise, sockets: vec![0], endpoints, largest: 1_400 }], now());
+    let (tls, tls_endpoints) = (Some(1), vec![([192, 0, 2, 1], 443).into()]);
+    let peer = Peer { link: 1, identity, noise, sockets: vec![0], endpoints, tls, tls_endpoints, largest: 1_400 };
+    links.set_peers(vec![peer], now());
     links.handle_timeout(now());
     links
 }
@@ -33,7 +35,9 @@ fn links() -> Links {
 fuzz_target!(|octets: &[u8]| {
     if let Some(message) = Message::decode(octets) {
         let again = match message {
-            Message::Initiation { from, noise, mac, cookie, .. } => [&initiation(from, noise)[..], mac, cookie].concat(),
+            Message::Initiation { from, noise, mac, cookie, .. } => {
+                [&initiation(from, noise)[..], mac, cookie].concat()
+            }
             Message::Response { to, noise } => response(to, noise),
             Message::Cookie { to, nonce, sealed } => cookie(to, nonce, sealed),
             Message::Sealed { to, number, sealed: octets } => [&sealed(to, number, octets.len())[..], octets].concat(),
@@ -41,7 +45,8 @@ fuzz_target!(|octets: &[u8]| {
         assert_eq!(again, octets);
     }
     if let Some((content, time)) = Content::decode(octets) {
-        assert_eq!(content.encode(time), octets[..CONTENT]);
+        let again = content.encode(time);
+        assert_eq!(again, octets[..again.len()]);
     }
     if let Ok(opening) = Opening::decode(octets) {
         assert_eq!(opening.encode(), octets);

@@ -34,7 +34,8 @@ fn granted(now: UnixTime) -> Granted {
     let prefix = Prefix::new(CLIENT.into(), 32).expect("a host");
     let held = held.delegate(DelegationId::new(5).expect("24 bits"), prefix).expect("of the family");
     let delegation = Some(held.delegation());
-    let capability = Capability { waypoint: WAYPOINT.into(), principal, interval, epoch, delegation, width: Width::Full };
+    let capability =
+        Capability { waypoint: WAYPOINT.into(), principal, interval, epoch, delegation, width: Width::Full };
     Granted { capability, key: held.stamp_key() }
 }
 
@@ -93,7 +94,8 @@ fuzz_target!(|data: &[u8]| {
                         Some(Answer::Granted(to)) => assert_eq!(to, IpAddr::V4(CLIENT)),
                         None => {}
                     }
-                } else if let Some((to, grant)) = requests.offered(&packet, CLIENT.into(), |_| Some(granted(now.unix))) {
+                } else if let Some((to, grant)) = requests.offered(&packet, CLIENT.into(), |_| Some(granted(now.unix)))
+                {
                     assert_eq!(to, IpAddr::V4(SERVER));
                     under_way.push((true, grant));
                 }

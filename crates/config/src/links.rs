@@ -31,6 +31,14 @@ const ANYWHERE_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED
 /// Octets of the largest datagram that is worth a try: a jumbo frame's.
 const JUMBO: u16 = 9_000;
 
+/// A socket of links: what carries their datagrams, and where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LinkSocket {
+    Udp(SocketAddr),
+    /// Over TLS on TCP: connections that this node opens, and those that it takes at an address.
+    Tls(Option<SocketAddr>),
+}
+
 /// What is known of the other end of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PeerState {
@@ -72,6 +80,8 @@ pub struct LinkPeer {
     pub local: SocketAddr,
     /// Where sessions to it begin, as its advert says; none if it cannot be reached, or is not [`PeerState::Known`].
     pub endpoint: Option<Endpoint>,
+    /// The same over TLS on TCP.
+    pub tls: Option<Endpoint>,
     /// Those that it may use, ascending by epoch; none if it is not [`PeerState::Known`].
     pub ids: Vec<NodeId>,
     /// It is served since this node is open, and is not configured.
@@ -152,6 +162,7 @@ pub fn peers(own: IdentityKey, section: &OverlaySection, realm: &Realm, numbers:
             relationship: Relationship::Customer,
             local: open.local.get_ref().0,
             endpoint: member.advert.as_ref().and_then(|advert| advert.link(&own)?.endpoint.clone()),
+            tls: member.advert.as_ref().and_then(Advert::tls),
             ids: member.ids.iter().map(|key| key.node).collect(),
             is_open: true,
             state: PeerState::Known,
@@ -187,8 +198,8 @@ fn static_key(settings: &Settings) -> Seed {
 }
 
 /// Where the node receives what its neighbours send, each address once. A link that has none is at one of both families, as far as the
-/// machine has them.
-pub fn sockets(section: &OverlaySection) -> Vec<SocketAddr> {
+/// machine has them. The last is for TLS.
+pub fn sockets(section: &OverlaySection) -> Vec<LinkSocket> {
     let mut all = Vec::new();
     let mut add = |local: SocketAddr| {
         if !all.contains(&local) {
@@ -207,7 +218,10 @@ pub fn sockets(section: &OverlaySection) -> Vec<SocketAddr> {
         }
     }
     section.open.iter().for_each(|open| add(open.local.get_ref().0));
-    all
+    let tls = section.tls.as_ref().map(|tls| tls.local.get_ref().0);
+    let has_links = !all.is_empty();
+    let udp = all.into_iter().map(LinkSocket::Udp);
+    udp.chain(has_links.then_some(LinkSocket::Tls(tls))).collect()
 }
 
 /// Whether the machine has IPv6. Once it had, it has: a passing want of ports or descriptors closes no socket.
@@ -223,21 +237,29 @@ fn has_ipv6() -> bool {
 /// worth a try. `resolve` gives the addresses of an endpoint that are known, those of the family of the second argument first.
 pub fn session_peers(
     peers: Vec<LinkPeer>,
-    sockets: &[SocketAddr],
+    sockets: &[LinkSocket],
     largest: u16,
     resolve: impl Fn(&Endpoint, SocketAddr) -> Vec<SocketAddr>,
 ) -> Vec<Peer> {
     let peer = |peer: LinkPeer| {
         let (identity, noise) = peer.identity.zip(peer.noise)?;
-        let is_ours = |at: &SocketAddr| *at == peer.local || peer.local == ANYWHERE && *at == ANYWHERE_V6;
-        let ours: Vec<usize> = (0..sockets.len()).filter(|number| is_ours(&sockets[*number])).collect();
+        let is_ours = |at: SocketAddr| at == peer.local || peer.local == ANYWHERE && at == ANYWHERE_V6;
+        let udp = sockets.iter().enumerate().filter_map(|(number, socket)| match socket {
+            LinkSocket::Udp(at) if is_ours(*at) => Some((number, *at)),
+            _ => None,
+        });
+        let ours: Vec<(usize, SocketAddr)> = udp.collect();
+        let tls = sockets.iter().position(|socket| matches!(socket, LinkSocket::Tls(_)));
+        let tls_endpoints = peer.tls.iter().flat_map(|endpoint| resolve(endpoint, peer.local)).collect();
         let resolved = peer.endpoint.iter().flat_map(|endpoint| resolve(endpoint, peer.local));
         let by = |there: SocketAddr| {
-            let number = *ours.iter().find(|number| sockets[**number].is_ipv4() == there.is_ipv4())?;
-            Some((number, there))
+            let (number, _) = ours.iter().find(|(_, at)| at.is_ipv4() == there.is_ipv4())?;
+            Some((*number, there))
         };
         let endpoints = resolved.filter_map(by).collect();
-        Some(Peer { link: peer.link, identity, noise, sockets: ours, endpoints, largest: largest.min(JUMBO) })
+        let sockets = ours.iter().map(|(number, _)| *number).collect();
+        let (link, largest) = (peer.link, largest.min(JUMBO));
+        Some(Peer { link, identity, noise, sockets, endpoints, tls, tls_endpoints, largest })
     };
     peers.into_iter().filter_map(peer).collect()
 }
@@ -258,6 +280,7 @@ fn configured(own: IdentityKey, section: &NeighbourSection, realm: &Realm) -> Li
             None => (PeerState::Disagrees, None),
         },
     };
+    let tls = member.filter(|_| state == PeerState::Known).and_then(|member| member.advert.as_ref()?.tls());
     let ids = member
         .filter(|_| state == PeerState::Known)
         .map_or_else(Vec::new, |member| member.ids.iter().map(|key| key.node).collect());
@@ -269,6 +292,7 @@ fn configured(own: IdentityKey, section: &NeighbourSection, realm: &Realm) -> Li
         relationship,
         local: section.local.as_ref().map_or(ANYWHERE, |local| local.get_ref().0),
         endpoint,
+        tls,
         ids,
         is_open: false,
         state,
@@ -304,7 +328,7 @@ fn admits(open: &OpenSection, membership: &Membership) -> bool {
 pub(crate) mod tests {
     use super::*;
 
-    use wayleave_control::advert::Link;
+    use wayleave_control::advert::{Extension, Link, TLS_EXTENSION};
     use wayleave_control::realm::{Grants, RealmKey};
     use wayleave_crypto::dh::DhSecret;
     use wayleave_crypto::secret::Seed;
@@ -389,7 +413,7 @@ pub(crate) mod tests {
 
     /// Where a session with the peer can begin from here.
     fn remote(peer: &LinkPeer) -> Option<SocketAddr> {
-        let sockets = [peer.local, ANYWHERE_V6];
+        let sockets = [peer.local, ANYWHERE_V6].map(LinkSocket::Udp);
         let literal = |endpoint: &Endpoint, _| endpoint.literal().into_iter().collect();
         let peers = session_peers(vec![peer.clone()], &sockets, 1_400, literal);
         peers.first()?.endpoints.first().map(|(_, address)| *address)
@@ -450,6 +474,22 @@ pub(crate) mod tests {
         let listed = member(1, Some((Relationship::Customer, Some("192.0.2.1:6"))), Some("192.0.2.1:5"));
         let peer = one(&neighbour("n1", "provider", ""), Some(listed));
         assert_eq!(peer.endpoint, "192.0.2.1:6".parse().ok());
+    }
+
+    #[test]
+    fn a_neighbour_that_can_be_reached_over_tls_is_by_the_socket_for_that() {
+        let mut known = Member::clone(&member(1, Some((Relationship::Customer, None)), None));
+        let advert = known.advert.as_mut().unwrap();
+        advert.extensions = vec![Extension { kind: TLS_EXTENSION, value: b"192.0.2.1:443".to_vec() }];
+        let section = section(&neighbour("n1", "provider", ""));
+        let sockets = sockets(&section);
+        assert_eq!(sockets.last(), Some(&LinkSocket::Tls(None)));
+        let peers = peers(OWN, &section, &realm(Some(Arc::new(known))), &mut OpenLinks::default());
+        let literal = |endpoint: &Endpoint, _| endpoint.literal().into_iter().collect();
+        let peer = &session_peers(peers, &sockets, 1_400, literal)[0];
+        assert_eq!((peer.tls, &peer.endpoints), (Some(sockets.len() - 1), &Vec::new()));
+        assert_eq!(peer.tls_endpoints, ["192.0.2.1:443".parse().unwrap()]);
+        assert!(!peer.sockets.is_empty() && !peer.sockets.contains(&(sockets.len() - 1)));
     }
 
     const OPEN: &str = "[open]\nlocal = \"192.0.2.9:7\"\n";

@@ -69,6 +69,8 @@ pub struct OverlaySection {
     pub neighbour: Vec<Spanned<NeighbourSection>>,
     /// The node serves members that it does not list.
     pub open: Option<OpenSection>,
+    /// Neighbours reach the node over TLS too, where UDP does not pass.
+    pub tls: Option<TlsSection>,
 }
 
 /// A server of the realm.
@@ -185,6 +187,23 @@ impl OpenSection {
                 format!("open to {}, where they have this node as their provider", names.join(", "))
             }
         }
+    }
+}
+
+/// `[overlay.tls]`: links over TLS on TCP, for neighbours whose UDP does not pass.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsSection {
+    /// Where connections are taken.
+    pub local: Spanned<Text<SocketAddr>>,
+    /// The same as neighbours see it. Default: `local`.
+    pub endpoint: Option<Text<Endpoint>>,
+}
+
+impl TlsSection {
+    fn endpoint(&self) -> Option<Endpoint> {
+        let endpoint = self.endpoint.as_ref().map(|endpoint| endpoint.0.clone());
+        endpoint.or_else(|| as_endpoint(self.local.get_ref().0))
     }
 }
 
@@ -338,9 +357,21 @@ impl OverlaySection {
             mtu: u16::try_from(*self.mtu.get_ref()).unwrap_or(u16::MAX),
             links,
             open: self.open.as_ref().and_then(OpenSection::endpoint),
+            tls: self.tls.as_ref().and_then(TlsSection::endpoint),
             tags: self.tags_offered.iter().map(offer).collect(),
             consent: self.consent.as_ref().map(ServerEntry::server),
         }
+    }
+
+    /// The realm as a node's state has it; empty if there is no state, or a role has it open.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn stored_realm(&self, source: &Source) -> Outcome<Realm> {
+        let records = store::peek(&source.resolve(self.state.get_ref()), RECORDS)?.unwrap_or_default();
+        let records: Vec<Record> = records.iter().filter_map(|(_, octets)| Record::decode(octets).ok()).collect();
+        let realm = Realm::of_records(self.realm(), &records);
+        Ok(realm.map_err(|refusal| Failure::new(format!("the node's state is damaged: {refusal}")))?)
     }
 
     /// The names of members of which the node's state knows; `None` if it has none, or cannot be read since the role runs.
@@ -430,14 +461,17 @@ impl OverlaySection {
                 faults.push(Fault::at(admit.span(), message).help(help));
             }
         }
+        if let Some(tls) = self.tls.as_ref().filter(|tls| tls.endpoint().is_none()) {
+            faults.push(endpoint_fault(&tls.local));
+        }
         faults
     }
 
     /// What is wrong with it for a node that forwards nothing.
     pub fn end_faults(&self, role: &str) -> Option<Fault> {
-        let open = self.open.as_ref()?;
-        let message = format!("a {role} forwards nothing, expected no [overlay.open]");
-        Some(Fault::at(open.local.span(), message))
+        let open = self.open.iter().map(|open| (&open.local, "open"));
+        let (local, section) = open.chain(self.tls.iter().map(|tls| (&tls.local, "tls"))).next()?;
+        Some(Fault::at(local.span(), format!("a {role} forwards nothing, expected no [overlay.{section}]")))
     }
 
     /// What is wrong with the files that it names.
@@ -601,7 +635,11 @@ pub fn template_with(values: &OverlayValues) -> String {
                      #[overlay.open]\n\
                      #local = \"192.0.2.1:49251\"\n\
                      #endpoint = \"node.example.net:49251\"\n\
-                     #admit = [\"a\", \"c\"]\n";
+                     #admit = [\"a\", \"c\"]\n\
+                     # Where neighbours whose UDP does not pass reach this node by TCP.\n\
+                     #[overlay.tls]\n\
+                     #local = \"0.0.0.0:443\"\n\
+                     #endpoint = \"node.example.net:443\"\n";
         }
         text += &format!(
             "# One for each neighbour, by its name or key, and what it is to this node: provider, peer or customer. Both ends\n\

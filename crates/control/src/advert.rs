@@ -228,6 +228,13 @@ impl Advert {
         self.epoch_keys().filter(is_now).max_by_key(|key| key.not_after)
     }
 
+    /// Where a session to this node begins over TLS on TCP, if it can be reached so. An extension that is no endpoint says nothing.
+    #[must_use]
+    pub fn tls(&self) -> Option<Endpoint> {
+        let extension = self.extensions.iter().find(|extension| extension.kind == TLS_EXTENSION)?;
+        std::str::from_utf8(&extension.value).ok()?.parse().ok()
+    }
+
     /// The link to `neighbour`.
     #[must_use]
     pub fn link(&self, neighbour: &IdentityKey) -> Option<&Link> {
@@ -296,6 +303,9 @@ impl Object for Advert {
         + MAX_EXTENSIONS * (2 + 4 + MAX_EXTENSION)
         + SIGNATURE;
 }
+
+/// The kind of the extension that says where sessions of links begin over TLS on TCP: an [`Endpoint`] in ASCII.
+pub const TLS_EXTENSION: u16 = 1;
 
 impl Advert {
     fn check(&self) -> Result<(), Malformed> {

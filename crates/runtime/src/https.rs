@@ -174,14 +174,14 @@ async fn accept(
 /// New connections by source prefix: a handshake costs the server more than it costs a stranger, so that they are paced. For each
 /// prefix, when it could have all new connections at once again.
 #[derive(Clone, Default)]
-struct Pace(Arc<Mutex<HashMap<u128, Instant>>>);
+pub(crate) struct Pace(Arc<Mutex<HashMap<u128, Instant>>>);
 
 /// Prefixes that are remembered before those that say nothing are dropped.
 const SWEEP: usize = 8_192;
 
 impl Pace {
     /// How long a handshake waits.
-    fn take(&self, from: IpAddr, per_second: u32, now: Instant) -> Duration {
+    pub(crate) fn take(&self, from: IpAddr, per_second: u32, now: Instant) -> Duration {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= SWEEP {
             all.retain(|_, full_at| *full_at > now);
@@ -192,7 +192,7 @@ impl Pace {
     }
 
     /// Takes back a handshake that was not begun, so that those that are waiting bound how long the next one waits.
-    fn return_budget(&self, from: IpAddr, per_second: u32) {
+    pub(crate) fn return_budget(&self, from: IpAddr, per_second: u32) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.entry(source_prefix(from)).and_modify(|full_at| *full_at -= step(per_second));
     }

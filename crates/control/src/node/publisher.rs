@@ -9,7 +9,9 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::mint::{EpochKey, NodeSecret};
 
-use crate::advert::{Advert, Endpoint, Link, MAX_EPOCH, MAX_LIFETIME, MAX_LINKS, MAX_TAGS, MIN_MTU, TagOffer};
+use crate::advert::{
+    Advert, Endpoint, Extension, Link, MAX_EPOCH, MAX_LIFETIME, MAX_LINKS, MAX_TAGS, MIN_MTU, TLS_EXTENSION, TagOffer,
+};
 use crate::database::Refusal;
 use crate::frames::{Body, Frame};
 use crate::realm::{Membership, Server};
@@ -44,6 +46,8 @@ pub struct Profile {
     pub links: Vec<Link>,
     /// Where members that it does not list begin sessions, if it is open.
     pub open: Option<Endpoint>,
+    /// Where neighbours begin sessions over TLS, if they can.
+    pub tls: Option<Endpoint>,
     pub tags: Vec<TagOffer>,
     /// Who consents for it.
     pub consent: Option<Server>,
@@ -51,8 +55,12 @@ pub struct Profile {
 
 impl Default for Profile {
     fn default() -> Self {
-        Self { mtu: MIN_MTU, links: Vec::new(), open: None, tags: Vec::new(), consent: None }
+        Self { mtu: MIN_MTU, links: Vec::new(), open: None, tls: None, tags: Vec::new(), consent: None }
     }
+}
+
+fn tls_extension(endpoint: &Endpoint) -> Extension {
+    Extension { kind: TLS_EXTENSION, value: endpoint.as_str().as_bytes().to_vec() }
 }
 
 /// A node's own ID of one epoch, as it is published, with its secret.
@@ -350,7 +358,7 @@ impl Publisher {
             tags: self.profile.tags.clone(),
             consent: self.profile.consent.clone(),
             open: self.profile.open.clone(),
-            extensions: Vec::new(),
+            extensions: self.profile.tls.iter().map(tls_extension).collect(),
         };
         self.not_before = now.instant + LEAST;
         self.due = now.instant + self.half();

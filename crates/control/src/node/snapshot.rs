@@ -8,8 +8,9 @@ use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::mint::EpochKey;
 
 use crate::advert::Advert;
-use crate::database::Database;
-use crate::realm::{Membership, Name};
+use crate::database::{Database, MAX_MEMBERS, Refusal};
+use crate::realm::{Membership, Name, RealmKey};
+use crate::store::Record;
 
 /// Epoch keys of one node that are remembered: of its last adverts, until they end.
 const MAX_IDS: usize = 4;
@@ -87,6 +88,20 @@ impl Realm {
             realm.nodes.insert(identity, member);
         }
         realm
+    }
+
+    /// The realm of this key by what a node stored of it, as it was when the newest advert was made.
+    ///
+    /// # Errors
+    /// If a record is not of this realm or not signed.
+    pub fn of_records(realm: RealmKey, records: &[Record]) -> Result<Self, Refusal> {
+        let mut database = Database::new(realm, MAX_MEMBERS);
+        database.restore(records)?;
+        let newest = records.iter().filter_map(|record| match record {
+            Record::Advert(advert) => Some(advert.object().issued),
+            _ => None,
+        });
+        Ok(Self::of(&database, &Self::default(), newest.max().unwrap_or(0)))
     }
 
     /// The member with this name.

@@ -57,6 +57,7 @@ fn profile(node: u32, links: &[(u32, Relationship)]) -> Profile {
         mtu: 1400,
         links: links.iter().map(link).collect(),
         open: None,
+        tls: Some(endpoint(&format!("198.51.100.{node}:443"))),
         tags: vec![offer(TRANSIT, TagUse::Transit), offer(DELIVER, TagUse::Deliver)],
         consent: Some(server(CONSENT)),
     }

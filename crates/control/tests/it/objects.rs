@@ -5,7 +5,8 @@
 
 use proptest::prelude::*;
 use wayleave_control::advert::{
-    Advert, Endpoint, Extension, MAX_EXTENSION, MAX_EXTENSIONS, MAX_LINKS, NoEndpoint, Relationship, TagUse,
+    Advert, Endpoint, Extension, MAX_EXTENSION, MAX_EXTENSIONS, MAX_LINKS, NoEndpoint, Relationship, TLS_EXTENSION,
+    TagUse,
 };
 use wayleave_control::consent::{ConsentAnswer, ConsentRequest, RequestedPath, seal};
 use wayleave_control::realm::{Invitee, JoinRequest, Membership, NodeKeys, Registrar, RevocationList, Token};
@@ -241,6 +242,26 @@ fn an_endpoint_is_an_address_or_name_that_can_be_sent_to_and_a_port() {
     let at = octets.windows(7).position(|octets| octets == b":49254\0").expect("the link's endpoint");
     octets[at + 1..at + 6].copy_from_slice(b"00000");
     assert_eq!(Signed::<Advert>::decode(&octets).err(), Some(Malformed::Value("an endpoint")));
+}
+
+#[test]
+fn where_a_node_is_reached_over_tls_is_an_extension_that_only_an_endpoint_fills() {
+    let mut advert = advert(1, &[]);
+    let of = |advert: &Advert| advert.tls().map(|endpoint| endpoint.to_string());
+    assert_eq!(of(&advert), None);
+    for (value, expected) in [
+        ("node.example.net:443", Some("node.example.net:443")),
+        ("[2001:db8::1]:443", Some("[2001:db8::1]:443")),
+        ("", None),
+        ("0.0.0.0:443", None),
+        ("node.example.net", None),
+        ("\u{e9}:443", None),
+    ] {
+        advert.extensions = vec![Extension { kind: TLS_EXTENSION, value: value.into() }];
+        assert_eq!(of(&advert).as_deref(), expected, "{value}");
+        advert.extensions[0].kind += 1;
+        assert_eq!(of(&advert), None, "another kind");
+    }
 }
 
 /// What a later version adds comes through this one unchanged, with the signature over it.

@@ -252,7 +252,12 @@ impl Candidate {
         if !is_silent && !lane.quality.is_faulty(now.instant) {
             return false;
         }
-        // It is probed on, until it is answered.
+        self.die(now)
+    }
+
+    /// The path is dead: it is probed on, until it is answered. Returns whether that is new.
+    pub(super) fn die(&mut self, now: Now) -> bool {
+        let Some(lane) = &mut self.lane else { return false };
         lane.answered_since = None;
         let is_new = self.dead_since.is_none();
         self.dead_since.get_or_insert(now.unix.secs());

@@ -2,16 +2,15 @@
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use wayleave_core::{IdentityKey, Instant, Now, UnixTime};
 
 use super::gate::{cookie_mac, mac, open_cookie};
-use super::message::{
-    self, CONTENT, Choice, Content, LEAST, MAC, NONCE, Opening, SEALED, VERSIONS, initiation, response,
-};
+use super::message::{self, Choice, Content, LEAST, MAC, NONCE, Opening, SEALED, VERSIONS, initiation, response};
 use super::size::Search;
-use super::status::{Clock, LinkStatus, State, Volume};
+use super::status::{Clock, LinkStatus, State, Transport, Volume};
 use super::{At, COOKIE_LIFE, Core, MAX_AHEAD, Peer};
 use crate::limit::TokenBucket;
 use crate::noise::{OpenError, Session, Started, TAG};
@@ -39,6 +38,12 @@ const RETRIES: u32 = 5;
 const RETRY_MOST: Duration = Duration::from_secs(8);
 /// The end with the greater identity lets the other begin first, so that one session is made and not two.
 const POLITE: Duration = Duration::from_millis(200);
+/// Initiations by UDP without an answer until the others go over TLS in turn: of a neighbour that has just fallen silent, and of another.
+const UDP_TRIES: (u32, u32) = (1, 3);
+/// A link over TLS asks again so often whether UDP passes; ever later, up to the second, if it went back there and did not last.
+pub const UDP_RETRY: Duration = Duration::from_secs(30);
+const UDP_RETRY_MOST: Duration = Duration::from_secs(600);
+const UDP_LASTS: Duration = Duration::from_secs(60);
 /// A neighbour without a common version is asked again after this long.
 const RETRY_VERSION: Duration = Duration::from_secs(60);
 /// Every so many pings under data are as large as the largest datagram that passes.
@@ -150,6 +155,11 @@ pub(super) struct Entry {
     starting: Option<Starting>,
     begin_at: Instant,
     attempts: u32,
+    /// Of a link over TLS: when UDP is tried next, how long after that again, and how often it was. `by_udp`: since when it goes by UDP.
+    udp_at: Instant,
+    udp_wait: Duration,
+    udp_tried: usize,
+    by_udp: Option<Instant>,
     cookie: Option<([u8; MAC], Instant)>,
     number: u32,
     asked: VecDeque<Asked>,
@@ -165,6 +175,12 @@ pub(super) struct Entry {
     clock: Option<(Clock, Instant)>,
     loss: Loss,
     other_versions: Option<(u8, u8)>,
+    /// Where the neighbour sees this end, by its last word.
+    seen: Option<SocketAddr>,
+    /// It is to be told where it is seen.
+    tells: bool,
+    /// The neighbour said that it ends, and has not come back.
+    has_stopped: bool,
     begun: u64,
     moved: u64,
     /// When something is due, as the timers of all have it.
@@ -187,6 +203,10 @@ impl Entry {
             starting: None,
             begin_at,
             attempts: 0,
+            udp_at: now,
+            udp_wait: UDP_RETRY,
+            udp_tried: 0,
+            by_udp: None,
             cookie: None,
             number: 0,
             asked: VecDeque::new(),
@@ -201,6 +221,9 @@ impl Entry {
             clock: None,
             loss: Loss::default(),
             other_versions: None,
+            seen: None,
+            tells: false,
+            has_stopped: false,
             begun: 0,
             moved: 0,
             timer: Instant::default(),
@@ -215,7 +238,8 @@ impl Entry {
             self.candidates.clear();
             self.lose_address(now);
         }
-        if before.endpoints != self.peer.endpoints && self.current.is_none() {
+        let is_elsewhere = before.endpoints != self.peer.endpoints || before.tls_endpoints != self.peer.tls_endpoints;
+        if is_elsewhere && self.current.is_none() {
             (self.begin_at, self.attempts) = (now, 0);
         }
         if before.largest != self.peer.largest {
@@ -237,7 +261,12 @@ impl Entry {
     }
 
     pub(super) fn is_at(&self, socket: usize) -> bool {
-        self.peer.sockets.contains(&socket)
+        self.peer.sockets.contains(&socket) || self.peer.tls == Some(socket)
+    }
+
+    /// Whether it goes over TLS now.
+    fn is_by_tls(&self) -> bool {
+        self.address.is_some_and(|(socket, _)| self.peer.tls == Some(socket))
     }
 
     pub(super) fn size(&self) -> Option<u16> {
@@ -257,10 +286,26 @@ impl Entry {
 
     // Handshakes.
 
-    /// Where a session may be begun: where the neighbour was last, and where it says that it is.
+    /// Where a session may be begun: where the neighbour was last, and where it says that it is; over TLS in every other attempt, after
+    /// some by UDP.
     fn target(&self) -> Option<At> {
-        let place = (self.attempts as usize).checked_rem(self.targets().count())?;
-        self.targets().nth(place)
+        let (attempt, count) = (self.attempts as usize, self.targets().count());
+        let by_tls = || self.peer.tls_endpoints.iter().filter_map(|there| Some((self.peer.tls?, *there)));
+        let nth_by_tls = |nth: usize| by_tls().nth(nth.checked_rem(by_tls().count())?);
+        if count == 0 {
+            return nth_by_tls(attempt);
+        }
+        let has_been_silent = self.address.is_some() && self.unanswered >= UNANSWERED;
+        let tries = if has_been_silent { UDP_TRIES.0 } else { UDP_TRIES.1 } as usize;
+        let nth = match attempt.checked_sub(tries.max(count)) {
+            None => attempt,
+            Some(beyond) if beyond.is_multiple_of(2) => match nth_by_tls(beyond / 2) {
+                Some(target) => return Some(target),
+                None => attempt,
+            },
+            Some(beyond) => beyond / 2,
+        };
+        self.targets().nth(nth % count)
     }
 
     fn targets(&self) -> impl Iterator<Item = At> {
@@ -269,16 +314,21 @@ impl Entry {
     }
 
     fn begin(&mut self, core: &mut Core, now: Now) {
-        if let Some(before) = self.starting.take() {
-            core.by_index.remove(&before.index);
-        }
-        let rounds = self.attempts.checked_div(self.targets().count() as u32).unwrap_or(0);
+        let targets = self.targets().count() + self.peer.tls_endpoints.len();
+        let rounds = self.attempts.checked_div(targets as u32).unwrap_or(0);
         let delay = RETRY_MOST.min(RETRY * (1 << rounds.saturating_sub(RETRIES).min(5)));
         // Not all neighbours of a node that was away at one time.
         let spread = Duration::from_nanos(core.random.number() % 250_000_000);
         self.begin_at = now.instant + delay + spread;
         let Some(to) = self.target() else { return };
         self.attempts += 1;
+        self.initiate(core, to, now);
+    }
+
+    fn initiate(&mut self, core: &mut Core, to: At, now: Now) {
+        if let Some(before) = self.starting.take() {
+            core.by_index.remove(&before.index);
+        }
         let opening = Opening { identity: core.identity, made: now.unix.0, versions: VERSIONS };
         let index = core.fresh_index(self.peer.link);
         let prologue = core.prologue(&self.peer.identity, index);
@@ -399,6 +449,7 @@ impl Entry {
 
     fn use_session(&mut self, core: &mut Core, known: Known, now: Now) {
         self.heard = Some(now.instant);
+        self.has_stopped = false;
         (self.unanswered, self.attempts) = (0, 0);
         if let Some(ended) = std::mem::replace(&mut self.previous, self.current.replace(known)) {
             core.by_index.remove(&ended.index);
@@ -410,9 +461,10 @@ impl Entry {
     /// Says something in the present session, to the neighbour's address if no other is named.
     pub(super) fn say(&mut self, core: &mut Core, to: Option<At>, content: Content, padded: u16) {
         let (Some(known), Some(to)) = (&mut self.current, to.or(self.address)) else { return };
-        let length = CONTENT.max(usize::from(padded).saturating_sub(SEALED + TAG));
+        let content = content.encode(core.time);
+        let length = content.len().max(usize::from(padded).saturating_sub(SEALED + TAG));
         let mut plain = vec![0; length];
-        plain[..CONTENT].copy_from_slice(&content.encode(core.time));
+        plain[..content.len()].copy_from_slice(&content);
         let mut sealed = vec![0; length + TAG];
         let Ok(number) = known.session.seal(&plain, &mut sealed) else { return };
         let mut octets = message::sealed(known.to, number, sealed.len());
@@ -440,6 +492,7 @@ impl Entry {
         (index, number, sealed): (u32, u64, &[u8]),
         now: Now,
     ) -> bool {
+        let may_move = self.may_move(from);
         let next = self.next.as_mut().map(|next| &mut next.known);
         let sessions = [self.current.as_mut(), self.previous.as_mut(), next];
         let Some(known) = sessions.into_iter().flatten().find(|known| known.index == index) else { return false };
@@ -449,7 +502,7 @@ impl Entry {
         let plain = match known.session.open(number, sealed, &mut plain) {
             Ok(plain) => plain,
             // A copy of the newest message: of two addresses it is not known which is the neighbour's.
-            Err(OpenError::Replayed) if order == Ordering::Equal && self.address != Some(from) => {
+            Err(OpenError::Replayed) if order == Ordering::Equal && may_move => {
                 if known.session.is_sealed(number, sealed, &mut plain) {
                     self.challenge(core, from, length, false, now);
                 }
@@ -466,7 +519,7 @@ impl Entry {
                 self.set_address(core, from, now);
             }
         }
-        if self.address != Some(from) && order == Ordering::Greater {
+        if self.may_move(from) && order == Ordering::Greater {
             self.challenge(core, from, length, matches!(content, Content::Challenge { .. }), now);
         }
         match content {
@@ -485,8 +538,11 @@ impl Entry {
                     self.set_address(core, address, now);
                 }
             }
+            Content::Seen { address } => self.seen = Some(address),
             Content::Close => {
                 self.end(core);
+                self.has_stopped = true;
+                core.closed = Some(self.peer.link);
                 self.begin_at = now.instant + RETRY;
             }
         }
@@ -506,6 +562,13 @@ impl Entry {
         } else if let Some(ended) = self.previous.replace(known) {
             core.by_index.remove(&ended.index);
         }
+    }
+
+    /// Whether a message from there may move the neighbour. From UDP to TLS only a handshake does: messages of both cross while two ends go
+    /// back to UDP, and would send them round in circles.
+    fn may_move(&self, from: At) -> bool {
+        let leaves_udp = self.peer.tls == Some(from.0) && self.address.is_some() && !self.is_by_tls();
+        self.address != Some(from) && !leaves_udp
     }
 
     /// Asks whether an address receives, with no more octets than have come from it; if an answer goes there too, that counts.
@@ -562,6 +625,14 @@ impl Entry {
             }
             None => self.begun += 1,
         }
+        self.tells = true;
+        if self.is_by_tls() {
+            let did_last = self.by_udp.take().is_none_or(|since| now.instant.since(since) >= UDP_LASTS);
+            self.udp_wait = if did_last { UDP_RETRY } else { UDP_RETRY_MOST.min(self.udp_wait * 2) };
+            self.udp_at = now.instant + self.udp_wait;
+        } else {
+            self.by_udp.get_or_insert(now.instant);
+        }
         self.ping(core, 0, now);
         core.displaced = core.by_address.insert(address, link);
         self.search.begin(now.instant);
@@ -570,6 +641,18 @@ impl Entry {
     /// Another neighbour has shown that it is there where this one was.
     pub(super) fn lose_address(&mut self, now: Instant) {
         self.address = None;
+        self.begins_anew(now);
+    }
+
+    /// Once until the neighbour has answered: a connection that does not come about ends too.
+    pub(super) fn connection_ended(&mut self, now: Instant) {
+        if self.is_by_tls() && self.unanswered < UNANSWERED {
+            self.begins_anew(now);
+        }
+    }
+
+    /// It counts as silent, and a session is begun at once.
+    fn begins_anew(&mut self, now: Instant) {
         self.asked.clear();
         self.unanswered = self.unanswered.max(UNANSWERED);
         (self.begin_at, self.attempts) = (now, 0);
@@ -613,12 +696,19 @@ impl Entry {
         }
         if self.wants_session(instant) && instant >= self.begin_at {
             self.begin(core, now);
+        } else if let Some(to) = self.udp_target().filter(|_| instant >= self.udp_due()) {
+            self.udp_at = instant + self.udp_wait / self.peer.endpoints.len().max(1) as u32;
+            self.udp_tried = self.udp_tried.wrapping_add(1);
+            self.initiate(core, to, now);
         }
         if self.current.is_some() && self.address.is_some() {
             if instant >= self.ping_at(instant) {
                 let is_large =
                     self.number.is_multiple_of(LARGE_EVERY) && self.is_flowing(instant) && self.unanswered == 0;
                 self.ping(core, self.search.size.filter(|_| is_large).unwrap_or(0), now);
+            }
+            if let Some((_, address)) = self.address.filter(|_| std::mem::take(&mut self.tells)) {
+                self.say(core, None, Content::Seen { address }, 0);
             }
             for size in self.search.sizes(self.peer.largest, instant) {
                 self.number = self.number.wrapping_add(1);
@@ -627,6 +717,17 @@ impl Entry {
             }
         }
         self.deadline(instant)
+    }
+
+    /// Where a link over TLS tries UDP.
+    fn udp_target(&self) -> Option<At> {
+        let place = self.udp_tried.checked_rem(self.peer.endpoints.len())?;
+        self.peer.endpoints.get(place).copied().filter(|_| self.is_by_tls())
+    }
+
+    /// When it does, without ending a handshake that was just begun.
+    fn udp_due(&self) -> Instant {
+        self.udp_at.max(self.starting.as_ref().map_or(Instant(0), |starting| starting.at + RETRY))
     }
 
     /// How long an answer is waited for.
@@ -661,8 +762,14 @@ impl Entry {
             next = next.min(known.session.begun + SESSION_LIFE);
         }
         if self.current.is_some() && self.address.is_some() {
+            if self.tells {
+                next = next.min(now);
+            }
             let late = self.asked.iter().find(|asked| !asked.is_late).map(|asked| asked.at + self.wait());
             next = next.min(self.ping_at(now)).min(late.unwrap_or(Instant(u64::MAX)));
+            if self.udp_target().is_some() {
+                next = next.min(self.udp_due());
+            }
             if let Some(due) = self.search.due() {
                 next = next.min(due);
             }
@@ -673,6 +780,7 @@ impl Entry {
     pub(super) fn status(&self, now: Now) -> LinkStatus {
         let state = match (&self.current, self.address) {
             (Some(_), Some(_)) => State::Up,
+            _ if self.has_stopped => State::Stopped,
             _ if self.target().is_some() => State::Asked,
             _ => State::Awaited,
         };
@@ -681,6 +789,10 @@ impl Entry {
             identity: self.peer.identity,
             state,
             address: self.address.map(|(_, address)| address),
+            socket: self.address.map(|(socket, _)| socket),
+            endpoints: self.peer.endpoints.iter().map(|(_, address)| *address).collect(),
+            tls_endpoints: self.peer.tls_endpoints.clone(),
+            transport: self.address.map(|_| if self.is_by_tls() { Transport::Tls } else { Transport::Udp }),
             begun: self.begun,
             moved: self.moved,
             handshake: self.current.as_ref().map(|known| known.begun),
@@ -690,6 +802,7 @@ impl Entry {
             round_trip: self.round_trip,
             clock: self.clock.filter(|(_, at)| now.instant.since(*at) < CLOCK_LIFE).map(|(clock, _)| clock),
             loss: self.loss.per_million(),
+            seen: self.seen,
             size: self.search.size,
             other_versions: self.other_versions,
         }

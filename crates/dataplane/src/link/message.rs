@@ -1,5 +1,7 @@
 //! What the two ends of a link say to each other, beside the ICING packets that it carries: `docs/wire/link.md`.
 
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
 use wayleave_core::wire::{Malformed, Reader};
 use wayleave_core::{IdentityKey, UnixTime};
 
@@ -47,10 +49,23 @@ pub enum Message<'a> {
     Sealed { to: u32, number: u64, sealed: &'a [u8] },
 }
 
-/// Whether a datagram is a message of a link, and no packet that the link carries.
+/// Whether a datagram is a message of a link, and no packet that the link carries. By an empty one a port says that the connection ended
+/// by which what it has from there came.
 #[must_use]
 pub fn is_message(octets: &[u8]) -> bool {
-    octets.first().is_some_and(|first| first & 0xf0 == MARK)
+    octets.first().is_none_or(|first| first & 0xf0 == MARK)
+}
+
+/// Whether a datagram begins a handshake, and so what is said to an address.
+#[must_use]
+pub fn is_initiation(octets: &[u8]) -> bool {
+    octets.first() == Some(&0xf1)
+}
+
+/// Whether a datagram goes only to who has proved himself: it belongs to no handshake, which strangers may begin as well.
+#[must_use]
+pub fn is_for_proven(octets: &[u8]) -> bool {
+    !matches!(octets.first(), None | Some(0xf1..=0xf3))
 }
 
 impl<'a> Message<'a> {
@@ -206,25 +221,31 @@ pub enum Content {
     Shown { token: u64 },
     /// The session ends.
     Close,
+    /// Where its receiver is, as its sender sees it. An end that does not know it drops it.
+    Seen { address: SocketAddr },
 }
 
 impl Content {
-    /// The octets in front of any padding, with the time at the sender.
+    /// The octets in front of any padding, with the time at the sender: [`CONTENT`], and 8 more of what is seen.
     #[must_use]
-    pub fn encode(&self, time: UnixTime) -> [u8; CONTENT] {
+    pub fn encode(&self, time: UnixTime) -> Vec<u8> {
         let (kind, number, large, size) = match *self {
             Self::Ping { number, sent } => (1, number, sent, 0),
             Self::Pong { number, received, size } => (2, number, received, size),
             Self::Challenge { token } => (3, 0, token, 0),
             Self::Shown { token } => (4, 0, token, 0),
             Self::Close => (5, 0, 0, 0),
+            Self::Seen { address } => (6, address.port().into(), halves(address.ip()).0, 0),
         };
-        let mut out = [0; CONTENT];
+        let mut out = vec![0; CONTENT];
         out[0] = kind;
         out[4..8].copy_from_slice(&number.to_be_bytes());
         out[8..16].copy_from_slice(&large.to_be_bytes());
         out[16..18].copy_from_slice(&size.to_be_bytes());
         out[20..28].copy_from_slice(&time.0.to_be_bytes());
+        if let Self::Seen { address } = *self {
+            out.extend(halves(address.ip()).1.to_be_bytes());
+        }
         out
     }
 
@@ -232,7 +253,7 @@ impl Content {
     /// sealed.
     #[must_use]
     pub fn decode(octets: &[u8]) -> Option<(Self, UnixTime)> {
-        let (content, _) = octets.split_first_chunk::<CONTENT>()?;
+        let (content, behind) = octets.split_first_chunk::<CONTENT>()?;
         let mut from = Reader::new(content);
         let (kind, zero) = (from.u8().ok()?, from.array::<3>().ok()?);
         let (number, large, size) = (from.u32().ok()?, from.u64().ok()?, from.u16().ok()?);
@@ -245,10 +266,24 @@ impl Content {
             (3, 0, token, 0) => Self::Challenge { token },
             (4, 0, token, 0) => Self::Shown { token },
             (5, 0, 0, 0) => Self::Close,
+            (6, port, upper, 0) => {
+                let lower = Reader::new(behind).u64().ok()?;
+                let ip = Ipv6Addr::from_bits(u128::from(upper) << 64 | u128::from(lower)).to_canonical();
+                Self::Seen { address: SocketAddr::new(ip, u16::try_from(port).ok()?) }
+            }
             _ => return None,
         };
         Some((content, UnixTime(from.u64().ok()?)))
     }
+}
+
+/// The halves of an address; one of IPv4 as IPv6 maps it (RFC 4291 section 2.5.5.2).
+fn halves(ip: IpAddr) -> (u64, u64) {
+    let bits = match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(v6) => v6.to_bits(),
+    };
+    ((bits >> 64) as u64, bits as u64) // its halves
 }
 
 #[cfg(test)]
@@ -263,6 +298,8 @@ mod tests {
             Content::Challenge { token: u64::MAX },
             Content::Shown { token: 3 },
             Content::Close,
+            Content::Seen { address: "192.0.2.1:7".parse().unwrap() },
+            Content::Seen { address: "[2001:db8::1]:65535".parse().unwrap() },
         ];
         for content in contents {
             let time = UnixTime(1 << 50);
@@ -271,7 +308,7 @@ mod tests {
             assert_eq!(Content::decode(&[&octets[..], &[1, 2, 3]].concat()), Some((content, time)), "padding");
             assert_eq!(Content::decode(&octets[..CONTENT - 1]), None);
             for reserved in [1, 2, 3, 18, 19] {
-                let mut other = octets;
+                let mut other = octets.clone();
                 other[reserved] = 1;
                 assert_eq!(Content::decode(&other), None, "octet {reserved}");
             }

@@ -24,10 +24,10 @@ use entry::Entry;
 use gate::{Gate, Proof};
 use message::{Content, Message, Opening};
 
-pub use entry::{DATA_PING, FLOWING, IDLE_PING, SESSION_LIFE, SILENT};
+pub use entry::{DATA_PING, FLOWING, IDLE_PING, SESSION_LIFE, SILENT, UDP_RETRY};
 pub use gate::{BURST_ALONE, COOKIE_LIFE};
 pub use size::SIZES;
-pub use status::{Clock, Counters, LinkStatus, State, Volume};
+pub use status::{Clock, Counters, LinkStatus, State, Transport, Volume};
 
 /// What sessions of links are, in the prologue of their handshakes.
 const PROLOGUE: &str = "wayleave/link/v1";
@@ -62,6 +62,9 @@ pub struct Peer {
     pub sockets: Vec<usize>,
     /// Where a session with it may begin; none if it can only come to us.
     pub endpoints: Vec<At>,
+    /// The socket of the driver that carries datagrams over TLS, if it has one, and where a session by it may begin where UDP does not pass.
+    pub tls: Option<usize>,
+    pub tls_endpoints: Vec<SocketAddr>,
     /// Octets of the largest datagram that is worth a try.
     pub largest: u16,
 }
@@ -91,6 +94,8 @@ struct Core {
     waiting_octets: usize,
     /// The link that had the address which another one took last.
     displaced: Option<u16>,
+    /// The link whose neighbour said last that it ends.
+    closed: Option<u16>,
     counters: Counters,
 }
 
@@ -179,6 +184,7 @@ impl Links {
                 endpoints: HashSet::new(),
                 waiting_octets: 0,
                 displaced: None,
+                closed: None,
                 counters: Counters::default(),
             },
             entries: BTreeMap::new(),
@@ -264,22 +270,26 @@ impl Links {
         }
     }
 
-    /// Takes a datagram for which [`message::is_message`] holds.
-    pub fn receive(&mut self, from: At, octets: &[u8], now: Now) {
+    /// Takes a datagram for which [`message::is_message`] holds. Returns the link whose neighbour said by it that it ends.
+    pub fn receive(&mut self, from: At, octets: &[u8], now: Now) -> Option<u16> {
+        if octets.is_empty() {
+            self.ended(from, now.instant);
+            return None;
+        }
         self.core.counters.received += 1;
         self.core.time = now.unix;
         let of_index = |core: &Core, index| core.by_index.get(&index).copied();
         let (link, is_taken) = match Message::decode(octets) {
             None => {
                 self.core.counters.malformed += 1;
-                return;
+                return None;
             }
             Some(Message::Initiation { from: index, noise, proven, mac, cookie }) => {
                 let proof = (proven, mac, cookie);
                 if self.gate.admits(&mut self.core, from, index, proof, now.instant) {
                     self.initiated(from, index, noise, proof, now);
                 }
-                return;
+                return None;
             }
             Some(Message::Response { to, noise }) => {
                 let link = of_index(&self.core, to);
@@ -304,6 +314,16 @@ impl Links {
             }
             self.schedule(other, now.instant);
         }
+        self.core.closed.take()
+    }
+
+    /// The connection is over by which a neighbour was reached: it is begun with anew, at once.
+    fn ended(&mut self, from: At, now: Instant) {
+        let link = self.link_at(from);
+        if let Some(entry) = link.and_then(|link| self.entries.get_mut(&link)) {
+            entry.connection_ended(now);
+        }
+        link.iter().for_each(|link| self.schedule(*link, now));
     }
 
     fn taken(&mut self, link: Option<u16>, from: At, take: impl FnOnce(&mut Entry, &mut Core) -> bool) -> bool {
@@ -438,6 +458,8 @@ mod tests {
             noise,
             sockets: vec![0],
             endpoints,
+            tls: None,
+            tls_endpoints: Vec::new(),
             largest: 1_232,
         }
     }

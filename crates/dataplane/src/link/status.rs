@@ -45,6 +45,8 @@ pub enum State {
     Up,
     /// It was asked, and has not answered.
     Asked,
+    /// It said that it stops, and has not come back.
+    Stopped,
     /// It has to come to us: no address of it is known.
     Awaited,
 }
@@ -68,6 +70,14 @@ impl Clock {
     }
 }
 
+/// By what a link goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Transport {
+    Udp,
+    /// Over TLS on TCP, where UDP did not pass.
+    Tls,
+}
+
 /// A link.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LinkStatus {
@@ -76,6 +86,12 @@ pub struct LinkStatus {
     pub state: State,
     /// Where the neighbour is.
     pub address: Option<SocketAddr>,
+    /// The socket of the driver for that, where sessions may begin by UDP, and over TLS.
+    pub socket: Option<usize>,
+    pub endpoints: Vec<SocketAddr>,
+    pub tls_endpoints: Vec<SocketAddr>,
+    /// By what it is reached there.
+    pub transport: Option<Transport>,
     /// How often the neighbour proved itself anew, and went to another address, since the start.
     pub begun: u64,
     pub moved: u64,
@@ -89,6 +105,8 @@ pub struct LinkStatus {
     pub clock: Option<Clock>,
     /// Of a million packets that were sent lately, how many did not arrive.
     pub loss: Option<u32>,
+    /// Where the neighbour sees this end.
+    pub seen: Option<SocketAddr>,
     /// Octets of the largest datagram that passes.
     pub size: Option<u16>,
     /// Versions of the neighbour, if none of them is spoken here.

@@ -11,6 +11,7 @@ use wayleave_crypto::secret::Secret;
 use wayleave_dataplane::link::message::{self, COOKIE, INITIATION, LEAST, RESPONSE};
 use wayleave_dataplane::link::{
     BURST_ALONE, Clock, Config, Counters, Datagram, FLOWING, IDLE_PING, LinkStatus, Links, Peer, SILENT, State,
+    Transport, UDP_RETRY,
 };
 
 const REALM: [u8; 32] = [0x7e; 32];
@@ -43,7 +44,7 @@ fn at(host: u32, port: u16) -> SocketAddr {
 fn peer(node: u16, endpoints: Vec<SocketAddr>) -> Peer {
     let endpoints = endpoints.into_iter().map(|address| (0, address)).collect();
     let (link, identity, noise) = (node + LINK, identity(node), public(node));
-    Peer { link, identity, noise, sockets: vec![0], endpoints, largest: 1_400 }
+    Peer { link, identity, noise, sockets: vec![0], endpoints, tls: None, tls_endpoints: Vec::new(), largest: 1_400 }
 }
 
 struct Node {
@@ -74,6 +75,8 @@ struct World {
     largest: Option<usize>,
     /// Messages are lost.
     is_cut: bool,
+    /// UDP is lost; what nodes say by their second socket goes on.
+    has_no_udp: bool,
     /// How long messages fly.
     delay: Option<Duration>,
     /// Somebody who copies what node 1 sends, faster, with this source, and keeps what comes back.
@@ -164,10 +167,9 @@ impl World {
             let now = self.now(node);
             self.nodes[node].links.handle_timeout(now);
             while let Some(Datagram { socket, to, octets }) = self.nodes[node].links.poll() {
-                assert_eq!(socket, 0);
                 assert!(message::is_message(&octets));
                 let Node { address, open_to, .. } = &mut self.nodes[node];
-                let from = *address;
+                let from = by(socket, *address);
                 open_to.iter_mut().for_each(|open_to| _ = open_to.insert(to));
                 self.fly(from, to, octets);
             }
@@ -176,11 +178,16 @@ impl World {
 
     /// Hands a datagram to whoever has its destination, and answers whether somebody took it.
     fn deliver(&mut self, from: SocketAddr, to: SocketAddr, octets: &[u8]) -> bool {
-        let is_there =
-            |node: &Node| node.address == to && node.open_to.as_ref().is_none_or(|open_to| open_to.contains(&from));
+        let socket = usize::from(to.ip() != by(0, to).ip());
+        if self.has_no_udp && socket == 0 {
+            return false;
+        }
+        let is_there = |node: &Node| {
+            by(socket, node.address) == to && node.open_to.as_ref().is_none_or(|open_to| open_to.contains(&from))
+        };
         let Some(node) = self.nodes.iter().position(is_there) else { return false };
         let now = self.now(node);
-        self.nodes[node].links.receive((0, from), octets, now);
+        self.nodes[node].links.receive((socket, from), octets, now);
         true
     }
 
@@ -208,13 +215,15 @@ impl World {
     fn data(&mut self, from: usize, to: usize) -> bool {
         let (link, back) = (to as u16 + LINK, from as u16 + LINK);
         let instant = Instant(self.nanos);
-        let Some((0, there)) = self.links(from).address(link) else { return false };
+        let Some((socket, there)) = self.links(from).address(link) else { return false };
         self.nodes[from].links.note_sent(link, 1, 1_000, instant);
-        let source = self.nodes[from].address;
+        let source = by(socket, self.nodes[from].address);
         self.nodes[from].open_to.iter_mut().for_each(|open_to| _ = open_to.insert(there));
         let Node { address, open_to, links, .. } = &mut self.nodes[to];
-        let arrives = *address == there && open_to.as_ref().is_none_or(|open_to| open_to.contains(&source));
-        if !arrives || links.link_at((0, source)) != Some(back) {
+        let passes = socket == 1 || !self.has_no_udp;
+        let arrives =
+            passes && by(socket, *address) == there && open_to.as_ref().is_none_or(|open_to| open_to.contains(&source));
+        if !arrives || links.link_at((socket, source)) != Some(back) {
             return false;
         }
         links.note_received(back, 1, 1_000, instant);
@@ -238,6 +247,22 @@ impl World {
         address.set_port(port);
         open_to.iter_mut().for_each(BTreeSet::clear);
     }
+}
+
+/// An address as seen by a node's socket: those of connections, of socket 1, are apart from those of UDP.
+fn by(socket: usize, address: SocketAddr) -> SocketAddr {
+    let SocketAddr::V4(v4) = address else { panic!("{address}") };
+    let host = v4.ip().to_bits() & 0x00ff_ffff | if socket == 1 { 0x0b00_0000 } else { 0x0a00_0000 };
+    (std::net::Ipv4Addr::from(host), address.port()).into()
+}
+
+/// [`hidden`], where the forwarder can be reached over TLS too.
+fn hidden_with_tls() -> World {
+    let mut world = hidden();
+    let tls = |peer: Peer, tls_endpoints| Peer { tls: Some(1), tls_endpoints, ..peer };
+    world.set(0, vec![tls(peer(1, Vec::new()), Vec::new())]);
+    world.set(1, vec![tls(peer(0, vec![at(1, 1)]), vec![by(1, at(1, 1))])]);
+    world
 }
 
 /// A forwarder with a public address (0), and a gateway behind a NAT (1), which alone knows where the other is.
@@ -272,6 +297,20 @@ fn two_neighbours_prove_themselves_to_each_other_by_one_handshake() {
     let status = world.status(0, 1);
     assert_eq!((status.state, status.size), (State::Up, Some(1_400)));
     assert_eq!(world.status(1, 0).round_trip, Some(2 * DELAY));
+}
+
+#[test]
+fn each_end_is_told_where_it_is_seen_and_how_the_clocks_differ() {
+    let mut world = hidden();
+    world.nodes[0].clock_micros = 5_000_000;
+    world.run(secs(2));
+    assert_eq!((world.status(0, 1).seen, world.status(1, 0).seen), (Some(at(1, 1)), Some(at(2, 5_000))));
+    let ahead = [world.status(0, 1).clock_ahead, world.status(1, 0).clock_ahead].map(|ahead| ahead.unwrap_or(0));
+    assert!((-5_020_000..=-4_980_000).contains(&ahead[0]) && (4_980_000..=5_020_000).contains(&ahead[1]), "{ahead:?}");
+    world.carry((0, 1), secs(3));
+    world.rebind(1, 5_001);
+    world.carry((0, 1), secs(3));
+    assert_eq!(world.status(1, 0).seen, Some(at(2, 5_001)));
 }
 
 #[test]
@@ -540,7 +579,51 @@ fn who_has_gone_is_down_and_who_says_so_is_down_at_once() {
     assert!(world.is_up(0, 1) && world.is_up(1, 0));
     world.nodes[1].links.close();
     world.run(Duration::from_millis(50));
-    assert!(!world.is_up(0, 1));
+    assert_eq!(world.status(0, 1).state, State::Stopped);
+    world.restart(1, vec![peer(0, vec![at(1, 1)])]);
+    world.run(secs(1));
+    assert!(world.is_up(0, 1), "it has come back");
+}
+
+#[test]
+fn where_udp_does_not_pass_a_link_goes_over_tls_and_back_when_it_does() {
+    let transports = |world: &World| [world.status(0, 1).transport, world.status(1, 0).transport];
+    let both = |transport| [Some(transport); 2];
+    let mut world = hidden_with_tls();
+    world.run(secs(1));
+    assert_eq!(transports(&world), both(Transport::Udp));
+    world.run(secs(3_600));
+    assert_eq!((transports(&world), world.status(0, 1).moved), (both(Transport::Udp), 0));
+    // It is cut under data: three pings, a try, and then TLS.
+    world.has_no_udp = true;
+    let lost = world.carry((0, 1), secs(10));
+    assert!(lost.0 < 800 && lost.1 < 800, "{lost:?} of 1,000 each");
+    assert_eq!(transports(&world), both(Transport::Tls));
+    assert_eq!(world.carry((0, 1), secs(300)), (0, 0), "renewed, and UDP tried, beside the data");
+    assert_eq!((transports(&world), world.status(1, 0).size), (both(Transport::Tls), Some(1_400)));
+    world.has_no_udp = false;
+    let lost = world.carry((0, 1), UDP_RETRY + secs(2));
+    assert!(lost.0 <= 5 && lost.1 <= 5, "{lost:?}: what flies while both go over");
+    assert_eq!(transports(&world), both(Transport::Udp));
+    // The connection ends: another is begun by at once, though nothing flows.
+    let mut idle = hidden_with_tls();
+    idle.has_no_udp = true;
+    idle.run(secs(60));
+    let before = idle.status(1, 0).handshake;
+    let now = idle.now(1);
+    idle.nodes[1].links.receive((1, by(1, at(1, 1))), &[], now);
+    idle.run(secs(1));
+    assert!(idle.status(1, 0).handshake > before && transports(&idle) == both(Transport::Tls));
+    // One that begins without UDP, and one whose UDP comes and goes: it is asked ever later.
+    let mut world = hidden_with_tls();
+    world.has_no_udp = true;
+    world.run(secs(6));
+    assert_eq!(transports(&world), both(Transport::Tls));
+    for _ in 0..200 {
+        world.has_no_udp = world.status(1, 0).transport == Some(Transport::Udp);
+        world.run(secs(10));
+    }
+    assert!((2..12).contains(&(world.status(1, 0).moved / 2)), "{}", world.status(1, 0).moved);
 }
 
 #[test]

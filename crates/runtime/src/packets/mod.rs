@@ -8,6 +8,7 @@ pub mod requests;
 pub mod stack;
 pub mod steering;
 mod system;
+pub mod tls;
 pub mod tun;
 pub mod udp;
 pub mod xdp;

@@ -12,7 +12,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Start here", &["demo", "lab", "init", "check"]),
     ("Run and watch", &["run", "show", "why"]),
     ("Exchange", &["exchange", "members", "invite"]),
-    ("Overlay", &["realm", "join", "link", "path", "ping", "locate"]),
+    ("Overlay", &["realm", "join", "link", "netcheck", "path", "ping", "locate"]),
     ("Paid transit", &["cap", "stamp"]),
     ("Keys and objects", &["keys", "backup", "restore"]),
     ("Other", &[]),

@@ -20,6 +20,7 @@ mod link;
 mod locate;
 mod members;
 mod moved;
+mod netcheck;
 mod node_keys;
 mod path;
 mod pki;
@@ -61,6 +62,8 @@ pub enum Command {
     /// Add and remove the neighbours of a node: add, remove, list.
     #[command(subcommand)]
     Link(link::Link),
+    /// Say what the network lets through between a node and its neighbours: UDP, NAT, TLS, sizes, clocks; and what to do.
+    Netcheck(netcheck::NetCheck),
     /// Choose among the paths of a gateway: list, trace, pin, avoid.
     #[command(subcommand)]
     Path(path::Path),
@@ -121,6 +124,7 @@ impl Command {
             Command::Show(command) => show::show(command),
             Command::Why(command) => show::why(command),
             Command::Link(command) => link::run(command),
+            Command::Netcheck(command) => netcheck::run(command),
             Command::Path(command) => path::run(command),
             Command::Stamp(command) => return stamp::run(command),
             Command::Ping(command) => path::ping(command),

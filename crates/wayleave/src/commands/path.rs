@@ -298,6 +298,9 @@ pub fn why(command: &Of) -> Outcome {
             text += &format!("  {which}: {}: {}\n", names(&path["nodes"]).join(" "), state(path));
         }
     }
+    if let Some(node) = value["over_tls"].as_str() {
+        text += &format!("  the link to {node} goes over TLS, since UDP does not pass (`wayleave netcheck`)\n");
+    }
     if value["pinned"].is_array() {
         text += &format!("  pinned: {} (`wayleave path unpin`)\n", names(&value["pinned"]).join(" "));
     }

@@ -190,12 +190,16 @@ fn link(row: &Value) -> String {
         "state",
         match row["state"].as_str() {
             Some("awaited") => "waits for the neighbour: no address of it is known".to_owned(),
+            Some("stopped") => "the neighbour has said that it stops, and has not come back".to_owned(),
             Some("asked") => "the neighbour has not answered".to_owned(),
             _ => cell(&row["state"]),
         },
     );
     if let Some(address) = row["address"].as_str() {
         line("endpoint", address.to_owned());
+    }
+    if row["transport"] == "tls" {
+        line("transport", "TLS on TCP, since UDP does not pass; UDP is tried again now and then".to_owned());
     }
     if let Some(at) = row["last_handshake"].as_u64() {
         line("latest handshake", ago(unix_now().secs().saturating_sub(at)));

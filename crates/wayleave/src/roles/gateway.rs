@@ -38,7 +38,6 @@ use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::stack::{self, StackPort};
 use wayleave_runtime::packets::tun::Tun;
-use wayleave_runtime::packets::udp::{self, Intake};
 use wayleave_runtime::routes::{MAIN, Routes, mark_connections};
 use wayleave_runtime::store::{Change, FileStore, Store as _, StoreError};
 
@@ -49,6 +48,7 @@ use super::overlay::{self, Overlay, OwnIds};
 use crate::config::choices::{ChoicesFile, PinSection};
 use crate::config::consent::load_policy;
 use crate::config::gateway::{GatewayFile, GatewaySection, NO_DEFAULT_ROUTE, PolicySection};
+use crate::config::links::LinkSocket;
 use crate::config::overlay::{NodeRef, OverlaySection, Settings};
 use crate::config::receiving::{self, Known};
 use crate::config::rs::{StatusSection, examples_left};
@@ -211,7 +211,7 @@ pub struct GatewayRole {
     mark: Option<u32>,
     /// Within which prefixes members' prefixes are routed, and which ones are not.
     accepted: Vec<Prefix>,
-    sockets: Vec<SocketAddr>,
+    sockets: Vec<LinkSocket>,
     /// What serves names or applications.
     serving: Vec<JoinHandle<()>>,
     log: Events,
@@ -673,7 +673,7 @@ fn line(event: &Happened, known: &Known) -> EventLine {
             event!(INFO "session-began" { peer = known.describe(peer) } "a session has begun")
         }
         Happened::PathDied { peer } => event!(WARN "path-died" { peer = known.describe(peer) }
-            "a path is dead: three probes stayed unanswered; flows go by the spare one"),
+            "a path is dead: probes stayed unanswered, or its first node has stopped; flows go by the spare one"),
         Happened::PathChanged { peer } => {
             event!(INFO "path-changed" { peer = known.describe(peer) } "flows go by another path")
         }
@@ -769,29 +769,21 @@ impl GatewayRole {
         let mut fresh = Vec::new();
         let wanted = match &self.control {
             Control::Overlay { section, .. } => links::sockets(section),
-            Control::Laboratory => known.fixed.iter().map(|neighbour| neighbour.local).collect(),
+            Control::Laboratory => known.fixed.iter().map(|neighbour| LinkSocket::Udp(neighbour.local)).collect(),
         };
         for local in wanted {
             if !self.sockets.contains(&local) {
-                let opened = udp::open(local, 1, Intake::Merged, None).and_then(|group| {
-                    group.data.iter().try_for_each(|socket| {
-                        self.mark.map_or(Ok(()), |mark| socket.set_mark(mark))?;
-                        socket.never_fragment()
-                    })?;
-                    Ok(group)
-                });
-                match opened {
-                    Ok(mut group) if !group.data.is_empty() => {
+                match links::open_socket(local, self.mark) {
+                    Ok(socket) => {
                         self.sockets.push(local);
-                        fresh.push((local, group.data.remove(0)));
+                        fresh.push(socket);
                     }
-                    Ok(_) => {}
-                    Err(error) => warn!(%local, "cannot receive from neighbours: {error}; it is tried again"),
+                    Err(error) => warn!(?local, "cannot receive from neighbours: {error}; it is tried again"),
                 }
             }
         }
         let fixed = known.fixed.iter().filter_map(|neighbour| {
-            let socket = self.sockets.iter().position(|local| *local == neighbour.local)?;
+            let socket = self.sockets.iter().position(|local| *local == LinkSocket::Udp(neighbour.local))?;
             Some((neighbour.link, (socket, neighbour.remote)))
         });
         let fixed: Vec<_> = fixed.collect();

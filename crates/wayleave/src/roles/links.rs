@@ -2,18 +2,22 @@
 //! what the log says.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::io;
 
 use serde_json::{Value, json};
 use wayleave_control::advert::MIN_MTU;
 use wayleave_core::IdentityKey;
-use wayleave_dataplane::link::{Counters, LinkStatus, Peer, State, Volume};
+use wayleave_dataplane::link::message::{is_for_proven, is_initiation};
+use wayleave_dataplane::link::{Counters, LinkStatus, Peer, State, Transport, Volume};
 use wayleave_runtime::http::Metric;
 use wayleave_runtime::metrics;
+use wayleave_runtime::packets::Port;
+use wayleave_runtime::packets::tls::{self, Kinds};
+use wayleave_runtime::packets::udp::{self, Intake};
 
 use super::events::{EventLine, event};
 use super::overlay::Handle;
-use crate::config::links::session_peers;
+use crate::config::links::{LinkSocket, session_peers};
 pub use crate::config::links::{machine, sockets};
 use crate::config::overlay::OverlaySection;
 
@@ -26,16 +30,35 @@ const NAMED: usize = 4;
 const MOST_UNCERTAIN: u64 = 250_000;
 
 /// The neighbours that can prove themselves now, with `sockets` as [`sockets`] has them.
-pub fn peers(node: &Handle, section: &OverlaySection, sockets: &[SocketAddr]) -> Vec<Peer> {
+pub fn peers(node: &Handle, section: &OverlaySection, sockets: &[LinkSocket]) -> Vec<Peer> {
     let largest = u16::try_from(*section.mtu.get_ref()).unwrap_or(u16::MAX);
     session_peers(node.link_peers(section), sockets, largest, |endpoint, local| node.resolved(endpoint, local))
 }
 
+/// What a port over TLS knows of the messages of links.
+pub const KINDS: Kinds = Kinds { begins: is_initiation, proves: is_for_proven };
+
+/// Opens a socket of links, whose packets are marked if that is asked for.
+///
+/// # Errors
+/// What the system said.
+pub fn open_socket(local: LinkSocket, mark: Option<u32>) -> io::Result<Box<dyn Port>> {
+    match local {
+        LinkSocket::Udp(local) => {
+            let group = udp::open(local, 1, Intake::Merged, None)?;
+            let socket = group.data.into_iter().next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+            mark.map_or(Ok(()), |mark| socket.set_mark(mark))?;
+            socket.never_fragment()?;
+            Ok(Box::new(socket))
+        }
+        LinkSocket::Tls(listen) => Ok(Box::new(tls::open(listen, KINDS)?)),
+    }
+}
+
 /// Has the names of neighbours resolved again that do not answer.
 pub fn resolve_again(node: &Handle, section: &OverlaySection, all: &[LinkStatus]) {
-    let silent =
-        |identity: &IdentityKey| all.iter().any(|link| link.identity == *identity && link.state == State::Asked);
-    if all.iter().all(|link| link.state != State::Asked) {
+    let silent = |identity: &IdentityKey| all.iter().any(|link| link.identity == *identity && is_sought(link));
+    if !all.iter().any(is_sought) {
         return;
     }
     for peer in node.link_peers(section) {
@@ -43,8 +66,14 @@ pub fn resolve_again(node: &Handle, section: &OverlaySection, all: &[LinkStatus]
             && silent(identity)
         {
             node.resolve_again(endpoint);
+            peer.tls.iter().for_each(|endpoint| node.resolve_again(endpoint));
         }
     }
+}
+
+/// A neighbour is asked, and has not answered.
+fn is_sought(link: &LinkStatus) -> bool {
+    matches!(link.state, State::Asked | State::Stopped)
 }
 
 /// Octets of the largest ICING packet that passes over each of the node's links, as far as they were measured, and at most what the
@@ -70,7 +99,15 @@ fn state(state: State) -> &'static str {
     match state {
         State::Up => "up",
         State::Asked => "asked",
+        State::Stopped => "stopped",
         State::Awaited => "awaited",
+    }
+}
+
+fn transport(transport: Transport) -> &'static str {
+    match transport {
+        Transport::Udp => "udp",
+        Transport::Tls => "tls",
     }
 }
 
@@ -83,6 +120,11 @@ pub fn rows(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Vec<Va
             "interface": link.link,
             "state": state(link.state),
             "address": link.address.map(|address| address.to_string()),
+            "socket": link.socket,
+            "endpoints": link.endpoints,
+            "tls_endpoints": link.tls_endpoints,
+            "transport": link.transport.map(transport),
+            "seen": link.seen.map(|address| address.to_string()),
             "last_handshake": link.handshake.map(|at| at.secs()),
             "heard_millis": link.heard.map(|span| span.as_millis() as u64),
             "moved": link.moved,
@@ -107,9 +149,11 @@ pub fn up(all: &[LinkStatus]) -> usize {
 /// What the metrics page has of links.
 pub fn metrics(all: &[LinkStatus], counters: Counters) -> Vec<Metric> {
     let up = up(all);
+    let by_tls = all.iter().filter(|link| link.transport == Some(Transport::Tls)).count();
     let moved: u64 = all.iter().map(|link| link.moved).sum();
     metrics! {
         gauge "link_up" Sessions "Links whose neighbour has proved itself and answers" = up;
+        gauge "link_tls" Sessions "Links that go over TLS, since UDP does not pass" = by_tls;
         counter "link_moved" Changes "Changes of neighbours' addresses" = moved;
         counter "link_received" Packets "Messages of links that came" = counters.received;
         counter "link_sent" Packets "Messages of links that were sent" = counters.sent;
@@ -213,11 +257,24 @@ fn line(before: Option<&LinkStatus>, link: &LinkStatus, node: String) -> Option<
             "the neighbour speaks versions {least} to {highest} of links, and none of them is spoken here: upgrade the older of the two"));
     }
     let address = link.address.map(|address| address.to_string());
+    let by = link.transport.map(transport);
     match (was_up, link.state == State::Up) {
-        (false, true) => Some(event!(INFO "link-up" by interface, { node, address } "a neighbour has proved itself")),
+        (false, true) => {
+            Some(event!(INFO "link-up" by interface, { node, address, by } "a neighbour has proved itself"))
+        }
+        (true, false) if link.state == State::Stopped => {
+            Some(event!(INFO "link-stopped" by interface, { node } "a neighbour has said that it stops"))
+        }
         (true, false) => Some(
             event!(WARN "link-down" by interface, { node } "a neighbour answers nothing: it has no address any more"),
         ),
+        (true, true) if before.is_some_and(|before| before.transport != link.transport) => match link.transport {
+            Some(Transport::Tls) => Some(event!(WARN "link-tls" by interface, { node, address }
+                "UDP does not pass to a neighbour: the link goes over TLS, and UDP is tried again now and then")),
+            _ => {
+                Some(event!(INFO "link-udp" by interface, { node, address } "the link goes by UDP again, which passes"))
+            }
+        },
         (true, true) if before.is_some_and(|before| before.address != link.address) => {
             Some(event!(INFO "link-moved" by interface, { node, address } "a neighbour is at another address"))
         }
@@ -248,6 +305,11 @@ mod tests {
             round_trip: None,
             clock: clock.map(|(ahead, within)| Clock { ahead, within }),
             loss: None,
+            socket: None,
+            endpoints: Vec::new(),
+            tls_endpoints: Vec::new(),
+            transport: None,
+            seen: None,
             size,
             other_versions: None,
         }

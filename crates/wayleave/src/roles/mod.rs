@@ -12,7 +12,7 @@ mod gateway;
 pub mod key;
 mod link_driver;
 pub mod link_faults;
-mod links;
+pub mod links;
 #[cfg(test)]
 mod log_lines;
 mod member;

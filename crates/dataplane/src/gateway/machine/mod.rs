@@ -457,6 +457,21 @@ impl Gateway {
         self.work(&peer, now);
     }
 
+    /// The neighbour behind a link said that it ends: every path by it is dead, and another is used at once.
+    pub fn link_closed(&mut self, link: u16, now: Now) {
+        let mut affected = Vec::new();
+        for (identity, peer) in &mut self.peers {
+            let candidates = peer.candidates.iter_mut().filter(|candidate| candidate.link == link);
+            let dead = candidates.map(|candidate| u64::from(candidate.die(now))).sum::<u64>();
+            if dead > 0 {
+                self.out.counters.dead += dead;
+                self.out.push(Output::Event(Event::PathDied { peer: *identity }));
+                affected.push(*identity);
+            }
+        }
+        affected.iter().for_each(|identity| self.work(identity, now));
+    }
+
     /// Lets timers that are due fire.
     pub fn handle_timeout(&mut self, now: Now) {
         let due: Vec<IdentityKey> =

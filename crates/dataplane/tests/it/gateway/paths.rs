@@ -88,6 +88,22 @@ fn a_killed_forwarder_costs_two_seconds_and_the_flow_goes_on_over_the_spare_path
 /// TCP repeats its oldest segment while nothing is answered: that one is on the spare path as soon as the other is known to be dead,
 /// and not when the sender's own timer, doubled by then, ends once more.
 #[test]
+fn a_neighbour_that_says_that_it_ends_costs_no_packet() {
+    let mut world = two_paths();
+    world.send_plain(A, &question());
+    world.run(Duration::from_secs(2));
+    assert_eq!((world.received(B).len(), exchange(&mut world)), (1, 2));
+    world.down.insert(2);
+    let now = world.now();
+    world.gateway(A).link_closed(LINK + 2, now);
+    world.send_plain(A, &question());
+    assert_eq!(world.received(B).len(), 1, "by the other path, at once");
+    assert!(world.events.contains(&(A, Event::PathDied { peer: identity(B) })));
+    world.run(Duration::from_secs(1));
+    assert_eq!(exchange(&mut world), 2);
+}
+
+#[test]
 fn the_newest_segment_of_each_tcp_flow_is_sent_again_when_its_path_dies() {
     let of_flow = |port: u16, text: &str| tcp(V4.0, V4.1, (port, 80), 1, 0x10, &[], text.as_bytes());
     let mut world = two_paths();

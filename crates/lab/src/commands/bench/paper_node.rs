@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use wayleave_config::Source;
 use wayleave_config::gateway::GatewayFile;
 use wayleave_config::key_files::node::fresh;
-use wayleave_config::links::{self, OpenLinks};
+use wayleave_config::links::{self, LinkSocket, OpenLinks};
 use wayleave_config::overlay::Settings;
 use wayleave_config::receiving::{Known, of_realm};
 use wayleave_control::advert::Endpoint;
@@ -185,7 +185,7 @@ impl PaperNode {
         let peers =
             links::session_peers(peers, &sockets, u16::try_from(*section.mtu.get_ref()).unwrap_or(u16::MAX), literal);
         let link = peers.first().ok_or("no link")?.link;
-        let local = *sockets.first().ok_or("no socket")?;
+        let Some(LinkSocket::Udp(local)) = sockets.first().copied() else { return Err("no socket".into()) };
         let group = udp::open(local, 1, Intake::Merged, None).map_err(said)?;
         let socket = group.data.into_iter().next().ok_or("no socket")?;
         let mut machine = links::machine(&self.settings).map_err(said)?;

@@ -20,6 +20,7 @@ use wayleave_packet::{Hop, HopId, Path};
 use wayleave_runtime::identity::from_hex;
 
 use super::worker::Ends;
+use crate::config::links::LinkSocket;
 use crate::config::receiving::{Known, Neighbour, own_addresses, rules};
 use crate::failure::{Failure, Outcome};
 use crate::roles::daemon::seed;
@@ -208,12 +209,22 @@ impl LabFile {
     }
 
     /// Whoever proves himself at a link, with `sockets` in their order.
-    pub fn peers(&self, sockets: &[SocketAddr]) -> Vec<Peer> {
+    pub fn peers(&self, sockets: &[LinkSocket]) -> Vec<Peer> {
         let peer = |link: &LabLink| {
             let noise = DhPublic::from_bytes(from_hex(link.noise.as_ref()?)?).ok()?;
-            let socket = sockets.iter().position(|local| *local == link.local)?;
+            let socket = sockets.iter().position(|local| *local == LinkSocket::Udp(link.local))?;
             let (identity, endpoints) = (link.identity.0, vec![(socket, link.remote)]);
-            Some(Peer { link: link.id, identity, noise, sockets: vec![socket], endpoints, largest: LARGEST })
+            let (sockets, tls_endpoints) = (vec![socket], Vec::new());
+            Some(Peer {
+                link: link.id,
+                identity,
+                noise,
+                sockets,
+                endpoints,
+                tls: None,
+                tls_endpoints,
+                largest: LARGEST,
+            })
         };
         self.links.iter().filter_map(peer).collect()
     }

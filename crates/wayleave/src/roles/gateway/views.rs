@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use wayleave_core::{IdentityKey, InnerTraffic, Prefix};
 use wayleave_dataplane::gateway::{Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus, Traffic, Volume};
 use wayleave_dataplane::icing;
-use wayleave_dataplane::link::{Counters as LinkCounters, LinkStatus};
+use wayleave_dataplane::link::{Counters as LinkCounters, LinkStatus, Transport};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::metrics;
@@ -300,6 +300,11 @@ impl GatewayView {
             _ => Vec::new(),
         };
         let of_state = [vec![of_state.to_owned()], self.clock_problems(&known).await, gone].concat();
+        let first = route.active.as_ref().and_then(|path| path.nodes.get(1));
+        let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
+        let is_first_over_tls =
+            |link: &LinkStatus| Some(&link.identity) == first && link.transport == Some(Transport::Tls);
+        let over_tls = links.iter().find(|link| is_first_over_tls(link)).map(|link| known.describe(&link.identity));
         let why = of_path.unwrap_or_else(|| of_state.join("; "));
         Ok(json!({
             "version": 1,
@@ -307,6 +312,7 @@ impl GatewayView {
             "policy": name,
             "state": if is_dead { "dead" } else { state(&route.state) },
             "why": why,
+            "over_tls": over_tls,
             "active": route.active.as_ref().map(|path| describe(path, &known)),
             "spare": route.spare.as_ref().map(|path| describe(path, &known)),
             "pinned": pinned,

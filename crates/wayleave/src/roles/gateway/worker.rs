@@ -15,7 +15,6 @@ use wayleave_dataplane::link::{At, Datagram, Links, message::is_message};
 use wayleave_packet::Path;
 use wayleave_packet::icing::header::PathHash;
 use wayleave_runtime::packets::tun::LONGEST;
-use wayleave_runtime::packets::udp::Udp;
 use wayleave_runtime::packets::{Burst, Outgoing, Port};
 use wayleave_runtime::store::{Change, FileStore, Store as _};
 use wayleave_runtime::{Clock, faults};
@@ -114,7 +113,7 @@ pub type Running = worker_thread::Running<Worker>;
 pub struct Worker {
     pub gateway: Gateway,
     pub inner_side: InnerSide,
-    pub sockets: Vec<(SocketAddr, Udp)>,
+    pub sockets: Vec<Box<dyn Port>>,
     pub ends: Ends,
     pub counters: IoCounters,
     pub clock: Clock,
@@ -242,6 +241,10 @@ impl Work for Worker {
                 self.wait();
             }
         }
+        if let Ends::Proven(links) = &mut self.ends {
+            links.close();
+        }
+        self.speak();
         self.flows.finish(&mut self.gateway, &self.clock);
     }
 }
@@ -255,7 +258,7 @@ impl Worker {
             Ends::Fixed(_) => IDLE,
         };
         let due = of_gateway.min(of_links).min(IDLE);
-        let sockets = self.sockets.iter().map(|(_, socket)| socket.as_fd());
+        let sockets = self.sockets.iter().map(|socket| socket.as_fd());
         let has_failed = self.inbox.wait([self.inner_side.as_fd()].into_iter().chain(sockets), due);
         self.counters.failures += u64::from(has_failed);
     }
@@ -295,7 +298,7 @@ impl Worker {
     /// Takes what neighbours send. Returns whether there was anything.
     fn receive(&mut self, socket: usize) -> bool {
         let Self { gateway, sockets, ends, burst, counters, clock, .. } = self;
-        let Ok(count) = sockets[socket].1.receive(burst) else {
+        let Ok(count) = sockets[socket].receive(burst) else {
             counters.failures += 1;
             return false;
         };
@@ -312,8 +315,10 @@ impl Worker {
             if is_message(octets) && matches!(ends, Ends::Proven(_)) {
                 // It may count what came before it, and move its sender.
                 note(ends, &mut run, &mut volume, now.instant);
-                if let Ends::Proven(links) = ends {
-                    links.receive((socket, *from), octets, now);
+                if let Ends::Proven(links) = ends
+                    && let Some(link) = links.receive((socket, *from), octets, now)
+                {
+                    gateway.link_closed(link, now);
                 }
                 continue;
             }
@@ -412,7 +417,7 @@ impl Worker {
         }
         let Self { sockets, out, out_packets, out_socket, counters, .. } = self;
         let sent = match sockets.get_mut(*out_socket) {
-            Some((_, socket)) => socket.send(out, out_packets).unwrap_or_else(|_| {
+            Some(socket) => socket.send(out, out_packets).unwrap_or_else(|_| {
                 counters.failures += 1;
                 0
             }),

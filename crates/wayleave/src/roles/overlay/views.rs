@@ -115,6 +115,7 @@ pub fn describe(membership: &wayleave_control::realm::Membership, advert: Option
         "advert_secs_left": advert.map(|advert| advert.expires().saturating_sub(unix_now().secs())),
         "links": links,
         "open": advert.and_then(|advert| advert.open.as_ref()).map(ToString::to_string),
+        "tls": advert.and_then(Advert::tls).map(|endpoint| endpoint.to_string()),
         "consent": advert.and_then(|advert| advert.consent.as_ref()).map(|server| server.identity.to_string()),
     })
 }

@@ -73,6 +73,9 @@ pub trait Format: Sized + Send + 'static {
         None
     }
 
+    /// Has something to say to neighbours, by [`Format::speak`], since the thread ends.
+    fn leave(&mut self) {}
+
     /// Verifies the packets of `batch` in place and puts those that leave into `out`.
     fn process(&mut self, batch: &mut Batch<'_>, now: Now, out: &mut OutputQueues);
 

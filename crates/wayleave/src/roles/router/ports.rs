@@ -7,11 +7,14 @@ use wayleave_runtime::packets::Port;
 use wayleave_runtime::packets::ethernet::{self, Ethernet};
 use wayleave_runtime::packets::ip::Ip;
 use wayleave_runtime::packets::steering::Steering;
+use wayleave_runtime::packets::tls;
 use wayleave_runtime::packets::udp::{self, Group, Intake};
 use wayleave_runtime::packets::xdp::{self, Xdp};
 
+use crate::config::links::LinkSocket;
 use crate::config::router::Backend;
 use crate::failure::Failure;
+use crate::roles::links::KINDS;
 
 /// The protocol number of raw sockets that only send.
 const SEND_ONLY: u8 = 255;
@@ -62,6 +65,8 @@ enum Socket {
     Udp(SocketAddr, Intake),
     /// The same, and no packet that is sent there is ever cut into fragments.
     UdpWhole(SocketAddr, Intake),
+    /// Connections that carry packets over TLS, with an address for those that others open.
+    Tls(Option<SocketAddr>),
     Xdp(xdp::Endpoint),
     Ethernet(ethernet::Endpoint),
     /// IP packets of a protocol to this address; other threads than the first only send.
@@ -82,6 +87,7 @@ impl PortSpec {
             Socket::UdpGroup(local, intake, _) => format!("udp {local} {intake:?}"),
             Socket::Udp(local, intake) => format!("udp {local} {intake:?} alone"),
             Socket::UdpWhole(local, intake) => format!("udp {local} {intake:?} whole"),
+            Socket::Tls(listen) => format!("tls {listen:?}"),
             Socket::Xdp(endpoint) => format!("{endpoint:?}"),
             Socket::Ethernet(endpoint) => format!("ethernet {endpoint:?}"),
             Socket::Ip(address, protocol) => format!("ip {address} {protocol}"),
@@ -99,9 +105,13 @@ impl PortSpec {
         Self::new(kind, Socket::Udp(local, intake(backend)), name)
     }
 
-    /// UDP at `local` for neighbours of an overlay.
-    pub fn overlay(number: usize, local: SocketAddr) -> Self {
-        Self::new(PortKind::Overlay(number), Socket::UdpWhole(local, Intake::Merged), format!("links at {local}"))
+    /// For neighbours of an overlay.
+    pub fn overlay(number: usize, local: LinkSocket) -> Self {
+        let (socket, name) = match local {
+            LinkSocket::Udp(local) => (Socket::UdpWhole(local, Intake::Merged), format!("links at {local}")),
+            LinkSocket::Tls(listen) => (Socket::Tls(listen), "links over TLS".to_owned()),
+        };
+        Self::new(PortKind::Overlay(number), socket, name)
     }
 
     /// A neighbour at `remote`: by AF_XDP where the configuration says so, by a UDP group otherwise.
@@ -137,6 +147,7 @@ impl PortSpec {
     pub fn address(&self) -> String {
         match &self.socket {
             Socket::UdpGroup(local, ..) | Socket::Udp(local, _) | Socket::UdpWhole(local, _) => local.to_string(),
+            Socket::Tls(listen) => format!("tls {listen:?}"),
             Socket::Xdp(endpoint) => endpoint.local.to_string(),
             Socket::Ethernet(endpoint) => format!("{endpoint:?}"),
             Socket::Ip(address, protocol) => format!("{address} {protocol}"),
@@ -172,6 +183,14 @@ impl PortSpec {
                 let Group { data, .. } =
                     opened.map_err(|error| Failure::system(format!("{name}: cannot receive at {local}"), &error))?;
                 Ok(data.into_iter().map(|port| (0, attached(Box::new(port) as _, false))).collect())
+            }
+            Socket::Tls(listen) => {
+                let port = tls::open(*listen, KINDS).map_err(|error| {
+                    let at = listen.map(|listen| format!(" at {listen}")).unwrap_or_default();
+                    Failure::system(format!("{name}: cannot take connections{at}"), &error)
+                        .help("a port below 1024 needs CAP_NET_BIND_SERVICE; no other server may have it")
+                })?;
+                Ok(vec![(0, attached(Box::new(port), false))])
             }
             Socket::Xdp(endpoint) => {
                 let port = Xdp::open(endpoint).map_err(|error| {

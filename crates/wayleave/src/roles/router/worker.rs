@@ -69,6 +69,8 @@ impl<F: Format> Worker<F> {
             }
         }
         self.answer_queries();
+        self.format.leave();
+        self.speak();
         self.format
     }
 

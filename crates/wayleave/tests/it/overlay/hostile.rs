@@ -203,8 +203,16 @@ impl End {
         let mut links = Links::new(config);
         let (clock, there) = (Clock::start(), port(11, M).parse().expect("an address"));
         let (identity, noise) = (w1.identity, w1.noise);
-        let peer =
-            LinkPeer { link: 11, identity, noise, sockets: vec![0], endpoints: vec![(0, there)], largest: 1_400 };
+        let peer = LinkPeer {
+            link: 11,
+            identity,
+            noise,
+            sockets: vec![0],
+            endpoints: vec![(0, there)],
+            tls: None,
+            tls_endpoints: Vec::new(),
+            largest: 1_400,
+        };
         links.set_peers(vec![peer], clock.now());
         let (ends, is_up) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (of_thread, up) = (Arc::clone(&ends), Arc::clone(&is_up));

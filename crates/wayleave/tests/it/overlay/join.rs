@@ -223,6 +223,7 @@ fn check_names_each_mistake_in_a_nodes_configuration() {
         (format!("{good}{}", link.replace("\"b\"", "\"B!\"")), "a node's name"),
         (format!("{good}{}", link.replace("local = ", "endpoint = \"b:0\"\nlocal = ")), "node.example.net:49252"),
         (format!("{good}[overlay.open]\nlocal = \"0.0.0.0:49252\"\n"), "cannot be sent to"),
+        (format!("{good}[overlay.tls]\nlocal = \"0.0.0.0:443\"\n"), "cannot be sent to"),
         (format!("{good}[overlay.open]\nlocal = \"127.0.0.1:49252\"\nadmit = []\n"), "an open node that admits nobody"),
         (
             format!("{good}{}[overlay.open]\nlocal = \"127.0.0.1:49253\"\n", link.replace("= 1", "= 32768")),
@@ -242,6 +243,7 @@ fn check_names_each_mistake_in_a_nodes_configuration() {
     let cases = [
         (format!("{good}{node}"), "a node without keys"),
         (format!("{good}[overlay.open]\nlocal = \"127.0.0.1:49252\"\n"), "a consent server forwards nothing"),
+        (format!("{good}[overlay.tls]\nlocal = \"127.0.0.1:443\"\n"), "no [overlay.tls]"),
         (format!("{good}{node}tags = \"../a/tags.key\"\n{node}tags = \"../a/tags.key\"\n"), "the same node twice"),
         (format!("{good}{node}tags = \"../a/router.key\"\n"), "is not a key file of a node"),
         (good.replace("policy = \"policy.toml\"", "policy = \"nowhere.toml\""), "nowhere.toml"),

@@ -2,6 +2,7 @@
 
 pub(crate) mod applications;
 mod attacks;
+mod blocked;
 mod failover;
 mod gateways;
 pub(crate) mod harness;

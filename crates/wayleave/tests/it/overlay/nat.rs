@@ -20,9 +20,9 @@ const HERE: &str = "192.0.2.250";
 const HERE_V6: &str = "[2001:db8::fa]";
 
 /// A network behind a NAT.
-struct Home {
-    box_: NetworkNamespace,
-    inside: NetworkNamespace,
+pub(super) struct Home {
+    pub(super) box_: NetworkNamespace,
+    pub(super) inside: NetworkNamespace,
 }
 
 fn run(place: &NetworkNamespace, line: &str) {
@@ -33,7 +33,7 @@ fn run(place: &NetworkNamespace, line: &str) {
 
 impl Home {
     /// The NAT has the address `number` outside; inside `(box, host)` of each family.
-    fn new(network: &Network, name: &str, number: u8, inside: &[(&str, &str)]) -> Self {
+    pub(super) fn new(network: &Network, name: &str, number: u8, inside: &[(&str, &str)]) -> Self {
         let (name_box, name_in) = (format!("x-{name}"), format!("n-{name}"));
         let outside = [format!("192.0.2.{number}/24"), format!("2001:db8::{number:x}/64")];
         let box_ = network.attach(&name_box, &outside).expect("a namespace");
@@ -67,15 +67,15 @@ impl Home {
     }
 }
 
-struct Gateway {
+pub(super) struct Gateway {
     name: &'static str,
-    place: NetworkNamespace,
-    daemon: Daemon,
+    pub(super) place: NetworkNamespace,
+    pub(super) daemon: Daemon,
 }
 
 impl Gateway {
     /// Joins with a provider that it alone names, and starts.
-    fn start(
+    pub(super) fn start(
         realm: &Realm,
         place: &NetworkNamespace,
         (name, number): (&'static str, u8),
@@ -88,10 +88,16 @@ impl Gateway {
         realm.folder.ok(&["join", &token, "--dir", name, "--consent", consent, "--status", "127.0.0.1:8492"]);
         realm.edit(&format!("{name}/gateway.toml"), |text| {
             let text = text.replace("127.0.0.1:5354\"\n# Their", "127.0.0.1:53\"\n# Their");
+            let text = text.replace("#lifetime_minutes = 5", "lifetime_minutes = 1");
             format!(
                 "{text}\n[[overlay.neighbour]]\nnode = \"{by}\"\nrelationship = \"provider\"\ninterface = 1\n{local}"
             )
         });
+        Self::run(realm, place, name)
+    }
+
+    /// Starts one that has joined.
+    pub(super) fn run(realm: &Realm, place: &NetworkNamespace, name: &'static str) -> Self {
         let folder = realm.path(name);
         let mut command = place.command(env!("CARGO_BIN_EXE_wayleave"));
         command.args(["run", "gateway", "--config", "gateway.toml"]).current_dir(&folder);
@@ -104,29 +110,29 @@ impl Gateway {
         gateway
     }
 
-    fn ask(&self, arguments: &[&str]) -> String {
+    pub(super) fn ask(&self, arguments: &[&str]) -> String {
         let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
         let output = command.args(arguments).args(["--url", "127.0.0.1:8492"]).output().expect("the program runs");
         text(&output.stdout)
     }
 
-    fn json(&self, arguments: &[&str]) -> Value {
+    pub(super) fn json(&self, arguments: &[&str]) -> Value {
         serde_json::from_str(&self.ask(&[arguments, &["--json"]].concat())).unwrap_or_default()
     }
 
-    fn log(&self) -> String {
+    pub(super) fn log(&self) -> String {
         format!("{}: {}\n{}", self.name, self.daemon.log_tail(20), self.json(&["show", "links"]))
     }
 }
 
 /// The link to a node, as a process shows it.
-fn link(shown: &Value, node: &str) -> Value {
+pub(super) fn link(shown: &Value, node: &str) -> Value {
     let links = shown["links"].as_array().cloned().unwrap_or_default();
     links.into_iter().find(|link| link["node"] == node).unwrap_or_default()
 }
 
 /// A download of many seconds, and its octets so far. It reads slowly by little buffers, so that all that it has came lately.
-struct Download(Child, std::path::PathBuf);
+pub(super) struct Download(Child, std::path::PathBuf);
 
 const READER: &str = "
 import socket, sys, time
@@ -142,7 +148,7 @@ while data := s.recv(8192):
 ";
 
 impl Download {
-    fn start(place: &NetworkNamespace, host: &str, folder: &std::path::Path) -> Self {
+    pub(super) fn start(place: &NetworkNamespace, host: &str, folder: &std::path::Path) -> Self {
         let file = folder.join("download");
         let mut command = place.command("python3");
         command.args(["-c", READER, host]).arg(&file);
@@ -154,7 +160,7 @@ impl Download {
     }
 
     /// Waits until so many more octets have come.
-    fn goes_on(&mut self, what: &str, logs: &dyn Fn() -> String) {
+    pub(super) fn goes_on(&mut self, what: &str, logs: &dyn Fn() -> String) {
         let (until, begin) = (self.octets() + 300_000, std::time::Instant::now());
         let is_there = std::panic::catch_unwind(|| eventually(what, || self.octets() >= until));
         let over = self.0.try_wait().expect("a child");

@@ -1,6 +1,7 @@
 //! ICING: packets in UDP or Ethernet over links; the meaning of each tag says where they go.
 
 mod overlay;
+mod remembered;
 mod reports;
 
 use std::net::SocketAddr;
@@ -38,6 +39,7 @@ use super::threads::Threads;
 use super::view::RouterView;
 
 use crate::config::Fault;
+use crate::config::links::LinkSocket;
 use crate::config::overlay::OverlaySection;
 use crate::config::router::icing::{AccountSection, IcingSection, TagSection};
 use crate::config::router::{Backend, FormatName, LinkSection};
@@ -49,6 +51,7 @@ use crate::roles::daemon::{Views, fresh};
 use crate::roles::links::{self, Watch};
 use crate::roles::overlay::Handle;
 use overlay::OverlayNode;
+use remembered::Remembered;
 use reports::ReportQuery;
 
 /// Octets of the longest packet.
@@ -68,7 +71,7 @@ pub struct Icing {
 
 /// A socket of links: its address, by which it keeps its number for the life of the thread, its kind of port, and its port if it is open.
 struct Socket {
-    local: SocketAddr,
+    local: LinkSocket,
     kind: PortKind,
     port: Option<usize>,
 }
@@ -86,7 +89,7 @@ struct Ends {
     addresses: Addresses,
     /// With the numbers of `sockets`.
     peers: Vec<Peer>,
-    sockets: Vec<SocketAddr>,
+    sockets: Vec<LinkSocket>,
 }
 
 /// Where links and services are.
@@ -228,7 +231,8 @@ impl Icing {
                 let sockets = peer.sockets.iter().filter_map(|number| numbers.get(*number).copied()).collect();
                 let endpoints = peer.endpoints.iter();
                 let endpoints = endpoints.filter_map(|(number, there)| Some((*numbers.get(*number)?, *there)));
-                Peer { sockets, endpoints: endpoints.collect(), ..peer }
+                let tls = peer.tls.and_then(|number| numbers.get(number).copied());
+                Peer { sockets, endpoints: endpoints.collect(), tls, ..peer }
             };
             links.set_peers(ends.peers.into_iter().map(own).collect(), now);
         }
@@ -365,6 +369,10 @@ impl Format for Icing {
         Some((self.sockets.get(socket)?.kind, to, octets))
     }
 
+    fn leave(&mut self) {
+        self.links.iter_mut().for_each(Links::close);
+    }
+
     fn process(&mut self, batch: &mut Batch<'_>, now: Now, out: &mut OutputQueues) {
         self.note_received(batch, now);
         let actions = self.router.process(batch.frames(), now);
@@ -460,6 +468,8 @@ pub struct IcingControl {
     clock: Option<Clock>,
     watch: Watch,
     links: SharedLinks,
+    /// Where neighbours were, and are.
+    remembered: Option<Remembered>,
 }
 
 /// How the links of the thread are. There is one thread.
@@ -504,6 +514,7 @@ impl Control<Icing> for IcingControl {
         "icing.identity",
         "overlay.neighbour",
         "overlay.open",
+        "overlay.tls",
         "overlay.tags_offered",
         "overlay.consent",
         "overlay.mtu",
@@ -529,6 +540,7 @@ impl Control<Icing> for IcingControl {
             clock: None,
             watch: Watch::default(),
             links: Arc::default(),
+            remembered: None,
         })
     }
 
@@ -563,7 +575,9 @@ impl Control<Icing> for IcingControl {
         let of_node = self.handle.as_ref().zip(overlay_section(settings));
         let (peers, sockets) = of_node.map_or_else(Default::default, |(node, section)| {
             let sockets = links::sockets(section);
-            (links::peers(node, section, &sockets), sockets)
+            let mut peers = links::peers(node, section, &sockets);
+            self.remembered.iter().for_each(|remembered| remembered.add_to(&mut peers, &sockets));
+            (peers, sockets)
         });
         Ok(Plan { policy: Box::new(policy), ends: Ends { addresses, peers, sockets } })
     }
@@ -571,6 +585,7 @@ impl Control<Icing> for IcingControl {
     async fn begin(&mut self, settings: &Settings, clock: Clock, log: &Events) -> Outcome {
         let Some(section) = overlay_section(settings) else { return Ok(()) };
         let node = OverlayNode::start(settings, section, clock, log).await?;
+        self.remembered = Some(Remembered::load(node.handle().store()));
         self.handle = Some(node.handle());
         self.machine = Some(links::machine(&section.load(&settings.source)?)?);
         self.clock = Some(clock);
@@ -604,6 +619,7 @@ impl Control<Icing> for IcingControl {
         }
         let Some((all, counters)) = link_status(threads).await else { return };
         *self.links.lock().unwrap_or_else(PoisonError::into_inner) = (all.clone(), counters);
+        self.remembered.iter_mut().for_each(|remembered| remembered.note(&all));
         let lines = self.watch.lines(&all, |node| handle.describe(node));
         lines.into_iter().for_each(|line| log.report(line));
         if let Some(section) = overlay_section(settings) {
