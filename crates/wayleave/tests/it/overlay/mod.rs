@@ -8,6 +8,7 @@ pub(crate) mod harness;
 mod hostile;
 mod join;
 mod kills;
+mod lists;
 mod nat;
 
 mod paths;
