@@ -16,11 +16,12 @@ use wayleave_control::path::{
     PathClient, PathClientConfig, PathClientInput, PathClientOutput, PathServer, PathServerConfig, PathServerInput,
     PathServerOutput,
 };
-use wayleave_control::realm::{RealmKey, Server, Token};
+use wayleave_control::realm::{ListKey, MAX_STALENESS, RealmKey, RevocationList, Server, Token};
 use wayleave_control::store::{Record, Store};
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::signed::Signed;
 
 fn now() -> Now {
     Now { instant: Instant(1_000_000_000), unix: UnixTime(1_800_000_000 * 1_000_000) }
@@ -41,8 +42,15 @@ const PEER: IdentityKey = IdentityKey([5; 32]);
 fn world() -> World {
     let key = SigningKey::from_seed(&Seed::new([1; 32]));
     let realm = RealmKey(key.verifying_key().to_bytes());
-    let config =
-        PathServerConfig { realm, capacity: 100, peers: Vec::new(), store: Store::New, requests: 20, instance: 1 };
+    let config = PathServerConfig {
+        realm,
+        capacity: 100,
+        peers: Vec::new(),
+        store: Store::New,
+        requests: 20,
+        max_staleness: MAX_STALENESS,
+        instance: 1,
+    };
     let rule = Rule { name: "all".into(), allow: true, seconds: 60, ..Rule::default() };
     let policy = Policy::new(&PolicyFile { rule: vec![rule], test: Vec::new() }).expect("in order");
     let consents = ConsentServerConfig {
@@ -53,6 +61,7 @@ fn world() -> World {
         policy,
         store: Store::Kept(Vec::new()),
         requests: 100,
+        max_staleness: MAX_STALENESS,
         seed: Seed::new([3; 32]),
     };
     let servers = vec![Server { identity: PEER, address: "192.0.2.1:7000".into() }];
@@ -70,6 +79,13 @@ fuzz_target!(|data: &[u8]| {
     }
     if let Ok(record) = Record::decode(data) {
         assert_eq!(record.encode(), data);
+    }
+    if let Ok(list) = Signed::<RevocationList>::decode(data) {
+        assert_eq!(&list.octets()[..], data);
+        let _ = RevocationList::verify(&list, &list.object().realm);
+    }
+    if let Ok(certificate) = Signed::<ListKey>::decode(data) {
+        assert_eq!(&certificate.octets()[..], data);
     }
     if let Ok(text) = std::str::from_utf8(data) {
         let _ = text.parse::<Token>();

@@ -319,7 +319,18 @@ def membership(node):
     return signed("wayleave/control/membership/v1", fields + u64(NOW - 100) + u64(NOW + 30 * DAY), seed(2, 0))
 
 
-def revocations(number, nodes):
+def list_key(generation):
+    fields = REALM + u64(generation) + ed25519_public(seed(7, 1)) + u64(NOW - 10) + u64(NOW + 1_000)
+    return signed("wayleave/control/list-key/v1", fields, seed(2, 0))
+
+
+def revocations(number, nodes, generation=0, by=None):
+    fields = REALM + u64(generation) + u64(number) + u64(NOW) + u64(NOW + 600)
+    fields += (b"\x01" + blob(by) if by else b"\x00") + items(sorted(map(identity, nodes)))
+    return signed("wayleave/control/revocations/v1", fields, seed(7, 1) if by else seed(2, 0), version=2)
+
+
+def revocations_version_1(number, nodes):
     fields = REALM + u64(number) + u64(NOW) + items(sorted(map(identity, nodes)))
     return signed("wayleave/control/revocations/v1", fields, seed(2, 0))
 
@@ -422,6 +433,8 @@ def frames():
         (13, b"\x00" + blob(membership(0))),
         (13, b"\x06"),
         (14, u64(3)),
+        (15, bytes([9]) * 32),
+        (16, blob(invitation())),
     ]
     # The path by 0, 1, 3 and 4: interfaces are the neighbour's number and one.
     hops = []
@@ -440,7 +453,10 @@ def main():
     published = json.loads((pathlib.Path(__file__).parent / "control.json").read_text())
     made = {
         "membership": membership(1),
+        "list-key": list_key(3),
         "revocations": revocations(5, [1, 2]),
+        "revocations-by-list-key": revocations(NOW * 1_000_000, [1, 2], 3, list_key(3)),
+        "revocations-version-1": revocations_version_1(NOW, [1, 2]),
         "invitation": invitation(),
         "join": join(),
         "advert": advert(1, [(0, 3), (3, 1), (5, 2)], 5, "open.example.net:49252", [(7, b"later")]),

@@ -19,7 +19,7 @@ pub enum Loss {
 }
 
 /// Every setting that names a file or a folder, without the indices of lists.
-const SETTINGS: [(&str, Loss); 57] = [
+const SETTINGS: [(&str, Loss); 58] = [
     ("attest.state", Loss::MadeAnew),
     ("attestation.keys.anchor", Loss::ForGood),
     ("attestation.keys.objects", Loss::Continued),
@@ -74,6 +74,7 @@ const SETTINGS: [(&str, Loss); 57] = [
     ("platypus.revocations.file", Loss::Continued),
     ("realm.identity", Loss::ForGood),
     ("realm.key", Loss::ForGood),
+    ("realm.list_key", Loss::ForGood),
     ("realm.records", Loss::Continued),
     ("realm.servers", Loss::ForGood),
     ("router.password_file", Loss::ForGood),

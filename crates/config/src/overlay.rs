@@ -10,7 +10,7 @@ use wayleave_control::advert::{
     Endpoint, Link, MAX_EPOCH, MAX_LIFETIME, MAX_LINKS, MAX_MEANING, MAX_TAGS, MIN_MTU, Relationship, TagOffer, TagUse,
 };
 use wayleave_control::node::{MIN_EPOCH, Profile, Realm};
-use wayleave_control::realm::{MAX_SERVERS, Membership, Name, RealmKey, Roles, Server};
+use wayleave_control::realm::{MAX_LIST, MAX_SERVERS, MAX_STALENESS, Membership, Name, RealmKey, Roles, Server};
 use wayleave_control::store::Record;
 use wayleave_core::IdentityKey;
 use wayleave_crypto::secret::Seed;
@@ -63,6 +63,9 @@ pub struct OverlaySection {
     pub lifetime_minutes: Spanned<u64>,
     #[serde(default = "default_epoch")]
     pub id_epoch_secs: Spanned<u64>,
+    /// By how many seconds the next list of removed nodes may be overdue.
+    #[serde(default = "default_staleness")]
+    pub max_staleness_secs: Spanned<u64>,
     #[serde(default)]
     pub tags_offered: Vec<TagEntry>,
     #[serde(default)]
@@ -275,6 +278,10 @@ fn default_epoch() -> Spanned<u64> {
     Spanned::new(0..0, 86_400)
 }
 
+pub(super) fn default_staleness() -> Spanned<u64> {
+    Spanned::new(0..0, MAX_STALENESS)
+}
+
 fn default_true() -> bool {
     true
 }
@@ -395,6 +402,7 @@ impl OverlaySection {
         }
         faults.extend(range(&self.mtu, MIN_MTU.into(), u64::from(u16::MAX), "octets"));
         faults.extend(range(&self.lifetime_minutes, 1, MAX_LIFETIME.into(), "minutes"));
+        faults.extend(range(&self.max_staleness_secs, 1, MAX_LIST, "seconds"));
         faults.extend(range(&self.id_epoch_secs, MIN_EPOCH.into(), u64::from(MAX_EPOCH) / 2, "seconds"));
         if self.neighbour.len() > MAX_LINKS {
             let message = format!("{} neighbours, expected at most {MAX_LINKS}", self.neighbour.len());
@@ -593,6 +601,11 @@ pub fn operator_line(operator: Option<&(String, String)>) -> String {
     format!("# The realm's operator, who is asked for the next membership once half of this one is over.\n{line}")
 }
 
+/// The line on lists of removed nodes.
+pub const STALENESS_LINE: &str = "# By how many seconds the realm's next list of removed nodes may be overdue: then a consent server gives no consent any more, and\n\
+     # other roles say so.\n\
+     #max_staleness_secs = 86400\n";
+
 /// The section `[overlay]` with these values.
 pub fn template_with(values: &OverlayValues) -> String {
     let entry =
@@ -616,6 +629,7 @@ pub fn template_with(values: &OverlayValues) -> String {
         &file(values.has_tags, "The keys of the node's tags; its consent server has them too.", "tags = \"tags.key\"");
     text += &format!("state = \"{}\"\npath_servers = [{}]\n", values.state, servers.join(", "));
     text += &operator_line(values.operator.as_ref());
+    text += STALENESS_LINE;
     if values.has_ids {
         text += "# Who consents for this node.\n";
         text += &match &values.consent {

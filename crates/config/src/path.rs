@@ -7,11 +7,11 @@ use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::database::MAX_MEMBERS;
 use wayleave_control::path::REQUESTS;
-use wayleave_control::realm::{RealmKey, Roles, Server};
+use wayleave_control::realm::{MAX_LIST, RealmKey, Roles, Server};
 
 use super::check::{Checked, RoleConfig};
 use super::machine::{absent_address, state_fault, taken_by_status};
-use super::overlay::{MAX_REQUESTS, ServerEntry, identity, operator_line};
+use super::overlay::{MAX_REQUESTS, STALENESS_LINE, ServerEntry, default_staleness, identity, operator_line};
 use super::parse::{self, Text};
 use super::rs::{FileFault, StatusSection, example, range, status_warning};
 use super::{EXAMPLE_REALM, Fault, Source};
@@ -62,6 +62,9 @@ pub struct PathSection {
     /// What one node may ask for in a second.
     #[serde(default = "default_requests")]
     pub requests_per_second: Spanned<u64>,
+    /// By how many seconds the next list of removed nodes may be overdue.
+    #[serde(default = "default_staleness")]
+    pub max_staleness_secs: Spanned<u64>,
 }
 
 fn no_peers() -> Spanned<Vec<ServerEntry>> {
@@ -99,6 +102,7 @@ impl PathFile {
         let mut faults = Vec::new();
         let path = &self.path;
         faults.extend(range(&path.members, 1, MAX_MEMBERS as u64, "members"));
+        faults.extend(range(&path.max_staleness_secs, 1, MAX_LIST, "seconds"));
         faults.extend(range(&path.requests_per_second, 1, MAX_REQUESTS, "requests a second"));
         let peers = path.peers.get_ref();
         if peers.len() > MAX_PEERS {
@@ -236,6 +240,7 @@ pub fn template_with(values: &PathValues) -> String {
          #members = 65536\n\
          # What one node may ask for in a second.\n\
          #requests_per_second = 20\n\
+         {STALENESS_LINE}\
          \n\
          # Status pages and metrics, for you alone.\n\
          [status]\n\

@@ -5,24 +5,30 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::Spanned;
-use wayleave_control::realm::{Registrar, Roles, Server};
+use wayleave_control::realm::{LIST_INTERVAL, ListSigner, MAX_LIST, Registrar, Roles, Server};
 use wayleave_control::store::{Record, Store};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::clock::{unix_now, utc};
 
 use super::check::{Checked, RoleConfig};
 use super::machine::{absent_address, taken_by_status};
 use super::parse::{HostPort, Text, TextValue};
-use super::rs::{FileFault, StatusSection, status_warning};
+use super::rs::{FileFault, StatusSection, range, status_warning};
 use super::{Fault, Source};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::key_files::ledger::Ledger;
 use crate::key_files::node::{self, KeyKind};
 use crate::key_files::private;
+use crate::key_files::realm_lists;
 
 /// Path servers of a realm whose addresses are remembered.
 const MAX_ADDRESSES: usize = 64;
+/// An operator is told of a list key that ends within so many seconds: two weeks.
+pub const ENDS_SOON: u64 = 14 * 86_400;
+/// What to do then.
+pub const LIST_KEY_HELP: &str =
+    "where the realm's key is: `wayleave realm list-key new FILE` makes the next one; name it as `list_key`";
 /// Largest file of addresses that is read, in octets.
 const MAX_OCTETS: u64 = 64 * 1024;
 
@@ -61,10 +67,19 @@ pub struct RealmSection {
     /// Whether members that ask get their next membership without an order.
     #[serde(default = "default_renew")]
     pub renew: bool,
+    /// A key that signs lists of removed nodes in the realm's place, so that the realm's may be kept off line.
+    pub list_key: Option<Spanned<PathBuf>>,
+    /// Seconds after which the next list is due.
+    #[serde(default = "default_list_interval")]
+    pub list_interval_secs: Spanned<u64>,
 }
 
 fn default_renew() -> bool {
     true
+}
+
+fn default_list_interval() -> Spanned<u64> {
+    Spanned::new(0..0, LIST_INTERVAL)
 }
 
 /// Where a path server is.
@@ -78,8 +93,9 @@ impl RealmFile {
     /// Reads and checks the file, not the files that it names.
     pub fn parse(source: &Source) -> Result<Self, Failures> {
         let file: Self = source.parse()?;
-        let faults: Vec<Fault> =
-            taken_by_status(file.status.as_ref(), &[file.realm.listen.get_ref().0]).into_iter().collect();
+        let taken = taken_by_status(file.status.as_ref(), &[file.realm.listen.get_ref().0]);
+        let interval = range(&file.realm.list_interval_secs, 2, MAX_LIST, "seconds");
+        let faults: Vec<Fault> = taken.into_iter().chain(interval).collect();
         if faults.is_empty() {
             return Ok(file);
         }
@@ -115,13 +131,37 @@ impl RealmFile {
         Ok(opened.map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?)
     }
 
-    /// The operator's side as the records have it.
+    /// What signs lists in the realm's place, if there is such a key.
+    pub fn list_signer(&self, source: &Source) -> Outcome<Option<ListSigner>> {
+        let Some(named) = &self.realm.list_key else { return Ok(None) };
+        let loaded = realm_lists::load(&source.resolve(named.get_ref()));
+        let (_, signer) = loaded.map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?;
+        Ok(Some(signer))
+    }
+
+    /// The operator's side as the records have it. Where the realm's key is kept elsewhere, it has the list key alone.
     pub fn registrar(&self, source: &Source) -> Outcome<(Registrar, Ledger)> {
-        let key = self.key(source)?;
+        self.registrar_with(source, self.list_signer(source)?)
+    }
+
+    /// The same with this list key.
+    pub fn registrar_with(&self, source: &Source, list: Option<ListSigner>) -> Outcome<(Registrar, Ledger)> {
+        let signer = match &list {
+            Some(list) if !source.resolve(self.realm.key.get_ref()).exists() => list.clone(),
+            _ => ListSigner::Realm(self.key(source)?),
+        };
         let mut ledger = self.ledger(source)?;
         let records: Vec<Record> = ledger.read_new()?;
-        let mut registrar = Registrar::new(key, Store::Kept(records), unix_now());
+        let mut registrar = Registrar::with(signer, Store::Kept(records), unix_now());
         registrar.set_renews(self.realm.renew);
+        registrar.set_list_interval(*self.realm.list_interval_secs.get_ref());
+        if let (Some(list), Some(named)) = (list, &self.realm.list_key) {
+            if list.realm() != registrar.realm() {
+                let failure = Failure::new("the list key is one of another realm");
+                return Err(source.failure(Fault::of(named.span(), &failure)).into());
+            }
+            registrar.set_list_signer(list);
+        }
         Ok((registrar, ledger))
     }
 
@@ -190,23 +230,42 @@ impl RealmFile {
 
     fn file_faults(&self, source: &Source) -> Vec<FileFault> {
         let mut faults = Vec::new();
-        let mut check = |named: &Spanned<PathBuf>, failure: &Failure| {
+        let of = |named: &Spanned<PathBuf>, failure: &Failure| {
             let fault = Fault::of(named.span(), failure);
             let exists = source.resolve(named.get_ref()).exists();
-            faults.push(if exists { FileFault::Unusable(fault) } else { FileFault::Missing(fault) });
+            if exists { FileFault::Unusable(fault) } else { FileFault::Missing(fault) }
         };
         let realm = &self.realm;
+        let is_off_line = realm.list_key.is_some() && !source.resolve(realm.key.get_ref()).exists();
         for (named, kind) in [(&realm.key, KeyKind::Realm), (&realm.identity, KeyKind::Identity)] {
+            if kind == KeyKind::Realm && is_off_line {
+                let message = "the realm's key is not here: nobody is admitted or renewed, and lists are signed with the list key";
+                faults.push(FileFault::Doubtful(Fault::at(named.span(), message)));
+                continue;
+            }
             if let Err(failure) = node::load(kind, &source.resolve(named.get_ref())) {
-                check(named, &failure);
+                faults.push(of(named, &failure));
             }
         }
         let opened = Ledger::open(&source.resolve(realm.records.get_ref()));
         if let Err(failure) = opened.and_then(|mut ledger| ledger.read_new().map(drop)) {
-            check(&realm.records, &failure);
+            faults.push(of(&realm.records, &failure));
+        }
+        if let Some(named) = &realm.list_key {
+            match realm_lists::load(&source.resolve(named.get_ref())) {
+                Err(failure) => faults.push(FileFault::Unusable(Fault::of(named.span(), &failure))),
+                Ok((_, ListSigner::ListKey(_, certificate))) => {
+                    let until = certificate.object().not_after;
+                    if until < unix_now().secs() + ENDS_SOON {
+                        let fault = Fault::at(named.span(), format!("the list key ends on {}", utc(until)));
+                        faults.push(FileFault::Doubtful(fault.help(LIST_KEY_HELP)));
+                    }
+                }
+                Ok((_, ListSigner::Realm(_))) => {}
+            }
         }
         if let Err(failures) = self.addresses(source) {
-            failures.0.iter().for_each(|failure| check(&realm.servers, failure));
+            faults.extend(failures.0.iter().map(|failure| of(&realm.servers, failure)));
         }
         faults
     }
@@ -218,7 +277,7 @@ impl RealmFile {
         };
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         // A new configuration needs no files yet; once there is a key, everything has to be there.
-        let is_new = !source.resolve(file.realm.key.get_ref()).exists();
+        let is_new = file.realm.list_key.is_none() && !source.resolve(file.realm.key.get_ref()).exists();
         for fault in file.file_faults(source) {
             match fault {
                 FileFault::Missing(fault) if is_new => warnings.push(fault),
@@ -254,6 +313,10 @@ pub fn template_with(listen: &str, address: &str, status: &str) -> String {
          # Members that were not removed get their next membership by themselves, once half of their time is over. With false,\n\
          # each needs your `wayleave realm renew`.\n\
          #renew = true\n\
+         # The list of removed nodes is signed anew all the time; it says by how many seconds later the next one is due. A list key signs\n\
+         # it in the place of the realm's, which may be kept off line then: wayleave realm list-key new list.key --config FILE\n\
+         #list_interval_secs = 600\n\
+         #list_key = \"list.key\"\n\
          \n\
          # Status pages and metrics, for you alone.\n\
          [status]\n\

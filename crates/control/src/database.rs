@@ -3,6 +3,7 @@
 //! All that is here was signed by the realm or by the node concerned. A node that is no member is not taken in at all, so that
 //! strangers cost no memory. Revoked members stay, with the numbers below which nothing of theirs is taken.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
@@ -70,6 +71,19 @@ pub enum Refusal {
     NotServed,
     #[error("the server has no key for this tag at that time")]
     NoKey,
+    #[error(
+        "the server's list of removed nodes is too old to trust: no later one came; the realm's operator starts `wayleave run realm`, or signs \
+         one elsewhere: `wayleave realm list sign`"
+    )]
+    StaleList,
+    #[error(
+        "the list is signed by a list key that has ended or was revoked; the realm's operator makes a later one: `wayleave realm list-key new`"
+    )]
+    ListKey,
+    #[error(
+        "the list leaves out {0}, which was removed and whose membership lasts: sign it from the latest list, or let `wayleave run realm`"
+    )]
+    LeavesOut(IdentityKey),
 }
 
 impl Refusal {
@@ -102,7 +116,10 @@ impl Refusal {
             Self::Older(number) => (101, None, number),
             Self::IdClaimed(by) => (102, Some(by), 0),
             Self::Taken(by) => (103, Some(by), 0),
+            Self::LeavesOut(node) => (104, Some(node), 0),
             Self::NoKey => (21, None, 0),
+            Self::StaleList => (22, None, 0),
+            Self::ListKey => (23, None, 0),
             plain => (Self::PLAIN.iter().position(|p| *p == plain).map_or(1, |at| at as u8 + 1), None, 0),
         }
     }
@@ -112,7 +129,10 @@ impl Refusal {
             (101, None, number) => Some(Self::Older(number)),
             (102, Some(by), 0) => Some(Self::IdClaimed(by)),
             (103, Some(by), 0) => Some(Self::Taken(by)),
+            (104, Some(node), 0) => Some(Self::LeavesOut(node)),
             (21, None, 0) => Some(Self::NoKey),
+            (22, None, 0) => Some(Self::StaleList),
+            (23, None, 0) => Some(Self::ListKey),
             (code, None, 0) => Self::PLAIN.get(usize::from(code).checked_sub(1)?).copied(),
             _ => None,
         }
@@ -205,7 +225,7 @@ impl Database {
                     Advert::verify(advert).map_err(|_| Refusal::Signature)?;
                     self.insert_advert(advert.clone());
                 }
-                Record::Membership(_) | Record::Used { .. } => {}
+                Record::Membership(_) | Record::Used { .. } | Record::ListKey(_) => {}
             }
         }
         Ok(())
@@ -384,20 +404,50 @@ impl Database {
     /// # Errors
     /// The first reason against it.
     pub fn check_revocations(&self, list: &Signed<RevocationList>, now: u64) -> Result<Change, Refusal> {
-        if list.object().realm != self.realm {
+        let object = list.object();
+        if object.realm != self.realm {
             return Err(Refusal::Realm);
         }
         if let Some(known) = &self.revocations {
-            newer(list.object().number, known.object().number, list, known)?;
             if known == list {
                 return Ok(Change::Same);
             }
+            match object.generation.cmp(&known.object().generation) {
+                Ordering::Less => return Err(Refusal::ListKey),
+                Ordering::Equal => self.check_next_list(list, known, now)?,
+                // The operator revoked a list key: what it may have signed counts no more.
+                Ordering::Greater => {}
+            }
         }
-        if list.object().issued > now + MAX_AHEAD {
+        if object.issued > now + MAX_AHEAD {
             return Err(Refusal::Future);
         }
         self.verify_revocations(list)?;
         Ok(Change::New)
+    }
+
+    /// Whether a list may follow on one of the same generation.
+    fn check_next_list(
+        &self,
+        list: &Signed<RevocationList>,
+        known: &Signed<RevocationList>,
+        now: u64,
+    ) -> Result<(), Refusal> {
+        let (next, before) = (list.object(), known.object());
+        newer(next.number, before.number, list, known)?;
+        if next.issued < before.issued {
+            return Err(Refusal::Older(before.number));
+        }
+        // Who knows no list takes the last one of a key that has ended: it is the latest that there is.
+        if next.by.as_ref().is_some_and(|by| by.object().not_after + MAX_AHEAD < now) {
+            return Err(Refusal::ListKey);
+        }
+        // Whoever signed it knew less, or has stolen a list key: nobody is a member again by a list.
+        let lasts = |node: &&IdentityKey| {
+            self.members.get(*node).is_some_and(|member| member.membership.object().not_after >= now)
+        };
+        let left_out = before.revoked.iter().filter(|node| !next.has(node)).find(lasts);
+        left_out.map_or(Ok(()), |node| Err(Refusal::LeavesOut(*node)))
     }
 
     /// Takes a list of removed nodes in.
@@ -413,11 +463,19 @@ impl Database {
     }
 
     fn verify_revocations(&self, signed: &Signed<RevocationList>) -> Result<(), Refusal> {
-        let object = signed.verify(&self.realm.0).map_err(|_| Refusal::Signature)?;
+        let object = RevocationList::verify(signed, &self.realm).map_err(|_| Refusal::Signature)?;
         if object.realm == self.realm { Ok(()) } else { Err(Refusal::Realm) }
     }
 
     fn insert_revocations(&mut self, list: Signed<RevocationList>) {
+        let before = self.revocations.as_ref().map(|known| &known.object().revoked);
+        if before == Some(&list.object().revoked) {
+            // No path is another for it.
+            self.revocations = Some(list);
+            self.version += 1;
+            self.revocations_version = self.version;
+            return;
+        }
         for identity in &list.object().revoked {
             // What a removed node claimed is free.
             let claims =
@@ -515,7 +573,7 @@ impl Database {
             Record::Membership(membership) => self.apply_membership(membership, now),
             Record::Advert(advert) => self.apply_advert(advert, now),
             Record::Revocations(list) => self.apply_revocations(list, now),
-            Record::Used { .. } => Err(Refusal::Malformed),
+            Record::Used { .. } | Record::ListKey(_) => Err(Refusal::Malformed),
         }
     }
 
@@ -536,7 +594,7 @@ impl Database {
                 self.verify_revocations(other).ok()?;
                 self.revocations.clone().map(Record::Revocations)
             }
-            Record::Used { .. } => None,
+            Record::Used { .. } | Record::ListKey(_) => None,
         }
     }
 
@@ -629,8 +687,8 @@ impl Database {
 /// An object may take another's place if its number is higher; the same number must have the same octets.
 fn newer<T: Object>(number: u64, known: u64, object: &Signed<T>, other: &Signed<T>) -> Result<(), Refusal> {
     match number.cmp(&known) {
-        std::cmp::Ordering::Less => Err(Refusal::Older(known)),
-        std::cmp::Ordering::Equal if object != other => Err(Refusal::Conflict),
+        Ordering::Less => Err(Refusal::Older(known)),
+        Ordering::Equal if object != other => Err(Refusal::Conflict),
         _ => Ok(()),
     }
 }

@@ -14,7 +14,7 @@ use crate::codecs::{NodeIdCodec, TagCodec};
 use crate::consent::{ConsentAnswer, ConsentRequest};
 use crate::database::Refusal;
 use crate::labels::MAX_LABEL;
-use crate::realm::{JoinError, JoinRequest, Membership, Name, RevocationList};
+use crate::realm::{Invitation, JoinError, JoinRequest, Membership, Name, RevocationList};
 use crate::store::{MAX_RECORD, Record};
 use crate::topology::{MAX_HOPS, MAX_PATHS, PartialPath, Step};
 
@@ -105,6 +105,11 @@ wayleave_core::wire! {
         14 = Renew {
             number: u64,
         },
+        /// The node at the other end of the link wants other keys, and asks for an invitation with what it was granted, under this one-time key.
+        15 = Roll {
+            key: [u8; 32],
+        },
+        16 = Invited(Signed<Invitation>),
     }
 }
 
@@ -148,7 +153,7 @@ impl Frame {
     }
 }
 
-/// Records as others may have them: what became of tokens stays at the operator.
+/// Records as others may have them: what became of tokens stays at the operator, and a list has its list key with it.
 struct Records;
 
 impl Codec<Vec<Record>> for Records {
@@ -160,7 +165,7 @@ impl Codec<Vec<Record>> for Records {
 
     fn read(from: &mut Reader<'_>) -> Result<Vec<Record>, Malformed> {
         let records: Vec<Record> = List16::<MAX_RECORDS, Nested<MAX_RECORD>>::read(from)?;
-        let is_public = !records.iter().any(|record| matches!(record, Record::Used { .. }));
+        let is_public = !records.iter().any(|record| matches!(record, Record::Used { .. } | Record::ListKey(_)));
         if is_public { Ok(records) } else { Err(Malformed::Value("the kind of a record")) }
     }
 }

@@ -8,7 +8,7 @@ use wayleave_core::wire::{self, Malformed};
 use wayleave_crypto::signed::{Object, Signed};
 
 use crate::advert::Advert;
-use crate::realm::{Membership, RevocationList};
+use crate::realm::{ListKey, Membership, RevocationList};
 
 /// Octets of the longest record.
 pub const MAX_RECORD: usize = 1 << 20;
@@ -25,6 +25,8 @@ wayleave_core::wire! {
             key: [u8; 32],
             by: Option<IdentityKey>,
         },
+        /// A key that signs lists in the realm's place; the latest certificate of each.
+        5 = ListKey(Signed<ListKey>),
     }
 }
 
@@ -48,6 +50,7 @@ impl Record {
             Self::Advert(advert) => (2, &advert.object().identity.0),
             Self::Revocations(_) => (3, &[]),
             Self::Used { key, .. } => (4, key),
+            Self::ListKey(certificate) => (5, &certificate.object().key),
         };
         let mut out = vec![kind];
         out.extend_from_slice(key);

@@ -20,6 +20,24 @@ pub trait Object: Wire {
     const MAX: usize;
     /// The version of its encoding.
     const VERSION: u8 = 1;
+
+    /// The version in which this one is written: another than [`Object::VERSION`] where those of before are read still.
+    fn version(&self) -> u8 {
+        Self::VERSION
+    }
+
+    /// Writes the fields as [`Object::version`] has them.
+    fn write_version(&self, out: &mut Writer) {
+        self.write(out);
+    }
+
+    /// Reads the fields of an object of this version.
+    ///
+    /// # Errors
+    /// If they are malformed, or the version is not read.
+    fn read_version(version: u8, from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        if version == Self::VERSION { Self::read(from) } else { Err(Malformed::Version(version)) }
+    }
 }
 
 /// The signature is not that of the key that must have signed.
@@ -69,10 +87,7 @@ impl<T: Object> Signed<T> {
         }
         let mut reader = Reader::new(octets);
         let version = reader.u8()?;
-        if version != T::VERSION {
-            return Err(Malformed::Version(version));
-        }
-        let object = T::read(&mut reader)?;
+        let object = T::read_version(version, &mut reader)?;
         reader.array::<SIGNATURE>()?;
         reader.end()?;
         Ok(Self { object, octets: octets.into() })
@@ -127,7 +142,7 @@ impl<T: Object> Wire for Signed<T> {
 /// The octets that a signature covers.
 pub(crate) fn body<T: Object>(object: &T) -> Vec<u8> {
     let mut out = Writer::new();
-    out.u8(T::VERSION);
-    object.write(&mut out);
+    out.u8(object.version());
+    object.write_version(&mut out);
     out.finish()
 }

@@ -12,6 +12,7 @@ pub mod membership;
 pub mod node;
 pub mod password;
 pub mod private;
+pub mod realm_lists;
 pub mod records;
 pub mod revocation;
 pub mod router_keys;

@@ -19,7 +19,7 @@ use crate::clients::Clients;
 use crate::database::{Change, Database, Refusal};
 use crate::frames::{Body, Frame};
 use crate::labels::Labels;
-use crate::realm::{Membership, RealmKey};
+use crate::realm::{Freshness, FreshnessWatch, Membership, RealmKey};
 use crate::rng::Rng;
 use crate::store::{Record, Store};
 
@@ -55,6 +55,8 @@ pub struct ConsentServerConfig {
     pub store: Store,
     /// Requests of one identity in a second: [`REQUESTS`], or another number.
     pub requests: u32,
+    /// By how many seconds the next list of removed nodes may be overdue before nobody gets consent any more.
+    pub max_staleness: u64,
     /// Uniformly random, and used for nothing else.
     pub seed: Seed,
 }
@@ -159,6 +161,7 @@ pub struct ConsentServer {
     clients: Clients<1>,
     unknown: Budget,
     requests: u32,
+    freshness: FreshnessWatch,
     /// Of each identity the requests that came, with the Unix second until which each is remembered.
     nonces: BTreeMap<IdentityKey, Remembered>,
     /// Who asked by which node ID, until the ID's last second; and the IDs of each who asked, the latest last.
@@ -222,6 +225,7 @@ impl ConsentServer {
             clients: Clients::new([Budget::new(config.requests, config.requests.saturating_mul(AT_ONCE))]),
             unknown: Budget::new(UNKNOWN.0, UNKNOWN.1),
             requests: config.requests,
+            freshness: FreshnessWatch::since(now.secs(), config.max_staleness),
             nonces: BTreeMap::new(),
             claims: BTreeMap::new(),
             claimed: BTreeMap::new(),
@@ -320,6 +324,9 @@ impl ConsentServer {
         }
         let request = signed.object();
         let unix = now.unix.secs();
+        if self.is_stale(unix) {
+            return Err(Refusal::StaleList);
+        }
         let realm = self.database.realm();
         if request.realm != realm || membership.object().realm != realm {
             return Err(Refusal::Realm);
@@ -375,6 +382,12 @@ impl ConsentServer {
         };
         let answer = seal(answer, &request.path.sender, &consent, &seed).ok_or(Refusal::Malformed)?;
         Signed::sign(&answer, &self.identity).map_err(|_| Refusal::Malformed)
+    }
+
+    /// Whether the list of removed nodes is too old: whoever asks may be on a later one.
+    fn is_stale(&mut self, unix: u64) -> bool {
+        self.freshness.look(self.database.revocations(), unix);
+        matches!(self.freshness.last(), Freshness::Stale(_))
     }
 
     fn decide(

@@ -24,7 +24,7 @@ use crate::path::{
     PathClient, PathClientConfig, PathClientInput, PathClientOutput, PathFailure, Subscription, SubscriptionInput,
     SubscriptionOutput, build,
 };
-use crate::realm::{Membership, Server};
+use crate::realm::{Freshness, FreshnessWatch, Membership, Server};
 use crate::store::{Record, Store};
 use crate::topology::{PartialPath, Step};
 use publisher::{Outcome, Publisher, Wish};
@@ -49,6 +49,8 @@ pub struct NodeConfig {
     pub servers: Vec<Server>,
     /// Members to remember, at most.
     pub capacity: usize,
+    /// By how many seconds the next list of removed nodes may be overdue before the node says that it is no longer safe.
+    pub max_staleness: u64,
     pub store: Store,
     /// Uniformly random, and used for nothing else.
     pub seed: Seed,
@@ -146,6 +148,8 @@ pub enum NodeEvent {
     Conflict { known: Box<Record>, other: Box<Record> },
     /// The consents of a path were not renewed; they last until they expire.
     Delayed { id: u64, reasons: Vec<HopFailure> },
+    /// The list of removed nodes is overdue or too old, or no longer so.
+    List(Freshness),
     /// The store was damaged: it counts as lost.
     StoreDamaged,
 }
@@ -176,6 +180,7 @@ pub struct Node {
     /// The paths in use, for extending them, with their version of the topology.
     leases: BTreeMap<u64, Path>,
     extended: u64,
+    freshness: FreshnessWatch,
     partials: Vec<PartialPath>,
     up: BTreeSet<IdentityKey>,
     /// Path servers that took a subscription, and those that are asked again.
@@ -223,6 +228,7 @@ impl Node {
             consents: ConsentClient::new(ConsentClientConfig { identity, realm, seed: config.seed }),
             leases: BTreeMap::new(),
             extended: 0,
+            freshness: FreshnessWatch::new(config.max_staleness),
             partials: Vec::new(),
             up: BTreeSet::new(),
             subscribed: BTreeSet::new(),
@@ -460,6 +466,9 @@ impl Node {
             }
         }
         self.snapshot(now);
+        if let Some(found) = self.freshness.look(self.paths.database().revocations(), now.unix.secs()) {
+            self.outputs.push_back(NodeOutput::Event(NodeEvent::List(found)));
+        }
         while let Some(output) = self.consents.poll() {
             self.on_consents(output);
         }

@@ -13,7 +13,7 @@ use crate::clients::Clients;
 use crate::database::{Change, Database, Refusal};
 use crate::frames::{Body, Frame, Host, MAX_ANSWER, MAX_RECORDS};
 use crate::labels::Labels;
-use crate::realm::{Membership, RealmKey, Roles};
+use crate::realm::{Freshness, FreshnessWatch, Membership, RealmKey, Roles};
 use crate::store::{Record, Store};
 use crate::topology::{Current, MAX_PATHS, MAX_STEPS, PartialPath};
 
@@ -30,6 +30,8 @@ const REGISTRATIONS: (u32, u32) = (2, 10);
 /// The budgets of an identity.
 const ASKS: usize = 0;
 const REGISTERS: usize = 1;
+/// It is looked at least this often whether the list of removed nodes is of today.
+const LOOK: Duration = Duration::from_secs(10);
 /// Subscribers learn of changes this often.
 const NOTIFY: Duration = Duration::from_millis(200);
 
@@ -44,6 +46,8 @@ pub struct PathServerConfig {
     pub store: Store,
     /// What one identity may ask for in a second: [`REQUESTS`], or another number.
     pub requests: u32,
+    /// By how many seconds the next list of removed nodes may be overdue before the server says that it is no longer safe.
+    pub max_staleness: u64,
     /// Tells this life of the server from others; random.
     pub instance: u64,
 }
@@ -98,6 +102,8 @@ pub enum PathServerEvent {
     },
     /// The records that were lost are back, from this peer.
     Recovered(IdentityKey),
+    /// The list of removed nodes is overdue or too old, or no longer so.
+    List(Freshness),
     /// The store was damaged: it counts as lost.
     StoreDamaged,
 }
@@ -139,6 +145,8 @@ pub struct PathServer {
     /// The store was lost, and no peer has sent everything yet.
     is_recovering: bool,
     notify_at: Option<Instant>,
+    freshness: FreshnessWatch,
+    look_at: Instant,
     statistics: Statistics,
     outputs: VecDeque<PathServerOutput>,
 }
@@ -158,6 +166,8 @@ impl PathServer {
         }
         let asks = Budget::new(config.requests, config.requests.saturating_mul(AT_ONCE));
         Self {
+            freshness: FreshnessWatch::new(config.max_staleness),
+            look_at: Instant(0),
             config,
             database,
             labels: Labels::default(),
@@ -201,6 +211,19 @@ impl PathServer {
     #[must_use]
     pub fn database(&self) -> &Database {
         &self.database
+    }
+
+    /// Whether the list of removed nodes is of today.
+    #[must_use]
+    pub fn freshness(&self) -> Freshness {
+        self.freshness.last()
+    }
+
+    fn look(&mut self, now: Now) {
+        self.look_at = now.instant + LOOK;
+        if let Some(found) = self.freshness.look(self.database.revocations(), now.unix.secs()) {
+            self.outputs.push_back(PathServerOutput::Event(PathServerEvent::List(found)));
+        }
     }
 
     fn send(&mut self, link: u64, request: u32, body: Body) {
@@ -340,7 +363,7 @@ impl PathServer {
                     advert.object().sequence
                 }
                 Record::Revocations(list) => list.object().number,
-                Record::Used { .. } => continue,
+                Record::Used { .. } | Record::ListKey(_) => continue,
             };
             // Something newer may have come meanwhile; then this one is refused.
             outcome = self.database.apply(record, now.unix.secs()).map(|_| number);
@@ -547,12 +570,16 @@ impl Machine for PathServer {
             PathServerInput::Persisted(id) => self.persisted(id, now),
             PathServerInput::Labels(labels) => self.labels = labels,
         }
+        self.look(now);
     }
 
     fn handle_timeout(&mut self, now: Now) {
         if self.notify_at.is_some_and(|at| at <= now.instant) {
             self.notify_at = None;
             self.notify(now, None);
+        }
+        if self.look_at <= now.instant {
+            self.look(now);
         }
     }
 
@@ -561,6 +588,6 @@ impl Machine for PathServer {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.notify_at
+        self.notify_at.into_iter().chain([self.look_at]).min()
     }
 }

@@ -123,6 +123,17 @@ impl Token {
         Ok(Self { invitation: Signed::sign(invitation, realm)?, secret })
     }
 
+    /// The token of an invitation that the operator's side made for this one-time secret.
+    ///
+    /// # Errors
+    /// If the realm that it names did not sign it, or it is for another secret.
+    pub fn of(invitation: Signed<Invitation>, secret: Seed) -> Result<Self, TokenError> {
+        let realm = invitation.object().realm;
+        invitation.verify(&realm.0).map_err(|_| TokenError::Signature)?;
+        let key = SigningKey::from_seed(&secret).verifying_key().to_bytes();
+        if key == invitation.object().key { Ok(Self { invitation, secret }) } else { Err(TokenError::Secret) }
+    }
+
     /// What the node will be.
     #[must_use]
     pub fn invitation(&self) -> &Invitation {
@@ -193,12 +204,7 @@ impl FromStr for Token {
         }
         let octets = URL_SAFE_NO_PAD.decode(text).map_err(|_| TokenError::Text)?;
         let (secret, rest) = octets.split_first_chunk::<32>().ok_or(TokenError::Text)?;
-        let invitation = Signed::<Invitation>::decode(rest)?;
-        let realm = invitation.object().realm;
-        invitation.verify(&realm.0).map_err(|_| TokenError::Signature)?;
-        let secret = Seed::new(*secret);
-        let key = SigningKey::from_seed(&secret).verifying_key().to_bytes();
-        if key == invitation.object().key { Ok(Self { invitation, secret }) } else { Err(TokenError::Secret) }
+        Self::of(Signed::decode(rest)?, Seed::new(*secret))
     }
 }
 
@@ -304,10 +310,12 @@ pub enum JoinError {
     NoiseTaken,
     #[error("the request is not proven by the Noise key that it names")]
     NoiseProof,
+    #[error("the realm's key is kept off line: the operator admits and renews where it is, and says when")]
+    OffLine,
 }
 
 impl JoinError {
-    const ALL: [Self; 16] = [
+    const ALL: [Self; 17] = [
         Self::Realm,
         Self::OneTimeKey,
         Self::Identity,
@@ -324,6 +332,7 @@ impl JoinError {
         Self::ByHand,
         Self::NoiseTaken,
         Self::NoiseProof,
+        Self::OffLine,
     ];
 
     const MALFORMED: u8 = 255;

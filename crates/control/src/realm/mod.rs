@@ -1,7 +1,7 @@
 //! A realm: nodes under one key, the root of trust of an overlay.
 //!
 //! The realm's operator admits a node by a signed [`Membership`], and removes it before that expires by a numbered
-//! [`RevocationList`]. An [`Invitation`] is one line of text with which a node gets its membership.
+//! [`RevocationList`], which the realm's key signs or a [`ListKey`] in its place. An [`Invitation`] is one line of text with which a node gets its membership.
 
 mod invitation;
 mod membership;
@@ -18,7 +18,10 @@ use wayleave_core::wire::{Ascii, List16, Malformed, Reader, Wire, Writer, check_
 pub use invitation::{Invitation, JoinError, JoinRequest, MAX_SERVERS, NodeKeys, Token, TokenError};
 pub use membership::{MAX_MEMBERSHIP, Membership};
 pub use registrar::{InviteError, Invitee, Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput};
-pub use revocation::{MAX_REVOKED, RevocationList};
+pub use revocation::{
+    Freshness, FreshnessWatch, LIST_INTERVAL, ListError, ListKey, ListSigner, MAX_LIST, MAX_LIST_KEY, MAX_REVOKED,
+    MAX_STALENESS, RevocationList,
+};
 
 /// Names of a node.
 pub const MAX_NAMES: usize = 8;

@@ -1,7 +1,9 @@
-//! The operator's side of a realm: it invites, admits, renews and revokes. It has the realm's key.
+//! The operator's side of a realm: it invites, admits, renews and revokes. It has the realm's key, or a list key alone: then it keeps the list of
+//! removed nodes up and does nothing else.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use wayleave_core::wire::Malformed;
 use wayleave_core::{IdentityKey, InnerPrefixes, Instant, Machine, Now, UnixTime};
@@ -11,13 +13,23 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
 
 use super::invitation::exchange;
-use super::{Grants, Invitation, JoinError, JoinRequest, Membership, Name, RealmKey, RevocationList, Server, Token};
+use super::{
+    Grants, Invitation, JoinError, JoinRequest, LIST_INTERVAL, ListError, ListKey, ListSigner, Membership, Name,
+    RealmKey, RevocationList, Server, Token,
+};
 use crate::store::{Record, Store};
 
 /// Admissions, renewals and revocations that wait to be durable.
 const MAX_PENDING: usize = 256;
+/// An invitation for other keys can be used for so many seconds.
+const ROLL: u64 = 3_600;
+/// List keys that have not ended.
+const MAX_LIST_KEYS: usize = 16;
 /// A removed node stays on the list for so many seconds after its membership ended: others' clocks may be behind.
 const LISTED_AFTER_END: u64 = 86_400;
+
+/// What an operator reads who orders something for which the realm's key is needed.
+const OFF_LINE: &str = "the realm's key is not here, and nothing but the list of removed nodes can be signed";
 
 /// What the operator says of a node that is to join.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,6 +49,8 @@ pub enum InviteError {
     Name(Name, IdentityKey),
     #[error("the prefix {0} belongs to the member {1}")]
     Prefix(wayleave_core::Prefix, IdentityKey),
+    #[error("{OFF_LINE}")]
+    OffLine,
     #[error("the invitation cannot be expressed: {0}")]
     Malformed(#[from] Malformed),
 }
@@ -48,12 +62,22 @@ pub enum RegistrarInput {
     Join { link: u64, request: u32, octets: Arc<[u8]> },
     /// The node `peer`, which the link proved, has its membership of this number and asks for a later one.
     Renewal { link: u64, request: u32, peer: IdentityKey, number: u64 },
+    /// The node `peer`, which the link proved, wants other keys: it asks for an invitation under this one-time key, which names these servers.
+    Roll { link: u64, request: u32, peer: IdentityKey, key: [u8; 32], servers: Vec<Server> },
     /// The operator removes a node.
     Revoke(IdentityKey),
     /// The operator withdraws an invitation by its one-time key.
     Withdraw([u8; 32]),
     /// The operator gives a member a new membership of so many seconds.
     Renew(IdentityKey, u64),
+    /// The operator makes or renews a list key, for so many seconds.
+    ListKey { key: [u8; 32], lasts: u64 },
+    /// The operator revokes a list key: the others are signed anew, in the next generation.
+    RevokeListKey([u8; 32]),
+    /// The operator has the next list signed, which is stored.
+    NewList,
+    /// The operator publishes a list that was signed elsewhere.
+    List(Box<Signed<RevocationList>>),
     /// The records with this number are durable.
     Persisted(u64),
     /// What another process of the operator stored.
@@ -74,6 +98,12 @@ pub enum RegistrarOutput {
         request: u32,
         answer: Result<Signed<Membership>, JoinError>,
     },
+    /// The answer to a node that wants other keys.
+    Invited {
+        link: u64,
+        request: u32,
+        answer: Result<Signed<Invitation>, JoinError>,
+    },
     Event(RegistrarEvent),
 }
 
@@ -88,7 +118,16 @@ pub enum RegistrarEvent {
     /// To be handed to every path and consent server.
     Revoked(Signed<RevocationList>),
     Renewed(Signed<Membership>),
-    /// A node asked for a later membership, and gets none.
+    /// The list key has this certificate from now on.
+    ListKey(Signed<ListKey>),
+    /// A list of removed nodes cannot be signed.
+    NoList(ListError),
+    /// A node has other keys from now on; those of before are removed.
+    Rolled {
+        from: IdentityKey,
+        to: IdentityKey,
+    },
+    /// A node asked for a later membership or for other keys, and gets none.
     NotRenewed {
         identity: IdentityKey,
         error: JoinError,
@@ -103,6 +142,8 @@ enum Pending {
         request: u32,
         key: [u8; 32],
         membership: Signed<Membership>,
+        /// Whose place it takes.
+        rolled: Option<IdentityKey>,
     },
     Revocation(Signed<RevocationList>),
     /// Who asked for it, unless the operator ordered it.
@@ -110,12 +151,22 @@ enum Pending {
         membership: Signed<Membership>,
         requester: Option<(u64, u32)>,
     },
+    ListKeys(Vec<Signed<ListKey>>),
     Withdrawal,
 }
 
 /// The operator's side as a machine.
 pub struct Registrar {
-    key: SigningKey,
+    /// The realm's key; none where it is kept off line.
+    key: Option<SigningKey>,
+    /// A list key in its place.
+    list_signer: Option<ListSigner>,
+    /// The latest certificate of each.
+    list_keys: BTreeMap<[u8; 32], Signed<ListKey>>,
+    /// Seconds after which the next list is due.
+    list_interval: u64,
+    /// When the next one is signed.
+    list_at: Option<Instant>,
     realm: RealmKey,
     members: BTreeMap<IdentityKey, Signed<Membership>>,
     /// Until when any membership of a node lasts. The last one may end before one that came earlier, which servers may still hold.
@@ -129,6 +180,8 @@ pub struct Registrar {
     revocations: Option<Signed<RevocationList>>,
     /// Everybody who was on a list, also if the current one has no need of them.
     removed: BTreeSet<IdentityKey>,
+    /// The one-time keys of nodes that want other keys, with the last second of each. They are not durable: who joins too late asks again.
+    rolls: BTreeMap<IdentityKey, ([u8; 32], u64)>,
     /// Invitations made before this second may have been used already.
     lost_before: Option<u64>,
     /// Whether members that ask get later memberships.
@@ -142,10 +195,24 @@ impl Registrar {
     /// With the realm's key and what the store has. `now` is when it starts.
     #[must_use]
     pub fn new(key: SigningKey, store: Store, now: UnixTime) -> Self {
-        let realm = RealmKey(key.verifying_key().to_bytes());
+        Self::with(ListSigner::Realm(key), store, now)
+    }
+
+    /// With a list key alone, which signs lists and nothing else; or with the realm's key.
+    #[must_use]
+    pub fn with(signer: ListSigner, store: Store, now: UnixTime) -> Self {
+        let realm = signer.realm();
+        let (key, list_signer) = match signer {
+            ListSigner::Realm(key) => (Some(key), None),
+            list_key @ ListSigner::ListKey(..) => (None, Some(list_key)),
+        };
         let lost_before = (store == Store::Lost).then(|| now.secs());
         let mut registrar = Self {
             key,
+            list_signer,
+            list_keys: BTreeMap::new(),
+            list_interval: LIST_INTERVAL,
+            list_at: Some(Instant(0)),
             realm,
             members: BTreeMap::new(),
             last_until: BTreeMap::new(),
@@ -155,6 +222,7 @@ impl Registrar {
             used: BTreeMap::new(),
             revocations: None,
             removed: BTreeSet::new(),
+            rolls: BTreeMap::new(),
             lost_before,
             renews: true,
             pending: BTreeMap::new(),
@@ -173,13 +241,61 @@ impl Registrar {
             Record::Membership(membership) => self.insert(membership),
             Record::Revocations(list) => {
                 self.removed.extend(&list.object().revoked);
-                self.revocations = Some(list);
+                // Of several processes the one that wrote last need not know most.
+                let is_newer = |known: &Signed<RevocationList>| known.object().order() < list.object().order();
+                if self.revocations.as_ref().is_none_or(is_newer) {
+                    self.revocations = Some(list);
+                }
+            }
+            Record::ListKey(certificate) => {
+                let is_newer = |known: &Signed<ListKey>| {
+                    let order = |key: &ListKey| (key.generation, key.issued, key.not_after);
+                    order(known.object()) < order(certificate.object())
+                };
+                let key = certificate.object().key;
+                if self.list_keys.get(&key).is_none_or(is_newer) {
+                    self.list_keys.insert(key, certificate);
+                }
             }
             Record::Used { key, by } => {
                 self.used.insert(key, by);
             }
             Record::Advert(_) => {}
         }
+    }
+
+    /// Signs lists with this list key from now on, and not with the realm's key.
+    pub fn set_list_signer(&mut self, signer: ListSigner) {
+        self.list_signer = Some(signer);
+    }
+
+    /// Sets after how many seconds the next list is due.
+    pub fn set_list_interval(&mut self, seconds: u64) {
+        self.list_interval = seconds;
+    }
+
+    /// Whether the realm's key is here, without which nobody is admitted or renewed.
+    #[must_use]
+    pub fn has_realm_key(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// The latest certificate of each list key. One of an earlier generation than [`Registrar::generation`] is revoked.
+    pub fn list_keys(&self) -> impl Iterator<Item = &ListKey> {
+        self.list_keys.values().map(Signed::object)
+    }
+
+    /// The certificate of a list key.
+    #[must_use]
+    pub fn list_key(&self, key: &[u8; 32]) -> Option<&Signed<ListKey>> {
+        self.list_keys.get(key)
+    }
+
+    /// The generation of lists: it rises when a list key is revoked.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        let of_list = self.revocations.as_ref().map_or(0, |list| list.object().generation);
+        self.list_keys().map(|key| key.generation).max().unwrap_or(0).max(of_list)
     }
 
     /// Sets whether members that ask get later memberships, without an order of the operator for each.
@@ -224,11 +340,12 @@ impl Registrar {
             return Err(InviteError::Prefix(prefix, owner));
         }
         let issued = now.secs();
+        let realm_key = self.key.as_ref().ok_or(InviteError::OffLine)?;
         let key = SigningKey::from_seed(&secret).verifying_key().to_bytes();
-        let exchange = exchange(&self.key, &key).public();
+        let exchange = exchange(realm_key, &key).public();
         let invitation =
             Invitation { realm: self.realm, key, exchange, grants, issued, not_after, membership, servers };
-        Ok(Token::sign(&invitation, secret, &self.key)?)
+        Ok(Token::sign(&invitation, secret, realm_key)?)
     }
 
     fn taken_name(&self, grants: &Grants, except: Option<IdentityKey>, now: UnixTime) -> Option<(Name, IdentityKey)> {
@@ -304,7 +421,8 @@ impl Registrar {
         if self.pending.len() >= MAX_PENDING {
             return Err(JoinError::Busy);
         }
-        let join = JoinRequest::verify(signed, &self.key)?;
+        let key = self.key.clone().ok_or(JoinError::OffLine)?;
+        let join = JoinRequest::verify(signed, &key)?;
         let invitation = join.invitation.object();
         if self.is_revoked(&join.identity) {
             return Err(JoinError::Revoked);
@@ -338,10 +456,17 @@ impl Registrar {
             return Err(JoinError::Member);
         }
         let grants = &invitation.grants;
-        if self.taken_name(grants, None, now).is_some() || self.taken_prefix(grants, None, now).is_some() {
+        let is_of =
+            |(_, (key, until)): &(&IdentityKey, &([u8; 32], u64))| *key == invitation.key && *until >= now.secs();
+        let rolled = self.rolls.iter().find(is_of).map(|(from, _)| *from);
+        // Who was removed since it asked has no place to give.
+        if rolled.is_some_and(|from| self.is_revoked(&from)) {
+            return Err(JoinError::Revoked);
+        }
+        if self.taken_name(grants, rolled, now).is_some() || self.taken_prefix(grants, rolled, now).is_some() {
             return Err(JoinError::Taken);
         }
-        if self.has_noise(&join.noise, &join.identity, now) {
+        if self.has_noise(&join.noise, &rolled.unwrap_or(join.identity), now) {
             return Err(JoinError::NoiseTaken);
         }
         let membership = Membership {
@@ -353,13 +478,23 @@ impl Registrar {
             not_before: now.secs(),
             not_after: now.secs().saturating_add(invitation.membership),
         };
-        let membership = Signed::sign(&membership, &self.key).map_err(JoinError::Malformed)?;
+        let membership = Signed::sign(&membership, &key).map_err(JoinError::Malformed)?;
+        let used = Record::Used { key: invitation.key, by: Some(join.identity) };
+        let mut records = vec![used, Record::Membership(membership.clone())];
+        if let Some(from) = rolled {
+            // Names and prefixes have one member: the keys of before are removed with the same batch.
+            self.removed.insert(from);
+            let list = self.sign_list(Some(from), now).map_err(|_| {
+                self.removed.remove(&from);
+                JoinError::Busy
+            })?;
+            self.rolls.remove(&from);
+            records.push(Record::Revocations(list));
+        }
         // Reserved at once, so that of two requests that come together one alone is admitted.
         self.used.insert(invitation.key, Some(join.identity));
         self.insert(membership.clone());
-        let used = Record::Used { key: invitation.key, by: Some(join.identity) };
-        let records = vec![used, Record::Membership(membership.clone())];
-        self.persist(records, Pending::Admission { link, request, key: invitation.key, membership });
+        self.persist(records, Pending::Admission { link, request, key: invitation.key, membership, rolled });
         Ok(None)
     }
 
@@ -374,23 +509,137 @@ impl Registrar {
         if self.is_revoked(&identity) {
             return Err("the node is revoked already");
         }
-        let before = self.revocations.as_ref().map(Signed::object);
-        // Nobody takes one in whose membership has ended. Of one that is not known here it may last.
-        let is_over = |identity: &IdentityKey| {
-            self.last_until.get(identity).is_some_and(|until| until.saturating_add(LISTED_AFTER_END) < now.secs())
-        };
-        // The one that is removed now is on this list in any case: from the stored lists it is known who was ever removed.
-        let mut revoked: Vec<IdentityKey> = self.removed.iter().copied().filter(|other| !is_over(other)).collect();
-        revoked.push(identity);
-        revoked.sort_unstable();
-        // At least the time, so that a list made after the file was lost is not older than the one that servers hold.
-        let number = before.map_or(0, |list| list.number + 1).max(now.secs());
-        let list = RevocationList { realm: self.realm, number, issued: now.secs(), revoked };
-        let list = Signed::sign(&list, &self.key).map_err(|_| "the list of revoked nodes is full")?;
         // In force before it is stored, so that the node gets no later membership meanwhile.
         self.removed.insert(identity);
-        self.revocations = Some(list.clone());
+        let signed = self.sign_list(Some(identity), now);
+        let list = signed.map_err(|error| {
+            self.removed.remove(&identity);
+            if matches!(error, ListError::Malformed(_)) { "the list of revoked nodes is full" } else { OFF_LINE }
+        })?;
         self.persist(vec![Record::Revocations(list.clone())], Pending::Revocation(list));
+        Ok(())
+    }
+
+    /// Nobody takes a node in whose membership has ended. Of one that is not known here it may last.
+    fn is_over(&self, identity: &IdentityKey, now: UnixTime) -> bool {
+        self.last_until.get(identity).is_some_and(|until| until.saturating_add(LISTED_AFTER_END) < now.secs())
+    }
+
+    /// Signs the next list, and has it in force. Who is removed now is on it in any case: from the stored lists it is known who was ever removed.
+    fn sign_list(&mut self, also: Option<IdentityKey>, now: UnixTime) -> Result<Signed<RevocationList>, ListError> {
+        let is_listed = |node: &IdentityKey| Some(*node) == also || !self.is_over(node, now);
+        let revoked: Vec<IdentityKey> = self.removed.iter().copied().filter(is_listed).collect();
+        let before = self.revocations.as_ref().map(Signed::object);
+        let (generation, lasts) = (self.generation(), self.list_interval);
+        let sign = |signer: &ListSigner| signer.sign(before, generation, revoked.clone(), lasts, now);
+        let of_list_key = match self.list_signer.clone() {
+            Some(ListSigner::ListKey(key, certificate)) => {
+                // The operator may have renewed it since its file was read.
+                let latest = self.list_keys.get(&certificate.object().key).unwrap_or(&certificate).clone();
+                Some(sign(&ListSigner::ListKey(key, latest)))
+            }
+            _ => None,
+        };
+        let of_realm = || self.key.clone().map(|key| sign(&ListSigner::Realm(key)));
+        let list = match of_list_key {
+            Some(Ok(list)) => list,
+            // A list key that ended is a reason to make another, and none to leave the realm without a list.
+            Some(Err(error)) => of_realm().unwrap_or(Err(error))?,
+            None => of_realm().unwrap_or(Err(ListError::NoKey))?,
+        };
+        self.revocations = Some(list.clone());
+        Ok(list)
+    }
+
+    /// Signs the next list once half of the time of the present one is over. It need not be durable: it removes nobody, and the next one has a
+    /// higher number by the clock.
+    fn refresh(&mut self, now: Now) {
+        if self.list_at.is_none_or(|at| at > now.instant) {
+            return;
+        }
+        let pause = Duration::from_secs(self.list_interval) / 2;
+        self.list_at = Some(now.instant + pause);
+        let signed = self.sign_list(None, now.unix);
+        if let Err(error) = signed {
+            self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::NoList(error)));
+        }
+    }
+
+    /// Signs a list anew if another process of the operator removed somebody whom the latest one leaves out, as when two remove nodes at once.
+    fn reconcile(&mut self, now: UnixTime) {
+        let Some(list) = self.revocations.as_ref().map(Signed::object) else { return };
+        let is_whole = self.removed.iter().all(|node| list.has(node) || self.is_over(node, now));
+        if is_whole || self.pending.len() >= MAX_PENDING {
+            return;
+        }
+        match self.sign_list(None, now) {
+            Ok(list) => self.persist(vec![Record::Revocations(list.clone())], Pending::Revocation(list)),
+            Err(error) => self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::NoList(error))),
+        }
+    }
+
+    /// A list that was signed elsewhere: whoever is on it is removed here too.
+    fn take_list(&mut self, list: Signed<RevocationList>) -> Result<(), &'static str> {
+        if list.object().realm != self.realm || RevocationList::verify(&list, &self.realm).is_err() {
+            return Err("the list is not signed by this realm or a list key of it");
+        }
+        if list.object().generation < self.generation() {
+            return Err("the list is signed by a list key that was revoked");
+        }
+        if self.revocations.as_ref().is_some_and(|known| known.object().order() >= list.object().order()) {
+            return Err("a later list is in force: publish it, or sign another after it");
+        }
+        self.restore(Record::Revocations(list.clone()));
+        self.persist(vec![Record::Revocations(list.clone())], Pending::Revocation(list));
+        Ok(())
+    }
+
+    fn certify(
+        &self,
+        key: [u8; 32],
+        generation: u64,
+        not_after: u64,
+        now: UnixTime,
+    ) -> Result<Signed<ListKey>, &'static str> {
+        let realm_key = self.key.as_ref().ok_or(OFF_LINE)?;
+        let certificate = ListKey { realm: self.realm, generation, key, issued: now.secs(), not_after };
+        Signed::sign(&certificate, realm_key).map_err(|_| "a list key cannot last that long")
+    }
+
+    fn add_list_key(&mut self, key: [u8; 32], lasts: u64, now: UnixTime) -> Result<(), &'static str> {
+        let certificate = self.certify(key, self.generation(), now.secs().saturating_add(lasts), now)?;
+        let is_known = self.list_keys.contains_key(&key);
+        if !is_known && self.list_keys().filter(|key| key.not_after >= now.secs()).count() >= MAX_LIST_KEYS {
+            return Err("the realm has too many list keys: revoke one");
+        }
+        let record = Record::ListKey(certificate.clone());
+        self.restore(record.clone());
+        self.persist(vec![record], Pending::ListKeys(vec![certificate]));
+        Ok(())
+    }
+
+    /// The others are signed anew in the next generation, and a list of it is what ends the revoked key's everywhere.
+    fn revoke_list_key(&mut self, key: &[u8; 32], now: UnixTime) -> Result<(), &'static str> {
+        let (before, revoked) = (self.generation(), self.list_keys.get(key).ok_or("no such list key")?);
+        if revoked.object().generation < before {
+            return Err("the list key is revoked already");
+        }
+        let is_other =
+            |other: &&ListKey| other.key != *key && other.generation == before && other.not_after >= now.secs();
+        let others = self.list_keys().filter(is_other);
+        let anew: Result<Vec<_>, _> =
+            others.map(|other| self.certify(other.key, before + 1, other.not_after, now)).collect();
+        let (certificates, realm_key) = (anew?, self.key.clone().ok_or(OFF_LINE)?);
+        let mut records: Vec<Record> = certificates.iter().cloned().map(Record::ListKey).collect();
+        records.iter().cloned().for_each(|record| self.restore(record));
+        let revoked: Vec<IdentityKey> = self.removed.iter().copied().filter(|node| !self.is_over(node, now)).collect();
+        let known = self.revocations.as_ref().map(Signed::object);
+        let list = ListSigner::Realm(realm_key).sign(known, before + 1, revoked, self.list_interval, now);
+        let list = list.map_err(|_| "the list of revoked nodes is full")?;
+        records.push(Record::Revocations(list.clone()));
+        self.revocations = Some(list.clone());
+        self.persist(records, Pending::ListKeys(certificates));
+        self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::Revoked(list)));
         Ok(())
     }
 
@@ -406,8 +655,9 @@ impl Registrar {
         if self.has_noise(&before.noise, identity, now) {
             return Err("another member has the node's Noise key");
         }
+        let key = self.key.as_ref().ok_or(OFF_LINE)?;
         let membership = later(before, lasts, now);
-        let membership = Signed::sign(&membership, &self.key).map_err(|_| "a membership cannot last that long")?;
+        let membership = Signed::sign(&membership, key).map_err(|_| "a membership cannot last that long")?;
         self.give(membership, None);
         Ok(())
     }
@@ -416,6 +666,41 @@ impl Registrar {
         self.insert(membership.clone());
         let records = vec![Record::Membership(membership.clone())];
         self.persist(records, Pending::Renewal { membership, requester });
+    }
+
+    /// An invitation for the node `peer`, which has a live membership, to what it was granted and for as long as that lasts.
+    fn roll(
+        &mut self,
+        peer: &IdentityKey,
+        key: [u8; 32],
+        servers: Vec<Server>,
+        now: UnixTime,
+    ) -> Result<Signed<Invitation>, JoinError> {
+        if self.is_revoked(peer) {
+            return Err(JoinError::Revoked);
+        }
+        let member = self.members.get(peer).ok_or(JoinError::NotMember)?.object();
+        if now.secs() >= member.not_after {
+            return Err(JoinError::Expired);
+        }
+        if self.used.contains_key(&key) {
+            return Err(JoinError::Used);
+        }
+        let realm_key = self.key.as_ref().ok_or(JoinError::OffLine)?;
+        let not_after = now.secs() + ROLL;
+        let invitation = Invitation {
+            realm: self.realm,
+            key,
+            exchange: exchange(realm_key, &key).public(),
+            grants: member.grants.clone(),
+            issued: now.secs(),
+            not_after,
+            membership: member.not_after - now.secs(),
+            servers,
+        };
+        let invitation = Signed::sign(&invitation, realm_key).map_err(JoinError::Malformed)?;
+        self.rolls.insert(*peer, (key, not_after));
+        Ok(invitation)
     }
 
     /// The membership for a node that asks for a later one than `number`, before its last one has ended: what it was granted before,
@@ -451,19 +736,28 @@ impl Registrar {
             return Err(JoinError::ByHand);
         }
         let lasts = before.not_after - before.not_before;
-        let membership = Signed::sign(&later(before, lasts, now), &self.key).map_err(JoinError::Malformed)?;
+        let key = self.key.as_ref().ok_or(JoinError::OffLine)?;
+        let membership = Signed::sign(&later(before, lasts, now), key).map_err(JoinError::Malformed)?;
         self.give(membership, Some(requester));
         Ok(None)
     }
 
     fn persisted(&mut self, id: u64) {
         let event = match self.pending.remove(&id) {
-            Some(Pending::Admission { link, request, membership, .. }) => {
+            Some(Pending::Admission { link, request, membership, rolled, .. }) => {
                 let answer = Ok(membership.clone());
                 self.outputs.push_back(RegistrarOutput::Reply { link, request, answer });
-                RegistrarEvent::Admitted(membership)
+                match rolled {
+                    Some(from) => RegistrarEvent::Rolled { from, to: membership.object().identity },
+                    None => RegistrarEvent::Admitted(membership),
+                }
             }
             Some(Pending::Revocation(list)) => RegistrarEvent::Revoked(list),
+            Some(Pending::ListKeys(certificates)) => {
+                let events = certificates.into_iter().map(RegistrarEvent::ListKey);
+                self.outputs.extend(events.map(RegistrarOutput::Event));
+                return;
+            }
             Some(Pending::Renewal { membership, requester }) => {
                 if let Some((link, request)) = requester {
                     let answer = Ok(membership.clone());
@@ -500,6 +794,15 @@ impl Machine for Registrar {
                 self.outputs.push_back(RegistrarOutput::Reply { link, request, answer });
                 Ok(())
             }
+            RegistrarInput::Roll { link, request, peer, key, servers } => {
+                let answer = self.roll(&peer, key, servers, now.unix);
+                if let Err(error) = answer {
+                    let event = RegistrarEvent::NotRenewed { identity: peer, error };
+                    self.outputs.push_back(RegistrarOutput::Event(event));
+                }
+                self.outputs.push_back(RegistrarOutput::Invited { link, request, answer });
+                Ok(())
+            }
             RegistrarInput::Persisted(id) => {
                 self.persisted(id);
                 Ok(())
@@ -511,6 +814,16 @@ impl Machine for Registrar {
             _ if self.pending.len() >= MAX_PENDING => Err("too much waits to be stored"),
             RegistrarInput::Revoke(identity) => self.revoke(identity, now.unix),
             RegistrarInput::Renew(identity, lasts) => self.renew(&identity, lasts, now.unix),
+            RegistrarInput::ListKey { key, lasts } => self.add_list_key(key, lasts, now.unix),
+            RegistrarInput::RevokeListKey(key) => self.revoke_list_key(&key, now.unix),
+            RegistrarInput::NewList => {
+                match self.sign_list(None, now.unix) {
+                    Ok(list) => self.persist(vec![Record::Revocations(list.clone())], Pending::Revocation(list)),
+                    Err(error) => self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::NoList(error))),
+                }
+                Ok(())
+            }
+            RegistrarInput::List(list) => self.take_list(*list),
             RegistrarInput::Withdraw(key) if self.used.contains_key(&key) => Err("the token was used already"),
             RegistrarInput::Withdraw(key) => {
                 // Used from here on, not from when it is stored: somebody may join with it in between.
@@ -522,16 +835,19 @@ impl Machine for Registrar {
         if let Err(reason) = done {
             self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::Failed(reason)));
         }
+        self.reconcile(now.unix);
     }
 
-    fn handle_timeout(&mut self, _: Now) {}
+    fn handle_timeout(&mut self, now: Now) {
+        self.refresh(now);
+    }
 
     fn poll(&mut self) -> Option<RegistrarOutput> {
         self.outputs.pop_front()
     }
 
     fn deadline(&self) -> Option<Instant> {
-        None
+        self.list_at
     }
 }
 

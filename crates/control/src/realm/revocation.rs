@@ -1,30 +1,93 @@
-//! The realm's list of nodes that were removed before their memberships expire.
+//! The realm's list of nodes that were removed before their memberships expire, and the keys that sign it in the realm's place.
+//!
+//! A list says when the next one is due, so that who is cut off from the operator notices. Lists are ordered by generation, then by number. A
+//! list key belongs to a generation, which the realm's key alone gives: whoever has a stolen one cannot go beyond it, and the realm's key
+//! ends it with a list of the next.
 
-use wayleave_core::IdentityKey;
-use wayleave_core::wire::{List16, Malformed, check_ascending};
-use wayleave_crypto::signed::{Object, SIGNATURE};
+use wayleave_core::wire::{List16, Malformed, Reader, Wire, Writer, check_ascending};
+use wayleave_core::{IdentityKey, UnixTime};
+use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::signed::{NotSigned, Object, SIGNATURE, Signed};
 
 use super::RealmKey;
+use crate::advert::MAX_AHEAD;
 
 /// Entries of a list.
 pub const MAX_REVOKED: usize = 16_384;
+/// A list may say that the next one is due after at most so many seconds: 31 days.
+pub const MAX_LIST: u64 = 31 * 86_400;
+/// Seconds after which the next list is due, unless the operator's configuration says otherwise.
+pub const LIST_INTERVAL: u64 = 600;
+/// Seconds by which the next list may be overdue before nodes of a realm no longer trust the one that they have: a day, unless their
+/// configurations say otherwise.
+pub const MAX_STALENESS: u64 = 86_400;
+/// A list key lasts at most so many seconds: 400 days.
+pub const MAX_LIST_KEY: u64 = 400 * 86_400;
 
 wayleave_core::wire! {
-    /// Who was removed. Signed by the realm's key.
+    /// A key that signs lists in the realm's place. Signed by the realm's key.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct ListKey: Self::check {
+        pub realm: RealmKey,
+        /// That of the lists that it signs. It rises when a list key is revoked, and the others are signed anew.
+        pub generation: u64,
+        /// The Ed25519 public key.
+        pub key: [u8; 32],
+        /// The Unix second at which this was made.
+        pub issued: u64,
+        /// The last Unix second at which it signs.
+        pub not_after: u64,
+    }
+
+    /// Who was removed.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct RevocationList: Self::check {
         pub realm: RealmKey,
-        /// Rises with each list; a list with a lower number never replaces one with a higher.
+        /// A list of a lower generation never replaces one of a higher, whatever their numbers.
+        pub generation: u64,
+        /// Rises with each list of a generation; a list with a lower number never replaces one with a higher.
         pub number: u64,
         /// The Unix second at which it was made.
         pub issued: u64,
+        /// The Unix second by which there is another one; 0 in lists of version 1, which do not say.
+        pub next: u64,
+        /// The list key that signed it; without one the realm's key did.
+        pub by: Option<Signed<ListKey>>,
         /// The identities, ascending. A removed identity is never admitted again; a node that returns makes a new one.
         pub revoked: Vec<IdentityKey> as List16<MAX_REVOKED>,
     }
+
+    /// A list of version 1. Signed by the realm's key.
+    struct ListBefore {
+        realm: RealmKey,
+        number: u64,
+        issued: u64,
+        revoked: Vec<IdentityKey> as List16<MAX_REVOKED>,
+    }
+}
+
+impl ListKey {
+    fn check(&self) -> Result<(), Malformed> {
+        let lasts = self.not_after.checked_sub(self.issued);
+        if lasts.is_none_or(|lasts| lasts > MAX_LIST_KEY) { Err(Malformed::Value("the validity")) } else { Ok(()) }
+    }
+}
+
+impl Object for ListKey {
+    const LABEL: &'static str = "wayleave/control/list-key/v1";
+    const MAX: usize = 1 + 32 + 8 + 32 + 16 + SIGNATURE;
 }
 
 impl RevocationList {
     fn check(&self) -> Result<(), Malformed> {
+        let lasts = self.next.checked_sub(self.issued);
+        if !lasts.is_some_and(|lasts| (1..=MAX_LIST).contains(&lasts)) {
+            return Err(Malformed::Value("when the next list is due"));
+        }
+        let by = self.by.as_ref().map(Signed::object);
+        if by.is_some_and(|by| by.realm != self.realm || by.generation != self.generation) {
+            return Err(Malformed::Value("the list key"));
+        }
         check_ascending(&self.revoked, "the revoked identities")
     }
 
@@ -33,9 +96,245 @@ impl RevocationList {
     pub fn has(&self, identity: &IdentityKey) -> bool {
         self.revoked.binary_search(identity).is_ok()
     }
+
+    /// What orders lists.
+    #[must_use]
+    pub fn order(&self) -> (u64, u64) {
+        (self.generation, self.number)
+    }
+
+    /// The realm's key signed it, or a list key that the realm's key signed and that had not ended by the list's own time.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn verify<'a>(signed: &'a Signed<Self>, realm: &RealmKey) -> Result<&'a Self, NotSigned> {
+        let key = match &signed.object().by {
+            None => realm.0,
+            Some(by) => {
+                let by = by.verify(&realm.0)?;
+                if signed.object().issued > by.not_after {
+                    return Err(NotSigned);
+                }
+                by.key
+            }
+        };
+        signed.verify(&key)
+    }
+
+    /// The list after `before`, which is newer than that one wherever it was made: its number counts microseconds, so that two that are made
+    /// apart from each other hardly have the same. The next one is due `lasts` seconds later.
+    fn after(before: Option<&Self>, realm: RealmKey, generation: u64, lasts: u64, now: UnixTime) -> Self {
+        let number = before.filter(|before| before.generation == generation).map_or(0, |before| before.number);
+        // A list never says that it is older than one that it replaces, unless that one is from the future, and was taken by nobody.
+        let issued = before.map_or(0, |before| before.issued.min(now.secs() + MAX_AHEAD)).max(now.secs());
+        Self {
+            realm,
+            generation,
+            number: number.saturating_add(1).max(now.0),
+            issued,
+            next: issued.saturating_add(lasts),
+            by: None,
+            revoked: Vec::new(),
+        }
+    }
 }
 
 impl Object for RevocationList {
     const LABEL: &'static str = "wayleave/control/revocations/v1";
-    const MAX: usize = 1 + 32 + 16 + 2 + MAX_REVOKED * 32 + SIGNATURE;
+    const MAX: usize = 1 + 32 + 4 * 8 + 1 + 4 + ListKey::MAX + 2 + MAX_REVOKED * 32 + SIGNATURE;
+    const VERSION: u8 = 2;
+
+    fn version(&self) -> u8 {
+        if self.next == 0 { 1 } else { Self::VERSION }
+    }
+
+    fn write_version(&self, out: &mut Writer) {
+        match self.version() {
+            1 => {
+                let (realm, number, issued, revoked) = (self.realm, self.number, self.issued, self.revoked.clone());
+                ListBefore { realm, number, issued, revoked }.write(out);
+            }
+            _ => self.write(out),
+        }
+    }
+
+    fn read_version(version: u8, from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        match version {
+            1 => {
+                let ListBefore { realm, number, issued, revoked } = ListBefore::read(from)?;
+                check_ascending(&revoked, "the revoked identities")?;
+                Ok(Self { realm, generation: 0, number, issued, next: 0, by: None, revoked })
+            }
+            Self::VERSION => Self::read(from),
+            other => Err(Malformed::Version(other)),
+        }
+    }
+}
+
+/// Why a list cannot be signed here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ListError {
+    #[error("the list key has ended; the realm's operator makes a later one: `wayleave realm list-key new`")]
+    Ended,
+    #[error(
+        "a list key was revoked since this one was signed; the operator has its new certificate: `wayleave realm list-key show`"
+    )]
+    Revoked,
+    #[error(
+        "neither the realm's key nor a list key is here: `wayleave realm list-key new` makes one where the realm's key is"
+    )]
+    NoKey,
+    #[error("the list is of another realm than the list key")]
+    Realm,
+    #[error("the list is not signed by its realm")]
+    Signature,
+    #[error("the list cannot be expressed: {0}")]
+    Malformed(#[from] Malformed),
+}
+
+/// What signs lists: the realm's key, or a list key with what the realm's key signed of it.
+#[derive(Clone, Debug)]
+pub enum ListSigner {
+    Realm(SigningKey),
+    ListKey(SigningKey, Signed<ListKey>),
+}
+
+impl ListSigner {
+    /// A list key; `None` if the certificate is not of this key, or its realm did not sign it.
+    #[must_use]
+    pub fn of_list_key(key: SigningKey, certificate: Signed<ListKey>) -> Option<Self> {
+        let object = certificate.object();
+        let is_whole = object.key == key.verifying_key().to_bytes() && certificate.verify(&object.realm.0).is_ok();
+        is_whole.then_some(Self::ListKey(key, certificate))
+    }
+
+    /// The realm's public key.
+    #[must_use]
+    pub fn realm(&self) -> RealmKey {
+        match self {
+            Self::Realm(key) => RealmKey(key.verifying_key().to_bytes()),
+            Self::ListKey(_, certificate) => certificate.object().realm,
+        }
+    }
+
+    /// Signs the list after `before`, of `generation` or a later one, with these identities, in ascending order. The next one is due after `lasts` seconds.
+    ///
+    /// # Errors
+    /// If the list key has ended or was revoked, or `lasts` is too long.
+    pub fn sign(
+        &self,
+        before: Option<&RevocationList>,
+        generation: u64,
+        revoked: Vec<IdentityKey>,
+        lasts: u64,
+        now: UnixTime,
+    ) -> Result<Signed<RevocationList>, ListError> {
+        let after = |generation| RevocationList::after(before, self.realm(), generation, lasts, now);
+        let list = match self {
+            Self::Realm(_) => RevocationList { revoked, ..after(generation) },
+            Self::ListKey(_, certificate) => {
+                let by = certificate.object();
+                if by.generation < generation {
+                    return Err(ListError::Revoked);
+                }
+                let list = after(by.generation);
+                if list.issued > by.not_after {
+                    return Err(ListError::Ended);
+                }
+                RevocationList { revoked, by: Some(certificate.clone()), ..list }
+            }
+        };
+        let (Self::Realm(key) | Self::ListKey(key, _)) = self;
+        Ok(Signed::sign(&list, key)?)
+    }
+
+    /// Signs a list with the same identities as `before`, and those of `more`, which is in force for `lasts` seconds from now: ahead, on a machine that knows no more of the
+    /// realm.
+    ///
+    /// # Errors
+    /// As [`ListSigner::sign`], and if `before` is not a list of this realm.
+    pub fn sign_again(
+        &self,
+        before: &Signed<RevocationList>,
+        more: &[IdentityKey],
+        lasts: u64,
+        now: UnixTime,
+    ) -> Result<Signed<RevocationList>, ListError> {
+        let list = before.object();
+        if list.realm != self.realm() {
+            return Err(ListError::Realm);
+        }
+        RevocationList::verify(before, &list.realm).map_err(|_| ListError::Signature)?;
+        let mut revoked = [&list.revoked[..], more].concat();
+        revoked.sort_unstable();
+        revoked.dedup();
+        self.sign(Some(list), list.generation, revoked, lasts, now)
+    }
+}
+
+/// Whether what is known of removed nodes is of today.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Freshness {
+    #[default]
+    Fresh,
+    /// The next list was due at this Unix second.
+    Overdue(u64),
+    /// The same, so long ago that nothing may rest on it any more.
+    Stale(u64),
+}
+
+impl Freshness {
+    /// Of the list that is known at the Unix second `now`, if any. One that is none, or does not say when the next is due, counts as due at
+    /// `since`, when its reader began. The next list is overdue after twice the time between two, or half of `most` if that is less, and the
+    /// present one stale after `most`.
+    #[must_use]
+    pub fn of(list: Option<&RevocationList>, since: u64, most: u64, now: u64) -> Self {
+        let (due, interval) = match list {
+            Some(list) if list.next > 0 => (list.next, list.next - list.issued),
+            _ => (since, most),
+        };
+        let late = now.saturating_sub(due);
+        match () {
+            () if late > most => Self::Stale(due),
+            () if late > (2 * interval).min(most / 2) => Self::Overdue(due),
+            () => Self::Fresh,
+        }
+    }
+}
+
+/// Looks whether the list stays fresh, for whoever goes by it.
+#[derive(Clone, Copy, Debug)]
+pub struct FreshnessWatch {
+    /// The Unix second at which it was looked at first.
+    since: Option<u64>,
+    /// How many seconds the next list may be overdue.
+    most: u64,
+    last: Freshness,
+}
+
+impl FreshnessWatch {
+    #[must_use]
+    pub fn new(most: u64) -> Self {
+        Self { since: None, most, last: Freshness::Fresh }
+    }
+
+    /// For a reader that began at the Unix second `since`.
+    #[must_use]
+    pub fn since(since: u64, most: u64) -> Self {
+        Self { since: Some(since), ..Self::new(most) }
+    }
+
+    /// How it stood when it was looked at last.
+    #[must_use]
+    pub fn last(&self) -> Freshness {
+        self.last
+    }
+
+    /// How the list stands at the Unix second `now`, if that is otherwise than when this was last asked.
+    pub fn look(&mut self, list: Option<&Signed<RevocationList>>, now: u64) -> Option<Freshness> {
+        let since = *self.since.get_or_insert(now);
+        let found = Freshness::of(list.map(Signed::object), since, self.most, now);
+        let before = std::mem::replace(&mut self.last, found);
+        (std::mem::discriminant(&before) != std::mem::discriminant(&found)).then_some(found)
+    }
 }

@@ -150,7 +150,8 @@ pub(crate) fn signed_advert(advert: &Advert, node: u32) -> Signed<Advert> {
 pub(crate) fn revocations(number: u64, nodes: &[u32]) -> Signed<RevocationList> {
     let mut revoked: Vec<IdentityKey> = nodes.iter().map(|node| identity(*node)).collect();
     revoked.sort_unstable();
-    let list = RevocationList { realm: realm(0), number, issued: NOW, revoked };
+    let list =
+        RevocationList { realm: realm(0), generation: 0, number, issued: NOW, next: NOW + 600, by: None, revoked };
     Signed::sign(&list, &realm_key(0)).expect("in order")
 }
 

@@ -17,7 +17,7 @@ use wayleave_control::consent::{
 };
 use wayleave_control::database::Refusal;
 use wayleave_control::frames::{Body, Frame};
-use wayleave_control::realm::Membership;
+use wayleave_control::realm::{MAX_STALENESS, Membership};
 use wayleave_control::store::Store;
 use wayleave_core::{Machine, Now};
 use wayleave_crypto::signed::Signed;
@@ -43,6 +43,7 @@ pub(crate) fn config(number: u32, nodes: &[u32], rules: &str, store: Store) -> C
         policy: policy(rules),
         store,
         requests: 100,
+        max_staleness: MAX_STALENESS,
         seed: seed(8, number),
     }
 }

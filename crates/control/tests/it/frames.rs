@@ -50,6 +50,8 @@ pub(crate) fn all() -> Vec<Frame> {
         Body::Joined(Ok(membership())),
         Body::Joined(Err(JoinError::Used)),
         Body::Renew { number: 3 },
+        Body::Roll { key: [9; 32] },
+        Body::Invited(join_request().object().invitation.clone()),
     ];
     (1..).zip(bodies).map(|(request, body)| Frame { request, body }).collect()
 }
@@ -84,7 +86,7 @@ fn every_reason_of_a_refusal_has_a_number_of_its_own() {
             }
         }
     }
-    assert_eq!(seen.len(), 24);
+    assert_eq!(seen.len(), 27);
     for code in 1..=255u8 {
         if let Some(error) = JoinError::from_code(code) {
             assert_eq!(error.code(), code);
@@ -109,7 +111,7 @@ fn a_list_that_says_more_than_there_is_is_refused_before_it_is_allocated() {
 
 proptest! {
     #[test]
-    fn a_changed_frame_is_refused_or_is_another_frame(which in 0usize..20, at in any::<u32>(), octet in any::<u8>()) {
+    fn a_changed_frame_is_refused_or_is_another_frame(which in 0usize..22, at in any::<u32>(), octet in any::<u8>()) {
         let frames = cached();
         let octets = &frames[which % frames.len()];
         let mut other = octets.clone();

@@ -48,7 +48,7 @@ fn split(outputs: Vec<RegistrarOutput>) -> (Option<(u64, Vec<Record>)>, Option<A
             RegistrarOutput::Persist { id, records } => persist = Some((id, records)),
             RegistrarOutput::Reply { link: 1, request: 2, answer } => reply = Some(answer),
             RegistrarOutput::Reply { .. } => panic!("to another"),
-            RegistrarOutput::Event(_) => {}
+            RegistrarOutput::Invited { .. } | RegistrarOutput::Event(_) => {}
         }
     }
     (persist, reply)
@@ -464,4 +464,106 @@ fn a_token_of_the_version_before_is_refused_with_what_to_do() {
     let before = line.replace("wayleave-join-v2.", "wayleave-join-v1.");
     let error = Token::from_str(&before).expect_err("refused");
     assert!(error == TokenError::Before && error.to_string().contains("invites anew"), "{error}");
+}
+
+/// Two commands of the operator at once: each begins with the records of before, and the second finds the first's when it stores its own.
+#[test]
+fn of_two_removals_at_once_both_hold() {
+    let mut first = registrar();
+    let mut stored = Vec::new();
+    for node in 7..9 {
+        let token = first.invite(invitee(node), seed(9, node), at(0).unix).expect("in order");
+        stored.extend(join(&mut first, &token, node).0);
+    }
+    let mut second = Registrar::new(realm_key(0), Store::Kept(stored.clone()), at(2).unix);
+    let mut of_first = Vec::new();
+    for (registrar, node) in [(&mut first, 7), (&mut second, 8)] {
+        registrar.handle(RegistrarInput::Revoke(identity(node)), at(2));
+        let (id, records) = split(drain(registrar)).0.expect("stored");
+        if node == 8 {
+            registrar.handle(RegistrarInput::Records(std::mem::take(&mut of_first)), at(2));
+        }
+        registrar.handle(RegistrarInput::Persisted(id), at(2));
+        of_first.extend(records.clone());
+        stored.extend(records);
+    }
+    while let Some(output) = second.poll() {
+        if let RegistrarOutput::Persist { id, records } = output {
+            second.handle(RegistrarInput::Persisted(id), at(2));
+            stored.extend(records);
+        }
+    }
+    let list = second.revocations().expect("a list").object();
+    assert_eq!([7, 8].map(|node| list.has(&identity(node))), [true, true]);
+    let later = Registrar::new(realm_key(0), Store::Kept(stored), at(3).unix);
+    assert_eq!(later.revocations().map(Signed::object), Some(list));
+}
+
+/// Asks as the node's identity for an invitation under the one-time key of seed `number`.
+fn roll(registrar: &mut Registrar, node: u32, number: u32, secs: u64) -> Result<Token, JoinError> {
+    let key = wayleave_crypto::sign::SigningKey::from_seed(&seed(9, number)).verifying_key().to_bytes();
+    let servers = vec![server(900)];
+    let input = RegistrarInput::Roll { link: 1, request: 2, peer: identity(node), key, servers };
+    registrar.handle(input, at(secs));
+    let answer = drain(registrar).into_iter().find_map(|output| match output {
+        RegistrarOutput::Invited { answer, .. } => Some(answer),
+        _ => None,
+    });
+    answer.expect("answered").map(|invitation| Token::of(invitation, seed(9, number)).expect("for this key"))
+}
+
+#[test]
+fn a_node_has_other_keys_by_its_old_identity_and_keeps_names_prefixes_roles_and_end() {
+    let mut registrar = registrar();
+    let token = registrar.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    let old = join(&mut registrar, &token, 7).1.expect("admitted");
+    assert_eq!(roll(&mut registrar, 8, 2, 10).err(), Some(JoinError::NotMember));
+    let token = roll(&mut registrar, 7, 2, 10).expect("invited");
+    let request = token.join(&keys(70)).expect("in order");
+    let (persist, _) = ask(&mut registrar, &request, 11);
+    let (id, records) = persist.expect("stored");
+    assert_eq!(records.len(), 3, "the token, the membership and the list are one batch");
+    registrar.handle(RegistrarInput::Persisted(id), at(11));
+    let outputs = drain(&mut registrar);
+    let rolled = RegistrarEvent::Rolled { from: identity(7), to: identity(70) };
+    assert!(outputs.contains(&RegistrarOutput::Event(rolled)));
+    let new = split(outputs).1.expect("answered").expect("admitted");
+    let new = token.accept(&keys(70), new.octets(), at(11).unix).expect("as promised");
+    let (before, after) = (old.object(), new.object());
+    assert_eq!((after.identity, &after.grants), (identity(70), &before.grants));
+    assert_eq!((after.noise, after.not_after), (noise(70).public(), before.not_after + 1));
+    assert!(registrar.revocations().expect("a list").object().has(&identity(7)));
+    // The old key gets nothing more, and a lost answer is given again.
+    assert_eq!(renew(&mut registrar, 7, 1, 80_000), Err(JoinError::Revoked));
+    assert_eq!(roll(&mut registrar, 7, 3, 12).err(), Some(JoinError::Revoked));
+    assert_eq!(ask(&mut registrar, &request, 12).1, Some(Ok(new.clone())));
+    // Others take it in once they have the list.
+    let mut database = wayleave_control::database::Database::new(realm(0), 10);
+    database.apply_membership(old, NOW + 2).expect("in order");
+    let taken = wayleave_control::database::Refusal::Taken(identity(7));
+    assert_eq!(database.apply_membership(new.clone(), NOW + 12), Err(taken));
+    database.apply_revocations(registrar.revocations().expect("a list").clone(), NOW + 12).expect("in order");
+    database.apply_membership(new, NOW + 12).expect("the names are free");
+    assert_eq!(database.named(&name("n7"), NOW + 12), Some(identity(70)));
+}
+
+#[test]
+fn an_invitation_for_other_keys_is_for_a_live_node_and_ends() {
+    let mut registrar = registrar();
+    let token = registrar.invite(invitee(7), seed(9, 1), at(0).unix).expect("in order");
+    join(&mut registrar, &token, 7).1.expect("admitted");
+    let first = roll(&mut registrar, 7, 2, 10).expect("invited");
+    // Another after it takes its place, as does a time.
+    let second = roll(&mut registrar, 7, 3, 11).expect("invited");
+    let try_at = |registrar: &mut Registrar, token: &Token, secs| {
+        ask(registrar, &token.join(&keys(70)).expect("in order"), secs).1.and_then(Result::err)
+    };
+    assert_eq!(try_at(&mut registrar, &first, 12), Some(JoinError::Taken));
+    assert_eq!(try_at(&mut registrar, &second, 3_612), Some(JoinError::Expired));
+    let third = roll(&mut registrar, 7, 4, 4_000).expect("invited");
+    registrar.handle(RegistrarInput::Revoke(identity(7)), at(4_001));
+    drain(&mut registrar);
+    // The operator removed it meanwhile: the names are free, and nobody has them by the old key.
+    assert_eq!(try_at(&mut registrar, &third, 4_002), Some(JoinError::Revoked));
+    assert_eq!(roll(&mut registrar, 7, 5, 4_003).err(), Some(JoinError::Revoked));
 }

@@ -14,6 +14,7 @@ mod insider;
 mod invitations;
 mod join;
 mod leases;
+mod lists;
 mod node;
 mod objects;
 mod path_client;

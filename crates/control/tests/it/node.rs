@@ -14,8 +14,10 @@ use wayleave_control::consent::{
 use wayleave_control::database::Refusal;
 use wayleave_control::frames::{Body, Frame, Host};
 use wayleave_control::node::{Node, NodeConfig, NodeEvent, NodeInput, NodeOutput, Profile, PublisherConfig};
-use wayleave_control::path::{PathFailure, PathServer, PathServerConfig, PathServerInput, PathServerOutput};
-use wayleave_control::realm::{Membership, Server};
+use wayleave_control::path::{
+    PathFailure, PathServer, PathServerConfig, PathServerEvent, PathServerInput, PathServerOutput,
+};
+use wayleave_control::realm::{Freshness, ListSigner, MAX_STALENESS, Membership, RevocationList, Server};
 use wayleave_control::store::{Record, Store};
 use wayleave_core::{IdentityKey, Machine, Now, UnixTime};
 use wayleave_crypto::signed::Signed;
@@ -26,6 +28,7 @@ use super::common::*;
 const PATHS: u32 = 900;
 const CONSENT: u32 = 950;
 const EPOCH: u32 = 3_600;
+const DAY: u64 = 86_400;
 
 fn config(node: u32, servers: Vec<Server>, store: Store) -> NodeConfig {
     NodeConfig {
@@ -39,6 +42,7 @@ fn config(node: u32, servers: Vec<Server>, store: Store) -> NodeConfig {
         },
         servers,
         capacity: 100,
+        max_staleness: MAX_STALENESS,
         store,
         seed: seed(9, node),
     }
@@ -73,6 +77,8 @@ struct World {
     outputs: BTreeMap<u32, Vec<NodeOutput>>,
     /// The records that each node stored.
     stored: BTreeMap<u32, Vec<Record>>,
+    /// What the path server reported.
+    path_events: Vec<PathServerEvent>,
 }
 
 fn rules(seconds: u32) -> Policy {
@@ -89,6 +95,7 @@ impl World {
             peers: Vec::new(),
             store: Store::New,
             requests: 20,
+            max_staleness: MAX_STALENESS,
             instance: 7,
         });
         let masters = |node: &u32| (identity(*node), TagKeys::new(vec![(0, master(*node))]));
@@ -100,6 +107,7 @@ impl World {
             policy: rules(60),
             store: Store::New,
             requests: 100,
+            max_staleness: MAX_STALENESS,
             seed: seed(8, 0),
         };
         let consent = ConsentServer::new(consent, UnixTime((NOW - 100) * 1_000_000));
@@ -111,6 +119,7 @@ impl World {
             consent: Some(consent),
             outputs: BTreeMap::new(),
             stored: BTreeMap::new(),
+            path_events: Vec::new(),
         };
         for node in nodes {
             world.connect(*node);
@@ -184,7 +193,8 @@ impl World {
                 match output {
                     PathServerOutput::Send { link, octets } => to_nodes.push((link, identity(PATHS), octets)),
                     PathServerOutput::Persist { id, .. } => paths.handle(PathServerInput::Persisted(id), self.now),
-                    PathServerOutput::Close { .. } | PathServerOutput::Event(_) => {}
+                    PathServerOutput::Event(event) => self.path_events.push(event),
+                    PathServerOutput::Close { .. } => {}
                 }
             }
         }
@@ -213,7 +223,9 @@ impl World {
                     node.handle_timeout(self.now);
                 }
             }
-            if let Some(paths) = self.paths.as_mut().filter(|paths| paths.deadline().is_some()) {
+            if let Some(paths) =
+                self.paths.as_mut().filter(|paths| paths.deadline().is_some_and(|at| at <= self.now.instant))
+            {
                 paths.handle_timeout(self.now);
                 // The consent server follows the same records.
                 let records: Vec<Record> = paths.database().all_records().collect();
@@ -223,6 +235,54 @@ impl World {
             }
             self.settle();
         }
+    }
+
+    /// Nobody runs for a while, and everybody a moment after it.
+    fn skip(&mut self, secs: u64) {
+        self.now = at(self.now.unix.secs() - NOW + secs);
+        self.pass(3);
+    }
+
+    /// Somebody hands a list in at the path server.
+    fn publish(&mut self, list: &Signed<RevocationList>) {
+        let octets = Frame { request: 1, body: Body::SubmitRevocations(list.clone()) }.encode();
+        let (link, peer) = (u64::from(u32::MAX), identity(PATHS + 1));
+        let paths = self.paths.as_mut().expect("a path server");
+        paths.handle(PathServerInput::Connected { link, peer }, self.now);
+        paths.handle(PathServerInput::Frame { link, octets }, self.now);
+        // Its answer is nobody's of this world.
+        let (now, outputs) = (self.now, drain(paths));
+        for output in outputs {
+            if let PathServerOutput::Persist { id, .. } = output {
+                self.paths.as_mut().expect("a path server").handle(PathServerInput::Persisted(id), now);
+            }
+        }
+        drain(self.paths.as_mut().expect("a path server"));
+        self.pass(12);
+    }
+
+    /// What a node reported of the list of removed nodes since this was last asked.
+    fn freshness(&mut self, node: u32) -> Vec<Freshness> {
+        let outputs = self.take(node).into_iter();
+        let list = |output| match output {
+            NodeOutput::Event(NodeEvent::List(freshness)) => Some(freshness),
+            _ => None,
+        };
+        outputs.filter_map(list).collect()
+    }
+
+    /// Why node 1 gets no consent to its path to node 3.
+    fn refusal(&mut self) -> Option<HopFault> {
+        let path = self.found(1, n3()).expect("a path").remove(0);
+        self.give(1, NodeInput::Obtain { id: 9, path, seconds: 30 });
+        let outputs = self.take(1).into_iter();
+        let failed = |output| match output {
+            NodeOutput::NoConsent { reasons, .. } => reasons.first().map(|reason| reason.fault),
+            _ => None,
+        };
+        let fault = outputs.filter_map(failed).next();
+        self.give(1, NodeInput::Release { id: 9 });
+        fault
     }
 
     fn take(&mut self, node: u32) -> Vec<NodeOutput> {
@@ -663,4 +723,37 @@ fn two_adverts_of_one_node_and_number_are_an_alarm_with_both_once() {
         let alarm = NodeEvent::Conflict { known: Box::new(known), other: Box::new(other.clone()) };
         assert_eq!(events(outputs), if round == 0 { vec![alarm] } else { Vec::new() });
     }
+}
+
+/// The drill of an operator's side that is gone: after an hour there are warnings, beyond `max_staleness` consent ends and paths go on, and a
+/// list from another machine, which has a list key and the last list alone, brings consent back.
+#[test]
+fn without_the_operators_side_consent_ends_after_max_staleness_and_a_list_of_another_machine_brings_it_back() {
+    let mut world = row();
+    let signer = super::lists::list_key(1, 0, NOW + 30 * DAY);
+    let first = ListSigner::Realm(realm_key(0)).sign(None, 0, Vec::new(), 600, world.now.unix).expect("in order");
+    world.publish(&first);
+    assert_eq!(world.refusal(), None);
+    let due = first.object().next;
+    world.skip(3_600);
+    let overdue = [Freshness::Overdue(due)];
+    assert_eq!([1, 2, 3].map(|node| world.freshness(node)), [overdue, overdue, overdue]);
+    assert_eq!(world.refusal(), None, "a warning, and nothing else");
+    world.path_events.clear();
+    world.skip(2 * DAY);
+    let stale = [Freshness::Stale(due)];
+    assert_eq!([1, 2, 3].map(|node| world.freshness(node)), [stale, stale, stale]);
+    assert!(world.path_events.contains(&PathServerEvent::List(Freshness::Stale(due))));
+    assert_eq!(world.refusal(), Some(HopFault::Refused(Refusal::StaleList)));
+    // It is signed ahead for a week.
+    let second = signer.sign_again(&first, &[], 7 * DAY, world.now.unix).expect("in order");
+    world.take(1);
+    world.publish(&second);
+    assert_eq!(world.freshness(1), [Freshness::Fresh]);
+    assert_eq!(world.refusal(), None);
+    world.skip(6 * DAY);
+    assert_eq!(world.freshness(1), []);
+    assert_eq!(world.refusal(), None);
+    world.skip(2 * DAY + 60);
+    assert_eq!(world.refusal(), Some(HopFault::Refused(Refusal::StaleList)));
 }

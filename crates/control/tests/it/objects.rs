@@ -9,7 +9,7 @@ use wayleave_control::advert::{
     TagUse,
 };
 use wayleave_control::consent::{ConsentAnswer, ConsentRequest, RequestedPath, seal};
-use wayleave_control::realm::{Invitee, JoinRequest, Membership, NodeKeys, Registrar, RevocationList, Token};
+use wayleave_control::realm::{Invitee, JoinRequest, ListKey, Membership, NodeKeys, Registrar, RevocationList, Token};
 use wayleave_control::store::{Record, Store};
 use wayleave_core::wire::{Malformed, Writer};
 use wayleave_core::{IdentityKey, UnixTime};
@@ -17,6 +17,7 @@ use wayleave_crypto::dh::DhSecret;
 use wayleave_crypto::signed::{NotSigned, Object, Signed};
 
 use super::common::*;
+use super::lists;
 
 pub(crate) fn token() -> Token {
     let registrar = Registrar::new(realm_key(0), Store::New, UnixTime(NOW * 1_000_000));
@@ -88,7 +89,10 @@ fn no_bit_may_change<T: Object + std::fmt::Debug>(signed: &Signed<T>, verify: im
 #[test]
 fn no_bit_of_a_signed_object_may_change() {
     no_bit_may_change(&signed_membership(3), |signed| signed.verify(&realm(0).0).is_ok());
-    no_bit_may_change(&revocations(5, &[3, 1, 2]), |signed| signed.verify(&realm(0).0).is_ok());
+    no_bit_may_change(&revocations(5, &[3, 1, 2]), |signed| RevocationList::verify(signed, &realm(0)).is_ok());
+    no_bit_may_change(&lists::version_1(), |signed| RevocationList::verify(signed, &realm(0)).is_ok());
+    no_bit_may_change(&lists::of_list_key(), |signed| RevocationList::verify(signed, &realm(0)).is_ok());
+    no_bit_may_change(&lists::certificate(1, 0, NOW + 1), |signed| signed.verify(&realm(0).0).is_ok());
     let links = [(1, Relationship::Provider), (2, Relationship::Peer)];
     let advert = signed_advert(&advert(0, &links), 0);
     no_bit_may_change(&advert, |signed| Advert::verify(signed).is_ok());
@@ -109,8 +113,9 @@ fn sign_as<T: Object>(octets: &[u8], key: &wayleave_crypto::sign::SigningKey) ->
 fn a_signature_under_another_kinds_label_does_not_count() {
     let membership = signed_membership(3);
     type SignAs = fn(&[u8], &wayleave_crypto::sign::SigningKey) -> Vec<u8>;
-    let labels: [SignAs; 6] = [
+    let labels: [SignAs; 7] = [
         sign_as::<RevocationList>,
+        sign_as::<ListKey>,
         sign_as::<Advert>,
         sign_as::<JoinRequest>,
         sign_as::<ConsentRequest>,

@@ -19,9 +19,18 @@ use wayleave_core::{IdentityKey, Machine, Now};
 use wayleave_packet::Path;
 
 use super::common::*;
+use wayleave_control::realm::MAX_STALENESS;
 
 pub(crate) fn config(store: Store) -> PathServerConfig {
-    PathServerConfig { realm: realm(0), capacity: 1_000, peers: vec![identity(800)], store, requests: 20, instance: 42 }
+    PathServerConfig {
+        realm: realm(0),
+        capacity: 1_000,
+        peers: vec![identity(800)],
+        store,
+        requests: 20,
+        max_staleness: MAX_STALENESS,
+        instance: 42,
+    }
 }
 
 /// A server that knows the small topology.

@@ -11,8 +11,8 @@ use wayleave_control::frames::Frame;
 use wayleave_crypto::signed::{Object, Signed};
 
 use super::common::*;
-use super::frames;
 use super::objects::{consent_answer, consent_request, join_request, token};
+use super::{frames, lists};
 
 fn file() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/wire/control.json")
@@ -43,7 +43,10 @@ fn vectors() -> Value {
         "format": "the control plane; see docs/wire/control.md",
         "objects": [
             object("membership", &signed_membership(1), &realm),
+            object("list-key", &lists::certificate(1, 3, NOW + 1_000), &realm),
             object("revocations", &revocations(5, &[1, 2]), &realm),
+            object("revocations-by-list-key", &lists::of_list_key(), &hex(seed(7, 1).expose())),
+            object("revocations-version-1", &lists::version_1(), &realm),
             object("invitation", &join.object().invitation, &realm),
             object("join", &join, &hex(seed(9, 7).expose())),
             object("advert", &advert, &seed_of(identity_key(1))),

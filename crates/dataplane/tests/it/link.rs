@@ -305,7 +305,7 @@ fn each_end_is_told_where_it_is_seen_and_how_the_clocks_differ() {
     world.nodes[0].clock_micros = 5_000_000;
     world.run(secs(2));
     assert_eq!((world.status(0, 1).seen, world.status(1, 0).seen), (Some(at(1, 1)), Some(at(2, 5_000))));
-    let ahead = [world.status(0, 1).clock_ahead, world.status(1, 0).clock_ahead].map(|ahead| ahead.unwrap_or(0));
+    let ahead = [world.status(0, 1), world.status(1, 0)].map(|status| status.clock.map_or(0, |clock| clock.ahead));
     assert!((-5_020_000..=-4_980_000).contains(&ahead[0]) && (4_980_000..=5_020_000).contains(&ahead[1]), "{ahead:?}");
     world.carry((0, 1), secs(3));
     world.rebind(1, 5_001);

@@ -97,7 +97,7 @@ pub fn run(command: &Join) -> Outcome {
     let noise = match roles.has(Roles::GATEWAY) {
         true => load_or_create(KeyKind::Noise, &dir.join("noise.key"))?,
         // A node that seals nothing has no key but its identity, from which this one follows, so that it may ask again with the same.
-        false => kdf::derive("wayleave/node/join-noise/v1", identity.expose(), b""),
+        false => noise_of_identity(&identity),
     };
     let keys = NodeKeys { identity: SigningKey::from_seed(&identity), noise: DhSecret::from_seed(&noise) };
     let own = NodeIdentity::from_seed(identity.expose())?;
@@ -202,7 +202,12 @@ fn read_line() -> Outcome<String> {
     Ok(line)
 }
 
-fn load_or_create(kind: KeyKind, path: &Path) -> Outcome<Seed> {
+/// The key in the place of a Noise key of a node that has none.
+pub fn noise_of_identity(identity: &Seed) -> Seed {
+    kdf::derive("wayleave/node/join-noise/v1", identity.expose(), b"")
+}
+
+pub fn load_or_create(kind: KeyKind, path: &Path) -> Outcome<Seed> {
     if path.exists() { Ok(node::load(kind, path)?) } else { node::create(kind, path) }
 }
 

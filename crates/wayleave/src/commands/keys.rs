@@ -11,6 +11,7 @@ use zeroize::Zeroizing;
 
 use super::node_keys::{DelegateTags, NodeKeys};
 use super::pki::{AdditionKeys, AnchorKeys, AttestKeys, ManifestKeys, ProfileKeys, RecordKeys};
+use super::roll_node::{self, RollNode};
 use super::{key_show, node_keys, pki};
 use crate::config::PublicKey;
 use crate::config::kinds::{TOKEN_PREFIX, TextKind};
@@ -54,6 +55,8 @@ pub enum Keys {
     Forwarding(ForwardingKeys),
     /// Create a key file of a node of an overlay, or of a realm. Prints what is public of it.
     Node(NodeKeys),
+    /// Give a node of an overlay new keys; its names, prefixes and roles stay, and the keys of before are removed.
+    RollNode(RollNode),
     /// Create a token for the API of a key server, in a file. Prints its hash, which the configuration names.
     Token {
         /// The file to create.
@@ -137,6 +140,7 @@ pub fn run(command: &Keys) -> Outcome {
         Keys::Attest(command) => pki::attest(command)?,
         Keys::Forwarding(command) => forwarding(command)?,
         Keys::Node(command) => node_keys::create(command)?,
+        Keys::RollNode(command) => roll_node::run(command)?,
         Keys::Token { file, json } => token(file, *json)?,
         Keys::DelegateTags(command) => node_keys::delegate(command)?,
         Keys::Anchor(command) => pki::anchor(command)?,

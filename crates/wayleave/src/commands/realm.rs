@@ -12,14 +12,16 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use wayleave_control::frames::Body;
 use wayleave_control::realm::{
-    Grants, Invitee, MAX_MEMBERSHIP, Membership, Name, Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput,
-    Roles, Token,
+    Grants, Invitee, MAX_MEMBERSHIP, MAX_SERVERS, Membership, Name, Registrar, RegistrarEvent, RegistrarInput,
+    RegistrarOutput, RevocationList, Roles, Server, Token,
 };
 use wayleave_core::{IdentityKey, Machine, Now, Prefix};
 use wayleave_crypto::secret::Seed;
+use wayleave_crypto::signed::Signed;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::node_tls::NodeIdentity;
 
+use super::realm_lists::{self, ListKeys, Lists};
 use crate::ask::ask;
 use crate::config::gateway::NAMES_V4;
 use crate::config::kinds::TextKind;
@@ -45,8 +47,16 @@ pub enum Realm {
     Renew(Renew),
     /// Remove a member, and tell the path servers; or withdraw a token that nobody used.
     Revoke(Revoke),
+    /// Remove a member whose key is lost or was stolen, and invite its owner again with the same names, prefixes and role: prints a token.
+    Replace(Replace),
     /// Print the realm's key and its members.
     Show(Show),
+    /// Make, show and revoke the keys that sign lists of removed nodes, so that the realm's key may stay off line.
+    #[command(subcommand)]
+    ListKey(ListKeys),
+    /// Sign a list of removed nodes on another machine, and publish it.
+    #[command(subcommand)]
+    List(Lists),
 }
 
 #[derive(Args, Debug)]
@@ -145,6 +155,23 @@ pub struct Revoke {
 }
 
 #[derive(Args, Debug)]
+pub struct Replace {
+    /// The member's name or key.
+    pub member: String,
+    /// Days that the new membership lasts.
+    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=MAX_MEMBERSHIP / 86_400))]
+    pub days: u64,
+    /// Hours within which the token can be used.
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..=8_760))]
+    pub hours: u64,
+    /// The operator's configuration.
+    #[arg(long, short)]
+    pub config: PathBuf,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
 pub struct Show {
     /// The operator's configuration.
     #[arg(long, short)]
@@ -159,7 +186,10 @@ pub fn run(command: &Realm) -> Outcome {
         Realm::Invite(command) => invite(command),
         Realm::Renew(command) => renew(command),
         Realm::Revoke(command) => revoke(command),
+        Realm::Replace(command) => replace(command),
         Realm::Show(command) => show(command),
+        Realm::ListKey(command) => realm_lists::list_key(command),
+        Realm::List(command) => realm_lists::list(command),
     }
 }
 
@@ -279,19 +309,21 @@ fn overlaps(registrar: &Registrar, prefixes: &[Prefix], now: u64) -> Vec<String>
 }
 
 /// Carries an order out, and makes it durable.
-fn order(registrar: &mut Registrar, ledger: &mut Ledger, input: RegistrarInput) -> Outcome<Vec<RegistrarEvent>> {
+pub fn order(registrar: &mut Registrar, ledger: &mut Ledger, input: RegistrarInput) -> Outcome<Vec<RegistrarEvent>> {
     let now = Now { instant: wayleave_core::Instant(0), unix: unix_now() };
     let mut events = Vec::new();
     registrar.handle(input, now);
     while let Some(output) = registrar.poll() {
         match output {
             RegistrarOutput::Persist { id, records } => {
-                ledger.append(&records)?;
+                // What another process removed meanwhile is on the list too, before anybody has it.
+                let others = ledger.append(&records)?;
+                registrar.handle(RegistrarInput::Records(others), now);
                 registrar.handle(RegistrarInput::Persisted(id), now);
             }
             RegistrarOutput::Event(RegistrarEvent::Failed(why)) => return Err(Failure::new(why).into()),
             RegistrarOutput::Event(event) => events.push(event),
-            RegistrarOutput::Reply { .. } => {}
+            RegistrarOutput::Reply { .. } | RegistrarOutput::Invited { .. } => {}
         }
     }
     Ok(events)
@@ -355,17 +387,36 @@ fn revoke(command: &Revoke) -> Outcome {
     let identity = find(&registrar, &command.member)?;
     // Path servers are those before: if one is removed, it learns it too.
     let servers = file.path_servers(&source, &registrar)?;
-    let events = order(&mut registrar, &mut ledger, RegistrarInput::Revoke(identity))?;
-    let Some(RegistrarEvent::Revoked(list)) = events.into_iter().next() else {
-        return Err(Failure::new("the node was not removed: a bug, please report it").into());
-    };
+    let list = remove(&mut registrar, &mut ledger, identity)?;
+    let (outcomes, text) = publish(&list, &servers)?;
+    if command.json {
+        print_json(json!({ "identity": identity.to_string(), "number": list.object().number, "servers": outcomes }));
+    } else {
+        let (number, count) = (list.object().number, list.object().revoked.len());
+        print(&format!("removed {identity}, list {number} of {count} nodes\n{text}"));
+    }
+    Ok(())
+}
+
+/// Removes a member; returns the list that says so.
+fn remove(registrar: &mut Registrar, ledger: &mut Ledger, identity: IdentityKey) -> Outcome<Signed<RevocationList>> {
+    let events = order(registrar, ledger, RegistrarInput::Revoke(identity))?;
+    let lists = events.into_iter().filter_map(|event| match event {
+        RegistrarEvent::Revoked(list) => Some(list),
+        _ => None,
+    });
+    let last = lists.max_by_key(|list| list.object().order());
+    last.ok_or_else(|| Failure::new("the node was not removed: a bug, please report it").into())
+}
+
+/// Tells path servers of a list; returns what became of it at each, for machines and for people.
+pub fn publish(list: &Signed<RevocationList>, servers: &[Server]) -> Outcome<(Vec<Value>, String)> {
     // Anybody may hand the list in: the realm signed it. A key of this moment serves.
     let own = NodeIdentity::from_seed(&*fresh::<32>()?)?;
     let mut outcomes: Vec<Value> = Vec::new();
-    let mut text =
-        format!("removed {identity}, list {} of {} nodes\n", list.object().number, list.object().revoked.len());
+    let mut text = String::new();
     for server in servers {
-        let outcome = match ask(&server, &own, Body::SubmitRevocations(list.clone()), TIMEOUT) {
+        let outcome = match ask(server, &own, Body::SubmitRevocations(list.clone()), TIMEOUT) {
             Ok(Body::Registered { .. }) => Ok(()),
             Ok(Body::Refused(refusal)) => Err(refusal.to_string()),
             Ok(_) => Err("an answer of another kind".to_owned()),
@@ -381,10 +432,41 @@ fn revoke(command: &Revoke) -> Outcome {
         outcomes
             .push(json!({ "server": server.identity.to_string(), "address": server.address, "error": outcome.err() }));
     }
+    Ok((outcomes, text))
+}
+
+/// Removes a member and invites its owner anew: nobody else has the names and prefixes in between, and the holder of the old key gets nothing.
+fn replace(command: &Replace) -> Outcome {
+    let source = Source::read(&command.config)?;
+    let file = RealmFile::parse(&source)?;
+    let (mut registrar, mut ledger) = file.registrar(&source)?;
+    let identity = find(&registrar, &command.member)?;
+    let member = registrar.members().find(|member| member.identity == identity).cloned();
+    let member = member.ok_or_else(|| Failure::new(format!("no member `{}`", command.member)))?;
+    let servers = file.path_servers(&source, &registrar)?;
+    let list = remove(&mut registrar, &mut ledger, identity)?;
+    let (outcomes, text) = publish(&list, &servers)?;
+    let mut named = vec![file.own_server(&source)?];
+    named.extend(servers.into_iter().filter(|server| server.identity != identity).take(MAX_SERVERS - 1));
+    let now = unix_now();
+    let invitee = Invitee {
+        grants: member.grants,
+        not_after: now.secs() + command.hours * 3_600,
+        membership: command.days * 86_400,
+        servers: named,
+    };
+    let token = registrar.invite(invitee, Seed::new(*fresh()?), now).map_err(|error| {
+        Failure::new(format!("the node is removed, and cannot be invited: {error}"))
+            .help("`wayleave realm invite` invites it with what is free")
+    })?;
+    let line = token.expose();
     if command.json {
-        print_json(json!({ "identity": identity.to_string(), "number": list.object().number, "servers": outcomes }));
+        let until = token.invitation().not_after;
+        print_json(json!({ "identity": identity.to_string(), "servers": outcomes, "token": line, "until": until }));
     } else {
-        print(&text);
+        print(&format!(
+            "removed {identity}\n{text}its owner joins with new keys, in an empty folder, by this token:\n{line}\n"
+        ));
     }
     Ok(())
 }

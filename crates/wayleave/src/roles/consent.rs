@@ -91,6 +91,7 @@ impl Role for ConsentRole {
             policy,
             store: known,
             requests: u32::try_from(*config.consent.requests_per_second.get_ref()).unwrap_or(u32::MAX),
+            max_staleness: *config.overlay.get_ref().max_staleness_secs.get_ref(),
             seed: seed()?,
         };
         let machine = ConsentServer::new(server, clock.now().unix);

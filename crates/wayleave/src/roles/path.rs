@@ -83,6 +83,7 @@ impl Role for PathRole {
             peers: peers.iter().map(|peer| peer.identity).collect(),
             store: state.store,
             requests: u32::try_from(*path.requests_per_second.get_ref()).unwrap_or(u32::MAX),
+            max_staleness: *path.max_staleness_secs.get_ref(),
             instance: u64::from_be_bytes(instance),
         });
         let (events, inbox) = mpsc::channel(QUEUE);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 
 use tokio::sync::mpsc;
-use tracing::info;
+use tracing::{info, warn};
 use wayleave_control::frames::PROTOCOLS;
 use wayleave_runtime::links::{Limits, Links, Listening};
 use wayleave_runtime::node_tls::NodeIdentity;
@@ -60,6 +60,11 @@ impl Role for RealmRole {
         let listening =
             listening.map_err(|error| Failure::system(format!("cannot listen for nodes at {at}"), &error))?;
         info!(realm = %registrar.realm(), identity = %identity.identity(), listen = %listening.address, "listening for nodes that join");
+        if !registrar.has_realm_key() {
+            warn!(
+                "the realm's key is not here: nobody is admitted or renewed, and lists of removed nodes are signed with the list key"
+            );
+        }
         let view = RealmView::new(&registrar, identity.identity(), &events, &links);
         let mut io = RealmIo {
             identity,
@@ -70,7 +75,7 @@ impl Role for RealmRole {
             source: source.clone(),
             nodes: HashMap::new(),
             servers: BTreeMap::new(),
-            handed: 0,
+            handed: Vec::new(),
             log: log.clone(),
             clock: *clock,
             unread: Vec::new(),

@@ -138,8 +138,14 @@ impl PaperNode {
         };
         let seed = Secret::new(*fresh().map_err(said)?);
         let servers = section.servers();
-        let config =
-            NodeConfig { publisher, servers: servers.clone(), capacity: MAX_MEMBERS, store: Store::Lost, seed };
+        let config = NodeConfig {
+            publisher,
+            servers: servers.clone(),
+            capacity: MAX_MEMBERS,
+            max_staleness: *section.max_staleness_secs.get_ref(),
+            store: Store::Lost,
+            seed,
+        };
         let (events, inbox) = mpsc::channel(QUEUE);
         let realm: Arc<Realm> = Arc::default();
         let mut node = Self {

@@ -209,6 +209,7 @@ pub fn is_strangers(audit: &Audit) -> Option<&'static str> {
         Refusal::NotServed => Some("audit-not-served"),
         Refusal::Stale => Some("audit-stale"),
         Refusal::Recovering => Some("audit-recovering"),
+        Refusal::StaleList => Some("audit-stale-list"),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use wayleave_control::frames::Host;
 use wayleave_control::node::{Node, NodeEvent, NodeInput, NodeOutput, Profile, Realm};
-use wayleave_control::realm::Server;
+use wayleave_control::realm::{Freshness, Server};
 use wayleave_control::store::Record;
 use wayleave_core::IdentityKey;
 use wayleave_packet::Path;
@@ -19,7 +19,7 @@ use wayleave_runtime::node_tls::NodeIdentity;
 use wayleave_runtime::store::FileStore;
 use wayleave_runtime::tls::Role;
 
-use super::{LeaseState, NoConsent, NoPath, OwnIds, records};
+use super::{LeaseState, NoConsent, NoPath, OwnIds, freshness, records};
 use crate::config::overlay::OverlaySection;
 use crate::failure::Failure;
 use crate::roles::daemon::fresh;
@@ -85,6 +85,8 @@ pub struct OverlayIo {
     pub ids: watch::Sender<Arc<OwnIds>>,
     /// What path servers say against this node.
     pub refusals: watch::Sender<BTreeMap<IdentityKey, String>>,
+    /// Whether the list of removed nodes is of today.
+    pub freshness: watch::Sender<Freshness>,
     pub log: Events,
     /// Records of path servers go here too.
     pub tap: Option<mpsc::Sender<(Vec<Record>, bool)>>,
@@ -160,6 +162,9 @@ impl OverlayIo {
     }
 
     fn note(&self, event: &NodeEvent) {
+        if let NodeEvent::List(found) = event {
+            self.freshness.send_replace(*found);
+        }
         let has_changed = self.refusals.send_if_modified(|refusals| match event {
             NodeEvent::Registered { server, .. } => refusals.remove(server).is_some(),
             NodeEvent::NotRegistered { server, refusal } => {
@@ -210,6 +215,7 @@ fn line(event: &NodeEvent) -> EventLine {
             event!(WARN "consent-delayed" by 0, {; why = shown(&why) }
                 "consents were not renewed and last until they expire: {why}")
         }
+        NodeEvent::List(found) => freshness::line(*found),
         NodeEvent::StoreDamaged => event!(ERROR "store-damaged" by 0, {}
             "the state has records that this realm did not sign: it counts as lost, and is asked of path servers"),
     }

@@ -4,6 +4,7 @@
 //! All decisions are those of [`wayleave_control::node`]; this is its I/O.
 
 mod agreement;
+pub mod freshness;
 mod io;
 pub mod records;
 pub mod renewal;
@@ -25,6 +26,7 @@ use wayleave_control::frames::{Host, MAX_FRAME, PROTOCOLS};
 pub use wayleave_control::node::Realm;
 use wayleave_control::node::{Node, NodeConfig, NodeInput, OwnId, PublisherConfig};
 use wayleave_control::path::PathFailure;
+use wayleave_control::realm::Freshness;
 use wayleave_control::store::{Record, Store};
 use wayleave_core::IdentityKey;
 use wayleave_dataplane::icing::AgreedKeys;
@@ -69,6 +71,8 @@ pub struct Handle {
     problem: watch::Receiver<Option<String>>,
     /// What path servers say against this node.
     refusals: watch::Receiver<BTreeMap<IdentityKey, String>>,
+    /// Whether the list of removed nodes is of today.
+    freshness: watch::Receiver<Freshness>,
     path_servers: usize,
     /// The numbers of links to members that are served and not listed.
     open_links: Arc<Mutex<OpenLinks>>,
@@ -212,6 +216,7 @@ impl Overlay {
             publisher,
             servers: section.servers(),
             capacity: MAX_MEMBERS,
+            max_staleness: *section.max_staleness_secs.get_ref(),
             store: state.store,
             seed: seed()?,
         };
@@ -239,6 +244,7 @@ impl Overlay {
         });
         let links_shown = links.clone();
         let (refusals_to, refusals) = watch::channel(BTreeMap::new());
+        let (freshness_to, freshness) = watch::channel(Freshness::default());
         let handle = Handle {
             own,
             events: events.clone(),
@@ -248,6 +254,7 @@ impl Overlay {
             store: state.file,
             problem,
             refusals,
+            freshness,
             path_servers: section.servers().len(),
             open_links: Arc::default(),
             resolver: Resolver::start(),
@@ -267,6 +274,7 @@ impl Overlay {
             realm: realm_to,
             ids: ids_to,
             refusals: refusals_to,
+            freshness: freshness_to,
             log: log.clone(),
             tap,
         };
@@ -359,7 +367,8 @@ impl Handle {
         // Several path servers may say the same.
         let refusals: BTreeSet<String> = self.refusals.borrow().values().cloned().collect();
         let open = self.open_links().problem().map(str::to_owned);
-        self.problem.borrow().iter().cloned().chain(refusals).chain(open).collect()
+        let list = freshness::problem(*self.freshness.borrow());
+        self.problem.borrow().iter().cloned().chain(list).chain(refusals).chain(open).collect()
     }
 
     /// The other ends of the node's links, by `section` and by what is known of the realm now.

@@ -14,8 +14,8 @@ use wayleave_runtime::tls::Role;
 use crate::failure::Failure;
 use crate::roles::events::{EventLine, Events, event, shown};
 use crate::roles::link_driver::{self, LinkIo, when_durable};
-use crate::roles::overlay::records;
 use crate::roles::overlay::strangers::{self, Ends, MORE_LINKS, Sweep};
+use crate::roles::overlay::{freshness, records};
 
 /// What reaches the machine's loop.
 pub type Event = link_driver::Event<PathServer, Sweep>;
@@ -79,6 +79,7 @@ fn line(event: &PathServerEvent) -> EventLine {
         }
         PathServerEvent::Recovered(peer) => event!(INFO "recovered" by 0, { server = shown(peer) }
             "the records that were lost are back from another path server: requests are answered"),
+        PathServerEvent::List(found) => freshness::line(*found),
         PathServerEvent::StoreDamaged => event!(ERROR "store-damaged" by 0, {}
             "the state has records that this realm did not sign: it counts as lost, and is asked of other path servers"),
     }

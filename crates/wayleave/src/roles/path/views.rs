@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use wayleave_control::path::{PathServer, Statistics};
+use wayleave_control::realm::Freshness;
 use wayleave_core::IdentityKey;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Metric, ViewError};
@@ -18,7 +19,7 @@ use crate::config::path::PathFile;
 use crate::output::cell;
 use crate::overview::Overview;
 use crate::roles::daemon::{self, View, Views};
-use crate::roles::overlay::{MEMBER_COLUMNS, describe, member_rows};
+use crate::roles::overlay::{MEMBER_COLUMNS, describe, freshness, member_rows};
 
 #[derive(Clone)]
 pub struct PathView {
@@ -38,6 +39,7 @@ struct MachineStatus {
     adverts: usize,
     revocations: u64,
     is_recovering: bool,
+    freshness: Freshness,
 }
 
 impl PathView {
@@ -67,6 +69,7 @@ impl PathView {
                     .count(),
                 revocations: database.revocations().map_or(0, |list| list.object().number),
                 is_recovering: server.is_recovering(),
+                freshness: server.freshness(),
             }
         })
         .await
@@ -86,7 +89,8 @@ impl PathView {
 impl View for PathView {
     async fn status(&self) -> Result<Value, ViewError> {
         let machine = self.machine_status().await?;
-        let problems: Vec<String> = self.problem.iter().filter_map(|problem| problem.borrow().clone()).collect();
+        let renewal = self.problem.iter().filter_map(|problem| problem.borrow().clone());
+        let problems: Vec<String> = renewal.chain(freshness::problem(machine.freshness)).collect();
         Ok(json!({
             "realm": self.realm,
             "identity": self.identity.to_string(),

@@ -8,7 +8,9 @@ use tokio::sync::mpsc;
 use tracing::{error, warn};
 use wayleave_control::budget::Budget;
 use wayleave_control::frames::{Body, Frame};
-use wayleave_control::realm::{JoinError, Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput, Server};
+use wayleave_control::realm::{
+    JoinError, MAX_SERVERS, Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput, Server,
+};
 use wayleave_control::store::Record;
 use wayleave_core::IdentityKey;
 use wayleave_crypto::signed::Signed;
@@ -46,6 +48,8 @@ pub struct PathServerLink {
     link: Option<u64>,
     /// The number of the list that it has.
     pub has: u64,
+    /// The number of the list that it was sent last.
+    sent: u64,
     _connecting: Connecting,
 }
 
@@ -59,8 +63,8 @@ pub struct RealmIo {
     /// Nodes that are connected, with what each may ask.
     pub nodes: HashMap<u64, (IdentityKey, Budget)>,
     pub servers: BTreeMap<IdentityKey, PathServerLink>,
-    /// The number of the list that servers are told.
-    pub handed: u64,
+    /// Who is on the list that servers were told last.
+    pub handed: Vec<IdentityKey>,
     pub log: Events,
     pub clock: Clock,
     /// What others appended to the records, and the machine does not have yet.
@@ -137,6 +141,10 @@ impl LinkIo<Registrar> for RealmIo {
                 let octets = Frame { request, body: Body::Joined(answer) }.encode();
                 self.links.send(link, octets);
             }
+            RegistrarOutput::Invited { link, request, answer } => {
+                let body = answer.map_or_else(|error| Body::Joined(Err(error)), Body::Invited);
+                self.links.send(link, Frame { request, body }.encode());
+            }
             RegistrarOutput::Event(event) => line(&event).into_iter().for_each(|line| self.log.report(line)),
         }
         Ok(())
@@ -157,6 +165,8 @@ impl RealmIo {
             match frame.as_ref().map(|frame| &frame.body) {
                 Ok(Body::Registered { number }) => path_server.has = path_server.has.max(*number),
                 Ok(Body::Refused(refusal)) => {
+                    // The next one is tried, and not the same again and again.
+                    path_server.has = path_server.sent;
                     warn!(server = %identity, "path server refused the list of removed nodes: {refusal}");
                 }
                 _ => {}
@@ -173,6 +183,12 @@ impl RealmIo {
             Ok(Frame { request, body: Body::Join(join) }) => {
                 let octets = join.octets().clone();
                 Some(RegistrarInput::Join { link, request, octets })
+            }
+            Ok(Frame { request, body: Body::Roll { key } }) => {
+                let own = self.config.own_server(&self.source).ok()?;
+                let others = self.servers.values().map(|path_server| path_server.server.clone());
+                let servers = [own].into_iter().chain(others).take(MAX_SERVERS).collect();
+                Some(RegistrarInput::Roll { link, request, peer, key, servers })
             }
             Ok(Frame { request, body: Body::Renew { number } }) => {
                 Some(RegistrarInput::Renewal { link, request, peer, number })
@@ -196,7 +212,7 @@ impl RealmIo {
                 let (address, events) = (server.address.clone(), self.events.clone());
                 let connecting = self.links.connect_node(address, &self.identity, server.identity, events)?;
                 let path_server =
-                    PathServerLink { server: server.clone(), link: None, has: 0, _connecting: connecting };
+                    PathServerLink { server: server.clone(), link: None, has: 0, sent: 0, _connecting: connecting };
                 self.servers.insert(server.identity, path_server);
             }
         }
@@ -206,12 +222,13 @@ impl RealmIo {
     }
 
     fn submit_revocations(&mut self, list: &Signed<wayleave_control::realm::RevocationList>) {
-        let number = list.object().number;
-        if number > self.handed {
-            self.handed = number;
+        let (number, revoked) = (list.object().number, &list.object().revoked);
+        if *revoked != self.handed {
+            self.handed.clone_from(revoked);
             self.log.note(&json!({ "event": "revocations", "number": number }));
         }
-        for path_server in self.servers.values().filter(|path_server| path_server.has < number) {
+        for path_server in self.servers.values_mut().filter(|path_server| path_server.has < number) {
+            path_server.sent = number;
             if let Some(link) = path_server.link {
                 let octets = Frame { request: 1, body: Body::SubmitRevocations(list.clone()) }.encode();
                 self.links.send(link, octets);
@@ -240,6 +257,13 @@ fn line(event: &RegistrarEvent) -> Option<EventLine> {
             event!(INFO "not-renewed" by 0, { identity = shown(identity); why = shown(error) }
                 "a node asked for a later membership and was refused: {error}")
         }
+        RegistrarEvent::Rolled { from, to } => event!(INFO "rolled" by 0, { from = shown(from), to = shown(to) }
+            "a node has other keys; those of before are removed"),
+        RegistrarEvent::ListKey(certificate) => {
+            event!(INFO "list-key" by 0, {; until = certificate.object().not_after } "a list key was made or renewed")
+        }
+        RegistrarEvent::NoList(error) => event!(ERROR "no-list" by 0, {; why = shown(error) }
+            "the next list of removed nodes is not signed: {error}"),
         RegistrarEvent::Failed(why) => {
             event!(ERROR "failed" by 0, {; why } "the operator's order was not carried out: {why}")
         }

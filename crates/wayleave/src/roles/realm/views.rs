@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use wayleave_control::realm::{Membership, Registrar};
 use wayleave_core::IdentityKey;
-use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, ViewError};
 use wayleave_runtime::links::Links;
 use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
 use super::io::Event;
+use crate::config::realm::{ENDS_SOON, LIST_KEY_HELP};
 use crate::output::cell;
 use crate::overview::Overview;
 use crate::roles::daemon::{self, View, Views};
@@ -32,6 +33,10 @@ struct MachineStatus {
     used: usize,
     revoked: usize,
     number: u64,
+    /// The Unix second of the next list, and the last one of the list key that signed the present one.
+    next: Option<u64>,
+    list_key_until: Option<u64>,
+    has_realm_key: bool,
 }
 
 impl RealmView {
@@ -47,10 +52,26 @@ impl RealmView {
                 members: registrar.members().filter(|member| member.holds(now)).count(),
                 used: registrar.used().count(),
                 revoked: list.as_ref().map_or(0, |list| list.revoked.len()),
-                number: list.map_or(0, |list| list.number),
+                number: list.as_ref().map_or(0, |list| list.number),
+                next: list.as_ref().map(|list| list.next),
+                list_key_until: list.and_then(|list| list.by).map(|by| by.object().not_after),
+                has_realm_key: registrar.has_realm_key(),
             }
         })
         .await
+    }
+}
+
+impl MachineStatus {
+    fn problems(&self) -> Vec<String> {
+        let now = unix_now().secs();
+        let overdue = self.next.filter(|next| *next < now);
+        let overdue = overdue.map(|next| {
+            format!("the list of removed nodes was not signed anew, which was due on {}: the log says why", utc(next))
+        });
+        let ends = self.list_key_until.filter(|until| *until < now + ENDS_SOON);
+        let ends = ends.map(|until| format!("the list key ends on {}: {LIST_KEY_HELP}", utc(until)));
+        overdue.into_iter().chain(ends).collect()
     }
 }
 
@@ -76,6 +97,10 @@ impl View for RealmView {
             "tokens_used": machine.used,
             "revoked": machine.revoked,
             "revocations": machine.number,
+            "next_list": machine.next,
+            "list_key_until": machine.list_key_until,
+            "realm_key": machine.has_realm_key,
+            "problems": machine.problems(),
         }))
     }
 

@@ -40,7 +40,8 @@ fn a_realm_is_set_up_as_the_guide_says() {
         return;
     }
     let _network = Network::new().expect("a network");
-    let [set_up, router, questions, removal] = snippets("overlay.md", "sh").try_into().expect("four snippets");
+    let [set_up, router, questions, removal, roll, replacement, list_keys, elsewhere, stolen] =
+        snippets("overlay.md", "sh").try_into().expect("nine snippets");
     let [neighbour, open, moves, node, policy] = snippets("overlay.md", "toml").try_into().expect("five snippets");
     let mut shell = Shell::new("guide-overlay");
     let mut running = Vec::new();
@@ -90,7 +91,23 @@ fn a_realm_is_set_up_as_the_guide_says() {
         }
     }
     assert!(node.stop(TIMEOUT), "{}", node.log_tail());
+    // b has other keys; then its owner lost them, and joins anew.
+    commands(&roll).iter().for_each(|command| drop(shell.run(command)));
+    let said = shell.run(commands(&replacement).first().expect("a command"));
+    shell.instead.retain(|(word, _)| word != "TOKEN");
+    shell.put("TOKEN", said.lines().last().expect("the token"));
+    shell.run("wayleave join TOKEN --dir again");
     commands(&removal).iter().for_each(|command| drop(shell.run(command)));
+    commands(&list_keys).iter().for_each(|command| drop(shell.run(command)));
+    shell.instead.retain(|(word, _)| word != "KEY");
+    let path_server = shell.public("p/identity.key", "public");
+    shell.put("KEY", &path_server);
+    commands(&elsewhere).iter().for_each(|command| drop(shell.run(command)));
+    let shown = shell.run("wayleave realm list-key show --json --config realm/realm.toml");
+    let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+    shell.put("list:ed25519:...", shown["list_keys"][0]["key"].as_str().expect("a list key"));
+    let said: String = commands(&stolen).iter().map(|command| shell.run(command)).collect();
+    assert!(said.contains("revoked list:ed25519:") && said.contains(" has it\n"), "{said}");
     for mut process in running {
         assert!(process.stop(TIMEOUT), "{}", process.log_tail());
     }

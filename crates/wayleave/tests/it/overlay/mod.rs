@@ -9,6 +9,7 @@ pub(crate) mod harness;
 mod hostile;
 mod join;
 mod kills;
+mod lists;
 mod nat;
 
 mod paths;

@@ -1,0 +1,205 @@
+//! Lists of removed nodes and what signs them.
+//!
+//! ICC, operator gone: the operator's side dies for longer than `max_staleness_secs`, and a list is signed with a list key on another
+//! machine: a warning, then no consent, with the reason and what to do; then consent again.
+//! ICC, list keys: revoked, with the realm's key off line: lists go on; nobody is admitted.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::harness::{Realm, Row, Running};
+use crate::common::eventually;
+
+const CONFIG: [&str; 2] = ["--config", "realm/realm.toml"];
+
+fn problems(running: &Running) -> String {
+    running.status("problems").to_string()
+}
+
+/// A realm whose lists are due every two seconds.
+fn quick(name: &str) -> Realm {
+    let mut realm = Realm::new(name);
+    realm.operator.kill();
+    let interval = |text: String| text.replace("#list_interval_secs = 600", "list_interval_secs = 2");
+    realm.edit("realm/realm.toml", interval);
+    realm.operator.resume();
+    realm
+}
+
+fn realm_command(realm: &Realm, arguments: &[&str]) -> String {
+    realm.folder.ok(&[&["realm"], arguments, &CONFIG].concat())
+}
+
+/// The names of those that a path server takes for members.
+fn members(server: &Running) -> Vec<String> {
+    let members = server.show("members", &[])["members"].as_array().cloned().unwrap_or_default();
+    members.iter().filter_map(|member| member["names"][0].as_str().map(str::to_owned)).collect()
+}
+
+#[test]
+fn without_the_operators_side_consent_ends_after_a_warning_and_a_list_of_another_machine_brings_it_back() {
+    let realm = quick("stale");
+    realm_command(&realm, &["list-key", "new", "list.key"]);
+    let soon = |realm: &Realm| {
+        let names = ["a/router", "b/router", "c/router", "consent-b/consent", "consent-c/consent"];
+        for file in names {
+            let change = |text: String| text.replace("#max_staleness_secs = 86400", "max_staleness_secs = 12");
+            realm.edit(&format!("{file}.toml"), change);
+        }
+    };
+    let mut row = Row::of(realm, soon).settled();
+    eventually("consented", || row.is_consented("c"));
+    assert_eq!(problems(&row.nodes[0]), "[]");
+    // What the other machine has: the key above and this line.
+    fs::write(row.realm.path("last"), realm_command(&row.realm, &["list", "export"])).expect("written");
+    row.realm.operator.kill();
+    eventually("there is a warning", || problems(&row.nodes[0]).contains("next list of removed nodes is overdue"));
+    let refused = || row.paths("c")["paths"][0]["not_consented"].as_str().unwrap_or_default().to_owned();
+    eventually("consent ends", || refused().contains("list of removed nodes is too old to trust"));
+    assert!(refused().contains("wayleave realm list sign"), "{}", refused());
+    assert_eq!(row.paths("c")["paths"].as_array().map(Vec::len), Some(1), "paths are found as before");
+    for running in row.nodes.iter().chain(&row.consent) {
+        eventually("all say so", || problems(running).contains("consent servers give no consent"));
+        assert!(running.log().contains("wayleave realm list sign"), "{}", running.log());
+    }
+    row.realm.folder.ok(&["realm", "list", "sign", "last", "--key", "list.key", "--ahead", "1d", "--out", "next"]);
+    let address = row.realm.read("realm/servers");
+    let address = address.lines().last().and_then(|line| line.split_once(' ')).expect("paths and where it is").1;
+    let server = format!("{}@{address}", row.realm.identity("paths"));
+    let said = row.realm.folder.ok(&["realm", "list", "publish", "next", "--server", &server]);
+    assert!(said.contains(" has it\n"), "{said}");
+    eventually("consented again", || row.is_consented("c"));
+    eventually("nothing is wrong", || row.nodes.iter().all(|node| problems(node) == "[]"));
+    // The operator's side comes back, and goes on above the list that it does not know.
+    row.realm.operator.resume();
+    let number = row.path_server.count("revocations");
+    eventually("its lists are taken", || row.path_server.count("revocations") > number);
+}
+
+#[test]
+fn of_two_removals_at_once_both_hold() {
+    let realm = Realm::new("two-removals");
+    let server = realm.path_server("paths");
+    for name in ["k", "l", "m"] {
+        let token = realm.invite(&[name, "--role", "consent"]);
+        realm.folder.ok(&["join", &token, "--dir", name]);
+    }
+    let begin = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
+        command.args(["realm", "revoke", name]).args(CONFIG).current_dir(&realm.folder.0).stdout(Stdio::null());
+        command.spawn().expect("the program runs")
+    };
+    let mut both = [begin("k"), begin("l")];
+    assert!(both.iter_mut().all(|child| child.wait().expect("a child").success()));
+    let shown: Value = serde_json::from_str(&realm_command(&realm, &["show", "--json"])).expect("JSON");
+    let state = |name: &str| {
+        let all = shown["members"].as_array().expect("members");
+        all.iter().find(|member| member["name"] == name).expect("a member")["state"].clone()
+    };
+    assert_eq!(["k", "l", "m"].map(state), ["removed", "removed", "member"]);
+    eventually("the path server's list has both", || {
+        realm.operator.count("revoked") == 2 && server.count("revocations") >= realm.operator.count("revocations")
+    });
+}
+
+#[test]
+fn a_node_whose_key_was_stolen_is_replaced_with_its_names_and_the_thief_gets_nothing() {
+    let realm = Realm::new("replaced");
+    let server = realm.path_server("paths");
+    let old = realm.invite(&["g", "--role", "gateway", "--prefix", "10.7.0.0/24"]);
+    realm.folder.ok(&["join", &old, "--dir", "stolen", "--status", &crate::common::free()]);
+    let said = realm_command(&realm, &["replace", "g"]);
+    let token = said.lines().last().expect("the token").to_owned();
+    assert!(said.contains("removed ") && said.contains(" has it\n"), "{said}");
+    // With the token of before the old keys get nothing, and they do not join by the new one.
+    for token in [&old, &token] {
+        let error = realm.folder.fails(1, &["join", token, "--dir", "stolen"]);
+        assert!(error.contains("the identity was revoked"), "{error}");
+    }
+    realm.folder.ok(&["join", &token, "--dir", "anew", "--status", &crate::common::free()]);
+    assert_ne!(realm.identity("stolen"), realm.identity("anew"));
+    let shown: Value = serde_json::from_str(&realm_command(&realm, &["show", "--json"])).expect("JSON");
+    let all = shown["members"].as_array().expect("members");
+    let of_name: Vec<&Value> = all.iter().filter(|member| member["name"] == "g").collect();
+    let states = |state: &str| of_name.iter().filter(|member| member["state"] == state).count();
+    assert_eq!((states("removed"), states("member")), (1, 1));
+    assert!(of_name.iter().all(|member| member["prefixes"][0] == "10.7.0.0/24" && member["role"] == "gateway"));
+    assert!(!members(&server).contains(&"g".to_owned()), "neither has published anything yet");
+}
+
+#[test]
+fn with_the_realms_key_off_line_lists_go_on_by_a_list_key_until_that_is_revoked() {
+    let mut realm = quick("off-line");
+    let server = realm.path_server("paths");
+    realm_command(&realm, &["list-key", "new", "realm/list.key"]);
+    realm_command(&realm, &["list-key", "new", "spare.key"]);
+    let token = realm.invite(&["k", "--role", "consent"]);
+    realm.operator.kill();
+    realm.edit("realm/realm.toml", |text| text.replace("#list_key = ", "list_key = "));
+    fs::rename(realm.path("realm/realm.key"), realm.path("key-on-a-stick")).expect("moved");
+    assert!(realm.folder.ok(&["check", "realm/realm.toml"]).contains("the realm's key is not here"));
+    realm.operator.resume();
+    let number = server.count("revocations");
+    eventually("lists go on", || server.count("revocations") > number + 2_000_000);
+    assert_eq!(realm.operator.status("realm_key"), false);
+    let error = realm.folder.fails(1, &["join", &token, "--dir", "k"]);
+    assert!(error.contains("the realm's key is kept off line"), "{error}");
+    let error = realm.folder.fails(1, &[&["realm", "invite", "l", "--role", "consent"][..], &CONFIG].concat());
+    assert!(error.contains("the realm's key is not here"), "{error}");
+    // The list key is stolen: the realm's key comes back for a moment, and ends it.
+    fs::rename(realm.path("key-on-a-stick"), realm.path("realm/realm.key")).expect("moved");
+    let shown: Value = serde_json::from_str(&realm_command(&realm, &["list-key", "show", "--json"])).expect("JSON");
+    let keys = shown["list_keys"].as_array().expect("two").clone();
+    assert_eq!(keys.len(), 2);
+    fs::write(realm.path("last"), realm_command(&realm, &["list", "export"])).expect("written");
+    let sign = |out: &str| ["realm", "list", "sign", "last", "--key", "spare.key", "--out", out].map(str::to_owned);
+    let thief: Vec<String> = sign("of-thief").to_vec();
+    realm.folder.ok(&thief.iter().map(String::as_str).collect::<Vec<_>>());
+    let spare = {
+        let file = realm.read("spare.key");
+        let of_file = |key: &&Value| file.contains(key["certificate"].as_str().expect("a line"));
+        keys.iter().find(of_file).expect("in its file")["key"].as_str().expect("a key").to_owned()
+    };
+    let said = realm_command(&realm, &["list-key", "revoke", &spare]);
+    assert!(said.contains("wayleave realm list-key renew FILE wayleave-list-key-v1."), "{said}");
+    let error = realm.folder.fails(1, &[&["realm", "list", "publish", "of-thief"][..], &CONFIG].concat());
+    assert!(error.contains("a list key that was revoked"), "{error}");
+    let address = realm.read("realm/servers");
+    let address = address.lines().last().and_then(|line| line.split_once(' ')).expect("paths and where it is").1;
+    let at = format!("{}@{address}", realm.identity("paths"));
+    let output = realm.folder.run(&["realm", "list", "publish", "of-thief", "--server", &at]);
+    assert!(crate::common::text(&output.stdout).contains("has ended or was revoked"), "{output:?}");
+    // The operator's process goes on with the certificate that is in the records, without a restart.
+    let number = server.count("revocations");
+    eventually("lists go on", || server.count("revocations") > number + 2_000_000);
+}
+
+/// ICC, other keys: a router has others, and its neighbours, paths and consents come back without an edit but that of its consent server's
+/// list of keys.
+#[test]
+fn a_router_rolls_its_keys_and_is_found_by_its_name_as_before() {
+    let mut row = Row::new("rolled").settled();
+    eventually("consented", || row.is_consented("c"));
+    let before = row.realm.identity("b");
+    fs::copy(row.realm.path("b/identity.key"), row.realm.path("old.key")).expect("copied");
+    let said = row.realm.folder.ok(&["keys", "roll-node", "--config", "b/router.toml"]);
+    let after = row.realm.identity("b");
+    assert!(said.contains(&after) && said.contains(&before) && after != before, "{said}");
+    assert!(row.realm.folder.ok(&["check", "b/router.toml"]).contains("`wayleave run router`"));
+    assert!(!row.realm.path("b/identity.key.roll").exists() && !row.realm.path("b/ids.key.next").exists());
+    // Nothing is left to be done a second time by the old key.
+    fs::rename(row.realm.path("b/identity.key"), row.realm.path("new.key")).expect("moved");
+    fs::copy(row.realm.path("old.key"), row.realm.path("b/identity.key")).expect("copied");
+    let error = row.realm.folder.fails(1, &["keys", "roll-node", "--config", "b/router.toml"]);
+    assert!(error.contains("the identity was revoked"), "{error}");
+    fs::rename(row.realm.path("new.key"), row.realm.path("b/identity.key")).expect("moved");
+    row.nodes[1].kill();
+    row.nodes[1].resume();
+    row.realm.edit("consent-b/consent.toml", |text| text.replace(&before, &after));
+    row.consent[0].signal("-HUP");
+    eventually("consented by the new identity", || row.is_consented("c"));
+    let names = members(&row.path_server);
+    assert_eq!(names.iter().filter(|name| *name == "b").count(), 1, "{names:?}");
+}
