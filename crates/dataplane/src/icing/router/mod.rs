@@ -289,6 +289,12 @@ impl Router {
         &self.counters
     }
 
+    /// How many keys are there before a packet needs them.
+    #[must_use]
+    pub fn agreed_keys(&self) -> usize {
+        self.policy.agreed.len()
+    }
+
     /// The total of account `id`.
     #[must_use]
     pub fn account(&self, id: u16) -> Option<Total> {

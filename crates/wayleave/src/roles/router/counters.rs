@@ -37,6 +37,8 @@ pub struct FormatCounters {
     pub decided: Named,
     /// Diffie-Hellman agreements computed, where the format has them.
     pub agreements: Option<u64>,
+    /// Keys that were agreed on beforehand, at the thread that has fewest.
+    pub agreed: Option<usize>,
     /// Packets that were not forwarded, by reason.
     pub reasons: Named,
     /// Packets with a wrong MAC, by the interface that they came in by.
@@ -119,6 +121,7 @@ impl FormatCounters {
         if let Some(more) = other.agreements {
             *self.agreements.get_or_insert_default() += more;
         }
+        self.agreed = [self.agreed, other.agreed].into_iter().flatten().min();
         match (&mut self.replay, &other.replay) {
             (Some(replay), Some(more)) => replay.add(more),
             (replay, more) => *replay = replay.take().or_else(|| more.clone()),

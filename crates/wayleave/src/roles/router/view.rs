@@ -171,6 +171,7 @@ impl<F: Format> View for RouterView<F> {
                 json!({ "open": open, "most": most, "octets": octets })
             }),
             "decided": decided,
+            "agreed_keys": format.agreed,
             "reasons": not_zero(&format.reasons),
             "stamper": format.stamped,
             "left": not_zero(&format.unstamped),

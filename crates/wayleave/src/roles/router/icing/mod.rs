@@ -423,6 +423,7 @@ impl Format for Icing {
         FormatCounters {
             decided: [("forwarded", of.forwarded), ("served", of.served), ("delivered", of.delivered)].into(),
             agreements: Some(of.agreements),
+            agreed: Some(self.router.agreed_keys()),
             reasons: Reason::ALL.iter().map(|reason| (reason.name(), of.of(*reason))).collect(),
             replay: self.router.replay().map(|filter| self.replay_counters(filter, now)),
             ..FormatCounters::default()
@@ -663,7 +664,6 @@ impl Control<Icing> for IcingControl {
             members.insert("neighbours_known".to_owned(), json!(known));
             let links = view.links.lock().unwrap_or_else(PoisonError::into_inner);
             members.insert("links_up".to_owned(), json!(links::up(&links.0)));
-            members.insert("agreed_keys".to_owned(), json!(handle.ids().borrow().agreed.len()));
             let clocks = links::clock_problems(&links.0, |node| handle.describe(node));
             members.insert("problems".to_owned(), json!([handle.problems(), clocks].concat()));
         }
