@@ -450,7 +450,8 @@ impl Entry {
     fn use_session(&mut self, core: &mut Core, known: Known, now: Now) {
         self.heard = Some(now.instant);
         self.has_stopped = false;
-        (self.unanswered, self.attempts) = (0, 0);
+        // Attempts go on until a ping is answered: where handshakes pass and nothing else, the next one goes elsewhere.
+        self.unanswered = 0;
         if let Some(ended) = std::mem::replace(&mut self.previous, self.current.replace(known)) {
             core.by_index.remove(&ended.index);
         }
@@ -529,6 +530,8 @@ impl Entry {
                 self.say(core, None, Content::Pong { number, received: self.received.packets, size }, 0);
             }
             Content::Pong { number, received, size } => self.answered((number, received, size), time, now),
+            // A connection of TLS is shown by a handshake alone: who may be heard by it has proved itself by then.
+            Content::Challenge { .. } if self.peer.tls == Some(from.0) && self.address != Some(from) => {}
             Content::Challenge { token } => self.say(core, Some(from), Content::Shown { token }, 0),
             Content::Shown { token } => {
                 // The address to which it went, wherever this comes from (RFC 9000 section 8.2.3): who copies everything faster is not it.
@@ -539,8 +542,18 @@ impl Entry {
                 }
             }
             Content::Seen { address } => self.seen = Some(address),
+            // An earlier life's may come late: it ends its own session.
+            Content::Close if self.current.as_ref().is_none_or(|known| known.index != index) => {
+                if let Some(ended) = self.previous.take_if(|known| known.index == index) {
+                    core.by_index.remove(&ended.index);
+                }
+            }
             Content::Close => {
                 self.end(core);
+                let begun = self.starting.take().map(|starting| starting.index);
+                for index in begun.into_iter().chain(self.next.take().map(|next| next.known.index)) {
+                    core.by_index.remove(&index);
+                }
                 self.has_stopped = true;
                 core.closed = Some(self.peer.link);
                 self.begin_at = now.instant + RETRY;
@@ -601,7 +614,7 @@ impl Entry {
         }
         let Some(place) = self.asked.iter().position(|asked| asked.number == number) else { return };
         let Some(asked) = self.asked.remove(place) else { return };
-        self.unanswered = 0;
+        (self.unanswered, self.attempts) = (0, 0);
         if asked.is_large {
             self.search.large(true, now.instant);
         }

@@ -46,6 +46,11 @@ const LENGTH: usize = 2;
 /// Octets that wait for a connection, and of one connection for the thread that receives.
 const OUTBOX: usize = 256 << 10;
 const INBOX: usize = 64 << 10;
+/// What a datagram counts there at least: its entry takes memory as well.
+const LEAST_SHARE: usize = 256;
+/// Datagrams of all connections that wait for that thread, and beyond how many those of who has not proved himself are dropped.
+const MOST_ARRIVED: usize = 65_536;
+const MOST_UNPROVEN: usize = 1_024;
 /// Datagrams that one call receives, at most.
 const TURN: usize = 64;
 /// Connections that others opened, and of these from one network of whoever has not proved himself.
@@ -346,9 +351,10 @@ async fn receive(from: &mut (impl AsyncRead + Unpin), connection: &Connection, s
                 Err(error) => return tracing::debug!(from = %connection.address, "{error}"),
             };
             begin += LENGTH + datagram.len();
-            let share = datagram.len() as u32; // at most LONGEST
+            let share = datagram.len().max(LEAST_SHARE) as u32; // at most LONGEST
             let Ok(permit) = Arc::clone(&inbox).acquire_many_owned(share).await else { return };
-            shared.arrive(connection.address, datagram, permit);
+            let is_proven = connection.is_own || connection.is_known.load(Ordering::Relaxed);
+            shared.arrive(connection.address, datagram, permit, is_proven);
         }
         octets.copy_within(begin..end, 0);
         end -= begin;
@@ -374,11 +380,15 @@ async fn send(to: &mut (impl AsyncWrite + Unpin), connection: &Connection) {
 }
 
 impl Shared {
-    fn arrive(&self, from: SocketAddr, datagram: Vec<u8>, permit: OwnedSemaphorePermit) {
+    /// Leaves a datagram to the thread that receives, unless too many wait: of those who have not proved themselves far fewer.
+    fn arrive(&self, from: SocketAddr, datagram: Vec<u8>, permit: OwnedSemaphorePermit, is_proven: bool) {
         let mut arrived = locked(&self.arrived);
+        if arrived.len() >= if is_proven { MOST_ARRIVED } else { MOST_UNPROVEN } {
+            return;
+        }
         arrived.push_back((from, datagram, permit));
         self.waiting.store(arrived.len(), Ordering::Release);
-        drop(arrived);
+        // Under the lock: else the thread might have taken it, and find the descriptor ready with nothing behind it.
         let _ = rustix::io::write(&self.is_ready, &1u64.to_ne_bytes());
     }
 

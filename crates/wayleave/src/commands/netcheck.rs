@@ -22,14 +22,12 @@ use crate::config::router::RouterFile;
 use crate::failure::{Failure, Outcome};
 use crate::fetch::{self, Target};
 use crate::output::{cell, print, print_json, warn};
-use crate::roles::links::{open_socket, rows};
+use crate::roles::links::{MOST_APART, open_socket, rows};
 
 /// Sessions that are begun here have so long.
 const PROBE: Duration = Duration::from_secs(8);
 /// A server over TLS may take so long to answer.
 const TLS: Duration = Duration::from_secs(5);
-/// Clocks that differ by this many microseconds keep neighbours apart; those that differ by a tenth are worth a look.
-const CLOCK: u64 = 120_000_000;
 /// Octets of the smallest datagram that every link has to pass: an IPv6 packet of 1,280.
 const LEAST: u64 = 1_232;
 
@@ -144,11 +142,11 @@ fn of_link(link: &Value, reached: &BTreeMap<SocketAddr, Result<Duration, String>
             micros.unsigned_abs() as f64 / 1e6,
             if micros < 0 { "behind" } else { "ahead of" }
         );
-        let is_far = micros.unsigned_abs() >= CLOCK / 10;
+        let is_far = micros.unsigned_abs() > MOST_APART;
         say(
             words,
             is_far.then_some(
-                "synchronise both clocks: beyond two minutes neighbours refuse each other's handshakes and adverts",
+                "synchronise both clocks: nodes refuse packets that are a second ahead of their clock or five behind it",
             ),
         );
     }

@@ -23,7 +23,7 @@ use crate::config::overlay::OverlaySection;
 
 /// Microseconds by which clocks may differ before that is said. Nodes refuse packets that are a second ahead of their clock
 /// (`docs/wire/icing.md`).
-const MOST_APART: u64 = 500_000;
+pub const MOST_APART: u64 = 500_000;
 /// Neighbours that are named, at most.
 const NAMED: usize = 4;
 /// A clock that was read less exactly than this says nothing.

@@ -42,7 +42,7 @@ fn a_realm_is_set_up_as_the_guide_says() {
     let _network = Network::new().expect("a network");
     let [set_up, router, questions, removal, roll, replacement, list_keys, elsewhere, stolen] =
         snippets("overlay.md", "sh").try_into().expect("nine snippets");
-    let [neighbour, open, moves, node, policy] = snippets("overlay.md", "toml").try_into().expect("five snippets");
+    let [neighbour, tls, open, moves, node, policy] = snippets("overlay.md", "toml").try_into().expect("six snippets");
     let mut shell = Shell::new("guide-overlay");
     let mut running = Vec::new();
     for command in commands(&set_up) {
@@ -68,11 +68,11 @@ fn a_realm_is_set_up_as_the_guide_says() {
     let file = |name: &str| shell.folder.0.join(name);
     let read = |name: &str| fs::read_to_string(file(name)).expect("a file");
     let bare = read("a/router.toml");
-    for snippets in [&[&open, &neighbour][..], &[&moves], &[&neighbour]] {
+    for snippets in [&[&open, &neighbour, &tls][..], &[&moves], &[&neighbour]] {
         let text = snippets.iter().fold(bare.clone(), |text, snippet| laid_over(&text, snippet));
         fs::write(file("a/router.toml"), text).expect("written");
         let said = shell.run("wayleave check a/router.toml");
-        assert_eq!(said.contains("open to a, c"), snippets.len() == 2, "{said}");
+        assert_eq!(said.contains("open to a, c"), snippets.len() == 3, "{said}");
     }
     fs::copy(file("b/tags.key"), file("k/tags.key")).expect("copied");
     fs::write(file("k/policy.toml"), &policy).expect("written");
