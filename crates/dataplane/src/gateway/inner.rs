@@ -219,6 +219,12 @@ pub(super) fn is_syn(inner: &Inner, octets: &[u8]) -> bool {
     tcp_flags(inner, octets).is_some_and(|flags| flags & SYN != 0)
 }
 
+/// Whether a packet begins a TCP connection.
+pub(super) fn begins(inner: &Inner, octets: &[u8]) -> bool {
+    const ACK: u8 = 0x10;
+    tcp_flags(inner, octets).is_some_and(|flags| flags & (SYN | ACK) == SYN)
+}
+
 /// Whether a TCP segment has a length (RFC 9293 section 3.4): its sender repeats it until it is acknowledged.
 pub(super) fn takes_sequence_space(inner: &Inner, octets: &[u8]) -> bool {
     let has_flag = octets.get(inner.header() + 13).is_some_and(|flags| flags & (SYN | FIN) != 0);

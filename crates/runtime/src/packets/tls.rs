@@ -283,7 +283,7 @@ async fn dial(connector: TlsConnector, connection: Arc<Connection>, shared: Arc<
     }
     shared.end(&connection);
     if let Ok(permit) = Arc::new(Semaphore::new(1)).acquire_owned().await {
-        shared.arrive(to, Vec::new(), permit);
+        shared.arrive(to, Vec::new(), permit, true);
     }
 }
 

@@ -566,8 +566,10 @@ impl Role for GatewayRole {
             }
             Event::Look => {
                 self.look_at_links().await;
-                let is_over = self.policy.is_some() && self.minute != minute_of_day();
-                if self.look_again() || is_over || self.filter_is_gone().await {
+                if self.policy.is_some() && self.minute != minute_of_day() {
+                    self.admit(&self.shared.known());
+                }
+                if self.look_again() || self.filter_is_gone().await {
                     self.apply().await;
                 }
                 if self.log_unresolved.take_if(|at| *at <= tokio::time::Instant::now()).is_some() {
@@ -763,9 +765,7 @@ impl GatewayRole {
     async fn apply(&mut self) {
         let known = self.shared.known();
         let internet = self.set_filter(&known).await;
-        self.minute = minute_of_day();
-        let admitted = self.policy.as_ref().map(|policy| admitted(policy, &known, self.realm_key, self.minute));
-        *self.shared.admitted.write().unwrap_or_else(PoisonError::into_inner) = admitted.clone().map(Arc::new);
+        self.admit(&known);
         let mut fresh = Vec::new();
         let wanted = match &self.control {
             Control::Overlay { section, .. } => links::sockets(section),
@@ -814,7 +814,6 @@ impl GatewayRole {
                 Ends::Fixed(all) => *all = fixed,
             }
             worker.gateway.set_internet(internet);
-            worker.gateway.set_admitted(admitted);
             worker.gateway.set_realm(of_worker.members.clone(), of_worker.prefixes.clone());
             if let Err(error) = worker.gateway.set_receiver(of_worker.receiver.clone(), neighbours) {
                 warn!("the links contradict each other: {error}; the ones in force stay");
@@ -823,6 +822,14 @@ impl GatewayRole {
         });
         self.set_routes(&known);
         self.shared.publish_names();
+    }
+
+    /// Sets what members may begin to send here, before anything else of them is known.
+    fn admit(&mut self, known: &Known) {
+        self.minute = minute_of_day();
+        let admitted = self.policy.as_ref().map(|policy| admitted(policy, known, self.realm_key, self.minute));
+        *self.shared.admitted.write().unwrap_or_else(PoisonError::into_inner) = admitted.clone().map(Arc::new);
+        self.shared.worker.send(move |worker| worker.gateway.set_admitted(admitted));
     }
 
     /// Sets what goes through the machine: the Internet for members, and what comes for the gateway's own sockets past a strict reverse path
@@ -850,13 +857,12 @@ impl GatewayRole {
         }
         let result = filter.set(&wanted);
         self.internet = Internet { is_own: wanted.exit.is_some() && result.is_ok(), is_used: uses_exit };
-        let faults = match result {
+        let mut faults: Vec<String> = match result {
             Ok(faults) => faults,
             // Without a strict filter the mark is for filters of others (firewalld has one), which few have.
             Err(_) if wanted.exit.is_none() && !is_strict => Vec::new(),
-            Err(failures) => failures.0,
+            Err(failures) => failures.0.iter().map(ToString::to_string).collect(),
         };
-        let mut faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
         if self.is_exit && !has_wide {
             faults.push(NO_DEFAULT_ROUTE.to_owned());
         }
@@ -872,18 +878,21 @@ impl GatewayRole {
         self.internet
     }
 
-    /// Whether somebody flushed the filter, or set a setting: then nothing of the Internet passes until it is there again. An exit looks every
-    /// two seconds.
+    /// Whether somebody flushed the filter, or set a setting, or it could not be set: then nothing of the Internet passes until it is there again.
+    /// This looks every two seconds.
     async fn filter_is_gone(&mut self) -> bool {
         self.look_at_filter += 1;
-        let Some(filter) = self.filter.as_mut().filter(|_| self.internet.is_own && self.look_at_filter >= LOOKS) else {
+        let Some(filter) = self.filter.as_mut().filter(|filter| filter.is_needed() && self.look_at_filter >= LOOKS)
+        else {
             return false;
         };
         self.look_at_filter = 0;
-        if filter.holds() && filter.is_beside(&beside()) {
-            return false;
+        if filter.is_known() {
+            if filter.holds() && filter.is_beside(&beside()) {
+                return false;
+            }
+            warn!("the machine's packet filter, a setting or a network beside it has changed: the filter is set again");
         }
-        warn!("the packet filter of the exit, a setting or a network beside the machine has changed: it is set again");
         filter.doubt();
         true
     }

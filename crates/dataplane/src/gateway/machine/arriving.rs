@@ -288,7 +288,7 @@ impl Gateway {
         let route = peer.route(&class, now.instant);
         let is_ready = peer.state(route, policies, now) == RouteState::Ready && peer.session(now.instant).is_some();
         if let Some(of_reset) = Inner::decode(&reset).filter(|_| is_ready) {
-            let destination = Destination { peer: *identity, class, real: None };
+            let destination = Destination { peer: *identity, class, real: None, is_once: true };
             self.send(&destination, route, of_reset, &mut reset, &Offload::default(), now);
         }
     }

@@ -22,6 +22,8 @@ pub(super) struct Destination {
     pub(super) class: Class,
     /// The address in the place of a name's.
     pub(super) real: Option<IpAddr>,
+    /// It is not sent again by another path, from which a flow would follow.
+    pub(super) is_once: bool,
 }
 
 impl Gateway {
@@ -112,12 +114,16 @@ impl Gateway {
             _ => None,
         };
         let mirror = known.unwrap_or_else(|| {
-            let flow = Flow::new(identity, name, None);
+            let mut flow = Flow::new(identity, name, None);
+            // Of a connection that is under way and not known any more, nobody knows who began it: where not everything is admitted, the
+            // other side may have.
+            let is_under_way = inner.protocol == inner::TCP && !inner::begins(inner, octets);
+            flow.is_own = !(is_under_way && name.is_none() && self.admitted.is_some());
             self.out.counters.flows_given_way += self.flows.insert(key, flow, now.instant) as u64;
             None
         });
         self.flows.note(&key, Direction::Out, inner::tcp_flags(inner, octets), now);
-        Ok(Destination { peer: identity, class: Class { policy, mirror }, real })
+        Ok(Destination { peer: identity, class: Class { policy, mirror }, real, is_once: false })
     }
 
     /// Sends a packet, or the segments that it stands for, on a route that is ready.
@@ -136,7 +142,8 @@ impl Gateway {
         let mtu = usize::from(peer.candidates[place].mtu());
         let Some(lane) = &peer.candidates[place].lane else { return };
         // Only TCP notices what comes twice.
-        let in_doubt = (inner.protocol == inner::TCP && lane.is_doubtful()).then(|| Waiting {
+        let may_repeat = inner.protocol == inner::TCP && !destination.is_once;
+        let in_doubt = (may_repeat && lane.is_doubtful()).then(|| Waiting {
             octets: octets.to_vec(),
             offload: *offload,
             since: now.instant,

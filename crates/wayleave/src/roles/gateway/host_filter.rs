@@ -125,8 +125,10 @@ pub struct HostFilter {
     store: Arc<FileStore>,
     changed: Vec<Changed>,
     has_table: bool,
-    /// What is set; not known after a kill.
+    /// What is set; not known after a kill, and where it failed.
     is_set: Option<Wanted>,
+    /// What of it could not be set.
+    faults: Vec<String>,
 }
 
 impl HostFilter {
@@ -154,7 +156,16 @@ impl HostFilter {
         changed.sort_by_key(|changed| [Afi::Ipv4, Afi::Ipv6].iter().any(|afi| changed.name == forwarding(*afi)));
         let has_table = tables.iter().any(|(name, of)| name == FILTER && *of == number);
         let is_set = (changed.is_empty() && !has_table).then(Wanted::default);
-        let filter = Self { interface: interface.to_owned(), number, boot, store, changed, has_table, is_set };
+        let filter = Self {
+            interface: interface.to_owned(),
+            number,
+            boot,
+            store,
+            changed,
+            has_table,
+            is_set,
+            faults: Vec::new(),
+        };
         for (name, of) in tables.into_iter().filter(|(_, of)| *of != number) {
             match name.as_str() {
                 FILTER => remove_table(of),
@@ -178,9 +189,9 @@ impl HostFilter {
     ///
     /// # Errors
     /// If the table could not be set.
-    pub fn set(&mut self, wanted: &Wanted) -> Outcome<Vec<Failure>> {
+    pub fn set(&mut self, wanted: &Wanted) -> Outcome<Vec<String>> {
         if self.is_set.as_ref() == Some(wanted) {
-            return Ok(Vec::new());
+            return Ok(self.faults.clone());
         }
         if *wanted == Wanted::default() {
             self.close();
@@ -231,14 +242,17 @@ impl HostFilter {
         if wanted.exit.is_some() && before.exit.is_none() {
             info!(interface = self.interface, "members reach the Internet through this machine");
         }
-        self.is_set = faults.is_empty().then(|| wanted.clone());
-        Ok(faults)
+        self.is_set = Some(wanted.clone());
+        self.faults = faults.iter().map(ToString::to_string).collect();
+        Ok(self.faults.clone())
     }
 
     /// Whether all is there that was set: somebody may have flushed the filter, or set a setting.
     pub fn holds(&self) -> bool {
         let Some(wanted) = &self.is_set else { return false };
-        let forwards = |afi: Afi| !wanted.is_exit(afi) || read(forwarding(afi)).is_ok_and(|value| value != "0");
+        // What could not be set then is not expected.
+        let is_exit = |afi: Afi| wanted.is_exit(afi) && self.faults.is_empty();
+        let forwards = |afi: Afi| !is_exit(afi) || read(forwarding(afi)).is_ok_and(|value| value != "0");
         *wanted == Wanted::default()
             || forwards(Afi::Ipv4)
                 && forwards(Afi::Ipv6)
@@ -249,6 +263,16 @@ impl HostFilter {
     pub fn is_beside(&self, beside: &BTreeSet<Prefix>) -> bool {
         let exit = self.is_set.as_ref().and_then(|wanted| wanted.exit.as_ref());
         exit.is_none_or(|exit| exit.beside == *beside)
+    }
+
+    /// Whether what is there was set, or failed.
+    pub fn is_known(&self) -> bool {
+        self.is_set.is_some()
+    }
+
+    /// Whether anything is to be there, or failed to be.
+    pub fn is_needed(&self) -> bool {
+        self.is_set != Some(Wanted::default())
     }
 
     /// Has the next [`HostFilter::set`] set everything again.
@@ -348,6 +372,7 @@ impl HostFilter {
             self.forget(vec![FILTER.to_owned()]);
         }
         self.is_set = Some(Wanted::default());
+        self.faults.clear();
     }
 }
 
@@ -453,6 +478,7 @@ fn rules(number: u32, interface: &str, wanted: &Wanted, guards: [bool; 2]) -> St
          iifname {name} oifname {name} drop\n\
          iifname {name} ip daddr @own4 accept\n\
          iifname {name} ip6 daddr @own6 accept\n\
+         iifname {name} ct state invalid drop\n\
          iifname {name} ip daddr @beside4 {refuse}\n\
          iifname {name} ip6 daddr @beside6 {refuse}\n\
          iifname {name} ip daddr {{ {closed} }} {refuse}\n\
