@@ -530,7 +530,6 @@ fn a_member_begins_what_is_admitted_and_nothing_else_and_answers_pass() {
     assert!(world.received(B).is_empty());
     // What this side says on a connection that it has forgotten does not make it its own.
     world.send_plain(B, &tcp(V4.1, V4.0, (22, 7_000), 5, 0x10, &[], b"said again"));
-    assert_eq!(world.received(A).len(), 1);
     world.send_plain(A, &syn(7_000, 22));
     assert!(world.received(B).is_empty());
     // Resets have a limit; so nobody has a node send without end.
