@@ -19,7 +19,7 @@ pub enum Loss {
 }
 
 /// Every setting that names a file or a folder, without the indices of lists.
-const SETTINGS: [(&str, Loss); 58] = [
+const SETTINGS: [(&str, Loss); 59] = [
     ("attest.state", Loss::MadeAnew),
     ("attestation.keys.anchor", Loss::ForGood),
     ("attestation.keys.objects", Loss::Continued),
@@ -34,6 +34,7 @@ const SETTINGS: [(&str, Loss); 58] = [
     ("forwarding.keys", Loss::ForGood),
     ("forwarding.state", Loss::MadeAnew),
     ("gateway.choices", Loss::ForGood),
+    ("gateway.consent_policy", Loss::ForGood),
     ("gateway.state", Loss::MadeAnew),
     ("host.socket", Loss::Elsewhere),
     ("icing.identity", Loss::ForGood),

@@ -439,7 +439,7 @@ impl Database {
             return Err(Refusal::Older(before.number));
         }
         // Who knows no list takes the last one of a key that has ended: it is the latest that there is.
-        if next.by.as_ref().is_some_and(|by| by.object().not_after + MAX_AHEAD < now) {
+        if next.by.as_ref().is_some_and(|by| by.object().not_after.saturating_add(MAX_AHEAD) < now) {
             return Err(Refusal::ListKey);
         }
         // Whoever signed it knew less, or has stolen a list key: nobody is a member again by a list.

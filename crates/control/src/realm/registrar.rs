@@ -23,6 +23,8 @@ use crate::store::{Record, Store};
 const MAX_PENDING: usize = 256;
 /// An invitation for other keys can be used for so many seconds.
 const ROLL: u64 = 3_600;
+/// Who has rolled its keys may do so again after so many seconds.
+const ROLL_AGAIN: u64 = 86_400;
 /// List keys that have not ended.
 const MAX_LIST_KEYS: usize = 16;
 /// A removed node stays on the list for so many seconds after its membership ended: others' clocks may be behind.
@@ -182,6 +184,8 @@ pub struct Registrar {
     removed: BTreeSet<IdentityKey>,
     /// The one-time keys of nodes that want other keys, with the last second of each. They are not durable: who joins too late asks again.
     rolls: BTreeMap<IdentityKey, ([u8; 32], u64)>,
+    /// When the members that joined by such an invitation did, in this life.
+    rolled: BTreeMap<IdentityKey, u64>,
     /// Invitations made before this second may have been used already.
     lost_before: Option<u64>,
     /// Whether members that ask get later memberships.
@@ -223,6 +227,7 @@ impl Registrar {
             revocations: None,
             removed: BTreeSet::new(),
             rolls: BTreeMap::new(),
+            rolled: BTreeMap::new(),
             lost_before,
             renews: true,
             pending: BTreeMap::new(),
@@ -428,7 +433,11 @@ impl Registrar {
             return Err(JoinError::Revoked);
         }
         // Before the invitation's end is looked at: who joined by it in time gets the membership again also later, if the answer was lost.
+        let is_of =
+            |(_, (key, until)): &(&IdentityKey, &([u8; 32], u64))| *key == invitation.key && *until >= now.secs();
+        let rolled = self.rolls.iter().find(is_of).map(|(from, _)| *from);
         match self.used.get(&invitation.key) {
+            Some(None) if rolled.is_some() => {}
             Some(None) => return Err(JoinError::Withdrawn),
             Some(Some(by)) if *by != join.identity => return Err(JoinError::Used),
             Some(Some(by)) => {
@@ -456,9 +465,6 @@ impl Registrar {
             return Err(JoinError::Member);
         }
         let grants = &invitation.grants;
-        let is_of =
-            |(_, (key, until)): &(&IdentityKey, &([u8; 32], u64))| *key == invitation.key && *until >= now.secs();
-        let rolled = self.rolls.iter().find(is_of).map(|(from, _)| *from);
         // Who was removed since it asked has no place to give.
         if rolled.is_some_and(|from| self.is_revoked(&from)) {
             return Err(JoinError::Revoked);
@@ -469,14 +475,20 @@ impl Registrar {
         if self.has_noise(&join.noise, &rolled.unwrap_or(join.identity), now) {
             return Err(JoinError::NoiseTaken);
         }
+        // Other keys are for the time of the ones of before.
+        let times = rolled
+            .and_then(|from| self.members.get(&from))
+            .map(|from| (from.object().not_before, from.object().not_after));
+        let (not_before, not_after) =
+            times.unwrap_or_else(|| (now.secs(), now.secs().saturating_add(invitation.membership)));
         let membership = Membership {
             realm: self.realm,
             number: 1,
             identity: join.identity,
             noise: join.noise,
             grants: grants.clone(),
-            not_before: now.secs(),
-            not_after: now.secs().saturating_add(invitation.membership),
+            not_before,
+            not_after,
         };
         let membership = Signed::sign(&membership, &key).map_err(JoinError::Malformed)?;
         let used = Record::Used { key: invitation.key, by: Some(join.identity) };
@@ -489,6 +501,7 @@ impl Registrar {
                 JoinError::Busy
             })?;
             self.rolls.remove(&from);
+            self.rolled.insert(join.identity, now.secs());
             records.push(Record::Revocations(list));
         }
         // Reserved at once, so that of two requests that come together one alone is admitted.
@@ -511,6 +524,7 @@ impl Registrar {
         }
         // In force before it is stored, so that the node gets no later membership meanwhile.
         self.removed.insert(identity);
+        self.rolls.remove(&identity);
         let signed = self.sign_list(Some(identity), now);
         let list = signed.map_err(|error| {
             self.removed.remove(&identity);
@@ -608,7 +622,11 @@ impl Registrar {
 
     fn add_list_key(&mut self, key: [u8; 32], lasts: u64, now: UnixTime) -> Result<(), &'static str> {
         let certificate = self.certify(key, self.generation(), now.secs().saturating_add(lasts), now)?;
-        let is_known = self.list_keys.contains_key(&key);
+        let known = self.list_keys.get(&key).map(|known| known.object().generation);
+        if known.is_some_and(|generation| generation < self.generation()) {
+            return Err("the list key was revoked: make another, in a file of its own");
+        }
+        let is_known = known.is_some();
         if !is_known && self.list_keys().filter(|key| key.not_after >= now.secs()).count() >= MAX_LIST_KEYS {
             return Err("the realm has too many list keys: revoke one");
         }
@@ -686,6 +704,10 @@ impl Registrar {
         if self.used.contains_key(&key) {
             return Err(JoinError::Used);
         }
+        // Each roll stays on the list as long as the membership: nobody fills it.
+        if self.rolled.get(peer).is_some_and(|at| now.secs() < at.saturating_add(ROLL_AGAIN)) {
+            return Err(JoinError::Busy);
+        }
         let realm_key = self.key.as_ref().ok_or(JoinError::OffLine)?;
         let not_after = now.secs() + ROLL;
         let invitation = Invitation {
@@ -700,6 +722,9 @@ impl Registrar {
         };
         let invitation = Signed::sign(&invitation, realm_key).map_err(JoinError::Malformed)?;
         self.rolls.insert(*peer, (key, not_after));
+        // Good while it is remembered as this member's latest: by itself it admits nobody, after a removal or a restart too.
+        self.used.insert(key, None);
+        self.persist(vec![Record::Used { key, by: None }], Pending::Withdrawal);
         Ok(invitation)
     }
 

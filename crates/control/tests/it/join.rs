@@ -531,7 +531,7 @@ fn a_node_has_other_keys_by_its_old_identity_and_keeps_names_prefixes_roles_and_
     let new = token.accept(&keys(70), new.octets(), at(11).unix).expect("as promised");
     let (before, after) = (old.object(), new.object());
     assert_eq!((after.identity, &after.grants), (identity(70), &before.grants));
-    assert_eq!((after.noise, after.not_after), (noise(70).public(), before.not_after + 1));
+    assert_eq!((after.noise, after.not_after), (noise(70).public(), before.not_after));
     assert!(registrar.revocations().expect("a list").object().has(&identity(7)));
     // The old key gets nothing more, and a lost answer is given again.
     assert_eq!(renew(&mut registrar, 7, 1, 80_000), Err(JoinError::Revoked));
@@ -558,12 +558,33 @@ fn an_invitation_for_other_keys_is_for_a_live_node_and_ends() {
     let try_at = |registrar: &mut Registrar, token: &Token, secs| {
         ask(registrar, &token.join(&keys(70)).expect("in order"), secs).1.and_then(Result::err)
     };
-    assert_eq!(try_at(&mut registrar, &first, 12), Some(JoinError::Taken));
-    assert_eq!(try_at(&mut registrar, &second, 3_612), Some(JoinError::Expired));
+    assert_eq!(try_at(&mut registrar, &first, 12), Some(JoinError::Withdrawn));
+    assert_eq!(try_at(&mut registrar, &second, 3_612), Some(JoinError::Withdrawn));
     let third = roll(&mut registrar, 7, 4, 4_000).expect("invited");
     registrar.handle(RegistrarInput::Revoke(identity(7)), at(4_001));
     drain(&mut registrar);
     // The operator removed it meanwhile: the names are free, and nobody has them by the old key.
-    assert_eq!(try_at(&mut registrar, &third, 4_002), Some(JoinError::Revoked));
+    assert_eq!(try_at(&mut registrar, &third, 4_002), Some(JoinError::Withdrawn));
     assert_eq!(roll(&mut registrar, 7, 5, 4_003).err(), Some(JoinError::Revoked));
+    // Nor by any earlier invitation, whatever was forgotten of it.
+    for token in [&first, &second] {
+        assert_eq!(try_at(&mut registrar, token, 4_004), Some(JoinError::Withdrawn));
+    }
+}
+
+#[test]
+fn keys_are_rolled_once_a_day_and_each_invitation_is_one_members() {
+    let mut registrar = registrar();
+    for (node, number) in [(7, 1), (8, 6)] {
+        let token = registrar.invite(invitee(node), seed(9, number), at(0).unix).expect("in order");
+        join(&mut registrar, &token, node).1.expect("admitted");
+    }
+    let token = roll(&mut registrar, 7, 2, 10).expect("invited");
+    assert_eq!(roll(&mut registrar, 8, 2, 10).err(), Some(JoinError::Used));
+    let (persist, _) = ask(&mut registrar, &token.join(&keys(70)).expect("in order"), 11);
+    registrar.handle(RegistrarInput::Persisted(persist.expect("stored").0), at(11));
+    drain(&mut registrar);
+    assert_eq!(roll(&mut registrar, 70, 3, 12).err(), Some(JoinError::Busy));
+    // The membership has ended by then.
+    assert_eq!(roll(&mut registrar, 70, 4, 86_412).err(), Some(JoinError::Expired));
 }

@@ -373,7 +373,7 @@ fn gateway_peer(row: &Value, now: u64) -> String {
         |way: &Value| format!("{} in {} packets", octets(way["octets"].as_u64().unwrap_or(0)), cell(&way["packets"]));
     line("transfer", format!("{} received, {} sent", volume(&row["received"]), volume(&row["sent"])));
     let admitted: Vec<String> = row["admitted"].as_array().into_iter().flatten().map(cell).collect();
-    if admitted != ["all"] {
+    if row["admitted"].is_array() && admitted != ["all"] {
         line("may begin here", if admitted.is_empty() { "nothing".to_owned() } else { admitted.join(", ") });
     }
     line("sessions, flows", format!("{}, {}", cell(&row["sessions"]), cell(&row["flows"])));

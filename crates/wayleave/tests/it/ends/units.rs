@@ -12,7 +12,7 @@ use wayleave_lab::netns;
 use super::world::ROLES;
 
 /// What differs between units: the role's own rights.
-const OWN: [&str; 9] = [
+const OWN: [&str; 10] = [
     "Description=",
     "ExecStart=",
     "AmbientCapabilities=",
@@ -22,6 +22,8 @@ const OWN: [&str; 9] = [
     "PrivateUsers=yes",
     "RestrictAddressFamilies=",
     "LimitMEMLOCK=infinity",
+    // A gateway reads how the kernel forwards and filters.
+    "ProcSubset=pid",
 ];
 /// What a role may do beyond the common filter of system calls: AF_XDP, and threads that are bound to cores.
 const CALLS: &str = "SystemCallFilter=bpf sched_setaffinity";
