@@ -64,7 +64,7 @@ pub enum Command {
     /// Add and remove the neighbours of a node: add, remove, list.
     #[command(subcommand)]
     Link(link::Link),
-    /// Say what passes between a node and its neighbours: UDP, NAT, TLS, sizes, clocks; and what to do.
+    /// Say what passes between a node and its neighbours (UDP, NAT, TLS), and what to do.
     Netcheck(netcheck::NetCheck),
     /// Choose among the paths of a gateway: list, trace, pin, avoid.
     #[command(subcommand)]
