@@ -54,7 +54,7 @@ use crate::config::receiving::{self, Known};
 use crate::config::rs::{StatusSection, examples_left};
 use crate::config::{Source, Text};
 use crate::failure::{Failure, Outcome};
-use host_filter::{HostFilter, Wanted};
+use host_filter::{HostFilter, HostRules};
 use host_routes::HostRoutes;
 use inner_side::InnerSide;
 use names::{Directory, Names, Register};
@@ -71,6 +71,8 @@ const MTU_RISES: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(300);
 /// An exit looks whether its filter is there once in so many looks at that file.
 const LOOKS: u32 = 7;
+/// And after a failure once in so many times as many.
+const FAILED_LOOKS: u32 = 15;
 /// A name that no member has is logged once it has had none for so long: at a start and a join members come one after the other.
 const UNRESOLVED: Duration = Duration::from_secs(5);
 
@@ -848,7 +850,8 @@ impl GatewayRole {
         let has_wide = granted.iter().any(is_wide);
         let exit = (self.is_exit && has_wide).then(|| host_filter::Exit { granted, beside: beside() });
         let is_strict = host_filter::is_strict();
-        let wanted = Wanted { exit, has_mark: uses_exit || is_strict && !routed.is_empty() };
+        let wanted =
+            HostRules { exit, has_mark: uses_exit && host_filter::has_nft() || is_strict && !routed.is_empty() };
         if self.internet.is_own {
             // Until what is to be there is there.
             self.internet.is_own = false;
@@ -879,13 +882,14 @@ impl GatewayRole {
     }
 
     /// Whether somebody flushed the filter, or set a setting, or it could not be set: then nothing of the Internet passes until it is there again.
-    /// This looks every two seconds.
+    /// This looks every two seconds, and after a failure every half minute.
     async fn filter_is_gone(&mut self) -> bool {
         self.look_at_filter += 1;
-        let Some(filter) = self.filter.as_mut().filter(|filter| filter.is_needed() && self.look_at_filter >= LOOKS)
-        else {
+        let Some(filter) = self.filter.as_mut().filter(|filter| filter.is_needed()) else { return false };
+        // What could not be set is tried again, but less often: all is applied anew with it.
+        if self.look_at_filter < if filter.is_known() { LOOKS } else { LOOKS * FAILED_LOOKS } {
             return false;
-        };
+        }
         self.look_at_filter = 0;
         if filter.is_known() {
             if filter.holds() && filter.is_beside(&beside()) {

@@ -39,7 +39,7 @@ const PORTS: &str = "61000-65535";
 
 /// What is to be in the filter.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Wanted {
+pub struct HostRules {
     pub exit: Option<Exit>,
     /// What comes for the gateway's own sockets gets their mark, so that a strict reverse path filter looks where answers go.
     pub has_mark: bool,
@@ -54,7 +54,7 @@ pub struct Exit {
     pub beside: BTreeSet<Prefix>,
 }
 
-impl Wanted {
+impl HostRules {
     fn is_exit(&self, afi: Afi) -> bool {
         let granted = self.exit.iter().flat_map(|exit| &exit.granted);
         granted.into_iter().any(|prefix| is_wide(prefix) && prefix.afi() == afi)
@@ -126,7 +126,7 @@ pub struct HostFilter {
     changed: Vec<Changed>,
     has_table: bool,
     /// What is set; not known after a kill, and where it failed.
-    is_set: Option<Wanted>,
+    is_set: Option<HostRules>,
     /// What of it could not be set.
     faults: Vec<String>,
 }
@@ -155,7 +155,7 @@ impl HostFilter {
         // In the order in which a group is changed, of which the last one lets through.
         changed.sort_by_key(|changed| [Afi::Ipv4, Afi::Ipv6].iter().any(|afi| changed.name == forwarding(*afi)));
         let has_table = tables.iter().any(|(name, of)| name == FILTER && *of == number);
-        let is_set = (changed.is_empty() && !has_table).then(Wanted::default);
+        let is_set = (changed.is_empty() && !has_table).then(HostRules::default);
         let filter = Self {
             interface: interface.to_owned(),
             number,
@@ -189,11 +189,11 @@ impl HostFilter {
     ///
     /// # Errors
     /// If the table could not be set.
-    pub fn set(&mut self, wanted: &Wanted) -> Outcome<Vec<String>> {
+    pub fn set(&mut self, wanted: &HostRules) -> Outcome<Vec<String>> {
         if self.is_set.as_ref() == Some(wanted) {
             return Ok(self.faults.clone());
         }
-        if *wanted == Wanted::default() {
+        if *wanted == HostRules::default() {
             self.close();
             return Ok(Vec::new());
         }
@@ -253,7 +253,7 @@ impl HostFilter {
         // What could not be set then is not expected.
         let is_exit = |afi: Afi| wanted.is_exit(afi) && self.faults.is_empty();
         let forwards = |afi: Afi| !is_exit(afi) || read(forwarding(afi)).is_ok_and(|value| value != "0");
-        *wanted == Wanted::default()
+        *wanted == HostRules::default()
             || forwards(Afi::Ipv4)
                 && forwards(Afi::Ipv6)
                 && nft(&["list", "table", "inet", &table(self.number)], "").is_ok()
@@ -272,7 +272,7 @@ impl HostFilter {
 
     /// Whether anything is to be there, or failed to be.
     pub fn is_needed(&self) -> bool {
-        self.is_set != Some(Wanted::default())
+        self.is_set != Some(HostRules::default())
     }
 
     /// Has the next [`HostFilter::set`] set everything again.
@@ -371,7 +371,7 @@ impl HostFilter {
             remove_table(self.number);
             self.forget(vec![FILTER.to_owned()]);
         }
-        self.is_set = Some(Wanted::default());
+        self.is_set = Some(HostRules::default());
         self.faults.clear();
     }
 }
@@ -409,6 +409,11 @@ fn remove_table(number: u32) {
     }
 }
 
+/// Whether the machine has the program.
+pub fn has_nft() -> bool {
+    nft(&["--version"], "").is_ok()
+}
+
 /// Has `nft` carry out commands, all or none of them.
 fn apply(text: &str) -> Outcome {
     nft(&["-f", "-"], text)
@@ -444,7 +449,7 @@ fn elements<'a>(prefixes: impl Iterator<Item = &'a Prefix>) -> String {
 
 /// The table. `guards` say for IPv4 and IPv6 whether the machine is to forward nothing between the interfaces that it has now, since it
 /// forwarded nothing before.
-fn rules(number: u32, interface: &str, wanted: &Wanted, guards: [bool; 2]) -> String {
+fn rules(number: u32, interface: &str, wanted: &HostRules, guards: [bool; 2]) -> String {
     let table = table(number);
     let mut out = format!("table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n");
     if wanted.has_mark {
@@ -533,7 +538,7 @@ mod tests {
 
     #[test]
     fn the_table_is_replaced_as_a_whole_and_says_what_is_wanted_alone() {
-        let mark = Wanted { exit: None, has_mark: true };
+        let mark = HostRules { exit: None, has_mark: true };
         assert_eq!(
             rules(20_520, "way0", &mark, [false; 2]),
             "table inet wayleave-20520\ndelete table inet wayleave-20520\ntable inet wayleave-20520 {\nchain marked { type filter hook \
@@ -541,7 +546,7 @@ mod tests {
         );
         let granted = prefixes(&["0.0.0.0/0", "128.0.0.0/1", "10.0.2.0/24", "fd00:2::/64"]);
         let beside = prefixes(&["192.168.7.0/24", "2001:db8:7::/64"]).into_iter().collect();
-        let exit = Wanted { exit: Some(Exit { granted, beside }), has_mark: false };
+        let exit = HostRules { exit: Some(Exit { granted, beside }), has_mark: false };
         assert!(exit.is_exit(Afi::Ipv4) && !exit.is_exit(Afi::Ipv6));
         let text = rules(1, "way0", &exit, [true, false]);
         for part in [
