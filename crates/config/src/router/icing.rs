@@ -139,10 +139,6 @@ impl FormatSection for IcingSection {
         faults.extend(range(&self.peers, 1, 1 << 24, "keys"));
         faults.extend(range(&self.replay_capacity, 0, 1 << 30, "packets"));
         faults.extend(range(&self.freshness_secs, MIN_FRESHNESS.into(), MAX_FRESHNESS.into(), "seconds"));
-        if *file.forwarding.workers.get_ref() != 1 {
-            let message = "several threads, expected workers = 1: one thread keeps a node's accounts and reports";
-            faults.push(Fault::at(file.forwarding.workers.span(), message));
-        }
         for link in &file.link {
             let at = link.span();
             let link = link.get_ref();
@@ -266,6 +262,10 @@ impl IcingSection {
 
 /// A link over Ethernet has a device and a neighbour, and no other addresses.
 fn ethernet_faults(file: &RouterFile, link: &LinkSection, faults: &mut Vec<Fault>) {
+    if *file.forwarding.workers.get_ref() != 1 {
+        let message = "ethernet with several threads, expected workers = 1: one thread has the device's packets";
+        faults.push(Fault::at(link.backend.span(), message));
+    }
     let (Some(device), Some(neighbor)) = (&link.device, &link.neighbor) else {
         let message = "backend ethernet is incomplete, expected `device` and `neighbor` with it";
         return faults.push(Fault::at(link.backend.span(), message));

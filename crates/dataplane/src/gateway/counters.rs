@@ -65,6 +65,8 @@ wayleave_core::named! {
         InnerNested = "inner-nested",
         /// In: what the sender began is not among what is taken of it.
         InnerRefused = "inner-refused",
+        /// In: an ICMP error about nothing that was sent to who sends it.
+        InnerUnrelated = "inner-unrelated",
     }
 }
 

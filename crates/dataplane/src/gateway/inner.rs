@@ -33,12 +33,20 @@ pub(super) struct Inner {
 impl Inner {
     /// Reads a whole packet.
     pub(super) fn decode(octets: &[u8]) -> Option<Self> {
+        let length = match octets.first()? >> 4 {
+            4 => usize::from(u16::from_be_bytes(*octets.get(2..)?.first_chunk()?)),
+            _ => IPV6_HEADER + usize::from(u16::from_be_bytes(*octets.get(4..)?.first_chunk()?)),
+        };
+        if length == octets.len() { Self::decode_beginning(octets) } else { None }
+    }
+
+    /// Reads a packet of which the end may be missing.
+    fn decode_beginning(octets: &[u8]) -> Option<Self> {
         let (source, destination, protocol, header) = match octets.first()? >> 4 {
             4 => {
                 let header = octets.first_chunk::<IPV4_HEADER>()?;
-                let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
                 let is_fragment = u16::from_be_bytes([header[6], header[7]]) & 0xbfff != 0;
-                if header[0] != 0x45 || length != octets.len() || is_fragment {
+                if header[0] != 0x45 || is_fragment {
                     return None;
                 }
                 let address = |at: usize| Ipv4Addr::new(header[at], header[at + 1], header[at + 2], header[at + 3]);
@@ -46,10 +54,6 @@ impl Inner {
             }
             6 => {
                 let header = octets.first_chunk::<IPV6_HEADER>()?;
-                let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
-                if length + IPV6_HEADER != octets.len() {
-                    return None;
-                }
                 let address = |at: usize| Ipv6Addr::from(*header[at..].first_chunk::<16>().expect("16 of 40"));
                 (address(8).into(), address(24).into(), header[6], IPV6_HEADER)
             }
@@ -99,6 +103,32 @@ fn is_query(protocol: u8, kind: u8) -> bool {
 /// Whether a packet is ICMP, and no query or answer to one.
 pub(super) fn is_icmp_error(inner: &Inner, octets: &[u8]) -> bool {
     is_icmp(inner.protocol) && octets.get(inner.header()).is_none_or(|kind| !is_query(inner.protocol, *kind))
+}
+
+/// What an ICMP error is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Quoted {
+    /// It is no error.
+    Nothing,
+    /// The packet that could not go on, as its beginning says.
+    Packet(Inner),
+    /// It cannot be told.
+    Unknown,
+}
+
+/// Reads what an ICMP error quotes (RFC 792, RFC 4443 section 3).
+pub(super) fn quoted(inner: &Inner, octets: &[u8]) -> Quoted {
+    const HEAD: usize = 8;
+    let behind = octets.get(inner.header()..).unwrap_or_default();
+    let is_error = match (inner.protocol, behind.first()) {
+        (ICMP, Some(kind)) => matches!(kind, 3..=5 | 11 | 12),
+        (ICMPV6, Some(kind)) => *kind < 128,
+        _ => false,
+    };
+    if !is_error {
+        return Quoted::Nothing;
+    }
+    behind.get(HEAD..).and_then(Inner::decode_beginning).map_or(Quoted::Unknown, Quoted::Packet)
 }
 
 /// Whether a packet may be cut by whoever cannot send it whole, so that it must not be refused.

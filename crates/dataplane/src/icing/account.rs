@@ -6,6 +6,8 @@
 //! The journal holds totals, not differences, so that a record read twice counts once.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use wayleave_core::Instant;
 use wayleave_packet::icing::header::header_length;
@@ -13,7 +15,9 @@ use wayleave_packet::icing::header::header_length;
 use super::config::Account;
 use crate::replay::{Partition, Partitions, packets_of};
 
-const NANOS: u128 = 1_000_000_000;
+/// Ticks in a second, and in a nanosecond: a tick is what rates count in.
+const TICKS: u64 = 8_000_000_000;
+const TICKS_PER_NANO: u64 = 8;
 /// Nodes of the shortest path.
 const FEWEST: usize = 2;
 
@@ -59,12 +63,30 @@ struct Payer {
     /// The numbers of link and account.
     name: (u16, u16),
     rate: u64,
-    /// Octets that may be sent at once, times 10^9.
-    full: u128,
-    credit: u128,
-    last: Instant,
+    /// The time, in ticks, for which its bucket may be ahead of the clock.
+    burst: u64,
+    bucket: Arc<Bucket>,
     partition: Partition,
     refused: Refused,
+}
+
+/// The tick at which what a payer has sent will have been paid for at its rate.
+type Bucket = AtomicU64;
+
+/// The buckets of payers, which all threads of a node share: a neighbour that moves from one thread to another finds what it has used.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Buckets(Arc<Mutex<HashMap<(u16, u16), Arc<Bucket>>>>);
+
+impl Buckets {
+    fn of(&self, name: (u16, u16)) -> Arc<Bucket> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(all.entry(name).or_default())
+    }
+
+    /// Forgets those of payers that no thread has any more.
+    fn prune(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, bucket| Arc::strong_count(bucket) > 1);
+    }
 }
 
 /// One core's accounts.
@@ -75,6 +97,7 @@ pub(super) struct Accounts {
     /// The numbers of the policy's links, ascending, each with its place in the policy.
     links: Vec<(u16, usize)>,
     payers: Vec<Payer>,
+    buckets: Buckets,
     pool: Partition,
     pool_refused: Refused,
 }
@@ -82,11 +105,23 @@ pub(super) struct Accounts {
 impl Default for Accounts {
     fn default() -> Self {
         let (accounts, links, payers) = (Vec::new(), Vec::new(), Vec::new());
-        Self { accounts, links, payers, pool: Partition::pool(u32::MAX), pool_refused: Refused::default() }
+        let (buckets, pool) = (Buckets::default(), Partition::pool(u32::MAX));
+        Self { accounts, links, payers, buckets, pool, pool_refused: Refused::default() }
     }
 }
 
 impl Accounts {
+    /// What other threads' accounts share with these.
+    pub(super) fn buckets(&self) -> &Buckets {
+        &self.buckets
+    }
+
+    /// Shares the buckets of another thread, from the next [`Accounts::set`] on.
+    pub(super) fn share(&mut self, buckets: Buckets) {
+        self.buckets = buckets;
+        self.payers.clear();
+    }
+
     /// Sets the policy's accounts and the numbers of its links, and divides a replay filter of `capacity` packets a turn among
     /// payers with a rate. Totals, also restored ones, stay with the numbers of their accounts, and what payers have used of
     /// their rates with them.
@@ -101,18 +136,24 @@ impl Accounts {
             self.accounts.push(state);
             for link in links.iter().filter(|_| limit.rate > 0) {
                 let name = (*link, limit.id);
-                let mut payer = payers_before.remove(&name).unwrap_or_else(|| Payer::new(name, limit));
-                (payer.rate, payer.full) = (limit.rate, limit.full());
-                payer.credit = payer.credit.min(payer.full);
+                let mut payer =
+                    payers_before.remove(&name).unwrap_or_else(|| Payer::new(name, self.buckets.of(name)));
+                (payer.rate, payer.burst) = (limit.rate, limit.burst());
                 self.payers.push(payer);
             }
         }
         self.accounts.append(&mut before);
+        drop(payers_before);
+        self.buckets.prune();
         self.links = links.into_iter().zip(0..).collect();
         self.links.sort_unstable();
         let least = header_length(FEWEST, false);
-        let need = |payer: &Payer| packets_of(payer.rate, (payer.full / NANOS) as u64, least);
-        let partitions = Partitions::divide(capacity, &self.payers.iter().map(need).collect::<Vec<_>>());
+        let rated = limits.iter().filter(|limit| limit.rate > 0);
+        let needs = rated.flat_map(|limit| {
+            let need = packets_of(limit.rate, limit.depth, least);
+            std::iter::repeat_n(need, self.links.len())
+        });
+        let partitions = Partitions::divide(capacity, &needs.collect::<Vec<_>>());
         self.pool = partitions.pool;
         self.payers.iter_mut().zip(partitions.each).for_each(|(payer, partition)| payer.partition = partition);
     }
@@ -156,15 +197,14 @@ impl Accounts {
     pub(super) fn claim(&mut self, link: u16, account: Option<u16>, octets: usize, now: Instant) -> Option<Partition> {
         let pool = self.pool;
         let Some(payer) = self.payer(link, account) else { return Some(pool) };
-        let elapsed = u128::from(now.0.saturating_sub(payer.last.0));
-        payer.credit = (payer.credit + elapsed * u128::from(payer.rate)).min(payer.full);
-        payer.last = payer.last.max(now);
-        match payer.credit.checked_sub(octets as u128 * NANOS) {
-            Some(credit) => {
-                payer.credit = credit;
-                Some(payer.partition)
-            }
-            None => {
+        let now = now.0.saturating_mul(TICKS_PER_NANO);
+        // A packet has 65,535 octets at most.
+        let cost = (octets as u64).saturating_mul(TICKS).div_ceil(payer.rate.max(1));
+        let latest = now.saturating_add(payer.burst);
+        let pay = |paid: u64| Some(paid.max(now).saturating_add(cost)).filter(|paid| *paid <= latest);
+        match payer.bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay) {
+            Ok(_) => Some(payer.partition),
+            Err(_) => {
                 payer.refused.rate += 1;
                 None
             }
@@ -209,17 +249,16 @@ impl AccountState {
 }
 
 impl Payer {
-    /// A payer that may send its depth at once.
-    fn new(name: (u16, u16), limit: &Account) -> Self {
-        let full = limit.full();
-        let (partition, refused) = (Partition::pool(0), Refused::default());
-        Self { name, rate: limit.rate, full, credit: full, last: Instant(0), partition, refused }
+    fn new(name: (u16, u16), bucket: Arc<Bucket>) -> Self {
+        Self { name, rate: 0, burst: 0, bucket, partition: Partition::pool(0), refused: Refused::default() }
     }
 }
 
 impl Account {
-    fn full(&self) -> u128 {
-        u128::from(self.depth) * NANOS
+    /// The time in which its depth is paid for, in ticks.
+    fn burst(&self) -> u64 {
+        let ticks = u128::from(self.depth) * u128::from(TICKS) / u128::from(self.rate.max(1));
+        u64::try_from(ticks).unwrap_or(u64::MAX)
     }
 }
 
@@ -274,6 +313,31 @@ mod tests {
             [Some((LINK, 8)), Some((LINK + 1, 8))]
         );
         assert_eq!((states[1].partition.limit(), states[1].refused.rate), (27, 90));
+    }
+
+    #[test]
+    fn a_link_that_moves_to_another_thread_has_no_more_than_its_rate() {
+        let mut threads = [Accounts::default(), Accounts::default()];
+        let buckets = threads[0].buckets().clone();
+        threads[1].share(buckets);
+        let limit = Account { id: 7, rate: 1_000, depth: 1_000 };
+        threads.iter_mut().for_each(|accounts| set(accounts, &[limit]));
+        let mut passed = 0;
+        for tenth in 0..100u64 {
+            // It moves each second, and sends ten times what it may.
+            let accounts = &mut threads[(tenth / 10 % 2) as usize];
+            let claim = |accounts: &mut Accounts| accounts.claim(LINK, Some(0), 100, Instant(tenth * 100_000_000));
+            passed += (0..10).filter(|_| claim(accounts).is_some()).count();
+        }
+        // Ten seconds at its rate, and its depth once.
+        assert_eq!(passed, 10 + 99);
+        // What a policy no longer has is forgotten once no thread has it.
+        set(&mut threads[0], &[]);
+        set(&mut threads[0], &[limit]);
+        assert!(threads[0].claim(LINK, Some(0), 1_000, Instant(9_900_000_000)).is_none());
+        threads.iter_mut().for_each(|accounts| set(accounts, &[]));
+        set(&mut threads[0], &[limit]);
+        assert!(threads[0].claim(LINK, Some(0), 1_000, Instant(9_900_000_000)).is_some());
     }
 
     #[test]

@@ -255,7 +255,7 @@ impl Entry {
         let starting = self.starting.iter().map(|starting| starting.index);
         core.by_index.extend(known.chain(starting).map(|index| (index, self.peer.link)));
         if let Some(address) = self.address {
-            core.by_address.insert(address, self.peer.link);
+            core.enter_address(address, self.peer.link);
         }
         core.endpoints.extend(self.peer.endpoints.iter().copied());
     }
@@ -647,7 +647,7 @@ impl Entry {
             self.by_udp.get_or_insert(now.instant);
         }
         self.ping(core, 0, now);
-        core.displaced = core.by_address.insert(address, link);
+        core.displaced = core.enter_address(address, link);
         self.search.begin(now.instant);
     }
 

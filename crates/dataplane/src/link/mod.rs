@@ -89,6 +89,8 @@ struct Core {
     /// The link of each session and handshake by our number of it.
     by_index: HashMap<u32, u16>,
     by_address: HashMap<At, u16>,
+    /// Counts changes of `by_address`.
+    moves: u64,
     /// Where neighbours say that they are.
     endpoints: HashSet<At>,
     waiting_octets: usize,
@@ -103,7 +105,14 @@ impl Core {
     fn forget_address(&mut self, address: At, link: u16) {
         if self.by_address.get(&address) == Some(&link) {
             self.by_address.remove(&address);
+            self.moves += 1;
         }
+    }
+
+    /// Returns the link that had the address.
+    fn enter_address(&mut self, address: At, link: u16) -> Option<u16> {
+        self.moves += 1;
+        self.by_address.insert(address, link)
     }
 
     fn send(&mut self, (socket, to): At, octets: Vec<u8>) {
@@ -181,6 +190,7 @@ impl Links {
                 outputs: VecDeque::new(),
                 by_index: HashMap::new(),
                 by_address: HashMap::new(),
+                moves: 0,
                 endpoints: HashSet::new(),
                 waiting_octets: 0,
                 displaced: None,
@@ -207,6 +217,7 @@ impl Links {
         }
         self.core.by_index.clear();
         self.core.by_address.clear();
+        self.core.moves += 1;
         self.core.endpoints.clear();
         self.by_identity.clear();
         self.timers.clear();
@@ -244,6 +255,12 @@ impl Links {
     #[must_use]
     pub fn address(&self, link: u16) -> Option<At> {
         self.entries.get(&link)?.address
+    }
+
+    /// Where all neighbours are, and how often that has changed since the start.
+    #[must_use]
+    pub fn addresses(&self) -> (u64, &HashMap<At, u16>) {
+        (self.core.moves, &self.core.by_address)
     }
 
     /// Octets of the largest datagram that is known to pass over a link.

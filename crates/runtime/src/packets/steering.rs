@@ -13,12 +13,16 @@ pub enum Steering {
         /// A flow is what has equal bits, under this mask, in the word at this offset.
         flow: (u32, u32),
     },
+    /// Packets of neighbours that have one address each: a packet is control traffic if its first octet has one of these bits, and a flow
+    /// is what comes from one address and port. What is merged into one large packet has one of each, so that it is whole at one socket.
+    Source { control: u8 },
 }
 
 const fn instruction(code: u32, yes: u32, no: u32) -> u32 {
     code << 16 | yes << 8 | no
 }
 const LOAD_WORD: u32 = instruction(0x20, 0, 0);
+const LOAD_HALF: u32 = instruction(0x28, 0, 0);
 const LOAD_OCTET: u32 = instruction(0x30, 0, 0);
 const AND: u32 = instruction(0x54, 0, 0);
 const MODULO: u32 = instruction(0x94, 0, 0);
@@ -27,19 +31,39 @@ const TO_X: u32 = instruction(0x07, 0, 0);
 const RETURN: u32 = instruction(0x06, 0, 0);
 const RETURN_A: u32 = instruction(0x16, 0, 0);
 
+/// Added to an offset that counts from the IP header, and not from the payload (`SKF_NET_OFF`).
+const OF_IP: u32 = 0xfff0_0000;
+
 /// Skips so many instructions if A is the immediate value.
 const fn skip_if_equal(count: u32) -> u32 {
     instruction(0x15, count, 0)
 }
 
+/// Skips so many instructions if A has a bit of the immediate value.
+const fn skip_if_any(count: u32) -> u32 {
+    instruction(0x45, count, 0)
+}
+
 impl Steering {
-    /// A program that returns a socket's index in the order of binding; `threads` is the one for control traffic.
-    pub(super) fn program(self, threads: u32) -> Vec<[u32; 2]> {
+    /// A program that returns a socket's index in the order of binding; `threads` is the one for control traffic. All sockets are of
+    /// one family.
+    pub(super) fn program(self, threads: u32, is_v6: bool) -> Vec<[u32; 2]> {
         match self {
             Self::Ip => ip(threads),
             Self::Header { control, flow } => header(control, flow, threads),
+            Self::Source { control } => source(control.into(), threads, is_v6),
         }
     }
+}
+
+/// The port is looked for behind an IP header without options; what has some is still steered alike.
+fn source(control: u32, threads: u32, is_v6: bool) -> Vec<[u32; 2]> {
+    let (words, port): (&[u32], u32) = if is_v6 { (&[8, 12, 16, 20], 40) } else { (&[12], 20) };
+    // Behind the comparison: three instructions for each word, then three.
+    let mut program = vec![[LOAD_OCTET, 0], [skip_if_any(3 * words.len() as u32 + 3), control], [LOAD_HALF, OF_IP + port]];
+    program.extend(words.iter().flat_map(|word| [[TO_X, 0], [LOAD_WORD, OF_IP + word], [EXCLUSIVE_OR, 0]]));
+    program.extend([[MODULO, threads], [RETURN_A, 0], [RETURN, threads]]);
+    program
 }
 
 fn header(control: &[(u32, u8)], (offset, mask): (u32, u32), threads: u32) -> Vec<[u32; 2]> {

@@ -31,6 +31,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use super::system::options;
 use super::{Burst, Outgoing, Port};
 use crate::api_tls::{ApiKey, ShownKey};
 use crate::connection_slots::{ConnectionSlots, SlotHandle, SlotLimits};
@@ -65,6 +66,8 @@ const OPENING: Duration = Duration::from_secs(10);
 const PROOF: Duration = Duration::from_secs(10);
 /// A connection is over by which nothing comes, or nothing is sent but handshakes, for three idle pings.
 const SILENT: Duration = Duration::from_secs(80);
+/// Octets that the system takes of a connection before it has sent what is in front of them.
+const NOT_SENT: libc::c_int = 64 << 10;
 /// A peer that takes nothing for so long is gone.
 const WRITE: Duration = Duration::from_secs(10);
 /// What waits when the port ends has so long to leave.
@@ -251,7 +254,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared
                 _ = &mut eviction => return pace.return_budget(from.ip(), HANDSHAKES),
                 () = life.over() => return,
             }
-            let _ = stream.set_nodelay(true);
+            set_up(&stream);
             let stream = tokio::select! {
                 stream = timeout(OPENING, acceptor.accept(stream)) => stream,
                 _ = &mut eviction => return,
@@ -300,9 +303,15 @@ pub async fn probe(to: SocketAddr, limit: Duration) -> io::Result<Duration> {
     Ok(after)
 }
 
+/// What waits waits where it may be dropped, and not in the system behind what is older. Without that it works as well.
+fn set_up(stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let _ = options::set(stream.as_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, NOT_SENT);
+}
+
 async fn handshake(connector: &TlsConnector, to: SocketAddr) -> io::Result<TlsStream<TcpStream>> {
     let stream = connect(&to.to_string()).await?;
-    stream.set_nodelay(true)?;
+    set_up(&stream);
     connector.connect(ServerName::IpAddress(to.ip().into()), stream).await
 }
 
@@ -369,11 +378,13 @@ async fn send(to: &mut (impl AsyncWrite + Unpin), connection: &Connection) {
             connection.has_leaving.notified().await;
             continue;
         }
-        let written = async {
-            to.write_all(&next).await?;
-            to.flush().await
-        };
-        if !matches!(timeout(WRITE, written).await, Ok(Ok(()))) {
+        // Slow is not gone: some of it leaves within the time.
+        let mut left = &next[..];
+        while !left.is_empty() {
+            let Ok(Ok(count @ 1..)) = timeout(WRITE, to.write(left)).await else { return };
+            left = &left[count..];
+        }
+        if !matches!(timeout(WRITE, to.flush()).await, Ok(Ok(()))) {
             return;
         }
     }

@@ -76,7 +76,7 @@ pub fn open(address: SocketAddr, threads: usize, intake: Intake, steering: Optio
     let control = match (steering, data.first()) {
         (Some(steering), Some(first)) => {
             let control = Udp::open(address, Intake::Single)?;
-            options::choose_by(first.socket.as_fd(), &steering.program(threads as u32))?;
+            options::choose_by(first.socket.as_fd(), &steering.program(threads as u32, address.is_ipv6()))?;
             Some(control)
         }
         _ => None,
@@ -448,6 +448,40 @@ mod tests {
             assert_eq!(sender.send(&burst, &out).expect("sent"), 60, "{nowhere}");
             assert_eq!(sender.batcher.segments, SEGMENTS);
             assert_eq!(sender.batcher.counts.last(), Some(&60), "{nowhere}");
+        }
+    }
+
+    #[test]
+    fn what_one_source_sends_stays_at_one_socket_but_for_control_traffic() {
+        for here in [loopback(), SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], loopback().port()))] {
+            let steering = Steering::Source { control: 0x80 };
+            let Group { mut data, control } = open(here, 2, Intake::Merged, Some(steering)).expect("sockets");
+            let any = SocketAddr::new(here.ip(), 0);
+            let senders: Vec<UdpSocket> = (0..16).map(|_| UdpSocket::bind(any).expect("a socket")).collect();
+            for (number, sender) in senders.iter().enumerate() {
+                for octet in [1, 2, 0xf4, 3] {
+                    sender.send_to(&[octet, number as u8], here).expect("sent");
+                }
+            }
+            let at_control = receive(&mut control.expect("a socket"), 16);
+            assert!(at_control.iter().all(|packet| packet[0] == 0xf4), "{here}");
+            let mut arrived: [Vec<Vec<u8>>; 2] = Default::default();
+            while arrived.iter().map(Vec::len).sum::<usize>() < 48 {
+                for (socket, packets) in data.iter_mut().zip(&mut arrived) {
+                    let mut burst = Burst::default();
+                    socket.receive(&mut burst).expect("receiving");
+                    packets.extend((0..burst.len()).map(|packet| burst.octets(packet).to_vec()));
+                }
+            }
+            let of = |packets: &[Vec<u8>], number: u8| {
+                packets.iter().filter(|packet| packet[1] == number).map(|packet| packet[0]).collect::<Vec<u8>>()
+            };
+            for number in 0..16 {
+                let mut each: Vec<Vec<u8>> = arrived.iter().map(|packets| of(packets, number)).collect();
+                each.sort();
+                assert_eq!(each, [vec![], vec![1, 2, 3]], "{here}");
+            }
+            assert!(arrived.iter().all(|packets| !packets.is_empty()), "{here}: all sources at one socket");
         }
     }
 

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -183,6 +184,15 @@ pub struct Daemon {
     pub options: Options,
 }
 
+/// As many files may be open as the system lets this process have: an ordinary user's shell says 1,024, fewer than a role may have
+/// connections.
+fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        warn!("the limit of open files stays: {error}; fewer connections than there might be are taken at a time");
+    }
+}
+
 /// Runs a role until SIGTERM or SIGINT, or until it fails.
 pub async fn run<R: Role>(path: &Path, options: Options) -> Outcome {
     let source = Source::read(path)?;
@@ -190,6 +200,7 @@ pub async fn run<R: Role>(path: &Path, options: Options) -> Outcome {
     let no_signals = |error: std::io::Error| Failure::new(format!("cannot listen for signals: {error}"));
     let mut signals = Signals::listen().map_err(no_signals)?;
     ending::limit_stop().map_err(no_signals)?;
+    raise_open_files();
     let daemon = Daemon { clock: Clock::start(), source, path: path.to_owned(), events: Events::default(), options };
     let status = R::status(&config).cloned();
     if let Some(record) = record_of_starts(&daemon.source, path) {

@@ -21,7 +21,6 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -638,18 +637,9 @@ fn open_tun(section: &GatewaySection, table: u32, mtu: u16) -> Outcome<(Tun, Hos
     Ok((tun, host))
 }
 
-/// As many files may be open as the system lets this process have: an ordinary user's shell says 1,024, fewer than there are connections.
-fn raise_open_files() {
-    let limit = getrlimit(Resource::Nofile);
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
-        warn!("the limit of open files stays: {error}; fewer applications than there might be are served at a time");
-    }
-}
-
 /// Makes the stack, and takes the address at which applications are served.
 async fn open_proxy(address: SocketAddr, mtu: u16, clock: Clock) -> Outcome<(StackPort, (Arc<Proxy>, TcpListener))> {
     let fault = |error: std::io::Error| Failure::system(format!("cannot serve applications at {address}"), &error);
-    raise_open_files();
     let listener = TcpListener::bind(address).await.map_err(fault)?;
     let address = listener.local_addr().map_err(fault)?;
     let mut seed = [0; 8];

@@ -7,7 +7,7 @@ use wayleave_packet::icing::verify::{InnerError, check_inner};
 use super::super::coalesce::Coalescer;
 use super::super::counters::Reason;
 use super::super::flows::{Direction, Flow, FlowKey};
-use super::super::inner::{self, End, Inner};
+use super::super::inner::{self, End, Inner, Quoted};
 use super::super::lane::Lane;
 use super::super::message::{Content, Message, SEALED, read_opening};
 use super::super::offload::Offload;
@@ -266,13 +266,17 @@ impl Gateway {
         Ok(())
     }
 
-    /// Whether a member may begin this. Errors of ICMP are about something that somebody else began.
-    fn admits(&self, identity: &IdentityKey, inner: &Inner, octets: &[u8]) -> bool {
+    /// Whether a member may begin this.
+    fn admits(&self, identity: &IdentityKey, inner: &Inner) -> bool {
         let Some(admitted) = &self.admitted else { return true };
         let Some(traffic) = admitted.get(identity) else { return false };
-        traffic.is_empty()
-            || inner::is_icmp_error(inner, octets)
-            || traffic.iter().any(|traffic| traffic.has(inner.protocol, inner.ports.1))
+        traffic.is_empty() || traffic.iter().any(|traffic| traffic.has(inner.protocol, inner.ports.1))
+    }
+
+    /// Whether an ICMP error is about something that this side sends to the member: of what is between others a member has nothing to say.
+    fn is_concerned(&mut self, identity: &IdentityKey, quoted: Quoted, now: Now) -> bool {
+        let Quoted::Packet(sent) = quoted else { return false };
+        self.flows.get(&FlowKey::out(&sent, sent.destination), identity, now.instant).is_some()
     }
 
     /// Tells the sender of a SYN that nobody listens, over the nodes by which it came. No flow follows from it: what is sent to the same port
@@ -313,7 +317,12 @@ impl Gateway {
         })?;
         let mut inner = Inner::decode(octets).ok_or(Reason::InnerNotIp)?;
         let key = FlowKey::within(&inner);
-        if !self.admits(identity, &inner, octets)
+        let quoted = inner::quoted(&inner, octets);
+        if quoted != Quoted::Nothing && !self.is_concerned(identity, quoted, now) {
+            return Err(Reason::InnerUnrelated);
+        }
+        if quoted == Quoted::Nothing
+            && !self.admits(identity, &inner)
             && self.flows.get(&key, identity, now.instant).is_none_or(|flow| !flow.is_own)
         {
             self.reset(identity, &inner, octets, handle, now);

@@ -13,7 +13,7 @@ use wayleave_packet::icing::header::{Handle, MAX_NODES, NodeId, Packet, Path, Ve
 use wayleave_packet::icing::mint::PairKey;
 use wayleave_packet::icing::verify::{self, ProofTags};
 
-use super::account::{Accounts, PayerState, Total};
+use super::account::{Accounts, Buckets, PayerState, Total};
 use super::action::{Action, Counters, Reason};
 use super::cache::Cache;
 use super::config::{Config, ConfigError, Indexed, Policy};
@@ -317,6 +317,21 @@ impl Router {
         self.admission.replay.as_ref()
     }
 
+    /// What another thread's router may share with this one.
+    #[must_use]
+    pub fn shared(&self) -> Shared {
+        let Admission { replay, accounts } = &self.admission;
+        Shared { replay: replay.as_ref().map(ReplayFilter::share), buckets: accounts.buckets().clone() }
+    }
+
+    /// Has this router remember packets together with that of another thread, so that what one has accepted all refuse, and charge
+    /// payers together with it. To be called before the first packet.
+    pub fn share(&mut self, shared: &Shared) {
+        self.admission.replay = shared.replay.as_ref().map(ReplayFilter::share);
+        self.admission.accounts.share(shared.buckets.clone());
+        self.admission.set(&self.policy);
+    }
+
     /// Puts `count` packets that are nobody's into the replay filter, whose numbers begin with `first`: the load between two
     /// passes of a benchmark.
     pub fn load_replay(&mut self, first: u64, count: u64, now: Instant) {
@@ -353,6 +368,18 @@ impl Router {
             Some(Report { handle: *handle, index: known.keys.index() as u8, window, count })
         })
     }
+
+    /// The known paths of whose packets in `window` this thread may have counted a part: another one may have had the rest.
+    pub fn counted_in_part(&self, window: u32) -> impl Iterator<Item = Handle> {
+        self.paths.iter().filter(move |(_, known)| known.windows.of(window).is_none()).map(|(handle, _)| *handle)
+    }
+}
+
+/// What the routers of several threads share.
+#[derive(Debug)]
+pub struct Shared {
+    replay: Option<ReplayFilter>,
+    buckets: Buckets,
 }
 
 /// A burst for one router.

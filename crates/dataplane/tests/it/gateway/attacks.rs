@@ -523,8 +523,17 @@ fn a_member_begins_what_is_admitted_and_nothing_else_and_answers_pass() {
     world.send_plain(A, &tcp(V4.0, V4.1, (3_000, 22), 6, SYN_ACK, &[], b""));
     world.send_plain(B, &udp(V4.1, V4.0, (5_353, 53), b"?"));
     world.send_plain(A, &udp(V4.0, V4.1, (53, 5_353), b"!"));
-    world.send_plain(A, &ip(V4.0, V4.1, 1, 2, &[3, 3, 0, 0, 0, 0, 0, 0]));
+    let question = udp(V4.1, V4.0, (5_353, 53), b"?");
+    world.send_plain(A, &unreachable((V4.0, V4.1), &question));
     assert_eq!(world.received(B).len(), 3);
+    // But none about what was not sent to who says it.
+    let before = world.gateway(B).counters().dropped(Reason::InnerUnrelated);
+    let elsewhere = [udp(V4.1, "10.0.3.1", (5_353, 53), b"?"), udp(V4.1, V4.0, (5_354, 53), b"?"), b"nothing".to_vec()];
+    for quoted in &elsewhere {
+        world.send_plain(A, &unreachable((V4.0, V4.1), quoted));
+    }
+    assert!(world.received(B).is_empty());
+    assert_eq!(world.gateway(B).counters().dropped(Reason::InnerUnrelated), before + 3);
     // And only that: another port of the same host is not.
     world.send_plain(A, &udp(V4.0, V4.1, (53, 5_354), b"!"));
     assert!(world.received(B).is_empty());
@@ -547,11 +556,19 @@ fn a_member_begins_what_is_admitted_and_nothing_else_and_answers_pass() {
     assert_eq!(world.received(B).len(), 1);
     admit(&mut world, None);
     world.send_plain(A, &syn(2_004, 22));
-    world.send_plain(A, &ip(V4.0, V4.1, 1, 2, &[3, 3, 0, 0, 0, 0, 0, 0]));
     assert!(world.received(B).is_empty());
+    world.send_plain(A, &unreachable((V4.0, V4.1), &question));
+    assert_eq!(world.received(B).len(), 1, "an error about what this side began");
     world.gateway(B).set_admitted(None);
+    world.send_plain(A, &unreachable((V4.0, V4.1), &elsewhere[0]));
+    assert!(world.received(B).is_empty());
     world.send_plain(A, &syn(2_005, 22));
     assert_eq!(world.received(B).len(), 1);
+}
+
+/// An ICMP error about a packet of which it has the first octets.
+fn unreachable((from, to): (&str, &str), about: &[u8]) -> Vec<u8> {
+    ip(from, to, 1, 2, &[&[3, 3, 0, 0, 0, 0, 0, 0], &about[..about.len().min(28)]].concat())
 }
 
 /// A reset without a window and a sequence number, which acknowledges this.

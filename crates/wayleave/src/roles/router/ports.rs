@@ -19,6 +19,9 @@ use crate::roles::links::KINDS;
 /// The protocol number of raw sockets that only send.
 const SEND_ONLY: u8 = 255;
 
+/// The bit of the first octet by which messages of links differ from packets of any version (`docs/wire/link.md`).
+const MESSAGE: u8 = 0x80;
+
 /// What a port is to its format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PortKind {
@@ -61,9 +64,9 @@ pub struct PortSpec {
 enum Socket {
     /// A socket for each thread, and one for control traffic.
     UdpGroup(SocketAddr, Intake, Steering),
-    /// One thread receives everything, in order of arrival.
+    /// A socket for each thread: what one neighbour sends stays at one of them, in order of arrival.
     Udp(SocketAddr, Intake),
-    /// The same, and no packet that is sent there is ever cut into fragments.
+    /// The same, with one for messages, and no packet that is sent there is ever cut into fragments.
     UdpWhole(SocketAddr, Intake),
     /// Connections that carry packets over TLS, with an address for those that others open.
     Tls(Option<SocketAddr>),
@@ -100,7 +103,7 @@ impl PortSpec {
         Self::new(kind, Socket::UdpGroup(local, intake(backend), steering), name)
     }
 
-    /// UDP at `local` for one thread.
+    /// UDP at `local`, by neighbour.
     pub fn udp(kind: PortKind, local: SocketAddr, backend: Backend, name: String) -> Self {
         Self::new(kind, Socket::Udp(local, intake(backend)), name)
     }
@@ -176,13 +179,17 @@ impl PortSpec {
             }
             Socket::Udp(local, intake) | Socket::UdpWhole(local, intake) => {
                 let is_whole = matches!(socket, Socket::UdpWhole(..));
-                let opened = udp::open(*local, 1, *intake, None).and_then(|group| {
+                let control = if is_whole { MESSAGE } else { 0 };
+                let steering = (threads > 1).then_some(Steering::Source { control });
+                let opened = udp::open(*local, threads, *intake, steering).and_then(|group| {
                     group.data.iter().filter(|_| is_whole).try_for_each(udp::Udp::never_fragment)?;
                     Ok(group)
                 });
-                let Group { data, .. } =
+                let Group { data, control } =
                     opened.map_err(|error| Failure::system(format!("{name}: cannot receive at {local}"), &error))?;
-                Ok(data.into_iter().map(|port| (0, attached(Box::new(port) as _, false))).collect())
+                let data = data.into_iter().map(|port| attached(Box::new(port) as _, false)).enumerate();
+                let control = control.map(|port| (0, attached(Box::new(port) as _, true)));
+                Ok(control.into_iter().chain(data).collect())
             }
             Socket::Tls(listen) => {
                 let port = tls::open(*listen, KINDS).map_err(|error| {

@@ -182,7 +182,9 @@ impl Realm {
             let both = "tags_offered = [{ tag = \"40000000\", use = \"transit\" }, { tag = \"80000000\", use = \"deliver\" }]\n\
                         lifetime_minutes = 1";
             assert!(text.contains(offered));
-            text.replace(offered, both)
+            let format = "format = \"icing\"\n";
+            assert!(text.contains(format));
+            text.replace(offered, both).replace(format, &format!("{format}workers = 2\n"))
         });
         status
     }

@@ -93,7 +93,7 @@ struct Chain {
 }
 
 impl Chain {
-    fn start(name: &str) -> Self {
+    fn start(name: &str, workers: usize) -> Self {
         let folder = Folder::new(name);
         (1..4).for_each(|node| folder.keys(&format!("{node}.key"), "icing", &[(0, key(node))]));
         let [entry, side, inside] = [free(), free(), free()];
@@ -101,7 +101,7 @@ impl Chain {
         let ((first, first_at), (second, second_at), (service, service_at)) = (socket(), socket(), socket());
         let head = |node: usize, more: &str| {
             format!(
-                "[forwarding]\nformat = \"icing\"\nkeys = \"{node}.key\"\n[icing]\nagreements_per_second = 20\n{more}"
+                "[forwarding]\nformat = \"icing\"\nkeys = \"{node}.key\"\nworkers = {workers}\n[icing]\nagreements_per_second = 20\n{more}"
             )
         };
         let next = "tags = [{ prefix = \"49000000/8\" }]\n";
@@ -143,7 +143,12 @@ impl Chain {
 
 #[test]
 fn packets_pass_three_nodes_on_the_consented_path_and_are_dropped_where_they_leave_it() {
-    let chain = Chain::start("icing");
+    for workers in [1, 3] {
+        passes_and_is_dropped(&Chain::start(&format!("icing-{workers}"), workers));
+    }
+}
+
+fn passes_and_is_dropped(chain: &Chain) {
     let (path, order) = (path(&[0, 1, 2, 3]), [0, 1, 2, 3]);
     let honest = sender(&order, &path);
     for counter in 0..50u32 {
@@ -190,7 +195,7 @@ fn packets_pass_three_nodes_on_the_consented_path_and_are_dropped_where_they_lea
 /// ICD-06: node IDs that nobody has seen cost no agreement without a consent, and few with one; a good flow passes.
 #[test]
 fn a_flood_of_unknown_nodes_costs_few_agreements_and_no_good_packet() {
-    let chain = Chain::start("icing-flood");
+    let chain = Chain::start("icing-flood", 2);
     let path = path(&[0, 1, 2, 3]);
     let good = sender(&[0, 1, 2, 3], &path);
     chain.send(0, &packet(&good, 0, b"first"));

@@ -1,5 +1,6 @@
 //! ICING: packets in UDP or Ethernet over links; the meaning of each tag says where they go.
 
+mod link_threads;
 mod overlay;
 mod remembered;
 mod reports;
@@ -18,7 +19,7 @@ use wayleave_dataplane::icing::{
     self, Action, Config, ConfigError, Link, MAX_FRESHNESS, Meaning, Output, Policy, Reason, Router, TagRule, record,
 };
 use wayleave_dataplane::link::message::is_message;
-use wayleave_dataplane::link::{Counters as LinkCounters, Datagram, LinkStatus, Links, Peer, State as LinkState};
+use wayleave_dataplane::link::{At, Counters as LinkCounters, Datagram, LinkStatus, Links, Peer, State as LinkState};
 use wayleave_dataplane::replay::{ClockJumps, MOST_PARTITIONS, ReplayFilter};
 use wayleave_packet::icing::header::{ETHERTYPE, Version};
 use wayleave_packet::icing::mint::{NodeSecret, TAG_EPOCH};
@@ -50,6 +51,7 @@ use crate::roles::Events;
 use crate::roles::daemon::{Views, fresh};
 use crate::roles::links::{self, Watch};
 use crate::roles::overlay::Handle;
+use link_threads::LinkThread;
 use overlay::OverlayNode;
 use remembered::Remembered;
 use reports::ReportQuery;
@@ -65,7 +67,7 @@ pub struct Icing {
     ports: Vec<Option<usize>>,
     internal: Option<usize>,
     /// Links of a node of an overlay, whose neighbours prove themselves, and the port of each of their sockets.
-    links: Option<Links>,
+    links: Option<LinkThread>,
     sockets: Vec<Socket>,
 }
 
@@ -74,6 +76,15 @@ struct Socket {
     local: LinkSocket,
     kind: PortKind,
     port: Option<usize>,
+}
+
+/// How a packet leaves.
+#[derive(Clone, Copy)]
+enum Next {
+    /// By this port, to this address.
+    Port(usize, SocketAddr),
+    /// By a socket that only the first thread has.
+    OtherThread(At),
 }
 
 /// What the thread forwards by.
@@ -226,7 +237,7 @@ impl Icing {
             }
             numbers.push(place);
         }
-        if let Some(links) = &mut self.links {
+        if let Some(links) = self.links.as_mut().and_then(LinkThread::links_mut) {
             let own = |peer: Peer| {
                 let sockets = peer.sockets.iter().filter_map(|number| numbers.get(*number).copied()).collect();
                 let endpoints = peer.endpoints.iter();
@@ -246,7 +257,8 @@ impl Icing {
 
     /// How the links to neighbours are that prove themselves, and what they count.
     pub fn links(&self, now: Now) -> Option<(Vec<LinkStatus>, LinkCounters)> {
-        self.links.as_ref().map(|links| (links.status(now), links.counters()))
+        let links = self.links.as_ref()?.links()?;
+        Some((links.status(now), links.counters()))
     }
 
     fn replay_counters(&self, filter: &ReplayFilter, now: Now) -> ReplayCounters {
@@ -271,7 +283,7 @@ impl Icing {
         for run in batch.frames().chunk_by(|a, b| a.ingress == b.ingress) {
             if let Some(Ingress::External(link)) = run.first().map(|frame| frame.ingress) {
                 let octets: usize = run.iter().map(|frame| frame.octets.len()).sum();
-                links.note_received(link, run.len() as u64, octets as u64, now.instant);
+                links.note_received(link, (run.len() as u64, octets as u64), now.instant);
             }
         }
     }
@@ -280,22 +292,22 @@ impl Icing {
         if let Some(links) = &mut self.links
             && packets > 0
         {
-            links.note_sent(link, packets, octets, now.instant);
+            links.note_sent(link, (packets, octets), now.instant);
         }
     }
 
-    /// The port and address of the neighbour behind a link.
-    fn link(&self, link: u16) -> Option<(usize, SocketAddr)> {
-        if let Some((socket, address)) = self.links.as_ref().and_then(|links| links.address(link)) {
-            return Some((self.sockets.get(socket)?.port?, address));
+    /// How the neighbour behind a link is reached.
+    fn link(&self, link: u16) -> Option<Next> {
+        if let Some(at) = self.links.as_ref().and_then(|links| links.address(link)) {
+            return Some(self.sockets.get(at.0)?.port.map_or(Next::OtherThread(at), |port| Next::Port(port, at.1)));
         }
         let number = self.addresses.links.iter().position(|(id, _)| *id == link)?;
-        Some((self.ports[number]?, self.addresses.links[number].1))
+        Some(Next::Port(self.ports[number]?, self.addresses.links[number].1))
     }
 
-    fn service(&self, service: u16) -> Option<(usize, SocketAddr)> {
+    fn service(&self, service: u16) -> Option<Next> {
         let (_, address) = self.addresses.services.iter().find(|(id, _)| *id == service)?;
-        Some((self.internal?, *address))
+        Some(Next::Port(self.internal?, *address))
     }
 }
 
@@ -307,19 +319,31 @@ impl Format for Icing {
     fn open(
         control: &mut IcingControl,
         settings: &Settings,
-        _: usize,
+        thread: usize,
         ports: &[AttachedPort],
         accounts: Vec<(AccountId, Total)>,
     ) -> Outcome<Self> {
         let Plan { policy, ends } = control.plan(settings)?;
         let router = Router::new(config(section(settings)?, *policy, settings.started)?, CpuKernel::best());
-        let router = router.map_err(|error| refused(&error))?;
+        let mut router = router.map_err(|error| refused(&error))?;
+        let has_others = *settings.file.forwarding.workers.get_ref() > 1;
+        match &control.shared {
+            Some(shared) => router.share(shared),
+            // A filter of one thread takes no locks.
+            None if has_others => control.shared = Some(router.shared()),
+            None => {}
+        }
+        let links = match control.machine.take() {
+            Some(links) => Some(LinkThread::first(links, has_others.then(|| Arc::clone(&control.threads)))),
+            None if thread > 0 && control.node.is_some() => Some(LinkThread::other(Arc::clone(&control.threads))),
+            None => None,
+        };
         let mut icing = Self {
             router,
             addresses: Addresses::default(),
             ports: Vec::new(),
             internal: None,
-            links: control.machine.take(),
+            links,
             sockets: Vec::new(),
         };
         icing.take_over(ends, ports, control.clock.unwrap_or_else(Clock::start).now());
@@ -363,14 +387,12 @@ impl Format for Icing {
     }
 
     fn speak(&mut self, now: Now) -> Option<(PortKind, SocketAddr, Vec<u8>)> {
-        let links = self.links.as_mut()?;
-        links.handle_timeout(now);
-        let Datagram { socket, to, octets } = links.poll()?;
+        let Datagram { socket, to, octets } = self.links.as_mut()?.poll(now)?;
         Some((self.sockets.get(socket)?.kind, to, octets))
     }
 
     fn leave(&mut self) {
-        self.links.iter_mut().for_each(Links::close);
+        self.links.iter_mut().for_each(LinkThread::close);
     }
 
     fn process(&mut self, batch: &mut Batch<'_>, now: Now, out: &mut OutputQueues) {
@@ -398,8 +420,12 @@ impl Format for Icing {
             };
             match next {
                 None => out.counters.unreachable += 1,
-                Some((port, to)) if queue > 0 => out.urgent(port, packet, to),
-                Some((port, to)) => out.data(port, packet, &to),
+                Some(Next::Port(port, to)) if queue > 0 => out.urgent(port, packet, to),
+                Some(Next::Port(port, to)) => out.data(port, packet, &to),
+                Some(Next::OtherThread(to)) => {
+                    let is_taken = self.links.as_ref().is_some_and(|links| links.hand_over(to, frame.octets));
+                    out.counters.unsent += u64::from(!is_taken);
+                }
             }
         }
         self.note_sent(run, now);
@@ -464,8 +490,11 @@ pub struct IcingControl {
     handle: Option<Handle>,
     /// What pages show of the overlay, which a reload may change.
     shown: SharedOverlay,
-    /// For the thread, when it begins.
+    /// For the first thread, when it begins.
     machine: Option<Links>,
+    /// What the threads share: where neighbours are; from the first one on, what they have accepted and charged.
+    threads: Arc<link_threads::Shared>,
+    shared: Option<icing::Shared>,
     clock: Option<Clock>,
     watch: Watch,
     links: SharedLinks,
@@ -473,7 +502,7 @@ pub struct IcingControl {
     remembered: Option<Remembered>,
 }
 
-/// How the links of the thread are. There is one thread.
+/// How the links are: the first thread speaks with neighbours.
 async fn link_status(threads: &Threads<Icing>) -> Option<(Vec<LinkStatus>, LinkCounters)> {
     threads.query(0, |worker| worker.format.links(worker.clock.now())).await.flatten()
 }
@@ -538,6 +567,8 @@ impl Control<Icing> for IcingControl {
             handle: None,
             shown: Arc::default(),
             machine: None,
+            threads: Arc::default(),
+            shared: None,
             clock: None,
             watch: Watch::default(),
             links: Arc::default(),
@@ -613,7 +644,7 @@ impl Control<Icing> for IcingControl {
         let Some(handle) = &self.handle else { return };
         if let Ok(entropy) = fresh() {
             threads.request(0, move |worker| {
-                if let Some(links) = &mut worker.format.links {
+                if let Some(links) = worker.format.links.as_mut().and_then(LinkThread::links_mut) {
                     links.reseed(&entropy);
                 }
             });

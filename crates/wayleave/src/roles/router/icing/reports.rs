@@ -1,5 +1,6 @@
 //! What an ICING node reports of the paths that it is on: counts of closed windows, signed with its long-term key.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -38,20 +39,24 @@ impl ReportQuery {
     /// Collects the reports of all threads and signs them.
     pub async fn answer(self, threads: &Threads<Icing>, identity: &Arc<SigningKey>) -> Result<Value, ViewError> {
         let (query, now) = (self.clone(), unix_now());
-        let reports = threads.query_all(move |worker| query.select(&worker.format.router, now)).await;
-        let reports: Vec<Report> = reports.ok_or(ViewError::Unavailable)?.into_iter().flatten().collect();
+        let of_threads = threads.query_all(move |worker| query.select(&worker.format.router, now)).await;
+        let reports = together(of_threads.ok_or(ViewError::Unavailable)?);
         let identity = Arc::clone(identity);
         // Signatures take some tens of microseconds each.
         let signed = tokio::task::spawn_blocking(move || self.sign(reports, &identity));
         signed.await.map_err(|_| ViewError::Unavailable)
     }
 
-    /// The reports of windows that are closed at `now`, the last window first; one more than wanted if there are more.
-    fn select(&self, router: &Router, now: UnixTime) -> Vec<Report> {
+    /// What a thread has of windows that are closed at `now`, the last window first; one report more than wanted if there are more.
+    fn select(&self, router: &Router, now: UnixTime) -> OfThread {
         let last = closed(now);
-        let windows = (0..REPORTED).map(|before| last.wrapping_sub(before));
-        let reports = windows.flat_map(|window| router.reports(window));
-        reports.filter(|report| self.is_about(&report.handle)).take(self.most.saturating_add(1)).collect()
+        let windows = || (0..REPORTED).map(|before| last.wrapping_sub(before));
+        let reports = windows().flat_map(|window| router.reports(window));
+        let in_part = |window| router.counted_in_part(window).map(move |handle| (handle, window));
+        OfThread {
+            reports: reports.filter(|report| self.is_about(&report.handle)).take(self.most.saturating_add(1)).collect(),
+            in_part: windows().flat_map(in_part).filter(|(handle, _)| self.is_about(handle)).collect(),
+        }
     }
 
     fn is_about(&self, handle: &Handle) -> bool {
@@ -80,6 +85,36 @@ impl ReportQuery {
     }
 }
 
+/// What one thread has counted.
+#[derive(Clone, Default, Debug)]
+struct OfThread {
+    reports: Vec<Report>,
+    /// Paths and windows of which it may have counted a part.
+    in_part: HashSet<(Handle, u32)>,
+}
+
+/// The reports of all threads: a path whose neighbour has moved was counted by two. Where one of them has counted a part there is none: it
+/// would say that packets were lost.
+fn together(of_threads: Vec<OfThread>) -> Vec<Report> {
+    let mut places: HashMap<(Handle, u32), usize> = HashMap::new();
+    let mut all: Vec<Report> = Vec::new();
+    for report in of_threads.iter().flat_map(|of| &of.reports) {
+        let key = (report.handle, report.window);
+        if of_threads.iter().any(|of| of.in_part.contains(&key)) {
+            continue;
+        }
+        let place = *places.entry(key).or_insert(all.len());
+        match all.get_mut(place) {
+            Some(known) => {
+                known.count.packets += report.count.packets;
+                known.count.octets += report.count.octets;
+            }
+            None => all.push(*report),
+        }
+    }
+    all
+}
+
 #[cfg(test)]
 mod tests {
     use wayleave_crypto::secret::Seed;
@@ -100,6 +135,19 @@ mod tests {
         let answer = query("3").expect("a number").sign(reports, &identity);
         assert_eq!((answer["reports"].as_array().map(Vec::len), &answer["more"]), (Some(3), &json!(false)));
         assert!(query("many").is_err());
+    }
+
+    #[test]
+    fn a_path_that_two_threads_have_counted_has_one_report_unless_one_has_counted_a_part() {
+        let report = |octet, window, packets| {
+            Report { handle: Handle([octet; 16]), index: 1, window, count: Count { packets, octets: 10 * packets } }
+        };
+        let first = OfThread { reports: vec![report(1, 5, 10), report(2, 5, 7), report(1, 4, 3)], ..OfThread::default() };
+        let second = OfThread {
+            reports: vec![report(1, 5, 2), report(3, 5, 1)],
+            in_part: [(Handle([2; 16]), 5), (Handle([1; 16]), 3)].into(),
+        };
+        assert_eq!(together(vec![first, second]), [report(1, 5, 12), report(1, 4, 3), report(3, 5, 1)]);
     }
 
     #[test]

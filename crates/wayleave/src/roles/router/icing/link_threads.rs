@@ -1,0 +1,251 @@
+//! Links whose neighbours prove themselves, at a node with several threads: the first thread speaks with all neighbours, and tells the
+//! others where each one is. What comes to another thread by mistake, and what another thread cannot send itself, goes to the first.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use wayleave_core::{Instant, Now};
+use wayleave_dataplane::link::{At, Datagram, Links};
+
+/// Packets that other threads have handed to the first one and that wait there, at most, and their octets.
+const LIMIT_WAITING: usize = 1024;
+const LIMIT_WAITING_OCTETS: usize = 1 << 20;
+
+/// Packets and octets that a thread has sent to a neighbour and received from it.
+#[derive(Clone, Copy, Default)]
+pub struct Carried {
+    sent: (u64, u64),
+    received: (u64, u64),
+}
+
+impl Carried {
+    fn add(&mut self, other: Self) {
+        let sum = |a: (u64, u64), b: (u64, u64)| (a.0 + b.0, a.1 + b.1);
+        (self.sent, self.received) = (sum(self.sent, other.sent), sum(self.received, other.received));
+    }
+}
+
+/// Where neighbours are.
+#[derive(Default)]
+pub struct Places {
+    by_address: HashMap<At, u16>,
+    by_link: HashMap<u16, At>,
+}
+
+/// What waits for the first thread.
+#[derive(Default)]
+struct Inbox {
+    messages: Waiting,
+    packets: Waiting,
+    carried: HashMap<u16, Carried>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    queue: VecDeque<(At, Vec<u8>)>,
+    octets: usize,
+}
+
+impl Waiting {
+    /// Returns whether there was room.
+    fn push(&mut self, at: At, octets: &[u8]) -> bool {
+        let has_room = self.queue.len() < LIMIT_WAITING && self.octets + octets.len() <= LIMIT_WAITING_OCTETS;
+        if has_room {
+            self.octets += octets.len();
+            self.queue.push_back((at, octets.to_vec()));
+        }
+        has_room
+    }
+
+    fn pop(&mut self) -> Option<(At, Vec<u8>)> {
+        let (at, octets) = self.queue.pop_front()?;
+        self.octets -= octets.len();
+        Some((at, octets))
+    }
+}
+
+/// What the threads of a node share.
+#[derive(Default)]
+pub struct Shared {
+    /// How often `places` was set.
+    version: AtomicU64,
+    places: Mutex<Arc<Places>>,
+    /// Whether anything waits in `inbox`: the first thread looks there in every turn.
+    is_waiting: AtomicBool,
+    inbox: Mutex<Inbox>,
+}
+
+impl Shared {
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn places(&self) -> MutexGuard<'_, Arc<Places>> {
+        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The links as one thread has them.
+pub enum LinkThread {
+    First {
+        links: Box<Links>,
+        /// None if there are no others.
+        shared: Option<Arc<Shared>>,
+        /// The changes of addresses that the others know of.
+        told: Option<u64>,
+    },
+    Other {
+        shared: Arc<Shared>,
+        version: u64,
+        places: Arc<Places>,
+        carried: HashMap<u16, Carried>,
+    },
+}
+
+impl LinkThread {
+    /// The first thread, and what it shares with others if there are any.
+    pub fn first(links: Links, shared: Option<Arc<Shared>>) -> Self {
+        Self::First { links: Box::new(links), shared, told: None }
+    }
+
+    pub fn other(shared: Arc<Shared>) -> Self {
+        Self::Other { shared, version: 0, places: Arc::default(), carried: HashMap::new() }
+    }
+
+    /// The machine, at the first thread.
+    pub fn links(&self) -> Option<&Links> {
+        match self {
+            Self::First { links, .. } => Some(links),
+            Self::Other { .. } => None,
+        }
+    }
+
+    pub fn links_mut(&mut self) -> Option<&mut Links> {
+        match self {
+            Self::First { links, .. } => Some(links),
+            Self::Other { .. } => None,
+        }
+    }
+
+    /// The link by which a packet came, if that is a neighbour's address.
+    #[inline]
+    pub fn link_at(&self, from: At) -> Option<u16> {
+        match self {
+            Self::First { links, .. } => links.link_at(from),
+            Self::Other { places, .. } => places.by_address.get(&from).copied(),
+        }
+    }
+
+    /// Where packets for a link go, if its neighbour has an address.
+    #[inline]
+    pub fn address(&self, link: u16) -> Option<At> {
+        match self {
+            Self::First { links, .. } => links.address(link),
+            Self::Other { places, .. } => places.by_link.get(&link).copied(),
+        }
+    }
+
+    pub fn note_sent(&mut self, link: u16, (packets, octets): (u64, u64), now: Instant) {
+        match self {
+            Self::First { links, .. } => links.note_sent(link, packets, octets, now),
+            Self::Other { carried, .. } => {
+                carried.entry(link).or_default().add(Carried { sent: (packets, octets), ..Carried::default() });
+            }
+        }
+    }
+
+    pub fn note_received(&mut self, link: u16, (packets, octets): (u64, u64), now: Instant) {
+        match self {
+            Self::First { links, .. } => links.note_received(link, packets, octets, now),
+            Self::Other { carried, .. } => {
+                carried.entry(link).or_default().add(Carried { received: (packets, octets), ..Carried::default() });
+            }
+        }
+    }
+
+    /// Takes a message of a neighbour. One that waits for the first thread in vain is repeated by its sender.
+    pub fn receive(&mut self, from: At, octets: &[u8], now: Now) {
+        match self {
+            Self::First { links, .. } => {
+                links.receive(from, octets, now);
+            }
+            Self::Other { shared, .. } => {
+                shared.inbox().messages.push(from, octets);
+                shared.is_waiting.store(true, Ordering::Release);
+            }
+        }
+    }
+
+    /// Gives a packet to the thread that has the socket for it. Returns whether that has room.
+    pub fn hand_over(&self, to: At, octets: &[u8]) -> bool {
+        let Self::Other { shared, .. } = self else { return false };
+        let has_room = shared.inbox().packets.push(to, octets);
+        shared.is_waiting.store(true, Ordering::Release);
+        has_room
+    }
+
+    /// Brings the threads together, once in every turn; then returns the next datagram that this thread is to send.
+    pub fn poll(&mut self, now: Now) -> Option<Datagram> {
+        match self {
+            Self::First { links, shared, told } => {
+                let packet = shared.as_ref().and_then(|shared| take_in(links, shared, now));
+                links.handle_timeout(now);
+                let (moves, by_address) = links.addresses();
+                if let Some(shared) = shared
+                    && *told != Some(moves)
+                {
+                    let by_link = by_address.iter().map(|(at, link)| (*link, *at)).collect();
+                    *shared.places() = Arc::new(Places { by_address: by_address.clone(), by_link });
+                    shared.version.fetch_add(1, Ordering::Release);
+                    *told = Some(moves);
+                }
+                packet.or_else(|| links.poll())
+            }
+            Self::Other { shared, version, places, carried } => {
+                let latest = shared.version.load(Ordering::Acquire);
+                if *version != latest {
+                    (*version, *places) = (latest, Arc::clone(&shared.places()));
+                }
+                if !carried.is_empty() {
+                    let mut inbox = shared.inbox();
+                    for (link, count) in carried.drain() {
+                        inbox.carried.entry(link).or_default().add(count);
+                    }
+                    drop(inbox);
+                    shared.is_waiting.store(true, Ordering::Release);
+                }
+                None
+            }
+        }
+    }
+
+    /// Has the machine say to all neighbours that this end goes.
+    pub fn close(&mut self) {
+        if let Self::First { links, .. } = self {
+            links.close();
+        }
+    }
+}
+
+/// Takes what other threads have for the first one; of packets that they cannot send themselves, the next one.
+fn take_in(links: &mut Links, shared: &Shared, now: Now) -> Option<Datagram> {
+    if !shared.is_waiting.swap(false, Ordering::Acquire) {
+        return None;
+    }
+    let mut inbox = shared.inbox();
+    while let Some((from, octets)) = inbox.messages.pop() {
+        links.receive(from, &octets, now);
+    }
+    for (link, Carried { sent, received }) in inbox.carried.drain() {
+        if sent.0 > 0 {
+            links.note_sent(link, sent.0, sent.1, now.instant);
+        }
+        if received.0 > 0 {
+            links.note_received(link, received.0, received.1, now.instant);
+        }
+    }
+    let ((socket, to), octets) = inbox.packets.pop()?;
+    shared.is_waiting.store(true, Ordering::Release);
+    Some(Datagram { socket, to, octets })
+}
