@@ -68,6 +68,9 @@ pub struct NodeSection {
     pub identity: Spanned<Text<NodeKey>>,
     /// All keys of its tags.
     pub tags: Option<Spanned<PathBuf>>,
+    /// The node gives its keys itself, as its `[overlay]` says.
+    #[serde(default)]
+    pub entrusted: bool,
     /// Prefixes of its tags, each for one epoch, that its provider delegated.
     #[serde(default)]
     pub delegated: Vec<Spanned<PathBuf>>,
@@ -101,8 +104,12 @@ impl ConsentFile {
             if nodes[..at].iter().any(|other| other.get_ref().identity.get_ref() == node.identity.get_ref()) {
                 faults.push(Fault::at(node.identity.span(), "the same node twice, expected each once"));
             }
-            if node.tags.is_none() && node.delegated.is_empty() {
-                faults.push(Fault::at(span, "a node without keys, expected `tags` or `delegated`"));
+            if node.tags.is_none() && node.delegated.is_empty() && !node.entrusted {
+                faults.push(Fault::at(span, "a node without keys, expected `entrusted = true`, `tags` or `delegated`"));
+            }
+            if let Some(tags) = node.tags.as_ref().filter(|_| node.entrusted) {
+                let message = "both `tags` and `entrusted`, expected one of them: the node gives all its keys, or the file has them";
+                faults.push(Fault::at(tags.span(), message));
             }
         }
         faults.extend(self.overlay.get_ref().end_faults("consent server"));
@@ -132,7 +139,7 @@ impl ConsentFile {
                 }
                 None => Vec::new(),
             };
-            let mut keys = TagKeys::new(masters);
+            let mut keys = if node.entrusted { TagKeys::entrusted() } else { TagKeys::new(masters) };
             for named in &node.delegated {
                 let branch = load_branch(&source.resolve(named.get_ref())).map_err(|failure| fault(named, failure))?;
                 if branch.scope().0 >= now && !keys.delegate(branch, now) {

@@ -56,6 +56,9 @@ pub struct OverlaySection {
     pub operator: Option<ServerEntry>,
     /// Who consents for this node.
     pub consent: Option<ServerEntry>,
+    /// That server gets the keys of the node's tags from the node itself.
+    #[serde(default)]
+    pub entrust: bool,
     /// Octets of the longest ICING packet that the node takes.
     #[serde(default = "default_mtu")]
     pub mtu: Spanned<u64>,
@@ -404,6 +407,10 @@ impl OverlaySection {
         faults.extend(range(&self.lifetime_minutes, 1, MAX_LIFETIME.into(), "minutes"));
         faults.extend(range(&self.max_staleness_secs, 1, MAX_LIST, "seconds"));
         faults.extend(range(&self.id_epoch_secs, MIN_EPOCH.into(), u64::from(MAX_EPOCH) / 2, "seconds"));
+        if self.entrust && self.consent.is_none() {
+            let message = "`entrust` without `consent`, expected the consent server that gets the keys of this node's tags";
+            faults.push(Fault { span: None, message: message.to_owned(), help: None });
+        }
         if self.neighbour.len() > MAX_LINKS {
             let message = format!("{} neighbours, expected at most {MAX_LINKS}", self.neighbour.len());
             faults.push(Fault { span: None, message, help: None });
@@ -637,6 +644,7 @@ pub fn template_with(values: &OverlayValues) -> String {
             None => "#consent = { identity = \"node:ed25519:64 hexadecimal digits\", address = \"192.0.2.9:7200\" }\n"
                 .to_owned(),
         };
+        text += "# Whether that server gets the keys of this node's tags by a link from here, and not by a file.\n#entrust = true\n";
         if let Some((usage, tag)) = values.offers {
             text += "# The tags that the node offers, and what for: transit, deliver or service.\n";
             text += &format!("tags_offered = [{{ tag = \"{tag}\", use = \"{usage}\" }}]\n");

@@ -2,7 +2,9 @@
 
 use wayleave_core::wire::{Codec, Malformed, Reader, Writer};
 use wayleave_crypto::dh::DhPublic;
+use wayleave_crypto::secret::Key128;
 use wayleave_packet::icing::header::{NodeId, Tag};
+use wayleave_packet::icing::mint::TagMaster;
 
 /// Implements [`Codec`] for a type that is so many octets, by what writes and what reads them.
 macro_rules! octets {
@@ -27,6 +29,22 @@ macro_rules! octets {
 
 octets!(NodeIdCodec: NodeId, 32, NodeId::to_bytes, NodeId::from_bytes, "a node ID");
 octets!(TagCodec: Tag, 4, |tag: &Tag| tag.0.to_be_bytes(), |octets| Some(Tag(u32::from_be_bytes(octets))), "a tag");
+octets!(
+    /// The epoch from which a master of tag keys is used, and the master.
+    MasterCodec: (u32, TagMaster),
+    20,
+    |(from, master): &(u32, TagMaster)| {
+        let mut octets = [0; 20];
+        octets[..4].copy_from_slice(&from.to_be_bytes());
+        octets[4..].copy_from_slice(master.key().expose());
+        octets
+    },
+    |octets: [u8; 20]| {
+        let (from, key) = octets.split_first_chunk::<4>()?;
+        Some((u32::from_be_bytes(*from), TagMaster::new(Key128::new(*key.first_chunk()?))))
+    },
+    "a master of tag keys"
+);
 octets!(
     /// An X25519 key in canonical form.
     DhPublicCodec: DhPublic, 32, DhPublic::to_bytes, |octets| DhPublic::from_bytes(octets).ok(), "the ephemeral key"

@@ -7,10 +7,11 @@ use wayleave_core::IdentityKey;
 use wayleave_core::wire::{Ascii, Codec, List16, Malformed, Nested, Reader, Wire, Writer};
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::header::{NodeId, Tag};
+use wayleave_packet::icing::mint::TagMaster;
 use wayleave_packet::{Format, Hop, HopId, Label, MAX_LABELS, Path};
 
 use crate::advert::Advert;
-use crate::codecs::{NodeIdCodec, TagCodec};
+use crate::codecs::{MasterCodec, NodeIdCodec, TagCodec};
 use crate::consent::{ConsentAnswer, ConsentRequest};
 use crate::database::Refusal;
 use crate::labels::MAX_LABEL;
@@ -27,6 +28,8 @@ pub const VERSION: u8 = 1;
 pub const MAX_FRAME: usize = 4 << 20;
 /// Records of one frame.
 pub const MAX_RECORDS: usize = 1024;
+/// Masters of a node's tag keys that its consent server is given: of the epochs that consents reach, and more.
+pub const MAX_MASTERS: usize = 64;
 /// Octets of the records that come with paths; beyond, paths are left out.
 pub const MAX_ANSWER: usize = 1 << 20;
 
@@ -110,6 +113,13 @@ wayleave_core::wire! {
             key: [u8; 32],
         },
         16 = Invited(Signed<Invitation>),
+        /// The node at the other end of the link gives its own provider's consent server the masters of its tag keys, each with the epoch from
+        /// which it is used, in the place of those that it gave before. The link is between these two alone.
+        20 = Entrust {
+            masters: Vec<(u32, TagMaster)> as List16<MAX_MASTERS, MasterCodec>,
+        },
+        /// The server has them, until it ends.
+        21 = Entrusted,
     }
 }
 

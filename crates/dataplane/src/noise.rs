@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
 use snow::resolvers::CryptoResolver;
 use snow::types::{Cipher, Dh, Hash, Random};
-use snow::{Builder, HandshakeState, StatelessTransportState};
+use snow::{Builder, HandshakeState};
 use wayleave_core::{IdentityKey, Instant};
 use wayleave_crypto::dh::{DhPublic, DhSecret};
 use wayleave_crypto::kdf;
@@ -120,25 +120,44 @@ impl Started {
 
 /// Both directions between two members.
 pub(crate) struct Session {
-    state: StatelessTransportState,
+    outgoing: LessSafeKey,
+    incoming: LessSafeKey,
+    is_initiator: bool,
     sent: u64,
     received: ReplayWindow,
     pub(crate) begun: Instant,
 }
 
 impl Session {
-    fn new(state: HandshakeState, now: Instant) -> Result<Self, NotSealed> {
-        let state = state.into_stateless_transport_mode()?;
-        Ok(Self { state, sent: 0, received: ReplayWindow::default(), begun: now })
+    /// The keys are those of the transport messages of Noise (section 5.2, `Split()`); `snow` itself seals from one buffer into another,
+    /// and here a message is sealed where it lies.
+    fn new(mut state: HandshakeState, now: Instant) -> Result<Self, NotSealed> {
+        if !state.is_handshake_finished() {
+            return Err(NotSealed);
+        }
+        let is_initiator = state.is_initiator();
+        let (of_initiator, of_responder) = state.dangerously_get_raw_split();
+        let keys = [Secret::new(of_initiator), Secret::new(of_responder)];
+        let [first, second] = keys.map(|key| UnboundKey::new(&AES_256_GCM, key.expose()).map(LessSafeKey::new));
+        let (first, second) = (first.map_err(|_| NotSealed)?, second.map_err(|_| NotSealed)?);
+        let (outgoing, incoming) = if is_initiator { (first, second) } else { (second, first) };
+        Ok(Self { outgoing, incoming, is_initiator, sent: 0, received: ReplayWindow::default(), begun: now })
     }
 
     /// Seals `plain` into the first `plain.len() + TAG` octets of `out`; returns the message's number.
     pub(crate) fn seal(&mut self, plain: &[u8], out: &mut [u8]) -> Result<u64, NotSealed> {
-        if self.sent >= MOST_MESSAGES {
-            return Err(NotSealed);
-        }
+        let out = out.get_mut(..plain.len() + TAG).ok_or(NotSealed)?;
+        out[..plain.len()].copy_from_slice(plain);
+        self.seal_in_place(out)
+    }
+
+    /// Seals a message that has [`TAG`] octets of room behind it; returns its number.
+    pub(crate) fn seal_in_place(&mut self, message: &mut [u8]) -> Result<u64, NotSealed> {
+        let length = message.len().checked_sub(TAG).filter(|_| self.sent < MOST_MESSAGES).ok_or(NotSealed)?;
+        let (text, tag) = message.split_at_mut(length);
         let number = self.sent;
-        self.state.write_message(number, plain, out)?;
+        let made = self.outgoing.seal_in_place_separate_tag(nonce(number), Aad::empty(), text);
+        tag.copy_from_slice(made.map_err(|_| NotSealed)?.as_ref());
         self.sent += 1;
         Ok(number)
     }
@@ -153,7 +172,7 @@ impl Session {
         if !self.received.may_come(number) {
             return Err(OpenError::Replayed);
         }
-        let length = self.state.read_message(number, sealed, out).map_err(|_| OpenError::Seal)?;
+        let length = open(&self.incoming, number, &[], sealed, out).ok_or(OpenError::Seal)?;
         self.received.note(number);
         Ok(&mut out[..length])
     }
@@ -165,11 +184,11 @@ impl Session {
 
     /// Whether `sealed` is message `number`, which may have come before.
     pub(crate) fn is_sealed(&self, number: u64, sealed: &[u8], out: &mut [u8]) -> bool {
-        self.state.read_message(number, sealed, out).is_ok()
+        open(&self.incoming, number, &[], sealed, out).is_some()
     }
 
     pub(crate) fn is_initiator(&self) -> bool {
-        self.state.is_initiator()
+        self.is_initiator
     }
 }
 
@@ -374,12 +393,16 @@ impl Cipher for AesGcm {
     }
 
     fn decrypt(&self, number: u64, associated: &[u8], sealed: &[u8], out: &mut [u8]) -> Result<usize, snow::Error> {
-        let (key, at) = (self.key.as_ref().ok_or(snow::Error::Decrypt)?, sealed.len().checked_sub(TAG));
-        let (text, tag) = sealed.split_at(at.ok_or(snow::Error::Decrypt)?);
-        let out = out.get_mut(..text.len()).ok_or(snow::Error::Decrypt)?;
-        let opened = key.open_separate_gather(nonce(number), Aad::from(associated), text, tag, out);
-        opened.map(|()| text.len()).map_err(|_| snow::Error::Decrypt)
+        let key = self.key.as_ref().ok_or(snow::Error::Decrypt)?;
+        open(key, number, associated, sealed, out).ok_or(snow::Error::Decrypt)
     }
+}
+
+/// Opens a message into the beginning of `out`; returns its length. `None` if it was not sealed so, or `out` has no room for it.
+fn open(key: &LessSafeKey, number: u64, associated: &[u8], sealed: &[u8], out: &mut [u8]) -> Option<usize> {
+    let (text, tag) = sealed.split_at(sealed.len().checked_sub(TAG)?);
+    let out = out.get_mut(..text.len())?;
+    key.open_separate_gather(nonce(number), Aad::from(associated), text, tag, out).ok().map(|()| text.len())
 }
 
 #[cfg(test)]

@@ -12,6 +12,8 @@ pub struct TagKeys {
     /// With the epoch from which each is used, ascending.
     masters: Vec<(u32, TagMaster)>,
     branches: Vec<TagBranch>,
+    /// The node itself gives its masters by a link, while both run.
+    is_entrusted: bool,
 }
 
 impl TagKeys {
@@ -19,7 +21,45 @@ impl TagKeys {
     #[must_use]
     pub fn new(mut masters: Vec<(u32, TagMaster)>) -> Self {
         masters.sort_by_key(|(from, _)| *from);
-        Self { masters, branches: Vec::new() }
+        Self { masters, ..Self::default() }
+    }
+
+    /// Of a node that gives its keys itself, none yet.
+    #[must_use]
+    pub fn entrusted() -> Self {
+        Self { is_entrusted: true, ..Self::default() }
+    }
+
+    /// Whether the node gives its keys itself.
+    #[must_use]
+    pub fn is_entrusted(&self) -> bool {
+        self.is_entrusted
+    }
+
+    /// Whether there are any.
+    #[must_use]
+    pub fn are_there(&self) -> bool {
+        !self.masters.is_empty() || !self.branches.is_empty()
+    }
+
+    /// Takes what the node gives; `false` if it is not to, and what it gives is not what is there from elsewhere.
+    pub fn entrust(&mut self, mut masters: Vec<(u32, TagMaster)>) -> bool {
+        if !self.is_entrusted {
+            let is_there = |(from, master): &(u32, TagMaster)| {
+                self.masters.iter().any(|known| known.0 == *from && known.1.key() == master.key())
+            };
+            return masters.iter().all(is_there);
+        }
+        masters.sort_by_key(|(from, _)| *from);
+        self.masters = masters;
+        true
+    }
+
+    /// Keeps what the node gave under the configuration of before.
+    pub fn keep(&mut self, before: Self) {
+        if self.is_entrusted && before.is_entrusted {
+            self.masters = before.masters;
+        }
     }
 
     /// Adds a delegated prefix of tags for its epoch. Branches of epochs before `current` are dropped; `false` if there is no

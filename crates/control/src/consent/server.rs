@@ -8,7 +8,7 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::header::{NodeId, PathHash, Tag};
-use wayleave_packet::icing::mint::TagBranch;
+use wayleave_packet::icing::mint::{TagBranch, TagMaster};
 
 use super::TagKeys;
 use super::policy::{Policy, Question, Subject};
@@ -123,6 +123,8 @@ pub enum ConsentServerEvent {
     StoreDamaged,
     /// There is no room for another delegated prefix, or the node is not served.
     NotDelegated(IdentityKey),
+    /// The node has given its keys: it is consented for from now on.
+    Entrusted(IdentityKey),
 }
 
 /// One decision.
@@ -282,7 +284,16 @@ impl ConsentServer {
             decision: refused(Refusal::Malformed),
         };
         let has_budget = self.clients.take(&peer, 0, now.instant);
-        let (request, answer) = match Frame::decode(octets) {
+        let decoded = Frame::decode(octets);
+        if let Ok(Frame { request, body: Body::Entrust { masters } }) = decoded {
+            let body = match self.entrust(peer, masters, has_budget) {
+                Ok(()) => Body::Entrusted,
+                Err(refusal) => Body::Refused(refusal),
+            };
+            let octets = Frame { request, body }.encode();
+            return self.outputs.push_back(ConsentServerOutput::Send { link, octets });
+        }
+        let (request, answer) = match decoded {
             Ok(Frame { request, .. }) if !has_budget => (request, Err(Refusal::TooOften)),
             Ok(Frame { request, body: Body::Consent { membership, request: signed } }) => {
                 (request, self.consent(peer, &membership, &signed, &mut audit, now))
@@ -308,6 +319,36 @@ impl ConsentServer {
         self.outputs.push_back(ConsentServerOutput::Audit(audit));
         let octets = Frame { request, body }.encode();
         self.outputs.push_back(ConsentServerOutput::Send { link, octets });
+    }
+
+    /// Takes the keys of a node that gives them itself: nobody but the node can, since the link has proved who it is.
+    fn entrust(
+        &mut self,
+        node: IdentityKey,
+        masters: Vec<(u32, TagMaster)>,
+        has_budget: bool,
+    ) -> Result<(), Refusal> {
+        if !has_budget {
+            return Err(Refusal::TooOften);
+        }
+        if self.database.is_revoked(&node) {
+            return Err(Refusal::Revoked);
+        }
+        let keys = self.nodes.get_mut(&node).ok_or(Refusal::NotServed)?;
+        let were_there = keys.are_there();
+        if !keys.entrust(masters) {
+            return Err(Refusal::NotServed);
+        }
+        if !were_there {
+            self.outputs.push_back(ConsentServerOutput::Event(ConsentServerEvent::Entrusted(node)));
+        }
+        Ok(())
+    }
+
+    /// Nodes that are to give their keys themselves, and have not yet.
+    pub fn awaited(&self) -> impl Iterator<Item = IdentityKey> {
+        let is_awaited = |keys: &TagKeys| keys.is_entrusted() && !keys.are_there();
+        self.nodes.iter().filter(move |(_, keys)| is_awaited(keys)).map(|(node, _)| *node)
     }
 
     /// Checks a request, cheap things first, and consents.
@@ -543,7 +584,12 @@ impl Machine for ConsentServer {
             ConsentServerInput::Records { records, complete } => self.records(records, complete, now),
             ConsentServerInput::Labels(labels) => self.labels = labels,
             ConsentServerInput::Policy(policy) => self.policy = policy,
-            ConsentServerInput::Nodes(nodes) => self.nodes = nodes,
+            ConsentServerInput::Nodes(nodes) => {
+                let before = std::mem::replace(&mut self.nodes, nodes);
+                for (node, keys) in before {
+                    self.nodes.entry(node).and_modify(|now| now.keep(keys));
+                }
+            }
             ConsentServerInput::Delegate { node, branch } => {
                 let current = wayleave_packet::icing::mint::tag_epoch(now.unix.secs() as u32);
                 let is_there = self.nodes.get_mut(&node).is_some_and(|keys| keys.delegate(branch, current));

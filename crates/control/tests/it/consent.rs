@@ -12,7 +12,8 @@
 use std::collections::BTreeMap;
 
 use wayleave_control::consent::{
-    Audit, ConsentAnswer, ConsentRequest, ConsentServer, ConsentServerConfig, ConsentServerInput, ConsentServerOutput,
+    Audit, ConsentAnswer, ConsentRequest, ConsentServer, ConsentServerConfig, ConsentServerEvent, ConsentServerInput,
+    ConsentServerOutput,
     Decision, MAX_NONCES, Policy, PolicyFile, RequestedPath, TagKeys, open,
 };
 use wayleave_control::database::Refusal;
@@ -407,4 +408,61 @@ fn a_delegate_of_a_prefix_of_tags_consents_under_it_for_that_epoch_and_has_no_ot
     // A node that this server does not serve.
     server.handle(ConsentServerInput::Delegate { node: identity(3), branch }, at(1));
     assert!(drain(&mut server).iter().any(|output| matches!(output, ConsentServerOutput::Event(_))));
+}
+
+/// What the server answers to a node that gives its keys, and what it says of it.
+fn give(server: &mut ConsentServer, link: u64, node: u32) -> (Option<Refusal>, usize) {
+    let octets = Frame { request: 9, body: Body::Entrust { masters: vec![(0, master(node))] } }.encode();
+    server.handle(ConsentServerInput::Frame { link, octets }, at(1));
+    let (mut answer, mut said) = (None, 0);
+    for output in drain(server) {
+        match output {
+            ConsentServerOutput::Send { octets, .. } => {
+                answer = match Frame::decode(&octets).expect("its own frame") {
+                    Frame { request: 9, body: Body::Entrusted } => Some(None),
+                    Frame { request: 9, body: Body::Refused(refusal) } => Some(Some(refusal)),
+                    other => panic!("{other:?}"),
+                };
+            }
+            ConsentServerOutput::Event(ConsentServerEvent::Entrusted(who)) => {
+                assert_eq!(who, identity(node));
+                said += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    (answer.expect("answered"), said)
+}
+
+#[test]
+fn a_node_gives_its_keys_itself_where_that_is_meant_and_nobody_else_gives_them() {
+    let entrusted = || [(identity(1), TagKeys::entrusted())].into();
+    let store = Store::Kept(records(6, &small()));
+    let with = ConsentServerConfig { nodes: entrusted(), ..config(1_001, &[], EVERYBODY, store) };
+    let mut server = ConsentServer::new(with, at(0).unix);
+    for (link, peer) in [(1, 0), (2, 1), (3, 3)] {
+        server.handle(ConsentServerInput::Connected { link, peer: identity(peer) }, at(1));
+    }
+    drain(&mut server);
+    assert_eq!(refusal(&mut server, &request(1)), Some(Refusal::NoKey));
+    assert!(server.awaited().eq([identity(1)]));
+    // Another member's keys are its own, and it is not served here.
+    assert_eq!(give(&mut server, 3, 3), (Some(Refusal::NotServed), 0));
+    assert_eq!(refusal(&mut server, &request(2)), Some(Refusal::NoKey));
+    assert_eq!(give(&mut server, 2, 1), (None, 1));
+    assert_eq!(server.awaited().count(), 0);
+    let (answer, _) = ask(&mut server, 1, body(&request(3)), at(1));
+    let answer = answer.expect("consent");
+    let consent = open(answer.object(), &secret(0, 20_000)).expect("sealed to it");
+    assert!(is_accepted(&request(3).path, answer.object().expiry, &consent));
+    // The same again says nothing new; a reload keeps what was given, unless the file has the keys from then on.
+    assert_eq!(give(&mut server, 2, 1), (None, 0));
+    server.handle(ConsentServerInput::Nodes(entrusted()), at(1));
+    assert_eq!(refusal(&mut server, &request(4)), None);
+    server.handle(ConsentServerInput::Nodes([(identity(1), TagKeys::default())].into()), at(1));
+    assert_eq!(refusal(&mut server, &request(5)), Some(Refusal::NoKey));
+    assert_eq!(give(&mut server, 2, 1), (Some(Refusal::NotServed), 0));
+    // A print of the frame shows no key.
+    let printed = format!("{:?}", Body::Entrust { masters: vec![(0, master(1))] });
+    assert_eq!(printed, "Entrust { masters: [(0, TagMaster(..))] }");
 }

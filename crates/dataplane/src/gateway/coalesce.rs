@@ -171,7 +171,8 @@ mod tests {
             let segments = Segments::new(octets, inner, offload).unwrap();
             let mut out = Vec::new();
             for (index, expected) in packets.iter().enumerate() {
-                segments.write(index, &mut out);
+                out.clear();
+                segments.append(index, &mut out);
                 assert_eq!(&out, expected);
             }
         }

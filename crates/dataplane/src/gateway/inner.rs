@@ -8,6 +8,8 @@ pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
+/// IPv6's extension header of a fragment.
+pub(super) const FRAGMENT: u8 = 44;
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
 const TTL: u8 = 64;
@@ -128,7 +130,15 @@ pub(super) fn quoted(inner: &Inner, octets: &[u8]) -> Quoted {
     if !is_error {
         return Quoted::Nothing;
     }
-    behind.get(HEAD..).and_then(Inner::decode_beginning).map_or(Quoted::Unknown, Quoted::Packet)
+    let Some(quote) = behind.get(HEAD..) else { return Quoted::Unknown };
+    let mut beginning = [0; IPV6_HEADER + 8];
+    let length = quote.len().min(beginning.len());
+    beginning[..length].copy_from_slice(&quote[..length]);
+    // A router behind the member may have cut it: of the first fragment the ports are there.
+    if beginning[0] >> 4 == 4 && length > 7 && beginning[6] & 0x1f == 0 && beginning[7] == 0 {
+        beginning[6] = 0;
+    }
+    Inner::decode_beginning(&beginning[..length]).map_or(Quoted::Unknown, Quoted::Packet)
 }
 
 /// Whether a packet may be cut by whoever cannot send it whole, so that it must not be refused.

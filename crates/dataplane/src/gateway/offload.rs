@@ -81,7 +81,8 @@ pub fn each_packet(octets: &[u8], offload: &Offload, scratch: &mut Vec<u8>, mut 
         return 0;
     };
     for index in 0..segments.count() {
-        segments.write(index, scratch);
+        scratch.clear();
+        segments.append(index, scratch);
         each(scratch);
     }
     segments.count()
@@ -131,13 +132,13 @@ impl<'a> Segments<'a> {
         (self.headers + self.size, self.octets.len() - (self.count - 1) * self.size)
     }
 
-    /// Writes packet `index`, below [`Self::count`], into `out`.
-    pub(super) fn write(&self, index: usize, out: &mut Vec<u8>) {
-        out.clear();
+    /// Appends packet `index`, below [`Self::count`], to `out`.
+    pub(super) fn append(&self, index: usize, out: &mut Vec<u8>) {
+        let start = out.len();
         if self.count == 1 {
             out.extend_from_slice(self.octets);
             if self.needs_checksum {
-                inner::write_checksums(&self.inner, out);
+                inner::write_checksums(&self.inner, &mut out[start..]);
             }
             return;
         }
@@ -145,6 +146,7 @@ impl<'a> Segments<'a> {
         let end = self.octets.len().min(begin + self.size);
         out.extend_from_slice(&self.octets[..self.headers]);
         out.extend_from_slice(&self.octets[begin..end]);
+        let out = &mut out[start..];
         let ip = self.inner.header();
         if self.inner.source.is_ipv4() {
             let id = u16::from_be_bytes([out[4], out[5]]).wrapping_add(index as u16);
@@ -203,7 +205,8 @@ mod tests {
             assert_eq!((segments.count(), segments.lengths()), (5, (big.len() - 3_800, big.len() - 4_800)));
             let mut out = Vec::new();
             for index in 0..5 {
-                segments.write(index, &mut out);
+                out.clear();
+                segments.append(index, &mut out);
                 let flags = if index == 4 { 0x19 } else { 0x10 };
                 let begin = index * 1_200;
                 let part = &payload[begin..payload.len().min(begin + 1_200)];
@@ -228,12 +231,13 @@ mod tests {
         let offload = Offload { needs_checksum: true, kind: Kind::Udp, size: 100, ..Offload::default() };
         let segments = Segments::new(&big, inner, &offload).unwrap();
         let mut out = Vec::new();
-        segments.write(2, &mut out);
+        segments.append(2, &mut out);
         assert_eq!((segments.count(), out.len(), &out[20..]), (3, 78, &datagram(&[7; 50])[20..]));
         let mut unfinished = datagram(b"x");
         unfinished[26..28].fill(9);
         let offload = Offload { needs_checksum: true, ..Offload::default() };
-        Segments::new(&unfinished, inner, &offload).unwrap().write(0, &mut out);
+        out.clear();
+        Segments::new(&unfinished, inner, &offload).unwrap().append(0, &mut out);
         assert_eq!(out, datagram(b"x"));
         let wrong = Offload { kind: Kind::Tcp4, size: 100, ..Offload::default() };
         assert!(Segments::new(&big, inner, &wrong).is_none());

@@ -201,6 +201,10 @@ impl Accounts {
         // A packet has 65,535 octets at most.
         let cost = (octets as u64).saturating_mul(TICKS).div_ceil(payer.rate.max(1));
         let latest = now.saturating_add(payer.burst);
+        if payer.bucket.load(Ordering::Relaxed) > latest {
+            // It was used under another rate or depth: no more is owed than what this one takes to pay.
+            payer.bucket.fetch_min(latest, Ordering::Relaxed);
+        }
         let pay = |paid: u64| Some(paid.max(now).saturating_add(cost)).filter(|paid| *paid <= latest);
         match payer.bucket.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay) {
             Ok(_) => Some(payer.partition),
@@ -257,7 +261,7 @@ impl Payer {
 impl Account {
     /// The time in which its depth is paid for, in ticks.
     fn burst(&self) -> u64 {
-        let ticks = u128::from(self.depth) * u128::from(TICKS) / u128::from(self.rate.max(1));
+        let ticks = (u128::from(self.depth) * u128::from(TICKS)).div_ceil(u128::from(self.rate.max(1)));
         u64::try_from(ticks).unwrap_or(u64::MAX)
     }
 }
@@ -338,6 +342,24 @@ mod tests {
         threads.iter_mut().for_each(|accounts| set(accounts, &[]));
         set(&mut threads[0], &[limit]);
         assert!(threads[0].claim(LINK, Some(0), 1_000, Instant(9_900_000_000)).is_some());
+    }
+
+    #[test]
+    fn another_rate_holds_at_once_and_the_longest_packet_that_may_pass_passes() {
+        let mut accounts = Accounts::default();
+        let limit = |rate, depth| Account { id: 7, rate, depth };
+        set(&mut accounts, &[limit(100, 10_000_000)]);
+        assert!(accounts.claim(LINK, Some(0), 10_000_000, Instant(0)).is_some());
+        // Ten million octets are paid for in ten seconds now, and not in a hundred thousand.
+        set(&mut accounts, &[limit(1_000_000, 10_000_000)]);
+        assert!(accounts.claim(LINK, Some(0), 1_000, Instant(500_000)).is_none());
+        assert!(accounts.claim(LINK, Some(0), 1_000_000, Instant(1_001_000_000)).is_some());
+        assert!(accounts.claim(LINK, Some(0), 1_000, Instant(1_001_500_000)).is_none());
+        for rate in [7_000_000, 3, 999_999_937] {
+            let mut accounts = Accounts::default();
+            set(&mut accounts, &[limit(rate, 1_500)]);
+            assert!(accounts.claim(LINK, Some(0), 1_500, Instant(5)).is_some(), "{rate}");
+        }
     }
 
     #[test]

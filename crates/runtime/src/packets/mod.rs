@@ -47,6 +47,15 @@ pub trait Port: AsFd + Send {
     /// What the system said of the first packet that it refused for another reason than want of room.
     fn send(&mut self, burst: &Burst, out: &[Outgoing]) -> io::Result<usize>;
 
+    /// Sends packets of `size` octets each but the last, which may be shorter, from where they lie one behind the other. Returns how many
+    /// the system accepted; `None` if it has to be done by [`Port::send`], and then nothing was sent.
+    ///
+    /// # Errors
+    /// As [`Port::send`].
+    fn send_run(&mut self, _octets: &[u8], _size: usize, _to: SocketAddr) -> Option<io::Result<usize>> {
+        None
+    }
+
     /// Reopens the port if its network interface was removed and is there again; returns whether it was. Meant to be called
     /// about once a second, not for every burst.
     ///
@@ -65,10 +74,17 @@ pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
 /// Waits until one of `ports` has something to receive, at most `timeout`.
 ///
 /// # Errors
-/// What the system said; not an interruption by a signal.
+/// As [`wait_for`].
 pub fn wait<'a>(ports: impl Iterator<Item = &'a dyn Port>, timeout: Duration) -> io::Result<()> {
-    let mut waiting: Vec<PollFd<'a>> =
-        ports.map(|port| PollFd::from_borrowed_fd(port.as_fd(), PollFlags::IN)).collect();
+    wait_for(ports.map(AsFd::as_fd), timeout)
+}
+
+/// Waits until one of these descriptors is readable, at most `timeout`.
+///
+/// # Errors
+/// What the system said; not an interruption by a signal.
+pub fn wait_for<'a>(descriptors: impl Iterator<Item = BorrowedFd<'a>>, timeout: Duration) -> io::Result<()> {
+    let mut waiting: Vec<PollFd<'a>> = descriptors.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     let timeout = Timespec { tv_sec: timeout.as_secs().cast_signed(), tv_nsec: timeout.subsec_nanos().into() };
     match poll(&mut waiting, Some(&timeout)) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),

@@ -24,6 +24,8 @@ const fn instruction(code: u32, yes: u32, no: u32) -> u32 {
 const LOAD_WORD: u32 = instruction(0x20, 0, 0);
 const LOAD_HALF: u32 = instruction(0x28, 0, 0);
 const LOAD_OCTET: u32 = instruction(0x30, 0, 0);
+const LOAD_NUMBER: u32 = instruction(0x00, 0, 0);
+const SKIP: u32 = instruction(0x05, 0, 0);
 const AND: u32 = instruction(0x54, 0, 0);
 const MODULO: u32 = instruction(0x94, 0, 0);
 const EXCLUSIVE_OR: u32 = instruction(0xac, 0, 0);
@@ -56,11 +58,22 @@ impl Steering {
     }
 }
 
-/// The port is looked for behind an IP header without options; what has some is still steered alike.
+/// Where the port lies is certain only behind an IP header without options: what has some goes by its address alone, or a neighbour could
+/// choose a thread for each packet.
 fn source(control: u32, threads: u32, is_v6: bool) -> Vec<[u32; 2]> {
-    let (words, port): (&[u32], u32) = if is_v6 { (&[8, 12, 16, 20], 40) } else { (&[12], 20) };
-    // Behind the comparison: three instructions for each word, then three.
-    let mut program = vec![[LOAD_OCTET, 0], [skip_if_any(3 * words.len() as u32 + 3), control], [LOAD_HALF, OF_IP + port]];
+    // Where addresses and port lie; an octet that is so without options: version and length, or UDP as what comes next.
+    let (words, port, plain): (&[u32], u32, [u32; 2]) =
+        if is_v6 { (&[8, 12, 16, 20], 40, [6, 17]) } else { (&[12], 20, [0, 0x45]) };
+    // Behind the first comparison: five instructions, three for each word, three.
+    let mut program = vec![
+        [LOAD_OCTET, 0],
+        [skip_if_any(3 * words.len() as u32 + 8), control],
+        [LOAD_OCTET, OF_IP + plain[0]],
+        [skip_if_equal(2), plain[1]],
+        [LOAD_NUMBER, 0],
+        [SKIP, 1],
+        [LOAD_HALF, OF_IP + port],
+    ];
     program.extend(words.iter().flat_map(|word| [[TO_X, 0], [LOAD_WORD, OF_IP + word], [EXCLUSIVE_OR, 0]]));
     program.extend([[MODULO, threads], [RETURN_A, 0], [RETURN, threads]]);
     program

@@ -325,9 +325,10 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, connection: &Connect
             sleep(SILENT).await;
         }
     };
+    let mut rest = Rest::default();
     let is_over = tokio::select! {
         () = receive(&mut from, connection, shared) => true,
-        () = send(&mut to, connection) => true,
+        () = send(&mut to, connection, &mut rest) => true,
         () = proof => true,
         () = life.over() => false,
     };
@@ -335,6 +336,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, connection: &Connect
         // What was put last, such as that this end stops.
         let last = std::mem::take(&mut *locked(&connection.leaving));
         let leaves = async {
+            to.write_all(&rest.octets[rest.sent..]).await?;
             to.write_all(&last).await?;
             to.shutdown().await
         };
@@ -370,19 +372,25 @@ async fn receive(from: &mut (impl AsyncRead + Unpin), connection: &Connection, s
     }
 }
 
+/// What is on its way out: whoever stops sends the rest first, or the peer would read something else into what follows.
+#[derive(Default)]
+struct Rest {
+    octets: Vec<u8>,
+    sent: usize,
+}
+
 /// Sends what is put, until the peer takes nothing any more.
-async fn send(to: &mut (impl AsyncWrite + Unpin), connection: &Connection) {
+async fn send(to: &mut (impl AsyncWrite + Unpin), connection: &Connection, rest: &mut Rest) {
     loop {
-        let next = std::mem::take(&mut *locked(&connection.leaving));
-        if next.is_empty() {
+        *rest = Rest { octets: std::mem::take(&mut *locked(&connection.leaving)), sent: 0 };
+        if rest.octets.is_empty() {
             connection.has_leaving.notified().await;
             continue;
         }
         // Slow is not gone: some of it leaves within the time.
-        let mut left = &next[..];
-        while !left.is_empty() {
-            let Ok(Ok(count @ 1..)) = timeout(WRITE, to.write(left)).await else { return };
-            left = &left[count..];
+        while rest.sent < rest.octets.len() {
+            let Ok(Ok(count @ 1..)) = timeout(WRITE, to.write(&rest.octets[rest.sent..])).await else { return };
+            rest.sent += count;
         }
         if !matches!(timeout(WRITE, to.flush()).await, Ok(Ok(()))) {
             return;

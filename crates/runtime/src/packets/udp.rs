@@ -69,8 +69,10 @@ pub fn open(address: SocketAddr, threads: usize, intake: Intake, steering: Optio
     // that does not share it shows whether one is there.
     drop(UdpSocket::bind(address)?);
     // The data sockets first, then the one for control traffic: the program names sockets by the order in which they were bound.
-    let mut data: Vec<Udp> = Vec::new();
-    for _ in 0..threads {
+    let mut data = vec![Udp::open(address, intake)?];
+    // The system may have chosen the port: the others have the same.
+    let address = data[0].address()?;
+    for _ in 1..threads {
         data.push(Udp::open(address, intake)?);
     }
     let control = match (steering, data.first()) {
@@ -184,6 +186,10 @@ impl Port for Udp {
     fn send(&mut self, burst: &Burst, out: &[Outgoing]) -> io::Result<usize> {
         self.batcher.send(self.socket.as_fd(), burst, out)
     }
+
+    fn send_run(&mut self, octets: &[u8], size: usize, to: SocketAddr) -> Option<io::Result<usize>> {
+        self.batcher.send_run(self.socket.as_fd(), octets, size, to)
+    }
 }
 
 /// Gathers packets into messages, and sends them.
@@ -223,6 +229,42 @@ impl Batcher {
             Progress { failed: Some(error), sent: 0, .. } => Err(error),
             Progress { sent, .. } => Ok(sent),
         }
+    }
+
+    /// [`Port::send_run`]. Where the system takes no segments, or fewer, the other way finds out what it takes.
+    fn send_run(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        octets: &[u8],
+        size: usize,
+        to: SocketAddr,
+    ) -> Option<io::Result<usize>> {
+        let together = self.segments.min(MAX_MESSAGE.checked_div(size).unwrap_or(0));
+        let length = u16::try_from(size).ok().filter(|_| together > 1 && octets.len() > size)?;
+        self.sender.clear();
+        self.counts.clear();
+        for message in octets.chunks(together * size) {
+            self.sender.begin(to);
+            self.sender.append(message);
+            self.counts.push(message.len().div_ceil(size));
+            if message.len() > size {
+                self.sender.cut(length);
+            }
+        }
+        let (mut first, mut sent) = (0, 0);
+        while first < self.sender.len() {
+            match self.sender.send(socket, octets, first) {
+                Ok(count) => {
+                    sent += self.counts[first..first + count].iter().sum::<usize>();
+                    first += count;
+                }
+                Err(error) if is_out_of_buffers(&error) => break,
+                Err(error) if sent == 0 && refuses_segments(&error) => return None,
+                Err(error) if sent == 0 => return Some(Err(error)),
+                Err(_) => break,
+            }
+        }
+        Some(Ok(sent))
     }
 
     /// Sends what was gathered; a message that the system refuses is left out.
@@ -405,6 +447,22 @@ mod tests {
     }
 
     #[test]
+    fn a_run_of_packets_leaves_from_where_it_lies() {
+        for intake in [Intake::Merged, Intake::Single] {
+            let ((mut sender, _), (mut receiver, there)) = (one(Intake::Single), one(intake));
+            for (length, size) in [(100_050, 1_000), (2_500, 1_400), (64 * 300, 64)] {
+                let octets: Vec<u8> = (0..length).map(|number: usize| (number / size) as u8).collect();
+                let count = length.div_ceil(size);
+                assert_eq!(sender.send_run(&octets, size, there).expect("it is for this").expect("sent"), count);
+                let arrived = receive(&mut receiver, count);
+                assert!(arrived.iter().map(|packet| &packet[..]).eq(octets.chunks(size)), "{intake:?} {length}");
+            }
+            assert!(sender.send_run(&[0; 9], 9, there).is_none(), "one packet");
+            assert!(sender.send_run(&[0; 70_000], 40_000, there).is_none(), "too long to be sent together");
+        }
+    }
+
+    #[test]
     fn packets_of_one_length_leave_as_one_message_around_those_that_were_dropped() {
         let mut burst = Burst::default();
         (0..300u32).for_each(|number| assert!(burst.push(&[number as u8; 64], loopback_of(1))));
@@ -453,9 +511,11 @@ mod tests {
 
     #[test]
     fn what_one_source_sends_stays_at_one_socket_but_for_control_traffic() {
-        for here in [loopback(), SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], loopback().port()))] {
+        for at in [loopback(), SocketAddr::from(([127, 0, 0, 1], 0)), SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 0))] {
             let steering = Steering::Source { control: 0x80 };
-            let Group { mut data, control } = open(here, 2, Intake::Merged, Some(steering)).expect("sockets");
+            let Group { mut data, control } = open(at, 2, Intake::Merged, Some(steering)).expect("sockets");
+            let here = data[0].address().expect("bound");
+            assert_eq!(data[1].address().expect("bound"), here, "one port for all");
             let any = SocketAddr::new(here.ip(), 0);
             let senders: Vec<UdpSocket> = (0..16).map(|_| UdpSocket::bind(any).expect("a socket")).collect();
             for (number, sender) in senders.iter().enumerate() {

@@ -110,9 +110,14 @@ impl Gateway {
     /// Answers the first message of a handshake.
     pub(super) fn initiated(&mut self, to: u32, noise: &[u8], origin: Origin, now: Now) -> Result<(), Reason> {
         let Origin { sender: identity, handle, .. } = origin;
+        // What came before takes nothing of its sender's part: whoever carries its packets could use that up by sending one again.
+        if !self.begun.is_new(identity, noise, now.instant) {
+            return Err(Reason::Replayed);
+        }
         if !self.handshakes.take(origin.number, now.instant) {
             return Err(Reason::Busy);
         }
+        self.begun.note(identity, noise, now.instant);
         let prologue = prologue(PROLOGUE, &self.realm, &[&identity, &self.identity]);
         let received = self.noise.receive(&prologue, self.random.secret(), noise);
         let (key, payload, answering) = received.map_err(|_| Reason::Seal)?;
@@ -123,8 +128,10 @@ impl Gateway {
         }
         let (made, nodes) = read_opening(&payload).ok_or(Reason::Malformed)?;
         let is_ours = nodes.first() == Some(&identity) && nodes.last() == Some(&self.identity);
+        let started = self.started;
         let peer = self.peer(identity, now).ok_or(Reason::Busy)?;
-        if made <= peer.opened {
+        // What was made before this process began may have been answered by the one before it.
+        if made <= peer.opened.max(started) {
             return Err(Reason::Stranger);
         }
         peer.opened = made;
@@ -274,9 +281,13 @@ impl Gateway {
     }
 
     /// Whether an ICMP error is about something that this side sends to the member: of what is between others a member has nothing to say.
-    fn is_concerned(&mut self, identity: &IdentityKey, quoted: Quoted, now: Now) -> bool {
+    fn is_concerned(&mut self, identity: &IdentityKey, inner: &Inner, quoted: Quoted, now: Now) -> bool {
         let Quoted::Packet(sent) = quoted else { return false };
-        self.flows.get(&FlowKey::out(&sent, sent.destination), identity, now.instant).is_some()
+        let key = FlowKey::out(&sent, sent.destination);
+        // Of what leaves in fragments only, the flow has no ports.
+        let in_fragments = FlowKey { protocol: inner::FRAGMENT, ports: (0, 0), ..key };
+        let is_known = |key: &FlowKey| self.flows.get(key, identity, now.instant).is_some();
+        sent.source == inner.destination && [key, in_fragments].iter().any(is_known)
     }
 
     /// Tells the sender of a SYN that nobody listens, over the nodes by which it came. No flow follows from it: what is sent to the same port
@@ -318,7 +329,7 @@ impl Gateway {
         let mut inner = Inner::decode(octets).ok_or(Reason::InnerNotIp)?;
         let key = FlowKey::within(&inner);
         let quoted = inner::quoted(&inner, octets);
-        if quoted != Quoted::Nothing && !self.is_concerned(identity, quoted, now) {
+        if quoted != Quoted::Nothing && !self.is_concerned(identity, &inner, quoted, now) {
             return Err(Reason::InnerUnrelated);
         }
         if quoted == Quoted::Nothing

@@ -6,7 +6,7 @@ mod leaving;
 mod out;
 mod work;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +45,8 @@ const HANDSHAKE: Duration = Duration::from_secs(1);
 const PROLOGUE: &str = "wayleave/gateway/v2";
 /// Handshakes that are answered in a second, of all members together, and at once.
 const HANDSHAKES: (u32, u32) = (200, 100);
+/// Pieces of memory of packets that have left which are kept for others.
+const LIMIT_SPARE: usize = 64;
 /// Outputs that may wait to be polled; what comes beyond is dropped and counted.
 const LIMIT_OUTPUTS: usize = 1 << 14;
 
@@ -155,6 +157,9 @@ pub struct Gateway {
     joined: Vec<u8>,
     opened: Vec<u8>,
     handshakes: AnswerLimit,
+    begun: Begun,
+    /// The Unix microsecond of this process's start.
+    started: u64,
     errors: ErrorLimit,
     random: Random,
     out: Out,
@@ -175,6 +180,34 @@ pub struct Internet {
     pub is_own: bool,
     /// Those in other members' prefixes: this side uses an exit.
     pub is_used: bool,
+}
+
+/// The handshakes that were begun lately, each by who sent it and by its ephemeral key, which is never used twice. As many as the limit of
+/// handshakes lets come.
+#[derive(Default)]
+struct Begun {
+    known: HashSet<(IdentityKey, [u8; 32])>,
+    by_time: VecDeque<(Instant, (IdentityKey, [u8; 32]))>,
+}
+
+impl Begun {
+    /// Hops take no packet that is older, nor as much ahead.
+    const REMEMBERED: Duration = Duration::from_secs(icing::MAX_FRESHNESS as u64 + 2);
+
+    fn is_new(&mut self, sender: IdentityKey, noise: &[u8], now: Instant) -> bool {
+        while let Some((_, key)) = self.by_time.pop_front_if(|(at, _)| now.since(*at) > Self::REMEMBERED) {
+            self.known.remove(&key);
+        }
+        noise.first_chunk().is_none_or(|ephemeral| !self.known.contains(&(sender, *ephemeral)))
+    }
+
+    fn note(&mut self, sender: IdentityKey, noise: &[u8], now: Instant) {
+        if let Some(ephemeral) = noise.first_chunk()
+            && self.known.insert((sender, *ephemeral))
+        {
+            self.by_time.push_back((now, (sender, *ephemeral)));
+        }
+    }
 }
 
 struct Random {
@@ -200,6 +233,7 @@ impl Gateway {
     /// If the receiver's configuration contradicts itself.
     pub fn new(config: Config, kernel: CpuKernel) -> Result<Self, ConfigError> {
         let secrets = config.receiver.policy.secrets.clone();
+        let started = config.receiver.started.0;
         let router = Router::new(config.receiver, kernel)?;
         let mut random = Random { seed: config.seed, next: 0 };
         let key = *random.secret().expose().first_chunk().expect("16 of 32");
@@ -210,6 +244,8 @@ impl Gateway {
             router,
             secrets,
             handshakes: AnswerLimit::new(HANDSHAKES.0, HANDSHAKES.1, 1),
+            begun: Begun::default(),
+            started,
             neighbours: config.neighbours,
             policies: config.policies,
             members: BTreeMap::new(),
@@ -235,6 +271,7 @@ impl Gateway {
                 counters: Counters::default(),
                 segment: Vec::new(),
                 message: Vec::new(),
+                spare: Vec::new(),
             },
             due: BTreeSet::new(),
         })
@@ -354,6 +391,13 @@ impl Gateway {
         let place = |name: &Name| self.policies.iter().position(|policy| policy.name == name.policy);
         let known = names.into_iter().filter_map(|(address, name)| Some((address, (place(&name)?, name.node))));
         self.names.extend(known);
+    }
+
+    /// Gives back the memory of packets that have left, for others.
+    pub fn reuse(&mut self, octets: Vec<u8>) {
+        if self.out.spare.len() < LIMIT_SPARE {
+            self.out.spare.push(octets);
+        }
     }
 
     /// What was counted.

@@ -23,9 +23,19 @@ pub(super) struct Out {
     pub(super) counters: Counters,
     pub(super) segment: Vec<u8>,
     pub(super) message: Vec<u8>,
+    /// Memory of packets that have left.
+    pub(super) spare: Vec<Vec<u8>>,
 }
 
 impl Out {
+    /// Empty memory with room for so many octets.
+    fn room(&mut self, octets: usize) -> Vec<u8> {
+        let mut room = self.spare.pop().unwrap_or_default();
+        room.clear();
+        room.reserve(octets);
+        room
+    }
+
     pub(super) fn push(&mut self, output: Output) {
         if self.queue.len() < LIMIT_OUTPUTS {
             self.queue.push_back(output);
@@ -53,7 +63,8 @@ impl Out {
         let result = if around + length > mtu {
             // The path itself takes the room until every node holds it; or the packet must pass.
             (0..count).try_for_each(|index| {
-                segments.write(index, &mut segment);
+                segment.clear();
+                segments.append(index, &mut segment);
                 self.seal(known, &segment)?;
                 let message = std::mem::take(&mut self.message);
                 self.message(lane, link, mtu, (form, &message), now);
@@ -62,11 +73,15 @@ impl Out {
             })
         } else {
             let size = around + length;
-            let mut octets = vec![0; (count - 1) * size + around + last];
-            let sealed = octets.chunks_mut(size).enumerate().try_for_each(|(index, packet)| {
-                segments.write(index, &mut segment);
-                let number = known.session.seal(&segment, &mut packet[header + DATA..]).map_err(|_| ())?;
-                packet[header..header + DATA].copy_from_slice(&Message::data(known.to, number));
+            let mut octets = self.room((count - 1) * size + around + last);
+            // Each packet is written where it leaves from, and sealed there.
+            let sealed = (0..count).try_for_each(|index| {
+                let message = octets.len() + header;
+                octets.resize(message + DATA, 0);
+                segments.append(index, &mut octets);
+                octets.resize(octets.len() + TAG, 0);
+                let number = known.session.seal_in_place(&mut octets[message + DATA..]).map_err(|_| ())?;
+                octets[message..message + DATA].copy_from_slice(&Message::data(known.to, number));
                 Ok(())
             });
             sealed.and_then(|()| {

@@ -6,6 +6,8 @@
 //! ICC-07: inner sources of others, loopback, martians, others' addresses, a tunnel in a tunnel in a tunnel, fragments:
 //! refused by the receiving gateway; counted.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use wayleave_core::InnerPrefixes;
@@ -389,6 +391,27 @@ fn what_one_gateway_sealed_does_not_count_in_packets_of_another() {
 }
 
 #[test]
+fn an_initiation_that_is_sent_again_takes_nothing_of_its_senders_part() {
+    let mut world = world();
+    let captured = Rc::new(RefCell::new(Vec::new()));
+    let to_b = Rc::clone(&captured);
+    world.tamper = Box::new(move |from, to, octets: &mut Vec<u8>| {
+        if to == B {
+            to_b.borrow_mut().push((from, octets.clone()));
+        }
+        true
+    });
+    world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"payload"));
+    let is_initiation = |octets: &[u8]| Packet::decode(octets, Version::Standard).unwrap().payload()[0] == 1;
+    let (from, initiation) = captured.borrow().iter().find(|(_, octets)| is_initiation(octets)).cloned().unwrap();
+    for _ in 0..1_000 {
+        world.inject(from, B, &initiation);
+    }
+    let counters = world.gateway(B).counters();
+    assert_eq!((counters.dropped(Reason::Replayed), counters.dropped(Reason::Busy)), (1_000, 0));
+}
+
+#[test]
 fn twenty_thousand_initiations_a_second_by_one_member_cost_no_other_its_session() {
     let mut world = world();
     let mut random = crate::common::Random(5);
@@ -533,7 +556,15 @@ fn a_member_begins_what_is_admitted_and_nothing_else_and_answers_pass() {
         world.send_plain(A, &unreachable((V4.0, V4.1), quoted));
     }
     assert!(world.received(B).is_empty());
-    assert_eq!(world.gateway(B).counters().dropped(Reason::InnerUnrelated), before + 3);
+    // Nor to another host than the one that sent it.
+    world.send_plain(A, &unreachable((V4.0, "10.0.2.9"), &question));
+    assert!(world.received(B).is_empty());
+    assert_eq!(world.gateway(B).counters().dropped(Reason::InnerUnrelated), before + 4);
+    // A router behind A may have cut it.
+    let mut cut = question.clone();
+    cut[6] |= 0x20;
+    world.send_plain(A, &unreachable((V4.0, V4.1), &cut));
+    assert_eq!(world.received(B).len(), 1);
     // And only that: another port of the same host is not.
     world.send_plain(A, &udp(V4.0, V4.1, (53, 5_354), b"!"));
     assert!(world.received(B).is_empty());

@@ -108,5 +108,7 @@ fn line(event: &ConsentServerEvent) -> EventLine {
             "the state has records that this realm did not sign: it counts as lost, and is asked of path servers"),
         ConsentServerEvent::NotDelegated(node) => event!(WARN "not-delegated" by 1, { node = shown(node) }
             "delegated prefix ignored: the node is not served, or has too many"),
+        ConsentServerEvent::Entrusted(node) => event!(INFO "entrusted" by 1, { node = shown(node) }
+            "a node has given its tag keys: consent is given for it from now on"),
     }
 }

@@ -30,6 +30,8 @@ pub struct ConsentView {
 struct MachineStatus {
     is_ready: bool,
     nodes: Vec<IdentityKey>,
+    /// Of these, those that have yet to give their keys.
+    awaited: Vec<IdentityKey>,
     consented: u64,
     refused: u64,
     links: usize,
@@ -47,6 +49,7 @@ impl ConsentView {
             MachineStatus {
                 is_ready: server.is_ready(),
                 nodes: server.nodes().collect(),
+                awaited: server.awaited().collect(),
                 consented,
                 refused,
                 links: server.links(),
@@ -62,6 +65,7 @@ impl View for ConsentView {
         let (audited, left_out, failing) = self.audit.status();
         let mut value = self.overlay.status().await?;
         value["consents_for"] = json!(machine.nodes.iter().map(ToString::to_string).collect::<Vec<_>>());
+        value["awaits_keys_of"] = json!(machine.awaited.iter().map(ToString::to_string).collect::<Vec<_>>());
         value["consented"] = json!(machine.consented);
         value["refused"] = json!(machine.refused);
         value["audited"] = json!(audited);
@@ -75,11 +79,13 @@ impl View for ConsentView {
         let title = format!("consent server of the realm {}", cell(&status["realm"]));
         let mut overview = Overview::new(title, &["consents for", "state"]);
         let realm = self.overlay.realm().borrow().clone();
-        for node in self.machine_status().await?.nodes {
+        let machine = self.machine_status().await?;
+        for node in machine.nodes {
             let member = realm.nodes.get(&node);
             let name = member.and_then(|member| member.membership.grants.names.first());
             let state = match member {
                 None => "no member that is known here",
+                Some(_) if machine.awaited.contains(&node) => "has not given its keys",
                 Some(member) if member.advert.is_none() => "has no advert",
                 Some(_) => "known",
             };

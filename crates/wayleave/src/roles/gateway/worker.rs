@@ -366,7 +366,10 @@ impl Worker {
     fn take_outputs(&mut self) {
         while let Some(output) = self.gateway.poll() {
             match output {
-                Output::Wire { link, octets, size } => self.queue(link, &octets, size),
+                Output::Wire { link, octets, size } => {
+                    self.queue(link, &octets, size);
+                    self.gateway.reuse(octets);
+                }
                 Output::Inner(ready) => match self.inner_side.write(&ready) {
                     Ok(true) => self.counters.written += 1,
                     Ok(false) => self.counters.refused += 1,
@@ -389,9 +392,27 @@ impl Worker {
             self.counters.unsent += 1;
             return;
         };
-        let now = self.clock.now().instant;
-        self.ends.note_sent(link, octets.len().div_ceil(size.max(1)), octets.len(), now);
+        let (now, packets) = (self.clock.now().instant, octets.len().div_ceil(size.max(1)));
+        self.ends.note_sent(link, packets, octets.len(), now);
+        if packets > 1 && self.send_run(at, octets, size, packets) {
+            return;
+        }
         octets.chunks(size.max(1)).for_each(|packet| self.put(at, packet));
+    }
+
+    /// Sends the packets of a large segment without a copy, behind those that wait. Returns whether that could be tried.
+    fn send_run(&mut self, (socket, to): At, octets: &[u8], size: usize, packets: usize) -> bool {
+        self.flush();
+        let Some(sent) = self.sockets.get_mut(socket).and_then(|socket| socket.send_run(octets, size, to)) else {
+            return false;
+        };
+        let sent = sent.unwrap_or_else(|_| {
+            self.counters.failures += 1;
+            0
+        });
+        self.counters.sent += sent as u64;
+        self.counters.unsent += (packets - sent) as u64;
+        true
     }
 
     /// Puts a packet with others that leave together.

@@ -4,6 +4,7 @@
 //! All decisions are those of [`wayleave_control::node`]; this is its I/O.
 
 mod agreement;
+mod entrusting;
 pub mod freshness;
 mod io;
 pub mod records;
@@ -31,6 +32,7 @@ use wayleave_control::store::{Record, Store};
 use wayleave_core::IdentityKey;
 use wayleave_dataplane::icing::AgreedKeys;
 use wayleave_packet::Path;
+use wayleave_packet::icing::mint::TagMaster;
 use wayleave_runtime::Clock;
 use wayleave_runtime::links::{Limits, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
@@ -42,6 +44,7 @@ use super::link_driver::Driver;
 use crate::config::links::{self, LinkPeer, OpenLinks};
 use crate::config::overlay::{OverlaySection, ServerEntry, Settings};
 use crate::failure::{Failure, Outcome};
+use entrusting::Entrusting;
 use io::{Event, OverlayIo, Own};
 use renewal::Renewal;
 use resolver::Resolver;
@@ -77,6 +80,8 @@ pub struct Handle {
     /// The numbers of links to members that are served and not listed.
     open_links: Arc<Mutex<OpenLinks>>,
     resolver: Resolver,
+    /// Gives the keys of the node's tags to its consent server, if it is to.
+    entrusting: Option<Arc<Entrusting>>,
 }
 
 /// The node's own IDs, of the previous, the current and the next epoch, and the keys that it shares under them.
@@ -245,6 +250,13 @@ impl Overlay {
         let links_shown = links.clone();
         let (refusals_to, refusals) = watch::channel(BTreeMap::new());
         let (freshness_to, freshness) = watch::channel(Freshness::default());
+        let entrusting = match &section.consent {
+            Some(server) if section.entrust => {
+                let entrusting = Entrusting::start(&server.server(), &identity, settings.tags.clone(), log)?;
+                Some(Arc::new(entrusting))
+            }
+            _ => None,
+        };
         let handle = Handle {
             own,
             events: events.clone(),
@@ -258,6 +270,7 @@ impl Overlay {
             path_servers: section.servers().len(),
             open_links: Arc::default(),
             resolver: Resolver::start(),
+            entrusting,
         };
         tokio::spawn(agreement::agree(handle.realm(), ids_to.clone()));
         let mut io = OverlayIo {
@@ -368,7 +381,15 @@ impl Handle {
         let refusals: BTreeSet<String> = self.refusals.borrow().values().cloned().collect();
         let open = self.open_links().problem().map(str::to_owned);
         let list = freshness::problem(*self.freshness.borrow());
-        self.problem.borrow().iter().cloned().chain(list).chain(refusals).chain(open).collect()
+        let keys = self.entrusting.as_ref().and_then(|entrusting| entrusting.problem());
+        self.problem.borrow().iter().cloned().chain(list).chain(refusals).chain(open).chain(keys).collect()
+    }
+
+    /// The keys of the node's tags are these from now on, for its consent server if it is to have them from here.
+    pub fn set_tag_masters(&self, masters: Vec<(u32, TagMaster)>) {
+        if let Some(entrusting) = &self.entrusting {
+            entrusting.set(masters);
+        }
     }
 
     /// The other ends of the node's links, by `section` and by what is known of the realm now.

@@ -1,6 +1,7 @@
 //! What the role knows of a packet format. Everything else in this folder is generic over it.
 
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -70,6 +71,11 @@ pub trait Format: Sized + Send + 'static {
     /// Returns the next message that the format itself sends, by a port of this kind; called until there is none.
     #[inline]
     fn speak(&mut self, _now: Now) -> Option<(PortKind, SocketAddr, Vec<u8>)> {
+        None
+    }
+
+    /// Becomes readable when [`Format::speak`] has something that another thread left for it.
+    fn waker(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 

@@ -182,7 +182,8 @@ impl PortSpec {
                 let control = if is_whole { MESSAGE } else { 0 };
                 let steering = (threads > 1).then_some(Steering::Source { control });
                 let opened = udp::open(*local, threads, *intake, steering).and_then(|group| {
-                    group.data.iter().filter(|_| is_whole).try_for_each(udp::Udp::never_fragment)?;
+                    let all = group.data.iter().chain(&group.control);
+                    all.filter(|_| is_whole).try_for_each(udp::Udp::never_fragment)?;
                     Ok(group)
                 });
                 let Group { data, control } =

@@ -205,7 +205,8 @@ impl<F: Format> Role for Supervisor<F> {
         for thread in 0..self.threads.count() {
             self.threads.query(thread, Worker::drain_all).await;
         }
-        for (thread, join) in self.joins.into_iter().enumerate() {
+        // The first one is last: it may have what others hand to it.
+        for (thread, join) in self.joins.into_iter().enumerate().rev() {
             self.threads.query(thread, Worker::stop).await;
             match join.join() {
                 // A thread forwards to its end: what it counted then is known only now.

@@ -2,12 +2,13 @@
 //! for the next one.
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use wayleave_core::Now;
 use wayleave_dataplane::frame::BURST;
-use wayleave_runtime::packets::{Burst, Outgoing, wait};
+use wayleave_runtime::packets::{Burst, Outgoing, wait_for};
 use wayleave_runtime::{Clock, faults};
 
 use super::batch::Batch;
@@ -59,7 +60,8 @@ impl<F: Format> Worker<F> {
             faults::point("worker");
             self.answer_queries();
             if self.turn() == 0 {
-                let waiting = wait(self.ports.iter().map(|attached| &*attached.port), IDLE);
+                let ports = self.ports.iter().map(|attached| attached.port.as_fd());
+                let waiting = wait_for(ports.chain(self.format.waker()), IDLE);
                 self.out.counters.failures += u64::from(waiting.is_err());
             }
         }
@@ -116,16 +118,18 @@ impl<F: Format> Worker<F> {
                 received += self.forward_burst(port);
             }
         }
-        self.speak();
-        received
+        received + self.speak()
     }
 
-    /// Sends what the format itself has to say.
-    fn speak(&mut self) {
+    /// Sends what the format itself has to say. Returns how many packets that were.
+    fn speak(&mut self) -> usize {
         let now = self.clock.now();
+        let mut said = 0;
         while let Some((kind, to, octets)) = self.format.speak(now) {
             self.send_own(kind, to, &octets);
+            said += 1;
         }
+        said
     }
 
     /// Forwards control traffic of all ports in turn, up to [`CONTROL_AHEAD`] and what the last burst has beyond it. The
@@ -198,6 +202,7 @@ impl<F: Format> Worker<F> {
     pub fn send_own(&mut self, kind: PortKind, to: SocketAddr, octets: &[u8]) {
         let Self { ports, burst, out, .. } = self;
         let Some(attached) = ports.iter_mut().find(|attached| attached.kind == kind && !attached.is_control) else {
+            out.counters.unsent += 1;
             return;
         };
         burst.clear();

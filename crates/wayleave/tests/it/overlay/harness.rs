@@ -204,6 +204,16 @@ impl Realm {
         self.edit(&format!("{server}/consent.toml"), |text| format!("{text}\n{section}"));
     }
 
+    /// The server consents for this router, which gives it its keys itself.
+    pub(crate) fn entrust(&self, server: &str, node: &str) {
+        let section = format!("[[consent.node]]\nidentity = \"{}\"\nentrusted = true\n", self.identity(node));
+        self.edit(&format!("{server}/consent.toml"), |text| format!("{text}\n{section}"));
+        self.edit(&format!("{node}/router.toml"), |text| {
+            assert!(text.contains("#entrust = true"));
+            text.replace("#entrust = true", "entrust = true")
+        });
+    }
+
     pub(crate) fn link(&self, name: &str, neighbours: &[Neighbour<'_>]) {
         let section = |Neighbour(node, relationship, interface, local): &Neighbour<'_>| {
             format!(

@@ -2,11 +2,12 @@
 //!
 //! ICC, links: two gateways, each behind a NAT of its own (nftables masquerade) that takes another port at every flush, one of them with
 //! IPv6 alone and a link of 1,280 octets; open forwarders that list neither. Pages by name both ways; the table of the NAT flushed and the gateway's address changed
-//! under a transfer, which goes on; the forwarder killed and restarted; `show links` says where everybody is.
+//! under a transfer, which goes on; the forwarder killed and restarted; `show links` says where everybody is. The forwarders give their
+//! consent server the keys of their tags by a link, also after it was killed.
 
 use std::process::{Child, Command, Stdio};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use wayleave_lab::netns::{self, Network, NetworkNamespace};
 use wayleave_lab::process::Daemon;
 
@@ -203,7 +204,7 @@ fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_po
     let who = format!("{}@{at}", realm.identity("consent"));
     let router = |name: &str, open: &str, other: &str, w: &str| {
         let page = realm.router(name, Some(&who));
-        realm.serve("consent", name);
+        realm.entrust("consent", name);
         realm.link(name, &[Neighbour(other, "peer", 1, w)]);
         realm.edit(&format!("{name}/router.toml"), |text| format!("{text}\n[overlay.open]\nlocal = \"{open}\"\n"));
         realm.start(name, "router", &page)
@@ -221,7 +222,7 @@ fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_po
     for gateway in ["a", "b"] {
         realm.serve("consent", gateway);
     }
-    let _consent = realm.start("consent", "consent", "127.0.0.1:8502");
+    let mut consent = realm.start("consent", "consent", "127.0.0.1:8502");
     use_names(&network);
     let page: Vec<u8> = (0..6_000_000u32).flat_map(u32::to_be_bytes).collect();
     for (gateway, addresses) in
@@ -246,6 +247,16 @@ fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_po
     };
     eventually(&format!("the first page: {}", logs()), || curl(&a, "b", "20").stdout == page);
     assert!(curl(&b, "a", "20").stdout == page, "{}", logs());
+    // The server has the forwarders' keys in its memory alone, and gets them anew.
+    consent.kill();
+    consent.resume();
+    eventually(&format!("the forwarders give their keys again: {}", consent.log()), || {
+        let status = consent.show("status", &[]);
+        status["awaits_keys_of"] == json!([]) && status["consents_for"].as_array().is_some_and(|all| all.len() == 4)
+    });
+    eventually(&format!("and say no more that they are not there: {}", w1.log()), || {
+        [&w1, &w2].iter().all(|router| !router.status("problems").to_string().contains("consent server"))
+    });
     // Nobody wrote an address of a gateway anywhere, and the forwarders know where they are.
     let of_a = link(&w1.show("links", &[]), "a");
     assert!(

@@ -2,12 +2,18 @@
 //! others where each one is. What comes to another thread by mistake, and what another thread cannot send itself, goes to the first.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::mem::take;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::event::{EventfdFlags, eventfd};
 use wayleave_core::{Instant, Now};
 use wayleave_dataplane::link::{At, Datagram, Links};
 
+/// Messages, and packets, of others that the first thread takes in a turn.
+const AT_ONCE: usize = 64;
 /// Packets that other threads have handed to the first one and that wait there, at most, and their octets.
 const LIMIT_WAITING: usize = 1024;
 const LIMIT_WAITING_OCTETS: usize = 1 << 20;
@@ -66,17 +72,33 @@ impl Waiting {
 }
 
 /// What the threads of a node share.
-#[derive(Default)]
 pub struct Shared {
     /// How often `places` was set.
     version: AtomicU64,
     places: Mutex<Arc<Places>>,
     /// Whether anything waits in `inbox`: the first thread looks there in every turn.
     is_waiting: AtomicBool,
+    /// Readable when something began to wait.
+    wake: OwnedFd,
     inbox: Mutex<Inbox>,
 }
 
 impl Shared {
+    /// # Errors
+    /// What the system said: too many files are open.
+    pub fn new() -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let (version, places, is_waiting, inbox) = Default::default();
+        Ok(Self { version, places, is_waiting, wake, inbox })
+    }
+
+    /// Says that something waits.
+    fn wake(&self) {
+        if !self.is_waiting.swap(true, Ordering::Release) {
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes()); // it is readable already
+        }
+    }
+
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -94,6 +116,8 @@ pub enum LinkThread {
         shared: Option<Arc<Shared>>,
         /// The changes of addresses that the others know of.
         told: Option<u64>,
+        /// What others handed over, in this turn; none if nothing was taken in yet.
+        handed: Option<std::vec::IntoIter<(At, Vec<u8>)>>,
     },
     Other {
         shared: Arc<Shared>,
@@ -106,7 +130,7 @@ pub enum LinkThread {
 impl LinkThread {
     /// The first thread, and what it shares with others if there are any.
     pub fn first(links: Links, shared: Option<Arc<Shared>>) -> Self {
-        Self::First { links: Box::new(links), shared, told: None }
+        Self::First { links: Box::new(links), shared, told: None, handed: None }
     }
 
     pub fn other(shared: Arc<Shared>) -> Self {
@@ -172,7 +196,7 @@ impl LinkThread {
             }
             Self::Other { shared, .. } => {
                 shared.inbox().messages.push(from, octets);
-                shared.is_waiting.store(true, Ordering::Release);
+                shared.wake();
             }
         }
     }
@@ -181,15 +205,25 @@ impl LinkThread {
     pub fn hand_over(&self, to: At, octets: &[u8]) -> bool {
         let Self::Other { shared, .. } = self else { return false };
         let has_room = shared.inbox().packets.push(to, octets);
-        shared.is_waiting.store(true, Ordering::Release);
+        shared.wake();
         has_room
     }
 
     /// Brings the threads together, once in every turn; then returns the next datagram that this thread is to send.
     pub fn poll(&mut self, now: Now) -> Option<Datagram> {
         match self {
-            Self::First { links, shared, told } => {
-                let packet = shared.as_ref().and_then(|shared| take_in(links, shared, now));
+            Self::First { links, shared, told, handed } => {
+                let handed_now = match (&mut *handed, &*shared) {
+                    (None, Some(shared)) => handed.insert(take_in(links, shared, now).into_iter()),
+                    (None, None) => handed.insert(Vec::new().into_iter()),
+                    (Some(handed), _) => handed,
+                };
+                if let Some(((socket, to), octets)) = handed_now.next() {
+                    if let Some(link) = links.link_at((socket, to)) {
+                        links.note_sent(link, 1, octets.len() as u64, now.instant);
+                    }
+                    return Some(Datagram { socket, to, octets });
+                }
                 links.handle_timeout(now);
                 let (moves, by_address) = links.addresses();
                 if let Some(shared) = shared
@@ -200,7 +234,11 @@ impl LinkThread {
                     shared.version.fetch_add(1, Ordering::Release);
                     *told = Some(moves);
                 }
-                packet.or_else(|| links.poll())
+                let said = links.poll();
+                if said.is_none() {
+                    *handed = None; // the turn ends
+                }
+                said
             }
             Self::Other { shared, version, places, carried } => {
                 let latest = shared.version.load(Ordering::Acquire);
@@ -213,10 +251,18 @@ impl LinkThread {
                         inbox.carried.entry(link).or_default().add(count);
                     }
                     drop(inbox);
-                    shared.is_waiting.store(true, Ordering::Release);
+                    shared.wake();
                 }
                 None
             }
+        }
+    }
+
+    /// Becomes readable when something waits for the first thread.
+    pub fn waker(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::First { shared, .. } => Some(shared.as_ref()?.wake.as_fd()),
+            Self::Other { .. } => None,
         }
     }
 
@@ -228,16 +274,26 @@ impl LinkThread {
     }
 }
 
-/// Takes what other threads have for the first one; of packets that they cannot send themselves, the next one.
-fn take_in(links: &mut Links, shared: &Shared, now: Now) -> Option<Datagram> {
+/// Takes what other threads have for the first one: some at a time, since neighbours choose how much that is. Returns packets that others
+/// cannot send themselves.
+fn take_in(links: &mut Links, shared: &Shared, now: Now) -> Vec<(At, Vec<u8>)> {
     if !shared.is_waiting.swap(false, Ordering::Acquire) {
-        return None;
+        return Vec::new();
     }
-    let mut inbox = shared.inbox();
-    while let Some((from, octets)) = inbox.messages.pop() {
+    let _ = rustix::io::read(&shared.wake, &mut [0; 8]); // there may be nothing to read
+    let (messages, packets, carried) = {
+        let mut inbox = shared.inbox();
+        let messages: Vec<_> = (0..AT_ONCE).map_while(|_| inbox.messages.pop()).collect();
+        let packets: Vec<_> = (0..AT_ONCE).map_while(|_| inbox.packets.pop()).collect();
+        if !inbox.messages.queue.is_empty() || !inbox.packets.queue.is_empty() {
+            shared.is_waiting.store(true, Ordering::Release);
+        }
+        (messages, packets, take(&mut inbox.carried))
+    };
+    for (from, octets) in messages {
         links.receive(from, &octets, now);
     }
-    for (link, Carried { sent, received }) in inbox.carried.drain() {
+    for (link, Carried { sent, received }) in carried {
         if sent.0 > 0 {
             links.note_sent(link, sent.0, sent.1, now.instant);
         }
@@ -245,7 +301,5 @@ fn take_in(links: &mut Links, shared: &Shared, now: Now) -> Option<Datagram> {
             links.note_received(link, received.0, received.1, now.instant);
         }
     }
-    let ((socket, to), octets) = inbox.packets.pop()?;
-    shared.is_waiting.store(true, Ordering::Release);
-    Some(Datagram { socket, to, octets })
+    packets
 }

@@ -6,6 +6,7 @@ mod remembered;
 mod reports;
 
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Map, Value, json};
@@ -22,7 +23,7 @@ use wayleave_dataplane::link::message::is_message;
 use wayleave_dataplane::link::{At, Counters as LinkCounters, Datagram, LinkStatus, Links, Peer, State as LinkState};
 use wayleave_dataplane::replay::{ClockJumps, MOST_PARTITIONS, ReplayFilter};
 use wayleave_packet::icing::header::{ETHERTYPE, Version};
-use wayleave_packet::icing::mint::{NodeSecret, TAG_EPOCH};
+use wayleave_packet::icing::mint::{NodeSecret, TAG_EPOCH, TagMaster};
 use wayleave_runtime::Clock;
 use wayleave_runtime::http::{Metric, ViewError};
 use wayleave_runtime::identity::Identity;
@@ -124,6 +125,12 @@ fn section(settings: &Settings) -> Result<&IcingSection, Failure> {
     section.ok_or_else(|| Failure::new("no section [icing]"))
 }
 
+/// The masters of tag keys, each with the tag epoch from which it is used.
+fn masters(settings: &Settings) -> Vec<(u32, TagMaster)> {
+    let live = settings.live_keys(IcingControl::KEYS_AHEAD);
+    live.iter().map(|(from, key)| ((*from >> TAG_EPOCH) as u32, icing_master(key))).collect()
+}
+
 /// What the file and the live keys say. A tag master counts from the tag epoch on in which its key begins.
 ///
 /// A node of an overlay has its IDs from its own epochs, and its neighbours' from their adverts.
@@ -143,7 +150,7 @@ fn policy(settings: &Settings, section: &IcingSection, node: Option<&Handle>) ->
     }
     Policy {
         secrets,
-        masters: live.iter().map(|(from, key)| ((*from >> TAG_EPOCH) as u32, icing_master(key))).collect(),
+        masters: masters(settings),
         links,
         rules: section.tags.iter().map(|tag| rule(tag, &accounts)).collect(),
         accounts,
@@ -218,7 +225,8 @@ fn refused(error: &ConfigError) -> Failure {
 
 impl Icing {
     fn take_over(&mut self, ends: Ends, ports: &[AttachedPort], now: Now) {
-        let at = |kind| ports.iter().position(|attached| attached.kind == kind);
+        // What leaves by a control socket would not leave as data do.
+        let at = |kind| ports.iter().position(|attached| attached.kind == kind && !attached.is_control);
         self.ports = (0..ends.addresses.links.len()).map(|number| at(PortKind::Link(number))).collect();
         self.internal = at(PortKind::Internal);
         self.addresses = ends.addresses;
@@ -324,7 +332,11 @@ impl Format for Icing {
         accounts: Vec<(AccountId, Total)>,
     ) -> Outcome<Self> {
         let Plan { policy, ends } = control.plan(settings)?;
-        let router = Router::new(config(section(settings)?, *policy, settings.started)?, CpuKernel::best());
+        let mut config = config(section(settings)?, *policy, settings.started)?;
+        if control.shared.is_some() {
+            config.replay_capacity = 0; // it gets the first thread's filter
+        }
+        let router = Router::new(config, CpuKernel::best());
         let mut router = router.map_err(|error| refused(&error))?;
         let has_others = *settings.file.forwarding.workers.get_ref() > 1;
         match &control.shared {
@@ -391,6 +403,10 @@ impl Format for Icing {
         Some((self.sockets.get(socket)?.kind, to, octets))
     }
 
+    fn waker(&self) -> Option<BorrowedFd<'_>> {
+        self.links.as_ref()?.waker()
+    }
+
     fn leave(&mut self) {
         self.links.iter_mut().for_each(LinkThread::close);
     }
@@ -409,7 +425,8 @@ impl Format for Icing {
                         self.note_sent(run, now);
                         run = (link, 0, 0);
                     }
-                    if next.is_some() {
+                    // What is handed over is counted by who sends it.
+                    if matches!(next, Some(Next::Port(..))) {
                         run = (link, run.1 + 1, run.2 + frame.octets.len() as u64);
                     }
                     (next, queue)
@@ -567,7 +584,7 @@ impl Control<Icing> for IcingControl {
             handle: None,
             shown: Arc::default(),
             machine: None,
-            threads: Arc::default(),
+            threads: Arc::new(link_threads::Shared::new().map_err(|error| Failure::system("cannot make an eventfd", &error))?),
             shared: None,
             clock: None,
             watch: Watch::default(),
@@ -617,6 +634,7 @@ impl Control<Icing> for IcingControl {
     async fn begin(&mut self, settings: &Settings, clock: Clock, log: &Events) -> Outcome {
         let Some(section) = overlay_section(settings) else { return Ok(()) };
         let node = OverlayNode::start(settings, section, clock, log).await?;
+        node.handle().set_tag_masters(masters(settings));
         self.remembered = Some(Remembered::load(node.handle().store()));
         self.handle = Some(node.handle());
         self.machine = Some(links::machine(&section.load(&settings.source)?)?);
@@ -637,6 +655,7 @@ impl Control<Icing> for IcingControl {
     async fn planned(&mut self, settings: &Settings) {
         let Some((handle, section)) = self.handle.as_ref().zip(overlay_section(settings)) else { return };
         *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = Some((handle.clone(), section.clone()));
+        handle.set_tag_masters(masters(settings));
         handle.reload(section.clone()).await;
     }
 

@@ -39,7 +39,9 @@ impl ReportQuery {
     /// Collects the reports of all threads and signs them.
     pub async fn answer(self, threads: &Threads<Icing>, identity: &Arc<SigningKey>) -> Result<Value, ViewError> {
         let (query, now) = (self.clone(), unix_now());
-        let of_threads = threads.query_all(move |worker| query.select(&worker.format.router, now)).await;
+        // Of several threads one may have the other part of any path.
+        let most = if threads.count() > 1 { usize::MAX } else { query.most.saturating_add(1) };
+        let of_threads = threads.query_all(move |worker| query.select(&worker.format.router, most, now)).await;
         let reports = together(of_threads.ok_or(ViewError::Unavailable)?);
         let identity = Arc::clone(identity);
         // Signatures take some tens of microseconds each.
@@ -47,14 +49,14 @@ impl ReportQuery {
         signed.await.map_err(|_| ViewError::Unavailable)
     }
 
-    /// What a thread has of windows that are closed at `now`, the last window first; one report more than wanted if there are more.
-    fn select(&self, router: &Router, now: UnixTime) -> OfThread {
+    /// What a thread has of windows that are closed at `now`, the last window first, so many reports at most.
+    fn select(&self, router: &Router, most: usize, now: UnixTime) -> OfThread {
         let last = closed(now);
         let windows = || (0..REPORTED).map(|before| last.wrapping_sub(before));
         let reports = windows().flat_map(|window| router.reports(window));
         let in_part = |window| router.counted_in_part(window).map(move |handle| (handle, window));
         OfThread {
-            reports: reports.filter(|report| self.is_about(&report.handle)).take(self.most.saturating_add(1)).collect(),
+            reports: reports.filter(|report| self.is_about(&report.handle)).take(most).collect(),
             in_part: windows().flat_map(in_part).filter(|(handle, _)| self.is_about(handle)).collect(),
         }
     }

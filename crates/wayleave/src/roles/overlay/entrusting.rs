@@ -1,0 +1,155 @@
+//! A node gives the keys of its tags to its own provider's consent server, by a link between these two alone, and again whenever one of
+//! them began anew: the server keeps them in memory, and no file with them is carried from one machine to the other.
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Duration, sleep};
+use wayleave_control::database::Refusal;
+use wayleave_control::frames::{Body, Frame, MAX_FRAME, PROTOCOLS};
+use wayleave_control::realm::Server;
+use wayleave_packet::icing::mint::TagMaster;
+use wayleave_runtime::links::{Limits, LinkEvent, Links};
+use wayleave_runtime::node_tls::NodeIdentity;
+
+use crate::failure::Outcome;
+use crate::roles::events::{Events, event};
+
+/// A server that refuses is asked again after this: its operator may be about to name the node.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// The masters of a node's tag keys, each with the epoch from which it is used.
+pub type Masters = Vec<(u32, TagMaster)>;
+
+/// What gives the keys, as long as it is held.
+pub struct Entrusting {
+    task: JoinHandle<()>,
+    keys: watch::Sender<Masters>,
+    problem: watch::Receiver<Option<String>>,
+}
+
+impl Drop for Entrusting {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Entrusting {
+    /// Gives `masters` to `server` from now on.
+    pub fn start(server: &Server, identity: &NodeIdentity, masters: Masters, log: &Events) -> Outcome<Self> {
+        let (events, inbox) = mpsc::channel(64);
+        let links = Links::new(Limits { frame: MAX_FRAME as u32, protocols: PROTOCOLS, ..Limits::default() });
+        let connecting = links.connect_node(server.address.clone(), identity, server.identity, events)?;
+        let (keys, given) = watch::channel(masters);
+        let waiting = format!("the keys of this node's tags are not at its consent server at {} yet", server.address);
+        let (said, problem) = watch::channel(Some(waiting));
+        let (log, server) = (log.clone(), server.clone());
+        let task = tokio::spawn(async move {
+            let _connecting = connecting;
+            Giving { server, links, log, problem: said }.run(inbox, given).await;
+        });
+        Ok(Self { task, keys, problem })
+    }
+
+    /// The keys are these from now on.
+    pub fn set(&self, masters: Masters) {
+        self.keys.send_if_modified(|known| {
+            let same = |(a, b): (&(u32, TagMaster), &(u32, TagMaster))| a.0 == b.0 && a.1.key() == b.1.key();
+            let is_new = known.len() != masters.len() || !known.iter().zip(&masters).all(same);
+            if is_new {
+                *known = masters;
+            }
+            is_new
+        });
+    }
+
+    /// What an operator should see.
+    pub fn problem(&self) -> Option<String> {
+        self.problem.borrow().clone()
+    }
+}
+
+struct Giving {
+    server: Server,
+    links: Links,
+    log: Events,
+    problem: watch::Sender<Option<String>>,
+}
+
+impl Giving {
+    async fn run(self, mut inbox: mpsc::Receiver<LinkEvent>, mut keys: watch::Receiver<Masters>) {
+        let mut up = None;
+        loop {
+            tokio::select! {
+                event = inbox.recv() => match event {
+                    None => return,
+                    Some(LinkEvent::Up { link, .. }) => {
+                        up = Some(link);
+                        self.give(link, &keys.borrow_and_update());
+                    }
+                    Some(LinkEvent::Frame { link, bytes, .. }) => {
+                        if self.answered(&bytes) {
+                            continue;
+                        }
+                        sleep(AGAIN).await;
+                        if up == Some(link) {
+                            self.give(link, &keys.borrow_and_update());
+                        }
+                    }
+                    Some(LinkEvent::Down { .. }) => {
+                        up = None;
+                        self.lacks("the connection was closed");
+                    }
+                    Some(LinkEvent::Failed { failure, .. }) => self.lacks(&failure.to_string()),
+                },
+                changed = keys.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    if let Some(link) = up {
+                        self.give(link, &keys.borrow_and_update());
+                    }
+                }
+            }
+        }
+    }
+
+    fn give(&self, link: u64, masters: &Masters) {
+        if masters.is_empty() {
+            return; // a router's are not read yet
+        }
+        self.links.send(link, Frame { request: 1, body: Body::Entrust { masters: masters.clone() } }.encode());
+    }
+
+    /// Whether the server has the keys, or said nothing about them.
+    fn answered(&self, octets: &[u8]) -> bool {
+        match Frame::decode(octets) {
+            Ok(Frame { request: 1, body: Body::Entrusted }) => {
+                if self.problem.send_replace(None).is_some() {
+                    let at = self.server.address.to_string();
+                    self.log.report(event!(INFO "entrusted" { at = at } "the consent server has the keys of this node's tags"));
+                }
+                true
+            }
+            Ok(Frame { request: 1, body: Body::Refused(refusal) }) => {
+                self.lacks(&match refusal {
+                    Refusal::NotServed => {
+                        "it does not take them: its operator adds [[consent.node]] with this node's identity and `entrusted = true`".to_owned()
+                    }
+                    other => other.to_string(),
+                });
+                false
+            }
+            _ => true,
+        }
+    }
+
+    fn lacks(&self, why: &str) {
+        let text = format!(
+            "the consent server at {} has not got the keys of this node's tags: {why}; no new consent for this node is given there",
+            self.server.address
+        );
+        if self.problem.send_replace(Some(text.clone())).as_deref() != Some(&text) {
+            self.log.report(event!(WARN "not-entrusted" {; why = text } "{text}"));
+        }
+    }
+}
