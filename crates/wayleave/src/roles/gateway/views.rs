@@ -17,6 +17,7 @@ use wayleave_runtime::store::FileStore;
 
 use super::names::{Directory, Meaning, meaning};
 use super::proxy::Proxy;
+use super::resolver;
 use super::worker::{Ends, IoCounters};
 use super::{Shared, Unresolved};
 use crate::config::Text;
@@ -73,6 +74,14 @@ impl GatewayView {
         self.0.node.as_ref().and_then(|node| node.removal())
     }
 
+    /// Why programs here do not find names by systemd-resolved, though it runs.
+    fn resolver_fault(&self) -> Option<String> {
+        match self.0.resolver() {
+            Some(resolver::State::Failed(why)) => Some(why),
+            _ => None,
+        }
+    }
+
     /// Which clock is wrong.
     async fn clock_problems(&self, known: &Known) -> Vec<String> {
         let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
@@ -84,6 +93,7 @@ impl GatewayView {
         let mut problems = self.0.node.as_ref().map(|node| node.problems()).unwrap_or_default();
         problems.extend(self.clock_problems(known).await);
         problems.extend(self.0.filter_faults());
+        problems.extend(self.resolver_fault());
         problems.extend(self.0.unresolved().iter().map(ToString::to_string));
         for peer in peers {
             let name = known.describe(&peer.identity);
@@ -299,7 +309,8 @@ impl GatewayView {
             }
             _ => Vec::new(),
         };
-        let of_state = [vec![of_state.to_owned()], self.clock_problems(&known).await, gone].concat();
+        let mut of_state = [vec![of_state.to_owned()], self.clock_problems(&known).await, gone].concat();
+        of_state.extend(self.resolver_fault());
         let first = route.active.as_ref().and_then(|path| path.nodes.get(1));
         let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
         let is_first_over_tls =
@@ -505,6 +516,7 @@ impl View for GatewayView {
             "interface": self.0.interface,
             "proxy": self.0.proxy.as_ref().map(|proxy| proxy_status(proxy, &io)),
             "suffix": self.0.suffix,
+            "resolver": self.0.resolver().map(|state| state.name()),
             "members": known.nodes.len(),
             "gateways": known.members.len(),
             "neighbours": known.neighbours.len(),
