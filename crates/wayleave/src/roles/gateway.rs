@@ -678,7 +678,8 @@ async fn open_proxy(address: SocketAddr, mtu: u16, clock: Clock) -> Outcome<(Sta
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
     let (stack, port) = stack::open(clock, mtu, u64::from_ne_bytes(seed)).map_err(fault)?;
-    let proxy = Proxy { address, stack, opened: AtomicU64::new(0), refused: AtomicU64::new(0) };
+    let (opened, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let proxy = Proxy { address, stack, opened, refused, datagrams: proxy::associations::Counters::default() };
     Ok((port, (Arc::new(proxy), listener)))
 }
 

@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::{ConnectError, LEAST_MTU};
 
-/// What an ICMP error says of a TCP segment of ours.
+/// What an ICMP error says of a TCP segment or a datagram of ours.
 pub(super) struct IcmpError {
+    pub(super) is_datagram: bool,
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
     pub(super) kind: Told,
@@ -16,7 +17,7 @@ pub(super) enum Told {
     Fails(ConnectError),
 }
 
-/// Reads an ICMP error about a TCP segment. Only who the segment was for, or a gateway in its name, may say something of it.
+/// Reads an ICMP error about a TCP segment or a datagram. Only who the segment was for, or a gateway in its name, may say something of it.
 pub(super) fn read_icmp_error(packet: &[u8]) -> Option<IcmpError> {
     let (is_v4, from, protocol, body) = read_ip(packet)?;
     let (head, quoted) = body.split_at_checked(8)?;
@@ -29,12 +30,18 @@ pub(super) fn read_icmp_error(packet: &[u8]) -> Option<IcmpError> {
         _ => return None,
     };
     // Quotations end anywhere behind the ports.
-    let (is_same, source, 6, segment) = read_ip(quoted)? else { return None };
+    let (is_same, source, protocol, segment) = read_ip(quoted)?;
+    let is_datagram = match protocol {
+        6 => false,
+        17 => true,
+        _ => return None,
+    };
     let destination = read_destination(quoted)?;
     let [a, b, c, d] = *segment.first_chunk::<4>()?;
     let (from_port, to_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
     let is_right = is_same == is_v4 && destination == from;
     is_right.then_some(IcmpError {
+        is_datagram,
         from: SocketAddr::new(source, from_port),
         to: SocketAddr::new(destination, to_port),
         kind,

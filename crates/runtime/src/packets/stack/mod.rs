@@ -5,6 +5,7 @@
 //! as a TUN interface has: a packet for the stack that finds no room is dropped, and the stack waits until its own packets have room.
 
 mod connection;
+mod datagrams;
 mod device;
 mod icmp;
 
@@ -27,6 +28,7 @@ use wayleave_core::Instant;
 
 use crate::Clock;
 pub use connection::Connection;
+pub use datagrams::{DatagramSocket, MOST_SOCKETS, SendError};
 use device::Device;
 use icmp::{IcmpError, Told, read_icmp_error};
 
@@ -122,6 +124,7 @@ struct Connections {
     /// Counts ports: one is used again as late as can be, since others remember whose it was.
     next_port: u16,
     open: usize,
+    datagram_sockets: usize,
     /// Connections whose ends have gone, and since when.
     closing: VecDeque<(SocketHandle, u16, Instant)>,
     /// What is left to read of connections that are over otherwise.
@@ -151,6 +154,7 @@ pub fn open(clock: Clock, mtu: u16, seed: u64) -> io::Result<(Stack, StackPort)>
         ports: BTreeSet::new(),
         next_port: seed as u16, // any part of it
         open: 0,
+        datagram_sockets: 0,
         closing: VecDeque::new(),
         rest: BTreeMap::new(),
         failed: BTreeMap::new(),
@@ -372,7 +376,7 @@ impl Connections {
     fn tend(&mut self, now: Instant) {
         let Self { sockets, rest, .. } = self;
         for (handle, socket) in sockets.iter_mut() {
-            let smoltcp::socket::Socket::Tcp(socket) = socket;
+            let smoltcp::socket::Socket::Tcp(socket) = socket else { continue };
             let waits = matches!(socket.state(), State::Established | State::CloseWait) && socket.send_queue() > 0;
             socket.set_timeout(Some(if waits { UNACKNOWLEDGED } else { IDLE }.into()));
             // The end of TIME-WAIT empties the buffer, read or not.
@@ -407,17 +411,17 @@ impl Connections {
         self.failed.remove(&port);
     }
 
-    /// Applies what an ICMP error says of a connection.
+    /// Applies what an ICMP error says of a connection, or of a datagram.
     fn icmp_error(&mut self, error: &IcmpError, now: Instant) {
-        let is_it = |socket: &tcp::Socket<'_>| {
-            let is = |end: Option<smoltcp::wire::IpEndpoint>, at: SocketAddr| end == Some(at.into());
-            is(socket.local_endpoint(), error.from) && is(socket.remote_endpoint(), error.to)
+        let is = |end: Option<smoltcp::wire::IpEndpoint>, at: SocketAddr| end == Some(at.into());
+        let mut sockets = self.sockets.iter_mut().map(|(_, socket)| socket);
+        let is_known = |socket: &mut smoltcp::socket::Socket<'_>| match socket {
+            smoltcp::socket::Socket::Tcp(socket) => {
+                !error.is_datagram && is(socket.local_endpoint(), error.from) && is(socket.remote_endpoint(), error.to)
+            }
+            smoltcp::socket::Socket::Udp(socket) => error.is_datagram && socket.endpoint().port == error.from.port(),
         };
-        let mut sockets = self.sockets.iter_mut().map(|(_, socket)| {
-            let smoltcp::socket::Socket::Tcp(socket) = socket;
-            socket
-        });
-        let Some(socket) = sockets.find(|socket| is_it(socket)) else { return };
+        let Some(socket) = sockets.find_map(|socket| is_known(socket).then_some(socket)) else { return };
         match error.kind {
             Told::TooBig(mtu) => {
                 let mtus = &mut self.device.mtus;
@@ -426,11 +430,14 @@ impl Connections {
                 }
             }
             // What is open goes on as long as it likes (RFC 1122 section 4.2.3.9): paths come and go.
-            Told::Fails(why) if socket.state() == State::SynSent => {
-                self.failed.insert(error.from.port(), why);
-                socket.abort();
+            Told::Fails(why) => {
+                if let smoltcp::socket::Socket::Tcp(socket) = socket
+                    && socket.state() == State::SynSent
+                {
+                    self.failed.insert(error.from.port(), why);
+                    socket.abort();
+                }
             }
-            Told::Fails(_) => {}
         }
     }
 }

@@ -290,8 +290,7 @@ async fn a_refusal_and_a_reset_are_passed_on_both_ways() {
     }
     assert_eq!(stack.counters().open, 0);
     // An echo is answered.
-    let mut echo =
-        vec![0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 1, 0, 0, 10, 0, 2, 1, 10, 0, 1, 1, 8, 0, 0, 0, 0, 7, 0, 1];
+    let mut echo = vec![0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 1, 0, 0, 10, 0, 2, 1, 10, 0, 1, 1, 8, 0, 0, 0, 0, 7, 0, 1];
     let sum = |octets: &[u8]| {
         let sum: u32 = octets.chunks(2).map(|two| u32::from(two[0]) << 8 | u32::from(two[1])).sum();
         (!((sum >> 16) + (sum & 0xffff)) as u16).to_be_bytes()
@@ -302,10 +301,7 @@ async fn a_refusal_and_a_reset_are_passed_on_both_ways() {
     assert!(peer.port.write(&echo));
     stack.0.work();
     let answer = peer.port.read().unwrap().octets;
-    assert_eq!(
-        (&answer[12..20], answer[20], &answer[24..]),
-        (&[10, 0, 1, 1, 10, 0, 2, 1][..], 0, &[0, 7, 0, 1][..])
-    );
+    assert_eq!((&answer[12..20], answer[20], &answer[24..]), (&[10, 0, 1, 1, 10, 0, 2, 1][..], 0, &[0, 7, 0, 1][..]));
 }
 
 /// An ICMP error of the gateway about a packet.
@@ -402,4 +398,71 @@ async fn there_are_no_more_connections_and_packets_than_there_may_be() {
     assert_eq!(taken, MOST_PACKETS);
     stack.set_addresses(&[]);
     assert_eq!(stack.begin(at_far(0)).err(), Some(ConnectError::NoAddress));
+}
+
+#[tokio::test]
+async fn datagrams_go_and_come_within_their_limits_and_one_that_the_path_does_not_take_is_refused() {
+    let (stack, peer) = pair(0);
+    let socket = stack.open_datagrams().unwrap();
+    let echo = |packet: &[u8]| {
+        // Back to where it came from: addresses and ports change places, and the sums stay.
+        let mut packet = packet.to_vec();
+        let (at, length) = if packet[0] >> 4 == 4 { (12, 4) } else { (8, 16) };
+        let ports = at + 2 * length;
+        for begin in 0..length {
+            packet.swap(at + begin, at + length + begin);
+        }
+        packet.swap(ports, ports + 2);
+        packet.swap(ports + 1, ports + 3);
+        packet
+    };
+    for v6 in [0, 1] {
+        let most = usize::from(MTU) - [28, 48][v6];
+        assert_eq!(socket.send(at_far(v6), &vec![0; most + 1]), Err(SendError::TooLong));
+        for payload in [Vec::new(), pattern(400, 1), pattern(most, 2)] {
+            socket.send(at_far(v6), &payload).unwrap();
+            stack.0.work();
+            let packet = peer.port.read().unwrap();
+            assert_eq!((packet.octets.len(), packet.segment), ([28, 48][v6] + payload.len(), None));
+            assert!(peer.port.write(&echo(&packet.octets)));
+            stack.0.work();
+            let mut octets = [0; 2_000];
+            let (from, length) = socket.receive(&mut octets).await;
+            assert!(from == at_far(v6) && octets[..length] == payload);
+        }
+        // The gateway says what its path takes.
+        socket.send(at_far(v6), &pattern(most, 3)).unwrap();
+        stack.0.work();
+        let about = peer.port.read().unwrap().octets;
+        assert!(peer.port.write(&error(FAR[v6], &about, [[3, 4], [2, 0]][v6], 1_300)));
+        stack.0.work();
+        assert_eq!(socket.send(at_far(v6), &pattern(most, 3)), Err(SendError::TooLong));
+        assert_eq!(socket.send(at_far(v6), &pattern(1_200, 3)), Ok(()));
+        stack.0.work();
+        let arrived = peer.port.read().unwrap().octets;
+        // Nobody reads: what finds no room is lost.
+        for _ in 0..200 {
+            assert!(peer.port.write(&echo(&arrived)));
+            stack.0.work();
+        }
+        let mut read = 0;
+        let mut octets = [0; 2_000];
+        while let Ok(_) = tokio::time::timeout(Duration::ZERO, socket.receive(&mut octets)).await {
+            read += 1;
+        }
+        assert!((1..=64).contains(&read), "{read}");
+    }
+    // Nor does anything leave: as much waits as may.
+    let sent = (0..200).take_while(|_| socket.send(at_far(0), &[7; 1_000]).is_ok()).count();
+    assert!((1..=64).contains(&sent), "{sent}");
+    assert_eq!(socket.send(at_far(0), &[7; 1_000]), Err(SendError::NoRoom));
+    let more: Vec<DatagramSocket> = (1..MOST_SOCKETS).map(|_| stack.open_datagrams().unwrap()).collect();
+    assert_eq!(stack.open_datagrams().err(), Some(ConnectError::Busy));
+    drop((socket, more));
+    let state = locked(&stack.0.state);
+    assert_eq!((state.ports.len(), state.sockets.iter().count(), state.datagram_sockets), (0, 0, 0));
+    drop(state);
+    stack.set_addresses(&[]);
+    let socket = stack.open_datagrams().unwrap();
+    assert_eq!(socket.send(at_far(1), b"x"), Err(SendError::NoAddress));
 }

@@ -1,7 +1,7 @@
 //! What a gateway shows to its operator.
 
 use std::net::IpAddr;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use wayleave_runtime::store::FileStore;
 
 use super::names::{Directory, Meaning, meaning};
 use super::proxy::Proxy;
+use super::proxy::associations::Dropped;
 use super::resolver;
 use super::worker::{Ends, IoCounters};
 use super::{Shared, Unresolved};
@@ -55,8 +56,15 @@ impl GatewayView {
         of.await.flatten()
     }
 
-    async fn link_rows(self) -> Result<Value, ViewError> {
+    async fn link_rows(self, parameters: Parameters) -> Result<Value, ViewError> {
         let known = self.0.known();
+        if parameters.get("ask").is_some() {
+            self.0.worker.send(|worker| {
+                if let Ends::Proven(links) = &mut worker.ends {
+                    links.ask_endpoints(worker.clock.now());
+                }
+            });
+        }
         let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
         Ok(json!({ "version": 1, "links": links::rows(&links, |node| known.describe(node)) }))
     }
@@ -467,7 +475,10 @@ fn describe(path: &PathStatus, known: &Known) -> Value {
 
 /// What is shown of a proxy; `dropped` are packets to it for which its queue had no room.
 fn proxy_status(proxy: &Proxy, io: &IoCounters) -> Value {
-    let stack = proxy.stack.counters();
+    let (stack, datagrams) = (proxy.stack.counters(), &proxy.datagrams);
+    let count = |counter: &AtomicU64| counter.load(Relaxed);
+    let dropped: serde_json::Map<String, Value> =
+        Dropped::ALL.iter().map(|(why, name)| ((*name).to_owned(), json!(datagrams.dropped(*why)))).collect();
     json!({
         "address": proxy.address.to_string(),
         "open": stack.open,
@@ -476,6 +487,15 @@ fn proxy_status(proxy: &Proxy, io: &IoCounters) -> Value {
         "sent_octets": stack.sent,
         "received_octets": stack.received,
         "dropped": io.refused,
+        "datagrams": {
+            "open": datagrams.open.load(Relaxed),
+            "opened": datagrams.opened.load(Relaxed),
+            "sent": count(&datagrams.sent[0]),
+            "sent_octets": count(&datagrams.sent[1]),
+            "received": count(&datagrams.received[0]),
+            "received_octets": count(&datagrams.received[1]),
+            "dropped": dropped,
+        },
     })
 }
 
@@ -571,8 +591,10 @@ impl View for GatewayView {
             let stack = proxy.stack.counters();
             let (opened, refused) = (proxy.opened.load(Relaxed), proxy.refused.load(Relaxed));
             overview.count(format!(
-                "proxy at {}: {} connections open, {opened} opened, {refused} refused",
-                proxy.address, stack.open
+                "proxy at {}: {} connections open, {opened} opened, {refused} refused; {} associations for datagrams",
+                proxy.address,
+                stack.open,
+                proxy.datagrams.open.load(Relaxed)
             ));
         }
         overview.count(format!("{} nodes avoided, {} pins", status["avoided"], status["pins"]));
@@ -614,6 +636,13 @@ impl View for GatewayView {
                 counter "proxy_sent" Bytes "Octets of applications sent" = stack.sent;
                 counter "proxy_received" Bytes "Octets received and let out to applications" = stack.received;
                 counter "proxy_dropped" Packets "Packets to the proxy for which there was no room" = io.refused;
+                gauge "proxy_datagram_open" Sessions "Associations for datagrams of applications that are open" = proxy.datagrams.open.load(Relaxed);
+                counter "proxy_datagram_opened" Sessions "Associations for datagrams that were opened" = proxy.datagrams.opened.load(Relaxed);
+                counter "proxy_datagram_sent" Packets "Datagrams of applications sent" = proxy.datagrams.sent[0].load(Relaxed);
+                counter "proxy_datagram_sent" Bytes "Octets of these" = proxy.datagrams.sent[1].load(Relaxed);
+                counter "proxy_datagram_received" Packets "Datagrams let out to applications" = proxy.datagrams.received[0].load(Relaxed);
+                counter "proxy_datagram_received" Bytes "Octets of those" = proxy.datagrams.received[1].load(Relaxed);
+                counter "proxy_datagram_dropped" Packets "Datagrams of the proxy that were dropped" = Dropped::ALL.iter().map(|(why, _)| proxy.datagrams.dropped(*why)).sum::<u64>();
             });
         }
         for reason in Reason::ALL {
@@ -650,7 +679,7 @@ impl View for GatewayView {
     fn pages(views: Views<Self>) -> Views<Self> {
         views
             .page("paths", |view, _| view.paths())
-            .page("links", |view, _| view.link_rows())
+            .page("links", Self::link_rows)
             .page("peers", |view, _| view.peer_page())
             .page("routes", |view, _| view.routes())
             .page("names", |view, _| view.names())
