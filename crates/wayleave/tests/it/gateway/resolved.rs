@@ -15,7 +15,8 @@ use crate::key::fetched;
 const BUS: &str = "/run/lab/system_bus";
 const USER: u32 = 991;
 const CONFIG: &str = "<busconfig><type>system</type><listen>unix:path=/run/lab/system_bus</listen><auth>EXTERNAL</auth>\
-    <policy context='default'><allow user='*'/><allow own='*'/><allow send_destination='*'/></policy></busconfig>";
+    <policy context='default'><allow user='*'/><allow own='*'/><allow send_destination='*' eavesdrop='true'/>\
+    <allow eavesdrop='true'/></policy></busconfig>";
 
 fn on_bus(command: &mut Command) -> &mut Command {
     command.env("DBUS_SYSTEM_BUS_ADDRESS", format!("unix:path={BUS}"))
