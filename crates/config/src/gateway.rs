@@ -80,6 +80,8 @@ pub struct GatewaySection {
     pub suffix: Spanned<String>,
     /// Where names are answered; nowhere without it.
     pub dns: Option<Spanned<Text<SocketAddr>>>,
+    /// systemd-resolved, where it runs, is told to ask there; so it is without the key.
+    pub resolved: Option<Spanned<bool>>,
     /// IPv6 addresses of names are from this prefix of 64 bits.
     #[serde(default = "default_names")]
     pub names: Spanned<Text<Prefix>>,
@@ -113,6 +115,11 @@ impl GatewaySection {
         })
     }
 
+    /// Whether systemd-resolved is told where names are answered.
+    pub fn tells_resolved(&self) -> bool {
+        self.dns.is_some() && self.resolved.as_ref().is_none_or(|resolved| *resolved.get_ref())
+    }
+
     /// The keys that say nothing with a proxy.
     fn unused(&self) -> impl Iterator<Item = Fault> {
         let table = Some(self.table.span()).filter(|span| !span.is_empty());
@@ -122,6 +129,7 @@ impl GatewaySection {
             ("table", table),
             ("accept", accept),
             ("dns", self.dns.as_ref().map(Spanned::span)),
+            ("resolved", self.resolved.as_ref().map(Spanned::span)),
             ("exit", self.exit.then_some(0..0)),
         ];
         let unused = |(key, span): (&str, Option<std::ops::Range<usize>>)| {
@@ -388,7 +396,13 @@ impl GatewayFile {
                 warnings.extend(gateway.unused());
                 warnings.extend(absent_address(proxy));
             }
-            None => warnings.extend(gateway.dns.as_ref().and_then(absent_address)),
+            None => {
+                warnings.extend(gateway.dns.as_ref().and_then(absent_address));
+                warnings.extend(gateway.resolved.as_ref().filter(|_| gateway.dns.is_none()).map(|resolved| {
+                    Fault::at(resolved.span(), "`resolved` is not used: without `dns` no names are answered")
+                        .help("give `dns` an address, such as \"127.0.0.1:5354\", or remove it")
+                }));
+            }
         }
         if gateway.interface.is_none() && gateway.proxy.is_none() {
             let message = "[gateway] has no `interface` and no `proxy`".to_owned();
@@ -436,9 +450,10 @@ pub fn template_with(overlay: &str, status: &str) -> String {
          #mtu = 1500\n\
          # Names are POLICY.NODE.SUFFIX, such as short.b.overlay.\n\
          suffix = \"overlay\"\n\
-         # Where they are answered. Tell your resolver, for instance:\n\
-         # resolvectl dns wayleave0 127.0.0.1:5354; resolvectl domain wayleave0 ~overlay\n\
+         # Where they are answered.\n\
          dns = \"127.0.0.1:5354\"\n\
+         # Whether systemd-resolved, where it runs, is told to ask there. Any other resolver you tell yourself.\n\
+         #resolved = true\n\
          # Their IPv6 addresses are from here; the IPv4 addresses are from 198.18.0.0/15.\n\
          #names = \"fd77:6179:6c65::/64\"\n\
          # Prefixes of members are routed only within these; without the key within private ranges (RFC 1918, fc00::/7 and such).\n\

@@ -7,8 +7,9 @@ use std::fmt;
 use std::path::Path;
 
 use crate::routers::{
-    BIRD, BIRD_3, BOOKWORM, BULLSEYE, CHROMIUM, CURL, DIG, FOCAL, FORKY, FRR, GOBGP, IPERF3, Installation, JAMMY,
-    NFTABLES, NOBLE, OPENBGPD, Release, RouterPackage, RoutersError, SSH, SSHD, Source, TRIXIE, UNBOUND, WIREGUARD_GO,
+    BIRD, BIRD_3, BOOKWORM, BULLSEYE, CHROMIUM, CURL, DBUS, DIG, FOCAL, FORKY, FRR, GOBGP, IPERF3, Installation, JAMMY,
+    NFTABLES, NOBLE, OPENBGPD, RESOLVED, Release, RouterPackage, RoutersError, SSH, SSHD, Source, TRIXIE, UNBOUND,
+    WIREGUARD_GO,
 };
 
 /// Who needs a package.
@@ -68,6 +69,8 @@ pub const LIST: &[Listed] = &[
     listed(&IPERF3, &[Use::Tests], "tests that measure with it are skipped"),
     listed(&UNBOUND, &[Use::Tests], "tests of look-ups through a resolver are skipped"),
     listed(&DIG, &[Use::Tests], "tests that ask by it are skipped"),
+    listed(&RESOLVED, &[Use::Tests], "tests of names by the system's resolver are skipped"),
+    listed(&DBUS, &[Use::Tests], "tests of names by the system's resolver are skipped"),
     listed(&NFTABLES, &[Use::Tests], "tests of packet filters are skipped"),
     listed(&CHROMIUM, &[Use::Tests], "tests of pages in a browser are skipped"),
     listed(&OPENBGPD, &[Use::Tests, Use::Bench], "exchange-peers lacks its rows, and its test is skipped"),

@@ -211,6 +211,28 @@ pub const DIG: RouterPackage = RouterPackage {
     more: &["bind9-libs", "libfstrm0", "liblmdb0", "libmaxminddb0"],
 };
 
+/// The resolver of many systems, and what asks it.
+pub const RESOLVED: RouterPackage = RouterPackage {
+    name: "systemd-resolved",
+    package: "systemd-resolved",
+    programs: &["systemd-resolved", "resolvectl"],
+    directories: &["usr/lib/systemd", "lib/systemd", "usr/bin"],
+    version: ("resolvectl", "--version"),
+    fails: false,
+    more: &[],
+};
+
+/// The bus by which [`RESOLVED`] is told things.
+pub const DBUS: RouterPackage = RouterPackage {
+    name: "the D-Bus daemon",
+    package: "dbus-daemon",
+    programs: &["dbus-daemon"],
+    directories: &["usr/bin"],
+    version: ("dbus-daemon", "--version"),
+    fails: false,
+    more: &[],
+};
+
 /// A client of the Web that knows nothing of us.
 pub const CURL: RouterPackage = RouterPackage {
     name: "curl",

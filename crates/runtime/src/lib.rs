@@ -23,6 +23,7 @@ pub mod node_tls;
 pub mod packets;
 mod peer_check;
 mod refusals;
+pub mod resolved;
 pub mod routes;
 pub mod rpki;
 pub mod signals;

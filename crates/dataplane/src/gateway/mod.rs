@@ -19,6 +19,7 @@ mod peer;
 mod policy;
 pub mod proxy;
 mod quality;
+pub mod socks_datagram;
 mod status;
 
 pub use coalesce::Ready;

@@ -1,7 +1,7 @@
 //! What an application asks of a gateway that is a proxy, and what it is answered: SOCKS5 (RFC 1928) and HTTP/1.1 (RFC 9110,
 //! RFC 9112), at one port. The first octet tells them apart: 5 is SOCKS', and begins no method.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Octets of the longest head of a request.
 pub const LONGEST_HEAD: usize = 16 << 10;
@@ -38,7 +38,7 @@ impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.host {
             Host::Name(name) => write!(f, "{name}:{}", self.port),
-            Host::Address(address) => write!(f, "{}", std::net::SocketAddr::new(*address, self.port)),
+            Host::Address(address) => write!(f, "{}", SocketAddr::new(*address, self.port)),
         }
     }
 }
@@ -55,9 +55,18 @@ pub enum Protocol {
 pub struct Request {
     pub protocol: Protocol,
     pub target: Target,
-    /// The head that goes to the target, and how many octets of the application's follow it; `None`: all that it sends does, once it has
-    /// been told of success.
-    pub forward: Option<(Vec<u8>, u64)>,
+    pub command: Command,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// A connection to the target, which takes all that the application sends once it has been told of success.
+    Connect,
+    /// One that takes this head, and so many octets of the application's behind it.
+    Forward(Vec<u8>, u64),
+    /// Datagrams ([`super::socks_datagram`]). The target is where the application sends them from; port 0, which no other request has: it does
+    /// not say.
+    Associate,
 }
 
 /// What is to be done with the octets of a connection.
@@ -150,6 +159,18 @@ impl Protocol {
     }
 }
 
+/// What tells an application where its datagrams are taken (RFC 1928 section 6).
+#[must_use]
+pub fn socks_bound(at: SocketAddr) -> Vec<u8> {
+    let mut answer = vec![5, 0, 0];
+    match at.ip() {
+        IpAddr::V4(v4) => answer.extend([&[1], &v4.octets()[..]].concat()),
+        IpAddr::V6(v6) => answer.extend([&[4], &v6.octets()[..]].concat()),
+    }
+    answer.extend(at.port().to_be_bytes());
+    answer
+}
+
 /// Reads requests: it is asked again with what was not used, and more, until there is a [`Request`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reader {
@@ -203,30 +224,42 @@ fn greeting(octets: &[u8]) -> Result<Step, Fault> {
 
 /// RFC 1928 section 4.
 fn socks_request(octets: &[u8]) -> Result<Step, Fault> {
-    let Some([_, command, _, kind, first, ..]) = octets.first_chunk::<5>() else { return Ok(Step::More) };
+    let Some(([_, command, _], rest)) = octets.split_first_chunk::<3>() else { return Ok(Step::More) };
+    let read =
+        read_socks_address(rest).map_err(|()| socks(Refusal::AddressKind, "there is no such kind of address"))?;
+    let Some((host, length)) = read else { return Ok(Step::More) };
+    let Some(port) = rest[length..].first_chunk::<2>() else { return Ok(Step::More) };
+    let command = match command {
+        1 => Command::Connect,
+        3 => Command::Associate,
+        _ => return Err(socks(Refusal::Command, "of the commands there are CONNECT and UDP ASSOCIATE")),
+    };
+    let host = host.ok_or_else(|| socks(Refusal::Malformed, "the name is not well-formed"))?;
+    let port = u16::from_be_bytes(*port);
+    if port == 0 && command != Command::Associate {
+        return Err(socks(Refusal::Malformed, "there is no port 0"));
+    }
+    let request = Request { protocol: Protocol::Socks, target: Target { host, port }, command };
+    Ok(Step::Request(3 + length + 2, Box::new(request)))
+}
+
+/// An address behind its kind (RFC 1928 section 5), if it has come whole: the host, if that is well-formed, and how many octets both have.
+pub(super) fn read_socks_address(octets: &[u8]) -> Result<Option<(Option<Host>, usize)>, ()> {
+    let Some([kind, first, ..]) = octets.first_chunk::<2>() else { return Ok(None) };
     let (begin, length) = match kind {
-        1 => (4, 4),
-        3 => (5, usize::from(*first)),
-        4 => (4, 16),
-        _ => return Err(socks(Refusal::AddressKind, "there is no such kind of address")),
+        1 => (1, 4),
+        3 => (2, usize::from(*first)),
+        4 => (1, 16),
+        _ => return Err(()),
     };
     let end = begin + length;
-    let (Some(host), Some(port)) = (octets.get(begin..end), octets.get(end..end + 2)) else { return Ok(Step::More) };
-    if *command != 1 {
-        return Err(socks(Refusal::Command, "of the commands there is CONNECT alone"));
-    }
+    let Some(host) = octets.get(begin..end) else { return Ok(None) };
     let host = match kind {
         1 => host.first_chunk::<4>().map(|octets| Host::Address(Ipv4Addr::from(*octets).into())),
         4 => host.first_chunk::<16>().map(|octets| Host::Address(Ipv6Addr::from(*octets).into())),
         _ => std::str::from_utf8(host).ok().and_then(read_host),
     };
-    let host = host.ok_or_else(|| socks(Refusal::Malformed, "the name is not well-formed"))?;
-    let port = u16::from_be_bytes([port[0], port[1]]);
-    if port == 0 {
-        return Err(socks(Refusal::Malformed, "there is no port 0"));
-    }
-    let target = Target { host, port };
-    Ok(Step::Request(end + 2, Box::new(Request { protocol: Protocol::Socks, target, forward: None })))
+    Ok(Some((host, end)))
 }
 
 /// A name or an address.
@@ -273,10 +306,10 @@ fn http_request(octets: &[u8]) -> Result<Step, Fault> {
     }
     let used = end + 4;
     let request =
-        |target, forward| Ok(Step::Request(used, Box::new(Request { protocol: Protocol::Http, target, forward })));
+        |target, command| Ok(Step::Request(used, Box::new(Request { protocol: Protocol::Http, target, command })));
     if method == "CONNECT" {
         let target = read_authority(target, None).ok_or_else(|| malformed("CONNECT takes a host and a port"))?;
-        return request(target, None);
+        return request(target, Command::Connect);
     }
     let (scheme, rest) = target
         .split_once("://")
@@ -313,7 +346,7 @@ fn http_request(octets: &[u8]) -> Result<Step, Fault> {
     }
     let received = version.trim_start_matches("HTTP/");
     forward += &format!("Via: {received} wayleave\r\nConnection: close\r\n\r\n");
-    request(target, Some((forward.into_bytes(), body)))
+    request(target, Command::Forward(forward.into_bytes(), body))
 }
 
 /// How many octets the body has (RFC 9112 section 6.3).
@@ -404,20 +437,22 @@ mod tests {
     #[test]
     fn requests_are_read_however_they_are_cut_and_what_follows_is_kept() {
         let v6 = [0xfd, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
-        let socks = |host: &str, port| Request { protocol: Protocol::Socks, target: target(host, port), forward: None };
+        let socks =
+            |host: &str, port, command| Request { protocol: Protocol::Socks, target: target(host, port), command };
         let http = |host: &str, port, forward: Option<(&str, u64)>| Request {
             protocol: Protocol::Http,
             target: target(host, port),
-            forward: forward.map(|(head, body)| (head.as_bytes().to_vec(), body)),
+            command: forward.map_or(Command::Connect, |(head, body)| Command::Forward(head.as_bytes().to_vec(), body)),
         };
         let plain = "GET / HTTP/1.1\r\nHost: b.demo\r\nVia: 1.0 wayleave\r\nConnection: close\r\n\r\n";
         let query = "GET /?q HTTP/1.1\r\nHost: [fd00:2::1]\r\nVia: 1.1 wayleave\r\nConnection: close\r\n\r\n";
         let options = "OPTIONS * HTTP/1.1\r\nHost: b.demo\r\nVia: 1.1 wayleave\r\nConnection: close\r\n\r\n";
         for (octets, expected, answered) in [
-            (socks_request(3, b"\x0cclean.B.demo", 22), socks("clean.b.demo", 22), &[5, 0][..]),
-            (socks_request(3, b"\x0810.0.2.1", 22), socks("10.0.2.1", 22), &[5, 0]),
-            (socks_request(1, &[10, 0, 2, 1], 65_535), socks("10.0.2.1", 65_535), &[5, 0]),
-            (socks_request(4, &v6, 1), socks("fd00:2::1", 1), &[5, 0]),
+            (socks_request(3, b"\x0cclean.B.demo", 22), socks("clean.b.demo", 22, Command::Connect), &[5, 0][..]),
+            (socks_request(3, b"\x0810.0.2.1", 22), socks("10.0.2.1", 22, Command::Connect), &[5, 0]),
+            (socks_request(1, &[10, 0, 2, 1], 65_535), socks("10.0.2.1", 65_535, Command::Connect), &[5, 0]),
+            (socks_request(4, &v6, 1), socks("fd00:2::1", 1, Command::Connect), &[5, 0]),
+            (b"\x05\x01\x00\x05\x03\x00\x01\0\0\0\0\0\0".to_vec(), socks("0.0.0.0", 0, Command::Associate), &[5, 0]),
             (b"CONNECT b.demo:443 HTTP/1.1\r\nHost: b.demo\r\n\r\n".to_vec(), http("b.demo", 443, None), &[]),
             (b"CONNECT [fd00:2::1]:443 HTTP/1.1\r\n\r\n".to_vec(), http("fd00:2::1", 443, None), &[]),
             (GET.into(), http("clean.b.demo", 8_080, Some((FORWARDED, 4))), &[]),
@@ -483,6 +518,8 @@ mod tests {
                 assert_eq!((found.protocol, found.refusal), (protocol, refusal), "{}", octets.escape_ascii());
             }
         }
+        assert_eq!(socks_bound("127.0.0.1:258".parse().unwrap()), [5, 0, 0, 1, 127, 0, 0, 1, 1, 2]);
+        assert_eq!(socks_bound("[::1]:258".parse().unwrap())[3..], [&[4][..], &[0; 15], &[1, 1, 2]].concat());
         for (refusal, code, status) in [
             (Refusal::NotAllowed, 2, "403 "),
             (Refusal::Prohibited, 3, "502 "),

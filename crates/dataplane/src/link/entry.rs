@@ -9,6 +9,7 @@ use wayleave_core::{IdentityKey, Instant, Now, UnixTime};
 
 use super::gate::{cookie_mac, mac, open_cookie};
 use super::message::{self, Choice, Content, LEAST, MAC, NONCE, Opening, SEALED, VERSIONS, initiation, response};
+use super::reach::{LONG_AGO, Reach};
 use super::size::Search;
 use super::status::{Clock, LinkStatus, State, Transport, Volume};
 use super::{At, COOKIE_LIFE, Core, MAX_AHEAD, Peer};
@@ -60,6 +61,9 @@ const CANDIDATES: usize = 2;
 const CROSSED: Duration = Duration::from_secs(10);
 /// What a neighbour's clock said counts for this long.
 const CLOCK_LIFE: Duration = Duration::from_secs(60);
+/// A neighbour is told so often where it is seen, and so long one after the other: nobody acknowledges it.
+const TELLS: u8 = 3;
+const TELL_AGAIN: Duration = Duration::from_secs(2);
 /// Packets over which loss is measured, about.
 const LOSS_WINDOW: u64 = 10_000;
 
@@ -177,8 +181,11 @@ pub(super) struct Entry {
     other_versions: Option<(u8, u8)>,
     /// Where the neighbour sees this end, by its last word.
     seen: Option<SocketAddr>,
-    /// It is to be told where it is seen.
-    tells: bool,
+    /// How often it is still to be told where it is seen, and when.
+    tells: u8,
+    tell_at: Instant,
+    /// The endpoints of it that were asked for themselves.
+    pub(super) reaches: Vec<Reach>,
     /// The neighbour said that it ends, and has not come back.
     has_stopped: bool,
     begun: u64,
@@ -222,7 +229,9 @@ impl Entry {
             loss: Loss::default(),
             other_versions: None,
             seen: None,
-            tells: false,
+            tells: 0,
+            tell_at: now,
+            reaches: Vec::new(),
             has_stopped: false,
             begun: 0,
             moved: 0,
@@ -253,6 +262,7 @@ impl Entry {
         let known = [self.current.as_ref(), self.previous.as_ref(), next];
         let known = known.into_iter().flatten().map(|known| known.index);
         let starting = self.starting.iter().map(|starting| starting.index);
+        let starting = starting.chain(self.reaches.iter().map(|reach| reach.index));
         core.by_index.extend(known.chain(starting).map(|index| (index, self.peer.link)));
         if let Some(address) = self.address {
             core.enter_address(address, self.peer.link);
@@ -331,20 +341,30 @@ impl Entry {
         }
         let opening = Opening { identity: core.identity, made: now.unix.0, versions: VERSIONS };
         let index = core.fresh_index(self.peer.link);
-        let prologue = core.prologue(&self.peer.identity, index);
-        let begun = core.key.initiate(&self.peer.noise, &prologue, core.random.secret(), &opening.encode());
-        let Ok((started, first)) = begun else {
+        let Some((started, mut octets, mac)) = self.initiation(core, index, &opening) else {
             core.by_index.remove(&index);
             return;
         };
-        let mut octets = initiation(index, &first);
-        let mac = mac(&self.peer.noise, &octets);
         let cookie = self.cookie.filter(|(_, since)| now.instant.since(*since) < COOKIE_LIFE);
-        let second = cookie.map_or([0; MAC], |(cookie, _)| cookie_mac(&cookie, &octets, &mac));
-        octets.extend(mac);
-        octets.extend(second);
+        if let Some((cookie, _)) = cookie {
+            let end = octets.len() - 2 * MAC;
+            let second = cookie_mac(&cookie, &octets[..end], &mac);
+            octets[end + MAC..].copy_from_slice(&second);
+        }
         self.starting = Some(Starting { index, started, at: now.instant, to, mac });
         core.send(to, octets);
+    }
+
+    /// A handshake, its initiation without a cookie, and the first MAC of that.
+    fn initiation(&self, core: &mut Core, index: u32, opening: &Opening) -> Option<(Started, Vec<u8>, [u8; MAC])> {
+        let prologue = core.prologue(&self.peer.identity, index);
+        let begun = core.key.initiate(&self.peer.noise, &prologue, core.random.secret(), &opening.encode());
+        let (started, first) = begun.ok()?;
+        let mut octets = initiation(index, &first);
+        let mac = mac(&self.peer.noise, &octets);
+        octets.extend(mac);
+        octets.extend([0; MAC]);
+        Some((started, octets, mac))
     }
 
     /// Whether an initiation is answered: it is later than those before, and made now; or it is fresh since it has a cookie of this life.
@@ -437,6 +457,9 @@ impl Entry {
         (index, nonce, sealed): (u32, &[u8; NONCE], &[u8]),
         now: Now,
     ) -> bool {
+        if let Some(reach) = self.reaches.iter_mut().find(|reach| reach.index == index) {
+            return reach.answered(from, &self.peer.noise, (nonce, sealed), now.instant);
+        }
         let Some(starting) = self.starting.as_ref().filter(|starting| starting.index == index && starting.to == from)
         else {
             return false;
@@ -638,7 +661,7 @@ impl Entry {
             }
             None => self.begun += 1,
         }
-        self.tells = true;
+        (self.tells, self.tell_at) = (TELLS, now.instant);
         if self.is_by_tls() {
             let did_last = self.by_udp.take().is_none_or(|since| now.instant.since(since) >= UDP_LASTS);
             self.udp_wait = if did_last { UDP_RETRY } else { UDP_RETRY_MOST.min(self.udp_wait * 2) };
@@ -720,7 +743,8 @@ impl Entry {
                     self.number.is_multiple_of(LARGE_EVERY) && self.is_flowing(instant) && self.unanswered == 0;
                 self.ping(core, self.search.size.filter(|_| is_large).unwrap_or(0), now);
             }
-            if let Some((_, address)) = self.address.filter(|_| std::mem::take(&mut self.tells)) {
+            if let Some((_, address)) = self.address.filter(|_| self.tells > 0 && instant >= self.tell_at) {
+                (self.tells, self.tell_at) = (self.tells - 1, instant + TELL_AGAIN);
                 self.say(core, None, Content::Seen { address }, 0);
             }
             for size in self.search.sizes(self.peer.largest, instant) {
@@ -729,7 +753,32 @@ impl Entry {
                 self.say(core, None, Content::Ping { number: self.number, sent: self.sent.packets }, size);
             }
         }
+        self.reaches
+            .iter_mut()
+            .filter_map(|reach| reach.repeats(instant))
+            .for_each(|(to, octets)| core.send(to, octets));
         self.deadline(instant)
+    }
+
+    /// Asks the endpoints of the families by which the neighbour is not reached whether they answer; returns how many were asked.
+    pub(super) fn ask_endpoints(&mut self, core: &mut Core, most: usize, now: Now) -> usize {
+        for reach in self.reaches.drain(..) {
+            core.by_index.remove(&reach.index);
+        }
+        let by_udp = self.address.filter(|_| self.current.is_some() && !self.is_by_tls());
+        let others = self.peer.endpoints.iter().copied();
+        let others = others.filter(|(_, to)| by_udp.is_none_or(|(_, at)| at.is_ipv4() != to.is_ipv4())).take(most);
+        for to in others {
+            let opening = Opening { identity: core.identity, made: LONG_AGO, versions: VERSIONS };
+            let index = core.fresh_index(self.peer.link);
+            match self.initiation(core, index, &opening) {
+                Some((_, octets, mac)) => self.reaches.push(Reach::new(to, index, mac, octets, now.instant)),
+                None => {
+                    core.by_index.remove(&index);
+                }
+            }
+        }
+        self.reaches.len()
     }
 
     /// Where a link over TLS tries UDP.
@@ -761,7 +810,7 @@ impl Entry {
     }
 
     pub(super) fn deadline(&self, now: Instant) -> Instant {
-        let mut next = Instant(u64::MAX);
+        let mut next = self.reaches.iter().filter_map(Reach::due).min().unwrap_or(Instant(u64::MAX));
         if self.target().is_some() {
             let rekey = self
                 .current
@@ -775,8 +824,8 @@ impl Entry {
             next = next.min(known.session.begun + SESSION_LIFE);
         }
         if self.current.is_some() && self.address.is_some() {
-            if self.tells {
-                next = next.min(now);
+            if self.tells > 0 {
+                next = next.min(self.tell_at);
             }
             let late = self.asked.iter().find(|asked| !asked.is_late).map(|asked| asked.at + self.wait());
             next = next.min(self.ping_at(now)).min(late.unwrap_or(Instant(u64::MAX)));
@@ -816,6 +865,7 @@ impl Entry {
             clock: self.clock.filter(|(_, at)| now.instant.since(*at) < CLOCK_LIFE).map(|(clock, _)| clock),
             loss: self.loss.per_million(),
             seen: self.seen,
+            reached: self.reaches.iter().map(Reach::status).collect(),
             size: self.search.size,
             other_versions: self.other_versions,
         }

@@ -7,12 +7,14 @@
 mod entry;
 mod gate;
 pub mod message;
+mod reach;
 mod size;
 mod status;
 
 use std::collections::hash_map::Entry as Vacancy;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use wayleave_core::{IdentityKey, Instant, Now, UnixTime};
 use wayleave_crypto::dh::{DhPublic, DhSecret};
@@ -36,6 +38,10 @@ pub const MAX_AHEAD: u64 = 120_000_000;
 /// Messages that may wait to be sent; what comes beyond is dropped.
 const LIMIT_OUTPUTS: usize = 1 << 14;
 const LIMIT_OCTETS: usize = 4 << 20;
+
+/// Endpoints that are asked at a time, and how often they may be: each is a handshake's work.
+const MOST_ASKED: usize = 64;
+const ASKED_EACH: Duration = Duration::from_secs(3);
 
 /// What the machine is set up with.
 pub struct Config {
@@ -165,6 +171,8 @@ pub struct Links {
     by_identity: HashMap<IdentityKey, u16>,
     /// When something is due for each link.
     timers: BTreeSet<(Instant, u16)>,
+    /// When endpoints were asked last.
+    asked: Option<Instant>,
 }
 
 impl std::fmt::Debug for Links {
@@ -200,6 +208,7 @@ impl Links {
             entries: BTreeMap::new(),
             by_identity: HashMap::new(),
             timers: BTreeSet::new(),
+            asked: None,
         }
     }
 
@@ -414,6 +423,23 @@ impl Links {
         let datagram = self.core.outputs.pop_front()?;
         self.core.waiting_octets -= datagram.octets.len();
         Some(datagram)
+    }
+
+    /// Asks neighbours, at all their endpoints of families by which they are not reached now, whether they answer there. Sessions stay as they
+    /// are. [`LinkStatus::reached`] has what came of it, within three seconds.
+    pub fn ask_endpoints(&mut self, now: Now) {
+        if self.asked.is_some_and(|asked| now.instant.since(asked) < ASKED_EACH) {
+            return;
+        }
+        self.asked = Some(now.instant);
+        let mut most = MOST_ASKED;
+        let links: Vec<u16> = self.entries.keys().copied().collect();
+        for link in links {
+            if let Some(entry) = self.entries.get_mut(&link) {
+                most -= entry.ask_endpoints(&mut self.core, most, now);
+            }
+            self.schedule(link, now.instant);
+        }
     }
 
     /// Tells all neighbours that this end goes.

@@ -107,6 +107,8 @@ pub struct LinkStatus {
     pub loss: Option<u32>,
     /// Where the neighbour sees this end.
     pub seen: Option<SocketAddr>,
+    /// The endpoints that were asked last ([`super::Links::ask_endpoints`]), and how long the answer took of those that answered.
+    pub reached: Vec<(SocketAddr, Option<Duration>)>,
     /// Octets of the largest datagram that passes.
     pub size: Option<u16>,
     /// Versions of the neighbour, if none of them is spoken here.

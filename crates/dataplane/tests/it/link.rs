@@ -17,6 +17,8 @@ use wayleave_dataplane::link::{
 const REALM: [u8; 32] = [0x7e; 32];
 const DELAY: Duration = Duration::from_millis(10);
 const UNIX: u64 = 1_900_000_000_000_000;
+/// Octets of a message that tells its receiver where it is seen.
+const SEEN: usize = LEAST + 8;
 /// A node's number of a link is the other node's number and this.
 const LINK: u16 = 1;
 
@@ -140,6 +142,11 @@ impl World {
         self.links(node).counters()
     }
 
+    fn ask(&mut self, node: usize) {
+        let now = self.now(node);
+        self.nodes[node].links.ask_endpoints(now);
+    }
+
     fn fly(&mut self, from: SocketAddr, to: SocketAddr, octets: Vec<u8>) {
         *self.sent_to.entry(to).or_default() += octets.len();
         if self.is_recording {
@@ -251,7 +258,7 @@ impl World {
 
 /// An address as seen by a node's socket: those of connections, of socket 1, are apart from those of UDP.
 fn by(socket: usize, address: SocketAddr) -> SocketAddr {
-    let SocketAddr::V4(v4) = address else { panic!("{address}") };
+    let SocketAddr::V4(v4) = address else { return address };
     let host = v4.ip().to_bits() & 0x00ff_ffff | if socket == 1 { 0x0b00_0000 } else { 0x0a00_0000 };
     (std::net::Ipv4Addr::from(host), address.port()).into()
 }
@@ -311,6 +318,50 @@ fn each_end_is_told_where_it_is_seen_and_how_the_clocks_differ() {
     world.rebind(1, 5_001);
     world.carry((0, 1), secs(3));
     assert_eq!(world.status(1, 0).seen, Some(at(2, 5_001)));
+}
+
+#[test]
+fn where_a_neighbour_is_seen_it_is_told_again_though_the_first_word_is_lost() {
+    let mut world = hidden();
+    for _ in 0..1_000 {
+        world.run(Duration::from_millis(1));
+        world.flying.retain(|_, (_, _, octets)| octets.len() != SEEN);
+    }
+    assert!(world.is_up(0, 1) && world.is_up(1, 0));
+    assert_eq!((world.status(0, 1).seen, world.status(1, 0).seen), (None, None));
+    world.run(secs(5));
+    assert_eq!((world.status(0, 1).seen, world.status(1, 0).seen), (Some(at(1, 1)), Some(at(2, 5_000))));
+    world.is_recording = true;
+    world.run(secs(60));
+    assert!(world.record.iter().all(|(_, _, octets)| octets.len() != SEEN), "three times, and no more");
+}
+
+#[test]
+fn endpoints_are_asked_without_a_session_and_nothing_changes_at_the_neighbour() {
+    let mut world = hidden();
+    let v6: SocketAddr = "[2001:db8::1]:1".parse().expect("an address");
+    world.set(1, vec![peer(0, vec![at(1, 1), v6])]);
+    world.is_cut = true;
+    world.ask(1);
+    world.run(Duration::from_millis(1_500));
+    assert_eq!(world.status(1, 0).reached, [(at(1, 1), None), (v6, None)]);
+    world.is_cut = false;
+    world.run(secs(1));
+    assert_eq!(world.status(1, 0).reached, [(at(1, 1), Some(2 * DELAY)), (v6, None)], "it is asked three times");
+    assert_eq!((world.counters(0).stale, world.counters(0).cookies), (1, 1));
+    world.run(secs(8));
+    assert!(world.is_up(1, 0));
+    // While the link is up, only the other family is asked, and the session stays.
+    let before = world.status(0, 1);
+    world.is_recording = true;
+    (0..100).for_each(|_| world.ask(1));
+    world.run(secs(4));
+    assert_eq!(world.status(1, 0).reached, [(v6, None)]);
+    let asked: Vec<SocketAddr> =
+        world.record.iter().filter(|asked| asked.2.len() == INITIATION).map(|asked| asked.1).collect();
+    assert_eq!(asked, [v6; 3]);
+    let after = world.status(0, 1);
+    assert_eq!((after.begun, after.handshake, after.state), (before.begun, before.handshake, State::Up));
 }
 
 #[test]

@@ -1,16 +1,18 @@
 //! `netcheck`: what the network lets through between a node of an overlay and its neighbours, and what to do where it does not.
 //!
 //! A role that runs has sessions with its neighbours, and its page says how they are. For one that does not, sessions are begun here by
-//! its configuration and what its state has of the realm, for some seconds.
+//! its configuration and what its state has of the realm, for some seconds. A session goes by one family of addresses; at those of the
+//! other one neighbours are asked without a session whether they answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
 use wayleave_control::advert::Endpoint;
 use wayleave_core::IdentityKey;
+use wayleave_dataplane::link::Links;
 use wayleave_runtime::Clock;
 use wayleave_runtime::packets::{Burst, Outgoing, Port, tls, wait};
 
@@ -26,6 +28,10 @@ use crate::roles::links::{MOST_APART, open_socket, rows};
 
 /// Sessions that are begun here have so long.
 const PROBE: Duration = Duration::from_secs(8);
+/// Then other endpoints than theirs are asked, and have so long: three attempts, a second apart.
+const ASKED: Duration = Duration::from_millis(3_500);
+/// How often a role is asked for what came of it.
+const LOOK: Duration = Duration::from_millis(250);
 /// A server over TLS may take so long to answer.
 const TLS: Duration = Duration::from_secs(5);
 /// Octets of the smallest datagram that every link has to pass: an IPv6 packet of 1,280.
@@ -47,8 +53,8 @@ struct Finding {
 }
 
 pub fn run(command: &NetCheck) -> Outcome {
-    let (links, is_running) = match fetch::json(&command.target, "/api/v1/links") {
-        Ok(value) => (value["links"].as_array().cloned().unwrap_or_default(), true),
+    let (links, is_running) = match fetch::json(&command.target, "/api/v1/links?ask=1") {
+        Ok(_) => (asked(&command.target)?, true),
         Err(failures) => match &command.target.config {
             Some(config) => (probe(&Source::read(config)?)?, false),
             None => return Err(failures),
@@ -92,6 +98,30 @@ pub fn run(command: &NetCheck) -> Outcome {
     Ok(())
 }
 
+/// The links of a role that runs, once all endpoints that it was told to ask have answered, or have had the time.
+fn asked(target: &Target) -> Outcome<Vec<Value>> {
+    let begin = Instant::now();
+    loop {
+        std::thread::sleep(LOOK);
+        let value = fetch::json(target, "/api/v1/links")?;
+        let links = value["links"].as_array().cloned().unwrap_or_default();
+        let is_open = links.iter().flat_map(answers).any(|(_, micros)| micros.is_none());
+        if !is_open || begin.elapsed() >= ASKED {
+            return Ok(links);
+        }
+    }
+}
+
+/// The endpoints of a neighbour that were asked without a session, and after how many microseconds each answered.
+fn answers(link: &Value) -> Vec<(SocketAddr, Option<u64>)> {
+    let of = |one: &Value| Some((one["address"].as_str()?.parse().ok()?, one["answered_micros"].as_u64()));
+    link["reached"].as_array().into_iter().flatten().filter_map(of).collect()
+}
+
+fn family(at: &SocketAddr) -> &'static str {
+    if at.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
 /// What is to be said of one link.
 fn of_link(link: &Value, reached: &BTreeMap<SocketAddr, Result<Duration, String>>) -> Vec<Finding> {
     let about = cell(&link["node"]);
@@ -118,6 +148,21 @@ fn of_link(link: &Value, reached: &BTreeMap<SocketAddr, Result<Duration, String>
                 "is it running, and are its addresses those of its advert? If its UDP is blocked, ask its operator for [overlay.tls]",
             ),
         ),
+    }
+    let is_up = link["state"] == "up";
+    for (at, micros) in answers(link) {
+        match micros {
+            Some(micros) => {
+                say(format!("UDP passes over {} too, to {at}: {:.1} ms", family(&at), micros as f64 / 1e3), None)
+            }
+            None if is_up => say(
+                format!("no answer by UDP over {}, at {at}", family(&at)),
+                Some(
+                    "the link has no other way if the one in use fails: does this network carry that family, let UDP out by it, and the neighbour's let it in?",
+                ),
+            ),
+            None => {}
+        }
     }
     if let Some(seen) = link["seen"].as_str() {
         say(format!("it sees this node at {seen}"), None);
@@ -173,11 +218,14 @@ fn addresses(value: &Value) -> Vec<SocketAddr> {
 
 /// Whether UDP passes by each family of addresses by which neighbours can be reached.
 fn families(links: &[Value]) -> Vec<Finding> {
-    let passes: BTreeSet<bool> = links
+    let in_use = links
         .iter()
         .filter(|link| link["state"] == "up" && link["transport"] == "udp")
-        .filter_map(|link| Some(link["address"].as_str()?.parse::<SocketAddr>().ok()?.is_ipv4()))
-        .collect();
+        .filter_map(|link| Some(link["address"].as_str()?.parse::<SocketAddr>().ok()?.is_ipv4()));
+    let asked: Vec<(SocketAddr, Option<u64>)> = links.iter().flat_map(answers).collect();
+    let answered = asked.iter().filter(|(_, micros)| micros.is_some()).map(|(at, _)| at.is_ipv4());
+    let passes: BTreeSet<bool> = in_use.chain(answered).collect();
+    let is_asked = |is_ipv4: bool| asked.iter().any(|(at, _)| at.is_ipv4() == is_ipv4);
     let known: BTreeSet<bool> = links
         .iter()
         .flat_map(|link| addresses(&link["endpoints"]))
@@ -192,10 +240,10 @@ fn families(links: &[Value]) -> Vec<Finding> {
             about: if is_ipv4 { "UDP over IPv4" } else { "UDP over IPv6" }.to_owned(),
             words: match (passes.contains(&is_ipv4), by_udp) {
                 (true, _) => "passes".to_owned(),
-                (false, true) => "not in use: the neighbours are reached otherwise".to_owned(),
-                (false, false) => "no neighbour answers by it".to_owned(),
+                (false, true) if !is_asked(is_ipv4) => "not in use: the neighbours are reached otherwise".to_owned(),
+                (false, _) => "no neighbour answers by it".to_owned(),
             },
-            advice: (!passes.contains(&is_ipv4) && !by_udp)
+            advice: (!passes.contains(&is_ipv4) && (!by_udp || is_asked(is_ipv4)))
                 .then_some("does this network let UDP out at all? Ask its operator, or go by another network"),
         })
         .collect()
@@ -325,7 +373,15 @@ fn probe(source: &Source) -> Outcome<Vec<Value>> {
     links.set_peers(all, clock.now());
     let (mut burst, mut out) = (Burst::default(), Burst::default());
     let begin = clock.now().instant;
-    while clock.now().instant.since(begin) < PROBE {
+    let mut has_asked = false;
+    loop {
+        let elapsed = clock.now().instant.since(begin);
+        if elapsed >= PROBE && !std::mem::replace(&mut has_asked, true) {
+            links.ask_endpoints(clock.now());
+        }
+        if elapsed >= PROBE + ASKED {
+            break;
+        }
         for (socket, port) in ports.iter_mut().enumerate() {
             if port.receive(&mut burst).is_ok_and(|count| count > 0) {
                 for (from, octets) in burst.packets_mut(0) {
@@ -334,14 +390,7 @@ fn probe(source: &Source) -> Outcome<Vec<Value>> {
             }
         }
         links.handle_timeout(clock.now());
-        while let Some(datagram) = links.poll() {
-            out.clear();
-            if out.push(&datagram.octets, datagram.to)
-                && let Some(port) = ports.get_mut(datagram.socket)
-            {
-                let _ = port.send(&out, &[Outgoing { packet: 0, to: datagram.to }]); // as if it were lost on the way
-            }
-        }
+        send(&mut links, &mut ports, &mut out);
         let due = links.deadline().since(clock.now().instant).min(Duration::from_millis(50));
         let _ = wait(ports.iter().map(|port| &**port), due); // an interruption
     }
@@ -349,7 +398,23 @@ fn probe(source: &Source) -> Outcome<Vec<Value>> {
         let names = known.nodes.get(identity).and_then(|member| member.membership.grants.names.first());
         names.map_or_else(|| identity.to_string(), ToString::to_string)
     };
-    Ok(rows(&links.status(clock.now()), name))
+    let rows = rows(&links.status(clock.now()), name);
+    // Neighbours leave at once what ends here.
+    links.close();
+    send(&mut links, &mut ports, &mut out);
+    Ok(rows)
+}
+
+/// Sends what links have to say.
+fn send(links: &mut Links, ports: &mut [Box<dyn Port>], out: &mut Burst) {
+    while let Some(datagram) = links.poll() {
+        out.clear();
+        if out.push(&datagram.octets, datagram.to)
+            && let Some(port) = ports.get_mut(datagram.socket)
+        {
+            let _ = port.send(out, &[Outgoing { packet: 0, to: datagram.to }]); // as if it were lost on the way
+        }
+    }
 }
 
 #[cfg(test)]
@@ -370,6 +435,24 @@ mod tests {
         assert_eq!(of(&[one.clone(), link(0, "192.0.2.3:1", "192.0.2.77:5")]), Mapping::One);
         assert_eq!(of(&[one.clone(), other]), Mapping::ByDestination);
         assert_eq!(of(&[one, link(1, "[2001:db8::3]:1", "[2001:db8::77]:6")]), Mapping::Unknown, "two families");
+    }
+
+    #[test]
+    fn a_family_is_known_by_those_who_answer_by_it_in_a_session_or_without_one() {
+        let of = |links: &[Value]| {
+            let found = families(links).into_iter();
+            found.map(|found| (found.about, found.words, found.advice.is_some())).collect::<Vec<_>>()
+        };
+        let line = |family: &str, words: &str, is_bad| (format!("UDP over {family}"), words.to_owned(), is_bad);
+        let mut both = link(0, "192.0.2.2:1", "192.0.2.77:5");
+        both["endpoints"] = json!(["192.0.2.2:1", "[2001:db8::2]:1"]);
+        let otherwise = line("IPv6", "not in use: the neighbours are reached otherwise", false);
+        assert_eq!(of(std::slice::from_ref(&both)), [line("IPv4", "passes", false), otherwise]);
+        both["reached"] = json!([{ "address": "[2001:db8::2]:1", "answered_micros": null }]);
+        let silent = line("IPv6", "no neighbour answers by it", true);
+        assert_eq!(of(std::slice::from_ref(&both)), [line("IPv4", "passes", false), silent]);
+        both["reached"] = json!([{ "address": "[2001:db8::2]:1", "answered_micros": 900 }]);
+        assert_eq!(of(&[both]), [line("IPv4", "passes", false), line("IPv6", "passes", false)]);
     }
 
     #[test]
@@ -397,6 +480,11 @@ mod tests {
             ("size", Value::Null, "no datagram of 1,232"),
             ("clock_ahead_micros", json!(-130_000_000), "130.0 s behind ours"),
             ("tls_endpoints", json!([at.to_string()]), "no route"),
+            (
+                "reached",
+                json!([{ "address": "[2001:db8::2]:1", "answered_micros": null }]),
+                "no answer by UDP over IPv6, at [2001:db8::2]:1",
+            ),
         ] {
             let mut link = good.clone();
             link[field] = value;

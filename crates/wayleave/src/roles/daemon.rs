@@ -463,6 +463,7 @@ fn known_parameters(name: &str) -> &'static [&'static str] {
         "why" => &["prefix", "name"],
         "ping" => &["name"],
         "paths" => &["host"],
+        "links" => &["ask"],
         "usage" => &["principal", "after"],
         _ => &[],
     }

@@ -9,6 +9,7 @@ mod host_routes;
 mod inner_side;
 mod names;
 mod proxy;
+mod resolver;
 mod source;
 mod views;
 mod worker;
@@ -37,6 +38,7 @@ use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::stack::{self, StackPort};
 use wayleave_runtime::packets::tun::Tun;
+use wayleave_runtime::resolved::LinkNames;
 use wayleave_runtime::routes::{MAIN, Routes, mark_connections};
 use wayleave_runtime::store::{Change, FileStore, Store as _, StoreError};
 
@@ -58,6 +60,7 @@ use host_routes::HostRoutes;
 use inner_side::InnerSide;
 use names::{Directory, Names, Register};
 use proxy::Proxy;
+use resolver::Resolver;
 use source::{LabFile, Servers};
 use views::GatewayView;
 use worker::{ASKS, Ask, Ends, FLOWS, Handle, Running};
@@ -94,6 +97,8 @@ pub struct Shared {
     pub admitted: RwLock<Option<Arc<Admitted>>>,
     /// Why the machine's packet filter is not as it should be.
     pub filter_faults: RwLock<Vec<String>>,
+    /// How systemd-resolved stands to the names; none where it is not to be told.
+    pub resolver: Option<Arc<RwLock<resolver::State>>>,
     pub names: Register<FileStore>,
     pub names_prefix: Prefix,
     /// The file of what the user decides, what it says, and what is wrong with it.
@@ -119,6 +124,11 @@ impl Shared {
 
     pub fn filter_faults(&self) -> Vec<String> {
         self.filter_faults.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How systemd-resolved stands to the names.
+    pub fn resolver(&self) -> Option<resolver::State> {
+        self.resolver.as_ref().map(|state| state.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     /// What the user has decided, and what is wrong with the file that says it.
@@ -215,6 +225,8 @@ pub struct GatewayRole {
     sockets: Vec<LinkSocket>,
     /// What serves names or applications.
     serving: Vec<JoinHandle<()>>,
+    /// What has systemd-resolved ask for names here.
+    resolver: Option<Resolver>,
     log: Events,
     /// When to look at the file of choices, and how it was.
     look: tokio::time::Interval,
@@ -419,10 +431,11 @@ impl Role for GatewayRole {
         let mut gateway = gateway.map_err(|error| Failure::new(format!("the links contradict each other: {error}")))?;
         restore_flows(&mut gateway, &store, clock.now(), host.is_some())?;
         let (to_asks, asks) = mpsc::channel(ASKS);
-        let interface = match &inner_side {
-            InnerSide::Tun(tun) => Some(tun.name().to_owned()),
+        let tun = match &inner_side {
+            InnerSide::Tun(tun) => Some((tun.name().to_owned(), tun.index())),
             InnerSide::Stack { .. } => None,
         };
+        let interface = tun.as_ref().map(|(name, _)| name.clone());
         let running = worker::start(gateway, ends, inner_side, *clock, to_asks, Arc::clone(&store))?;
         // Whatever an earlier life left is taken back, also if it had another number, or this one is a proxy.
         let filter =
@@ -450,6 +463,7 @@ impl Role for GatewayRole {
             unaccepted: RwLock::default(),
             admitted: RwLock::default(),
             filter_faults: RwLock::default(),
+            resolver: (section.tells_resolved() && tun.is_some()).then(Arc::default),
             names: Register::new(names, store),
             names_prefix: section.names.get_ref().0,
             choices_file,
@@ -460,7 +474,7 @@ impl Role for GatewayRole {
                 Servers::File(_) => None,
             },
         });
-        let mut serving = Vec::new();
+        let (mut serving, mut resolver) = (Vec::new(), None);
         match (proxy, &section.dns) {
             (Some((proxy, listener)), _) => {
                 info!(at = %proxy.address, suffix = shared.suffix, "a proxy serves applications, without a TUN interface");
@@ -479,6 +493,10 @@ impl Role for GatewayRole {
                 let connections = TcpListener::bind(at).await.map_err(fault)?;
                 info!(at = %at, suffix = shared.suffix, "names are answered");
                 serving.push(tokio::spawn(dns::serve((datagrams, connections), Arc::clone(&shared))));
+                resolver = shared.resolver.clone().zip(tun).map(|(state, (interface, index))| {
+                    let zones = dns::zones(&shared.suffix, &shared.names_prefix);
+                    Resolver::start(interface, LinkNames { index, server: at, zones }, state, log.clone())
+                });
             }
         }
         let mut role = Self {
@@ -502,6 +520,7 @@ impl Role for GatewayRole {
             accepted: section.accepted(),
             sockets: Vec::new(),
             serving,
+            resolver,
             log: log.clone(),
             look: tokio::time::interval(LOOK),
             looked,
@@ -603,6 +622,10 @@ impl Role for GatewayRole {
     }
 
     async fn stop(self) {
+        // Before nobody answers any more, and before its interface is gone.
+        if let Some(resolver) = self.resolver {
+            resolver.stop().await;
+        }
         self.serving.iter().for_each(JoinHandle::abort);
         let running = self.running;
         let _ = tokio::task::spawn_blocking(move || running.stop()).await;
@@ -645,7 +668,8 @@ async fn open_proxy(address: SocketAddr, mtu: u16, clock: Clock) -> Outcome<(Sta
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
     let (stack, port) = stack::open(clock, mtu, u64::from_ne_bytes(seed)).map_err(fault)?;
-    let proxy = Proxy { address, stack, opened: AtomicU64::new(0), refused: AtomicU64::new(0) };
+    let (opened, refused) = (AtomicU64::new(0), AtomicU64::new(0));
+    let proxy = Proxy { address, stack, opened, refused, datagrams: proxy::associations::Counters::default() };
     Ok((port, (Arc::new(proxy), listener)))
 }
 

@@ -125,6 +125,10 @@ pub fn rows(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Vec<Va
             "tls_endpoints": link.tls_endpoints,
             "transport": link.transport.map(transport),
             "seen": link.seen.map(|address| address.to_string()),
+            "reached": link.reached.iter().map(|(at, after)| json!({
+                "address": at.to_string(),
+                "answered_micros": after.map(|span| span.as_micros() as u64),
+            })).collect::<Vec<_>>(),
             "last_handshake": link.handshake.map(|at| at.secs()),
             "heard_millis": link.heard.map(|span| span.as_millis() as u64),
             "moved": link.moved,
@@ -310,6 +314,7 @@ mod tests {
             tls_endpoints: Vec::new(),
             transport: None,
             seen: None,
+            reached: Vec::new(),
             size,
             other_versions: None,
         }

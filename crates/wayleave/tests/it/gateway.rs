@@ -16,6 +16,7 @@
 mod admitted;
 mod exit;
 mod proxy;
+mod resolved;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -232,6 +232,18 @@ fn reverse_zone(name: &Name, directory: &impl Directory) -> Option<(Name, Option
     is_within.then(|| (name.trim_to(labels), (length == network.max_prefix_len()).then_some(network.addr())))
 }
 
+/// What is asked for here: the suffix, and the zones of names' addresses, the IPv6 ones of which are in `prefix`.
+pub fn zones(suffix: &str, prefix: &Prefix) -> Vec<String> {
+    let v4 = V4.0.octets();
+    let of_v4 = (v4[1]..=v4[1] + 1).map(|second| format!("{second}.{}.in-addr.arpa", v4[0]));
+    let v6 = match prefix.address() {
+        IpAddr::V6(v6) => u128::from(v6),
+        IpAddr::V4(_) => 0, // the configuration was checked
+    };
+    let nibbles: String = (16..32).map(|place| format!("{:x}.", v6 >> (4 * place) & 0xf)).collect();
+    [suffix.trim_end_matches('.').to_owned()].into_iter().chain(of_v4).chain([format!("{nibbles}ip6.arpa")]).collect()
+}
+
 /// The zone's name, as the question spells it.
 fn apex(name: &Name, suffix: &str) -> Option<Name> {
     let labels = Name::from_ascii(suffix).ok()?.num_labels();
@@ -320,6 +332,18 @@ mod tests {
         assert_eq!(of("clean.c.demo.", RecordType::A), (ResponseCode::NXDomain, vec![]));
         assert_eq!(of("x.clean.b.demo.", RecordType::A), (ResponseCode::NXDomain, vec![]));
         assert_eq!(of("example.org.", RecordType::A), (ResponseCode::Refused, vec![]));
+    }
+
+    #[test]
+    fn the_zones_are_those_in_which_questions_are_not_refused() {
+        let zones = zones("demo", &Known::default().2);
+        assert_eq!(
+            zones,
+            ["demo", "18.198.in-addr.arpa", "19.198.in-addr.arpa", "0.0.0.0.0.0.0.0.0.0.0.0.7.7.d.f.ip6.arpa"]
+        );
+        for zone in zones {
+            assert_eq!(ask(&format!("{zone}."), RecordType::SOA).answers.len(), 1, "{zone}");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The proxy of a gateway without a TUN interface: applications ask it for connections by SOCKS5 or HTTP, and it opens them through a
 //! stack of its own, whose packets the gateway carries. It opens nothing else: what is not in the overlay is refused.
 
+pub mod associations;
+
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -13,16 +15,18 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use wayleave_dataplane::gateway::internet::is_wide;
-use wayleave_dataplane::gateway::proxy::{Fault, Host, LONGEST_HEAD, Protocol, Reader, Refusal, Request, Step, Target};
+use wayleave_dataplane::gateway::proxy::{
+    Command, Fault, Host, LONGEST_HEAD, Protocol, Reader, Refusal, Request, Step, Target,
+};
 use wayleave_packet::platypus::verify::is_martian;
-use wayleave_runtime::packets::stack::{ConnectError, Connection, MOST_CONNECTIONS, Stack};
+use wayleave_runtime::packets::stack::{ConnectError, Connection, MOST_CONNECTIONS, MOST_SOCKETS, Stack};
 
 use super::Shared;
 use super::names::{Directory as _, Meaning, meaning, number_of};
 use crate::roles::events::{EventLine, Events, event, shown};
 
 /// Applications that are heard at a time: those with connections, and some that are told that there are too many.
-const MOST_APPLICATIONS: usize = MOST_CONNECTIONS + 256;
+const MOST_APPLICATIONS: usize = MOST_CONNECTIONS + MOST_SOCKETS + 256;
 /// How long an application takes to say what it wants, and to take a refusal.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a connection takes to open: the path, the consents and the session with the other gateway come first.
@@ -45,6 +49,7 @@ pub struct Proxy {
     /// Connections that were opened, and requests that were refused.
     pub opened: AtomicU64,
     pub refused: AtomicU64,
+    pub datagrams: associations::Counters,
 }
 
 /// Why there is no connection, in a sentence.
@@ -92,6 +97,9 @@ async fn application(mut stream: TcpStream, shared: &Shared, proxy: &Proxy, even
         }
     };
     let protocol = request.protocol;
+    if request.command == Command::Associate {
+        return associations::associate(stream, request.target.port, shared, proxy, events).await;
+    }
     let connection = match open(&request.target, shared, &proxy.stack).await {
         Ok(connection) => connection,
         Err(refused) => {
@@ -101,9 +109,9 @@ async fn application(mut stream: TcpStream, shared: &Shared, proxy: &Proxy, even
         }
     };
     proxy.opened.fetch_add(1, Relaxed);
-    let ended = match request.forward {
-        None => tunnel(&mut stream, connection, protocol, &octets).await,
-        Some((head, body)) => forward(&mut stream, connection, head, body, &octets).await,
+    let ended = match request.command {
+        Command::Forward(head, body) => forward(&mut stream, connection, head, body, &octets).await,
+        Command::Connect | Command::Associate => tunnel(&mut stream, connection, protocol, &octets).await,
     };
     match ended {
         Ok(()) => finish(stream).await,

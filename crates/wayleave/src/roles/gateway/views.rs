@@ -1,7 +1,7 @@
 //! What a gateway shows to its operator.
 
 use std::net::IpAddr;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ use wayleave_runtime::store::FileStore;
 
 use super::names::{Directory, Meaning, meaning};
 use super::proxy::Proxy;
+use super::proxy::associations::Dropped;
+use super::resolver;
 use super::worker::{Ends, IoCounters};
 use super::{Shared, Unresolved};
 use crate::config::Text;
@@ -54,8 +56,15 @@ impl GatewayView {
         of.await.flatten()
     }
 
-    async fn link_rows(self) -> Result<Value, ViewError> {
+    async fn link_rows(self, parameters: Parameters) -> Result<Value, ViewError> {
         let known = self.0.known();
+        if parameters.get("ask").is_some() {
+            self.0.worker.send(|worker| {
+                if let Ends::Proven(links) = &mut worker.ends {
+                    links.ask_endpoints(worker.clock.now());
+                }
+            });
+        }
         let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
         Ok(json!({ "version": 1, "links": links::rows(&links, |node| known.describe(node)) }))
     }
@@ -73,6 +82,14 @@ impl GatewayView {
         self.0.node.as_ref().and_then(|node| node.removal())
     }
 
+    /// Why programs here do not find names by systemd-resolved, though it runs.
+    fn resolver_fault(&self) -> Option<String> {
+        match self.0.resolver() {
+            Some(resolver::State::Failed(why)) => Some(why),
+            _ => None,
+        }
+    }
+
     /// Which clock is wrong.
     async fn clock_problems(&self, known: &Known) -> Vec<String> {
         let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
@@ -84,6 +101,7 @@ impl GatewayView {
         let mut problems = self.0.node.as_ref().map(|node| node.problems()).unwrap_or_default();
         problems.extend(self.clock_problems(known).await);
         problems.extend(self.0.filter_faults());
+        problems.extend(self.resolver_fault());
         problems.extend(self.0.unresolved().iter().map(ToString::to_string));
         for peer in peers {
             let name = known.describe(&peer.identity);
@@ -299,7 +317,8 @@ impl GatewayView {
             }
             _ => Vec::new(),
         };
-        let of_state = [vec![of_state.to_owned()], self.clock_problems(&known).await, gone].concat();
+        let mut of_state = [vec![of_state.to_owned()], self.clock_problems(&known).await, gone].concat();
+        of_state.extend(self.resolver_fault());
         let first = route.active.as_ref().and_then(|path| path.nodes.get(1));
         let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
         let is_first_over_tls =
@@ -456,7 +475,10 @@ fn describe(path: &PathStatus, known: &Known) -> Value {
 
 /// What is shown of a proxy; `dropped` are packets to it for which its queue had no room.
 fn proxy_status(proxy: &Proxy, io: &IoCounters) -> Value {
-    let stack = proxy.stack.counters();
+    let (stack, datagrams) = (proxy.stack.counters(), &proxy.datagrams);
+    let count = |counter: &AtomicU64| counter.load(Relaxed);
+    let dropped: serde_json::Map<String, Value> =
+        Dropped::ALL.iter().map(|(why, name)| ((*name).to_owned(), json!(datagrams.dropped(*why)))).collect();
     json!({
         "address": proxy.address.to_string(),
         "open": stack.open,
@@ -465,6 +487,15 @@ fn proxy_status(proxy: &Proxy, io: &IoCounters) -> Value {
         "sent_octets": stack.sent,
         "received_octets": stack.received,
         "dropped": io.refused,
+        "datagrams": {
+            "open": datagrams.open.load(Relaxed),
+            "opened": datagrams.opened.load(Relaxed),
+            "sent": count(&datagrams.sent[0]),
+            "sent_octets": count(&datagrams.sent[1]),
+            "received": count(&datagrams.received[0]),
+            "received_octets": count(&datagrams.received[1]),
+            "dropped": dropped,
+        },
     })
 }
 
@@ -505,6 +536,7 @@ impl View for GatewayView {
             "interface": self.0.interface,
             "proxy": self.0.proxy.as_ref().map(|proxy| proxy_status(proxy, &io)),
             "suffix": self.0.suffix,
+            "resolver": self.0.resolver().map(|state| state.name()),
             "members": known.nodes.len(),
             "gateways": known.members.len(),
             "neighbours": known.neighbours.len(),
@@ -559,8 +591,10 @@ impl View for GatewayView {
             let stack = proxy.stack.counters();
             let (opened, refused) = (proxy.opened.load(Relaxed), proxy.refused.load(Relaxed));
             overview.count(format!(
-                "proxy at {}: {} connections open, {opened} opened, {refused} refused",
-                proxy.address, stack.open
+                "proxy at {}: {} connections open, {opened} opened, {refused} refused; {} associations for datagrams",
+                proxy.address,
+                stack.open,
+                proxy.datagrams.open.load(Relaxed)
             ));
         }
         overview.count(format!("{} nodes avoided, {} pins", status["avoided"], status["pins"]));
@@ -602,6 +636,13 @@ impl View for GatewayView {
                 counter "proxy_sent" Bytes "Octets of applications sent" = stack.sent;
                 counter "proxy_received" Bytes "Octets received and let out to applications" = stack.received;
                 counter "proxy_dropped" Packets "Packets to the proxy for which there was no room" = io.refused;
+                gauge "proxy_datagram_open" Sessions "Associations for datagrams of applications that are open" = proxy.datagrams.open.load(Relaxed);
+                counter "proxy_datagram_opened" Sessions "Associations for datagrams that were opened" = proxy.datagrams.opened.load(Relaxed);
+                counter "proxy_datagram_sent" Packets "Datagrams of applications sent" = proxy.datagrams.sent[0].load(Relaxed);
+                counter "proxy_datagram_sent" Bytes "Octets of these" = proxy.datagrams.sent[1].load(Relaxed);
+                counter "proxy_datagram_received" Packets "Datagrams let out to applications" = proxy.datagrams.received[0].load(Relaxed);
+                counter "proxy_datagram_received" Bytes "Octets of those" = proxy.datagrams.received[1].load(Relaxed);
+                counter "proxy_datagram_dropped" Packets "Datagrams of the proxy that were dropped" = Dropped::ALL.iter().map(|(why, _)| proxy.datagrams.dropped(*why)).sum::<u64>();
             });
         }
         for reason in Reason::ALL {
@@ -638,7 +679,7 @@ impl View for GatewayView {
     fn pages(views: Views<Self>) -> Views<Self> {
         views
             .page("paths", |view, _| view.paths())
-            .page("links", |view, _| view.link_rows())
+            .page("links", Self::link_rows)
             .page("peers", |view, _| view.peer_page())
             .page("routes", |view, _| view.routes())
             .page("names", |view, _| view.names())

@@ -38,8 +38,17 @@ fn unit(role: &str) -> PathBuf {
     folder().join(format!("wayleave-{role}@.service"))
 }
 
+/// The unit of a user's own manager.
+fn proxy() -> PathBuf {
+    folder().join("user/wayleave-proxy@.service")
+}
+
 fn lines(role: &str) -> BTreeSet<String> {
-    let text = std::fs::read_to_string(unit(role)).unwrap_or_else(|error| panic!("the unit of {role}: {error}"));
+    lines_of(&unit(role))
+}
+
+fn lines_of(unit: &Path) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(unit).unwrap_or_else(|error| panic!("{}: {error}", unit.display()));
     text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect()
 }
 
@@ -74,13 +83,49 @@ fn every_role_has_a_unit_and_all_are_hardened_watched_and_started_again_alike() 
 }
 
 #[test]
+fn the_proxys_unit_is_as_the_gateways_but_for_what_a_user_has_no_right_to() {
+    let (gateway, proxy) = (lines("gateway"), lines_of(&proxy()));
+    let of_proxy = ["Description=", "ExecStartPre=", "ExecStart=", "Environment=", "WantedBy="];
+    let more: Vec<&String> = proxy.difference(&gateway).collect();
+    assert!(more.iter().all(|line| of_proxy.iter().any(|start| line.starts_with(start))), "{more:#?}");
+    for line in &proxy {
+        // None needs root, a capability, a mount or another user.
+        let needs = ["Protect", "Private", "Capabilit", "User=", "Group=", "Device", "StateDirectory", "LimitNOFILE"];
+        assert!(needs.iter().all(|start| !line.contains(start)), "{line}");
+    }
+    let runs = "ExecStart=/usr/bin/wayleave run gateway --proxy ${PROXY} --config %E/wayleave/%i/gateway.toml --log-format json";
+    assert!(proxy.contains(runs) && proxy.contains("WatchdogSec=60s") && proxy.contains("Restart=always"));
+}
+
+#[test]
+fn polkit_lets_the_units_user_do_what_a_gateway_asks_of_systemd_resolved() {
+    let rules = std::fs::read_to_string(folder().join("../polkit/wayleave.rules")).expect("rules");
+    assert!(rules.contains("subject.user == \"wayleave\""));
+    let may: Vec<&str> =
+        rules.lines().filter_map(|line| line.trim().strip_prefix("\"org.freedesktop.resolve1.")).collect();
+    let expected = [
+        "set-dns-servers",
+        "set-domains",
+        "set-default-route",
+        "set-dns-over-tls",
+        "set-dnssec-negative-trust-anchors",
+        "revert",
+    ];
+    assert_eq!(may, expected.map(|action| format!("{action}\",")));
+}
+
+#[test]
 fn systemd_takes_every_unit() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         netns::skipped("units: there is no systemd-analyze");
         return;
     }
-    for role in ROLES {
-        let output = Command::new("systemd-analyze").arg("verify").arg(unit(role)).output().expect("it runs");
+    let of_users = (vec!["--user", "verify"], proxy());
+    for (arguments, unit) in ROLES.into_iter().map(|role| (vec!["verify"], unit(role))).chain([of_users]) {
+        let mut command = Command::new("systemd-analyze");
+        // The user manager has a folder for what it runs.
+        command.args(arguments).arg(&unit).env("XDG_RUNTIME_DIR", std::env::temp_dir());
+        let output = command.output().expect("it runs");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         // The program and its manual page are not installed here.
         let is_known = |line: &&str| {
@@ -89,6 +134,6 @@ fn systemd_takes_every_unit() {
                 || NEWER.iter().any(|name| line.contains(name))
         };
         let unknown: Vec<&str> = said.lines().filter(|line| !is_known(line)).collect();
-        assert!(unknown.is_empty(), "{role}: {unknown:#?}");
+        assert!(unknown.is_empty(), "{}: {unknown:#?}", unit.display());
     }
 }

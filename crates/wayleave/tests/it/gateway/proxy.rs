@@ -2,6 +2,8 @@
 //!
 //! ICC, proxy: as another user without capabilities: `curl` by SOCKS5 and by HTTP, by name under two policies, both ways: SHA-256
 //! right; the gateway is killed meanwhile: the next one serves.
+//! ICC, proxy's datagrams: by SOCKS5, by name and by address of both families, ten each way and a question for a name: each answer says where
+//! it is from as the application did; fragments, others' datagrams and those to elsewhere go nowhere; all ends with the connection.
 //! ICC, proxy's limits: names and addresses elsewhere, this node, what is not well-formed: refused with the protocol's code and a sentence, and
 //! nothing leaves in clear.
 
@@ -248,6 +250,133 @@ fn what_is_not_in_the_overlay_is_refused_by_the_code_of_the_protocol_and_nothing
         let output = world.run(A, env!("CARGO_BIN_EXE_wayleave"), &arguments);
         assert!(!output.status.success() && text(&output.stderr).contains("proxy_remote"), "{}", text(&output.stderr));
     }
+}
+
+/// An association for datagrams: the connection on which it hangs, the application's socket, and where its datagrams are taken.
+struct Association {
+    _stream: TcpStream,
+    socket: UdpSocket,
+    at: SocketAddr,
+}
+
+fn socket(world: &World) -> UdpSocket {
+    let socket = world.places[A].within(|| UdpSocket::bind("127.0.0.1:0")).expect("in its place").expect("a port");
+    socket.set_read_timeout(Some(TIMEOUT)).expect("set");
+    socket
+}
+
+/// Asks for an association; the application says from which port it sends, or 0.
+fn associate(world: &World, says_port: bool) -> Association {
+    let (mut stream, socket) = (connected(world), socket(world));
+    let port = if says_port { socket.local_addr().expect("an address").port() } else { 0 };
+    stream.write_all(&[&[5, 1, 0, 5, 3, 0, 1, 0, 0, 0, 0][..], &port.to_be_bytes()].concat()).expect("sent");
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).expect("an answer");
+    let [5, 0, 5, 0, 0, 1, a, b, c, d, high, low] = answer else { panic!("{answer:?}") };
+    let at = SocketAddr::from(([a, b, c, d], u16::from_be_bytes([high, low])));
+    assert_eq!(at.ip().to_string(), "127.0.0.1");
+    Association { _stream: stream, socket, at }
+}
+
+/// The kind of an address and the address, as SOCKS has them.
+fn form(host: &str) -> Vec<u8> {
+    match host.parse::<IpAddr>() {
+        Ok(IpAddr::V4(v4)) => [&[1][..], &v4.octets()].concat(),
+        Ok(IpAddr::V6(v6)) => [&[4][..], &v6.octets()].concat(),
+        Err(_) => [&[3, u8::try_from(host.len()).expect("a name")], host.as_bytes()].concat(),
+    }
+}
+
+impl Association {
+    fn send(&self, fragment: u8, host: &str, port: u16, payload: &[u8]) {
+        let octets = [&[0, 0, fragment][..], &form(host), &port.to_be_bytes(), payload].concat();
+        self.socket.send_to(&octets, self.at).expect("sent");
+    }
+
+    /// The payload of the next answer, which says that it is from there.
+    fn receive(&self, host: &str, port: u16) -> Vec<u8> {
+        let mut octets = vec![0; 65_535];
+        let (length, from) = self.socket.recv_from(&mut octets).expect("an answer");
+        assert_eq!(from, self.at);
+        let header = [&[0, 0, 0][..], &form(host), &port.to_be_bytes()].concat();
+        let payload = octets[..length].strip_prefix(&header[..]);
+        payload.unwrap_or_else(|| panic!("{host}: {}", octets[..length].escape_ascii())).to_vec()
+    }
+}
+
+/// Sends back what comes, behind the address that it came from.
+fn echo(world: &World, at: &str) {
+    let socket = world.places[B].within(|| UdpSocket::bind(at)).expect("in its place").expect("an address");
+    std::thread::spawn(move || {
+        let mut octets = vec![0; 65_535];
+        while let Ok((length, from)) = socket.recv_from(&mut octets) {
+            let answer = [from.ip().to_string().as_bytes(), b" ", &octets[..length]].concat();
+            let _ = socket.send_to(&answer, from); // who asks waits for it
+        }
+    });
+}
+
+#[test]
+fn datagrams_go_to_members_by_socks_and_answers_say_where_they_are_from_as_the_application_did() {
+    let test =
+        "gateway::proxy::datagrams_go_to_members_by_socks_and_answers_say_where_they_are_from_as_the_application_did";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    let mut world = World::start("gateway-proxy-datagrams");
+    start(&mut world);
+    ["10.0.2.1:7", "[fd00:2::1]:7"].iter().for_each(|at| echo(&world, at));
+    // A name and an address of one node cannot be told apart at one port of each end: each has an association of its own.
+    for (host, own) in [("fast.b.demo", "10.0.1.1"), ("10.0.2.1", "10.0.1.1"), ("fd00:2::1", "fd00:1::1")] {
+        let association = associate(&world, true);
+        for number in 0..10 {
+            let payload = page(1 << number);
+            association.send(0, host, 7, &payload);
+            assert_eq!(association.receive(host, 7), [own.as_bytes(), b" ", &payload].concat(), "{host} {number}");
+        }
+    }
+    eventually("they end with their connections", || proxy(&world)["datagrams"]["open"] == 0);
+    let association = associate(&world, true);
+    // A question for a name, to a server in the realm.
+    let server = world.places[B].within(|| UdpSocket::bind("10.0.2.1:53")).expect("in its place").expect("bound");
+    let mut question = Message::query();
+    question.add_query(Query::query("example.org.".parse().expect("a name"), RecordType::A));
+    association.send(0, "clean.b.demo", 53, &question.to_vec().expect("encoded"));
+    let mut octets = [0; 1_500];
+    let (length, from) = server.recv_from(&mut octets).expect("a question");
+    let asked = Message::from_vec(&octets[..length]).expect("decodes");
+    let mut answer = Message::response(asked.metadata.id, asked.metadata.op_code);
+    answer.add_query(asked.queries[0].clone());
+    answer.metadata.response_code = ResponseCode::NXDomain;
+    server.send_to(&answer.to_vec().expect("encoded"), from).expect("sent");
+    let answer = Message::from_vec(&association.receive("clean.b.demo", 53)).expect("decodes");
+    assert_eq!((answer.metadata.id, answer.metadata.response_code), (question.metadata.id, ResponseCode::NXDomain));
+    // What goes nowhere: the last one, which does, comes after it.
+    let stranger = socket(&world);
+    let header = [&[0, 0, 0][..], &form("10.0.2.1"), &7u16.to_be_bytes(), b"a stranger's"].concat();
+    stranger.send_to(&header, association.at).expect("sent");
+    association.send(1, "10.0.2.1", 7, b"a fragment");
+    association.socket.send_to(&[0, 0, 0, 9], association.at).expect("sent");
+    for host in ["203.0.113.1", "example.org", "10.0.1.1", "127.0.0.1"] {
+        association.send(0, host, 7, b"elsewhere");
+    }
+    association.send(0, "10.0.2.1", 7, &page(20_000));
+    association.send(0, "10.0.2.1", 7, b"the last");
+    assert_eq!(association.receive("10.0.2.1", 7), b"10.0.1.1 the last");
+    let shown = || proxy(&world)["datagrams"].clone();
+    let dropped = shown()["dropped"].clone();
+    let counts = ["stranger", "fragment", "malformed", "refused", "too-long"].map(|why| dropped[why].as_u64());
+    assert_eq!(counts, [1, 1, 1, 4, 1].map(Some), "{}", shown());
+    assert_eq!((&shown()["open"], &shown()["sent"]), (&json!(1), &json!(32)), "{}", shown());
+    // One that does not say its port is its own with what it sends first. Each ends with its connection, and is asked for no more.
+    let other = associate(&world, false);
+    other.send(0, "fd00:2::1", 7, b"of another");
+    assert_eq!(other.receive("fd00:2::1", 7), b"fd00:1::1 of another");
+    stranger.send_to(&header, other.at).expect("sent");
+    eventually("it is dropped", || shown()["dropped"]["stranger"] == 2);
+    assert_eq!((&shown()["open"], &shown()["opened"]), (&json!(2), &json!(5)), "{}", shown());
+    drop((association, other));
+    eventually("they end", || shown()["open"] == 0);
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod join;
 mod kills;
 mod lists;
 mod nat;
+mod netcheck;
 
 mod paths;
 mod relay;

@@ -751,8 +751,15 @@ impl Control<Icing> for IcingControl {
                 })?;
                 query.answer(&view.threads, &identity).await
             })
-            .page("links", |view: RouterView<Icing>, _| async move {
+            .page("links", |view: RouterView<Icing>, parameters| async move {
                 let (handle, _) = view.format.found()?;
+                if parameters.get("ask").is_some() {
+                    let asked = view.threads.query(0, |worker| {
+                        let now = worker.clock.now();
+                        worker.format.links.iter_mut().for_each(|links| links.ask_endpoints(now));
+                    });
+                    asked.await;
+                }
                 let (links, _) = link_status(&view.threads).await.ok_or(ViewError::Unavailable)?;
                 Ok(json!({ "version": 1, "links": links::rows(&links, |node| handle.describe(node)) }))
             })

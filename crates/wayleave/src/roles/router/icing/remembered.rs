@@ -114,6 +114,7 @@ mod tests {
             round_trip: None,
             loss: None,
             seen: None,
+            reached: Vec::new(),
             clock: None,
             size: None,
             other_versions: None,
