@@ -13,7 +13,7 @@ use crate::clients::Clients;
 use crate::database::{Change, Database, Refusal};
 use crate::frames::{Body, Frame, Host, MAX_ANSWER, MAX_RECORDS};
 use crate::labels::Labels;
-use crate::realm::{Freshness, FreshnessWatch, Membership, RealmKey, Roles};
+use crate::realm::{Freshness, FreshnessWatch, KeyRoll, Membership, RealmKey, Roles};
 use crate::store::{Record, Store};
 use crate::topology::{Current, MAX_PATHS, MAX_STEPS, PartialPath};
 
@@ -109,6 +109,8 @@ pub enum PathServerEvent {
     Recovered(IdentityKey),
     /// The list of removed nodes is overdue or too old, or no longer so.
     List(Freshness),
+    /// The realm's key rolls, or has rolled.
+    KeyRoll(KeyRoll),
     /// The store was damaged: it counts as lost.
     StoreDamaged,
 }
@@ -231,6 +233,9 @@ impl PathServer {
         self.look_at = now.instant + LOOK;
         if let Some(found) = self.freshness.look(self.database.revocations(), now.unix.secs()) {
             self.outputs.push_back(PathServerOutput::Event(PathServerEvent::List(found)));
+        }
+        if let Some(roll) = self.freshness.new_roll(self.database.revocations()) {
+            self.outputs.push_back(PathServerOutput::Event(PathServerEvent::KeyRoll(roll)));
         }
     }
 

@@ -317,10 +317,10 @@ impl Registrar {
         }
     }
 
-    /// Whoever is on a list is removed here; returns who was not.
-    fn take_removals(&mut self, list: &RevocationList) -> Vec<IdentityKey> {
+    /// Whoever is on a list is removed here; returns who was not, and whether there is anything new.
+    fn take_removals(&mut self, list: &RevocationList) -> (Vec<IdentityKey>, bool) {
         let by = list.by.as_ref().map_or(self.realm.0, |by| by.object().key);
-        let mut new = Vec::new();
+        let (mut new, mut is_new) = (Vec::new(), false);
         for removal in &list.revoked {
             if self.restored.get(&removal.identity).is_some_and(|generation| list.generation < *generation) {
                 continue;
@@ -329,9 +329,10 @@ impl Registrar {
                 new.push(removal.identity);
                 Removed { until: 0, by }
             });
+            is_new |= removed.until < list.end(removal);
             removed.until = removed.until.max(list.end(removal));
         }
-        new
+        (new, is_new)
     }
 
     /// Signs lists with this list key from now on, and not with the realm's key.
@@ -752,9 +753,9 @@ impl Registrar {
             return Err("the list is from the future: compare the clocks");
         }
         let order = object.order();
-        let new = self.take_removals(&object);
+        let (new, is_new) = self.take_removals(&object);
         let known = self.revocations.as_ref().filter(|known| !known.object().is_ahead(now.secs()));
-        if new.is_empty() && known.is_some_and(|known| known.object().order() >= order) {
+        if !is_new && known.is_some_and(|known| known.object().order() >= order) {
             return Err("a later list is in force: publish it, or sign another after it");
         }
         let mut records = vec![Record::Revocations(list.clone())];
@@ -772,9 +773,7 @@ impl Registrar {
     /// A path server's list. Another machine may have signed it, or these records are from a backup: whoever was removed stays so, and the next
     /// list is above it.
     fn hear(&mut self, list: Signed<RevocationList>, now: UnixTime) {
-        let is_later = self.revocations.as_ref().is_none_or(|known| known.object().order() < list.object().order());
         if self.take_list(list, now).is_ok()
-            && is_later
             && let Err(error) = self.sign_list(&[], now)
         {
             self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::NoList(error)));

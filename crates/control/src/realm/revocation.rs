@@ -11,7 +11,7 @@ use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::{NotSigned, Object, SIGNATURE, Signed};
 
-use super::key_roll::{self, Behind, KeyFault, OfRealm, Rolls};
+use super::key_roll::{self, Behind, KeyFault, KeyRoll, OfRealm, Rolls};
 use super::{MAX_MEMBERSHIP, RealmKey};
 use crate::advert::MAX_AHEAD;
 
@@ -460,12 +460,14 @@ pub struct FreshnessWatch {
     /// How many seconds the next list may be overdue.
     most: u64,
     last: Freshness,
+    /// Rolls of the realm's key that were in the list.
+    rolls: usize,
 }
 
 impl FreshnessWatch {
     #[must_use]
     pub fn new(most: u64) -> Self {
-        Self { since: None, most, last: Freshness::Fresh }
+        Self { since: None, most, last: Freshness::Fresh, rolls: 0 }
     }
 
     /// For a reader that began at the Unix second `since`.
@@ -478,6 +480,13 @@ impl FreshnessWatch {
     #[must_use]
     pub fn last(&self) -> Freshness {
         self.last
+    }
+
+    /// The last roll of the realm's key, if the list did not have it when this was last asked.
+    pub fn new_roll(&mut self, list: Option<&Signed<RevocationList>>) -> Option<KeyRoll> {
+        let rolls = &list?.object().rolls;
+        let before = std::mem::replace(&mut self.rolls, rolls.len());
+        rolls.iter().skip(before).last().cloned()
     }
 
     /// How the list stands at the Unix second `now`, if that is otherwise than when this was last asked.
