@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::Spanned;
-use wayleave_control::realm::{LIST_INTERVAL, ListSigner, MAX_LIST, MAX_STALENESS, Registrar, Roles, Server};
+use wayleave_control::realm::{LIST_INTERVAL, ListSigner, MAX_LIST, Registrar, Roles, Server};
 use wayleave_control::store::{Record, Store};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
@@ -251,13 +251,15 @@ impl RealmFile {
             if exists { FileFault::Unusable(fault) } else { FileFault::Missing(fault) }
         };
         let realm = &self.realm;
-        let is_off_line = realm.list_key.is_some() && !source.resolve(realm.key.get_ref()).exists();
-        for (named, kind) in [(&realm.key, KeyKind::Realm), (&realm.identity, KeyKind::Identity)] {
-            if kind == KeyKind::Realm && is_off_line {
-                let message = "the realm's key is not here: nobody is admitted or renewed, and lists are signed with the list key";
-                faults.push(FileFault::Doubtful(Fault::at(named.span(), message)));
-                continue;
-            }
+        let is_there = source.resolve(realm.key.get_ref()).exists();
+        let is_off_line = !is_there && (realm.list_key.is_some() || realm.next_key.is_some());
+        if is_off_line && !self.registrar(source).is_ok_and(|(known, _)| known.has_realm_key(unix_now().secs())) {
+            let message = "the realm's key is not here: nobody is admitted or renewed, and lists are signed with a list key alone";
+            faults.push(FileFault::Doubtful(Fault::at(realm.key.span(), message)));
+        }
+        let keys = Some(&realm.key).filter(|_| !is_off_line).into_iter().chain(&realm.next_key);
+        let keys = keys.map(|named| (named, KeyKind::Realm)).chain([(&realm.identity, KeyKind::Identity)]);
+        for (named, kind) in keys {
             if let Err(failure) = node::load(kind, &source.resolve(named.get_ref())) {
                 faults.push(of(named, &failure));
             }
@@ -279,30 +281,19 @@ impl RealmFile {
                 Ok((_, ListSigner::Realm(_))) => {}
             }
         }
-        faults.extend(self.roll_faults(source));
+        faults.extend(self.roll_fault(source));
         if let Err(failures) = self.addresses(source) {
             faults.extend(failures.0.iter().map(|failure| of(&realm.servers, failure)));
         }
         faults
     }
 
-    /// What the records say of lists and of the realm's key that somebody has to see to.
-    fn roll_faults(&self, source: &Source) -> Vec<FileFault> {
-        let Ok((registrar, _)) = self.registrar(source) else { return Vec::new() };
-        let now = unix_now().secs();
-        let mut faults = Vec::new();
-        if let Some(waits) = roll_problem(&registrar, now) {
-            faults.push(FileFault::Doubtful(Fault::at(self.realm.key.span(), waits).help(NEXT_KEY_HELP)));
-        }
-        // While the operator's side runs a later one is in force, which need not be stored.
-        let late = registrar.revocations().map(|list| list.object().next).filter(|next| next + MAX_STALENESS < now);
-        if let Some(next) = late {
-            let message = format!("no list of removed nodes that is stored here is in force since {}", utc(next));
-            let help =
-                "start `wayleave run realm`, which signs one; `show status` there says until when the present one is";
-            faults.push(FileFault::Doubtful(Fault::at(self.realm.records.span(), message).help(help)));
-        }
-        faults
+    /// A roll of the realm's key that somebody has to see to. Of the list's age the records say nothing: while the operator's side runs a later one is
+    /// in force, which is not stored.
+    fn roll_fault(&self, source: &Source) -> Option<FileFault> {
+        let (registrar, _) = self.registrar(source).ok()?;
+        let waits = roll_problem(&registrar, unix_now().secs())?;
+        Some(FileFault::Doubtful(Fault::at(self.realm.key.span(), waits).help(NEXT_KEY_HELP)))
     }
 
     pub(super) fn checked(source: &Source) -> Checked {

@@ -32,7 +32,8 @@ const MAX_LIST_KEYS: usize = 16;
 const LISTED_AFTER_END: u64 = 86_400;
 
 /// What an operator reads who orders something for which the realm's key is needed.
-const OFF_LINE: &str = "the realm's present key is not here, and nothing but the list of removed nodes can be signed";
+const OFF_LINE: &str =
+    "the realm's key is not here, or has rolled, and nothing but the list of removed nodes can be signed";
 
 /// What the operator says of a node that is to join.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -283,8 +284,7 @@ impl Registrar {
             Record::Revocations(list) => {
                 self.take_removals(list.object());
                 // Of several processes the one that wrote last need not know most.
-                let is_newer = |known: &Signed<RevocationList>| known.object().order() < list.object().order();
-                if self.revocations.as_ref().is_none_or(is_newer) {
+                if self.known_list().is_none_or(|known| known.order() < list.object().order()) {
                     self.revocations = Some(list);
                 }
             }
@@ -405,11 +405,26 @@ impl Registrar {
         self.list_keys.get(key)
     }
 
-    /// The generation of lists: it rises when a list key is revoked.
+    /// The generation of lists: it rises when a list key is revoked. What a key of the realm said that was stolen counts no more.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        let of_list = self.revocations.as_ref().map_or(0, |list| list.object().generation);
-        self.list_keys().map(|key| key.generation).max().unwrap_or(0).max(of_list)
+        let of_list = self.known_list().map_or(0, |list| list.generation);
+        let keys = self.list_keys().filter(|key| !self.is_cut(&key.base.rolls));
+        keys.map(|key| key.generation).max().unwrap_or(0).max(of_list)
+    }
+
+    /// Whether the time of the key after these rolls ended at once, as that of one that was stolen.
+    fn is_cut(&self, rolls: &Rolls) -> bool {
+        self.rolls.end_of(rolls.len()).is_some_and(|end| end.until == end.from)
+    }
+
+    /// The current list, unless a key is behind it that was stolen.
+    fn known_list(&self) -> Option<&RevocationList> {
+        let is_cut = |list: &RevocationList| match &list.by {
+            Some(by) => self.is_cut(&by.object().base.rolls),
+            None => self.is_cut(&list.rolls.up_to(list.issued)),
+        };
+        self.revocations.as_ref().map(Signed::object).filter(|list| !is_cut(list))
     }
 
     /// Sets whether members that ask get later memberships, without an order of the operator for each.
@@ -687,7 +702,7 @@ impl Registrar {
     /// Signs the next list, and has it in force. Who is removed now is on it in any case: from the stored lists it is known who was ever removed.
     fn sign_list(&mut self, also: &[IdentityKey], now: UnixTime) -> Result<Signed<RevocationList>, ListError> {
         let revoked = self.listed(also, now);
-        let before = self.revocations.as_ref().map(Signed::object);
+        let before = self.known_list();
         let (generation, lasts) = (self.generation(), self.list_interval);
         let sign = |signer: &ListSigner| signer.sign(before, generation, revoked.clone(), &self.rolls, lasts, now);
         let of_list_key = match self.list_signer.clone() {
@@ -754,8 +769,8 @@ impl Registrar {
         }
         let order = object.order();
         let (new, is_new) = self.take_removals(&object);
-        let known = self.revocations.as_ref().filter(|known| !known.object().is_ahead(now.secs()));
-        if !is_new && known.is_some_and(|known| known.object().order() >= order) {
+        let known = self.known_list().filter(|known| !known.is_ahead(now.secs()));
+        if !is_new && known.is_some_and(|known| known.order() >= order) {
             return Err("a later list is in force: publish it, or sign another after it");
         }
         let mut records = vec![Record::Revocations(list.clone())];
@@ -800,6 +815,7 @@ impl Registrar {
         if self.rolls.iter().any(|roll| roll.from > now.secs()) {
             return Err("the realm's key rolls already, and the date has not come");
         }
+        let generation = self.list_keys().map(|key| key.generation).max().unwrap_or(0);
         let (key, _) = self.key(now.secs()).ok_or(OFF_LINE)?;
         let rolls = self.rolls.and(self.realm, key, next, [now.secs(), from.max(now.secs()), until.max(now.secs())]);
         let rolls =
@@ -814,7 +830,6 @@ impl Registrar {
                 Signed::sign(&Membership { rolls: rolls.clone(), ..later(member, lasts, now) }, key)
             });
             let anew: Result<Vec<Signed<Membership>>, _> = anew.collect();
-            let generation = self.generation();
             let live = self.list_keys().filter(|key| key.generation == generation && key.not_after >= now.secs());
             let certificates: Result<Vec<_>, _> =
                 live.map(|key| self.certify(key.key, generation, key.not_after, now)).collect();
@@ -849,25 +864,25 @@ impl Registrar {
         if revoked.object().generation < before {
             return Err("the list key is revoked already");
         }
+        let next = before.checked_add(1).ok_or("whoever has the realm's key used up the generations: roll that key")?;
         if !restored.iter().all(|node| self.removed.get(node).is_some_and(|removed| removed.by == *key)) {
             return Err("a node that is to be a member again was not removed by this list key alone");
         }
         let (realm_key, _) = self.key(now.secs()).ok_or(OFF_LINE)?;
         let realm_key = realm_key.clone();
         let mut records: Vec<Record> =
-            restored.iter().map(|node| Record::Restored { identity: *node, generation: before + 1 }).collect();
+            restored.iter().map(|node| Record::Restored { identity: *node, generation: next }).collect();
         records.iter().cloned().for_each(|record| self.restore(record));
         let is_other =
             |other: &&ListKey| other.key != *key && other.generation == before && other.not_after >= now.secs();
         let others = self.list_keys().filter(is_other);
-        let anew: Result<Vec<_>, _> =
-            others.map(|other| self.certify(other.key, before + 1, other.not_after, now)).collect();
+        let anew: Result<Vec<_>, _> = others.map(|other| self.certify(other.key, next, other.not_after, now)).collect();
         let certificates = anew?;
         records.extend(certificates.iter().cloned().map(Record::ListKey));
         records.iter().cloned().for_each(|record| self.restore(record));
         let revoked = self.listed(&[], now);
-        let known = self.revocations.as_ref().map(Signed::object);
-        let list = ListSigner::Realm(realm_key).sign(known, before + 1, revoked, &self.rolls, self.list_interval, now);
+        let known = self.known_list();
+        let list = ListSigner::Realm(realm_key).sign(known, next, revoked, &self.rolls, self.list_interval, now);
         let list = list.map_err(|_| "the list of revoked nodes is full")?;
         records.push(Record::Revocations(list.clone()));
         self.revocations = Some(list.clone());

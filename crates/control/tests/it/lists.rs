@@ -737,6 +737,12 @@ fn a_stolen_realm_key_is_replaced_at_once_and_all_members_are_signed_anew() {
     admitted(&mut registrar, 8);
     order(&mut registrar, RegistrarInput::ListKey { key: public(1), lasts: DAY }, 2);
     order(&mut registrar, RegistrarInput::Revoke(identity(8)), 3);
+    // The thief has a list key of the highest generation, and the operator's side has heard of it.
+    let theirs = list_key(9, u64::MAX, NOW + DAY);
+    let theirs = theirs.sign(None, u64::MAX, removed(&[8]), &Rolls::default(), 600, at(4).unix).expect("in order");
+    order(&mut registrar, RegistrarInput::Heard(Box::new(theirs)), 4);
+    let revoke = RegistrarInput::RevokeListKey { key: public(1), restored: Vec::new() };
+    assert!(matches!(&order(&mut registrar, revoke, 5).1[..], [RegistrarEvent::Failed(_)]));
     registrar.add_key(realm_key(1));
     let roll = RegistrarInput::RollKey { next: realm(1), from: NOW + 10, until: NOW + 10 };
     let (stored, _) = order(&mut registrar, roll, 10);
@@ -745,7 +751,8 @@ fn a_stolen_realm_key_is_replaced_at_once_and_all_members_are_signed_anew() {
         anew.iter().map(|member| (member.identity, member.not_after)).collect::<Vec<_>>(),
         [(identity(7), NOW + 1 + 30 * DAY)]
     );
-    assert!(registrar.list_keys().all(|key| key.base.rolls.len() == 1));
+    assert!(registrar.list_keys().all(|key| key.base.rolls.len() == 1 && key.generation == registrar.generation()));
+    assert_eq!((registrar.generation(), current(&registrar).generation), (0, 0));
     let again = Registrar::new(realm_key(1), Store::Kept(stored), at(11).unix);
     let list = again.revocations().expect("a list").clone();
     let mut database = Database::new(realm(0), 10);

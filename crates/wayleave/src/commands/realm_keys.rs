@@ -58,9 +58,11 @@ fn new(command: &New) -> Outcome {
     let (mut registrar, mut ledger) = file.registrar(&source)?;
     let now = unix_now().secs();
     if !registrar.has_realm_key(now) {
-        return Err(Failure::new("the realm's present key is not here, and nobody else can say which one is next")
-            .help("name its file as `key` or `next_key` of [realm]")
-            .into());
+        return Err(Failure::new(
+            "the realm's key is not here, or has rolled, and nobody else can say which one is next",
+        )
+        .help("name its file as `key` or `next_key` of [realm]")
+        .into());
     }
     let servers = file.path_servers(&source, &registrar)?;
     for silent in hear(&mut registrar, &mut ledger, &servers)? {

@@ -63,7 +63,7 @@ impl Role for RealmRole {
         info!(realm = %registrar.realm(), identity = %identity.identity(), listen = %listening.address, "listening for nodes that join");
         if !registrar.has_realm_key(unix_now().secs()) {
             warn!(
-                "the realm's present key is not here: nobody is admitted or renewed, and lists of removed nodes are signed with the list key"
+                "the realm's key is not here, or has rolled: nobody is admitted or renewed, and lists of removed nodes are signed with the list key"
             );
         }
         let refusals = Refusals::default();
