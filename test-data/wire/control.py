@@ -330,6 +330,25 @@ def revocations(number, nodes, generation=0, by=None):
     return signed("wayleave/control/revocations/v1", fields, seed(7, 1) if by else seed(2, 0), version=2)
 
 
+def rolls():
+    fields = REALM + bytes([1]) + ed25519_public(seed(2, 1)) + u64(NOW - 100) + u64(NOW) + u64(NOW + 1_000)
+    return items([blob(signed("wayleave/control/key-roll/v1", fields, seed(2, 0)))])
+
+
+def membership_of_next_key():
+    fields = REALM + u64(2) + identity(1) + x25519_public(seed(4, 1)) + grants(1)
+    fields += u64(NOW) + u64(NOW + 30 * DAY) + rolls()
+    return signed("wayleave/control/membership/v1", fields, seed(2, 1), version=2)
+
+
+def revocations_of_next_key():
+    by = REALM + u64(3) + ed25519_public(seed(7, 1)) + u64(NOW) + u64(NOW + 1_000) + items([identity(3)]) + rolls()
+    by = signed("wayleave/control/list-key/v1", by, seed(2, 1), version=2)
+    fields = REALM + u64(3) + u64(NOW * 1_000_000) + u64(NOW) + u64(NOW + 600) + b"\x01" + blob(by)
+    fields += items([node + u64(NOW + 30 * DAY) for node in sorted(map(identity, [1, 2]))]) + rolls()
+    return signed("wayleave/control/revocations/v1", fields, seed(7, 1), version=3)
+
+
 def revocations_version_1(number, nodes):
     fields = REALM + u64(number) + u64(NOW) + items(sorted(map(identity, nodes)))
     return signed("wayleave/control/revocations/v1", fields, seed(2, 0))
@@ -435,6 +454,9 @@ def frames():
         (14, u64(3)),
         (15, bytes([9]) * 32),
         (16, blob(invitation())),
+        (17, b""),
+        (18, b"\x00"),
+        (18, b"\x01" + blob(revocations(NOW * 1_000_000, [1, 2], 3, list_key(3)))),
     ]
     # The path by 0, 1, 3 and 4: interfaces are the neighbour's number and one.
     hops = []
@@ -457,6 +479,8 @@ def main():
         "revocations": revocations(5, [1, 2]),
         "revocations-by-list-key": revocations(NOW * 1_000_000, [1, 2], 3, list_key(3)),
         "revocations-version-1": revocations_version_1(NOW, [1, 2]),
+        "membership-of-next-key": membership_of_next_key(),
+        "revocations-of-next-key": revocations_of_next_key(),
         "invitation": invitation(),
         "join": join(),
         "advert": advert(1, [(0, 3), (3, 1), (5, 2)], 5, "open.example.net:49252", [(7, b"later")]),

@@ -524,6 +524,7 @@ mod tests {
             grants: Grants { roles: Roles::FORWARDER, names: vec!["west".parse().unwrap()], prefixes: Vec::new() },
             not_before: 1,
             not_after: 2,
+            rolls: wayleave_control::realm::Rolls::default(),
         };
         let record = Record::Membership(Signed::sign(&membership, &key).unwrap());
         let store = FileStore::open(&folder.join("overlay.redb")).unwrap();

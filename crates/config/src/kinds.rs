@@ -15,6 +15,9 @@ pub const IS_SECRET: &str = ", which is secret";
 const JOIN_PREFIX: &str = "wayleave-join-";
 /// What a membership begins with, whatever its version.
 const MEMBERSHIP_PREFIX: &str = "wayleave-membership-";
+/// What the realm's key signed of a list key begins with, and a list of removed nodes.
+const LIST_KEY_PREFIX: &str = "wayleave-list-key-";
+const LIST_PREFIX: &str = "wayleave-list-";
 
 /// A kind of text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,10 +46,13 @@ pub enum TextKind {
     Invitation,
     JoinToken,
     Membership,
+    ListKey,
+    ListKeyCertificate,
+    List,
 }
 
 /// Every kind with its form and name; a form that begins another one comes behind it.
-const FORMS: [(&str, TextKind); 21] = [
+const FORMS: [(&str, TextKind); 24] = [
     ("spki:sha256:", TextKind::ApiPin),
     ("token:sha256:", TextKind::TokenHash),
     ("sha256:", TextKind::Certificate),
@@ -68,6 +74,9 @@ const FORMS: [(&str, TextKind); 21] = [
     (INVITATION_PREFIX, TextKind::Invitation),
     (JOIN_PREFIX, TextKind::JoinToken),
     (MEMBERSHIP_PREFIX, TextKind::Membership),
+    ("list:ed25519:", TextKind::ListKey),
+    (LIST_KEY_PREFIX, TextKind::ListKeyCertificate),
+    (LIST_PREFIX, TextKind::List),
 ];
 
 impl TextKind {
@@ -112,6 +121,9 @@ impl TextKind {
             Self::Invitation => "`wayleave cap accept`, once",
             Self::JoinToken => "`wayleave join`, once",
             Self::Membership => "the file that `membership` names",
+            Self::ListKey => "`realm list-key revoke`",
+            Self::ListKeyCertificate => "`realm list-key renew`, on the machine of that key",
+            Self::List => "`realm list sign` and `realm list publish`, in a file",
         }
     }
 }
@@ -140,6 +152,9 @@ impl fmt::Display for TextKind {
             Self::Invitation => "an invitation",
             Self::JoinToken => "a token to join a realm",
             Self::Membership => "a membership of a realm",
+            Self::ListKey => "a list key of a realm",
+            Self::ListKeyCertificate => "what a realm's key signed of a list key",
+            Self::List => "a list of a realm's removed nodes",
         })?;
         if self.is_secret() { f.write_str(IS_SECRET) } else { Ok(()) }
     }

@@ -369,6 +369,7 @@ pub(crate) mod tests {
             },
             not_before: 1,
             not_after: 2,
+            rolls: wayleave_control::realm::Rolls::default(),
         };
         let advert = Advert {
             realm: RealmKey([0; 32]),

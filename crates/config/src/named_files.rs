@@ -19,7 +19,7 @@ pub enum Loss {
 }
 
 /// Every setting that names a file or a folder, without the indices of lists.
-const SETTINGS: [(&str, Loss); 59] = [
+const SETTINGS: [(&str, Loss); 60] = [
     ("attest.state", Loss::MadeAnew),
     ("attestation.keys.anchor", Loss::ForGood),
     ("attestation.keys.objects", Loss::Continued),
@@ -76,6 +76,7 @@ const SETTINGS: [(&str, Loss); 59] = [
     ("realm.identity", Loss::ForGood),
     ("realm.key", Loss::ForGood),
     ("realm.list_key", Loss::ForGood),
+    ("realm.next_key", Loss::ForGood),
     ("realm.records", Loss::Continued),
     ("realm.servers", Loss::ForGood),
     ("router.password_file", Loss::ForGood),

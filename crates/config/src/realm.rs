@@ -29,6 +29,8 @@ pub const ENDS_SOON: u64 = 14 * 86_400;
 /// What to do then.
 pub const LIST_KEY_HELP: &str =
     "where the realm's key is: `wayleave realm list-key new FILE` makes the next one; name it as `list_key`";
+/// What to do about a roll of the realm's key.
+pub const NEXT_KEY_HELP: &str = "name its file as `next_key`, or keep it off line and sign lists with a list key";
 /// Largest file of addresses that is read, in octets.
 const MAX_OCTETS: u64 = 64 * 1024;
 
@@ -55,6 +57,8 @@ pub struct RealmFile {
 pub struct RealmSection {
     /// The realm's key, which signs memberships.
     pub key: Spanned<PathBuf>,
+    /// The key that takes its place on the date of a roll.
+    pub next_key: Option<Spanned<PathBuf>>,
     /// The identity of the process that answers joins.
     pub identity: Spanned<PathBuf>,
     /// Who was admitted by which token, and who was removed.
@@ -102,9 +106,9 @@ impl RealmFile {
         Err(Failures(faults.into_iter().map(|fault| source.failure(fault)).collect()))
     }
 
-    /// The realm's key.
-    pub fn key(&self, source: &Source) -> Outcome<SigningKey> {
-        let (realm, own) = (self.seed(source, KeyKind::Realm)?, self.seed(source, KeyKind::Identity)?);
+    /// One of the realm's keys.
+    fn key(&self, named: &Spanned<PathBuf>, source: &Source) -> Outcome<SigningKey> {
+        let (realm, own) = (Self::seed(named, source, KeyKind::Realm)?, self.identity(source)?);
         if realm == own {
             let failure = Failure::new("the realm's key and the process's identity are one key")
                 .help("each key has one use: create another with `wayleave keys node FILE --kind identity`");
@@ -115,11 +119,10 @@ impl RealmFile {
 
     /// The identity of the process that answers joins.
     pub fn identity(&self, source: &Source) -> Outcome<Seed> {
-        self.seed(source, KeyKind::Identity)
+        Self::seed(&self.realm.identity, source, KeyKind::Identity)
     }
 
-    fn seed(&self, source: &Source, kind: KeyKind) -> Outcome<Seed> {
-        let named = if kind == KeyKind::Realm { &self.realm.key } else { &self.realm.identity };
+    fn seed(named: &Spanned<PathBuf>, source: &Source, kind: KeyKind) -> Outcome<Seed> {
         let loaded = node::load(kind, &source.resolve(named.get_ref()));
         Ok(loaded.map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?)
     }
@@ -146,13 +149,25 @@ impl RealmFile {
 
     /// The same with this list key.
     pub fn registrar_with(&self, source: &Source, list: Option<ListSigner>) -> Outcome<(Registrar, Ledger)> {
+        let is_there = |named: &&Spanned<PathBuf>| source.resolve(named.get_ref()).exists();
+        let next = self.realm.next_key.as_ref().map(|named| self.key(named, source)).transpose()?;
+        let key = Some(&self.realm.key).filter(|named| is_there(named) || list.is_none() && next.is_none());
+        let key = key.map(|named| self.key(named, source)).transpose()?;
+        let mut keys: Vec<SigningKey> = key.into_iter().chain(next).collect();
         let signer = match &list {
-            Some(list) if !source.resolve(self.realm.key.get_ref()).exists() => list.clone(),
-            _ => ListSigner::Realm(self.key(source)?),
+            Some(list) if keys.is_empty() => list.clone(),
+            _ => ListSigner::Realm(keys.remove(0)),
         };
         let mut ledger = self.ledger(source)?;
         let records: Vec<Record> = ledger.read_new()?;
         let mut registrar = Registrar::with(signer, Store::Kept(records), unix_now());
+        keys.into_iter().for_each(|key| registrar.add_key(key));
+        if let Some(key) = registrar.foreign_keys().next() {
+            let named = self.realm.next_key.as_ref().unwrap_or(&self.realm.key);
+            let failure = Failure::new(format!("the realm's key did not roll to realm:{key}"))
+                .help("`wayleave realm roll-key new FILE` makes the next key; `wayleave realm roll-key show` has all");
+            return Err(source.failure(Fault::of(named.span(), &failure)).into());
+        }
         registrar.set_renews(self.realm.renew);
         registrar.set_list_interval(*self.realm.list_interval_secs.get_ref());
         if let (Some(list), Some(named)) = (list, &self.realm.list_key) {
@@ -236,13 +251,15 @@ impl RealmFile {
             if exists { FileFault::Unusable(fault) } else { FileFault::Missing(fault) }
         };
         let realm = &self.realm;
-        let is_off_line = realm.list_key.is_some() && !source.resolve(realm.key.get_ref()).exists();
-        for (named, kind) in [(&realm.key, KeyKind::Realm), (&realm.identity, KeyKind::Identity)] {
-            if kind == KeyKind::Realm && is_off_line {
-                let message = "the realm's key is not here: nobody is admitted or renewed, and lists are signed with the list key";
-                faults.push(FileFault::Doubtful(Fault::at(named.span(), message)));
-                continue;
-            }
+        let is_there = source.resolve(realm.key.get_ref()).exists();
+        let is_off_line = !is_there && (realm.list_key.is_some() || realm.next_key.is_some());
+        if is_off_line && !self.registrar(source).is_ok_and(|(known, _)| known.has_realm_key(unix_now().secs())) {
+            let message = "the realm's key is not here: nobody is admitted or renewed, and lists are signed with a list key alone";
+            faults.push(FileFault::Doubtful(Fault::at(realm.key.span(), message)));
+        }
+        let keys = Some(&realm.key).filter(|_| !is_off_line).into_iter().chain(&realm.next_key);
+        let keys = keys.map(|named| (named, KeyKind::Realm)).chain([(&realm.identity, KeyKind::Identity)]);
+        for (named, kind) in keys {
             if let Err(failure) = node::load(kind, &source.resolve(named.get_ref())) {
                 faults.push(of(named, &failure));
             }
@@ -264,10 +281,19 @@ impl RealmFile {
                 Ok((_, ListSigner::Realm(_))) => {}
             }
         }
+        faults.extend(self.roll_fault(source));
         if let Err(failures) = self.addresses(source) {
             faults.extend(failures.0.iter().map(|failure| of(&realm.servers, failure)));
         }
         faults
+    }
+
+    /// A roll of the realm's key that somebody has to see to. Of the list's age the records say nothing: while the operator's side runs a later one is
+    /// in force, which is not stored.
+    fn roll_fault(&self, source: &Source) -> Option<FileFault> {
+        let (registrar, _) = self.registrar(source).ok()?;
+        let waits = roll_problem(&registrar, unix_now().secs())?;
+        Some(FileFault::Doubtful(Fault::at(self.realm.key.span(), waits).help(NEXT_KEY_HELP)))
     }
 
     pub(super) fn checked(source: &Source) -> Checked {
@@ -291,6 +317,17 @@ impl RealmFile {
     }
 }
 
+/// What an operator should know of a roll of the realm's key that is announced, or whose next key is not here.
+#[must_use]
+pub fn roll_problem(registrar: &Registrar, now: u64) -> Option<String> {
+    let last = registrar.rolls().iter().last()?;
+    if registrar.has_realm_key(last.from.max(now)) {
+        return None;
+    }
+    let when = if last.from > now { "rolls" } else { "has rolled" };
+    Some(format!("the realm's key {when} on {} to realm:{}, which is not here", utc(last.from), last.next))
+}
+
 /// An operator's configuration.
 pub fn template_with(listen: &str, address: &str, status: &str) -> String {
     format!(
@@ -307,6 +344,8 @@ pub fn template_with(listen: &str, address: &str, status: &str) -> String {
          records = \"records\"\n\
          # Where path servers are; written by: wayleave realm invite NAME --role path --address ADDRESS\n\
          servers = \"servers\"\n\
+         # The key to which the realm's rolls: wayleave realm roll-key new next.key --config FILE\n\
+         #next_key = \"next.key\"\n\
          # Where nodes join, and the same as they reach it.\n\
          listen = \"{listen}\"\n\
          address = \"{address}\"\n\

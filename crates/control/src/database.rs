@@ -12,7 +12,7 @@ use wayleave_crypto::signed::{Object, Signed};
 use wayleave_packet::icing::header::NodeId;
 
 use crate::advert::{Advert, MAX_AHEAD};
-use crate::realm::{Membership, Name, RealmKey, RevocationList};
+use crate::realm::{self, KeyFault, Membership, Name, RealmKey, Removal, RevocationList, Rolls};
 use crate::store::Record;
 
 /// Members of a realm that are remembered, revoked and expired ones among them.
@@ -81,9 +81,14 @@ pub enum Refusal {
     )]
     ListKey,
     #[error(
-        "the list leaves out {0}, which was removed and whose membership lasts: sign it from the latest list, or let `wayleave run realm`"
+        "the list leaves out {0}, which another list removed and whose memberships may last: `wayleave run realm` takes that one from a path server \
+         by itself; where it does not run, `wayleave realm list publish FILE --config FILE` takes it into the operator's records"
     )]
     LeavesOut(IdentityKey),
+    #[error(
+        "signed by a key of the realm whose time is over, or that another roll ended: the realm's operator signs anew with the realm's present key"
+    )]
+    RealmKey,
 }
 
 impl Refusal {
@@ -120,6 +125,7 @@ impl Refusal {
             Self::NoKey => (21, None, 0),
             Self::StaleList => (22, None, 0),
             Self::ListKey => (23, None, 0),
+            Self::RealmKey => (24, None, 0),
             plain => (Self::PLAIN.iter().position(|p| *p == plain).map_or(1, |at| at as u8 + 1), None, 0),
         }
     }
@@ -133,11 +139,24 @@ impl Refusal {
             (21, None, 0) => Some(Self::NoKey),
             (22, None, 0) => Some(Self::StaleList),
             (23, None, 0) => Some(Self::ListKey),
+            (24, None, 0) => Some(Self::RealmKey),
             (code, None, 0) => Self::PLAIN.get(usize::from(code).checked_sub(1)?).copied(),
             _ => None,
         }
     }
 }
+
+impl From<KeyFault> for Refusal {
+    fn from(fault: KeyFault) -> Self {
+        match fault {
+            KeyFault::Ahead => Self::Future,
+            KeyFault::Other | KeyFault::Ended => Self::RealmKey,
+        }
+    }
+}
+
+/// Rolls of a realm of which there is no list.
+static NO_ROLLS: Rolls = Rolls::NONE;
 
 /// What became of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -225,7 +244,7 @@ impl Database {
                     Advert::verify(advert).map_err(|_| Refusal::Signature)?;
                     self.insert_advert(advert.clone());
                 }
-                Record::Membership(_) | Record::Used { .. } | Record::ListKey(_) => {}
+                _ => {}
             }
         }
         Ok(())
@@ -311,6 +330,7 @@ impl Database {
         if object.not_before > now + MAX_AHEAD {
             return Err(Refusal::Future);
         }
+        realm::check_key(&object.rolls, object.not_before, self.rolls(), now)?;
         let is_other = |owner: &IdentityKey| *owner != object.identity && self.membership(owner, now).is_ok();
         let names = object.grants.names.iter().filter_map(|name| self.names.get(name).copied());
         let prefixes = object.grants.prefixes.iter().filter_map(|prefix| self.prefixes.holder(prefix));
@@ -323,8 +343,11 @@ impl Database {
     }
 
     fn verify_membership(&self, signed: &Signed<Membership>) -> Result<(), Refusal> {
-        let object = signed.verify(&self.realm.0).map_err(|_| Refusal::Signature)?;
-        if object.realm == self.realm { Ok(()) } else { Err(Refusal::Realm) }
+        if signed.object().realm != self.realm {
+            return Err(Refusal::Realm);
+        }
+        realm::verify(signed, &self.realm).map_err(|_| Refusal::Signature)?;
+        Ok(())
     }
 
     /// The member whose membership ended first, if it has ended.
@@ -408,25 +431,28 @@ impl Database {
         if object.realm != self.realm {
             return Err(Refusal::Realm);
         }
-        if let Some(known) = &self.revocations {
-            if known == list {
-                return Ok(Change::Same);
-            }
-            match object.generation.cmp(&known.object().generation) {
-                Ordering::Less => return Err(Refusal::ListKey),
-                Ordering::Equal => self.check_next_list(list, known, now)?,
-                // The operator revoked a list key: what it may have signed counts no more.
-                Ordering::Greater => {}
-            }
+        if self.revocations.as_ref() == Some(list) {
+            return Ok(Change::Same);
         }
-        if object.issued > now + MAX_AHEAD {
+        if object.is_ahead(now) {
             return Err(Refusal::Future);
+        }
+        if object.by.as_ref().is_some_and(|by| by.object().not_after.saturating_add(MAX_AHEAD) < now) {
+            return Err(Refusal::ListKey);
+        }
+        // A list that knows less of the realm's keys is of who has stolen an old one, or of a machine that has not heard.
+        if !object.rolls.begins_with(self.rolls()) {
+            return Err(Refusal::RealmKey);
+        }
+        object.check_key(&object.rolls, now)?;
+        if let Some(known) = &self.revocations {
+            self.check_next_list(list, known, now)?;
         }
         self.verify_revocations(list)?;
         Ok(Change::New)
     }
 
-    /// Whether a list may follow on one of the same generation.
+    /// Whether a list may follow on another.
     fn check_next_list(
         &self,
         list: &Signed<RevocationList>,
@@ -434,20 +460,39 @@ impl Database {
         now: u64,
     ) -> Result<(), Refusal> {
         let (next, before) = (list.object(), known.object());
-        newer(next.number, before.number, list, known)?;
-        if next.issued < before.issued {
-            return Err(Refusal::Older(before.number));
+        // Whatever a key signed whose time is over has no say in what follows.
+        let is_over = before.check_key(&next.rolls, now).is_err();
+        if !is_over {
+            match next.generation.cmp(&before.generation) {
+                Ordering::Less => return Err(Refusal::ListKey),
+                // A clock ahead of the time had this one taken in here, and it would rule until then.
+                Ordering::Equal if before.is_ahead(now) => {}
+                Ordering::Equal => {
+                    newer(next.number, before.number, list, known)?;
+                    if next.issued < before.issued {
+                        return Err(Refusal::Older(before.number));
+                    }
+                }
+                Ordering::Greater => {}
+            }
         }
-        // Who knows no list takes the last one of a key that has ended: it is the latest that there is.
-        if next.by.as_ref().is_some_and(|by| by.object().not_after.saturating_add(MAX_AHEAD) < now) {
-            return Err(Refusal::ListKey);
-        }
-        // Whoever signed it knew less, or has stolen a list key: nobody is a member again by a list.
-        let lasts = |node: &&IdentityKey| {
-            self.members.get(*node).is_some_and(|member| member.membership.object().not_after >= now)
+        // Whoever signed it knew less, or has stolen a list key: nobody is a member again by a list, unless the realm's key says so.
+        let is_risen = is_over || next.generation > before.generation;
+        let is_restored = |identity: &IdentityKey| {
+            let named = |by: &Signed<realm::ListKey>| by.object().base.restored.binary_search(identity).is_ok();
+            is_risen && next.by.as_ref().is_none_or(named)
         };
-        let left_out = before.revoked.iter().filter(|node| !next.has(node)).find(lasts);
-        left_out.map_or(Ok(()), |node| Err(Refusal::LeavesOut(*node)))
+        let lasts = |removal: &&Removal| {
+            let member = self.members.get(&removal.identity).map(|member| member.membership.object().not_after);
+            before.end(removal).max(member.unwrap_or(0)) >= now
+        };
+        let is_less = |removal: &&Removal| {
+            next.removal(&removal.identity).is_none_or(|other| next.end(other) < removal.until.min(before.end(removal)))
+        };
+        let mut left_out = before.revoked.iter().filter(is_less).filter(lasts);
+        left_out
+            .find(|removal| !is_restored(&removal.identity))
+            .map_or(Ok(()), |removal| Err(Refusal::LeavesOut(removal.identity)))
     }
 
     /// Takes a list of removed nodes in.
@@ -463,27 +508,25 @@ impl Database {
     }
 
     fn verify_revocations(&self, signed: &Signed<RevocationList>) -> Result<(), Refusal> {
-        let object = RevocationList::verify(signed, &self.realm).map_err(|_| Refusal::Signature)?;
-        if object.realm == self.realm { Ok(()) } else { Err(Refusal::Realm) }
+        if signed.object().realm != self.realm {
+            return Err(Refusal::Realm);
+        }
+        RevocationList::verify(signed, &self.realm).map_err(|_| Refusal::Signature)?;
+        Ok(())
     }
 
     fn insert_revocations(&mut self, list: Signed<RevocationList>) {
-        let before = self.revocations.as_ref().map(|known| &known.object().revoked);
-        if before == Some(&list.object().revoked) {
-            // No path is another for it.
-            self.revocations = Some(list);
+        let before = self.revocations.as_ref().map(|known| (&known.object().rolls, known.object().identities()));
+        let is_same = before == Some((&list.object().rolls, list.object().identities()));
+        // Where nobody else was removed no path is another for it. What removed nodes claimed others may claim, and is theirs again if nobody
+        // did and the realm's key restores them.
+        self.revocations = Some(list);
+        if is_same {
             self.version += 1;
             self.revocations_version = self.version;
-            return;
+        } else {
+            self.revocations_version = self.next_version();
         }
-        for identity in &list.object().revoked {
-            // What a removed node claimed is free.
-            let claims =
-                self.members.get_mut(identity).map_or_else(Vec::new, |member| std::mem::take(&mut member.claims));
-            self.release(*identity, &claims);
-        }
-        self.revocations = Some(list);
-        self.revocations_version = self.next_version();
     }
 
     /// Whether all of `advert` is in order, and newer than what is known of its node.
@@ -573,7 +616,7 @@ impl Database {
             Record::Membership(membership) => self.apply_membership(membership, now),
             Record::Advert(advert) => self.apply_advert(advert, now),
             Record::Revocations(list) => self.apply_revocations(list, now),
-            Record::Used { .. } | Record::ListKey(_) => Err(Refusal::Malformed),
+            _ => Err(Refusal::Malformed),
         }
     }
 
@@ -594,7 +637,7 @@ impl Database {
                 self.verify_revocations(other).ok()?;
                 self.revocations.clone().map(Record::Revocations)
             }
-            Record::Used { .. } | Record::ListKey(_) => None,
+            _ => None,
         }
     }
 
@@ -602,6 +645,12 @@ impl Database {
     #[must_use]
     pub fn is_revoked(&self, identity: &IdentityKey) -> bool {
         self.revocations.as_ref().is_some_and(|list| list.object().has(identity))
+    }
+
+    /// The rolls of the realm's key that are known: the list of removed nodes has them.
+    #[must_use]
+    pub fn rolls(&self) -> &Rolls {
+        self.revocations.as_ref().map_or(&NO_ROLLS, |list| &list.object().rolls)
     }
 
     /// The current list of removed nodes.
@@ -618,8 +667,11 @@ impl Database {
         if self.is_revoked(identity) {
             return Err(Refusal::Revoked);
         }
-        let member = self.members.get(identity).map(|member| member.membership.object());
-        member.filter(|membership| membership.holds(now)).ok_or(Refusal::NotMember)
+        let member = self.members.get(identity).map(|member| member.membership.object()).ok_or(Refusal::NotMember)?;
+        if self.rolls().end_of(member.rolls.len()).is_some_and(|end| now > end.until) {
+            return Err(Refusal::RealmKey);
+        }
+        if member.holds(now) { Ok(member) } else { Err(Refusal::NotMember) }
     }
 
     /// The last membership of a node that is known here, whether it holds or not.
@@ -660,7 +712,7 @@ impl Database {
     /// Every member that is one at the Unix second `now`.
     pub fn members(&self, now: u64) -> impl Iterator<Item = &Membership> {
         let all = self.members.values().map(|member| member.membership.object());
-        all.filter(move |membership| membership.holds(now) && !self.is_revoked(&membership.identity))
+        all.filter(move |membership| self.membership(&membership.identity, now).is_ok())
     }
 
     /// The member with this name.

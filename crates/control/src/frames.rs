@@ -20,8 +20,9 @@ use crate::store::{MAX_RECORD, Record};
 use crate::topology::{MAX_HOPS, MAX_PATHS, PartialPath, Step};
 
 /// The versions of the protocol that a program speaks, as the ends of a link tell each other by ALPN (RFC 7301), the latest first. The
-/// first one that both have is used. Version 1 had no name.
-pub const PROTOCOLS: &[&str] = &["wayleave-realm/2"];
+/// first one that both have is used. Version 1 had no name; version 2 had no lists that say until when a node is removed, and no rolls of the
+/// realm's key: a program that cannot read these would go on with what it has, so that it is refused before it asks.
+pub const PROTOCOLS: &[&str] = &["wayleave-realm/3"];
 /// The version of every frame.
 pub const VERSION: u8 = 1;
 /// Octets of the largest frame; a link refuses longer ones before it reads them.
@@ -113,13 +114,17 @@ wayleave_core::wire! {
             key: [u8; 32],
         },
         16 = Invited(Signed<Invitation>),
+        /// Anybody asks for the list of removed nodes.
+        17 = FindRevocations,
+        /// The list, if there is one.
+        18 = Revocations(Option<Signed<RevocationList>>),
         /// The node at the other end of the link gives its own provider's consent server the masters of its tag keys, each with the epoch from
         /// which it is used, in the place of those that it gave before. The link is between these two alone.
-        20 = Entrust {
+        19 = Entrust {
             masters: Vec<(u32, TagMaster)> as List16<MAX_MASTERS, MasterCodec>,
         },
         /// The server has them, until it ends.
-        21 = Entrusted,
+        20 = Entrusted,
     }
 }
 
@@ -175,8 +180,7 @@ impl Codec<Vec<Record>> for Records {
 
     fn read(from: &mut Reader<'_>) -> Result<Vec<Record>, Malformed> {
         let records: Vec<Record> = List16::<MAX_RECORDS, Nested<MAX_RECORD>>::read(from)?;
-        let is_public = !records.iter().any(|record| matches!(record, Record::Used { .. } | Record::ListKey(_)));
-        if is_public { Ok(records) } else { Err(Malformed::Value("the kind of a record")) }
+        if records.iter().all(Record::is_public) { Ok(records) } else { Err(Malformed::Value("the kind of a record")) }
     }
 }
 

@@ -8,7 +8,7 @@ use wayleave_core::wire::{self, Malformed};
 use wayleave_crypto::signed::{Object, Signed};
 
 use crate::advert::Advert;
-use crate::realm::{ListKey, Membership, RevocationList};
+use crate::realm::{ListKey, Membership, RevocationList, Rolls};
 
 /// Octets of the longest record.
 pub const MAX_RECORD: usize = 1 << 20;
@@ -27,6 +27,18 @@ wayleave_core::wire! {
         },
         /// A key that signs lists in the realm's place; the latest certificate of each.
         5 = ListKey(Signed<ListKey>),
+        /// The holder of an identity has another one since, and the first is removed.
+        6 = Rolled {
+            from: IdentityKey,
+            to: IdentityKey,
+        },
+        /// The realm's key says that lists of generations before this one remove a node no more.
+        7 = Restored {
+            identity: IdentityKey,
+            generation: u64,
+        },
+        /// All rolls of the realm's key up to now.
+        8 = Rolls(Rolls),
     }
 }
 
@@ -51,6 +63,9 @@ impl Record {
             Self::Revocations(_) => (3, &[]),
             Self::Used { key, .. } => (4, key),
             Self::ListKey(certificate) => (5, &certificate.object().key),
+            Self::Rolled { from, .. } => (6, &from.0),
+            Self::Restored { identity, .. } => (7, &identity.0),
+            Self::Rolls(_) => (8, &[]),
         };
         let mut out = vec![kind];
         out.extend_from_slice(key);
@@ -60,6 +75,12 @@ impl Record {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         wire::encode(self)
+    }
+
+    /// Whether others may have it: the rest stays with the operator, or is in the list of removed nodes.
+    #[must_use]
+    pub fn is_public(&self) -> bool {
+        matches!(self, Self::Membership(_) | Self::Advert(_) | Self::Revocations(_))
     }
 
     /// Decodes all of `octets`.

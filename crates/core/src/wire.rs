@@ -49,6 +49,12 @@ impl<'a> Reader<'a> {
         Self(octets)
     }
 
+    /// Octets that were not read.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.0.len()
+    }
+
     /// The next `n` octets.
     pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
         let (head, tail) = self.0.split_at_checked(n).ok_or(Malformed::Truncated { need: n, have: self.0.len() })?;

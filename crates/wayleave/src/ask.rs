@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use wayleave_control::frames::{Body, Frame, MAX_FRAME, PROTOCOLS};
 use wayleave_control::realm::Server;
-use wayleave_runtime::links::{Limits, LinkEvent, Links};
+use wayleave_runtime::links::{ConnectFailure, Limits, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
 
 use crate::failure::{Failure, Outcome};
@@ -21,7 +21,8 @@ pub fn ask(server: &Server, own: &NodeIdentity, body: Body, timeout: Duration) -
     })
 }
 
-async fn exchange(server: &Server, own: &NodeIdentity, body: Body) -> Outcome<Body> {
+/// The same within a program that waits for other things too.
+pub async fn exchange(server: &Server, own: &NodeIdentity, body: Body) -> Outcome<Body> {
     let (to, mut events) = mpsc::channel::<LinkEvent>(64);
     let links = Links::new(Limits { frame: MAX_FRAME as u32, protocols: PROTOCOLS, ..Limits::default() });
     let _connecting = links.connect_node(server.address.clone(), own, server.identity, to)?;
@@ -38,6 +39,10 @@ async fn exchange(server: &Server, own: &NodeIdentity, body: Body) -> Outcome<Bo
                         .into());
                 }
             },
+            // It would say the same again.
+            LinkEvent::Failed { failure: failure @ ConnectFailure::NoProtocol, .. } => {
+                return Err(Failure::new(format!("{}: {failure}", server.address)).into());
+            }
             LinkEvent::Down { .. } | LinkEvent::Failed { .. } => {}
         }
     }

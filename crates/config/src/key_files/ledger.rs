@@ -28,6 +28,8 @@ pub struct Ledger {
     path: PathBuf,
     file: File,
     offset: u64,
+    /// Other processes wait until this one is done.
+    is_held: bool,
 }
 
 impl Ledger {
@@ -58,7 +60,7 @@ impl Ledger {
             return Err(Failure::new(format!("{} has no records of a realm", path.display()))
                 .help("restore the file from a backup"));
         }
-        Ok(Self { path: path.to_owned(), file, offset: HEADER.len() as u64 })
+        Ok(Self { path: path.to_owned(), file, offset: HEADER.len() as u64, is_held: false })
     }
 
     /// The records that were appended since this was last called.
@@ -102,15 +104,33 @@ impl Ledger {
         Ok(unread)
     }
 
+    /// Lets no other process append until [`Ledger::release`], so that what an order rests on is what it changes. Returns what others appended
+    /// before.
+    pub fn hold(&mut self) -> Result<Vec<Record>, Failure> {
+        let Lock(held) = &mut self.lock()?;
+        *held = None;
+        self.is_held = true;
+        self.read_on()
+    }
+
+    /// Others go on.
+    pub fn release(&mut self) {
+        self.is_held = false;
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+
     fn system(&self, error: &std::io::Error) -> Failure {
         Failure::system(self.path.display(), error)
     }
 
     /// Keeps other processes from writing until it is dropped.
     fn lock(&self) -> Result<Lock, Failure> {
+        if self.is_held {
+            return Ok(Lock(None));
+        }
         let file = self.file.try_clone().map_err(|error| self.system(&error))?;
         flock(&file, FlockOperation::LockExclusive).map_err(|error| self.system(&error.into()))?;
-        Ok(Lock(file))
+        Ok(Lock(Some(file)))
     }
 
     /// Reads whole batches from the offset on, with the lock held; cuts off what is left of a batch that a crash interrupted.
@@ -145,12 +165,14 @@ impl Ledger {
     }
 }
 
-/// An exclusive lock of the file.
-struct Lock(File);
+/// An exclusive lock of the file; nothing where it is held anyway.
+struct Lock(Option<File>);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        let _ = flock(&self.0, FlockOperation::Unlock);
+        if let Some(file) = &self.0 {
+            let _ = flock(file, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -224,6 +246,20 @@ mod tests {
         assert_eq!(one.read_new().expect("read"), []);
         assert_eq!(Ledger::open(&path).expect("opened").read_new().expect("read"), [used(1), used(2), used(3)]);
         assert!(Ledger::create(&path).is_err(), "never overwritten");
+        fs::remove_file(&path).expect("removed");
+    }
+
+    #[test]
+    fn an_order_that_holds_the_file_sees_what_others_appended_and_they_wait_for_it() {
+        let path = scratch("held");
+        Ledger::create(&path).expect("made");
+        let (mut one, mut two) = (Ledger::open(&path).expect("opened"), Ledger::open(&path).expect("opened"));
+        two.append(&[used(1)]).expect("written");
+        assert_eq!(one.hold().expect("held"), [used(1)]);
+        let waiting = std::thread::spawn(move || two.append(&[used(3)]).expect("written"));
+        assert_eq!(one.append(&[used(2)]).expect("written"), []);
+        one.release();
+        assert_eq!(waiting.join().expect("ended"), [used(2)], "it came after");
         fs::remove_file(&path).expect("removed");
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use wayleave_control::realm::{Membership, RealmKey};
+use wayleave_control::realm::{Membership, RealmKey, verify};
 use wayleave_core::IdentityKey;
 use wayleave_crypto::signed::Signed;
 use wayleave_runtime::identity::to_hex;
@@ -45,7 +45,7 @@ pub fn parse(text: &str) -> Option<Signed<Membership>> {
 /// The membership is of this realm and of this node.
 pub fn check(membership: &Signed<Membership>, realm: RealmKey, own: IdentityKey) -> Result<(), Failure> {
     let object = membership.object();
-    if object.realm != realm || membership.verify(&realm.0).is_err() {
+    if verify(membership, &realm).is_err() {
         return Err(Failure::new("the membership is not signed by this realm")
             .help("compare `realm` with what the realm's operator says"));
     }

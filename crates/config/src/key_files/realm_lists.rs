@@ -18,7 +18,7 @@ use super::private;
 use crate::failure::{Failure, Outcome};
 
 /// The kind in a file of a list key.
-const KIND: &str = "list";
+pub const KIND: &str = "list";
 /// In front of every list of removed nodes.
 const LIST: &str = "wayleave-list-v1.";
 /// In front of what the realm's key signed of a list key.
@@ -99,6 +99,12 @@ pub fn list_text(list: &Signed<RevocationList>) -> String {
     line(LIST, list)
 }
 
+/// A list of such a line; nothing of it is verified.
+#[must_use]
+pub fn list(text: &str) -> Option<Signed<RevocationList>> {
+    parse(LIST, text)
+}
+
 /// Reads a file of a list; nothing of it is verified.
 pub fn read_list(path: &Path) -> Result<Signed<RevocationList>, Failure> {
     let system = |error| Failure::system(path.display(), &error);
@@ -106,7 +112,7 @@ pub fn read_list(path: &Path) -> Result<Signed<RevocationList>, Failure> {
         return Err(Failure::new(format!("{}: longer than 2 MiB", path.display())));
     }
     let text = fs::read_to_string(path).map_err(system)?;
-    parse(LIST, &text).ok_or_else(|| {
+    list(&text).ok_or_else(|| {
         Failure::new(format!("{} is not a list of removed nodes, or is cut off", path.display()))
             .help("`wayleave realm list export` and `wayleave realm list sign` write one")
     })

@@ -24,7 +24,7 @@ use crate::path::{
     PathClient, PathClientConfig, PathClientInput, PathClientOutput, PathFailure, Subscription, SubscriptionInput,
     SubscriptionOutput, build,
 };
-use crate::realm::{Freshness, FreshnessWatch, Membership, Server};
+use crate::realm::{Freshness, FreshnessWatch, KeyRoll, Membership, Server};
 use crate::store::{Record, Store};
 use crate::topology::{PartialPath, Step};
 use publisher::{Outcome, Publisher, Wish};
@@ -150,6 +150,8 @@ pub enum NodeEvent {
     Delayed { id: u64, reasons: Vec<HopFailure> },
     /// The list of removed nodes is overdue or too old, or no longer so.
     List(Freshness),
+    /// The realm's key rolls, or has rolled.
+    KeyRoll(KeyRoll),
     /// The store was damaged: it counts as lost.
     StoreDamaged,
 }
@@ -468,6 +470,9 @@ impl Node {
         self.snapshot(now);
         if let Some(found) = self.freshness.look(self.paths.database().revocations(), now.unix.secs()) {
             self.outputs.push_back(NodeOutput::Event(NodeEvent::List(found)));
+        }
+        if let Some(roll) = self.freshness.new_roll(self.paths.database().revocations()) {
+            self.outputs.push_back(NodeOutput::Event(NodeEvent::KeyRoll(roll)));
         }
         while let Some(output) = self.consents.poll() {
             self.on_consents(output);

@@ -14,7 +14,7 @@ use crate::advert::{
 };
 use crate::database::Refusal;
 use crate::frames::{Body, Frame};
-use crate::realm::{Membership, Server};
+use crate::realm::{self, Membership, Server};
 
 /// The first request number of registrations; those of other clients of one link are below.
 pub(super) const REQUESTS: u32 = 1 << 31;
@@ -167,7 +167,7 @@ impl Publisher {
         let is_later = next.identity == before.identity
             && next.realm == before.realm
             && next.number > before.number
-            && membership.verify(&before.realm.0).is_ok();
+            && realm::verify(&membership, &before.realm).is_ok();
         if is_later {
             self.config.membership = membership;
             self.is_changed = true;

@@ -49,7 +49,7 @@ impl Realm {
     pub(super) fn of(database: &Database, before: &Self, now: u64) -> Self {
         let mut realm = Self::default();
         if let Some(list) = database.revocations().map(Signed::object) {
-            let removed = list.revoked.iter().filter_map(|identity| {
+            let removed = list.revoked.iter().map(|removal| &removal.identity).filter_map(|identity| {
                 let known = before.removed.get(identity).cloned();
                 let of_list = || {
                     let before = before.nodes.get(identity).map(|member| &member.membership);

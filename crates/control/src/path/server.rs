@@ -13,7 +13,7 @@ use crate::clients::Clients;
 use crate::database::{Change, Database, Refusal};
 use crate::frames::{Body, Frame, Host, MAX_ANSWER, MAX_RECORDS};
 use crate::labels::Labels;
-use crate::realm::{Freshness, FreshnessWatch, Membership, RealmKey, Roles};
+use crate::realm::{Freshness, FreshnessWatch, KeyRoll, Membership, RealmKey, Roles};
 use crate::store::{Record, Store};
 use crate::topology::{Current, MAX_PATHS, MAX_STEPS, PartialPath};
 
@@ -27,6 +27,11 @@ pub const REQUESTS: u32 = 20;
 const AT_ONCE: u32 = 5;
 /// Adverts of one identity in a second, and at once: each is stored, and sent to all subscribers.
 const REGISTRATIONS: (u32, u32) = (2, 10);
+/// Lists of removed nodes that one key signs in a second, and at once: each is stored, and sent to all subscribers. An operator who removes
+/// many nodes one by one waits a little; who has stolen a list key fills no disk.
+const LISTS: (u32, u32) = (2, 60);
+/// Keys that sign lists and are remembered; whoever has more of them has the realm's key.
+const MAX_LIST_SIGNERS: usize = 64;
 /// The budgets of an identity.
 const ASKS: usize = 0;
 const REGISTERS: usize = 1;
@@ -104,6 +109,8 @@ pub enum PathServerEvent {
     Recovered(IdentityKey),
     /// The list of removed nodes is overdue or too old, or no longer so.
     List(Freshness),
+    /// The realm's key rolls, or has rolled.
+    KeyRoll(KeyRoll),
     /// The store was damaged: it counts as lost.
     StoreDamaged,
 }
@@ -141,6 +148,8 @@ pub struct PathServer {
     clients: Clients<2>,
     pending: BTreeMap<u64, Pending>,
     pending_of: BTreeMap<IdentityKey, u32>,
+    /// What each key may sign that signs lists.
+    list_budgets: BTreeMap<[u8; 32], Budget>,
     next: u64,
     /// The store was lost, and no peer has sent everything yet.
     is_recovering: bool,
@@ -176,6 +185,7 @@ impl PathServer {
             clients: Clients::new([asks, Budget::new(REGISTRATIONS.0, REGISTRATIONS.1)]),
             pending: BTreeMap::new(),
             pending_of: BTreeMap::new(),
+            list_budgets: BTreeMap::new(),
             next: 0,
             is_recovering,
             notify_at: None,
@@ -224,6 +234,9 @@ impl PathServer {
         if let Some(found) = self.freshness.look(self.database.revocations(), now.unix.secs()) {
             self.outputs.push_back(PathServerOutput::Event(PathServerEvent::List(found)));
         }
+        if let Some(roll) = self.freshness.new_roll(self.database.revocations()) {
+            self.outputs.push_back(PathServerOutput::Event(PathServerEvent::KeyRoll(roll)));
+        }
     }
 
     fn send(&mut self, link: u64, request: u32, body: Body) {
@@ -252,6 +265,11 @@ impl PathServer {
         let done = match frame.body {
             Body::Register { membership, advert } => self.register(link, request, peer, membership, advert, now),
             Body::SubmitRevocations(list) => self.submit_revocations(link, request, peer, list, now),
+            // The list is no secret, and the operator's side has to know what others signed.
+            Body::FindRevocations => {
+                self.send(link, request, Body::Revocations(self.database.revocations().cloned()));
+                Ok(())
+            }
             Body::Subscribe { instance, since } => self.subscribe(link, peer, instance, since, now),
             Body::Records { complete, records, .. } if is_server => {
                 self.records(peer, complete, records, now);
@@ -326,11 +344,22 @@ impl PathServer {
     ) -> Result<(), Refusal> {
         self.check_pending(&peer)?;
         if self.database.check_revocations(&list, now.unix.secs())? == Change::New {
+            self.take_list_budget(&list, now)?;
             self.persist(Some(peer), Some((link, request)), vec![Record::Revocations(list)]);
         } else {
             self.send(link, request, Body::Registered { number: list.object().number });
         }
         Ok(())
+    }
+
+    /// After the signature: before it anybody would use up what belongs to the key that a list names.
+    fn take_list_budget(&mut self, list: &Signed<crate::realm::RevocationList>, now: Now) -> Result<(), Refusal> {
+        let signer = list.object().signer(&self.config.realm).map_err(|_| Refusal::Signature)?;
+        if self.list_budgets.len() >= MAX_LIST_SIGNERS {
+            self.list_budgets.retain(|_, budget| !budget.is_full(now.instant));
+        }
+        let budget = self.list_budgets.entry(signer).or_insert_with(|| Budget::new(LISTS.0, LISTS.1));
+        if budget.take(now.instant) { Ok(()) } else { Err(Refusal::TooOften) }
     }
 
     fn persist(&mut self, by: Option<IdentityKey>, link: Option<(u64, u32)>, records: Vec<Record>) {
@@ -363,7 +392,7 @@ impl PathServer {
                     advert.object().sequence
                 }
                 Record::Revocations(list) => list.object().number,
-                Record::Used { .. } | Record::ListKey(_) => continue,
+                _ => continue,
             };
             // Something newer may have come meanwhile; then this one is refused.
             outcome = self.database.apply(record, now.unix.secs()).map(|_| number);

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use subtle::ConstantTimeEq;
-use wayleave_core::wire::{List16, Malformed, Writer};
+use wayleave_core::wire::{List16, Malformed, Reader, Writer};
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::dh::{DhPublic, DhSecret};
 use wayleave_crypto::kdf;
@@ -17,6 +17,7 @@ use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_crypto::signed::{Object, SIGNATURE, Signed};
 
+use super::key_roll::{self, Behind, OfRealm, Rolls};
 use super::membership::{MAX_MEMBERSHIP, Membership};
 use super::{Grants, MAX_ADDRESS, MAX_NAME, MAX_NAMES, MAX_PREFIXES, RealmKey, Server};
 use crate::codecs::NoiseKeyCodec;
@@ -52,6 +53,8 @@ wayleave_core::wire! {
         pub membership: u64,
         /// The operator's side first, then the path servers.
         pub servers: Vec<Server> as List16<MAX_SERVERS>,
+        /// Up to the key of the realm that signed it.
+        pub rolls: Rolls as Behind,
     }
 }
 
@@ -67,7 +70,31 @@ impl Object for Invitation {
         + 24
         + 2
         + MAX_SERVERS * (33 + MAX_ADDRESS)
+        + Rolls::MAX
         + SIGNATURE;
+    const VERSION: u8 = 2;
+
+    fn version(&self) -> u8 {
+        key_roll::version(&self.rolls)
+    }
+
+    fn read_version(version: u8, from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        key_roll::read_version(version, from)
+    }
+}
+
+impl OfRealm for Invitation {
+    fn realm(&self) -> RealmKey {
+        self.realm
+    }
+
+    fn rolls(&self) -> &Rolls {
+        &self.rolls
+    }
+
+    fn made(&self) -> u64 {
+        self.issued
+    }
 }
 
 impl Invitation {
@@ -128,8 +155,7 @@ impl Token {
     /// # Errors
     /// If the realm that it names did not sign it, or it is for another secret.
     pub fn of(invitation: Signed<Invitation>, secret: Seed) -> Result<Self, TokenError> {
-        let realm = invitation.object().realm;
-        invitation.verify(&realm.0).map_err(|_| TokenError::Signature)?;
+        key_roll::verify(&invitation, &invitation.object().realm).map_err(|_| TokenError::Signature)?;
         let key = SigningKey::from_seed(&secret).verifying_key().to_bytes();
         if key == invitation.object().key { Ok(Self { invitation, secret }) } else { Err(TokenError::Secret) }
     }
@@ -173,11 +199,8 @@ impl Token {
     pub fn accept(&self, keys: &NodeKeys, octets: &[u8], now: UnixTime) -> Result<Signed<Membership>, JoinError> {
         let invitation = self.invitation.object();
         let signed = Signed::<Membership>::decode(octets).map_err(JoinError::Malformed)?;
-        let membership = signed.verify(&invitation.realm.0).map_err(|_| JoinError::Realm)?;
+        let membership = key_roll::verify(&signed, &invitation.realm).map_err(|_| JoinError::Realm)?;
         let identity = IdentityKey(keys.identity.verifying_key().to_bytes());
-        if membership.realm != invitation.realm {
-            return Err(JoinError::Realm);
-        }
         if membership.identity != identity || membership.noise != keys.noise.public() {
             return Err(JoinError::Identity);
         }
@@ -244,17 +267,17 @@ impl JoinRequest {
         Ok(kdf::derive(NOISE_PROOF, shared.expose(), &self.claim()))
     }
 
-    /// Every signature holds: the realm's on the invitation, the one-time key's on the request, the identity's; and so does the proof of the
+    /// Every signature holds: on the invitation that of the realm, whose key of the invitation's time is `key`, the one-time key's on the request, the identity's; and so does the proof of the
     /// Noise key.
     ///
     /// # Errors
     /// The first that does not.
-    pub fn verify<'a>(signed: &'a Signed<Self>, key: &SigningKey) -> Result<&'a Self, JoinError> {
-        let realm = RealmKey(key.verifying_key().to_bytes());
+    pub fn verify<'a>(signed: &'a Signed<Self>, realm: &RealmKey, key: &SigningKey) -> Result<&'a Self, JoinError> {
         let request = signed.object();
-        let invitation = request.invitation.verify(&realm.0).map_err(|_| JoinError::Realm)?;
-        if invitation.realm != realm {
-            return Err(JoinError::Realm);
+        let invitation = key_roll::verify(&request.invitation, realm).map_err(|_| JoinError::Realm)?;
+        if invitation.rolls.last_key(realm) != Ok(RealmKey(key.verifying_key().to_bytes())) {
+            // Signed before the realm's key rolled.
+            return Err(JoinError::Expired);
         }
         signed.verify(&invitation.key).map_err(|_| JoinError::OneTimeKey)?;
         let identity = VerifyingKey::from_bytes(&request.identity.0).map_err(|_| JoinError::Identity)?;

@@ -1,10 +1,11 @@
 //! A membership: the realm's operator states who a node is and what it may do.
 
 use wayleave_core::IdentityKey;
-use wayleave_core::wire::Malformed;
+use wayleave_core::wire::{Malformed, Reader};
 use wayleave_crypto::dh::DhPublic;
 use wayleave_crypto::signed::{Object, SIGNATURE};
 
+use super::key_roll::{self, Behind, OfRealm, Rolls};
 use super::{Grants, MAX_NAME, MAX_NAMES, MAX_PREFIXES, RealmKey};
 use crate::advert::MAX_AHEAD;
 use crate::codecs::NoiseKeyCodec;
@@ -27,6 +28,8 @@ wayleave_core::wire! {
         pub not_before: u64,
         /// The last one.
         pub not_after: u64,
+        /// Up to the key of the realm that signed it.
+        pub rolls: Rolls as Behind,
     }
 }
 
@@ -52,5 +55,29 @@ impl Membership {
 
 impl Object for Membership {
     const LABEL: &'static str = "wayleave/control/membership/v1";
-    const MAX: usize = 1 + 32 + 8 + 64 + 2 + 2 + MAX_NAMES * (1 + MAX_NAME) + 2 + MAX_PREFIXES * 18 + 16 + SIGNATURE;
+    const MAX: usize =
+        1 + 32 + 8 + 64 + 2 + 2 + MAX_NAMES * (1 + MAX_NAME) + 2 + MAX_PREFIXES * 18 + 16 + Rolls::MAX + SIGNATURE;
+    const VERSION: u8 = 2;
+
+    fn version(&self) -> u8 {
+        key_roll::version(&self.rolls)
+    }
+
+    fn read_version(version: u8, from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        key_roll::read_version(version, from)
+    }
+}
+
+impl OfRealm for Membership {
+    fn realm(&self) -> RealmKey {
+        self.realm
+    }
+
+    fn rolls(&self) -> &Rolls {
+        &self.rolls
+    }
+
+    fn made(&self) -> u64 {
+        self.not_before
+    }
 }

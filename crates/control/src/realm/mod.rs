@@ -4,6 +4,7 @@
 //! [`RevocationList`], which the realm's key signs or a [`ListKey`] in its place. An [`Invitation`] is one line of text with which a node gets its membership.
 
 mod invitation;
+mod key_roll;
 mod membership;
 mod registrar;
 mod revocation;
@@ -16,11 +17,12 @@ use wayleave_core::{IdentityKey, Prefix};
 use wayleave_core::wire::{Ascii, List16, Malformed, Reader, Wire, Writer, check_ascending};
 
 pub use invitation::{Invitation, JoinError, JoinRequest, MAX_SERVERS, NodeKeys, Token, TokenError};
+pub use key_roll::{KeyFault, KeyRoll, MAX_NOTICE, MAX_ROLLS, OfRealm, Rolls, check_key, verify};
 pub use membership::{MAX_MEMBERSHIP, Membership};
 pub use registrar::{InviteError, Invitee, Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput};
 pub use revocation::{
-    Freshness, FreshnessWatch, LIST_INTERVAL, ListError, ListKey, ListSigner, MAX_LIST, MAX_LIST_KEY, MAX_REVOKED,
-    MAX_STALENESS, RevocationList,
+    Base, Freshness, FreshnessWatch, LIST_INTERVAL, ListError, ListKey, ListSigner, MAX_LIST, MAX_LIST_KEY,
+    MAX_RESTORED, MAX_REVOKED, MAX_STALENESS, Removal, RevocationList,
 };
 
 /// Names of a node.

@@ -1,7 +1,7 @@
 //! The operator's side of a realm: it invites, admits, renews and revokes. It has the realm's key, or a list key alone: then it keeps the list of
 //! removed nodes up and does nothing else.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +13,10 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
 
 use super::invitation::exchange;
+use super::key_roll::{KeyRoll, Rolls};
 use super::{
-    Grants, Invitation, JoinError, JoinRequest, LIST_INTERVAL, ListError, ListKey, ListSigner, Membership, Name,
-    RealmKey, RevocationList, Server, Token,
+    Base, Grants, Invitation, JoinError, JoinRequest, LIST_INTERVAL, ListError, ListKey, ListSigner, MAX_MEMBERSHIP,
+    Membership, Name, RealmKey, Removal, RevocationList, Server, Token,
 };
 use crate::store::{Record, Store};
 
@@ -31,7 +32,8 @@ const MAX_LIST_KEYS: usize = 16;
 const LISTED_AFTER_END: u64 = 86_400;
 
 /// What an operator reads who orders something for which the realm's key is needed.
-const OFF_LINE: &str = "the realm's key is not here, and nothing but the list of removed nodes can be signed";
+const OFF_LINE: &str =
+    "the realm's key is not here, or has rolled, and nothing but the list of removed nodes can be signed";
 
 /// What the operator says of a node that is to join.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -74,12 +76,17 @@ pub enum RegistrarInput {
     Renew(IdentityKey, u64),
     /// The operator makes or renews a list key, for so many seconds.
     ListKey { key: [u8; 32], lasts: u64 },
-    /// The operator revokes a list key: the others are signed anew, in the next generation.
-    RevokeListKey([u8; 32]),
+    /// The operator revokes a list key: the others are signed anew, in the next generation. Whom it alone removed, and is named here, is a
+    /// member again.
+    RevokeListKey { key: [u8; 32], restored: Vec<IdentityKey> },
+    /// The operator rolls the realm's key: from a Unix second on `next` signs, and what the present one signed counts until another.
+    RollKey { next: RealmKey, from: u64, until: u64 },
     /// The operator has the next list signed, which is stored.
     NewList,
     /// The operator publishes a list that was signed elsewhere.
     List(Box<Signed<RevocationList>>),
+    /// A path server has this list.
+    Heard(Box<Signed<RevocationList>>),
     /// The records with this number are durable.
     Persisted(u64),
     /// What another process of the operator stored.
@@ -124,6 +131,10 @@ pub enum RegistrarEvent {
     ListKey(Signed<ListKey>),
     /// A list of removed nodes cannot be signed.
     NoList(ListError),
+    /// A list that was signed elsewhere removes these nodes, here too from now on.
+    RemovedElsewhere(Vec<IdentityKey>),
+    /// The realm has another key from a date on.
+    KeyRolled(KeyRoll),
     /// A node has other keys from now on; those of before are removed.
     Rolled {
         from: IdentityKey,
@@ -154,13 +165,25 @@ enum Pending {
         requester: Option<(u64, u32)>,
     },
     ListKeys(Vec<Signed<ListKey>>),
+    KeyRoll(KeyRoll),
     Withdrawal,
+}
+
+/// What is known of a node that was removed.
+#[derive(Clone, Copy, Debug)]
+struct Removed {
+    /// The last Unix second of any membership of it.
+    until: u64,
+    /// The key that signed the first list with it.
+    by: [u8; 32],
 }
 
 /// The operator's side as a machine.
 pub struct Registrar {
-    /// The realm's key; none where it is kept off line.
-    key: Option<SigningKey>,
+    /// The realm's keys that are here: none where it is kept off line, and the next one too before a roll.
+    keys: Vec<SigningKey>,
+    /// Of the realm's key.
+    rolls: Rolls,
     /// A list key in its place.
     list_signer: Option<ListSigner>,
     /// The latest certificate of each.
@@ -181,9 +204,13 @@ pub struct Registrar {
     used: BTreeMap<[u8; 32], Option<IdentityKey>>,
     revocations: Option<Signed<RevocationList>>,
     /// Everybody who was on a list, also if the current one has no need of them.
-    removed: BTreeSet<IdentityKey>,
+    removed: BTreeMap<IdentityKey, Removed>,
+    /// Whom no list removes of a generation before this.
+    restored: BTreeMap<IdentityKey, u64>,
+    /// The next identity of who rolled its keys.
+    successors: BTreeMap<IdentityKey, IdentityKey>,
     /// The one-time keys of nodes that want other keys, with the last second of each. They are not durable: who joins too late asks again.
-    rolls: BTreeMap<IdentityKey, ([u8; 32], u64)>,
+    rolls_of_nodes: BTreeMap<IdentityKey, ([u8; 32], u64)>,
     /// When the members that joined by such an invitation did, in this life.
     rolled: BTreeMap<IdentityKey, u64>,
     /// Invitations made before this second may have been used already.
@@ -205,14 +232,22 @@ impl Registrar {
     /// With a list key alone, which signs lists and nothing else; or with the realm's key.
     #[must_use]
     pub fn with(signer: ListSigner, store: Store, now: UnixTime) -> Self {
-        let realm = signer.realm();
-        let (key, list_signer) = match signer {
-            ListSigner::Realm(key) => (Some(key), None),
-            list_key @ ListSigner::ListKey(..) => (None, Some(list_key)),
+        let mut realm = signer.realm();
+        if let Store::Kept(records) = &store {
+            let first = |record: &Record| match record {
+                Record::Rolls(rolls) => rolls.iter().next().map(|roll| roll.realm),
+                _ => None,
+            };
+            realm = records.iter().find_map(first).unwrap_or(realm);
+        }
+        let (keys, list_signer) = match signer {
+            ListSigner::Realm(key) => (vec![key], None),
+            list_key @ ListSigner::ListKey(..) => (Vec::new(), Some(list_key)),
         };
         let lost_before = (store == Store::Lost).then(|| now.secs());
         let mut registrar = Self {
-            key,
+            keys,
+            rolls: Rolls::NONE,
             list_signer,
             list_keys: BTreeMap::new(),
             list_interval: LIST_INTERVAL,
@@ -225,8 +260,10 @@ impl Registrar {
             noise: BTreeMap::new(),
             used: BTreeMap::new(),
             revocations: None,
-            removed: BTreeSet::new(),
-            rolls: BTreeMap::new(),
+            removed: BTreeMap::new(),
+            restored: BTreeMap::new(),
+            successors: BTreeMap::new(),
+            rolls_of_nodes: BTreeMap::new(),
             rolled: BTreeMap::new(),
             lost_before,
             renews: true,
@@ -245,10 +282,9 @@ impl Registrar {
         match record {
             Record::Membership(membership) => self.insert(membership),
             Record::Revocations(list) => {
-                self.removed.extend(&list.object().revoked);
+                self.take_removals(list.object());
                 // Of several processes the one that wrote last need not know most.
-                let is_newer = |known: &Signed<RevocationList>| known.object().order() < list.object().order();
-                if self.revocations.as_ref().is_none_or(is_newer) {
+                if self.known_list().is_none_or(|known| known.order() < list.object().order()) {
                     self.revocations = Some(list);
                 }
             }
@@ -265,8 +301,38 @@ impl Registrar {
             Record::Used { key, by } => {
                 self.used.insert(key, by);
             }
+            Record::Rolled { from, to } => {
+                self.successors.insert(from, to);
+            }
+            Record::Restored { identity, generation } => {
+                self.removed.remove(&identity);
+                self.restored.insert(identity, generation);
+            }
+            Record::Rolls(rolls) => {
+                if rolls.begins_with(&self.rolls) {
+                    self.rolls = rolls;
+                }
+            }
             Record::Advert(_) => {}
         }
+    }
+
+    /// Whoever is on a list is removed here; returns who was not, and whether there is anything new.
+    fn take_removals(&mut self, list: &RevocationList) -> (Vec<IdentityKey>, bool) {
+        let by = list.by.as_ref().map_or(self.realm.0, |by| by.object().key);
+        let (mut new, mut is_new) = (Vec::new(), false);
+        for removal in &list.revoked {
+            if self.restored.get(&removal.identity).is_some_and(|generation| list.generation < *generation) {
+                continue;
+            }
+            let removed = self.removed.entry(removal.identity).or_insert_with(|| {
+                new.push(removal.identity);
+                Removed { until: 0, by }
+            });
+            is_new |= removed.until < list.end(removal);
+            removed.until = removed.until.max(list.end(removal));
+        }
+        (new, is_new)
     }
 
     /// Signs lists with this list key from now on, and not with the realm's key.
@@ -279,10 +345,53 @@ impl Registrar {
         self.list_interval = seconds;
     }
 
-    /// Whether the realm's key is here, without which nobody is admitted or renewed.
+    /// Signs with this key of the realm too, once it rules.
+    pub fn add_key(&mut self, key: SigningKey) {
+        self.keys.push(key);
+    }
+
+    /// The rolls of the realm's key.
     #[must_use]
-    pub fn has_realm_key(&self) -> bool {
-        self.key.is_some()
+    pub fn rolls(&self) -> &Rolls {
+        &self.rolls
+    }
+
+    /// The keys that are here and are neither the realm's first nor one that it rolled to.
+    pub fn foreign_keys(&self) -> impl Iterator<Item = RealmKey> {
+        let keys = self.rolls.keys(&self.realm).unwrap_or_else(|_| vec![self.realm]);
+        let own = self.keys.iter().map(|key| RealmKey(key.verifying_key().to_bytes()));
+        own.filter(move |key| !keys.contains(key))
+    }
+
+    /// The realm's key that rules at the Unix second `now`, if it is here, with the rolls up to it.
+    fn key(&self, now: u64) -> Option<(&SigningKey, Rolls)> {
+        let rolls = self.rolls.up_to(now);
+        let ruling = rolls.last_key(&self.realm).ok()?;
+        let key = self.keys.iter().find(|key| key.verifying_key().to_bytes() == ruling.0)?;
+        Some((key, rolls))
+    }
+
+    /// Whether the realm's key of the Unix second `now` is here, without which nobody is admitted or renewed.
+    #[must_use]
+    pub fn has_realm_key(&self, now: u64) -> bool {
+        self.key(now).is_some()
+    }
+
+    /// A node's identity, and those that took its place since.
+    #[must_use]
+    pub fn successors(&self, identity: &IdentityKey) -> Vec<IdentityKey> {
+        let mut all = vec![*identity];
+        while let Some(next) = all.last().and_then(|last| self.successors.get(last)).filter(|next| !all.contains(next))
+        {
+            all.push(*next);
+        }
+        all
+    }
+
+    /// The nodes that this list key was the first to remove.
+    #[must_use]
+    pub fn removed_by(&self, key: &[u8; 32]) -> Vec<IdentityKey> {
+        self.removed.iter().filter(|(_, removed)| removed.by == *key).map(|(identity, _)| *identity).collect()
     }
 
     /// The latest certificate of each list key. One of an earlier generation than [`Registrar::generation`] is revoked.
@@ -296,11 +405,26 @@ impl Registrar {
         self.list_keys.get(key)
     }
 
-    /// The generation of lists: it rises when a list key is revoked.
+    /// The generation of lists: it rises when a list key is revoked. What a key of the realm said that was stolen counts no more.
     #[must_use]
     pub fn generation(&self) -> u64 {
-        let of_list = self.revocations.as_ref().map_or(0, |list| list.object().generation);
-        self.list_keys().map(|key| key.generation).max().unwrap_or(0).max(of_list)
+        let of_list = self.known_list().map_or(0, |list| list.generation);
+        let keys = self.list_keys().filter(|key| !self.is_cut(&key.base.rolls));
+        keys.map(|key| key.generation).max().unwrap_or(0).max(of_list)
+    }
+
+    /// Whether the time of the key after these rolls ended at once, as that of one that was stolen.
+    fn is_cut(&self, rolls: &Rolls) -> bool {
+        self.rolls.end_of(rolls.len()).is_some_and(|end| end.until == end.from)
+    }
+
+    /// The current list, unless a key is behind it that was stolen.
+    fn known_list(&self) -> Option<&RevocationList> {
+        let is_cut = |list: &RevocationList| match &list.by {
+            Some(by) => self.is_cut(&by.object().base.rolls),
+            None => self.is_cut(&list.rolls.up_to(list.issued)),
+        };
+        self.revocations.as_ref().map(Signed::object).filter(|list| !is_cut(list))
     }
 
     /// Sets whether members that ask get later memberships, without an order of the operator for each.
@@ -335,21 +459,35 @@ impl Registrar {
     /// # Errors
     /// If a name or prefix belongs to a member, or something has no encoding.
     pub fn invite(&self, invitee: Invitee, secret: Seed, now: UnixTime) -> Result<Token, InviteError> {
+        self.invite_instead_of(None, invitee, secret, now)
+    }
+
+    /// The same to names and prefixes of a member that is about to be removed.
+    ///
+    /// # Errors
+    /// As [`Registrar::invite`].
+    pub fn invite_instead_of(
+        &self,
+        member: Option<IdentityKey>,
+        invitee: Invitee,
+        secret: Seed,
+        now: UnixTime,
+    ) -> Result<Token, InviteError> {
         let Invitee { mut grants, not_after, membership, servers } = invitee;
         grants.names.sort_unstable();
         grants.prefixes.sort_unstable();
-        if let Some((name, owner)) = self.taken_name(&grants, None, now) {
+        if let Some((name, owner)) = self.taken_name(&grants, member, now) {
             return Err(InviteError::Name(name, owner));
         }
-        if let Some((prefix, owner)) = self.taken_prefix(&grants, None, now) {
+        if let Some((prefix, owner)) = self.taken_prefix(&grants, member, now) {
             return Err(InviteError::Prefix(prefix, owner));
         }
         let issued = now.secs();
-        let realm_key = self.key.as_ref().ok_or(InviteError::OffLine)?;
+        let (realm_key, rolls) = self.key(issued).ok_or(InviteError::OffLine)?;
         let key = SigningKey::from_seed(&secret).verifying_key().to_bytes();
         let exchange = exchange(realm_key, &key).public();
         let invitation =
-            Invitation { realm: self.realm, key, exchange, grants, issued, not_after, membership, servers };
+            Invitation { realm: self.realm, key, exchange, grants, issued, not_after, membership, servers, rolls };
         Ok(Token::sign(&invitation, secret, realm_key)?)
     }
 
@@ -377,7 +515,7 @@ impl Registrar {
     /// Whether a node was removed, also if its membership has ended since and the list no longer has it.
     #[must_use]
     pub fn is_revoked(&self, identity: &IdentityKey) -> bool {
-        self.removed.contains(identity)
+        self.removed.contains_key(identity)
     }
 
     fn is_live(&self, identity: &IdentityKey, now: UnixTime) -> bool {
@@ -426,8 +564,9 @@ impl Registrar {
         if self.pending.len() >= MAX_PENDING {
             return Err(JoinError::Busy);
         }
-        let key = self.key.clone().ok_or(JoinError::OffLine)?;
-        let join = JoinRequest::verify(signed, &key)?;
+        let (key, rolls) = self.key(now.secs()).ok_or(JoinError::OffLine)?;
+        let key = key.clone();
+        let join = JoinRequest::verify(signed, &self.realm, &key)?;
         let invitation = join.invitation.object();
         if self.is_revoked(&join.identity) {
             return Err(JoinError::Revoked);
@@ -435,7 +574,7 @@ impl Registrar {
         // Before the invitation's end is looked at: who joined by it in time gets the membership again also later, if the answer was lost.
         let is_of =
             |(_, (key, until)): &(&IdentityKey, &([u8; 32], u64))| *key == invitation.key && *until >= now.secs();
-        let rolled = self.rolls.iter().find(is_of).map(|(from, _)| *from);
+        let rolled = self.rolls_of_nodes.iter().find(is_of).map(|(from, _)| *from);
         match self.used.get(&invitation.key) {
             Some(None) if rolled.is_some() => {}
             Some(None) => return Err(JoinError::Withdrawn),
@@ -489,18 +628,21 @@ impl Registrar {
             grants: grants.clone(),
             not_before,
             not_after,
+            rolls,
         };
         let membership = Signed::sign(&membership, &key).map_err(JoinError::Malformed)?;
         let used = Record::Used { key: invitation.key, by: Some(join.identity) };
         let mut records = vec![used, Record::Membership(membership.clone())];
         if let Some(from) = rolled {
             // Names and prefixes have one member: the keys of before are removed with the same batch.
-            self.removed.insert(from);
-            let list = self.sign_list(Some(from), now).map_err(|_| {
+            self.remove(from, now);
+            let list = self.sign_list(&[from], now).map_err(|_| {
                 self.removed.remove(&from);
                 JoinError::Busy
             })?;
-            self.rolls.remove(&from);
+            self.successors.insert(from, join.identity);
+            records.push(Record::Rolled { from, to: join.identity });
+            self.rolls_of_nodes.remove(&from);
             self.rolled.insert(join.identity, now.secs());
             records.push(Record::Revocations(list));
         }
@@ -518,34 +660,51 @@ impl Registrar {
         self.outputs.push_back(RegistrarOutput::Persist { id, records });
     }
 
+    /// Has a node removed, until no membership of it can be in force anywhere.
+    fn remove(&mut self, identity: IdentityKey, now: UnixTime) {
+        let member = self.members.get(&identity).map(|member| member.object().not_after - member.object().not_before);
+        // Records from a backup do not know of a renewal since.
+        let renewed = now.secs() + member.filter(|_| self.renews).unwrap_or(0);
+        let until = self.last_until.get(&identity).map_or(now.secs() + MAX_MEMBERSHIP, |until| renewed.max(*until));
+        self.removed.insert(identity, Removed { until, by: self.realm.0 });
+        self.rolls_of_nodes.remove(&identity);
+    }
+
+    /// Removes a node, and whoever took its place by its keys: they may have been stolen before that.
     fn revoke(&mut self, identity: IdentityKey, now: UnixTime) -> Result<(), &'static str> {
-        if self.is_revoked(&identity) {
+        let mut nodes = self.successors(&identity);
+        nodes.retain(|node| !self.is_revoked(node));
+        if nodes.is_empty() {
             return Err("the node is revoked already");
         }
         // In force before it is stored, so that the node gets no later membership meanwhile.
-        self.removed.insert(identity);
-        self.rolls.remove(&identity);
-        let signed = self.sign_list(Some(identity), now);
+        nodes.iter().for_each(|node| self.remove(*node, now));
+        let signed = self.sign_list(&nodes, now);
         let list = signed.map_err(|error| {
-            self.removed.remove(&identity);
+            self.removed.retain(|node, _| !nodes.contains(node));
             if matches!(error, ListError::Malformed(_)) { "the list of revoked nodes is full" } else { OFF_LINE }
         })?;
         self.persist(vec![Record::Revocations(list.clone())], Pending::Revocation(list));
         Ok(())
     }
 
-    /// Nobody takes a node in whose membership has ended. Of one that is not known here it may last.
+    /// Nobody takes a node in whose memberships have ended.
     fn is_over(&self, identity: &IdentityKey, now: UnixTime) -> bool {
-        self.last_until.get(identity).is_some_and(|until| until.saturating_add(LISTED_AFTER_END) < now.secs())
+        self.removed.get(identity).is_some_and(|node| node.until.saturating_add(LISTED_AFTER_END) < now.secs())
+    }
+
+    /// Who is on the next list.
+    fn listed(&self, also: &[IdentityKey], now: UnixTime) -> Vec<Removal> {
+        let all = self.removed.iter().map(|(identity, removed)| Removal { identity: *identity, until: removed.until });
+        all.filter(|removal| also.contains(&removal.identity) || !self.is_over(&removal.identity, now)).collect()
     }
 
     /// Signs the next list, and has it in force. Who is removed now is on it in any case: from the stored lists it is known who was ever removed.
-    fn sign_list(&mut self, also: Option<IdentityKey>, now: UnixTime) -> Result<Signed<RevocationList>, ListError> {
-        let is_listed = |node: &IdentityKey| Some(*node) == also || !self.is_over(node, now);
-        let revoked: Vec<IdentityKey> = self.removed.iter().copied().filter(is_listed).collect();
-        let before = self.revocations.as_ref().map(Signed::object);
+    fn sign_list(&mut self, also: &[IdentityKey], now: UnixTime) -> Result<Signed<RevocationList>, ListError> {
+        let revoked = self.listed(also, now);
+        let before = self.known_list();
         let (generation, lasts) = (self.generation(), self.list_interval);
-        let sign = |signer: &ListSigner| signer.sign(before, generation, revoked.clone(), lasts, now);
+        let sign = |signer: &ListSigner| signer.sign(before, generation, revoked.clone(), &self.rolls, lasts, now);
         let of_list_key = match self.list_signer.clone() {
             Some(ListSigner::ListKey(key, certificate)) => {
                 // The operator may have renewed it since its file was read.
@@ -554,7 +713,7 @@ impl Registrar {
             }
             _ => None,
         };
-        let of_realm = || self.key.clone().map(|key| sign(&ListSigner::Realm(key)));
+        let of_realm = || self.key(now.secs()).map(|(key, _)| sign(&ListSigner::Realm(key.clone())));
         let list = match of_list_key {
             Some(Ok(list)) => list,
             // A list key that ended is a reason to make another, and none to leave the realm without a list.
@@ -573,7 +732,7 @@ impl Registrar {
         }
         let pause = Duration::from_secs(self.list_interval) / 2;
         self.list_at = Some(now.instant + pause);
-        let signed = self.sign_list(None, now.unix);
+        let signed = self.sign_list(&[], now.unix);
         if let Err(error) = signed {
             self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::NoList(error)));
         }
@@ -582,30 +741,58 @@ impl Registrar {
     /// Signs a list anew if another process of the operator removed somebody whom the latest one leaves out, as when two remove nodes at once.
     fn reconcile(&mut self, now: UnixTime) {
         let Some(list) = self.revocations.as_ref().map(Signed::object) else { return };
-        let is_whole = self.removed.iter().all(|node| list.has(node) || self.is_over(node, now));
+        let is_whole = self.removed.keys().all(|node| list.has(node) || self.is_over(node, now))
+            && list.rolls.begins_with(&self.rolls);
         if is_whole || self.pending.len() >= MAX_PENDING {
             return;
         }
-        match self.sign_list(None, now) {
+        match self.sign_list(&[], now) {
             Ok(list) => self.persist(vec![Record::Revocations(list.clone())], Pending::Revocation(list)),
             Err(error) => self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::NoList(error))),
         }
     }
 
-    /// A list that was signed elsewhere: whoever is on it is removed here too.
-    fn take_list(&mut self, list: Signed<RevocationList>) -> Result<(), &'static str> {
-        if list.object().realm != self.realm || RevocationList::verify(&list, &self.realm).is_err() {
+    /// A list that was signed elsewhere: whoever is on it is removed here too, also if a later one is in force.
+    fn take_list(&mut self, list: Signed<RevocationList>, now: UnixTime) -> Result<(), &'static str> {
+        let object = list.object().clone();
+        if object.realm != self.realm || RevocationList::verify(&list, &self.realm).is_err() {
             return Err("the list is not signed by this realm or a list key of it");
         }
-        if list.object().generation < self.generation() {
+        if object.generation < self.generation() {
             return Err("the list is signed by a list key that was revoked");
         }
-        if self.revocations.as_ref().is_some_and(|known| known.object().order() >= list.object().order()) {
+        if object.check_key(&self.rolls, now.secs()).is_err() {
+            return Err("the list is signed by a key of the realm whose time is over");
+        }
+        if object.is_ahead(now.secs()) {
+            return Err("the list is from the future: compare the clocks");
+        }
+        let order = object.order();
+        let (new, is_new) = self.take_removals(&object);
+        let known = self.known_list().filter(|known| !known.is_ahead(now.secs()));
+        if !is_new && known.is_some_and(|known| known.order() >= order) {
             return Err("a later list is in force: publish it, or sign another after it");
         }
-        self.restore(Record::Revocations(list.clone()));
-        self.persist(vec![Record::Revocations(list.clone())], Pending::Revocation(list));
+        let mut records = vec![Record::Revocations(list.clone())];
+        if object.rolls.len() > self.rolls.len() {
+            records.push(Record::Rolls(object.rolls.clone()));
+        }
+        records.iter().cloned().for_each(|record| self.restore(record));
+        self.persist(records, Pending::Revocation(list));
+        if !new.is_empty() {
+            self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::RemovedElsewhere(new)));
+        }
         Ok(())
+    }
+
+    /// A path server's list. Another machine may have signed it, or these records are from a backup: whoever was removed stays so, and the next
+    /// list is above it.
+    fn hear(&mut self, list: Signed<RevocationList>, now: UnixTime) {
+        if self.take_list(list, now).is_ok()
+            && let Err(error) = self.sign_list(&[], now)
+        {
+            self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::NoList(error)));
+        }
     }
 
     fn certify(
@@ -615,9 +802,44 @@ impl Registrar {
         not_after: u64,
         now: UnixTime,
     ) -> Result<Signed<ListKey>, &'static str> {
-        let realm_key = self.key.as_ref().ok_or(OFF_LINE)?;
-        let certificate = ListKey { realm: self.realm, generation, key, issued: now.secs(), not_after };
-        Signed::sign(&certificate, realm_key).map_err(|_| "a list key cannot last that long")
+        let (realm_key, rolls) = self.key(now.secs()).ok_or(OFF_LINE)?;
+        let is_member = |identity: &&IdentityKey| !self.is_revoked(identity);
+        let base = Base { restored: self.restored.keys().filter(is_member).copied().collect(), rolls };
+        let certificate = ListKey { realm: self.realm, generation, key, issued: now.secs(), not_after, base };
+        Signed::sign(&certificate, realm_key)
+            .map_err(|_| "a list key cannot last that long, or too many nodes are to be members again")
+    }
+
+    /// The present key says which one is next. Where its own time ends at once, all that it signed is signed anew.
+    fn roll_key(&mut self, next: RealmKey, from: u64, until: u64, now: UnixTime) -> Result<(), &'static str> {
+        if self.rolls.iter().any(|roll| roll.from > now.secs()) {
+            return Err("the realm's key rolls already, and the date has not come");
+        }
+        let generation = self.list_keys().map(|key| key.generation).max().unwrap_or(0);
+        let (key, _) = self.key(now.secs()).ok_or(OFF_LINE)?;
+        let rolls = self.rolls.and(self.realm, key, next, [now.secs(), from.max(now.secs()), until.max(now.secs())]);
+        let rolls =
+            rolls.map_err(|_| "the dates are not in order or too far off, or the key was the realm's before")?;
+        let roll = rolls.iter().last().cloned().ok_or("no roll")?;
+        self.rolls = rolls.clone();
+        let mut records = vec![Record::Rolls(rolls)];
+        if let Some((key, rolls)) = self.key(now.secs()).filter(|_| roll.from <= now.secs()) {
+            let is_cut = |member: &&Membership| member.not_after > roll.until && !self.is_revoked(&member.identity);
+            let anew = self.members().filter(is_cut).map(|member| {
+                let lasts = member.not_after.saturating_sub(now.secs());
+                Signed::sign(&Membership { rolls: rolls.clone(), ..later(member, lasts, now) }, key)
+            });
+            let anew: Result<Vec<Signed<Membership>>, _> = anew.collect();
+            let live = self.list_keys().filter(|key| key.generation == generation && key.not_after >= now.secs());
+            let certificates: Result<Vec<_>, _> =
+                live.map(|key| self.certify(key.key, generation, key.not_after, now)).collect();
+            records.extend(anew.map_err(|_| "a membership cannot be signed anew")?.into_iter().map(Record::Membership));
+            records.extend(certificates?.into_iter().map(Record::ListKey));
+            records.iter().cloned().for_each(|record| self.restore(record));
+        }
+        records.extend(self.sign_list(&[], now).ok().map(Record::Revocations));
+        self.persist(records, Pending::KeyRoll(roll));
+        Ok(())
     }
 
     fn add_list_key(&mut self, key: [u8; 32], lasts: u64, now: UnixTime) -> Result<(), &'static str> {
@@ -637,22 +859,30 @@ impl Registrar {
     }
 
     /// The others are signed anew in the next generation, and a list of it is what ends the revoked key's everywhere.
-    fn revoke_list_key(&mut self, key: &[u8; 32], now: UnixTime) -> Result<(), &'static str> {
+    fn revoke_list_key(&mut self, key: &[u8; 32], restored: &[IdentityKey], now: UnixTime) -> Result<(), &'static str> {
         let (before, revoked) = (self.generation(), self.list_keys.get(key).ok_or("no such list key")?);
         if revoked.object().generation < before {
             return Err("the list key is revoked already");
         }
+        let next = before.checked_add(1).ok_or("whoever has the realm's key used up the generations: roll that key")?;
+        if !restored.iter().all(|node| self.removed.get(node).is_some_and(|removed| removed.by == *key)) {
+            return Err("a node that is to be a member again was not removed by this list key alone");
+        }
+        let (realm_key, _) = self.key(now.secs()).ok_or(OFF_LINE)?;
+        let realm_key = realm_key.clone();
+        let mut records: Vec<Record> =
+            restored.iter().map(|node| Record::Restored { identity: *node, generation: next }).collect();
+        records.iter().cloned().for_each(|record| self.restore(record));
         let is_other =
             |other: &&ListKey| other.key != *key && other.generation == before && other.not_after >= now.secs();
         let others = self.list_keys().filter(is_other);
-        let anew: Result<Vec<_>, _> =
-            others.map(|other| self.certify(other.key, before + 1, other.not_after, now)).collect();
-        let (certificates, realm_key) = (anew?, self.key.clone().ok_or(OFF_LINE)?);
-        let mut records: Vec<Record> = certificates.iter().cloned().map(Record::ListKey).collect();
+        let anew: Result<Vec<_>, _> = others.map(|other| self.certify(other.key, next, other.not_after, now)).collect();
+        let certificates = anew?;
+        records.extend(certificates.iter().cloned().map(Record::ListKey));
         records.iter().cloned().for_each(|record| self.restore(record));
-        let revoked: Vec<IdentityKey> = self.removed.iter().copied().filter(|node| !self.is_over(node, now)).collect();
-        let known = self.revocations.as_ref().map(Signed::object);
-        let list = ListSigner::Realm(realm_key).sign(known, before + 1, revoked, self.list_interval, now);
+        let revoked = self.listed(&[], now);
+        let known = self.known_list();
+        let list = ListSigner::Realm(realm_key).sign(known, next, revoked, &self.rolls, self.list_interval, now);
         let list = list.map_err(|_| "the list of revoked nodes is full")?;
         records.push(Record::Revocations(list.clone()));
         self.revocations = Some(list.clone());
@@ -673,8 +903,8 @@ impl Registrar {
         if self.has_noise(&before.noise, identity, now) {
             return Err("another member has the node's Noise key");
         }
-        let key = self.key.as_ref().ok_or(OFF_LINE)?;
-        let membership = later(before, lasts, now);
+        let (key, rolls) = self.key(now.secs()).ok_or(OFF_LINE)?;
+        let membership = Membership { rolls, ..later(before, lasts, now) };
         let membership = Signed::sign(&membership, key).map_err(|_| "a membership cannot last that long")?;
         self.give(membership, None);
         Ok(())
@@ -708,7 +938,7 @@ impl Registrar {
         if self.rolled.get(peer).is_some_and(|at| now.secs() < at.saturating_add(ROLL_AGAIN)) {
             return Err(JoinError::Busy);
         }
-        let realm_key = self.key.as_ref().ok_or(JoinError::OffLine)?;
+        let (realm_key, rolls) = self.key(now.secs()).ok_or(JoinError::OffLine)?;
         let not_after = now.secs() + ROLL;
         let invitation = Invitation {
             realm: self.realm,
@@ -719,9 +949,10 @@ impl Registrar {
             not_after,
             membership: member.not_after - now.secs(),
             servers,
+            rolls,
         };
         let invitation = Signed::sign(&invitation, realm_key).map_err(JoinError::Malformed)?;
-        self.rolls.insert(*peer, (key, not_after));
+        self.rolls_of_nodes.insert(*peer, (key, not_after));
         // Good while it is remembered as this member's latest: by itself it admits nobody, after a removal or a restart too.
         self.used.insert(key, None);
         self.persist(vec![Record::Used { key, by: None }], Pending::Withdrawal);
@@ -761,8 +992,9 @@ impl Registrar {
             return Err(JoinError::ByHand);
         }
         let lasts = before.not_after - before.not_before;
-        let key = self.key.as_ref().ok_or(JoinError::OffLine)?;
-        let membership = Signed::sign(&later(before, lasts, now), key).map_err(JoinError::Malformed)?;
+        let (key, rolls) = self.key(now.secs()).ok_or(JoinError::OffLine)?;
+        let membership = Membership { rolls, ..later(before, lasts, now) };
+        let membership = Signed::sign(&membership, key).map_err(JoinError::Malformed)?;
         self.give(membership, Some(requester));
         Ok(None)
     }
@@ -790,6 +1022,7 @@ impl Registrar {
                 }
                 RegistrarEvent::Renewed(membership)
             }
+            Some(Pending::KeyRoll(roll)) => RegistrarEvent::KeyRolled(roll),
             Some(Pending::Withdrawal) | None => return,
         };
         self.outputs.push_back(RegistrarOutput::Event(event));
@@ -840,15 +1073,20 @@ impl Machine for Registrar {
             RegistrarInput::Revoke(identity) => self.revoke(identity, now.unix),
             RegistrarInput::Renew(identity, lasts) => self.renew(&identity, lasts, now.unix),
             RegistrarInput::ListKey { key, lasts } => self.add_list_key(key, lasts, now.unix),
-            RegistrarInput::RevokeListKey(key) => self.revoke_list_key(&key, now.unix),
+            RegistrarInput::RevokeListKey { key, restored } => self.revoke_list_key(&key, &restored, now.unix),
+            RegistrarInput::RollKey { next, from, until } => self.roll_key(next, from, until, now.unix),
             RegistrarInput::NewList => {
-                match self.sign_list(None, now.unix) {
+                match self.sign_list(&[], now.unix) {
                     Ok(list) => self.persist(vec![Record::Revocations(list.clone())], Pending::Revocation(list)),
                     Err(error) => self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::NoList(error))),
                 }
                 Ok(())
             }
-            RegistrarInput::List(list) => self.take_list(*list),
+            RegistrarInput::List(list) => self.take_list(*list, now.unix),
+            RegistrarInput::Heard(list) => {
+                self.hear(*list, now.unix);
+                Ok(())
+            }
             RegistrarInput::Withdraw(key) if self.used.contains_key(&key) => Err("the token was used already"),
             RegistrarInput::Withdraw(key) => {
                 // Used from here on, not from when it is stored: somebody may join with it in between.

@@ -4,12 +4,15 @@
 //! list key belongs to a generation, which the realm's key alone gives: whoever has a stolen one cannot go beyond it, and the realm's key
 //! ends it with a list of the next.
 
+use std::collections::BTreeMap;
+
 use wayleave_core::wire::{List16, Malformed, Reader, Wire, Writer, check_ascending};
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::{NotSigned, Object, SIGNATURE, Signed};
 
-use super::RealmKey;
+use super::key_roll::{self, Behind, KeyFault, KeyRoll, OfRealm, Rolls};
+use super::{MAX_MEMBERSHIP, RealmKey};
 use crate::advert::MAX_AHEAD;
 
 /// Entries of a list.
@@ -23,8 +26,19 @@ pub const LIST_INTERVAL: u64 = 600;
 pub const MAX_STALENESS: u64 = 86_400;
 /// A list key lasts at most so many seconds: 400 days.
 pub const MAX_LIST_KEY: u64 = 400 * 86_400;
+/// Nodes of which the realm's key says that no list of before removes them.
+pub const MAX_RESTORED: usize = 4_096;
 
 wayleave_core::wire! {
+    /// What the realm's key says besides with a list key.
+    #[derive(Clone, PartialEq, Eq, Debug, Default)]
+    pub struct Base: Self::check {
+        /// Who is a member again though lists of earlier generations have it: a stolen list key removed it.
+        pub restored: Vec<IdentityKey> as List16<MAX_RESTORED>,
+        /// Up to the key of the realm that signed.
+        pub rolls: Rolls,
+    }
+
     /// A key that signs lists in the realm's place. Signed by the realm's key.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct ListKey: Self::check {
@@ -37,6 +51,15 @@ wayleave_core::wire! {
         pub issued: u64,
         /// The last Unix second at which it signs.
         pub not_after: u64,
+        pub base: Base as Behind,
+    }
+
+    /// A node that was removed.
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+    pub struct Removal {
+        pub identity: IdentityKey,
+        /// The last Unix second of any membership of it, until which lists have it; 0 in lists before version 3, which do not say.
+        pub until: u64,
     }
 
     /// Who was removed.
@@ -51,10 +74,23 @@ wayleave_core::wire! {
         pub issued: u64,
         /// The Unix second by which there is another one; 0 in lists of version 1, which do not say.
         pub next: u64,
-        /// The list key that signed it; without one the realm's key did.
+        /// The list key that signed it; without one the realm's key did that rules at `issued`.
         pub by: Option<Signed<ListKey>>,
         /// The identities, ascending. A removed identity is never admitted again; a node that returns makes a new one.
-        pub revoked: Vec<IdentityKey> as List16<MAX_REVOKED>,
+        pub revoked: Vec<Removal> as List16<MAX_REVOKED>,
+        /// All rolls of the realm's key, also those whose date has not come.
+        pub rolls: Rolls,
+    }
+
+    /// A list of version 2, which does not say until when a node stays on it.
+    struct ListWithoutEnds {
+        realm: RealmKey,
+        generation: u64,
+        number: u64,
+        issued: u64,
+        next: u64,
+        by: Option<Signed<ListKey>>,
+        revoked: Vec<IdentityKey> as List16<MAX_REVOKED>,
     }
 
     /// A list of version 1. Signed by the realm's key.
@@ -63,6 +99,12 @@ wayleave_core::wire! {
         number: u64,
         issued: u64,
         revoked: Vec<IdentityKey> as List16<MAX_REVOKED>,
+    }
+}
+
+impl Base {
+    fn check(&self) -> Result<(), Malformed> {
+        check_ascending(&self.restored, "the restored identities")
     }
 }
 
@@ -75,7 +117,30 @@ impl ListKey {
 
 impl Object for ListKey {
     const LABEL: &'static str = "wayleave/control/list-key/v1";
-    const MAX: usize = 1 + 32 + 8 + 32 + 16 + SIGNATURE;
+    const MAX: usize = 1 + 32 + 8 + 32 + 16 + 2 + MAX_RESTORED * 32 + Rolls::MAX + SIGNATURE;
+    const VERSION: u8 = 2;
+
+    fn version(&self) -> u8 {
+        key_roll::version(&self.base)
+    }
+
+    fn read_version(version: u8, from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        key_roll::read_version(version, from)
+    }
+}
+
+impl OfRealm for ListKey {
+    fn realm(&self) -> RealmKey {
+        self.realm
+    }
+
+    fn rolls(&self) -> &Rolls {
+        &self.base.rolls
+    }
+
+    fn made(&self) -> u64 {
+        self.issued
+    }
 }
 
 impl RevocationList {
@@ -88,13 +153,36 @@ impl RevocationList {
         if by.is_some_and(|by| by.realm != self.realm || by.generation != self.generation) {
             return Err(Malformed::Value("the list key"));
         }
-        check_ascending(&self.revoked, "the revoked identities")
+        if self.revoked.iter().any(|removal| removal.until > self.issued + 2 * MAX_MEMBERSHIP) {
+            return Err(Malformed::Value("until when a node is on the list"));
+        }
+        check_ascending(&self.identities(), "the revoked identities")
+    }
+
+    /// Who is on it.
+    #[must_use]
+    pub fn identities(&self) -> Vec<IdentityKey> {
+        self.revoked.iter().map(|removal| removal.identity).collect()
+    }
+
+    /// The node's entry, if it was removed.
+    #[must_use]
+    pub fn removal(&self, identity: &IdentityKey) -> Option<&Removal> {
+        let at = self.revoked.binary_search_by_key(identity, |removal| removal.identity);
+        at.ok().map(|at| &self.revoked[at])
     }
 
     /// Whether `identity` was removed.
     #[must_use]
     pub fn has(&self, identity: &IdentityKey) -> bool {
-        self.revoked.binary_search(identity).is_ok()
+        self.removal(identity).is_some()
+    }
+
+    /// The last Unix second of any membership of a node on this list. Where it does not say, that is the end of the longest one that could
+    /// have been signed before.
+    #[must_use]
+    pub fn end(&self, removal: &Removal) -> u64 {
+        if removal.until == 0 { self.issued.saturating_add(MAX_MEMBERSHIP) } else { removal.until }
     }
 
     /// What orders lists.
@@ -103,30 +191,55 @@ impl RevocationList {
         (self.generation, self.number)
     }
 
-    /// The realm's key signed it, or a list key that the realm's key signed and that had not ended by the list's own time.
+    /// Whether it was made ahead of the time, by a clock that was.
+    #[must_use]
+    pub fn is_ahead(&self, now: u64) -> bool {
+        let latest = now.saturating_add(MAX_AHEAD);
+        self.issued > latest || self.number / 1_000_000 > latest
+    }
+
+    /// The public key that signed it.
+    ///
+    /// # Errors
+    /// If the realm's key is not behind that.
+    pub fn signer(&self, realm: &RealmKey) -> Result<[u8; 32], NotSigned> {
+        let keys = self.rolls.keys(realm)?;
+        match &self.by {
+            None => Ok(keys[self.rolls.up_to(self.issued).len()].0),
+            Some(by) => {
+                let by = key_roll::verify(by, realm)?;
+                if self.issued > by.not_after { Err(NotSigned) } else { Ok(by.key) }
+            }
+        }
+    }
+
+    /// The key of the realm signed it that rules at the list's own time, or a list key that the realm signed and that had not ended by then.
     ///
     /// # Errors
     /// If not.
     pub fn verify<'a>(signed: &'a Signed<Self>, realm: &RealmKey) -> Result<&'a Self, NotSigned> {
-        let key = match &signed.object().by {
-            None => realm.0,
-            Some(by) => {
-                let by = by.verify(&realm.0)?;
-                if signed.object().issued > by.not_after {
-                    return Err(NotSigned);
-                }
-                by.key
-            }
-        };
-        signed.verify(&key)
+        signed.verify(&signed.object().signer(realm)?)
+    }
+
+    /// Whether the key behind it counts at the Unix second `now`, as far as `known` tells of the realm's keys.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn check_key(&self, known: &Rolls, now: u64) -> Result<(), KeyFault> {
+        match self.by.as_ref().map(Signed::object) {
+            Some(by) => key_roll::check_key(&by.base.rolls, by.issued, known, now),
+            None => key_roll::check_key(&self.rolls.up_to(self.issued), self.issued, known, now),
+        }
     }
 
     /// The list after `before`, which is newer than that one wherever it was made: its number counts microseconds, so that two that are made
     /// apart from each other hardly have the same. The next one is due `lasts` seconds later.
     fn after(before: Option<&Self>, realm: RealmKey, generation: u64, lasts: u64, now: UnixTime) -> Self {
+        // One that a clock ahead of the time made rules nobody: no reader took it whose own clock was right.
+        let before = before.filter(|before| !before.is_ahead(now.secs()));
         let number = before.filter(|before| before.generation == generation).map_or(0, |before| before.number);
-        // A list never says that it is older than one that it replaces, unless that one is from the future, and was taken by nobody.
-        let issued = before.map_or(0, |before| before.issued.min(now.secs() + MAX_AHEAD)).max(now.secs());
+        // A list never says that it is older than one that it replaces.
+        let issued = before.map_or(0, |before| before.issued).max(now.secs());
         Self {
             realm,
             generation,
@@ -135,37 +248,55 @@ impl RevocationList {
             next: issued.saturating_add(lasts),
             by: None,
             revoked: Vec::new(),
+            rolls: Rolls::NONE,
         }
     }
 }
 
 impl Object for RevocationList {
     const LABEL: &'static str = "wayleave/control/revocations/v1";
-    const MAX: usize = 1 + 32 + 4 * 8 + 1 + 4 + ListKey::MAX + 2 + MAX_REVOKED * 32 + SIGNATURE;
-    const VERSION: u8 = 2;
+    const MAX: usize = 1 + 32 + 4 * 8 + 1 + 4 + ListKey::MAX + 2 + MAX_REVOKED * 40 + Rolls::MAX + SIGNATURE;
+    const VERSION: u8 = 3;
 
     fn version(&self) -> u8 {
-        if self.next == 0 { 1 } else { Self::VERSION }
+        let says_more = !self.rolls.is_empty() || self.revoked.iter().any(|removal| removal.until != 0);
+        match self.next {
+            0 => 1,
+            _ if says_more => Self::VERSION,
+            _ => 2,
+        }
     }
 
     fn write_version(&self, out: &mut Writer) {
+        let &Self { realm, generation, number, issued, next, ref by, .. } = self;
+        let (by, revoked) = (by.clone(), self.identities());
         match self.version() {
-            1 => {
-                let (realm, number, issued, revoked) = (self.realm, self.number, self.issued, self.revoked.clone());
-                ListBefore { realm, number, issued, revoked }.write(out);
-            }
+            1 => ListBefore { realm, number, issued, revoked }.write(out),
+            2 => ListWithoutEnds { realm, generation, number, issued, next, by, revoked }.write(out),
             _ => self.write(out),
         }
     }
 
     fn read_version(version: u8, from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let ends = |all: Vec<IdentityKey>| all.into_iter().map(|identity| Removal { identity, until: 0 }).collect();
         match version {
             1 => {
                 let ListBefore { realm, number, issued, revoked } = ListBefore::read(from)?;
                 check_ascending(&revoked, "the revoked identities")?;
-                Ok(Self { realm, generation: 0, number, issued, next: 0, by: None, revoked })
+                let (revoked, rolls) = (ends(revoked), Rolls::NONE);
+                Ok(Self { realm, generation: 0, number, issued, next: 0, by: None, revoked, rolls })
             }
-            Self::VERSION => Self::read(from),
+            2 => {
+                let ListWithoutEnds { realm, generation, number, issued, next, by, revoked } =
+                    ListWithoutEnds::read(from)?;
+                let (revoked, rolls) = (ends(revoked), Rolls::NONE);
+                let list = Self { realm, generation, number, issued, next, by, revoked, rolls };
+                list.check().map(|()| list)
+            }
+            Self::VERSION => {
+                let list = Self::read(from)?;
+                if list.version() == version { Ok(list) } else { Err(Malformed::Value("the version of a list")) }
+            }
             other => Err(Malformed::Version(other)),
         }
     }
@@ -184,6 +315,8 @@ pub enum ListError {
         "neither the realm's key nor a list key is here: `wayleave realm list-key new` makes one where the realm's key is"
     )]
     NoKey,
+    #[error("the realm's key has rolled: the one that is here signs no more; `next_key` of [realm] names the next")]
+    Rolled,
     #[error("the list is of another realm than the list key")]
     Realm,
     #[error("the list is not signed by its realm")]
@@ -204,11 +337,12 @@ impl ListSigner {
     #[must_use]
     pub fn of_list_key(key: SigningKey, certificate: Signed<ListKey>) -> Option<Self> {
         let object = certificate.object();
-        let is_whole = object.key == key.verifying_key().to_bytes() && certificate.verify(&object.realm.0).is_ok();
+        let is_whole =
+            object.key == key.verifying_key().to_bytes() && key_roll::verify(&certificate, &object.realm).is_ok();
         is_whole.then_some(Self::ListKey(key, certificate))
     }
 
-    /// The realm's public key.
+    /// The realm, if its key has not rolled.
     #[must_use]
     pub fn realm(&self) -> RealmKey {
         match self {
@@ -217,19 +351,22 @@ impl ListSigner {
         }
     }
 
-    /// Signs the list after `before`, of `generation` or a later one, with these identities, in ascending order. The next one is due after `lasts` seconds.
+    /// Signs the list after `before`, of `generation` or a later one, with these nodes, in ascending order, and the rolls of the realm's key. The
+    /// next one is due after `lasts` seconds, or when the list key ends.
     ///
     /// # Errors
-    /// If the list key has ended or was revoked, or `lasts` is too long.
+    /// If the list key has ended or was revoked, the realm's key is not the one that rules, or `lasts` is too long.
     pub fn sign(
         &self,
         before: Option<&RevocationList>,
         generation: u64,
-        revoked: Vec<IdentityKey>,
+        revoked: Vec<Removal>,
+        rolls: &Rolls,
         lasts: u64,
         now: UnixTime,
     ) -> Result<Signed<RevocationList>, ListError> {
-        let after = |generation| RevocationList::after(before, self.realm(), generation, lasts, now);
+        let realm = rolls.iter().next().map_or_else(|| self.realm(), |first| first.realm);
+        let after = |generation| RevocationList::after(before, realm, generation, lasts, now);
         let list = match self {
             Self::Realm(_) => RevocationList { revoked, ..after(generation) },
             Self::ListKey(_, certificate) => {
@@ -241,15 +378,20 @@ impl ListSigner {
                 if list.issued > by.not_after {
                     return Err(ListError::Ended);
                 }
-                RevocationList { revoked, by: Some(certificate.clone()), ..list }
+                let next = list.next.min(by.not_after).max(list.issued + 1);
+                RevocationList { revoked, next, by: Some(certificate.clone()), ..list }
             }
         };
+        let list = RevocationList { rolls: rolls.clone(), ..list };
         let (Self::Realm(key) | Self::ListKey(key, _)) = self;
+        if list.signer(&realm) != Ok(key.verifying_key().to_bytes()) {
+            return Err(ListError::Rolled);
+        }
         Ok(Signed::sign(&list, key)?)
     }
 
-    /// Signs a list with the same identities as `before`, and those of `more`, which is in force for `lasts` seconds from now: ahead, on a machine that knows no more of the
-    /// realm.
+    /// Signs a list with the same nodes as `before`, and those of `more`, which is in force for `lasts` seconds from now: ahead, on a machine
+    /// that knows no more of the realm.
     ///
     /// # Errors
     /// As [`ListSigner::sign`], and if `before` is not a list of this realm.
@@ -261,14 +403,22 @@ impl ListSigner {
         now: UnixTime,
     ) -> Result<Signed<RevocationList>, ListError> {
         let list = before.object();
-        if list.realm != self.realm() {
+        let realm = match self {
+            Self::Realm(_) => list.realm,
+            Self::ListKey(..) => self.realm(),
+        };
+        if list.realm != realm {
             return Err(ListError::Realm);
         }
-        RevocationList::verify(before, &list.realm).map_err(|_| ListError::Signature)?;
-        let mut revoked = [&list.revoked[..], more].concat();
-        revoked.sort_unstable();
-        revoked.dedup();
-        self.sign(Some(list), list.generation, revoked, lasts, now)
+        RevocationList::verify(before, &realm).map_err(|_| ListError::Signature)?;
+        let until = |removal: &Removal| (removal.identity, list.end(removal));
+        let mut revoked: BTreeMap<IdentityKey, u64> = list.revoked.iter().map(until).collect();
+        for identity in more {
+            // Of its memberships nothing is known here.
+            revoked.entry(*identity).or_insert(now.secs() + MAX_MEMBERSHIP);
+        }
+        let revoked = revoked.into_iter().map(|(identity, until)| Removal { identity, until });
+        self.sign(Some(list), list.generation, revoked.collect(), &list.rolls, lasts, now)
     }
 }
 
@@ -310,12 +460,14 @@ pub struct FreshnessWatch {
     /// How many seconds the next list may be overdue.
     most: u64,
     last: Freshness,
+    /// Rolls of the realm's key that were in the list.
+    rolls: usize,
 }
 
 impl FreshnessWatch {
     #[must_use]
     pub fn new(most: u64) -> Self {
-        Self { since: None, most, last: Freshness::Fresh }
+        Self { since: None, most, last: Freshness::Fresh, rolls: 0 }
     }
 
     /// For a reader that began at the Unix second `since`.
@@ -328,6 +480,13 @@ impl FreshnessWatch {
     #[must_use]
     pub fn last(&self) -> Freshness {
         self.last
+    }
+
+    /// The last roll of the realm's key, if the list did not have it when this was last asked.
+    pub fn new_roll(&mut self, list: Option<&Signed<RevocationList>>) -> Option<KeyRoll> {
+        let rolls = &list?.object().rolls;
+        let before = std::mem::replace(&mut self.rolls, rolls.len());
+        rolls.iter().skip(before).last().cloned()
     }
 
     /// How the list stands at the Unix second `now`, if that is otherwise than when this was last asked.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use wayleave_control::advert::{Advert, Endpoint, Link, Relationship, TagOffer, TagUse};
 use wayleave_control::database::Database;
-use wayleave_control::realm::{Grants, Membership, Name, RealmKey, RevocationList, Roles, Server};
+use wayleave_control::realm::{Grants, Membership, Name, RealmKey, Removal, RevocationList, Roles, Rolls, Server};
 use wayleave_control::store::Record;
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::dh::DhSecret;
@@ -108,6 +108,7 @@ pub(crate) fn membership(node: u32) -> Membership {
         },
         not_before: NOW - 100,
         not_after: NOW + 30 * 86_400,
+        rolls: Rolls::default(),
     }
 }
 
@@ -148,10 +149,18 @@ pub(crate) fn signed_advert(advert: &Advert, node: u32) -> Signed<Advert> {
 }
 
 pub(crate) fn revocations(number: u64, nodes: &[u32]) -> Signed<RevocationList> {
-    let mut revoked: Vec<IdentityKey> = nodes.iter().map(|node| identity(*node)).collect();
+    let mut revoked: Vec<Removal> = nodes.iter().map(|node| Removal { identity: identity(*node), until: 0 }).collect();
     revoked.sort_unstable();
-    let list =
-        RevocationList { realm: realm(0), generation: 0, number, issued: NOW, next: NOW + 600, by: None, revoked };
+    let list = RevocationList {
+        realm: realm(0),
+        generation: 0,
+        number,
+        issued: NOW,
+        next: NOW + 600,
+        by: None,
+        revoked,
+        rolls: Rolls::default(),
+    };
     Signed::sign(&list, &realm_key(0)).expect("in order")
 }
 

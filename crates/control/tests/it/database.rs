@@ -48,7 +48,7 @@ fn an_older_object_never_replaces_a_newer_one_also_after_a_restart() {
     restarted.restore(&records.into_iter().rev().collect::<Vec<_>>()).expect("its own records");
     check(&mut restarted);
     assert_eq!(restarted.apply_advert(sequence(8), NOW), Ok(Change::New));
-    assert_eq!(restarted.apply_revocations(revocations(4, &[0]), NOW), Ok(Change::New));
+    assert_eq!(restarted.apply_revocations(revocations(4, &[0, 9]), NOW), Ok(Change::New));
     // A revoked node's older and newer objects are all refused, and an older list does not bring it back.
     assert_eq!(restarted.apply_membership(number(6), NOW), Err(Refusal::Revoked));
     assert_eq!(restarted.apply_advert(sequence(9), NOW), Err(Refusal::Revoked));

@@ -52,6 +52,9 @@ pub(crate) fn all() -> Vec<Frame> {
         Body::Renew { number: 3 },
         Body::Roll { key: [9; 32] },
         Body::Invited(join_request().object().invitation.clone()),
+        Body::FindRevocations,
+        Body::Revocations(None),
+        Body::Revocations(Some(super::lists::of_list_key())),
     ];
     (1..).zip(bodies).map(|(request, body)| Frame { request, body }).collect()
 }
@@ -86,7 +89,7 @@ fn every_reason_of_a_refusal_has_a_number_of_its_own() {
             }
         }
     }
-    assert_eq!(seen.len(), 27);
+    assert_eq!(seen.len(), 28);
     for code in 1..=255u8 {
         if let Some(error) = JoinError::from_code(code) {
             assert_eq!(error.code(), code);

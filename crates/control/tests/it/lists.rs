@@ -3,14 +3,15 @@
 //! ICC, list keys: ended, of another realm, revoked, stolen with the highest number: what they sign is refused, and what they signed in
 //! time stays.
 
+use wayleave_control::advert::MAX_AHEAD;
 use wayleave_control::database::{Change, Database, Refusal};
 use wayleave_control::realm::{
-    Freshness, Invitee, JoinError, ListError, ListKey, ListSigner, MAX_STALENESS, NodeKeys, Registrar, RegistrarEvent,
-    RegistrarInput, RegistrarOutput, RevocationList,
+    Base, Freshness, Invitee, JoinError, ListError, ListKey, ListSigner, MAX_STALENESS, Membership, NodeKeys, RealmKey,
+    Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput, Removal, RevocationList, Rolls, Token,
 };
 use wayleave_control::store::{Record, Store};
 use wayleave_core::wire::Malformed;
-use wayleave_core::{IdentityKey, Machine, UnixTime};
+use wayleave_core::{Machine, UnixTime};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::{Object, Signed};
 
@@ -28,7 +29,8 @@ fn public(number: u32) -> [u8; 32] {
 
 /// What the realm's key says of the list key `number`.
 pub(crate) fn certificate(number: u32, generation: u64, not_after: u64) -> Signed<ListKey> {
-    let object = ListKey { realm: realm(0), generation, key: public(number), issued: NOW - 10, not_after };
+    let base = Base::default();
+    let object = ListKey { realm: realm(0), generation, key: public(number), issued: NOW - 10, not_after, base };
     Signed::sign(&object, &realm_key(0)).expect("in order")
 }
 
@@ -45,9 +47,32 @@ pub(crate) fn of_list_key() -> Signed<RevocationList> {
         issued: NOW,
         next: NOW + 600,
         by: Some(certificate(1, 3, NOW + 1_000)),
-        revoked: removed(&[1, 2]),
+        revoked: removed(&[1, 2]).into_iter().map(|removal| Removal { until: 0, ..removal }).collect(),
+        rolls: Rolls::default(),
     };
     Signed::sign(&list, &key(1)).expect("in order")
+}
+
+/// The realm's key rolls to that of the realm 1, and the old one counts for a thousand seconds more.
+pub(crate) fn rolls() -> Rolls {
+    let times = [NOW - 100, NOW, NOW + 1_000];
+    Rolls::default().and(realm(0), &realm_key(0), realm(1), times).expect("in order")
+}
+
+/// A list of nodes 1 and 2 that says more, by a list key of the next key.
+pub(crate) fn of_next_key() -> Signed<RevocationList> {
+    let base = Base { restored: vec![identity(3)], rolls: rolls() };
+    let by = ListKey { base, issued: NOW, ..certificate(1, 3, NOW + 1_000).object().clone() };
+    let by = Signed::sign(&by, &realm_key(1)).expect("in order");
+    let list =
+        RevocationList { by: Some(by), revoked: removed(&[1, 2]), rolls: rolls(), ..of_list_key().object().clone() };
+    Signed::sign(&list, &key(1)).expect("in order")
+}
+
+/// A membership by the next key.
+pub(crate) fn membership_of_next_key() -> Signed<Membership> {
+    Signed::sign(&Membership { rolls: rolls(), number: 2, not_before: NOW, ..membership(1) }, &realm_key(1))
+        .expect("in order")
 }
 
 /// A list of them as the version before had it.
@@ -60,8 +85,9 @@ fn realm_signer() -> ListSigner {
     ListSigner::Realm(realm_key(0))
 }
 
-fn removed(nodes: &[u32]) -> Vec<IdentityKey> {
-    let mut all: Vec<IdentityKey> = nodes.iter().map(|node| identity(*node)).collect();
+fn removed(nodes: &[u32]) -> Vec<Removal> {
+    let mut all: Vec<Removal> =
+        nodes.iter().map(|node| Removal { identity: identity(*node), until: NOW + 30 * DAY }).collect();
     all.sort_unstable();
     all
 }
@@ -75,7 +101,7 @@ fn list(
 ) -> Signed<RevocationList> {
     let generation = before.map_or(0, |before| before.object().generation);
     let before = before.map(Signed::object);
-    signer.sign(before, generation, removed(nodes), 600, at(secs).unix).expect("in order")
+    signer.sign(before, generation, removed(nodes), &Rolls::default(), 600, at(secs).unix).expect("in order")
 }
 
 #[test]
@@ -97,9 +123,10 @@ fn a_list_key_signs_lists_until_it_ends_and_what_it_signed_in_time_stays() {
     let last = list(&one, Some(&third), &[1, 2], 990);
     assert_eq!(database.apply_revocations(last.clone(), NOW + 990), Ok(Change::New));
     // The key has ended: it signs nothing, says its owner's program; and what its thief signs with a time of before counts no more.
-    let signed = one.sign(Some(last.object()), 0, removed(&[1, 2]), 600, at(1_001).unix);
+    let signed = one.sign(Some(last.object()), 0, removed(&[1, 2]), &Rolls::default(), 600, at(1_001).unix);
     assert_eq!(signed.err(), Some(ListError::Ended));
-    let object = RevocationList { number: u64::MAX, issued: NOW + 1_000, ..last.object().clone() };
+    let (number, issued, next) = ((NOW + 1_010) * 1_000_000, NOW + 1_000, NOW + 1_600);
+    let object = RevocationList { number, issued, next, ..last.object().clone() };
     let back_dated = Signed::sign(&object, &key(1)).expect("in order");
     assert_eq!(database.check_revocations(&back_dated, NOW + 1_000), Ok(Change::New));
     assert_eq!(database.apply_revocations(back_dated, NOW + 1_200), Err(Refusal::ListKey));
@@ -107,9 +134,10 @@ fn a_list_key_signs_lists_until_it_ends_and_what_it_signed_in_time_stays() {
     let late = Signed::sign(&late, &key(1)).expect("in order");
     assert_eq!(database.apply_revocations(late, NOW + 1_001), Err(Refusal::Signature));
     assert!(database.is_revoked(&identity(2)), "the list that it signed in time is in force");
-    // Who knows no list yet has no better one.
+    // Who knows no list yet takes none of a key that has ended either: its thief would rule whoever begins.
     let mut newcomer = Database::new(realm(0), 10);
-    assert_eq!(newcomer.apply_revocations(last, NOW + 5_000), Ok(Change::New));
+    assert_eq!(newcomer.apply_revocations(last.clone(), NOW + 1_121), Err(Refusal::ListKey));
+    assert_eq!(newcomer.apply_revocations(last, NOW + 1_120), Ok(Change::New));
 }
 
 #[test]
@@ -148,13 +176,18 @@ fn a_stolen_list_key_lets_nobody_return_and_is_ended_by_the_next_generation() {
     database.apply_revocations(honest.clone(), NOW + 10).expect("in order");
     let without = list(&thief, Some(&honest), &[], 20);
     assert_eq!(database.apply_revocations(without, NOW + 20), Err(Refusal::LeavesOut(identity(1))));
-    let object = RevocationList { number: u64::MAX, ..list(&thief, Some(&honest), &[0, 1, 2, 3], 30).object().clone() };
+    let most = (NOW + 30 + MAX_AHEAD) * 1_000_000 + 999_999;
+    let object = RevocationList { number: most, ..list(&thief, Some(&honest), &[0, 1, 2, 3], 30).object().clone() };
+    for number in [most + 1, u64::MAX] {
+        let ahead = Signed::sign(&RevocationList { number, ..object.clone() }, &key(1)).expect("in order");
+        assert_eq!(database.apply_revocations(ahead, NOW + 30), Err(Refusal::Future));
+    }
     let worst = Signed::sign(&object, &key(1)).expect("in order");
     assert_eq!(database.apply_revocations(worst.clone(), NOW + 30), Ok(Change::New));
     // In its generation nothing is newer.
     let next = list(&realm_signer(), Some(&worst), &[1], 40);
     assert_ne!(database.apply_revocations(next, NOW + 40), Ok(Change::New));
-    let next = realm_signer().sign(None, 1, removed(&[1]), 600, at(50).unix).expect("in order");
+    let next = realm_signer().sign(None, 1, removed(&[1]), &Rolls::default(), 600, at(50).unix).expect("in order");
     assert_eq!(database.apply_revocations(next.clone(), NOW + 50), Ok(Change::New));
     assert_eq!([0, 1, 2].map(|node| database.is_revoked(&identity(node))), [false, true, false]);
     assert_eq!(database.apply_revocations(worst, NOW + 60), Err(Refusal::ListKey));
@@ -172,10 +205,19 @@ fn who_was_removed_leaves_the_list_once_its_membership_has_ended_and_not_before(
     let mut database = database(4, &[]);
     let first = list(&realm_signer(), None, &[1, 77], 10);
     database.apply_revocations(first.clone(), NOW + 10).expect("in order");
-    // Nobody knows a membership of 77.
-    let without = |secs| list(&realm_signer(), Some(&first), &[], secs);
+    // Nobody here knows a membership of 77: the list says how long it may last.
+    let without = |nodes, secs| list(&realm_signer(), Some(&first), nodes, secs);
     let end = 30 * DAY;
-    assert_eq!(database.check_revocations(&without(end), NOW + end), Err(Refusal::LeavesOut(identity(1))));
+    for (nodes, missing) in [(&[77], 1), (&[1], 77)] {
+        let refused = Err(Refusal::LeavesOut(identity(missing)));
+        assert_eq!(database.check_revocations(&without(nodes, end), NOW + end), refused);
+    }
+    // Nor may one say that it is over earlier.
+    let sooner = removed(&[1, 77]).into_iter().map(|removal| Removal { until: removal.until - 1, ..removal }).collect();
+    let sooner = RevocationList { revoked: sooner, ..without(&[1, 77], 20).object().clone() };
+    let sooner = Signed::sign(&sooner, &realm_key(0)).expect("in order");
+    assert!(matches!(database.check_revocations(&sooner, NOW + 20), Err(Refusal::LeavesOut(_))));
+    let without = |secs| without(&[], secs);
     assert_eq!(database.apply_revocations(without(end + 1), NOW + end + 1), Ok(Change::New));
     assert!(database.membership(&identity(1), NOW + end + 1).is_err());
 }
@@ -186,12 +228,12 @@ fn lists_of_version_1_are_read_and_written_as_they_were_and_take_the_place_of_no
     assert_eq!(before.octets()[0], 1);
     // The octets of docs/wire/control.md.
     let fields = [&[1][..], &realm(0).0, &NOW.to_be_bytes(), &NOW.to_be_bytes(), &[0, 2]].concat();
-    let fields = [&fields[..], &removed(&[1, 2])[0].0, &removed(&[1, 2])[1].0].concat();
+    let fields = [&fields[..], &removed(&[1, 2])[0].identity.0, &removed(&[1, 2])[1].identity.0].concat();
     assert_eq!(before.octets()[..fields.len()], fields);
     let mut database = database(4, &[]);
     assert_eq!(database.apply_revocations(before.clone(), NOW), Ok(Change::New));
     let next = list(&realm_signer(), Some(&before), &[1, 2], 0);
-    assert_eq!((next.octets()[0], next.object().number > NOW), (2, true));
+    assert_eq!((next.octets()[0], next.object().number > NOW), (3, true));
     assert_eq!(database.apply_revocations(next, NOW), Ok(Change::New));
     assert!(database.apply_revocations(before, NOW).is_err());
     for (version, change) in [(2, 0), (2, NOW), (2, NOW + 32 * DAY)] {
@@ -303,7 +345,7 @@ fn without_the_realms_key_lists_go_on_and_nobody_is_admitted_renewed_or_invited(
     stored.extend(order(&mut with_key, RegistrarInput::ListKey { key: public(1), lasts: DAY }, 2).0);
     let signer = list_key(1, 0, NOW + DAY);
     let mut registrar = Registrar::with(signer, Store::Kept(stored), at(10).unix);
-    assert!(!registrar.has_realm_key());
+    assert!(!registrar.has_realm_key(NOW));
     registrar.handle_timeout(at(10));
     let list = registrar.revocations().expect("a list").clone();
     assert!(list.object().by.is_some() && RevocationList::verify(&list, &realm(0)).is_ok());
@@ -341,12 +383,13 @@ fn a_list_key_is_revoked_by_the_realms_key_and_the_others_go_on_in_the_next_gene
         stored.extend(records);
     }
     stored.extend(order(&mut registrar, RegistrarInput::Revoke(identity(7)), 3).0);
-    let (records, events) = order(&mut registrar, RegistrarInput::RevokeListKey(public(1)), 4);
+    let (records, events) =
+        order(&mut registrar, RegistrarInput::RevokeListKey { key: public(1), restored: Vec::new() }, 4);
     stored.extend(records);
     let [RegistrarEvent::Revoked(list), RegistrarEvent::ListKey(anew)] = &events[..] else { panic!("{events:?}") };
     assert_eq!((list.object().generation, list.object().has(&identity(7))), (1, true));
     assert_eq!((anew.object().generation, anew.object().key, anew.object().not_after), (1, public(2), NOW + 2 + DAY));
-    let again = order(&mut registrar, RegistrarInput::RevokeListKey(public(1)), 5).1;
+    let again = order(&mut registrar, RegistrarInput::RevokeListKey { key: public(1), restored: Vec::new() }, 5).1;
     assert_eq!(again, [RegistrarEvent::Failed("the list key is revoked already")]);
     // The file of the other key is of before: its new certificate is in the records.
     let mut kept = Registrar::new(realm_key(0), Store::Kept(stored), at(6).unix);
@@ -377,7 +420,9 @@ fn a_list_that_was_signed_elsewhere_is_taken_once_and_its_removals_hold() {
     assert!(list.number > elsewhere.object().number);
     let again = order(&mut registrar, RegistrarInput::List(Box::new(elsewhere)), 6).1;
     assert_eq!(again, [RegistrarEvent::Failed("a later list is in force: publish it, or sign another after it")]);
-    let foreign = ListSigner::Realm(realm_key(1)).sign(None, 0, Vec::new(), 600, at(7).unix).expect("in order");
+    let foreign = ListSigner::Realm(realm_key(1))
+        .sign(None, 0, Vec::new(), &Rolls::default(), 600, at(7).unix)
+        .expect("in order");
     let foreign = order(&mut registrar, RegistrarInput::List(Box::new(foreign)), 7).1;
     assert_eq!(foreign, [RegistrarEvent::Failed("the list is not signed by this realm or a list key of it")]);
 }
@@ -390,4 +435,334 @@ fn two_lists_that_are_made_apart_in_one_second_differ_in_their_numbers() {
         realm_signer().sign_again(&base, &[], 600, now).expect("in order").object().number
     };
     assert_ne!(made(1), made(2));
+}
+
+/// ICC, clocks: the operator's or a reader's clock was ahead, and is set back: lists go on at once.
+#[test]
+fn lists_go_on_after_a_clock_that_was_ahead_is_set_back() {
+    let (mut right, mut wrong) = (Database::new(realm(0), 10), Database::new(realm(0), 10));
+    let mut registrar = registrar();
+    admitted(&mut registrar, 7);
+    let ahead = order(&mut registrar, RegistrarInput::Revoke(identity(7)), 90 * DAY).0;
+    let list = registrar.revocations().expect("a list").clone();
+    assert_eq!(right.apply_revocations(list.clone(), NOW + 10), Err(Refusal::Future));
+    assert_eq!(wrong.apply_revocations(list, NOW + 90 * DAY), Ok(Change::New));
+    // All clocks are right again: the operator's records and one reader have the list of the future.
+    for mut registrar in [registrar, Registrar::new(realm_key(0), Store::Kept(ahead), at(20).unix)] {
+        registrar.handle_timeout(at(20));
+        order(&mut registrar, RegistrarInput::NewList, 20);
+        let list = registrar.revocations().expect("a list").clone();
+        assert!(list.object().has(&identity(7)) && !list.object().is_ahead(NOW + 20));
+        for reader in [&mut right, &mut wrong] {
+            assert_ne!(
+                reader
+                    .apply_revocations(list.clone(), NOW + 20)
+                    .map_err(|refusal| matches!(refusal, Refusal::Older(_))),
+                Err(false)
+            );
+            assert!(reader.is_revoked(&identity(7)));
+        }
+        assert!(!wrong.revocations().expect("a list").object().is_ahead(NOW + 20));
+    }
+}
+
+/// A machine that signs from an old list, or a thief, may have a certificate of the next generation.
+#[test]
+fn a_list_of_the_next_generation_brings_back_whom_the_realms_key_names_and_nobody_else() {
+    let mut database = database(4, &[]);
+    let first = list(&list_key(1, 0, NOW + DAY), None, &[1, 2], 10);
+    database.apply_revocations(first, NOW + 10).expect("in order");
+    let restored = |nodes: &[u32]| {
+        let mut restored: Vec<_> = nodes.iter().map(|node| identity(*node)).collect();
+        restored.sort_unstable();
+        let base = Base { restored, rolls: Rolls::default() };
+        let certificate = ListKey { base, ..certificate(2, 1, NOW + DAY).object().clone() };
+        let certificate = Signed::sign(&certificate, &realm_key(0)).expect("in order");
+        ListSigner::of_list_key(key(2), certificate).expect("its own certificate")
+    };
+    let next = |signer: &ListSigner| {
+        signer.sign(None, 1, removed(&[2]), &Rolls::default(), 600, at(20).unix).expect("in order")
+    };
+    for names in [&[][..], &[3]] {
+        let refused = database.apply_revocations(next(&restored(names)), NOW + 20);
+        assert_eq!(refused, Err(Refusal::LeavesOut(identity(1))));
+    }
+    assert_eq!(database.apply_revocations(next(&restored(&[1])), NOW + 20), Ok(Change::New));
+    assert_eq!([1, 2].map(|node| database.is_revoked(&identity(node))), [false, true]);
+}
+
+/// ICC, backup: old records are put back: nobody is a member again for it.
+#[test]
+fn the_operators_side_hears_from_path_servers_who_was_removed_elsewhere_or_since_its_backup() {
+    let mut registrar = registrar();
+    let mut backup = admitted(&mut registrar, 7);
+    backup.extend(admitted(&mut registrar, 8));
+    let mut database = Database::new(realm(0), 10);
+    order(&mut registrar, RegistrarInput::Revoke(identity(7)), 10);
+    let list = registrar.revocations().expect("a list").clone();
+    database.apply_revocations(list.clone(), NOW + 10).expect("in order");
+    let mut old = Registrar::new(realm_key(0), Store::Kept(backup), at(20).unix);
+    old.handle_timeout(at(20));
+    let refused = database.apply_revocations(old.revocations().expect("a list").clone(), NOW + 20);
+    assert_eq!(refused, Err(Refusal::LeavesOut(identity(7))), "what the server says until its list was heard");
+    let (stored, events) = order(&mut old, RegistrarInput::Heard(Box::new(list.clone())), 21);
+    assert!(events.contains(&RegistrarEvent::RemovedElsewhere(vec![identity(7)])), "{events:?}");
+    assert!(stored.iter().any(|record| matches!(record, Record::Revocations(_))), "it is durable");
+    assert!(old.is_revoked(&identity(7)) && !old.is_revoked(&identity(8)));
+    let next = old.revocations().expect("a list").clone();
+    assert_eq!(database.apply_revocations(next, NOW + 21), Ok(Change::New));
+    // The same again is nothing new, and a foreign one nothing at all.
+    let foreign = ListSigner::Realm(realm_key(1)).sign(None, 0, removed(&[8]), &Rolls::default(), 600, at(22).unix);
+    for heard in [list, foreign.expect("in order")] {
+        assert_eq!(order(&mut old, RegistrarInput::Heard(Box::new(heard)), 22), (Vec::new(), Vec::new()));
+    }
+    assert!(!old.is_revoked(&identity(8)));
+}
+
+#[test]
+fn a_node_that_is_removed_stays_on_the_list_until_no_membership_of_it_can_last() {
+    let mut registrar = registrar();
+    let backup = admitted(&mut registrar, 7);
+    // It has renewed since, and these records do not know.
+    let renewal = RegistrarInput::Renewal { link: 1, request: 1, peer: identity(7), number: 1 };
+    let renewed = order(&mut registrar, renewal, 16 * DAY).0;
+    let [Record::Membership(renewed)] = &renewed[..] else { panic!("{renewed:?}") };
+    let mut old = Registrar::new(realm_key(0), Store::Kept(backup), at(17 * DAY).unix);
+    order(&mut old, RegistrarInput::Revoke(identity(7)), 17 * DAY);
+    let end = renewed.object().not_after;
+    assert!(current(&old).removal(&identity(7)).is_some_and(|removal| removal.until >= end));
+    order(&mut old, RegistrarInput::NewList, end - NOW);
+    assert!(current(&old).has(&identity(7)));
+}
+
+#[test]
+fn whoever_removes_a_node_removes_those_that_took_its_place_by_its_keys() {
+    let mut registrar = registrar();
+    let mut stored = admitted(&mut registrar, 7);
+    for (from, to) in [(7, 8), (8, 9)] {
+        let key = SigningKey::from_seed(&seed(5, to)).verifying_key().to_bytes();
+        let roll = RegistrarInput::Roll { link: 1, request: 1, peer: identity(from), key, servers: vec![server(900)] };
+        let secs = 10 + DAY * u64::from(to);
+        registrar.handle(roll, at(secs));
+        let mut invitation = None;
+        while let Some(output) = registrar.poll() {
+            match output {
+                RegistrarOutput::Persist { id, records } => {
+                    stored.extend(records);
+                    registrar.handle(RegistrarInput::Persisted(id), at(secs));
+                }
+                RegistrarOutput::Invited { answer, .. } => invitation = Some(answer.expect("an invitation")),
+                _ => {}
+            }
+        }
+        let token = Token::of(invitation.expect("an answer"), seed(5, to)).expect("its own");
+        let request = token.join(&NodeKeys { identity: identity_key(to), noise: noise(to) }).expect("in order");
+        let join = RegistrarInput::Join { link: 1, request: 2, octets: request.octets().clone() };
+        stored.extend(order(&mut registrar, join, secs).0);
+    }
+    let mut again = Registrar::new(realm_key(0), Store::Kept(stored), at(20 * DAY).unix);
+    assert_eq!(again.successors(&identity(7)), [7, 8, 9].map(identity));
+    assert_eq!([7, 8, 9].map(|node| again.is_revoked(&identity(node))), [true, true, false]);
+    // The key that was stolen is the first one.
+    order(&mut again, RegistrarInput::Revoke(identity(7)), 20 * DAY);
+    assert!([7, 8, 9].iter().all(|node| current(&again).has(&identity(*node))));
+    let event = order(&mut again, RegistrarInput::Revoke(identity(7)), 20 * DAY).1;
+    assert_eq!(event, [RegistrarEvent::Failed("the node is revoked already")]);
+}
+
+/// What a stolen list key removed stays removed, unless the operator says otherwise.
+#[test]
+fn the_next_generation_carries_every_removal_but_those_that_the_operator_names() {
+    let mut registrar = registrar();
+    let mut stored = [7, 8, 9].iter().flat_map(|node| admitted(&mut registrar, *node)).collect::<Vec<_>>();
+    for number in [1, 2] {
+        stored.extend(order(&mut registrar, RegistrarInput::ListKey { key: public(number), lasts: DAY }, 2).0);
+    }
+    stored.extend(order(&mut registrar, RegistrarInput::Revoke(identity(7)), 3).0);
+    let base = registrar.revocations().expect("a list").clone();
+    let thief = list_key(1, 0, NOW + DAY);
+    let worst = thief.sign_again(&base, &[identity(8), identity(9)], 600, at(4).unix).expect("in order");
+    let mut database = Database::new(realm(0), 10);
+    database.apply_revocations(worst.clone(), NOW + 4).expect("in order");
+    stored.extend(order(&mut registrar, RegistrarInput::Heard(Box::new(worst)), 5).0);
+    let mut by_thief = registrar.removed_by(&public(1));
+    by_thief.sort_unstable();
+    assert_eq!(by_thief, {
+        let mut both = [8, 9].map(identity);
+        both.sort_unstable();
+        both
+    });
+    let revoke = |restored| RegistrarInput::RevokeListKey { key: public(1), restored };
+    let refused = order(&mut registrar, revoke(vec![identity(7)]), 6).1;
+    assert!(matches!(&refused[..], [RegistrarEvent::Failed(_)]), "{refused:?}");
+    stored.extend(order(&mut registrar, revoke(vec![identity(8)]), 6).0);
+    // After a restart, and in lists of the other key.
+    let mut again = Registrar::new(realm_key(0), Store::Kept(stored), at(7).unix);
+    again.set_list_signer(list_key(2, 0, NOW + DAY));
+    again.handle_timeout(at(7));
+    let list = again.revocations().expect("a list").clone();
+    assert_eq!(list.object().by.as_ref().map(|by| by.object().key), Some(public(2)));
+    assert_eq!(database.apply_revocations(list, NOW + 7), Ok(Change::New));
+    assert_eq!([7, 8, 9].map(|node| database.is_revoked(&identity(node))), [true, false, true]);
+}
+
+// The realm's key rolls
+
+#[test]
+fn what_the_next_key_signs_counts_from_its_date_for_whoever_knows_the_first_one() {
+    let membership = membership_of_next_key();
+    // A reader that has heard nothing of it follows by itself.
+    let mut database = database(4, &[]);
+    let early = NOW - MAX_AHEAD - 1;
+    assert_eq!(Database::new(realm(0), 10).apply_membership(membership.clone(), early), Err(Refusal::Future));
+    assert_eq!(database.apply_membership(membership.clone(), NOW), Ok(Change::New));
+    // Without the rolls, or with those of another, it is not the realm's.
+    let alone = Membership { rolls: Rolls::default(), number: 3, ..membership.object().clone() };
+    let alone = Signed::sign(&alone, &realm_key(1)).expect("in order");
+    assert_eq!(database.apply_membership(alone, NOW), Err(Refusal::Signature));
+    let forged = Rolls::default().and(realm(0), &realm_key(1), realm(1), [NOW - 100, NOW, NOW + 1_000]);
+    assert!(forged.is_err(), "nobody but the present key says which one is next");
+    let back = rolls().and(realm(0), &realm_key(1), realm(0), [NOW, NOW + 10, NOW + 20]);
+    assert!(back.is_err(), "no key is the realm's twice");
+}
+
+#[test]
+fn what_the_key_before_signed_goes_on_to_its_end_and_what_it_signs_after_the_date_counts_for_nothing() {
+    let mut database = database(4, &[]);
+    let announced = realm_signer().sign(None, 0, removed(&[3]), &rolls(), 600, UnixTime((NOW - 50) * 1_000_000));
+    assert_eq!(database.apply_revocations(announced.expect("in order"), NOW - 50), Ok(Change::New));
+    let late = Membership { number: 9, not_before: NOW + 1, ..membership(1) };
+    let late = Signed::sign(&late, &realm_key(0)).expect("in order");
+    assert_eq!(database.apply_membership(late, NOW + 1), Err(Refusal::RealmKey));
+    let late = realm_signer().sign(None, 0, removed(&[3]), &rolls(), 600, at(1).unix);
+    assert_eq!(late.err(), Some(ListError::Rolled));
+    // A list that has not heard of the roll takes the place of none that has.
+    let without = list(&realm_signer(), None, &[3], 2);
+    assert_eq!(database.apply_revocations(without, NOW + 2), Err(Refusal::RealmKey));
+    let next = ListSigner::Realm(realm_key(1)).sign(None, 0, removed(&[3]), &rolls(), 600, at(3).unix);
+    assert_eq!(database.apply_revocations(next.expect("in order"), NOW + 3), Ok(Change::New));
+    // Another roll by the old key, which its thief may make, is none.
+    let other =
+        Rolls::default().and(realm(0), &realm_key(0), realm(2), [NOW - 99, NOW, NOW + 1_000]).expect("in order");
+    let theirs = ListSigner::Realm(realm_key(2)).sign(None, 7, Vec::new(), &other, 600, at(4).unix).expect("in order");
+    assert_eq!(database.apply_revocations(theirs, NOW + 4), Err(Refusal::RealmKey));
+    let theirs = Membership { rolls: other, number: 9, ..membership(1) };
+    let theirs = Signed::sign(&theirs, &realm_key(2)).expect("in order");
+    assert_eq!(database.apply_membership(theirs, NOW + 4), Err(Refusal::RealmKey));
+    // Members go on until the old key's end, also after a restart.
+    let records: Vec<Record> = database.all_records().collect();
+    let mut restarted = Database::new(realm(0), 10);
+    restarted.restore(&records).expect("its own records");
+    for database in [&mut database, &mut restarted] {
+        assert!(database.membership(&identity(1), NOW + 1_000).is_ok());
+        assert_eq!(database.membership(&identity(1), NOW + 1_001).err(), Some(Refusal::RealmKey));
+        assert_eq!(database.members(NOW + 1_001).count(), 0);
+        assert_eq!(database.apply_membership(membership_of_next_key(), NOW + 2_000), Ok(Change::New));
+        assert!(database.membership(&identity(1), NOW + 2_000).is_ok());
+    }
+}
+
+/// Whoever stole the realm's key signed a list key of the highest generation: once that key's time is over, the next key begins anew.
+#[test]
+fn after_the_end_of_a_stolen_realm_key_no_list_of_its_list_keys_rules() {
+    let mut database = database(4, &[]);
+    let theirs =
+        list_key(1, u64::MAX, NOW + DAY).sign(None, u64::MAX, removed(&[0, 1, 2]), &Rolls::default(), 600, at(0).unix);
+    assert_eq!(database.apply_revocations(theirs.expect("in order"), NOW), Ok(Change::New));
+    let rolls = Rolls::default().and(realm(0), &realm_key(0), realm(1), [NOW + 10; 3]).expect("in order");
+    let own = ListSigner::Realm(realm_key(1)).sign(None, 0, removed(&[3]), &rolls, 600, at(11).unix).expect("in order");
+    assert_eq!(database.apply_revocations(own, NOW + 11), Ok(Change::New));
+    assert_eq!([0, 3].map(|node| database.is_revoked(&identity(node))), [false, true]);
+    let again = list_key(1, u64::MAX, NOW + DAY).sign(None, u64::MAX, removed(&[0]), &rolls, 600, at(12).unix);
+    assert_eq!(database.apply_revocations(again.expect("in order"), NOW + 12), Err(Refusal::RealmKey));
+}
+
+#[test]
+fn the_operators_side_rolls_the_realms_key_and_goes_on_with_the_next_one_from_its_date() {
+    let mut registrar = registrar();
+    let mut stored = admitted(&mut registrar, 7);
+    let token = |registrar: &Registrar, node: u32, secs| {
+        let grants = membership(node).grants;
+        let invitee = Invitee { grants, not_after: NOW + DAY, membership: DAY, servers: vec![server(900)] };
+        registrar.invite(invitee, seed(9, node), at(secs).unix)
+    };
+    let [old, other] = [8, 9].map(|node| token(&registrar, node, 2).expect("in order"));
+    let roll = RegistrarInput::RollKey { next: realm(1), from: NOW + 100, until: NOW + 10 * DAY };
+    let (records, events) = order(&mut registrar, roll.clone(), 3);
+    stored.extend(records);
+    assert!(matches!(&events[..], [RegistrarEvent::KeyRolled(roll)] if roll.next == realm(1)), "{events:?}");
+    assert!(matches!(&order(&mut registrar, roll, 4).1[..], [RegistrarEvent::Failed(_)]), "one at a time");
+    assert_eq!(current(&registrar).rolls.len(), 1, "lists say so before the date");
+    let join = |registrar: &mut Registrar, token: &Token, node: u32, secs| {
+        let request = token.join(&NodeKeys { identity: identity_key(node), noise: noise(node) }).expect("in order");
+        order(registrar, RegistrarInput::Join { link: 1, request: 1, octets: request.octets().clone() }, secs)
+    };
+    let before = join(&mut registrar, &old, 8, 99);
+    assert!(matches!(&before.1[..], [RegistrarEvent::Admitted(member)] if member.object().rolls.is_empty()));
+    stored.extend(before.0);
+    // The next key alone, after the date: the records know whose it is.
+    let mut next = Registrar::new(realm_key(1), Store::Kept(stored.clone()), at(101).unix);
+    assert_eq!((next.realm(), next.has_realm_key(NOW + 99), next.has_realm_key(NOW + 100)), (realm(0), false, true));
+    assert_eq!(next.foreign_keys().collect::<Vec<RealmKey>>(), []);
+    assert_eq!(Registrar::new(realm_key(2), Store::Kept(stored), at(101).unix).foreign_keys().count(), 1);
+    next.handle_timeout(at(101));
+    let list = next.revocations().expect("a list").clone();
+    assert!(RevocationList::verify(&list, &realm(0)).is_ok());
+    // Tokens of before are over, members are renewed, and others are invited, by the next key.
+    let late = join(&mut next, &other, 9, 102).1;
+    assert_eq!(late, [RegistrarEvent::Refused { identity: Some(identity(9)), error: JoinError::Expired }]);
+    let renewed = order(&mut next, RegistrarInput::Renew(identity(7), DAY), 103).1;
+    let anew = token(&next, 9, 104).expect("in order");
+    let admitted = join(&mut next, &anew, 9, 105).1;
+    let ([RegistrarEvent::Renewed(seven)], [RegistrarEvent::Admitted(nine)]) = (&renewed[..], &admitted[..]) else {
+        panic!("{renewed:?} {admitted:?}")
+    };
+    let mut database = Database::new(realm(0), 10);
+    for member in [seven, nine] {
+        assert_eq!((member.object().realm, member.object().rolls.len()), (realm(0), 1));
+        assert_eq!(database.apply_membership(member.clone(), NOW + 106), Ok(Change::New));
+    }
+    // The key before does nothing any more.
+    assert!(!registrar.has_realm_key(NOW + 100));
+    assert!(matches!(
+        &order(&mut registrar, RegistrarInput::Renew(identity(7), DAY), 107).1[..],
+        [RegistrarEvent::Failed(_)]
+    ));
+}
+
+#[test]
+fn a_stolen_realm_key_is_replaced_at_once_and_all_members_are_signed_anew() {
+    let mut registrar = registrar();
+    admitted(&mut registrar, 7);
+    admitted(&mut registrar, 8);
+    order(&mut registrar, RegistrarInput::ListKey { key: public(1), lasts: DAY }, 2);
+    order(&mut registrar, RegistrarInput::Revoke(identity(8)), 3);
+    // The thief has a list key of the highest generation, and the operator's side has heard of it.
+    let theirs = list_key(9, u64::MAX, NOW + DAY);
+    let theirs = theirs.sign(None, u64::MAX, removed(&[8]), &Rolls::default(), 600, at(4).unix).expect("in order");
+    order(&mut registrar, RegistrarInput::Heard(Box::new(theirs)), 4);
+    let revoke = RegistrarInput::RevokeListKey { key: public(1), restored: Vec::new() };
+    assert!(matches!(&order(&mut registrar, revoke, 5).1[..], [RegistrarEvent::Failed(_)]));
+    registrar.add_key(realm_key(1));
+    let roll = RegistrarInput::RollKey { next: realm(1), from: NOW + 10, until: NOW + 10 };
+    let (stored, _) = order(&mut registrar, roll, 10);
+    let anew: Vec<&Membership> = registrar.members().filter(|member| !member.rolls.is_empty()).collect();
+    assert_eq!(
+        anew.iter().map(|member| (member.identity, member.not_after)).collect::<Vec<_>>(),
+        [(identity(7), NOW + 1 + 30 * DAY)]
+    );
+    assert!(registrar.list_keys().all(|key| key.base.rolls.len() == 1 && key.generation == registrar.generation()));
+    assert_eq!((registrar.generation(), current(&registrar).generation), (0, 0));
+    let again = Registrar::new(realm_key(1), Store::Kept(stored), at(11).unix);
+    let list = again.revocations().expect("a list").clone();
+    let mut database = Database::new(realm(0), 10);
+    assert_eq!(database.apply_revocations(list, NOW + 11), Ok(Change::New));
+    let (answer, signed) = (again.members().next().expect("a member"), membership(7));
+    assert_eq!((answer.identity, &answer.grants), (signed.identity, &signed.grants));
+    // The node asks, and gets it before half of its time is over.
+    let mut again = again;
+    again.handle(RegistrarInput::Renewal { link: 1, request: 1, peer: identity(7), number: 1 }, at(12));
+    assert!(
+        matches!(again.poll(), Some(RegistrarOutput::Reply { answer: Ok(member), .. }) if member.object().rolls.len() == 1)
+    );
 }

@@ -17,7 +17,7 @@ use wayleave_control::node::{Node, NodeConfig, NodeEvent, NodeInput, NodeOutput,
 use wayleave_control::path::{
     PathFailure, PathServer, PathServerConfig, PathServerEvent, PathServerInput, PathServerOutput,
 };
-use wayleave_control::realm::{Freshness, ListSigner, MAX_STALENESS, Membership, RevocationList, Server};
+use wayleave_control::realm::{Freshness, ListSigner, MAX_STALENESS, Membership, RevocationList, Rolls, Server};
 use wayleave_control::store::{Record, Store};
 use wayleave_core::{IdentityKey, Machine, Now, UnixTime};
 use wayleave_crypto::signed::Signed;
@@ -731,7 +731,9 @@ fn two_adverts_of_one_node_and_number_are_an_alarm_with_both_once() {
 fn without_the_operators_side_consent_ends_after_max_staleness_and_a_list_of_another_machine_brings_it_back() {
     let mut world = row();
     let signer = super::lists::list_key(1, 0, NOW + 30 * DAY);
-    let first = ListSigner::Realm(realm_key(0)).sign(None, 0, Vec::new(), 600, world.now.unix).expect("in order");
+    let first = ListSigner::Realm(realm_key(0))
+        .sign(None, 0, Vec::new(), &Rolls::default(), 600, world.now.unix)
+        .expect("in order");
     world.publish(&first);
     assert_eq!(world.refusal(), None);
     let due = first.object().next;

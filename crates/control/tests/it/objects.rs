@@ -96,7 +96,7 @@ fn no_bit_of_a_signed_object_may_change() {
     let links = [(1, Relationship::Provider), (2, Relationship::Peer)];
     let advert = signed_advert(&advert(0, &links), 0);
     no_bit_may_change(&advert, |signed| Advert::verify(signed).is_ok());
-    no_bit_may_change(&join_request(), |signed| JoinRequest::verify(signed, &realm_key(0)).is_ok());
+    no_bit_may_change(&join_request(), |signed| JoinRequest::verify(signed, &realm(0), &realm_key(0)).is_ok());
     no_bit_may_change(&consent_request(), |signed| ConsentRequest::verify(signed, at(0).unix).is_ok());
     no_bit_may_change(&consent_answer(), |signed| signed.verify(&identity(1_001).0).is_ok());
     let invitation = join_request().object().invitation.clone();

@@ -407,3 +407,32 @@ fn octets_that_are_no_frame_are_refused_and_change_nothing() {
     assert!(ask(&mut server, 77, find("n4"), at(0)).is_empty());
     assert_eq!(server.database().version(), version);
 }
+
+/// ICC, list keys: a stolen one floods servers with ever newer lists: after some each is refused, and another key's are taken as before.
+#[test]
+fn a_list_key_signs_so_many_lists_a_second_and_others_go_on() {
+    use wayleave_control::realm::{ListSigner, Rolls};
+    let mut server = server_of_six();
+    connect(&mut server, 1, 50);
+    let (thief, other) = (super::lists::list_key(1, 0, NOW + 1_000), super::lists::list_key(2, 0, NOW + 1_000));
+    let mut taken = 0;
+    for number in 0..100 {
+        // From many identities, which cost nothing.
+        connect(&mut server, 100 + number, 100 + number as u32);
+        let before = server.database().revocations().map(|list| list.object().clone());
+        let sign =
+            |signer: &ListSigner| signer.sign(before.as_ref(), 0, Vec::new(), &Rolls::default(), 600, at(0).unix);
+        let list = sign(&thief).expect("in order");
+        match refusal(&ask(&mut server, 100 + number, Body::SubmitRevocations(list), at(0))) {
+            None => taken += 1,
+            Some(refusal) => assert_eq!(refusal, Refusal::TooOften),
+        }
+    }
+    assert_eq!(taken, 60);
+    let before = server.database().revocations().map(|list| list.object().clone());
+    let list = other.sign(before.as_ref(), 0, Vec::new(), &Rolls::default(), 600, at(0).unix).expect("in order");
+    assert_eq!(refusal(&ask(&mut server, 1, Body::SubmitRevocations(list.clone()), at(0))), None);
+    // Anybody may read which list is in force.
+    let answer = ask(&mut server, 1, Body::FindRevocations, at(0));
+    assert!(matches!(&answer[..], [(1, Frame { body: Body::Revocations(Some(known)), .. })] if *known == list));
+}

@@ -47,6 +47,8 @@ fn vectors() -> Value {
             object("revocations", &revocations(5, &[1, 2]), &realm),
             object("revocations-by-list-key", &lists::of_list_key(), &hex(seed(7, 1).expose())),
             object("revocations-version-1", &lists::version_1(), &realm),
+            object("membership-of-next-key", &lists::membership_of_next_key(), &seed_of(realm_key(1))),
+            object("revocations-of-next-key", &lists::of_next_key(), &hex(seed(7, 1).expose())),
             object("invitation", &join.object().invitation, &realm),
             object("join", &join, &hex(seed(9, 7).expose())),
             object("advert", &advert, &seed_of(identity_key(1))),

@@ -7,8 +7,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 use wayleave_attestation::pki::Signed;
 use wayleave_control::capability::{Credential, InvitationLine};
-use wayleave_control::realm::{Server, Token};
+use wayleave_control::realm::{ListKey, ListSigner, RevocationList, Server, Token, verify};
+use wayleave_core::IdentityKey;
 use wayleave_crypto::hash::sha256;
+use wayleave_crypto::signed::Signed as Signature;
 use wayleave_packet::icing::mint::TAG_EPOCH;
 use wayleave_route_server::directory::{Consent, Directory, MAX_ENCODED, Proposal, Registration, Request};
 use wayleave_runtime::api_tls::KeyPin;
@@ -24,7 +26,7 @@ use crate::failure::{Failure, Outcome};
 use crate::key_files::attestation::{self, Keys, load_anchor};
 use crate::key_files::capability::Capabilities;
 use crate::key_files::forwarding::ForwardingKeys;
-use crate::key_files::{ledger, member_set, membership, node, records};
+use crate::key_files::{ledger, member_set, membership, node, realm_lists, records};
 use crate::output::{fields, print, print_json};
 use crate::roles::role_names;
 use zeroize::Zeroizing;
@@ -67,6 +69,13 @@ pub fn run(file: &Path, json: bool) -> Outcome {
         keys::show(file, &Identity::load(file)?, json);
         return Ok(());
     }
+    if octets.starts_with(format!("kind = \"{}\"", realm_lists::KIND).as_bytes()) {
+        let (_, signer) = realm_lists::load(file)?;
+        let ListSigner::ListKey(_, certificate) = signer else {
+            return Err(Failure::new(format!("{} is not a file of a list key", file.display())).into());
+        };
+        return show(file, list_key(&certificate, "a list key, which is secret", "`list_key` of `[realm]`"), json);
+    }
     if octets.starts_with(b"kind = ")
         && let Some(kind) = node::kind_of(file)
     {
@@ -93,6 +102,24 @@ fn show(file: &Path, mut value: Value, json: bool) -> Outcome {
         print(&format!("file  {}\n\n{}", file.display(), fields(&value)));
     }
     Ok(())
+}
+
+/// A list key by what the realm's key signed of it.
+fn list_key(certificate: &Signature<ListKey>, kind: &str, goes_into: &str) -> Value {
+    let key = certificate.object();
+    json!({
+        "kind": kind,
+        "goes_into": goes_into,
+        "public": format!("list:{}", IdentityKey(key.key)),
+        "realm": format!("realm:{}", key.realm),
+        "generation": key.generation,
+        "until": utc(key.not_after),
+        "signature": holds(verify(certificate, &key.realm).is_ok()),
+    })
+}
+
+fn holds(is_good: bool) -> &'static str {
+    if is_good { "holds" } else { "does not hold" }
 }
 
 /// A line of text that a command printed: what it is and what of it is no secret.
@@ -133,7 +160,22 @@ fn line(text: &str) -> Option<Value> {
             value["roles"] = json!(role_names(member.grants.roles));
             value["prefixes"] = json!(member.grants.prefixes.iter().map(ToString::to_string).collect::<Vec<_>>());
             value["until"] = json!(utc(member.not_after));
-            value["signature"] = json!(if signed.verify(&member.realm.0).is_ok() { "holds" } else { "does not hold" });
+            value["signature"] = json!(holds(verify(&signed, &member.realm).is_ok()));
+        }
+        TextKind::ListKeyCertificate => {
+            let certificate = realm_lists::certificate(text)?;
+            return Some(list_key(&certificate, &kind.to_string(), kind.goes_into()));
+        }
+        TextKind::List => {
+            let signed = realm_lists::list(text)?;
+            let list = signed.object();
+            value["realm"] = json!(format!("realm:{}", list.realm));
+            value["generation"] = json!(list.generation);
+            value["number"] = json!(list.number);
+            value["next"] = json!(utc(list.next));
+            value["removed"] =
+                json!(list.revoked.iter().map(|node| node::node_text(&node.identity)).collect::<Vec<_>>());
+            value["signature"] = json!(holds(RevocationList::verify(&signed, &list.realm).is_ok()));
         }
         TextKind::Token => {
             // What the configuration of the key server names.

@@ -25,6 +25,7 @@ mod node_keys;
 mod path;
 mod pki;
 mod realm;
+mod realm_keys;
 mod realm_lists;
 mod revoke;
 mod roll_node;

@@ -21,6 +21,7 @@ use wayleave_crypto::signed::Signed;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::node_tls::NodeIdentity;
 
+use super::realm_keys::{self, RollKey};
 use super::realm_lists::{self, ListKeys, Lists};
 use crate::ask::ask;
 use crate::config::gateway::NAMES_V4;
@@ -57,6 +58,9 @@ pub enum Realm {
     /// Sign a list of removed nodes on another machine, and publish it.
     #[command(subcommand)]
     List(Lists),
+    /// Give the realm another key from a date on; nobody joins anew.
+    #[command(subcommand)]
+    RollKey(RollKey),
 }
 
 #[derive(Args, Debug)]
@@ -171,6 +175,7 @@ pub struct Replace {
     pub json: bool,
 }
 
+/// What prints something of the operator's records.
 #[derive(Args, Debug)]
 pub struct Show {
     /// The operator's configuration.
@@ -190,6 +195,7 @@ pub fn run(command: &Realm) -> Outcome {
         Realm::Show(command) => show(command),
         Realm::ListKey(command) => realm_lists::list_key(command),
         Realm::List(command) => realm_lists::list(command),
+        Realm::RollKey(command) => realm_keys::roll_key(command),
     }
 }
 
@@ -206,7 +212,7 @@ fn init(command: &Init) -> Outcome {
     let file = file_in(folder);
     if file.exists() {
         return Err(Failure::new(format!("{} exists already: there is a realm in this folder", file.display()))
-            .help("choose another folder; a realm's key is never replaced")
+            .help("choose another folder; `wayleave realm roll-key new` gives a realm another key")
             .into());
     }
     let address = match &command.address {
@@ -310,6 +316,15 @@ fn overlaps(registrar: &Registrar, prefixes: &[Prefix], now: u64) -> Vec<String>
 
 /// Carries an order out, and makes it durable.
 pub fn order(registrar: &mut Registrar, ledger: &mut Ledger, input: RegistrarInput) -> Outcome<Vec<RegistrarEvent>> {
+    // Nobody else's order comes in between: of two at once the later one knows of the other.
+    let before = ledger.hold()?;
+    registrar.handle(RegistrarInput::Records(before), Now { instant: wayleave_core::Instant(0), unix: unix_now() });
+    let events = carry_out(registrar, ledger, input);
+    ledger.release();
+    events
+}
+
+fn carry_out(registrar: &mut Registrar, ledger: &mut Ledger, input: RegistrarInput) -> Outcome<Vec<RegistrarEvent>> {
     let now = Now { instant: wayleave_core::Instant(0), unix: unix_now() };
     let mut events = Vec::new();
     registrar.handle(input, now);
@@ -330,7 +345,7 @@ pub fn order(registrar: &mut Registrar, ledger: &mut Ledger, input: RegistrarInp
 }
 
 /// The member with this name or key.
-fn find(registrar: &Registrar, text: &str) -> Outcome<IdentityKey> {
+pub fn find(registrar: &Registrar, text: &str) -> Outcome<IdentityKey> {
     if TextKind::of(text).is_some() {
         let identity = NodeKey::from_str(text).map_err(Failure::usage)?.identity();
         if registrar.members().any(|member| member.identity == identity) {
@@ -385,17 +400,31 @@ fn revoke(command: &Revoke) -> Outcome {
         return Ok(());
     }
     let identity = find(&registrar, &command.member)?;
+    let mut removed = registrar.successors(&identity);
+    removed.retain(|node| !registrar.is_revoked(node));
     // Path servers are those before: if one is removed, it learns it too.
     let servers = file.path_servers(&source, &registrar)?;
     let list = remove(&mut registrar, &mut ledger, identity)?;
     let (outcomes, text) = publish(&list, &servers)?;
     if command.json {
-        print_json(json!({ "identity": identity.to_string(), "number": list.object().number, "servers": outcomes }));
+        let removed: Vec<String> = removed.iter().map(ToString::to_string).collect();
+        print_json(
+            json!({ "identity": identity.to_string(), "removed": removed, "number": list.object().number, "servers": outcomes }),
+        );
     } else {
         let (number, count) = (list.object().number, list.object().revoked.len());
-        print(&format!("removed {identity}, list {number} of {count} nodes\n{text}"));
+        let removed: Vec<String> = removed.iter().map(|node| describe(&registrar, node)).collect();
+        let removed = removed.join(", and what took its place by its keys: ");
+        print(&format!("removed {removed}, list {number} of {count} nodes\n{text}"));
     }
     Ok(())
+}
+
+/// A node's key, with its name if it was a member.
+pub fn describe(registrar: &Registrar, node: &IdentityKey) -> String {
+    let name =
+        registrar.members().find(|member| member.identity == *node).and_then(|member| member.grants.names.first());
+    name.map_or_else(|| node.to_string(), |name| format!("{node} ({name})"))
 }
 
 /// Removes a member; returns the list that says so.
@@ -407,6 +436,26 @@ fn remove(registrar: &mut Registrar, ledger: &mut Ledger, identity: IdentityKey)
     });
     let last = lists.max_by_key(|list| list.object().order());
     last.ok_or_else(|| Failure::new("the node was not removed: a bug, please report it").into())
+}
+
+/// Takes over what path servers have: who was removed by a list that was signed elsewhere is removed here too. Returns which could not be asked.
+pub fn hear(registrar: &mut Registrar, ledger: &mut Ledger, servers: &[Server]) -> Outcome<Vec<String>> {
+    let own = NodeIdentity::from_seed(&*fresh::<32>()?)?;
+    let mut silent = Vec::new();
+    for server in servers {
+        match ask(server, &own, Body::FindRevocations, TIMEOUT) {
+            Ok(Body::Revocations(Some(list))) => {
+                order(registrar, ledger, RegistrarInput::Heard(Box::new(list)))?;
+            }
+            Ok(Body::Revocations(None)) => {}
+            Ok(_) => silent.push(format!("{} at {}: an answer of another kind", server.identity, server.address)),
+            Err(failures) => {
+                let why = failures.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                silent.push(format!("{} at {}: {why}", server.identity, server.address));
+            }
+        }
+    }
+    Ok(silent)
 }
 
 /// Tells path servers of a list; returns what became of it at each, for machines and for people.
@@ -444,10 +493,9 @@ fn replace(command: &Replace) -> Outcome {
     let member = registrar.members().find(|member| member.identity == identity).cloned();
     let member = member.ok_or_else(|| Failure::new(format!("no member `{}`", command.member)))?;
     let servers = file.path_servers(&source, &registrar)?;
-    let list = remove(&mut registrar, &mut ledger, identity)?;
-    let (outcomes, text) = publish(&list, &servers)?;
     let mut named = vec![file.own_server(&source)?];
-    named.extend(servers.into_iter().filter(|server| server.identity != identity).take(MAX_SERVERS - 1));
+    let others = servers.iter().filter(|server| server.identity != identity);
+    named.extend(others.take(MAX_SERVERS - 1).cloned());
     let now = unix_now();
     let invitee = Invitee {
         grants: member.grants,
@@ -455,10 +503,14 @@ fn replace(command: &Replace) -> Outcome {
         membership: command.days * 86_400,
         servers: named,
     };
-    let token = registrar.invite(invitee, Seed::new(*fresh()?), now).map_err(|error| {
-        Failure::new(format!("the node is removed, and cannot be invited: {error}"))
-            .help("`wayleave realm invite` invites it with what is free")
+    // Whether it can be invited shows before it is removed.
+    let successor = registrar.successors(&identity).last().copied();
+    let token = registrar.invite_instead_of(successor, invitee, Seed::new(*fresh()?), now).map_err(|error| {
+        Failure::new(format!("the node cannot be invited, and is not removed: {error}"))
+            .help("`wayleave realm revoke` removes it at once; `wayleave realm invite` invites it with what is free")
     })?;
+    let list = remove(&mut registrar, &mut ledger, identity)?;
+    let (outcomes, text) = publish(&list, &servers)?;
     let line = token.expose();
     if command.json {
         let until = token.invitation().not_after;
@@ -495,6 +547,7 @@ fn show(command: &Show) -> Outcome {
             "address": address,
             "until": utc(member.not_after),
             "identity": node_text(&member.identity),
+            "next": registrar.successors(&member.identity).get(1).map(node_text),
         })
     };
     let members: Vec<Value> = registrar.members().map(row).collect();
@@ -504,6 +557,7 @@ fn show(command: &Show) -> Outcome {
             "realm": format!("realm:{}", registrar.realm()),
             "operator": { "identity": node_text(&own.identity), "address": own.address },
             "revocations": number,
+            "key_rolls": realm_keys::rows(&registrar),
             "members": members,
         }));
         return Ok(());
@@ -514,8 +568,19 @@ fn show(command: &Show) -> Outcome {
         node_text(&own.identity),
         own.address
     ));
+    for roll in realm_keys::rows(&registrar) {
+        print(&format!(
+            "key       {} from {}\n",
+            roll["key"].as_str().unwrap_or_default(),
+            roll["from"].as_str().unwrap_or_default()
+        ));
+    }
     if !members.is_empty() {
-        let columns = ["name", "role", "state", "prefixes", "address", "until", "identity"];
+        let mut columns = vec!["name", "role", "state", "prefixes", "address", "until", "identity"];
+        // Who has rolled its keys is removed, and has another identity since.
+        if members.iter().any(|member| !member["next"].is_null()) {
+            columns.push("next");
+        }
         print(&format!("\n{}", objects(&members, &columns)));
     }
     Ok(())

@@ -13,13 +13,13 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
 use wayleave_runtime::clock::{unix_now, utc};
 
-use super::realm::{order, publish, write_new};
+use super::realm::{Show, describe, find, hear, order, publish, write_new};
 use crate::config::parse::NodeKey;
 use crate::config::realm::RealmFile;
 use crate::config::{HostPort, Source};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::realm_lists::{self, certificate, certificate_text, generate, list_text, read_list};
-use crate::output::{objects, print, print_json};
+use crate::output::{objects, print, print_json, warn};
 
 #[derive(Subcommand, Debug)]
 pub enum ListKeys {
@@ -48,18 +48,15 @@ pub struct New {
 }
 
 #[derive(Args, Debug)]
-pub struct Show {
-    /// The operator's configuration.
-    #[arg(long, short)]
-    pub config: PathBuf,
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Debug)]
 pub struct Revoke {
     /// The list key (`list:ed25519:...`), as `realm list-key show` prints it.
     pub key: String,
+    /// A node (name or key) that this list key alone removed, and that is to be a member again (may be repeated).
+    #[arg(long, value_name = "NODE")]
+    pub restore: Vec<String>,
+    /// All of them.
+    #[arg(long, conflicts_with = "restore")]
+    pub restore_all: bool,
     /// The operator's configuration.
     #[arg(long, short)]
     pub config: PathBuf,
@@ -224,21 +221,46 @@ fn revoke(command: &Revoke) -> Outcome {
         Failure::usage(format!("`{}` is no list key of this realm", command.key))
             .help("`wayleave realm list-key show` lists them")
     })?;
-    let events = order(&mut registrar, &mut ledger, RegistrarInput::RevokeListKey(key))?;
+    let servers = file.path_servers(&source, &registrar)?;
+    // What the next generation leaves out is in force nowhere any more: first it has to be known here.
+    for silent in hear(&mut registrar, &mut ledger, &servers)? {
+        warn(&format!(
+            "path server {silent}: whom it alone knows as removed may be a member again once it has the next list"
+        ));
+    }
+    let by_key = registrar.removed_by(&key);
+    let named = |text: &String| {
+        find(&registrar, text).or_else(|failures| {
+            let of_name = by_key.iter().find(|node| describe(&registrar, node).ends_with(&format!("({text})")));
+            of_name.copied().ok_or(failures)
+        })
+    };
+    let restored = match command.restore_all {
+        true => by_key.clone(),
+        false => command.restore.iter().map(named).collect::<Outcome<Vec<IdentityKey>>>()?,
+    };
+    let kept: Vec<String> =
+        by_key.iter().filter(|node| !restored.contains(node)).map(|node| describe(&registrar, node)).collect();
+    let events = order(&mut registrar, &mut ledger, RegistrarInput::RevokeListKey { key, restored: restored.clone() })?;
     let lists = events.into_iter().filter_map(|event| match event {
         RegistrarEvent::Revoked(list) => Some(list),
         _ => None,
     });
     let list = lists.max_by_key(|list| list.object().order());
     let list = list.ok_or_else(|| Failure::new("the list key was not revoked: a bug, please report it"))?;
-    let (outcomes, text) = publish(&list, &file.path_servers(&source, &registrar)?)?;
+    let (outcomes, text) = publish(&list, &servers)?;
     let keys = rows(&registrar);
     if command.json {
         let generation = registrar.generation();
-        print_json(json!({ "generation": generation, "servers": outcomes, "list_keys": keys }));
+        let restored: Vec<String> = restored.iter().map(|node| describe(&registrar, node)).collect();
+        print_json(
+            json!({ "generation": generation, "servers": outcomes, "list_keys": keys, "restored": restored, "still_removed": kept }),
+        );
         return Ok(());
     }
     print(&format!("revoked {}\n{text}", command.key));
+    restored.iter().for_each(|node| print(&format!("a member again: {}\n", describe(&registrar, node))));
+    kept.iter().for_each(|node| print(&format!("removed by this key alone, and still removed: {node}\n")));
     for other in keys.iter().filter(|row| row["state"] == "good") {
         let line = other["certificate"].as_str().unwrap_or_default();
         print(&format!("on the machine of {}: wayleave realm list-key renew FILE {line}\n", other["key"]));
@@ -267,8 +289,9 @@ fn renew(command: &Renew) -> Outcome {
 fn export(command: &Show) -> Outcome {
     let source = Source::read(&command.config)?;
     let (mut registrar, mut ledger) = RealmFile::parse(&source)?.registrar(&source)?;
-    if registrar.revocations().is_none() {
-        // A realm that removed nobody has no list in its records.
+    let now = unix_now().secs();
+    if registrar.revocations().is_none_or(|list| list.object().is_ahead(now)) {
+        // A realm that removed nobody has no list in its records; and one that a clock ahead of the time made is taken by nobody.
         order(&mut registrar, &mut ledger, RegistrarInput::NewList)?;
     }
     let list = registrar.revocations().ok_or_else(|| Failure::new("there is no list: a bug, please report it"))?;

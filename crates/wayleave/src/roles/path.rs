@@ -5,7 +5,7 @@ mod views;
 
 use std::convert::Infallible;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 use wayleave_control::frames::{MAX_FRAME, PROTOCOLS};
@@ -97,6 +97,7 @@ impl Role for PathRole {
             connecting.push(links.connect_node(peer.address.clone(), &identity, peer.identity, events.clone())?);
         }
         info!(identity = %identity.identity(), realm = %config.realm(), listen = %listening.address, "listening for nodes");
+        let (roll_to, roll) = watch::channel(None);
         let (renewal, problem) = match &path.membership {
             None => (None, None),
             Some(named) => {
@@ -106,6 +107,7 @@ impl Role for PathRole {
                     identity: identity.clone(),
                     membership: membership::load(&file)?,
                     file,
+                    roll,
                     log: log.clone(),
                 };
                 // Nobody but the file needs it: the operator's records say who is a path server.
@@ -116,7 +118,14 @@ impl Role for PathRole {
             }
         };
         let view = PathView::new(&config, identity.identity(), &links, &state.file, &events, problem);
-        let io = PathIo { links, store: state.file, events: events.clone(), ends: Ends::default(), log: log.clone() };
+        let io = PathIo {
+            links,
+            store: state.file,
+            events: events.clone(),
+            ends: Ends::default(),
+            roll: roll_to,
+            log: log.clone(),
+        };
         let running = Running::start(machine, Driver(io), *clock, (events, inbox));
         Ok(Self { running, view, _listening: listening, _peers: connecting, renewal })
     }

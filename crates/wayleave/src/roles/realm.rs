@@ -11,6 +11,7 @@ use std::convert::Infallible;
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 use wayleave_control::frames::PROTOCOLS;
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::links::{Limits, Links, Listening};
 use wayleave_runtime::node_tls::NodeIdentity;
 
@@ -20,7 +21,7 @@ use crate::config::Source;
 use crate::config::realm::RealmFile;
 use crate::config::rs::StatusSection;
 use crate::failure::{Failure, Outcome};
-use io::{Event, Follow, RealmIo};
+use io::{Event, Follow, RealmIo, Refusals};
 use views::RealmView;
 
 /// Octets of a joining node's frame, and what may wait for a server.
@@ -60,12 +61,13 @@ impl Role for RealmRole {
         let listening =
             listening.map_err(|error| Failure::system(format!("cannot listen for nodes at {at}"), &error))?;
         info!(realm = %registrar.realm(), identity = %identity.identity(), listen = %listening.address, "listening for nodes that join");
-        if !registrar.has_realm_key() {
+        if !registrar.has_realm_key(unix_now().secs()) {
             warn!(
-                "the realm's key is not here: nobody is admitted or renewed, and lists of removed nodes are signed with the list key"
+                "the realm's key is not here, or has rolled: nobody is admitted or renewed, and lists of removed nodes are signed with the list key"
             );
         }
-        let view = RealmView::new(&registrar, identity.identity(), &events, &links);
+        let refusals = Refusals::default();
+        let view = RealmView::new(&registrar, identity.identity(), &events, &links, &refusals);
         let mut io = RealmIo {
             identity,
             links,
@@ -75,6 +77,7 @@ impl Role for RealmRole {
             source: source.clone(),
             nodes: HashMap::new(),
             servers: BTreeMap::new(),
+            refusals,
             handed: Vec::new(),
             log: log.clone(),
             clock: *clock,

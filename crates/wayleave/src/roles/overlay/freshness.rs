@@ -1,9 +1,9 @@
 //! What an operator is told when the realm's list of removed nodes is not of today.
 
-use wayleave_control::realm::Freshness;
+use wayleave_control::realm::{Freshness, KeyRoll};
 use wayleave_runtime::clock::utc;
 
-use crate::roles::events::{EventLine, event};
+use crate::roles::events::{EventLine, event, shown};
 
 /// What is wrong and what to do, if anything.
 pub fn problem(freshness: Freshness) -> Option<String> {
@@ -29,4 +29,10 @@ pub fn line(freshness: Freshness) -> EventLine {
         Some(text) if matches!(freshness, Freshness::Stale(_)) => event!(ERROR "list-stale" {; why = text } "{text}"),
         Some(text) => event!(WARN "list-overdue" {; why = text } "{text}"),
     }
+}
+
+/// The same about a roll of the realm's key.
+pub fn roll_line(roll: &KeyRoll) -> EventLine {
+    event!(INFO "realm-key-rolls" { next = shown(roll.next), from = utc(roll.from); from = roll.from, until = roll.until }
+        "the realm has another key from a date on; this node follows by itself, and its configuration goes on to name the first one")
 }

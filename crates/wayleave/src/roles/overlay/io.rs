@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use wayleave_control::frames::Host;
 use wayleave_control::node::{Node, NodeEvent, NodeInput, NodeOutput, Profile, Realm};
-use wayleave_control::realm::{Freshness, Server};
+use wayleave_control::realm::{Freshness, KeyRoll, Server};
 use wayleave_control::store::Record;
 use wayleave_core::IdentityKey;
 use wayleave_packet::Path;
@@ -87,6 +87,8 @@ pub struct OverlayIo {
     pub refusals: watch::Sender<BTreeMap<IdentityKey, String>>,
     /// Whether the list of removed nodes is of today.
     pub freshness: watch::Sender<Freshness>,
+    /// The last roll of the realm's key, after which the node may need another membership.
+    pub roll: watch::Sender<Option<KeyRoll>>,
     pub log: Events,
     /// Records of path servers go here too.
     pub tap: Option<mpsc::Sender<(Vec<Record>, bool)>>,
@@ -165,6 +167,9 @@ impl OverlayIo {
         if let NodeEvent::List(found) = event {
             self.freshness.send_replace(*found);
         }
+        if let NodeEvent::KeyRoll(roll) = event {
+            self.roll.send_replace(Some(roll.clone()));
+        }
         let has_changed = self.refusals.send_if_modified(|refusals| match event {
             NodeEvent::Registered { server, .. } => refusals.remove(server).is_some(),
             NodeEvent::NotRegistered { server, refusal } => {
@@ -216,6 +221,7 @@ fn line(event: &NodeEvent) -> EventLine {
                 "consents were not renewed and last until they expire: {why}")
         }
         NodeEvent::List(found) => freshness::line(*found),
+        NodeEvent::KeyRoll(roll) => freshness::roll_line(roll),
         NodeEvent::StoreDamaged => event!(ERROR "store-damaged" by 0, {}
             "the state has records that this realm did not sign: it counts as lost, and is asked of path servers"),
     }

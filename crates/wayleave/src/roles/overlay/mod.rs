@@ -230,11 +230,13 @@ impl Overlay {
         let (ids_to, ids) = watch::channel(Arc::default());
         let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_FRAME as u32, protocols: PROTOCOLS });
         let own = settings.own();
+        let (roll_to, roll) = watch::channel(None);
         let renewal = Renewal {
             operator: section.operator.as_ref().map(ServerEntry::server),
             identity: identity.clone(),
             membership: settings.membership.clone(),
             file: settings.membership_file.clone(),
+            roll,
             log: log.clone(),
         };
         let (renewed, mut later) = mpsc::channel(1);
@@ -288,6 +290,7 @@ impl Overlay {
             ids: ids_to,
             refusals: refusals_to,
             freshness: freshness_to,
+            roll: roll_to,
             log: log.clone(),
             tap,
         };

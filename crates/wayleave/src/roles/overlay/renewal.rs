@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tracing::warn;
 use wayleave_control::frames::{Body, Frame, MAX_FRAME, PROTOCOLS};
-use wayleave_control::realm::{JoinError, Membership, Server};
+use wayleave_control::realm::{JoinError, KeyRoll, Membership, Server, verify};
 use wayleave_crypto::signed::Signed;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::links::{Limits, LinkEvent, Links};
@@ -34,6 +34,8 @@ pub struct Renewal {
     pub membership: Signed<Membership>,
     /// Where it lies.
     pub file: PathBuf,
+    /// The last roll of the realm's key.
+    pub roll: watch::Receiver<Option<KeyRoll>>,
     pub log: Events,
 }
 
@@ -54,10 +56,14 @@ impl Renewal {
     async fn run(mut self, to: mpsc::Sender<Signed<Membership>>, problem: watch::Sender<Option<String>>) {
         let mut said = false;
         loop {
-            let (from, until) = (self.membership.object().renewable_at(), self.membership.object().not_after);
+            let (from, until) = self.times();
             let now = unix_now().secs();
             if now < from {
-                tokio::time::sleep(LOOK.min(Duration::from_secs(from - now))).await;
+                let pause = LOOK.min(Duration::from_secs(from - now));
+                // A roll may end the membership at once. Whoever knew of rolls is gone where this fails: then the time decides.
+                if let Ok(Err(_)) = timeout(pause, self.roll.changed()).await {
+                    tokio::time::sleep(pause).await;
+                }
                 continue;
             }
             match self.ask().await {
@@ -106,6 +112,18 @@ impl Renewal {
         }
     }
 
+    /// From when the next membership is asked for, and until when the present one holds: at most until the key ends that signed it.
+    fn times(&self) -> (u64, u64) {
+        let membership = self.membership.object();
+        let (from, until) = (membership.renewable_at(), membership.not_after);
+        match &*self.roll.borrow() {
+            Some(roll) if usize::from(roll.number) > membership.rolls.len() && roll.until < until => {
+                (roll.from.min(from), roll.until)
+            }
+            _ => (from, until),
+        }
+    }
+
     /// The later membership; none if the operator's side has none later.
     async fn ask(&self) -> Result<Option<Signed<Membership>>, Failed> {
         let Some(operator) = &self.operator else {
@@ -120,11 +138,10 @@ impl Renewal {
         if object.number == before.number {
             return Ok(None);
         }
-        let holds = object.realm == before.realm
-            && object.identity == before.identity
+        let holds = object.identity == before.identity
             && object.noise == before.noise
             && object.number > before.number
-            && later.verify(&before.realm.0).is_ok();
+            && verify(&later, &before.realm).is_ok();
         if holds { Ok(Some(later)) } else { Err(Failed::Other("the answer is no membership of this node".to_owned())) }
     }
 

@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use wayleave_control::path::{PathServer, PathServerEvent, PathServerInput, PathServerOutput};
+use wayleave_control::realm::KeyRoll;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::drive::Step;
 use wayleave_runtime::links::{LinkEvent, Links};
@@ -25,6 +26,8 @@ pub struct PathIo {
     pub store: Arc<FileStore>,
     pub events: mpsc::Sender<Event>,
     pub ends: Ends,
+    /// The last roll of the realm's key, after which the server may need another membership.
+    pub roll: watch::Sender<Option<KeyRoll>>,
     pub log: Events,
 }
 
@@ -61,7 +64,12 @@ impl LinkIo<PathServer> for PathIo {
                 let durable = when_durable(&self.events, PathServerInput::Persisted(id));
                 records::submit(&self.store, &records, durable)?;
             }
-            PathServerOutput::Event(event) => self.log.report(line(&event)),
+            PathServerOutput::Event(event) => {
+                if let PathServerEvent::KeyRoll(roll) = &event {
+                    self.roll.send_replace(Some(roll.clone()));
+                }
+                self.log.report(line(&event));
+            }
         }
         Ok(())
     }
@@ -80,6 +88,7 @@ fn line(event: &PathServerEvent) -> EventLine {
         PathServerEvent::Recovered(peer) => event!(INFO "recovered" by 0, { server = shown(peer) }
             "the records that were lost are back from another path server: requests are answered"),
         PathServerEvent::List(found) => freshness::line(*found),
+        PathServerEvent::KeyRoll(roll) => freshness::roll_line(roll),
         PathServerEvent::StoreDamaged => event!(ERROR "store-damaged" by 0, {}
             "the state has records that this realm did not sign: it counts as lost, and is asked of other path servers"),
     }

@@ -1,18 +1,21 @@
 //! The I/O of the operator's side: links of nodes that join, links to path servers, the records, the log.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tracing::{error, warn};
 use wayleave_control::budget::Budget;
+use wayleave_control::database::Refusal;
 use wayleave_control::frames::{Body, Frame};
 use wayleave_control::realm::{
     JoinError, MAX_SERVERS, Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput, Server,
 };
 use wayleave_control::store::Record;
-use wayleave_core::IdentityKey;
+use wayleave_core::{IdentityKey, Instant};
 use wayleave_crypto::signed::Signed;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::utc;
@@ -21,10 +24,12 @@ use wayleave_runtime::links::{Connecting, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
 use wayleave_runtime::tls::Role;
 
+use crate::ask::exchange;
 use crate::config::Source;
 use crate::config::realm::RealmFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::ledger::Ledger;
+use crate::key_files::node::fresh;
 use crate::roles::events::{EventLine, Events, event, shown};
 use crate::roles::link_driver::{self, LinkIo};
 
@@ -32,6 +37,11 @@ use crate::roles::link_driver::{self, LinkIo};
 pub const FOLLOW: Duration = Duration::from_millis(500);
 /// Joins of one link in a second, and at once: each takes four signatures.
 const JOINS: (u32, u32) = (2, 10);
+
+/// After so long a list is sent again to a server that did not take it and gave no lasting reason.
+const AGAIN: Duration = Duration::from_secs(5);
+/// How long a server is waited for that is asked for its list.
+const HEAR: Duration = Duration::from_secs(10);
 
 /// Nodes that are connected. Beyond, the one that came first is left: joining takes a second.
 const MAX_NODES: usize = 256;
@@ -46,11 +56,30 @@ pub struct Follow;
 pub struct PathServerLink {
     server: Server,
     link: Option<u64>,
-    /// The number of the list that it has.
-    pub has: u64,
-    /// The number of the list that it was sent last.
-    sent: u64,
+    /// What orders the list that it has, or one that it will not take.
+    has: Option<(u64, u64)>,
+    /// The same of the list that it was sent last, and not before when it is sent again if no answer says otherwise.
+    sent: Option<((u64, u64), Instant)>,
     _connecting: Connecting,
+}
+
+/// Which path servers do not take the list of removed nodes, and why.
+#[derive(Clone, Debug, Default)]
+pub struct Refusals(Arc<Mutex<BTreeMap<IdentityKey, String>>>);
+
+impl Refusals {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<IdentityKey, String>> {
+        // Nothing that holds this lock can panic half-way through a change.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What an operator should see of them.
+    pub fn problems(&self) -> Vec<String> {
+        let text = |(server, why): (&IdentityKey, &String)| {
+            format!("path server {server} does not take the list of removed nodes: {why}")
+        };
+        self.all().iter().map(text).collect()
+    }
 }
 
 pub struct RealmIo {
@@ -63,6 +92,7 @@ pub struct RealmIo {
     /// Nodes that are connected, with what each may ask.
     pub nodes: HashMap<u64, (IdentityKey, Budget)>,
     pub servers: BTreeMap<IdentityKey, PathServerLink>,
+    pub refusals: Refusals,
     /// Who is on the list that servers were told last.
     pub handed: Vec<IdentityKey>,
     pub log: Events,
@@ -90,8 +120,11 @@ impl LinkIo<Registrar> for RealmIo {
                     self.servers.get_mut(&identity).filter(|path_server| path_server.link.is_none())
                 {
                     path_server.link = Some(link);
-                    path_server.has = 0;
+                    (path_server.has, path_server.sent) = (None, None);
                     self.is_due = true;
+                    // Another machine may have signed a list meanwhile, or these records are from a backup.
+                    let server = path_server.server.clone();
+                    self.hear(server);
                     return Some(RegistrarInput::Records(Vec::new()));
                 }
             }
@@ -162,12 +195,26 @@ impl RealmIo {
         if let Some((identity, path_server)) =
             self.servers.iter_mut().find(|(_, path_server)| path_server.link == Some(link))
         {
+            let sent = path_server.sent.map(|(order, _)| order);
             match frame.as_ref().map(|frame| &frame.body) {
-                Ok(Body::Registered { number }) => path_server.has = path_server.has.max(*number),
+                Ok(Body::Registered { .. }) => {
+                    path_server.has = sent;
+                    self.refusals.all().remove(identity);
+                }
                 Ok(Body::Refused(refusal)) => {
-                    // The next one is tried, and not the same again and again.
-                    path_server.has = path_server.sent;
-                    warn!(server = %identity, "path server refused the list of removed nodes: {refusal}");
+                    let (server, is_later) = (path_server.server.clone(), is_later(*refusal));
+                    if is_later {
+                        // Sent once more it is refused once more: the server's own list says who is missing here.
+                        path_server.has = sent;
+                    }
+                    let text = refusal.to_string();
+                    let before = self.refusals.all().insert(*identity, text);
+                    if before.is_none_or(|before| before != refusal.to_string()) {
+                        warn!(server = %identity, "path server refused the list of removed nodes: {refusal}");
+                    }
+                    if is_later {
+                        self.hear(server);
+                    }
                 }
                 _ => {}
             }
@@ -203,16 +250,36 @@ impl RealmIo {
         }
     }
 
+    /// Asks a path server which list it has; the answer comes as an input. With a key of its own, since a later link of an identity takes the place of
+    /// the one before.
+    fn hear(&self, server: Server) {
+        let events = self.events.clone();
+        tokio::spawn(async move {
+            let Ok(seed) = fresh::<32>() else { return };
+            let Ok(own) = NodeIdentity::from_seed(&*seed) else { return };
+            let asked = timeout(HEAR, exchange(&server, &own, Body::FindRevocations)).await;
+            if let Ok(Ok(Body::Revocations(Some(list)))) = asked {
+                let _ = events.send(Event::Input(RegistrarInput::Heard(Box::new(list)))).await;
+            }
+        });
+    }
+
     /// Keeps links to the path servers that the records know, and tells them of removed nodes.
     pub fn follow(&mut self, registrar: &Registrar) -> Outcome {
         let servers = self.config.path_servers(&self.source, registrar)?;
         self.servers.retain(|_, path_server| servers.contains(&path_server.server));
+        self.refusals.all().retain(|identity, _| self.servers.contains_key(identity));
         for server in servers {
             if !self.servers.contains_key(&server.identity) {
                 let (address, events) = (server.address.clone(), self.events.clone());
                 let connecting = self.links.connect_node(address, &self.identity, server.identity, events)?;
-                let path_server =
-                    PathServerLink { server: server.clone(), link: None, has: 0, sent: 0, _connecting: connecting };
+                let path_server = PathServerLink {
+                    server: server.clone(),
+                    link: None,
+                    has: None,
+                    sent: None,
+                    _connecting: connecting,
+                };
                 self.servers.insert(server.identity, path_server);
             }
         }
@@ -222,19 +289,32 @@ impl RealmIo {
     }
 
     fn submit_revocations(&mut self, list: &Signed<wayleave_control::realm::RevocationList>) {
-        let (number, revoked) = (list.object().number, &list.object().revoked);
-        if *revoked != self.handed {
-            self.handed.clone_from(revoked);
-            self.log.note(&json!({ "event": "revocations", "number": number }));
+        let (order, revoked) = (list.object().order(), list.object().identities());
+        if revoked != self.handed {
+            self.handed = revoked;
+            self.log.note(&json!({ "event": "revocations", "number": order.1 }));
         }
-        for path_server in self.servers.values_mut().filter(|path_server| path_server.has < number) {
-            path_server.sent = number;
-            if let Some(link) = path_server.link {
-                let octets = Frame { request: 1, body: Body::SubmitRevocations(list.clone()) }.encode();
-                self.links.send(link, octets);
+        let now = self.clock.now().instant;
+        for path_server in self.servers.values_mut().filter(|path_server| path_server.has != Some(order)) {
+            let Some(link) = path_server.link else { continue };
+            // An answer is on its way, or the server was busy.
+            if path_server.sent.is_some_and(|(sent, again)| sent == order && now < again) {
+                continue;
             }
+            path_server.sent = Some((order, now + AGAIN));
+            let octets = Frame { request: 1, body: Body::SubmitRevocations(list.clone()) }.encode();
+            self.links.send(link, octets);
         }
     }
+}
+
+/// Whether a server that refuses a list like this has one that says more: then this one is not sent again. Other reasons pass, as that it is busy
+/// or its clock behind.
+fn is_later(refusal: Refusal) -> bool {
+    matches!(
+        refusal,
+        Refusal::Older(_) | Refusal::Conflict | Refusal::LeavesOut(_) | Refusal::ListKey | Refusal::RealmKey
+    )
 }
 
 /// What the operator is told; `None` of what the list of removed nodes says.
@@ -261,6 +341,15 @@ fn line(event: &RegistrarEvent) -> Option<EventLine> {
             "a node has other keys; those of before are removed"),
         RegistrarEvent::ListKey(certificate) => {
             event!(INFO "list-key" by 0, {; until = certificate.object().not_after } "a list key was made or renewed")
+        }
+        RegistrarEvent::RemovedElsewhere(nodes) => {
+            let nodes = nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+            event!(WARN "removed-elsewhere" by 0, {; nodes } "a list that was signed elsewhere removes nodes, here too from now on; if nobody ordered \
+                that, its key was stolen: `wayleave realm list-key revoke KEY --restore NODE`")
+        }
+        RegistrarEvent::KeyRolled(roll) => {
+            event!(INFO "key-rolled" by 0, { next = shown(roll.next), from = utc(roll.from); from = roll.from }
+                "the realm's key rolls: lists tell all nodes of it")
         }
         RegistrarEvent::NoList(error) => event!(ERROR "no-list" by 0, {; why = shown(error) }
             "the next list of removed nodes is not signed: {error}"),

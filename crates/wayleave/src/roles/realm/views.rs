@@ -13,8 +13,8 @@ use wayleave_runtime::links::Links;
 use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
-use super::io::Event;
-use crate::config::realm::{ENDS_SOON, LIST_KEY_HELP};
+use super::io::{Event, Refusals};
+use crate::config::realm::{ENDS_SOON, LIST_KEY_HELP, NEXT_KEY_HELP, roll_problem};
 use crate::output::cell;
 use crate::overview::Overview;
 use crate::roles::daemon::{self, View, Views};
@@ -26,6 +26,7 @@ pub struct RealmView {
     identity: IdentityKey,
     events: mpsc::Sender<Event>,
     links: Links,
+    refusals: Refusals,
 }
 
 struct MachineStatus {
@@ -37,11 +38,21 @@ struct MachineStatus {
     next: Option<u64>,
     list_key_until: Option<u64>,
     has_realm_key: bool,
+    /// What somebody has to do about the next key.
+    roll: Option<String>,
+    rolls: Vec<(String, u64)>,
 }
 
 impl RealmView {
-    pub fn new(registrar: &Registrar, identity: IdentityKey, events: &mpsc::Sender<Event>, links: &Links) -> Self {
-        Self { realm: registrar.realm().to_string(), identity, events: events.clone(), links: links.clone() }
+    pub fn new(
+        registrar: &Registrar,
+        identity: IdentityKey,
+        events: &mpsc::Sender<Event>,
+        links: &Links,
+        refusals: &Refusals,
+    ) -> Self {
+        let (realm, events, links) = (registrar.realm().to_string(), events.clone(), links.clone());
+        Self { realm, identity, events, links, refusals: refusals.clone() }
     }
 
     async fn machine_status(&self) -> Result<MachineStatus, ViewError> {
@@ -55,7 +66,9 @@ impl RealmView {
                 number: list.as_ref().map_or(0, |list| list.number),
                 next: list.as_ref().map(|list| list.next),
                 list_key_until: list.and_then(|list| list.by).map(|by| by.object().not_after),
-                has_realm_key: registrar.has_realm_key(),
+                has_realm_key: registrar.has_realm_key(now),
+                roll: roll_problem(registrar, now),
+                rolls: registrar.rolls().iter().map(|roll| (format!("realm:{}", roll.next), roll.from)).collect(),
             }
         })
         .await
@@ -63,7 +76,7 @@ impl RealmView {
 }
 
 impl MachineStatus {
-    fn problems(&self) -> Vec<String> {
+    fn problems(&self, refusals: &Refusals) -> Vec<String> {
         let now = unix_now().secs();
         let overdue = self.next.filter(|next| *next < now);
         let overdue = overdue.map(|next| {
@@ -71,7 +84,8 @@ impl MachineStatus {
         });
         let ends = self.list_key_until.filter(|until| *until < now + ENDS_SOON);
         let ends = ends.map(|until| format!("the list key ends on {}: {LIST_KEY_HELP}", utc(until)));
-        overdue.into_iter().chain(ends).collect()
+        let roll = self.roll.as_ref().map(|text| format!("{text}: {NEXT_KEY_HELP}"));
+        overdue.into_iter().chain(ends).chain(roll).chain(refusals.problems()).collect()
     }
 }
 
@@ -100,7 +114,8 @@ impl View for RealmView {
             "next_list": machine.next,
             "list_key_until": machine.list_key_until,
             "realm_key": machine.has_realm_key,
-            "problems": machine.problems(),
+            "key_rolls": machine.rolls.iter().map(|(key, from)| json!({ "key": key, "from": from })).collect::<Vec<Value>>(),
+            "problems": machine.problems(&self.refusals),
         }))
     }
 

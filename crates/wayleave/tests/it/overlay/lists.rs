@@ -2,6 +2,8 @@
 //!
 //! ICC, operator gone: the operator's side dies for longer than `max_staleness_secs`, and a list is signed with a list key on another
 //! machine: a warning, then no consent, with the reason and what to do; then consent again.
+//! ICC, backup: old records of the operator's are put back while nodes run: who was removed since stays removed.
+//! ICC, realm key: rolls under a running overlay, and is stolen: consents and packets go on, also after a restart of every role.
 //! ICC, list keys: revoked, with the realm's key off line: lists go on; nobody is admitted.
 
 use std::fs;
@@ -202,4 +204,129 @@ fn a_router_rolls_its_keys_and_is_found_by_its_name_as_before() {
     eventually("consented by the new identity", || row.is_consented("c"));
     let names = members(&row.path_server);
     assert_eq!(names.iter().filter(|name| *name == "b").count(), 1, "{names:?}");
+}
+
+/// A path server has what the records have lost.
+#[test]
+fn old_records_that_are_put_back_make_nobody_a_member_again() {
+    let mut realm = quick("backup");
+    let server = realm.path_server("paths");
+    for name in ["k", "l"] {
+        let token = realm.invite(&[name, "--role", "consent"]);
+        realm.folder.ok(&["join", &token, "--dir", name]);
+    }
+    let backup = fs::read(realm.path("realm/records")).expect("read");
+    realm_command(&realm, &["revoke", "k"]);
+    eventually("it is removed there", || realm.operator.count("revoked") == 1);
+    realm.operator.kill();
+    fs::write(realm.path("realm/records"), backup).expect("written");
+    realm.operator.resume();
+    let number = server.count("revocations");
+    eventually("the removal is back", || realm.operator.count("revoked") == 1);
+    eventually("lists go on", || server.count("revocations") > number + 2_000_000);
+    let shown: Value = serde_json::from_str(&realm_command(&realm, &["show", "--json"])).expect("JSON");
+    let state = |name: &str| {
+        let all = shown["members"].as_array().expect("members");
+        all.iter().find(|member| member["name"] == name).expect("a member")["state"].clone()
+    };
+    assert_eq!(["k", "l"].map(state), ["removed", "member"]);
+    assert!(realm.operator.log().contains("removes nodes, here too from now on"), "{}", realm.operator.log());
+}
+
+/// Where the realm's key is not, `replace` does nothing at all.
+#[test]
+fn a_member_that_cannot_be_invited_again_is_not_removed_either() {
+    let realm = Realm::new("not-replaced");
+    realm_command(&realm, &["list-key", "new", "realm/list.key"]);
+    let _server = realm.path_server("paths");
+    let token = realm.invite(&["g", "--role", "consent"]);
+    realm.folder.ok(&["join", &token, "--dir", "g"]);
+    realm.edit("realm/realm.toml", |text| text.replace("#list_key = ", "list_key = "));
+    fs::rename(realm.path("realm/realm.key"), realm.path("key-on-a-stick")).expect("moved");
+    let error = realm.folder.fails(1, &[&["realm", "replace", "g"][..], &CONFIG].concat());
+    assert!(error.contains("is not removed"), "{error}");
+    assert_eq!(realm.operator.count("revoked"), 0);
+    let shown = realm_command(&realm, &["show"]);
+    assert!(!shown.contains("removed"), "{shown}");
+    // What `keys show` says of the new kinds of files and lines.
+    let shown = realm.folder.ok(&["keys", "show", "realm/list.key"]);
+    assert!(shown.contains("list:ed25519:") && shown.contains("holds") && !shown.contains("secret = "), "{shown}");
+    fs::write(realm.path("last"), realm_command(&realm, &["list", "export"])).expect("written");
+    let shown = realm.folder.ok(&["keys", "show", "last"]);
+    assert!(shown.contains("a list of a realm's removed nodes") && shown.contains("holds"), "{shown}");
+}
+
+/// Restarts every role of a row.
+fn restart(row: &mut Row) {
+    for running in row.nodes.iter_mut().chain(&mut row.consent).chain([&mut row.path_server, &mut row.realm.operator]) {
+        running.kill();
+        running.resume();
+    }
+}
+
+#[test]
+fn the_realms_key_rolls_under_a_running_overlay_and_everybody_follows() {
+    let mut row = Row::of(quick("key-rolls"), |_| ()).settled();
+    eventually("consented", || row.is_consented("c"));
+    let invited = row.realm.invite(&["late", "--role", "consent"]);
+    let said = realm_command(&row.realm, &["roll-key", "new", "realm/next.key", "--seconds", "15"]);
+    assert!(said.contains(" has it\n"), "{said}");
+    let problem = "which is not here";
+    assert!(row.realm.folder.ok(&["check", "realm/realm.toml"]).contains(problem));
+    eventually("it is said", || problems(&row.realm.operator).contains(problem));
+    row.realm.edit("realm/realm.toml", |text| text.replace("#next_key = ", "next_key = "));
+    row.realm.operator.kill();
+    row.realm.operator.resume();
+    assert!(!row.realm.folder.ok(&["check", "realm/realm.toml"]).contains(problem));
+    for running in row.nodes.iter().chain(&row.consent).chain([&row.path_server]) {
+        eventually(&format!("{} says so", running.name), || running.log().contains("another key from a date on"));
+    }
+    // The old key is put away once its time is over.
+    let rolled = || {
+        let shown = row.realm.folder.run(&[&["realm", "invite", "new", "--role", "consent"][..], &CONFIG].concat());
+        crate::common::text(&shown.stdout).trim().to_owned()
+    };
+    let is_of_next = |token: &str| {
+        fs::write(row.realm.path("token"), token).expect("written");
+        token.starts_with("wayleave-join-") && token.len() > invited.len() + 200
+    };
+    eventually("invitations are of the next key", || is_of_next(&rolled()));
+    fs::rename(row.realm.path("realm/realm.key"), row.realm.path("key-on-a-stick")).expect("moved");
+    let token = row.realm.read("token");
+    assert!(row.is_consented("c"), "flows go on");
+    restart(&mut row);
+    let mut row = row.settled();
+    eventually("consented after the restart of every role", || row.is_consented("c"));
+    let number = row.path_server.count("revocations");
+    eventually("lists go on by the next key", || row.path_server.count("revocations") > number + 2_000_000);
+    let error = row.realm.folder.fails(1, &["join", &invited, "--dir", "late"]);
+    assert!(error.contains("has expired"), "a token of the key before: {error}");
+    row.realm.folder.ok(&["join", token.trim(), "--dir", "new"]);
+    assert!(row.realm.folder.ok(&["check", "new/consent.toml"]).contains("fine"));
+    // A member that the key before admitted is removed by the next one.
+    realm_command(&row.realm, &["revoke", "b"]);
+    eventually("no path over it", || {
+        row.paths("c").is_null() || row.paths("c")["paths"].as_array().is_none_or(Vec::is_empty)
+    });
+    row.nodes[1].kill();
+}
+
+#[test]
+fn a_stolen_realm_key_ends_at_once_and_every_member_gets_a_membership_of_the_next() {
+    let mut row = Row::of(quick("key-stolen"), |_| ()).settled();
+    eventually("consented", || row.is_consented("c"));
+    let names = ["paths", "consent-b", "consent-c", "a", "b", "c"];
+    let before = names.map(|name| row.realm.read(&format!("{name}/membership")));
+    realm_command(&row.realm, &["roll-key", "new", "realm/next.key", "--stolen"]);
+    row.realm.edit("realm/realm.toml", |text| text.replace("#next_key = ", "next_key = "));
+    fs::rename(row.realm.path("realm/realm.key"), row.realm.path("stolen.key")).expect("moved");
+    row.realm.operator.kill();
+    row.realm.operator.resume();
+    eventually("everybody has fetched another membership", || {
+        names.iter().zip(&before).all(|(name, before)| row.realm.read(&format!("{name}/membership")) != *before)
+    });
+    eventually("consented", || row.is_consented("c"));
+    restart(&mut row);
+    let row = row.settled();
+    eventually("consented after the restart of every role", || row.is_consented("c"));
 }
