@@ -69,7 +69,7 @@ impl Router {
     pub fn new(config: Config, kernel: CpuKernel) -> Result<Self, ConfigError> {
         config.policy.check()?;
         let mut admission = Admission {
-            replay: (config.replay_capacity > 0 && config.version == Version::Standard)
+            replay: (config.replay_capacity > 0 && config.version != Version::Paper)
                 .then(|| ReplayFilter::new(&config.replay_key, config.replay_capacity, config.started)),
             accounts: Accounts::default(),
         };
@@ -115,7 +115,7 @@ impl Router {
     pub fn set_policy(&mut self, policy: Policy) -> Result<(), ConfigError> {
         policy.check()?;
         let policy = Indexed::new(policy);
-        self.paths.retain(|_, known| match known.decide(&policy, self.version) {
+        self.paths.retain(|_, known| match known.decide(&policy) {
             Some(decision) => {
                 known.decision = decision;
                 true
@@ -193,7 +193,7 @@ impl Router {
                     Sorted::Refused(reason) => actions[index] = Action::Drop(reason),
                 }
             }
-            if self.version == Version::Standard {
+            if self.version != Version::Paper {
                 let consented = self.lanes.check_consents(&candidates[..used]);
                 let all = used;
                 used = 0;
@@ -230,7 +230,7 @@ impl Router {
             }
             let Some(known) = self.paths.at_mut(slot) else { continue };
             actions[index] = if right >> number & 1 == 0 {
-                Action::Drop(Reason::Verifier)
+                Action::Drop(known.fault(self.lanes.proof(number), frame.octets))
             } else {
                 let proof = (self.lanes.proof(number), hashes[number]);
                 self.admission.admit(known, proof, frame, now).unwrap_or_else(Action::Drop)
@@ -265,7 +265,7 @@ impl Router {
         ingress: Ingress,
         now: UnixTime,
     ) -> Result<(), Reason> {
-        verify::check_same_path(packet, known.keys.count(), known.octets())?;
+        verify::check_same_path(packet, known.version, known.keys.count(), known.octets())?;
         verify::check_index(packet, known.keys.index())?;
         self.check_ingress(&known.decision, ingress)?;
         known.decision.action?;
@@ -454,7 +454,7 @@ impl Admission {
             None => {}
         }
         accounts.add(account, length);
-        known.windows.add(seconds, usize::from(u16::from_be_bytes([high, low])));
+        known.windows.add(seconds, usize::from(u16::from_be_bytes([high, low])), proof.is_sample());
         proof.advance(frame.octets);
         Ok(action)
     }
