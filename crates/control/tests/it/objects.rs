@@ -15,6 +15,7 @@ use wayleave_core::wire::{Malformed, Writer};
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::dh::DhSecret;
 use wayleave_crypto::signed::{NotSigned, Object, Signed};
+use wayleave_packet::icing::header::Version;
 
 use super::common::*;
 use super::lists;
@@ -43,6 +44,7 @@ pub(crate) fn consent_request() -> Signed<ConsentRequest> {
         index: 1,
         expiry: NOW as u32 + 600,
         epoch_key: epoch_key(0, 0),
+        packets: Version::Standard,
     };
     Signed::sign(&request, &identity_key(0)).expect("in order")
 }
@@ -50,7 +52,7 @@ pub(crate) fn consent_request() -> Signed<ConsentRequest> {
 pub(crate) fn consent_answer() -> Signed<ConsentAnswer> {
     let request = consent_request();
     let object = request.object();
-    let hash = object.path.hash().expect("a path");
+    let hash = object.path.hash(Version::Standard).expect("a path");
     let consent = master(1).consent(&hash, 1, TRANSIT, object.expiry);
     let answer = ConsentAnswer {
         realm: realm(0),

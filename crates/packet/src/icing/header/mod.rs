@@ -82,6 +82,16 @@ impl Version {
             _ => None,
         }
     }
+
+    /// What policies and reports call packets of this version, by what their proofs cover.
+    #[must_use]
+    pub fn profile(self) -> &'static str {
+        match self {
+            Self::Paper => "paper",
+            Self::Standard => "payload",
+            Self::Sealed => "sealed",
+        }
+    }
 }
 
 /// Whether a payload is whole.

@@ -222,6 +222,7 @@ pub fn describe(audit: &Audit) -> Value {
         "node": audit.node.map(|node| node.to_string()),
         "path": audit.path.map(|path| to_hex(&path.0)),
         "tag": audit.tag.map(|tag| format!("{:08x}", tag.0)),
+        "profile": audit.packets.map(Version::profile),
     });
     match &audit.decision {
         Decision::Consented { expiry, rule } => {
