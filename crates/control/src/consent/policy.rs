@@ -168,8 +168,8 @@ pub struct Question<'a> {
     pub realm: [u8; 32],
     /// `None` if it is not known.
     pub tag: Option<Tag>,
-    /// Of the packets that are to be sent.
-    pub packets: Version,
+    /// Of the packets that are to be sent; `None` if it is not known.
+    pub packets: Option<Version>,
     /// Of the day in UTC, 0 to 1439.
     pub minute: u16,
     pub before: &'a Subject,
@@ -408,7 +408,11 @@ impl Compiled {
         });
         all([
             Some(is_time),
-            Some(self.profiles.is_empty() || self.profiles.contains(&question.packets)),
+            if self.profiles.is_empty() {
+                Some(true)
+            } else {
+                question.packets.map(|one| self.profiles.contains(&one))
+            },
             one_of(&self.senders, question.sender),
             Some(self.realms.is_empty() || self.realms.contains(&IdentityKey(question.realm))),
             if self.tags.is_empty() { Some(true) } else { any(self.tags.iter().map(covers)) },
@@ -463,10 +467,11 @@ impl Policy {
         self.rules.iter().any(|rule| !rule.inner.is_empty())
     }
 
-    /// The rules that have conditions on the way, of which a receiver knows nothing but its sender.
+    /// The rules that have conditions on the way, or on how packets prove it, of which a receiver knows nothing but its sender.
     pub fn rules_on_ways(&self) -> impl Iterator<Item = &str> {
-        let has_way =
-            |rule: &&Compiled| !rule.before.is_empty() || !rule.after.is_empty() || rule.has_label_condition();
+        let has_way = |rule: &&Compiled| {
+            !(rule.before.is_empty() && rule.after.is_empty() && rule.profiles.is_empty()) || rule.has_label_condition()
+        };
         self.rules.iter().filter(has_way).map(|rule| rule.name.as_str())
     }
 
@@ -539,7 +544,7 @@ impl Policy {
             sender: &sender,
             realm: realm.0,
             tag: Some(Tag(tag)),
-            packets,
+            packets: Some(packets),
             minute,
             before: &before,
             after: after.as_ref(),

@@ -416,7 +416,7 @@ impl ConsentServer {
             sender: &own,
             realm: request.realm.0,
             tag: Some(request.tag().ok_or(Refusal::Malformed)?),
-            packets: request.packets,
+            packets: Some(request.packets),
             minute: (unix / 60 % 1440) as u16,
             // Without the consenting node itself, the one behind it has its index.
             before: &others[index - 1],
@@ -428,7 +428,7 @@ impl ConsentServer {
         let rule = rule.map(str::to_owned);
         let Some(seconds) = seconds else {
             // The sender need not guess whether to ask for the other profile.
-            let other = Question { packets: Version::Standard, ..question };
+            let other = Question { packets: Some(Version::Standard), ..question };
             let is_for_profile = request.packets == Version::Sealed && self.policy.decide(&other).1.is_some();
             let refusal = if is_for_profile { Refusal::Profile } else { Refusal::Policy };
             audit.decision = Decision::Refused { refusal, rule };

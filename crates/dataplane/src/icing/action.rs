@@ -110,6 +110,8 @@ pub struct Counters {
     pub delivered: u64,
     /// Agreements (X25519) that were computed.
     pub agreements: u64,
+    /// Octets of payloads that were hashed.
+    pub hashed: u64,
     reasons: [u64; Reason::ALL.len()],
 }
 

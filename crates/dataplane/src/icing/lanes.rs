@@ -33,6 +33,8 @@ pub(super) struct Lanes {
     ends: Box<[Option<[u8; MIN_SEALED]>; BURST]>,
     hashes: Box<[[u8; 32]; BURST]>,
     proofs: Box<[ProofTags; BURST]>,
+    /// Octets of payloads that were hashed.
+    hashed: u64,
 }
 
 impl Lanes {
@@ -47,6 +49,7 @@ impl Lanes {
             ends: Box::new([None; BURST]),
             hashes: Box::new([[0; 32]; BURST]),
             proofs: Box::new([ProofTags::BLANK; BURST]),
+            hashed: 0,
         }
     }
 
@@ -93,6 +96,11 @@ impl Lanes {
         right
     }
 
+    /// Octets of payloads that were hashed since the last call.
+    pub(super) fn take_hashed(&mut self) -> u64 {
+        std::mem::take(&mut self.hashed)
+    }
+
     /// The tags of candidate `slot` of the last [`Lanes::check_verifiers`].
     pub(super) fn proof(&self, slot: usize) -> &ProofTags {
         &self.proofs[slot]
@@ -115,6 +123,7 @@ impl Lanes {
                 (None, Some(one)) => one.packet.payload(),
                 (_, None) => &[],
             };
+            self.hashed += tail.len() as u64;
             *message = Message { head, tail };
         }
         hash_each(&messages[..candidates.len()], &mut self.hashes[..]);
@@ -161,6 +170,7 @@ impl Lanes {
     /// The sender's tags of a sample: verify.rs, `PathKeys::proof_tags`. One packet in 64 is one.
     #[cold]
     fn sample(&mut self, slot: usize, Candidate { packet, keys }: &Candidate<'_>) {
+        self.hashed += packet.payload().len() as u64;
         let (first, second) = hash_blocks(&sample_hash(&self.hashes[slot], packet.payload()));
         let here = keys.index();
         let mut tags = [with_indices(first, here, here), with_indices(first, 0, here)];

@@ -174,26 +174,27 @@ pub fn locate(sent: u64, reports: &[Report]) -> Vec<Loss> {
     losses
 }
 
-/// A sealed payload was replaced between two nodes of a path, or by one of them.
+/// Sealed payloads were replaced between two nodes of a path, or by one of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replaced {
     /// The last node in front that reports; 0 is the sender.
     pub from: u8,
-    /// The node whose samples failed.
+    /// The first node whose samples failed.
     pub to: u8,
-    /// How many.
+    /// How many. Had payloads been replaced further in front, each of these was as likely to fail there first: the place is another with a
+    /// chance of one in `2^failed`.
     pub failed: u64,
 }
 
-/// Where payloads of one window of one path were replaced, by what nodes report. What fails is dropped, so that each place shows by itself. A
-/// false report moves a place only to one next to the node that made it.
+/// Where payloads of one window of one path were replaced first, by what nodes report; behind that place samples fail too, until the payloads are
+/// put back. A false report moves the place only to one next to the node that made it.
 #[must_use]
-pub fn replaced(reports: &[Report]) -> Vec<Replaced> {
+pub fn replaced(reports: &[Report]) -> Option<Replaced> {
     let mut by_index: Vec<(u8, u64)> = reports.iter().map(|report| (report.index, report.count.failed)).collect();
     by_index.sort_unstable();
-    let before = std::iter::once(0).chain(by_index.iter().map(|(index, _)| *index));
-    let places = before.zip(&by_index).map(|(from, (to, failed))| Replaced { from, to: *to, failed: *failed });
-    places.filter(|place| place.failed > 0).collect()
+    let (to, failed) = *by_index.iter().find(|(_, failed)| *failed > 0)?;
+    let from = by_index.iter().map(|(index, _)| *index).take_while(|index| *index < to).last().unwrap_or(0);
+    Some(Replaced { from, to, failed })
 }
 
 #[cfg(test)]

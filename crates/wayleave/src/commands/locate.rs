@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use wayleave_dataplane::icing::{Report, locate, replaced};
+use wayleave_dataplane::icing::{Replaced, Report, locate, replaced};
 use wayleave_runtime::identity::to_hex;
 
 use crate::config::parse::ReportKey;
@@ -83,13 +83,11 @@ pub fn run(command: &Locate) -> Outcome {
         };
         let lost: Vec<Value> =
             losses.iter().map(|loss| json!({ "from": loss.from, "to": loss.to, "packets": loss.packets })).collect();
-        let places: Vec<Value> = replaced
-            .iter()
-            .map(|place| json!({ "from": place.from, "to": place.to, "failed_samples": place.failed }))
-            .collect();
+        let place = |place: Replaced| json!({ "from": place.from, "to": place.to, "failed_samples": place.failed });
         print_json(json!({
             "handle": to_hex(&first.handle.0), "window": window, "sent": command.sent,
-            "reports": reports.iter().map(rows).collect::<Vec<_>>(), "losses": lost, "replaced": places,
+            "reports": reports.iter().map(rows).collect::<Vec<_>>(), "losses": lost,
+            "replaced": replaced.map(place),
         }));
         return Ok(());
     }
@@ -100,7 +98,7 @@ pub fn run(command: &Locate) -> Outcome {
     for loss in &losses {
         text += &format!("  {} packets lost between node {} and node {}\n", loss.packets, loss.from, loss.to);
     }
-    for place in &replaced {
+    if let Some(place) = replaced {
         text += &format!(
             "  payloads replaced between node {} and node {}, or by one of them: {} samples failed\n",
             place.from, place.to, place.failed

@@ -2,7 +2,7 @@
 //! lanes do not take.
 
 use wayleave_core::Now;
-use wayleave_packet::icing::header::{MAX_NODES, Packet, Path};
+use wayleave_packet::icing::header::{MAX_NODES, MIN_SEALED, Packet, Part, Path, Version};
 use wayleave_packet::icing::mint::{NodeSecret, PairKey, tag_epoch};
 use wayleave_packet::icing::verify::{self, PathKeys, ProofTags};
 
@@ -26,6 +26,9 @@ impl Router {
             return Ok(action);
         };
         let checked = self.check_on_known_path(slot, &packet, frame.ingress, now);
+        if let Ok(Ok(proof) | Err(proof)) = &checked {
+            self.counters.hashed += hashed(&packet, proof);
+        }
         let known = self.paths.at_mut(slot).ok_or(Reason::UnknownHandle)?;
         let proof = checked?.map_err(|proof| known.fault(&proof, frame.octets))?;
         self.admission.admit_one(known, &proof, frame, now)
@@ -77,7 +80,10 @@ impl Router {
         let mut keys = PathKeys::new(route, index, path.count(), &consent);
         verify::check_consent(self.version, packet, &keys)?;
         let agreed = self.agree(&path, index, &secret, &mut keys, ingress, now)?;
-        let proof = self.check_verifier(packet, &keys).map_err(|proof| proof.fault())?;
+        let checked = self.check_verifier(packet, &keys);
+        let (Ok(proof) | Err(proof)) = &checked;
+        self.counters.hashed += hashed(packet, proof);
+        let proof = checked.map_err(|proof| proof.fault())?;
         let owner = (ingress_link(ingress)?, None);
         for (other, key) in agreed.into_iter().enumerate() {
             if let Some(key) = key {
@@ -122,4 +128,12 @@ impl Router {
         }
         Ok(agreed)
     }
+}
+
+/// Octets of the payload that were hashed for these tags.
+fn hashed(packet: &Packet<'_>, proof: &ProofTags) -> u64 {
+    let payload = packet.payload().len();
+    let is_in_part = packet.version() == Version::Sealed && packet.part() == Part::Whole;
+    let sample = if proof.is_sample() { payload } else { 0 };
+    (sample + if is_in_part { MIN_SEALED } else { payload }) as u64
 }

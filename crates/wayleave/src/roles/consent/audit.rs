@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tracing::{error, info};
 use wayleave_control::consent::{Audit, Decision};
 use wayleave_control::database::Refusal;
+use wayleave_packet::icing::header::Version;
 use wayleave_runtime::faults;
 use wayleave_runtime::identity::to_hex;
 use wayleave_runtime::links::Links;
