@@ -33,6 +33,11 @@ pub(crate) fn join_request() -> Signed<JoinRequest> {
 }
 
 pub(crate) fn consent_request() -> Signed<ConsentRequest> {
+    consent_request_for(Version::Standard)
+}
+
+/// The same for packets of `version`.
+pub(crate) fn consent_request_for(version: Version) -> Signed<ConsentRequest> {
     let hops = [1u32, 3, 4].map(|node| (secret(node, 20_000).id(), if node == 4 { DELIVER } else { TRANSIT }));
     let request = ConsentRequest {
         realm: realm(0),
@@ -44,7 +49,7 @@ pub(crate) fn consent_request() -> Signed<ConsentRequest> {
         index: 1,
         expiry: NOW as u32 + 600,
         epoch_key: epoch_key(0, 0),
-        packets: Version::Standard,
+        packets: version,
     };
     Signed::sign(&request, &identity_key(0)).expect("in order")
 }
@@ -99,6 +104,9 @@ fn no_bit_of_a_signed_object_may_change() {
     let advert = signed_advert(&advert(0, &links), 0);
     no_bit_may_change(&advert, |signed| Advert::verify(signed).is_ok());
     no_bit_may_change(&join_request(), |signed| JoinRequest::verify(signed, &realm_key(0)).is_ok());
+    no_bit_may_change(&consent_request_for(Version::Sealed), |signed| {
+        ConsentRequest::verify(signed, at(0).unix).is_ok()
+    });
     no_bit_may_change(&consent_request(), |signed| ConsentRequest::verify(signed, at(0).unix).is_ok());
     no_bit_may_change(&consent_answer(), |signed| signed.verify(&identity(1_001).0).is_ok());
     let invitation = join_request().object().invitation.clone();
