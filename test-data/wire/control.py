@@ -396,11 +396,11 @@ HOPS = [(1, 0x40000000), (3, 0x40000000), (4, 0x80000000)]
 EXPIRY = NOW + 600
 
 
-def consent_request():
+def consent_request(version=1):
     fields = REALM + identity(1_001) + identity(0) + bytes([7]) * 16 + u64(NOW) + node_id(0)
     fields += items(node_id(node) + u32(tag) for node, tag in HOPS)
     fields += b"\x01" + u32(EXPIRY) + epoch_key(0, 0)
-    return signed("wayleave/control/consent-request/v1", fields, seed(1, 0))
+    return signed("wayleave/control/consent-request/v1", fields, seed(1, 0), version=version)
 
 
 def proof_of_consent():
@@ -485,6 +485,7 @@ def main():
         "join": join(),
         "advert": advert(1, [(0, 3), (3, 1), (5, 2)], 5, "open.example.net:49252", [(7, b"later")]),
         "consent-request": consent_request(),
+        "consent-request-sealed": consent_request(2),
         "consent-answer": consent_answer(),
     }
     failed = []

@@ -3,7 +3,7 @@
 use wayleave_core::wire::{Codec, Malformed, Reader, Writer};
 use wayleave_crypto::dh::DhPublic;
 use wayleave_crypto::secret::Key128;
-use wayleave_packet::icing::header::{NodeId, Tag};
+use wayleave_packet::icing::header::{NodeId, Tag, Version};
 use wayleave_packet::icing::mint::TagMaster;
 
 /// Implements [`Codec`] for a type that is so many octets, by what writes and what reads them.
@@ -25,6 +25,19 @@ macro_rules! octets {
             }
         }
     };
+}
+
+/// The version of packets in an object whose own version says it, so that no octet does.
+pub(crate) struct ByObjectCodec;
+
+impl Codec<Version> for ByObjectCodec {
+    const LEAST: usize = 0;
+
+    fn write(_: &Version, _: &mut Writer) {}
+
+    fn read(_: &mut Reader<'_>) -> Result<Version, Malformed> {
+        Ok(Version::Standard)
+    }
 }
 
 octets!(NodeIdCodec: NodeId, 32, NodeId::to_bytes, NodeId::from_bytes, "a node ID");

@@ -77,6 +77,11 @@ pub enum Refusal {
     )]
     StaleList,
     #[error(
+        "the policy does not allow packets of the profile `sealed`, whose payloads nodes on the way do not check, but those of the profile \
+         `payload`"
+    )]
+    Profile,
+    #[error(
         "the list is signed by a list key that has ended or was revoked; the realm's operator makes a later one: `wayleave realm list-key new`"
     )]
     ListKey,
@@ -126,6 +131,7 @@ impl Refusal {
             Self::StaleList => (22, None, 0),
             Self::ListKey => (23, None, 0),
             Self::RealmKey => (24, None, 0),
+            Self::Profile => (25, None, 0),
             plain => (Self::PLAIN.iter().position(|p| *p == plain).map_or(1, |at| at as u8 + 1), None, 0),
         }
     }
@@ -140,6 +146,7 @@ impl Refusal {
             (22, None, 0) => Some(Self::StaleList),
             (23, None, 0) => Some(Self::ListKey),
             (24, None, 0) => Some(Self::RealmKey),
+            (25, None, 0) => Some(Self::Profile),
             (code, None, 0) => Self::PLAIN.get(usize::from(code).checked_sub(1)?).copied(),
             _ => None,
         }

@@ -75,10 +75,20 @@ pub struct Label {
 /// What packets carry besides the hops.
 #[derive(Clone, Debug)]
 enum Proofs {
-    /// For each node behind the sender the last Unix second for which it consents, and its proof of consent.
-    Icing(Vec<Option<(u32, Consent)>>),
+    Icing(Consents),
     Scion(StandardPath),
     Platypus(Vec<platypus::mint::Hop>),
+}
+
+/// The consents of a path of ICING.
+#[derive(Clone, Debug)]
+struct Consents {
+    /// Of the packets that they are for.
+    version: Version,
+    /// The node that did not consent to packets for sealed payloads.
+    unsealed_by: Option<usize>,
+    /// For each node behind the sender the last Unix second for which it consents, and its proof of consent.
+    proofs: Vec<Option<(u32, Consent)>>,
 }
 
 /// Why parts do not make a path, or a path cannot be used: an error of whoever gave them.
@@ -135,7 +145,8 @@ impl Path {
                 return Err(PathError::Repeated(index));
             }
         }
-        let consents = vec![None; hops.len() - 1];
+        let proofs = vec![None; hops.len() - 1];
+        let consents = Consents { version: Version::Standard, unsealed_by: None, proofs };
         Ok(Self { hops, labels: Vec::new(), expiry, mtu, proofs: Proofs::Icing(consents) })
     }
 
@@ -210,7 +221,7 @@ impl Path {
     pub fn expiry(&self) -> u64 {
         match &self.proofs {
             Proofs::Icing(consents) => {
-                consents.iter().flatten().map(|(expiry, _)| u64::from(*expiry)).fold(self.expiry, u64::min)
+                consents.proofs.iter().flatten().map(|(expiry, _)| u64::from(*expiry)).fold(self.expiry, u64::min)
             }
             _ => self.expiry,
         }
@@ -243,9 +254,42 @@ impl Path {
     pub fn add_consent(&mut self, index: usize, expiry: u32, consent: Consent) -> Result<(), PathError> {
         let format = self.format();
         let Proofs::Icing(consents) = &mut self.proofs else { return Err(PathError::Format(format)) };
-        let slot = index.checked_sub(1).and_then(|hop| consents.get_mut(hop)).ok_or(PathError::NoSuchHop(index))?;
+        let slot =
+            index.checked_sub(1).and_then(|hop| consents.proofs.get_mut(hop)).ok_or(PathError::NoSuchHop(index))?;
         *slot = Some((expiry, consent));
         Ok(())
+    }
+
+    /// The version of the packets that the consents are for (ICING): [`Version::Standard`] unless it was set.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        match &self.proofs {
+            Proofs::Icing(consents) => consents.version,
+            Proofs::Scion(_) | Proofs::Platypus(_) => Version::Standard,
+        }
+    }
+
+    /// Sets the version of the packets that the consents are for; without effect on a path of another format.
+    pub fn set_version(&mut self, version: Version) {
+        if let Proofs::Icing(consents) = &mut self.proofs {
+            consents.version = version;
+        }
+    }
+
+    /// The node, by its number on the path, for which the consents are not for packets with sealed payloads, if they might have been.
+    #[must_use]
+    pub fn unsealed_by(&self) -> Option<usize> {
+        match &self.proofs {
+            Proofs::Icing(consents) => consents.unsealed_by,
+            Proofs::Scion(_) | Proofs::Platypus(_) => None,
+        }
+    }
+
+    /// Sets the node for which the consents are not for packets with sealed payloads.
+    pub fn set_unsealed_by(&mut self, index: usize) {
+        if let Proofs::Icing(consents) = &mut self.proofs {
+            consents.unsealed_by = Some(index);
+        }
     }
 
     /// The path that stands in packets of ICING.
@@ -263,7 +307,7 @@ impl Path {
     pub fn sender(&self, version: Version, secret: &NodeSecret) -> Result<Sender, PathError> {
         let path = self.icing_path()?;
         let Proofs::Icing(consents) = &self.proofs else { return Err(PathError::Format(self.format())) };
-        let consents: Vec<Consent> = consents.iter().flatten().map(|(_, consent)| consent.clone()).collect();
+        let consents: Vec<Consent> = consents.proofs.iter().flatten().map(|(_, consent)| consent.clone()).collect();
         Ok(Sender::new(version, &path, secret, &consents)?)
     }
 
@@ -297,7 +341,7 @@ impl Path {
         let mut nodes = self.nodes();
         let (_, sender, _) = nodes.next().ok_or(PathError::Count(0))?;
         let hops: Result<Vec<_>, PathError> = (1..)
-            .zip(nodes.zip(consents))
+            .zip(nodes.zip(&consents.proofs))
             .map(|(index, ((_, node, tag), consent))| {
                 let expiry = expiry(consent.as_ref()).map_err(|()| PathError::Consent(index))?;
                 Ok(icing::header::Hop { node, tag, expiry })

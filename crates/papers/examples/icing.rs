@@ -14,7 +14,14 @@ fn main() {
     let only_payload = std::env::args().nth(3).and_then(|octets| octets.parse().ok());
     let start = Instant::now();
     let mut clock = || start.elapsed();
-    for (name, work) in [("forward", IcingTask::Forward), ("full", IcingTask::Full), ("stamp", IcingTask::Stamp)] {
+    let tasks = [
+        ("forward", IcingTask::Forward),
+        ("forward-sealed", IcingTask::ForwardSealed),
+        ("full", IcingTask::Full),
+        ("stamp", IcingTask::Stamp),
+        ("stamp-sealed", IcingTask::StampSealed),
+    ];
+    for (name, work) in tasks {
         if only.as_deref().is_some_and(|only| only != name) {
             continue;
         }
@@ -29,7 +36,7 @@ fn main() {
             let (best, median) = (times[0], times[times.len() / 2]);
             let bits = 8.0 * payload as f64 / best * 1e-9;
             println!(
-                "{name:8} {payload:4} B {form:?} ({} B in all): best {:5.2} M/s {:6.1} ns {bits:5.1} Gb/s of payload, median {:5.2} M/s",
+                "{name:14} {payload:4} B {form:?} ({} B in all): best {:5.2} M/s {:6.1} ns {bits:5.1} Gb/s of payload, median {:5.2} M/s",
                 bench.length(),
                 1e-6 / best,
                 best * 1e9,

@@ -1,6 +1,6 @@
 //! The client of consent servers: it asks all nodes of a path at once, opens the answers, and renews ahead of expiry.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use wayleave_core::{IdentityKey, Instant, Machine, Now};
@@ -8,6 +8,7 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::Path;
+use wayleave_packet::icing::header::{PathHash, Version};
 use wayleave_packet::icing::mint::{Consent, EpochKey, NodeSecret};
 
 use super::request::{ConsentRequest, RequestedPath};
@@ -22,6 +23,8 @@ use crate::rng::Rng;
 pub const MAX_PATHS_KEPT: usize = 4096;
 /// IDs of the own node: of the previous, current and next epoch.
 const MAX_IDS: usize = 3;
+/// A path that a node refused for packets with sealed payloads is asked for without that for so long: as a consent lasts at most.
+const UNSEALED: Duration = Duration::from_secs(3_600);
 /// A renewal that failed is tried again after this at first.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -38,7 +41,8 @@ pub enum ConsentClientInput {
     /// The own node's membership, and its IDs, each signed by its identity.
     Node { membership: Signed<Membership>, ids: Vec<(NodeSecret, [u8; EpochKey::LENGTH])> },
     /// A path is to be sent on: `id` names it, `servers` has one for each node behind the sender, and consent is asked for so
-    /// many seconds.
+    /// many seconds, for packets of the path's version. If that is for sealed payloads and a node does not allow it, or its server is
+    /// too old for it, consent is asked for packets of the standard version, and the path that is ready names the node.
     Obtain { id: u64, path: Path, servers: Vec<Server>, seconds: u32 },
     /// The adverts of a path's nodes were renewed: the same path, without consents and with a later expiry. Another is ignored.
     Extend { id: u64, path: Path },
@@ -146,6 +150,9 @@ pub struct ConsentClient {
     entries: BTreeMap<u64, Entry>,
     /// Which path a request that waits is for.
     waiting: BTreeMap<u32, u64>,
+    /// Paths, by the hash for packets of the standard version, of which this node refused those with sealed payloads, and until when that is
+    /// believed.
+    unsealed: HashMap<PathHash, (usize, Instant)>,
     next: u32,
     requests: u64,
     rng: Rng,
@@ -163,6 +170,7 @@ impl ConsentClient {
             ids: Vec::new(),
             entries: BTreeMap::new(),
             waiting: BTreeMap::new(),
+            unsealed: HashMap::new(),
             next: 1,
             requests: 0,
             rng: Rng::new(config.seed),
@@ -181,7 +189,7 @@ impl ConsentClient {
         self.requests
     }
 
-    fn obtain(&mut self, id: u64, path: Path, servers: Vec<Server>, seconds: u32, now: Now) {
+    fn obtain(&mut self, id: u64, mut path: Path, servers: Vec<Server>, seconds: u32, now: Now) {
         let first = path.nodes().next();
         let is_own = first.is_some_and(|(identity, node, _)| {
             identity == self.own && self.ids.iter().any(|(secret, _)| secret.id() == node)
@@ -196,9 +204,41 @@ impl ConsentClient {
             return self.outputs.push_back(ConsentClientOutput::Failed { id, reasons });
         }
         self.release(id);
+        self.choose_version(&mut path, now.instant);
         let entry = Entry { path, servers, seconds, round: None, ready_until: None, renew_at: None, retry: RETRY };
         self.entries.insert(id, entry);
         self.ask(id, now);
+    }
+
+    /// Does without sealed payloads on a path of which a node refused them lately.
+    fn choose_version(&self, path: &mut Path, now: Instant) {
+        let hash = path.consent_hash(Version::Standard).ok();
+        let known = hash.and_then(|hash| self.unsealed.get(&hash)).filter(|(_, until)| now < *until);
+        if let (Version::Sealed, Some((index, _))) = (path.version(), known) {
+            path.set_version(Version::Standard);
+            path.set_unsealed_by(*index);
+        }
+    }
+
+    /// If nodes refused packets with sealed payloads alone, remembers that and returns true.
+    fn does_without_seals(&mut self, path: &Path, reasons: &[HopFailure], now: Instant) -> bool {
+        // A server of before does not know the request.
+        let is_about_seals =
+            |failure: &HopFailure| matches!(failure.fault, HopFault::Refused(Refusal::Profile | Refusal::Malformed));
+        let (Version::Sealed, true, Some(first)) =
+            (path.version(), reasons.iter().all(is_about_seals), reasons.first())
+        else {
+            return false;
+        };
+        if self.unsealed.len() >= MAX_PATHS_KEPT {
+            self.unsealed.retain(|_, (_, until)| now < *until);
+        }
+        if self.unsealed.len() < MAX_PATHS_KEPT
+            && let Ok(hash) = path.consent_hash(Version::Standard)
+        {
+            self.unsealed.insert(hash, (first.index, now + UNSEALED));
+        }
+        true
     }
 
     /// Asks every node of a path at once.
@@ -229,6 +269,7 @@ impl ConsentClient {
                 index: index as u8,
                 expiry,
                 epoch_key: *epoch_key,
+                packets: entry.path.version(),
             };
             let number = self.next;
             self.next = self.next.checked_add(1).unwrap_or(1);
@@ -306,6 +347,15 @@ impl ConsentClient {
                 reasons.push(HopFailure { index, server: pending.server, fault });
             }
         }
+        if let Some(first) = reasons.first().map(|failure| failure.index)
+            && self.does_without_seals(&path, &reasons, now.instant)
+            && let Some(entry) = self.entries.get_mut(&id)
+        {
+            entry.path.set_version(Version::Standard);
+            entry.path.set_unsealed_by(first);
+            return self.ask(id, now);
+        }
+        let Some(entry) = self.entries.get_mut(&id) else { return };
         let unix = now.unix.secs();
         if reasons.is_empty() {
             let left = path.expiry().saturating_sub(unix);
@@ -384,7 +434,9 @@ impl Machine for ConsentClient {
                 let entry = self.entries.get_mut(&id);
                 // A round that is under way asked for the earlier expiry, which holds for the later one too.
                 if let Some(entry) = entry.filter(|entry| is_same(&entry.path, &path)) {
-                    entry.path = path;
+                    let before = std::mem::replace(&mut entry.path, path);
+                    entry.path.set_version(before.version());
+                    before.unsealed_by().into_iter().for_each(|index| entry.path.set_unsealed_by(index));
                 }
             }
             ConsentClientInput::Release { id } => self.release(id),

@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use wayleave_core::{IdentityKey, InnerTraffic};
-use wayleave_packet::icing::header::Tag;
+use wayleave_packet::icing::header::{Tag, Version};
 
 use crate::labels::Labels;
 
@@ -52,6 +52,10 @@ pub struct Rule {
     /// what is sealed.
     #[serde(default)]
     pub inner: Vec<String>,
+    /// What packets' proofs cover, and nodes so check: `payload`, or `sealed` for the ends of payloads that are sealed (and all of one in
+    /// 64); both if it is empty.
+    #[serde(default)]
+    pub profiles: Vec<String>,
     /// From and to, in UTC, such as `08:00-18:00`; over midnight if from is later than to.
     pub hours: Option<String>,
     /// The node in front of ours on the path.
@@ -98,6 +102,9 @@ pub struct TestCase {
     pub tag: String,
     /// A packet that is to be admitted, or not, such as `tcp/22`.
     pub inner: Option<String>,
+    /// `payload` or `sealed`; `payload` if it is not set.
+    #[serde(default)]
+    pub profile: String,
     /// In UTC, such as `09:30`.
     #[serde(default)]
     pub time: String,
@@ -161,6 +168,8 @@ pub struct Question<'a> {
     pub realm: [u8; 32],
     /// `None` if it is not known.
     pub tag: Option<Tag>,
+    /// Of the packets that are to be sent; `None` if it is not known.
+    pub packets: Option<Version>,
     /// Of the day in UTC, 0 to 1439.
     pub minute: u16,
     pub before: &'a Subject,
@@ -221,6 +230,7 @@ struct Compiled {
     realms: Vec<IdentityKey>,
     tags: Vec<(u32, u8)>,
     inner: Vec<InnerTraffic>,
+    profiles: Vec<Version>,
     hours: Option<(u16, u16)>,
     before: Vec<Who>,
     after: Vec<Who>,
@@ -300,6 +310,14 @@ impl Values<'_> {
         value.parse().map_err(|_| self.fault(value, expected))
     }
 
+    fn profile(&self, value: &str) -> Result<Version, PolicyError> {
+        match value {
+            "payload" => Ok(Version::Standard),
+            "sealed" => Ok(Version::Sealed),
+            _ => Err(self.fault(value, "a profile: \"payload\" or \"sealed\"")),
+        }
+    }
+
     fn tags(&self, value: &str) -> Result<(u32, u8), PolicyError> {
         let expected = "the first bits of a tag, such as \"40000000/2\"";
         let (bits, depth) = value.split_once('/').ok_or_else(|| self.fault(value, expected))?;
@@ -350,6 +368,7 @@ impl Compiled {
             realms: values.all(&rule.realms, |values, realm| values.identity("realm:", realm))?,
             tags: values.all(&rule.tags, Values::tags)?,
             inner: values.all(&rule.inner, Values::inner)?,
+            profiles: values.all(&rule.profiles, Values::profile)?,
             hours: rule.hours.as_deref().map(|hours| values.hours(hours)).transpose()?,
             before: values.all(&rule.before, Values::who)?,
             after: values.all(&rule.after, Values::who_is_after)?,
@@ -389,6 +408,11 @@ impl Compiled {
         });
         all([
             Some(is_time),
+            if self.profiles.is_empty() {
+                Some(true)
+            } else {
+                question.packets.map(|one| self.profiles.contains(&one))
+            },
             one_of(&self.senders, question.sender),
             Some(self.realms.is_empty() || self.realms.contains(&IdentityKey(question.realm))),
             if self.tags.is_empty() { Some(true) } else { any(self.tags.iter().map(covers)) },
@@ -443,10 +467,11 @@ impl Policy {
         self.rules.iter().any(|rule| !rule.inner.is_empty())
     }
 
-    /// The rules that have conditions on the way, of which a receiver knows nothing but its sender.
+    /// The rules that have conditions on the way, or on how packets prove it, of which a receiver knows nothing but its sender.
     pub fn rules_on_ways(&self) -> impl Iterator<Item = &str> {
-        let has_way =
-            |rule: &&Compiled| !rule.before.is_empty() || !rule.after.is_empty() || rule.has_label_condition();
+        let has_way = |rule: &&Compiled| {
+            !(rule.before.is_empty() && rule.after.is_empty() && rule.profiles.is_empty()) || rule.has_label_condition()
+        };
         self.rules.iter().filter(has_way).map(|rule| rule.name.as_str())
     }
 
@@ -513,11 +538,13 @@ impl Policy {
         }
         let realm = test.realm.as_deref().map_or(Ok(IdentityKey([0; 32])), |realm| values.identity("realm:", realm))?;
         let tag = if test.tag.is_empty() { 0 } else { values.tag(&test.tag)? };
+        let packets = if test.profile.is_empty() { Version::Standard } else { values.profile(&test.profile)? };
         let minute = if test.time.is_empty() { 720 } else { values.minute(&test.time)? };
         let question = Question {
             sender: &sender,
             realm: realm.0,
             tag: Some(Tag(tag)),
+            packets: Some(packets),
             minute,
             before: &before,
             after: after.as_ref(),

@@ -1,13 +1,13 @@
 //! A request for consent, signed by the sender's identity.
 
-use wayleave_core::wire::{List16, Malformed};
+use wayleave_core::wire::{List16, Malformed, Reader, Wire};
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::sign::VerifyingKey;
 use wayleave_crypto::signed::{NotSigned, Object, SIGNATURE, Signed};
 use wayleave_packet::icing::header::{Hop, MAX_NODES, MIN_NODES, NodeId, Path, PathHash, Tag, Version};
 use wayleave_packet::icing::mint::EpochKey;
 
-use crate::codecs::{NodeIdCodec, TagCodec};
+use crate::codecs::{ByObjectCodec, NodeIdCodec, TagCodec};
 use crate::realm::RealmKey;
 
 wayleave_core::wire! {
@@ -21,14 +21,14 @@ wayleave_core::wire! {
 }
 
 impl RequestedPath {
-    /// What consent is given to.
+    /// What consent is given to, for packets of `version`.
     ///
     /// # Errors
     /// If it is no path of ICING.
-    pub fn hash(&self) -> Result<PathHash, Malformed> {
+    pub fn hash(&self, version: Version) -> Result<PathHash, Malformed> {
         let hops: Vec<Hop> = self.hops.iter().map(|(node, tag)| Hop { node: *node, tag: *tag, expiry: 0 }).collect();
         let path = Path::new(self.sender, &hops).map_err(|_| Malformed::Value("the path"))?;
-        Ok(path.hash(Version::Standard))
+        Ok(path.hash(version))
     }
 
     /// Node `index` of the path, the sender being 0.
@@ -61,6 +61,8 @@ wayleave_core::wire! {
         pub expiry: u32,
         /// The path's first ID, signed by the sender's identity ([`EpochKey::sign`]).
         pub epoch_key: [u8; EpochKey::LENGTH],
+        /// Of the packets that are to be sent: the request's own version, [`Version::Standard`] or [`Version::Sealed`].
+        pub packets: Version as ByObjectCodec,
     }
 }
 
@@ -70,7 +72,7 @@ impl ConsentRequest {
         if count < MIN_NODES || self.index == 0 || usize::from(self.index) >= count {
             return Err(Malformed::Value("the index"));
         }
-        self.path.hash().map(drop)
+        self.path.hash(self.packets).map(drop)
     }
 
     /// The tag under which the node is to consent.
@@ -94,4 +96,14 @@ impl ConsentRequest {
 impl Object for ConsentRequest {
     const LABEL: &'static str = "wayleave/control/consent-request/v1";
     const MAX: usize = 1 + 96 + 16 + 8 + 32 + 2 + (MAX_NODES - 1) * 36 + 1 + 4 + EpochKey::LENGTH + SIGNATURE;
+    const VERSION: u8 = Version::Sealed as u8;
+
+    fn version(&self) -> u8 {
+        self.packets as u8
+    }
+
+    fn read_version(version: u8, from: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let packets = Version::Standard.spoken(version).ok_or(Malformed::Version(version))?;
+        Ok(Self { packets, ..Self::read(from)? })
+    }
 }

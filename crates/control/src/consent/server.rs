@@ -7,7 +7,7 @@ use wayleave_crypto::dh::DhSecret;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
-use wayleave_packet::icing::header::{NodeId, PathHash, Tag};
+use wayleave_packet::icing::header::{NodeId, PathHash, Tag, Version};
 use wayleave_packet::icing::mint::{TagBranch, TagMaster};
 
 use super::TagKeys;
@@ -138,6 +138,8 @@ pub struct Audit {
     pub node: Option<IdentityKey>,
     pub path: Option<PathHash>,
     pub tag: Option<Tag>,
+    /// Of the packets that were to be sent.
+    pub packets: Option<Version>,
     pub decision: Decision,
 }
 
@@ -281,6 +283,7 @@ impl ConsentServer {
             node: None,
             path: None,
             tag: None,
+            packets: None,
             decision: refused(Refusal::Malformed),
         };
         let has_budget = self.clients.take(&peer, 0, now.instant);
@@ -386,7 +389,7 @@ impl ConsentServer {
         let node = self.database.claimant(id, unix).filter(|node| self.nodes.contains_key(node));
         let node = node.ok_or(Refusal::NotServed)?;
         audit.node = Some(node);
-        audit.tag = request.tag();
+        (audit.tag, audit.packets) = (request.tag(), Some(request.packets));
         self.check_nonce(&request.sender, &request.nonce, unix)?;
         if self.database.last_membership(&peer).is_none() && !self.unknown.take(now.instant) {
             return Err(Refusal::TooOften);
@@ -400,7 +403,7 @@ impl ConsentServer {
         self.remember_nonce(request, unix);
         let (_, key) = ConsentRequest::verify(signed, now.unix).map_err(|_| Refusal::Signature)?;
         self.check_claim(&request.path.sender, peer, key.not_after.into(), unix)?;
-        let hash = request.path.hash().map_err(|_| Refusal::Malformed)?;
+        let hash = request.path.hash(request.packets).map_err(|_| Refusal::Malformed)?;
         audit.path = Some(hash);
         let expiry = self.decide(membership.object(), request, audit, unix)?;
         // As long as the sender may use the ID, and is a member.
@@ -450,21 +453,27 @@ impl ConsentServer {
             .filter(|at| *at != index)
             .filter_map(|at| if at == 0 { Some(own.clone()) } else { request.path.node(at).map(subject) })
             .collect();
-        let (rule, seconds) = self.policy.decide(&Question {
+        let question = Question {
             sender: &own,
             realm: request.realm.0,
             tag: Some(request.tag().ok_or(Refusal::Malformed)?),
+            packets: Some(request.packets),
             minute: (unix / 60 % 1440) as u16,
             // Without the consenting node itself, the one behind it has its index.
             before: &others[index - 1],
             after: others.get(index),
             others: &others,
             labels: &self.labels,
-        });
+        };
+        let (rule, seconds) = self.policy.decide(&question);
         let rule = rule.map(str::to_owned);
         let Some(seconds) = seconds else {
-            audit.decision = Decision::Refused { refusal: Refusal::Policy, rule };
-            return Err(Refusal::Policy);
+            // The sender need not guess whether to ask for the other profile.
+            let other = Question { packets: Some(Version::Standard), ..question };
+            let is_for_profile = request.packets == Version::Sealed && self.policy.decide(&other).1.is_some();
+            let refusal = if is_for_profile { Refusal::Profile } else { Refusal::Policy };
+            audit.decision = Decision::Refused { refusal, rule };
+            return Err(refusal);
         };
         audit.decision = Decision::Consented { expiry: 0, rule: rule.unwrap_or_default() };
         u32::try_from(unix.saturating_add(seconds.into())).map_err(|_| Refusal::Future)

@@ -71,6 +71,7 @@ fn request(nonce: u8) -> ConsentRequest {
         index: 1,
         expiry: NOW as u32 + 601,
         epoch_key: epoch_key(0, 0),
+        packets: Version::Standard,
     }
 }
 
@@ -144,7 +145,7 @@ fn a_members_request_gets_a_proof_that_the_node_accepts_and_only_the_sender_can_
         assert!(open(object, &other).is_err());
     }
     assert_eq!((audit.sender, audit.node, audit.tag), (identity(0), Some(identity(1)), Some(TRANSIT)));
-    assert_eq!(audit.path, request.path.hash().ok());
+    assert_eq!(audit.path, request.path.hash(Version::Standard).ok());
     let rule = "everybody".to_owned();
     assert_eq!(audit.decision, Decision::Consented { expiry: NOW as u32 + 601, rule });
 }

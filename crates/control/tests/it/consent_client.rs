@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use wayleave_control::consent::{
     ConsentClient, ConsentClientConfig, ConsentClientInput, ConsentClientOutput, ConsentServer, ConsentServerInput,
-    ConsentServerOutput, HopFailure, HopFault,
+    ConsentServerOutput, HopFailure, HopFault, Policy, PolicyFile, Rule,
 };
 use wayleave_control::database::Refusal;
 use wayleave_control::frames::{Body, Frame};
@@ -231,4 +231,103 @@ fn a_path_from_another_node_or_with_too_few_servers_is_not_asked_for() {
     let nodes = [1, 3, 4].map(identity);
     let theirs = build(&database(6, &small()), &Labels::default(), &[], &nodes, NOW).expect("a path");
     assert_eq!(obtain(&mut client, &theirs, &hops[1..], at(2)).failed.expect("refused")[0].fault, HopFault::Path);
+}
+
+/// Asks for consents to packets with sealed payloads and passes what servers say to and fro until the path is ready; returns it and how many
+/// requests there were. `refuses` answers in the place of a server.
+fn obtain_sealed(
+    client: &mut ConsentClient,
+    servers: &mut BTreeMap<IdentityKey, ConsentServer>,
+    (path, hops): (&Path, &[Server]),
+    refuses: impl Fn(&IdentityKey, &Frame) -> Option<Refusal>,
+    now: Now,
+) -> (Outcome, usize) {
+    let mut path = path.clone();
+    path.set_version(Version::Sealed);
+    let mut last = obtain(client, &path, hops, now);
+    let mut requests = 0;
+    while !last.sent.is_empty() {
+        let mut next = Outcome::default();
+        for (to, octets) in std::mem::take(&mut last.sent) {
+            requests += 1;
+            let frame = Frame::decode(&octets).expect("its own");
+            let answer = match refuses(&to, &frame) {
+                Some(refusal) => Frame { request: frame.request, body: Body::Refused(refusal) }.encode(),
+                None => answer(servers.get_mut(&to).expect("one of the three"), &octets, now),
+            };
+            next = give(client, to, answer, now);
+        }
+        last = next;
+    }
+    (last, requests)
+}
+
+fn is_sealed(frame: &Frame) -> bool {
+    matches!(&frame.body, Body::Consent { request, .. } if request.object().packets == Version::Sealed)
+}
+
+#[test]
+fn consents_for_sealed_payloads_are_others_and_make_packets_of_their_version() {
+    let ((mut client, path, hops), mut servers) = (client(), servers());
+    let (got, requests) = obtain_sealed(&mut client, &mut servers, (&path, &hops), |_, _| None, at(2));
+    let ready = got.ready.expect("all have consented");
+    assert_eq!((ready.version(), ready.unsealed_by(), requests), (Version::Sealed, None, 3));
+    let sealed = ready.sender(ready.version(), &secret(0, 20_000)).expect("every proof is there");
+    let standard = obtain(&mut client, &path, &hops, at(3));
+    let mut last = Outcome::default();
+    for (to, octets) in standard.sent {
+        let answer = answer(servers.get_mut(&to).expect("one of the three"), &octets, at(3));
+        last = give(&mut client, to, answer, at(3));
+    }
+    let standard = last.ready.expect("all have consented").sender(Version::Standard, &secret(0, 20_000));
+    let standard = standard.expect("every proof is there");
+    assert!((1..4).all(|index| sealed.keys(index)[0] != standard.keys(index)[0]));
+}
+
+#[test]
+fn a_node_whose_policy_refuses_sealed_payloads_gets_the_others_and_is_asked_once() {
+    let ((mut client, path, hops), mut servers) = (client(), servers());
+    let checked = PolicyFile {
+        rule: vec![Rule {
+            profiles: vec!["payload".to_owned()],
+            name: "checked".to_owned(),
+            allow: true,
+            seconds: 300,
+            ..Rule::default()
+        }],
+        test: Vec::new(),
+    };
+    let policy = Policy::new(&checked).expect("sound");
+    servers.get_mut(&identity(1_003)).expect("there").handle(ConsentServerInput::Policy(policy), at(1));
+    let (got, requests) = obtain_sealed(&mut client, &mut servers, (&path, &hops), |_, _| None, at(2));
+    let ready = got.ready.expect("all have consented to that");
+    // The second node of the path refused; its server says so in a refusal of its own, and all are asked again.
+    assert_eq!((ready.version(), ready.unsealed_by(), requests), (Version::Standard, Some(2), 6));
+    ready.sender(Version::Standard, &secret(0, 20_000)).expect("every proof is there");
+    let again = obtain_sealed(
+        &mut client,
+        &mut servers,
+        (&path, &hops),
+        |_, frame| {
+            assert!(!is_sealed(frame));
+            None
+        },
+        at(3),
+    );
+    assert_eq!((again.0.ready.expect("as before").unsealed_by(), again.1), (Some(2), 3));
+}
+
+#[test]
+fn a_server_of_the_version_before_is_asked_as_before() {
+    let ((mut client, path, hops), mut servers) = (client(), servers());
+    let is_old =
+        |to: &IdentityKey, frame: &Frame| (*to == identity(1_004) && is_sealed(frame)).then_some(Refusal::Malformed);
+    let (got, requests) = obtain_sealed(&mut client, &mut servers, (&path, &hops), is_old, at(2));
+    let ready = got.ready.expect("all have consented to that");
+    assert_eq!((ready.version(), ready.unsealed_by(), requests), (Version::Standard, Some(3), 6));
+    // What nobody allows in either profile is refused at once, with its reason.
+    let ((mut client, ..), refuses) =
+        (self::client(), |to: &IdentityKey, _: &Frame| (*to == identity(1_001)).then_some(Refusal::Policy));
+    let (got, requests) = obtain_sealed(&mut client, &mut servers, (&path, &hops), refuses, at(4));
+    assert_eq!((got.failed.expect("refused")[0].fault, requests), (HopFault::Refused(Refusal::Policy), 3));
 }

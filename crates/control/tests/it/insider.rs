@@ -13,6 +13,7 @@ use wayleave_control::path::{PathServer, PathServerInput, PathServerOutput};
 use wayleave_control::store::Store;
 use wayleave_core::{Machine, Now};
 use wayleave_crypto::signed::Signed;
+use wayleave_packet::icing::header::Version;
 
 use super::common::*;
 use super::consent::{EVERYBODY, config as consent_config};
@@ -199,6 +200,7 @@ fn consents(insiders: u64) -> (Counts, usize) {
             index: 1,
             expiry: NOW as u32 + 601,
             epoch_key: epoch_key(node, 0),
+            packets: Version::Standard,
         }
     };
     let body = |request: &ConsentRequest, node: u32, signer: u32| Body::Consent {
@@ -252,6 +254,7 @@ fn a_request_with_a_bad_signature_is_not_verified_twice() {
         index: 1,
         expiry: NOW as u32 + 601,
         epoch_key: epoch_key(INSIDER, 0),
+        packets: Version::Standard,
     };
     let forged = Signed::sign(&request, &identity_key(INSIDER + 1)).expect("in order");
     let body = Body::Consent { membership: signed_membership(INSIDER), request: forged };

@@ -15,6 +15,7 @@ use wayleave_core::wire::{Malformed, Writer};
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::dh::DhSecret;
 use wayleave_crypto::signed::{NotSigned, Object, Signed};
+use wayleave_packet::icing::header::Version;
 
 use super::common::*;
 use super::lists;
@@ -32,6 +33,11 @@ pub(crate) fn join_request() -> Signed<JoinRequest> {
 }
 
 pub(crate) fn consent_request() -> Signed<ConsentRequest> {
+    consent_request_for(Version::Standard)
+}
+
+/// The same for packets of `version`.
+pub(crate) fn consent_request_for(version: Version) -> Signed<ConsentRequest> {
     let hops = [1u32, 3, 4].map(|node| (secret(node, 20_000).id(), if node == 4 { DELIVER } else { TRANSIT }));
     let request = ConsentRequest {
         realm: realm(0),
@@ -43,6 +49,7 @@ pub(crate) fn consent_request() -> Signed<ConsentRequest> {
         index: 1,
         expiry: NOW as u32 + 600,
         epoch_key: epoch_key(0, 0),
+        packets: version,
     };
     Signed::sign(&request, &identity_key(0)).expect("in order")
 }
@@ -50,7 +57,7 @@ pub(crate) fn consent_request() -> Signed<ConsentRequest> {
 pub(crate) fn consent_answer() -> Signed<ConsentAnswer> {
     let request = consent_request();
     let object = request.object();
-    let hash = object.path.hash().expect("a path");
+    let hash = object.path.hash(Version::Standard).expect("a path");
     let consent = master(1).consent(&hash, 1, TRANSIT, object.expiry);
     let answer = ConsentAnswer {
         realm: realm(0),
@@ -97,6 +104,9 @@ fn no_bit_of_a_signed_object_may_change() {
     let advert = signed_advert(&advert(0, &links), 0);
     no_bit_may_change(&advert, |signed| Advert::verify(signed).is_ok());
     no_bit_may_change(&join_request(), |signed| JoinRequest::verify(signed, &realm(0), &realm_key(0)).is_ok());
+    no_bit_may_change(&consent_request_for(Version::Sealed), |signed| {
+        ConsentRequest::verify(signed, at(0).unix).is_ok()
+    });
     no_bit_may_change(&consent_request(), |signed| ConsentRequest::verify(signed, at(0).unix).is_ok());
     no_bit_may_change(&consent_answer(), |signed| signed.verify(&identity(1_001).0).is_ok());
     let invitation = join_request().object().invitation.clone();

@@ -3,7 +3,7 @@
 use wayleave_control::consent::{LabelCondition, Policy, PolicyError, PolicyFile, Question, Rule, Subject};
 use wayleave_control::labels::Labels;
 use wayleave_core::IdentityKey;
-use wayleave_packet::icing::header::Tag;
+use wayleave_packet::icing::header::{Tag, Version};
 
 use super::common::identity;
 
@@ -170,6 +170,7 @@ fn without_a_rule_that_matches_the_answer_is_no_and_the_first_that_matches_decid
             sender,
             realm: [0; 32],
             tag: Some(Tag(1)),
+            packets: Some(Version::Standard),
             minute: 0,
             before: sender,
             after: None,
@@ -186,6 +187,7 @@ fn without_a_rule_that_matches_the_answer_is_no_and_the_first_that_matches_decid
             sender: &subject(1),
             realm: [0; 32],
             tag: Some(Tag(1)),
+            packets: Some(Version::Standard),
             minute: 0,
             before: &subject(1),
             after: None,
@@ -212,6 +214,7 @@ fn required_labels_must_be_signed_by_the_signer_named_and_be_on_every_other_node
             sender: &sender,
             realm: [0; 32],
             tag: Some(Tag(1)),
+            packets: Some(Version::Standard),
             minute: 0,
             before: &sender,
             after: None,
@@ -245,6 +248,7 @@ fn a_rule_may_ask_that_no_node_or_that_some_node_has_a_label() {
             sender: &sender,
             realm: [0; 32],
             tag: Some(Tag(1)),
+            packets: Some(Version::Standard),
             minute: 0,
             before: &sender,
             after: None,
@@ -273,6 +277,7 @@ fn a_condition_on_labels_that_nobody_knows_never_lets_a_path_pass() {
             sender: &sender,
             realm: [0; 32],
             tag: Some(Tag(1)),
+            packets: Some(Version::Standard),
             minute: 0,
             before: &others[0],
             after: None,
@@ -364,6 +369,7 @@ rule = "admins"
             sender: &sender,
             realm: [0; 32],
             tag: None,
+            packets: Some(Version::Standard),
             minute: 0,
             before: &nobody,
             after: None,
@@ -390,4 +396,46 @@ rule = "admins"
         Policy::new(&wrong)
             .is_err_and(|error| error.to_string().contains("rule \"web\": `tcp/0x50` is not inner traffic"))
     );
+}
+
+#[test]
+fn a_rule_for_a_profile_is_for_that_one_and_a_test_names_it() {
+    let file: PolicyFile = toml::from_str(
+        r#"
+        [[rule]]
+        name = "checked"
+        allow = true
+        profiles = ["payload"]
+        senders = ["alpha"]
+
+        [[rule]]
+        name = "both"
+        allow = true
+        senders = ["bravo"]
+
+        [[test]]
+        name = "no profile is `payload`"
+        sender = "alpha"
+        allow = true
+        rule = "checked"
+
+        [[test]]
+        name = "sealed"
+        sender = "alpha"
+        profile = "sealed"
+        allow = false
+
+        [[test]]
+        name = "either"
+        sender = "bravo"
+        profile = "sealed"
+        allow = true
+        "#,
+    )
+    .expect("a policy");
+    let policy = Policy::new(&file).expect("sound");
+    assert_eq!(policy.run_tests(&file), Ok(Vec::new()));
+    let rule = Rule { name: "none".to_owned(), profiles: vec!["standard".to_owned()], ..file.rule[0].clone() };
+    let wrong = Policy::new(&PolicyFile { rule: vec![rule], test: Vec::new() }).expect_err("no profile");
+    assert_eq!(wrong.to_string(), r#"rule "none": `standard` is not a profile: "payload" or "sealed""#);
 }

@@ -9,9 +9,10 @@ use serde_json::{Value, json};
 use wayleave_control::advert::Extension;
 use wayleave_control::frames::Frame;
 use wayleave_crypto::signed::{Object, Signed};
+use wayleave_packet::icing::header::Version;
 
 use super::common::*;
-use super::objects::{consent_answer, consent_request, join_request, token};
+use super::objects::{consent_answer, consent_request, consent_request_for, join_request, token};
 use super::{frames, lists};
 
 fn file() -> PathBuf {
@@ -38,6 +39,7 @@ fn vectors() -> Value {
     let join = join_request();
     let answer = consent_answer();
     let request = consent_request();
+    let sealed = consent_request_for(Version::Sealed);
     let consent = wayleave_control::consent::open(answer.object(), &secret(0, 20_000)).expect("sealed to node 0");
     json!({
         "format": "the control plane; see docs/wire/control.md",
@@ -53,6 +55,7 @@ fn vectors() -> Value {
             object("join", &join, &hex(seed(9, 7).expose())),
             object("advert", &advert, &seed_of(identity_key(1))),
             object("consent-request", &request, &seed_of(identity_key(0))),
+            object("consent-request-sealed", &sealed, &seed_of(identity_key(0))),
             object("consent-answer", &answer, &seed_of(identity_key(1_001))),
         ],
         "token": token().expose(),

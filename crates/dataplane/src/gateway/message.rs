@@ -1,10 +1,9 @@
 //! What two gateways send each other inside ICING packets: `docs/wire/gateway.md`.
 
 use wayleave_core::IdentityKey;
+pub use wayleave_packet::icing::header::SEALED;
 use wayleave_packet::icing::header::{HANDLE, Handle, MAX_NODES, MIN_NODES};
 
-/// The protocol of sealed messages in ICING packets: IANA's number for any private encryption scheme.
-pub const SEALED: u8 = 99;
 /// Octets in front of what is sealed.
 pub const DATA: usize = 16;
 /// Octets in front of the first message of a handshake.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use wayleave_core::{IdentityKey, Instant, Now};
 use wayleave_packet::Path;
-use wayleave_packet::icing::header::{Handle, PathHash};
+use wayleave_packet::icing::header::{Handle, PathHash, Version};
 use wayleave_packet::icing::mint::Form;
 
 use super::flows::FlowKey;
@@ -87,11 +87,22 @@ pub(super) struct Candidate {
     retry: Instant,
     /// Why there are no proofs, or no later ones.
     pub(super) refused: Option<String>,
+    /// Why packets are not those whose proofs leave sealed payloads out.
+    pub(super) unsealed: Option<Unsealed>,
     /// The Unix second since which it is dead: probes stay unanswered, or data do not pass.
     pub(super) dead_since: Option<u64>,
     /// When a probe was last sent on it, and when one was last answered.
     probed: Option<Instant>,
     pub(super) answered: Option<Instant>,
+}
+
+/// Why packets on a path are not those whose proofs leave sealed payloads out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unsealed {
+    /// This node, or its server, does not consent to them.
+    Refused(IdentityKey),
+    /// None was answered: a node on the way may be of the version before.
+    Unanswered,
 }
 
 /// How good a path is to send on, best first.
@@ -119,6 +130,7 @@ impl Candidate {
             requested: None,
             retry: Instant(0),
             refused: None,
+            unsealed: None,
             dead_since: None,
             probed: None,
             answered: None,
@@ -196,9 +208,31 @@ impl Candidate {
         self.refused = Some(why);
     }
 
-    /// Takes proofs; the lane that is in use stays until every node holds the new one, or its own proofs end.
-    pub(super) fn prove(&mut self, lane: Lane, now: Now) {
+    /// The path as proofs are asked for.
+    pub(super) fn asked(&self) -> Path {
+        let mut path = self.path.clone();
+        let is_unanswered = self.unsealed == Some(Unsealed::Unanswered);
+        path.set_version(if is_unanswered { Version::Standard } else { Version::Sealed });
+        path
+    }
+
+    /// Does without packets whose proofs leave sealed payloads out if none was ever answered.
+    fn unseal(&mut self) {
+        let is_sealed = self.lane.as_ref().is_some_and(|lane| lane.sender.version() == Version::Sealed);
+        if is_sealed && self.answered.is_none() {
+            self.unsealed = Some(Unsealed::Unanswered);
+            (self.lane, self.next, self.requested) = (None, None, None);
+        }
+    }
+
+    /// Takes proofs, and by which node they are not for packets that leave sealed payloads out; the lane that is in use stays until every
+    /// node holds the new one, or its own proofs end.
+    pub(super) fn prove(&mut self, lane: Lane, unsealed_by: Option<usize>, now: Now) {
         (self.requested, self.refused) = (None, None);
+        if self.unsealed != Some(Unsealed::Unanswered) {
+            let node = unsealed_by.and_then(|index| self.nodes.get(index));
+            self.unsealed = node.map(|node| Unsealed::Refused(*node));
+        }
         if !lane.is_usable(now) {
             return self.refuse("the consents that were given are over already".to_owned(), now);
         }
@@ -252,7 +286,9 @@ impl Candidate {
         if !is_silent && !lane.quality.is_faulty(now.instant) {
             return false;
         }
-        self.die(now)
+        let is_new = self.die(now);
+        self.unseal();
+        is_new
     }
 
     /// The path is dead: it is probed on, until it is answered. Returns whether that is new.
@@ -474,6 +510,11 @@ impl Peer {
             doubted: Vec::new(),
             heard: Vec::new(),
         }
+    }
+
+    /// Does without packets whose proofs leave sealed payloads out, on paths by which none was ever answered.
+    pub(super) fn unseal(&mut self) {
+        self.candidates.iter_mut().for_each(Candidate::unseal);
     }
 
     /// The route of a class, made if there is none; the one that was used last gives way.

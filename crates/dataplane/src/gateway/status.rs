@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use wayleave_core::{IdentityKey, Instant, Now};
+use wayleave_packet::icing::header::Version;
 use wayleave_packet::icing::mint::Form;
 
 use super::machine::Gateway;
-use super::peer::{Candidate, Peer, RouteState};
+use super::peer::{Candidate, Peer, RouteState, Unsealed};
 
 /// A path to a peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -33,6 +34,10 @@ pub struct PathStatus {
     pub dead_since: Option<u64>,
     /// Every node on it holds it, so that packets go without it.
     pub is_held: bool,
+    /// Of the packets on it, if there are proofs.
+    pub packets: Option<Version>,
+    /// Why those are not the ones whose proofs leave sealed payloads out.
+    pub unsealed: Option<Unsealed>,
     /// Why there are no proofs, or no later ones.
     pub refused: Option<String>,
 }
@@ -107,6 +112,8 @@ fn path(peer: &Peer, candidate: &Candidate) -> PathStatus {
         answered: candidate.answered,
         dead_since: candidate.dead_since,
         is_held: lane.is_some_and(super::lane::Lane::is_held),
+        packets: lane.map(|lane| lane.sender.version()),
+        unsealed: candidate.unsealed,
         refused: candidate.refused.clone(),
     }
 }

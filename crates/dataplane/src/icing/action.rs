@@ -69,6 +69,8 @@ wayleave_core::named! {
         Busy = "busy",
         /// The verifier is wrong: no consent, or the packet did not come the way that its path says.
         Verifier = "verifier",
+        /// The verifier of a sealed packet that is a sample is wrong: as before, or the payload is not the sender's.
+        Sample = "sample",
         /// It was made before this router started, or before its clock went back: nobody remembers what came then.
         BeforeStart = "before-start",
         /// It came before.
@@ -92,6 +94,7 @@ impl From<verify::Reason> for Reason {
             verify::Reason::Consent => Self::Consent,
             verify::Reason::Node => Self::Node,
             verify::Reason::Verifier => Self::Verifier,
+            verify::Reason::Sample => Self::Sample,
         }
     }
 }
@@ -107,6 +110,8 @@ pub struct Counters {
     pub delivered: u64,
     /// Agreements (X25519) that were computed.
     pub agreements: u64,
+    /// Octets of payloads that were hashed.
+    pub hashed: u64,
     reasons: [u64; Reason::ALL.len()],
 }
 

@@ -2,7 +2,7 @@
 
 use wayleave_packet::icing::header::{Handle, MAX_PATH, NodeId, Path, Version};
 use wayleave_packet::icing::mint::tag_epoch;
-use wayleave_packet::icing::verify::PathKeys;
+use wayleave_packet::icing::verify::{PathKeys, ProofTags};
 
 use super::action::{Action, Reason};
 use super::cache::CacheKey;
@@ -59,6 +59,8 @@ impl Decision {
 
 /// A path on which a packet was verified.
 pub(super) struct KnownPath {
+    /// Of the packets on it.
+    pub(super) version: Version,
     pub(super) keys: PathKeys,
     pub(super) decision: Decision,
     /// The Unix second at which this node's consent ends.
@@ -69,12 +71,28 @@ pub(super) struct KnownPath {
 }
 
 impl KnownPath {
-    /// `octets` are the path's, as decoded.
-    pub(super) fn new(keys: PathKeys, decision: Decision, expiry: u32, octets: &[u8], windows: Windows) -> Self {
+    /// For packets of `version`. `octets` are the path's, as decoded.
+    pub(super) fn new(
+        version: Version,
+        keys: PathKeys,
+        decision: Decision,
+        expiry: u32,
+        octets: &[u8],
+        windows: Windows,
+    ) -> Self {
         let mut copy = [0; MAX_PATH];
         copy[..octets.len()].copy_from_slice(octets);
         // A path has at most 632 octets.
-        Self { keys, decision, expiry, windows, octets: copy, length: octets.len() as u16 }
+        Self { version, keys, decision, expiry, windows, octets: copy, length: octets.len() as u16 }
+    }
+
+    /// Why a packet with another verifier than `proof` calls for is dropped; that of a sample is counted.
+    #[cold]
+    pub(super) fn fault(&mut self, proof: &ProofTags, octets: &[u8]) -> Reason {
+        if let (true, Some(seconds)) = (proof.is_sample(), octets.get(8..12).and_then(|field| field.first_chunk())) {
+            self.windows.add_failed(u32::from_be_bytes(*seconds));
+        }
+        proof.fault().into()
     }
 
     #[inline]
@@ -84,12 +102,13 @@ impl KnownPath {
 
     /// What the policy decides for this path; `None` if the path names this node by a key that the policy lacks, or if the
     /// node consented under another master of tag keys.
-    pub(super) fn decide(&self, policy: &Indexed, version: Version) -> Option<Decision> {
+    pub(super) fn decide(&self, policy: &Indexed) -> Option<Decision> {
         let path = Path::decode(self.octets()).ok()?;
         let index = self.keys.index();
         policy.secret(path.node(index))?;
         let hop = path.hop(index);
-        let consent = policy.master(tag_epoch(hop.expiry))?.consent(&path.hash(version), index, hop.tag, hop.expiry);
+        let consent =
+            policy.master(tag_epoch(hop.expiry))?.consent(&path.hash(self.version), index, hop.tag, hop.expiry);
         self.keys.is_under(&consent).then(|| Decision::new(policy, &path, index))
     }
 }

@@ -5,8 +5,8 @@
 
 use wayleave_crypto::lanes::{BURST, Block, CpuKernel, cbc_pair_each, encrypt_each};
 use wayleave_crypto::sha256_packets::{HEAD, Message, hash_each};
-use wayleave_packet::icing::header::{MAX_NODES, Packet};
-use wayleave_packet::icing::proof::{consent_block, hash_blocks, hash_head, with_indices};
+use wayleave_packet::icing::header::{MAX_NODES, MIN_SEALED, Packet};
+use wayleave_packet::icing::proof::{consent_block, hash_blocks, hash_head, sample_hash, sealed_ends, with_indices};
 use wayleave_packet::icing::verify::{PathKeys, ProofTags, is_consent};
 
 /// Packets whose tags are computed together. Each has a tag for every node of its path, so that the tags of a few packets
@@ -29,8 +29,12 @@ pub(super) struct Lanes {
     first: Box<[Block; SCRATCH]>,
     second: Box<[Block; SCRATCH]>,
     heads: Box<[[u8; HEAD]; BURST]>,
+    /// Of each candidate that is sealed, what stands for its payload.
+    ends: Box<[Option<[u8; MIN_SEALED]>; BURST]>,
     hashes: Box<[[u8; 32]; BURST]>,
     proofs: Box<[ProofTags; BURST]>,
+    /// Octets of payloads that were hashed.
+    hashed: u64,
 }
 
 impl Lanes {
@@ -42,8 +46,10 @@ impl Lanes {
             first: blank(),
             second: blank(),
             heads: Box::new([[0; HEAD]; BURST]),
+            ends: Box::new([None; BURST]),
             hashes: Box::new([[0; 32]; BURST]),
             proofs: Box::new([ProofTags::BLANK; BURST]),
+            hashed: 0,
         }
     }
 
@@ -90,6 +96,11 @@ impl Lanes {
         right
     }
 
+    /// Octets of payloads that were hashed since the last call.
+    pub(super) fn take_hashed(&mut self) -> u64 {
+        std::mem::take(&mut self.hashed)
+    }
+
     /// The tags of candidate `slot` of the last [`Lanes::check_verifiers`].
     pub(super) fn proof(&self, slot: usize) -> &ProofTags {
         &self.proofs[slot]
@@ -98,14 +109,22 @@ impl Lanes {
     /// The packets' hashes: proof.rs, `packet_hash`.
     #[inline(always)]
     fn hash(&mut self, candidates: &[Option<Candidate<'_>>]) {
-        for (head, candidate) in self.heads.iter_mut().zip(candidates) {
+        for ((head, ends), candidate) in self.heads.iter_mut().zip(self.ends.iter_mut()).zip(candidates) {
             if let Some(Candidate { packet, keys }) = candidate {
-                *head = hash_head(packet.octets().first_chunk().expect("a packet has its front"), keys.route());
+                let front = packet.octets().first_chunk().expect("a packet has its front");
+                (*head, *ends) = (hash_head(front, keys.route()), sealed_ends(front, packet.payload()));
             }
         }
         let mut messages = [Message { head: &self.heads[0], tail: &[] }; BURST];
-        for ((message, head), candidate) in messages.iter_mut().zip(self.heads.iter()).zip(candidates) {
-            *message = Message { head, tail: candidate.as_ref().map_or(&[], |one| one.packet.payload()) };
+        let inputs = self.heads.iter().zip(self.ends.iter()).zip(candidates);
+        for (message, ((head, ends), candidate)) in messages.iter_mut().zip(inputs) {
+            let tail = match (ends, candidate) {
+                (Some(ends), Some(_)) => &ends[..],
+                (None, Some(one)) => one.packet.payload(),
+                (_, None) => &[],
+            };
+            self.hashed += tail.len() as u64;
+            *message = Message { head, tail };
         }
         hash_each(&messages[..candidates.len()], &mut self.hashes[..]);
     }
@@ -138,5 +157,24 @@ impl Lanes {
             self.proofs[slot].set(&self.hashes[slot], &self.first[used..used + count]);
             used += count;
         }
+        for (slot, candidate) in (begin..).zip(group) {
+            if let Some(candidate) = candidate
+                && self.ends[slot].is_some()
+                && self.proofs[slot].is_due_as_sample()
+            {
+                self.sample(slot, candidate);
+            }
+        }
+    }
+
+    /// The sender's tags of a sample: verify.rs, `PathKeys::proof_tags`. One packet in 64 is one.
+    #[cold]
+    fn sample(&mut self, slot: usize, Candidate { packet, keys }: &Candidate<'_>) {
+        self.hashed += packet.payload().len() as u64;
+        let (first, second) = hash_blocks(&sample_hash(&self.hashes[slot], packet.payload()));
+        let here = keys.index();
+        let mut tags = [with_indices(first, here, here), with_indices(first, 0, here)];
+        cbc_pair_each(self.kernel, &[*keys.own_key(), keys.keys()[0]], &mut tags, &[second; 2]);
+        self.proofs[slot].set_sample(here, tags);
     }
 }

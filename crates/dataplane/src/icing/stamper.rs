@@ -2,9 +2,11 @@
 
 use wayleave_crypto::lanes::{BURST, Block, CpuKernel, cbc_pair_each, encrypt_each};
 use wayleave_crypto::sha256_packets::{HEAD, Message, hash_each};
-use wayleave_packet::icing::header::{CONSENT, MAX_NODES, PROOF};
+use wayleave_packet::icing::header::{CONSENT, MAX_NODES, MIN_SEALED, PROOF};
 use wayleave_packet::icing::mint::{Front, MintError, Sender};
-use wayleave_packet::icing::proof::{consent_block, hash_blocks, hash_head, with_indices};
+use wayleave_packet::icing::proof::{
+    consent_block, hash_blocks, hash_head, is_sample, sample_hash, sealed_ends, with_indices,
+};
 
 /// Packets whose proofs are computed together.
 const GROUP: usize = 8;
@@ -27,6 +29,8 @@ pub struct Stamper {
     first: [Block; SCRATCH],
     second: [Block; SCRATCH],
     hashes: [[u8; 32]; BURST],
+    /// Of each packet that is sealed, what stands for its payload.
+    ends: [Option<[u8; MIN_SEALED]>; BURST],
 }
 
 impl std::fmt::Debug for Stamper {
@@ -39,18 +43,18 @@ impl Stamper {
     #[must_use]
     pub fn new(kernel: CpuKernel) -> Self {
         let blank = [[0; 16]; SCRATCH];
-        Self { kernel, keys: blank, first: blank, second: blank, hashes: [[0; 32]; BURST] }
+        Self { kernel, keys: blank, first: blank, second: blank, hashes: [[0; 32]; BURST], ends: [None; BURST] }
     }
 
     /// Writes the headers of at most [`BURST`] packets; the others are left alone.
     ///
     /// # Errors
-    /// If a packet has no room for its header, or its payload is too long; then none is written.
+    /// If a packet has no room for its header, or its payload is too long, or not sealed on a path for what is; then none is written.
     pub fn stamp(&mut self, stamps: &mut [Stamp<'_>]) -> Result<(), MintError> {
         let count = stamps.len().min(BURST);
         let stamps = &mut stamps[..count];
         for stamp in &*stamps {
-            stamp.sender.payload_length(stamp.front.form, stamp.octets.len())?;
+            stamp.sender.payload_length(&stamp.front, stamp.octets.len())?;
         }
         for stamp in &mut *stamps {
             stamp.sender.write_front(&stamp.front, stamp.octets)?;
@@ -64,12 +68,13 @@ impl Stamper {
 
     fn hash(&mut self, stamps: &[Stamp<'_>]) {
         let mut heads = [[0; HEAD]; BURST];
-        for (head, stamp) in heads.iter_mut().zip(stamps) {
-            *head = hash_head(stamp.octets.first_chunk().expect("the front was written"), stamp.sender.route());
+        for ((head, ends), stamp) in heads.iter_mut().zip(&mut self.ends).zip(stamps) {
+            let front = stamp.octets.first_chunk().expect("the front was written");
+            (*head, *ends) = (hash_head(front, stamp.sender.route()), sealed_ends(front, payload(stamp)));
         }
         let mut messages = [Message { head: &heads[0], tail: &[] }; BURST];
-        for ((message, head), stamp) in messages.iter_mut().zip(&heads).zip(stamps) {
-            *message = Message { head, tail: &stamp.octets[stamp.sender.header_length(stamp.front.form)..] };
+        for ((message, head), (ends, stamp)) in messages.iter_mut().zip(&heads).zip(self.ends.iter().zip(stamps)) {
+            *message = Message { head, tail: ends.as_ref().map_or_else(|| payload(stamp), |ends| &ends[..]) };
         }
         hash_each(&messages[..stamps.len()], &mut self.hashes);
     }
@@ -106,7 +111,16 @@ impl Stamper {
             }
         }
         cbc_pair_each(self.kernel, &self.keys[..used], &mut self.first[..used], &self.second[..used]);
-        let mut tags = self.first[..used].as_chunks::<2>().0.iter();
+        let tags = self.first[..used].as_chunks_mut::<2>().0;
+        let mut rest = &mut *tags;
+        for (number, stamp) in (slot..).zip(&*group) {
+            let (own, others) = rest.split_at_mut(stamp.sender.count() - 1);
+            if self.ends[number].is_some() {
+                sample(self.kernel, stamp, &self.hashes[number], own);
+            }
+            rest = others;
+        }
+        let mut tags = tags.iter();
         for stamp in group {
             for (proof, [authenticator, provenance]) in proofs(stamp).zip(&mut tags) {
                 let verifier = u128::from_ne_bytes(*authenticator) ^ u128::from_ne_bytes(*provenance);
@@ -114,6 +128,21 @@ impl Stamper {
             }
         }
     }
+}
+
+/// Puts those over `H'` in the place of the tags over `H` of nodes for which the packet is a sample: sender.rs, `encapsulate`.
+#[inline]
+fn sample(kernel: CpuKernel, stamp: &Stamp<'_>, hash: &[u8; 32], tags: &mut [[Block; 2]]) {
+    let mut blocks = None;
+    for (index, tags) in (1..).zip(tags).filter(|(_, [_, provenance])| is_sample(provenance)) {
+        let (first, second) = *blocks.get_or_insert_with(|| hash_blocks(&sample_hash(hash, payload(stamp))));
+        *tags = [with_indices(first, index, index), with_indices(first, 0, index)];
+        cbc_pair_each(kernel, &stamp.sender.keys(index).map(|key| *key), tags, &[second; 2]);
+    }
+}
+
+fn payload<'a>(stamp: &'a Stamp<'_>) -> &'a [u8] {
+    &stamp.octets[stamp.sender.header_length(stamp.front.form)..]
 }
 
 /// The proofs of a packet, node 1's first.

@@ -14,7 +14,7 @@ use wayleave_dataplane::icing::{
     Account, Action, Config, Link, MAX_FRESHNESS, Meaning, Output, Policy, Router, Stamp, Stamper, TagRule,
 };
 use wayleave_dataplane::replay::ReplayFilter;
-use wayleave_packet::icing::header::{Hop, Part, Path, Tag, Version};
+use wayleave_packet::icing::header::{Hop, MIN_SEALED, Part, Path, SEALED, Tag, Version};
 use wayleave_packet::icing::mint::{Form, Front, NodeSecret, Nonce, Sender, TagMaster, encapsulate};
 
 use super::slots::{Headroom, PACKETS, Slots};
@@ -43,6 +43,18 @@ pub enum IcingTask {
     Full,
     /// Their senders stamp them.
     Stamp,
+    /// [`IcingTask::Forward`] and [`IcingTask::Stamp`] of packets of the sealed profile.
+    ForwardSealed,
+    StampSealed,
+}
+
+impl IcingTask {
+    fn version(self) -> Version {
+        match self {
+            Self::Forward | Self::Full | Self::Stamp => Version::Standard,
+            Self::ForwardSealed | Self::StampSealed => Version::Sealed,
+        }
+    }
 }
 
 /// Packets in their slots, and who processes them.
@@ -87,7 +99,7 @@ impl IcingBench {
         // The paths are learnt at `TIME`, for which the router must have started before.
         let sustained = Sustained::new(rate, u64::from(TIME));
         let nodes: Vec<NodeSecret> = (1..=NODES as u32).map(|n| NodeSecret::derive(&Seed::new([5; 32]), n)).collect();
-        let senders: Vec<Sender> = (0..PATHS).map(|number| sender(number, &nodes)).collect();
+        let senders: Vec<Sender> = (0..PATHS).map(|number| sender(work.version(), number, &nodes)).collect();
         let header = senders[0].header_length(form);
         let mut routers: Vec<Router> =
             (1..=HERE).map(|index| router(work, index, &nodes, kernel, &sustained)).collect();
@@ -125,8 +137,10 @@ impl IcingBench {
         }
         let start = clock();
         let done = match self.work {
-            IcingTask::Stamp => self.stamp_all(now.unix),
-            IcingTask::Forward | IcingTask::Full => forward_all(&mut self.router, &mut self.slots, now),
+            IcingTask::Stamp | IcingTask::StampSealed => self.stamp_all(now.unix),
+            IcingTask::Forward | IcingTask::Full | IcingTask::ForwardSealed => {
+                forward_all(&mut self.router, &mut self.slots, now)
+            }
         };
         let took = clock().saturating_sub(start);
         self.slots.put_back(&self.fresh, CHANGED.min(self.length()));
@@ -152,7 +166,7 @@ impl IcingBench {
         let stamp = |octets| {
             counter = counter.wrapping_add(1);
             let (sender, nonce) = (&senders[counter as usize % senders.len()], Nonce::new(unix, counter));
-            Stamp { sender, front: Front { form, part: Part::Whole, protocol: 4, nonce }, octets }
+            Stamp { sender, front: Front { form, part: Part::Whole, protocol: SEALED, nonce }, octets }
         };
         for mut stamps in self.slots.bursts(stamp) {
             stamped += if self.stamper.stamp(&mut stamps).is_ok() { BURST } else { 0 };
@@ -165,7 +179,8 @@ impl IcingBench {
 fn teach(sender: &Sender, routers: &mut [Router]) {
     let mut octets = Vec::new();
     let parts = (Form::Path, Part::Whole);
-    encapsulate(sender, parts, 4, Nonce::new(now(0).unix, 0), &[], &mut octets).expect("no payload is too long");
+    let (nonce, payload) = (Nonce::new(now(0).unix, 0), [0; MIN_SEALED]);
+    encapsulate(sender, parts, SEALED, nonce, &payload, &mut octets).expect("the payload fits");
     for router in routers {
         router.process(&mut [Frame { octets: &mut octets, ingress: Ingress::External(IN) }], now(0));
     }
@@ -189,15 +204,15 @@ fn master(index: usize) -> TagMaster {
 }
 
 /// Sender `number` with its own path over the same nodes.
-fn sender(number: u32, nodes: &[NodeSecret]) -> Sender {
+fn sender(version: Version, number: u32, nodes: &[NodeSecret]) -> Sender {
     let secret = NodeSecret::derive(&Seed::new([4; 32]), number);
     let hop = |node: &NodeSecret| Hop { node: node.id(), tag: Tag(number), expiry: TIME + 600 };
     let hops: Vec<Hop> = nodes[1..].iter().map(hop).collect();
     let path = Path::new(secret.id(), &hops).expect("eight nodes");
-    let hash = path.hash(Version::Standard);
+    let hash = path.hash(version);
     let consents: Vec<_> =
         (1..NODES).map(|index| master(index).consent(&hash, index, Tag(number), TIME + 600)).collect();
-    Sender::new(Version::Standard, &path, &secret, &consents).expect("one consent for each node")
+    Sender::new(version, &path, &secret, &consents).expect("one consent for each node")
 }
 
 /// The router of node `index`.
@@ -234,7 +249,8 @@ mod tests {
 
     #[test]
     fn every_packet_is_forwarded_or_stamped_in_every_pass() {
-        for work in [IcingTask::Forward, IcingTask::Full, IcingTask::Stamp] {
+        let sealed = [IcingTask::ForwardSealed, IcingTask::StampSealed];
+        for work in [IcingTask::Forward, IcingTask::Full, IcingTask::Stamp].into_iter().chain(sealed) {
             for (payload, form) in [(64, Form::Path), (64, Form::Handle), (1_500, Form::Path)] {
                 let (kernel, headroom) = (CpuKernel::best(), Headroom::Staggered);
                 // The account's room is three quarters of the filter, and has place for all passes of a turn.

@@ -37,7 +37,7 @@ const fn measure(name: &'static str, subject: Subject, sizes: &'static [usize]) 
 }
 
 /// Of `bench forward`.
-pub const FORWARD: [Measure; 11] = [
+pub const FORWARD: [Measure; 12] = [
     measure("none", Subject::Forward(ForwardTask::None), &[64, 1_518]),
     measure("ip", Subject::Forward(ForwardTask::Ip), &[64, 1_518]),
     measure("scion-2015", Subject::Forward(ForwardTask::Scion2015), &[64, 1_518]),
@@ -49,13 +49,15 @@ pub const FORWARD: [Measure; 11] = [
     measure("platypus-full", Subject::Platypus(PlatypusTask::Full), &[64, 348, 1_500]),
     measure("icing", Subject::Icing(IcingTask::Forward), &[64, 1_500]),
     measure("icing-full", Subject::Icing(IcingTask::Full), &[64, 1_500]),
+    measure("icing-sealed", Subject::Icing(IcingTask::ForwardSealed), &[64, 1_500]),
 ];
 
 /// Of `bench stamp`.
-pub const STAMP: [Measure; 3] = [
+pub const STAMP: [Measure; 4] = [
     measure("platypus", Subject::StampPlatypus, &[64, 40, 348, 1_500]),
     measure("scion", Subject::StampScion, &[64, 1_500]),
     measure("icing", Subject::Icing(IcingTask::Stamp), &[64, 1_500]),
+    measure("icing-sealed", Subject::Icing(IcingTask::StampSealed), &[64, 1_500]),
 ];
 
 impl Measure {

@@ -52,7 +52,9 @@ fn bursts_are_forwarded_and_stamped_without_an_allocation() {
         "the counter counts"
     );
     for kernel in CpuKernel::available() {
-        for work in [IcingTask::Forward, IcingTask::Full, IcingTask::Stamp] {
+        for work in
+            [IcingTask::Forward, IcingTask::Full, IcingTask::Stamp, IcingTask::ForwardSealed, IcingTask::StampSealed]
+        {
             for form in [Form::Path, Form::Handle] {
                 let mut bench = IcingBench::new(work, 200, form, kernel, Headroom::Staggered);
                 let before = allocations();

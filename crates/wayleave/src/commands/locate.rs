@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use wayleave_dataplane::icing::{Report, locate};
+use wayleave_dataplane::icing::{Replaced, Report, locate, replaced};
 use wayleave_runtime::identity::to_hex;
 
 use crate::config::parse::ReportKey;
@@ -73,13 +73,21 @@ pub fn run(command: &Locate) -> Outcome {
         );
     }
     let losses = locate(command.sent.unwrap_or(first.count.packets), &reports);
+    let replaced = replaced(&reports);
     if command.json {
-        let rows = |report: &Report| json!({ "index": report.index, "packets": report.count.packets });
+        let rows = |report: &Report| {
+            let count = report.count;
+            json!({
+                "index": report.index, "packets": count.packets, "samples": count.samples, "failed_samples": count.failed,
+            })
+        };
         let lost: Vec<Value> =
             losses.iter().map(|loss| json!({ "from": loss.from, "to": loss.to, "packets": loss.packets })).collect();
+        let place = |place: Replaced| json!({ "from": place.from, "to": place.to, "failed_samples": place.failed });
         print_json(json!({
             "handle": to_hex(&first.handle.0), "window": window, "sent": command.sent,
             "reports": reports.iter().map(rows).collect::<Vec<_>>(), "losses": lost,
+            "replaced": replaced.map(place),
         }));
         return Ok(());
     }
@@ -89,6 +97,12 @@ pub fn run(command: &Locate) -> Outcome {
     }
     for loss in &losses {
         text += &format!("  {} packets lost between node {} and node {}\n", loss.packets, loss.from, loss.to);
+    }
+    if let Some(place) = replaced {
+        text += &format!(
+            "  payloads replaced between node {} and node {}, or by one of them: {} samples failed\n",
+            place.from, place.to, place.failed
+        );
     }
     if losses.is_empty() {
         text += "  no packets lost\n";
@@ -115,15 +129,11 @@ fn verified(node: &NodeReports, handle: &str) -> Outcome<Vec<Report>> {
     Ok(reports)
 }
 
-fn report_octets(text: &str) -> Option<[u8; Report::LENGTH]> {
-    let mut octets = [0; Report::LENGTH];
-    if text.len() != 2 * octets.len() || !text.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-        return None;
-    }
-    for (place, octet) in octets.iter_mut().enumerate() {
-        *octet = u8::from_str_radix(text.get(2 * place..2 * place + 2)?, 16).ok()?;
-    }
-    Some(octets)
+fn report_octets(text: &str) -> Option<Vec<u8>> {
+    let (pairs, []) = text.as_bytes().as_chunks::<2>() else { return None };
+    let digit = |digit: u8| (digit as char).to_digit(16);
+    let octet = |pair: &[u8; 2]| Some((digit(pair[0])? * 16 + digit(pair[1])?) as u8);
+    if pairs.len() > Report::MAX { None } else { pairs.iter().map(octet).collect() }
 }
 
 /// The last window that every node reports on.

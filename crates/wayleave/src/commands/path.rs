@@ -301,6 +301,9 @@ pub fn why(command: &Of) -> Outcome {
     if let Some(node) = value["over_tls"].as_str() {
         text += &format!("  the link to {node} goes over TLS, since UDP does not pass (`wayleave netcheck`)\n");
     }
+    if let Some(why) = value["unsealed"].as_str() {
+        text += &format!("  nodes pass over the payload of every packet: {why}\n");
+    }
     if value["pinned"].is_array() {
         text += &format!("  pinned: {} (`wayleave path unpin`)\n", names(&value["pinned"]).join(" "));
     }

@@ -256,6 +256,7 @@ fn admitted(policy: &Policy, known: &Known, realm: [u8; 32], minute: u16) -> Adm
             sender: &sender,
             realm,
             tag: None,
+            packets: None,
             minute,
             before: &nobody,
             after: None,

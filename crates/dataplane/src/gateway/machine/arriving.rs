@@ -14,7 +14,7 @@ use super::super::offload::Offload;
 use super::super::peer::{Class, Known, Peer, RouteState, reversed};
 use super::leaving::Destination;
 use super::work::{current, fresh_index};
-use super::{Event, Gateway, Output, PROLOGUE};
+use super::{Event, Gateway, Output, PROLOGUE, UNANSWERED};
 use crate::frame::{BURST, Frame};
 use crate::icing::Action;
 use crate::noise::{OpenError, prologue};
@@ -135,6 +135,10 @@ impl Gateway {
             return Err(Reason::Stranger);
         }
         peer.opened = made;
+        // Responses do not arrive: the peer has begun again, and again.
+        if peer.sessions.iter().filter(|known| !known.is_confirmed).count() >= UNANSWERED {
+            peer.unseal();
+        }
         let index = fresh_index(&mut self.random, &self.sessions);
         let (session, second) = answering.respond(&[], now.instant).map_err(|_| Reason::Seal)?;
         let Some(peer) = self.peers.get_mut(&identity) else { return Err(Reason::Busy) };

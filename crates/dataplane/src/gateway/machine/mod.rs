@@ -41,6 +41,9 @@ const TICK: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// A handshake is begun anew after this long.
 const HANDSHAKE: Duration = Duration::from_secs(1);
+/// After so many handshakes to which nothing came by paths that never were answered, packets whose proofs leave sealed payloads out are done
+/// without: a node on the way may be of the version before, which drops them.
+const UNANSWERED: usize = 3;
 /// What sessions of gateways are, in the prologue of their handshakes.
 const PROLOGUE: &str = "wayleave/gateway/v2";
 /// Handshakes that are answered in a second, of all members together, and at once.
@@ -97,7 +100,8 @@ pub enum Output {
     Inner(Ready),
     /// The paths to this gateway: answered by [`Gateway::set_paths`].
     NeedPaths { peer: IdentityKey },
-    /// The consents of every node on this path: answered by [`Gateway::set_proofs`] with the path's hash.
+    /// The consents of every node on this path to packets of its version, or to those of the standard one if a node refuses that: answered by
+    /// [`Gateway::set_proofs`] with the path's hash, which is that for the standard version.
     NeedProofs { peer: IdentityKey, hash: PathHash, path: Box<Path> },
     /// What an operator may want to know.
     Event(Event),
@@ -491,11 +495,11 @@ impl Gateway {
             if path.consent_hash(Version::Standard).ok() != Some(hash) {
                 return Err("the consents are for another path".to_owned());
             }
-            let sender = path.sender(Version::Standard, secret).map_err(|error| error.to_string())?;
-            Ok(Lane::new(sender, path.expiry(), start, now))
+            let sender = path.sender(path.version(), secret).map_err(|error| error.to_string())?;
+            Ok((Lane::new(sender, path.expiry(), start, now), path.unsealed_by()))
         });
         match lane {
-            Ok(lane) => candidate.prove(lane, now),
+            Ok((lane, unsealed_by)) => candidate.prove(lane, unsealed_by, now),
             Err(why) => candidate.refuse(why, now),
         }
         self.work(&peer, now);

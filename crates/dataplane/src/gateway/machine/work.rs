@@ -7,7 +7,7 @@ use wayleave_core::{IdentityKey, Now};
 use super::super::lane::Lane;
 use super::super::message::{Message, opening};
 use super::super::peer::{Class, Known, Peer, RouteState, Starting};
-use super::{Event, Gateway, HANDSHAKE, Output, PROLOGUE, Random, TIMEOUT};
+use super::{Event, Gateway, HANDSHAKE, Output, PROLOGUE, Random, TIMEOUT, UNANSWERED};
 use crate::noise::prologue;
 
 impl Gateway {
@@ -55,7 +55,7 @@ impl Gateway {
             let candidate = &mut peer.candidates[place];
             if candidate.asks_now(now) {
                 out.counters.proof_requests += 1;
-                let path = Box::new(candidate.path.clone());
+                let path = Box::new(candidate.asked());
                 out.push(Output::NeedProofs { peer: *identity, hash: candidate.hash, path });
             }
         }
@@ -73,6 +73,9 @@ impl Gateway {
             && peer.wants_session(now)
             && peer.starting.last().is_none_or(|starting| now.instant.since(starting.at) >= HANDSHAKE);
         let attempt = peer.starting.last().map_or(0, |starting| starting.attempt + 1);
+        if begins && attempt >= UNANSWERED {
+            peer.unseal();
+        }
         if let (true, Some(remote)) = (begins, members.get(identity))
             && let Some(place) = peer.begins_by(attempt, now)
         {

@@ -2,7 +2,7 @@
 //! lanes do not take.
 
 use wayleave_core::Now;
-use wayleave_packet::icing::header::{MAX_NODES, Packet, Path};
+use wayleave_packet::icing::header::{MAX_NODES, MIN_SEALED, Packet, Part, Path, Version};
 use wayleave_packet::icing::mint::{NodeSecret, PairKey, tag_epoch};
 use wayleave_packet::icing::verify::{self, PathKeys, ProofTags};
 
@@ -25,8 +25,12 @@ impl Router {
             self.paths.insert(handle, known, owner);
             return Ok(action);
         };
-        let proof = self.check_on_known_path(slot, &packet, frame.ingress, now)?;
+        let checked = self.check_on_known_path(slot, &packet, frame.ingress, now);
+        if let Ok(Ok(proof) | Err(proof)) = &checked {
+            self.counters.hashed += hashed(&packet, proof);
+        }
         let known = self.paths.at_mut(slot).ok_or(Reason::UnknownHandle)?;
+        let proof = checked?.map_err(|proof| known.fault(&proof, frame.octets))?;
         self.admission.admit_one(known, &proof, frame, now)
     }
 
@@ -36,18 +40,18 @@ impl Router {
         packet: &Packet<'_>,
         ingress: Ingress,
         now: Now,
-    ) -> Result<ProofTags, Reason> {
+    ) -> Result<Result<ProofTags, ProofTags>, Reason> {
         let known = self.paths.at(slot).ok_or(Reason::UnknownHandle)?;
         self.check_without_keys(packet, known, ingress, now.unix)?;
         verify::check_consent(self.version, packet, &known.keys)?;
-        self.check_verifier(packet, &known.keys)
+        Ok(self.check_verifier(packet, &known.keys))
     }
 
-    /// [`verify::check_verifier`], under the mask of verifier bits that a unit test may narrow.
-    fn check_verifier(&self, packet: &Packet<'_>, keys: &PathKeys) -> Result<ProofTags, Reason> {
+    /// [`verify::check_verifier`], under the mask of verifier bits that a unit test may narrow. The tags are those of the packet in any case.
+    fn check_verifier(&self, packet: &Packet<'_>, keys: &PathKeys) -> Result<ProofTags, ProofTags> {
         let proof = keys.proof_tags(packet);
         let difference = proof.verifier_difference(keys.index(), packet.verifier(keys.index()));
-        if difference & self.verifier_mask == 0 { Ok(proof) } else { Err(Reason::Verifier) }
+        if difference & self.verifier_mask == 0 { Ok(proof) } else { Err(proof) }
     }
 
     /// Checks the first packet on a path. The keys that were agreed on are kept only if the packet is verified with them, so
@@ -61,7 +65,8 @@ impl Router {
     ) -> Result<(KnownPath, ProofTags), Reason> {
         let octets = packet.path().ok_or(Reason::UnknownHandle)?;
         let path = Path::decode(octets).map_err(|_| Reason::Malformed)?;
-        let (index, route) = (packet.index(), path.route(self.version));
+        let (version, index) = (packet.version(), packet.index());
+        let route = path.route(version);
         verify::check_handle(packet, &route)?;
         let secret = self.policy.secret(path.node(index)).ok_or(Reason::NotForUs)?.clone();
         let decision = Decision::new(&self.policy, &path, index);
@@ -71,18 +76,21 @@ impl Router {
         verify::check_expiry(self.version, hop.expiry, now.unix)?;
         verify::check_freshness(self.version, packet, self.freshness, now.unix)?;
         let master = self.policy.master(tag_epoch(hop.expiry)).ok_or(Reason::Consent)?;
-        let consent = master.consent(&path.hash(self.version), index, hop.tag, hop.expiry);
+        let consent = master.consent(&path.hash(version), index, hop.tag, hop.expiry);
         let mut keys = PathKeys::new(route, index, path.count(), &consent);
         verify::check_consent(self.version, packet, &keys)?;
         let agreed = self.agree(&path, index, &secret, &mut keys, ingress, now)?;
-        let proof = self.check_verifier(packet, &keys)?;
+        let checked = self.check_verifier(packet, &keys);
+        let (Ok(proof) | Err(proof)) = &checked;
+        self.counters.hashed += hashed(packet, proof);
+        let proof = checked.map_err(|proof| proof.fault())?;
         let owner = (ingress_link(ingress)?, None);
         for (other, key) in agreed.into_iter().enumerate() {
             if let Some(key) = key {
                 self.peers.insert(NodePair(secret.id(), *path.node(other)), key, owner);
             }
         }
-        Ok((KnownPath::new(keys, decision, hop.expiry, octets, Windows::new(now.unix)), proof))
+        Ok((KnownPath::new(version, keys, decision, hop.expiry, octets, Windows::new(now.unix)), proof))
     }
 
     /// Adds to `keys` the key that this node shares with every other node of `path`. Agreements (X25519) with nodes that are not known are
@@ -120,4 +128,12 @@ impl Router {
         }
         Ok(agreed)
     }
+}
+
+/// Octets of the payload that were hashed for these tags.
+fn hashed(packet: &Packet<'_>, proof: &ProofTags) -> u64 {
+    let payload = packet.payload().len();
+    let is_in_part = packet.version() == Version::Sealed && packet.part() == Part::Whole;
+    let sample = if proof.is_sample() { payload } else { 0 };
+    (sample + if is_in_part { MIN_SEALED } else { payload }) as u64
 }

@@ -69,7 +69,7 @@ impl Router {
     pub fn new(config: Config, kernel: CpuKernel) -> Result<Self, ConfigError> {
         config.policy.check()?;
         let mut admission = Admission {
-            replay: (config.replay_capacity > 0 && config.version == Version::Standard)
+            replay: (config.replay_capacity > 0 && config.version != Version::Paper)
                 .then(|| ReplayFilter::new(&config.replay_key, config.replay_capacity, config.started)),
             accounts: Accounts::default(),
         };
@@ -115,7 +115,7 @@ impl Router {
     pub fn set_policy(&mut self, policy: Policy) -> Result<(), ConfigError> {
         policy.check()?;
         let policy = Indexed::new(policy);
-        self.paths.retain(|_, known| match known.decide(&policy, self.version) {
+        self.paths.retain(|_, known| match known.decide(&policy) {
             Some(decision) => {
                 known.decision = decision;
                 true
@@ -193,7 +193,7 @@ impl Router {
                     Sorted::Refused(reason) => actions[index] = Action::Drop(reason),
                 }
             }
-            if self.version == Version::Standard {
+            if self.version != Version::Paper {
                 let consented = self.lanes.check_consents(&candidates[..used]);
                 let all = used;
                 used = 0;
@@ -208,6 +208,7 @@ impl Router {
             }
             right |= self.lanes.check_verifiers(&candidates[..used], self.verifier_mask);
         }
+        self.counters.hashed += self.lanes.take_hashed();
         // All lines of the filter are on their way before the first packet needs one.
         let mut hashes: [[u8; 16]; BURST] =
             std::array::from_fn(|number| if number < used { self.lanes.proof(number).fingerprint() } else { [0; 16] });
@@ -230,7 +231,7 @@ impl Router {
             }
             let Some(known) = self.paths.at_mut(slot) else { continue };
             actions[index] = if right >> number & 1 == 0 {
-                Action::Drop(Reason::Verifier)
+                Action::Drop(known.fault(self.lanes.proof(number), frame.octets))
             } else {
                 let proof = (self.lanes.proof(number), hashes[number]);
                 self.admission.admit(known, proof, frame, now).unwrap_or_else(Action::Drop)
@@ -265,7 +266,7 @@ impl Router {
         ingress: Ingress,
         now: UnixTime,
     ) -> Result<(), Reason> {
-        verify::check_same_path(packet, known.keys.count(), known.octets())?;
+        verify::check_same_path(packet, known.version, known.keys.count(), known.octets())?;
         verify::check_index(packet, known.keys.index())?;
         self.check_ingress(&known.decision, ingress)?;
         known.decision.action?;
@@ -400,13 +401,16 @@ impl VectorCode for ProcessBurst<'_, '_> {
     }
 }
 
-/// Reads an octet of every cache line of the headers before any of them is needed, so that the lines of all packets are
-/// loaded side by side, and not one after another as the checks come to them.
+/// Reads an octet of every cache line of the headers before any of them is needed, and the last one, where a seal's tag is, so that the
+/// lines of all packets are loaded side by side, and not one after another as the checks come to them.
 #[inline]
 fn read_headers(frames: &[Frame<'_>]) {
     /// Lines of a header of eight nodes, with the beginning of the payload.
     const LINES: usize = 9;
-    let lines = |frame: &Frame<'_>| frame.octets.iter().step_by(64).take(LINES).fold(0, |sum, octet| sum ^ octet);
+    let lines = |frame: &Frame<'_>| {
+        let last = frame.octets.last();
+        frame.octets.iter().step_by(64).take(LINES).chain(last).fold(0, |sum, octet| sum ^ octet)
+    };
     std::hint::black_box(frames.iter().fold(0, |sum, frame| sum ^ lines(frame)));
 }
 
@@ -481,7 +485,7 @@ impl Admission {
             None => {}
         }
         accounts.add(account, length);
-        known.windows.add(seconds, usize::from(u16::from_be_bytes([high, low])));
+        known.windows.add(seconds, usize::from(u16::from_be_bytes([high, low])), proof.is_sample());
         proof.advance(frame.octets);
         Ok(action)
     }

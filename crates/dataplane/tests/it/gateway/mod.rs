@@ -6,6 +6,7 @@ mod failover;
 mod flows;
 mod paths;
 mod quality;
+mod sealed;
 mod stream;
 mod timed;
 mod world;

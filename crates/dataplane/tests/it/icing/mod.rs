@@ -7,5 +7,6 @@ pub mod network;
 mod provenance;
 mod random;
 mod reports;
+mod sealed;
 mod starve;
 mod walk;

@@ -103,8 +103,19 @@ pub fn path_hashes(version: u8, path: &[u8]) -> ([u8; 32], [u8; 32]) {
 }
 
 fn packet_hash(octets: &[u8], route: &[u8; 32], payload: &[u8]) -> [u8; 32] {
-    let head = [b"Ih1", &octets[..2], &[0], &octets[4..6], &octets[8..16], route].concat();
+    let is_sealed = octets[0] >> 4 == 2;
+    let label = if is_sealed { b"Ih2" } else { b"Ih1" };
+    let head = [label, &octets[..2], &[0], &octets[4..6], &octets[8..16], route].concat();
+    if is_sealed && octets[0] & 6 == 0 {
+        return sha256(&[&head, &payload[..16], &payload[payload.len() - 16..]].concat());
+    }
     sha256(&[&head, payload].concat())
+}
+
+/// What the sender's proofs for a node cover, by what they would be over `hash`: that, or for a sample another hash.
+fn covered(octets: &[u8], hash: &[u8; 32], provenance: &Block, payload: &[u8]) -> Option<[u8; 32]> {
+    let is_sample = octets[0] >> 4 == 2 && octets[0] & 6 == 0 && provenance[15].is_multiple_of(64);
+    is_sample.then(|| sha256(&[&b"Is2"[..], hash, &sha256(payload)].concat()))
 }
 
 /// The hash of a packet with its path.
@@ -164,7 +175,7 @@ impl Model {
         octets: u64,
         now: u64,
     ) -> Result<(), Reason> {
-        let has_filter = self.version == 1;
+        let has_filter = self.version != 0;
         if has_filter && seconds < self.from {
             return Err(Reason::BeforeStart);
         }
@@ -242,7 +253,8 @@ impl Model {
     fn decide(&mut self, packet: &[u8], from: u16, micros: u64) -> Result<(Action, Vec<u8>), Reason> {
         let now = (micros / 1_000_000) as u32;
         let malformed = Err(Reason::Malformed);
-        if packet.len() < 32 || packet[0] >> 4 != self.version {
+        let version = packet.first().map_or(0, |first| first >> 4);
+        if packet.len() < 32 || (if self.version == 0 { version != 0 } else { !matches!(version, 1 | 2) }) {
             return malformed;
         }
         let (flags, count, index) = (packet[0] & 15, usize::from(packet[2]), usize::from(packet[3]));
@@ -253,6 +265,9 @@ impl Model {
         let proofs = 32 + path_length;
         let body = proofs + 24 * (count - 1);
         if packet.len() != body + usize::from(half(&packet[4..])) {
+            return malformed;
+        }
+        if version == 2 && (packet[1] != 99 || flags & 6 == 0 && half(&packet[4..]) < 32) {
             return malformed;
         }
         let handle = packet[16..32].to_vec();
@@ -277,7 +292,7 @@ impl Model {
                 return malformed;
             }
         }
-        let (path_hash, route) = path_hashes(self.version, &path);
+        let (path_hash, route) = path_hashes(version, &path);
         if route[..16] != *handle {
             return Err(Reason::Handle);
         }
@@ -311,9 +326,14 @@ impl Model {
             let key = if other == index { Some(granted) } else { self.pair(id) };
             tags.push(tag(&key.ok_or(Reason::Node)?, other.min(index), other.max(index), &hash));
         }
+        let sample = covered(packet, &hash, &tags[0], &packet[body..]);
+        if let Some(hash) = sample {
+            let key = self.pair(&ids[0]).ok_or(Reason::Node)?;
+            (tags[0], tags[index]) = (tag(&key, 0, index, &hash), tag(&granted, index, index, &hash));
+        }
         let verifier = tags[..=index].iter().fold([0; 16], |sum, tag| xor(&sum, tag));
         if verifier != proof(index)[8..] {
-            return Err(Reason::Verifier);
+            return Err(if sample.is_some() { Reason::Sample } else { Reason::Verifier });
         }
         let payer = (from, self.account(label));
         self.admit(hash, word(&packet[8..]), payer, packet.len() as u64, micros)?;
@@ -403,7 +423,7 @@ impl Crafted {
         });
         let shared = |a: &Who, b: &Who| match (a, b) {
             (Who::Node(node), other) | (other, Who::Node(node)) => {
-                pair(network::seed(*node).expose(), &id(other), version).unwrap_or_default()
+                pair(network::seed(*node).expose(), &id(other), version.min(1)).unwrap_or_default()
             }
             _ => [0; 16],
         };
@@ -415,7 +435,8 @@ impl Crafted {
     /// A packet as it arrives at node `index`, after the nodes in front of it.
     pub fn packet(&self, index: usize, flags: u8, nonce: u64, payload: &[u8]) -> Vec<u8> {
         let count = self.who.len();
-        let mut out = vec![self.version << 4 | flags, 4, count as u8, index as u8];
+        let protocol = if self.version == 2 { 99 } else { 4 };
+        let mut out = vec![self.version << 4 | flags, protocol, count as u8, index as u8];
         out.extend((payload.len() as u16).to_be_bytes());
         out.extend((((1u32 << index) - 2) as u16).to_be_bytes());
         out.extend(nonce.to_be_bytes());
@@ -423,11 +444,16 @@ impl Crafted {
         if flags & 8 == 0 {
             out.extend(&self.path);
         }
-        let hash = packet_hash(&out, &self.route, payload);
+        // A payload that is too short for a seal is malformed, whatever its proofs are.
+        let ends = if payload.len() < 16 { &[0; 32] } else { payload };
+        let hash = packet_hash(&out, &self.route, if self.version == 2 && flags & 6 == 0 { ends } else { payload });
         for node in 1..count {
             out.extend(&pre_check(&self.consents[node], &self.route, &nonce.to_be_bytes())[..8]);
-            let mut verifier = tag(&self.consents[node], node, node, &hash);
-            for before in 0..index.min(node) {
+            let pair = &self.pairs[0][node];
+            let of_sender = covered(&out, &hash, &tag(pair, 0, node, &hash), payload).unwrap_or(hash);
+            let mut verifier = tag(&self.consents[node], node, node, &of_sender);
+            verifier = xor(&verifier, &tag(pair, 0, node, &of_sender));
+            for before in 1..index.min(node) {
                 verifier = xor(&verifier, &tag(&self.pairs[before][node], before, node, &hash));
             }
             out.extend(verifier);
@@ -439,24 +465,31 @@ impl Crafted {
 
 #[test]
 fn a_senders_packets_are_those_of_the_model() {
-    for order in [&[0, 1][..], &[3, 1, 2], &[0, 1, 2, 3, 4, 5, 6, 7]] {
-        let sender = network::sender(order);
+    for (version, order) in [1, 2]
+        .into_iter()
+        .flat_map(|version| [&[0, 1][..], &[3, 1, 2], &[0, 1, 2, 3, 4, 5, 6, 7]].map(|order| (version, order)))
+    {
+        let (of, protocol) = if version == 2 { (Version::Sealed, 99) } else { (Version::Standard, 4) };
+        let sender = network::sender_of(of, order);
         let hops: Vec<(Who, u32, u32)> = order.iter().map(|n| (Who::Node(*n), TAGS, network::EXPIRY)).collect();
-        let crafted = Crafted::new(1, &hops);
-        for length in [0, 15, 64, 333] {
+        let crafted = Crafted::new(version, &hops);
+        for length in (0..200).chain([333]) {
             for (form, part, flags) in
                 [(Form::Path, Part::Whole, 0), (Form::Handle, Part::First, 12), (Form::Path, Part::Second, 2)]
             {
+                if version == 2 && part == Part::Whole && length < 32 {
+                    continue;
+                }
                 let payload = vec![length as u8; length];
                 let nonce = Nonce(u64::from(TIME) << 32 | length as u64);
                 let mut out = Vec::new();
-                encapsulate(&sender, (form, part), 4, nonce, &payload, &mut out).unwrap();
+                encapsulate(&sender, (form, part), protocol, nonce, &payload, &mut out).unwrap();
                 assert_eq!(out, crafted.packet(1, flags, nonce.0, &payload));
             }
         }
         let path = network::path(order);
-        assert_eq!(crafted.route, path.route(Version::Standard).0);
-        let hash = path.hash(Version::Standard);
+        assert_eq!(crafted.route, path.route(of).0);
+        let hash = path.hash(of);
         let granted = network::master(order[1]).consent(&hash, 1, Tag(TAGS), network::EXPIRY);
         assert_eq!(*granted.key().expose(), crafted.consents[1]);
     }

@@ -7,7 +7,7 @@ use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_dataplane::frame::{Frame, Ingress};
 use wayleave_dataplane::icing::{Account, Action, Config, Link, Meaning, Output, Policy, Reason, Router, TagRule};
-use wayleave_packet::icing::header::{Hop, NodeId, Part, Path, Tag, Version};
+use wayleave_packet::icing::header::{Hop, NodeId, Part, Path, SEALED, Tag, Version};
 use wayleave_packet::icing::mint::{Consent, Form, NodeSecret, Nonce, Sender, TagMaster, encapsulate};
 
 pub use crate::common::{Random, times};
@@ -141,16 +141,22 @@ pub fn consents(order: &[usize], path: &Path, version: Version) -> Vec<Consent> 
 }
 
 pub fn sender(order: &[usize]) -> Sender {
+    sender_of(Version::Standard, order)
+}
+
+/// A sender of packets of `version`.
+pub fn sender_of(version: Version, order: &[usize]) -> Sender {
     let path = path(order);
-    let consents = consents(order, &path, Version::Standard);
-    Sender::new(Version::Standard, &path, &secret(order[0]), &consents).unwrap()
+    let consents = consents(order, &path, version);
+    Sender::new(version, &path, &secret(order[0]), &consents).unwrap()
 }
 
 /// A packet that the sender makes at `secs` with `payload`.
 pub fn packet_at(sender: &Sender, form: Form, counter: u32, secs: u32, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     let nonce = Nonce::new(at(secs).unix, counter);
-    encapsulate(sender, (form, Part::Whole), 4, nonce, payload, &mut out).unwrap();
+    let protocol = if sender.version() == Version::Sealed { SEALED } else { 4 };
+    encapsulate(sender, (form, Part::Whole), protocol, nonce, payload, &mut out).unwrap();
     out
 }
 

@@ -7,7 +7,7 @@ use wayleave_core::Instant;
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::icing::{Action, Policy, Reason, Router, Stamp, Stamper};
-use wayleave_packet::icing::header::{Packet, Part, PathHolders, Tag, Version};
+use wayleave_packet::icing::header::{MIN_SEALED, Packet, Part, PathHolders, SEALED, Tag, Version};
 use wayleave_packet::icing::mint::{Form, Forms, Front, Joiner, NodeSecret, Nonce, Sender, cut, encapsulate};
 
 use super::network::{self, LINK, Random, TAGS, TIME, at, carry, mesh, packet, process, process_at, sender};
@@ -109,12 +109,15 @@ fn a_payload_split_over_two_packets_is_joined_by_the_receiver() {
 #[test]
 fn many_packets_stamped_together_are_those_stamped_one_by_one_on_every_kernel() {
     let mut random = Random(4);
-    let senders: Vec<Sender> = [&[0, 1][..], &[1, 2, 3, 4], &[5, 4, 3, 2, 1, 0, 6, 7]].map(sender).into();
+    let orders = [&[0, 1][..], &[1, 2, 3, 4], &[5, 4, 3, 2, 1, 0, 6, 7]];
+    let sealed = orders.map(|order| network::sender_of(Version::Sealed, order));
+    let senders: Vec<Sender> = orders.map(sender).into_iter().chain(sealed).collect();
     for kernel in CpuKernel::available() {
-        for count in [1, 7, 8, 9, 64] {
+        // Samples for nodes at either end of paths among them.
+        for count in [1, 7, 8, 9].into_iter().chain([64; 20]) {
             let choices: Vec<(usize, Form, Vec<u8>)> = (0..count)
                 .map(|_| {
-                    let (which, length) = (random.below(3), random.below(200));
+                    let (which, length) = (random.below(6), MIN_SEALED + random.below(200));
                     (which, [Form::Path, Form::Handle][random.below(2)], random.octets(length))
                 })
                 .collect();
@@ -133,7 +136,12 @@ fn many_packets_stamped_together_are_those_stamped_one_by_one_on_every_kernel() 
                 .enumerate()
                 .map(|(place, ((which, form, _), octets))| Stamp {
                     sender: &senders[*which],
-                    front: Front { form: *form, part: Part::Whole, protocol: 4, nonce: nonce(place) },
+                    front: Front {
+                        form: *form,
+                        part: Part::Whole,
+                        protocol: if *which < 3 { 4 } else { SEALED },
+                        nonce: nonce(place),
+                    },
                     octets,
                 })
                 .collect();

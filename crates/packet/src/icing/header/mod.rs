@@ -31,6 +31,12 @@ pub const PROOF: usize = CONSENT + VERIFIER;
 pub const MIN_NODES: usize = 2;
 /// The most: indices have four bits where they are authenticated.
 pub const MAX_NODES: usize = 16;
+/// The protocol number of sealed payloads, IANA's for any private encryption scheme: the only one in packets of [`Version::Sealed`].
+pub const SEALED: u8 = 99;
+/// Octets at either end of a sealed payload: in front what the seal does not cover, behind the seal's tag.
+pub const SEAL_END: usize = 16;
+/// Octets of the shortest whole payload of [`Version::Sealed`].
+pub const MIN_SEALED: usize = 2 * SEAL_END;
 /// Octets of the longest path.
 pub const MAX_PATH: usize = NODE + (MAX_NODES - 1) * HOP;
 
@@ -51,14 +57,41 @@ pub(crate) const FLAG_FIRST: u8 = 4;
 /// The payload is the second part.
 pub(crate) const FLAG_SECOND: u8 = 2;
 
-/// Which protocol nodes speak.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+/// The version of a packet, and of the consents that it needs. A node of the paper's version speaks that alone; all others speak
+/// both of the rest.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Version {
     /// Version 0: as published. Static keys, no expiry, no replay defence, no consent pre-check; for the laboratory.
     Paper = 0,
-    /// Version 1.
+    /// Version 1: proofs cover the payload.
     Standard = 1,
+    /// Version 2, the profile `sealed`: proofs cover the two ends of a payload that is sealed between sender and receiver.
+    Sealed = 2,
+}
+
+impl Version {
+    /// The version of this number, if a node of version `self` speaks it.
+    #[inline]
+    #[must_use]
+    pub fn spoken(self, number: u8) -> Option<Self> {
+        match (self, number) {
+            (Self::Paper, 0) => Some(Self::Paper),
+            (Self::Standard | Self::Sealed, 1) => Some(Self::Standard),
+            (Self::Standard | Self::Sealed, 2) => Some(Self::Sealed),
+            _ => None,
+        }
+    }
+
+    /// What policies and reports call packets of this version, by what their proofs cover.
+    #[must_use]
+    pub fn profile(self) -> &'static str {
+        match self {
+            Self::Paper => "paper",
+            Self::Standard => "payload",
+            Self::Sealed => "sealed",
+        }
+    }
 }
 
 /// Whether a payload is whole.
@@ -79,9 +112,12 @@ pub enum Malformed {
     /// Fewer octets than a header needs.
     #[error("{have} octets where a header needs {need}")]
     Truncated { need: usize, have: usize },
-    /// Not the version that this node speaks.
-    #[error("version {0} is not the one that this node speaks")]
+    /// No version that this node speaks.
+    #[error("version {0} is none that this node speaks")]
     Version(u8),
+    /// Of the profile for sealed payloads, and the payload is not sealed or too short for that.
+    #[error("a payload of protocol {protocol} and {length} octets in a packet for sealed ones")]
+    Sealed { protocol: u8, length: u16 },
     /// A flag that is not defined, or both parts at once.
     #[error("flags {0:#x} contradict each other or are not defined")]
     Flags(u8),
@@ -106,22 +142,21 @@ pub enum Malformed {
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     octets: &'a [u8],
+    version: Version,
     count: u8,
     index: u8,
     proofs: u16,
 }
 
 impl<'a> Packet<'a> {
-    /// Decodes what a UDP datagram or an Ethernet frame carries, all of it.
+    /// Decodes what a UDP datagram or an Ethernet frame carries, all of it, at a node of this version.
     #[inline]
     pub fn decode(octets: &'a [u8], version: Version) -> Result<Self, Malformed> {
         let Some(fixed) = octets.first_chunk::<FRONT>() else {
             return Err(Malformed::Truncated { need: FRONT, have: octets.len() });
         };
-        let [first, _, count, index, ..] = *fixed;
-        if first >> 4 != version as u8 {
-            return Err(Malformed::Version(first >> 4));
-        }
+        let [first, protocol, count, index, ..] = *fixed;
+        let version = version.spoken(first >> 4).ok_or(Malformed::Version(first >> 4))?;
         let flags = first & 0xf;
         if flags & 1 != 0 || flags & (FLAG_FIRST | FLAG_SECOND) == FLAG_FIRST | FLAG_SECOND {
             return Err(Malformed::Flags(flags));
@@ -134,13 +169,24 @@ impl<'a> Packet<'a> {
         }
         let has_path = flags & FLAG_HANDLE == 0;
         let proofs = FRONT + if has_path { path_length(usize::from(count)) } else { 0 };
-        let payload = usize::from(u16::from_be_bytes([fixed[at::LENGTH], fixed[at::LENGTH + 1]]));
-        let declared = proofs + (usize::from(count) - 1) * PROOF + payload;
+        let length = u16::from_be_bytes([fixed[at::LENGTH], fixed[at::LENGTH + 1]]);
+        let declared = proofs + (usize::from(count) - 1) * PROOF + usize::from(length);
         if declared != octets.len() {
             return Err(Malformed::Length { declared, have: octets.len() });
         }
+        let is_short = flags & (FLAG_FIRST | FLAG_SECOND) == 0 && usize::from(length) < MIN_SEALED;
+        if version == Version::Sealed && (protocol != SEALED || is_short) {
+            return Err(Malformed::Sealed { protocol, length });
+        }
         // A path of 16 nodes ends at octet 664.
-        Ok(Self { octets, count, index, proofs: proofs as u16 })
+        Ok(Self { octets, version, count, index, proofs: proofs as u16 })
+    }
+
+    /// The packet's own version.
+    #[inline]
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
     }
 
     /// The whole packet.

@@ -5,10 +5,10 @@ use wayleave_crypto::lanes::Block;
 use zeroize::Zeroize;
 
 use super::super::header::{
-    CONSENT, FIXED, FLAG_FIRST, FLAG_HANDLE, FLAG_SECOND, FRONT, Handle, MAX_NODES, PROOF, Part, Path, RouteHash,
-    Version, at, header_length,
+    CONSENT, FIXED, FLAG_FIRST, FLAG_HANDLE, FLAG_SECOND, FRONT, Handle, MAX_NODES, MIN_SEALED, PROOF, Part, Path,
+    RouteHash, SEALED, Version, at, header_length,
 };
-use super::super::proof::{consent_tag, packet_hash, proof_tag, xor_into};
+use super::super::proof::{consent_tag, is_sample, packet_hash, sample_hash, sealed_ends, sender_tags, xor_into};
 use super::form::Form;
 use super::{Consent, NodeSecret};
 
@@ -45,6 +45,9 @@ pub enum MintError {
     /// The packet would be longer than its header can say.
     #[error("a packet of {0} octets: its payload is longer than a header can say, or its header has no room")]
     TooLong(usize),
+    /// The path is one for sealed payloads, and this is none.
+    #[error("a payload that is not sealed, on a path for sealed ones")]
+    NotSealed,
 }
 
 /// A path that packets can be sent on: its octets, and every key that proofs to its nodes need.
@@ -104,6 +107,13 @@ impl Sender {
         Ok(sender)
     }
 
+    /// The version of the packets.
+    #[inline]
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
     /// The handle that stands for the path.
     #[inline]
     #[must_use]
@@ -142,10 +152,13 @@ impl Sender {
     /// The length of the payload in a packet of `octets` octets.
     ///
     /// # Errors
-    /// If the packet has no room for its header, or the payload is too long.
-    pub fn payload_length(&self, form: Form, octets: usize) -> Result<u16, MintError> {
-        let payload = octets.checked_sub(self.header_length(form)).and_then(|payload| u16::try_from(payload).ok());
-        payload.ok_or(MintError::TooLong(octets))
+    /// If the packet has no room for its header, the payload is too long, or it is not sealed and the path is for what is.
+    pub fn payload_length(&self, front: &Front, octets: usize) -> Result<u16, MintError> {
+        let payload = octets.checked_sub(self.header_length(front.form));
+        let length = payload.and_then(|payload| u16::try_from(payload).ok()).ok_or(MintError::TooLong(octets))?;
+        let is_short = front.part == Part::Whole && usize::from(length) < MIN_SEALED;
+        let is_wrong = self.version == Version::Sealed && (front.protocol != SEALED || is_short);
+        if is_wrong { Err(MintError::NotSealed) } else { Ok(length) }
     }
 
     /// Writes everything in front of the proofs into a packet, whose payload is in place: `octets` have room for the header.
@@ -153,7 +166,7 @@ impl Sender {
     /// # Errors
     /// As [`Sender::payload_length`]; then nothing is written.
     pub fn write_front(&self, front: &Front, octets: &mut [u8]) -> Result<(), MintError> {
-        let payload = self.payload_length(front.form, octets.len())?;
+        let payload = self.payload_length(front, octets.len())?;
         let part = match front.part {
             Part::Whole => 0,
             Part::First => FLAG_FIRST,
@@ -191,7 +204,7 @@ pub struct Front {
 /// Makes `out` one packet with `payload`.
 ///
 /// # Errors
-/// If the payload is too long.
+/// If the payload is too long, or is not sealed and the path is for what is.
 pub fn encapsulate(
     sender: &Sender,
     (form, part): (Form, Part),
@@ -205,15 +218,21 @@ pub fn encapsulate(
     out.resize(header, 0);
     out.extend_from_slice(payload);
     sender.write_front(&Front { form, part, protocol, nonce }, out)?;
-    let hash = packet_hash(out.first_chunk().expect("the front was written"), &sender.route, payload);
+    let front = out.first_chunk().expect("the front was written");
+    let hash = packet_hash(front, &sender.route, payload);
+    let is_sealed = sealed_ends(front, payload).is_some();
     let proofs = header - (sender.count - 1) * PROOF;
     for (index, proof) in (1..).zip(out[proofs..header].as_chunks_mut::<PROOF>().0) {
         let [consent, pair] = sender.keys(index);
         let pre_check = consent_tag(consent, &sender.route, &nonce.0.to_be_bytes());
         proof[..CONSENT].copy_from_slice(&pre_check[..CONSENT]);
         // V_j = A_j ^ PoP_0j
-        let mut verifier = proof_tag(consent, index, index, &hash);
-        xor_into(&mut verifier, &proof_tag(pair, 0, index, &hash));
+        let mut tags = sender_tags([consent, pair], index, &hash);
+        if is_sealed && is_sample(&tags[1]) {
+            tags = sender_tags([consent, pair], index, &sample_hash(&hash, payload));
+        }
+        let [mut verifier, provenance] = tags;
+        xor_into(&mut verifier, &provenance);
         proof[CONSENT..].copy_from_slice(&verifier);
     }
     Ok(())

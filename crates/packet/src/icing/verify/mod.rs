@@ -15,7 +15,7 @@ use super::header::{
     CONSENT, FLAG_HANDLE, MAX_NODES, NodeId, PROOF, Packet, RouteHash, VERIFIER, Version, at, header_length,
 };
 use super::mint::{Consent, PairKey, TAG_EPOCH};
-use super::proof::{consent_tag, packet_hash, proof_tag, xor_into};
+use super::proof::{consent_tag, is_sample, packet_hash, proof_tag, sample_hash, sealed_ends, sender_tags, xor_into};
 
 pub use inner_packet::{InnerError, MAX_DEPTH, check_inner};
 
@@ -48,6 +48,8 @@ pub enum Reason {
     Node,
     /// The verifier is wrong: no consent, or the packet did not come the way that its path says.
     Verifier,
+    /// The same of a sealed packet that is a sample, so that the payload may be another than the sender's too.
+    Sample,
 }
 
 /// The handle is that of the packet's path, which is bound to `route`.
@@ -55,11 +57,12 @@ pub fn check_handle(packet: &Packet<'_>, route: &RouteHash) -> Result<(), Reason
     if route.handle() == packet.handle() { Ok(()) } else { Err(Reason::Handle) }
 }
 
-/// The packet is on the path that is remembered for its handle, which has `count` nodes and these octets: a handle alone
-/// agrees in the count, a path in every octet.
+/// The packet is on the path that is remembered for its handle, which is for packets of `version` and has `count` nodes and these
+/// octets: a handle alone agrees in version and count, a path in every octet.
 #[inline(always)]
-pub fn check_same_path(packet: &Packet<'_>, count: usize, octets: &[u8]) -> Result<(), Reason> {
-    let is_same = packet.count() == count && packet.path().is_none_or(|path| path == octets);
+pub fn check_same_path(packet: &Packet<'_>, version: Version, count: usize, octets: &[u8]) -> Result<(), Reason> {
+    let is_alike = packet.version() == version && packet.count() == count;
+    let is_same = is_alike && packet.path().is_none_or(|path| path == octets);
     if is_same { Ok(()) } else { Err(Reason::Handle) }
 }
 
@@ -76,9 +79,9 @@ pub fn check_expiry(version: Version, expiry: u32, now: UnixTime) -> Result<(), 
     let ahead = expiry.wrapping_sub(now.secs() as u32).cast_signed();
     match version {
         Version::Paper => Ok(()),
-        Version::Standard if ahead < 0 => Err(Reason::Expired),
-        Version::Standard if ahead.cast_unsigned() > MAX_CONSENT => Err(Reason::Future),
-        Version::Standard => Ok(()),
+        Version::Standard | Version::Sealed if ahead < 0 => Err(Reason::Expired),
+        Version::Standard | Version::Sealed if ahead.cast_unsigned() > MAX_CONSENT => Err(Reason::Future),
+        Version::Standard | Version::Sealed => Ok(()),
     }
 }
 
@@ -88,7 +91,7 @@ pub fn check_expiry(version: Version, expiry: u32, now: UnixTime) -> Result<(), 
 pub fn check_freshness(version: Version, packet: &Packet<'_>, freshness: u32, now: UnixTime) -> Result<(), Reason> {
     // Counted from the latest time that passes.
     let behind = (now.secs() as u32).wrapping_add(MAX_AHEAD).wrapping_sub(packet.seconds());
-    if version == Version::Standard && behind > freshness + MAX_AHEAD { Err(Reason::Stale) } else { Ok(()) }
+    if version != Version::Paper && behind > freshness + MAX_AHEAD { Err(Reason::Stale) } else { Ok(()) }
 }
 
 /// The pre-check is right: the sender holds this node's consent. It costs one AES block, and no key of any other node. The
@@ -116,7 +119,7 @@ pub fn check_node(node: &NodeId) -> Result<(), Reason> {
 pub fn check_verifier(packet: &Packet<'_>, keys: &PathKeys) -> Result<ProofTags, Reason> {
     let tags = keys.proof_tags(packet);
     let difference = tags.verifier_difference(keys.index(), packet.verifier(keys.index()));
-    if difference == 0 { Ok(tags) } else { Err(Reason::Verifier) }
+    if difference == 0 { Ok(tags) } else { Err(tags.fault()) }
 }
 
 /// What a node knows of a path on which it has a place: what packets are bound to, and a key for each node.
@@ -207,10 +210,15 @@ impl PathKeys {
     #[must_use]
     pub fn proof_tags(&self, packet: &Packet<'_>) -> ProofTags {
         let front = packet.octets().first_chunk().expect("a packet has its fixed fields");
-        let mut proof = ProofTags { hash: packet_hash(front, &self.route, packet.payload()), ..ProofTags::BLANK };
+        let payload = packet.payload();
+        let mut proof = ProofTags { hash: packet_hash(front, &self.route, payload), ..ProofTags::BLANK };
         let here = self.index();
         for (other, (tag, key)) in proof.tags.iter_mut().zip(self.keys()).enumerate() {
             *tag = proof_tag(key, other.min(here), other.max(here), &proof.hash);
+        }
+        if sealed_ends(front, payload).is_some() && proof.is_due_as_sample() {
+            let keys = [self.own_key(), &self.keys[0]];
+            proof.set_sample(here, sender_tags(keys, here, &sample_hash(&proof.hash, payload)));
         }
         proof
     }
@@ -223,6 +231,8 @@ pub struct ProofTags {
     hash: [u8; 32],
     /// At index `k` the tag between this node and node `k`; at the node's own index `A_i`.
     tags: [Block; MAX_NODES],
+    /// The sender's proofs for this node cover the payload of a sealed packet too.
+    is_sample: bool,
 }
 
 impl std::fmt::Debug for ProofTags {
@@ -233,13 +243,41 @@ impl std::fmt::Debug for ProofTags {
 
 impl ProofTags {
     /// Of no packet yet.
-    pub const BLANK: Self = Self { hash: [0; 32], tags: [[0; 16]; MAX_NODES] };
+    pub const BLANK: Self = Self { hash: [0; 32], tags: [[0; 16]; MAX_NODES], is_sample: false };
 
     /// Sets the hash of a packet, and the tags of the nodes of its path: at most 16.
     #[inline]
     pub fn set(&mut self, hash: &[u8; 32], tags: &[Block]) {
         self.hash = *hash;
         self.tags[..tags.len()].copy_from_slice(tags);
+        self.is_sample = false;
+    }
+
+    /// Whether a sealed packet with these tags over `H` is a sample for this node.
+    #[inline]
+    #[must_use]
+    pub fn is_due_as_sample(&self) -> bool {
+        is_sample(&self.tags[0])
+    }
+
+    /// Sets what the sender's proofs for this node at index `here` are made of if the packet is a sample: [`sender_tags`] over `H'`.
+    #[inline]
+    pub fn set_sample(&mut self, here: usize, [authenticator, provenance]: [Block; 2]) {
+        (self.tags[here], self.tags[0], self.is_sample) = (authenticator, provenance, true);
+    }
+
+    /// Whether the sender's proofs for this node cover the payload of a sealed packet too.
+    #[inline]
+    #[must_use]
+    pub fn is_sample(&self) -> bool {
+        self.is_sample
+    }
+
+    /// Which rule a packet with another verifier breaks.
+    #[inline]
+    #[must_use]
+    pub fn fault(&self) -> Reason {
+        if self.is_sample { Reason::Sample } else { Reason::Verifier }
     }
 
     /// `H` of the packet.

@@ -6,9 +6,9 @@ use std::path::{Path as FilePath, PathBuf};
 
 use serde_json::{Value, json};
 use wayleave_crypto::secret::{Key128, Seed};
-use wayleave_packet::icing::header::{Hop, Packet, Part, Path, Tag, Version};
+use wayleave_packet::icing::header::{Hop, Packet, Part, Path, SEALED, Tag, Version};
 use wayleave_packet::icing::mint::{Consent, Form, NodeSecret, Nonce, Sender, TagMaster, encapsulate, tag_epoch};
-use wayleave_packet::icing::verify::{PathKeys, check_consent, check_verifier};
+use wayleave_packet::icing::verify::{PathKeys, ProofTags, check_consent, check_verifier};
 
 const EXPIRY: u32 = 1_800_000_600;
 
@@ -81,25 +81,47 @@ fn packets(version: Version, count: usize) -> Value {
     let mut wire = Vec::new();
     path.encode(&mut wire);
     let mut packets = Vec::new();
-    for (number, (form, part, payload)) in [
-        (Form::Path, Part::Whole, &b"the payload of a vector"[..]),
-        (Form::Handle, Part::Whole, &[0x55; 64]),
-        (Form::Path, Part::First, &b""[..]),
-        (Form::Handle, Part::Second, &b"second part"[..]),
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    let mut add = |form, part, payload: &[u8], number: u32, needs_sample: bool| {
         let mut octets = Vec::new();
-        let nonce = Nonce(u64::from(EXPIRY - 600) << 32 | number as u64);
-        encapsulate(&sender, (form, part), 4, nonce, payload, &mut octets).expect("it fits");
+        let nonce = Nonce(u64::from(EXPIRY - 600) << 32 | u64::from(number));
+        let protocol = if version == Version::Sealed { SEALED } else { 4 };
+        encapsulate(&sender, (form, part), protocol, nonce, payload, &mut octets).expect("it fits");
         let mut at_nodes = vec![hex(&octets)];
         let mut hash = [0; 32];
+        let mut samples = Vec::new();
         for node in 1..count {
-            hash = pass(version, &path, node, &consents[node - 1], &mut octets);
+            let proof = pass(version, &path, node, &consents[node - 1], &mut octets);
+            hash = *proof.hash();
+            samples.extend(proof.is_sample().then_some(node));
             at_nodes.push(hex(&octets));
         }
-        packets.push(json!({ "hash": hex(&hash), "at_nodes": at_nodes }));
+        let is_wanted = !needs_sample || !samples.is_empty();
+        match version {
+            _ if !is_wanted => {}
+            Version::Sealed => {
+                packets.push(json!({ "hash": hex(&hash), "sample_for": samples, "at_nodes": at_nodes }));
+            }
+            Version::Standard | Version::Paper => packets.push(json!({ "hash": hex(&hash), "at_nodes": at_nodes })),
+        }
+        is_wanted
+    };
+    let whole = if version == Version::Sealed {
+        &b"head of 16 octetsand between, then the tag of it"[..]
+    } else {
+        b"the payload of a vector"
+    };
+    for (number, (form, part, payload)) in (0..).zip([
+        (Form::Path, Part::Whole, whole),
+        (Form::Handle, Part::Whole, &[0x55; 64]),
+        (Form::Path, Part::First, b""),
+        (Form::Handle, Part::Second, b"second part"),
+    ]) {
+        add(form, part, payload, number, false);
+    }
+    if version == Version::Sealed {
+        // The first packets that are samples for some node, by their nonces.
+        let found = (4..).filter(|number| add(Form::Handle, Part::Whole, whole, *number, true));
+        assert_eq!(found.take(3).count(), 3);
     }
     json!({
         "version": version as u8,
@@ -111,8 +133,8 @@ fn packets(version: Version, count: usize) -> Value {
     })
 }
 
-/// Verifies a packet at node `node` and rewrites it; returns its hash.
-fn pass(version: Version, path: &Path, node: usize, consent: &Consent, octets: &mut [u8]) -> [u8; 32] {
+/// Verifies a packet at node `node` and rewrites it; returns what the node computed.
+fn pass(version: Version, path: &Path, node: usize, consent: &Consent, octets: &mut [u8]) -> ProofTags {
     let mut keys = PathKeys::new(path.route(version), node, path.count(), consent);
     for other in (0..path.count()).filter(|other| *other != node) {
         keys.set_pair(other, &secret(node).pair(path.node(other), version).expect("honest keys"));
@@ -124,14 +146,14 @@ fn pass(version: Version, path: &Path, node: usize, consent: &Consent, octets: &
         check_verifier(&packet, &keys).expect("it came the whole way")
     };
     proof.advance(octets);
-    *proof.hash()
+    proof
 }
 
 fn vectors() -> Value {
     json!({
         "format": "ICING; see docs/wire/icing.md",
         "keys": keys(),
-        "paths": [packets(Version::Standard, 4), packets(Version::Standard, 2), packets(Version::Paper, 3)],
+        "paths": [packets(Version::Standard, 4), packets(Version::Standard, 2), packets(Version::Paper, 3), packets(Version::Sealed, 4)],
     })
 }
 

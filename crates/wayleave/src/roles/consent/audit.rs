@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use tracing::{error, info};
 use wayleave_control::consent::{Audit, Decision};
 use wayleave_control::database::Refusal;
+use wayleave_packet::icing::header::Version;
 use wayleave_runtime::faults;
 use wayleave_runtime::identity::to_hex;
 use wayleave_runtime::links::Links;
@@ -222,6 +223,7 @@ pub fn describe(audit: &Audit) -> Value {
         "node": audit.node.map(|node| node.to_string()),
         "path": audit.path.map(|path| to_hex(&path.0)),
         "tag": audit.tag.map(|tag| format!("{:08x}", tag.0)),
+        "profile": audit.packets.map(Version::profile),
     });
     match &audit.decision {
         Decision::Consented { expiry, rule } => {

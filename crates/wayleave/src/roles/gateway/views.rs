@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use wayleave_core::{IdentityKey, InnerTraffic, Prefix};
-use wayleave_dataplane::gateway::{Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus, Traffic, Volume};
+use wayleave_dataplane::gateway::{
+    Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus, Traffic, Unsealed, Volume,
+};
 use wayleave_dataplane::icing;
 use wayleave_dataplane::link::{Counters as LinkCounters, LinkStatus, Transport};
+use wayleave_packet::icing::header::Version;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::metrics;
@@ -324,6 +327,7 @@ impl GatewayView {
         let is_first_over_tls =
             |link: &LinkStatus| Some(&link.identity) == first && link.transport == Some(Transport::Tls);
         let over_tls = links.iter().find(|link| is_first_over_tls(link)).map(|link| known.describe(&link.identity));
+        let profile = route.active.as_ref().and_then(|path| unsealed(path, &known));
         let why = of_path.unwrap_or_else(|| of_state.join("; "));
         Ok(json!({
             "version": 1,
@@ -332,6 +336,7 @@ impl GatewayView {
             "state": if is_dead { "dead" } else { state(&route.state) },
             "why": why,
             "over_tls": over_tls,
+            "unsealed": profile,
             "active": route.active.as_ref().map(|path| describe(path, &known)),
             "spare": route.spare.as_ref().map(|path| describe(path, &known)),
             "pinned": pinned,
@@ -469,7 +474,25 @@ fn describe(path: &PathStatus, known: &Known) -> Value {
         "dead": path.dead_since.is_some(),
         "dead_since": path.dead_since,
         "held": path.is_held,
+        "profile": path.packets.map(Version::profile),
+        "unsealed": unsealed(path, known),
         "refused": path.refused,
+    })
+}
+
+/// Why nodes on a path pass over all of every payload.
+fn unsealed(path: &PathStatus, known: &Known) -> Option<String> {
+    if path.packets != Some(Version::Standard) {
+        return None;
+    }
+    Some(match path.unsealed? {
+        Unsealed::Refused(node) => format!(
+            "{} does not consent to packets of the profile `sealed`, or its consent server is of a version before it",
+            known.describe(&node)
+        ),
+        Unsealed::Unanswered => {
+            "no packet of the profile `sealed` was answered: a node on the path is of a version before it".to_owned()
+        }
     })
 }
 

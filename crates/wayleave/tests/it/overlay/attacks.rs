@@ -28,7 +28,7 @@ use wayleave_core::IdentityKey;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
-use wayleave_packet::icing::header::NodeId;
+use wayleave_packet::icing::header::{NodeId, Version};
 use wayleave_packet::icing::mint::{EpochKey, NodeSecret};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
@@ -235,6 +235,7 @@ fn a_bogus_request_for_consent_is_refused_and_stands_in_the_audit_log() {
         index: 1,
         expiry: now as u32 + 30,
         epoch_key: epoch_key.sign(&key_a),
+        packets: Version::Standard,
     };
     let body = |request: &ConsentRequest, key: &SigningKey| Body::Consent {
         membership: of_a.clone(),

@@ -148,6 +148,7 @@ impl<'a> Thief<'a> {
             index: index as u8,
             expiry: now as u32 + seconds,
             epoch_key: epoch_key.sign(&own),
+            packets: path.version(),
         };
         change(&mut request);
         let request = Signed::sign(&request, &own).expect("well formed");

@@ -263,7 +263,7 @@ fn reports_say_where_packets_vanished_and_a_forged_one_is_refused() {
     let identity = |node: u8| SigningKey::from_seed(&Seed::new([node; 32]));
     let public = |node: u8| format!("ed25519:{}", to_hex(&identity(node).verifying_key().to_bytes()));
     let row = |node: u8, window, packets| {
-        let count = Count { packets, octets: packets * 64 };
+        let count = Count { packets, octets: packets * 64, ..Count::default() };
         let report = Report { handle: Handle([9; 16]), index: node, window, count };
         serde_json::json!({ "signed": to_hex(&report.sign(&identity(node))) })
     };

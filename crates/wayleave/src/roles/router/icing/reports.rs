@@ -79,6 +79,8 @@ impl ReportQuery {
                     "window": report.window,
                     "packets": report.count.packets,
                     "octets": report.count.octets,
+                    "samples": report.count.samples,
+                    "failed_samples": report.count.failed,
                     "signed": to_hex(&report.sign(identity)),
                 })
             })
@@ -127,7 +129,7 @@ mod tests {
     #[test]
     fn an_answer_is_signed_and_says_whether_there_are_more() {
         let identity = SigningKey::from_seed(&Seed::new([1; 32]));
-        let count = Count { packets: 5, octets: 500 };
+        let count = Count { packets: 5, octets: 500, ..Count::default() };
         let reports: Vec<Report> =
             (0..3).map(|window| Report { handle: Handle([7; 16]), index: 1, window, count }).collect();
         let query = |most: &str| ReportQuery::read(&Parameters::from([("most".to_owned(), most.to_owned())]));
