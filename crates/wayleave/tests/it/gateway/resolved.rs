@@ -4,6 +4,7 @@
 //! addresses; what it was told goes with the gateway, killed or stopped; where it refuses, the problems say what to do.
 
 use std::fs;
+use std::os::unix::fs::chown;
 use std::process::Stdio;
 
 use wayleave_lab::routers::{DBUS, Installation, RESOLVED};
@@ -14,6 +15,7 @@ use crate::key::fetched;
 
 const BUS: &str = "/run/lab/system_bus";
 const USER: u32 = 991;
+const NOBODY: u32 = 65_534;
 const CONFIG: &str = "<busconfig><type>system</type><listen>unix:path=/run/lab/system_bus</listen><auth>EXTERNAL</auth>\
     <policy context='default'><allow user='*'/><allow own='*'/><allow send_destination='*' eavesdrop='true'/>\
     <allow eavesdrop='true'/></policy></busconfig>";
@@ -71,8 +73,11 @@ fn start(world: &mut World, is_root: bool) {
     let mut command = if is_root {
         world.places[A].command(env!("CARGO_BIN_EXE_wayleave"))
     } else {
+        for name in ["", "a.toml", "a.json", "a.redb"] {
+            chown(world.folder.0.join(name), Some(NOBODY), Some(NOBODY)).expect("another user");
+        }
         let mut command = world.places[A].command("setpriv");
-        // The last one for /dev/net/tun, which some systems keep to root, and for the test's files.
+        // The last one for /dev/net/tun, which some systems keep to root.
         let rights = "+net_admin,+net_bind_service,+dac_override";
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
         command.arg(format!("--inh-caps={rights}")).arg(format!("--ambient-caps={rights}"));
