@@ -417,8 +417,8 @@ impl PathServer {
             return Err(Refusal::Recovering);
         }
         // Adverts have links that are not public: they are for members alone.
-        if !self.config.peers.contains(&peer) {
-            self.database.membership(&peer, now.unix.secs())?;
+        if let Some(refusal) = self.not_a_reader(&peer, now).filter(|refusal| *refusal != Refusal::RealmKey) {
+            return Err(refusal);
         }
         // Versions of another life mean nothing.
         let since = if instance == self.config.instance { since.min(self.database.version()) } else { 0 };
@@ -427,6 +427,12 @@ impl PathServer {
         }
         self.notify(now, Some(link));
         Ok(())
+    }
+
+    /// Why a node may not know what others advertise, if so.
+    fn not_a_reader(&self, peer: &IdentityKey, now: Now) -> Option<Refusal> {
+        let is_server = self.config.peers.contains(peer);
+        self.database.membership(peer, now.unix.secs()).err().filter(|_| !is_server)
     }
 
     /// Sends subscribers what changed: to one of them, also if nothing did, or to all.
@@ -441,10 +447,14 @@ impl PathServer {
                 continue;
             }
             let Some(peer) = self.links.get(&link).map(|state| state.peer) else { continue };
-            let refusal = match self.config.peers.contains(&peer) {
-                true => None,
-                false => self.database.membership(&peer, now.unix.secs()).err(),
-            };
+            let refusal = self.not_a_reader(&peer, now);
+            if refusal == Some(Refusal::RealmKey) {
+                // By the list it learns that it needs another membership; with that it gets the rest.
+                let records = self.database.revocations().cloned().map(Record::Revocations).into_iter().collect();
+                let instance = self.config.instance;
+                self.send(link, 0, Body::Records { instance, version: since, complete: false, records });
+                continue;
+            }
             if let Some(refusal) = refusal {
                 // It was a member when it subscribed: it is told why it learns no more.
                 if let Some(state) = self.links.get_mut(&link) {

@@ -20,6 +20,7 @@ use wayleave_packet::Path;
 
 use super::common::*;
 use wayleave_control::realm::MAX_STALENESS;
+use wayleave_crypto::signed::Signed;
 
 pub(crate) fn config(store: Store) -> PathServerConfig {
     PathServerConfig {
@@ -435,4 +436,41 @@ fn a_list_key_signs_so_many_lists_a_second_and_others_go_on() {
     // Anybody may read which list is in force.
     let answer = ask(&mut server, 1, Body::FindRevocations, at(0));
     assert!(matches!(&answer[..], [(1, Frame { body: Body::Revocations(Some(known)), .. })] if *known == list));
+}
+
+/// Whose membership the realm's next key has to sign anew learns that by the list, and then the rest.
+#[test]
+fn a_subscriber_whose_membership_ended_with_the_realms_key_gets_the_list_and_after_its_next_membership_the_rest() {
+    use wayleave_control::realm::{ListSigner, Membership, Rolls};
+    let mut server = server_of_six();
+    connect(&mut server, 1, 0);
+    ask(&mut server, 1, Body::Subscribe { instance: 0, since: 0 }, at(0));
+    let rolls = Rolls::default().and(realm(0), &realm_key(0), realm(1), [NOW + 1; 3]).expect("in order");
+    let list = ListSigner::Realm(realm_key(1)).sign(None, 0, Vec::new(), &rolls, 600, at(2).unix).expect("in order");
+    connect(&mut server, 2, 50);
+    ask(&mut server, 2, Body::SubmitRevocations(list.clone()), at(2));
+    let records = |frames: &[(u64, Frame)]| -> Vec<Record> {
+        let of_link = frames.iter().filter(|(link, _)| *link == 1);
+        let all = of_link.filter_map(|(_, frame)| match &frame.body {
+            Body::Records { records, .. } => Some(records.clone()),
+            _ => None,
+        });
+        all.flatten().collect()
+    };
+    server.handle_timeout(at(3));
+    assert_eq!(records(&answers(&mut server, at(3)).0), [Record::Revocations(list.clone())]);
+    // The same for one that comes back now, which is no stranger's place.
+    connect(&mut server, 1, 0);
+    let told = ask(&mut server, 1, Body::Subscribe { instance: 0, since: 0 }, at(4));
+    assert_eq!((records(&told), refusal(&told)), (vec![Record::Revocations(list)], None));
+    let stranger = ask(&mut server, 2, Body::Subscribe { instance: 0, since: 0 }, at(4));
+    assert_eq!(refusal(&stranger), Some(Refusal::NotMember));
+    let next = Membership { rolls, number: 2, not_before: NOW + 4, ..membership(0) };
+    let next = Signed::sign(&next, &realm_key(1)).expect("in order");
+    let mut renewed = adverts(6, &small())[0].clone();
+    renewed.sequence += 1;
+    let advert = signed_advert(&renewed, 0);
+    ask(&mut server, 1, Body::Register { membership: next.clone(), advert }, at(5));
+    server.handle_timeout(at(6));
+    assert!(records(&answers(&mut server, at(6)).0).contains(&Record::Membership(next)));
 }

@@ -40,6 +40,9 @@ const JOINS: (u32, u32) = (2, 10);
 
 /// After so long a list is sent again to a server that did not take it and gave no lasting reason.
 const AGAIN: Duration = Duration::from_secs(5);
+/// The number of a list as a request. A command that joins with a path server's identity has a link of its own, is told of the list too, and waits for
+/// the answer to its request 1.
+const SUBMISSION: u32 = 2;
 /// How long a server is waited for that is asked for its list.
 const HEAR: Duration = Duration::from_secs(10);
 
@@ -302,7 +305,7 @@ impl RealmIo {
                 continue;
             }
             path_server.sent = Some((order, now + AGAIN));
-            let octets = Frame { request: 1, body: Body::SubmitRevocations(list.clone()) }.encode();
+            let octets = Frame { request: SUBMISSION, body: Body::SubmitRevocations(list.clone()) }.encode();
             self.links.send(link, octets);
         }
     }

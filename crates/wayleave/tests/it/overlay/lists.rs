@@ -302,7 +302,7 @@ fn the_realms_key_rolls_under_a_running_overlay_and_everybody_follows() {
     let error = row.realm.folder.fails(1, &["join", &invited, "--dir", "late"]);
     assert!(error.contains("has expired"), "a token of the key before: {error}");
     row.realm.folder.ok(&["join", token.trim(), "--dir", "new"]);
-    assert!(row.realm.folder.ok(&["check", "new/consent.toml"]).contains("fine"));
+    row.realm.folder.ok(&["check", "new/consent.toml"]);
     // A member that the key before admitted is removed by the next one.
     realm_command(&row.realm, &["revoke", "b"]);
     eventually("no path over it", || {
