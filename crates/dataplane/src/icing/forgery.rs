@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_crypto::secret::{Key128, Seed};
-use wayleave_packet::icing::header::{CONSENT, Hop, PROOF, Part, Path, Tag, Version, header_length};
+use wayleave_packet::icing::header::{
+    CONSENT, Hop, MIN_SEALED, PROOF, Part, Path, SEALED, Tag, Version, header_length,
+};
 use wayleave_packet::icing::mint::{Form, NodeSecret, Nonce, Sender, TagMaster, encapsulate};
 
-use super::{Action, Config, Link, Meaning, Output, Policy, Router, TagRule};
+use super::{Action, Config, Link, Meaning, Output, Policy, Reason, Router, TagRule};
 use crate::frame::{BURST, Frame, Ingress};
 use crate::lanes::CpuKernel;
 
@@ -54,26 +56,35 @@ fn router() -> Router {
     Router::new(config, CpuKernel::best()).expect("a sound policy")
 }
 
-/// A packet from node 0 over node 1 to node 2.
-fn packet(form: Form) -> Vec<u8> {
+/// Packet `number` of this second from node 0 over node 1 to node 2.
+fn packet(version: Version, form: Form, number: u32) -> Vec<u8> {
     let hop = |node| Hop { node: secret(node).id(), tag: Tag(7), expiry: TIME + 60 };
     let path = Path::new(secret(0).id(), &[hop(1), hop(2)]).expect("three nodes");
-    let hash = path.hash(Version::Standard);
+    let hash = path.hash(version);
     let consents = [1u8, 2].map(|node| master(node).consent(&hash, node.into(), Tag(7), TIME + 60));
-    let sender = Sender::new(Version::Standard, &path, &secret(0), &consents).expect("a consent of each");
+    let sender = Sender::new(version, &path, &secret(0), &consents).expect("a consent of each");
     let mut octets = Vec::new();
-    encapsulate(&sender, (form, Part::Whole), 4, Nonce::new(now().unix, 1), b"", &mut octets).expect("it fits");
+    let nonce = Nonce::new(now().unix, number);
+    encapsulate(&sender, (form, Part::Whole), SEALED, nonce, &[0; MIN_SEALED], &mut octets).expect("it fits");
     octets
 }
 
-/// Of `count` packets with a random verifier, how many `router` forwards.
-fn accepted(mut router: Router, count: usize) -> usize {
+/// Of `count` packets with a random verifier, how many `router` forwards. They are of this version, and samples for it or not.
+fn accepted(mut router: Router, count: usize, (version, is_sample): (Version, bool)) -> usize {
     let ingress = Ingress::External(LINK);
-    let mut first = packet(Form::Path);
+    let mut first = packet(version, Form::Path, 1);
     let action = router.process(&mut [Frame { octets: &mut first, ingress }], now())[0];
     assert_eq!(action, Action::Forward { link: 2, queue: 0 });
-    let handle = packet(Form::Handle);
+    // Samples are told by their reason, with a verifier that is wrong.
     let verifier = header_length(3, false) - 2 * PROOF + CONSENT;
+    let is_it = |number: &u32| {
+        let mut octets = packet(version, Form::Handle, *number);
+        octets[verifier] ^= 1;
+        let reason = if is_sample { Reason::Sample } else { Reason::Verifier };
+        router.process(&mut [Frame { octets: &mut octets, ingress }], now())[0] == Action::Drop(reason)
+    };
+    let number = (2..10_000).find(is_it).expect("one in 64, or most");
+    let handle = packet(version, Form::Handle, number);
     let (mut packets, mut passed, mut random) = (vec![handle.clone(); BURST], 0, 6u64);
     for _ in 0..count.div_ceil(BURST) {
         for packet in &mut packets {
@@ -92,10 +103,13 @@ fn accepted(mut router: Router, count: usize) -> usize {
 
 /// Within three standard deviations.
 fn forge(count: usize, router: &dyn Fn() -> Router) {
-    let short = accepted(router().with_16_bit_verifiers(), count) as f64;
-    let expected = count as f64 / 65_536.0;
-    assert!((short - expected).abs() <= 3.0 * expected.sqrt(), "{short} of {count}, {expected} expected");
-    assert_eq!(accepted(router(), count / 4), 0);
+    let of = [(Version::Standard, false), (Version::Sealed, false), (Version::Sealed, true)];
+    for which in of {
+        let short = accepted(router().with_16_bit_verifiers(), count, which) as f64;
+        let expected = count as f64 / 65_536.0;
+        assert!((short - expected).abs() <= 3.0 * expected.sqrt(), "{short} of {count}, {expected} expected");
+        assert_eq!(accepted(router(), count / 4, which), 0);
+    }
 }
 
 /// `WAYLEAVE_ICING_FORGERIES=100000000` expects 1,526 +- 117.

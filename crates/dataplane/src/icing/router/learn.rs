@@ -25,12 +25,12 @@ impl Router {
             self.paths.insert(handle, known, owner);
             return Ok(action);
         };
-        let checked = self.check_on_known_path(slot, &packet, frame.ingress, now);
-        if let Ok(Ok(proof) | Err(proof)) = &checked {
-            self.counters.hashed += hashed(&packet, proof);
-        }
+        let (proof, is_right) = self.check_on_known_path(slot, &packet, frame.ingress, now)?;
+        self.counters.hashed += hashed(&packet, &proof);
         let known = self.paths.at_mut(slot).ok_or(Reason::UnknownHandle)?;
-        let proof = checked?.map_err(|proof| known.fault(&proof, frame.octets))?;
+        if !is_right {
+            return Err(known.fault(&proof, frame.octets));
+        }
         self.admission.admit_one(known, &proof, frame, now)
     }
 
@@ -40,18 +40,19 @@ impl Router {
         packet: &Packet<'_>,
         ingress: Ingress,
         now: Now,
-    ) -> Result<Result<ProofTags, ProofTags>, Reason> {
+    ) -> Result<(ProofTags, bool), Reason> {
         let known = self.paths.at(slot).ok_or(Reason::UnknownHandle)?;
         self.check_without_keys(packet, known, ingress, now.unix)?;
         verify::check_consent(self.version, packet, &known.keys)?;
         Ok(self.check_verifier(packet, &known.keys))
     }
 
-    /// [`verify::check_verifier`], under the mask of verifier bits that a unit test may narrow. The tags are those of the packet in any case.
-    fn check_verifier(&self, packet: &Packet<'_>, keys: &PathKeys) -> Result<ProofTags, ProofTags> {
+    /// The packet's tags, and whether its verifier is that of them: [`verify::check_verifier`], under the mask of verifier bits that a unit test
+    /// may narrow.
+    fn check_verifier(&self, packet: &Packet<'_>, keys: &PathKeys) -> (ProofTags, bool) {
         let proof = keys.proof_tags(packet);
         let difference = proof.verifier_difference(keys.index(), packet.verifier(keys.index()));
-        if difference & self.verifier_mask == 0 { Ok(proof) } else { Err(proof) }
+        (proof, difference & self.verifier_mask == 0)
     }
 
     /// Checks the first packet on a path. The keys that were agreed on are kept only if the packet is verified with them, so
@@ -80,10 +81,11 @@ impl Router {
         let mut keys = PathKeys::new(route, index, path.count(), &consent);
         verify::check_consent(self.version, packet, &keys)?;
         let agreed = self.agree(&path, index, &secret, &mut keys, ingress, now)?;
-        let checked = self.check_verifier(packet, &keys);
-        let (Ok(proof) | Err(proof)) = &checked;
-        self.counters.hashed += hashed(packet, proof);
-        let proof = checked.map_err(|proof| proof.fault())?;
+        let (proof, is_right) = self.check_verifier(packet, &keys);
+        self.counters.hashed += hashed(packet, &proof);
+        if !is_right {
+            return Err(proof.fault().into());
+        }
         let owner = (ingress_link(ingress)?, None);
         for (other, key) in agreed.into_iter().enumerate() {
             if let Some(key) = key {

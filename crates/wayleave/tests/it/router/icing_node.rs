@@ -291,6 +291,23 @@ fn reports_say_where_packets_vanished_and_a_forged_one_is_refused() {
     assert!(locate(&named, &[]).1.contains("9 packets lost between node 2 and node 3"));
     let (code, text) = locate(&named[..1], &["--window", "101"]);
     assert!(code == Some(0) && text.contains("no packets lost"), "{text}");
+    // Where payloads were replaced.
+    let of_samples = |node: u8, failed| {
+        let count = Count { packets: 50, octets: 50 * 64, samples: 2, failed };
+        let report = Report { handle: Handle([9; 16]), index: node, window: 100, count };
+        serde_json::json!({ "signed": to_hex(&report.sign(&identity(node))) })
+    };
+    [(1, 0), (2, 6), (3, 5)].into_iter().for_each(|(node, failed)| write(node, &[of_samples(node, failed)]));
+    let (code, text) = locate(&named, &["--json"]);
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let place = serde_json::json!({ "from": 1, "to": 2, "failed_samples": 6 });
+    assert_eq!((code, &report["replaced"]), (Some(0), &place));
+    let (_, text) = locate(&named, &[]);
+    assert!(
+        text.contains("payloads replaced between node 1 and node 2, or by one of them: 6 samples failed"),
+        "{text}"
+    );
+    write(1, &[row(1, 100, 50), row(1, 101, 70)]);
     // Another's report, and one whose number was changed.
     let (code, text) = locate(&[format!("{}=1.json", public(2))], &[]);
     assert!(code == Some(1) && text.contains("a report is not signed by"), "{text}");
