@@ -408,7 +408,8 @@ impl OverlaySection {
         faults.extend(range(&self.max_staleness_secs, 1, MAX_LIST, "seconds"));
         faults.extend(range(&self.id_epoch_secs, MIN_EPOCH.into(), u64::from(MAX_EPOCH) / 2, "seconds"));
         if self.entrust && self.consent.is_none() {
-            let message = "`entrust` without `consent`, expected the consent server that gets the keys of this node's tags";
+            let message =
+                "`entrust` without `consent`, expected the consent server that gets the keys of this node's tags";
             faults.push(Fault { span: None, message: message.to_owned(), help: None });
         }
         if self.neighbour.len() > MAX_LINKS {

@@ -325,12 +325,7 @@ impl ConsentServer {
     }
 
     /// Takes the keys of a node that gives them itself: nobody but the node can, since the link has proved who it is.
-    fn entrust(
-        &mut self,
-        node: IdentityKey,
-        masters: Vec<(u32, TagMaster)>,
-        has_budget: bool,
-    ) -> Result<(), Refusal> {
+    fn entrust(&mut self, node: IdentityKey, masters: Vec<(u32, TagMaster)>, has_budget: bool) -> Result<(), Refusal> {
         if !has_budget {
             return Err(Refusal::TooOften);
         }

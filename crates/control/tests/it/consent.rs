@@ -13,8 +13,7 @@ use std::collections::BTreeMap;
 
 use wayleave_control::consent::{
     Audit, ConsentAnswer, ConsentRequest, ConsentServer, ConsentServerConfig, ConsentServerEvent, ConsentServerInput,
-    ConsentServerOutput,
-    Decision, MAX_NONCES, Policy, PolicyFile, RequestedPath, TagKeys, open,
+    ConsentServerOutput, Decision, MAX_NONCES, Policy, PolicyFile, RequestedPath, TagKeys, open,
 };
 use wayleave_control::database::Refusal;
 use wayleave_control::frames::{Body, Frame};

@@ -136,8 +136,7 @@ impl Accounts {
             self.accounts.push(state);
             for link in links.iter().filter(|_| limit.rate > 0) {
                 let name = (*link, limit.id);
-                let mut payer =
-                    payers_before.remove(&name).unwrap_or_else(|| Payer::new(name, self.buckets.of(name)));
+                let mut payer = payers_before.remove(&name).unwrap_or_else(|| Payer::new(name, self.buckets.of(name)));
                 (payer.rate, payer.burst) = (limit.rate, limit.burst());
                 self.payers.push(payer);
             }

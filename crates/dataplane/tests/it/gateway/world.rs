@@ -308,8 +308,7 @@ pub fn run_of(node: usize, run: u8) -> Gateway {
 /// The same, with the addresses of names in these prefixes.
 pub fn with_blocks(node: usize, run: u8, blocks: &[&str]) -> Gateway {
     let started = network::at(TIME - 100).unix;
-    let receiver =
-        wayleave_dataplane::icing::Config { started, replay_capacity: 0, ..network::config(node, NODES) };
+    let receiver = wayleave_dataplane::icing::Config { started, replay_capacity: 0, ..network::config(node, NODES) };
     let config = Config {
         identity: identity(node),
         realm: [0x7e; 32],

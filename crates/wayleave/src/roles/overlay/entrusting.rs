@@ -126,7 +126,9 @@ impl Giving {
             Ok(Frame { request: 1, body: Body::Entrusted }) => {
                 if self.problem.send_replace(None).is_some() {
                     let at = self.server.address.to_string();
-                    self.log.report(event!(INFO "entrusted" { at = at } "the consent server has the keys of this node's tags"));
+                    self.log.report(
+                        event!(INFO "entrusted" { at = at } "the consent server has the keys of this node's tags"),
+                    );
                 }
                 true
             }

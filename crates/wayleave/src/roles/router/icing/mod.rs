@@ -584,7 +584,9 @@ impl Control<Icing> for IcingControl {
             handle: None,
             shown: Arc::default(),
             machine: None,
-            threads: Arc::new(link_threads::Shared::new().map_err(|error| Failure::system("cannot make an eventfd", &error))?),
+            threads: Arc::new(
+                link_threads::Shared::new().map_err(|error| Failure::system("cannot make an eventfd", &error))?,
+            ),
             shared: None,
             clock: None,
             watch: Watch::default(),
@@ -756,7 +758,9 @@ impl Control<Icing> for IcingControl {
                 if parameters.get("ask").is_some() {
                     let asked = view.threads.query(0, |worker| {
                         let now = worker.clock.now();
-                        worker.format.links.iter_mut().for_each(|links| links.ask_endpoints(now));
+                        if let Some(links) = worker.format.links.as_mut().and_then(LinkThread::links_mut) {
+                            links.ask_endpoints(now);
+                        }
                     });
                     asked.await;
                 }

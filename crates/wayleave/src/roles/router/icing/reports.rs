@@ -110,8 +110,11 @@ fn together(of_threads: Vec<OfThread>) -> Vec<Report> {
         let place = *places.entry(key).or_insert(all.len());
         match all.get_mut(place) {
             Some(known) => {
-                known.count.packets += report.count.packets;
-                known.count.octets += report.count.octets;
+                let (known, more) = (&mut known.count, report.count);
+                known.packets += more.packets;
+                known.octets += more.octets;
+                known.samples += more.samples;
+                known.failed += more.failed;
             }
             None => all.push(*report),
         }
@@ -144,9 +147,11 @@ mod tests {
     #[test]
     fn a_path_that_two_threads_have_counted_has_one_report_unless_one_has_counted_a_part() {
         let report = |octet, window, packets| {
-            Report { handle: Handle([octet; 16]), index: 1, window, count: Count { packets, octets: 10 * packets } }
+            let count = Count { packets, octets: 10 * packets, samples: packets, failed: 2 * packets };
+            Report { handle: Handle([octet; 16]), index: 1, window, count }
         };
-        let first = OfThread { reports: vec![report(1, 5, 10), report(2, 5, 7), report(1, 4, 3)], ..OfThread::default() };
+        let first =
+            OfThread { reports: vec![report(1, 5, 10), report(2, 5, 7), report(1, 4, 3)], ..OfThread::default() };
         let second = OfThread {
             reports: vec![report(1, 5, 2), report(3, 5, 1)],
             in_part: [(Handle([2; 16]), 5), (Handle([1; 16]), 3)].into(),
