@@ -283,9 +283,11 @@ impl GatewayView {
             }));
         }
         let Some((peer, route)) = route else {
+            let idle = "nothing was sent there lately: `wayleave ping` asks for a path".to_owned();
+            // Who finds no name sends nothing.
+            let why: Vec<String> = [idle].into_iter().chain(self.resolver_fault()).collect();
             return Ok(json!({
-                "version": 1, "node": known.describe(&node), "policy": name, "state": "idle",
-                "why": "nothing was sent there lately: `wayleave ping` asks for a path",
+                "version": 1, "node": known.describe(&node), "policy": name, "state": "idle", "why": why.join("; "),
                 "pinned": pinned, "avoided": avoided, "unresolved": unresolved,
             }));
         };
