@@ -58,7 +58,7 @@ impl GatewayView {
 
     async fn link_rows(self, parameters: Parameters) -> Result<Value, ViewError> {
         let known = self.0.known();
-        if parameters.get("ask").is_some() {
+        if parameters.contains_key("ask") {
             self.0.worker.send(|worker| {
                 if let Ends::Proven(links) = &mut worker.ends {
                     links.ask_endpoints(worker.clock.now());

@@ -703,7 +703,7 @@ impl Control<Icing> for IcingControl {
             })
             .page("links", |view: RouterView<Icing>, parameters| async move {
                 let (handle, _) = view.format.found()?;
-                if parameters.get("ask").is_some() {
+                if parameters.contains_key("ask") {
                     let asked = view.threads.query(0, |worker| {
                         let now = worker.clock.now();
                         worker.format.links.iter_mut().for_each(|links| links.ask_endpoints(now));
