@@ -452,10 +452,10 @@ pub fn template_with(overlay: &str, status: &str) -> String {
          suffix = \"overlay\"\n\
          # Where they are answered.\n\
          dns = \"127.0.0.1:5354\"\n\
-         # Whether systemd-resolved, where it runs, is told to ask there. Any other resolver you tell yourself.\n\
-         #resolved = true\n\
          # Their IPv6 addresses are from here; the IPv4 addresses are from 198.18.0.0/15.\n\
          #names = \"fd77:6179:6c65::/64\"\n\
+         # Whether systemd-resolved, where it runs, is told to ask at `dns`. Any other resolver you tell yourself.\n\
+         #resolved = true\n\
          # Prefixes of members are routed only within these; without the key within private ranges (RFC 1918, fc00::/7 and such).\n\
          # This machine's own routes go first, all but default ones.\n\
          #accept = [\"10.0.0.0/8\", \"fd00::/8\"]\n\

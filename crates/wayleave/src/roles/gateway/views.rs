@@ -61,7 +61,7 @@ impl GatewayView {
 
     async fn link_rows(self, parameters: Parameters) -> Result<Value, ViewError> {
         let known = self.0.known();
-        if parameters.get("ask").is_some() {
+        if parameters.contains_key("ask") {
             self.0.worker.send(|worker| {
                 if let Ends::Proven(links) = &mut worker.ends {
                     links.ask_endpoints(worker.clock.now());
@@ -286,9 +286,11 @@ impl GatewayView {
             }));
         }
         let Some((peer, route)) = route else {
+            let idle = "nothing was sent there lately: `wayleave ping` asks for a path".to_owned();
+            // Who finds no name sends nothing.
+            let why: Vec<String> = [idle].into_iter().chain(self.resolver_fault()).collect();
             return Ok(json!({
-                "version": 1, "node": known.describe(&node), "policy": name, "state": "idle",
-                "why": "nothing was sent there lately: `wayleave ping` asks for a path",
+                "version": 1, "node": known.describe(&node), "policy": name, "state": "idle", "why": why.join("; "),
                 "pinned": pinned, "avoided": avoided, "unresolved": unresolved,
             }));
         };

@@ -755,7 +755,7 @@ impl Control<Icing> for IcingControl {
             })
             .page("links", |view: RouterView<Icing>, parameters| async move {
                 let (handle, _) = view.format.found()?;
-                if parameters.get("ask").is_some() {
+                if parameters.contains_key("ask") {
                     let asked = view.threads.query(0, |worker| {
                         let now = worker.clock.now();
                         if let Some(links) = worker.format.links.as_mut().and_then(LinkThread::links_mut) {
