@@ -3,7 +3,7 @@
 //! ICC, operator gone: the operator's side dies for longer than `max_staleness_secs`, and a list is signed with a list key on another
 //! machine: a warning, then no consent, with the reason and what to do; then consent again.
 //! ICC, backup: old records of the operator's are put back while nodes run: who was removed since stays removed.
-//! ICC, realm key: rolls under a running overlay, and is stolen: consents and packets go on, also after a restart of every role.
+//! ICC, realm key: rolls under a running overlay, and is stolen: consents go on, also after a restart of every role.
 //! ICC, list keys: revoked, with the realm's key off line: lists go on; nobody is admitted.
 
 use std::fs;
