@@ -447,7 +447,7 @@ async fn datagrams_go_and_come_within_their_limits_and_one_that_the_path_does_no
         }
         let mut read = 0;
         let mut octets = [0; 2_000];
-        while let Ok(_) = tokio::time::timeout(Duration::ZERO, socket.receive(&mut octets)).await {
+        while tokio::time::timeout(Duration::ZERO, socket.receive(&mut octets)).await.is_ok() {
             read += 1;
         }
         assert!((1..=64).contains(&read), "{read}");
