@@ -89,7 +89,7 @@ fn every_reason_of_a_refusal_has_a_number_of_its_own() {
             }
         }
     }
-    assert_eq!(seen.len(), 28);
+    assert_eq!(seen.len(), 29);
     for code in 1..=255u8 {
         if let Some(error) = JoinError::from_code(code) {
             assert_eq!(error.code(), code);

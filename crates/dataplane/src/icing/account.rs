@@ -353,7 +353,7 @@ mod tests {
         set(&mut accounts, &[limit(1_000_000, 10_000_000)]);
         assert!(accounts.claim(LINK, Some(0), 1_000, Instant(500_000)).is_none());
         assert!(accounts.claim(LINK, Some(0), 1_000_000, Instant(1_001_000_000)).is_some());
-        assert!(accounts.claim(LINK, Some(0), 1_000, Instant(1_001_500_000)).is_none());
+        assert!(accounts.claim(LINK, Some(0), 2_000, Instant(1_001_500_000)).is_none());
         for rate in [7_000_000, 3, 999_999_937] {
             let mut accounts = Accounts::default();
             set(&mut accounts, &[limit(rate, 1_500)]);

@@ -64,10 +64,10 @@ fn source(control: u32, threads: u32, is_v6: bool) -> Vec<[u32; 2]> {
     // Where addresses and port lie; an octet that is so without options: version and length, or UDP as what comes next.
     let (words, port, plain): (&[u32], u32, [u32; 2]) =
         if is_v6 { (&[8, 12, 16, 20], 40, [6, 17]) } else { (&[12], 20, [0, 0x45]) };
-    // Behind the first comparison: five instructions, three for each word, three.
+    // Behind the first comparison, up to the last instruction: five, three for each word, two.
     let mut program = vec![
         [LOAD_OCTET, 0],
-        [skip_if_any(3 * words.len() as u32 + 8), control],
+        [skip_if_any(3 * words.len() as u32 + 7), control],
         [LOAD_OCTET, OF_IP + plain[0]],
         [skip_if_equal(2), plain[1]],
         [LOAD_NUMBER, 0],
