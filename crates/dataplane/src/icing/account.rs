@@ -75,7 +75,10 @@ type Bucket = AtomicU64;
 
 /// The buckets of payers, which all threads of a node share: a neighbour that moves from one thread to another finds what it has used.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Buckets(Arc<Mutex<HashMap<(u16, u16), Arc<Bucket>>>>);
+pub(super) struct Buckets(Arc<Mutex<ByPayer>>);
+
+/// By the numbers of link and account.
+type ByPayer = HashMap<(u16, u16), Arc<Bucket>>;
 
 impl Buckets {
     fn of(&self, name: (u16, u16)) -> Arc<Bucket> {

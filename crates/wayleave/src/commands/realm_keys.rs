@@ -27,7 +27,7 @@ pub enum RollKey {
 
 #[derive(Args, Debug)]
 pub struct New {
-    /// The file to write; `next_key` of [realm] names it.
+    /// The file to write; `next_key` of `[realm]` names it.
     pub file: PathBuf,
     /// Days from now on which the next key rules; until then the present one does.
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u64).range(1..=MAX_NOTICE / 86_400))]

@@ -259,7 +259,7 @@ impl RealmIo {
         let events = self.events.clone();
         tokio::spawn(async move {
             let Ok(seed) = fresh::<32>() else { return };
-            let Ok(own) = NodeIdentity::from_seed(&*seed) else { return };
+            let Ok(own) = NodeIdentity::from_seed(&seed) else { return };
             let asked = timeout(HEAR, exchange(&server, &own, Body::FindRevocations)).await;
             if let Ok(Ok(Body::Revocations(Some(list)))) = asked {
                 let _ = events.send(Event::Input(RegistrarInput::Heard(Box::new(list)))).await;
