@@ -9,10 +9,11 @@ pub(super) struct IcmpError {
     pub(super) is_datagram: bool,
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
-    pub(super) kind: Told,
+    pub(super) consequence: Consequence,
 }
 
-pub(super) enum Told {
+/// What follows for the connection, or for the socket.
+pub(super) enum Consequence {
     TooBig(usize),
     Fails(ConnectError),
 }
@@ -22,11 +23,11 @@ pub(super) fn read_icmp_error(packet: &[u8]) -> Option<IcmpError> {
     let (is_v4, from, protocol, body) = read_ip(packet)?;
     let (head, quoted) = body.split_at_checked(8)?;
     let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]) as usize;
-    let kind = match (is_v4, protocol, head[0], head[1]) {
-        (true, 1, 3, 4) => Told::TooBig((word(4) & 0xffff).max(LEAST_MTU[0])),
-        (true, 1, 3, 9 | 10 | 13) | (false, 58, 1, 1 | 5 | 6) => Told::Fails(ConnectError::Prohibited),
-        (true, 1, 3, _) | (false, 58, 1, _) => Told::Fails(ConnectError::Unreachable),
-        (false, 58, 2, _) => Told::TooBig(word(4).max(LEAST_MTU[1])),
+    let consequence = match (is_v4, protocol, head[0], head[1]) {
+        (true, 1, 3, 4) => Consequence::TooBig((word(4) & 0xffff).max(LEAST_MTU[0])),
+        (true, 1, 3, 9 | 10 | 13) | (false, 58, 1, 1 | 5 | 6) => Consequence::Fails(ConnectError::Prohibited),
+        (true, 1, 3, _) | (false, 58, 1, _) => Consequence::Fails(ConnectError::Unreachable),
+        (false, 58, 2, _) => Consequence::TooBig(word(4).max(LEAST_MTU[1])),
         _ => return None,
     };
     // Quotations end anywhere behind the ports.
@@ -44,7 +45,7 @@ pub(super) fn read_icmp_error(packet: &[u8]) -> Option<IcmpError> {
         is_datagram,
         from: SocketAddr::new(source, from_port),
         to: SocketAddr::new(destination, to_port),
-        kind,
+        consequence,
     })
 }
 

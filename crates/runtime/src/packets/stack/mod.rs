@@ -30,7 +30,7 @@ use crate::Clock;
 pub use connection::Connection;
 pub use datagrams::{DatagramSocket, MOST_SOCKETS, SendError};
 use device::Device;
-use icmp::{IcmpError, Told, read_icmp_error};
+use icmp::{Consequence, IcmpError, read_icmp_error};
 
 /// Connections that are open, or being opened, at a time; as many may be closing beside them, of which the oldest give way.
 pub const MOST_CONNECTIONS: usize = 1_024;
@@ -422,15 +422,15 @@ impl Connections {
             smoltcp::socket::Socket::Udp(socket) => error.is_datagram && socket.endpoint().port == error.from.port(),
         };
         let Some(socket) = sockets.find_map(|socket| is_known(socket).then_some(socket)) else { return };
-        match error.kind {
-            Told::TooBig(mtu) => {
+        match error.consequence {
+            Consequence::TooBig(mtu) => {
                 let mtus = &mut self.device.mtus;
                 if mtus.len() < MOST_MTUS || mtus.contains_key(&error.to.ip()) {
                     mtus.insert(error.to.ip(), (mtu, now));
                 }
             }
             // What is open goes on as long as it likes (RFC 1122 section 4.2.3.9): paths come and go.
-            Told::Fails(why) => {
+            Consequence::Fails(why) => {
                 if let smoltcp::socket::Socket::Tcp(socket) = socket
                     && socket.state() == State::SynSent
                 {
