@@ -6,6 +6,7 @@
 //! workspace uses, and randomness is what the machine was given: `snow` has neither of its own here.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use sha2::{Digest, Sha256};
@@ -118,10 +119,34 @@ impl Started {
     }
 }
 
+/// Seals messages of a session, on any thread.
+pub(crate) struct SealingKey(LessSafeKey);
+
+impl SealingKey {
+    /// Seals message `number`, which has [`TAG`] octets of room behind it.
+    pub(crate) fn seal(&self, number: u64, message: &mut [u8]) -> Result<(), NotSealed> {
+        let length = message.len().checked_sub(TAG).ok_or(NotSealed)?;
+        let (text, tag) = message.split_at_mut(length);
+        let made = self.0.seal_in_place_separate_tag(nonce(number), Aad::empty(), text);
+        tag.copy_from_slice(made.map_err(|_| NotSealed)?.as_ref());
+        Ok(())
+    }
+}
+
+/// Opens messages of a session, on any thread.
+pub(crate) struct OpeningKey(LessSafeKey);
+
+impl OpeningKey {
+    /// Opens message `number` where it lies; returns its text. If it does not open, nothing of it is left.
+    pub(crate) fn open<'a>(&self, number: u64, sealed: &'a mut [u8]) -> Option<&'a mut [u8]> {
+        self.0.open_in_place(nonce(number), Aad::empty(), sealed).ok()
+    }
+}
+
 /// Both directions between two members.
 pub(crate) struct Session {
-    outgoing: LessSafeKey,
-    incoming: LessSafeKey,
+    outgoing: Arc<SealingKey>,
+    incoming: Arc<OpeningKey>,
     is_initiator: bool,
     sent: u64,
     received: ReplayWindow,
@@ -141,6 +166,7 @@ impl Session {
         let [first, second] = keys.map(|key| UnboundKey::new(&AES_256_GCM, key.expose()).map(LessSafeKey::new));
         let (first, second) = (first.map_err(|_| NotSealed)?, second.map_err(|_| NotSealed)?);
         let (outgoing, incoming) = if is_initiator { (first, second) } else { (second, first) };
+        let (outgoing, incoming) = (Arc::new(SealingKey(outgoing)), Arc::new(OpeningKey(incoming)));
         Ok(Self { outgoing, incoming, is_initiator, sent: 0, received: ReplayWindow::default(), begun: now })
     }
 
@@ -153,13 +179,36 @@ impl Session {
 
     /// Seals a message that has [`TAG`] octets of room behind it; returns its number.
     pub(crate) fn seal_in_place(&mut self, message: &mut [u8]) -> Result<u64, NotSealed> {
-        let length = message.len().checked_sub(TAG).filter(|_| self.sent < MOST_MESSAGES).ok_or(NotSealed)?;
-        let (text, tag) = message.split_at_mut(length);
-        let number = self.sent;
-        let made = self.outgoing.seal_in_place_separate_tag(nonce(number), Aad::empty(), text);
-        tag.copy_from_slice(made.map_err(|_| NotSealed)?.as_ref());
-        self.sent += 1;
+        let (number, key) = self.numbers(1)?;
+        key.seal(number, message)?;
         Ok(number)
+    }
+
+    /// The first of `count` numbers that no other message has, and the key to seal them with.
+    pub(crate) fn numbers(&mut self, count: usize) -> Result<(u64, Arc<SealingKey>), NotSealed> {
+        let first = self.sent;
+        let next = first.checked_add(count as u64).filter(|next| *next <= MOST_MESSAGES).ok_or(NotSealed)?;
+        self.sent = next;
+        Ok((first, Arc::clone(&self.outgoing)))
+    }
+
+    /// The key to open messages with: each is to be [`Session::note`]d once it has opened.
+    pub(crate) fn opening_key(&self) -> Arc<OpeningKey> {
+        Arc::clone(&self.incoming)
+    }
+
+    /// Whether message `number` may still come.
+    pub(crate) fn may_come(&self, number: u64) -> bool {
+        self.received.may_come(number)
+    }
+
+    /// Notes a message that has opened; returns whether it had not come before.
+    pub(crate) fn note(&mut self, number: u64) -> bool {
+        let is_new = self.received.may_come(number);
+        if is_new {
+            self.received.note(number);
+        }
+        is_new
     }
 
     /// Opens message `number` into `out`, which has room for all of `sealed`. Each number is opened once.
@@ -172,7 +221,7 @@ impl Session {
         if !self.received.may_come(number) {
             return Err(OpenError::Replayed);
         }
-        let length = open(&self.incoming, number, &[], sealed, out).ok_or(OpenError::Seal)?;
+        let length = open(&self.incoming.0, number, &[], sealed, out).ok_or(OpenError::Seal)?;
         self.received.note(number);
         Ok(&mut out[..length])
     }
@@ -184,7 +233,7 @@ impl Session {
 
     /// Whether `sealed` is message `number`, which may have come before.
     pub(crate) fn is_sealed(&self, number: u64, sealed: &[u8], out: &mut [u8]) -> bool {
-        open(&self.incoming, number, &[], sealed, out).is_some()
+        open(&self.incoming.0, number, &[], sealed, out).is_some()
     }
 
     pub(crate) fn is_initiator(&self) -> bool {

@@ -1,6 +1,7 @@
 //! A path with proofs: what packets on it carry, and whether its probes are answered.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_core::{Instant, Now};
@@ -23,7 +24,7 @@ pub(super) const IN_DOUBT: u8 = 2;
 
 /// A path with proofs.
 pub(super) struct Lane {
-    pub(super) sender: Sender,
+    pub(super) sender: Arc<Sender>,
     pub(super) expiry: u64,
     begun: u64,
     nonce: u64,
@@ -51,7 +52,7 @@ impl Lane {
         let all = ((1u32 << sender.count()) - 2) as u16;
         let begun = now.unix.secs();
         Self {
-            sender,
+            sender: Arc::new(sender),
             expiry,
             begun,
             nonce: 0,
@@ -74,6 +75,13 @@ impl Lane {
     pub(super) fn nonce(&mut self, now: Now) -> Nonce {
         self.nonce = (self.nonce + 1).max(Nonce::new(now.unix, self.start).0);
         Nonce(self.nonce)
+    }
+
+    /// The first of `count` nonces, one after the other, that no other packet on the path has.
+    pub(super) fn nonces(&mut self, count: usize, now: Now) -> Nonce {
+        let first = self.nonce(now);
+        self.nonce += (count as u64).saturating_sub(1);
+        first
     }
 
     /// Two nonces of which one follows the other.

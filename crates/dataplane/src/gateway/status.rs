@@ -6,7 +6,7 @@ use wayleave_core::{IdentityKey, Instant, Now};
 use wayleave_packet::icing::header::Version;
 use wayleave_packet::icing::mint::Form;
 
-use super::machine::Gateway;
+use super::machine::Machine;
 use super::peer::{Candidate, Peer, RouteState, Unsealed};
 
 /// A path to a peer.
@@ -66,24 +66,23 @@ pub struct PeerStatus {
     pub routes: Vec<RouteStatus>,
 }
 
-impl Gateway {
+impl Machine {
     /// Every gateway that anything is remembered of.
-    #[must_use]
-    pub fn status(&self, now: Now) -> Vec<PeerStatus> {
-        let flows = self.flows().counts(now.instant);
+    pub(super) fn status(&self, now: Now) -> Vec<PeerStatus> {
+        let flows = self.flows.counts(now.instant);
         let of = |identity| flows.get(identity).copied().unwrap_or(0);
-        self.peers().iter().map(|(identity, peer)| self.peer_status(*identity, peer, of(identity), now)).collect()
+        self.peers.iter().map(|(identity, peer)| self.peer_status(*identity, peer, of(identity), now)).collect()
     }
 
     fn peer_status(&self, identity: IdentityKey, peer: &Peer, flows: usize, now: Now) -> PeerStatus {
         let routes = peer.routes.iter().enumerate().map(|(place, route)| {
             let path = |hash| peer.candidate(hash).map(|candidate| path(peer, candidate));
             RouteStatus {
-                policy: self.policies().get(route.class.policy).map_or_else(String::new, |policy| policy.name.clone()),
+                policy: self.policies.get(route.class.policy).map_or_else(String::new, |policy| policy.name.clone()),
                 mirror: route.class.mirror.as_ref().map(|nodes| nodes.to_vec()),
                 active: route.active.as_ref().and_then(path),
                 spare: route.spare.as_ref().and_then(path),
-                state: peer.state(place, self.policies(), now),
+                state: peer.state(place, &self.policies, now),
                 is_live: route.is_live(now.instant),
             }
         });

@@ -1,5 +1,6 @@
 //! A path on which the router verified a packet: its keys, and what is decided for every packet on it.
 
+use wayleave_core::UnixTime;
 use wayleave_packet::icing::header::{Handle, MAX_PATH, NodeId, Path, Version};
 use wayleave_packet::icing::mint::tag_epoch;
 use wayleave_packet::icing::verify::{PathKeys, ProofTags};
@@ -84,6 +85,12 @@ impl KnownPath {
         copy[..octets.len()].copy_from_slice(octets);
         // A path has at most 632 octets.
         Self { version, keys, decision, expiry, windows, octets: copy, length: octets.len() as u16 }
+    }
+
+    /// The same for another thread, which counts for itself from `now` on.
+    pub(super) fn another(&self, now: UnixTime) -> Self {
+        let Self { version, ref keys, decision, expiry, octets, length, .. } = *self;
+        Self { version, keys: keys.clone(), decision, expiry, windows: Windows::new(now), octets, length }
     }
 
     /// Why a packet with another verifier than `proof` calls for is dropped; that of a sample is counted.

@@ -12,6 +12,7 @@ mod config;
 mod forgery;
 mod known_path;
 mod lanes;
+mod learned;
 pub mod record;
 mod report;
 mod router;

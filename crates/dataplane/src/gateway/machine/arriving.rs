@@ -1,23 +1,21 @@
 //! Packets that come in: verified as the last node of their path, opened, and handed to the system or answered.
 
 use wayleave_core::{IdentityKey, Now};
-use wayleave_packet::icing::header::{Handle, Packet, Part, Version};
+use wayleave_packet::icing::header::{Handle, NodeId, Packet};
 use wayleave_packet::icing::verify::{InnerError, check_inner};
 
-use super::super::coalesce::Coalescer;
 use super::super::counters::Reason;
 use super::super::flows::{Direction, Flow, FlowKey};
 use super::super::inner::{self, End, Inner, Quoted};
 use super::super::lane::Lane;
-use super::super::message::{Content, Message, SEALED, read_opening};
+use super::super::message::{Content, DATA, Message, read_opening};
 use super::super::offload::Offload;
 use super::super::peer::{Class, Known, Peer, RouteState, reversed};
 use super::leaving::Destination;
+use super::thread::{Arrivals, Place};
 use super::work::{current, fresh_index};
-use super::{Event, Gateway, Output, PROLOGUE, UNANSWERED};
-use crate::frame::{BURST, Frame};
-use crate::icing::Action;
-use crate::noise::{OpenError, prologue};
+use super::{Event, Machine, Output, PROLOGUE, UNANSWERED};
+use crate::noise::prologue;
 
 /// Whose packet it is, as its path proves, and by which path it came.
 #[derive(Clone, Copy)]
@@ -29,74 +27,34 @@ pub(super) struct Origin {
     held: u16,
 }
 
-impl Gateway {
-    /// Takes at most [`BURST`] ICING packets.
-    pub fn outer(&mut self, frames: &mut [Frame<'_>], now: Now) {
-        let actions = self.router.process(frames, now);
-        let mut coalescer = Coalescer::default();
-        for (frame, action) in frames.iter().zip(actions).take(BURST) {
-            match action {
-                Action::Deliver { service: 0, .. } => {}
-                Action::Drop(reason) => {
-                    self.out.counters.refuse(reason);
-                    continue;
-                }
-                _ => {
-                    self.out.counters.drop(Reason::NotForwarder);
-                    continue;
-                }
-            }
-            let Ok(packet) = Packet::decode(frame.octets, Version::Standard) else { continue };
-            if let Err(reason) = self.take(&packet, &mut coalescer, now) {
-                self.out.counters.drop(reason);
-            }
-        }
-        let queue = &mut self.out;
-        coalescer.flush(&mut |ready| queue.push(Output::Inner(ready)));
+impl Machine {
+    /// Whose packet it is, as the path says that `node` began; `None` if it is no member's.
+    pub(super) fn origin(&self, packet: &Packet<'_>, node: NodeId) -> Option<Origin> {
+        let (sender, number) = *self.senders.get(&node)?;
+        Some(Origin { sender, number, handle: packet.handle(), held: packet.held() })
     }
 
-    /// Takes a verified packet.
-    pub(super) fn take(&mut self, packet: &Packet<'_>, coalescer: &mut Coalescer, now: Now) -> Result<(), Reason> {
-        if packet.protocol() != SEALED {
-            return Err(Reason::NotSealed);
-        }
-        let origin = self.origin(packet).ok_or(Reason::Stranger)?;
-        if packet.part() == Part::Whole {
-            return self.message(packet.payload(), origin, coalescer, now);
-        }
-        let mut joined = std::mem::take(&mut self.joined);
-        let (handle, nonce) = (packet.handle(), packet.nonce());
-        let is_whole = self.joiner.join(handle, nonce, packet.part(), packet.payload(), now.instant, &mut joined);
-        let result = if is_whole { self.message(&joined, origin, coalescer, now) } else { Ok(()) };
-        self.joined = joined;
-        result
-    }
-
-    /// Whose packet it is; `None` if it is no member's.
-    fn origin(&mut self, packet: &Packet<'_>) -> Option<Origin> {
-        let (handle, held) = (packet.handle(), packet.held());
-        let last = self.last_sender.filter(|(known, _)| *known == handle).map(|(_, sender)| sender);
-        let (sender, number) = last.or_else(|| self.senders.get(&self.router.sender(packet)?).copied())?;
-        self.last_sender = Some((handle, (sender, number)));
-        Some(Origin { sender, number, handle, held })
-    }
-
-    pub(super) fn message(
+    /// Takes a message of a verified packet. What is sealed is put with others, to be opened outside the lock.
+    pub(super) fn sort(
         &mut self,
         octets: &[u8],
+        (place, at): (Place, usize),
         origin: Origin,
-        coalescer: &mut Coalescer,
+        arrivals: &mut Arrivals,
         now: Now,
     ) -> Result<(), Reason> {
         match Message::decode(octets).ok_or(Reason::Malformed)? {
             Message::Initiation { from: index, noise } => self.initiated(index, noise, origin, now),
             Message::Response { to, from, noise } => self.responded(to, from, noise, origin, now),
-            Message::Data { to, number, sealed } => {
-                let mut opened = std::mem::take(&mut self.opened);
-                opened.resize(opened.len().max(sealed.len()), 0);
-                let result = self.data(to, number, (sealed, &mut opened), origin, coalescer, now);
-                self.opened = opened;
-                result
+            Message::Data { to, number, .. } => {
+                let identity = self.session_with(to, &origin)?;
+                let peer = self.peers.get(&identity).ok_or(Reason::UnknownSession)?;
+                let known = peer.sessions.iter().find(|known| known.index == to).ok_or(Reason::UnknownSession)?;
+                if !known.session.may_come(number) {
+                    return Err(Reason::Replayed);
+                }
+                arrivals.push((place, at + DATA), (to, number), origin, || known.session.opening_key());
+                Ok(())
             }
         }
     }
@@ -195,23 +153,21 @@ impl Gateway {
         Ok(())
     }
 
-    /// Takes a sealed message.
-    pub(super) fn data(
+    /// Takes a message that was opened. Returns what is known of it if it is an inner packet for the system, in which addresses may have been
+    /// rewritten.
+    pub(super) fn opened(
         &mut self,
-        index: u32,
-        number: u64,
-        (sealed, opened): (&[u8], &mut [u8]),
+        (index, number): (u32, u64),
+        plain: &mut [u8],
         origin: Origin,
-        coalescer: &mut Coalescer,
         now: Now,
-    ) -> Result<(), Reason> {
+    ) -> Result<Option<Inner>, Reason> {
         let identity = self.session_with(index, &origin)?;
         let peer = self.peers.get_mut(&identity).ok_or(Reason::UnknownSession)?;
         let known = peer.sessions.iter_mut().find(|known| known.index == index).ok_or(Reason::UnknownSession)?;
-        let plain = known.session.open(number, sealed, opened).map_err(|error| match error {
-            OpenError::Seal => Reason::Seal,
-            OpenError::Replayed => Reason::Replayed,
-        })?;
+        if !known.session.note(number) {
+            return Err(Reason::Replayed);
+        }
         let is_packet = matches!(plain.first().map(|first| first >> 4), Some(4 | 6));
         let was_confirmed = std::mem::replace(&mut known.is_confirmed, true);
         if is_packet {
@@ -225,13 +181,15 @@ impl Gateway {
             self.flush(&identity, now);
         }
         if is_packet {
-            return self.deliver(&identity, plain, origin.handle, coalescer, now);
+            return self.deliver(&identity, plain, origin.handle, now).map(Some);
         }
         match Content::decode(plain).ok_or(Reason::Malformed)? {
             Content::Packet(_) => {}
-            Content::Probe { number, sent, nodes, .. } => return self.probed((number, sent), &nodes, origin, now),
+            Content::Probe { number, sent, nodes, .. } => {
+                return self.probed((number, sent), &nodes, origin, now).map(|()| None);
+            }
             Content::Answer { number, held, received, handle } => {
-                let Some(peer) = self.peers.get_mut(&identity) else { return Ok(()) };
+                let Some(peer) = self.peers.get_mut(&identity) else { return Ok(None) };
                 let mut candidates = peer.candidates.iter_mut();
                 let answered = candidates.find_map(|candidate| {
                     candidate.answered(handle, number, (held, received), now.instant).then_some(candidate.hash)
@@ -242,7 +200,7 @@ impl Gateway {
                 }
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Answers a probe over the nodes that it came by, and by active and spare path: whichever of them is dead, another is heard,
@@ -312,15 +270,14 @@ impl Gateway {
         }
     }
 
-    /// Hands an inner packet to the system if its sender may send it.
+    /// Whether an inner packet goes to the system: if its sender may send it.
     pub(super) fn deliver(
         &mut self,
         identity: &IdentityKey,
         octets: &mut [u8],
         handle: Handle,
-        coalescer: &mut Coalescer,
         now: Now,
-    ) -> Result<(), Reason> {
+    ) -> Result<Inner, Reason> {
         let protocol = if octets[0] >> 4 == 4 { 4 } else { 41 };
         let is_source = |address| self.owner(address) == Some(*identity);
         check_inner(protocol, octets, is_source, |address| self.is_own(address)).map_err(|error| match error {
@@ -372,8 +329,6 @@ impl Gateway {
         peer.traffic.received.add(1, octets.len());
         self.out.counters.received += 1;
         self.out.counters.received_octets += length;
-        let out = &mut self.out;
-        coalescer.push(octets, inner, &mut |ready| out.push(Output::Inner(ready)));
-        Ok(())
+        Ok(inner)
     }
 }

@@ -13,8 +13,9 @@ use super::super::inner::{self, End, IcmpError, Inner};
 use super::super::internet::{is_public, is_wide};
 use super::super::offload::{Offload, Segments};
 use super::super::peer::{Class, Peer, RouteState, Waiting};
+use super::out::Run;
 use super::work::current;
-use super::{Gateway, Output};
+use super::{Machine, Output};
 
 /// What a packet on its way out needs, once its destination is known.
 pub(super) struct Destination {
@@ -26,50 +27,61 @@ pub(super) struct Destination {
     pub(super) is_once: bool,
 }
 
-impl Gateway {
-    /// Takes an inner packet from the TUN interface. Addresses in it may be rewritten.
-    pub fn inner(&mut self, octets: &mut [u8], offload: &Offload, now: Now) {
-        let Some(inner) = Inner::decode(octets) else { return self.refuse_form(octets, now) };
-        if offload.is_excessive(octets.len()) {
-            return self.out.counters.drop(Reason::TooManySegments);
-        }
-        if is_martian(inner.destination) {
-            return self.out.counters.drop(Reason::Martian);
-        }
-        if !self.is_own(inner.source) {
-            return self.out.counters.drop(Reason::OwnSource);
-        }
-        let destination = match self.resolve(&inner, octets, now) {
-            Ok(destination) => destination,
-            Err(reason) => {
-                self.out.counters.drop(reason);
-                return self.answer(&inner, octets, IcmpError::Unreachable, now);
+impl Machine {
+    /// Takes an inner packet from the system. Addresses in it may be rewritten. Returns how it is sealed and sent, if that can be done at once.
+    pub(super) fn inner(&mut self, octets: &mut [u8], offload: &Offload, now: Now) -> Option<Run> {
+        let Some(inner) = Inner::decode(octets) else {
+            self.refuse_form(octets, now);
+            return None;
+        };
+        let reason = if offload.is_excessive(octets.len()) {
+            Reason::TooManySegments
+        } else if is_martian(inner.destination) {
+            Reason::Martian
+        } else if !self.is_own(inner.source) {
+            Reason::OwnSource
+        } else {
+            match self.resolve(&inner, octets, now) {
+                Ok(destination) => return self.leave(&destination, inner, octets, offload, now),
+                Err(reason) => {
+                    self.answer(&inner, octets, IcmpError::Unreachable, now);
+                    reason
+                }
             }
         };
-        let policies = std::mem::take(&mut self.policies);
-        let Some(peer) = self.peers.get_mut(&destination.peer) else { return };
+        self.out.counters.drop(reason);
+        None
+    }
+
+    fn leave(
+        &mut self,
+        destination: &Destination,
+        inner: Inner,
+        octets: &mut [u8],
+        offload: &Offload,
+        now: Now,
+    ) -> Option<Run> {
+        let Self { peers, policies, .. } = self;
+        let peer = peers.get_mut(&destination.peer)?;
         let route = peer.route(&destination.class, now.instant);
         (peer.routes[route].used, peer.routes[route].data) = (now.instant, Some(now.instant));
-        let state = peer.state(route, &policies, now);
+        let state = peer.state(route, policies, now);
         let is_ready = state == RouteState::Ready && peer.session(now.instant).is_some();
-        self.policies = policies;
-        if is_ready {
-            return self.send(&destination, route, inner, octets, offload, now);
-        }
         let error = match state {
+            RouteState::Ready if is_ready => return self.prepare(destination, route, inner, octets, offload, now),
             RouteState::NoPath(_) => Reason::NoPath,
             RouteState::NoConsent(_) => Reason::NoConsent,
             RouteState::Ready | RouteState::Asking => {
-                let has_capacity =
-                    self.peers.get_mut(&destination.peer).is_some_and(|peer| peer.wait(octets, *offload, now.instant));
-                if !has_capacity {
+                if !peer.wait(octets, *offload, now.instant) {
                     self.out.counters.drop(Reason::QueueFull);
                 }
-                return self.work(&destination.peer, now);
+                self.work(&destination.peer, now);
+                return None;
             }
         };
         self.out.counters.drop(error);
         self.answer(&inner, octets, IcmpError::Prohibited, now);
+        None
     }
 
     /// Whether an inner address is this gateway's.
@@ -131,16 +143,31 @@ impl Gateway {
         &mut self,
         destination: &Destination,
         route: usize,
-        mut inner: Inner,
+        inner: Inner,
         octets: &mut [u8],
         offload: &Offload,
         now: Now,
     ) {
+        if let Some(run) = self.prepare(destination, route, inner, octets, offload, now) {
+            self.out.run(&run, octets);
+        }
+    }
+
+    /// Numbers a packet, or the segments that it stands for, on a route that is ready: what is left to do needs nothing of this machine.
+    fn prepare(
+        &mut self,
+        destination: &Destination,
+        route: usize,
+        mut inner: Inner,
+        octets: &mut [u8],
+        offload: &Offload,
+        now: Now,
+    ) -> Option<Run> {
         let Self { peers, out, .. } = self;
-        let Some(peer) = peers.get_mut(&destination.peer) else { return };
-        let Some(place) = peer.usable(route, now) else { return };
+        let peer = peers.get_mut(&destination.peer)?;
+        let place = peer.usable(route, now)?;
         let mtu = usize::from(peer.candidates[place].mtu());
-        let Some(lane) = &peer.candidates[place].lane else { return };
+        let lane = peer.candidates[place].lane.as_ref()?;
         // Only TCP notices what comes twice.
         let may_repeat = inner.protocol == inner::TCP && !destination.is_once;
         let in_doubt = (may_repeat && lane.is_doubtful()).then(|| Waiting {
@@ -150,10 +177,14 @@ impl Gateway {
         });
         let headroom = lane.inner_mtu(mtu, Form::Handle);
         let lengths = Segments::new(octets, inner, offload).map(|segments| segments.lengths());
-        let Some((length, _)) = lengths else { return out.counters.drop(Reason::NotIp) };
+        let Some((length, _)) = lengths else {
+            out.counters.drop(Reason::NotIp);
+            return None;
+        };
         if length > headroom && !(inner::must_pass(&inner, octets) && length <= 2 * headroom) {
             out.counters.drop(Reason::TooBig);
-            return self.answer(&inner, octets, IcmpError::TooBig(headroom), now);
+            self.answer(&inner, octets, IcmpError::TooBig(headroom), now);
+            return None;
         }
         if let Some(packet) = in_doubt {
             // The oldest segment is what TCP repeats while nothing is answered. Sent again by the next path, it saves the
@@ -166,17 +197,19 @@ impl Gateway {
             inner::rewrite(&mut inner, octets, End::Destination, real);
         }
         out.counters.clamped += u64::from(inner::clamp_mss(&inner, octets, headroom));
-        let Some(segments) = Segments::new(octets, inner, offload) else { return };
+        let segments = Segments::new(octets, inner, offload)?;
         let Peer { sessions, candidates, traffic, .. } = peer;
-        let Some(known) = current(sessions, now) else { return };
+        let known = current(sessions, now)?;
         let candidate = &mut candidates[place];
-        let Some(lane) = &mut candidate.lane else { return };
-        if out.segments(lane, known, candidate.link, mtu, &segments, now).is_err() {
-            return out.counters.drop(Reason::NotSent);
-        }
+        let lane = candidate.lane.as_mut()?;
+        let Ok(run) = out.prepare(lane, known, (candidate.link, mtu), (&segments, inner, *offload), now) else {
+            out.counters.drop(Reason::NotSent);
+            return None;
+        };
         traffic.sent.add(segments.count(), octets.len());
         out.counters.sent += segments.count() as u64;
         out.counters.sent_octets += octets.len() as u64;
+        run
     }
 
     /// Drops a packet that cannot be read, and tells its source if it is one of ours: without that, UDP in fragments vanishes.
@@ -198,7 +231,7 @@ impl Gateway {
         }
     }
 
-    /// [`Gateway::inner`] for a packet that has waited.
+    /// [`Machine::inner`] for a packet that has waited.
     pub(super) fn inner_again(&mut self, octets: &mut [u8], offload: &Offload, since: Instant, now: Now) {
         let Some(inner) = Inner::decode(octets) else { return };
         let Ok(destination) = self.resolve(&inner, octets, now) else {

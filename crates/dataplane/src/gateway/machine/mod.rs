@@ -1,10 +1,13 @@
 //! The gateway's machine: its configuration, what it is told, and its timers. Packets leave by `leaving` and `out`, and come in by
-//! `arriving`; `work` is what is done without one.
+//! `arriving`; `work` is what is done without one. Threads share it (`thread`).
 
 mod arriving;
 mod leaving;
 mod out;
+mod thread;
 mod work;
+
+pub use thread::Gateway;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -17,19 +20,19 @@ use wayleave_crypto::kdf;
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_packet::Path;
-use wayleave_packet::icing::header::{Handle, NodeId, PathHash, Version};
-use wayleave_packet::icing::mint::{Joiner, NodeSecret};
+use wayleave_packet::icing::header::{NodeId, PathHash, Version};
+use wayleave_packet::icing::mint::NodeSecret;
 
 use super::coalesce::Ready;
 use super::counters::{Counters, Reason};
 use super::errors::ErrorLimit;
-use super::flows::{FlowChange, FlowTable};
+use super::flows::FlowTable;
 use super::inner::{IcmpError, Inner};
 use super::lane::Lane;
 use super::peer::{Candidate, Keyed, Peer, Traffic};
 use super::policy::{PathPolicy, are_known, identities};
 use crate::answers::AnswerLimit;
-use crate::icing::{self, ConfigError, Router, Stamper};
+use crate::icing::{self, Stamper};
 use crate::noise::StaticKey;
 use out::Out;
 
@@ -48,8 +51,6 @@ const UNANSWERED: usize = 3;
 const PROLOGUE: &str = "wayleave/gateway/v2";
 /// Handshakes that are answered in a second, of all members together, and at once.
 const HANDSHAKES: (u32, u32) = (200, 100);
-/// Pieces of memory of packets that have left which are kept for others.
-const LIMIT_SPARE: usize = 64;
 /// Outputs that may wait to be polled; what comes beyond is dropped and counted.
 const LIMIT_OUTPUTS: usize = 1 << 14;
 
@@ -130,23 +131,20 @@ struct Remote {
     traffic: Traffic,
 }
 
-/// A gateway.
-pub struct Gateway {
+/// What the threads of a gateway share.
+pub(in super::super) struct Machine {
     identity: IdentityKey,
     /// The realm's public key.
     realm: [u8; 32],
     noise: StaticKey,
-    router: Router,
     secrets: Vec<NodeSecret>,
     neighbours: Vec<(IdentityKey, u16)>,
-    policies: Vec<PathPolicy>,
+    pub(in super::super) policies: Vec<PathPolicy>,
     members: BTreeMap<IdentityKey, Remote>,
     /// Which nodes paths may cross; any if nothing was said.
     nodes: Option<BTreeSet<IdentityKey>>,
     /// Whose each node ID is, and that member's number for the limit of handshakes.
     senders: HashMap<NodeId, (IdentityKey, usize)>,
-    /// The sender of the last packet, by its path: packets come in bursts.
-    last_sender: Option<(Handle, (IdentityKey, usize))>,
     prefixes: InnerPrefixes,
     name_blocks: Vec<Prefix>,
     internet: Internet,
@@ -154,12 +152,9 @@ pub struct Gateway {
     admitted: Option<HashMap<IdentityKey, Vec<InnerTraffic>>>,
     /// Policy and node of each address of a name.
     names: HashMap<IpAddr, (usize, IdentityKey)>,
-    peers: BTreeMap<IdentityKey, Peer>,
-    flows: FlowTable,
+    pub(in super::super) peers: BTreeMap<IdentityKey, Peer>,
+    pub(in super::super) flows: FlowTable,
     sessions: HashMap<u32, IdentityKey>,
-    joiner: Joiner,
-    joined: Vec<u8>,
-    opened: Vec<u8>,
     handshakes: AnswerLimit,
     begun: Begun,
     /// The Unix microsecond of this process's start.
@@ -169,12 +164,6 @@ pub struct Gateway {
     out: Out,
     /// When the timers of each peer are due.
     due: BTreeSet<(Instant, IdentityKey)>,
-}
-
-impl std::fmt::Debug for Gateway {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Gateway {:?} with {} peers", self.identity, self.peers.len())
-    }
 }
 
 /// Who has the addresses of the Internet, which lie in prefixes as wide as a default route (`internet`): nobody, unless this says so.
@@ -230,22 +219,17 @@ impl Random {
     }
 }
 
-impl Gateway {
-    /// A gateway that knows nobody yet.
-    ///
-    /// # Errors
-    /// If the receiver's configuration contradicts itself.
-    pub fn new(config: Config, kernel: CpuKernel) -> Result<Self, ConfigError> {
-        let secrets = config.receiver.policy.secrets.clone();
+impl Machine {
+    /// A machine that knows nobody yet.
+    fn new(config: Config, kernel: CpuKernel) -> Self {
+        let secrets = config.receiver.policy.secrets;
         let started = config.receiver.started.0;
-        let router = Router::new(config.receiver, kernel)?;
         let mut random = Random { seed: config.seed, next: 0 };
         let key = *random.secret().expose().first_chunk().expect("16 of 32");
-        Ok(Self {
+        Self {
             identity: config.identity,
             realm: config.realm,
             noise: StaticKey(config.noise),
-            router,
             secrets,
             handshakes: AnswerLimit::new(HANDSHAKES.0, HANDSHAKES.1, 1),
             begun: Begun::default(),
@@ -255,7 +239,6 @@ impl Gateway {
             members: BTreeMap::new(),
             nodes: None,
             senders: HashMap::new(),
-            last_sender: None,
             prefixes: InnerPrefixes::default(),
             name_blocks: config.name_blocks,
             internet: Internet::default(),
@@ -264,9 +247,6 @@ impl Gateway {
             peers: BTreeMap::new(),
             flows: FlowTable::new(&Keyed(key)),
             sessions: HashMap::new(),
-            joiner: Joiner::default(),
-            joined: Vec::new(),
-            opened: Vec::new(),
             errors: ErrorLimit::default(),
             random,
             out: Out {
@@ -275,26 +255,22 @@ impl Gateway {
                 counters: Counters::default(),
                 segment: Vec::new(),
                 message: Vec::new(),
-                spare: Vec::new(),
             },
             due: BTreeSet::new(),
-        })
+        }
     }
 
-    /// Mixes in fresh entropy, so that a copy of the process draws other values.
-    pub fn reseed(&mut self, entropy: &Seed) {
+    fn reseed(&mut self, entropy: &Seed) {
         self.random.seed = kdf::derive("wayleave/gateway/stir/v1", self.random.seed.expose(), entropy.expose());
     }
 
-    /// Sets who is a member and who has which inner prefixes; sessions with others end.
-    pub fn set_realm(&mut self, members: Vec<Member>, prefixes: InnerPrefixes) {
+    fn set_realm(&mut self, members: Vec<Member>, prefixes: InnerPrefixes) {
         let others: Vec<Member> = members.into_iter().filter(|member| member.identity != self.identity).collect();
         let of = |(number, member): (usize, &Member)| {
             let sender = (member.identity, number);
             member.ids.iter().map(move |id| (*id, sender)).collect::<Vec<_>>()
         };
         self.senders = others.iter().enumerate().flat_map(of).collect();
-        self.last_sender = None;
         self.handshakes.retune(HANDSHAKES.0, HANDSHAKES.1, others.len());
         let traffic: BTreeMap<IdentityKey, Traffic> = self.traffic().collect();
         let remote = |member: Member| {
@@ -315,12 +291,7 @@ impl Gateway {
         sessions.retain(|_, identity| peers.contains_key(identity));
     }
 
-    /// Sets which nodes paths may cross: the members whose names are known here, so that none of them is a node that a policy avoids
-    /// by a name that is not resolved. A path over another node is left at once. Before the first call paths may cross any node.
-    ///
-    /// `policies`, if they are new, are those in which the same names are resolved: both hold from the next packet on, so that none
-    /// goes over a node whose name has moved to another one, or over that one.
-    pub fn set_nodes(&mut self, nodes: BTreeSet<IdentityKey>, policies: Option<Vec<PathPolicy>>, now: Now) {
+    fn set_nodes(&mut self, nodes: BTreeSet<IdentityKey>, policies: Option<Vec<PathPolicy>>, now: Now) {
         let left = self.peers.iter_mut().filter_map(|(peer, known)| known.leave_unknown(&nodes).then_some(*peer));
         let left: Vec<IdentityKey> = left.collect();
         self.nodes = Some(nodes);
@@ -330,24 +301,7 @@ impl Gateway {
         left.iter().for_each(|peer| self.work(peer, now));
     }
 
-    /// Sets how packets that come in are verified, and by which links neighbours are reached.
-    ///
-    /// # Errors
-    /// If the policy contradicts itself; nothing has changed then.
-    pub fn set_receiver(
-        &mut self,
-        policy: icing::Policy,
-        neighbours: Vec<(IdentityKey, u16)>,
-    ) -> Result<(), ConfigError> {
-        let secrets = policy.secrets.clone();
-        self.router.set_policy(policy)?;
-        (self.secrets, self.neighbours) = (secrets, neighbours);
-        Ok(())
-    }
-
-    /// Sets the path policies. Flows go on, from now on over what is allowed. If the policies have other names than before, the
-    /// addresses of names are to be set again.
-    pub fn set_policies(&mut self, policies: Vec<PathPolicy>, now: Now) {
+    fn set_policies(&mut self, policies: Vec<PathPolicy>, now: Now) {
         let has_same_names =
             policies.iter().map(|policy| &policy.name).eq(self.policies.iter().map(|policy| &policy.name));
         self.policies = policies;
@@ -367,93 +321,29 @@ impl Gateway {
         self.peers.values_mut().for_each(|peer| peer.routes.clear());
     }
 
-    /// The path policies.
-    #[must_use]
-    pub fn policies(&self) -> &[PathPolicy] {
-        &self.policies
-    }
-
-    /// Sets what becomes of the Internet.
-    pub fn set_internet(&mut self, internet: Internet) {
-        self.internet = internet;
-    }
-
-    /// Sets which inner packets each member may begin to send to this side, all if its list is empty, none if it has no list; what this side
-    /// began is answered in any case. `None` admits everything.
-    pub fn set_admitted(&mut self, admitted: Option<HashMap<IdentityKey, Vec<InnerTraffic>>>) {
-        self.admitted = admitted;
-    }
-
-    /// Sets what the addresses of names stand for; names under policies that there are not are left out.
-    pub fn set_names(&mut self, names: impl IntoIterator<Item = (IpAddr, Name)>) {
+    fn set_names(&mut self, names: impl IntoIterator<Item = (IpAddr, Name)>) {
         self.names.clear();
         self.add_names(names);
     }
 
-    /// Adds what further addresses of names stand for.
-    pub fn add_names(&mut self, names: impl IntoIterator<Item = (IpAddr, Name)>) {
+    fn add_names(&mut self, names: impl IntoIterator<Item = (IpAddr, Name)>) {
         let place = |name: &Name| self.policies.iter().position(|policy| policy.name == name.policy);
         let known = names.into_iter().filter_map(|(address, name)| Some((address, (place(&name)?, name.node))));
         self.names.extend(known);
     }
 
-    /// Gives back the memory of packets that have left, for others.
-    pub fn reuse(&mut self, octets: Vec<u8>) {
-        if self.out.spare.len() < LIMIT_SPARE {
-            self.out.spare.push(octets);
-        }
-    }
-
-    /// What was counted.
-    #[must_use]
-    pub fn counters(&self) -> &Counters {
-        &self.out.counters
-    }
-
-    /// What was carried for each member.
-    pub fn traffic(&self) -> impl Iterator<Item = (IdentityKey, Traffic)> {
+    fn traffic(&self) -> impl Iterator<Item = (IdentityKey, Traffic)> {
         let of = |(identity, remote): (&IdentityKey, &Remote)| {
             (*identity, self.peers.get(identity).map_or(remote.traffic, |peer| peer.traffic))
         };
         self.members.iter().map(of)
     }
 
-    /// Takes changes of flows' records, some at a time: flows by name outlive this process if they are kept and restored.
-    pub fn take_flow_changes(&mut self, now: Now) -> Vec<FlowChange> {
-        self.flows.take_changes(now)
-    }
-
-    /// Changes that could not be kept are taken again later.
-    pub fn return_flow_changes(&mut self, changes: &[FlowChange]) {
-        self.flows.return_changes(changes);
-    }
-
-    /// Takes a flow's record of an earlier life. Returns whether the flow goes on; otherwise its record is to be removed.
-    pub fn restore_flow(&mut self, key: &[u8], value: &[u8], now: Now) -> bool {
-        self.flows.restore(key, value, now)
-    }
-
-    pub(super) fn flows(&self) -> &FlowTable {
-        &self.flows
-    }
-
-    pub(super) fn peers(&self) -> &BTreeMap<IdentityKey, Peer> {
-        &self.peers
-    }
-
-    /// The next output.
-    pub fn poll(&mut self) -> Option<Output> {
-        self.out.queue.pop_front()
-    }
-
-    /// When [`Gateway::handle_timeout`] is due.
-    #[must_use]
-    pub fn deadline(&self) -> Option<Instant> {
+    fn deadline(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Takes the paths to a gateway, or why there are none.
-    pub fn set_paths(&mut self, peer: IdentityKey, paths: Result<Vec<Path>, String>, now: Now) {
+    fn set_paths(&mut self, peer: IdentityKey, paths: Result<Vec<Path>, String>, now: Now) {
         let Self { peers, identity, neighbours, nodes: known_nodes, .. } = self;
         let Some(known) = peers.get_mut(&peer) else { return };
         let is_known = |path: &Path| known_nodes.as_ref().is_none_or(|known| are_known(&identities(path), known));
@@ -479,8 +369,7 @@ impl Gateway {
         self.work(&peer, now);
     }
 
-    /// Takes a path with the consents of all nodes, or why there are none, for the path of `hash`.
-    pub fn set_proofs(&mut self, peer: IdentityKey, hash: PathHash, path: Result<Path, String>, now: Now) {
+    fn set_proofs(&mut self, peer: IdentityKey, hash: PathHash, path: Result<Path, String>, now: Now) {
         let start = self.random.number();
         let Self { peers, secrets, .. } = self;
         let Some(candidate) =
@@ -505,8 +394,7 @@ impl Gateway {
         self.work(&peer, now);
     }
 
-    /// The neighbour behind a link said that it ends: every path by it is dead, and another is used at once.
-    pub fn link_closed(&mut self, link: u16, now: Now) {
+    fn link_closed(&mut self, link: u16, now: Now) {
         let mut affected = Vec::new();
         for (identity, peer) in &mut self.peers {
             let candidates = peer.candidates.iter_mut().filter(|candidate| candidate.link == link);
@@ -520,8 +408,7 @@ impl Gateway {
         affected.iter().for_each(|identity| self.work(identity, now));
     }
 
-    /// Lets timers that are due fire.
-    pub fn handle_timeout(&mut self, now: Now) {
+    fn handle_timeout(&mut self, now: Now) {
         let due: Vec<IdentityKey> =
             self.due.iter().take_while(|(at, _)| *at <= now.instant).map(|(_, peer)| *peer).collect();
         if due.is_empty() {

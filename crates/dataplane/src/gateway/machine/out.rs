@@ -1,20 +1,22 @@
 //! Sealing and stamping: messages and segments become ICING packets.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use wayleave_core::Now;
 use wayleave_packet::icing::header::Part;
-use wayleave_packet::icing::mint::{Form, Front, Nonce, cut};
+use wayleave_packet::icing::mint::{Form, Front, Nonce, Sender, cut};
 
 use super::super::counters::{Counters, Reason};
+use super::super::inner::Inner;
 use super::super::lane::Lane;
 use super::super::message::{Content, DATA, Message, SEALED};
-use super::super::offload::Segments;
+use super::super::offload::{Offload, Segments};
 use super::super::peer::{Candidate, Known};
 use super::{LIMIT_OUTPUTS, Output};
 use crate::frame::BURST;
 use crate::icing::{Stamp, Stamper};
-use crate::noise::TAG;
+use crate::noise::{SealingKey, TAG};
 
 /// Where outputs go, and what they are made with.
 pub(super) struct Out {
@@ -23,19 +25,58 @@ pub(super) struct Out {
     pub(super) counters: Counters,
     pub(super) segment: Vec<u8>,
     pub(super) message: Vec<u8>,
-    /// Memory of packets that have left.
-    pub(super) spare: Vec<Vec<u8>>,
 }
 
-impl Out {
-    /// Empty memory with room for so many octets.
-    fn room(&mut self, octets: usize) -> Vec<u8> {
-        let mut room = self.spare.pop().unwrap_or_default();
-        room.clear();
-        room.reserve(octets);
-        room
-    }
+/// A packet, or the segments that it stands for, with all that sealing and stamping them takes: no two have the same numbers, whichever thread
+/// writes them.
+pub(super) struct Run {
+    link: u16,
+    form: Form,
+    /// The session as its receiver numbers it, the first message's number in it, and its key.
+    to: u32,
+    number: u64,
+    key: Arc<SealingKey>,
+    /// Of the first packet on the path.
+    nonce: Nonce,
+    sender: Arc<Sender>,
+    inner: Inner,
+    offload: Offload,
+}
 
+impl Run {
+    /// Seals and stamps the segments of `octets`, the packet as the machine left it, in `room`, which is empty.
+    pub(super) fn write(&self, octets: &[u8], stamper: &mut Stamper, mut room: Vec<u8>) -> Result<Output, Unwritten> {
+        let segments = Segments::new(octets, self.inner, &self.offload).ok_or(Unwritten)?;
+        let (header, count) = (self.sender.header_length(self.form), segments.count());
+        let (length, last) = segments.lengths();
+        let size = header + DATA + length + TAG;
+        room.clear();
+        room.reserve((count - 1) * size + header + DATA + last + TAG);
+        // Each packet is written where it leaves from, and sealed there.
+        for (index, number) in (0..count).zip(self.number..) {
+            let message = room.len() + header;
+            room.resize(message, 0);
+            room.extend_from_slice(&Message::data(self.to, number));
+            segments.append(index, &mut room);
+            room.resize(room.len() + TAG, 0);
+            self.key.seal(number, &mut room[message + DATA..]).map_err(|_| Unwritten)?;
+        }
+        let front = |nonce| Front { form: self.form, part: Part::Whole, protocol: SEALED, nonce };
+        let sender = &*self.sender;
+        let nonces = std::iter::successors(Some(self.nonce), |nonce| Some(nonce.next()));
+        let stamps = room.chunks_mut(size).zip(nonces);
+        let mut stamps: Vec<Stamp<'_>> =
+            stamps.map(|(octets, nonce)| Stamp { sender, front: front(nonce), octets }).collect();
+        stamps.chunks_mut(BURST).try_for_each(|burst| stamper.stamp(burst).map_err(|_| Unwritten))?;
+        Ok(Output::Wire { link: self.link, octets: room, size })
+    }
+}
+
+/// A packet that cannot be sealed or stamped: it is dropped, and its numbers are no other's.
+#[derive(Debug)]
+pub(super) struct Unwritten;
+
+impl Out {
     pub(super) fn push(&mut self, output: Output) {
         if self.queue.len() < LIMIT_OUTPUTS {
             self.queue.push_back(output);
@@ -44,63 +85,48 @@ impl Out {
         }
     }
 
-    /// Sends each of `segments`, sealed.
-    pub(super) fn segments(
+    /// Numbers `segments`; returns how they are sealed and sent. Those that leave in parts leave here, at once.
+    pub(super) fn prepare(
         &mut self,
         lane: &mut Lane,
         known: &mut Known,
-        link: u16,
-        mtu: usize,
-        segments: &Segments<'_>,
+        (link, mtu): (u16, usize),
+        (segments, inner, offload): (&Segments<'_>, Inner, Offload),
         now: Now,
-    ) -> Result<(), ()> {
+    ) -> Result<Option<Run>, ()> {
         let form = lane.form();
-        let header = lane.sender.header_length(form);
-        let around = header + DATA + TAG;
-        let (length, last) = segments.lengths();
-        let mut segment = std::mem::take(&mut self.segment);
+        let around = lane.sender.header_length(form) + DATA + TAG;
+        let (length, _) = segments.lengths();
         let count = segments.count();
-        let result = if around + length > mtu {
-            // The path itself takes the room until every node holds it; or the packet must pass.
-            (0..count).try_for_each(|index| {
-                segment.clear();
-                segments.append(index, &mut segment);
-                self.seal(known, &segment)?;
-                let message = std::mem::take(&mut self.message);
-                self.message(lane, link, mtu, (form, &message), now);
-                self.message = message;
-                Ok(())
-            })
-        } else {
-            let size = around + length;
-            let mut octets = self.room((count - 1) * size + around + last);
-            // Each packet is written where it leaves from, and sealed there.
-            let sealed = (0..count).try_for_each(|index| {
-                let message = octets.len() + header;
-                octets.resize(message + DATA, 0);
-                segments.append(index, &mut octets);
-                octets.resize(octets.len() + TAG, 0);
-                let number = known.session.seal_in_place(&mut octets[message + DATA..]).map_err(|_| ())?;
-                octets[message..message + DATA].copy_from_slice(&Message::data(known.to, number));
-                Ok(())
-            });
-            sealed.and_then(|()| {
-                let front = |nonce| Front { form, part: Part::Whole, protocol: SEALED, nonce };
-                let nonces: Vec<Nonce> = (0..count).map(|_| lane.nonce(now)).collect();
-                let sender = &lane.sender;
-                let mut stamps: Vec<Stamp<'_>> = octets
-                    .chunks_mut(size)
-                    .zip(nonces)
-                    .map(|(octets, nonce)| Stamp { sender, front: front(nonce), octets })
-                    .collect();
-                stamps.chunks_mut(BURST).try_for_each(|burst| self.stamper.stamp(burst).map_err(|_| ()))?;
-                self.push(Output::Wire { link, octets, size });
-                Ok(())
-            })
-        };
+        if around + length <= mtu {
+            let (number, key) = known.session.numbers(count).map_err(|_| ())?;
+            let nonce = lane.nonces(count, now);
+            lane.sent += count as u64;
+            let sender = Arc::clone(&lane.sender);
+            return Ok(Some(Run { link, form, to: known.to, number, key, nonce, sender, inner, offload }));
+        }
+        // The path itself takes the room until every node holds it; or the packet must pass.
+        let mut segment = std::mem::take(&mut self.segment);
+        let result = (0..count).try_for_each(|index| {
+            segment.clear();
+            segments.append(index, &mut segment);
+            self.seal(known, &segment)?;
+            let message = std::mem::take(&mut self.message);
+            self.message(lane, link, mtu, (form, &message), now);
+            self.message = message;
+            Ok(())
+        });
         self.segment = segment;
         lane.sent += if result.is_ok() { count as u64 } else { 0 };
-        result
+        result.map(|()| None)
+    }
+
+    /// Seals and sends what was numbered.
+    pub(super) fn run(&mut self, run: &Run, octets: &[u8]) {
+        match run.write(octets, &mut self.stamper, Vec::new()) {
+            Ok(output) => self.push(output),
+            Err(_) => self.counters.drop(Reason::NotSent),
+        }
     }
 
     /// Seals `plain` as a message into `self.message`.

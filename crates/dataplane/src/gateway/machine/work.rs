@@ -7,12 +7,11 @@ use wayleave_core::{IdentityKey, Now};
 use super::super::lane::Lane;
 use super::super::message::{Message, opening};
 use super::super::peer::{Class, Known, Peer, RouteState, Starting};
-use super::{Event, Gateway, HANDSHAKE, Output, PROLOGUE, Random, TIMEOUT, UNANSWERED};
+use super::{Event, HANDSHAKE, Machine, Output, PROLOGUE, Random, TIMEOUT, UNANSWERED};
 use crate::noise::prologue;
 
-impl Gateway {
-    /// Keeps a path to `node` by the policy at `policy` for a while, as if a packet had been sent there, and probes it at once.
-    pub fn want(&mut self, node: IdentityKey, policy: usize, now: Now) {
+impl Machine {
+    pub(super) fn want(&mut self, node: IdentityKey, policy: usize, now: Now) {
         if !self.members.contains_key(&node) || policy >= self.policies.len() {
             return;
         }

@@ -18,10 +18,11 @@ impl Router {
     pub(super) fn process_one(&mut self, frame: &mut Frame<'_>, now: Now) -> Result<Action, Reason> {
         let packet = Packet::decode(frame.octets, self.version).map_err(|_| Reason::Malformed)?;
         let handle = packet.handle();
-        let Some(slot) = self.paths.find(&handle) else {
+        let Some(slot) = self.paths.find(&handle).or_else(|| self.adopt(&packet, frame.ingress, now)) else {
             let (mut known, proof) = self.check_on_new_path(&packet, frame.ingress, now)?;
             let owner = (ingress_link(frame.ingress)?, known.decision.account);
             let action = self.admission.admit_one(&mut known, &proof, frame, now)?;
+            self.learned.iter().for_each(|learned| learned.insert(handle, &known, owner, now.unix));
             self.paths.insert(handle, known, owner);
             return Ok(action);
         };
@@ -32,6 +33,15 @@ impl Router {
             return Err(known.fault(&proof, frame.octets));
         }
         self.admission.admit_one(known, &proof, frame, now)
+    }
+
+    /// Makes a path known that another thread has learnt, if the packet is one on it as far as its consent says. Returns the path's slot.
+    fn adopt(&mut self, packet: &Packet<'_>, ingress: Ingress, now: Now) -> Option<usize> {
+        let (owner, mut known) = self.learned.as_ref()?.get(&packet.handle(), now.unix)?;
+        known.decision = known.decide(&self.policy)?;
+        self.check_without_keys(packet, &known, ingress, now.unix).ok()?;
+        verify::check_consent(self.version, packet, &known.keys).ok()?;
+        Some(self.paths.insert(packet.handle(), known, owner))
     }
 
     fn check_on_known_path(

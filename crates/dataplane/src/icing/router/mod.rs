@@ -19,6 +19,7 @@ use super::cache::Cache;
 use super::config::{Config, ConfigError, Indexed, Policy};
 use super::known_path::{Decision, KnownPath, NodePair};
 use super::lanes::{Candidate, Lanes};
+use super::learned::LearnedPaths;
 use super::report::Report;
 use crate::frame::{BURST, Frame, Ingress};
 use crate::lanes::{CpuKernel, VectorCode};
@@ -34,6 +35,10 @@ pub struct Router {
     policy: Indexed,
     freshness: u32,
     paths: Cache<Handle, KnownPath>,
+    /// What other threads know as well; none if there are no others.
+    learned: Option<LearnedPaths>,
+    /// How many paths, and the seed of their places.
+    capacity: (usize, u64),
     peers: Cache<NodePair, PairKey>,
     lanes: Lanes,
     has_lanes: bool,
@@ -79,6 +84,8 @@ impl Router {
             policy: Indexed::new(config.policy),
             freshness: config.freshness.clamp(verify::MIN_FRESHNESS, verify::MAX_FRESHNESS),
             paths: Cache::new(config.paths, config.seed),
+            learned: None,
+            capacity: (config.paths, config.seed.rotate_left(16)),
             peers: Cache::new(config.peers, config.seed.rotate_left(32)),
             lanes: Lanes::new(kernel),
             has_lanes: true,
@@ -123,6 +130,7 @@ impl Router {
             None => false,
         });
         self.peers.retain(|NodePair(own, _), _| policy.secret(own).is_some());
+        self.learned.iter().for_each(|learned| learned.retain(&policy));
         self.admission.set(&policy);
         self.policy = policy;
         self.set_agreement_limits();
@@ -318,16 +326,18 @@ impl Router {
         self.admission.replay.as_ref()
     }
 
-    /// What another thread's router may share with this one.
-    #[must_use]
-    pub fn shared(&self) -> Shared {
+    /// What another thread's router may share with this one. To be called before the first packet.
+    pub fn shared(&mut self) -> Shared {
+        let (capacity, seed) = self.capacity;
+        let learned = self.learned.get_or_insert_with(|| LearnedPaths::new(capacity, seed)).clone();
         let Admission { replay, accounts } = &self.admission;
-        Shared { replay: replay.as_ref().map(ReplayFilter::share), buckets: accounts.buckets().clone() }
+        Shared { replay: replay.as_ref().map(ReplayFilter::share), buckets: accounts.buckets().clone(), learned }
     }
 
-    /// Has this router remember packets together with that of another thread, so that what one has accepted all refuse, and charge
-    /// payers together with it. To be called before the first packet.
+    /// Has this router remember packets together with that of another thread, so that what one has accepted all refuse, charge payers
+    /// together with it, and know the paths that it has learnt. To be called before the first packet.
     pub fn share(&mut self, shared: &Shared) {
+        self.learned = Some(shared.learned.clone());
         self.admission.replay = shared.replay.as_ref().map(ReplayFilter::share);
         self.admission.accounts.share(shared.buckets.clone());
         self.admission.set(&self.policy);
@@ -381,6 +391,7 @@ impl Router {
 pub struct Shared {
     replay: Option<ReplayFilter>,
     buckets: Buckets,
+    learned: LearnedPaths,
 }
 
 /// A burst for one router.

@@ -233,7 +233,7 @@ fn what_is_carried_for_each_member_is_counted_and_outlives_what_is_known_of_its_
     let begun = world.now().unix.secs();
     let traffic = |world: &mut World, node| -> Vec<_> {
         let all = world.gateway(node).traffic();
-        all.filter(|(_, traffic)| traffic.handshake.is_some()).collect()
+        all.into_iter().filter(|(_, traffic)| traffic.handshake.is_some()).collect()
     };
     assert_eq!(traffic(&mut world, A), []);
     (0..3).for_each(|_| world.send_plain(A, &message(100)));
