@@ -22,6 +22,9 @@ use crate::failure::Failures;
 
 /// Policies, at most.
 const MAX_POLICIES: usize = 32;
+/// Threads that forward, at most, and for so many cores without being asked for.
+const MAX_WORKERS: u64 = 256;
+const MOST_CORES: usize = 16;
 /// Octets of a packet at the TUN interface.
 const MIN_MTU: u64 = 1_280;
 const MAX_MTU: u64 = 65_535;
@@ -74,6 +77,8 @@ pub struct GatewaySection {
     /// Other machines may use the proxy, with this node's identity.
     #[serde(default)]
     pub proxy_remote: bool,
+    /// Threads that forward, each with a queue of the interface; one for each core without it, and one with a proxy.
+    pub workers: Option<Spanned<u64>>,
     #[serde(default = "default_mtu")]
     pub mtu: Spanned<u64>,
     /// The names of nodes end in this.
@@ -115,6 +120,12 @@ impl GatewaySection {
         })
     }
 
+    /// How many threads forward between a TUN interface and neighbours.
+    pub fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get().min(MOST_CORES));
+        self.workers.as_ref().map_or_else(cores, |workers| usize::try_from(*workers.get_ref()).unwrap_or(usize::MAX))
+    }
+
     /// Whether systemd-resolved is told where names are answered.
     pub fn tells_resolved(&self) -> bool {
         self.dns.is_some() && self.resolved.as_ref().is_none_or(|resolved| *resolved.get_ref())
@@ -126,6 +137,7 @@ impl GatewaySection {
         let accept = self.accept.iter().flatten().next().map(Spanned::span);
         let keys = [
             ("interface", self.interface.as_ref().map(Spanned::span)),
+            ("workers", self.workers.as_ref().map(Spanned::span)),
             ("table", table),
             ("accept", accept),
             ("dns", self.dns.as_ref().map(Spanned::span)),
@@ -258,6 +270,7 @@ impl GatewayFile {
             let message = gateway.proxy_fault(proxy.get_ref().0);
             faults.extend(message.map(|message| Fault::at(proxy.span(), message)));
         }
+        faults.extend(gateway.workers.as_ref().and_then(|workers| range(workers, 1, MAX_WORKERS, "threads")));
         faults.extend(range(&gateway.mtu, MIN_MTU, MAX_MTU, "octets"));
         faults.extend(range(&gateway.consent_secs, 5, 8_000, "seconds"));
         faults.extend(range(&gateway.table, TABLES.0, TABLES.1, "for the number of a table"));
@@ -447,6 +460,8 @@ pub fn template_with(overlay: &str, status: &str) -> String {
          #proxy = \"127.0.0.1:1080\"\n\
          # Whether other machines may use it, with this node's identity.\n\
          #proxy_remote = false\n\
+         # Threads that forward, each with a queue of the interface; one for each core without the key.\n\
+         #workers = 2\n\
          #mtu = 1500\n\
          # Names are POLICY.NODE.SUFFIX, such as short.b.overlay.\n\
          suffix = \"overlay\"\n\

@@ -16,6 +16,8 @@ pub enum Steering {
     /// Packets of neighbours that have one address each: a packet is control traffic if its first octet has one of these bits, and a flow
     /// is what comes from one address and port. What is merged into one large packet has one of each, so that it is whole at one socket.
     Source { control: u8 },
+    /// Packets of which the first octet has one of the bits of `control` are control traffic; a flow is what has an equal word at this offset.
+    Word { control: u8, at: u32 },
 }
 
 const fn instruction(code: u32, yes: u32, no: u32) -> u32 {
@@ -54,6 +56,7 @@ impl Steering {
             Self::Ip => ip(threads),
             Self::Header { control, flow } => header(control, flow, threads),
             Self::Source { control } => source(control.into(), threads, is_v6),
+            Self::Word { control, at } => word(control.into(), at, threads),
         }
     }
 }
@@ -77,6 +80,18 @@ fn source(control: u32, threads: u32, is_v6: bool) -> Vec<[u32; 2]> {
     program.extend(words.iter().flat_map(|word| [[TO_X, 0], [LOAD_WORD, OF_IP + word], [EXCLUSIVE_OR, 0]]));
     program.extend([[MODULO, threads], [RETURN_A, 0], [RETURN, threads]]);
     program
+}
+
+/// A packet that ends before the word goes to the first thread: the system takes what a program cannot read for zero.
+fn word(control: u32, at: u32, threads: u32) -> Vec<[u32; 2]> {
+    vec![
+        [LOAD_OCTET, 0],
+        [skip_if_any(3), control],
+        [LOAD_WORD, at],
+        [MODULO, threads],
+        [RETURN_A, 0],
+        [RETURN, threads],
+    ]
 }
 
 fn header(control: &[(u32, u8)], (offset, mask): (u32, u32), threads: u32) -> Vec<[u32; 2]> {

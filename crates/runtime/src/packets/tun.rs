@@ -20,7 +20,7 @@ const TCP: libc::c_uint = 1 | 2 | 4;
 /// `TUN_F_USO4 | TUN_F_USO6`: UDP segments too (Linux 6.2).
 const UDP: libc::c_uint = 0x20 | 0x40;
 
-/// An interface, which ends with this value.
+/// An interface, or a queue of one, which ends with this value, or with the last queue.
 #[derive(Debug)]
 pub struct Tun {
     device: OwnedFd,
@@ -34,16 +34,43 @@ impl Tun {
     /// # Errors
     /// What the system said: without `/dev/net/tun`, or without the right to make interfaces, there is none.
     pub fn open(name: &str, mtu: u32) -> io::Result<Self> {
+        let tun = Self::open_device(name, false)?;
+        tun.take_up(mtu)?;
+        Ok(tun)
+    }
+
+    /// Makes an interface with `count` queues, for a thread each, and takes it up. The system puts packets of one flow into one queue: the one
+    /// into which packets of its other direction were written.
+    ///
+    /// # Errors
+    /// As [`Tun::open`].
+    pub fn open_queues(name: &str, mtu: u32, count: usize) -> io::Result<Vec<Self>> {
+        if count < 2 {
+            return Self::open(name, mtu).map(|tun| vec![tun]);
+        }
+        let first = Self::open_device(name, true)?;
+        let mut all = vec![first];
+        for _ in 1..count {
+            all.push(Self::open_device(&all[0].name, true)?);
+        }
+        all[0].take_up(mtu)?;
+        Ok(all)
+    }
+
+    fn open_device(name: &str, is_queue: bool) -> io::Result<Self> {
         let flags = (libc::O_NONBLOCK | libc::O_CLOEXEC).cast_unsigned().cast_signed();
         let device = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/net/tun")?;
         let device = OwnedFd::from(device);
-        let name = tun::make(device.as_fd(), name)?;
+        let name = tun::make(device.as_fd(), name, is_queue)?;
         tun::set_header(device.as_fd(), HEADER as libc::c_int)?;
         tun::set_offloads(device.as_fd(), TCP | UDP).or_else(|_| tun::set_offloads(device.as_fd(), TCP))?;
-        let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
-        tun::take_up(any.as_fd(), &name, mtu)?;
         let index = interfaces::index(&name)?;
         Ok(Self { device, name, index })
+    }
+
+    fn take_up(&self, mtu: u32) -> io::Result<()> {
+        let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+        tun::take_up(any.as_fd(), &self.name, mtu)
     }
 
     /// The interface's name.

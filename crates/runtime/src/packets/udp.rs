@@ -546,6 +546,34 @@ mod tests {
     }
 
     #[test]
+    fn packets_with_an_equal_word_stay_at_one_socket_whoever_sends_them_but_for_control_traffic() {
+        let steering = Steering::Word { control: 0x80, at: 16 };
+        let Group { mut data, control } = open(loopback(), 3, Intake::Merged, Some(steering)).expect("sockets");
+        let here = data[0].address().expect("bound");
+        let senders: Vec<UdpSocket> = (0..4).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a socket")).collect();
+        let packet = |kind: u8, word: u8, number: u8| {
+            let mut octets = [0; 24];
+            (octets[0], octets[19], octets[23]) = (kind, word, number);
+            octets
+        };
+        for (number, sender) in (0..).zip(&senders) {
+            for word in 0..6 {
+                sender.send_to(&packet(0x28, word, number), here).expect("sent");
+            }
+            sender.send_to(&packet(0xf4, 1, number), here).expect("sent");
+            sender.send_to(&[0x28; 17], here).expect("sent");
+        }
+        assert_eq!(receive(&mut control.expect("steered"), 4).len(), 4);
+        for (thread, port) in data.iter_mut().enumerate() {
+            // What ends before the word is the first thread's.
+            let count = if thread == 0 { 12 } else { 8 };
+            let mut words: Vec<u8> = receive(port, count).iter().filter_map(|packet| packet.get(19).copied()).collect();
+            words.sort_unstable();
+            assert_eq!(words, [[thread as u8; 4], [thread as u8 + 3; 4]].concat());
+        }
+    }
+
+    #[test]
     fn ip_in_udp_is_steered_by_the_version_of_its_header() {
         let address = loopback();
         let Group { mut data, control } = open(address, 2, Intake::Single, Some(Steering::Ip)).expect("sockets");

@@ -34,6 +34,8 @@ use wayleave_core::{Afi, IdentityKey, InnerTraffic, Now, Prefix};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::gateway::internet::is_wide;
 use wayleave_dataplane::gateway::{Choices, Config, Event as Happened, Gateway, Internet, Member, PathPolicy};
+use wayleave_dataplane::icing;
+use wayleave_dataplane::link::Links;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::stack::{self, StackPort};
@@ -44,6 +46,7 @@ use wayleave_runtime::store::{Change, FileStore, Store as _, StoreError};
 
 use super::daemon::{Daemon, Role, seed};
 use super::events::{EventLine, Events, event};
+use super::link_threads::{self, LinkThread};
 use super::links;
 use super::overlay::{self, Overlay, OwnIds};
 use crate::config::choices::{ChoicesFile, PinSection};
@@ -63,7 +66,7 @@ use proxy::Proxy;
 use resolver::Resolver;
 use source::{LabFile, Servers};
 use views::GatewayView;
-use worker::{ASKS, Ask, Ends, FLOWS, Handle, Running};
+use worker::{ASKS, Ask, Ends, FLOWS, Handle, Part, Running};
 
 /// Questions to servers that are under way at a time.
 const MOST_QUESTIONS: usize = 256;
@@ -104,7 +107,9 @@ pub struct Shared {
     /// The file of what the user decides, what it says, and what is wrong with it.
     pub choices_file: PathBuf,
     pub choices: RwLock<(Arc<ChoicesFile>, Option<String>)>,
+    /// The first of the threads that forward, which speaks with neighbours, and all of them.
     pub worker: Handle,
+    pub workers: Vec<Handle>,
     /// The node's part in the realm; none in the laboratory.
     pub node: Option<overlay::Handle>,
 }
@@ -198,7 +203,7 @@ impl Directory for Shared {
 /// A running gateway.
 pub struct GatewayRole {
     shared: Arc<Shared>,
-    running: Running,
+    running: Vec<Running>,
     control: Control,
     servers: Servers,
     asks: mpsc::Receiver<Ask>,
@@ -362,7 +367,7 @@ impl Role for GatewayRole {
         }
         let mark = proxy.is_none().then_some(table);
         mark.into_iter().for_each(mark_connections);
-        let (control, servers, known, noise, own, realm_key, ends) = match (&config.overlay, &config.laboratory) {
+        let (control, servers, known, noise, own, realm_key, links) = match (&config.overlay, &config.laboratory) {
             (Some(overlay), _) => {
                 let settings = overlay.get_ref().load(source)?;
                 settings.require(Roles::GATEWAY, "gateway")?;
@@ -378,7 +383,7 @@ impl Role for GatewayRole {
                 let seconds = u32::try_from(*section.consent_secs.get_ref()).unwrap_or(u32::MAX);
                 let own = settings.own();
                 let realm_key = overlay.get_ref().realm().0;
-                let ends = Ends::Proven(Box::new(links::machine(&settings)?));
+                let links = Some(links::machine(&settings)?);
                 let control = Control::Overlay {
                     overlay: Box::new(overlay_running),
                     settings: Box::new(settings),
@@ -387,41 +392,42 @@ impl Role for GatewayRole {
                     ids,
                     resolutions: handle.resolutions(),
                 };
-                (control, Servers::Overlay(handle, seconds), known, noise, own, realm_key, ends)
+                (control, Servers::Overlay(handle, seconds), known, noise, own, realm_key, links)
             }
             (None, Some(laboratory)) => {
                 warn!("paths and proofs come from a file: for the laboratory only");
                 let file = LabFile::read(&source.resolve(laboratory.file.get_ref()))?;
                 let (known, noise, own) = (file.known()?, file.noise()?, file.identity.0);
-                let (realm_key, ends) = (file.realm()?, file.ends()?);
+                let (realm_key, links) = (file.realm()?, file.links()?);
                 let servers = Servers::File(Arc::new(RwLock::new(file)));
-                (Control::Laboratory, servers, known, noise, own, realm_key, ends)
+                (Control::Laboratory, servers, known, noise, own, realm_key, links)
             }
             (None, None) => return Err(Failure::new("no section [overlay]").into()),
         };
         let store = Arc::new(FileStore::open(&source.resolve(section.state.get_ref()))?);
         let names = Names::load(&store)?;
         let mtu = u16::try_from(*section.mtu.get_ref()).unwrap_or(1_500);
-        let (inner_side, host, proxy) = match proxy {
+        let (inner_sides, host, proxy) = match proxy {
             None => {
-                let (tun, host) = open_tun(section, table, mtu)?;
-                (InnerSide::Tun(tun), Some(host), None)
+                let (queues, host) = open_tun(section, table, mtu)?;
+                (queues.into_iter().map(InnerSide::Tun).collect(), Some(host), None)
             }
             Some(address) => {
                 let (port, proxy) = open_proxy(address, mtu, *clock).await?;
-                (InnerSide::Stack { port, scratch: Vec::new() }, None, Some(proxy))
+                (vec![InnerSide::Stack { port, scratch: Vec::new() }], None, Some(proxy))
             }
         };
         let choices_file = source.resolve(section.choices.get_ref());
         let looked = look(&choices_file);
         let choices = ChoicesFile::load(&choices_file)?;
         let resolved = resolve(config.policy.iter().map(|policy| policy.get_ref()), &choices, &known);
+        let receiver = receiving::receiver(&known, clock.now().unix)?;
         let gateway = Gateway::new(
             Config {
                 identity: own,
                 realm: realm_key,
                 noise,
-                receiver: receiving::receiver(&known, clock.now().unix)?,
+                receiver: receiver.clone(),
                 neighbours: Vec::new(),
                 policies: resolved.clone(),
                 name_blocks: names::blocks(section.names.get_ref().0),
@@ -432,12 +438,14 @@ impl Role for GatewayRole {
         let mut gateway = gateway.map_err(|error| Failure::new(format!("the links contradict each other: {error}")))?;
         restore_flows(&mut gateway, &store, clock.now(), host.is_some())?;
         let (to_asks, asks) = mpsc::channel(ASKS);
-        let tun = match &inner_side {
+        let tun = inner_sides.iter().find_map(|inner_side| match inner_side {
             InnerSide::Tun(tun) => Some((tun.name().to_owned(), tun.index())),
             InnerSide::Stack { .. } => None,
-        };
+        });
         let interface = tun.as_ref().map(|(name, _)| name.clone());
-        let running = worker::start(gateway, ends, inner_side, *clock, to_asks, Arc::clone(&store))?;
+        let running = start_threads(gateway, &receiver, links, inner_sides, *clock, &to_asks, &store)?;
+        let workers: Vec<Handle> = running.iter().map(|thread| thread.handle.clone()).collect();
+        let [worker, ..] = &workers[..] else { return Err(Failure::new("there is no thread that forwards").into()) };
         // Whatever an earlier life left is taken back, also if it had another number, or this one is a proxy.
         let filter =
             HostFilter::open(interface.as_deref().unwrap_or_default(), mark.unwrap_or_default(), Arc::clone(&store));
@@ -469,7 +477,8 @@ impl Role for GatewayRole {
             names_prefix: section.names.get_ref().0,
             choices_file,
             choices: RwLock::new((Arc::new(choices), None)),
-            worker: running.handle.clone(),
+            worker: worker.clone(),
+            workers,
             node: match &servers {
                 Servers::Overlay(handle, _) => Some(handle.clone()),
                 Servers::File(_) => None,
@@ -629,7 +638,8 @@ impl Role for GatewayRole {
         }
         self.serving.iter().for_each(JoinHandle::abort);
         let running = self.running;
-        let _ = tokio::task::spawn_blocking(move || running.stop()).await;
+        // The first one last: it says to neighbours that this end goes.
+        let _ = tokio::task::spawn_blocking(move || running.into_iter().rev().for_each(Running::stop)).await;
         self.filter.into_iter().for_each(|mut filter| filter.close());
         self.host.into_iter().for_each(HostRoutes::close);
         if let Control::Overlay { overlay, .. } = self.control {
@@ -644,21 +654,51 @@ fn policy_of(section: &GatewaySection, source: &Source) -> Outcome<Option<Policy
     Ok(loaded.map(|(policy, _)| policy))
 }
 
-/// Makes the TUN interface and the routes to it.
-fn open_tun(section: &GatewaySection, table: u32, mtu: u16) -> Outcome<(Tun, HostRoutes)> {
+/// Makes the TUN interface, with a queue for each thread, and the routes to it.
+fn open_tun(section: &GatewaySection, table: u32, mtu: u16) -> Outcome<(Vec<Tun>, HostRoutes)> {
     let name = section.interface.as_ref().ok_or_else(|| {
         Failure::new("[gateway] has no `interface`")
             .help("name the TUN interface, or be a proxy, which needs none: `--proxy 127.0.0.1:1080`")
     })?;
     let name = name.get_ref();
-    let tun = Tun::open(name, mtu.into()).map_err(|error| {
+    let queues = Tun::open_queues(name, mtu.into(), section.threads()).map_err(|error| {
         Failure::system(format!("cannot make the TUN interface {name}"), &error).help(
             "this needs /dev/net/tun and root or CAP_NET_ADMIN, which the unit file grants; `--proxy 127.0.0.1:1080` needs neither",
         )
     })?;
     let netlink = |error: std::io::Error| Failure::system("cannot set routes", &error);
-    let host = HostRoutes::open(table, tun.index()).map_err(netlink)?;
-    Ok((tun, host))
+    let index = queues.first().map(Tun::index).unwrap_or_default();
+    let host = HostRoutes::open(table, index).map_err(netlink)?;
+    Ok((queues, host))
+}
+
+/// Starts a thread for each inner side, which share the gateway. The first one has the links.
+fn start_threads(
+    mut gateway: Gateway,
+    receiver: &icing::Config,
+    links: Option<Links>,
+    inner_sides: Vec<InnerSide>,
+    clock: Clock,
+    asks: &mpsc::Sender<Ask>,
+    store: &Arc<FileStore>,
+) -> Outcome<Vec<Running>> {
+    let fault = |error: std::io::Error| Failure::system("cannot make an eventfd", &error);
+    let has_others = inner_sides.len() > 1;
+    let shared = has_others.then(link_threads::Shared::new).transpose().map_err(fault)?.map(Arc::new);
+    let has_links = links.is_some();
+    let mut ends = links.map(|links| Ends::Proven(LinkThread::first(links, shared.clone())));
+    let mut others = Vec::new();
+    for _ in 1..inner_sides.len() {
+        let other = gateway.another(receiver.clone(), CpuKernel::best());
+        others.push(other.map_err(|error| Failure::new(format!("the links contradict each other: {error}")))?);
+    }
+    let of_other =
+        || shared.as_ref().filter(|_| has_links).map(|shared| Ends::Proven(LinkThread::other(Arc::clone(shared))));
+    let parts = [gateway].into_iter().chain(others).zip(inner_sides).map(|(gateway, inner_side)| {
+        let ends = ends.take().or_else(of_other).unwrap_or_else(|| Ends::Fixed(Vec::new()));
+        Part { gateway, ends, inner_side }
+    });
+    Ok(worker::start(parts.collect(), clock, asks, store)?)
 }
 
 /// Makes the stack, and takes the address at which applications are served.
@@ -712,9 +752,9 @@ fn question(ask: Option<Ask>) -> Result<Event, Failure> {
 impl GatewayRole {
     /// Says how links have changed, and tells others of the largest packet that passes over them.
     async fn look_at_links(&mut self) {
-        let of = self.shared.worker.ask(|worker| match &worker.ends {
-            Ends::Proven(links) => links.status(worker.clock.now()),
-            Ends::Fixed(_) => Vec::new(),
+        let of = self.shared.worker.ask(|worker| {
+            let now = worker.clock.now();
+            worker.ends.links().map(|links| links.status(now)).unwrap_or_default()
         });
         let Some(all) = of.await else { return };
         let known = self.shared.known();
@@ -783,17 +823,19 @@ impl GatewayRole {
         let known = self.shared.known();
         let internet = self.set_filter(&known).await;
         self.admit(&known);
-        let mut fresh = Vec::new();
+        let threads = self.shared.workers.len();
+        let mut fresh: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
         let wanted = match &self.control {
             Control::Overlay { section, .. } => links::sockets(section),
             Control::Laboratory => known.fixed.iter().map(|neighbour| LinkSocket::Udp(neighbour.local)).collect(),
         };
         for local in wanted {
             if !self.sockets.contains(&local) {
-                match links::open_socket(local, self.mark) {
-                    Ok(socket) => {
+                match links::open_sockets(local, self.mark, threads) {
+                    Ok(links::Opened { data, mut control }) => {
                         self.sockets.push(local);
-                        fresh.push(socket);
+                        let data = data.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+                        fresh.iter_mut().zip(data).for_each(|(of_thread, data)| of_thread.push((data, control.take())));
                     }
                     Err(error) => warn!(?local, "cannot receive from neighbours: {error}; it is tried again"),
                 }
@@ -822,14 +864,22 @@ impl GatewayRole {
             *self.shared.unresolved.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(unresolved);
             self.log_unresolved = Some(tokio::time::Instant::now() + UNRESOLVED);
         }
+        // Neighbours are told of nothing before every thread is asked to have its socket.
+        let mut fresh = fresh.into_iter();
+        let of_first = fresh.next().unwrap_or_default();
+        for (worker, fresh) in self.shared.workers[1..].iter().zip(fresh) {
+            let (policy, fixed) = (known.receiver.clone(), fixed.clone());
+            worker.send(move |worker| {
+                worker.add_sockets(fresh, fixed);
+                // The first one says it if the links contradict each other.
+                let _ = worker.gateway.set_policy(policy);
+            });
+        }
         let of_worker = Arc::clone(&known);
         self.shared.worker.send(move |worker| {
-            worker.sockets.extend(fresh);
+            worker.add_sockets(of_first, fixed);
             let now = worker.clock.now();
-            match &mut worker.ends {
-                Ends::Proven(links) => links.set_peers(peers, now),
-                Ends::Fixed(all) => *all = fixed,
-            }
+            worker.ends.links_mut().into_iter().for_each(|links| links.set_peers(peers.clone(), now));
             worker.gateway.set_internet(internet);
             worker.gateway.set_realm(of_worker.members.clone(), of_worker.prefixes.clone());
             if let Err(error) = worker.gateway.set_receiver(of_worker.receiver.clone(), neighbours) {

@@ -12,8 +12,9 @@ use wayleave_dataplane::link::{Counters, LinkStatus, Peer, State, Transport, Vol
 use wayleave_runtime::http::Metric;
 use wayleave_runtime::metrics;
 use wayleave_runtime::packets::Port;
+use wayleave_runtime::packets::steering::Steering;
 use wayleave_runtime::packets::tls::{self, Kinds};
-use wayleave_runtime::packets::udp::{self, Intake};
+use wayleave_runtime::packets::udp::{self, Group, Intake};
 
 use super::events::{EventLine, event};
 use super::overlay::Handle;
@@ -24,6 +25,10 @@ use crate::config::overlay::OverlaySection;
 /// Microseconds by which clocks may differ before that is said. Nodes refuse packets that are a second ahead of their clock
 /// (`docs/wire/icing.md`).
 pub const MOST_APART: u64 = 500_000;
+/// The bit of the first octet by which messages of links differ from packets of any version (`docs/wire/link.md`).
+pub const MESSAGE: u8 = 0x80;
+/// Where ICING packets have their handle (`docs/wire/icing.md`).
+const HANDLE_AT: u32 = 16;
 /// Neighbours that are named, at most.
 const NAMED: usize = 4;
 /// A clock that was read less exactly than this says nothing.
@@ -38,20 +43,40 @@ pub fn peers(node: &Handle, section: &OverlaySection, sockets: &[LinkSocket]) ->
 /// What a port over TLS knows of the messages of links.
 pub const KINDS: Kinds = Kinds { begins: is_initiation, proves: is_for_proven };
 
+/// A socket of links: one for each thread, and at the first thread one for what neighbours say to each other. Over TLS the first thread
+/// has all of it.
+pub struct Opened {
+    pub data: Vec<Box<dyn Port>>,
+    pub control: Option<Box<dyn Port>>,
+}
+
 /// Opens a socket of links, whose packets are marked if that is asked for.
 ///
 /// # Errors
 /// What the system said.
 pub fn open_socket(local: LinkSocket, mark: Option<u32>) -> io::Result<Box<dyn Port>> {
+    let opened = open_sockets(local, mark, 1)?;
+    opened.data.into_iter().next().ok_or(io::ErrorKind::AddrNotAvailable.into())
+}
+
+/// The same for `threads` threads: packets of one path come to one of them, whoever of the neighbours sends them.
+///
+/// # Errors
+/// What the system said.
+pub fn open_sockets(local: LinkSocket, mark: Option<u32>, threads: usize) -> io::Result<Opened> {
+    let of = |socket: udp::Udp| {
+        mark.map_or(Ok(()), |mark| socket.set_mark(mark))?;
+        socket.never_fragment()?;
+        Ok::<Box<dyn Port>, io::Error>(Box::new(socket))
+    };
     match local {
         LinkSocket::Udp(local) => {
-            let group = udp::open(local, 1, Intake::Merged, None)?;
-            let socket = group.data.into_iter().next().ok_or(io::ErrorKind::AddrNotAvailable)?;
-            mark.map_or(Ok(()), |mark| socket.set_mark(mark))?;
-            socket.never_fragment()?;
-            Ok(Box::new(socket))
+            let steering = (threads > 1).then_some(Steering::Word { control: MESSAGE, at: HANDLE_AT });
+            let Group { data, control } = udp::open(local, threads, Intake::Merged, steering)?;
+            let data = data.into_iter().map(of).collect::<io::Result<_>>()?;
+            Ok(Opened { data, control: control.map(of).transpose()? })
         }
-        LinkSocket::Tls(listen) => Ok(Box::new(tls::open(listen, KINDS)?)),
+        LinkSocket::Tls(listen) => Ok(Opened { data: vec![Box::new(tls::open(listen, KINDS)?)], control: None }),
     }
 }
 

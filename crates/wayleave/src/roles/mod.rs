@@ -12,6 +12,7 @@ mod gateway;
 pub mod key;
 mod link_driver;
 pub mod link_faults;
+mod link_threads;
 pub mod links;
 #[cfg(test)]
 mod log_lines;

@@ -8,5 +8,6 @@ mod paths;
 mod quality;
 mod sealed;
 mod stream;
+mod threads;
 mod timed;
 mod world;

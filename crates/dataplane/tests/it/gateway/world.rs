@@ -305,15 +305,23 @@ pub fn run_of(node: usize, run: u8) -> Gateway {
     with_blocks(node, run, &["198.18.0.0/15", "fd77::/64"])
 }
 
+fn receiver(node: usize) -> wayleave_dataplane::icing::Config {
+    let started = network::at(TIME - 100).unix;
+    wayleave_dataplane::icing::Config { started, replay_capacity: 0, ..network::config(node, NODES) }
+}
+
+/// Another thread of the gateway of `node`.
+pub fn thread_of(gateway: &mut Gateway, node: usize) -> Gateway {
+    gateway.another(receiver(node), CpuKernel::best()).unwrap()
+}
+
 /// The same, with the addresses of names in these prefixes.
 pub fn with_blocks(node: usize, run: u8, blocks: &[&str]) -> Gateway {
-    let started = network::at(TIME - 100).unix;
-    let receiver = wayleave_dataplane::icing::Config { started, replay_capacity: 0, ..network::config(node, NODES) };
     let config = Config {
         identity: identity(node),
         realm: [0x7e; 32],
         noise: noise(node),
-        receiver,
+        receiver: receiver(node),
         neighbours: (0..NODES)
             .filter(|other| *other != node)
             .map(|other| (identity(other), LINK + other as u16))

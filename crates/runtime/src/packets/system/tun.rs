@@ -7,11 +7,12 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::checked;
 
-/// Makes the descriptor of `/dev/net/tun` a TUN interface called `name`, with a `virtio_net_hdr` in front of each packet.
-/// Returns the name that it got.
-pub(in super::super) fn make(fd: BorrowedFd<'_>, name: &str) -> io::Result<String> {
+/// Makes the descriptor of `/dev/net/tun` a TUN interface called `name`, or one of its queues if it `is_queue`, with a `virtio_net_hdr` in
+/// front of each packet. Returns the name that it got.
+pub(in super::super) fn make(fd: BorrowedFd<'_>, name: &str, is_queue: bool) -> io::Result<String> {
     let mut request = named(name)?;
-    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+    let queue = if is_queue { libc::IFF_MULTI_QUEUE } else { 0 };
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | queue) as libc::c_short;
     // SAFETY: this request reads name and flags and writes the name in the structure, which lives across the call.
     checked(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) })?;
     // SAFETY: the kernel wrote a name that ends with zero, as it is shorter than the field.

@@ -19,7 +19,6 @@ use wayleave_packet::icing::mint::{Consent, NodeSecret, TagMaster};
 use wayleave_packet::{Hop, HopId, Path};
 use wayleave_runtime::identity::from_hex;
 
-use super::worker::Ends;
 use crate::config::links::LinkSocket;
 use crate::config::receiving::{Known, Neighbour, own_addresses, rules};
 use crate::failure::{Failure, Outcome};
@@ -200,12 +199,12 @@ impl LabFile {
     }
 
     /// The ends of links, before any socket is open.
-    pub fn ends(&self) -> Outcome<Ends> {
+    pub fn links(&self) -> Outcome<Option<Links>> {
         if self.realm.is_none() {
-            return Ok(Ends::Fixed(Vec::new()));
+            return Ok(None);
         }
         let config = Config { identity: self.identity.0, realm: self.realm()?, noise: self.noise()?, seed: seed()? };
-        Ok(Ends::Proven(Box::new(Links::new(config))))
+        Ok(Some(Links::new(config)))
     }
 
     /// Whoever proves himself at a link, with `sockets` in their order.

@@ -22,7 +22,7 @@ use super::names::{Directory, Meaning, meaning};
 use super::proxy::Proxy;
 use super::proxy::associations::Dropped;
 use super::resolver;
-use super::worker::{Ends, IoCounters};
+use super::worker::IoCounters;
 use super::{Shared, Unresolved};
 use crate::config::Text;
 use crate::config::choices::{ChoicesFile, PinSection};
@@ -46,15 +46,19 @@ pub struct GatewayView(pub Arc<Shared>);
 
 impl GatewayView {
     async fn counters(&self) -> Result<(Counters, IoCounters), ViewError> {
-        let both = self.0.worker.ask(|worker| (worker.gateway.counters().clone(), worker.counters)).await;
-        both.ok_or(ViewError::Unavailable)
+        let counters = self.0.worker.ask(|worker| worker.gateway.counters()).await;
+        let mut threads = Vec::new();
+        for worker in &self.0.workers {
+            threads.push(worker.ask(|worker| worker.counters).await.ok_or(ViewError::Unavailable)?);
+        }
+        Ok((counters.ok_or(ViewError::Unavailable)?, threads.into_iter().sum()))
     }
 
     /// How the links are, and what they count; `None` in the laboratory, where they are fixed.
     async fn links(&self) -> Option<(Vec<LinkStatus>, LinkCounters)> {
-        let of = self.0.worker.ask(|worker| match &worker.ends {
-            Ends::Proven(links) => Some((links.status(worker.clock.now()), links.counters())),
-            Ends::Fixed(_) => None,
+        let of = self.0.worker.ask(|worker| {
+            let links = worker.ends.links()?;
+            Some((links.status(worker.clock.now()), links.counters()))
         });
         of.await.flatten()
     }
@@ -63,8 +67,9 @@ impl GatewayView {
         let known = self.0.known();
         if parameters.contains_key("ask") {
             self.0.worker.send(|worker| {
-                if let Ends::Proven(links) = &mut worker.ends {
-                    links.ask_endpoints(worker.clock.now());
+                let now = worker.clock.now();
+                if let Some(links) = worker.ends.links_mut() {
+                    links.ask_endpoints(now);
                 }
             });
         }
@@ -142,7 +147,7 @@ impl GatewayView {
         let known = self.0.known();
         let all = self.0.worker.ask(|worker| {
             let now = worker.clock.now();
-            (worker.gateway.traffic().collect::<Vec<_>>(), worker.gateway.status(now))
+            (worker.gateway.traffic(), worker.gateway.status(now))
         });
         let (traffic, peers) = all.await.ok_or(ViewError::Unavailable)?;
         let admitted = self.0.admitted.read().unwrap_or_else(PoisonError::into_inner).clone();

@@ -1,4 +1,5 @@
-//! The thread that forwards: TUN, or a proxy's stack, on one side, UDP on the other, the gateway's machine between them.
+//! The threads that forward: TUN, or a proxy's stack, on one side, UDP on the other, the gateway's machine between them. Each has a queue of
+//! the interface and a socket of its own; the first one speaks with neighbours as well, and keeps flows.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
@@ -11,7 +12,8 @@ use wayleave_core::{IdentityKey, Instant};
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::gateway::offload::{HEADER, Offload};
 use wayleave_dataplane::gateway::{Event, FlowChange, Gateway, Output};
-use wayleave_dataplane::link::{At, Datagram, Links, message::is_message};
+use wayleave_dataplane::link::message::is_message;
+use wayleave_dataplane::link::{At, Datagram, Links};
 use wayleave_packet::Path;
 use wayleave_packet::icing::header::PathHash;
 use wayleave_runtime::packets::tun::LONGEST;
@@ -22,6 +24,7 @@ use wayleave_runtime::{Clock, faults};
 use super::inner_side::InnerSide;
 use crate::failure::Failure;
 use crate::roles::daemon::fresh;
+use crate::roles::link_threads::LinkThread;
 use crate::roles::worker_thread::{self, Inbox, Work};
 
 /// Packets that are read from the inner side before others have their turn.
@@ -30,6 +33,8 @@ const TURN: usize = 32;
 const TOGETHER: usize = 40;
 /// The thread looks at its timers at least this often.
 const IDLE: Duration = Duration::from_millis(100);
+/// Threads beside the first one do so, unless the machine has something due before.
+const IDLE_BESIDE: Duration = Duration::from_millis(900);
 /// Interval between writes of flows' records.
 const WRITE: Duration = Duration::from_secs(1);
 /// The thread waits for its last writes so long.
@@ -47,10 +52,10 @@ pub enum Ask {
     Happened(Event),
 }
 
-/// The ends of links.
+/// The ends of links, as a thread has them.
 pub enum Ends {
     /// Neighbours prove themselves, and are where they have shown that they are.
-    Proven(Box<Links>),
+    Proven(LinkThread),
     /// In the laboratory: number, socket and address of each.
     Fixed(Vec<(u16, At)>),
 }
@@ -72,18 +77,33 @@ impl Ends {
 
     fn note_sent(&mut self, link: u16, packets: usize, octets: usize, now: Instant) {
         if let Self::Proven(links) = self {
-            links.note_sent(link, packets as u64, octets as u64, now);
+            links.note_sent(link, (packets as u64, octets as u64), now);
         }
     }
 
-    fn note_received(&mut self, link: u16, (packets, octets): (u64, u64), now: Instant) {
+    fn note_received(&mut self, link: u16, volume: (u64, u64), now: Instant) {
         if let Self::Proven(links) = self {
-            links.note_received(link, packets, octets, now);
+            links.note_received(link, volume, now);
+        }
+    }
+
+    /// The machine of links, at the first thread.
+    pub fn links(&self) -> Option<&Links> {
+        match self {
+            Self::Proven(links) => links.links(),
+            Self::Fixed(_) => None,
+        }
+    }
+
+    pub fn links_mut(&mut self) -> Option<&mut Links> {
+        match self {
+            Self::Proven(links) => links.links_mut(),
+            Self::Fixed(_) => None,
         }
     }
 }
 
-/// What this thread counts itself.
+/// What a thread counts itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IoCounters {
     /// Packets from and to the inner side, as it counts them.
@@ -106,19 +126,40 @@ pub struct IoCounters {
     pub flows_recorded: u64,
 }
 
+impl std::iter::Sum for IoCounters {
+    fn sum<I: Iterator<Item = Self>>(threads: I) -> Self {
+        threads.fold(Self::default(), |a, b| Self {
+            read: a.read + b.read,
+            written: a.written + b.written,
+            refused: a.refused + b.refused,
+            received: a.received + b.received,
+            sent: a.sent + b.sent,
+            unsent: a.unsent + b.unsent,
+            strangers: a.strangers + b.strangers,
+            failures: a.failures + b.failures,
+            unasked: a.unasked + b.unasked,
+            flows_recorded: a.flows_recorded + b.flows_recorded,
+        })
+    }
+}
+
 pub type Handle = worker_thread::Handle<Worker>;
 pub type Running = worker_thread::Running<Worker>;
 
-/// The thread's state.
+/// A thread's state.
 pub struct Worker {
     pub gateway: Gateway,
     pub inner_side: InnerSide,
-    pub sockets: Vec<Box<dyn Port>>,
     pub ends: Ends,
     pub counters: IoCounters,
     pub clock: Clock,
+    /// By number; none where only the first thread has one.
+    sockets: Vec<Option<Box<dyn Port>>>,
+    /// At the first thread: where what neighbours say to each other comes, and the number of the socket that it belongs to.
+    controls: Vec<(usize, Box<dyn Port>)>,
     asks: mpsc::Sender<Ask>,
-    flows: FlowWriter,
+    /// At the first thread.
+    flows: Option<FlowWriter>,
     inbox: Inbox<Self>,
     burst: Burst,
     out: Burst,
@@ -177,32 +218,43 @@ impl FlowWriter {
     }
 }
 
-/// Starts the thread.
+/// What a thread begins with.
+pub struct Part {
+    pub gateway: Gateway,
+    pub ends: Ends,
+    pub inner_side: InnerSide,
+}
+
+/// Starts the threads. The first one keeps flows by name in the store.
 pub fn start(
-    gateway: Gateway,
-    ends: Ends,
-    inner_side: InnerSide,
+    parts: Vec<Part>,
     clock: Clock,
-    asks: mpsc::Sender<Ask>,
-    store: Arc<FileStore>,
-) -> Result<Running, Failure> {
-    let worker = |inbox| Worker {
-        gateway,
-        inner_side,
-        sockets: Vec::new(),
-        ends,
-        counters: IoCounters::default(),
-        clock,
-        asks,
-        flows: FlowWriter { store, under_way: None, last: Instant(0) },
-        inbox,
-        burst: Burst::default(),
-        out: Burst::default(),
-        out_packets: Vec::new(),
-        out_socket: 0,
-        buffer: vec![0; LONGEST].into(),
+    asks: &mpsc::Sender<Ask>,
+    store: &Arc<FileStore>,
+) -> Result<Vec<Running>, Failure> {
+    let start = |(number, Part { gateway, ends, inner_side }): (usize, Part)| {
+        let writer = || FlowWriter { store: Arc::clone(store), under_way: None, last: Instant(0) };
+        let worker = |inbox| Worker {
+            gateway,
+            inner_side,
+            ends,
+            counters: IoCounters::default(),
+            clock,
+            sockets: Vec::new(),
+            controls: Vec::new(),
+            asks: asks.clone(),
+            flows: (number == 0).then(writer),
+            inbox,
+            burst: Burst::default(),
+            out: Burst::default(),
+            out_packets: Vec::new(),
+            out_socket: 0,
+            buffer: vec![0; LONGEST].into(),
+        };
+        Running::start(&format!("gateway-{number}"), worker)
     };
-    Running::start("gateway", worker).map_err(|error| Failure::system("cannot start the forwarding thread", &error))
+    let running = parts.into_iter().enumerate().map(start).collect::<std::io::Result<_>>();
+    running.map_err(|error| Failure::system("cannot start the forwarding threads", &error))
 }
 
 impl Work for Worker {
@@ -220,11 +272,11 @@ impl Work for Worker {
                 is_busy = true;
             }
             let now = self.clock.now();
-            if now.instant.since(last) >= IDLE {
+            if self.is_first() && now.instant.since(last) >= IDLE {
                 last = now.instant;
                 if let Ok(entropy) = fresh() {
                     self.gateway.reseed(&entropy);
-                    if let Ends::Proven(links) = &mut self.ends {
+                    if let Some(links) = self.ends.links_mut() {
                         links.reseed(&entropy);
                     }
                 }
@@ -232,11 +284,15 @@ impl Work for Worker {
             self.gateway.handle_timeout(now);
             is_busy |= self.read_inner();
             for socket in 0..self.sockets.len() {
-                is_busy |= self.receive(socket);
+                is_busy |= self.receive(Intake::Data(socket));
+            }
+            for control in 0..self.controls.len() {
+                is_busy |= self.receive(Intake::Control(control));
             }
             self.speak();
             self.perform();
-            self.counters.flows_recorded += self.flows.run(&mut self.gateway, &self.clock);
+            let Self { flows, gateway, clock, counters, .. } = &mut self;
+            counters.flows_recorded += flows.as_mut().map_or(0, |flows| flows.run(gateway, clock));
             if !is_busy {
                 self.wait();
             }
@@ -245,21 +301,52 @@ impl Work for Worker {
             links.close();
         }
         self.speak();
-        self.flows.finish(&mut self.gateway, &self.clock);
+        let Self { flows, gateway, clock, .. } = &mut self;
+        flows.iter_mut().for_each(|flows| flows.finish(gateway, clock));
     }
 }
 
+/// Where packets of neighbours come from: a socket, or the place of one for what they say to each other.
+#[derive(Clone, Copy)]
+enum Intake {
+    Data(usize),
+    Control(usize),
+}
+
 impl Worker {
+    fn is_first(&self) -> bool {
+        self.flows.is_some()
+    }
+
+    /// Adds the next sockets; where a thread has none, it hands what it sends there to the first one. In the laboratory `fixed` says where
+    /// neighbours are.
+    pub fn add_sockets(&mut self, sockets: Vec<(Option<Box<dyn Port>>, Option<Box<dyn Port>>)>, fixed: Vec<(u16, At)>) {
+        for (data, control) in sockets {
+            let number = self.sockets.len();
+            self.sockets.push(data);
+            self.controls.extend(control.map(|control| (number, control)));
+        }
+        if let Ends::Fixed(all) = &mut self.ends {
+            *all = fixed;
+        }
+    }
+
     fn wait(&mut self) {
         let now = self.clock.now().instant;
-        let of_gateway = self.gateway.deadline().map_or(IDLE, |deadline| deadline.since(now));
+        let idle = if self.is_first() { IDLE } else { IDLE_BESIDE };
+        let of_gateway = self.gateway.deadline();
         let of_links = match &self.ends {
-            Ends::Proven(links) => links.deadline().since(now),
-            Ends::Fixed(_) => IDLE,
+            Ends::Proven(links) => links.deadline(),
+            Ends::Fixed(_) => None,
         };
-        let due = of_gateway.min(of_links).min(IDLE);
-        let sockets = self.sockets.iter().map(|socket| socket.as_fd());
-        let has_failed = self.inbox.wait([self.inner_side.as_fd()].into_iter().chain(sockets), due);
+        let due = [of_gateway, of_links].into_iter().flatten().map(|due| due.since(now)).min();
+        let waker = match &self.ends {
+            Ends::Proven(links) => links.waker(),
+            Ends::Fixed(_) => None,
+        };
+        let sockets = self.sockets.iter().flatten().chain(self.controls.iter().map(|(_, control)| control));
+        let ends = [self.inner_side.as_fd()].into_iter().chain(waker).chain(sockets.map(|socket| socket.as_fd()));
+        let has_failed = self.inbox.wait(ends, due.map_or(idle, |due| due.min(idle)));
         self.counters.failures += u64::from(has_failed);
     }
 
@@ -296,9 +383,14 @@ impl Worker {
     }
 
     /// Takes what neighbours send. Returns whether there was anything.
-    fn receive(&mut self, socket: usize) -> bool {
-        let Self { gateway, sockets, ends, burst, counters, clock, .. } = self;
-        let Ok(count) = sockets[socket].receive(burst) else {
+    fn receive(&mut self, intake: Intake) -> bool {
+        let Self { gateway, sockets, controls, ends, burst, counters, clock, .. } = self;
+        let (socket, port) = match intake {
+            Intake::Data(number) => (number, sockets[number].as_mut()),
+            Intake::Control(place) => (controls[place].0, Some(&mut controls[place].1)),
+        };
+        let Some(port) = port else { return false };
+        let Ok(count) = port.receive(burst) else {
             counters.failures += 1;
             return false;
         };
@@ -315,10 +407,9 @@ impl Worker {
             if is_message(octets) && matches!(ends, Ends::Proven(_)) {
                 // It may count what came before it, and move its sender.
                 note(ends, &mut run, &mut volume, now.instant);
-                if let Ends::Proven(links) = ends
-                    && let Some(link) = links.receive((socket, *from), octets, now)
-                {
-                    gateway.link_closed(link, now);
+                if let Ends::Proven(links) = ends {
+                    links.receive((socket, *from), octets, now);
+                    links.take_closed().into_iter().for_each(|link| gateway.link_closed(link, now));
                 }
                 continue;
             }
@@ -346,11 +437,12 @@ impl Worker {
         true
     }
 
-    /// Sends what links have to say.
+    /// Sends what links have to say, and what other threads cannot send themselves.
     fn speak(&mut self) {
+        let now = self.clock.now();
         let Ends::Proven(links) = &mut self.ends else { return };
-        links.handle_timeout(self.clock.now());
-        let said: Vec<Datagram> = std::iter::from_fn(|| links.poll()).collect();
+        let said: Vec<Datagram> = std::iter::from_fn(|| links.poll(now)).collect();
+        links.take_closed().into_iter().for_each(|link| self.gateway.link_closed(link, now));
         for Datagram { socket, to, octets } in said {
             self.put((socket, to), &octets);
         }
@@ -392,6 +484,13 @@ impl Worker {
             self.counters.unsent += 1;
             return;
         };
+        if self.sockets.get(at.0).is_none_or(Option::is_none)
+            && let Ends::Proven(links) = &self.ends
+        {
+            let refused = octets.chunks(size.max(1)).filter(|packet| !links.hand_over(at, packet)).count();
+            self.counters.unsent += refused as u64;
+            return;
+        }
         let (now, packets) = (self.clock.now().instant, octets.len().div_ceil(size.max(1)));
         self.ends.note_sent(link, packets, octets.len(), now);
         if packets > 1 && self.send_run(at, octets, size, packets) {
@@ -403,9 +502,8 @@ impl Worker {
     /// Sends the packets of a large segment without a copy, behind those that wait. Returns whether that could be tried.
     fn send_run(&mut self, (socket, to): At, octets: &[u8], size: usize, packets: usize) -> bool {
         self.flush();
-        let Some(sent) = self.sockets.get_mut(socket).and_then(|socket| socket.send_run(octets, size, to)) else {
-            return false;
-        };
+        let port = self.sockets.get_mut(socket).and_then(Option::as_mut);
+        let Some(sent) = port.and_then(|port| port.send_run(octets, size, to)) else { return false };
         let sent = sent.unwrap_or_else(|_| {
             self.counters.failures += 1;
             0
@@ -437,7 +535,7 @@ impl Worker {
             return;
         }
         let Self { sockets, out, out_packets, out_socket, counters, .. } = self;
-        let sent = match sockets.get_mut(*out_socket) {
+        let sent = match sockets.get_mut(*out_socket).and_then(Option::as_mut) {
             Some(socket) => socket.send(out, out_packets).unwrap_or_else(|_| {
                 counters.failures += 1;
                 0

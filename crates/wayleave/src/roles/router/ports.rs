@@ -14,13 +14,10 @@ use wayleave_runtime::packets::xdp::{self, Xdp};
 use crate::config::links::LinkSocket;
 use crate::config::router::Backend;
 use crate::failure::Failure;
-use crate::roles::links::KINDS;
+use crate::roles::links::{KINDS, MESSAGE};
 
 /// The protocol number of raw sockets that only send.
 const SEND_ONLY: u8 = 255;
-
-/// The bit of the first octet by which messages of links differ from packets of any version (`docs/wire/link.md`).
-const MESSAGE: u8 = 0x80;
 
 /// What a port is to its format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

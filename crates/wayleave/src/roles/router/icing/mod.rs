@@ -1,6 +1,5 @@
 //! ICING: packets in UDP or Ethernet over links; the meaning of each tag says where they go.
 
-mod link_threads;
 mod overlay;
 mod remembered;
 mod reports;
@@ -50,9 +49,9 @@ use crate::key_files::forwarding::{icing_master, icing_secret};
 use crate::key_files::signing_key;
 use crate::roles::Events;
 use crate::roles::daemon::{Views, fresh};
+use crate::roles::link_threads::{self, LinkThread};
 use crate::roles::links::{self, Watch};
 use crate::roles::overlay::Handle;
-use link_threads::LinkThread;
 use overlay::OverlayNode;
 use remembered::Remembered;
 use reports::ReportQuery;

@@ -118,6 +118,8 @@ pub enum LinkThread {
         told: Option<u64>,
         /// What others handed over, in this turn; none if nothing was taken in yet.
         handed: Option<std::vec::IntoIter<(At, Vec<u8>)>>,
+        /// Links whose neighbours have said that they end.
+        closed: Vec<u16>,
     },
     Other {
         shared: Arc<Shared>,
@@ -130,7 +132,7 @@ pub enum LinkThread {
 impl LinkThread {
     /// The first thread, and what it shares with others if there are any.
     pub fn first(links: Links, shared: Option<Arc<Shared>>) -> Self {
-        Self::First { links: Box::new(links), shared, told: None, handed: None }
+        Self::First { links: Box::new(links), shared, told: None, handed: None, closed: Vec::new() }
     }
 
     pub fn other(shared: Arc<Shared>) -> Self {
@@ -191,14 +193,25 @@ impl LinkThread {
     /// Takes a message of a neighbour. One that waits for the first thread in vain is repeated by its sender.
     pub fn receive(&mut self, from: At, octets: &[u8], now: Now) {
         match self {
-            Self::First { links, .. } => {
-                links.receive(from, octets, now);
-            }
+            Self::First { links, closed, .. } => closed.extend(links.receive(from, octets, now)),
             Self::Other { shared, .. } => {
                 shared.inbox().messages.push(from, octets);
                 shared.wake();
             }
         }
+    }
+
+    /// The links whose neighbours have said that they end, since the last call.
+    pub fn take_closed(&mut self) -> Vec<u16> {
+        match self {
+            Self::First { closed, .. } => take(closed),
+            Self::Other { .. } => Vec::new(),
+        }
+    }
+
+    /// When the machine has to be polled again, at the first thread.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.links().map(Links::deadline)
     }
 
     /// Gives a packet to the thread that has the socket for it. Returns whether that has room.
@@ -212,9 +225,9 @@ impl LinkThread {
     /// Brings the threads together, once in every turn; then returns the next datagram that this thread is to send.
     pub fn poll(&mut self, now: Now) -> Option<Datagram> {
         match self {
-            Self::First { links, shared, told, handed } => {
+            Self::First { links, shared, told, handed, closed } => {
                 let handed_now = match (&mut *handed, &*shared) {
-                    (None, Some(shared)) => handed.insert(take_in(links, shared, now).into_iter()),
+                    (None, Some(shared)) => handed.insert(take_in(links, shared, closed, now).into_iter()),
                     (None, None) => handed.insert(Vec::new().into_iter()),
                     (Some(handed), _) => handed,
                 };
@@ -276,7 +289,7 @@ impl LinkThread {
 
 /// Takes what other threads have for the first one: some at a time, since neighbours choose how much that is. Returns packets that others
 /// cannot send themselves.
-fn take_in(links: &mut Links, shared: &Shared, now: Now) -> Vec<(At, Vec<u8>)> {
+fn take_in(links: &mut Links, shared: &Shared, closed: &mut Vec<u16>, now: Now) -> Vec<(At, Vec<u8>)> {
     if !shared.is_waiting.swap(false, Ordering::Acquire) {
         return Vec::new();
     }
@@ -291,7 +304,7 @@ fn take_in(links: &mut Links, shared: &Shared, now: Now) -> Vec<(At, Vec<u8>)> {
         (messages, packets, take(&mut inbox.carried))
     };
     for (from, octets) in messages {
-        links.receive(from, &octets, now);
+        closed.extend(links.receive(from, &octets, now));
     }
     for (link, Carried { sent, received }) in carried {
         if sent.0 > 0 {
