@@ -51,6 +51,7 @@ fn gateway() -> Gateway {
         neighbours: Vec::new(),
         policies: vec![PathPolicy { name: "short".to_owned(), ..PathPolicy::default() }],
         name_blocks: Vec::new(),
+        is_process: false,
         seed: Secret::new([4; 32]),
     };
     let mut gateway = Gateway::new(config, CpuKernel::best()).expect("a gateway without links");

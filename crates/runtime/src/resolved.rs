@@ -7,15 +7,20 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use zbus::export::futures_core::Stream as _;
 use zbus::export::serde::Serialize;
-use zbus::{Connection, DynamicType, Error, Message, MessageStream, connection};
+use zbus::{
+    Connection, DynamicType, Error, Message, MessageStream, OwnedObjectPath, OwnedVariant, Variant, connection,
+};
 
 const NAME: &str = "org.freedesktop.resolve1";
 const PATH: &str = "/org/freedesktop/resolve1";
 const MANAGER: &str = "org.freedesktop.resolve1.Manager";
+const LINK: &str = "org.freedesktop.resolve1.Link";
+const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const BUS: &str = "org.freedesktop.DBus";
 /// How long an answer takes, at most: polkit may ask somebody.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,6 +43,7 @@ pub struct LinkNames {
 pub struct Resolved {
     connection: Connection,
     owners: MessageStream,
+    settings: MessageStream,
 }
 
 impl Resolved {
@@ -50,7 +56,10 @@ impl Resolved {
         let connection = tokio::time::timeout(TIMEOUT, connecting).await?.map_err(fault)?;
         let rule = format!("type='signal',sender='{BUS}',interface='{BUS}',member='NameOwnerChanged',arg0='{NAME}'");
         let owners = MessageStream::for_match_rule(&*rule, &connection, Some(SIGNALS)).await.map_err(fault)?;
-        Ok(Self { connection, owners })
+        let rule =
+            format!("type='signal',sender='{NAME}',path='{PATH}',interface='{PROPERTIES}',member='PropertiesChanged'");
+        let settings = MessageStream::for_match_rule(&*rule, &connection, Some(SIGNALS)).await.map_err(fault)?;
+        Ok(Self { connection, owners, settings })
     }
 
     /// Whether systemd-resolved runs.
@@ -62,12 +71,17 @@ impl Resolved {
         answer.await.and_then(|answer| answer.body().deserialize()).map_err(fault)
     }
 
-    /// Returns when systemd-resolved has begun or ended, and so forgotten what it was told.
+    /// Returns when systemd-resolved has begun or ended, and so forgotten what it was told, or when it says that it was told something.
     ///
     /// # Errors
     /// The bus has ended.
     pub async fn changed(&mut self) -> io::Result<()> {
-        let next = std::future::poll_fn(|context| Pin::new(&mut self.owners).poll_next(context)).await;
+        let Self { owners, settings, .. } = self;
+        let next = std::future::poll_fn(|context| match Pin::new(&mut *owners).poll_next(context) {
+            Poll::Pending => Pin::new(&mut *settings).poll_next(context),
+            ready => ready,
+        })
+        .await;
         match next {
             Some(Ok(_)) => Ok(()),
             Some(Err(error)) => Err(fault(error)),
@@ -81,19 +95,47 @@ impl Resolved {
     /// What was refused, or that nobody answered.
     pub async fn set(&self, names: &LinkNames) -> io::Result<()> {
         let index = index(names.index)?;
-        let (family, address) = match local(names.server.ip()) {
-            IpAddr::V4(v4) => (FAMILIES[0], v4.octets().to_vec()),
-            IpAddr::V6(v6) => (FAMILIES[1], v6.octets().to_vec()),
-        };
+        let address = local(names.server.ip());
+        let (family, address) = (FAMILIES[usize::from(address.is_ipv6())], octets(address));
         // `true`: names are sent there, and no search list gets longer.
         let domains: Vec<(&str, bool)> = names.zones.iter().map(|zone| (&**zone, true)).collect();
-        self.call("SetLinkDNSEx", &(index, vec![(family, address, names.server.port(), "")])).await?;
+        // First: a link with a server and no such word is asked for everything.
         self.call("SetLinkDefaultRoute", &(index, false)).await?;
+        self.call("SetLinkDNSEx", &(index, vec![(family, address, names.server.port(), "")])).await?;
         // Nobody signs these zones, and the server speaks no TLS, whatever is demanded of others.
         self.call("SetLinkDNSSECNegativeTrustAnchors", &(index, &names.zones)).await?;
         self.call("SetLinkDNSOverTLS", &(index, "no")).await?;
-        // Last: with it questions begin to come.
+        // With it questions begin to come.
         self.call("SetLinkDomains", &(index, domains)).await
+    }
+
+    /// Whether names of these zones are asked for there, as they were set: others may set links too, and `resolvectl revert` takes it back.
+    ///
+    /// # Errors
+    /// What was refused, or that nobody answered.
+    pub async fn holds(&self, names: &LinkNames) -> io::Result<bool> {
+        let link = self.connection.call_method(Some(NAME), PATH, Some(MANAGER), "GetLink", &index(names.index)?).await;
+        let path: OwnedObjectPath = link.and_then(|answer| answer.body().deserialize()).map_err(fault)?;
+        let property = async |name: &str| {
+            let answer = self.connection.call_method(Some(NAME), &path, Some(PROPERTIES), "Get", &(LINK, name)).await;
+            answer.and_then(|answer| answer.body().deserialize::<OwnedVariant>()).map_err(fault)
+        };
+        let (domains, servers) = (property("Domains").await?, property("DNS").await?);
+        let mut zones = rows(&domains, |row| match row {
+            [Variant::Str(zone), Variant::Bool(true)] => Some(zone.as_str().to_owned()),
+            _ => None,
+        });
+        let mut wanted = names.zones.clone();
+        zones.sort();
+        wanted.sort();
+        let address = octets(local(names.server.ip()));
+        let has_server = rows(&servers, |row| match row {
+            [_, Variant::Array(octets)] => {
+                Some(octets.iter().filter_map(|octet| u8::try_from(octet).ok()).collect::<Vec<_>>())
+            }
+            _ => None,
+        });
+        Ok(zones == wanted && has_server == [address])
     }
 
     /// Takes back what was said of a link.
@@ -112,6 +154,23 @@ impl Resolved {
             io::Error::new(error.kind(), format!("{method}: {error}"))
         })
     }
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+/// The rows of a table that a property is, as far as they are read.
+fn rows<T>(table: &OwnedVariant, read: impl Fn(&[Variant<'_>]) -> Option<T>) -> Vec<T> {
+    let Variant::Array(rows) = &**table else { return Vec::new() };
+    let of = |row: &Variant<'_>| match row {
+        Variant::Structure(row) => read(row.fields()),
+        _ => None,
+    };
+    rows.iter().filter_map(of).collect()
 }
 
 /// Where a server is reached that listens at all addresses.

@@ -174,6 +174,11 @@ pub(super) struct Flow {
 }
 
 impl Flow {
+    /// Whether this end has sent anything in it.
+    pub(super) fn has_sent(&self) -> bool {
+        self.is_own || self.progress.has_sent()
+    }
+
     /// A flow that this end began, or that `peer` began on the path of `handle`.
     pub(super) fn new(peer: IdentityKey, name: Option<IpAddr>, handle: Option<Handle>) -> Self {
         Self {

@@ -336,7 +336,10 @@ fn http_request(octets: &[u8]) -> Result<Step, Fault> {
         let connection = fields.iter().filter(|(field, _)| field.eq_ignore_ascii_case("connection"));
         connection.flat_map(|(_, value)| value.split(',')).any(|listed| listed.trim().eq_ignore_ascii_case(name))
     };
-    let mut forward = format!("{method} {slash}{path} HTTP/1.1\r\nHost: {authority}\r\n");
+    let received = version.trim_start_matches("HTTP/");
+    // A client of before takes the parts of a chunked answer for its content: the server is to know whom it answers.
+    let spoken = if received == "1.0" { "1.0" } else { "1.1" };
+    let mut forward = format!("{method} {slash}{path} HTTP/{spoken}\r\nHost: {authority}\r\n");
     for (name, value) in &fields {
         let is_own = OWN_FIELDS.iter().any(|own| name.eq_ignore_ascii_case(own)) || is_listed(name);
         // Without its length nobody could tell where the body ends, whatever `Connection` lists.
@@ -344,7 +347,6 @@ fn http_request(octets: &[u8]) -> Result<Step, Fault> {
             forward += &format!("{name}: {value}\r\n");
         }
     }
-    let received = version.trim_start_matches("HTTP/");
     forward += &format!("Via: {received} wayleave\r\nConnection: close\r\n\r\n");
     request(target, Command::Forward(forward.into_bytes(), body))
 }
@@ -444,7 +446,7 @@ mod tests {
             target: target(host, port),
             command: forward.map_or(Command::Connect, |(head, body)| Command::Forward(head.as_bytes().to_vec(), body)),
         };
-        let plain = "GET / HTTP/1.1\r\nHost: b.demo\r\nVia: 1.0 wayleave\r\nConnection: close\r\n\r\n";
+        let plain = "GET / HTTP/1.0\r\nHost: b.demo\r\nVia: 1.0 wayleave\r\nConnection: close\r\n\r\n";
         let query = "GET /?q HTTP/1.1\r\nHost: [fd00:2::1]\r\nVia: 1.1 wayleave\r\nConnection: close\r\n\r\n";
         let options = "OPTIONS * HTTP/1.1\r\nHost: b.demo\r\nVia: 1.1 wayleave\r\nConnection: close\r\n\r\n";
         for (octets, expected, answered) in [

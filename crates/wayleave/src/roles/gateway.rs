@@ -431,6 +431,7 @@ impl Role for GatewayRole {
                 neighbours: Vec::new(),
                 policies: resolved.clone(),
                 name_blocks: names::blocks(section.names.get_ref().0),
+                is_process: host.is_none(),
                 seed: seed()?,
             },
             CpuKernel::best(),

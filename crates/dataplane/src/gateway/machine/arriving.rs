@@ -248,7 +248,7 @@ impl Machine {
         let key = FlowKey::out(&sent, sent.destination);
         // Of what leaves in fragments only, the flow has no ports.
         let in_fragments = FlowKey { protocol: inner::FRAGMENT, ports: (0, 0), ..key };
-        let is_known = |key: &FlowKey| self.flows.get(key, identity, now.instant).is_some();
+        let is_known = |key: &FlowKey| self.flows.get(key, identity, now.instant).is_some_and(|flow| flow.has_sent());
         sent.source == inner.destination && [key, in_fragments].iter().any(is_known)
     }
 

@@ -225,7 +225,7 @@ impl Machine {
     /// Tells the source of an inner packet what became of it, within the limit.
     pub(super) fn answer(&mut self, inner: &Inner, octets: &[u8], error: IcmpError, now: Now) {
         if let Some(octets) = inner::icmp_error(inner, octets, error)
-            && self.errors.take(inner.source, &error, now.instant)
+            && self.errors.as_mut().is_none_or(|errors| errors.take(inner.source, &error, now.instant))
         {
             self.out.push(Output::Inner(Ready { octets, offload: Offload::default() }));
         }

@@ -69,6 +69,9 @@ pub struct Config {
     pub policies: Vec<PathPolicy>,
     /// Where the addresses of names are, given or not: no member's, whatever its prefixes are.
     pub name_blocks: Vec<Prefix>,
+    /// Whether all inner packets of this side are one process's, which bounds what it takes, and not hosts': then ICMP errors to it have no limit,
+    /// which one application would use up for all.
+    pub is_process: bool,
     /// Random, and new for each life of the process.
     pub seed: Seed,
 }
@@ -159,7 +162,8 @@ pub(in super::super) struct Machine {
     begun: Begun,
     /// The Unix microsecond of this process's start.
     started: u64,
-    errors: ErrorLimit,
+    /// None where this side is one process.
+    errors: Option<ErrorLimit>,
     random: Random,
     out: Out,
     /// When the timers of each peer are due.
@@ -247,7 +251,7 @@ impl Machine {
             peers: BTreeMap::new(),
             flows: FlowTable::new(&Keyed(key)),
             sessions: HashMap::new(),
-            errors: ErrorLimit::default(),
+            errors: (!config.is_process).then(ErrorLimit::default),
             random,
             out: Out {
                 queue: VecDeque::new(),

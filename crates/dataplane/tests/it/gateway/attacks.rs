@@ -19,7 +19,9 @@ use wayleave_packet::icing::header::Part;
 use wayleave_packet::icing::header::{FRONT, Packet, Version, header_length};
 use wayleave_packet::icing::mint::{Form, Nonce, Sender, encapsulate};
 
-use super::world::{A, B, World, addresses, checksum, identity, ip, noise, prefixes, tcp, udp, with_blocks};
+use super::world::{
+    A, B, World, addresses, checksum, identity, ip, noise, prefixes, process_of, tcp, udp, with_blocks,
+};
 use crate::icing::network::{self, LINK};
 
 const V4: (&str, &str) = ("10.0.0.1", "10.0.1.1");
@@ -515,6 +517,38 @@ fn packets_and_offloads_that_contradict_each_other_harm_nobody() {
     }
     world.send_plain(A, &udp(V4.0, V4.1, (1000, 53), b"still here"));
     assert_eq!(world.received(B).len(), 1);
+}
+
+#[test]
+fn one_application_of_a_proxy_takes_no_error_of_another() {
+    let mut world = world();
+    world.gateways.insert(A, process_of(A));
+    for number in 0..500u16 {
+        world.send_plain(A, &udp(V4.0, "10.0.77.1", (1_000, number), b"to nobody"));
+    }
+    assert_eq!(world.received(A).len(), 500, "each is told at once");
+    let now = world.now();
+    let host = world.gateway(B);
+    for number in 0..500u16 {
+        host.inner(&mut udp(V4.1, "10.0.77.1", (1_000, number), b"to nobody"), &Offload::default(), now);
+    }
+    world.settle();
+    assert_eq!(world.received(B).len(), 10, "a host has its part");
+}
+
+#[test]
+fn an_error_about_what_this_side_never_sent_is_dropped_also_where_everything_is_admitted() {
+    let mut world = world();
+    world.send_plain(A, &udp(V4.0, V4.1, (53, 5_353), b"nobody asked"));
+    world.run(Duration::from_millis(100));
+    assert_eq!(world.received(B).len(), 1);
+    let never_sent = udp(V4.1, V4.0, (5_353, 53), b"?");
+    world.send_plain(A, &unreachable(V4, &never_sent));
+    assert!(world.received(B).is_empty());
+    assert_eq!(world.gateway(B).counters().dropped(Reason::InnerUnrelated), 1);
+    world.send_plain(B, &never_sent);
+    world.send_plain(A, &unreachable(V4, &never_sent));
+    assert_eq!(world.received(B).len(), 1, "now it has");
 }
 
 #[test]

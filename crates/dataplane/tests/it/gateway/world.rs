@@ -317,6 +317,15 @@ pub fn thread_of(gateway: &mut Gateway, node: usize) -> Gateway {
 
 /// The same, with the addresses of names in these prefixes.
 pub fn with_blocks(node: usize, run: u8, blocks: &[&str]) -> Gateway {
+    made(node, run, blocks, false)
+}
+
+/// The gateway of a process whose own packets are all that there are.
+pub fn process_of(node: usize) -> Gateway {
+    made(node, 0, &["198.18.0.0/15", "fd77::/64"], true)
+}
+
+fn made(node: usize, run: u8, blocks: &[&str], is_process: bool) -> Gateway {
     let config = Config {
         identity: identity(node),
         realm: [0x7e; 32],
@@ -328,6 +337,7 @@ pub fn with_blocks(node: usize, run: u8, blocks: &[&str]) -> Gateway {
             .collect(),
         policies: policies(),
         name_blocks: blocks.iter().map(|block| block.parse().unwrap()).collect(),
+        is_process,
         seed: Secret::new([0x70 + node as u8 + 16 * run; 32]),
     };
     let mut gateway = Gateway::new(config, CpuKernel::best()).unwrap();

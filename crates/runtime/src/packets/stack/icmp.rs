@@ -18,9 +18,10 @@ pub(super) enum Consequence {
     Fails(ConnectError),
 }
 
-/// Reads an ICMP error about a TCP segment or a datagram. Only who the segment was for, or a gateway in its name, may say something of it.
+/// Reads an ICMP error about a TCP segment or a datagram. Any router on the way may say it: the gateway has seen to it that who sent the error is
+/// the member to whom the segment went.
 pub(super) fn read_icmp_error(packet: &[u8]) -> Option<IcmpError> {
-    let (is_v4, from, protocol, body) = read_ip(packet)?;
+    let (is_v4, _, protocol, body) = read_ip(packet)?;
     let (head, quoted) = body.split_at_checked(8)?;
     let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]) as usize;
     let consequence = match (is_v4, protocol, head[0], head[1]) {
@@ -40,8 +41,7 @@ pub(super) fn read_icmp_error(packet: &[u8]) -> Option<IcmpError> {
     let destination = read_destination(quoted)?;
     let [a, b, c, d] = *segment.first_chunk::<4>()?;
     let (from_port, to_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-    let is_right = is_same == is_v4 && destination == from;
-    is_right.then_some(IcmpError {
+    (is_same == is_v4).then_some(IcmpError {
         is_datagram,
         from: SocketAddr::new(source, from_port),
         to: SocketAddr::new(destination, to_port),

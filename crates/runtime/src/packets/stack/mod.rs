@@ -41,7 +41,7 @@ pub const MOST_PACKETS: usize = 1_024;
 /// Packets that the stack takes in a row, before connections have their turn.
 const TURN: usize = 64;
 /// An idle connection lasts as long as a gateway remembers it (RFC 5382 section 5).
-const IDLE: Duration = Duration::from_secs(7_440);
+pub const IDLE: Duration = Duration::from_secs(7_440);
 /// A far end that acknowledges nothing of what was sent, and says nothing, is given up (R2 of RFC 9293 section 3.8.3: at least 100 s).
 const UNACKNOWLEDGED: Duration = Duration::from_secs(120);
 /// A path's MTU that was learned is forgotten (RFC 8201 section 4).
@@ -425,9 +425,11 @@ impl Connections {
         match error.consequence {
             Consequence::TooBig(mtu) => {
                 let mtus = &mut self.device.mtus;
-                if mtus.len() < MOST_MTUS || mtus.contains_key(&error.to.ip()) {
-                    mtus.insert(error.to.ip(), (mtu, now));
+                if mtus.len() >= MOST_MTUS && !mtus.contains_key(&error.to.ip()) {
+                    let oldest = mtus.iter().min_by_key(|(_, (_, since))| *since).map(|(to, _)| *to);
+                    oldest.iter().for_each(|to| drop(mtus.remove(to)));
                 }
+                mtus.insert(error.to.ip(), (mtu, now));
             }
             // What is open goes on as long as it likes (RFC 1122 section 4.2.3.9): paths come and go.
             Consequence::Fails(why) => {

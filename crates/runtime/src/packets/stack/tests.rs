@@ -321,12 +321,12 @@ fn error(from: &str, about: &[u8], kind: [u8; 2], mtu: u32) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn an_icmp_error_of_who_was_sent_to_ends_an_attempt_and_no_other_does_and_no_connection() {
-    for (v6, kind, expected) in [
-        (0, [3, 13], ConnectError::Prohibited),
-        (0, [3, 1], ConnectError::Unreachable),
-        (1, [1, 1], ConnectError::Prohibited),
-        (1, [1, 3], ConnectError::Unreachable),
+async fn an_icmp_error_of_any_router_on_the_way_ends_an_attempt_and_no_other_and_no_connection() {
+    for (v6, from, kind, expected) in [
+        (0, FAR[0], [3, 13], ConnectError::Prohibited),
+        (0, "10.0.2.254", [3, 1], ConnectError::Unreachable),
+        (1, "fd00:2::fe", [1, 1], ConnectError::Prohibited),
+        (1, FAR[1], [1, 3], ConnectError::Unreachable),
     ] {
         let (stack, peer) = pair(0);
         let begun = stack.connect(at_far(v6));
@@ -337,12 +337,13 @@ async fn an_icmp_error_of_who_was_sent_to_ends_an_attempt_and_no_other_does_and_
                 if let Some(syn) = peer.port.read()
                     && first.is_none()
                 {
-                    let other = if v6 == 0 { "10.0.2.2" } else { "fd00:2::2" };
-                    assert!(peer.port.write(&error(other, &syn.octets, kind, 0)));
+                    let mut other = syn.octets.clone();
+                    other[[20, 40][v6]] ^= 1;
+                    assert!(peer.port.write(&error(from, &other, kind, 0)));
                     stack.0.work();
                     assert_eq!(stack.counters().open, 1);
-                    assert!(locked(&stack.0.state).failed.is_empty(), "another said it");
-                    assert!(peer.port.write(&error(FAR[v6], &syn.octets, kind, 0)));
+                    assert!(locked(&stack.0.state).failed.is_empty(), "it is about another port");
+                    assert!(peer.port.write(&error(from, &syn.octets, kind, 0)));
                     first = Some(());
                 }
                 tokio::task::yield_now().await;
@@ -359,8 +360,14 @@ async fn an_icmp_error_of_who_was_sent_to_ends_an_attempt_and_no_other_does_and_
     peer.turns(&stack, 4).await;
     let ack = peer.packets.last().unwrap().octets.clone();
     assert!(peer.port.write(&error(FAR[0], &ack, [3, 13], 0)));
-    assert!(peer.port.write(&error(FAR[0], &ack, [3, 4], 1_300)));
+    // Destinations that were learned long ago give way to those of now.
+    for number in 0..MOST_MTUS as u32 {
+        let now = stack.0.clock.now().instant;
+        locked(&stack.0.state).device.mtus.insert(IpAddr::from((0x0a01_0000 + number).to_be_bytes()), (1_280, now));
+    }
+    assert!(peer.port.write(&error("10.0.2.254", &ack, [3, 4], 1_300)));
     peer.turns(&stack, 4).await;
+    assert_eq!(locked(&stack.0.state).device.mtus.len(), MOST_MTUS);
     let begin = peer.packets.len();
     connection.write_all(&pattern(20_000, 5)).await.unwrap();
     while peer.read.len() < 20_000 {

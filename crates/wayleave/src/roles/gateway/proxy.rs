@@ -2,45 +2,46 @@
 //! stack of its own, whose packets the gateway carries. It opens nothing else: what is not in the overlay is refused.
 
 pub mod associations;
+mod carrying;
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use wayleave_dataplane::gateway::internet::is_wide;
 use wayleave_dataplane::gateway::proxy::{
     Command, Fault, Host, LONGEST_HEAD, Protocol, Reader, Refusal, Request, Step, Target,
 };
 use wayleave_packet::platypus::verify::is_martian;
+use wayleave_runtime::connection_slots::{ConnectionSlots, SlotHandle, SlotLimits};
 use wayleave_runtime::packets::stack::{ConnectError, Connection, MOST_CONNECTIONS, MOST_SOCKETS, Stack};
 
 use super::Shared;
 use super::names::{Directory as _, Meaning, meaning, number_of};
 use crate::roles::events::{EventLine, Events, event, shown};
 
-/// Applications that are heard at a time: those with connections, and some that are told that there are too many.
+/// Applications that are heard at a time: those with connections, and some that have asked for nothing yet, or are told why they have none. Of
+/// these the oldest gives way to a new one, so that nobody keeps others out by saying nothing.
 const MOST_APPLICATIONS: usize = MOST_CONNECTIONS + MOST_SOCKETS + 256;
+const SLOTS: SlotLimits =
+    SlotLimits { connections: MOST_APPLICATIONS, of_source: MOST_APPLICATIONS, of_client: MOST_APPLICATIONS };
 /// How long an application takes to say what it wants, and to take a refusal.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a connection takes to open: the path, the consents and the session with the other gateway come first.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Attempts to connect: the gateway refuses a local port by which it remembers another name of the same node.
 const ATTEMPTS: usize = 3;
+/// Parts of the log among which targets that are refused are divided.
+const PARTS_OF_LOG: u64 = 16;
 /// After a failure to accept, such as for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The far end of a connection that the application has ended has so long until its next octets.
-const HALF_CLOSED: Duration = Duration::from_secs(120);
-/// And the whole answer to a request so long, once the application has ended its side.
-const ANSWERED: Duration = Duration::from_secs(600);
-/// Octets that are on their way through the proxy in each direction of a connection, beside the buffers of both its ends.
-const COPIED: usize = 64 << 10;
 
 /// A proxy, for what is shown of it.
 pub struct Proxy {
@@ -61,29 +62,40 @@ struct Refused {
 /// Serves applications; never returns. What is under way ends with the future.
 pub async fn serve(listener: TcpListener, shared: Arc<Shared>, proxy: Arc<Proxy>, events: Events) {
     let mut applications = JoinSet::new();
-    let permits = Arc::new(Semaphore::new(MOST_APPLICATIONS));
+    let slots = ConnectionSlots::new(SLOTS);
     loop {
-        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
-        let stream = loop {
+        let (stream, from) = loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => break stream,
+                    Ok((stream, from)) => break (stream, from),
                     Err(_) => tokio::time::sleep(PAUSE).await,
                 },
                 Some(_) = applications.join_next() => {}
             }
         };
+        // All that are heard have connections: the stack has no more.
+        let Some((slot, eviction)) = slots.take(from.ip().to_canonical()) else { continue };
         let (shared, proxy, events) = (Arc::clone(&shared), Arc::clone(&proxy), events.clone());
         applications.spawn(async move {
-            // What fails here fails at the application, which knows it.
-            let _ = application(stream, &shared, &proxy, &events).await;
-            drop(permit);
+            let handle = slot.handle();
+            tokio::select! {
+                // What fails here fails at the application, which knows it.
+                _ = application(stream, &handle, &shared, &proxy, &events) => {}
+                _ = eviction => {}
+            }
+            drop(slot);
         });
     }
 }
 
 /// Serves one application.
-async fn application(mut stream: TcpStream, shared: &Shared, proxy: &Proxy, events: &Events) -> io::Result<()> {
+async fn application(
+    mut stream: TcpStream,
+    slot: &SlotHandle,
+    shared: &Shared,
+    proxy: &Proxy,
+    events: &Events,
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut octets = Vec::new();
     let asked = timeout(HEAD_TIMEOUT, request(&mut stream, &mut octets)).await.map_err(io::Error::from)??;
@@ -96,6 +108,7 @@ async fn application(mut stream: TcpStream, shared: &Shared, proxy: &Proxy, even
             return refuse(stream, &protocol.refusal(fault.refusal, fault.why)).await;
         }
     };
+    slot.begin_request();
     let protocol = request.protocol;
     if request.command == Command::Associate {
         return associations::associate(stream, request.target.port, shared, proxy, events).await;
@@ -105,14 +118,16 @@ async fn application(mut stream: TcpStream, shared: &Shared, proxy: &Proxy, even
         Err(refused) => {
             proxy.refused.fetch_add(1, Relaxed);
             events.report(refused_line(&request.target, &refused));
+            slot.end_request();
             return refuse(stream, &protocol.refusal(refused.refusal, &refused.why)).await;
         }
     };
     proxy.opened.fetch_add(1, Relaxed);
     let ended = match request.command {
-        Command::Forward(head, body) => forward(&mut stream, connection, head, body, &octets).await,
-        Command::Connect | Command::Associate => tunnel(&mut stream, connection, protocol, &octets).await,
+        Command::Forward(head, body) => carrying::forward(&mut stream, connection, head, body, &octets).await,
+        Command::Connect | Command::Associate => carrying::tunnel(&mut stream, connection, protocol, &octets).await,
     };
+    slot.end_request();
     match ended {
         Ok(()) => finish(stream).await,
         Err(error) => {
@@ -164,73 +179,6 @@ async fn finish(mut stream: TcpStream) -> io::Result<()> {
     let read = async { while stream.read(&mut rest).await.is_ok_and(|length| length > 0) {} };
     let _ = timeout(HEAD_TIMEOUT, read).await;
     Ok(())
-}
-
-/// Carries octets both ways until both ends have said all.
-async fn tunnel(
-    stream: &mut TcpStream,
-    mut connection: Connection,
-    protocol: Protocol,
-    early: &[u8],
-) -> io::Result<()> {
-    stream.write_all(protocol.success()).await?;
-    connection.write_all(early).await?;
-    let (from_application, mut to_application) = stream.split();
-    let (mut from_far, mut to_far) = tokio::io::split(connection);
-    let has_ended = Notify::new();
-    let up = async {
-        tokio::io::copy_buf(&mut BufReader::with_capacity(COPIED, from_application), &mut to_far).await?;
-        has_ended.notify_one();
-        to_far.shutdown().await
-    };
-    let down = async {
-        let (mut octets, mut is_half_closed) = (vec![0; COPIED], false);
-        loop {
-            let length = tokio::select! {
-                length = from_far.read(&mut octets) => length?,
-                () = has_ended.notified(), if !is_half_closed => {
-                    is_half_closed = true;
-                    continue;
-                }
-                // An end that neither says more nor goes would hold its place for ever.
-                () = sleep(HALF_CLOSED), if is_half_closed => return Ok(()),
-            };
-            if length == 0 {
-                return to_application.shutdown().await;
-            }
-            to_application.write_all(&octets[..length]).await?;
-        }
-    };
-    tokio::try_join!(up, down).map(|_| ())
-}
-
-/// Carries one request and its answer, which ends with the connection: what the application sends behind its request is for nobody.
-async fn forward(
-    stream: &mut TcpStream,
-    connection: Connection,
-    head: Vec<u8>,
-    body: u64,
-    early: &[u8],
-) -> io::Result<()> {
-    let (mut from_application, mut to_application) = stream.split();
-    let (mut answer, mut connection) = tokio::io::split(connection);
-    let up = async {
-        connection.write_all(&head).await?;
-        let mut octets = early.chain(&mut from_application);
-        let sent = tokio::io::copy(&mut (&mut octets).take(body), &mut connection).await?;
-        if sent == body {
-            // A FIN now would tell some servers that nobody waits for the answer.
-            tokio::io::copy(&mut octets, &mut tokio::io::sink()).await?;
-        }
-        connection.shutdown().await?;
-        sleep(ANSWERED).await;
-        Ok::<(), io::Error>(())
-    };
-    let down = async { tokio::io::copy(&mut answer, &mut to_application).await.map(|_| ()) };
-    tokio::select! {
-        ended = up => ended,
-        ended = down => ended,
-    }
 }
 
 /// Opens a connection to a member.
@@ -339,7 +287,10 @@ async fn addresses(target: &Target, shared: &Shared) -> Result<Vec<IpAddr>, Refu
 }
 
 fn refused_line(target: &Target, refused: &Refused) -> EventLine {
-    event!(INFO "proxy-refused" by 0usize, { target = shown(target); why = refused.why } "no connection for an application: {}", refused.why)
+    // Few targets share a part of the log, so that an application that asks for one without end hides few reasons of others.
+    let mut hasher = DefaultHasher::new();
+    host(target).hash(&mut hasher);
+    event!(INFO "proxy-refused" by hasher.finish() % PARTS_OF_LOG, { target = shown(target); why = refused.why } "no connection for an application: {}", refused.why)
 }
 
 fn malformed_line(fault: &Fault) -> EventLine {

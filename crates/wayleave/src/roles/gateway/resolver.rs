@@ -2,6 +2,7 @@
 //! has begun anew, and what it was told is taken back at the end.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -12,8 +13,10 @@ use wayleave_runtime::resolved::{LinkNames, Resolved};
 
 use crate::roles::events::{EventLine, Events, event};
 
-/// Interval between attempts where there is no bus, or where systemd-resolved refused.
+/// Interval between attempts where there is no bus, or where systemd-resolved refused; and between looks at what it was told.
 const AGAIN: Duration = Duration::from_secs(30);
+/// A bus that has ended may be back after this long.
+const BACK: Duration = Duration::from_secs(2);
 /// How long the end waits for what was told to be taken back. The interface's end does it, too.
 const END: Duration = Duration::from_secs(3);
 
@@ -52,7 +55,7 @@ impl Resolver {
     /// Begins to tell it of names; `state` is how that stands.
     pub fn start(interface: String, names: LinkNames, state: Arc<RwLock<State>>, log: Events) -> Self {
         let (end, has_ended) = oneshot::channel();
-        let keeper = Keeper { interface, names, state, log };
+        let keeper = Keeper { interface, names, state, log, is_told: AtomicBool::new(false) };
         Self { end, task: tokio::spawn(keeper.run(has_ended)) }
     }
 
@@ -68,6 +71,8 @@ struct Keeper {
     names: LinkNames,
     state: Arc<RwLock<State>>,
     log: Events,
+    /// Whether it was told anything since the start.
+    is_told: AtomicBool,
 }
 
 impl Keeper {
@@ -77,13 +82,16 @@ impl Keeper {
                 kept = self.keep() => kept,
                 _ = &mut has_ended => return self.revert().await,
             };
-            // There is no bus, or it has ended.
-            if kept.is_err() {
-                self.note(State::Absent);
-            }
+            let (state, again) = match kept {
+                Ok(()) => continue,
+                // There is no bus on this machine.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => (State::Absent, AGAIN),
+                Err(error) => (State::Failed(self.bus_fault(&error)), if self.is_told() { BACK } else { AGAIN }),
+            };
+            self.note(state);
             tokio::select! {
-                () = sleep(AGAIN) => {}
-                _ = &mut has_ended => return,
+                () = sleep(again) => {}
+                _ = &mut has_ended => return self.revert().await,
             }
         }
     }
@@ -94,23 +102,31 @@ impl Keeper {
         loop {
             let state = match resolved.is_there().await? {
                 false => State::Absent,
+                true if self.is_told() && resolved.holds(&self.names).await.unwrap_or(false) => State::Set,
                 true => match resolved.set(&self.names).await {
-                    Ok(()) => State::Set,
-                    Err(error) => State::Failed(self.fault(&error)),
+                    Ok(()) => {
+                        self.is_told.store(true, Relaxed);
+                        State::Set
+                    }
+                    Err(error) => {
+                        // Half of it would send it questions that are not for here.
+                        let _ = resolved.revert(self.names.index).await;
+                        State::Failed(self.fault(&error))
+                    }
                 },
             };
-            let has_failed = matches!(state, State::Failed(_));
+            let is_there = state != State::Absent;
             self.note(state);
             tokio::select! {
                 changed = resolved.changed() => changed?,
-                // What was refused may be allowed by then.
-                () = sleep(AGAIN), if has_failed => {}
+                // What was refused may be allowed by then, and what was set may be set otherwise.
+                () = sleep(AGAIN), if is_there => {}
             }
         }
     }
 
     async fn revert(&self) {
-        if *self.state.read().unwrap_or_else(PoisonError::into_inner) != State::Set {
+        if !self.is_told() {
             return;
         }
         if let Ok(resolved) = Resolved::connect().await {
@@ -118,11 +134,29 @@ impl Keeper {
         }
     }
 
+    fn is_told(&self) -> bool {
+        self.is_told.load(Relaxed)
+    }
+
     fn fault(&self, error: &io::Error) -> String {
+        let (by_hand, text) = (self.by_hand(), error.to_string());
+        // What the bus, or systemd-resolved, says where polkit does not allow it.
+        let is_denied = ["AccessDenied", "InteractiveAuthorizationRequired"].iter().any(|name| text.contains(name));
+        let help = if is_denied {
+            "install the polkit rule of packaging/polkit, or do it as root"
+        } else {
+            "it is tried again; or do it as root"
+        };
+        format!(
+            "systemd-resolved does not ask this gateway for names ({text}), so programs here do not find them: {help}: {by_hand}"
+        )
+    }
+
+    fn bus_fault(&self, error: &io::Error) -> String {
         let by_hand = self.by_hand();
         format!(
-            "systemd-resolved does not ask this gateway for names ({error}), so programs here do not find them: where the role is not root, \
-             install the polkit rule of packaging/polkit; or do it as root: {by_hand}"
+            "the system's bus does not answer this gateway ({error}), so that systemd-resolved may not know of its names: let the role reach \
+             /run/dbus, or do it as root: {by_hand}"
         )
     }
 

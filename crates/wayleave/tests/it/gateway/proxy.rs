@@ -133,9 +133,10 @@ fn applications_reach_a_member_by_socks_and_http_without_root_and_after_a_kill()
         "{shown}"
     );
     eventually("the connections are closed", || proxy(&world)["open"] == 0);
-    // It is killed under a download.
+    // It is killed under a download that is longer than what the system's buffers would still deliver.
+    serve(&world.places[B], &["10.0.2.1:81"], &page(64 << 20), &world.folder.0);
     let mut download = world.places[A].command("curl");
-    let url = "http://fast.b.demo/page";
+    let url = "http://fast.b.demo:81/page";
     download
         .args(["-sS", "--limit-rate", "1M", "--socks5-hostname", PROXY, url])
         .stdout(Stdio::null())
@@ -145,7 +146,8 @@ fn applications_reach_a_member_by_socks_and_http_without_root_and_after_a_kill()
     start(&mut world);
     assert!(!download.wait().expect("it ends").success());
     let octets = fetched(&world, &["--socks5-hostname", PROXY, "http://clean.b.demo/page"]);
-    assert!(octets == content);
+    let differs = octets.iter().zip(&content).position(|(is, was)| is != was);
+    assert_eq!((octets.len(), differs), (content.len(), None));
     assert_eq!(over(&world, "clean"), Some(5));
 }
 

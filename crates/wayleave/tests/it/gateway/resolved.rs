@@ -142,6 +142,10 @@ fn systemd_resolved_asks_for_names_as_long_as_both_run() {
     for part in ["127.0.0.1", "~demo", "~18.198.in-addr.arpa", "-DefaultRoute", "-DNSOverTLS"] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
+    // Somebody takes it back: it is told again.
+    parts.ctl(&world, &["revert", "way0"]);
+    eventually("it is told again", || parts.ctl(&world, &["domain"]).contains("~demo"));
+    assert_eq!(stands(&world), "set");
     // Killed, with nothing remembered of it: whoever comes next is told again.
     resolved.kill();
     eventually("its end is seen", || stands(&world) == "absent");
