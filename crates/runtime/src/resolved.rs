@@ -188,7 +188,7 @@ fn index(link: u32) -> io::Result<i32> {
 
 fn fault(error: Error) -> io::Error {
     match error {
-        Error::InputOutput(error) => io::Error::new(error.kind(), error.to_string()),
+        Error::InputOutput(error) | Error::Connection(error, _) => io::Error::new(error.kind(), error.to_string()),
         error => io::Error::other(error.to_string()),
     }
 }
