@@ -223,15 +223,19 @@ impl Realm {
         self.run(Run(name, "router", name, chain.place(name).clone()))
     }
 
-    /// Starts a gateway; it is ready once it has a neighbour.
-    pub fn gateway(&mut self, chain: &Chain, name: &'static str) -> Result<()> {
-        self.run(Run(name, "gateway", name, chain.place(name).clone()))?;
-        let place = chain.place(name);
-        let is_ready = || {
-            let status = self.show(place, &["show", "status"]);
-            (status["neighbours"].as_u64() >= Some(1) && status["members"].as_u64() >= Some(5)).then_some(())
-        };
-        wait_until(TIMEOUT, is_ready).ok_or_else(|| self.log(name))
+    /// Starts gateways, which may be each other's only neighbours; each is ready once it has one.
+    pub fn gateways(&mut self, chain: &Chain, names: [&'static str; 2]) -> Result<()> {
+        for name in names {
+            self.run(Run(name, "gateway", name, chain.place(name).clone()))?;
+        }
+        for name in names {
+            let is_ready = || {
+                let status = self.show(chain.place(name), &["show", "status"]);
+                (status["neighbours"].as_u64() >= Some(1) && status["members"].as_u64() >= Some(5)).then_some(())
+            };
+            wait_until(TIMEOUT, is_ready).ok_or_else(|| self.log(name))?;
+        }
+        Ok(())
     }
 
     /// Ends a process.
