@@ -224,11 +224,11 @@ impl Realm {
     }
 
     /// Starts gateways, which may be each other's only neighbours; each is ready once it has one.
-    pub fn gateways(&mut self, chain: &Chain, names: [&'static str; 2]) -> Result<()> {
-        for name in names {
+    pub fn gateways(&mut self, chain: &Chain, names: &[&'static str]) -> Result<()> {
+        for name in names.iter().copied() {
             self.run(Run(name, "gateway", name, chain.place(name).clone()))?;
         }
-        for name in names {
+        for name in names.iter().copied() {
             let is_ready = || {
                 let status = self.show(chain.place(name), &["show", "status"]);
                 (status["neighbours"].as_u64() >= Some(1) && status["members"].as_u64() >= Some(5)).then_some(())

@@ -119,7 +119,7 @@ fn measure(
     let mut realm = Realm::start(&chain, Servers::Apart, pairs, POLICIES)?;
     let (mut overlays, mut nulls, mut others) = (Vec::new(), Vec::new(), Vec::new());
     for pair in pairs.iter().copied() {
-        realm.gateways(&chain, pair.ends)?;
+        realm.gateways(&chain, &pair.ends)?;
         realm.reach(&chain, pair, "long", pair.nodes)?;
         overlays.push(Running { name: "icing", pair, address: pair.inner[1].into() });
     }
@@ -203,7 +203,9 @@ fn measure(
             for gateway in ["a", "b"] {
                 realm.stop(gateway);
             }
-            realm.gateways(&chain, ["b", "a"])?;
+            for gateway in ["b", "a"] {
+                realm.gateways(&chain, &[gateway])?;
+            }
             // What was stamped within a second of the start might be a replay from another life, and is refused.
             thread::sleep(Duration::from_millis(1_500));
             let first = ends(CHAIN.inner[1].into()).first(Duration::from_secs(10));

@@ -170,7 +170,7 @@ impl Window {
 
 /// Through two gateways: a plain UDP socket at either end.
 fn through_gateways(chain: &Chain, realm: &mut Realm, count: usize) -> Result<Vec<f64>> {
-    realm.gateways(chain, ["b", "a"])?;
+    realm.gateways(chain, &["b", "a"])?;
     realm.reach(chain, &CHAIN, "long", CHAIN.nodes)?;
     let open = |at: &'static str| move || UdpSocket::bind(at);
     let receiver = chain.place("b").within(open("0.0.0.0:5300")).map_err(said)?.map_err(said)?;
