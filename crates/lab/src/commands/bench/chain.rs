@@ -252,7 +252,8 @@ impl Realm {
     fn run(&mut self, Run(name, role, dir, place): Run) -> Result<()> {
         let dir = self.folder.join(dir);
         let mut command = place.command(&self.program);
-        command.args(["run", role, "--config", &format!("{role}.toml")]).current_dir(&dir);
+        // Some are killed more often than a role may end within a minute without refusing whom it heard last.
+        command.args(["run", role, "--refuse-nobody", "--config", &format!("{role}.toml")]).current_dir(&dir);
         let mut daemon = Daemon::start(&mut command, &dir.join("log")).map_err(said)?;
         let page = status_of(&fs::read_to_string(dir.join(format!("{role}.toml"))).map_err(said)?);
         let is_up = wait_until(TIMEOUT, || {
