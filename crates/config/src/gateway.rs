@@ -390,7 +390,7 @@ impl GatewayFile {
             None => {}
             Some((_, Err(failures))) => errors.extend(failures.0.iter().map(|failure| Fault { span: None, message: failure.to_string(), help: None })),
             Some((named, Ok((policy, _)))) => warnings.extend(policy.rules_on_ways().map(|rule| {
-                let message = format!("rule {rule:?} has conditions on the way, of which a receiver knows nothing: it admits nothing, or refuses");
+                let message = format!("rule {rule:?} has conditions on the way or the profile of packets, of which a receiver knows nothing: it admits nothing, or refuses");
                 Fault::at(named.span(), message)
             })),
         }

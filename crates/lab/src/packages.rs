@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::routers::{
     BIRD, BIRD_3, BOOKWORM, BULLSEYE, CHROMIUM, CURL, DBUS, DIG, FOCAL, FORKY, FRR, GOBGP, IPERF3, Installation, JAMMY,
     NFTABLES, NOBLE, OPENBGPD, RESOLVED, Release, RouterPackage, RoutersError, SSH, SSHD, Source, TRIXIE, UNBOUND,
-    WIREGUARD_GO,
+    WIREGUARD_GO, WIREGUARD_TOOLS,
 };
 
 /// Who needs a package.
@@ -74,7 +74,8 @@ pub const LIST: &[Listed] = &[
     listed(&NFTABLES, &[Use::Tests], "tests of packet filters are skipped"),
     listed(&CHROMIUM, &[Use::Tests], "tests of pages in a browser are skipped"),
     listed(&OPENBGPD, &[Use::Tests, Use::Bench], "exchange-peers lacks its rows, and its test is skipped"),
-    listed(&WIREGUARD_GO, &[Use::Bench], "the comparison lacks its column"),
+    listed(&WIREGUARD_GO, &[Use::Bench], "the comparison lacks its column where it cannot be built"),
+    listed(&WIREGUARD_TOOLS, &[Use::Bench], "the comparison lacks the kernel's WireGuard"),
     old(&BIRD, &BULLSEYE),
     old(&BIRD, &BOOKWORM),
     old(&BIRD, &NOBLE),

@@ -266,6 +266,17 @@ pub const WIREGUARD_GO: RouterPackage = RouterPackage {
     more: &[],
 };
 
+/// What configures the kernel's WireGuard.
+pub const WIREGUARD_TOOLS: RouterPackage = RouterPackage {
+    name: "wireguard-tools",
+    package: "wireguard-tools",
+    programs: &["wg"],
+    directories: &["usr/bin"],
+    version: ("wg", "--version"),
+    fails: false,
+    more: &[],
+};
+
 /// A release of a distribution, whose packages can be fetched on any system with `apt-get`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Release {

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use wayleave_core::IdentityKey;
 
 use crate::icing::header::{MAX_NODES, MIN_NODES, NodeId, PathHash, Tag, Version};
-use crate::icing::mint::{Consent, MintError, NodeSecret, Sender};
+use crate::icing::mint::{Consent, MintError, NodeSecret, PairKey, Sender};
 use crate::platypus::header::Carriage;
 use crate::platypus::mint::epoch::epoch_begin;
 use crate::platypus::mint::{Nonce, Route};
@@ -305,10 +305,23 @@ impl Path {
     /// # Errors
     /// If the path is of another format, a consent is missing, or the path begins at another node.
     pub fn sender(&self, version: Version, secret: &NodeSecret) -> Result<Sender, PathError> {
+        self.sender_with(version, secret, |_| None)
+    }
+
+    /// The same, with the keys that the node has `agreed` on before, see [`Sender::with_agreed`].
+    ///
+    /// # Errors
+    /// As [`Path::sender`].
+    pub fn sender_with(
+        &self,
+        version: Version,
+        secret: &NodeSecret,
+        agreed: impl Fn(&NodeId) -> Option<PairKey>,
+    ) -> Result<Sender, PathError> {
         let path = self.icing_path()?;
         let Proofs::Icing(consents) = &self.proofs else { return Err(PathError::Format(self.format())) };
         let consents: Vec<Consent> = consents.proofs.iter().flatten().map(|(_, consent)| consent.clone()).collect();
-        Ok(Sender::new(version, &path, secret, &consents)?)
+        Ok(Sender::with_agreed(version, &path, secret, &consents, agreed)?)
     }
 
     /// What stands in headers of SCION.

@@ -12,7 +12,7 @@ use wayleave_packet::icing::header::{PathHash, Version};
 use wayleave_packet::icing::mint::{Consent, EpochKey, NodeSecret};
 
 use super::request::{ConsentRequest, RequestedPath};
-use super::sealing::open;
+use super::sealing::{SealingKey, open_with};
 use crate::database::Refusal;
 use crate::frames::{Body, Frame};
 use crate::path::REQUEST_TIMEOUT;
@@ -153,6 +153,8 @@ pub struct ConsentClient {
     /// Paths, by the hash for packets of the standard version, of which this node refused those with sealed payloads, and until when that is
     /// believed.
     unsealed: HashMap<PathHash, (usize, Instant)>,
+    /// Of the last answer that was opened.
+    opening: Option<SealingKey>,
     next: u32,
     requests: u64,
     rng: Rng,
@@ -171,6 +173,7 @@ impl ConsentClient {
             entries: BTreeMap::new(),
             waiting: BTreeMap::new(),
             unsealed: HashMap::new(),
+            opening: None,
             next: 1,
             requests: 0,
             rng: Rng::new(config.seed),
@@ -314,7 +317,7 @@ impl ConsentClient {
                 pending.outcome = Some(match (&frame, secret) {
                     (Ok(Frame { body: Body::Refused(refusal), .. }), _) => Err(HopFault::Refused(*refusal)),
                     (Ok(Frame { body: Body::Consented(answer), .. }), Some((secret, _))) => {
-                        check_answer(answer, pending, self.realm, secret, now.unix.secs())
+                        check_answer(answer, pending, self.realm, (secret, &mut self.opening), now.unix.secs())
                     }
                     _ => Err(HopFault::Malformed),
                 });
@@ -405,7 +408,7 @@ fn check_answer(
     answer: &Signed<super::ConsentAnswer>,
     pending: &PendingRequest,
     realm: RealmKey,
-    secret: &NodeSecret,
+    (secret, opening): (&NodeSecret, &mut Option<SealingKey>),
     unix: u64,
 ) -> Result<(u32, Consent), HopFault> {
     let object = answer.verify(&pending.server.0).map_err(|_| HopFault::Signature)?;
@@ -415,7 +418,14 @@ fn check_answer(
     if u64::from(object.expiry) < unix || object.expiry > pending.expiry {
         return Err(HopFault::Expiry);
     }
-    Ok((object.expiry, open(object, secret).map_err(|_| HopFault::Sealed)?))
+    // A server that consents for several nodes of a path may seal all its answers with one ephemeral key.
+    let known = opening.take().filter(|key| *key.ephemeral() == object.ephemeral && *key.id() == secret.id());
+    let key = match known {
+        Some(key) => key,
+        None => SealingKey::of(&object.ephemeral, secret).map_err(|_| HopFault::Sealed)?,
+    };
+    let consent = open_with(object, opening.insert(key)).map_err(|_| HopFault::Sealed)?;
+    Ok((object.expiry, consent))
 }
 
 impl Machine for ConsentClient {

@@ -17,7 +17,7 @@ pub use policy::{
     TestFailure,
 };
 pub use request::{ConsentRequest, RequestedPath};
-pub use sealing::{ConsentAnswer, open, seal};
+pub use sealing::{ConsentAnswer, SealingKey, open, seal};
 pub use server::{
     Audit, ConsentServer, ConsentServerConfig, ConsentServerEvent, ConsentServerInput, ConsentServerOutput, Decision,
     MAX_NONCES, MAX_SKEW, REQUESTS,

@@ -86,9 +86,26 @@ impl ConsentRequest {
     /// # Errors
     /// If not.
     pub fn verify(signed: &Signed<Self>, now: UnixTime) -> Result<(&Self, EpochKey), NotSigned> {
+        Self::verify_with(signed, None, now)
+    }
+
+    /// The same. `known` is the request's epoch key, if the same octets of the same sender were verified before.
+    ///
+    /// # Errors
+    /// As [`ConsentRequest::verify`].
+    pub fn verify_with(
+        signed: &Signed<Self>,
+        known: Option<EpochKey>,
+        now: UnixTime,
+    ) -> Result<(&Self, EpochKey), NotSigned> {
         let request = signed.verify(&signed.object().sender.0)?;
-        let identity = VerifyingKey::from_bytes(&request.sender.0).map_err(|_| NotSigned)?;
-        let key = EpochKey::verify(&request.epoch_key, &identity, now).map_err(|_| NotSigned)?;
+        let key = match known.filter(|key| key.is_valid_at(now)) {
+            Some(key) => key,
+            None => {
+                let identity = VerifyingKey::from_bytes(&request.sender.0).map_err(|_| NotSigned)?;
+                EpochKey::verify(&request.epoch_key, &identity, now).map_err(|_| NotSigned)?
+            }
+        };
         if key.node == request.path.sender { Ok((request, key)) } else { Err(NotSigned) }
     }
 }

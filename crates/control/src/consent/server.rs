@@ -1,19 +1,19 @@
 //! The consent server (the paper, section 3.4): it has the tag keys of its own provider, a policy, and no other secrets.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
-use wayleave_crypto::dh::DhSecret;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::header::{NodeId, PathHash, Tag, Version};
-use wayleave_packet::icing::mint::{TagBranch, TagMaster};
+use wayleave_packet::icing::mint::{EpochKey, TagBranch, TagMaster};
 
 use super::TagKeys;
 use super::policy::{Policy, Question, Subject};
 use super::request::ConsentRequest;
-use super::sealing::{ConsentAnswer, seal};
+use super::sealing::{ConsentAnswer, SealingKey, seal};
 use crate::budget::Budget;
 use crate::clients::Clients;
 use crate::database::{Change, Database, Refusal};
@@ -38,6 +38,9 @@ const MAX_LINKS: usize = 65_536;
 /// signatures at most.
 pub const REQUESTS: u32 = 100;
 const AT_ONCE: u32 = 4;
+/// An ephemeral key seals answers to one ID for less than this. The server's tag keys give the same proofs, so that an ephemeral key in its
+/// memory reveals nothing that these do not.
+const SEALING_KEY_LIFETIME: Duration = Duration::from_secs(1);
 /// Memberships of identities of which none is known yet, in a second and at once, by all of them together: whoever makes identities
 /// could have a signature verified for each, and members' own are known from path servers.
 const UNKNOWN: (u32, u32) = (100, 200);
@@ -169,8 +172,10 @@ pub struct ConsentServer {
     /// Of each identity the requests that came, with the Unix second until which each is remembered.
     nonces: BTreeMap<IdentityKey, Remembered>,
     /// Who asked by which node ID, until the ID's last second; and the IDs of each who asked, the latest last.
-    claims: BTreeMap<NodeId, (IdentityKey, u64)>,
+    claims: BTreeMap<NodeId, Claim>,
     claimed: BTreeMap<IdentityKey, Vec<NodeId>>,
+    /// Of the last answer, with the time when it was made.
+    sealing: Option<(SealingKey, Instant)>,
     /// The Unix second of the start: until then requests may have been answered in another life.
     started: u64,
     is_ready: bool,
@@ -178,6 +183,22 @@ pub struct ConsentServer {
     decided: (u64, u64),
     rng: Rng,
     outputs: VecDeque<ConsentServerOutput>,
+}
+
+/// An ID by which an identity asked.
+#[derive(Clone, Copy)]
+struct Claim {
+    by: IdentityKey,
+    /// The verified epoch key, and its octets: the same octets need not be verified again.
+    key: EpochKey,
+    signed: [u8; EpochKey::LENGTH],
+}
+
+impl Claim {
+    /// The ID's last second.
+    fn until(&self) -> u64 {
+        self.key.not_after.into()
+    }
 }
 
 /// The requests of one identity that came, until each is too old to come again.
@@ -233,6 +254,7 @@ impl ConsentServer {
             nonces: BTreeMap::new(),
             claims: BTreeMap::new(),
             claimed: BTreeMap::new(),
+            sealing: None,
             started: now.secs(),
             is_ready,
             decided: (0, 0),
@@ -396,8 +418,10 @@ impl ConsentServer {
         }
         // Before the signature, which the link's own end made: each request is verified and decided once, whatever comes of it.
         self.remember_nonce(request, unix);
-        let (_, key) = ConsentRequest::verify(signed, now.unix).map_err(|_| Refusal::Signature)?;
-        self.check_claim(&request.path.sender, peer, key.not_after.into(), unix)?;
+        let claim = self.claims.get(&request.path.sender);
+        let known = claim.filter(|claim| claim.by == peer && claim.signed == request.epoch_key).map(|claim| claim.key);
+        let (_, key) = ConsentRequest::verify_with(signed, known, now.unix).map_err(|_| Refusal::Signature)?;
+        self.check_claim(&request.path.sender, Claim { by: peer, signed: request.epoch_key, key }, unix)?;
         let hash = request.path.hash(request.packets).map_err(|_| Refusal::Malformed)?;
         audit.path = Some(hash);
         let expiry = self.decide(membership.object(), request, audit, unix)?;
@@ -410,17 +434,23 @@ impl ConsentServer {
         if let Decision::Consented { expiry: noted, .. } = &mut audit.decision {
             *noted = expiry;
         }
-        let seed: Seed = self.rng.secret();
-        let answer = ConsentAnswer {
-            realm,
-            server: self.own,
-            request: signed.digest(),
-            expiry,
-            ephemeral: DhSecret::from_seed(&seed).public(),
-            sealed: [0; 64],
-        };
-        let answer = seal(answer, &request.path.sender, &consent, &seed).ok_or(Refusal::Malformed)?;
+        let server = self.own;
+        let sealing = self.sealing_key(&request.path.sender, now.instant).ok_or(Refusal::Malformed)?;
+        let (request, ephemeral) = (signed.digest(), *sealing.ephemeral());
+        let answer = ConsentAnswer { realm, server, request, expiry, ephemeral, sealed: [0; 64] };
+        let answer = seal(answer, sealing, &consent).ok_or(Refusal::Malformed)?;
         Signed::sign(&answer, &self.identity).map_err(|_| Refusal::Malformed)
+    }
+
+    /// The key for answers to `id`: that of the last answer, if that was to the same ID a moment ago. A path's nodes are asked at once,
+    /// and one server may consent for many of them.
+    fn sealing_key(&mut self, id: &NodeId, now: Instant) -> Option<&SealingKey> {
+        let is_usable = |(key, made): &(SealingKey, Instant)| key.id() == id && now.since(*made) < SEALING_KEY_LIFETIME;
+        if !self.sealing.as_ref().is_some_and(is_usable) {
+            let seed: Seed = self.rng.secret();
+            self.sealing = SealingKey::new(id, &seed).map(|key| (key, now));
+        }
+        self.sealing.as_ref().map(|(key, _)| key)
     }
 
     /// Whether the list of removed nodes is too old: whoever asks may be on a later one.
@@ -493,21 +523,22 @@ impl ConsentServer {
     }
 
     /// The ID is nobody else's: neither by an advert nor by a request. The claim is noted.
-    fn check_claim(&mut self, id: &NodeId, by: IdentityKey, until: u64, unix: u64) -> Result<(), Refusal> {
+    fn check_claim(&mut self, id: &NodeId, claim: Claim, unix: u64) -> Result<(), Refusal> {
+        let by = claim.by;
         let advertised = self.database.claimant(id, unix);
-        let requested = self.claims.get(id).filter(|(_, until)| *until >= unix).map(|(by, _)| *by);
+        let requested = self.claims.get(id).filter(|claim| claim.until() >= unix).map(|claim| claim.by);
         if let Some(other) = advertised.or(requested).filter(|other| *other != by) {
             return Err(Refusal::IdClaimed(other));
         }
         if self.claimed.len() >= MAX_SENDERS {
             let claims = &self.claims;
             let is_live =
-                |ids: &Vec<NodeId>| ids.iter().any(|id| claims.get(id).is_some_and(|(_, until)| *until >= unix));
+                |ids: &Vec<NodeId>| ids.iter().any(|id| claims.get(id).is_some_and(|claim| claim.until() >= unix));
             self.claimed.retain(|_, ids| is_live(ids));
             let claimed = &self.claimed;
-            self.claims.retain(|_, (by, _)| claimed.contains_key(by));
+            self.claims.retain(|_, claim| claimed.contains_key(&claim.by));
         }
-        if self.claims.get(id).is_some_and(|(other, _)| *other != by) {
+        if self.claims.get(id).is_some_and(|other| other.by != by) {
             // That claim has ended, or the ID's advert has come meanwhile. It leaves the list of who made it too, whose oldest entry takes its
             // claim along when the list is full: by then that would be this one.
             self.forget_claim(id);
@@ -520,12 +551,12 @@ impl ConsentServer {
                 self.claims.remove(&oldest);
             }
         }
-        self.claims.insert(*id, (by, until));
+        self.claims.insert(*id, claim);
         Ok(())
     }
 
     fn forget_claim(&mut self, id: &NodeId) {
-        if let Some((by, _)) = self.claims.remove(id)
+        if let Some(Claim { by, .. }) = self.claims.remove(id)
             && let Some(ids) = self.claimed.get_mut(&by)
         {
             ids.retain(|other| other != id);

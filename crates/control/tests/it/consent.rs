@@ -182,6 +182,44 @@ fn a_proof_is_good_for_its_own_path_tag_and_expiry_alone() {
     }
 }
 
+/// Answers to one ID may share an ephemeral key for a moment: never an answer's key, nor longer than that.
+#[test]
+fn answers_of_a_moment_to_one_id_share_an_ephemeral_key_and_each_is_opened_by_itself() {
+    let mut server = server_of_node_1(EVERYBODY);
+    let mut consented =
+        |nonce, now| ask(&mut server, 1, body(&request(nonce)), now).0.expect("consented").object().clone();
+    let [first, second, later] = [consented(1, at(1)), consented(2, at(1)), consented(3, at(2))];
+    assert_eq!(first.ephemeral, second.ephemeral);
+    assert_ne!(first.ephemeral, later.ephemeral);
+    assert_ne!(first.sealed, second.sealed);
+    for answer in [&first, &second, &later] {
+        let consent = open(answer, &secret(0, 20_000)).expect("sealed to the sender's ID");
+        assert!(is_accepted(&request(1).path, answer.expiry, &consent));
+    }
+    // The sealed proof of one request opens under no other.
+    let moved = ConsentAnswer { sealed: first.sealed, ..second };
+    assert!(open(&moved, &secret(0, 20_000)).is_err());
+}
+
+/// An epoch key is verified once; other octets for the same ID are not the verified ones.
+#[test]
+fn an_id_that_was_verified_once_is_refused_with_other_octets_and_after_its_time() {
+    let mut server = server_of_node_1(EVERYBODY);
+    assert_eq!(refusal(&mut server, &request(1)), None);
+    for octet in [0, 11, 12, 44, EpochKey::LENGTH - 1] {
+        let mut forged = request(10 + octet as u8);
+        forged.epoch_key[octet] ^= 1;
+        assert_eq!(refusal(&mut server, &forged), Some(Refusal::Signature), "octet {octet}");
+    }
+    assert_eq!(refusal(&mut server, &request(2)), None);
+    let signed = Signed::sign(&request(3), &identity_key(0)).expect("in order");
+    let (_, key) = ConsentRequest::verify(&signed, at(1).unix).expect("in order");
+    let end = at(u64::from(key.not_after) - NOW);
+    assert!(ConsentRequest::verify_with(&signed, Some(key), end.unix).is_ok());
+    let late = at(u64::from(key.not_after) - NOW + 1);
+    assert!(ConsentRequest::verify_with(&signed, Some(key), late.unix).is_err());
+}
+
 /// ICC-01.
 #[test]
 fn requests_of_strangers_forged_stale_or_for_others_are_refused_and_logged() {

@@ -8,7 +8,7 @@ use wayleave_control::advert::{
     Advert, Endpoint, Extension, MAX_EXTENSION, MAX_EXTENSIONS, MAX_LINKS, NoEndpoint, Relationship, TLS_EXTENSION,
     TagUse,
 };
-use wayleave_control::consent::{ConsentAnswer, ConsentRequest, RequestedPath, seal};
+use wayleave_control::consent::{ConsentAnswer, ConsentRequest, RequestedPath, SealingKey, seal};
 use wayleave_control::realm::{Invitee, JoinRequest, ListKey, Membership, NodeKeys, Registrar, RevocationList, Token};
 use wayleave_control::store::{Record, Store};
 use wayleave_core::wire::{Malformed, Writer};
@@ -67,7 +67,8 @@ pub(crate) fn consent_answer() -> Signed<ConsentAnswer> {
         ephemeral: DhSecret::from_seed(&seed(5, 1)).public(),
         sealed: [0; 64],
     };
-    let answer = seal(answer, &object.path.sender, &consent, &seed(5, 1)).expect("an honest ID");
+    let key = SealingKey::new(&object.path.sender, &seed(5, 1)).expect("an honest ID");
+    let answer = seal(answer, &key, &consent).expect("sealed");
     Signed::sign(&answer, &identity_key(1_001)).expect("in order")
 }
 

@@ -51,8 +51,9 @@ impl AgreedKeys {
         (agreed > 0 || !is_same).then_some(Self(keys))
     }
 
-    /// The key of this node, named `own`, with another.
-    pub(super) fn get(&self, own: &NodeId, other: &NodeId) -> Option<&PairKey> {
+    /// The key of this node, named `own`, with another, whose ID is on the curve.
+    #[must_use]
+    pub fn get(&self, own: &NodeId, other: &NodeId) -> Option<&PairKey> {
         self.0.get(&(*own, *other))
     }
 

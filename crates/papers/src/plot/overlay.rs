@@ -3,24 +3,32 @@
 use super::{Content, Panel, Plot, Series, Style};
 use crate::report::{Report, mean, percentile};
 
-const OVERLAYS: [&str; 4] = ["icing", "null", "wireguard-go", "boringtun"];
+const OVERLAYS: [&str; 5] = ["icing", "null", "kernel-wireguard", "wireguard-go", "boringtun"];
+/// Measure, what it is, unit.
+const MEASURES: [(&str, &str, &str); 3] = [
+    ("tcp", "One TCP stream through TUN at both ends", "bit/s"),
+    ("udp64", "UDP of 64 octets", "packets/s"),
+    ("latency", "One way, median", "seconds"),
+];
+/// What names of results end with, and what the overlays cross.
+const WAYS: [(&str, &str); 2] = [("", "over the chain of three nodes"), (".direct", "over a link, without forwarders")];
 
 /// The results of `overlay`.
 #[must_use]
 pub fn overlay(report: &Report) -> Plot {
-    let of = |measure: &str, title: &str, unit: &str| {
-        let value = |name: &&str| report.value(&format!("{measure}.{name}"));
-        let points = OVERLAYS.iter().enumerate().filter_map(|(place, name)| Some((place, value(name)?))).collect();
+    let of = |(suffix, way): (&str, &str), (measure, title, unit): (&str, &str, &str)| {
+        let value = |name: &&str| report.value(&format!("{measure}.{name}{suffix}"));
+        let points: Vec<(usize, f64)> =
+            OVERLAYS.iter().enumerate().filter_map(|(place, name)| Some((place, value(name)?))).collect();
+        let has_points = !points.is_empty();
         let series = vec![Series { name: "measured here".to_owned(), style: Style::Measured, points }];
         let places = OVERLAYS.map(str::to_owned).to_vec();
-        Panel { title: title.to_owned(), measure: unit.to_owned(), content: Content::Categories { places, series } }
+        let title = format!("{title}, {way}");
+        let content = Content::Categories { places, series };
+        has_points.then(|| Panel { title, measure: unit.to_owned(), content })
     };
-    let panels = vec![
-        of("tcp", "One TCP stream through TUN at both ends", "bit/s"),
-        of("udp64", "UDP of 64 octets", "packets/s"),
-        of("latency", "One way through the chain of three nodes, median", "seconds"),
-    ];
-    Plot { title: "Overlays over one chain of three nodes".to_owned(), panels }
+    let panels = WAYS.into_iter().flat_map(|way| MEASURES.map(|measure| of(way, measure))).flatten().collect();
+    Plot { title: "Overlays beside each other".to_owned(), panels }
 }
 
 /// A figure of the paper: number, result, setup, and the mean, median and standard deviation that the text gives.
@@ -148,5 +156,21 @@ mod tests {
         let mut report = Report::new("overlay", serde_json::Value::Null);
         report.exact("tcp.icing", "bit/s", 1e9);
         assert!(overlay(&report).to_svg().contains("wireguard-go"));
+    }
+
+    #[test]
+    fn overlays_are_drawn_over_the_ways_that_were_measured() {
+        let mut report = Report::new("overlay", serde_json::Value::Null);
+        report.exact("tcp.icing", "bit/s", 1e9);
+        assert_eq!(overlay(&report).panels.len(), 1);
+        report.exact("udp64.kernel-wireguard.direct", "packets/s", 1e5);
+        let titles: Vec<String> = overlay(&report).panels.into_iter().map(|panel| panel.title).collect();
+        assert_eq!(
+            titles,
+            [
+                "One TCP stream through TUN at both ends, over the chain of three nodes",
+                "UDP of 64 octets, over a link, without forwarders"
+            ]
+        );
     }
 }

@@ -375,7 +375,7 @@ impl Machine {
 
     fn set_proofs(&mut self, peer: IdentityKey, hash: PathHash, path: Result<Path, String>, now: Now) {
         let start = self.random.number();
-        let Self { peers, secrets, .. } = self;
+        let Self { peers, secrets, router, .. } = self;
         let Some(candidate) =
             peers.get_mut(&peer).and_then(|known| known.candidates.iter_mut().find(|c| c.hash == hash))
         else {
@@ -388,7 +388,9 @@ impl Machine {
             if path.consent_hash(Version::Standard).ok() != Some(hash) {
                 return Err("the consents are for another path".to_owned());
             }
-            let sender = path.sender(path.version(), secret).map_err(|error| error.to_string())?;
+            // Forwarding waits for this: the realm's nodes cost no agreement here.
+            let agreed = |other: &NodeId| router.agreed_key(&secret.id(), other);
+            let sender = path.sender_with(path.version(), secret, agreed).map_err(|error| error.to_string())?;
             Ok((Lane::new(sender, path.expiry(), start, now), path.unsealed_by()))
         });
         match lane {

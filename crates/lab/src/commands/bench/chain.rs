@@ -1,5 +1,6 @@
 //! The chain of the PoComON paper (Figure 4) as a realm of processes in network namespaces: `a`, the forwarders `w1`, `w2` and
-//! `w3`, and `b`, in a row, with a link from `w1` to `w3` that bypasses `w2`. Servers are on a LAN that all of them have besides.
+//! `w3`, and `b`, in a row, with a link from `w1` to `w3` that bypasses `w2`; and, where they are wanted, `c` and `d` with a link between
+//! them and no forwarder. Servers are on a LAN that all of them have besides.
 
 use std::fmt::Display;
 use std::fs;
@@ -20,18 +21,50 @@ use wayleave_lab::process::{Daemon, wait_until};
 pub type Result<T> = std::result::Result<T, String>;
 
 /// The nodes in their order, each with the end of its address on the LAN.
-pub const NODES: [(&str, u8); 5] = [("a", 1), ("w1", 11), ("w2", 12), ("w3", 13), ("b", 2)];
+const NODES: [(&str, u8); 7] = [("a", 1), ("w1", 11), ("w2", 12), ("w3", 13), ("b", 2), ("c", 3), ("d", 4)];
 /// Links: interface and network number, the lower node, the upper one.
-const LINKS: [(&str, u8, &str, &str); 5] =
-    [("l1", 1, "a", "w1"), ("l2", 2, "w1", "w2"), ("l3", 3, "w3", "w2"), ("l4", 4, "b", "w3"), ("l5", 5, "w1", "w3")];
+const LINKS: [(&str, u8, &str, &str); 6] = [
+    ("l1", 1, "a", "w1"),
+    ("l2", 2, "w1", "w2"),
+    ("l3", 3, "w3", "w2"),
+    ("l4", 4, "b", "w3"),
+    ("l5", 5, "w1", "w3"),
+    ("l6", 6, "c", "d"),
+];
 /// Octets of the longest ICING packet: a datagram of an Ethernet frame.
 const MTU: u16 = 1_472;
 const PORT: u16 = 50_001;
-/// Where `b` ends the chain for what the kernel forwards.
-pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 1, 4, 1);
-pub const NEAR: Ipv4Addr = Ipv4Addr::new(10, 1, 1, 1);
-/// The inner addresses of the two gateways.
-pub const INNER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 0, 1, 1), Ipv4Addr::new(10, 0, 2, 1)];
+/// Two gateways; the first one sends.
+#[derive(Debug)]
+pub struct Pair {
+    pub ends: [&'static str; 2],
+    /// Their addresses for what the kernel forwards.
+    pub outer: [Ipv4Addr; 2],
+    /// The addresses of their inner networks.
+    pub inner: [Ipv4Addr; 2],
+    /// Nodes of the longest path from one to the other.
+    pub nodes: usize,
+    /// What results that are measured between them end with.
+    pub suffix: &'static str,
+}
+
+/// Over three forwarders.
+pub const CHAIN: Pair = Pair {
+    ends: ["a", "b"],
+    outer: [Ipv4Addr::new(10, 1, 1, 1), Ipv4Addr::new(10, 1, 4, 1)],
+    inner: [Ipv4Addr::new(10, 0, 1, 1), Ipv4Addr::new(10, 0, 2, 1)],
+    nodes: 5,
+    suffix: "",
+};
+/// Over a link, and nothing between.
+pub const DIRECT: Pair = Pair {
+    ends: ["c", "d"],
+    outer: [Ipv4Addr::new(10, 1, 6, 1), Ipv4Addr::new(10, 1, 6, 2)],
+    inner: [Ipv4Addr::new(10, 0, 3, 1), Ipv4Addr::new(10, 0, 4, 1)],
+    nodes: 2,
+    suffix: ".direct",
+};
+
 pub const STATUS: &str = "127.0.0.1:8492";
 const TIMEOUT: Duration = Duration::from_secs(40);
 
@@ -126,9 +159,9 @@ pub struct Realm {
 struct Run(&'static str, &'static str, &'static str, NetworkNamespace);
 
 impl Realm {
-    /// From nothing: the operator, a path server, a consent server for all nodes, the forwarders; `a` and `b` have joined, and do
+    /// From nothing: the operator, a path server, a consent server for all nodes, the forwarders; the gateways have joined, and do
     /// not run yet.
-    pub fn start(chain: &Chain, servers: Servers, policies: &str) -> Result<Self> {
+    pub fn start(chain: &Chain, servers: Servers, pairs: &[&Pair], policies: &str) -> Result<Self> {
         let folder = chain.network.state().join(format!("realm-{servers:?}"));
         fs::create_dir_all(&folder).map_err(said)?;
         let program = wayleave_lab::product::program().map_err(said)?;
@@ -153,10 +186,13 @@ impl Realm {
         in_place(&place, || realm.ok(&joined))?;
         let consent = format!("{}@{listen}", realm.identity("consent")?);
         for (name, _) in NODES {
-            let (status, role) = if name.len() == 1 { (STATUS, "gateway") } else { ("127.0.0.1:8503", "router") };
-            let number = if name == "a" { 1 } else { 2 };
-            let prefix = format!("10.0.{number}.0/24");
-            let prefixed = if role == "gateway" { vec!["--prefix", &prefix] } else { Vec::new() };
+            let inner = inner_address(name);
+            if inner.is_some() && !pairs.iter().any(|pair| pair.ends.contains(&name)) {
+                continue;
+            }
+            let (status, role) = if inner.is_some() { (STATUS, "gateway") } else { ("127.0.0.1:8503", "router") };
+            let prefix = inner.map(|[a, b, c, _]| format!("{a}.{b}.{c}.0/24"));
+            let prefixed = prefix.as_ref().map_or_else(Vec::new, |prefix| vec!["--prefix", prefix]);
             let token = realm.invite(&[&[name, "--role", role][..], &prefixed].concat())?;
             in_place(chain.place(name), || {
                 realm.ok(&["join", &token, "--dir", name, "--consent", &consent, "--status", status])
@@ -187,15 +223,19 @@ impl Realm {
         self.run(Run(name, "router", name, chain.place(name).clone()))
     }
 
-    /// Starts a gateway; it is ready once it has a neighbour.
-    pub fn gateway(&mut self, chain: &Chain, name: &'static str) -> Result<()> {
-        self.run(Run(name, "gateway", name, chain.place(name).clone()))?;
-        let place = chain.place(name);
-        let is_ready = || {
-            let status = self.show(place, &["show", "status"]);
-            (status["neighbours"].as_u64() >= Some(1) && status["members"].as_u64() >= Some(5)).then_some(())
-        };
-        wait_until(TIMEOUT, is_ready).ok_or_else(|| self.log(name))
+    /// Starts gateways, which may be each other's only neighbours; each is ready once it has one.
+    pub fn gateways(&mut self, chain: &Chain, names: &[&'static str]) -> Result<()> {
+        for name in names.iter().copied() {
+            self.run(Run(name, "gateway", name, chain.place(name).clone()))?;
+        }
+        for name in names.iter().copied() {
+            let is_ready = || {
+                let status = self.show(chain.place(name), &["show", "status"]);
+                (status["neighbours"].as_u64() >= Some(1) && status["members"].as_u64() >= Some(5)).then_some(())
+            };
+            wait_until(TIMEOUT, is_ready).ok_or_else(|| self.log(name))?;
+        }
+        Ok(())
     }
 
     /// Ends a process.
@@ -212,7 +252,8 @@ impl Realm {
     fn run(&mut self, Run(name, role, dir, place): Run) -> Result<()> {
         let dir = self.folder.join(dir);
         let mut command = place.command(&self.program);
-        command.args(["run", role, "--config", &format!("{role}.toml")]).current_dir(&dir);
+        // Some are killed more often than a role may end within a minute without refusing whom it heard last.
+        command.args(["run", role, "--refuse-nobody", "--config", &format!("{role}.toml")]).current_dir(&dir);
         let mut daemon = Daemon::start(&mut command, &dir.join("log")).map_err(said)?;
         let page = status_of(&fs::read_to_string(dir.join(format!("{role}.toml"))).map_err(said)?);
         let is_up = wait_until(TIMEOUT, || {
@@ -229,15 +270,17 @@ impl Realm {
         show(&self.program, place, arguments, STATUS)
     }
 
-    /// Waits until a name is reached over so many nodes.
-    pub fn reach(&self, chain: &Chain, name: &str, nodes: usize) -> Result<()> {
+    /// Waits until the second gateway of the pair is reached by its name under the policy, over so many nodes.
+    pub fn reach(&self, chain: &Chain, pair: &Pair, policy: &str, nodes: usize) -> Result<()> {
+        let [from, to] = pair.ends;
+        let name = &format!("{policy}.{to}.overlay");
         let reached = wait_until(TIMEOUT, || {
-            let answer = self.show(chain.place("a"), &["ping", name]);
+            let answer = self.show(chain.place(from), &["ping", name]);
             (answer["nodes"].as_array().map(Vec::len) == Some(nodes)).then_some(())
         });
         reached.ok_or_else(|| {
-            let why = self.show(chain.place("a"), &["why", name]);
-            format!("{name} is not reached over {nodes} nodes: {why}\n{}\n{}", self.log("a"), self.log("b"))
+            let why = self.show(chain.place(from), &["why", name]);
+            format!("{name} is not reached over {nodes} nodes: {why}\n{}\n{}", self.log(from), self.log(to))
         })
     }
 
@@ -298,14 +341,21 @@ fn status_of(text: &str) -> String {
     behind.split('"').nth(1).unwrap_or_default().to_owned()
 }
 
-/// A node's end of a link. The upper end is the lower one's provider; those of the bypass are peers.
+/// The inner address of a gateway; a forwarder has none.
+fn inner_address(name: &str) -> Option<[u8; 4]> {
+    let gateways = [&CHAIN, &DIRECT].into_iter().flat_map(|pair| pair.ends.into_iter().zip(pair.inner));
+    gateways.into_iter().find(|(known, _)| *known == name).map(|(_, inner)| inner.octets())
+}
+
+/// A node's end of a link. The upper end is the lower one's provider; those of the bypass, and of the link without forwarders, are
+/// peers.
 fn neighbour(name: &str, (_, number, lower, upper): &(&str, u8, &str, &str)) -> Option<String> {
     let (other, last, is) = match name {
         _ if name == *lower => (upper, 1, "provider"),
         _ if name == *upper => (lower, 2, "customer"),
         _ => return None,
     };
-    let is = if *number == 5 { "peer" } else { is };
+    let is = if *number >= 5 { "peer" } else { is };
     Some(format!(
         "\n[[overlay.neighbour]]\nnode = \"{other}\"\nrelationship = \"{is}\"\ninterface = {number}\n\
          local = \"10.1.{number}.{last}:{PORT}\"\n"

@@ -58,7 +58,7 @@ const ALL: [(&str, &str); 18] = [
         "a router between namespaces by every backend, beside the kernel's IP forwarding; forwarded against offered load",
     ),
     ("stamp", "put headers and bindings in front of packets in memory"),
-    ("overlay", "two gateways over three forwarders, beside user-space WireGuard and an overlay that does nothing"),
+    ("overlay", "two gateways over three forwarders and over none, beside WireGuard and an overlay that does nothing"),
     ("pocomon", "the PoComON paper's chain of five nodes: throughput of intervals of 50 packets"),
     (
         "key-server",

@@ -23,10 +23,11 @@ use wayleave_control::realm::Server;
 use wayleave_control::store::Store;
 use wayleave_core::{IdentityKey, Machine as _};
 use wayleave_crypto::secret::Secret;
+use wayleave_dataplane::icing::AgreedKeys;
 use wayleave_dataplane::link::{self, message::is_message};
 use wayleave_packet::Path;
-use wayleave_packet::icing::header::Version;
-use wayleave_packet::icing::mint::Sender;
+use wayleave_packet::icing::header::{NodeId, Version};
+use wayleave_packet::icing::mint::{NodeSecret, Sender};
 use wayleave_runtime::Clock;
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
@@ -117,6 +118,7 @@ pub struct PaperNode {
     by_link: HashMap<u64, IdentityKey>,
     realm: Arc<Realm>,
     ids: Vec<OwnId>,
+    agreed: Arc<AgreedKeys>,
     answer: Option<Answer>,
     pub known: Known,
 }
@@ -160,6 +162,7 @@ impl PaperNode {
             known: of_realm(&settings, &settings.section, &realm, (&[], &Arc::default())),
             realm,
             ids: Vec::new(),
+            agreed: Arc::default(),
             answer: None,
             settings,
         };
@@ -219,7 +222,10 @@ impl PaperNode {
             };
         let first = path.nodes().next().map(|(_, id, _)| id).ok_or("the path has no node")?;
         let secret = self.ids.iter().map(|own| &own.secret).find(|secret| secret.id() == first);
-        path.sender(Version::Standard, secret.ok_or("the path begins elsewhere")?).map_err(said)
+        let secret = secret.ok_or("the path begins elsewhere")?;
+        // As every node of a realm it has agreed on its keys with others' IDs when it learned of these: no packet changes them.
+        let agreed = |other: &NodeId| self.agreed.get(&secret.id(), other).cloned();
+        path.sender_with(Version::Standard, secret, agreed).map_err(said)
     }
 
     /// Serves links and timers for so long.
@@ -302,7 +308,12 @@ impl PaperNode {
     }
 
     fn know(&mut self) {
-        self.known = of_realm(&self.settings, &self.settings.section, &self.realm, (&self.ids, &Arc::default()));
+        let secrets: Vec<NodeSecret> = self.ids.iter().map(|own| own.secret.clone()).collect();
+        let others = self.realm.nodes.values().flat_map(|member| &member.ids).map(|key| key.node);
+        if let Some(agreed) = self.agreed.next(&secrets, &others.collect::<Vec<_>>(), usize::MAX) {
+            self.agreed = Arc::new(agreed);
+        }
+        self.known = of_realm(&self.settings, &self.settings.section, &self.realm, (&self.ids, &self.agreed));
     }
 
     fn connect(&mut self, server: &Server) -> Result<()> {

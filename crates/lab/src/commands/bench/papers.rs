@@ -84,7 +84,7 @@ pub const ALL: [Exhibit; 23] = [
     exhibit("pocomon/figure-5", "its samples with servers beside the sender", &["pocomon", "--only", "baseline"], ""),
     exhibit("pocomon/figure-7", "its samples with servers apart", &["pocomon", "--only", "apart"], ""),
     exhibit("pocomon/figure-8", "its samples if paths are asked for once", &["pocomon", "--only", "cached"], ""),
-    exhibit("pocomon/overlays", "overlays over one chain of three nodes", &["overlay"], ""),
+    exhibit("pocomon/overlays", "overlays beside each other", &["overlay"], ""),
 ];
 
 impl Exhibit {

@@ -21,7 +21,7 @@ use wayleave_papers::report::{Report, mean, median, percentile};
 use wayleave_runtime::Clock;
 use wayleave_runtime::packets::Burst;
 
-use super::chain::{Chain, INNER, Realm, Result, Servers, said};
+use super::chain::{CHAIN, Chain, Realm, Result, Servers, said};
 use super::paper_node::PaperNode;
 use super::{check_only, deviation, draw, enter};
 use crate::commands::bench::Bench;
@@ -93,7 +93,7 @@ fn measure(bench: &Bench, count: usize) -> Result<Vec<(String, Vec<f64>)>> {
         if !names.iter().any(|name| bench.wants(name)) {
             continue;
         }
-        let mut realm = Realm::start(&chain, servers, POLICIES)?;
+        let mut realm = Realm::start(&chain, servers, &[&CHAIN], POLICIES)?;
         for name in names.iter().filter(|name| bench.wants(name)) {
             let values = if *name == "gateway" {
                 through_gateways(&chain, &mut realm, count)
@@ -170,15 +170,13 @@ impl Window {
 
 /// Through two gateways: a plain UDP socket at either end.
 fn through_gateways(chain: &Chain, realm: &mut Realm, count: usize) -> Result<Vec<f64>> {
-    for gateway in ["b", "a"] {
-        realm.gateway(chain, gateway)?;
-    }
-    realm.reach(chain, "long.b.overlay", 5)?;
+    realm.gateways(chain, &["b", "a"])?;
+    realm.reach(chain, &CHAIN, "long", CHAIN.nodes)?;
     let open = |at: &'static str| move || UdpSocket::bind(at);
     let receiver = chain.place("b").within(open("0.0.0.0:5300")).map_err(said)?.map_err(said)?;
     receiver.set_read_timeout(Some(Duration::from_millis(20))).map_err(said)?;
     let sender = chain.place("a").within(open("0.0.0.0:0")).map_err(said)?.map_err(said)?;
-    sender.connect((INNER[1], 5_300)).map_err(said)?;
+    sender.connect((CHAIN.inner[1], 5_300)).map_err(said)?;
     let (arrivals, is_done) = (Arrivals::default(), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| note_so_far("gateway", &arrivals, count, &is_done));

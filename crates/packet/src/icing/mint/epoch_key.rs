@@ -83,8 +83,13 @@ impl EpochKey {
             return Err(EpochKeyError::Validity(key.not_before, key.not_after));
         }
         identity.verify(LABEL, fields, &signature).map_err(|_| EpochKeyError::Signature)?;
-        let is_now = (u64::from(key.not_before)..=u64::from(key.not_after)).contains(&now.secs());
-        if is_now { Ok(key) } else { Err(EpochKeyError::Time) }
+        if key.is_valid_at(now) { Ok(key) } else { Err(EpochKeyError::Time) }
+    }
+
+    /// Whether the ID is used at `now`.
+    #[must_use]
+    pub fn is_valid_at(&self, now: UnixTime) -> bool {
+        (u64::from(self.not_before)..=u64::from(self.not_after)).contains(&now.secs())
     }
 }
 

@@ -61,13 +61,13 @@ impl NodeSecret {
         Ok(PairKey(kdf::derive(PAIR_LABEL, shared.expose(), &context)))
     }
 
-    /// A secret that only we and the holder of `peer` can compute, for the use that `label` names, bound to `context`, which
-    /// has both public keys. This is how what is sealed to a node's ID is opened.
+    /// A secret that only we and the holder of `peer` can compute, to be fed to a key derivation together with both public keys. This is
+    /// how what is sealed to a node's ID is opened.
     ///
     /// # Errors
     /// If the peer's key is of small order.
-    pub fn shared<const N: usize>(&self, label: &str, peer: &DhPublic, context: &[u8]) -> Result<Secret<N>, DhError> {
-        Ok(kdf::derive(label, self.secret.agree(peer)?.expose(), context))
+    pub fn agree(&self, peer: &DhPublic) -> Result<Secret<32>, DhError> {
+        self.secret.agree(peer)
     }
 }
 

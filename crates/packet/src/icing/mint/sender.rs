@@ -5,12 +5,12 @@ use wayleave_crypto::lanes::Block;
 use zeroize::Zeroize;
 
 use super::super::header::{
-    CONSENT, FIXED, FLAG_FIRST, FLAG_HANDLE, FLAG_SECOND, FRONT, Handle, MAX_NODES, MIN_SEALED, PROOF, Part, Path,
-    RouteHash, SEALED, Version, at, header_length,
+    CONSENT, FIXED, FLAG_FIRST, FLAG_HANDLE, FLAG_SECOND, FRONT, Handle, MAX_NODES, MIN_SEALED, NodeId, PROOF, Part,
+    Path, RouteHash, SEALED, Version, at, header_length,
 };
 use super::super::proof::{consent_tag, is_sample, packet_hash, sample_hash, sealed_ends, sender_tags, xor_into};
 use super::form::Form;
-use super::{Consent, NodeSecret};
+use super::{Consent, NodeSecret, PairKey};
 
 /// Unique to a packet of a path: when it was made, and a count.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -82,6 +82,21 @@ impl Sender {
     /// # Errors
     /// If these do not belong together.
     pub fn new(version: Version, path: &Path, secret: &NodeSecret, consents: &[Consent]) -> Result<Self, MintError> {
+        Self::with_agreed(version, path, secret, consents, |_| None)
+    }
+
+    /// The same, with the keys that were `agreed` on before: `k_0j` of a node whose ID is on the curve. The others cost an agreement
+    /// (X25519) each.
+    ///
+    /// # Errors
+    /// As [`Sender::new`].
+    pub fn with_agreed(
+        version: Version,
+        path: &Path,
+        secret: &NodeSecret,
+        consents: &[Consent],
+        agreed: impl Fn(&NodeId) -> Option<PairKey>,
+    ) -> Result<Self, MintError> {
         if *path.node(0) != secret.id() {
             return Err(MintError::Sender);
         }
@@ -100,7 +115,7 @@ impl Sender {
         };
         for (index, consent) in (1..).zip(consents) {
             let node = path.node(index);
-            let pair = secret.pair(node, version).ok().filter(|_| node.is_on_curve());
+            let pair = agreed(node).or_else(|| secret.pair(node, version).ok().filter(|_| node.is_on_curve()));
             sender.pairs[index] = *pair.ok_or(MintError::Node(index))?.key().expose();
             sender.consents[index] = *consent.key().expose();
         }
