@@ -312,8 +312,8 @@ struct Shared {
 #[derive(Debug, Default)]
 struct LinkTable {
     links: HashMap<u64, LinkHandle>,
-    /// One link per listener and certificate: a second one replaces the first.
-    owners: HashMap<(u64, Fingerprint), u64>,
+    /// The links of each listener and certificate, the oldest first: one that comes beyond their number replaces the oldest.
+    owners: HashMap<(u64, Fingerprint), Vec<u64>>,
     /// The last link of each connector, and whether its peer refused what was said on it.
     connectors: HashMap<u64, (u64, bool)>,
 }
@@ -469,8 +469,8 @@ impl Links {
         self.bind(address, TlsAcceptor::from(config), Peers::Pinned(verifier), events).await
     }
 
-    /// Listens at `address` for any node of any realm; what it may do is for the machine behind to say. A node that connects
-    /// again replaces its earlier link.
+    /// Listens at `address` for any node of any realm; what it may do is for the machine behind to say. A node has two
+    /// links at a time: a third one replaces the oldest.
     pub async fn listen_nodes<E>(
         &self,
         address: SocketAddr,
@@ -560,6 +560,14 @@ enum Peers {
 }
 
 impl Peers {
+    /// Links of one peer at a listener, at a time. A node has two: one for what it asks, and one by which it gives its server the keys of its tags.
+    fn links_each(&self) -> usize {
+        match self {
+            Self::Pinned(_) => 1,
+            Self::Nodes(_) => 2,
+        }
+    }
+
     fn check(&self, shown: &CertificateDer<'_>) -> Result<Pin, Refusal> {
         match self {
             Self::Pinned(verifier) => verifier.check(shown, now_secs()),
@@ -862,20 +870,21 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         drop(registration); // only now may another link of this peer come up
     }
 
-    /// Enters the link in the table once no other link of its owner is left, so that the events of the two never mix.
+    /// Enters the link in the table once no more other links of its owner are left than it may have beside it, so that the events of one that is
+    /// replaced never mix with those of this one.
     async fn register(&self, owner: (u64, Fingerprint), link: u64, handle: LinkHandle) {
         loop {
             let mut done = {
                 let mut table = self.links.table();
-                let Some(old) = table.owners.get(&owner).copied() else {
-                    table.owners.insert(owner, link);
-                    table.links.insert(link, handle);
+                let LinkTable { links, owners, .. } = &mut *table;
+                let all = owners.entry(owner).or_default();
+                all.retain(|old| links.contains_key(old));
+                if all.len() < self.peers.links_each() {
+                    all.push(link);
+                    links.insert(link, handle);
                     return;
-                };
-                let Some(old) = table.links.get(&old) else {
-                    table.owners.remove(&owner);
-                    continue;
-                };
+                }
+                let Some(old) = all.first().and_then(|old| links.get(old)) else { continue };
                 old.close.send_replace(Some(Ending::of("the peer connected again")));
                 old.done.clone()
             };
@@ -959,8 +968,11 @@ impl Drop for Registration<'_> {
     fn drop(&mut self) {
         let mut table = self.links.table();
         table.links.remove(&self.link);
-        if table.owners.get(&self.owner) == Some(&self.link) {
-            table.owners.remove(&self.owner);
+        if let Some(all) = table.owners.get_mut(&self.owner) {
+            all.retain(|link| *link != self.link);
+            if all.is_empty() {
+                table.owners.remove(&self.owner);
+            }
         }
     }
 }

@@ -462,3 +462,38 @@ async fn nodes_use_the_protocol_that_both_speak_and_have_no_link_without_one() {
         assert_eq!(failure, ConnectFailure::NoProtocol);
     }
 }
+
+#[tokio::test]
+async fn a_node_has_two_links_and_a_third_one_replaces_the_oldest() {
+    let [server, client] = [1, 2].map(|octet| NodeIdentity::from_seed(&[octet; 32]).expect("a key"));
+    let listener = Links::new(Limits::default());
+    let (to_server, mut at_server) = mpsc::channel(16);
+    let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    let listening = listener.listen_nodes::<LinkEvent>(any, &server, to_server).await.expect("listening");
+    let at = listening.address.to_string();
+    let mut ups = Vec::new();
+    let mut connectors = Vec::new();
+    for _ in 0..3 {
+        let (to_client, at_client) = mpsc::channel(16);
+        let connector = Links::new(Limits::default());
+        let connecting =
+            connector.connect_node::<LinkEvent>(at.clone(), &client, server.identity(), to_client).expect("a key");
+        connectors.push((connector, connecting, at_client));
+        let mut ended = None;
+        loop {
+            match timeout(SOON, at_server.recv()).await.expect("in time").expect("open") {
+                LinkEvent::Up { link, .. } => {
+                    ups.push(link);
+                    break;
+                }
+                LinkEvent::Down { link, .. } => ended = Some(link),
+                event => panic!("{event:?}"),
+            }
+        }
+        assert_eq!(ended, (ups.len() == 3).then(|| ups[0]), "two stand beside each other");
+        if ups.len() == 3 {
+            // The one that was replaced would come again and replace the next.
+            break;
+        }
+    }
+}

@@ -14,7 +14,7 @@ use super::super::peer::{Class, Known, Peer, RouteState, reversed};
 use super::leaving::Destination;
 use super::thread::{Arrivals, Place};
 use super::work::{current, fresh_index};
-use super::{Event, Machine, Output, PROLOGUE, UNANSWERED};
+use super::{Begun, Event, Machine, Output, PROLOGUE, UNANSWERED};
 use crate::noise::prologue;
 
 /// Whose packet it is, as its path proves, and by which path it came.
@@ -24,6 +24,7 @@ pub(super) struct Origin {
     /// The sender's number for the limit of handshakes.
     number: usize,
     handle: Handle,
+    nonce: u64,
     held: u16,
 }
 
@@ -31,7 +32,8 @@ impl Machine {
     /// Whose packet it is, as the path says that `node` began; `None` if it is no member's.
     pub(super) fn origin(&self, packet: &Packet<'_>, node: NodeId) -> Option<Origin> {
         let (sender, number) = *self.senders.get(&node)?;
-        Some(Origin { sender, number, handle: packet.handle(), held: packet.held() })
+        let (handle, nonce) = (packet.handle(), u64::from_be_bytes(packet.nonce()));
+        Some(Origin { sender, number, handle, nonce, held: packet.held() })
     }
 
     /// Takes a message of a verified packet. What is sealed is put with others, to be opened outside the lock.
@@ -69,13 +71,14 @@ impl Machine {
     pub(super) fn initiated(&mut self, to: u32, noise: &[u8], origin: Origin, now: Now) -> Result<(), Reason> {
         let Origin { sender: identity, handle, .. } = origin;
         // What came before takes nothing of its sender's part: whoever carries its packets could use that up by sending one again.
-        if !self.begun.is_new(identity, noise, now.instant) {
+        let keys = || Begun::keys(identity, noise, (handle, origin.nonce));
+        if !self.begun.is_new(keys(), now.instant) {
             return Err(Reason::Replayed);
         }
         if !self.handshakes.take(origin.number, now.instant) {
             return Err(Reason::Busy);
         }
-        self.begun.note(identity, noise, now.instant);
+        self.begun.note(keys(), now.instant);
         let prologue = prologue(PROLOGUE, &self.realm, &[&identity, &self.identity]);
         let received = self.noise.receive(&prologue, self.random.secret(), noise);
         let (key, payload, answering) = received.map_err(|_| Reason::Seal)?;

@@ -20,7 +20,7 @@ use wayleave_crypto::kdf;
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_packet::Path;
-use wayleave_packet::icing::header::{NodeId, PathHash, Version};
+use wayleave_packet::icing::header::{Handle, NodeId, PathHash, Version};
 use wayleave_packet::icing::mint::NodeSecret;
 
 use super::coalesce::Ready;
@@ -32,7 +32,7 @@ use super::lane::Lane;
 use super::peer::{Candidate, Keyed, Peer, Traffic};
 use super::policy::{PathPolicy, are_known, identities};
 use crate::answers::AnswerLimit;
-use crate::icing::{self, Stamper};
+use crate::icing::{self, AgreedKeys, Stamper};
 use crate::noise::StaticKey;
 use out::Out;
 
@@ -141,6 +141,8 @@ pub(in super::super) struct Machine {
     realm: [u8; 32],
     noise: StaticKey,
     secrets: Vec<NodeSecret>,
+    /// The keys that these and other nodes have agreed on.
+    agreed: Arc<AgreedKeys>,
     neighbours: Vec<(IdentityKey, u16)>,
     pub(in super::super) policies: Vec<PathPolicy>,
     members: BTreeMap<IdentityKey, Remote>,
@@ -179,30 +181,45 @@ pub struct Internet {
     pub is_used: bool,
 }
 
-/// The handshakes that were begun lately, each by who sent it and by its ephemeral key, which is never used twice. As many as the limit of
-/// handshakes lets come.
+/// The handshakes that were begun lately: each by who sent it and by its ephemeral key, and by its packet, of which neither is ever used twice. As
+/// many as the limit of handshakes lets come.
+///
+/// The proofs of a sealed packet cover the ends of its payload alone: whoever carries one can make any number of it that differ in the ephemeral
+/// key, and all of them are one packet by handle and nonce.
 #[derive(Default)]
 struct Begun {
-    known: HashSet<(IdentityKey, [u8; 32])>,
-    by_time: VecDeque<(Instant, (IdentityKey, [u8; 32]))>,
+    known: HashSet<BegunBy>,
+    by_time: VecDeque<(Instant, BegunBy)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum BegunBy {
+    Ephemeral(IdentityKey, [u8; 32]),
+    Packet(Handle, u64),
 }
 
 impl Begun {
     /// Hops take no packet that is older, nor as much ahead.
     const REMEMBERED: Duration = Duration::from_secs(icing::MAX_FRESHNESS as u64 + 2);
 
-    fn is_new(&mut self, sender: IdentityKey, noise: &[u8], now: Instant) -> bool {
+    /// What a handshake is known by.
+    fn keys(sender: IdentityKey, noise: &[u8], packet: (Handle, u64)) -> impl Iterator<Item = BegunBy> {
+        let ephemeral = noise.first_chunk().map(|ephemeral| BegunBy::Ephemeral(sender, *ephemeral));
+        [BegunBy::Packet(packet.0, packet.1)].into_iter().chain(ephemeral)
+    }
+
+    fn is_new(&mut self, mut keys: impl Iterator<Item = BegunBy>, now: Instant) -> bool {
         while let Some((_, key)) = self.by_time.pop_front_if(|(at, _)| now.since(*at) > Self::REMEMBERED) {
             self.known.remove(&key);
         }
-        noise.first_chunk().is_none_or(|ephemeral| !self.known.contains(&(sender, *ephemeral)))
+        keys.all(|key| !self.known.contains(&key))
     }
 
-    fn note(&mut self, sender: IdentityKey, noise: &[u8], now: Instant) {
-        if let Some(ephemeral) = noise.first_chunk()
-            && self.known.insert((sender, *ephemeral))
-        {
-            self.by_time.push_back((now, (sender, *ephemeral)));
+    fn note(&mut self, keys: impl Iterator<Item = BegunBy>, now: Instant) {
+        for key in keys {
+            if self.known.insert(key) {
+                self.by_time.push_back((now, key));
+            }
         }
     }
 }
@@ -226,7 +243,7 @@ impl Random {
 impl Machine {
     /// A machine that knows nobody yet.
     fn new(config: Config, kernel: CpuKernel) -> Self {
-        let secrets = config.receiver.policy.secrets;
+        let (secrets, agreed) = (config.receiver.policy.secrets, config.receiver.policy.agreed);
         let started = config.receiver.started.0;
         let mut random = Random { seed: config.seed, next: 0 };
         let key = *random.secret().expose().first_chunk().expect("16 of 32");
@@ -235,6 +252,7 @@ impl Machine {
             realm: config.realm,
             noise: StaticKey(config.noise),
             secrets,
+            agreed,
             handshakes: AnswerLimit::new(HANDSHAKES.0, HANDSHAKES.1, 1),
             begun: Begun::default(),
             started,
@@ -375,7 +393,7 @@ impl Machine {
 
     fn set_proofs(&mut self, peer: IdentityKey, hash: PathHash, path: Result<Path, String>, now: Now) {
         let start = self.random.number();
-        let Self { peers, secrets, router, .. } = self;
+        let Self { peers, secrets, agreed, .. } = self;
         let Some(candidate) =
             peers.get_mut(&peer).and_then(|known| known.candidates.iter_mut().find(|c| c.hash == hash))
         else {
@@ -389,7 +407,7 @@ impl Machine {
                 return Err("the consents are for another path".to_owned());
             }
             // Forwarding waits for this: the realm's nodes cost no agreement here.
-            let agreed = |other: &NodeId| router.agreed_key(&secret.id(), other);
+            let agreed = |other: &NodeId| agreed.get(&secret.id(), other).cloned();
             let sender = path.sender_with(path.version(), secret, agreed).map_err(|error| error.to_string())?;
             Ok((Lane::new(sender, path.expiry(), start, now), path.unsealed_by()))
         });

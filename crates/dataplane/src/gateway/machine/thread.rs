@@ -312,9 +312,9 @@ impl Gateway {
         policy: icing::Policy,
         neighbours: Vec<(IdentityKey, u16)>,
     ) -> Result<(), ConfigError> {
-        let secrets = policy.secrets.clone();
+        let (secrets, agreed) = (policy.secrets.clone(), Arc::clone(&policy.agreed));
         self.set_policy(policy)?;
-        self.with(|machine| (machine.secrets, machine.neighbours) = (secrets, neighbours));
+        self.with(|machine| (machine.secrets, machine.agreed, machine.neighbours) = (secrets, agreed, neighbours));
         Ok(())
     }
 

@@ -298,12 +298,6 @@ impl Router {
         &self.counters
     }
 
-    /// The key of this node, named `own`, with another, if it is there before a packet needs it.
-    #[must_use]
-    pub fn agreed_key(&self, own: &NodeId, other: &NodeId) -> Option<PairKey> {
-        self.policy.agreed.get(own, other).cloned()
-    }
-
     /// How many keys are there before a packet needs them.
     #[must_use]
     pub fn agreed_keys(&self) -> usize {

@@ -418,6 +418,17 @@ fn an_initiation_that_is_sent_again_takes_nothing_of_its_senders_part() {
     }
     let counters = world.gateway(B).counters();
     assert_eq!((counters.dropped(Reason::Replayed), counters.dropped(Reason::Busy)), (1_000, 0), "{counters:?}");
+    // What its proofs do not cover is another one each time: it is one packet all the same.
+    let packet = Packet::decode(&initiation, Version::Standard).unwrap();
+    assert_eq!(packet.version(), Version::Sealed);
+    let inside = initiation.len() - packet.payload().len() + 16;
+    for number in 0..1_000u16 {
+        let mut other = initiation.clone();
+        other[inside..inside + 2].copy_from_slice(&number.to_be_bytes());
+        world.inject(3, B, &other);
+    }
+    let counters = world.gateway(B).counters();
+    assert_eq!((counters.dropped(Reason::Replayed), counters.dropped(Reason::Busy)), (2_000, 0), "{counters:?}");
 }
 
 #[test]
