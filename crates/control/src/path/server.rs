@@ -238,7 +238,7 @@ impl PathServer {
         if let Some(found) = self.freshness.look(self.database.revocations(), now.unix.secs()) {
             self.outputs.push_back(PathServerOutput::Event(PathServerEvent::List(found)));
         }
-        if let Some(roll) = self.freshness.new_roll(self.database.revocations()) {
+        for roll in self.freshness.new_rolls(self.database.revocations()) {
             self.outputs.push_back(PathServerOutput::Event(PathServerEvent::KeyRoll(roll)));
         }
     }

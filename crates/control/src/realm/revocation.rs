@@ -493,11 +493,11 @@ impl FreshnessWatch {
         self.last
     }
 
-    /// The last roll of the realm's key, if the list did not have it when this was last asked.
-    pub fn new_roll(&mut self, list: Option<&Signed<RevocationList>>) -> Option<KeyRoll> {
-        let rolls = &list?.object().rolls;
+    /// The rolls of the realm's key that the list did not have when this was last asked.
+    pub fn new_rolls(&mut self, list: Option<&Signed<RevocationList>>) -> Vec<KeyRoll> {
+        let Some(rolls) = list.map(|list| &list.object().rolls) else { return Vec::new() };
         let before = std::mem::replace(&mut self.rolls, rolls.len());
-        rolls.iter().skip(before).last().cloned()
+        rolls.iter().skip(before).cloned().collect()
     }
 
     /// How the list stands at the Unix second `now`, if that is otherwise than when this was last asked.
