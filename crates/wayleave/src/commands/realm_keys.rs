@@ -64,6 +64,17 @@ fn new(command: &New) -> Outcome {
         .help("name its file as `key` or `next_key` of [realm]")
         .into());
     }
+    // Before a file is made that nobody needs.
+    if let Some(waits) = registrar.rolls().iter().last().filter(|roll| roll.from > now) {
+        let rolls = format!("the realm's key rolls on {} to realm:{}", utc(waits.from), waits.next);
+        if !command.stolen {
+            return Err(Failure::new(format!("{rolls} already, and one roll waits at a time")).into());
+        }
+        if !registrar.has_realm_key(waits.from) {
+            let failure = Failure::new(format!("{rolls}, which is not here, and alone can say which one is next"));
+            return Err(failure.help("name its file as `next_key` of [realm]").into());
+        }
+    }
     let servers = file.path_servers(&source, &registrar)?;
     for silent in hear(&mut registrar, &mut ledger, &servers)? {
         warn(&format!("path server {silent}: it learns of the roll later, from `wayleave run realm`"));
