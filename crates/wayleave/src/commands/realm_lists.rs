@@ -368,6 +368,17 @@ fn sign(command: &Sign) -> Outcome {
     let (_, signer) = realm_lists::load(&command.key)?;
     let before = latest(command, &signer.realm())?;
     let more: Vec<IdentityKey> = command.remove.iter().map(NodeKey::identity).collect();
+    let known = match &signer {
+        ListSigner::ListKey(_, certificate) => certificate.object().base.rolls.len(),
+        ListSigner::Realm(_) => 0,
+    };
+    for roll in before.object().rolls.iter().skip(known) {
+        warn(&format!(
+            "the list rolls the realm's key to realm:{} on {}: the next one does so too; if the realm's operator did not order that, publish it nowhere",
+            roll.next,
+            utc(roll.from)
+        ));
+    }
     for node in more.iter().filter(|node| before.object().has(node)) {
         warn(&format!(
             "{} is on the list already: if its owner changed its keys since, the new ones go on; remove these, which `wayleave realm show` names",
