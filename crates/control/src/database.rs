@@ -480,6 +480,10 @@ impl Database {
                         return Err(Refusal::Older(before.number));
                     }
                 }
+                // What is made before the present list may be of a key whose time was over by then. A stolen list key's list may be a little ahead.
+                Ordering::Greater if next.issued.saturating_add(MAX_AHEAD) < before.issued && !before.is_ahead(now) => {
+                    return Err(Refusal::Older(before.number));
+                }
                 Ordering::Greater => {}
             }
         }
@@ -675,7 +679,7 @@ impl Database {
             return Err(Refusal::Revoked);
         }
         let member = self.members.get(identity).map(|member| member.membership.object()).ok_or(Refusal::NotMember)?;
-        if self.rolls().end_of(member.rolls.len()).is_some_and(|end| now > end.until) {
+        if self.rolls().end_of(member.rolls.len()).is_some_and(|(_, until)| now > until) {
             return Err(Refusal::RealmKey);
         }
         if member.holds(now) { Ok(member) } else { Err(Refusal::NotMember) }

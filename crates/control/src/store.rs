@@ -39,6 +39,18 @@ wayleave_core::wire! {
         },
         /// All rolls of the realm's key up to now.
         8 = Rolls(Rolls),
+        /// The operator removed a node, any membership of which ends by this Unix second.
+        9 = Ordered {
+            identity: IdentityKey,
+            until: u64,
+        },
+        /// A list that was signed elsewhere: nobody ordered here what is new on it.
+        10 = Heard(Signed<RevocationList>),
+        /// A list key was revoked, and this generation of lists followed.
+        11 = ListKeyRevoked {
+            key: [u8; 32],
+            generation: u64,
+        },
     }
 }
 
@@ -66,6 +78,9 @@ impl Record {
             Self::Rolled { from, .. } => (6, &from.0),
             Self::Restored { identity, .. } => (7, &identity.0),
             Self::Rolls(_) => (8, &[]),
+            Self::Ordered { identity, .. } => (9, &identity.0),
+            Self::Heard(_) => (10, &[]),
+            Self::ListKeyRevoked { key, .. } => (11, key),
         };
         let mut out = vec![kind];
         out.extend_from_slice(key);

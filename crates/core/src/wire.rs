@@ -291,8 +291,9 @@ impl Writer {
         self.bytes(&key.0)
     }
 
+    /// A count above 65,535 is written as that: no decoder takes the list, and who signs one decodes it first.
     pub fn count16(&mut self, count: usize) -> &mut Self {
-        self.u16(u16::try_from(count).expect("these lists are far shorter than 65,536"))
+        self.u16(u16::try_from(count).unwrap_or(u16::MAX))
     }
 
     pub fn count32(&mut self, count: usize) -> &mut Self {

@@ -1,7 +1,8 @@
 //! The records of a realm's operator: who was admitted by which token, and who was removed. A file to which whole batches are
 //! appended, shared by the process that answers joins and by commands.
 //!
-//! Each batch has its length and a digest behind it. What a crash left of the last one is cut off: nobody was told of it.
+//! Each batch has its length and a digest behind it. What a crash left of the last one is cut off: nobody was told of it. One that is too long is
+//! several, all but the last of which say that another belongs to them.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
@@ -21,6 +22,8 @@ pub const HEADER: &[u8] = b"wayleave-realm-records-v1\n";
 const DIGEST: usize = 32;
 /// Octets of a batch, at most.
 const MAX_BATCH: usize = 4 << 20;
+/// In the place of a record's length, at the end of a batch that the next one belongs to.
+const GOES_ON: [u8; 4] = u32::MAX.to_be_bytes();
 
 /// The file, and how much of it was read.
 #[derive(Debug)]
@@ -79,15 +82,18 @@ impl Ledger {
     pub fn append(&mut self, records: &[Record]) -> Result<Vec<Record>, Failure> {
         let lock = self.lock()?;
         let unread = self.read_on()?;
+        let mut batch = Vec::new();
         let mut body = Vec::new();
         for record in records {
             let octets = record.encode();
+            if body.len() + octets.len() + 2 * GOES_ON.len() > MAX_BATCH {
+                body.extend_from_slice(&GOES_ON);
+                put(&mut batch, &std::mem::take(&mut body));
+            }
             body.extend_from_slice(&(octets.len() as u32).to_be_bytes());
             body.extend_from_slice(&octets);
         }
-        let mut batch = (body.len() as u32).to_be_bytes().to_vec();
-        batch.extend_from_slice(&body);
-        batch.extend_from_slice(&digest(&body));
+        put(&mut batch, &body);
         let at = self.offset;
         let mut write = || -> std::io::Result<()> {
             self.file.seek(SeekFrom::Start(at))?;
@@ -143,25 +149,31 @@ impl Ledger {
         };
         let octets = read(self).map_err(|error| self.system(&error))?;
         let mut rest = &octets[..];
-        let mut records = Vec::new();
-        while !rest.is_empty() {
+        // Behind the offset there may be whole batches to which another belongs: they count with that one alone.
+        let (mut records, mut waiting, mut passed) = (Vec::new(), Vec::new(), 0);
+        while !rest.is_empty() || passed > 0 {
             let Some((batch, behind)) = split_batch(rest) else {
                 if is_interrupted(rest) {
                     self.file.set_len(self.offset).map_err(|error| self.system(&error))?;
                     break;
                 }
-                return Err(Failure::new(format!("{} is damaged at octet {}", self.path.display(), self.offset))
-                    .help("restore the file from a backup: used tokens and removed nodes are recorded in it"));
+                return Err(self.damaged(passed));
             };
-            let decoded = decode(batch).ok_or_else(|| {
-                Failure::new(format!("{} is damaged at octet {}", self.path.display(), self.offset))
-                    .help("restore the file from a backup: used tokens and removed nodes are recorded in it")
-            })?;
-            records.extend(decoded);
-            self.offset += (rest.len() - behind.len()) as u64;
+            let (decoded, goes_on) = decode(batch).ok_or_else(|| self.damaged(passed))?;
+            waiting.extend(decoded);
+            passed += (rest.len() - behind.len()) as u64;
             rest = behind;
+            if !goes_on {
+                records.append(&mut waiting);
+                self.offset += std::mem::take(&mut passed);
+            }
         }
         Ok(records)
+    }
+
+    fn damaged(&self, passed: u64) -> Failure {
+        Failure::new(format!("{} is damaged at octet {}", self.path.display(), self.offset + passed))
+            .help("restore the file from a backup: used tokens and removed nodes are recorded in it")
     }
 }
 
@@ -178,6 +190,13 @@ impl Drop for Lock {
 
 fn digest(body: &[u8]) -> [u8; DIGEST] {
     hash("wayleave/realm/records/v1", &[body])
+}
+
+/// Appends a batch with its length and digest.
+fn put(out: &mut Vec<u8>, body: &[u8]) {
+    out.extend_from_slice(&(body.len() as u32).to_be_bytes());
+    out.extend_from_slice(body);
+    out.extend_from_slice(&digest(body));
 }
 
 fn split_batch(octets: &[u8]) -> Option<(&[u8], &[u8])> {
@@ -202,9 +221,13 @@ fn is_interrupted(octets: &[u8]) -> bool {
     whole <= MAX_BATCH + DIGEST && (rest.len() < whole || rest.len() == whole && rest.ends_with(&[0; DIGEST]))
 }
 
-fn decode(mut body: &[u8]) -> Option<Vec<Record>> {
+/// A batch's records, and whether the next batch belongs to it.
+fn decode(mut body: &[u8]) -> Option<(Vec<Record>, bool)> {
     let mut records = Vec::new();
     while !body.is_empty() {
+        if body == GOES_ON {
+            return Some((records, true));
+        }
         let (length, rest) = body.split_first_chunk::<4>()?;
         let length = u32::from_be_bytes(*length) as usize;
         if length > MAX_RECORD + 64 || rest.len() < length {
@@ -214,7 +237,7 @@ fn decode(mut body: &[u8]) -> Option<Vec<Record>> {
         records.push(Record::decode(octets).ok()?);
         body = rest;
     }
-    Some(records)
+    Some((records, false))
 }
 
 #[cfg(test)]
@@ -260,6 +283,31 @@ mod tests {
         assert_eq!(one.append(&[used(2)]).expect("written"), []);
         one.release();
         assert_eq!(waiting.join().expect("ended"), [used(2)], "it came after");
+        fs::remove_file(&path).expect("removed");
+    }
+
+    #[test]
+    fn what_is_too_long_for_one_batch_is_read_whole_or_not_at_all() {
+        let path = scratch("long");
+        Ledger::create(&path).expect("made");
+        let mut ledger = Ledger::open(&path).expect("opened");
+        ledger.append(&[used(1)]).expect("written");
+        let before = fs::metadata(&path).expect("there").len();
+        let many = vec![used(2); MAX_BATCH / 30];
+        ledger.append(&many).expect("written");
+        let whole = fs::read(&path).expect("read");
+        assert!(whole.len() > MAX_BATCH + 200);
+        assert_eq!(ledger.append(&[used(3)]).expect("written"), []);
+        let all = [&[used(1)][..], &many, &[used(3)]].concat();
+        assert!(Ledger::open(&path).expect("opened").read_new().expect("read") == all);
+        // Whole batches to which another belongs are nothing without it.
+        let first =
+            before as usize + 4 + u32::from_be_bytes(*whole[before as usize..].first_chunk().expect("long")) as usize;
+        for length in [first, first + DIGEST, first + DIGEST + 1, whole.len() - 1] {
+            fs::write(&path, &whole[..length]).expect("written");
+            assert_eq!(Ledger::open(&path).expect("opened").read_new().expect("read"), [used(1)], "{length}");
+            assert_eq!(fs::metadata(&path).expect("there").len(), before, "it is cut off");
+        }
         fs::remove_file(&path).expect("removed");
     }
 

@@ -471,7 +471,7 @@ impl Node {
         if let Some(found) = self.freshness.look(self.paths.database().revocations(), now.unix.secs()) {
             self.outputs.push_back(NodeOutput::Event(NodeEvent::List(found)));
         }
-        if let Some(roll) = self.freshness.new_roll(self.paths.database().revocations()) {
+        for roll in self.freshness.new_rolls(self.paths.database().revocations()) {
             self.outputs.push_back(NodeOutput::Event(NodeEvent::KeyRoll(roll)));
         }
         while let Some(output) = self.consents.poll() {

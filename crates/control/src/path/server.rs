@@ -129,6 +129,10 @@ struct Link {
     peer: IdentityKey,
     /// The version up to which the other end has the records, if it subscribed.
     sent: Option<u64>,
+    /// The version at which it was sent the list of removed nodes alone.
+    listed: u64,
+    /// It registered with a membership by a key of the realm whose time is over.
+    is_of_old_key: bool,
 }
 
 struct Pending {
@@ -234,7 +238,7 @@ impl PathServer {
         if let Some(found) = self.freshness.look(self.database.revocations(), now.unix.secs()) {
             self.outputs.push_back(PathServerOutput::Event(PathServerEvent::List(found)));
         }
-        if let Some(roll) = self.freshness.new_roll(self.database.revocations()) {
+        for roll in self.freshness.new_rolls(self.database.revocations()) {
             self.outputs.push_back(PathServerOutput::Event(PathServerEvent::KeyRoll(roll)));
         }
     }
@@ -313,7 +317,11 @@ impl PathServer {
         let now = now.unix.secs();
         // The membership is taken in at once: the advert is checked against it. What is not durable yet is not answered.
         let mut records = Vec::new();
-        if self.database.apply_membership(membership.clone(), now)? == Change::New {
+        let taken = self.database.apply_membership(membership.clone(), now);
+        if let Some(state) = self.links.get_mut(&link) {
+            state.is_of_old_key = taken == Err(Refusal::RealmKey);
+        }
+        if taken? == Change::New {
             records.push(Record::Membership(membership));
         }
         let checked = self.database.check_advert(&advert, now);
@@ -383,8 +391,9 @@ impl PathServer {
             }
         }
         let mut outcome = Ok(0);
-        let mut registered = None;
+        let (mut registered, mut again) = (None, None);
         for record in records {
+            let known = self.known(&record);
             let number = match &record {
                 Record::Membership(membership) => membership.object().number,
                 Record::Advert(advert) => {
@@ -397,8 +406,13 @@ impl PathServer {
             // Something newer may have come meanwhile; then this one is refused.
             outcome = self.database.apply(record, now.unix.secs()).map(|_| number);
             if outcome.is_err() {
+                // The store has it in the place of the newer one, which goes there again.
+                again = known;
                 break;
             }
+        }
+        if let Some(known) = again {
+            self.persist(None, None, vec![known]);
         }
         self.notify_at.get_or_insert(now.instant + NOTIFY);
         if let (Ok(_), Some((identity, sequence))) = (&outcome, registered) {
@@ -412,12 +426,26 @@ impl PathServer {
         }
     }
 
+    /// What is known in the place of a record.
+    fn known(&self, record: &Record) -> Option<Record> {
+        match record {
+            Record::Revocations(_) => self.database.revocations().cloned().map(Record::Revocations),
+            Record::Membership(membership) => self.of_kind(&membership.object().identity, record),
+            Record::Advert(advert) => self.of_kind(&advert.object().identity, record),
+            _ => None,
+        }
+    }
+
+    fn of_kind(&self, of: &IdentityKey, record: &Record) -> Option<Record> {
+        self.database.records(of).find(|known| std::mem::discriminant(known) == std::mem::discriminant(record))
+    }
+
     fn subscribe(&mut self, link: u64, peer: IdentityKey, instance: u64, since: u64, now: Now) -> Result<(), Refusal> {
         if self.is_recovering {
             return Err(Refusal::Recovering);
         }
         // Adverts have links that are not public: they are for members alone.
-        if let Some(refusal) = self.not_a_reader(&peer, now).filter(|refusal| *refusal != Refusal::RealmKey) {
+        if let Some(refusal) = self.not_a_reader(link, &peer, now).filter(|refusal| *refusal != Refusal::RealmKey) {
             return Err(refusal);
         }
         // Versions of another life mean nothing.
@@ -429,10 +457,13 @@ impl PathServer {
         Ok(())
     }
 
-    /// Why a node may not know what others advertise, if so.
-    fn not_a_reader(&self, peer: &IdentityKey, now: Now) -> Option<Refusal> {
+    /// Why a node may not know what others advertise, if so. One that this server never knew is told as others are that its membership is by a key
+    /// whose time is over.
+    fn not_a_reader(&self, link: u64, peer: &IdentityKey, now: Now) -> Option<Refusal> {
         let is_server = self.config.peers.contains(peer);
-        self.database.membership(peer, now.unix.secs()).err().filter(|_| !is_server)
+        let is_of_old_key = self.links.get(&link).is_some_and(|state| state.is_of_old_key);
+        let refusal = self.database.membership(peer, now.unix.secs()).err().filter(|_| !is_server)?;
+        Some(if refusal == Refusal::NotMember && is_of_old_key { Refusal::RealmKey } else { refusal })
     }
 
     /// Sends subscribers what changed: to one of them, also if nothing did, or to all.
@@ -447,9 +478,16 @@ impl PathServer {
                 continue;
             }
             let Some(peer) = self.links.get(&link).map(|state| state.peer) else { continue };
-            let refusal = self.not_a_reader(&peer, now);
+            let refusal = self.not_a_reader(link, &peer, now);
             if refusal == Some(Refusal::RealmKey) {
                 // By the list it learns that it needs another membership; with that it gets the rest.
+                let listed = self.links.get(&link).map_or(0, |state| state.listed);
+                if only.is_none() && !self.database.changed_since(listed).0 {
+                    continue;
+                }
+                if let Some(state) = self.links.get_mut(&link) {
+                    state.listed = upto;
+                }
                 let records = self.database.revocations().cloned().map(Record::Revocations).into_iter().collect();
                 let instance = self.config.instance;
                 self.send(link, 0, Body::Records { instance, version: since, complete: false, records });
@@ -591,7 +629,7 @@ impl Machine for PathServer {
                 if self.links.len() >= MAX_LINKS {
                     return self.refuse(link, 0, peer, Refusal::Busy);
                 }
-                self.links.insert(link, Link { peer, sent: None });
+                self.links.insert(link, Link { peer, sent: None, listed: 0, is_of_old_key: false });
                 if let Some(oldest) = self.clients.connected(link, peer, now.instant) {
                     self.links.remove(&oldest);
                     self.outputs.push_back(PathServerOutput::Close { link: oldest });

@@ -70,10 +70,12 @@ impl Rolls {
         self.0.iter().map(Signed::object)
     }
 
-    /// The roll that ended the key after so many rolls, if there is one.
+    /// The end of the key after so many rolls, if there is one: what it made after the first of these Unix seconds does not count, and nothing of
+    /// it after the second. A later roll may bring both forward: also of a key that was rolled in order somebody may have a copy.
     #[must_use]
-    pub fn end_of(&self, key: usize) -> Option<&KeyRoll> {
-        self.0.get(key).map(Signed::object)
+    pub fn end_of(&self, key: usize) -> Option<(u64, u64)> {
+        let later = || self.iter().skip(key);
+        Some((later().map(|roll| roll.from).min()?, later().map(|roll| roll.until).min()?))
     }
 
     /// Whether these are all of `other`, and more perhaps.
@@ -82,10 +84,11 @@ impl Rolls {
         self.0.starts_with(&other.0)
     }
 
-    /// The rolls up to the key that rules at the Unix second `at`.
+    /// The rolls up to the key that rules at the Unix second `at`: one that comes at once passes over those before it that wait.
     #[must_use]
     pub fn up_to(&self, at: u64) -> Self {
-        Self(self.0.iter().take_while(|roll| roll.object().from <= at).cloned().collect())
+        let count = self.0.iter().rposition(|roll| roll.object().from <= at).map_or(0, |last| last + 1);
+        Self(self.0[..count].to_vec())
     }
 
     /// These and the roll to `next`, which `key` signs: the last one of these.
@@ -104,12 +107,14 @@ impl Rolls {
     /// The realm's keys, the first one first.
     ///
     /// # Errors
-    /// If a roll is not signed by the key before, is of another realm, comes before the one before, or goes back to a key.
+    /// If a roll is not signed by the key before, is of another realm, goes back to a key, or comes before the one before without ending that
+    /// one's time at once.
     pub fn keys(&self, realm: &RealmKey) -> Result<Vec<RealmKey>, NotSigned> {
         let (mut keys, mut latest, mut from) = (vec![*realm], *realm, 0);
         for (number, signed) in (1..).zip(&self.0) {
             let roll = signed.verify(&latest.0)?;
-            if roll.realm != *realm || roll.number != number || roll.from < from || keys.contains(&roll.next) {
+            let is_early = roll.from < from && roll.until != roll.from;
+            if roll.realm != *realm || roll.number != number || is_early || keys.contains(&roll.next) {
                 return Err(NotSigned);
             }
             (latest, from) = (roll.next, roll.from);
@@ -202,7 +207,7 @@ pub fn check_key(rolls: &Rolls, made: u64, known: &Rolls, now: u64) -> Result<()
         return Err(KeyFault::Ahead);
     }
     match known.end_of(rolls.len()) {
-        Some(end) if made > end.from || now > end.until => Err(KeyFault::Ended),
+        Some((from, until)) if made > from || now > until => Err(KeyFault::Ended),
         _ => Ok(()),
     }
 }

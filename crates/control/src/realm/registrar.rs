@@ -1,9 +1,11 @@
 //! The operator's side of a realm: it invites, admits, renews and revokes. It has the realm's key, or a list key alone: then it keeps the list of
 //! removed nodes up and does nothing else.
 
+mod keys;
+mod lists;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use wayleave_core::wire::Malformed;
 use wayleave_core::{IdentityKey, InnerPrefixes, Instant, Machine, Now, UnixTime};
@@ -15,10 +17,11 @@ use wayleave_crypto::signed::Signed;
 use super::invitation::exchange;
 use super::key_roll::{KeyRoll, Rolls};
 use super::{
-    Base, Grants, Invitation, JoinError, JoinRequest, LIST_INTERVAL, ListError, ListKey, ListSigner, MAX_MEMBERSHIP,
-    Membership, Name, RealmKey, Removal, RevocationList, Server, Token,
+    Grants, Invitation, JoinError, JoinRequest, LIST_INTERVAL, ListError, ListKey, ListSigner, Membership, Name,
+    RealmKey, RevocationList, Server, Token,
 };
 use crate::store::{Record, Store};
+use lists::Removed;
 
 /// Admissions, renewals and revocations that wait to be durable.
 const MAX_PENDING: usize = 256;
@@ -26,10 +29,8 @@ const MAX_PENDING: usize = 256;
 const ROLL: u64 = 3_600;
 /// Who has rolled its keys may do so again after so many seconds.
 const ROLL_AGAIN: u64 = 86_400;
-/// List keys that have not ended.
-const MAX_LIST_KEYS: usize = 16;
-/// A removed node stays on the list for so many seconds after its membership ended: others' clocks may be behind.
-const LISTED_AFTER_END: u64 = 86_400;
+/// Invitations for other keys that a member gets in [`ROLL`] seconds: each is stored.
+const MAX_INVITED: usize = 4;
 
 /// What an operator reads who orders something for which the realm's key is needed.
 const OFF_LINE: &str =
@@ -87,6 +88,8 @@ pub enum RegistrarInput {
     List(Box<Signed<RevocationList>>),
     /// A path server has this list.
     Heard(Box<Signed<RevocationList>>),
+    /// A path server does not take a list since it leaves out this node, whose membership lasts.
+    LeftOut(IdentityKey),
     /// The records with this number are durable.
     Persisted(u64),
     /// What another process of the operator stored.
@@ -133,6 +136,19 @@ pub enum RegistrarEvent {
     NoList(ListError),
     /// A list that was signed elsewhere removes these nodes, here too from now on.
     RemovedElsewhere(Vec<IdentityKey>),
+    /// A list that was signed elsewhere removes more nodes that are no members by the records than are believed: so many were left.
+    Invented {
+        key: [u8; 32],
+        left: usize,
+    },
+    /// A path server's list is so many seconds ahead of the clock here.
+    Ahead {
+        seconds: u64,
+    },
+    /// A path server's list rolls the realm's key to one that is not here, and nobody ordered it here.
+    RolledElsewhere(KeyRoll),
+    /// A stolen key of the realm alone removed these nodes: they are members again.
+    Restored(Vec<IdentityKey>),
     /// The realm has another key from a date on.
     KeyRolled(KeyRoll),
     /// A node has other keys from now on; those of before are removed.
@@ -169,15 +185,6 @@ enum Pending {
     Withdrawal,
 }
 
-/// What is known of a node that was removed.
-#[derive(Clone, Copy, Debug)]
-struct Removed {
-    /// The last Unix second of any membership of it.
-    until: u64,
-    /// The key that signed the first list with it.
-    by: [u8; 32],
-}
-
 /// The operator's side as a machine.
 pub struct Registrar {
     /// The realm's keys that are here: none where it is kept off line, and the next one too before a roll.
@@ -203,7 +210,11 @@ pub struct Registrar {
     /// One-time keys that were used, and by whom; `None` if withdrawn.
     used: BTreeMap<[u8; 32], Option<IdentityKey>>,
     revocations: Option<Signed<RevocationList>>,
-    /// Everybody who was on a list, also if the current one has no need of them.
+    /// The realm's own list that began a generation, or the time of another key of the realm's.
+    opening: Option<Signed<RevocationList>>,
+    /// List keys that were revoked, and the generation that followed.
+    revoked_keys: BTreeMap<[u8; 32], u64>,
+    /// Everybody who was removed, also if the current list has no need of them.
     removed: BTreeMap<IdentityKey, Removed>,
     /// Whom no list removes of a generation before this.
     restored: BTreeMap<IdentityKey, u64>,
@@ -211,6 +222,8 @@ pub struct Registrar {
     successors: BTreeMap<IdentityKey, IdentityKey>,
     /// The one-time keys of nodes that want other keys, with the last second of each. They are not durable: who joins too late asks again.
     rolls_of_nodes: BTreeMap<IdentityKey, ([u8; 32], u64)>,
+    /// When each member got such invitations lately.
+    invited: BTreeMap<IdentityKey, Vec<u64>>,
     /// When the members that joined by such an invitation did, in this life.
     rolled: BTreeMap<IdentityKey, u64>,
     /// Invitations made before this second may have been used already.
@@ -260,10 +273,13 @@ impl Registrar {
             noise: BTreeMap::new(),
             used: BTreeMap::new(),
             revocations: None,
+            opening: None,
+            revoked_keys: BTreeMap::new(),
             removed: BTreeMap::new(),
             restored: BTreeMap::new(),
             successors: BTreeMap::new(),
             rolls_of_nodes: BTreeMap::new(),
+            invited: BTreeMap::new(),
             rolled: BTreeMap::new(),
             lost_before,
             renews: true,
@@ -281,12 +297,11 @@ impl Registrar {
     pub fn restore(&mut self, record: Record) {
         match record {
             Record::Membership(membership) => self.insert(membership),
-            Record::Revocations(list) => {
-                self.take_removals(list.object());
-                // Of several processes the one that wrote last need not know most.
-                if self.known_list().is_none_or(|known| known.order() < list.object().order()) {
-                    self.revocations = Some(list);
-                }
+            Record::Revocations(list) => self.restore_list(list, false),
+            Record::Heard(list) => self.restore_list(list, true),
+            Record::Ordered { identity, until } => self.restore_order(identity, until),
+            Record::ListKeyRevoked { key, generation } => {
+                self.revoked_keys.insert(key, generation);
             }
             Record::ListKey(certificate) => {
                 let is_newer = |known: &Signed<ListKey>| {
@@ -298,12 +313,8 @@ impl Registrar {
                     self.list_keys.insert(key, certificate);
                 }
             }
-            Record::Used { key, by } => {
-                self.used.insert(key, by);
-            }
-            Record::Rolled { from, to } => {
-                self.successors.insert(from, to);
-            }
+            Record::Used { key, by } => self.restore_used(key, by),
+            Record::Rolled { from, to } => self.restore_roll(from, to),
             Record::Restored { identity, generation } => {
                 self.removed.remove(&identity);
                 self.restored.insert(identity, generation);
@@ -315,24 +326,6 @@ impl Registrar {
             }
             Record::Advert(_) => {}
         }
-    }
-
-    /// Whoever is on a list is removed here; returns who was not, and whether there is anything new.
-    fn take_removals(&mut self, list: &RevocationList) -> (Vec<IdentityKey>, bool) {
-        let by = list.by.as_ref().map_or(self.realm.0, |by| by.object().key);
-        let (mut new, mut is_new) = (Vec::new(), false);
-        for removal in &list.revoked {
-            if self.restored.get(&removal.identity).is_some_and(|generation| list.generation < *generation) {
-                continue;
-            }
-            let removed = self.removed.entry(removal.identity).or_insert_with(|| {
-                new.push(removal.identity);
-                Removed { until: 0, by }
-            });
-            is_new |= removed.until < list.end(removal);
-            removed.until = removed.until.max(list.end(removal));
-        }
-        (new, is_new)
     }
 
     /// Signs lists with this list key from now on, and not with the realm's key.
@@ -388,12 +381,6 @@ impl Registrar {
         all
     }
 
-    /// The nodes that this list key was the first to remove.
-    #[must_use]
-    pub fn removed_by(&self, key: &[u8; 32]) -> Vec<IdentityKey> {
-        self.removed.iter().filter(|(_, removed)| removed.by == *key).map(|(identity, _)| *identity).collect()
-    }
-
     /// The latest certificate of each list key. One of an earlier generation than [`Registrar::generation`] is revoked.
     pub fn list_keys(&self) -> impl Iterator<Item = &ListKey> {
         self.list_keys.values().map(Signed::object)
@@ -403,28 +390,6 @@ impl Registrar {
     #[must_use]
     pub fn list_key(&self, key: &[u8; 32]) -> Option<&Signed<ListKey>> {
         self.list_keys.get(key)
-    }
-
-    /// The generation of lists: it rises when a list key is revoked. What a key of the realm said that was stolen counts no more.
-    #[must_use]
-    pub fn generation(&self) -> u64 {
-        let of_list = self.known_list().map_or(0, |list| list.generation);
-        let keys = self.list_keys().filter(|key| !self.is_cut(&key.base.rolls));
-        keys.map(|key| key.generation).max().unwrap_or(0).max(of_list)
-    }
-
-    /// Whether the time of the key after these rolls ended at once, as that of one that was stolen.
-    fn is_cut(&self, rolls: &Rolls) -> bool {
-        self.rolls.end_of(rolls.len()).is_some_and(|end| end.until == end.from)
-    }
-
-    /// The current list, unless a key is behind it that was stolen.
-    fn known_list(&self) -> Option<&RevocationList> {
-        let is_cut = |list: &RevocationList| match &list.by {
-            Some(by) => self.is_cut(&by.object().base.rolls),
-            None => self.is_cut(&list.rolls.up_to(list.issued)),
-        };
-        self.revocations.as_ref().map(Signed::object).filter(|list| !is_cut(list))
     }
 
     /// Sets whether members that ask get later memberships, without an order of the operator for each.
@@ -535,6 +500,10 @@ impl Registrar {
         self.noise.insert(object.noise.to_bytes(), identity);
         let until = self.last_until.entry(identity).or_default();
         *until = object.not_after.max(*until);
+        if let Some(removed) = self.removed.get_mut(&identity) {
+            // Another process removed it before this was written.
+            removed.until = removed.until.max(object.not_after);
+        }
         self.members.insert(identity, membership);
     }
 
@@ -632,20 +601,23 @@ impl Registrar {
         };
         let membership = Signed::sign(&membership, &key).map_err(JoinError::Malformed)?;
         let used = Record::Used { key: invitation.key, by: Some(join.identity) };
-        let mut records = vec![used, Record::Membership(membership.clone())];
+        let mut records = Vec::new();
+        let mut list = None;
         if let Some(from) = rolled {
             // Names and prefixes have one member: the keys of before are removed with the same batch.
-            self.remove(from, now);
-            let list = self.sign_list(&[from], now).map_err(|_| {
+            self.remove_rolled(from, now);
+            let signed = self.sign_list(&[from], now).map_err(|_| {
                 self.removed.remove(&from);
                 JoinError::Busy
             })?;
             self.successors.insert(from, join.identity);
+            // Before the use of the invitation, which counts as withdrawn for everybody else.
             records.push(Record::Rolled { from, to: join.identity });
             self.rolls_of_nodes.remove(&from);
             self.rolled.insert(join.identity, now.secs());
-            records.push(Record::Revocations(list));
+            list = Some(Record::Revocations(signed));
         }
+        records.extend([used, Record::Membership(membership.clone())].into_iter().chain(list));
         // Reserved at once, so that of two requests that come together one alone is admitted.
         self.used.insert(invitation.key, Some(join.identity));
         self.insert(membership.clone());
@@ -658,237 +630,6 @@ impl Registrar {
         self.next += 1;
         self.pending.insert(id, pending);
         self.outputs.push_back(RegistrarOutput::Persist { id, records });
-    }
-
-    /// Has a node removed, until no membership of it can be in force anywhere.
-    fn remove(&mut self, identity: IdentityKey, now: UnixTime) {
-        let member = self.members.get(&identity).map(|member| member.object().not_after - member.object().not_before);
-        // Records from a backup do not know of a renewal since.
-        let renewed = now.secs() + member.filter(|_| self.renews).unwrap_or(0);
-        let until = self.last_until.get(&identity).map_or(now.secs() + MAX_MEMBERSHIP, |until| renewed.max(*until));
-        self.removed.insert(identity, Removed { until, by: self.realm.0 });
-        self.rolls_of_nodes.remove(&identity);
-    }
-
-    /// Removes a node, and whoever took its place by its keys: they may have been stolen before that.
-    fn revoke(&mut self, identity: IdentityKey, now: UnixTime) -> Result<(), &'static str> {
-        let mut nodes = self.successors(&identity);
-        nodes.retain(|node| !self.is_revoked(node));
-        if nodes.is_empty() {
-            return Err("the node is revoked already");
-        }
-        // In force before it is stored, so that the node gets no later membership meanwhile.
-        nodes.iter().for_each(|node| self.remove(*node, now));
-        let signed = self.sign_list(&nodes, now);
-        let list = signed.map_err(|error| {
-            self.removed.retain(|node, _| !nodes.contains(node));
-            if matches!(error, ListError::Malformed(_)) { "the list of revoked nodes is full" } else { OFF_LINE }
-        })?;
-        self.persist(vec![Record::Revocations(list.clone())], Pending::Revocation(list));
-        Ok(())
-    }
-
-    /// Nobody takes a node in whose memberships have ended.
-    fn is_over(&self, identity: &IdentityKey, now: UnixTime) -> bool {
-        self.removed.get(identity).is_some_and(|node| node.until.saturating_add(LISTED_AFTER_END) < now.secs())
-    }
-
-    /// Who is on the next list.
-    fn listed(&self, also: &[IdentityKey], now: UnixTime) -> Vec<Removal> {
-        let all = self.removed.iter().map(|(identity, removed)| Removal { identity: *identity, until: removed.until });
-        all.filter(|removal| also.contains(&removal.identity) || !self.is_over(&removal.identity, now)).collect()
-    }
-
-    /// Signs the next list, and has it in force. Who is removed now is on it in any case: from the stored lists it is known who was ever removed.
-    fn sign_list(&mut self, also: &[IdentityKey], now: UnixTime) -> Result<Signed<RevocationList>, ListError> {
-        let revoked = self.listed(also, now);
-        let before = self.known_list();
-        let (generation, lasts) = (self.generation(), self.list_interval);
-        let sign = |signer: &ListSigner| signer.sign(before, generation, revoked.clone(), &self.rolls, lasts, now);
-        let of_list_key = match self.list_signer.clone() {
-            Some(ListSigner::ListKey(key, certificate)) => {
-                // The operator may have renewed it since its file was read.
-                let latest = self.list_keys.get(&certificate.object().key).unwrap_or(&certificate).clone();
-                Some(sign(&ListSigner::ListKey(key, latest)))
-            }
-            _ => None,
-        };
-        let of_realm = || self.key(now.secs()).map(|(key, _)| sign(&ListSigner::Realm(key.clone())));
-        let list = match of_list_key {
-            Some(Ok(list)) => list,
-            // A list key that ended is a reason to make another, and none to leave the realm without a list.
-            Some(Err(error)) => of_realm().unwrap_or(Err(error))?,
-            None => of_realm().unwrap_or(Err(ListError::NoKey))?,
-        };
-        self.revocations = Some(list.clone());
-        Ok(list)
-    }
-
-    /// Signs the next list once half of the time of the present one is over. It need not be durable: it removes nobody, and the next one has a
-    /// higher number by the clock.
-    fn refresh(&mut self, now: Now) {
-        if self.list_at.is_none_or(|at| at > now.instant) {
-            return;
-        }
-        let pause = Duration::from_secs(self.list_interval) / 2;
-        self.list_at = Some(now.instant + pause);
-        let signed = self.sign_list(&[], now.unix);
-        if let Err(error) = signed {
-            self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::NoList(error)));
-        }
-    }
-
-    /// Signs a list anew if another process of the operator removed somebody whom the latest one leaves out, as when two remove nodes at once.
-    fn reconcile(&mut self, now: UnixTime) {
-        let Some(list) = self.revocations.as_ref().map(Signed::object) else { return };
-        let is_whole = self.removed.keys().all(|node| list.has(node) || self.is_over(node, now))
-            && list.rolls.begins_with(&self.rolls);
-        if is_whole || self.pending.len() >= MAX_PENDING {
-            return;
-        }
-        match self.sign_list(&[], now) {
-            Ok(list) => self.persist(vec![Record::Revocations(list.clone())], Pending::Revocation(list)),
-            Err(error) => self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::NoList(error))),
-        }
-    }
-
-    /// A list that was signed elsewhere: whoever is on it is removed here too, also if a later one is in force.
-    fn take_list(&mut self, list: Signed<RevocationList>, now: UnixTime) -> Result<(), &'static str> {
-        let object = list.object().clone();
-        if object.realm != self.realm || RevocationList::verify(&list, &self.realm).is_err() {
-            return Err("the list is not signed by this realm or a list key of it");
-        }
-        if object.generation < self.generation() {
-            return Err("the list is signed by a list key that was revoked");
-        }
-        if object.check_key(&self.rolls, now.secs()).is_err() {
-            return Err("the list is signed by a key of the realm whose time is over");
-        }
-        if object.is_ahead(now.secs()) {
-            return Err("the list is from the future: compare the clocks");
-        }
-        let order = object.order();
-        let (new, is_new) = self.take_removals(&object);
-        let known = self.known_list().filter(|known| !known.is_ahead(now.secs()));
-        if !is_new && known.is_some_and(|known| known.order() >= order) {
-            return Err("a later list is in force: publish it, or sign another after it");
-        }
-        let mut records = vec![Record::Revocations(list.clone())];
-        if object.rolls.len() > self.rolls.len() {
-            records.push(Record::Rolls(object.rolls.clone()));
-        }
-        records.iter().cloned().for_each(|record| self.restore(record));
-        self.persist(records, Pending::Revocation(list));
-        if !new.is_empty() {
-            self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::RemovedElsewhere(new)));
-        }
-        Ok(())
-    }
-
-    /// A path server's list. Another machine may have signed it, or these records are from a backup: whoever was removed stays so, and the next
-    /// list is above it.
-    fn hear(&mut self, list: Signed<RevocationList>, now: UnixTime) {
-        if self.take_list(list, now).is_ok()
-            && let Err(error) = self.sign_list(&[], now)
-        {
-            self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::NoList(error)));
-        }
-    }
-
-    fn certify(
-        &self,
-        key: [u8; 32],
-        generation: u64,
-        not_after: u64,
-        now: UnixTime,
-    ) -> Result<Signed<ListKey>, &'static str> {
-        let (realm_key, rolls) = self.key(now.secs()).ok_or(OFF_LINE)?;
-        let is_member = |identity: &&IdentityKey| !self.is_revoked(identity);
-        let base = Base { restored: self.restored.keys().filter(is_member).copied().collect(), rolls };
-        let certificate = ListKey { realm: self.realm, generation, key, issued: now.secs(), not_after, base };
-        Signed::sign(&certificate, realm_key)
-            .map_err(|_| "a list key cannot last that long, or too many nodes are to be members again")
-    }
-
-    /// The present key says which one is next. Where its own time ends at once, all that it signed is signed anew.
-    fn roll_key(&mut self, next: RealmKey, from: u64, until: u64, now: UnixTime) -> Result<(), &'static str> {
-        if self.rolls.iter().any(|roll| roll.from > now.secs()) {
-            return Err("the realm's key rolls already, and the date has not come");
-        }
-        let generation = self.list_keys().map(|key| key.generation).max().unwrap_or(0);
-        let (key, _) = self.key(now.secs()).ok_or(OFF_LINE)?;
-        let rolls = self.rolls.and(self.realm, key, next, [now.secs(), from.max(now.secs()), until.max(now.secs())]);
-        let rolls =
-            rolls.map_err(|_| "the dates are not in order or too far off, or the key was the realm's before")?;
-        let roll = rolls.iter().last().cloned().ok_or("no roll")?;
-        self.rolls = rolls.clone();
-        let mut records = vec![Record::Rolls(rolls)];
-        if let Some((key, rolls)) = self.key(now.secs()).filter(|_| roll.from <= now.secs()) {
-            let is_cut = |member: &&Membership| member.not_after > roll.until && !self.is_revoked(&member.identity);
-            let anew = self.members().filter(is_cut).map(|member| {
-                let lasts = member.not_after.saturating_sub(now.secs());
-                Signed::sign(&Membership { rolls: rolls.clone(), ..later(member, lasts, now) }, key)
-            });
-            let anew: Result<Vec<Signed<Membership>>, _> = anew.collect();
-            let live = self.list_keys().filter(|key| key.generation == generation && key.not_after >= now.secs());
-            let certificates: Result<Vec<_>, _> =
-                live.map(|key| self.certify(key.key, generation, key.not_after, now)).collect();
-            records.extend(anew.map_err(|_| "a membership cannot be signed anew")?.into_iter().map(Record::Membership));
-            records.extend(certificates?.into_iter().map(Record::ListKey));
-            records.iter().cloned().for_each(|record| self.restore(record));
-        }
-        records.extend(self.sign_list(&[], now).ok().map(Record::Revocations));
-        self.persist(records, Pending::KeyRoll(roll));
-        Ok(())
-    }
-
-    fn add_list_key(&mut self, key: [u8; 32], lasts: u64, now: UnixTime) -> Result<(), &'static str> {
-        let certificate = self.certify(key, self.generation(), now.secs().saturating_add(lasts), now)?;
-        let known = self.list_keys.get(&key).map(|known| known.object().generation);
-        if known.is_some_and(|generation| generation < self.generation()) {
-            return Err("the list key was revoked: make another, in a file of its own");
-        }
-        let is_known = known.is_some();
-        if !is_known && self.list_keys().filter(|key| key.not_after >= now.secs()).count() >= MAX_LIST_KEYS {
-            return Err("the realm has too many list keys: revoke one");
-        }
-        let record = Record::ListKey(certificate.clone());
-        self.restore(record.clone());
-        self.persist(vec![record], Pending::ListKeys(vec![certificate]));
-        Ok(())
-    }
-
-    /// The others are signed anew in the next generation, and a list of it is what ends the revoked key's everywhere.
-    fn revoke_list_key(&mut self, key: &[u8; 32], restored: &[IdentityKey], now: UnixTime) -> Result<(), &'static str> {
-        let (before, revoked) = (self.generation(), self.list_keys.get(key).ok_or("no such list key")?);
-        if revoked.object().generation < before {
-            return Err("the list key is revoked already");
-        }
-        let next = before.checked_add(1).ok_or("whoever has the realm's key used up the generations: roll that key")?;
-        if !restored.iter().all(|node| self.removed.get(node).is_some_and(|removed| removed.by == *key)) {
-            return Err("a node that is to be a member again was not removed by this list key alone");
-        }
-        let (realm_key, _) = self.key(now.secs()).ok_or(OFF_LINE)?;
-        let realm_key = realm_key.clone();
-        let mut records: Vec<Record> =
-            restored.iter().map(|node| Record::Restored { identity: *node, generation: next }).collect();
-        records.iter().cloned().for_each(|record| self.restore(record));
-        let is_other =
-            |other: &&ListKey| other.key != *key && other.generation == before && other.not_after >= now.secs();
-        let others = self.list_keys().filter(is_other);
-        let anew: Result<Vec<_>, _> = others.map(|other| self.certify(other.key, next, other.not_after, now)).collect();
-        let certificates = anew?;
-        records.extend(certificates.iter().cloned().map(Record::ListKey));
-        records.iter().cloned().for_each(|record| self.restore(record));
-        let revoked = self.listed(&[], now);
-        let known = self.known_list();
-        let list = ListSigner::Realm(realm_key).sign(known, next, revoked, &self.rolls, self.list_interval, now);
-        let list = list.map_err(|_| "the list of revoked nodes is full")?;
-        records.push(Record::Revocations(list.clone()));
-        self.revocations = Some(list.clone());
-        self.persist(records, Pending::ListKeys(certificates));
-        self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::Revoked(list)));
-        Ok(())
     }
 
     fn renew(&mut self, identity: &IdentityKey, lasts: u64, now: UnixTime) -> Result<(), &'static str> {
@@ -938,6 +679,11 @@ impl Registrar {
         if self.rolled.get(peer).is_some_and(|at| now.secs() < at.saturating_add(ROLL_AGAIN)) {
             return Err(JoinError::Busy);
         }
+        let invited = self.invited.entry(*peer).or_default();
+        invited.retain(|at| now.secs() < at.saturating_add(ROLL));
+        if invited.len() >= MAX_INVITED {
+            return Err(JoinError::Busy);
+        }
         let (realm_key, rolls) = self.key(now.secs()).ok_or(JoinError::OffLine)?;
         let not_after = now.secs() + ROLL;
         let invitation = Invitation {
@@ -952,6 +698,7 @@ impl Registrar {
             rolls,
         };
         let invitation = Signed::sign(&invitation, realm_key).map_err(JoinError::Malformed)?;
+        self.invited.entry(*peer).or_default().push(now.secs());
         self.rolls_of_nodes.insert(*peer, (key, not_after));
         // Good while it is remembered as this member's latest: by itself it admits nobody, after a removal or a restart too.
         self.used.insert(key, None);
@@ -1076,13 +823,14 @@ impl Machine for Registrar {
             RegistrarInput::RevokeListKey { key, restored } => self.revoke_list_key(&key, &restored, now.unix),
             RegistrarInput::RollKey { next, from, until } => self.roll_key(next, from, until, now.unix),
             RegistrarInput::NewList => {
-                match self.sign_list(&[], now.unix) {
-                    Ok(list) => self.persist(vec![Record::Revocations(list.clone())], Pending::Revocation(list)),
-                    Err(error) => self.outputs.push_back(RegistrarOutput::Event(RegistrarEvent::NoList(error))),
-                }
+                self.new_list(now.unix);
                 Ok(())
             }
-            RegistrarInput::List(list) => self.take_list(*list, now.unix),
+            RegistrarInput::LeftOut(identity) => {
+                self.left_out(identity, now.unix);
+                Ok(())
+            }
+            RegistrarInput::List(list) => self.take_list(*list, true, now.unix),
             RegistrarInput::Heard(list) => {
                 self.hear(*list, now.unix);
                 Ok(())

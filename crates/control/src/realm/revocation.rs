@@ -153,7 +153,7 @@ impl RevocationList {
         if by.is_some_and(|by| by.realm != self.realm || by.generation != self.generation) {
             return Err(Malformed::Value("the list key"));
         }
-        if self.revoked.iter().any(|removal| removal.until > self.issued + 2 * MAX_MEMBERSHIP) {
+        if self.revoked.iter().any(|removal| removal.until > self.issued.saturating_add(2 * MAX_MEMBERSHIP)) {
             return Err(Malformed::Value("until when a node is on the list"));
         }
         check_ascending(&self.identities(), "the revoked identities")
@@ -382,6 +382,9 @@ impl ListSigner {
                 RevocationList { revoked, next, by: Some(certificate.clone()), ..list }
             }
         };
+        if list.revoked.len() > MAX_REVOKED {
+            return Err(Malformed::TooMany { count: list.revoked.len(), most: MAX_REVOKED }.into());
+        }
         let list = RevocationList { rolls: rolls.clone(), ..list };
         let (Self::Realm(key) | Self::ListKey(key, _)) = self;
         if list.signer(&realm) != Ok(key.verifying_key().to_bytes()) {
@@ -411,8 +414,16 @@ impl ListSigner {
             return Err(ListError::Realm);
         }
         RevocationList::verify(before, &realm).map_err(|_| ListError::Signature)?;
-        let until = |removal: &Removal| (removal.identity, list.end(removal));
-        let mut revoked: BTreeMap<IdentityKey, u64> = list.revoked.iter().map(until).collect();
+        let is_restored = |identity: &IdentityKey| match self {
+            Self::Realm(_) => false,
+            Self::ListKey(_, by) => {
+                let by = by.object();
+                by.generation > list.generation && by.base.restored.binary_search(identity).is_ok()
+            }
+        };
+        let kept = list.revoked.iter().filter(|removal| !is_restored(&removal.identity));
+        let mut revoked: BTreeMap<IdentityKey, u64> =
+            kept.map(|removal| (removal.identity, list.end(removal))).collect();
         for identity in more {
             // Of its memberships nothing is known here.
             revoked.entry(*identity).or_insert(now.secs() + MAX_MEMBERSHIP);
@@ -482,11 +493,11 @@ impl FreshnessWatch {
         self.last
     }
 
-    /// The last roll of the realm's key, if the list did not have it when this was last asked.
-    pub fn new_roll(&mut self, list: Option<&Signed<RevocationList>>) -> Option<KeyRoll> {
-        let rolls = &list?.object().rolls;
+    /// The rolls of the realm's key that the list did not have when this was last asked.
+    pub fn new_rolls(&mut self, list: Option<&Signed<RevocationList>>) -> Vec<KeyRoll> {
+        let Some(rolls) = list.map(|list| &list.object().rolls) else { return Vec::new() };
         let before = std::mem::replace(&mut self.rolls, rolls.len());
-        rolls.iter().skip(before).last().cloned()
+        rolls.iter().skip(before).cloned().collect()
     }
 
     /// How the list stands at the Unix second `now`, if that is otherwise than when this was last asked.

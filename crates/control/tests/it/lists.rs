@@ -6,12 +6,13 @@
 use wayleave_control::advert::MAX_AHEAD;
 use wayleave_control::database::{Change, Database, Refusal};
 use wayleave_control::realm::{
-    Base, Freshness, Invitee, JoinError, ListError, ListKey, ListSigner, MAX_STALENESS, Membership, NodeKeys, RealmKey,
-    Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput, Removal, RevocationList, Rolls, Token,
+    Base, Freshness, Invitee, JoinError, ListError, ListKey, ListSigner, MAX_REVOKED, MAX_STALENESS, Membership,
+    NodeKeys, RealmKey, Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput, Removal, RevocationList, Rolls,
+    Token,
 };
 use wayleave_control::store::{Record, Store};
 use wayleave_core::wire::Malformed;
-use wayleave_core::{Machine, UnixTime};
+use wayleave_core::{IdentityKey, Machine, UnixTime};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::{Object, Signed};
 
@@ -507,7 +508,7 @@ fn the_operators_side_hears_from_path_servers_who_was_removed_elsewhere_or_since
     assert_eq!(refused, Err(Refusal::LeavesOut(identity(7))), "what the server says until its list was heard");
     let (stored, events) = order(&mut old, RegistrarInput::Heard(Box::new(list.clone())), 21);
     assert!(events.contains(&RegistrarEvent::RemovedElsewhere(vec![identity(7)])), "{events:?}");
-    assert!(stored.iter().any(|record| matches!(record, Record::Revocations(_))), "it is durable");
+    assert!(stored.iter().any(|record| matches!(record, Record::Heard(_))), "it is durable");
     assert!(old.is_revoked(&identity(7)) && !old.is_revoked(&identity(8)));
     let next = old.revocations().expect("a list").clone();
     assert_eq!(database.apply_revocations(next, NOW + 21), Ok(Change::New));
@@ -765,4 +766,412 @@ fn a_stolen_realm_key_is_replaced_at_once_and_all_members_are_signed_anew() {
     assert!(
         matches!(again.poll(), Some(RegistrarOutput::Reply { answer: Ok(member), .. }) if member.object().rolls.len() == 1)
     );
+}
+
+// Whoever stole a key, and the operator's records
+
+/// A list by `signer` with as many nodes that nobody knows, from the number `from` on.
+fn invented(signer: &ListSigner, from: u32, count: u32, secs: u64) -> Signed<RevocationList> {
+    let node = |number: u32| {
+        let mut key = [0; 32];
+        key[..4].copy_from_slice(&number.to_be_bytes());
+        Removal { identity: IdentityKey(key), until: NOW + 30 * DAY }
+    };
+    let revoked = (from..from + count).map(node).collect();
+    signer.sign(None, 0, revoked, &Rolls::default(), 600, at(secs).unix).expect("in order")
+}
+
+fn heard(registrar: &mut Registrar, list: &Signed<RevocationList>, secs: u64) -> (Vec<Record>, Vec<RegistrarEvent>) {
+    order(registrar, RegistrarInput::Heard(Box::new(list.clone())), secs)
+}
+
+#[test]
+fn a_stolen_list_key_with_lists_full_of_invented_nodes_ends_no_signing_and_is_revoked() {
+    let most = u32::try_from(MAX_REVOKED).expect("small");
+    let mut registrar = registrar();
+    let mut stored = admitted(&mut registrar, 7);
+    for number in [1, 2] {
+        stored.extend(order(&mut registrar, RegistrarInput::ListKey { key: public(number), lasts: DAY }, 2).0);
+    }
+    let thief = list_key(1, 0, NOW + DAY);
+    for number in 0..5 {
+        let (records, events) =
+            heard(&mut registrar, &invented(&thief, number * most, most, 3 + u64::from(number)), 20);
+        let is_said =
+            |event: &RegistrarEvent| matches!(event, RegistrarEvent::Invented { key, .. } if *key == public(1));
+        assert!(events.iter().any(is_said), "{number}");
+        stored.extend(records);
+    }
+    let (records, events) = order(&mut registrar, RegistrarInput::Revoke(identity(7)), 21);
+    assert!(events.iter().any(|event| matches!(event, RegistrarEvent::Revoked(_))), "{events:?}");
+    stored.extend(records);
+    let mut kept = Registrar::new(realm_key(0), Store::Kept(stored), at(22).unix);
+    for registrar in [&mut registrar, &mut kept] {
+        let restored = registrar.removed_by(&public(1));
+        assert!(!restored.contains(&identity(7)));
+        let revoke = RegistrarInput::RevokeListKey { key: public(1), restored };
+        let (_, events) = order(registrar, revoke, 23);
+        let [RegistrarEvent::Revoked(list), RegistrarEvent::ListKey(other)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!(list.object().identities(), [identity(7)]);
+        assert_eq!(other.object().base.restored, [], "who never was a member has no place there");
+    }
+}
+
+#[test]
+fn nodes_that_nobody_knows_are_on_the_list_of_a_revoked_key_no_more_though_nobody_names_them() {
+    let mut registrar = registrar();
+    let mut stored: Vec<Record> = [7, 8].iter().flat_map(|node| admitted(&mut registrar, *node)).collect();
+    stored.extend(order(&mut registrar, RegistrarInput::ListKey { key: public(1), lasts: DAY }, 2).0);
+    let thief = list_key(1, 0, NOW + DAY);
+    let worst = invented(&thief, 0, 900, 3);
+    let worst = thief.sign_again(&worst, &[identity(7), identity(8)], 600, at(4).unix).expect("in order");
+    let mut database = Database::new(realm(0), 10);
+    database.apply_revocations(worst.clone(), NOW + 5).expect("in order");
+    stored.extend(heard(&mut registrar, &worst, 5).0);
+    let revoke = RegistrarInput::RevokeListKey { key: public(1), restored: vec![identity(7)] };
+    stored.extend(order(&mut registrar, revoke, 6).0);
+    assert_eq!(current(&registrar).identities(), [identity(8)]);
+    let kept = Registrar::new(realm_key(0), Store::Kept(stored), at(7).unix);
+    assert_eq!(current(&kept).identities(), [identity(8)]);
+    // A server that heard nothing of it in time takes the realm's own list first, and then any.
+    registrar.set_list_signer(list_key(2, 1, NOW + DAY));
+    order(&mut registrar, RegistrarInput::NewList, 8);
+    let next = registrar.revocations().expect("a list").clone();
+    assert!(matches!(database.apply_revocations(next.clone(), NOW + 8), Err(Refusal::LeavesOut(_))));
+    for list in [kept.opening().expect("the first of its generation").clone(), next] {
+        assert_eq!(database.apply_revocations(list, NOW + 9), Ok(Change::New));
+    }
+}
+
+/// The list of whoever stole the realm's key, rolled it to a key of its own and signs with that.
+fn of_thiefs_roll() -> Signed<RevocationList> {
+    let rolls = Rolls::default().and(realm(0), &realm_key(0), realm(2), [NOW, NOW, NOW + 1_000]).expect("in order");
+    ListSigner::Realm(realm_key(2)).sign(None, 0, removed(&[7]), &rolls, 600, at(3).unix).expect("in order")
+}
+
+#[test]
+fn a_roll_of_the_realms_key_that_nobody_ordered_is_an_alarm_and_not_followed() {
+    let mut registrar = registrar();
+    admitted(&mut registrar, 7);
+    let theirs = of_thiefs_roll();
+    let (stored, events) = heard(&mut registrar, &theirs, 4);
+    assert!(
+        events.iter().any(|event| matches!(event, RegistrarEvent::RolledElsewhere(roll) if roll.next == realm(2))),
+        "{events:?}"
+    );
+    assert!(registrar.rolls().is_empty() && registrar.is_revoked(&identity(7)));
+    assert!(!stored.iter().any(|record| matches!(record, Record::Rolls(_))));
+    registrar.add_key(realm_key(1));
+    let roll = RegistrarInput::RollKey { next: realm(1), from: NOW + 5, until: NOW + 5 };
+    let events = order(&mut registrar, roll, 5).1;
+    assert!(
+        events.iter().any(|event| matches!(event, RegistrarEvent::KeyRolled(roll) if roll.next == realm(1))),
+        "{events:?}"
+    );
+    assert!(!registrar.is_revoked(&identity(7)));
+    // By the operator's order, or where the next key is here, it is.
+    let mut ordered = Registrar::new(realm_key(0), Store::New, at(0).unix);
+    order(&mut ordered, RegistrarInput::List(Box::new(theirs.clone())), 4);
+    assert_eq!(ordered.rolls().len(), 1);
+    let mut own = Registrar::new(realm_key(0), Store::New, at(0).unix);
+    own.add_key(realm_key(2));
+    heard(&mut own, &theirs, 4);
+    assert_eq!(own.rolls().len(), 1);
+}
+
+#[test]
+fn whom_the_thief_of_the_realms_key_removed_is_a_member_again_after_the_roll_and_whom_the_operator_did_is_not() {
+    let mut registrar = registrar();
+    let mut stored: Vec<Record> = [7, 8].iter().flat_map(|node| admitted(&mut registrar, *node)).collect();
+    stored.extend(order(&mut registrar, RegistrarInput::Revoke(identity(8)), 3).0);
+    let theirs = list_key(9, u64::MAX, NOW + DAY);
+    let theirs =
+        theirs.sign(None, u64::MAX, removed(&[7, 8, 50]), &Rolls::default(), 600, at(4).unix).expect("in order");
+    let mut database = Database::new(realm(0), 10);
+    database.apply_revocations(theirs.clone(), NOW + 4).expect("in order");
+    stored.extend(heard(&mut registrar, &theirs, 4).0);
+    assert!(registrar.is_revoked(&identity(7)));
+    registrar.add_key(realm_key(1));
+    let roll = RegistrarInput::RollKey { next: realm(1), from: NOW + 10, until: NOW + 10 };
+    let (records, events) = order(&mut registrar, roll, 10);
+    assert!(events.contains(&RegistrarEvent::Restored(vec![identity(7)])), "{events:?}");
+    stored.extend(records);
+    let kept = Registrar::new(realm_key(1), Store::Kept(stored), at(11).unix);
+    for registrar in [registrar, kept] {
+        assert_eq!([7, 8, 50].map(|node| registrar.is_revoked(&identity(node))), [false, true, false]);
+        let member = registrar.members().find(|member| member.identity == identity(7)).expect("a member");
+        assert_eq!(member.rolls.len(), 1);
+        assert_eq!(current(&registrar).identities(), [identity(8)]);
+        // In the very second of the roll.
+        let list = registrar.revocations().expect("a list").clone();
+        assert_ne!(database.apply_revocations(list, NOW + 10).map_err(|_| ()), Err(()));
+    }
+}
+
+#[test]
+fn the_end_of_a_later_key_ends_those_before_it_too() {
+    let rolls = Rolls::default().and(realm(0), &realm_key(0), realm(1), [NOW - 100, NOW - 100, NOW + 300 * DAY]);
+    let rolls = rolls.and_then(|rolls| rolls.and(realm(0), &realm_key(1), realm(2), [NOW + 10; 3])).expect("in order");
+    let mut database = Database::new(realm(0), 10);
+    let list = ListSigner::Realm(realm_key(2)).sign(None, 0, Vec::new(), &rolls, 600, at(11).unix).expect("in order");
+    assert_eq!(database.apply_revocations(list, NOW + 11), Ok(Change::New));
+    let of_first = Membership { not_before: NOW - 200, ..membership(1) };
+    let of_first = Signed::sign(&of_first, &realm_key(0)).expect("in order");
+    assert_eq!(database.apply_membership(of_first, NOW + 11), Err(Refusal::RealmKey));
+}
+
+/// A key that was rolled in order goes on to sign with times of before: its thief has no say in what comes later.
+#[test]
+fn a_list_of_any_generation_that_is_made_before_the_present_one_takes_no_place() {
+    let mut database = database(4, &[]);
+    let own = ListSigner::Realm(realm_key(1)).sign(None, 0, Vec::new(), &rolls(), 600, at(500).unix).expect("in order");
+    assert_eq!(database.apply_revocations(own, NOW + 500), Ok(Change::New));
+    let theirs = RevocationList {
+        realm: realm(0),
+        generation: u64::MAX,
+        number: (NOW + 500) * 1_000_000,
+        issued: NOW - 1,
+        next: NOW + 600,
+        by: None,
+        revoked: removed(&[0, 1, 2]),
+        rolls: rolls(),
+    };
+    let theirs = Signed::sign(&theirs, &realm_key(0)).expect("in order");
+    assert!(matches!(database.apply_revocations(theirs, NOW + 501), Err(Refusal::Older(_))));
+}
+
+#[test]
+fn a_realm_key_that_was_stolen_while_a_roll_waits_is_ended_at_once() {
+    let mut registrar = registrar();
+    let mut stored = admitted(&mut registrar, 7);
+    registrar.add_key(realm_key(1));
+    let roll = RegistrarInput::RollKey { next: realm(1), from: NOW + 7 * DAY, until: NOW + 300 * DAY };
+    stored.extend(order(&mut registrar, roll, 3).0);
+    let mut database = Database::new(realm(0), 10);
+    database.apply_revocations(registrar.revocations().expect("a list").clone(), NOW + 3).expect("in order");
+    let stolen = RegistrarInput::RollKey { next: realm(2), from: NOW + 10, until: NOW + 10 };
+    // The key that waits alone says which one is next.
+    let mut without = Registrar::new(realm_key(0), Store::Kept(stored.clone()), at(10).unix);
+    assert!(matches!(&order(&mut without, stolen.clone(), 10).1[..], [RegistrarEvent::Failed(_)]));
+    registrar.add_key(realm_key(2));
+    let (records, events) = order(&mut registrar, stolen, 10);
+    assert!(events.iter().any(|event| matches!(event, RegistrarEvent::KeyRolled(roll) if roll.next == realm(2))));
+    stored.extend(records);
+    let kept = Registrar::new(realm_key(2), Store::Kept(stored), at(11).unix);
+    assert!(kept.has_realm_key(NOW + 11) && kept.has_realm_key(NOW + 8 * DAY));
+    let list = kept.revocations().expect("a list").clone();
+    assert_eq!(database.apply_revocations(list, NOW + 11), Ok(Change::New));
+    let of_thief = Signed::sign(&membership(1), &realm_key(0)).expect("in order");
+    assert_eq!(database.apply_membership(of_thief, NOW + 11), Err(Refusal::RealmKey));
+    let anew =
+        Signed::sign(&Membership { rolls: kept.rolls().clone(), not_before: NOW + 11, ..membership(7) }, &realm_key(2));
+    assert_eq!(database.apply_membership(anew.expect("in order"), NOW + 11), Ok(Change::New));
+}
+
+#[test]
+fn whom_the_operator_removed_a_list_key_that_signed_it_did_not() {
+    let mut registrar = registrar();
+    let mut stored: Vec<Record> = [7, 8].iter().flat_map(|node| admitted(&mut registrar, *node)).collect();
+    stored.extend(order(&mut registrar, RegistrarInput::ListKey { key: public(1), lasts: DAY }, 2).0);
+    registrar.set_list_signer(list_key(1, 0, NOW + DAY));
+    stored.extend(order(&mut registrar, RegistrarInput::Revoke(identity(7)), 3).0);
+    let mut kept = Registrar::new(realm_key(0), Store::Kept(stored), at(4).unix);
+    assert_eq!(kept.removed_by(&public(1)), []);
+    let named = RegistrarInput::RevokeListKey { key: public(1), restored: vec![identity(7)] };
+    assert!(matches!(&order(&mut kept, named, 5).1[..], [RegistrarEvent::Failed(_)]));
+    // Whom a thief removed the operator may remove too.
+    let base = kept.revocations().expect("a list").clone();
+    let worst = list_key(1, 0, NOW + DAY).sign_again(&base, &[identity(8)], 600, at(6).unix).expect("in order");
+    heard(&mut kept, &worst, 6);
+    assert_eq!(kept.removed_by(&public(1)), [identity(8)]);
+    order(&mut kept, RegistrarInput::Revoke(identity(8)), 7);
+    assert_eq!(kept.removed_by(&public(1)), []);
+}
+
+#[test]
+fn a_list_key_that_was_revoked_stays_so_after_the_realms_key_was_stolen() {
+    let mut registrar = registrar();
+    let mut stored = order(&mut registrar, RegistrarInput::ListKey { key: public(1), lasts: DAY }, 2).0;
+    stored.extend(order(&mut registrar, RegistrarInput::RevokeListKey { key: public(1), restored: Vec::new() }, 3).0);
+    let mut registrar = Registrar::new(realm_key(0), Store::Kept(stored), at(4).unix);
+    registrar.add_key(realm_key(1));
+    let roll = RegistrarInput::RollKey { next: realm(1), from: NOW + 10, until: NOW + 10 };
+    let (records, _) = order(&mut registrar, roll, 10);
+    assert!(!records.iter().any(|record| matches!(record, Record::ListKey(_))), "{records:?}");
+    assert_eq!((registrar.generation(), current(&registrar).generation), (1, 1));
+    let again = order(&mut registrar, RegistrarInput::ListKey { key: public(1), lasts: DAY }, 11).1;
+    assert!(matches!(&again[..], [RegistrarEvent::Failed(_)]), "{again:?}");
+}
+
+/// ICC, backup: the records do not know how long the membership lasts that the node has.
+#[test]
+fn a_removal_lasts_as_long_as_any_membership_that_old_records_do_not_know() {
+    for renews in [false, true] {
+        let mut registrar = registrar();
+        let backup = admitted(&mut registrar, 7);
+        let longer = order(&mut registrar, RegistrarInput::Renew(identity(7), 300 * DAY), 10).1;
+        let [RegistrarEvent::Renewed(longer)] = &longer[..] else { panic!("{longer:?}") };
+        let mut database = Database::new(realm(0), 10);
+        database.apply_membership(longer.clone(), NOW + 10).expect("in order");
+        let mut old = Registrar::new(realm_key(0), Store::Kept(backup), at(20).unix);
+        old.set_renews(renews);
+        order(&mut old, RegistrarInput::Revoke(identity(7)), 20);
+        database.apply_revocations(old.revocations().expect("a list").clone(), NOW + 20).expect("in order");
+        let later = 32 * DAY;
+        order(&mut old, RegistrarInput::NewList, later);
+        if renews {
+            let refused = database.apply_revocations(old.revocations().expect("a list").clone(), NOW + later);
+            assert_eq!(refused, Err(Refusal::LeavesOut(identity(7))));
+            let (stored, _) = order(&mut old, RegistrarInput::LeftOut(identity(7)), later + 1);
+            assert!(stored.iter().any(|record| matches!(record, Record::Revocations(_))), "it is durable");
+            // Whoever was not removed is not for it, and the same again is nothing.
+            for node in [7, 8] {
+                assert_eq!(order(&mut old, RegistrarInput::LeftOut(identity(node)), later + 1).0, []);
+            }
+        }
+        let list = old.revocations().expect("a list").clone();
+        assert_eq!(database.apply_revocations(list, NOW + later + 1), Ok(Change::New), "{renews}");
+    }
+}
+
+#[test]
+fn a_machine_that_signs_from_an_old_list_leaves_out_whom_its_certificate_says_is_a_member_again() {
+    let old = list(&list_key(1, 0, NOW + DAY), None, &[1, 2], 10);
+    let base = Base { restored: vec![identity(1)], rolls: Rolls::default() };
+    let by = ListKey { base, ..certificate(2, 1, NOW + DAY).object().clone() };
+    let by = Signed::sign(&by, &realm_key(0)).expect("in order");
+    let signer = ListSigner::of_list_key(key(2), by).expect("its own certificate");
+    let next = signer.sign_again(&old, &[], 600, at(20).unix).expect("in order");
+    assert_eq!(next.object().identities(), [identity(2)]);
+    // In its own generation it was removed since.
+    let anew = signer.sign_again(&next, &[identity(1)], 600, at(30).unix).expect("in order");
+    let kept = signer.sign_again(&anew, &[], 600, at(40).unix).expect("in order");
+    assert!(kept.object().has(&identity(1)));
+}
+
+#[test]
+fn lists_that_say_nothing_new_and_nodes_that_ask_again_and_again_leave_the_records_as_they_are() {
+    let mut registrar = registrar();
+    admitted(&mut registrar, 7);
+    let mut stored = 0;
+    for number in 0..1_000 {
+        let list = list(&realm_signer(), None, &[50], 10 + number);
+        stored += usize::from(!heard(&mut registrar, &list, 10 + number).0.is_empty());
+    }
+    assert_eq!(stored, 1);
+    let mut stored = 0;
+    for number in 0..1_000 {
+        let roll = RegistrarInput::Roll {
+            link: 1,
+            request: 1,
+            peer: identity(7),
+            key: public(number),
+            servers: vec![server(900)],
+        };
+        stored += order(&mut registrar, roll, 2_000 + u64::from(number)).0.len();
+    }
+    assert!((1..10).contains(&stored), "{stored}");
+}
+
+/// A member asks for other keys, and has them.
+fn rolled(registrar: &mut Registrar, from: u32, to: u32, secs: u64) -> Vec<Record> {
+    let key = SigningKey::from_seed(&seed(5, to)).verifying_key().to_bytes();
+    let roll = RegistrarInput::Roll { link: 1, request: 1, peer: identity(from), key, servers: vec![server(900)] };
+    registrar.handle(roll, at(secs));
+    let (mut stored, mut invitation) = (Vec::new(), None);
+    while let Some(output) = registrar.poll() {
+        match output {
+            RegistrarOutput::Persist { id, records } => {
+                stored.extend(records);
+                registrar.handle(RegistrarInput::Persisted(id), at(secs));
+            }
+            RegistrarOutput::Invited { answer, .. } => invitation = Some(answer.expect("an invitation")),
+            _ => {}
+        }
+    }
+    let token = Token::of(invitation.expect("an answer"), seed(5, to)).expect("its own");
+    let request = token.join(&NodeKeys { identity: identity_key(to), noise: noise(to) }).expect("in order");
+    let join = RegistrarInput::Join { link: 1, request: 2, octets: request.octets().clone() };
+    stored.extend(order(registrar, join, secs).0);
+    stored
+}
+
+#[test]
+fn who_gets_other_keys_while_another_process_removes_it_is_removed_with_them() {
+    let mut answers = registrar();
+    let mut file = admitted(&mut answers, 7);
+    let mut command = Registrar::new(realm_key(0), Store::Kept(file.clone()), at(9).unix);
+    // The command is first with the file, and neither has read of the other.
+    let removal = order(&mut command, RegistrarInput::Revoke(identity(7)), 10).0;
+    let roll = rolled(&mut answers, 7, 8, 10);
+    file.extend(removal.iter().cloned().chain(roll.iter().cloned()));
+    order(&mut answers, RegistrarInput::Records(removal), 11);
+    order(&mut command, RegistrarInput::Records(roll), 11);
+    let third = Registrar::new(realm_key(0), Store::Kept(file), at(12).unix);
+    for registrar in [&answers, &command, &third] {
+        assert_eq!([7, 8].map(|node| registrar.is_revoked(&identity(node))), [true, true]);
+    }
+    assert!([&answers, &command].iter().all(|registrar| current(registrar).has(&identity(8))));
+    // Without such a removal the new ones stay, also in records of the version before, where the invitation's use came first.
+    let mut registrar = registrar();
+    let (mut file, roll) = (admitted(&mut registrar, 7), rolled(&mut registrar, 7, 8, 10));
+    let order = |record: &Record| match record {
+        Record::Used { by: None, .. } => 0,
+        Record::Used { .. } | Record::Membership(_) => 1,
+        Record::Rolled { .. } => 2,
+        _ => 3,
+    };
+    file.extend((0..4).flat_map(|place| roll.iter().filter(move |record| order(record) == place).cloned()));
+    let kept = Registrar::new(realm_key(0), Store::Kept(file), at(12).unix);
+    assert_eq!([7, 8].map(|node| kept.is_revoked(&identity(node))), [true, false]);
+}
+
+#[test]
+fn who_joins_by_a_token_while_another_process_withdraws_it_is_removed() {
+    let mut answers = registrar();
+    let mut file = admitted(&mut answers, 7);
+    let mut command = Registrar::new(realm_key(0), Store::Kept(file.clone()), at(1).unix);
+    let grants = membership(8).grants;
+    let invitee = Invitee { grants, not_after: NOW + 3_600, membership: 30 * DAY, servers: vec![server(900)] };
+    let token = answers.invite(invitee, seed(9, 8), at(0).unix).expect("in order");
+    let withdrawal = order(&mut command, RegistrarInput::Withdraw(token.invitation().key), 10).0;
+    let request = token.join(&NodeKeys { identity: identity_key(8), noise: noise(8) }).expect("in order");
+    let join = RegistrarInput::Join { link: 1, request: 1, octets: request.octets().clone() };
+    let admission = order(&mut answers, join, 10).0;
+    file.extend(withdrawal.iter().cloned().chain(admission));
+    order(&mut answers, RegistrarInput::Records(withdrawal), 11);
+    let third = Registrar::new(realm_key(0), Store::Kept(file), at(12).unix);
+    for registrar in [&answers, &third] {
+        assert!(registrar.is_revoked(&identity(8)) && !registrar.is_revoked(&identity(7)));
+    }
+    assert!(current(&answers).removal(&identity(8)).is_some_and(|removal| removal.until >= NOW + 30 * DAY));
+}
+
+#[test]
+fn who_was_removed_on_another_machine_by_its_old_keys_is_removed_with_the_new_ones() {
+    let mut registrar = registrar();
+    admitted(&mut registrar, 7);
+    registrar.handle_timeout(at(2));
+    let exported = registrar.revocations().expect("a list").clone();
+    rolled(&mut registrar, 7, 8, 10);
+    // A list after that one, which has the old keys for the roll alone, removes nobody.
+    let after = registrar.revocations().expect("a list").clone();
+    let signer = list_key(1, 0, NOW + DAY);
+    heard(&mut registrar, &signer.sign_again(&after, &[], 600, at(20).unix).expect("in order"), 20);
+    assert!(!registrar.is_revoked(&identity(8)));
+    let elsewhere = signer.sign_again(&exported, &[identity(7)], 600, at(30).unix).expect("in order");
+    let events = heard(&mut registrar, &elsewhere, 30).1;
+    assert!(events.contains(&RegistrarEvent::RemovedElsewhere(vec![identity(8)])), "{events:?}");
+    assert!(current(&registrar).has(&identity(8)));
+}
+
+/// ICC, clocks: the operator's is behind, and the lists of another machine are from its future.
+#[test]
+fn a_list_that_is_ahead_of_the_operators_clock_is_reported() {
+    let mut registrar = registrar();
+    let ahead = list(&list_key(1, 0, NOW + DAY), None, &[7], 300);
+    assert_eq!(heard(&mut registrar, &ahead, 0).1, [RegistrarEvent::Ahead { seconds: 300 }]);
+    assert!(!registrar.is_revoked(&identity(7)));
+    let foreign = ListSigner::Realm(realm_key(1)).sign(None, 0, removed(&[7]), &Rolls::default(), 600, at(300).unix);
+    assert_eq!(heard(&mut registrar, &foreign.expect("in order"), 0).1, [], "anybody can say that");
 }

@@ -392,6 +392,9 @@ fn records_are_read_as_they_were_written() {
         Record::Revocations(revocations(3, &[1])),
         Record::Used { key: [3; 32], by: None },
         Record::Used { key: [3; 32], by: Some(IdentityKey([4; 32])) },
+        Record::Ordered { identity: IdentityKey([4; 32]), until: 5 },
+        Record::Heard(revocations(3, &[1])),
+        Record::ListKeyRevoked { key: [3; 32], generation: 1 },
     ];
     let mut keys = Vec::new();
     for record in all {
@@ -400,5 +403,5 @@ fn records_are_read_as_they_were_written() {
         keys.push(record.key());
     }
     keys.dedup();
-    assert_eq!(keys.len(), 4);
+    assert_eq!(keys.len(), 7);
 }

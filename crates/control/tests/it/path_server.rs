@@ -19,7 +19,7 @@ use wayleave_core::{IdentityKey, Machine, Now};
 use wayleave_packet::Path;
 
 use super::common::*;
-use wayleave_control::realm::MAX_STALENESS;
+use wayleave_control::realm::{MAX_STALENESS, Membership, RevocationList};
 use wayleave_crypto::signed::Signed;
 
 pub(crate) fn config(store: Store) -> PathServerConfig {
@@ -441,7 +441,7 @@ fn a_list_key_signs_so_many_lists_a_second_and_others_go_on() {
 /// Whose membership the realm's next key has to sign anew learns that by the list, and then the rest.
 #[test]
 fn a_subscriber_whose_membership_ended_with_the_realms_key_gets_the_list_and_after_its_next_membership_the_rest() {
-    use wayleave_control::realm::{ListSigner, Membership, Rolls};
+    use wayleave_control::realm::{ListSigner, Rolls};
     let mut server = server_of_six();
     connect(&mut server, 1, 0);
     ask(&mut server, 1, Body::Subscribe { instance: 0, since: 0 }, at(0));
@@ -473,4 +473,81 @@ fn a_subscriber_whose_membership_ended_with_the_realms_key_gets_the_list_and_aft
     ask(&mut server, 1, Body::Register { membership: next.clone(), advert }, at(5));
     server.handle_timeout(at(6));
     assert!(records(&answers(&mut server, at(6)).0).contains(&Record::Membership(next)));
+}
+
+/// A server that never knew the node, as after it lost its records: the node learns by the list that the realm's key has rolled.
+#[test]
+fn a_node_that_a_server_does_not_know_and_whose_membership_ended_with_the_realms_key_gets_the_list_and_no_advert() {
+    use wayleave_control::realm::{ListSigner, Rolls};
+    let rolls = Rolls::default().and(realm(0), &realm_key(0), realm(1), [NOW + 1; 3]).expect("in order");
+    let list = ListSigner::Realm(realm_key(1)).sign(None, 0, Vec::new(), &rolls, 600, at(2).unix).expect("in order");
+    let mut server = PathServer::new(config(Store::Kept(vec![Record::Revocations(list.clone())])));
+    connect(&mut server, 1, 0);
+    let advert = adverts(6, &small())[0].clone();
+    assert_eq!(refusal(&ask(&mut server, 1, register(0, &advert), at(3))), Some(Refusal::RealmKey));
+    let told = ask(&mut server, 1, Body::Subscribe { instance: 0, since: 0 }, at(3));
+    let lists = |frames: &[(u64, Frame)]| {
+        let is_it = |(_, frame): &&(u64, Frame)| match &frame.body {
+            Body::Records { records, complete, .. } => {
+                assert_eq!((&records[..], *complete), (&[Record::Revocations(list.clone())][..], false));
+                true
+            }
+            _ => false,
+        };
+        frames.iter().filter(is_it).count()
+    };
+    assert_eq!((refusal(&told), lists(&told)), (None, 1));
+    // Once, however much others change.
+    let next = |secs| {
+        let before = (secs > 4).then_some(&list);
+        let before = before.map(|list| list.object());
+        ListSigner::Realm(realm_key(1)).sign(before, 0, Vec::new(), &rolls, 600, at(secs).unix).expect("in order")
+    };
+    let joined = Membership { rolls: rolls.clone(), number: 2, not_before: NOW + 4, ..membership(1) };
+    let joined = Signed::sign(&joined, &realm_key(1)).expect("in order");
+    connect(&mut server, 2, 1);
+    for number in 1..6 {
+        let advert = Advert { sequence: 100 + number, ..adverts(6, &small())[1].clone() };
+        let body = Body::Register { membership: joined.clone(), advert: signed_advert(&advert, 1) };
+        assert_eq!(refusal(&ask(&mut server, 2, body, at(4 + number))), None);
+        server.handle_timeout(at(5 + number));
+        assert_eq!(lists(&answers(&mut server, at(5 + number)).0), 0, "{number}");
+    }
+    // Another list it gets.
+    connect(&mut server, 3, 50);
+    let later = next(20);
+    ask(&mut server, 3, Body::SubmitRevocations(later.clone()), at(20));
+    server.handle_timeout(at(21));
+    let told = answers(&mut server, at(21)).0;
+    assert!(told.iter().any(|(link, frame)| *link == 1
+        && matches!(&frame.body, Body::Records { records, .. } if records[..] == [Record::Revocations(later.clone())])));
+}
+
+#[test]
+fn of_two_lists_that_come_at_once_the_later_one_is_there_after_a_restart() {
+    let mut server = server_of_six();
+    let submit = |server: &mut PathServer, link: u64, list: &Signed<RevocationList>| {
+        connect(server, link, 50 + link as u32);
+        let octets = Frame { request: 9, body: Body::SubmitRevocations(list.clone()) }.encode();
+        server.handle(PathServerInput::Frame { link, octets }, at(1));
+    };
+    let (first, second) = (revocations(1, &[1]), revocations(2, &[1, 2]));
+    submit(&mut server, 1, &second);
+    submit(&mut server, 2, &first);
+    let mut store = std::collections::BTreeMap::new();
+    let mut asked = Vec::new();
+    loop {
+        while let Some(output) = server.poll() {
+            if let PathServerOutput::Persist { id, records } = output {
+                store.extend(records.into_iter().map(|record| (record.key(), record)));
+                asked.push(id);
+            }
+        }
+        if asked.is_empty() {
+            break;
+        }
+        std::mem::take(&mut asked).into_iter().for_each(|id| server.handle(PathServerInput::Persisted(id), at(1)));
+    }
+    let again = PathServer::new(config(Store::Kept(store.into_values().collect())));
+    assert_eq!(again.database().revocations(), Some(&second));
 }

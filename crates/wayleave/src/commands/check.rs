@@ -1,14 +1,18 @@
 //! `check`: reports what is wrong with a configuration, with line and column.
 
-use serde_json::json;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::{Value, json};
 
 use super::deep::{self, Finding};
 use crate::config::check::{describe, expected, reason};
 use crate::config::{Source, check};
 use crate::failure::{Failure, Failures, Outcome};
+use crate::fetch::{self, Target};
 use crate::output::{print, print_json};
+use crate::roles::overlay::freshness::LIST;
 use clap::Args;
-use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 pub struct Check {
@@ -25,6 +29,21 @@ pub struct Check {
     pub json: bool,
 }
 
+/// How long the role may take to say how it is, if it runs.
+const ASKED: Duration = Duration::from_secs(1);
+
+/// What a role that runs says of its realm's list of removed nodes. The state of one that does not run tells nothing: it gets the latest list when it
+/// starts.
+fn stale_list(role: &str, file: &Path) -> Vec<Failure> {
+    if !["router", "gateway", "path", "consent", "realm"].contains(&role) {
+        return Vec::new();
+    }
+    let target = Target { url: None, config: Some(file.to_owned()) };
+    let Ok(status) = fetch::json_within(&target, "/api/v1/status", ASKED) else { return Vec::new() };
+    let problems = status["problems"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    problems.filter(|problem| problem.contains(LIST)).map(Failure::new).collect()
+}
+
 /// `Err` holds the errors; with `--json` they have been printed already, and it is empty.
 pub fn run(command: &Check) -> Outcome {
     let source = Source::read(&command.file)?;
@@ -34,6 +53,9 @@ pub fn run(command: &Check) -> Outcome {
     } else {
         checked.errors.append(&mut checked.examples);
         checked.warnings.append(&mut checked.documentation);
+    }
+    if checked.errors.is_empty() {
+        checked.warnings.extend(stale_list(checked.role, &command.file));
     }
     // What has errors cannot be tried.
     let found = (command.deep && checked.errors.is_empty()).then(|| deep::look(checked.role, &source)).transpose()?;

@@ -401,7 +401,10 @@ fn revoke(command: &Revoke) -> Outcome {
     }
     let identity = find(&registrar, &command.member)?;
     let mut removed = registrar.successors(&identity);
-    removed.retain(|node| !registrar.is_revoked(node));
+    // Whoever is removed already, by another's list or its own change of keys, is removed by the operator from now on.
+    if !removed.iter().all(|node| registrar.is_revoked(node)) {
+        removed.retain(|node| !registrar.is_revoked(node));
+    }
     // Path servers are those before: if one is removed, it learns it too.
     let servers = file.path_servers(&source, &registrar)?;
     let list = remove(&mut registrar, &mut ledger, identity)?;
@@ -445,7 +448,11 @@ pub fn hear(registrar: &mut Registrar, ledger: &mut Ledger, servers: &[Server]) 
     for server in servers {
         match ask(server, &own, Body::FindRevocations, TIMEOUT) {
             Ok(Body::Revocations(Some(list))) => {
-                order(registrar, ledger, RegistrarInput::Heard(Box::new(list)))?;
+                let events = order(registrar, ledger, RegistrarInput::Heard(Box::new(list)))?;
+                events
+                    .iter()
+                    .filter_map(heard)
+                    .for_each(|text| warn(&format!("path server {}: {text}", server.identity)));
             }
             Ok(Body::Revocations(None)) => {}
             Ok(_) => silent.push(format!("{} at {}: an answer of another kind", server.identity, server.address)),
@@ -456,6 +463,23 @@ pub fn hear(registrar: &mut Registrar, ledger: &mut Ledger, servers: &[Server]) 
         }
     }
     Ok(silent)
+}
+
+/// What an operator reads of a list that a path server has.
+fn heard(event: &RegistrarEvent) -> Option<String> {
+    match event {
+        RegistrarEvent::Ahead { seconds } => Some(format!(
+            "its list is {seconds} s ahead of this machine's clock and is not taken: set the clock of this machine, or of the one that signed it"
+        )),
+        RegistrarEvent::RolledElsewhere(roll) => Some(format!(
+            "its list rolls the realm's key to realm:{}, which is not here: it is not followed; if nobody ordered it, the realm's key was stolen",
+            roll.next
+        )),
+        RegistrarEvent::Invented { left, .. } => Some(format!(
+            "its list removes {left} nodes more that never were members by the records: they are not taken, its key was stolen"
+        )),
+        _ => None,
+    }
 }
 
 /// Tells path servers of a list; returns what became of it at each, for machines and for people.

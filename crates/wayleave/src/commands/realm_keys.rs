@@ -1,6 +1,6 @@
 //! `realm roll-key`: the realm's key gives its place to another on a date.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use wayleave_control::realm::{
 use wayleave_crypto::sign::SigningKey;
 use wayleave_runtime::clock::{unix_now, utc};
 
-use super::realm::{Show, hear, order, publish};
+use super::realm::{Show, describe, hear, order, publish};
 use crate::config::Source;
 use crate::config::realm::RealmFile;
 use crate::failure::{Failure, Outcome};
@@ -64,6 +64,17 @@ fn new(command: &New) -> Outcome {
         .help("name its file as `key` or `next_key` of [realm]")
         .into());
     }
+    // Before a file is made that nobody needs.
+    if let Some(waits) = registrar.rolls().iter().last().filter(|roll| roll.from > now) {
+        let rolls = format!("the realm's key rolls on {} to realm:{}", utc(waits.from), waits.next);
+        if !command.stolen {
+            return Err(Failure::new(format!("{rolls} already, and one roll waits at a time")).into());
+        }
+        if !registrar.has_realm_key(waits.from) {
+            let failure = Failure::new(format!("{rolls}, which is not here, and alone can say which one is next"));
+            return Err(failure.help("name its file as `next_key` of [realm]").into());
+        }
+    }
     let servers = file.path_servers(&source, &registrar)?;
     for silent in hear(&mut registrar, &mut ledger, &servers)? {
         warn(&format!("path server {silent}: it learns of the roll later, from `wayleave run realm`"));
@@ -75,24 +86,40 @@ fn new(command: &New) -> Outcome {
     let until = if command.stolen { from } else { from + MAX_MEMBERSHIP };
     registrar.add_key(SigningKey::from_seed(&seed));
     let events = order(&mut registrar, &mut ledger, RegistrarInput::RollKey { next, from, until })?;
-    let roll = events.into_iter().find_map(|event| match event {
-        RegistrarEvent::KeyRolled(roll) => Some(roll),
-        _ => None,
-    });
+    let (mut roll, mut restored) = (None, Vec::new());
+    for event in events {
+        match event {
+            RegistrarEvent::KeyRolled(made) => roll = Some(made),
+            RegistrarEvent::Restored(nodes) => restored = nodes,
+            _ => {}
+        }
+    }
+    let restored: Vec<String> = restored.iter().map(|node| describe(&registrar, node)).collect();
     let KeyRoll { from, .. } = roll.ok_or_else(|| Failure::new("the realm's key was not rolled: a bug"))?;
     let list = registrar.revocations().ok_or_else(|| Failure::new("there is no list: a bug, please report it"))?;
     let (outcomes, text) = publish(list, &servers)?;
     if command.json {
-        print_json(json!({ "key": format!("realm:{next}"), "from": from, "file": command.file, "servers": outcomes }));
+        print_json(
+            json!({ "key": format!("realm:{next}"), "from": from, "file": command.file, "servers": outcomes, "restored": restored }),
+        );
         return Ok(());
     }
+    let when = if command.stolen { "now" } else { "before that date" };
     print(&format!(
-        "key    realm:{next}\nfrom   {}\n{text}next: next_key = \"{}\" into [realm] of {}, and restart `wayleave run realm` before that date\n",
+        "key    realm:{next}\nfrom   {}\n{text}next: next_key = \"{}\" into [realm] of {}, and restart `wayleave run realm` {when}\n",
         utc(from),
-        command.file.display(),
+        named(&command.file, &command.config).display(),
         command.config.display()
     ));
+    restored.iter().for_each(|node| print(&format!("a member again, since the stolen key alone removed it: {node}\n")));
     Ok(())
+}
+
+/// How a configuration names a file: as seen from its folder, if it lies there.
+fn named(file: &Path, config: &Path) -> PathBuf {
+    let whole = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let (file, folder) = (whole(file), whole(config).parent().map(Path::to_owned).unwrap_or_default());
+    file.strip_prefix(&folder).map(Path::to_owned).unwrap_or(file)
 }
 
 /// The keys to which the realm's rolled, for machines.

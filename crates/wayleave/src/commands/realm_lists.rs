@@ -5,21 +5,29 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use wayleave_control::frames::Body;
 use wayleave_control::realm::{
-    ListKey, ListSigner, MAX_LIST, MAX_LIST_KEY, Registrar, RegistrarEvent, RegistrarInput, RevocationList, Server,
+    ListKey, ListSigner, MAX_LIST, MAX_LIST_KEY, RealmKey, Registrar, RegistrarEvent, RegistrarInput, RevocationList,
+    Server,
 };
 use wayleave_core::IdentityKey;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
 use wayleave_runtime::clock::{unix_now, utc};
+use wayleave_runtime::node_tls::NodeIdentity;
 
 use super::realm::{Show, describe, find, hear, order, publish, write_new};
+use crate::ask::ask;
 use crate::config::parse::NodeKey;
 use crate::config::realm::RealmFile;
 use crate::config::{HostPort, Source};
 use crate::failure::{Failure, Outcome};
+use crate::key_files::node::{fresh, node_text};
 use crate::key_files::realm_lists::{self, certificate, certificate_text, generate, list_text, read_list};
 use crate::output::{objects, print, print_json, warn};
+
+/// How long a path server is waited for that is asked for its list.
+const ASKED: Duration = Duration::from_secs(5);
 
 #[derive(Subcommand, Debug)]
 pub enum ListKeys {
@@ -87,7 +95,11 @@ pub enum Lists {
 #[derive(Args, Debug)]
 pub struct Sign {
     /// The file of the latest list.
-    pub list: PathBuf,
+    #[arg(required_unless_present = "server")]
+    pub list: Option<PathBuf>,
+    /// A path server whose list the next one follows: KEY@ADDRESS as for `publish` (may be repeated).
+    #[arg(long, value_name = "KEY@ADDRESS")]
+    pub server: Vec<String>,
     /// The list key's file.
     #[arg(long)]
     pub key: PathBuf,
@@ -182,7 +194,7 @@ fn new(command: &New) -> Outcome {
 fn rows(registrar: &Registrar) -> Vec<Value> {
     let now = unix_now().secs();
     let state = |key: &ListKey| match () {
-        () if key.generation < registrar.generation() => "revoked",
+        () if registrar.is_revoked_key(&key.key) => "revoked",
         () if key.not_after < now => "ended",
         () => "good",
     };
@@ -228,7 +240,11 @@ fn revoke(command: &Revoke) -> Outcome {
             "path server {silent}: whom it alone knows as removed may be a member again once it has the next list"
         ));
     }
-    let by_key = registrar.removed_by(&key);
+    let mut by_key = registrar.removed_by(&key);
+    let all = by_key.len();
+    // Whoever is no member by the records is on the next list no more.
+    by_key.retain(|node| registrar.members().any(|member| member.identity == *node));
+    let invented = all - by_key.len();
     let named = |text: &String| {
         find(&registrar, text).or_else(|failures| {
             let of_name = by_key.iter().find(|node| describe(&registrar, node).ends_with(&format!("({text})")));
@@ -254,13 +270,18 @@ fn revoke(command: &Revoke) -> Outcome {
         let generation = registrar.generation();
         let restored: Vec<String> = restored.iter().map(|node| describe(&registrar, node)).collect();
         print_json(
-            json!({ "generation": generation, "servers": outcomes, "list_keys": keys, "restored": restored, "still_removed": kept }),
+            json!({ "generation": generation, "servers": outcomes, "list_keys": keys, "restored": restored, "still_removed": kept, "left_out": invented }),
         );
         return Ok(());
     }
     print(&format!("revoked {}\n{text}", command.key));
     restored.iter().for_each(|node| print(&format!("a member again: {}\n", describe(&registrar, node))));
     kept.iter().for_each(|node| print(&format!("removed by this key alone, and still removed: {node}\n")));
+    if invented > 0 {
+        print(&format!(
+            "removed by this key alone, no members by the records, and on lists no more: {invented} nodes\n"
+        ));
+    }
     for other in keys.iter().filter(|row| row["state"] == "good") {
         let line = other["certificate"].as_str().unwrap_or_default();
         print(&format!("on the machine of {}: wayleave realm list-key renew FILE {line}\n", other["key"]));
@@ -306,10 +327,64 @@ fn export(command: &Show) -> Outcome {
     Ok(())
 }
 
+/// The latest list of those that path servers have and a file: it says more than any before it, as servers refuse others. One that does not count
+/// is none.
+fn latest(command: &Sign, realm: &RealmKey) -> Outcome<Signed<RevocationList>> {
+    let mut lists: Vec<Signed<RevocationList>> =
+        command.list.iter().map(|file| read_list(file)).collect::<Result<_, Failure>>()?;
+    let own = NodeIdentity::from_seed(&*fresh::<32>()?)?;
+    for text in &command.server {
+        let server = server(text)?;
+        match ask(&server, &own, Body::FindRevocations, ASKED) {
+            Ok(Body::Revocations(Some(list))) => lists.push(list),
+            Ok(Body::Revocations(None)) => warn(&format!("path server {text} has no list")),
+            Ok(_) => warn(&format!("path server {text} is not asked: an answer of another kind")),
+            Err(failures) => {
+                let why = failures.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+                warn(&format!("path server {text} is not asked: {why}"));
+            }
+        }
+    }
+    let now = unix_now().secs();
+    let counts = |list: &Signed<RevocationList>| {
+        let object = list.object();
+        object.realm == *realm
+            && RevocationList::verify(list, realm).is_ok()
+            && object.check_key(&object.rolls, now).is_ok()
+            && !object.is_ahead(now)
+    };
+    // A file alone is taken as it is: whatever is wrong with it is said when it is signed after.
+    let is_alone = command.server.is_empty();
+    let lists = lists.into_iter().filter(|list| is_alone || counts(list));
+    // A list with more rolls of the realm's key is after one with fewer, of whatever number.
+    let latest = lists.max_by_key(|list| (list.object().rolls.len(), list.object().order()));
+    latest.ok_or_else(|| {
+        let failure = Failure::new("no list to follow: none of the path servers has one that counts");
+        failure.help("name the file of the last list, as `wayleave realm list export` printed it").into()
+    })
+}
+
 fn sign(command: &Sign) -> Outcome {
-    let before = read_list(&command.list)?;
     let (_, signer) = realm_lists::load(&command.key)?;
+    let before = latest(command, &signer.realm())?;
     let more: Vec<IdentityKey> = command.remove.iter().map(NodeKey::identity).collect();
+    let known = match &signer {
+        ListSigner::ListKey(_, certificate) => certificate.object().base.rolls.len(),
+        ListSigner::Realm(_) => 0,
+    };
+    for roll in before.object().rolls.iter().skip(known) {
+        warn(&format!(
+            "the list rolls the realm's key to realm:{} on {}: the next one does so too; if the realm's operator did not order that, publish it nowhere",
+            roll.next,
+            utc(roll.from)
+        ));
+    }
+    for node in more.iter().filter(|node| before.object().has(node)) {
+        warn(&format!(
+            "{} is on the list already: if its owner changed its keys since, the new ones go on; remove these, which `wayleave realm show` names",
+            node_text(node)
+        ));
+    }
     let list = signer.sign_again(&before, &more, command.ahead.as_secs(), unix_now());
     let list = list.map_err(|error| Failure::new(error.to_string()))?;
     write_new(&command.out, &format!("{}\n", list_text(&list)), 0o644)?;

@@ -93,6 +93,12 @@ fn refused(operator: &Server, error: JoinError) -> Failure {
         .help("the keys in use are as before")
 }
 
+/// Whether nobody joins by this token, and another is asked for. The operator's side keeps one for an hour and while it runs: afterwards it counts
+/// as withdrawn.
+fn is_unused(error: JoinError) -> bool {
+    matches!(error, JoinError::Taken | JoinError::Expired | JoinError::RecordsLost | JoinError::Withdrawn)
+}
+
 pub fn run(command: &RollNode) -> Outcome {
     let source = Source::read(&command.config)?;
     let file: NodeFile = source.parse()?;
@@ -132,7 +138,7 @@ pub fn run(command: &RollNode) -> Outcome {
             Body::Joined(Ok(answer)) => answer,
             Body::Joined(Err(error)) => {
                 // Nobody has used the token: the next try asks for another. With any other reason it may have worked, and its answer was lost.
-                if matches!(error, JoinError::Taken | JoinError::Expired | JoinError::RecordsLost) {
+                if is_unused(error) {
                     fs::remove_file(&roll).map_err(|error| Failure::system(roll.display(), &error))?;
                 }
                 return Err(refused(&operator, error).into());
@@ -163,4 +169,16 @@ pub fn run(command: &RollNode) -> Outcome {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_token_is_asked_for_where_nobody_joins_by_the_last_one() {
+        assert!([JoinError::Withdrawn, JoinError::Expired, JoinError::Taken].into_iter().all(is_unused));
+        // It may have worked, and the answer was lost.
+        assert!(![JoinError::Used, JoinError::Busy, JoinError::Revoked].into_iter().any(is_unused));
+    }
 }

@@ -97,7 +97,7 @@ impl Role for PathRole {
             connecting.push(links.connect_node(peer.address.clone(), &identity, peer.identity, events.clone())?);
         }
         info!(identity = %identity.identity(), realm = %config.realm(), listen = %listening.address, "listening for nodes");
-        let (roll_to, roll) = watch::channel(None);
+        let (rolls_to, rolls) = watch::channel(Vec::new());
         let (renewal, problem) = match &path.membership {
             None => (None, None),
             Some(named) => {
@@ -107,7 +107,7 @@ impl Role for PathRole {
                     identity: identity.clone(),
                     membership: membership::load(&file)?,
                     file,
-                    roll,
+                    rolls,
                     log: log.clone(),
                 };
                 // Nobody but the file needs it: the operator's records say who is a path server.
@@ -123,7 +123,7 @@ impl Role for PathRole {
             store: state.file,
             events: events.clone(),
             ends: Ends::default(),
-            roll: roll_to,
+            rolls: rolls_to,
             log: log.clone(),
         };
         let running = Running::start(machine, Driver(io), *clock, (events, inbox));

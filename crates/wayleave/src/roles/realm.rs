@@ -78,6 +78,7 @@ impl Role for RealmRole {
             nodes: HashMap::new(),
             servers: BTreeMap::new(),
             refusals,
+            opening: None,
             handed: Vec::new(),
             log: log.clone(),
             clock: *clock,

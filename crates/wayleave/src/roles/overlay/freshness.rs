@@ -5,6 +5,9 @@ use wayleave_runtime::clock::utc;
 
 use crate::roles::events::{EventLine, event, shown};
 
+/// What every problem of that list names.
+pub const LIST: &str = "list of removed nodes";
+
 /// What is wrong and what to do, if anything.
 pub fn problem(freshness: Freshness) -> Option<String> {
     let help =

@@ -88,7 +88,7 @@ pub struct OverlayIo {
     /// Whether the list of removed nodes is of today.
     pub freshness: watch::Sender<Freshness>,
     /// The last roll of the realm's key, after which the node may need another membership.
-    pub roll: watch::Sender<Option<KeyRoll>>,
+    pub rolls: watch::Sender<Vec<KeyRoll>>,
     pub log: Events,
     /// Records of path servers go here too.
     pub tap: Option<mpsc::Sender<(Vec<Record>, bool)>>,
@@ -168,7 +168,7 @@ impl OverlayIo {
             self.freshness.send_replace(*found);
         }
         if let NodeEvent::KeyRoll(roll) = event {
-            self.roll.send_replace(Some(roll.clone()));
+            self.rolls.send_modify(|rolls| rolls.push(roll.clone()));
         }
         let has_changed = self.refusals.send_if_modified(|refusals| match event {
             NodeEvent::Registered { server, .. } => refusals.remove(server).is_some(),

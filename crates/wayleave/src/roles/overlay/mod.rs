@@ -230,13 +230,13 @@ impl Overlay {
         let (ids_to, ids) = watch::channel(Arc::default());
         let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_FRAME as u32, protocols: PROTOCOLS });
         let own = settings.own();
-        let (roll_to, roll) = watch::channel(None);
+        let (rolls_to, rolls) = watch::channel(Vec::new());
         let renewal = Renewal {
             operator: section.operator.as_ref().map(ServerEntry::server),
             identity: identity.clone(),
             membership: settings.membership.clone(),
             file: settings.membership_file.clone(),
-            roll,
+            rolls,
             log: log.clone(),
         };
         let (renewed, mut later) = mpsc::channel(1);
@@ -290,7 +290,7 @@ impl Overlay {
             ids: ids_to,
             refusals: refusals_to,
             freshness: freshness_to,
-            roll: roll_to,
+            rolls: rolls_to,
             log: log.clone(),
             tap,
         };

@@ -34,8 +34,8 @@ pub struct Renewal {
     pub membership: Signed<Membership>,
     /// Where it lies.
     pub file: PathBuf,
-    /// The last roll of the realm's key.
-    pub roll: watch::Receiver<Option<KeyRoll>>,
+    /// The rolls of the realm's key that are known.
+    pub rolls: watch::Receiver<Vec<KeyRoll>>,
     pub log: Events,
 }
 
@@ -61,7 +61,7 @@ impl Renewal {
             if now < from {
                 let pause = LOOK.min(Duration::from_secs(from - now));
                 // A roll may end the membership at once. Whoever knew of rolls is gone where this fails: then the time decides.
-                if let Ok(Err(_)) = timeout(pause, self.roll.changed()).await {
+                if let Ok(Err(_)) = timeout(pause, self.rolls.changed()).await {
                     tokio::time::sleep(pause).await;
                 }
                 continue;
@@ -116,10 +116,10 @@ impl Renewal {
     fn times(&self) -> (u64, u64) {
         let membership = self.membership.object();
         let (from, until) = (membership.renewable_at(), membership.not_after);
-        match &*self.roll.borrow() {
-            Some(roll) if usize::from(roll.number) > membership.rolls.len() && roll.until < until => {
-                (roll.from.min(from), roll.until)
-            }
+        let rolls = self.rolls.borrow();
+        let later = rolls.iter().filter(|roll| usize::from(roll.number) > membership.rolls.len());
+        match later.min_by_key(|roll| roll.until) {
+            Some(roll) if roll.until < until => (roll.from.min(from), roll.until),
             _ => (from, until),
         }
     }

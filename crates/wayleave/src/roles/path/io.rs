@@ -27,7 +27,7 @@ pub struct PathIo {
     pub events: mpsc::Sender<Event>,
     pub ends: Ends,
     /// The last roll of the realm's key, after which the server may need another membership.
-    pub roll: watch::Sender<Option<KeyRoll>>,
+    pub rolls: watch::Sender<Vec<KeyRoll>>,
     pub log: Events,
 }
 
@@ -66,7 +66,7 @@ impl LinkIo<PathServer> for PathIo {
             }
             PathServerOutput::Event(event) => {
                 if let PathServerEvent::KeyRoll(roll) = &event {
-                    self.roll.send_replace(Some(roll.clone()));
+                    self.rolls.send_modify(|rolls| rolls.push(roll.clone()));
                 }
                 self.log.report(line(&event));
             }

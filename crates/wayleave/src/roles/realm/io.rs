@@ -43,6 +43,8 @@ const AGAIN: Duration = Duration::from_secs(5);
 /// The number of a list as a request. A command that joins with a path server's identity has a link of its own, is told of the list too, and waits for
 /// the answer to its request 1.
 const SUBMISSION: u32 = 2;
+/// The number of the list that begins a generation, which a server takes before later ones.
+const OPENING: u32 = 3;
 /// How long a server is waited for that is asked for its list.
 const HEAR: Duration = Duration::from_secs(10);
 
@@ -63,15 +65,24 @@ pub struct PathServerLink {
     has: Option<(u64, u64)>,
     /// The same of the list that it was sent last, and not before when it is sent again if no answer says otherwise.
     sent: Option<((u64, u64), Instant)>,
+    /// What orders the list that began a generation and that it was sent.
+    opened: Option<(u64, u64)>,
     _connecting: Connecting,
 }
 
 /// Which path servers do not take the list of removed nodes, and why.
 #[derive(Clone, Debug, Default)]
-pub struct Refusals(Arc<Mutex<BTreeMap<IdentityKey, String>>>);
+pub struct Refusals(Arc<Mutex<Refused>>);
+
+#[derive(Debug, Default)]
+struct Refused {
+    by: BTreeMap<IdentityKey, String>,
+    /// By so many seconds a server's list was ahead of the clock here.
+    ahead: Option<u64>,
+}
 
 impl Refusals {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<IdentityKey, String>> {
+    fn all(&self) -> MutexGuard<'_, Refused> {
         // Nothing that holds this lock can panic half-way through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,7 +92,9 @@ impl Refusals {
         let text = |(server, why): (&IdentityKey, &String)| {
             format!("path server {server} does not take the list of removed nodes: {why}")
         };
-        self.all().iter().map(text).collect()
+        let all = self.all();
+        let clock = all.ahead.map(behind);
+        all.by.iter().map(text).chain(clock).collect()
     }
 }
 
@@ -96,6 +109,8 @@ pub struct RealmIo {
     pub nodes: HashMap<u64, (IdentityKey, Budget)>,
     pub servers: BTreeMap<IdentityKey, PathServerLink>,
     pub refusals: Refusals,
+    /// The list that began the present generation.
+    pub opening: Option<Signed<wayleave_control::realm::RevocationList>>,
     /// Who is on the list that servers were told last.
     pub handed: Vec<IdentityKey>,
     pub log: Events,
@@ -123,7 +138,7 @@ impl LinkIo<Registrar> for RealmIo {
                     self.servers.get_mut(&identity).filter(|path_server| path_server.link.is_none())
                 {
                     path_server.link = Some(link);
-                    (path_server.has, path_server.sent) = (None, None);
+                    (path_server.has, path_server.sent, path_server.opened) = (None, None, None);
                     self.is_due = true;
                     // Another machine may have signed a list meanwhile, or these records are from a backup.
                     let server = path_server.server.clone();
@@ -181,7 +196,12 @@ impl LinkIo<Registrar> for RealmIo {
                 let body = answer.map_or_else(|error| Body::Joined(Err(error)), Body::Invited);
                 self.links.send(link, Frame { request, body }.encode());
             }
-            RegistrarOutput::Event(event) => line(&event).into_iter().for_each(|line| self.log.report(line)),
+            RegistrarOutput::Event(event) => {
+                if let RegistrarEvent::Ahead { seconds } = event {
+                    self.refusals.all().ahead = Some(seconds);
+                }
+                line(&event).into_iter().for_each(|line| self.log.report(line));
+            }
         }
         Ok(())
     }
@@ -200,10 +220,19 @@ impl RealmIo {
         {
             let sent = path_server.sent.map(|(order, _)| order);
             match frame.as_ref().map(|frame| &frame.body) {
+                Ok(Body::Registered { .. }) if frame.as_ref().is_ok_and(|frame| frame.request == OPENING) => {
+                    // Now it takes later ones.
+                    (path_server.has, path_server.sent) = (None, None);
+                    self.is_due = true;
+                    return Some(RegistrarInput::Records(Vec::new()));
+                }
                 Ok(Body::Registered { .. }) => {
                     path_server.has = sent;
-                    self.refusals.all().remove(identity);
+                    let mut refused = self.refusals.all();
+                    refused.by.remove(identity);
+                    refused.ahead = None;
                 }
+                Ok(Body::Refused(_)) if frame.as_ref().is_ok_and(|frame| frame.request == OPENING) => return None,
                 Ok(Body::Refused(refusal)) => {
                     let (server, is_later) = (path_server.server.clone(), is_later(*refusal));
                     if is_later {
@@ -211,12 +240,23 @@ impl RealmIo {
                         path_server.has = sent;
                     }
                     let text = refusal.to_string();
-                    let before = self.refusals.all().insert(*identity, text);
+                    let before = self.refusals.all().by.insert(*identity, text);
                     if before.is_none_or(|before| before != refusal.to_string()) {
                         warn!(server = %identity, "path server refused the list of removed nodes: {refusal}");
                     }
+                    let refusal = *refusal;
+                    if let (Refusal::LeavesOut(_), Some(opening)) = (refusal, &self.opening)
+                        && path_server.opened != Some(opening.object().order())
+                    {
+                        path_server.opened = Some(opening.object().order());
+                        let body = Body::SubmitRevocations(opening.clone());
+                        self.links.send(link, Frame { request: OPENING, body }.encode());
+                    }
                     if is_later {
                         self.hear(server);
+                    }
+                    if let Refusal::LeavesOut(node) = refusal {
+                        return Some(RegistrarInput::LeftOut(node));
                     }
                 }
                 _ => {}
@@ -271,7 +311,7 @@ impl RealmIo {
     pub fn follow(&mut self, registrar: &Registrar) -> Outcome {
         let servers = self.config.path_servers(&self.source, registrar)?;
         self.servers.retain(|_, path_server| servers.contains(&path_server.server));
-        self.refusals.all().retain(|identity, _| self.servers.contains_key(identity));
+        self.refusals.all().by.retain(|identity, _| self.servers.contains_key(identity));
         for server in servers {
             if !self.servers.contains_key(&server.identity) {
                 let (address, events) = (server.address.clone(), self.events.clone());
@@ -281,11 +321,13 @@ impl RealmIo {
                     link: None,
                     has: None,
                     sent: None,
+                    opened: None,
                     _connecting: connecting,
                 };
                 self.servers.insert(server.identity, path_server);
             }
         }
+        self.opening = registrar.opening().cloned();
         let Some(list) = registrar.revocations() else { return Ok(()) };
         self.submit_revocations(list);
         Ok(())
@@ -320,6 +362,14 @@ fn is_later(refusal: Refusal) -> bool {
     )
 }
 
+/// What an operator reads whose clock is behind a path server's list.
+fn behind(seconds: u64) -> String {
+    format!(
+        "a path server's list of removed nodes is {seconds} s ahead of this machine's clock: what it says is not taken, and the lists that are \
+         signed here are refused as older; set the clock of this machine, or of the one that signed that list"
+    )
+}
+
 /// What the operator is told; `None` of what the list of removed nodes says.
 fn line(event: &RegistrarEvent) -> Option<EventLine> {
     Some(match event {
@@ -349,6 +399,26 @@ fn line(event: &RegistrarEvent) -> Option<EventLine> {
             let nodes = nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
             event!(WARN "removed-elsewhere" by 0, {; nodes } "a list that was signed elsewhere removes nodes, here too from now on; if nobody ordered \
                 that, its key was stolen: `wayleave realm list-key revoke KEY --restore NODE`")
+        }
+        RegistrarEvent::Invented { key, left } => {
+            event!(ERROR "invented" by 0, { key = format!("list:{}", IdentityKey(*key)); left }
+                "a list that was signed elsewhere removes more nodes that are no members by the records than are taken from one key: path servers \
+                 that have it refuse lists without them; its key was stolen: `wayleave realm list-key revoke KEY`, or, if it is the realm's, \
+                 `wayleave realm roll-key new FILE --stolen`")
+        }
+        RegistrarEvent::Ahead { seconds } => {
+            let why = behind(*seconds);
+            event!(ERROR "clock-behind" by 0, {; seconds } "{why}")
+        }
+        RegistrarEvent::RolledElsewhere(roll) => {
+            event!(ERROR "rolled-elsewhere" by 0, { next = shown(roll.next) }
+                "a path server's list rolls the realm's key to one that is not here: it is not followed; if you ordered it, name that key as \
+                 `next_key` of [realm], or publish the list with `wayleave realm list publish FILE --config FILE`; if nobody did, the realm's \
+                 key was stolen: `wayleave realm roll-key new FILE --stolen`")
+        }
+        RegistrarEvent::Restored(nodes) => {
+            let nodes = nodes.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+            event!(WARN "restored" by 0, {; nodes } "nodes are members again that the stolen key of the realm alone removed")
         }
         RegistrarEvent::KeyRolled(roll) => {
             event!(INFO "key-rolled" by 0, { next = shown(roll.next), from = utc(roll.from); from = roll.from }

@@ -56,6 +56,10 @@ fn without_the_operators_side_consent_ends_after_a_warning_and_a_list_of_another
     assert_eq!(problems(&row.nodes[0]), "[]");
     // What the other machine has: the key above and this line.
     fs::write(row.realm.path("last"), realm_command(&row.realm, &["list", "export"])).expect("written");
+    // Since then somebody was removed, of whom the line does not know.
+    let token = row.realm.invite(&["late", "--role", "consent"]);
+    row.realm.folder.ok(&["join", &token, "--dir", "late"]);
+    realm_command(&row.realm, &["revoke", "late"]);
     row.realm.operator.kill();
     eventually("there is a warning", || problems(&row.nodes[0]).contains("next list of removed nodes is overdue"));
     let refused = || row.paths("c")["paths"][0]["not_consented"].as_str().unwrap_or_default().to_owned();
@@ -66,10 +70,16 @@ fn without_the_operators_side_consent_ends_after_a_warning_and_a_list_of_another
         eventually("all say so", || problems(running).contains("consent servers give no consent"));
         assert!(running.log().contains("wayleave realm list sign"), "{}", running.log());
     }
-    row.realm.folder.ok(&["realm", "list", "sign", "last", "--key", "list.key", "--ahead", "1d", "--out", "next"]);
+    let said = row.realm.folder.ok(&["check", "a/router.toml"]);
+    assert!(said.contains("wayleave realm list sign"), "{said}");
     let address = row.realm.read("realm/servers");
     let address = address.lines().last().and_then(|line| line.split_once(' ')).expect("paths and where it is").1;
     let server = format!("{}@{address}", row.realm.identity("paths"));
+    let sign = ["realm", "list", "sign", "last", "--key", "list.key", "--ahead", "1d", "--out"];
+    row.realm.folder.ok(&[&sign[..], &["of-the-line"]].concat());
+    let refused_list = row.realm.folder.run(&["realm", "list", "publish", "of-the-line", "--server", &server]);
+    assert!(crate::common::text(&refused_list.stdout).contains("leaves out"), "{refused_list:?}");
+    row.realm.folder.ok(&[&sign[..], &["next", "--server", &server]].concat());
     let said = row.realm.folder.ok(&["realm", "list", "publish", "next", "--server", &server]);
     assert!(said.contains(" has it\n"), "{said}");
     eventually("consented again", || row.is_consented("c"));
@@ -317,8 +327,12 @@ fn a_stolen_realm_key_ends_at_once_and_every_member_gets_a_membership_of_the_nex
     eventually("consented", || row.is_consented("c"));
     let names = ["paths", "consent-b", "consent-c", "a", "b", "c"];
     let before = names.map(|name| row.realm.read(&format!("{name}/membership")));
-    realm_command(&row.realm, &["roll-key", "new", "realm/next.key", "--stolen"]);
-    row.realm.edit("realm/realm.toml", |text| text.replace("#next_key = ", "next_key = "));
+    let said = realm_command(&row.realm, &["roll-key", "new", "realm/next.key", "--stolen"]);
+    // What it prints is what the configuration needs.
+    let line = said.lines().find_map(|line| line.strip_prefix("next: ")?.split(" into ").next()).expect("a line");
+    assert!(said.contains("run realm` now"), "{said}");
+    row.realm.edit("realm/realm.toml", |text| text.replace("#next_key = \"next.key\"", line));
+    row.realm.folder.ok(&["check", "realm/realm.toml"]);
     fs::rename(row.realm.path("realm/realm.key"), row.realm.path("stolen.key")).expect("moved");
     row.realm.operator.kill();
     row.realm.operator.resume();
