@@ -273,6 +273,7 @@ impl Path {
     pub fn set_version(&mut self, version: Version) {
         if let Proofs::Icing(consents) = &mut self.proofs {
             consents.version = version;
+            consents.unsealed_by.take_if(|_| version == Version::Sealed);
         }
     }
 

@@ -138,6 +138,8 @@ struct Entry {
     ready_until: Option<u64>,
     renew_at: Option<Instant>,
     retry: Duration,
+    /// Sealed payloads were done without because of what a node said before.
+    is_remembered: bool,
 }
 
 /// The client as a machine.
@@ -207,20 +209,21 @@ impl ConsentClient {
             return self.outputs.push_back(ConsentClientOutput::Failed { id, reasons });
         }
         self.release(id);
-        self.choose_version(&mut path, now.instant);
-        let entry = Entry { path, servers, seconds, round: None, ready_until: None, renew_at: None, retry: RETRY };
+        let is_remembered = self.choose_version(&mut path, now.instant);
+        let (round, ready_until, renew_at, retry) = (None, None, None, RETRY);
+        let entry = Entry { path, servers, seconds, round, ready_until, renew_at, retry, is_remembered };
         self.entries.insert(id, entry);
         self.ask(id, now);
     }
 
-    /// Does without sealed payloads on a path of which a node refused them lately.
-    fn choose_version(&self, path: &mut Path, now: Instant) {
+    /// Does without sealed payloads on a path of which a node refused them lately; returns whether that is so.
+    fn choose_version(&self, path: &mut Path, now: Instant) -> bool {
         let hash = path.consent_hash(Version::Standard).ok();
         let known = hash.and_then(|hash| self.unsealed.get(&hash)).filter(|(_, until)| now < *until);
-        if let (Version::Sealed, Some((index, _))) = (path.version(), known) {
-            path.set_version(Version::Standard);
-            path.set_unsealed_by(*index);
-        }
+        let (Version::Sealed, Some((index, _))) = (path.version(), known) else { return false };
+        path.set_version(Version::Standard);
+        path.set_unsealed_by(*index);
+        true
     }
 
     /// If nodes refused packets with sealed payloads alone, remembers that and returns true.
@@ -359,6 +362,15 @@ impl ConsentClient {
             return self.ask(id, now);
         }
         let Some(entry) = self.entries.get_mut(&id) else { return };
+        // What the node said before may hold no more: the other profile is asked for once.
+        let is_refused = reasons.iter().any(|failure| matches!(failure.fault, HopFault::Refused(_)));
+        if is_refused && std::mem::take(&mut entry.is_remembered) {
+            entry.path.set_version(Version::Sealed);
+            if let Ok(hash) = entry.path.consent_hash(Version::Standard) {
+                self.unsealed.remove(&hash);
+            }
+            return self.ask(id, now);
+        }
         let unix = now.unix.secs();
         if reasons.is_empty() {
             let left = path.expiry().saturating_sub(unix);

@@ -36,28 +36,30 @@ impl TagKeys {
         self.is_entrusted
     }
 
-    /// Whether there are any.
+    /// Whether the node is to give its keys itself, and has not. What others delegate are not its own keys.
     #[must_use]
-    pub fn are_there(&self) -> bool {
-        !self.masters.is_empty() || !self.branches.is_empty()
+    pub fn are_awaited(&self) -> bool {
+        self.is_entrusted && self.masters.is_empty()
     }
 
-    /// Takes what the node gives; `false` if it is not to, and what it gives is not what is there from elsewhere.
-    pub fn entrust(&mut self, mut masters: Vec<(u32, TagMaster)>) -> bool {
-        if !self.is_entrusted {
-            let is_there = |(from, master): &(u32, TagMaster)| {
-                self.masters.iter().any(|known| known.0 == *from && known.1.key() == master.key())
-            };
-            return masters.iter().all(is_there);
-        }
+    /// Takes what the node gives; `false` if it is not to, and would go by other keys in an epoch from `current` on than those that are there from
+    /// elsewhere.
+    pub fn entrust(&mut self, mut masters: Vec<(u32, TagMaster)>, current: u32) -> bool {
         masters.sort_by_key(|(from, _)| *from);
+        if !self.is_entrusted {
+            let changes = self.masters.iter().chain(&masters).map(|(from, _)| *from).filter(|from| *from > current);
+            return [current].into_iter().chain(changes).all(|epoch| {
+                let (ours, given) = (in_force(&self.masters, epoch), in_force(&masters, epoch));
+                ours.zip(given).is_some_and(|(ours, given)| ours.key() == given.key())
+            });
+        }
         self.masters = masters;
         true
     }
 
-    /// Keeps what the node gave under the configuration of before.
+    /// Where the node gives its keys itself, goes by those under the configuration of before until it does: what it gave, or what a file had.
     pub fn keep(&mut self, before: Self) {
-        if self.is_entrusted && before.is_entrusted {
+        if self.is_entrusted {
             self.masters = before.masters;
         }
     }
@@ -80,7 +82,7 @@ impl TagKeys {
         let mut expiry = expiry;
         loop {
             let epoch = tag_epoch(expiry);
-            if let Some((_, master)) = self.masters.iter().rfind(|(from, _)| *from <= epoch) {
+            if let Some(master) = in_force(&self.masters, epoch) {
                 return Some((expiry, master.consent(path, index, tag, expiry)));
             }
             if let Some(consent) = self.branches.iter().find_map(|branch| branch.consent(path, index, tag, expiry)) {
@@ -90,6 +92,11 @@ impl TagKeys {
             expiry = (epoch << TAG_EPOCH).checked_sub(1).filter(|expiry| *expiry > now)?;
         }
     }
+}
+
+/// The master in force in an epoch, of some that are in the order of their epochs.
+fn in_force(masters: &[(u32, TagMaster)], epoch: u32) -> Option<&TagMaster> {
+    masters.iter().rfind(|(from, _)| *from <= epoch).map(|(_, master)| master)
 }
 
 #[cfg(test)]
@@ -116,6 +123,36 @@ mod tests {
         // Neither before the epoch nor after it.
         assert_eq!(keys.consent(&PATH, 3, Tag(0x4000_0001), begin - 1, begin - 100), None);
         assert_eq!(keys.consent(&PATH, 3, Tag(0x4000_0001), begin + 5_000, begin + 4_100), None);
+    }
+
+    #[test]
+    fn a_node_whose_keys_are_in_a_file_may_say_the_same_and_nothing_that_differs_from_now_on() {
+        let master = |octet: u8| TagMaster::new(Key128::new([octet; 16]));
+        let says =
+            |masters: Vec<(u32, TagMaster)>| TagKeys::new(vec![(0, master(1)), (100, master(2))]).entrust(masters, 50);
+        assert!(says(vec![(100, master(2)), (0, master(1))]));
+        assert!(says(vec![(40, master(1)), (100, master(2))]), "what is over counts for nothing");
+        for other in [
+            vec![],
+            vec![(0, master(1))],
+            vec![(100, master(2))],
+            vec![(0, master(1)), (100, master(3))],
+            vec![(0, master(1)), (90, master(2))],
+            vec![(0, master(1)), (100, master(2)), (200, master(3))],
+        ] {
+            assert!(!says(other));
+        }
+    }
+
+    #[test]
+    fn what_a_file_had_stays_until_the_node_gives_its_keys_and_branches_are_not_these() {
+        let master = TagMaster::new(Key128::new([7; 16]));
+        let mut keys = TagKeys::entrusted();
+        let branch = master.root(9).descend(Tag(0), 1).expect("under the root");
+        assert!(keys.delegate(branch, 9) && keys.are_awaited());
+        keys.keep(TagKeys::new(vec![(0, master.clone())]));
+        assert!(!keys.are_awaited() && keys.consent(&PATH, 1, Tag(1), 50, 0).is_some());
+        assert!(keys.entrust(vec![(0, master)], 9));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::header::{NodeId, PathHash, Tag, Version};
-use wayleave_packet::icing::mint::{EpochKey, TagBranch, TagMaster};
+use wayleave_packet::icing::mint::{EpochKey, TagBranch, TagMaster, tag_epoch};
 
 use super::TagKeys;
 use super::policy::{Policy, Question, Subject};
@@ -311,7 +311,9 @@ impl ConsentServer {
         let has_budget = self.clients.take(&peer, 0, now.instant);
         let decoded = Frame::decode(octets);
         if let Ok(Frame { request, body: Body::Entrust { masters } }) = decoded {
-            let body = match self.entrust(peer, masters, has_budget) {
+            let current = tag_epoch(now.unix.secs() as u32);
+            let given = if has_budget { self.entrust(peer, masters, current) } else { Err(Refusal::TooOften) };
+            let body = match given {
                 Ok(()) => Body::Entrusted,
                 Err(refusal) => Body::Refused(refusal),
             };
@@ -347,19 +349,16 @@ impl ConsentServer {
     }
 
     /// Takes the keys of a node that gives them itself: nobody but the node can, since the link has proved who it is.
-    fn entrust(&mut self, node: IdentityKey, masters: Vec<(u32, TagMaster)>, has_budget: bool) -> Result<(), Refusal> {
-        if !has_budget {
-            return Err(Refusal::TooOften);
-        }
+    fn entrust(&mut self, node: IdentityKey, masters: Vec<(u32, TagMaster)>, current: u32) -> Result<(), Refusal> {
         if self.database.is_revoked(&node) {
             return Err(Refusal::Revoked);
         }
         let keys = self.nodes.get_mut(&node).ok_or(Refusal::NotServed)?;
-        let were_there = keys.are_there();
-        if !keys.entrust(masters) {
+        let were_awaited = keys.are_awaited();
+        if !keys.entrust(masters, current) {
             return Err(Refusal::NotServed);
         }
-        if !were_there {
+        if were_awaited {
             self.outputs.push_back(ConsentServerOutput::Event(ConsentServerEvent::Entrusted(node)));
         }
         Ok(())
@@ -367,8 +366,7 @@ impl ConsentServer {
 
     /// Nodes that are to give their keys themselves, and have not yet.
     pub fn awaited(&self) -> impl Iterator<Item = IdentityKey> {
-        let is_awaited = |keys: &TagKeys| keys.is_entrusted() && !keys.are_there();
-        self.nodes.iter().filter(move |(_, keys)| is_awaited(keys)).map(|(node, _)| *node)
+        self.nodes.iter().filter(|(_, keys)| keys.are_awaited()).map(|(node, _)| *node)
     }
 
     /// Checks a request, cheap things first, and consents.
@@ -624,9 +622,14 @@ impl Machine for ConsentServer {
                 for (node, keys) in before {
                     self.nodes.entry(node).and_modify(|now| now.keep(keys));
                 }
+                // A node that has given its keys does not know that they are gone: it gives them anew by another link.
+                let awaited: BTreeSet<IdentityKey> = self.awaited().collect();
+                let links = self.links.iter().filter(|(_, peer)| awaited.contains(peer)).map(|(link, _)| *link);
+                let links: Vec<u64> = links.collect();
+                self.outputs.extend(links.into_iter().map(|link| ConsentServerOutput::Close { link }));
             }
             ConsentServerInput::Delegate { node, branch } => {
-                let current = wayleave_packet::icing::mint::tag_epoch(now.unix.secs() as u32);
+                let current = tag_epoch(now.unix.secs() as u32);
                 let is_there = self.nodes.get_mut(&node).is_some_and(|keys| keys.delegate(branch, current));
                 if !is_there {
                     let event = ConsentServerEvent::NotDelegated(node);

@@ -500,6 +500,16 @@ fn a_node_gives_its_keys_itself_where_that_is_meant_and_nobody_else_gives_them()
     server.handle(ConsentServerInput::Nodes([(identity(1), TagKeys::default())].into()), at(1));
     assert_eq!(refusal(&mut server, &request(5)), Some(Refusal::NoKey));
     assert_eq!(give(&mut server, 2, 1), (Some(Refusal::NotServed), 0));
+    // From the file the keys go on until the node gives its own; where it is served anew, it is asked for them by the end of its link.
+    let from_file = || [(identity(1), TagKeys::new(vec![(0, master(1))]))].into();
+    server.handle(ConsentServerInput::Nodes(from_file()), at(1));
+    server.handle(ConsentServerInput::Nodes(entrusted()), at(1));
+    assert_eq!(refusal(&mut server, &request(6)), None);
+    for nodes in [BTreeMap::new(), entrusted()] {
+        server.handle(ConsentServerInput::Nodes(nodes), at(1));
+    }
+    let closed = std::iter::from_fn(|| server.poll());
+    assert_eq!(closed.filter(|output| matches!(output, ConsentServerOutput::Close { link: 2 })).count(), 1);
     // A print of the frame shows no key.
     let printed = format!("{:?}", Body::Entrust { masters: vec![(0, master(1))] });
     assert_eq!(printed, "Entrust { masters: [(0, TagMaster(..))] }");

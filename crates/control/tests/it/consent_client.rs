@@ -315,6 +315,14 @@ fn a_node_whose_policy_refuses_sealed_payloads_gets_the_others_and_is_asked_once
         at(3),
     );
     assert_eq!((again.0.ready.expect("as before").unsealed_by(), again.1), (Some(2), 3));
+    // The node's policy is another one now: what was remembered is forgotten once it is refused.
+    let sealed =
+        PolicyFile { rule: vec![Rule { profiles: vec!["sealed".to_owned()], ..checked.rule[0].clone() }], ..checked };
+    let policy = Policy::new(&sealed).expect("sound");
+    servers.get_mut(&identity(1_003)).expect("there").handle(ConsentServerInput::Policy(policy), at(4));
+    let (got, requests) = obtain_sealed(&mut client, &mut servers, (&path, &hops), |_, _| None, at(4));
+    let ready = got.ready.expect("all consent to sealed payloads");
+    assert_eq!((ready.version(), ready.unsealed_by(), requests), (Version::Sealed, None, 6));
 }
 
 #[test]

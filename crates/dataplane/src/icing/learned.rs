@@ -10,9 +10,12 @@ use super::cache::{Cache, Owner};
 use super::config::Indexed;
 use super::known_path::KnownPath;
 
+/// By handle, each with whoever caused it.
+type ByHandle = Cache<Handle, Box<(Owner, KnownPath)>>;
+
 /// What all threads have learnt.
 #[derive(Clone)]
-pub(super) struct LearnedPaths(Arc<Mutex<Cache<Handle, Box<(Owner, KnownPath)>>>>);
+pub(super) struct LearnedPaths(Arc<Mutex<ByHandle>>);
 
 impl std::fmt::Debug for LearnedPaths {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -26,7 +29,7 @@ impl LearnedPaths {
         Self(Arc::new(Mutex::new(Cache::new(capacity, seed))))
     }
 
-    fn all(&self) -> MutexGuard<'_, Cache<Handle, Box<(Owner, KnownPath)>>> {
+    fn all(&self) -> MutexGuard<'_, ByHandle> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

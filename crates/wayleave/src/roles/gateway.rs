@@ -66,7 +66,7 @@ use proxy::Proxy;
 use resolver::Resolver;
 use source::{LabFile, Servers};
 use views::GatewayView;
-use worker::{ASKS, Ask, Ends, FLOWS, Handle, Part, Running};
+use worker::{ASKS, Ask, Ends, FLOWS, Handle, Part, Running, SocketPart};
 
 /// Questions to servers that are under way at a time.
 const MOST_QUESTIONS: usize = 256;
@@ -836,7 +836,9 @@ impl GatewayRole {
                     Ok(links::Opened { data, mut control }) => {
                         self.sockets.push(local);
                         let data = data.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
-                        fresh.iter_mut().zip(data).for_each(|(of_thread, data)| of_thread.push((data, control.take())));
+                        fresh.iter_mut().zip(data).for_each(|(of_thread, data)| {
+                            of_thread.push(SocketPart { data, control: control.take() });
+                        });
                     }
                     Err(error) => warn!(?local, "cannot receive from neighbours: {error}; it is tried again"),
                 }

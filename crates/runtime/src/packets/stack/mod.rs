@@ -427,7 +427,9 @@ impl Connections {
                 let mtus = &mut self.device.mtus;
                 if mtus.len() >= MOST_MTUS && !mtus.contains_key(&error.to.ip()) {
                     let oldest = mtus.iter().min_by_key(|(_, (_, since))| *since).map(|(to, _)| *to);
-                    oldest.iter().for_each(|to| drop(mtus.remove(to)));
+                    if let Some(oldest) = oldest {
+                        mtus.remove(&oldest);
+                    }
                 }
                 mtus.insert(error.to.ip(), (mtu, now));
             }

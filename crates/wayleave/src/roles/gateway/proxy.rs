@@ -16,9 +16,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use wayleave_dataplane::gateway::internet::is_wide;
-use wayleave_dataplane::gateway::proxy::{
-    Command, Fault, Host, LONGEST_HEAD, Protocol, Reader, Refusal, Request, Step, Target,
-};
+use wayleave_dataplane::gateway::proxy::{Command, Fault, Host, LONGEST_HEAD, Reader, Refusal, Request, Step, Target};
 use wayleave_packet::platypus::verify::is_martian;
 use wayleave_runtime::connection_slots::{ConnectionSlots, SlotHandle, SlotLimits};
 use wayleave_runtime::packets::stack::{ConnectError, Connection, MOST_CONNECTIONS, MOST_SOCKETS, Stack};

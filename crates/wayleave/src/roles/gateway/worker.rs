@@ -218,6 +218,12 @@ impl FlowWriter {
     }
 }
 
+/// What a thread has of a socket: one of its own, and where what neighbours say to each other comes.
+pub struct SocketPart {
+    pub data: Option<Box<dyn Port>>,
+    pub control: Option<Box<dyn Port>>,
+}
+
 /// What a thread begins with.
 pub struct Part {
     pub gateway: Gateway,
@@ -320,8 +326,8 @@ impl Worker {
 
     /// Adds the next sockets; where a thread has none, it hands what it sends there to the first one. In the laboratory `fixed` says where
     /// neighbours are.
-    pub fn add_sockets(&mut self, sockets: Vec<(Option<Box<dyn Port>>, Option<Box<dyn Port>>)>, fixed: Vec<(u16, At)>) {
-        for (data, control) in sockets {
+    pub fn add_sockets(&mut self, sockets: Vec<SocketPart>, fixed: Vec<(u16, At)>) {
+        for SocketPart { data, control } in sockets {
             let number = self.sockets.len();
             self.sockets.push(data);
             self.controls.extend(control.map(|control| (number, control)));
