@@ -1,8 +1,9 @@
 //! A realm from nothing with two gateways: every path and every consent comes from servers.
 //!
 //! ICC, realm and gateways: a realm from nothing, three routers of customers and providers, two gateways; a page by
-//! name in both families; consents of six seconds renewed; the provider's policy changes: the first byte within
-//! seconds; then nothing passes, and `why` says who refused.
+//! name in both families; consents of six seconds renewed; a node refuses the profile `sealed`: the path goes on without
+//! it, and `why` names the node; the provider's policy changes: the first byte within seconds; then nothing passes, and
+//! `why` says who refused.
 //! ICC, a removed node: the realm's operator revokes a gateway; the only node on a path stops: both say so in `show
 //! status` and the log, and no longer once the path is back.
 
@@ -143,6 +144,27 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
     // Longer than one consent lasts.
     std::thread::sleep(Duration::from_secs(7));
     assert!(curl("-4", "5").stdout == page, "consents are renewed: {}", a.log());
+    // w2 wants to see payloads whole: traffic goes on without the profile, and it is said for whose sake.
+    let profile = |why: &Value| why["active"]["profile"].as_str().map(str::to_owned);
+    assert_eq!(profile(&a.json(&["why", "short.b.overlay"])).as_deref(), Some("sealed"), "{}", a.log());
+    let everybody = realm.read("consent/policy.toml");
+    let whole =
+        "[[rule]]\nname = \"whole\"\nallow = false\nprofiles = [\"sealed\"]\nbefore = [\"w1\"]\nafter = [\"w3\"]\n";
+    realm.edit("consent/policy.toml", |_| format!("{whole}\n{everybody}"));
+    consent.signal("-HUP");
+    eventually(&format!("the next consents are for payloads: {}", consent.log()), || {
+        let why = a.json(&["why", "short.b.overlay"]);
+        profile(&why).as_deref() == Some("payload")
+            && why["unsealed"]
+                .as_str()
+                .is_some_and(|why| why.starts_with("w2 does not consent to packets of the profile"))
+    });
+    assert!(curl("-4", "5").stdout == page, "{}", a.log());
+    let mut command = a.place.command(env!("CARGO_BIN_EXE_wayleave"));
+    let why = command.args(["why", "short.b.overlay", "--url", "127.0.0.1:8492"]).output().expect("it runs");
+    assert!(text(&why.stdout).contains("w2 does not consent"), "{}", text(&why.stdout));
+    realm.edit("consent/policy.toml", |_| everybody);
+    consent.signal("-HUP");
     // The only path's node in the middle stops for a while: the first screen says so, and since when.
     let has_problem = |gateway: &Gateway, words: &str| {
         let status = gateway.json(&["show", "status"]);
