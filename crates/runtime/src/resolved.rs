@@ -77,9 +77,19 @@ impl Resolved {
     /// The bus has ended.
     pub async fn changed(&mut self) -> io::Result<()> {
         let Self { owners, settings, .. } = self;
-        let next = std::future::poll_fn(|context| match Pin::new(&mut *owners).poll_next(context) {
-            Poll::Pending => Pin::new(&mut *settings).poll_next(context),
-            ready => ready,
+        let next = std::future::poll_fn(|context| {
+            let mut last = Poll::Pending;
+            // All say the same, and the bus waits for whoever leaves some unread.
+            for signals in [&mut *owners, &mut *settings] {
+                while let Poll::Ready(next) = Pin::new(&mut *signals).poll_next(context) {
+                    let has_ended = !matches!(next, Some(Ok(_)));
+                    last = Poll::Ready(next);
+                    if has_ended {
+                        return last;
+                    }
+                }
+            }
+            last
         })
         .await;
         match next {

@@ -68,6 +68,8 @@ use source::{LabFile, Servers};
 use views::GatewayView;
 use worker::{ASKS, Ask, Ends, FLOWS, Handle, Part, Running, SocketPart};
 
+/// Paths and keys of nodes that each thread keeps, at least.
+const LEAST_KEPT: usize = 1_024;
 /// Questions to servers that are under way at a time.
 const MOST_QUESTIONS: usize = 256;
 /// The MTU that others are told rises at most this often.
@@ -421,7 +423,11 @@ impl Role for GatewayRole {
         let looked = look(&choices_file);
         let choices = ChoicesFile::load(&choices_file)?;
         let resolved = resolve(config.policy.iter().map(|policy| policy.get_ref()), &choices, &known);
-        let receiver = receiving::receiver(&known, clock.now().unix)?;
+        let mut receiver = receiving::receiver(&known, clock.now().unix)?;
+        // Threads have a part each of the memory for paths, and know those of the others.
+        for kept in [&mut receiver.paths, &mut receiver.peers] {
+            *kept = (*kept / inner_sides.len()).max(LEAST_KEPT);
+        }
         let gateway = Gateway::new(
             Config {
                 identity: own,
@@ -925,6 +931,10 @@ impl GatewayRole {
             self.internet.is_own = false;
             let internet = self.internet;
             self.shared.worker.ask(move |worker| worker.gateway.set_internet(internet)).await;
+            // What another thread has let pass before is written by then.
+            for worker in &self.shared.workers {
+                worker.ask(|_| ()).await;
+            }
         }
         let result = filter.set(&wanted);
         self.internet = Internet { is_own: wanted.exit.is_some() && result.is_ok(), is_used: uses_exit };

@@ -94,7 +94,7 @@ impl Shared {
 
     /// Says that something waits.
     fn wake(&self) {
-        if !self.is_waiting.swap(true, Ordering::Release) {
+        if !self.is_waiting.swap(true, Ordering::AcqRel) {
             let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes()); // it is readable already
         }
     }
@@ -151,6 +151,17 @@ impl LinkThread {
         match self {
             Self::First { links, .. } => Some(links),
             Self::Other { .. } => None,
+        }
+    }
+
+    /// Has this thread know where neighbours are now, before it takes what they send.
+    #[inline]
+    pub fn refresh(&mut self) {
+        if let Self::Other { shared, version, places, .. } = self {
+            let latest = shared.version.load(Ordering::Acquire);
+            if *version != latest {
+                (*version, *places) = (latest, Arc::clone(&shared.places()));
+            }
         }
     }
 
@@ -224,6 +235,7 @@ impl LinkThread {
 
     /// Brings the threads together, once in every turn; then returns the next datagram that this thread is to send.
     pub fn poll(&mut self, now: Now) -> Option<Datagram> {
+        self.refresh();
         match self {
             Self::First { links, shared, told, handed, closed } => {
                 let handed_now = match (&mut *handed, &*shared) {
@@ -253,11 +265,7 @@ impl LinkThread {
                 }
                 said
             }
-            Self::Other { shared, version, places, carried } => {
-                let latest = shared.version.load(Ordering::Acquire);
-                if *version != latest {
-                    (*version, *places) = (latest, Arc::clone(&shared.places()));
-                }
+            Self::Other { shared, carried, .. } => {
                 if !carried.is_empty() {
                     let mut inbox = shared.inbox();
                     for (link, count) in carried.drain() {
@@ -290,16 +298,17 @@ impl LinkThread {
 /// Takes what other threads have for the first one: some at a time, since neighbours choose how much that is. Returns packets that others
 /// cannot send themselves.
 fn take_in(links: &mut Links, shared: &Shared, closed: &mut Vec<u16>, now: Now) -> Vec<(At, Vec<u8>)> {
-    if !shared.is_waiting.swap(false, Ordering::Acquire) {
+    // In this order: what is said after the swap is written after it, too, and stays to be read.
+    let _ = rustix::io::read(&shared.wake, &mut [0; 8]); // there may be nothing to read
+    if !shared.is_waiting.swap(false, Ordering::AcqRel) {
         return Vec::new();
     }
-    let _ = rustix::io::read(&shared.wake, &mut [0; 8]); // there may be nothing to read
     let (messages, packets, carried) = {
         let mut inbox = shared.inbox();
         let messages: Vec<_> = (0..AT_ONCE).map_while(|_| inbox.messages.pop()).collect();
         let packets: Vec<_> = (0..AT_ONCE).map_while(|_| inbox.packets.pop()).collect();
         if !inbox.messages.queue.is_empty() || !inbox.packets.queue.is_empty() {
-            shared.is_waiting.store(true, Ordering::Release);
+            shared.wake();
         }
         (messages, packets, take(&mut inbox.carried))
     };
@@ -315,4 +324,50 @@ fn take_in(links: &mut Links, shared: &Shared, closed: &mut Vec<u16>, now: Now) 
         }
     }
     packets
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use wayleave_core::{IdentityKey, UnixTime};
+    use wayleave_crypto::secret::Secret;
+    use wayleave_dataplane::link::Config;
+
+    use super::*;
+
+    fn is_readable(waker: BorrowedFd<'_>) -> bool {
+        let mut ends = [PollFd::from_borrowed_fd(waker, PollFlags::IN)];
+        poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("polled") == 1
+    }
+
+    #[test]
+    fn the_first_thread_does_not_sleep_while_others_have_something_for_it_and_sleeps_when_they_have_not() {
+        let shared = Arc::new(Shared::new().expect("an eventfd"));
+        let config = Config {
+            identity: IdentityKey([1; 32]),
+            realm: [2; 32],
+            noise: Secret::new([3; 32]),
+            seed: Secret::new([4; 32]),
+        };
+        let mut first = LinkThread::first(Links::new(config), Some(Arc::clone(&shared)));
+        let other = LinkThread::other(Arc::clone(&shared));
+        let now = Now { instant: Instant(1_000_000_000), unix: UnixTime(1_800_000_000_000_000) };
+        let to: SocketAddr = "192.0.2.1:443".parse().expect("an address");
+        let turn = |first: &mut LinkThread| std::iter::from_fn(|| first.poll(now)).count();
+        assert_eq!(turn(&mut first), 0);
+        for _ in 0..=AT_ONCE {
+            assert!(other.hand_over((0, to), b"a packet"));
+        }
+        for left in [1, 0] {
+            assert!(first.waker().is_some_and(is_readable));
+            assert_eq!(turn(&mut first), if left == 1 { AT_ONCE } else { 1 });
+        }
+        // What was said twice is read once more, and then no more.
+        turn(&mut first);
+        assert!(!first.waker().is_some_and(is_readable));
+        assert!(other.hand_over((0, to), b"another") && first.waker().is_some_and(is_readable));
+        assert_eq!(turn(&mut first), 1);
+    }
 }

@@ -115,8 +115,12 @@ impl Keeper {
                     }
                 },
             };
-            let is_there = state != State::Absent;
+            let (is_there, has_failed) = (state != State::Absent, matches!(state, State::Failed(_)));
             self.note(state);
+            if has_failed {
+                // What was tried, and taken back, is told of as well.
+                sleep(BACK).await;
+            }
             tokio::select! {
                 changed = resolved.changed() => changed?,
                 // What was refused may be allowed by then, and what was set may be set otherwise.

@@ -287,6 +287,9 @@ impl Work for Worker {
                     }
                 }
             }
+            if let Ends::Proven(links) = &mut self.ends {
+                links.refresh();
+            }
             self.gateway.handle_timeout(now);
             is_busy |= self.read_inner();
             for socket in 0..self.sockets.len() {
