@@ -8,7 +8,7 @@ use wayleave_core::wire::{Ascii, Blob, List16, Malformed, Reader, Wire, Writer, 
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::sign::VerifyingKey;
 use wayleave_crypto::signed::{NotSigned, Object, SIGNATURE, Signed};
-use wayleave_packet::icing::header::{NodeId, Tag};
+use wayleave_packet::icing::header::{NodeId, Tag, Version};
 use wayleave_packet::icing::mint::EpochKey;
 
 use crate::codecs::TagCodec;
@@ -235,6 +235,17 @@ impl Advert {
         std::str::from_utf8(&extension.value).ok()?.parse().ok()
     }
 
+    /// Whether the node says that it reads ICING packets of `version`. One that says nothing, as before there were several, reads the standard
+    /// one.
+    #[must_use]
+    pub fn reads(&self, version: Version) -> bool {
+        let extension = self.extensions.iter().find(|extension| extension.kind == PACKETS_EXTENSION);
+        match extension.and_then(|extension| extension.value.first_chunk()) {
+            Some([least, latest]) => (*least..=*latest).contains(&(version as u8)),
+            None => version == Version::Standard,
+        }
+    }
+
     /// The link to `neighbour`.
     #[must_use]
     pub fn link(&self, neighbour: &IdentityKey) -> Option<&Link> {
@@ -306,6 +317,8 @@ impl Object for Advert {
 
 /// The kind of the extension that says where sessions of links begin over TLS on TCP: an [`Endpoint`] in ASCII.
 pub const TLS_EXTENSION: u16 = 1;
+/// The kind of the extension that says which versions of ICING packets the node reads: the least and the latest one, an octet each.
+pub const PACKETS_EXTENSION: u16 = 2;
 
 impl Advert {
     fn check(&self) -> Result<(), Malformed> {

@@ -1,6 +1,7 @@
 //! The frames between nodes and servers, in one format: version, type, the number of the request, fields. A link carries each
 //! inside a record with its length. Everything counted is bounded before it is allocated, and nothing may be left over.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use wayleave_core::IdentityKey;
@@ -9,6 +10,7 @@ use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::header::{NodeId, Tag};
 use wayleave_packet::icing::mint::TagMaster;
 use wayleave_packet::{Format, Hop, HopId, Label, MAX_LABELS, Path};
+use zeroize::Zeroizing;
 
 use crate::advert::Advert;
 use crate::codecs::{MasterCodec, NodeIdCodec, TagCodec};
@@ -125,6 +127,30 @@ wayleave_core::wire! {
         },
         /// The server has them, until it ends.
         20 = Entrusted,
+    }
+}
+
+/// A frame as it came. There may be keys in it: it is wiped after use, and printed by its length alone.
+#[derive(Clone)]
+pub struct FrameOctets(Zeroizing<Vec<u8>>);
+
+impl From<Vec<u8>> for FrameOctets {
+    fn from(octets: Vec<u8>) -> Self {
+        Self(Zeroizing::new(octets))
+    }
+}
+
+impl std::ops::Deref for FrameOctets {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for FrameOctets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} octets", self.0.len())
     }
 }
 

@@ -85,8 +85,8 @@ enum Proofs {
 struct Consents {
     /// Of the packets that they are for.
     version: Version,
-    /// The node that did not consent to packets for sealed payloads.
-    unsealed_by: Option<usize>,
+    /// The nodes that do not read packets for sealed payloads, or did not consent to them: a bit each, by number on the path.
+    unsealed_by: u16,
     /// For each node behind the sender the last Unix second for which it consents, and its proof of consent.
     proofs: Vec<Option<(u32, Consent)>>,
 }
@@ -146,7 +146,7 @@ impl Path {
             }
         }
         let proofs = vec![None; hops.len() - 1];
-        let consents = Consents { version: Version::Standard, unsealed_by: None, proofs };
+        let consents = Consents { version: Version::Standard, unsealed_by: 0, proofs };
         Ok(Self { hops, labels: Vec::new(), expiry, mtu, proofs: Proofs::Icing(consents) })
     }
 
@@ -273,23 +273,25 @@ impl Path {
     pub fn set_version(&mut self, version: Version) {
         if let Proofs::Icing(consents) = &mut self.proofs {
             consents.version = version;
-            consents.unsealed_by.take_if(|_| version == Version::Sealed);
+            if version == Version::Sealed {
+                consents.unsealed_by = 0;
+            }
         }
     }
 
-    /// The node, by its number on the path, for which the consents are not for packets with sealed payloads, if they might have been.
-    #[must_use]
-    pub fn unsealed_by(&self) -> Option<usize> {
-        match &self.proofs {
+    /// The nodes, by their numbers on the path in that order, for whose sake packets are not those for sealed payloads.
+    pub fn unsealed_by(&self) -> impl Iterator<Item = usize> {
+        let nodes = match &self.proofs {
             Proofs::Icing(consents) => consents.unsealed_by,
-            Proofs::Scion(_) | Proofs::Platypus(_) => None,
-        }
+            Proofs::Scion(_) | Proofs::Platypus(_) => 0,
+        };
+        (0..MAX_NODES).filter(move |index| nodes >> index & 1 != 0)
     }
 
-    /// Sets the node for which the consents are not for packets with sealed payloads.
-    pub fn set_unsealed_by(&mut self, index: usize) {
-        if let Proofs::Icing(consents) = &mut self.proofs {
-            consents.unsealed_by = Some(index);
+    /// Adds a node that does not read packets for sealed payloads, or does not consent to them; without effect on a path of another format.
+    pub fn add_unsealed_by(&mut self, index: usize) {
+        if let (Proofs::Icing(consents), 0..MAX_NODES) = (&mut self.proofs, index) {
+            consents.unsealed_by |= 1 << index;
         }
     }
 

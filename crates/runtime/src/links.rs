@@ -589,11 +589,11 @@ impl Peers {
         }
     }
 
-    /// The one who is expected, where a role has words of its own for a link that does not come up.
+    /// The one who is expected: the role is told why a link to it does not come up.
     fn only_pin(&self) -> Option<Pin> {
         match self {
             Self::Pinned(verifier) => verifier.pins().only(),
-            Self::Nodes(_) => None,
+            Self::Nodes(verifier) => verifier.expected(),
         }
     }
 
@@ -747,16 +747,16 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
                 }
                 Err(failure) => {
                     let is_refusal = failure.is_refusal();
-                    if let Some(pin) = self.peers.only_pin() {
-                        self.count_failure(&failure);
-                        // Reported once, not with every attempt.
-                        if reported.as_ref() != Some(&failure) {
-                            debug!(%address, reason = %failure, "no link: cannot connect");
-                            reported = Some(failure.clone());
-                            let _ = self.events.send(LinkEvent::Failed { pin, failure }.into()).await;
-                        }
-                    } else {
-                        self.log_failure(&failure, &address);
+                    // A role has words of its own for a pinned peer.
+                    match &self.peers {
+                        Peers::Pinned(_) => self.count_failure(&failure),
+                        Peers::Nodes(_) => self.log_failure(&failure, &address),
+                    }
+                    // Reported once, not with every attempt.
+                    if let Some(pin) = self.peers.only_pin().filter(|_| reported.as_ref() != Some(&failure)) {
+                        debug!(%address, reason = %failure, "no link: cannot connect");
+                        reported = Some(failure.clone());
+                        let _ = self.events.send(LinkEvent::Failed { pin, failure }.into()).await;
                     }
                     is_refusal
                 }

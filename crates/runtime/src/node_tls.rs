@@ -83,10 +83,19 @@ pub struct NodeVerifier {
     refused: Arc<AtomicU64>,
 }
 
+fn pin(node: IdentityKey) -> Pin {
+    Pin { name: format!("node {node}"), role: Role::Node(node), id: 0 }
+}
+
 impl NodeVerifier {
     pub(crate) fn new(own: &NodeIdentity, expected: Option<IdentityKey>) -> Self {
         let provider = Arc::new(aws_lc_rs::default_provider());
         Self { expected, own: own.identity, provider, refused: Arc::default() }
+    }
+
+    /// The node that is meant, if it is one.
+    pub(crate) fn expected(&self) -> Option<Pin> {
+        self.expected.map(pin)
     }
 
     pub(crate) fn count_refusal(&self) {
@@ -103,7 +112,7 @@ impl NodeVerifier {
         if self.expected.is_some_and(|expected| expected != node) {
             return Err(refusal(RefusalReason::OtherNode(node)));
         }
-        Ok(Pin { name: format!("node {node}"), role: Role::Node(node), id: 0 })
+        Ok(pin(node))
     }
 }
 

@@ -152,9 +152,9 @@ pub struct ConsentClient {
     entries: BTreeMap<u64, Entry>,
     /// Which path a request that waits is for.
     waiting: BTreeMap<u32, u64>,
-    /// Paths, by the hash for packets of the standard version, of which this node refused those with sealed payloads, and until when that is
+    /// Paths, by the hash for packets of the standard version, of which these nodes refused those with sealed payloads, and until when that is
     /// believed.
-    unsealed: HashMap<PathHash, (usize, Instant)>,
+    unsealed: HashMap<PathHash, (Vec<usize>, Instant)>,
     /// Of the last answer that was opened.
     opening: Option<SealingKey>,
     next: u32,
@@ -220,9 +220,9 @@ impl ConsentClient {
     fn choose_version(&self, path: &mut Path, now: Instant) -> bool {
         let hash = path.consent_hash(Version::Standard).ok();
         let known = hash.and_then(|hash| self.unsealed.get(&hash)).filter(|(_, until)| now < *until);
-        let (Version::Sealed, Some((index, _))) = (path.version(), known) else { return false };
+        let (Version::Sealed, Some((nodes, _))) = (path.version(), known) else { return false };
         path.set_version(Version::Standard);
-        path.set_unsealed_by(*index);
+        nodes.iter().for_each(|index| path.add_unsealed_by(*index));
         true
     }
 
@@ -231,18 +231,17 @@ impl ConsentClient {
         // A server of before does not know the request.
         let is_about_seals =
             |failure: &HopFailure| matches!(failure.fault, HopFault::Refused(Refusal::Profile | Refusal::Malformed));
-        let (Version::Sealed, true, Some(first)) =
-            (path.version(), reasons.iter().all(is_about_seals), reasons.first())
-        else {
+        if path.version() != Version::Sealed || reasons.is_empty() || !reasons.iter().all(is_about_seals) {
             return false;
-        };
+        }
         if self.unsealed.len() >= MAX_PATHS_KEPT {
             self.unsealed.retain(|_, (_, until)| now < *until);
         }
         if self.unsealed.len() < MAX_PATHS_KEPT
             && let Ok(hash) = path.consent_hash(Version::Standard)
         {
-            self.unsealed.insert(hash, (first.index, now + UNSEALED));
+            let nodes = reasons.iter().map(|failure| failure.index).collect();
+            self.unsealed.insert(hash, (nodes, now + UNSEALED));
         }
         true
     }
@@ -353,12 +352,11 @@ impl ConsentClient {
                 reasons.push(HopFailure { index, server: pending.server, fault });
             }
         }
-        if let Some(first) = reasons.first().map(|failure| failure.index)
-            && self.does_without_seals(&path, &reasons, now.instant)
+        if self.does_without_seals(&path, &reasons, now.instant)
             && let Some(entry) = self.entries.get_mut(&id)
         {
             entry.path.set_version(Version::Standard);
-            entry.path.set_unsealed_by(first);
+            reasons.iter().for_each(|failure| entry.path.add_unsealed_by(failure.index));
             return self.ask(id, now);
         }
         let Some(entry) = self.entries.get_mut(&id) else { return };
@@ -458,7 +456,7 @@ impl Machine for ConsentClient {
                 if let Some(entry) = entry.filter(|entry| is_same(&entry.path, &path)) {
                     let before = std::mem::replace(&mut entry.path, path);
                     entry.path.set_version(before.version());
-                    before.unsealed_by().into_iter().for_each(|index| entry.path.set_unsealed_by(index));
+                    before.unsealed_by().for_each(|index| entry.path.add_unsealed_by(index));
                 }
             }
             ConsentClientInput::Release { id } => self.release(id),

@@ -17,7 +17,7 @@ use super::sealing::{ConsentAnswer, SealingKey, seal};
 use crate::budget::Budget;
 use crate::clients::Clients;
 use crate::database::{Change, Database, Refusal};
-use crate::frames::{Body, Frame};
+use crate::frames::{Body, Frame, FrameOctets};
 use crate::labels::Labels;
 use crate::realm::{Freshness, FreshnessWatch, Membership, RealmKey};
 use crate::rng::Rng;
@@ -77,7 +77,7 @@ pub enum ConsentServerInput {
     },
     Frame {
         link: u64,
-        octets: Vec<u8>,
+        octets: FrameOctets,
     },
     /// Records of a path server, unverified; `complete` if these were all.
     Records {

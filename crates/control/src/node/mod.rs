@@ -12,6 +12,7 @@ use wayleave_core::{IdentityKey, Instant, Machine, Now};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::Path;
+use wayleave_packet::icing::header::Version;
 
 use crate::advert::{Advert, Relationship};
 use crate::consent::{
@@ -102,7 +103,8 @@ pub enum NodeOutput {
         id: u64,
         records: Vec<Record>,
     },
-    /// The paths to a host, the shortest first.
+    /// The paths to a host, the shortest first, with marks where a node does not read packets for sealed payloads
+    /// ([`Path::unsealed_by`]).
     Paths {
         host: Host,
         paths: Vec<Path>,
@@ -523,10 +525,24 @@ impl Node {
         }
     }
 
+    /// Marks the nodes behind the sender whose adverts do not say that they read packets for sealed payloads: programs of before drop these.
+    fn mark_unsealed(&self, path: &mut Path) {
+        let unix = self.now.unix.secs();
+        let nodes: Vec<IdentityKey> = path.nodes().map(|(identity, ..)| identity).collect();
+        for (index, node) in nodes.iter().enumerate().skip(1) {
+            if self.database().advert(node, unix).is_none_or(|advert| !advert.reads(Version::Sealed)) {
+                path.add_unsealed_by(index);
+            }
+        }
+    }
+
     fn on_paths(&mut self, output: PathClientOutput) {
         self.outputs.push_back(match output {
             PathClientOutput::Send { to, octets } => NodeOutput::Send { to, octets },
-            PathClientOutput::Paths { host, paths } => NodeOutput::Paths { host, paths },
+            PathClientOutput::Paths { host, mut paths } => {
+                paths.iter_mut().for_each(|path| self.mark_unsealed(path));
+                NodeOutput::Paths { host, paths }
+            }
             PathClientOutput::Failed { host, reasons } => NodeOutput::NoPath { host, reasons },
             PathClientOutput::Persist(mut records) => {
                 // The own advert is stored by the publisher, before anybody else has it.

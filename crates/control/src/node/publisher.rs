@@ -7,10 +7,12 @@ use wayleave_core::{IdentityKey, Instant, Now};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
+use wayleave_packet::icing::header::Version;
 use wayleave_packet::icing::mint::{EpochKey, NodeSecret};
 
 use crate::advert::{
-    Advert, Endpoint, Extension, Link, MAX_EPOCH, MAX_LIFETIME, MAX_LINKS, MAX_TAGS, MIN_MTU, TLS_EXTENSION, TagOffer,
+    Advert, Endpoint, Extension, Link, MAX_EPOCH, MAX_LIFETIME, MAX_LINKS, MAX_TAGS, MIN_MTU, PACKETS_EXTENSION,
+    TLS_EXTENSION, TagOffer,
 };
 use crate::database::Refusal;
 use crate::frames::{Body, Frame};
@@ -57,6 +59,11 @@ impl Default for Profile {
     fn default() -> Self {
         Self { mtu: MIN_MTU, links: Vec::new(), open: None, tls: None, tags: Vec::new(), consent: None }
     }
+}
+
+/// What every data plane of this program reads.
+fn packets_extension() -> Extension {
+    Extension { kind: PACKETS_EXTENSION, value: vec![Version::Standard as u8, Version::Sealed as u8] }
 }
 
 fn tls_extension(endpoint: &Endpoint) -> Extension {
@@ -358,7 +365,7 @@ impl Publisher {
             tags: self.profile.tags.clone(),
             consent: self.profile.consent.clone(),
             open: self.profile.open.clone(),
-            extensions: self.profile.tls.iter().map(tls_extension).collect(),
+            extensions: self.profile.tls.iter().map(tls_extension).chain([packets_extension()]).collect(),
         };
         self.not_before = now.instant + LEAST;
         self.due = now.instant + self.half();

@@ -75,7 +75,7 @@ fn obtain(client: &mut ConsentClient, path: &Path, servers: &[Server], now: Now)
 }
 
 fn answer(server: &mut ConsentServer, octets: &[u8], now: Now) -> Vec<u8> {
-    server.handle(ConsentServerInput::Frame { link: 1, octets: octets.to_vec() }, now);
+    server.handle(ConsentServerInput::Frame { link: 1, octets: octets.to_vec().into() }, now);
     let sent = drain(server).into_iter().find_map(|output| match output {
         ConsentServerOutput::Send { octets, .. } => Some(octets),
         _ => None,
@@ -266,12 +266,17 @@ fn is_sealed(frame: &Frame) -> bool {
     matches!(&frame.body, Body::Consent { request, .. } if request.object().packets == Version::Sealed)
 }
 
+/// The nodes for whose sake a path is for packets of the standard version.
+fn unsealed(path: &Path) -> Vec<usize> {
+    path.unsealed_by().collect()
+}
+
 #[test]
 fn consents_for_sealed_payloads_are_others_and_make_packets_of_their_version() {
     let ((mut client, path, hops), mut servers) = (client(), servers());
     let (got, requests) = obtain_sealed(&mut client, &mut servers, (&path, &hops), |_, _| None, at(2));
     let ready = got.ready.expect("all have consented");
-    assert_eq!((ready.version(), ready.unsealed_by(), requests), (Version::Sealed, None, 3));
+    assert_eq!((ready.version(), unsealed(&ready), requests), (Version::Sealed, vec![], 3));
     let sealed = ready.sender(ready.version(), &secret(0, 20_000)).expect("every proof is there");
     let standard = obtain(&mut client, &path, &hops, at(3));
     let mut last = Outcome::default();
@@ -302,7 +307,7 @@ fn a_node_whose_policy_refuses_sealed_payloads_gets_the_others_and_is_asked_once
     let (got, requests) = obtain_sealed(&mut client, &mut servers, (&path, &hops), |_, _| None, at(2));
     let ready = got.ready.expect("all have consented to that");
     // The second node of the path refused; its server says so in a refusal of its own, and all are asked again.
-    assert_eq!((ready.version(), ready.unsealed_by(), requests), (Version::Standard, Some(2), 6));
+    assert_eq!((ready.version(), unsealed(&ready), requests), (Version::Standard, vec![2], 6));
     ready.sender(Version::Standard, &secret(0, 20_000)).expect("every proof is there");
     let again = obtain_sealed(
         &mut client,
@@ -314,7 +319,7 @@ fn a_node_whose_policy_refuses_sealed_payloads_gets_the_others_and_is_asked_once
         },
         at(3),
     );
-    assert_eq!((again.0.ready.expect("as before").unsealed_by(), again.1), (Some(2), 3));
+    assert_eq!((unsealed(&again.0.ready.expect("as before")), again.1), (vec![2], 3));
     // The node's policy is another one now: what was remembered is forgotten once it is refused.
     let sealed =
         PolicyFile { rule: vec![Rule { profiles: vec!["sealed".to_owned()], ..checked.rule[0].clone() }], ..checked };
@@ -322,7 +327,7 @@ fn a_node_whose_policy_refuses_sealed_payloads_gets_the_others_and_is_asked_once
     servers.get_mut(&identity(1_003)).expect("there").handle(ConsentServerInput::Policy(policy), at(4));
     let (got, requests) = obtain_sealed(&mut client, &mut servers, (&path, &hops), |_, _| None, at(4));
     let ready = got.ready.expect("all consent to sealed payloads");
-    assert_eq!((ready.version(), ready.unsealed_by(), requests), (Version::Sealed, None, 6));
+    assert_eq!((ready.version(), unsealed(&ready), requests), (Version::Sealed, vec![], 6));
 }
 
 #[test]
@@ -332,7 +337,13 @@ fn a_server_of_the_version_before_is_asked_as_before() {
         |to: &IdentityKey, frame: &Frame| (*to == identity(1_004) && is_sealed(frame)).then_some(Refusal::Malformed);
     let (got, requests) = obtain_sealed(&mut client, &mut servers, (&path, &hops), is_old, at(2));
     let ready = got.ready.expect("all have consented to that");
-    assert_eq!((ready.version(), ready.unsealed_by(), requests), (Version::Standard, Some(3), 6));
+    assert_eq!((ready.version(), unsealed(&ready), requests), (Version::Standard, vec![3], 6));
+    // Two of them: both are named.
+    let (mut client, mut servers) = (self::client().0, self::servers());
+    let are_old =
+        |to: &IdentityKey, frame: &Frame| (*to != identity(1_003) && is_sealed(frame)).then_some(Refusal::Malformed);
+    let (got, _) = obtain_sealed(&mut client, &mut servers, (&path, &hops), are_old, at(2));
+    assert_eq!(unsealed(&got.ready.expect("all have consented to that")), [1, 3]);
     // What nobody allows in either profile is refused at once, with its reason.
     let ((mut client, ..), refuses) =
         (self::client(), |to: &IdentityKey, _: &Frame| (*to == identity(1_001)).then_some(Refusal::Policy));

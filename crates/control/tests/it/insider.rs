@@ -90,7 +90,7 @@ impl Server for ConsentServer {
     }
 
     fn frame(&mut self, link: u64, octets: Vec<u8>, now: Now) -> (Vec<(u64, Frame)>, Vec<u64>) {
-        self.handle(ConsentServerInput::Frame { link, octets }, now);
+        self.handle(ConsentServerInput::Frame { link, octets: octets.into() }, now);
         let sent = drain(self).into_iter().filter_map(|output| match output {
             ConsentServerOutput::Send { link, octets } => Some((link, Frame::decode(&octets).expect("its own"))),
             _ => None,

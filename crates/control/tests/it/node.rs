@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use wayleave_control::advert::{Advert, Link, Relationship, TagOffer, TagUse};
+use wayleave_control::advert::{Advert, Extension, Link, PACKETS_EXTENSION, Relationship, TagOffer, TagUse};
 use wayleave_control::consent::{
     ConsentServer, ConsentServerConfig, ConsentServerInput, ConsentServerOutput, HopFault, Policy, PolicyFile, Rule,
     TagKeys,
@@ -22,6 +22,7 @@ use wayleave_control::store::{Record, Store};
 use wayleave_core::{IdentityKey, Machine, Now, UnixTime};
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::Path;
+use wayleave_packet::icing::header::Version;
 
 use super::common::*;
 
@@ -168,7 +169,7 @@ impl World {
                 None => self.unreachable(number, to.identity),
             },
             NodeOutput::Send { to, octets } if to.identity == identity(CONSENT) => match &mut self.consent {
-                Some(consent) => consent.handle(ConsentServerInput::Frame { link, octets }, now),
+                Some(consent) => consent.handle(ConsentServerInput::Frame { link, octets: octets.into() }, now),
                 None => self.unreachable(number, to.identity),
             },
             NodeOutput::Send { .. } => {}
@@ -678,6 +679,57 @@ fn who_follows_a_path_server_finds_paths_by_itself_and_asks_for_what_it_does_not
     node.handle(NodeInput::Find(Host::Name(name("n4"))), at(4));
     let outputs = drain(&mut node);
     assert!(outputs.iter().any(is_found), "at once: {}", outputs.len());
+}
+
+#[test]
+fn paths_say_which_nodes_do_not_read_packets_for_sealed_payloads() {
+    let found = |node: &mut Node| {
+        node.handle(NodeInput::Find(Host::Name(name("n4"))), at(3));
+        let paths = drain(node).into_iter().find_map(|output| match output {
+            NodeOutput::Paths { paths, .. } => Some(paths),
+            _ => None,
+        });
+        paths.expect("at once")
+    };
+    let unsealed = |path: &Path| -> Vec<IdentityKey> {
+        let nodes: Vec<IdentityKey> = path.nodes().map(|(node, ..)| node).collect();
+        path.unsealed_by().map(|index| nodes[index]).collect()
+    };
+    // Nobody says so in adverts of before.
+    let mut node = follower(records(6, &small()));
+    for path in found(&mut node) {
+        assert_eq!(unsealed(&path), path.nodes().skip(1).map(|(node, ..)| node).collect::<Vec<_>>());
+    }
+    let with = |values: &[(u32, &[u8])], sequence| {
+        let adverts = adverts(6, &small());
+        let later = values.iter().map(|(node, value)| {
+            let extensions = vec![Extension { kind: PACKETS_EXTENSION, value: value.to_vec() }];
+            let advert = Advert { sequence, extensions, ..adverts[*node as usize].clone() };
+            Record::Advert(signed_advert(&advert, *node))
+        });
+        later.collect::<Vec<_>>()
+    };
+    // All say so; then one went back to a program of before, and one says what cannot be read.
+    told(&mut node, PATHS, with(&[1, 2, 3, 4, 5].map(|node| (node, &[1, 2][..])), 2), at(3));
+    assert!(found(&mut node).iter().all(|path| unsealed(path).is_empty()));
+    told(&mut node, PATHS, with(&[(3, &[1]), (4, &[1, 1, 9])], 3), at(3));
+    for path in found(&mut node) {
+        let has_three = path.nodes().any(|(node, ..)| node == identity(3));
+        let expected: Vec<IdentityKey> = [3, 4][usize::from(!has_three)..].iter().map(|node| identity(*node)).collect();
+        assert_eq!(unsealed(&path), expected);
+    }
+}
+
+#[test]
+fn a_node_says_which_packets_it_reads() {
+    let mut world = row();
+    let own = world.stored[&2].iter().rev().find_map(|record| match record {
+        Record::Advert(advert) => Some(advert.object().clone()),
+        _ => None,
+    });
+    let own = own.expect("its own advert");
+    assert!(own.reads(Version::Standard) && own.reads(Version::Sealed) && own.tls().is_some());
+    assert!(world.found(1, n3()).expect("a path").iter().all(|path| path.unsealed_by().next().is_none()));
 }
 
 /// The first server leaves out what is not over its accomplice; what the second one knows is enough.

@@ -200,7 +200,7 @@ pub(super) fn write_ip_checksum(octets: &mut [u8]) {
     }
 }
 
-/// Whether the checksum of a TCP segment is right.
+/// Whether the checksum of a TCP segment, or of a UDP datagram that has one, is right.
 pub(super) fn has_right_checksum(inner: &Inner, octets: &[u8]) -> bool {
     let transport = &octets[inner.header()..];
     fold(sum(transport) + pseudo_sum(inner, transport.len())) == 0xffff

@@ -87,22 +87,15 @@ pub(super) struct Candidate {
     retry: Instant,
     /// Why there are no proofs, or no later ones.
     pub(super) refused: Option<String>,
-    /// Why packets are not those whose proofs leave sealed payloads out.
-    pub(super) unsealed: Option<Unsealed>,
+    /// For whose sake the packets that there are proofs for are not those whose proofs leave sealed payloads out.
+    pub(super) unsealed: Vec<IdentityKey>,
+    /// Later proofs are wanted now: all nodes read such packets, which was not so when proofs were asked for.
+    is_outdated: bool,
     /// The Unix second since which it is dead: probes stay unanswered, or data do not pass.
     pub(super) dead_since: Option<u64>,
     /// When a probe was last sent on it, and when one was last answered.
     probed: Option<Instant>,
     pub(super) answered: Option<Instant>,
-}
-
-/// Why packets on a path are not those whose proofs leave sealed payloads out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unsealed {
-    /// This node, or its server, does not consent to them.
-    Refused(IdentityKey),
-    /// None was answered: a node on the way may be of the version before.
-    Unanswered,
 }
 
 /// How good a path is to send on, best first.
@@ -130,7 +123,8 @@ impl Candidate {
             requested: None,
             retry: Instant(0),
             refused: None,
-            unsealed: None,
+            unsealed: Vec::new(),
+            is_outdated: false,
             dead_since: None,
             probed: None,
             answered: None,
@@ -192,7 +186,7 @@ impl Candidate {
     pub(super) fn asks_now(&mut self, now: Now) -> bool {
         let needs = match &self.lane {
             None => true,
-            Some(lane) => self.next.is_none() && lane.is_due(now),
+            Some(lane) => self.next.is_none() && (self.is_outdated || lane.is_due(now)),
         };
         let waits = self.requested.is_some_and(|requested| now.instant.since(requested) < TIMEOUT);
         let asks = needs && !waits && self.is_listed && self.is_current(now) && now.instant >= self.retry;
@@ -208,34 +202,44 @@ impl Candidate {
         self.refused = Some(why);
     }
 
-    /// The path as proofs are asked for.
+    /// The path as proofs are asked for: for packets whose proofs leave sealed payloads out if all nodes read these.
     pub(super) fn asked(&self) -> Path {
         let mut path = self.path.clone();
-        let is_unanswered = self.unsealed == Some(Unsealed::Unanswered);
-        path.set_version(if is_unanswered { Version::Standard } else { Version::Sealed });
+        if path.unsealed_by().next().is_none() {
+            path.set_version(Version::Sealed);
+        }
         path
     }
 
-    /// Does without packets whose proofs leave sealed payloads out if none was ever answered.
-    fn unseal(&mut self) {
-        let is_sealed = self.lane.as_ref().is_some_and(|lane| lane.sender.version() == Version::Sealed);
-        if is_sealed && self.answered.is_none() {
-            self.unsealed = Some(Unsealed::Unanswered);
-            (self.lane, self.next, self.requested) = (None, None, None);
-        }
+    fn is_sealed(&self) -> bool {
+        self.lane.as_ref().is_some_and(|lane| lane.sender.version() == Version::Sealed)
     }
 
-    /// Takes proofs, and by which node they are not for packets that leave sealed payloads out; the lane that is in use stays until every
-    /// node holds the new one, or its own proofs end.
-    pub(super) fn prove(&mut self, lane: Lane, unsealed_by: Option<usize>, now: Now) {
-        (self.requested, self.refused) = (None, None);
-        if self.unsealed != Some(Unsealed::Unanswered) {
-            let node = unsealed_by.and_then(|index| self.nodes.get(index));
-            self.unsealed = node.map(|node| Unsealed::Refused(*node));
+    /// Takes the path as it is listed now. If it says of another node that it does not read the packets that there are proofs for, these are
+    /// worth nothing: a program of before runs there now, and drops them.
+    fn list(&mut self, path: Path) {
+        if path.expiry() > self.path.expiry() {
+            // It is another question from now on.
+            (self.refused, self.retry) = (None, Instant(0));
         }
+        if path.unsealed_by().ne(self.path.unsealed_by()) {
+            let is_sealable = path.unsealed_by().next().is_none();
+            if self.is_sealed() && !is_sealable {
+                (self.lane, self.next, self.requested) = (None, None, None);
+            }
+            self.is_outdated = self.lane.is_some() && is_sealable;
+        }
+        (self.is_listed, self.path) = (true, path);
+    }
+
+    /// Takes proofs, and for the sake of which nodes they are not for packets that leave sealed payloads out; the lane that is in use stays
+    /// until every node holds the new one, or its own proofs end.
+    pub(super) fn prove(&mut self, lane: Lane, unsealed_by: impl Iterator<Item = usize>, now: Now) {
+        (self.requested, self.refused, self.is_outdated) = (None, None, false);
         if !lane.is_usable(now) {
             return self.refuse("the consents that were given are over already".to_owned(), now);
         }
+        self.unsealed = unsealed_by.filter_map(|index| self.nodes.get(index).copied()).collect();
         let handle = lane.sender.handle();
         if self.lanes().any(|known| known.sender.handle() == handle) {
             // The same proofs again: another count of nonces would use some twice. There will be later ones.
@@ -286,9 +290,7 @@ impl Candidate {
         if !is_silent && !lane.quality.is_faulty(now.instant) {
             return false;
         }
-        let is_new = self.die(now);
-        self.unseal();
-        is_new
+        self.die(now)
     }
 
     /// The path is dead: it is probed on, until it is answered. Returns whether that is new.
@@ -512,11 +514,6 @@ impl Peer {
         }
     }
 
-    /// Does without packets whose proofs leave sealed payloads out, on paths by which none was ever answered.
-    pub(super) fn unseal(&mut self) {
-        self.candidates.iter_mut().for_each(Candidate::unseal);
-    }
-
     /// The route of a class, made if there is none; the one that was used last gives way.
     pub(super) fn route(&mut self, class: &Class, now: Instant) -> usize {
         if let Some(place) = self.routes.iter().position(|route| route.class == *class) {
@@ -594,11 +591,7 @@ impl Peer {
         self.candidates.iter_mut().for_each(|candidate| candidate.is_listed = false);
         for candidate in fresh {
             if let Some(known) = self.candidates.iter_mut().find(|known| known.hash == candidate.hash) {
-                if candidate.path.expiry() > known.path.expiry() {
-                    // It is another question from now on.
-                    (known.refused, known.retry) = (None, Instant(0));
-                }
-                (known.is_listed, known.path) = (true, candidate.path);
+                known.list(candidate.path);
             } else if self.candidates.len() < LIMIT_PATHS {
                 self.candidates.push(candidate);
             }

@@ -7,7 +7,7 @@ use wayleave_packet::icing::header::Version;
 use wayleave_packet::icing::mint::Form;
 
 use super::machine::Machine;
-use super::peer::{Candidate, Peer, RouteState, Unsealed};
+use super::peer::{Candidate, Peer, RouteState};
 
 /// A path to a peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,8 +36,8 @@ pub struct PathStatus {
     pub is_held: bool,
     /// Of the packets on it, if there are proofs.
     pub packets: Option<Version>,
-    /// Why those are not the ones whose proofs leave sealed payloads out.
-    pub unsealed: Option<Unsealed>,
+    /// For whose sake those are not the ones whose proofs leave sealed payloads out, in the order of the path.
+    pub unsealed: Vec<IdentityKey>,
     /// Why there are no proofs, or no later ones.
     pub refused: Option<String>,
 }
@@ -112,7 +112,7 @@ fn path(peer: &Peer, candidate: &Candidate) -> PathStatus {
         dead_since: candidate.dead_since,
         is_held: lane.is_some_and(super::lane::Lane::is_held),
         packets: lane.map(|lane| lane.sender.version()),
-        unsealed: candidate.unsealed,
+        unsealed: candidate.unsealed.clone(),
         refused: candidate.refused.clone(),
     }
 }

@@ -93,11 +93,12 @@ impl KnownPath {
         Self { version, keys: keys.clone(), decision, expiry, windows: Windows::new(now), octets, length }
     }
 
-    /// Why a packet with another verifier than `proof` calls for is dropped; that of a sample is counted.
+    /// Why a packet with another verifier than `proof` calls for is dropped; in the sealed profile it is counted.
     #[cold]
     pub(super) fn fault(&mut self, proof: &ProofTags, octets: &[u8]) -> Reason {
-        if let (true, Some(seconds)) = (proof.is_sample(), octets.get(8..12).and_then(|field| field.first_chunk())) {
-            self.windows.add_failed(u32::from_be_bytes(*seconds));
+        let seconds = octets.get(8..12).and_then(|field| field.first_chunk());
+        if let (Version::Sealed, Some(seconds)) = (self.version, seconds) {
+            self.windows.add_fault(u32::from_be_bytes(*seconds), proof.is_sample());
         }
         proof.fault().into()
     }

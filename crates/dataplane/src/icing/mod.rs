@@ -22,7 +22,7 @@ pub use account::{PayerState, Refused, Total};
 pub use action::{Action, Counters, Reason};
 pub use agreed::AgreedKeys;
 pub use config::{Account, Config, ConfigError, Link, MAX_KEYS, Meaning, Output, Policy, TagRule};
-pub use report::{Count, Loss, REPORTED, Replaced, Report, WINDOW, closed, locate, replaced};
+pub use report::{Count, Loss, REPORTED, Replaced, Report, Spoiled, WINDOW, Wrong, closed, locate, wrong};
 pub use router::{Router, Shared};
 pub use stamper::{Stamp, Stamper};
 pub use wayleave_packet::icing::verify::{MAX_CONSENT, MAX_FRESHNESS, MIN_FRESHNESS};

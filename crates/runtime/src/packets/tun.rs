@@ -26,6 +26,7 @@ pub struct Tun {
     device: OwnedFd,
     name: String,
     index: u32,
+    takes_datagrams: bool,
 }
 
 impl Tun {
@@ -63,9 +64,12 @@ impl Tun {
         let device = OwnedFd::from(device);
         let name = tun::make(device.as_fd(), name, is_queue)?;
         tun::set_header(device.as_fd(), HEADER as libc::c_int)?;
-        tun::set_offloads(device.as_fd(), TCP | UDP).or_else(|_| tun::set_offloads(device.as_fd(), TCP))?;
+        let takes_datagrams = tun::set_offloads(device.as_fd(), TCP | UDP).is_ok();
+        if !takes_datagrams {
+            tun::set_offloads(device.as_fd(), TCP)?;
+        }
         let index = interfaces::index(&name)?;
-        Ok(Self { device, name, index })
+        Ok(Self { device, name, index, takes_datagrams })
     }
 
     fn take_up(&self, mtu: u32) -> io::Result<()> {
@@ -83,6 +87,12 @@ impl Tun {
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Whether the system knows packets that stand for several datagrams.
+    #[must_use]
+    pub fn takes_datagrams(&self) -> bool {
+        self.takes_datagrams
     }
 
     /// Reads a packet with its header into `out`, which has room for [`LONGEST`] octets; `None` if none waits.

@@ -464,6 +464,25 @@ async fn nodes_use_the_protocol_that_both_speak_and_have_no_link_without_one() {
 }
 
 #[tokio::test]
+async fn a_node_that_expects_another_one_is_told_why_there_is_no_link_once() {
+    let [server, client, other] = [1, 2, 3].map(|octet| NodeIdentity::from_seed(&[octet; 32]).expect("a key"));
+    let (listener, connector) = (Links::new(Limits::default()), Links::new(Limits::default()));
+    let ((to_server, _at_server), (to_client, mut at_client)) = (mpsc::channel(4), mpsc::channel(4));
+    let any: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    let listening = listener.listen_nodes::<LinkEvent>(any, &server, to_server).await.expect("listening");
+    let at = listening.address.to_string();
+    let _connecting = connector.connect_node::<LinkEvent>(at, &client, other.identity(), to_client).expect("a key");
+    match timeout(SOON, at_client.recv()).await.expect("in time").expect("open") {
+        LinkEvent::Failed { pin, failure } => {
+            assert_eq!(pin.role, Role::Node(other.identity()));
+            assert!(failure.to_string().contains(&server.identity().to_string()), "{failure}");
+        }
+        event => panic!("{event:?}"),
+    }
+    assert!(timeout(Duration::from_millis(400), at_client.recv()).await.is_err(), "once");
+}
+
+#[tokio::test]
 async fn a_node_has_two_links_and_a_third_one_replaces_the_oldest() {
     let [server, client] = [1, 2].map(|octet| NodeIdentity::from_seed(&[octet; 32]).expect("a key"));
     let listener = Links::new(Limits::default());

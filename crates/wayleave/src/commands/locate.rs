@@ -1,9 +1,9 @@
-//! `locate`: finds between which nodes of an ICING path packets were lost, from the nodes' signed reports.
+//! `locate`: finds between which nodes of an ICING path packets were lost or sealed payloads replaced, from the nodes' signed reports.
 
 use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
-use wayleave_dataplane::icing::{Replaced, Report, locate, replaced};
+use wayleave_dataplane::icing::{Report, Wrong, locate, wrong};
 use wayleave_runtime::identity::to_hex;
 
 use crate::config::parse::ReportKey;
@@ -20,7 +20,7 @@ pub struct Locate {
     /// First digits of the path's handle; needed if the nodes report on several paths.
     #[arg(long, value_name = "HEX", default_value = "", hide_default_value = true)]
     pub handle: String,
-    /// The window (Unix seconds divided by 16). Default: the last one in all files.
+    /// The window (Unix seconds divided by 16). Default: for lost packets the last one in all files, for wrong ones each.
     #[arg(long)]
     pub window: Option<u32>,
     /// Packets that the sender sent in the window. Default: the count of the first node.
@@ -50,13 +50,9 @@ pub fn run(command: &Locate) -> Outcome {
     for node in &command.reports {
         nodes.push(verified(node, &command.handle.to_ascii_lowercase())?);
     }
-    let window = match command.window {
-        Some(window) => window,
-        None => last_of_all(&nodes)?,
-    };
-    let of_window = |report: &Report| report.window == window;
-    let mut reports: Vec<Report> = nodes.into_iter().flatten().filter(of_window).collect();
-    reports.sort_unstable_by_key(|report| report.index);
+    let mut reports: Vec<Report> = nodes.iter().flatten().copied().collect();
+    reports.retain(|report| command.window.is_none_or(|window| report.window == window));
+    reports.sort_unstable_by_key(|report| (report.window, report.index));
     let handles: BTreeSet<[u8; 16]> = reports.iter().map(|report| report.handle.0).collect();
     if handles.len() > 1 {
         let known: Vec<String> = handles.iter().map(|handle| to_hex(handle)).collect();
@@ -64,51 +60,93 @@ pub fn run(command: &Locate) -> Outcome {
             .help("choose one with --handle")
             .into());
     }
-    let Some(first) = reports.first() else {
-        return Err(Failure::new(format!("no report on window {window}")).into());
+    let Some(handle) = handles.first() else {
+        let of = command.window.map_or_else(String::new, |window| format!(" on window {window}"));
+        return Err(Failure::new(format!("no report{of}")).into());
     };
-    if let Some(twice) = reports.windows(2).find(|pair| pair[0].index == pair[1].index) {
+    let is_twice = |pair: &&[Report]| (pair[0].window, pair[0].index) == (pair[1].window, pair[1].index);
+    if let Some(twice) = reports.windows(2).find(is_twice) {
         return Err(
             Failure::usage(format!("two reports of node {} on the same path and window", twice[0].index)).into()
         );
     }
-    let losses = locate(command.sent.unwrap_or(first.count.packets), &reports);
-    let replaced = replaced(&reports);
+    let wrongs: Vec<(u32, Wrong)> = reports
+        .chunk_by(|one, other| one.window == other.window)
+        .map(|of_window| (of_window[0].window, wrong(of_window)))
+        .filter(|(_, wrong)| *wrong != Wrong::default())
+        .collect();
+    let window = match command.window.or_else(|| last_of_all(&nodes)) {
+        // What is wrong in a part of a window is to be heard all the same.
+        None if wrongs.is_empty() => {
+            return Err(Failure::new("the files have no whole window in common")
+                .help("choose one with --window")
+                .into());
+        }
+        window => window,
+    };
+    reports.retain(|report| Some(report.window) == window);
+    let whole = reports.iter().find(|report| report.is_whole);
+    let sent = command.sent.or(whole.map(|report| report.count.packets)).unwrap_or_default();
+    let losses = locate(sent, &reports);
     if command.json {
-        let rows = |report: &Report| {
-            let count = report.count;
-            json!({
-                "index": report.index, "packets": count.packets, "samples": count.samples, "failed_samples": count.failed,
-            })
-        };
-        let lost: Vec<Value> =
-            losses.iter().map(|loss| json!({ "from": loss.from, "to": loss.to, "packets": loss.packets })).collect();
-        let place = |place: Replaced| json!({ "from": place.from, "to": place.to, "failed_samples": place.failed });
         print_json(json!({
-            "handle": to_hex(&first.handle.0), "window": window, "sent": command.sent,
-            "reports": reports.iter().map(rows).collect::<Vec<_>>(), "losses": lost,
-            "replaced": replaced.map(place),
+            "handle": to_hex(handle), "window": window, "sent": command.sent,
+            "reports": reports.iter().map(row).collect::<Vec<_>>(),
+            "losses": losses.iter().map(|loss| json!({ "from": loss.from, "to": loss.to, "packets": loss.packets }))
+                .collect::<Vec<_>>(),
+            "wrong": wrongs.iter().map(|(window, wrong)| of_wrong(*window, wrong)).collect::<Vec<_>>(),
         }));
         return Ok(());
     }
-    let mut text = format!("path {}, window {window}\n", to_hex(&first.handle.0));
+    let mut text = format!("path {}\n", to_hex(handle));
+    for window in window {
+        text += &format!("window {window}\n");
+    }
     for report in &reports {
-        text += &format!("  node {}: {} packets\n", report.index, report.count.packets);
+        let part = if report.is_whole { "" } else { " of a part of the window" };
+        text += &format!("  node {}: {} packets{part}\n", report.index, report.count.packets);
     }
     for loss in &losses {
         text += &format!("  {} packets lost between node {} and node {}\n", loss.packets, loss.from, loss.to);
     }
-    if let Some(place) = replaced {
-        text += &format!(
-            "  payloads replaced between node {} and node {}, or by one of them: {} samples failed\n",
-            place.from, place.to, place.failed
-        );
-    }
-    if losses.is_empty() {
+    if losses.is_empty() && whole.is_some() {
         text += "  no packets lost\n";
+    }
+    for (window, wrong) in &wrongs {
+        text += &format!("window {window}\n");
+        for place in &wrong.replaced {
+            text += &format!(
+                "  payloads replaced between node {} and node {}, or by one of them: {} samples failed\n",
+                place.from, place.to, place.failed
+            );
+        }
+        for place in &wrong.spoiled {
+            text += &format!(
+                "  verifiers of node {} spoiled in front of it, by the sender or a node: {} packets and {} samples dropped\n",
+                place.at, place.spoiled, place.failed
+            );
+        }
     }
     print(&text);
     Ok(())
+}
+
+fn row(report: &Report) -> Value {
+    let count = report.count;
+    json!({
+        "index": report.index, "whole": report.is_whole, "packets": count.packets, "samples": count.samples,
+        "failed_samples": count.failed, "spoiled": count.spoiled,
+    })
+}
+
+fn of_wrong(window: u32, wrong: &Wrong) -> Value {
+    let replaced =
+        wrong.replaced.map(|place| json!({ "from": place.from, "to": place.to, "failed_samples": place.failed }));
+    let spoiled = wrong
+        .spoiled
+        .iter()
+        .map(|place| json!({ "at": place.at, "failed_samples": place.failed, "spoiled": place.spoiled }));
+    json!({ "window": window, "replaced": replaced, "spoiled": spoiled.collect::<Vec<_>>() })
 }
 
 /// A node's reports on paths whose handle begins with `handle`; each must be signed by its key.
@@ -136,10 +174,9 @@ fn report_octets(text: &str) -> Option<Vec<u8>> {
     if pairs.len() > Report::MAX { None } else { pairs.iter().map(octet).collect() }
 }
 
-/// The last window that every node reports on.
-fn last_of_all(nodes: &[Vec<Report>]) -> Outcome<u32> {
-    let has = |reports: &[Report], window: u32| reports.iter().any(|report| report.window == window);
+/// The last window that every node has counted whole.
+fn last_of_all(nodes: &[Vec<Report>]) -> Option<u32> {
+    let has = |reports: &[Report], window: u32| reports.iter().any(|report| report.is_whole && report.window == window);
     let windows = nodes.iter().flatten().map(|report| report.window);
-    let common = windows.filter(|window| nodes.iter().all(|reports| has(reports, *window))).max();
-    Ok(common.ok_or_else(|| Failure::new("the files have no window in common").help("choose one with --window"))?)
+    windows.filter(|window| nodes.iter().all(|reports| has(reports, *window))).max()
 }

@@ -412,7 +412,7 @@ impl Role for GatewayRole {
         let (inner_sides, host, proxy) = match proxy {
             None => {
                 let (queues, host) = open_tun(section, table, mtu)?;
-                (queues.into_iter().map(InnerSide::Tun).collect(), Some(host), None)
+                (queues.into_iter().map(|tun| InnerSide::Tun { tun, scratch: Vec::new() }).collect(), Some(host), None)
             }
             Some(address) => {
                 let (port, proxy) = open_proxy(address, mtu, *clock).await?;
@@ -446,7 +446,7 @@ impl Role for GatewayRole {
         restore_flows(&mut gateway, &store, clock.now(), host.is_some())?;
         let (to_asks, asks) = mpsc::channel(ASKS);
         let tun = inner_sides.iter().find_map(|inner_side| match inner_side {
-            InnerSide::Tun(tun) => Some((tun.name().to_owned(), tun.index())),
+            InnerSide::Tun { tun, .. } => Some((tun.name().to_owned(), tun.index())),
             InnerSide::Stack { .. } => None,
         });
         let interface = tun.as_ref().map(|(name, _)| name.clone());

@@ -14,7 +14,7 @@ use super::super::peer::{Class, Known, Peer, RouteState, reversed};
 use super::leaving::Destination;
 use super::thread::{Arrivals, Place};
 use super::work::{current, fresh_index};
-use super::{Begun, Event, Machine, Output, PROLOGUE, UNANSWERED};
+use super::{Begun, Event, Machine, Output, PROLOGUE};
 use crate::noise::prologue;
 
 /// Whose packet it is, as its path proves, and by which path it came.
@@ -96,10 +96,6 @@ impl Machine {
             return Err(Reason::Stranger);
         }
         peer.opened = made;
-        // Responses do not arrive: the peer has begun again, and again.
-        if peer.sessions.iter().filter(|known| !known.is_confirmed).count() >= UNANSWERED {
-            peer.unseal();
-        }
         let index = fresh_index(&mut self.random, &self.sessions);
         let (session, second) = answering.respond(&[], now.instant).map_err(|_| Reason::Seal)?;
         let Some(peer) = self.peers.get_mut(&identity) else { return Err(Reason::Busy) };

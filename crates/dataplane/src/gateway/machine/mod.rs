@@ -44,9 +44,6 @@ const TICK: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// A handshake is begun anew after this long.
 const HANDSHAKE: Duration = Duration::from_secs(1);
-/// After so many handshakes to which nothing came by paths that never were answered, packets whose proofs leave sealed payloads out are done
-/// without: a node on the way may be of the version before, which drops them.
-const UNANSWERED: usize = 3;
 /// What sessions of gateways are, in the prologue of their handshakes.
 const PROLOGUE: &str = "wayleave/gateway/v2";
 /// Handshakes that are answered in a second, of all members together, and at once.
@@ -409,10 +406,10 @@ impl Machine {
             // Forwarding waits for this: the realm's nodes cost no agreement here.
             let agreed = |other: &NodeId| agreed.get(&secret.id(), other).cloned();
             let sender = path.sender_with(path.version(), secret, agreed).map_err(|error| error.to_string())?;
-            Ok((Lane::new(sender, path.expiry(), start, now), path.unsealed_by()))
+            Ok((Lane::new(sender, path.expiry(), start, now), path))
         });
         match lane {
-            Ok((lane, unsealed_by)) => candidate.prove(lane, unsealed_by, now),
+            Ok((lane, path)) => candidate.prove(lane, path.unsealed_by(), now),
             Err(why) => candidate.refuse(why, now),
         }
         self.work(&peer, now);

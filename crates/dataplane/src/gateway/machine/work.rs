@@ -7,7 +7,7 @@ use wayleave_core::{IdentityKey, Now};
 use super::super::lane::Lane;
 use super::super::message::{Message, opening};
 use super::super::peer::{Class, Known, Peer, RouteState, Starting};
-use super::{Event, HANDSHAKE, Machine, Output, PROLOGUE, Random, TIMEOUT, UNANSWERED};
+use super::{Event, HANDSHAKE, Machine, Output, PROLOGUE, Random, TIMEOUT};
 use crate::noise::prologue;
 
 impl Machine {
@@ -72,9 +72,6 @@ impl Machine {
             && peer.wants_session(now)
             && peer.starting.last().is_none_or(|starting| now.instant.since(starting.at) >= HANDSHAKE);
         let attempt = peer.starting.last().map_or(0, |starting| starting.attempt + 1);
-        if begins && attempt >= UNANSWERED {
-            peer.unseal();
-        }
         if let (true, Some(remote)) = (begins, members.get(identity))
             && let Some(place) = peer.begins_by(attempt, now)
         {

@@ -371,18 +371,14 @@ impl Router {
         self.paths.iter().count()
     }
 
-    /// The reports of window `window`: one for every known path whose packets were counted through all of it.
+    /// The reports of window `window`, one for every known path: also of those of whose packets this thread may have counted a part, since
+    /// another one may have had the rest.
     pub fn reports(&self, window: u32) -> impl Iterator<Item = Report> {
-        self.paths.iter().filter_map(move |(handle, known)| {
-            let count = known.windows.of(window)?;
+        self.paths.iter().map(move |(handle, known)| {
+            let (count, is_whole) = known.windows.of(window);
             // Indices are below 16.
-            Some(Report { handle: *handle, index: known.keys.index() as u8, window, count })
+            Report { handle: *handle, index: known.keys.index() as u8, window, is_whole, count }
         })
-    }
-
-    /// The known paths of whose packets in `window` this thread may have counted a part: another one may have had the rest.
-    pub fn counted_in_part(&self, window: u32) -> impl Iterator<Item = Handle> {
-        self.paths.iter().filter(move |(_, known)| known.windows.of(window).is_none()).map(|(handle, _)| *handle)
     }
 }
 

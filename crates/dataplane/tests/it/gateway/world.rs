@@ -256,7 +256,14 @@ impl World {
             }
             order
         });
-        orders.map(|order| path_over(&order, expiry, self.mtu)).collect()
+        let paths = orders.map(|order| (path_over(&order, expiry, self.mtu), order));
+        // As adverts say.
+        let marked = paths.map(|(mut path, order)| {
+            let old = (1..order.len()).filter(|index| self.old.contains(&order[*index]));
+            old.for_each(|index| path.add_unsealed_by(index));
+            path
+        });
+        marked.collect()
     }
 
     fn consent(&self, mut path: Path) -> Result<Path, String> {
@@ -266,7 +273,7 @@ impl World {
             && path.version() == Version::Sealed
         {
             path.set_version(Version::Standard);
-            path.set_unsealed_by(index);
+            path.add_unsealed_by(index);
         }
         if let Some(node) = nodes[1..].iter().find(|node| self.refusing.contains(node)) {
             return Err(format!("node {node} refuses"));

@@ -2,7 +2,7 @@
 //!
 //! That bursts of both versions meet what each packet alone meets is shown by `random`.
 
-use wayleave_dataplane::icing::{Action, Reason, Replaced, Report, Router, WINDOW, replaced};
+use wayleave_dataplane::icing::{Action, Reason, Replaced, Report, Router, Spoiled, WINDOW, Wrong, locate, wrong};
 use wayleave_packet::icing::header::{MIN_SEALED, Malformed, Packet, Part, SEALED, Version};
 use wayleave_packet::icing::mint::{Form, MintError, Nonce, Sender, encapsulate};
 
@@ -122,11 +122,10 @@ fn nodes_hash_the_ends_of_payloads_and_all_of_one_in_64() {
 
 /// Carries 1,000 packets, each of which node 1 sends on with a payload of its own; node 3 puts the sender's back if it `restores` it, and node 1
 /// sends the sender's own packet where node 2 dropped the other if it `repeats`. Returns how many arrived, and the nodes' reports.
-fn collude(restores: bool, repeats: bool) -> (u32, Vec<Report>) {
+fn collude(restores: bool, repeats: bool, window: u32) -> (u32, Vec<Report>) {
     let (mut routers, mut random) = (mesh(6), Random(9));
     let sender = sender_of(Version::Sealed, &ORDER);
-    // The window after the path became known.
-    let second = ((TIME >> WINDOW) + 2) << WINDOW;
+    let second = TIME + (window << WINDOW);
     assert!(carry(&mut routers, &ORDER, 1, &packet(&sender, Form::Path, 1, &payload(&mut random))).is_ok());
     let mut arrived = 0;
     let mut pass = |place: usize, octets: &[u8]| {
@@ -161,29 +160,65 @@ fn collude(restores: bool, repeats: bool) -> (u32, Vec<Report>) {
 #[test]
 fn two_nodes_that_carry_a_payload_of_their_own_through_an_honest_one_are_named_within_1_000_packets() {
     for repeats in [false, true] {
-        let (arrived, reports) = collude(true, repeats);
+        let (arrived, reports) = collude(true, repeats, 2);
         let failed: Vec<u64> = reports.iter().map(|report| report.count.failed).collect();
         assert!(failed[1] > 4 && failed.iter().sum::<u64>() == failed[1], "{failed:?}");
         // With the sender's own packets sent where the others failed nothing is missing at the end, and yet it shows.
         assert_eq!(u64::from(arrived), if repeats { 1_000 } else { 1_000 - failed[1] });
-        assert_eq!(replaced(&reports), Some(Replaced { from: 1, to: 2, failed: failed[1] }));
+        assert_eq!(wrong(&reports).replaced, Some(Replaced { from: 1, to: 2, failed: failed[1] }));
         assert!(reports.iter().all(|report| (report.index == 2 && !repeats) != (report.count.samples > 0)));
         // What node 1 says of itself moves the place to its other side, and no further.
         let mut lying = reports;
         lying[0].count.failed = 7;
-        assert_eq!(replaced(&lying), Some(Replaced { from: 0, to: 1, failed: 7 }));
+        assert_eq!(wrong(&lying).replaced, Some(Replaced { from: 0, to: 1, failed: 7 }));
     }
 }
 
 #[test]
+fn colluders_that_act_as_soon_as_a_path_is_known_are_named_by_reports_of_a_part_of_the_window() {
+    let (_, reports) = collude(true, true, 0);
+    assert!(reports.iter().all(|report| !report.is_whole && report.count.packets > 900), "{reports:?}");
+    assert_eq!(wrong(&reports).replaced.map(|place| (place.from, place.to)), Some((1, 2)));
+    // Parts of a window say nothing of losses.
+    assert_eq!(locate(2_000, &reports), []);
+}
+
+#[test]
+fn a_node_that_spoils_the_verifiers_of_another_frames_neither_it_nor_its_neighbour() {
+    let (mut routers, mut random) = (mesh(6), Random(9));
+    let sender = sender_of(Version::Sealed, &ORDER);
+    assert!(carry(&mut routers, &ORDER, 1, &packet(&sender, Form::Path, 1, &payload(&mut random))).is_ok());
+    let mut dropped = 0;
+    for number in 2..6_402 {
+        let mut octets = packet_at(&sender, Form::Handle, number, TIME, &payload(&mut random));
+        for place in 1..4 {
+            let (action, after) = process_at(&mut routers[place], &octets, LINK + place as u16 - 1, at(TIME));
+            dropped += u32::from(matches!(action, Action::Drop(_)));
+            octets = after;
+            if place == 1 {
+                // Behind header and handle each node behind the sender has 24 octets, a pre-check and a verifier.
+                let verifier = octets.len() - LENGTH - 24 * (ORDER.len() - 1) + 24 * 2 + 8;
+                octets[verifier] ^= 1;
+            }
+        }
+    }
+    assert_eq!(dropped, 6_400);
+    let reports: Vec<Report> = (1..4).filter_map(|node| routers[node].reports(TIME >> WINDOW).next()).collect();
+    let count = reports[2].count;
+    assert!((60..150).contains(&count.failed) && count.failed + count.spoiled == 6_400, "{count:?}");
+    let spoiled = vec![Spoiled { at: 3, failed: count.failed, spoiled: count.spoiled }];
+    assert_eq!(wrong(&reports), Wrong { replaced: None, spoiled });
+}
+
+#[test]
 fn a_payload_that_is_not_put_back_fails_at_every_node_behind_and_the_first_one_names_the_place() {
-    let (arrived, reports) = collude(false, false);
+    let (arrived, reports) = collude(false, false, 2);
     assert!(reports[2..].iter().all(|report| report.count.failed > 0) && arrived > 900);
     let failed = reports[1].count.failed;
-    assert_eq!(replaced(&reports), Some(Replaced { from: 1, to: 2, failed }));
+    assert_eq!(wrong(&reports).replaced, Some(Replaced { from: 1, to: 2, failed }));
     // Without node 2's report the place is known less exactly.
     let fewer: Vec<Report> = reports.iter().copied().filter(|report| report.index != 2).collect();
-    assert_eq!(replaced(&fewer).map(|place| (place.from, place.to)), Some((1, 3)));
+    assert_eq!(wrong(&fewer).replaced.map(|place| (place.from, place.to)), Some((1, 3)));
 }
 
 #[test]

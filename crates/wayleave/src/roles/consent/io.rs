@@ -44,7 +44,7 @@ impl LinkIo<ConsentServer> for ConsentIo {
                 }
                 Some(ConsentServerInput::Connected { link, peer })
             }
-            LinkEvent::Frame { link, bytes, .. } => Some(ConsentServerInput::Frame { link, octets: bytes }),
+            LinkEvent::Frame { link, bytes, .. } => Some(ConsentServerInput::Frame { link, octets: bytes.into() }),
             LinkEvent::Down { link, .. } => {
                 self.ends.down(link);
                 Some(ConsentServerInput::Disconnected { link })

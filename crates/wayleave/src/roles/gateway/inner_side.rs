@@ -9,7 +9,7 @@ use wayleave_runtime::packets::stack::{Packet, StackPort};
 use wayleave_runtime::packets::tun::Tun;
 
 pub enum InnerSide {
-    Tun(Tun),
+    Tun { tun: Tun, scratch: Vec<u8> },
     Stack { port: StackPort, scratch: Vec<u8> },
 }
 
@@ -20,7 +20,7 @@ impl InnerSide {
     /// What the system said.
     pub fn read(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
         let port = match self {
-            Self::Tun(tun) => return tun.read(out),
+            Self::Tun { tun, .. } => return tun.read(out),
             Self::Stack { port, .. } => port,
         };
         let Some(Packet { octets, segment }) = port.read() else { return Ok(None) };
@@ -38,7 +38,19 @@ impl InnerSide {
     /// What the system said of this packet.
     pub fn write(&mut self, ready: &Ready) -> io::Result<bool> {
         match self {
-            Self::Tun(tun) => tun.write(&ready.offload.encode(), &ready.octets),
+            Self::Tun { tun, scratch } if ready.offload.kind == Kind::Udp && !tun.takes_datagrams() => {
+                let mut has_room = Ok(true);
+                each_packet(&ready.octets, &ready.offload, scratch, |packet| {
+                    let taken = tun.write(&Offload::default().encode(), packet);
+                    has_room = match (&has_room, taken) {
+                        (Ok(before), Ok(taken)) => Ok(*before && taken),
+                        (_, Err(error)) => Err(error),
+                        (Err(_), Ok(_)) => return,
+                    };
+                });
+                has_room
+            }
+            Self::Tun { tun, .. } => tun.write(&ready.offload.encode(), &ready.octets),
             Self::Stack { port, scratch } => {
                 let mut has_room = true;
                 each_packet(&ready.octets, &ready.offload, scratch, |packet| has_room &= port.write(packet));
@@ -51,7 +63,7 @@ impl InnerSide {
 impl AsFd for InnerSide {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Tun(tun) => tun.as_fd(),
+            Self::Tun { tun, .. } => tun.as_fd(),
             Self::Stack { port, .. } => port.as_fd(),
         }
     }

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use wayleave_core::{IdentityKey, InnerTraffic, Prefix};
-use wayleave_dataplane::gateway::{
-    Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus, Traffic, Unsealed, Volume,
-};
+use wayleave_dataplane::gateway::{Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus, Traffic, Volume};
 use wayleave_dataplane::icing;
 use wayleave_dataplane::link::{Counters as LinkCounters, LinkStatus, Transport};
 use wayleave_packet::icing::header::Version;
@@ -492,15 +490,23 @@ fn unsealed(path: &PathStatus, known: &Known) -> Option<String> {
     if path.packets != Some(Version::Standard) {
         return None;
     }
-    Some(match path.unsealed? {
-        Unsealed::Refused(node) => format!(
-            "{} does not consent to packets of the profile `sealed`, or its consent server is of a version before it",
-            known.describe(&node)
-        ),
-        Unsealed::Unanswered => {
-            "no packet of the profile `sealed` was answered: a node on the path is of a version before it".to_owned()
-        }
-    })
+    let (refusing, before): (Vec<&IdentityKey>, Vec<_>) =
+        path.unsealed.iter().partition(|node| !known.before_sealed.contains(node));
+    let names = |nodes: &[&IdentityKey]| nodes.iter().map(|node| known.describe(node)).collect::<Vec<_>>().join(", ");
+    let refusing = (!refusing.is_empty()).then(|| {
+        let (does, its, server) = match refusing.len() {
+            1 => ("does", "its", "server is"),
+            _ => ("do", "their", "servers are"),
+        };
+        let names = names(&refusing);
+        format!("{names} {does} not consent to packets of the profile `sealed`, or {its} consent {server} of a version before it")
+    });
+    let before = (!before.is_empty()).then(|| {
+        let s = if before.len() == 1 { "s" } else { "" };
+        format!("{} run{s} a version before the profile `sealed`", names(&before))
+    });
+    let reasons: Vec<String> = refusing.into_iter().chain(before).collect();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
 /// What is shown of a proxy; `dropped` are packets to it for which its queue had no room.

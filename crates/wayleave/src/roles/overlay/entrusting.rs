@@ -137,6 +137,9 @@ impl Giving {
                     Refusal::NotServed => {
                         "it does not take them: its operator adds [[consent.node]] with this node's identity and `entrusted = true`".to_owned()
                     }
+                    Refusal::Malformed => {
+                        "its program is of a version before, which takes none: upgrade it, or give it the file of these keys (`tags`)".to_owned()
+                    }
                     other => other.to_string(),
                 });
                 false

@@ -130,8 +130,9 @@ impl Renewal {
             let why = "the configuration names no `operator`; `wayleave join` writes it";
             return Err(Failed::Other(why.to_owned()));
         };
-        let answer = timeout(TIMEOUT, self.exchange(operator)).await;
-        let answer = answer.unwrap_or_else(|_| Err("no answer".to_owned()));
+        let mut silence = "no answer".to_owned();
+        let answer = timeout(TIMEOUT, self.exchange(operator, &mut silence)).await;
+        let answer = answer.unwrap_or(Err(silence));
         let answer = answer.map_err(|why| Failed::Other(format!("operator at {}: {why}", operator.address)))?;
         let later = answer.map_err(Failed::Refused)?;
         let (before, object) = (self.membership.object(), later.object());
@@ -145,7 +146,12 @@ impl Renewal {
         if holds { Ok(Some(later)) } else { Err(Failed::Other("the answer is no membership of this node".to_owned())) }
     }
 
-    async fn exchange(&self, operator: &Server) -> Result<Result<Signed<Membership>, JoinError>, String> {
+    /// Asks until somebody answers; meanwhile `silence` says why nobody has.
+    async fn exchange(
+        &self,
+        operator: &Server,
+        silence: &mut String,
+    ) -> Result<Result<Signed<Membership>, JoinError>, String> {
         let (to, mut events) = mpsc::channel::<LinkEvent>(64);
         let links = Links::new(Limits { frame: MAX_FRAME as u32, protocols: PROTOCOLS, ..Limits::default() });
         let connecting = links.connect_node(operator.address.clone(), &self.identity, operator.identity, to);
@@ -160,7 +166,7 @@ impl Renewal {
                     Ok(_) => {}
                     Err(error) => return Err(format!("malformed: {error}")),
                 },
-                LinkEvent::Failed { failure, .. } => return Err(failure.to_string()),
+                LinkEvent::Failed { failure, .. } => *silence = failure.to_string(),
                 LinkEvent::Down { .. } => return Err("the connection was closed".to_owned()),
             }
         }

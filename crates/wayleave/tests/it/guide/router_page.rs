@@ -87,7 +87,7 @@ fn losses_are_located_as_the_guide_says() {
     for (node, packets) in [(1, 1_600), (2, 1_590)] {
         let key = SigningKey::from_seed(&Seed::new([node; 32]));
         let count = Count { packets, octets: packets * 64, ..Count::default() };
-        let report = Report { handle: Handle([9; 16]), index: node, window: 100, count };
+        let report = Report { handle: Handle([9; 16]), index: node, window: 100, is_whole: true, count };
         let reports = json!({ "reports": [{ "signed": to_hex(&report.sign(&key)) }] });
         shell.folder.write(&format!("node{node}.json"), &reports.to_string());
         shell.put(&format!("HEX{node}"), &to_hex(&key.verifying_key().to_bytes()));

@@ -264,7 +264,7 @@ fn reports_say_where_packets_vanished_and_a_forged_one_is_refused() {
     let public = |node: u8| format!("ed25519:{}", to_hex(&identity(node).verifying_key().to_bytes()));
     let row = |node: u8, window, packets| {
         let count = Count { packets, octets: packets * 64, ..Count::default() };
-        let report = Report { handle: Handle([9; 16]), index: node, window, count };
+        let report = Report { handle: Handle([9; 16]), index: node, window, is_whole: true, count };
         serde_json::json!({ "signed": to_hex(&report.sign(&identity(node))) })
     };
     let write = |node: u8, rows: &[serde_json::Value]| {
@@ -292,21 +292,32 @@ fn reports_say_where_packets_vanished_and_a_forged_one_is_refused() {
     let (code, text) = locate(&named[..1], &["--window", "101"]);
     assert!(code == Some(0) && text.contains("no packets lost"), "{text}");
     // Where payloads were replaced.
-    let of_samples = |node: u8, failed| {
-        let count = Count { packets: 50, octets: 50 * 64, samples: 2, failed };
-        let report = Report { handle: Handle([9; 16]), index: node, window: 100, count };
+    let of_samples = |node: u8, window, is_whole, (failed, spoiled)| {
+        let count = Count { packets: 50, octets: 50 * 64, samples: 2, failed, spoiled };
+        let report = Report { handle: Handle([9; 16]), index: node, window, is_whole, count };
         serde_json::json!({ "signed": to_hex(&report.sign(&identity(node))) })
     };
-    [(1, 0), (2, 6), (3, 5)].into_iter().for_each(|(node, failed)| write(node, &[of_samples(node, failed)]));
+    // In a part of a window as in a whole one, and not in the last one.
+    for (node, first, second) in [(1, (0, 0), (0, 0)), (2, (6, 0), (0, 0)), (3, (5, 0), (3, 90))] {
+        let quiet = of_samples(node, 100, true, (0, 0));
+        write(node, &[of_samples(node, 98, false, first), of_samples(node, 99, true, second), quiet]);
+    }
     let (code, text) = locate(&named, &["--json"]);
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let place = serde_json::json!({ "from": 1, "to": 2, "failed_samples": 6 });
-    assert_eq!((code, &report["replaced"]), (Some(0), &place));
+    let wrong = serde_json::json!([
+        { "window": 98, "replaced": { "from": 1, "to": 2, "failed_samples": 6 }, "spoiled": [] },
+        { "window": 99, "replaced": null, "spoiled": [{ "at": 3, "failed_samples": 3, "spoiled": 90 }] },
+    ]);
+    assert_eq!((code, &report["window"], &report["wrong"]), (Some(0), &100.into(), &wrong));
     let (_, text) = locate(&named, &[]);
-    assert!(
-        text.contains("payloads replaced between node 1 and node 2, or by one of them: 6 samples failed"),
-        "{text}"
-    );
+    for said in [
+        "no packets lost\nwindow 98\n  payloads replaced between node 1 and node 2, or by one of them: 6 samples failed",
+        "window 99\n  verifiers of node 3 spoiled in front of it, by the sender or a node: 90 packets and 3 samples dropped",
+    ] {
+        assert!(text.contains(said), "{text}");
+    }
+    let (_, text) = locate(&named, &["--window", "98"]);
+    assert!(text.contains("node 1: 50 packets of a part of the window") && !text.contains("lost"), "{text}");
     write(1, &[row(1, 100, 50), row(1, 101, 70)]);
     // Another's report, and one whose number was changed.
     let (code, text) = locate(&[format!("{}=1.json", public(2))], &[]);

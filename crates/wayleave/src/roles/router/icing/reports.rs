@@ -1,12 +1,12 @@
 //! What an ICING node reports of the paths that it is on: counts of closed windows, signed with its long-term key.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
 use wayleave_core::UnixTime;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_dataplane::icing::{REPORTED, Report, Router, closed};
+use wayleave_dataplane::icing::{Count, REPORTED, Report, Router, closed};
 use wayleave_packet::icing::header::Handle;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Parameters, ViewError};
@@ -50,15 +50,13 @@ impl ReportQuery {
     }
 
     /// What a thread has of windows that are closed at `now`, the last window first, so many reports at most.
-    fn select(&self, router: &Router, most: usize, now: UnixTime) -> OfThread {
+    fn select(&self, router: &Router, most: usize, now: UnixTime) -> Vec<Report> {
         let last = closed(now);
-        let windows = || (0..REPORTED).map(|before| last.wrapping_sub(before));
-        let reports = windows().flat_map(|window| router.reports(window));
-        let in_part = |window| router.counted_in_part(window).map(move |handle| (handle, window));
-        OfThread {
-            reports: reports.filter(|report| self.is_about(&report.handle)).take(most).collect(),
-            in_part: windows().flat_map(in_part).filter(|(handle, _)| self.is_about(handle)).collect(),
-        }
+        let windows = (0..REPORTED).map(|before| last.wrapping_sub(before));
+        let reports = windows.flat_map(|window| router.reports(window));
+        // Alone it knows of no other part, and a part of nothing says nothing.
+        let says_nothing = |report: &Report| most < usize::MAX && is_empty_part(report);
+        reports.filter(|report| self.is_about(&report.handle) && !says_nothing(report)).take(most).collect()
     }
 
     fn is_about(&self, handle: &Handle) -> bool {
@@ -77,10 +75,12 @@ impl ReportQuery {
                     "handle": to_hex(&report.handle.0),
                     "index": report.index,
                     "window": report.window,
+                    "whole": report.is_whole,
                     "packets": report.count.packets,
                     "octets": report.count.octets,
                     "samples": report.count.samples,
                     "failed_samples": report.count.failed,
+                    "spoiled": report.count.spoiled,
                     "signed": to_hex(&report.sign(identity)),
                 })
             })
@@ -89,52 +89,40 @@ impl ReportQuery {
     }
 }
 
-/// What one thread has counted.
-#[derive(Clone, Default, Debug)]
-struct OfThread {
-    reports: Vec<Report>,
-    /// Paths and windows of which it may have counted a part.
-    in_part: HashSet<(Handle, u32)>,
-}
-
-/// The reports of all threads: a path whose neighbour has moved was counted by two. Where one of them has counted a part there is none: it
-/// would say that packets were lost.
-fn together(of_threads: Vec<OfThread>) -> Vec<Report> {
+/// The reports of all threads: a path whose neighbour has moved was counted by two. Where one of them has not counted the whole window the sum
+/// is a part, which would say that packets were lost.
+fn together(of_threads: Vec<Vec<Report>>) -> Vec<Report> {
     let mut places: HashMap<(Handle, u32), usize> = HashMap::new();
     let mut all: Vec<Report> = Vec::new();
-    for report in of_threads.iter().flat_map(|of| &of.reports) {
-        let key = (report.handle, report.window);
-        if of_threads.iter().any(|of| of.in_part.contains(&key)) {
-            continue;
-        }
-        let place = *places.entry(key).or_insert(all.len());
+    for report in of_threads.into_iter().flatten() {
+        let place = *places.entry((report.handle, report.window)).or_insert(all.len());
         match all.get_mut(place) {
             Some(known) => {
-                let (known, more) = (&mut known.count, report.count);
-                known.packets += more.packets;
-                known.octets += more.octets;
-                known.samples += more.samples;
-                known.failed += more.failed;
+                known.count = known.count.and(report.count);
+                known.is_whole &= report.is_whole;
             }
-            None => all.push(*report),
+            None => all.push(report),
         }
     }
+    all.retain(|report| !is_empty_part(report));
     all
+}
+
+fn is_empty_part(report: &Report) -> bool {
+    !report.is_whole && report.count == Count::default()
 }
 
 #[cfg(test)]
 mod tests {
-    use wayleave_crypto::secret::Seed;
-    use wayleave_dataplane::icing::Count;
-
     use super::*;
+    use wayleave_crypto::secret::Seed;
 
     #[test]
     fn an_answer_is_signed_and_says_whether_there_are_more() {
         let identity = SigningKey::from_seed(&Seed::new([1; 32]));
         let count = Count { packets: 5, octets: 500, ..Count::default() };
         let reports: Vec<Report> =
-            (0..3).map(|window| Report { handle: Handle([7; 16]), index: 1, window, count }).collect();
+            (0..3).map(|window| Report { handle: Handle([7; 16]), index: 1, window, is_whole: true, count }).collect();
         let query = |most: &str| ReportQuery::read(&Parameters::from([("most".to_owned(), most.to_owned())]));
         let answer = query("2").expect("a number").sign(reports.clone(), &identity);
         assert_eq!((answer["reports"].as_array().map(Vec::len), &answer["more"]), (Some(2), &json!(true)));
@@ -145,18 +133,28 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_two_threads_have_counted_has_one_report_unless_one_has_counted_a_part() {
-        let report = |octet, window, packets| {
-            let count = Count { packets, octets: 10 * packets, samples: packets, failed: 2 * packets };
-            Report { handle: Handle([octet; 16]), index: 1, window, count }
+    fn a_path_that_two_threads_have_counted_has_one_report_and_it_is_a_part_if_one_of_them_has_a_part() {
+        let report = |octet, window, packets, is_whole| {
+            let count =
+                Count { packets, octets: 10 * packets, samples: packets, failed: 2 * packets, spoiled: 3 * packets };
+            Report { handle: Handle([octet; 16]), index: 1, window, is_whole, count }
         };
-        let first =
-            OfThread { reports: vec![report(1, 5, 10), report(2, 5, 7), report(1, 4, 3)], ..OfThread::default() };
-        let second = OfThread {
-            reports: vec![report(1, 5, 2), report(3, 5, 1)],
-            in_part: [(Handle([2; 16]), 5), (Handle([1; 16]), 3)].into(),
-        };
-        assert_eq!(together(vec![first, second]), [report(1, 5, 12), report(1, 4, 3), report(3, 5, 1)]);
+        let first = vec![
+            report(1, 5, 10, true),
+            report(2, 5, 7, true),
+            report(1, 4, 3, true),
+            report(4, 4, 0, false),
+            report(5, 4, 9, true),
+        ];
+        let second = vec![report(1, 5, 2, true), report(3, 5, 1, true), report(2, 5, 1, false), report(5, 4, 0, false)];
+        let expected = [
+            report(1, 5, 12, true),
+            report(2, 5, 8, false),
+            report(1, 4, 3, true),
+            report(5, 4, 9, false),
+            report(3, 5, 1, true),
+        ];
+        assert_eq!(together(vec![first, second]), expected);
     }
 
     #[test]
