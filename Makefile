@@ -41,9 +41,9 @@ repeat: ## the tests that wait or start processes, 20 times under load; resumes 
 fresh: ## both commands on a fresh Debian, in the background (ARGS="demo" or "test", "--wait" to wait); needs root
 	@scripts/fresh-root $(ARGS)
 
-fuzz: ## every fuzz target for a while (SECONDS_EACH=60)
+fuzz: ## every fuzz target for a while, or those of ARGS (SECONDS_EACH=60)
 	@scripts/toolchain
-	@scripts/fuzz
+	@scripts/fuzz $(ARGS)
 
 release: ## what is installed, reproducibly: target/dist/release
 	@scripts/setup demo

@@ -454,7 +454,10 @@ async fn nodes_use_the_protocol_that_both_speak_and_have_no_link_without_one() {
             .await
             .expect("no link");
         }
-        assert!(at_server.try_recv().is_err() && at_client.try_recv().is_err());
+        assert!(at_server.try_recv().is_err());
+        let event = timeout(SOON, at_client.recv()).await.expect("in time");
+        let is_told = matches!(&event, Some(LinkEvent::Failed { failure: ConnectFailure::NoProtocol, .. }));
+        assert!(is_told, "{theirs:?} and {ours:?}: {event:?}");
     }
     let alert = rustls::Error::AlertReceived(rustls::AlertDescription::NoApplicationProtocol);
     for error in [rustls::Error::NoApplicationProtocol, alert] {

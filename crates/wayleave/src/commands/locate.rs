@@ -99,7 +99,7 @@ pub fn run(command: &Locate) -> Outcome {
         return Ok(());
     }
     let mut text = format!("path {}\n", to_hex(handle));
-    for window in window {
+    if let Some(window) = window {
         text += &format!("window {window}\n");
     }
     for report in &reports {
@@ -114,7 +114,7 @@ pub fn run(command: &Locate) -> Outcome {
     }
     for (window, wrong) in &wrongs {
         text += &format!("window {window}\n");
-        for place in &wrong.replaced {
+        if let Some(place) = &wrong.replaced {
             text += &format!(
                 "  payloads replaced between node {} and node {}, or by one of them: {} samples failed\n",
                 place.from, place.to, place.failed
