@@ -99,7 +99,7 @@ fuzz_target!(|data: &[u8]| {
         }
         world.paths.handle(PathServerInput::Disconnected { link: 1 }, now());
         world.consents.handle(ConsentServerInput::Connected { link: 1, peer: PEER }, now());
-        world.consents.handle(ConsentServerInput::Frame { link: 1, octets: data.to_vec() }, now());
+        world.consents.handle(ConsentServerInput::Frame { link: 1, octets: data.to_vec().into() }, now());
         while let Some(output) = world.consents.poll() {
             if let ConsentServerOutput::Send { octets, .. } = output {
                 let frame = Frame::decode(&octets).expect("its own frame");
