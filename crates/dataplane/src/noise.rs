@@ -26,8 +26,6 @@ pub(crate) const TAG: usize = 16;
 const FIRST: usize = 32 + 48 + TAG;
 /// Octets of Noise around the payload of the second message.
 pub(crate) const SECOND: usize = 32 + TAG;
-/// Messages by which one may come late: those of two large segments and more.
-const WINDOW: u64 = 8192;
 /// Messages sealed under one key, far below what AES-GCM allows.
 const MOST_MESSAGES: u64 = 1 << 40;
 
@@ -97,12 +95,12 @@ impl StaticKey {
 
 impl Started {
     /// The second message with `payload`, and the session behind it.
-    pub(crate) fn respond(self, payload: &[u8], now: Instant) -> Result<(Session, Vec<u8>), NotSealed> {
+    pub(crate) fn respond(self, payload: &[u8], window: Window, now: Instant) -> Result<(Session, Vec<u8>), NotSealed> {
         let Self(mut state) = self;
         let mut message = vec![0; SECOND + payload.len()];
         let length = state.write_message(payload, &mut message)?;
         message.truncate(length);
-        Ok((Session::new(state, now)?, message))
+        Ok((Session::new(state, window, now)?, message))
     }
 
     /// Takes the second message; returns its payload. One that does not open changes nothing: the right one may still come.
@@ -114,8 +112,8 @@ impl Started {
     }
 
     /// The session behind the second message.
-    pub(crate) fn finish(self, now: Instant) -> Result<Session, NotSealed> {
-        Session::new(self.0, now)
+    pub(crate) fn finish(self, window: Window, now: Instant) -> Result<Session, NotSealed> {
+        Session::new(self.0, window, now)
     }
 }
 
@@ -156,7 +154,7 @@ pub(crate) struct Session {
 impl Session {
     /// The keys are those of the transport messages of Noise (section 5.2, `Split()`); `snow` itself seals from one buffer into another,
     /// and here a message is sealed where it lies.
-    fn new(mut state: HandshakeState, now: Instant) -> Result<Self, NotSealed> {
+    fn new(mut state: HandshakeState, window: Window, now: Instant) -> Result<Self, NotSealed> {
         if !state.is_handshake_finished() {
             return Err(NotSealed);
         }
@@ -167,7 +165,7 @@ impl Session {
         let (first, second) = (first.map_err(|_| NotSealed)?, second.map_err(|_| NotSealed)?);
         let (outgoing, incoming) = if is_initiator { (first, second) } else { (second, first) };
         let (outgoing, incoming) = (Arc::new(SealingKey(outgoing)), Arc::new(OpeningKey(incoming)));
-        Ok(Self { outgoing, incoming, is_initiator, sent: 0, received: ReplayWindow::default(), begun: now })
+        Ok(Self { outgoing, incoming, is_initiator, sent: 0, received: ReplayWindow::new(window), begun: now })
     }
 
     /// Seals `plain` into the first `plain.len() + TAG` octets of `out`; returns the message's number.
@@ -198,17 +196,15 @@ impl Session {
     }
 
     /// Whether message `number` may still come.
-    pub(crate) fn may_come(&self, number: u64) -> bool {
-        self.received.may_come(number)
+    pub(crate) fn check(&self, number: u64) -> Result<(), OpenError> {
+        self.received.check(number)
     }
 
-    /// Notes a message that has opened; returns whether it had not come before.
-    pub(crate) fn note(&mut self, number: u64) -> bool {
-        let is_new = self.received.may_come(number);
-        if is_new {
-            self.received.note(number);
-        }
-        is_new
+    /// Notes a message that has opened, if it may still come.
+    pub(crate) fn note(&mut self, number: u64) -> Result<(), OpenError> {
+        self.received.check(number)?;
+        self.received.note(number);
+        Ok(())
     }
 
     /// Opens message `number` into `out`, which has room for all of `sealed`. Each number is opened once.
@@ -218,9 +214,7 @@ impl Session {
         sealed: &[u8],
         out: &'a mut [u8],
     ) -> Result<&'a mut [u8], OpenError> {
-        if !self.received.may_come(number) {
-            return Err(OpenError::Replayed);
-        }
+        self.received.check(number)?;
         let length = open(&self.incoming.0, number, &[], sealed, out).ok_or(OpenError::Seal)?;
         self.received.note(number);
         Ok(&mut out[..length])
@@ -246,45 +240,66 @@ impl Session {
 pub(crate) enum OpenError {
     Seal,
     Replayed,
+    /// So much later than others that it is not known any more whether it came before.
+    TooOld,
 }
 
-/// Which of the last [`WINDOW`] numbers have come (RFC 6479).
-struct ReplayWindow {
-    /// One more than the greatest number that has come.
-    next: u64,
-    came: Box<[u64; (WINDOW / 64) as usize]>,
-}
+/// By how many messages one may come late, as the words of 64 bits that a session keeps of that.
+#[derive(Clone, Copy)]
+pub(crate) struct Window(usize);
 
-impl Default for ReplayWindow {
-    fn default() -> Self {
-        Self { next: 0, came: Box::new([0; (WINDOW / 64) as usize]) }
+impl Window {
+    /// For so many messages, a power of two and at least 64.
+    pub(crate) const fn of(messages: usize) -> Self {
+        Self(messages.next_power_of_two().div_ceil(64))
     }
 }
 
+/// Which of the last numbers have come (RFC 6479).
+struct ReplayWindow {
+    /// One more than the greatest number that has come.
+    next: u64,
+    came: Box<[u64]>,
+}
+
 impl ReplayWindow {
-    /// A number of one word's width below the window's end is too old: that word is the one in which the next begins.
-    fn may_come(&self, number: u64) -> bool {
+    fn new(Window(words): Window) -> Self {
+        Self { next: 0, came: vec![0; words].into() }
+    }
+
+    /// The words that are kept are the one of the greatest number and those before it.
+    fn check(&self, number: u64) -> Result<(), OpenError> {
         if number >= self.next {
-            return number < MOST_MESSAGES;
+            // No key seals so many.
+            return if number < MOST_MESSAGES { Ok(()) } else { Err(OpenError::Seal) };
         }
-        number + WINDOW - 64 >= self.next && self.came[Self::word(number)] >> (number % 64) & 1 == 0
+        if number / 64 + self.words() <= (self.next - 1) / 64 {
+            return Err(OpenError::TooOld);
+        }
+        if self.came[self.word(number)] >> (number % 64) & 1 == 0 { Ok(()) } else { Err(OpenError::Replayed) }
     }
 
     fn note(&mut self, number: u64) {
         if number >= self.next {
             // The words between the last one and this one begin anew.
             let (last, this) = (self.next.checked_sub(1).map(|last| last / 64), number / 64);
-            let first = last.map_or(0, |last| last + 1).max((this + 1).saturating_sub(WINDOW / 64));
+            let first = last.map_or(0, |last| last + 1).max((this + 1).saturating_sub(self.words()));
             for word in first..=this {
-                self.came[(word % (WINDOW / 64)) as usize] = 0;
+                let place = self.word(word * 64);
+                self.came[place] = 0;
             }
             self.next = number + 1;
         }
-        self.came[Self::word(number)] |= 1 << (number % 64);
+        let place = self.word(number);
+        self.came[place] |= 1 << (number % 64);
     }
 
-    fn word(number: u64) -> usize {
-        (number / 64 % (WINDOW / 64)) as usize
+    fn words(&self) -> u64 {
+        self.came.len() as u64
+    }
+
+    fn word(&self, number: u64) -> usize {
+        (number / 64 & (self.words() - 1)) as usize
     }
 }
 
@@ -455,24 +470,31 @@ fn open(key: &LessSafeKey, number: u64, associated: &[u8], sealed: &[u8], out: &
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     //! ICC, seal: every bit of a sealed message and every octet of a handshake changed; another's key; numbers in every
     //! order: does not open; each number once (vectors: `test-data/wire/gateway.json`).
 
     use super::*;
 
-    fn pair() -> (Session, Session) {
+    const WINDOW: u64 = 8192;
+
+    fn window() -> Window {
+        Window::of(WINDOW as usize)
+    }
+
+    /// The two ends of a session, the initiator's first.
+    pub(crate) fn pair() -> (Session, Session) {
         let (a, b) = (StaticKey(Secret::new([1; 32])), StaticKey(Secret::new([2; 32])));
         let public = |key: &StaticKey| DhSecret::from_seed(&key.0).public();
         let (mut started, first) = a.initiate(&public(&b), b"p", Secret::new([3; 32]), b"payload").unwrap();
         let (from, payload, answering) = b.receive(b"p", Secret::new([4; 32]), &first).unwrap();
         assert_eq!((from, &payload[..]), (public(&a), &b"payload"[..]));
-        let (theirs, second) = answering.respond(b"back", Instant(5)).unwrap();
+        let (theirs, second) = answering.respond(b"back", window(), Instant(5)).unwrap();
         let mut other = second.clone();
         other[40] ^= 1;
         assert_eq!(started.read(&other), Err(NotSealed), "and the right one still counts");
         assert_eq!(started.read(&second).unwrap(), b"back");
-        (started.finish(Instant(5)).unwrap(), theirs)
+        (started.finish(window(), Instant(5)).unwrap(), theirs)
     }
 
     #[test]
@@ -526,9 +548,9 @@ mod tests {
         let prologue = prologue("wayleave/gateway/v2", &[8; 32], &[&nodes[0], &nodes[2]]);
         let (mut started, first) = a.initiate(&public, &prologue, of_a.clone(), &payload).unwrap();
         let (_, _, answering) = b.receive(&prologue, of_b.clone(), &first).unwrap();
-        let (_, second) = answering.respond(&[], Instant(0)).unwrap();
+        let (_, second) = answering.respond(&[], window(), Instant(0)).unwrap();
         started.read(&second).unwrap();
-        let mut session = started.finish(Instant(0)).unwrap();
+        let mut session = started.finish(window(), Instant(0)).unwrap();
         let probe = crate::gateway::message::Content::Probe { number: 9, sent: 70_000, nodes, padding: 5 }.encode();
         let mut sealed = vec![0; probe.len() + TAG];
         let number = session.seal(&probe, &mut sealed).unwrap();
@@ -553,21 +575,16 @@ mod tests {
 
     #[test]
     fn every_number_comes_once_whatever_their_order() {
-        let mut window = ReplayWindow::default();
-        let mut come = |number: u64| {
-            let may = window.may_come(number);
-            if may {
-                window.note(number);
-            }
-            may
-        };
-        assert!(come(5) && !come(5) && come(0) && come(4) && !come(0));
-        assert!(come(WINDOW + 100) && !come(WINDOW + 100));
-        assert!(!come(100) && come(200) && !come(200));
-        assert!(come(10 * WINDOW) && !come(WINDOW + 101));
-        assert!((10 * WINDOW - 8000..10 * WINDOW).rev().all(&mut come));
-        // The window holds one word less than it has: 8,127 numbers behind the last one.
-        assert_eq!((10 * WINDOW - 9000..10 * WINDOW).filter(|number| come(*number)).count(), 127);
-        assert!(!come(MOST_MESSAGES));
+        let mut window = ReplayWindow::new(window());
+        let mut come = |number: u64| window.check(number).map(|()| window.note(number));
+        let (replayed, too_old) = (Err(OpenError::Replayed), Err(OpenError::TooOld));
+        assert_eq!([5, 5, 0, 4, 0].map(&mut come), [Ok(()), replayed, Ok(()), Ok(()), replayed]);
+        assert_eq!([WINDOW + 100, WINDOW + 100].map(&mut come), [Ok(()), replayed]);
+        assert_eq!([100, 200, 200].map(&mut come), [too_old, Ok(()), replayed]);
+        assert_eq!([10 * WINDOW, WINDOW + 101].map(&mut come), [Ok(()), too_old]);
+        assert!((10 * WINDOW - 8000..10 * WINDOW).rev().all(|number| come(number) == Ok(())));
+        // The last number begins a word: before it there are as many words as are kept but one.
+        assert_eq!((10 * WINDOW - 9000..10 * WINDOW).filter(|number| come(*number) == Ok(())).count(), 128);
+        assert_eq!(come(MOST_MESSAGES), Err(OpenError::Seal));
     }
 }

@@ -1,6 +1,7 @@
 //! What a gateway counts, and why it drops a packet.
 
 use crate::icing;
+use crate::noise::OpenError;
 
 wayleave_core::named! {
     /// Why an inner packet, on its way out or in, or a message is dropped.
@@ -53,6 +54,8 @@ wayleave_core::named! {
         Seal = "seal",
         /// In: it came before.
         Replayed = "replayed",
+        /// In: it is so late that it is not known any more whether it came before.
+        TooOld = "too-old",
         /// In: the inner packet is not a plain IP packet.
         InnerNotIp = "inner-not-ip",
         /// In: the inner source is none of the sender's.
@@ -67,6 +70,16 @@ wayleave_core::named! {
         InnerRefused = "inner-refused",
         /// In: an ICMP error about nothing that was sent to who sends it.
         InnerUnrelated = "inner-unrelated",
+    }
+}
+
+impl From<OpenError> for Reason {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Seal => Self::Seal,
+            OpenError::Replayed => Self::Replayed,
+            OpenError::TooOld => Self::TooOld,
+        }
     }
 }
 
@@ -96,6 +109,8 @@ pub struct Counters {
     pub flows_given_way: u64,
     /// Peers whose timers were looked at.
     pub visits: u64,
+    /// How often a thread had what all threads share to itself, to change it.
+    pub turns: u64,
     /// Questions to path and consent servers.
     pub path_requests: u64,
     pub proof_requests: u64,
@@ -121,6 +136,7 @@ impl Default for Counters {
             resent: 0,
             flows_given_way: 0,
             visits: 0,
+            turns: 0,
             path_requests: 0,
             proof_requests: 0,
             dropped: [0; Reason::ALL.len()],

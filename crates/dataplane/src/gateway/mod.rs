@@ -26,7 +26,7 @@ pub use coalesce::Ready;
 pub use counters::{Counters, Reason};
 pub use flows::{FlowChange, LIMIT_FLOWS};
 pub use lane::{PROBE, PROBE_IN_DOUBT};
-pub use machine::{Config, Event, Gateway, Internet, LIMIT_PEERS, Member, Name, Output};
+pub use machine::{Config, Event, Gateway, Internet, LIMIT_PEERS, Member, Name, Output, Reload};
 pub use peer::{
     LIMIT_PATHS, LIMIT_ROUTES, LIMIT_SESSIONS, LIMIT_WAITING, LIMIT_WAITING_OCTETS, LIVE, RouteState, Traffic, Volume,
 };

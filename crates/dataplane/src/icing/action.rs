@@ -112,6 +112,9 @@ pub struct Counters {
     pub agreements: u64,
     /// Octets of payloads that were hashed.
     pub hashed: u64,
+    /// Paths that were decided anew since the policy changed: those that this core knows, and those that any has learnt if it heard of the
+    /// policy first.
+    pub decided: u64,
     reasons: [u64; Reason::ALL.len()],
 }
 

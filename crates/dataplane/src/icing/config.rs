@@ -186,6 +186,17 @@ impl Policy {
         if has_link && has_account { Ok(()) } else { Err(ConfigError::Missing(rule.bits, rule.depth)) }
     }
 
+    /// Whether every path is decided as by `other`: the two differ in keys that were agreed on at most.
+    pub(super) fn decides_like(&self, other: &Self) -> bool {
+        let Self { secrets, masters, links, rules, accounts, agreed: _ } = self;
+        let ids = |secrets: &[NodeSecret]| secrets.iter().map(NodeSecret::id).collect::<Vec<_>>();
+        let is_same = |(one, two): (&(u32, TagMaster), &(u32, TagMaster))| one.0 == two.0 && one.1.key() == two.1.key();
+        ids(secrets) == ids(&other.secrets)
+            && masters.len() == other.masters.len()
+            && masters.iter().zip(&other.masters).all(is_same)
+            && (links, rules, accounts) == (&other.links, &other.rules, &other.accounts)
+    }
+
     /// The secret of the key by which this node is called `id`.
     pub(super) fn secret(&self, id: &NodeId) -> Option<&NodeSecret> {
         self.secrets.iter().find(|secret| secret.id() == *id)
@@ -226,6 +237,11 @@ impl Indexed {
         let links = policy.links.iter().flat_map(of).collect();
         let open = policy.links.iter().filter(|link| link.is_open).map(|link| link.id).collect();
         Self { policy, links, open }
+    }
+
+    /// Takes the keys that were agreed on from a policy that decides like this one.
+    pub(super) fn set_agreed(&mut self, agreed: Arc<AgreedKeys>) {
+        self.policy.agreed = agreed;
     }
 
     /// The link that leads to `node`.

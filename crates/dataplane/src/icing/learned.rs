@@ -7,15 +7,24 @@ use wayleave_core::UnixTime;
 use wayleave_packet::icing::header::Handle;
 
 use super::cache::{Cache, Owner};
-use super::config::Indexed;
+use super::config::{Indexed, Policy};
 use super::known_path::KnownPath;
-
-/// By handle, each with whoever caused it.
-type ByHandle = Cache<Handle, Box<(Owner, KnownPath)>>;
 
 /// What all threads have learnt.
 #[derive(Clone)]
-pub(super) struct LearnedPaths(Arc<Mutex<ByHandle>>);
+pub(super) struct LearnedPaths(Arc<Mutex<Table>>);
+
+/// Which of the policies that a table has had is meant: the first is 0.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct PolicyNumber(u64);
+
+struct Table {
+    /// By handle.
+    paths: Cache<Handle, Box<KnownPath>>,
+    /// The policy by which all of them were decided, and its number.
+    policy: Policy,
+    number: PolicyNumber,
+}
 
 impl std::fmt::Debug for LearnedPaths {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -25,26 +34,46 @@ impl std::fmt::Debug for LearnedPaths {
 
 impl LearnedPaths {
     /// Room for `capacity` paths.
-    pub(super) fn new(capacity: usize, seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(Cache::new(capacity, seed))))
+    pub(super) fn new(capacity: usize, seed: u64, policy: Policy) -> Self {
+        let (paths, number) = (Cache::new(capacity, seed), PolicyNumber::default());
+        Self(Arc::new(Mutex::new(Table { paths, policy, number })))
     }
 
-    fn all(&self) -> MutexGuard<'_, ByHandle> {
+    fn table(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of the threads has learnt a path.
-    pub(super) fn insert(&self, handle: Handle, known: &KnownPath, owner: Owner, now: UnixTime) {
-        self.all().insert(handle, Box::new((owner, known.another(now))), owner);
+    /// One of the threads has learnt a path under the policy of this number. One that has not heard of the latest policy yet adds nothing:
+    /// what that has no key for was forgotten.
+    pub(super) fn insert(&self, handle: Handle, known: &KnownPath, owner: Owner, number: PolicyNumber, now: UnixTime) {
+        let mut table = self.table();
+        if table.number == number {
+            table.paths.insert(handle, Box::new(known.another(now)), owner);
+        }
     }
 
-    /// The path of `handle`, if any thread has learnt it.
-    pub(super) fn get(&self, handle: &Handle, now: UnixTime) -> Option<(Owner, KnownPath)> {
-        self.all().get(handle).map(|learned| (learned.0, learned.1.another(now)))
+    /// The path of `handle`, if any thread has learnt it and it is the one that is looked for.
+    pub(super) fn get(
+        &self,
+        handle: &Handle,
+        now: UnixTime,
+        is_right: impl FnOnce(&KnownPath) -> bool,
+    ) -> Option<KnownPath> {
+        self.table().paths.get(handle).filter(|known| is_right(known)).map(|known| known.another(now))
     }
 
-    /// Forgets what a policy has no key for any more.
-    pub(super) fn retain(&self, policy: &Indexed) {
-        self.all().retain(|_, learned| learned.1.decide(policy).is_some());
+    /// A thread has this policy from now on. The first one to say so of a new policy has forgotten what that has no key for; it is one walk for
+    /// all threads. Returns the policy's number, and how many paths were decided anew.
+    pub(super) fn set_policy(&self, policy: &Indexed) -> (PolicyNumber, u64) {
+        let mut table = self.table();
+        let mut decided = 0;
+        if !table.policy.decides_like(policy) {
+            table.paths.retain(|_, known| {
+                decided += 1;
+                known.decide(policy).is_some()
+            });
+            (table.policy, table.number) = (Policy::clone(policy), PolicyNumber(table.number.0 + 1));
+        }
+        (table.number, decided)
     }
 }

@@ -14,12 +14,14 @@ use super::size::Search;
 use super::status::{Clock, LinkStatus, State, Transport, Volume};
 use super::{At, COOKIE_LIFE, Core, MAX_AHEAD, Peer};
 use crate::limit::TokenBucket;
-use crate::noise::{OpenError, Session, Started, TAG};
+use crate::noise::{OpenError, Session, Started, TAG, Window};
 
 /// A session is renewed by who began it after this long, by the other end a little later, and ends.
 const REKEY: Duration = Duration::from_secs(120);
 const REKEY_LATE: Duration = Duration::from_secs(150);
 pub const SESSION_LIFE: Duration = Duration::from_secs(180);
+/// By how many messages of a session one may come late: neighbours say little to each other.
+const WINDOW: Window = Window::of(1 << 13);
 /// A ping is sent this often while data flow, and until this long after.
 pub const DATA_PING: Duration = Duration::from_secs(1);
 pub const FLOWING: Duration = Duration::from_secs(10);
@@ -400,7 +402,7 @@ impl Entry {
         self.made = self.made.max(opening.made.min(now.unix.0.saturating_add(MAX_AHEAD)));
         let index = core.fresh_index(self.peer.link);
         let choice = Choice::of(opening.versions, index);
-        let Ok((session, second)) = answering.respond(&choice.encode(), now.instant) else {
+        let Ok((session, second)) = answering.respond(&choice.encode(), WINDOW, now.instant) else {
             core.by_index.remove(&index);
             return;
         };
@@ -428,7 +430,8 @@ impl Entry {
         let Some(choice) = starting.started.read(noise).ok().and_then(|payload| Choice::decode(&payload)) else {
             return false;
         };
-        let Some(Ok(session)) = self.starting.take().map(|starting| starting.started.finish(now.instant)) else {
+        let Some(Ok(session)) = self.starting.take().map(|starting| starting.started.finish(WINDOW, now.instant))
+        else {
             return false;
         };
         if choice.chosen.is_none() {

@@ -100,6 +100,20 @@ pub fn first_datagram(octets: &[u8]) -> Result<Option<&[u8]>, BadLength> {
     Ok(behind.get(..length))
 }
 
+/// Why nothing is received by a connection any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+enum Ended {
+    #[error("the other end closed it")]
+    Closed,
+    /// What had come of a last datagram is dropped: the next connection begins with a datagram of its own.
+    #[error("it was cut off within a datagram, of which {0} octets had come: they are dropped")]
+    Cut(usize),
+    #[error("nothing came for {} seconds", SILENT.as_secs())]
+    Silent,
+    #[error("{0}")]
+    BadLength(#[from] BadLength),
+}
+
 /// The port.
 pub struct Tls {
     shared: Arc<Shared>,
@@ -327,7 +341,10 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, connection: &Connect
     };
     let mut rest = Rest::default();
     let is_over = tokio::select! {
-        () = receive(&mut from, connection, shared) => true,
+        ended = receive(&mut from, connection, shared) => {
+            tracing::debug!(from = %connection.address, "a TLS connection of links is over: {ended}");
+            true
+        }
         () = send(&mut to, connection, &mut rest) => true,
         () = proof => true,
         () = life.over() => false,
@@ -345,25 +362,29 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, connection: &Connect
 }
 
 /// Hands over what comes, until the stream ends, errs or is silent. A sender waits while too much of what it sent waits here.
-async fn receive(from: &mut (impl AsyncRead + Unpin), connection: &Connection, shared: &Shared) {
+async fn receive(from: &mut (impl AsyncRead + Unpin), connection: &Connection, shared: &Shared) -> Ended {
     let inbox = Arc::new(Semaphore::new(INBOX));
     let mut octets = vec![0; LENGTH + LONGEST].into_boxed_slice();
     let mut end = 0;
     loop {
         match timeout(SILENT, from.read(&mut octets[end..])).await {
             Ok(Ok(count)) if count > 0 => end += count,
-            _ => return,
+            Ok(_) if end == 0 => return Ended::Closed,
+            Ok(_) => return Ended::Cut(end),
+            Err(_) => return Ended::Silent,
         }
         let mut begin = 0;
         loop {
             let datagram = match first_datagram(&octets[begin..end]) {
                 Ok(Some(datagram)) => datagram.to_vec(),
                 Ok(None) => break,
-                Err(error) => return tracing::debug!(from = %connection.address, "{error}"),
+                Err(error) => return error.into(),
             };
             begin += LENGTH + datagram.len();
             let share = datagram.len().max(LEAST_SHARE) as u32; // at most LONGEST
-            let Ok(permit) = Arc::clone(&inbox).acquire_many_owned(share).await else { return };
+            let Ok(permit) = Arc::clone(&inbox).acquire_many_owned(share).await else {
+                return Ended::Closed; // the semaphore is this function's, and is not closed
+            };
             let is_proven = connection.is_own || connection.is_known.load(Ordering::Relaxed);
             shared.arrive(connection.address, datagram, permit, is_proven);
         }
@@ -608,6 +629,64 @@ mod tests {
         assert!(!say(&mut a, at, &[2]), "there is none");
         assert!(say(&mut a, at, &[1]), "another is opened");
         assert_eq!(hear(&mut a).await, (at, Vec::new()), "nobody is there");
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn of_a_connection_that_is_cut_within_a_datagram_whole_ones_count_and_the_next_one_goes_on() {
+        let key = ShownKey::new(
+            ApiKey::of_identity(&Identity::generate("link", DEFAULT_VALIDITY).expect("made")).expect("a key"),
+        );
+        let acceptor = TlsAcceptor::from(key.server_config().expect("a configuration"));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let at = listener.local_addr().expect("an address");
+        // Each connection breaks off within the length, or within the datagram, with TLS's own goodbye or without.
+        let server = tokio::spawn(async move {
+            for (cut, says_goodbye) in [(1, true), (1, false), (2, true), (2, false), (5, true), (5, false)] {
+                let (stream, _) = listener.accept().await.expect("accepted");
+                let mut stream = acceptor.accept(stream).await.expect("TLS");
+                stream.read_exact(&mut [0; 3]).await.expect("what begins");
+                stream.write_all(&[0, 2, 7, 7]).await.expect("written");
+                stream.write_all(&[0, 4, 8, 8, 8, 8][..cut]).await.expect("written");
+                stream.flush().await.expect("flushed");
+                if says_goodbye {
+                    let _ = stream.shutdown().await; // the other end may have gone
+                }
+            }
+        });
+        let mut a = open(None, KINDS).expect("a port");
+        for _ in 0..6 {
+            assert!(say(&mut a, at, &[1]), "a connection is opened");
+            let (mut heard, mut burst) = (Vec::new(), Burst::default());
+            let until_over = timeout(Duration::from_secs(20), async {
+                while heard.last() != Some(&Vec::new()) {
+                    let count = a.receive(&mut burst).expect("received");
+                    heard.extend((0..count).map(|packet| burst.octets(packet).to_vec()));
+                    tokio::task::yield_now().await;
+                }
+            });
+            until_over.await.expect("it is over");
+            assert_eq!(heard, [vec![7, 7], Vec::new()], "half a datagram is none");
+        }
+        server.await.expect("it ends");
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_ends_within_a_datagram_is_told_from_one_that_ends_behind_one() {
+        let stream = [0, 2, 7, 7, 0, 1, 9];
+        for length in 0..=stream.len() {
+            let port = open(None, KINDS).expect("a port");
+            let connection = Connection::new(here(), None);
+            let ended = receive(&mut &stream[..length], &connection, &port.shared).await;
+            let (whole, rest) = match length {
+                0..4 => (0, length),
+                4..7 => (1, length - 4),
+                _ => (2, 0),
+            };
+            assert_eq!(ended, if rest == 0 { Ended::Closed } else { Ended::Cut(rest) }, "{length} octets");
+            assert_eq!(locked(&port.shared.arrived).len(), whole);
+        }
+        let text = Ended::Cut(3).to_string();
+        assert_eq!(text, "it was cut off within a datagram, of which 3 octets had come: they are dropped");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -33,7 +33,9 @@ use wayleave_control::realm::Roles;
 use wayleave_core::{Afi, IdentityKey, InnerTraffic, Now, Prefix};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::gateway::internet::is_wide;
-use wayleave_dataplane::gateway::{Choices, Config, Event as Happened, Gateway, Internet, Member, PathPolicy};
+use wayleave_dataplane::gateway::{
+    Choices, Config, Event as Happened, Gateway, Internet, Member, Name, PathPolicy, Reload,
+};
 use wayleave_dataplane::icing;
 use wayleave_dataplane::link::Links;
 use wayleave_runtime::Clock;
@@ -143,9 +145,8 @@ impl Shared {
         self.choices.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells the machine what the addresses of names stand for. It is sent under the lock: what is given meanwhile is told after it, and not
-    /// taken back by it.
-    fn publish_names(&self) {
+    /// Sends what all addresses of names stand for. It is sent under the lock: what is given meanwhile is told after it, and not taken back by it.
+    fn publish_names(&self, send: impl FnOnce(Vec<(IpAddr, Name)>)) {
         let names = self.names.names();
         let policies = self.policies();
         let known = self.known();
@@ -155,8 +156,7 @@ impl Shared {
         let of = |(policy, node, number): (&str, IdentityKey, u32)| {
             names::addresses(number, &self.names_prefix).map(|address| (address, names::name(policy, node)))
         };
-        let pairs: Vec<_> = names.given().filter(|(policy, node, _)| is_known(policy, node)).flat_map(of).collect();
-        self.worker.send(move |worker| worker.gateway.set_names(pairs));
+        send(names.given().filter(|(policy, node, _)| is_known(policy, node)).flat_map(of).collect());
         drop(names);
     }
 }
@@ -604,7 +604,8 @@ impl Role for GatewayRole {
             Event::Look => {
                 self.look_at_links().await;
                 if self.policy.is_some() && self.minute != minute_of_day() {
-                    self.admit(&self.shared.known());
+                    let admitted = self.admit(&self.shared.known());
+                    self.shared.worker.send(move |worker| worker.gateway.set_admitted(admitted));
                 }
                 if self.look_again() || self.filter_is_gone().await {
                     self.apply().await;
@@ -829,7 +830,7 @@ impl GatewayRole {
     async fn apply(&mut self) {
         let known = self.shared.known();
         let internet = self.set_filter(&known).await;
-        self.admit(&known);
+        let admitted = self.admit(&known);
         let threads = self.shared.workers.len();
         let mut fresh: Vec<Vec<_>> = (0..threads).map(|_| Vec::new()).collect();
         let wanted = match &self.control {
@@ -862,7 +863,6 @@ impl GatewayRole {
                 Servers::Overlay(..) => Vec::new(),
             },
         };
-        let neighbours = known.neighbours.clone();
         let resolved = resolve(self.policies.iter(), &self.shared.choices().0, &known);
         let policies = (resolved != self.resolved).then(|| resolved.clone());
         self.resolved = resolved;
@@ -884,28 +884,37 @@ impl GatewayRole {
                 let _ = worker.gateway.set_policy(policy);
             });
         }
-        let of_worker = Arc::clone(&known);
-        self.shared.worker.send(move |worker| {
-            worker.add_sockets(of_first, fixed);
-            let now = worker.clock.now();
-            worker.ends.links_mut().into_iter().for_each(|links| links.set_peers(peers.clone(), now));
-            worker.gateway.set_internet(internet);
-            worker.gateway.set_realm(of_worker.members.clone(), of_worker.prefixes.clone());
-            if let Err(error) = worker.gateway.set_receiver(of_worker.receiver.clone(), neighbours) {
-                warn!("the links contradict each other: {error}; the ones in force stay");
-            }
-            worker.gateway.set_nodes(of_worker.nodes.clone(), policies, now);
+        let reload = |names| Reload {
+            members: known.members.clone(),
+            prefixes: known.prefixes.clone(),
+            internet,
+            admitted,
+            nodes: known.nodes.clone(),
+            policies,
+            receiver: known.receiver.clone(),
+            neighbours: known.neighbours.clone(),
+            names,
+        };
+        self.shared.publish_names(|names| {
+            let reload = reload(names);
+            self.shared.worker.send(move |worker| {
+                worker.add_sockets(of_first, fixed);
+                let now = worker.clock.now();
+                worker.ends.links_mut().into_iter().for_each(|links| links.set_peers(peers.clone(), now));
+                if let Err(error) = worker.gateway.reload(reload, now) {
+                    warn!("the links contradict each other: {error}; the ones in force stay");
+                }
+            });
         });
         self.set_routes(&known);
-        self.shared.publish_names();
     }
 
-    /// Sets what members may begin to send here, before anything else of them is known.
-    fn admit(&mut self, known: &Known) {
+    /// Says what members may begin to send here, in this minute.
+    fn admit(&mut self, known: &Known) -> Option<Admitted> {
         self.minute = minute_of_day();
         let admitted = self.policy.as_ref().map(|policy| admitted(policy, known, self.realm_key, self.minute));
         *self.shared.admitted.write().unwrap_or_else(PoisonError::into_inner) = admitted.clone().map(Arc::new);
-        self.shared.worker.send(move |worker| worker.gateway.set_admitted(admitted));
+        admitted
     }
 
     /// Sets what goes through the machine: the Internet for members, and what comes for the gateway's own sockets past a strict reverse path

@@ -78,6 +78,9 @@ pub struct Shared {
     places: Mutex<Arc<Places>>,
     /// Whether anything waits in `inbox`: the first thread looks there in every turn.
     is_waiting: AtomicBool,
+    /// Whether counts do. Nobody is woken for them, or traffic of the others would cost the first thread a turn for each of theirs: it looks at
+    /// its timers some ten times a second in any case, and before each message that speaks of counts.
+    has_counts: AtomicBool,
     /// Readable when something began to wait.
     wake: OwnedFd,
     inbox: Mutex<Inbox>,
@@ -88,8 +91,8 @@ impl Shared {
     /// What the system said: too many files are open.
     pub fn new() -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let (version, places, is_waiting, inbox) = Default::default();
-        Ok(Self { version, places, is_waiting, wake, inbox })
+        let (version, places, is_waiting, has_counts, inbox) = Default::default();
+        Ok(Self { version, places, is_waiting, has_counts, wake, inbox })
     }
 
     /// Says that something waits.
@@ -204,7 +207,10 @@ impl LinkThread {
     /// Takes a message of a neighbour. One that waits for the first thread in vain is repeated by its sender.
     pub fn receive(&mut self, from: At, octets: &[u8], now: Now) {
         match self {
-            Self::First { links, closed, .. } => closed.extend(links.receive(from, octets, now)),
+            Self::First { links, shared, closed, .. } => {
+                shared.iter().for_each(|shared| note_counts(links, shared, now));
+                closed.extend(links.receive(from, octets, now));
+            }
             Self::Other { shared, .. } => {
                 shared.inbox().messages.push(from, octets);
                 shared.wake();
@@ -272,7 +278,7 @@ impl LinkThread {
                         inbox.carried.entry(link).or_default().add(count);
                     }
                     drop(inbox);
-                    shared.wake();
+                    shared.has_counts.store(true, Ordering::Release);
                 }
                 None
             }
@@ -298,23 +304,33 @@ impl LinkThread {
 /// Takes what other threads have for the first one: some at a time, since neighbours choose how much that is. Returns packets that others
 /// cannot send themselves.
 fn take_in(links: &mut Links, shared: &Shared, closed: &mut Vec<u16>, now: Now) -> Vec<(At, Vec<u8>)> {
+    note_counts(links, shared, now);
     // In this order: what is said after the swap is written after it, too, and stays to be read.
     let _ = rustix::io::read(&shared.wake, &mut [0; 8]); // there may be nothing to read
     if !shared.is_waiting.swap(false, Ordering::AcqRel) {
         return Vec::new();
     }
-    let (messages, packets, carried) = {
+    let (messages, packets) = {
         let mut inbox = shared.inbox();
         let messages: Vec<_> = (0..AT_ONCE).map_while(|_| inbox.messages.pop()).collect();
         let packets: Vec<_> = (0..AT_ONCE).map_while(|_| inbox.packets.pop()).collect();
         if !inbox.messages.queue.is_empty() || !inbox.packets.queue.is_empty() {
             shared.wake();
         }
-        (messages, packets, take(&mut inbox.carried))
+        (messages, packets)
     };
     for (from, octets) in messages {
         closed.extend(links.receive(from, &octets, now));
     }
+    packets
+}
+
+/// Takes what other threads have counted.
+fn note_counts(links: &mut Links, shared: &Shared, now: Now) {
+    if !shared.has_counts.swap(false, Ordering::AcqRel) {
+        return;
+    }
+    let carried = take(&mut shared.inbox().carried);
     for (link, Carried { sent, received }) in carried {
         if sent.0 > 0 {
             links.note_sent(link, sent.0, sent.1, now.instant);
@@ -323,7 +339,6 @@ fn take_in(links: &mut Links, shared: &Shared, closed: &mut Vec<u16>, now: Now) 
             links.note_received(link, received.0, received.1, now.instant);
         }
     }
-    packets
 }
 
 #[cfg(test)]
@@ -332,8 +347,9 @@ mod tests {
 
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use wayleave_core::{IdentityKey, UnixTime};
+    use wayleave_crypto::dh::DhSecret;
     use wayleave_crypto::secret::Secret;
-    use wayleave_dataplane::link::Config;
+    use wayleave_dataplane::link::{Config, Peer};
 
     use super::*;
 
@@ -342,8 +358,10 @@ mod tests {
         poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("polled") == 1
     }
 
-    #[test]
-    fn the_first_thread_does_not_sleep_while_others_have_something_for_it_and_sleeps_when_they_have_not() {
+    const NOW: Now = Now { instant: Instant(1_000_000_000), unix: UnixTime(1_800_000_000_000_000) };
+
+    /// The first thread of a node, and another one.
+    fn threads() -> (LinkThread, LinkThread) {
         let shared = Arc::new(Shared::new().expect("an eventfd"));
         let config = Config {
             identity: IdentityKey([1; 32]),
@@ -351,11 +369,57 @@ mod tests {
             noise: Secret::new([3; 32]),
             seed: Secret::new([4; 32]),
         };
-        let mut first = LinkThread::first(Links::new(config), Some(Arc::clone(&shared)));
-        let other = LinkThread::other(Arc::clone(&shared));
-        let now = Now { instant: Instant(1_000_000_000), unix: UnixTime(1_800_000_000_000_000) };
+        let first = LinkThread::first(Links::new(config), Some(Arc::clone(&shared)));
+        (first, LinkThread::other(shared))
+    }
+
+    fn turn(first: &mut LinkThread) -> usize {
+        std::iter::from_fn(|| first.poll(NOW)).count()
+    }
+
+    #[test]
+    fn counts_of_others_wake_nobody_and_are_there_in_the_next_turn_of_the_first_thread() {
+        let (mut first, mut other) = threads();
+        let peer = Peer {
+            link: 7,
+            identity: IdentityKey([5; 32]),
+            noise: DhSecret::from_seed(&Secret::new([6; 32])).public(),
+            sockets: vec![0],
+            endpoints: Vec::new(),
+            tls: None,
+            tls_endpoints: Vec::new(),
+            largest: 1_472,
+        };
+        first.links_mut().expect("the first thread").set_peers(vec![peer], NOW);
+        turn(&mut first);
+        let counts = |first: &LinkThread| {
+            let all = first.links().expect("the first thread").status(NOW);
+            (all[0].sent.packets, all[0].received.packets)
+        };
+        let mut wakes = 0;
+        for _ in 0..1_000 {
+            other.note_sent(7, (3, 300), NOW.instant);
+            other.note_received(7, (1, 100), NOW.instant);
+            assert!(other.poll(NOW).is_none());
+            wakes += usize::from(first.waker().is_some_and(is_readable));
+        }
+        assert_eq!((wakes, counts(&first)), (0, (0, 0)));
+        turn(&mut first);
+        assert_eq!(counts(&first), (3_000, 1_000));
+        // A message may say how much came until then.
+        other.note_received(7, (1, 100), NOW.instant);
+        other.poll(NOW);
+        first.receive((0, "192.0.2.1:443".parse().expect("an address")), b"a message", NOW);
+        assert_eq!(counts(&first), (3_000, 1_001));
+        // What is more than a count still wakes it.
+        other.receive((0, "192.0.2.1:443".parse().expect("an address")), b"a message", NOW);
+        assert!(first.waker().is_some_and(is_readable));
+    }
+
+    #[test]
+    fn the_first_thread_does_not_sleep_while_others_have_something_for_it_and_sleeps_when_they_have_not() {
+        let (mut first, other) = threads();
         let to: SocketAddr = "192.0.2.1:443".parse().expect("an address");
-        let turn = |first: &mut LinkThread| std::iter::from_fn(|| first.poll(now)).count();
         assert_eq!(turn(&mut first), 0);
         for _ in 0..=AT_ONCE {
             assert!(other.hand_over((0, to), b"a packet"));

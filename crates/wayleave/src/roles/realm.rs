@@ -3,6 +3,7 @@
 //! It is a process of its own since it has the realm's key: no path server has one, and where nobody joins it need not run.
 
 mod io;
+mod submission;
 mod views;
 
 use std::collections::{BTreeMap, HashMap};

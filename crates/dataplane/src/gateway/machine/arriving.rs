@@ -1,6 +1,8 @@
 //! Packets that come in: verified as the last node of their path, opened, and handed to the system or answered.
 
 use wayleave_core::{IdentityKey, Now};
+use wayleave_crypto::dh::DhPublic;
+use wayleave_crypto::secret::Seed;
 use wayleave_packet::icing::header::{Handle, NodeId, Packet};
 use wayleave_packet::icing::verify::{InnerError, check_inner};
 
@@ -14,8 +16,8 @@ use super::super::peer::{Class, Known, Peer, RouteState, reversed};
 use super::leaving::Destination;
 use super::thread::{Arrivals, Place};
 use super::work::{current, fresh_index};
-use super::{Begun, Event, Machine, Output, PROLOGUE};
-use crate::noise::prologue;
+use super::{Begun, Event, Machine, Output, PROLOGUE, WINDOW};
+use crate::noise::{NotSealed, Session, StaticKey, prologue};
 
 /// Whose packet it is, as its path proves, and by which path it came.
 #[derive(Clone, Copy)]
@@ -28,6 +30,32 @@ pub(super) struct Origin {
     held: u16,
 }
 
+/// The first message of a handshake, for which its sender had a part of the limit left.
+pub(super) struct Initiation {
+    to: u32,
+    noise: Vec<u8>,
+    origin: Origin,
+    prologue: Vec<u8>,
+    seed: Seed,
+}
+
+/// What the first message of a handshake said, and the second one.
+pub(super) struct Answer {
+    key: DhPublic,
+    payload: Vec<u8>,
+    session: Session,
+    second: Vec<u8>,
+}
+
+impl Initiation {
+    /// The answer, for which nothing of the machine is needed: opening the message and answering take some hundred microseconds.
+    pub(super) fn answer(&self, key: &StaticKey, now: Now) -> Result<Answer, NotSealed> {
+        let (key, payload, answering) = key.receive(&self.prologue, self.seed.clone(), &self.noise)?;
+        let (session, second) = answering.respond(&[], WINDOW, now.instant)?;
+        Ok(Answer { key, payload, session, second })
+    }
+}
+
 impl Machine {
     /// Whose packet it is, as the path says that `node` began; `None` if it is no member's.
     pub(super) fn origin(&self, packet: &Packet<'_>, node: NodeId) -> Option<Origin> {
@@ -36,7 +64,7 @@ impl Machine {
         Some(Origin { sender, number, handle, nonce, held: packet.held() })
     }
 
-    /// Takes a message of a verified packet. What is sealed is put with others, to be opened outside the lock.
+    /// Takes a message of a verified packet. What is sealed, and what begins a handshake, is put with others, to be opened outside the lock.
     pub(super) fn sort(
         &mut self,
         octets: &[u8],
@@ -46,15 +74,16 @@ impl Machine {
         now: Now,
     ) -> Result<(), Reason> {
         match Message::decode(octets).ok_or(Reason::Malformed)? {
-            Message::Initiation { from: index, noise } => self.initiated(index, noise, origin, now),
+            Message::Initiation { from: index, noise } => {
+                arrivals.initiations.push(self.initiated(index, noise, origin, now)?);
+                Ok(())
+            }
             Message::Response { to, from, noise } => self.responded(to, from, noise, origin, now),
             Message::Data { to, number, .. } => {
                 let identity = self.session_with(to, &origin)?;
                 let peer = self.peers.get(&identity).ok_or(Reason::UnknownSession)?;
                 let known = peer.sessions.iter().find(|known| known.index == to).ok_or(Reason::UnknownSession)?;
-                if !known.session.may_come(number) {
-                    return Err(Reason::Replayed);
-                }
+                known.session.check(number)?;
                 arrivals.push((place, at + DATA), (to, number), origin, || known.session.opening_key());
                 Ok(())
             }
@@ -67,8 +96,8 @@ impl Machine {
         if identity == origin.sender { Ok(identity) } else { Err(Reason::OtherSender) }
     }
 
-    /// Answers the first message of a handshake.
-    pub(super) fn initiated(&mut self, to: u32, noise: &[u8], origin: Origin, now: Now) -> Result<(), Reason> {
+    /// Takes the first message of a handshake, if its sender may have one answered. What follows costs agreements, which are made outside the lock.
+    pub(super) fn initiated(&mut self, to: u32, noise: &[u8], origin: Origin, now: Now) -> Result<Initiation, Reason> {
         let Origin { sender: identity, handle, .. } = origin;
         // What came before takes nothing of its sender's part: whoever carries its packets could use that up by sending one again.
         let keys = || Begun::keys(identity, noise, (handle, origin.nonce));
@@ -80,8 +109,13 @@ impl Machine {
         }
         self.begun.note(keys(), now.instant);
         let prologue = prologue(PROLOGUE, &self.realm, &[&identity, &self.identity]);
-        let received = self.noise.receive(&prologue, self.random.secret(), noise);
-        let (key, payload, answering) = received.map_err(|_| Reason::Seal)?;
+        Ok(Initiation { to, noise: noise.to_vec(), origin, prologue, seed: self.random.secret() })
+    }
+
+    /// Takes the answer to the first message of a handshake, and sends it if the message was a member's, and for now.
+    pub(super) fn answered(&mut self, initiation: &Initiation, answer: Answer, now: Now) -> Result<(), Reason> {
+        let Origin { sender: identity, handle, .. } = initiation.origin;
+        let Answer { key, payload, session, second } = answer;
         // The key and the packet prove the same member: nobody else carries for it, and no other member's key stands in for its own.
         let remote = self.members.get(&identity).ok_or(Reason::Stranger)?;
         if remote.noise.to_bytes() != key.to_bytes() {
@@ -97,7 +131,7 @@ impl Machine {
         }
         peer.opened = made;
         let index = fresh_index(&mut self.random, &self.sessions);
-        let (session, second) = answering.respond(&[], now.instant).map_err(|_| Reason::Seal)?;
+        let to = initiation.to;
         let Some(peer) = self.peers.get_mut(&identity) else { return Err(Reason::Busy) };
         let ended = peer.add_session(Known { index, to, session, is_confirmed: false }, now.instant);
         for index in ended {
@@ -131,7 +165,7 @@ impl Machine {
         // One that does not open changes nothing: the right one may still come.
         peer.starting[place].started.read(noise).map_err(|_| Reason::Seal)?;
         let starting = peer.starting.remove(place);
-        let session = starting.started.finish(now.instant).map_err(|_| Reason::Seal)?;
+        let session = starting.started.finish(WINDOW, now.instant).map_err(|_| Reason::Seal)?;
         for other in peer.starting.drain(..) {
             self.sessions.remove(&other.index);
         }
@@ -164,9 +198,7 @@ impl Machine {
         let identity = self.session_with(index, &origin)?;
         let peer = self.peers.get_mut(&identity).ok_or(Reason::UnknownSession)?;
         let known = peer.sessions.iter_mut().find(|known| known.index == index).ok_or(Reason::UnknownSession)?;
-        if !known.session.note(number) {
-            return Err(Reason::Replayed);
-        }
+        known.session.note(number)?;
         let is_packet = matches!(plain.first().map(|first| first >> 4), Some(4 | 6));
         let was_confirmed = std::mem::replace(&mut known.is_confirmed, true);
         if is_packet {
@@ -329,5 +361,113 @@ impl Machine {
         self.out.counters.received += 1;
         self.out.counters.received_octets += length;
         Ok(inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! ICD-11, gateway: a handshake's agreements are made outside the lock, and within the limit of its sender.
+
+    use wayleave_core::{Instant, UnixTime};
+    use wayleave_crypto::dh::DhSecret;
+    use wayleave_crypto::lanes::CpuKernel;
+    use wayleave_crypto::secret::{Key128, Secret};
+    use wayleave_packet::icing::mint::NodeSecret;
+
+    use super::super::super::message::opening;
+    use super::super::{Config, HANDSHAKES, Member};
+    use super::*;
+    use crate::icing;
+
+    const NOW: Now = Now { instant: Instant(5), unix: UnixTime(1_800_000_000_000_000) };
+    const OURS: IdentityKey = IdentityKey([1; 32]);
+    const THEIRS: IdentityKey = IdentityKey([2; 32]);
+    const REALM: [u8; 32] = [7; 32];
+
+    fn key(octet: u8) -> StaticKey {
+        StaticKey(Secret::new([octet; 32]))
+    }
+
+    fn public(octet: u8) -> DhPublic {
+        DhSecret::from_seed(&Secret::new([octet; 32])).public()
+    }
+
+    fn machine() -> Machine {
+        let policy = icing::Policy {
+            secrets: vec![NodeSecret::from_seed(&Seed::new([3; 32]))],
+            masters: Vec::new(),
+            links: Vec::new(),
+            rules: Vec::new(),
+            accounts: Vec::new(),
+            agreed: Default::default(),
+        };
+        let receiver = icing::Config {
+            version: wayleave_packet::icing::header::Version::Standard,
+            policy,
+            agreements_per_second: 1,
+            paths: 1,
+            peers: 1,
+            freshness: 5,
+            replay_capacity: 0,
+            started: UnixTime(0),
+            replay_key: Key128::new([8; 16]),
+            seed: 1,
+        };
+        let config = Config {
+            identity: OURS,
+            realm: REALM,
+            noise: Secret::new([1; 32]),
+            receiver,
+            neighbours: Vec::new(),
+            policies: Vec::new(),
+            name_blocks: Vec::new(),
+            is_process: false,
+            seed: Secret::new([9; 32]),
+        };
+        let mut machine = Machine::new(config, CpuKernel::best());
+        let member = Member { identity: THEIRS, noise: public(2), ids: Vec::new(), addresses: Vec::new() };
+        machine.set_realm(vec![member], Default::default());
+        machine
+    }
+
+    /// Packet `number` from the other member.
+    fn origin(number: u64) -> Origin {
+        Origin { sender: THEIRS, number: 0, handle: Handle([4; 16]), nonce: number, held: 0 }
+    }
+
+    /// A first message under the static key of this octet, made at `made`.
+    fn first(octet: u8, made: u64) -> Vec<u8> {
+        let prologue = prologue(PROLOGUE, &REALM, &[&THEIRS, &OURS]);
+        let seed = Secret::new([made as u8; 32]);
+        key(octet).initiate(&public(1), &prologue, seed, &opening(made, &[THEIRS, OURS])).unwrap().1
+    }
+
+    #[test]
+    fn the_machine_has_nothing_to_compute_for_a_handshake_before_it_is_answered() {
+        let mut machine = machine();
+        let initiation = machine.initiated(5, &first(2, 1), origin(1), NOW).unwrap();
+        assert!(machine.peers.is_empty() && machine.sessions.is_empty());
+        assert_eq!(machine.initiated(5, &first(2, 1), origin(2), NOW).err(), Some(Reason::Replayed));
+        // By another thread meanwhile: the later one holds, whichever is answered first.
+        let later = machine.initiated(6, &first(2, 2), origin(3), NOW).unwrap();
+        let [answer, of_later] = [&initiation, &later].map(|first| first.answer(&key(1), NOW).unwrap());
+        assert_eq!(machine.answered(&later, of_later, NOW), Ok(()));
+        assert_eq!(machine.answered(&initiation, answer, NOW), Err(Reason::Stranger));
+        assert_eq!(machine.sessions.len(), 1);
+    }
+
+    #[test]
+    fn what_does_not_open_or_is_under_anothers_key_has_taken_its_part_of_the_limit_and_nothing_else() {
+        let mut machine = machine();
+        let mut spoiled = first(2, 1);
+        spoiled[40] ^= 1;
+        let initiation = machine.initiated(5, &spoiled, origin(1), NOW).unwrap();
+        assert!(initiation.answer(&key(1), NOW).is_err());
+        let initiation = machine.initiated(5, &first(3, 2), origin(2), NOW).unwrap();
+        let answer = initiation.answer(&key(1), NOW).unwrap();
+        assert_eq!(machine.answered(&initiation, answer, NOW), Err(Reason::OtherSender));
+        let taken = (3..).find(|number| machine.initiated(5, &[*number as u8; 96], origin(*number), NOW).is_err());
+        assert_eq!(taken, Some(u64::from(HANDSHAKES.1) + 1), "two were taken before");
+        assert!(machine.peers.is_empty() && machine.sessions.is_empty());
     }
 }

@@ -209,7 +209,7 @@ impl Machine {
         traffic.sent.add(segments.count(), octets.len());
         out.counters.sent += segments.count() as u64;
         out.counters.sent_octets += octets.len() as u64;
-        run
+        Some(run)
     }
 
     /// Drops a packet that cannot be read, and tells its source if it is one of ours: without that, UDP in fragments vanishes.

@@ -33,7 +33,7 @@ use super::peer::{Candidate, Keyed, Peer, Traffic};
 use super::policy::{PathPolicy, are_known, identities};
 use crate::answers::AnswerLimit;
 use crate::icing::{self, AgreedKeys, Stamper};
-use crate::noise::StaticKey;
+use crate::noise::{StaticKey, Window};
 use out::Out;
 
 /// Gateways of which anything is remembered at a time.
@@ -46,6 +46,10 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 const HANDSHAKE: Duration = Duration::from_secs(1);
 /// What sessions of gateways are, in the prologue of their handshakes.
 const PROLOGUE: &str = "wayleave/gateway/v2";
+/// By how many messages of a session one may come late. Threads of the sender take the numbers of some 40 packets at a time, and those of the
+/// receiver take bursts of them in when each has its turn. What a session keeps of that are 8 KiB: 32 MiB if all peers that there may be have all
+/// the sessions that they may have.
+const WINDOW: Window = Window::of(1 << 16);
 /// Handshakes that are answered in a second, of all members together, and at once.
 const HANDSHAKES: (u32, u32) = (200, 100);
 /// Outputs that may wait to be polled; what comes beyond is dropped and counted.
@@ -92,6 +96,24 @@ pub struct Name {
     pub node: IdentityKey,
 }
 
+/// What a reload says of the realm and of this gateway: all of it holds from one packet to the next, since each part of it may be for another
+/// realm than what the others were before.
+pub struct Reload {
+    /// Who is a member and who has which inner prefixes; sessions with others end.
+    pub members: Vec<Member>,
+    pub prefixes: InnerPrefixes,
+    /// As [`Gateway::set_internet`], [`Gateway::set_admitted`] and [`Gateway::set_nodes`] take them.
+    pub internet: Internet,
+    pub admitted: Option<HashMap<IdentityKey, Vec<InnerTraffic>>>,
+    pub nodes: BTreeSet<IdentityKey>,
+    pub policies: Option<Vec<PathPolicy>>,
+    /// How packets that come in are verified, and by which links neighbours are reached.
+    pub receiver: icing::Policy,
+    pub neighbours: Vec<(IdentityKey, u16)>,
+    /// What all addresses of names stand for.
+    pub names: Vec<(IpAddr, Name)>,
+}
+
 /// What the machine asks of its driver.
 #[derive(Debug)]
 pub enum Output {
@@ -136,7 +158,7 @@ pub(in super::super) struct Machine {
     identity: IdentityKey,
     /// The realm's public key.
     realm: [u8; 32],
-    noise: StaticKey,
+    noise: Arc<StaticKey>,
     secrets: Vec<NodeSecret>,
     /// The keys that these and other nodes have agreed on.
     agreed: Arc<AgreedKeys>,
@@ -247,7 +269,7 @@ impl Machine {
         Self {
             identity: config.identity,
             realm: config.realm,
-            noise: StaticKey(config.noise),
+            noise: Arc::new(StaticKey(config.noise)),
             secrets,
             agreed,
             handshakes: AnswerLimit::new(HANDSHAKES.0, HANDSHAKES.1, 1),
@@ -272,7 +294,6 @@ impl Machine {
                 queue: VecDeque::new(),
                 stamper: Stamper::new(kernel),
                 counters: Counters::default(),
-                segment: Vec::new(),
                 message: Vec::new(),
             },
             due: BTreeSet::new(),
@@ -281,6 +302,17 @@ impl Machine {
 
     fn reseed(&mut self, entropy: &Seed) {
         self.random.seed = kdf::derive("wayleave/gateway/stir/v1", self.random.seed.expose(), entropy.expose());
+    }
+
+    /// Takes a reload; keys and neighbours stay if its receiver's policy contradicts itself.
+    fn reload(&mut self, reload: Reload, is_sound: bool, now: Now) {
+        let Reload { members, prefixes, internet, admitted, nodes, policies, neighbours, names, receiver } = reload;
+        (self.internet, self.admitted) = (internet, admitted);
+        self.set_realm(members, prefixes);
+        if is_sound {
+            (self.secrets, self.agreed, self.neighbours) = (receiver.secrets, receiver.agreed, neighbours);
+        }
+        self.set_nodes(nodes, policies, Some(names), now);
     }
 
     fn set_realm(&mut self, members: Vec<Member>, prefixes: InnerPrefixes) {
@@ -310,12 +342,22 @@ impl Machine {
         sessions.retain(|_, identity| peers.contains_key(identity));
     }
 
-    fn set_nodes(&mut self, nodes: BTreeSet<IdentityKey>, policies: Option<Vec<PathPolicy>>, now: Now) {
+    fn set_nodes(
+        &mut self,
+        nodes: BTreeSet<IdentityKey>,
+        policies: Option<Vec<PathPolicy>>,
+        names: Option<Vec<(IpAddr, Name)>>,
+        now: Now,
+    ) {
         let left = self.peers.iter_mut().filter_map(|(peer, known)| known.leave_unknown(&nodes).then_some(*peer));
         let left: Vec<IdentityKey> = left.collect();
         self.nodes = Some(nodes);
         if let Some(policies) = policies {
             self.set_policies(policies, now);
+        }
+        // Before what waits is sent, which may be for them.
+        if let Some(names) = names {
+            self.set_names(names);
         }
         left.iter().for_each(|peer| self.work(peer, now));
     }

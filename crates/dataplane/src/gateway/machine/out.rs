@@ -16,14 +16,13 @@ use super::super::peer::{Candidate, Known};
 use super::{LIMIT_OUTPUTS, Output};
 use crate::frame::BURST;
 use crate::icing::{Stamp, Stamper};
-use crate::noise::{SealingKey, TAG};
+use crate::noise::{NotSealed, SealingKey, TAG};
 
 /// Where outputs go, and what they are made with.
 pub(super) struct Out {
     pub(super) queue: VecDeque<Output>,
     pub(super) stamper: Stamper,
     pub(super) counters: Counters,
-    pub(super) segment: Vec<u8>,
     pub(super) message: Vec<u8>,
 }
 
@@ -32,11 +31,13 @@ pub(super) struct Out {
 pub(super) struct Run {
     link: u16,
     form: Form,
+    /// Octets of the longest packet on the path. The message of a longer one leaves in two.
+    mtu: usize,
     /// The session as its receiver numbers it, the first message's number in it, and its key.
     to: u32,
     number: u64,
     key: Arc<SealingKey>,
-    /// Of the first packet on the path.
+    /// Of the first packet on the path: those of the others follow.
     nonce: Nonce,
     sender: Arc<Sender>,
     inner: Inner,
@@ -44,9 +45,33 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Seals and stamps the segments of `octets`, the packet as the machine left it, in `room`, which is empty.
-    pub(super) fn write(&self, octets: &[u8], stamper: &mut Stamper, mut room: Vec<u8>) -> Result<Output, Unwritten> {
+    /// Seals and stamps the segments of `octets`, the packet as the machine left it; `room` is memory for that. What leaves is handed to `out`.
+    pub(super) fn write(
+        &self,
+        octets: &[u8],
+        stamper: &mut Stamper,
+        room: Vec<u8>,
+        out: &mut impl FnMut(Output),
+    ) -> Result<(), Unwritten> {
         let segments = Segments::new(octets, self.inner, &self.offload).ok_or(Unwritten)?;
+        if self.sender.header_length(self.form) + DATA + segments.lengths().0 + TAG > self.mtu {
+            return self.write_parts(&segments, stamper, room, out);
+        }
+        out(self.write_whole(&segments, stamper, room)?);
+        Ok(())
+    }
+
+    fn front(&self, part: Part, nonce: Nonce) -> Front {
+        Front { form: self.form, part, protocol: SEALED, nonce }
+    }
+
+    /// Writes segments that fit, one behind the other.
+    fn write_whole(
+        &self,
+        segments: &Segments<'_>,
+        stamper: &mut Stamper,
+        mut room: Vec<u8>,
+    ) -> Result<Output, Unwritten> {
         let (header, count) = (self.sender.header_length(self.form), segments.count());
         let (length, last) = segments.lengths();
         let size = header + DATA + length + TAG;
@@ -56,20 +81,67 @@ impl Run {
         for (index, number) in (0..count).zip(self.number..) {
             let message = room.len() + header;
             room.resize(message, 0);
-            room.extend_from_slice(&Message::data(self.to, number));
-            segments.append(index, &mut room);
-            room.resize(room.len() + TAG, 0);
-            self.key.seal(number, &mut room[message + DATA..]).map_err(|_| Unwritten)?;
+            self.seal(segments, (index, number), &mut room)?;
         }
-        let front = |nonce| Front { form: self.form, part: Part::Whole, protocol: SEALED, nonce };
         let sender = &*self.sender;
         let nonces = std::iter::successors(Some(self.nonce), |nonce| Some(nonce.next()));
         let stamps = room.chunks_mut(size).zip(nonces);
         let mut stamps: Vec<Stamp<'_>> =
-            stamps.map(|(octets, nonce)| Stamp { sender, front: front(nonce), octets }).collect();
+            stamps.map(|(octets, nonce)| Stamp { sender, front: self.front(Part::Whole, nonce), octets }).collect();
         stamps.chunks_mut(BURST).try_for_each(|burst| stamper.stamp(burst).map_err(|_| Unwritten))?;
         Ok(Output::Wire { link: self.link, octets: room, size })
     }
+
+    /// Writes segments of which those that do not fit leave in two packets each.
+    fn write_parts(
+        &self,
+        segments: &Segments<'_>,
+        stamper: &mut Stamper,
+        mut message: Vec<u8>,
+        out: &mut impl FnMut(Output),
+    ) -> Result<(), Unwritten> {
+        let headroom = self.mtu.saturating_sub(self.sender.header_length(self.form));
+        let mut nonce = self.nonce;
+        for (index, number) in (0..segments.count()).zip(self.number..) {
+            message.clear();
+            self.seal(segments, (index, number), &mut message)?;
+            let parts = if message.len() <= headroom {
+                [Some((Part::Whole, &message[..])), None]
+            } else {
+                let (first, second) = cut(&message, headroom).ok_or(Unwritten)?;
+                [Some((Part::First, first)), Some((Part::Second, second))]
+            };
+            for (part, payload) in parts.into_iter().flatten() {
+                out(packet(stamper, &self.sender, (self.link, self.front(part, nonce)), payload)?);
+                nonce = nonce.next();
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends a segment as a sealed message of this number.
+    fn seal(&self, segments: &Segments<'_>, (index, number): (usize, u64), out: &mut Vec<u8>) -> Result<(), Unwritten> {
+        let message = out.len();
+        out.extend_from_slice(&Message::data(self.to, number));
+        segments.append(index, out);
+        out.resize(out.len() + TAG, 0);
+        self.key.seal(number, &mut out[message + DATA..]).map_err(|_| Unwritten)
+    }
+}
+
+/// Stamps a packet by itself.
+fn packet(
+    stamper: &mut Stamper,
+    sender: &Sender,
+    (link, front): (u16, Front),
+    payload: &[u8],
+) -> Result<Output, Unwritten> {
+    let header = sender.header_length(front.form);
+    let mut octets = vec![0; header + payload.len()];
+    octets[header..].copy_from_slice(payload);
+    stamper.stamp(&mut [Stamp { sender, front, octets: &mut octets }]).map_err(|_| Unwritten)?;
+    let size = octets.len();
+    Ok(Output::Wire { link, octets, size })
 }
 
 /// A packet that cannot be sealed or stamped: it is dropped, and its numbers are no other's.
@@ -85,7 +157,7 @@ impl Out {
         }
     }
 
-    /// Numbers `segments`; returns how they are sealed and sent. Those that leave in parts leave here, at once.
+    /// Numbers `segments`; returns how they are sealed and sent.
     pub(super) fn prepare(
         &mut self,
         lane: &mut Lane,
@@ -93,40 +165,27 @@ impl Out {
         (link, mtu): (u16, usize),
         (segments, inner, offload): (&Segments<'_>, Inner, Offload),
         now: Now,
-    ) -> Result<Option<Run>, ()> {
+    ) -> Result<Run, NotSealed> {
         let form = lane.form();
-        let around = lane.sender.header_length(form) + DATA + TAG;
-        let (length, _) = segments.lengths();
-        let count = segments.count();
-        if around + length <= mtu {
-            let (number, key) = known.session.numbers(count).map_err(|_| ())?;
-            let nonce = lane.nonces(count, now);
-            lane.sent += count as u64;
-            let sender = Arc::clone(&lane.sender);
-            return Ok(Some(Run { link, form, to: known.to, number, key, nonce, sender, inner, offload }));
-        }
+        let room = mtu.saturating_sub(lane.sender.header_length(form) + DATA + TAG);
+        let ((length, last), count) = (segments.lengths(), segments.count());
         // The path itself takes the room until every node holds it; or the packet must pass.
-        let mut segment = std::mem::take(&mut self.segment);
-        let result = (0..count).try_for_each(|index| {
-            segment.clear();
-            segments.append(index, &mut segment);
-            self.seal(known, &segment)?;
-            let message = std::mem::take(&mut self.message);
-            self.message(lane, link, mtu, (form, &message), now);
-            self.message = message;
-            Ok(())
-        });
-        self.segment = segment;
-        lane.sent += if result.is_ok() { count as u64 } else { 0 };
-        result.map(|()| None)
+        let split = if length > room { count - usize::from(last <= room) } else { 0 };
+        let (number, key) = known.session.numbers(count)?;
+        let nonce = lane.nonces(count + split, now);
+        lane.sent += count as u64;
+        self.counters.split += split as u64;
+        let sender = Arc::clone(&lane.sender);
+        Ok(Run { link, form, mtu, to: known.to, number, key, nonce, sender, inner, offload })
     }
 
     /// Seals and sends what was numbered.
     pub(super) fn run(&mut self, run: &Run, octets: &[u8]) {
-        match run.write(octets, &mut self.stamper, Vec::new()) {
-            Ok(output) => self.push(output),
-            Err(_) => self.counters.drop(Reason::NotSent),
+        let mut made = Vec::new();
+        if run.write(octets, &mut self.stamper, Vec::new(), &mut |output| made.push(output)).is_err() {
+            self.counters.drop(Reason::NotSent);
         }
+        made.into_iter().for_each(|output| self.push(output));
     }
 
     /// Seals `plain` as a message into `self.message`.
@@ -195,17 +254,90 @@ impl Out {
         self.packet(lane, link, Front { form, part: Part::Second, protocol: SEALED, nonce: next }, second);
     }
 
-    pub(super) fn packet(&mut self, lane: &Lane, link: u16, front: Front, payload: &[u8]) {
-        let header = lane.sender.header_length(front.form);
-        let mut octets = vec![0; header + payload.len()];
-        octets[header..].copy_from_slice(payload);
-        let stamped = self.stamper.stamp(&mut [Stamp { sender: &lane.sender, front, octets: &mut octets }]);
-        match stamped {
-            Ok(()) => {
-                let size = octets.len();
-                self.push(Output::Wire { link, octets, size });
-            }
-            Err(_) => self.counters.drop(Reason::NotSent),
+    fn packet(&mut self, lane: &Lane, link: u16, front: Front, payload: &[u8]) {
+        match packet(&mut self.stamper, &lane.sender, (link, front), payload) {
+            Ok(output) => self.push(output),
+            Err(Unwritten) => self.counters.drop(Reason::NotSent),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! ICD-11, gateway: segments that leave in two packets each: numbered in order, sealed elsewhere, and whole once joined.
+
+    use wayleave_core::{Instant, UnixTime};
+    use wayleave_crypto::lanes::CpuKernel;
+    use wayleave_crypto::secret::{Key128, Seed};
+    use wayleave_packet::icing::header::{Hop, Packet, Path, Tag, Version};
+    use wayleave_packet::icing::mint::{Joiner, NodeSecret, TagMaster};
+
+    use super::super::super::inner::tests::tcp;
+    use super::super::super::offload::Kind;
+    use super::*;
+    use crate::noise::tests::pair;
+
+    const NOW: Now = Now { instant: Instant(5), unix: UnixTime(1_800_000_000_000_000) };
+
+    /// A path of two nodes, which the other one does not hold yet.
+    fn lane() -> Lane {
+        let secret = |node| NodeSecret::from_seed(&Seed::new([node; 32]));
+        let expiry = NOW.unix.secs() as u32 + 60;
+        let path = Path::new(secret(1).id(), &[Hop { node: secret(2).id(), tag: Tag(7), expiry }]).unwrap();
+        let consent = TagMaster::new(Key128::new([3; 16])).consent(&path.hash(Version::Sealed), 1, Tag(7), expiry);
+        Lane::new(Sender::new(Version::Sealed, &path, &secret(1), &[consent]).unwrap(), expiry.into(), 9, NOW)
+    }
+
+    #[test]
+    fn segments_that_leave_in_parts_are_numbered_under_the_lock_and_sealed_outside() {
+        let kernel = CpuKernel::best();
+        let mut out = Out {
+            queue: VecDeque::new(),
+            stamper: Stamper::new(kernel),
+            counters: Counters::default(),
+            message: Vec::new(),
+        };
+        let ((session, other), mut lane) = (pair(), lane());
+        let mut known = Known { index: 1, to: 2, session, is_confirmed: true };
+        // Two segments that do not fit, and one that does.
+        let payload: Vec<u8> = (0..2_500u32).map(|n| n as u8).collect();
+        let big = tcp(("10.0.1.1", "10.0.2.1"), (9, 22), (100, 0x10), &[], &payload);
+        let offload = Offload { needs_checksum: true, kind: Kind::Tcp4, size: 1_200, ..Offload::default() };
+        let inner = Inner::decode(&big).unwrap();
+        let segments = Segments::new(&big, inner, &offload).unwrap();
+        let mtu = lane.sender.header_length(Form::Path) + DATA + TAG + 1_000;
+        let mut prepare =
+            |out: &mut Out| out.prepare(&mut lane, &mut known, (7, mtu), (&segments, inner, offload), NOW);
+        let runs = [prepare(&mut out).unwrap(), prepare(&mut out).unwrap()];
+        assert!(out.queue.is_empty(), "nothing is made before the thread has let go of the machine");
+        assert_eq!((runs.each_ref().map(|run| run.number), out.counters.split), ([0, 3], 4));
+        let (mut joiner, mut stamper) = (Joiner::default(), Stamper::new(kernel));
+        let (mut nonces, mut opened) = (Vec::new(), Vec::new());
+        for run in &runs {
+            run.write(&big, &mut stamper, Vec::new(), &mut |output| {
+                let Output::Wire { link: 7, octets, size } = output else { panic!("{output:?}") };
+                assert!(octets.len() == size && size <= mtu, "{size} octets");
+                let packet = Packet::decode(&octets, Version::Standard).unwrap();
+                nonces.push(u64::from_be_bytes(packet.nonce()));
+                let mut joined = Vec::new();
+                let (handle, nonce, part) = (packet.handle(), packet.nonce(), packet.part());
+                if part == Part::Whole {
+                    joined.extend_from_slice(packet.payload());
+                } else if !joiner.join(handle, nonce, part, packet.payload(), NOW.instant, &mut joined) {
+                    return;
+                }
+                let Some(Message::Data { to: 2, number, .. }) = Message::decode(&joined) else { panic!("a message") };
+                opened.push(other.opening_key().open(number, &mut joined[DATA..]).unwrap().to_vec());
+            })
+            .unwrap();
+        }
+        assert!(nonces.windows(2).all(|two| two[1] == two[0] + 1) && nonces.len() == 10, "{nonces:?}");
+        let expected = (0..3).map(|index| {
+            let mut segment = Vec::new();
+            segments.append(index, &mut segment);
+            segment
+        });
+        let expected: Vec<Vec<u8>> = expected.collect();
+        assert_eq!(opened, [&expected[..], &expected[..]].concat());
     }
 }

@@ -20,11 +20,11 @@ use super::super::offload::Offload;
 use super::super::peer::Traffic;
 use super::super::policy::PathPolicy;
 use super::super::status::PeerStatus;
-use super::arriving::Origin;
-use super::{Config, Internet, Machine, Member, Name, Output};
+use super::arriving::{Initiation, Origin};
+use super::{Config, Internet, Machine, Member, Name, Output, Reload};
 use crate::frame::{BURST, Frame};
 use crate::icing::{self, Action, ConfigError, Router, Stamper};
-use crate::noise::OpeningKey;
+use crate::noise::{NotSealed, OpeningKey, StaticKey};
 
 /// Pieces of memory of packets that have left which are kept for others.
 const LIMIT_SPARE: usize = 64;
@@ -32,6 +32,7 @@ const LIMIT_SPARE: usize = 64;
 /// A gateway, as one thread has it.
 pub struct Gateway {
     machine: Arc<Mutex<Machine>>,
+    noise: Arc<StaticKey>,
     router: Router,
     joiner: Joiner,
     arrivals: Arrivals,
@@ -78,12 +79,14 @@ enum ArrivalState {
     Done,
 }
 
-/// The sealed messages of a burst.
+/// The sealed messages of a burst, and those that begin a handshake.
 #[derive(Default)]
 pub(super) struct Arrivals {
     all: Vec<Arrival>,
     /// Of each session.
     keys: Vec<(u32, Arc<OpeningKey>)>,
+    /// First messages of handshakes.
+    pub(super) initiations: Vec<Initiation>,
 }
 
 impl Arrivals {
@@ -105,6 +108,11 @@ impl Arrivals {
     fn clear(&mut self) {
         self.all.clear();
         self.keys.clear();
+        self.initiations.clear();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.initiations.is_empty()
     }
 }
 
@@ -119,8 +127,16 @@ impl Arrival {
     }
 }
 
+/// The machine, to read from it.
 fn lock(machine: &Mutex<Machine>) -> MutexGuard<'_, Machine> {
     machine.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The machine, to change it.
+fn turn(machine: &Mutex<Machine>) -> MutexGuard<'_, Machine> {
+    let mut machine = lock(machine);
+    machine.out.counters.turns += 1;
+    machine
 }
 
 impl Gateway {
@@ -145,8 +161,10 @@ impl Gateway {
     }
 
     fn of(machine: Arc<Mutex<Machine>>, router: Router, kernel: CpuKernel) -> Self {
+        let noise = Arc::clone(&lock(&machine).noise);
         Self {
             machine,
+            noise,
             router,
             joiner: Joiner::default(),
             arrivals: Arrivals::default(),
@@ -158,7 +176,7 @@ impl Gateway {
 
     /// Has the machine do something. What it puts out is this thread's to perform.
     fn with<T>(&mut self, act: impl FnOnce(&mut Machine) -> T) -> T {
-        let mut machine = lock(&self.machine);
+        let mut machine = turn(&self.machine);
         let result = act(&mut machine);
         self.queue.append(&mut machine.out.queue);
         result
@@ -168,9 +186,9 @@ impl Gateway {
     pub fn inner(&mut self, octets: &mut [u8], offload: &Offload, now: Now) {
         let Some(run) = self.with(|machine| machine.inner(octets, offload, now)) else { return };
         let room = self.spare.pop().unwrap_or_default();
-        match run.write(octets, &mut self.stamper, room) {
-            Ok(output) => self.queue.push_back(output),
-            Err(_) => lock(&self.machine).out.counters.drop(Reason::NotSent),
+        let Self { queue, stamper, .. } = self;
+        if run.write(octets, stamper, room, &mut |output| queue.push_back(output)).is_err() {
+            turn(&self.machine).out.counters.drop(Reason::NotSent);
         }
     }
 
@@ -178,17 +196,26 @@ impl Gateway {
     pub fn outer(&mut self, frames: &mut [Frame<'_>], now: Now) {
         let actions = self.router.process(frames, now);
         self.sort(frames, &actions, now);
-        if self.arrivals.all.is_empty() {
+        if self.arrivals.is_empty() {
             return;
         }
-        let Arrivals { all, keys } = &mut self.arrivals;
+        let Arrivals { all, keys, initiations } = &mut self.arrivals;
         for arrival in &mut *all {
             let (number, key) = (arrival.numbers.1, arrival.key);
             if let Some(plain) = keys[key].1.open(number, arrival.octets(frames)) {
                 arrival.state = ArrivalState::Opened(plain.len());
             }
         }
-        let mut machine = lock(&self.machine);
+        // Agreements take so long that other threads would notice.
+        let noise = &self.noise;
+        let answers: Vec<_> = initiations.iter().map(|initiation| initiation.answer(noise, now)).collect();
+        let mut machine = turn(&self.machine);
+        for (initiation, answer) in initiations.iter().zip(answers) {
+            let answer = answer.map_err(|NotSealed| Reason::Seal);
+            if let Err(reason) = answer.and_then(|answer| machine.answered(initiation, answer, now)) {
+                machine.out.counters.drop(reason);
+            }
+        }
         for arrival in &mut *all {
             let ArrivalState::Opened(length) = arrival.state else {
                 machine.out.counters.drop(Reason::Seal);
@@ -223,7 +250,7 @@ impl Gateway {
     /// Has the machine take what verified packets say, but for what is sealed, which is gathered.
     fn sort(&mut self, frames: &[Frame<'_>], actions: &[Action; BURST], now: Now) {
         let Self { machine, router, joiner, arrivals, queue, .. } = self;
-        let mut machine = lock(machine);
+        let mut machine = turn(machine);
         for (number, (frame, action)) in frames.iter().zip(actions).take(BURST).enumerate() {
             let taken = match action {
                 Action::Deliver { service: 0, .. } => Ok(()),
@@ -288,6 +315,16 @@ impl Gateway {
         self.with(|machine| machine.reseed(entropy));
     }
 
+    /// Takes a reload. Other threads are told how packets that come to them are verified by [`Gateway::set_policy`].
+    ///
+    /// # Errors
+    /// If the receiver's policy contradicts itself; that and the neighbours have not changed then, all else has.
+    pub fn reload(&mut self, reload: Reload, now: Now) -> Result<(), ConfigError> {
+        let policy = self.router.set_policy(reload.receiver.clone());
+        self.with(|machine| machine.reload(reload, policy.is_ok(), now));
+        policy
+    }
+
     /// Sets who is a member and who has which inner prefixes; sessions with others end.
     pub fn set_realm(&mut self, members: Vec<Member>, prefixes: InnerPrefixes) {
         self.with(|machine| machine.set_realm(members, prefixes));
@@ -299,23 +336,7 @@ impl Gateway {
     /// `policies`, if they are new, are those in which the same names are resolved: both hold from the next packet on, so that none
     /// goes over a node whose name has moved to another one, or over that one.
     pub fn set_nodes(&mut self, nodes: BTreeSet<IdentityKey>, policies: Option<Vec<PathPolicy>>, now: Now) {
-        self.with(|machine| machine.set_nodes(nodes, policies, now));
-    }
-
-    /// Sets how packets that come in are verified, and by which links neighbours are reached. Other threads are told by
-    /// [`Gateway::set_policy`].
-    ///
-    /// # Errors
-    /// If the policy contradicts itself; nothing has changed then.
-    pub fn set_receiver(
-        &mut self,
-        policy: icing::Policy,
-        neighbours: Vec<(IdentityKey, u16)>,
-    ) -> Result<(), ConfigError> {
-        let (secrets, agreed) = (policy.secrets.clone(), Arc::clone(&policy.agreed));
-        self.set_policy(policy)?;
-        self.with(|machine| (machine.secrets, machine.agreed, machine.neighbours) = (secrets, agreed, neighbours));
-        Ok(())
+        self.with(|machine| machine.set_nodes(nodes, policies, None, now));
     }
 
     /// Sets how packets that come to this thread are verified.

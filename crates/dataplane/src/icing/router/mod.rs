@@ -19,7 +19,7 @@ use super::cache::Cache;
 use super::config::{Config, ConfigError, Indexed, Policy};
 use super::known_path::{Decision, KnownPath, NodePair};
 use super::lanes::{Candidate, Lanes};
-use super::learned::LearnedPaths;
+use super::learned::{LearnedPaths, PolicyNumber};
 use super::report::Report;
 use crate::frame::{BURST, Frame, Ingress};
 use crate::lanes::{CpuKernel, VectorCode};
@@ -35,8 +35,8 @@ pub struct Router {
     policy: Indexed,
     freshness: u32,
     paths: Cache<Handle, KnownPath>,
-    /// What other threads know as well; none if there are no others.
-    learned: Option<LearnedPaths>,
+    /// What other threads know as well, and by which of its policies this one goes; none if there are no others.
+    learned: Option<(LearnedPaths, PolicyNumber)>,
     /// How many paths, and the seed of their places.
     capacity: (usize, u64),
     peers: Cache<NodePair, PairKey>,
@@ -121,20 +121,38 @@ impl Router {
     /// If the policy contradicts itself; the router stays as it was.
     pub fn set_policy(&mut self, policy: Policy) -> Result<(), ConfigError> {
         policy.check()?;
+        if self.policy.decides_like(&policy) {
+            self.policy.set_agreed(policy.agreed);
+            self.share_policy();
+            return Ok(());
+        }
         let policy = Indexed::new(policy);
-        self.paths.retain(|_, known| match known.decide(&policy) {
-            Some(decision) => {
-                known.decision = decision;
-                true
+        let Self { paths, peers, counters, .. } = self;
+        paths.retain(|_, known| {
+            counters.decided += 1;
+            match known.decide(&policy) {
+                Some(decision) => {
+                    known.decision = decision;
+                    true
+                }
+                None => false,
             }
-            None => false,
         });
-        self.peers.retain(|NodePair(own, _), _| policy.secret(own).is_some());
-        self.learned.iter().for_each(|learned| learned.retain(&policy));
+        peers.retain(|NodePair(own, _), _| policy.secret(own).is_some());
         self.admission.set(&policy);
         self.policy = policy;
+        self.share_policy();
         self.set_agreement_limits();
         Ok(())
+    }
+
+    /// Says to the other threads by which policy this one goes, even if it has it already: it may come back to one that others have left.
+    fn share_policy(&mut self) {
+        if let Some((learned, number)) = &mut self.learned {
+            let (latest, decided) = learned.set_policy(&self.policy);
+            *number = latest;
+            self.counters.decided += decided;
+        }
     }
 
     /// The node that sent a packet which was just verified: the first one of its path.
@@ -329,7 +347,8 @@ impl Router {
     /// What another thread's router may share with this one. To be called before the first packet.
     pub fn shared(&mut self) -> Shared {
         let (capacity, seed) = self.capacity;
-        let learned = self.learned.get_or_insert_with(|| LearnedPaths::new(capacity, seed)).clone();
+        let new = || (LearnedPaths::new(capacity, seed, Policy::clone(&self.policy)), PolicyNumber::default());
+        let learned = self.learned.get_or_insert_with(new).0.clone();
         let Admission { replay, accounts } = &self.admission;
         Shared { replay: replay.as_ref().map(ReplayFilter::share), buckets: accounts.buckets().clone(), learned }
     }
@@ -337,7 +356,8 @@ impl Router {
     /// Has this router remember packets together with that of another thread, so that what one has accepted all refuse, charge payers
     /// together with it, and know the paths that it has learnt. To be called before the first packet.
     pub fn share(&mut self, shared: &Shared) {
-        self.learned = Some(shared.learned.clone());
+        self.learned = Some((shared.learned.clone(), PolicyNumber::default()));
+        self.share_policy();
         self.admission.replay = shared.replay.as_ref().map(ReplayFilter::share);
         self.admission.accounts.share(shared.buckets.clone());
         self.admission.set(&self.policy);

@@ -9,14 +9,16 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use wayleave_core::Now;
+use wayleave_core::{InnerPrefixes, Now};
+use wayleave_crypto::dh::DhSecret;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::gateway::offload::{Offload, each_packet};
-use wayleave_dataplane::gateway::{Gateway, Output, Reason};
+use wayleave_dataplane::gateway::{Gateway, Internet, Member, Name, Output, PathPolicy, Reason, Reload};
+use wayleave_dataplane::icing::{ConfigError, Policy};
 use wayleave_packet::icing::header::{Packet, Version};
 
-use super::world::{A, B, World, thread_of, udp};
-use crate::icing::network::LINK;
+use super::world::{A, B, NODES, World, identity, noise, thread_of, udp};
+use crate::icing::network::{self, LINK};
 
 const ENDS: (&str, &str) = ("10.0.0.1", "10.0.1.1");
 const THREADS: usize = 4;
@@ -67,6 +69,67 @@ fn a_thread_knows_the_paths_that_another_has_learnt_and_refuses_what_another_has
     let counters = other.counters();
     assert_eq!((counters.received, counters.dropped(Reason::Replayed)), (2, 2), "all threads count together");
     assert_eq!(world.gateway(B).counters().received, 2);
+}
+
+#[test]
+fn a_reload_is_one_turn_so_that_no_packet_meets_half_of_it() {
+    let mut world = World::new(&[&[A, 2, 3, B]]);
+    let now = world.now();
+    let other = thread_of(world.gateway(A), A);
+    let mut prefixes = InnerPrefixes::default();
+    prefixes.insert("10.0.0.0/24".parse().unwrap(), identity(A));
+    prefixes.insert("0.0.0.0/0".parse().unwrap(), identity(B));
+    let member = |node: usize| Member {
+        identity: identity(node),
+        noise: DhSecret::from_seed(&noise(node)).public(),
+        ids: vec![network::id(node)],
+        addresses: vec![format!("10.0.{node}.1").parse().unwrap()],
+    };
+    let name = Name { policy: "only".to_owned(), node: identity(B) };
+    let reload = |receiver| Reload {
+        members: [A, B].map(member).to_vec(),
+        prefixes: prefixes.clone(),
+        internet: Internet { is_own: false, is_used: true },
+        admitted: Some([(identity(B), Vec::new())].into()),
+        nodes: [A, 2, 3, B].map(identity).into(),
+        policies: Some(vec![PathPolicy { name: "only".to_owned(), ..PathPolicy::default() }]),
+        receiver,
+        neighbours: vec![(identity(2), LINK + 2)],
+        names: vec![("198.18.0.9".parse().unwrap(), name.clone())],
+    };
+    let before = other.counters().turns;
+    assert!(world.gateway(A).reload(reload(network::policy(A, NODES)), now).is_ok());
+    assert_eq!(other.counters().turns, before + 1, "for all threads");
+    // The name under the new policy, and the Internet by the new member.
+    for to in ["198.18.0.9", "203.0.113.9"] {
+        world.send_plain(A, &udp(ENDS.0, to, (1000, 53), b"payload"));
+    }
+    assert_eq!(world.gateway(A).counters().dropped(Reason::NoMember), 0);
+    assert_eq!(world.gateway(A).status(now).len(), 1);
+    let wrong = Policy { secrets: Vec::new(), ..network::policy(A, NODES) };
+    assert_eq!(world.gateway(A).reload(reload(wrong), now), Err(ConfigError::Keys(0)));
+}
+
+#[test]
+fn a_packet_may_come_65_000_packets_late_and_one_that_is_later_is_told_from_one_that_came_before() {
+    let mut world = World::new(&[&[A, B]]);
+    world.send_plain(A, &udp(ENDS.0, ENDS.1, (1000, 53), b"first"));
+    world.run(Duration::from_secs(2));
+    let now = world.now();
+    let (mut sender, mut receiver) = (world.gateways.remove(&A).unwrap(), world.gateways.remove(&B).unwrap());
+    let mut next = || {
+        sender.inner(&mut udp(ENDS.0, ENDS.1, (1000, 53), b"another"), &Offload::default(), now);
+        let Some(Output::Wire { octets, .. }) = sender.poll() else { panic!("no packet") };
+        octets
+    };
+    let early: Vec<Vec<u8>> = (0..200).map(|_| next()).collect();
+    let mut come = |octets: &[u8]| arrive(&mut receiver, A, &mut [octets.to_vec()], now).len();
+    let last = (0..65_000).fold(Vec::new(), |_, _| next());
+    assert_eq!((come(&last), come(&early[0]), come(&early[0])), (1, 1, 0));
+    let last = (0..1_000).fold(Vec::new(), |_, _| next());
+    assert_eq!((come(&last), come(&early[1]), come(&early[199])), (1, 0, 0));
+    let counters = receiver.counters();
+    assert_eq!([Reason::Replayed, Reason::TooOld].map(|reason| counters.dropped(reason)), [1, 2]);
 }
 
 #[test]

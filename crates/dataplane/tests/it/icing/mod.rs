@@ -9,4 +9,5 @@ mod random;
 mod reports;
 mod sealed;
 mod starve;
+mod threads;
 mod walk;

@@ -12,10 +12,10 @@ use wayleave_control::budget::Budget;
 use wayleave_control::database::Refusal;
 use wayleave_control::frames::{Body, Frame};
 use wayleave_control::realm::{
-    JoinError, MAX_SERVERS, Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput, Server,
+    JoinError, MAX_SERVERS, Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput, RevocationList, Server,
 };
 use wayleave_control::store::Record;
-use wayleave_core::{IdentityKey, Instant};
+use wayleave_core::IdentityKey;
 use wayleave_crypto::signed::Signed;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::utc;
@@ -24,6 +24,7 @@ use wayleave_runtime::links::{Connecting, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
 use wayleave_runtime::tls::Role;
 
+use super::submission::{Submission, is_lasting};
 use crate::ask::exchange;
 use crate::config::Source;
 use crate::config::realm::RealmFile;
@@ -38,8 +39,6 @@ pub const FOLLOW: Duration = Duration::from_millis(500);
 /// Joins of one link in a second, and at once: each takes four signatures.
 const JOINS: (u32, u32) = (2, 10);
 
-/// After so long a list is sent again to a server that did not take it and gave no lasting reason.
-const AGAIN: Duration = Duration::from_secs(5);
 /// The number of a list as a request. A command that joins with a path server's identity has a link of its own, is told of the list too, and waits for
 /// the answer to its request 1.
 const SUBMISSION: u32 = 2;
@@ -61,12 +60,8 @@ pub struct Follow;
 pub struct PathServerLink {
     server: Server,
     link: Option<u64>,
-    /// What orders the list that it has, or one that it will not take.
-    has: Option<(u64, u64)>,
-    /// The same of the list that it was sent last, and not before when it is sent again if no answer says otherwise.
-    sent: Option<((u64, u64), Instant)>,
-    /// What orders the list that began a generation and that it was sent.
-    opened: Option<(u64, u64)>,
+    /// What it was sent by that link.
+    submission: Submission,
     _connecting: Connecting,
 }
 
@@ -110,7 +105,7 @@ pub struct RealmIo {
     pub servers: BTreeMap<IdentityKey, PathServerLink>,
     pub refusals: Refusals,
     /// The list that began the present generation.
-    pub opening: Option<Signed<wayleave_control::realm::RevocationList>>,
+    pub opening: Option<Signed<RevocationList>>,
     /// Who is on the list that servers were told last.
     pub handed: Vec<IdentityKey>,
     pub log: Events,
@@ -138,7 +133,7 @@ impl LinkIo<Registrar> for RealmIo {
                     self.servers.get_mut(&identity).filter(|path_server| path_server.link.is_none())
                 {
                     path_server.link = Some(link);
-                    (path_server.has, path_server.sent, path_server.opened) = (None, None, None);
+                    path_server.submission = Submission::default();
                     self.is_due = true;
                     // Another machine may have signed a list meanwhile, or these records are from a backup.
                     let server = path_server.server.clone();
@@ -218,41 +213,38 @@ impl RealmIo {
         if let Some((identity, path_server)) =
             self.servers.iter_mut().find(|(_, path_server)| path_server.link == Some(link))
         {
-            let sent = path_server.sent.map(|(order, _)| order);
+            let submission = &mut path_server.submission;
             match frame.as_ref().map(|frame| &frame.body) {
                 Ok(Body::Registered { .. }) if frame.as_ref().is_ok_and(|frame| frame.request == OPENING) => {
-                    // Now it takes later ones.
-                    (path_server.has, path_server.sent) = (None, None);
+                    submission.opened();
                     self.is_due = true;
                     return Some(RegistrarInput::Records(Vec::new()));
                 }
                 Ok(Body::Registered { .. }) => {
-                    path_server.has = sent;
+                    submission.taken();
                     let mut refused = self.refusals.all();
                     refused.by.remove(identity);
                     refused.ahead = None;
                 }
-                Ok(Body::Refused(_)) if frame.as_ref().is_ok_and(|frame| frame.request == OPENING) => return None,
+                Ok(Body::Refused(refusal)) if frame.as_ref().is_ok_and(|frame| frame.request == OPENING) => {
+                    submission.opening_refused(*refusal);
+                    return None;
+                }
                 Ok(Body::Refused(refusal)) => {
-                    let (server, is_later) = (path_server.server.clone(), is_later(*refusal));
-                    if is_later {
-                        // Sent once more it is refused once more: the server's own list says who is missing here.
-                        path_server.has = sent;
-                    }
+                    let server = path_server.server.clone();
                     let text = refusal.to_string();
                     let before = self.refusals.all().by.insert(*identity, text);
                     if before.is_none_or(|before| before != refusal.to_string()) {
                         warn!(server = %identity, "path server refused the list of removed nodes: {refusal}");
                     }
                     let refusal = *refusal;
-                    if let (Refusal::LeavesOut(_), Some(opening)) = (refusal, &self.opening)
-                        && path_server.opened != Some(opening.object().order())
-                    {
-                        path_server.opened = Some(opening.object().order());
-                        let body = Body::SubmitRevocations(opening.clone());
-                        self.links.send(link, Frame { request: OPENING, body }.encode());
+                    let order = self.opening.as_ref().map(|opening| opening.object().order());
+                    let is_opened = submission.refused(refusal, order, self.clock.now().instant);
+                    if let Some(opening) = self.opening.as_ref().filter(|_| is_opened) {
+                        self.links.send(link, submitted(OPENING, opening));
                     }
-                    if is_later {
+                    if is_lasting(refusal) {
+                        // The server's own list says who is missing here.
                         self.hear(server);
                     }
                     if let Refusal::LeavesOut(node) = refusal {
@@ -319,9 +311,7 @@ impl RealmIo {
                 let path_server = PathServerLink {
                     server: server.clone(),
                     link: None,
-                    has: None,
-                    sent: None,
-                    opened: None,
+                    submission: Submission::default(),
                     _connecting: connecting,
                 };
                 self.servers.insert(server.identity, path_server);
@@ -333,33 +323,30 @@ impl RealmIo {
         Ok(())
     }
 
-    fn submit_revocations(&mut self, list: &Signed<wayleave_control::realm::RevocationList>) {
+    fn submit_revocations(&mut self, list: &Signed<RevocationList>) {
         let (order, revoked) = (list.object().order(), list.object().identities());
         if revoked != self.handed {
             self.handed = revoked;
             self.log.note(&json!({ "event": "revocations", "number": order.1 }));
         }
         let now = self.clock.now().instant;
-        for path_server in self.servers.values_mut().filter(|path_server| path_server.has != Some(order)) {
-            let Some(link) = path_server.link else { continue };
-            // An answer is on its way, or the server was busy.
-            if path_server.sent.is_some_and(|(sent, again)| sent == order && now < again) {
-                continue;
+        for PathServerLink { link, submission, .. } in self.servers.values_mut() {
+            let Some(link) = *link else { continue };
+            if let Some(opening) = &self.opening
+                && submission.opens_again(opening.object().order(), now)
+            {
+                self.links.send(link, submitted(OPENING, opening));
             }
-            path_server.sent = Some((order, now + AGAIN));
-            let octets = Frame { request: SUBMISSION, body: Body::SubmitRevocations(list.clone()) }.encode();
-            self.links.send(link, octets);
+            if submission.sends(order, now) {
+                self.links.send(link, submitted(SUBMISSION, list));
+            }
         }
     }
 }
 
-/// Whether a server that refuses a list like this has one that says more: then this one is not sent again. Other reasons pass, as that it is busy
-/// or its clock behind.
-fn is_later(refusal: Refusal) -> bool {
-    matches!(
-        refusal,
-        Refusal::Older(_) | Refusal::Conflict | Refusal::LeavesOut(_) | Refusal::ListKey | Refusal::RealmKey
-    )
+/// A list as it is sent.
+fn submitted(request: u32, list: &Signed<RevocationList>) -> Vec<u8> {
+    Frame { request, body: Body::SubmitRevocations(list.clone()) }.encode()
 }
 
 /// What an operator reads whose clock is behind a path server's list.

@@ -1,6 +1,6 @@
 //! A gateway whose names a real systemd-resolved asks for, told by a real bus: both run in the namespace of gateway a, without systemd.
 //!
-//! ICC, resolver: systemd-resolved is told at the start, when it comes later and when it is killed and comes back; it asks for names and their
+//! ICC, resolver: systemd-resolved is told at the start, when it comes later and when it, or the bus, is killed and comes back; it asks for names and their
 //! addresses; what it was told goes with the gateway, killed or stopped; where it refuses, the problems say what to do.
 
 use std::fs;
@@ -26,11 +26,11 @@ fn on_bus(command: &mut Command) -> &mut Command {
 
 /// The bus, and what starts systemd-resolved; nothing where this namespace has one user only.
 struct Parts {
-    _bus: Daemon,
+    bus: Daemon,
     resolved: Installation,
 }
 
-fn parts(world: &World, dbus: &Installation, resolved: Installation) -> Parts {
+fn start_bus(world: &World, dbus: &Installation) -> Daemon {
     world.folder.write("bus.conf", CONFIG);
     let mut command = world.places[A].command(dbus.program("dbus-daemon"));
     dbus.prepare(&mut command);
@@ -40,6 +40,11 @@ fn parts(world: &World, dbus: &Installation, resolved: Installation) -> Parts {
         .arg(format!("--config-file={}", world.folder.0.join("bus.conf").display()));
     let bus = Daemon::start(&mut command, &world.folder.0.join("bus.log")).expect("started");
     eventually("the bus is there", || fs::exists(BUS).expect("it is looked for"));
+    bus
+}
+
+fn parts(world: &World, dbus: &Installation, resolved: Installation) -> Parts {
+    let bus = start_bus(world, dbus);
     // It becomes a user of its own. This copy of the file is the namespace's.
     let users = fs::read_to_string("/etc/passwd").expect("users");
     if !users.contains("systemd-resolve:") {
@@ -49,7 +54,7 @@ fn parts(world: &World, dbus: &Installation, resolved: Installation) -> Parts {
         fs::write("/etc/group", format!("{groups}systemd-resolve:x:{USER}:\n")).expect("written");
     }
     fs::create_dir_all("/run/systemd").expect("a folder");
-    Parts { _bus: bus, resolved }
+    Parts { bus, resolved }
 }
 
 impl Parts {
@@ -128,7 +133,7 @@ fn systemd_resolved_asks_for_names_as_long_as_both_run() {
     let mut world = World::start("gateway-resolved");
     // Without a bus there is nothing to tell.
     eventually("it has been looked for", || stands(&world) == "absent");
-    let parts = parts(&world, &dbus, resolved);
+    let mut parts = parts(&world, &dbus, resolved);
     start(&mut world, true);
     eventually("a bus alone does not do", || stands(&world) == "absent");
     let mut resolved = parts.start(&world);
@@ -153,6 +158,16 @@ fn systemd_resolved_asks_for_names_as_long_as_both_run() {
     resolved = parts.start(&world);
     eventually("it is told again", || stands(&world) == "set");
     assert_eq!(ask(&world, "clean.b.demo.", RecordType::A), ["198.18.0.2"]);
+    // The bus ends, and with it whatever hung on it; the gateway finds the next one, and names go on being answered.
+    parts.bus.kill();
+    eventually("the end of the bus is seen", || stands(&world) == "failed");
+    assert!(world.gateways[0].status()["problems"].to_string().contains("the system's bus does not answer"));
+    resolved.kill();
+    fs::remove_file(BUS).expect("what a bus that is killed leaves");
+    parts.bus = start_bus(&world, &dbus);
+    resolved = parts.start(&world);
+    eventually("it is told by the next bus", || stands(&world) == "set");
+    assert_eq!(ask(&world, "fast.b.demo.", RecordType::A), ["198.18.0.1"]);
     // Both ways in which a gateway ends take it back.
     world.gateways[0].daemon.kill();
     eventually("nobody is asked", || !parts.ctl(&world, &["domain"]).contains("~demo"));
