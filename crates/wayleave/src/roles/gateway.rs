@@ -61,7 +61,7 @@ use crate::failure::{Failure, Outcome};
 use host_filter::{HostFilter, HostRules};
 use host_routes::HostRoutes;
 use inner_side::InnerSide;
-use names::{Directory, Names, Register};
+use names::{Blocks, Directory, Names, Register};
 use proxy::Proxy;
 use resolver::Resolver;
 use source::{LabFile, Servers};
@@ -105,7 +105,7 @@ pub struct Shared {
     /// How systemd-resolved stands to the names; none where it is not to be told.
     pub resolver: Option<Arc<RwLock<resolver::State>>>,
     pub names: Register<FileStore>,
-    pub names_prefix: Prefix,
+    pub blocks: Blocks,
     /// The file of what the user decides, what it says, and what is wrong with it.
     pub choices_file: PathBuf,
     pub choices: RwLock<(Arc<ChoicesFile>, Option<String>)>,
@@ -153,7 +153,7 @@ impl Shared {
         let is_known =
             |policy: &str, node: &IdentityKey| policies.iter().any(|name| name == policy) && gateways.contains(node);
         let of = |(policy, node, number): (&str, IdentityKey, u32)| {
-            names::addresses(number, &self.names_prefix).map(|address| (address, names::name(policy, node)))
+            self.blocks.addresses(number).map(|address| (address, names::name(policy, node)))
         };
         let pairs: Vec<_> = names.given().filter(|(policy, node, _)| is_known(policy, node)).flat_map(of).collect();
         self.worker.send(move |worker| worker.gateway.set_names(pairs));
@@ -174,24 +174,23 @@ impl Directory for Shared {
         let Some((number, is_new)) = self.names.reserve(&policy, identity) else { return Some(Err(())) };
         if is_new {
             // Whoever asked has its addresses once it is durable.
-            let pair =
-                names::addresses(number, &self.names_prefix).map(|address| (address, names::name(&policy, identity)));
+            let pair = self.blocks.addresses(number).map(|address| (address, names::name(&policy, identity)));
             self.worker.send(move |worker| worker.gateway.add_names(pair));
         }
         if !self.names.is_durable(number).await {
             return Some(Err(()));
         }
-        let addresses = names::addresses(number, &self.names_prefix);
+        let addresses = self.blocks.addresses(number);
         Some(Ok(names::usable(addresses, &known.prefixes, [&self.own, &identity])))
     }
 
-    fn prefix(&self) -> &Prefix {
-        &self.names_prefix
+    fn blocks(&self) -> &Blocks {
+        &self.blocks
     }
 
     fn name_of(&self, address: IpAddr) -> Option<String> {
         let (known, policies) = (self.known(), self.policies());
-        let number = names::number_of(address, &self.names_prefix).filter(|number| self.names.is_saved(*number))?;
+        let number = self.blocks.number_of(address).filter(|number| self.names.is_saved(*number))?;
         let names = self.names.names();
         let (policy, node, _) = names.given().find(|(_, _, given)| *given == number)?;
         if !policies.iter().any(|name| name == policy) || !known.is_gateway(&node) {
@@ -407,7 +406,8 @@ impl Role for GatewayRole {
             (None, None) => return Err(Failure::new("no section [overlay]").into()),
         };
         let store = Arc::new(FileStore::open(&source.resolve(section.state.get_ref()))?);
-        let names = Names::load(&store)?;
+        let blocks = Blocks::of(section);
+        let names = Names::load(&store, &blocks)?;
         let mtu = u16::try_from(*section.mtu.get_ref()).unwrap_or(1_500);
         let (inner_sides, host, proxy) = match proxy {
             None => {
@@ -436,7 +436,7 @@ impl Role for GatewayRole {
                 receiver: receiver.clone(),
                 neighbours: Vec::new(),
                 policies: resolved.clone(),
-                name_blocks: names::blocks(section.names.get_ref().0),
+                name_blocks: blocks.all().to_vec(),
                 is_process: host.is_none(),
                 seed: seed()?,
             },
@@ -460,6 +460,10 @@ impl Role for GatewayRole {
         let filter = match mark {
             Some(_) => {
                 filter.note_routes()?;
+                // After what an earlier life left, maybe in another table, is taken back.
+                if let Some(fault) = section.names_in_use().into_iter().next() {
+                    return Err(source.failure(fault).into());
+                }
                 Some(filter)
             }
             None => {
@@ -481,7 +485,7 @@ impl Role for GatewayRole {
             filter_faults: RwLock::default(),
             resolver: (section.tells_resolved() && tun.is_some()).then(Arc::default),
             names: Register::new(names, store),
-            names_prefix: section.names.get_ref().0,
+            blocks,
             choices_file,
             choices: RwLock::new((Arc::new(choices), None)),
             worker: worker.clone(),
@@ -511,7 +515,7 @@ impl Role for GatewayRole {
                 info!(at = %at, suffix = shared.suffix, "names are answered");
                 serving.push(tokio::spawn(dns::serve((datagrams, connections), Arc::clone(&shared))));
                 resolver = shared.resolver.clone().zip(tun).map(|(state, (interface, index))| {
-                    let zones = dns::zones(&shared.suffix, &shared.names_prefix);
+                    let zones = dns::zones(&shared.suffix, &shared.blocks);
                     Resolver::start(interface, LinkNames { index, server: at, zones }, state, log.clone())
                 });
             }
@@ -991,7 +995,7 @@ impl GatewayRole {
         let Some(host) = &mut self.host else { return };
         host.add_addresses(addresses);
         let (mut wanted, refused) = offered(known, &own, &self.accepted);
-        wanted.extend(names::blocks(self.shared.names_prefix));
+        wanted.extend(self.shared.blocks.all());
         // Where the Internet is accepted, nothing to it leaves in clear while nobody offers it.
         let guarded = self.accepted.iter().filter(|prefix| is_wide(prefix)).copied().collect();
         host.set(&wanted, &guarded);

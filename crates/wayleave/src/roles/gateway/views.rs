@@ -205,7 +205,7 @@ impl GatewayView {
         let known = self.0.known();
         let names = self.0.names.names();
         let row = |(policy, node, number): (&str, IdentityKey, u32)| {
-            let [v4, v6] = super::names::addresses(number, &self.0.names_prefix);
+            let [v4, v6] = self.0.blocks.addresses(number);
             json!({
                 "name": format!("{policy}.{}.{}", known.describe(&node), self.0.suffix),
                 "ipv4": v4.to_string(),
