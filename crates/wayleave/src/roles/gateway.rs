@@ -38,6 +38,7 @@ use wayleave_dataplane::icing;
 use wayleave_dataplane::link::Links;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::inherited;
 use wayleave_runtime::packets::stack::{self, StackPort};
 use wayleave_runtime::packets::tun::Tun;
 use wayleave_runtime::resolved::LinkNames;
@@ -366,6 +367,7 @@ impl Role for GatewayRole {
         if let Some(fault) = proxy.and_then(|proxy| section.proxy_fault(proxy)) {
             return Err(Failure::new(format!("--proxy: {fault}")).into());
         }
+        let inherited = inherited(proxy)?;
         let mark = proxy.is_none().then_some(table);
         mark.into_iter().for_each(mark_connections);
         let (control, servers, known, noise, own, realm_key, links) = match (&config.overlay, &config.laboratory) {
@@ -415,7 +417,7 @@ impl Role for GatewayRole {
                 (queues.into_iter().map(InnerSide::Tun).collect(), Some(host), None)
             }
             Some(address) => {
-                let (port, proxy) = open_proxy(address, mtu, *clock).await?;
+                let (port, proxy) = open_proxy(address, inherited, mtu, *clock).await?;
                 (vec![InnerSide::Stack { port, scratch: Vec::new() }], None, Some(proxy))
             }
         };
@@ -462,6 +464,7 @@ impl Role for GatewayRole {
                 filter.note_routes()?;
                 // After what an earlier life left, maybe in another table, is taken back.
                 if let Some(fault) = section.names_in_use().into_iter().next() {
+                    host.into_iter().for_each(HostRoutes::close);
                     return Err(source.failure(fault).into());
                 }
                 Some(filter)
@@ -712,16 +715,49 @@ fn start_threads(
     Ok(worker::start(parts.collect(), clock, asks, store)?)
 }
 
+/// The socket that systemd hands over for a proxy at this address, if it does.
+fn inherited(proxy: Option<SocketAddr>) -> Outcome<Option<std::net::TcpListener>> {
+    let unusable = |error: std::io::Error| {
+        Failure::system("cannot use what systemd hands over as the proxy's socket", &error)
+            .help("the .socket unit needs one `ListenStream=` with the address of the proxy, such as 127.0.0.1:1080")
+    };
+    let Some(listener) = inherited::listener().map_err(unusable)? else { return Ok(None) };
+    let at = listener.local_addr().map_err(unusable)?;
+    match proxy {
+        Some(proxy) if proxy == at => Ok(Some(listener)),
+        Some(proxy) => Err(Failure::new(format!(
+            "systemd hands over a socket at {at}, and the proxy is to be at {proxy}: nobody would serve one of them"
+        ))
+        .help("have `ListenStream=` of the .socket unit and `--proxy` of the service, or `proxy` of [gateway], say the same")
+        .into()),
+        None => Err(Failure::new(format!(
+            "systemd hands over a socket at {at}, and this gateway is no proxy: nobody would serve it"
+        ))
+        .help("disable the .socket unit, or start the role with `--proxy`")
+        .into()),
+    }
+}
+
 /// Makes the stack, and takes the address at which applications are served.
-async fn open_proxy(address: SocketAddr, mtu: u16, clock: Clock) -> Outcome<(StackPort, (Arc<Proxy>, TcpListener))> {
+async fn open_proxy(
+    address: SocketAddr,
+    inherited: Option<std::net::TcpListener>,
+    mtu: u16,
+    clock: Clock,
+) -> Outcome<(StackPort, (Arc<Proxy>, TcpListener))> {
     let fault = |error: std::io::Error| Failure::system(format!("cannot serve applications at {address}"), &error);
-    let listener = TcpListener::bind(address).await.map_err(fault)?;
+    let is_inherited = inherited.is_some();
+    let listener = match inherited {
+        Some(listener) => TcpListener::from_std(listener).map_err(fault)?,
+        None => TcpListener::bind(address).await.map_err(fault)?,
+    };
     let address = listener.local_addr().map_err(fault)?;
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
     let (stack, port) = stack::open(clock, mtu, u64::from_ne_bytes(seed)).map_err(fault)?;
     let (opened, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-    let proxy = Proxy { address, stack, opened, refused, datagrams: proxy::associations::Counters::default() };
+    let proxy =
+        Proxy { address, is_inherited, stack, opened, refused, datagrams: proxy::associations::Counters::default() };
     Ok((port, (Arc::new(proxy), listener)))
 }
 

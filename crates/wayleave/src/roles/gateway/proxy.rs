@@ -44,6 +44,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A proxy, for what is shown of it.
 pub struct Proxy {
     pub address: SocketAddr,
+    /// Whether systemd has the address, also while the role does not run.
+    pub is_inherited: bool,
     pub stack: Stack,
     /// Connections that were opened, and requests that were refused.
     pub opened: AtomicU64,

@@ -511,6 +511,7 @@ fn proxy_status(proxy: &Proxy, io: &IoCounters) -> Value {
         Dropped::ALL.iter().map(|(why, name)| ((*name).to_owned(), json!(datagrams.dropped(*why)))).collect();
     json!({
         "address": proxy.address.to_string(),
+        "inherited": proxy.is_inherited,
         "open": stack.open,
         "opened": proxy.opened.load(Relaxed),
         "refused": proxy.refused.load(Relaxed),
