@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -384,6 +384,12 @@ static MARK: AtomicU32 = AtomicU32::new(0);
 /// that carries packets itself. This needs CAP_NET_ADMIN.
 pub fn mark_connections(mark: u32) {
     MARK.store(mark, Ordering::Relaxed);
+}
+
+/// Whether this process may mark what it sends.
+#[must_use]
+pub fn may_mark(mark: u32) -> bool {
+    UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| set_mark(socket.as_fd(), mark)).is_ok()
 }
 
 /// Opens a connection, marked if that was asked for.

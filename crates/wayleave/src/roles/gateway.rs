@@ -53,7 +53,7 @@ use super::overlay::{self, Overlay, OwnIds};
 use crate::config::choices::{ChoicesFile, PinSection};
 use crate::config::consent::load_policy;
 use crate::config::gateway::{GatewayFile, GatewaySection, NO_DEFAULT_ROUTE, PolicySection};
-use crate::config::links::LinkSocket;
+use crate::config::links::{LinkPeer, LinkSocket};
 use crate::config::overlay::{NodeRef, OverlaySection, Settings};
 use crate::config::receiving::{self, Known};
 use crate::config::rs::{StatusSection, examples_left};
@@ -115,6 +115,10 @@ pub struct Shared {
     pub workers: Vec<Handle>,
     /// The node's part in the realm; none in the laboratory.
     pub node: Option<overlay::Handle>,
+    /// The other ends of the node's links, as they were applied last.
+    pub link_peers: RwLock<Arc<Vec<LinkPeer>>>,
+    /// The mark of the gateway's own packets; none with a proxy.
+    pub mark: Option<u32>,
 }
 
 impl Shared {
@@ -497,6 +501,8 @@ impl Role for GatewayRole {
                 Servers::Overlay(handle, _) => Some(handle.clone()),
                 Servers::File(_) => None,
             },
+            link_peers: RwLock::default(),
+            mark,
         });
         let (mut serving, mut resolver) = (Vec::new(), None);
         match (proxy, &section.dns) {
@@ -896,7 +902,11 @@ impl GatewayRole {
         });
         let fixed: Vec<_> = fixed.collect();
         let peers = match (&self.control, &self.shared.node) {
-            (Control::Overlay { section, .. }, Some(node)) => links::peers(node, section, &self.sockets),
+            (Control::Overlay { section, .. }, Some(node)) => {
+                let peers = Arc::new(node.link_peers(section));
+                *self.shared.link_peers.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&peers);
+                links::peers(node, section, &self.sockets)
+            }
             _ => match &self.servers {
                 Servers::File(file) => file.read().unwrap_or_else(PoisonError::into_inner).peers(&self.sockets),
                 Servers::Overlay(..) => Vec::new(),

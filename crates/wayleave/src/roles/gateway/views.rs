@@ -63,18 +63,26 @@ impl GatewayView {
         of.await.flatten()
     }
 
-    async fn link_rows(self, parameters: Parameters) -> Result<Value, ViewError> {
+    /// Asks neighbours at their other endpoints whether they answer there.
+    async fn ask_endpoints(self) -> Result<Value, ViewError> {
+        self.0.worker.send(|worker| {
+            let now = worker.clock.now();
+            if let Some(links) = worker.ends.links_mut() {
+                links.ask_endpoints(now);
+            }
+        });
+        Ok(json!({ "version": 1 }))
+    }
+
+    async fn link_rows(self, _: Parameters) -> Result<Value, ViewError> {
         let known = self.0.known();
-        if parameters.contains_key("ask") {
-            self.0.worker.send(|worker| {
-                let now = worker.clock.now();
-                if let Some(links) = worker.ends.links_mut() {
-                    links.ask_endpoints(now);
-                }
-            });
-        }
         let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
-        Ok(json!({ "version": 1, "links": links::rows(&links, |node| known.describe(node)) }))
+        let mut rows = links::rows(&links, |node| known.describe(node));
+        let peers = Arc::clone(&self.0.link_peers.read().unwrap_or_else(PoisonError::into_inner));
+        if let Some(node) = &self.0.node {
+            links::add_adverts(&mut rows, &peers, |endpoint| node.resolution(endpoint));
+        }
+        Ok(json!({ "version": 1, "links": rows, "missing": links::missing(&peers), "mark": self.0.mark }))
     }
 
     async fn peers(&self) -> Result<Vec<PeerStatus>, ViewError> {
@@ -711,6 +719,7 @@ impl View for GatewayView {
         views
             .page("paths", |view, _| view.paths())
             .page("links", Self::link_rows)
+            .order("links/ask", Self::ask_endpoints)
             .page("peers", |view, _| view.peer_page())
             .page("routes", |view, _| view.routes())
             .page("names", |view, _| view.names())
