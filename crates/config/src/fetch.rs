@@ -145,7 +145,9 @@ fn exchange(host: &str, method: &str, path: &str, timeout: Duration) -> io::Resu
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
     let length = if method == "GET" { "" } else { "Content-Length: 0\r\n" };
-    write!(stream, "{method} {path} HTTP/1.0\r\nHost: {host}\r\n{length}Accept: application/json\r\n\r\n")?;
+    // At once: whoever answers before it has read all of it may reset the connection.
+    let head = format!("{method} {path} HTTP/1.0\r\nHost: {host}\r\n{length}Accept: application/json\r\n\r\n");
+    stream.write_all(head.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(MAX_OCTETS).read_to_end(&mut answer)?;
     let answer = String::from_utf8(answer).map_err(io::Error::other)?;

@@ -644,6 +644,42 @@ mod tests {
     }
 
     #[test]
+    fn the_ipv4_addresses_of_names_are_from_a_private_block_of_at_least_256() {
+        let parsed = |block: &str| {
+            let text = template().replace("#names_ipv4 = \"198.18.0.0/15\"", &format!("names_ipv4 = \"{block}\""));
+            GatewayFile::parse(&Source::of_text("gateway.toml", &text))
+        };
+        for block in
+            ["198.18.0.0/15", "198.19.255.0/24", "10.0.0.0/8", "172.20.0.0/16", "192.168.9.0/24", "100.64.0.0/10"]
+        {
+            assert_eq!(parsed(block).unwrap().gateway.names_ipv4.get_ref().0.to_string(), block);
+        }
+        for block in ["198.18.0.0/25", "198.16.0.0/12", "203.0.113.0/24", "0.0.0.0/0", "fd77::/64", "172.0.0.0/8"] {
+            let refused = parsed(block).unwrap_err().to_string();
+            assert!(refused.contains("expected an IPv4 prefix of at most 24 bits within 198.18.0.0/15"), "{refused}");
+        }
+        let default = GatewayFile::parse(&Source::of_text("gateway.toml", &template())).unwrap();
+        assert_eq!(default.gateway.names_ipv4.get_ref().0.to_string(), "198.18.0.0/15");
+    }
+
+    #[test]
+    fn what_lies_where_names_have_their_addresses_is_warned_of() {
+        let keys = "names_ipv4 = \"10.77.0.0/16\"\naccept = [\"10.77.3.0/24\", \"10.0.0.0/8\"]";
+        let text = template().replace("#names_ipv4 = \"198.18.0.0/15\"", keys);
+        let gateway = GatewayFile::parse(&Source::of_text("gateway.toml", &text)).unwrap().gateway;
+        let granted = ["10.77.0.0/24", "10.78.0.0/24", "fd77:6179:6c65::/80"].map(|text| text.parse().unwrap());
+        let messages: Vec<String> = gateway.hidden_by_names(&granted).into_iter().map(|fault| fault.message).collect();
+        assert_eq!(messages.len(), 3, "{messages:?}");
+        for (message, start) in messages.iter().zip([
+            "the membership grants 10.77.0.0/24, which lies in 10.77.0.0/16, where names have their addresses (`names_ipv4`)",
+            "10.77.3.0/24 lies in 10.77.0.0/16",
+            "the membership grants fd77:6179:6c65::/80, which lies in fd77:6179:6c65::/64, where names have their addresses (`names`)",
+        ]) {
+            assert!(message.starts_with(start), "{message}");
+        }
+    }
+
+    #[test]
     fn a_proxy_needs_no_interface_and_is_for_this_machine_unless_it_is_said() {
         let parsed = |keys: &str| {
             let text = template().replace("interface = \"wayleave0\"\n", keys).replace("#table", "table");

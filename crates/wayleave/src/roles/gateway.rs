@@ -686,6 +686,14 @@ fn open_tun(section: &GatewaySection, table: u32, mtu: u16) -> Outcome<(Vec<Tun>
             "this needs /dev/net/tun and root or CAP_NET_ADMIN, which the unit file grants; `--proxy 127.0.0.1:1080` needs neither",
         )
     })?;
+    if let Some(other) = host_routes::user_of(table, name) {
+        let help = format!("give `table` of [gateway] another number, such as {}", table + 80);
+        return Err(Failure::new(format!(
+            "routing table {table} is in use by the interface {other}, maybe of another gateway"
+        ))
+        .help(help)
+        .into());
+    }
     let netlink = |error: std::io::Error| Failure::system("cannot set routes", &error);
     let index = queues.first().map(Tun::index).unwrap_or_default();
     let host = HostRoutes::open(table, index).map_err(netlink)?;
