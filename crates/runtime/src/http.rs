@@ -498,6 +498,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_order_is_carried_out_for_a_post_and_not_for_a_page_in_a_browser() {
+        let (_ready, state) = watch::channel(Ok(()));
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&count);
+        let pages = Pages::new("rs", state).order("/api/v1/links/ask", move || {
+            let done = counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            async move { Ok(json!({ "done": done })) }
+        });
+        let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
+        for (method, origin, status, done) in [
+            ("GET", "", "405", 0),
+            ("POST", "Origin: http://evil.example\r\n", "403", 0),
+            ("POST", "Origin: null\r\n", "403", 0),
+            ("POST", "", "200", 1),
+        ] {
+            let mut stream = tokio::net::TcpStream::connect(serving.address).await.expect("connected");
+            let head =
+                format!("{method} /api/v1/links/ask HTTP/1.0\r\nHost: localhost\r\n{origin}Content-Length: 0\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.expect("asked");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.expect("answered");
+            assert!(answer.starts_with(&format!("HTTP/1.0 {status}")), "{method} {origin}: {answer}");
+            assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), done, "{method} {origin}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_name_that_somebody_else_points_here_is_refused() {
         let (_ready, state) = watch::channel(Ok(()));
         let serving = Pages::new("rs", state).serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
