@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use wayleave_runtime::http::NO_SUCH_PAGE;
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{Failure, Failures, Outcome};
 use crate::{Source, Text, status_of};
 use clap::Args;
 use std::path::PathBuf;
@@ -29,6 +29,32 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest page that is read.
 const MAX_OCTETS: u64 = 256 << 20;
 
+/// Why a role has not said what it was asked for.
+#[derive(Debug)]
+pub enum NoAnswer {
+    /// Its configuration has no status pages.
+    NoPages(Failure),
+    /// Nothing listens where they would be: the role does not run, or has others.
+    NotListening(Failure),
+    /// It may run, and does not answer as it should.
+    Failed(Failures),
+}
+
+impl From<NoAnswer> for Failures {
+    fn from(why: NoAnswer) -> Self {
+        match why {
+            NoAnswer::NoPages(failure) | NoAnswer::NotListening(failure) => failure.into(),
+            NoAnswer::Failed(failures) => failures,
+        }
+    }
+}
+
+impl From<Failure> for NoAnswer {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure.into())
+    }
+}
+
 /// Reads `path` of the role that `target` names.
 pub fn json(target: &Target, path: &str) -> Outcome<Value> {
     json_within(target, path, TIMEOUT)
@@ -36,12 +62,25 @@ pub fn json(target: &Target, path: &str) -> Outcome<Value> {
 
 /// The same, with so much time to reach the role and for each part of its answer; zero is refused.
 pub fn json_within(target: &Target, path: &str, timeout: Duration) -> Outcome<Value> {
+    Ok(request(target, "GET", path, timeout)?)
+}
+
+/// Has the role do what `path` stands for.
+///
+/// # Errors
+/// Why it has not, as far as that says whether it runs.
+pub fn order(target: &Target, path: &str) -> Result<Value, NoAnswer> {
+    request(target, "POST", path, TIMEOUT)
+}
+
+fn request(target: &Target, method: &str, path: &str, timeout: Duration) -> Result<Value, NoAnswer> {
     let host = host(target)?;
-    let unreachable = |error: io::Error| {
-        Failure::new(format!("no answer from http://{host}{path}: {error}")).help("is the role running?")
-    };
-    let (status, body) = get(&host, path, timeout).map_err(unreachable)?;
-    let value: Value = serde_json::from_str(&body).map_err(|error| unreachable(io::Error::other(error)))?;
+    let (status, body) = exchange(&host, method, path, timeout)
+        .map_err(|error| unreachable(&format!("http://{host}{path}"), &error, timeout))?;
+    let value: Value = serde_json::from_str(&body).map_err(|error| {
+        Failure::new(format!("what answers at http://{host}{path} is no role (HTTP {status}): {error}"))
+            .help("another program may listen there: compare `listen` of [status] with the role's log")
+    })?;
     if status != 200 {
         let why = value["error"].as_str().unwrap_or("the role reports an error");
         if let (404, NO_SUCH_PAGE, Some(what)) = (status, why, path.strip_prefix("/api/v1/")) {
@@ -60,8 +99,28 @@ pub fn json_within(target: &Target, path: &str, timeout: Duration) -> Outcome<Va
     Ok(value)
 }
 
+/// Why there is no answer, and what that says of the role.
+fn unreachable(at: &str, error: &io::Error, timeout: Duration) -> NoAnswer {
+    let failure = Failure::new(format!("no answer from {at}: {error}"));
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => NoAnswer::NotListening(failure.help("is the role running?")),
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+            Failure::new(format!("no answer from {at} within {} s", timeout.as_secs_f64()))
+                .help("a role may be running that answers nobody, or a packet filter drops what is sent there")
+                .into()
+        }
+        io::ErrorKind::PermissionDenied => {
+            failure.help("a packet filter or a sandbox refuses it: whether the role runs is not known").into()
+        }
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+            failure.help("something listens there that is no role, or that ended meanwhile").into()
+        }
+        _ => failure.help("is this the address of the role's status pages, and can it be reached from here?").into(),
+    }
+}
+
 /// Host and port of the role's status pages.
-fn host(target: &Target) -> Outcome<String> {
+fn host(target: &Target) -> Result<String, NoAnswer> {
     if let Some(url) = &target.url {
         let rest = url.strip_prefix("http://").unwrap_or(url).trim_end_matches('/');
         return Ok(rest.to_owned());
@@ -70,22 +129,25 @@ fn host(target: &Target) -> Outcome<String> {
     let Some(config) = target.config.as_ref().or(Some(&usual).filter(|file| file.is_file())) else {
         return Err(Failure::usage("no role given").help("add --config FILE or --url http://ADDRESS:PORT").into());
     };
-    let source = Source::read(config)?;
-    let status = status_of(&source)?;
+    let status = Source::read(config).map_err(Failures::from).and_then(|source| status_of(&source));
+    let status = status.map_err(NoAnswer::Failed)?;
     let without = || {
         Failure::new(format!("{} has no [status] section, so that the role serves no status pages", config.display()))
             .help("add: [status] listen = \"127.0.0.1:8481\"")
     };
-    let Text(address) = status.ok_or_else(without)?.listen.into_inner();
+    let Text(address) = status.ok_or_else(|| NoAnswer::NoPages(without()))?.listen.into_inner();
     Ok(address.to_string())
 }
 
-fn get(host: &str, path: &str, timeout: Duration) -> io::Result<(u16, String)> {
+fn exchange(host: &str, method: &str, path: &str, timeout: Duration) -> io::Result<(u16, String)> {
     let address = host.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
     let mut stream = TcpStream::connect_timeout(&address, timeout)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
-    write!(stream, "GET {path} HTTP/1.0\r\nHost: {host}\r\nAccept: application/json\r\n\r\n")?;
+    let length = if method == "GET" { "" } else { "Content-Length: 0\r\n" };
+    // At once: whoever answers before it has read all of it may reset the connection.
+    let head = format!("{method} {path} HTTP/1.0\r\nHost: {host}\r\n{length}Accept: application/json\r\n\r\n");
+    stream.write_all(head.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(MAX_OCTETS).read_to_end(&mut answer)?;
     let answer = String::from_utf8(answer).map_err(io::Error::other)?;

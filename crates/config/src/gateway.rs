@@ -10,6 +10,7 @@ use wayleave_control::realm::Roles;
 use wayleave_core::{Afi, Prefix};
 use wayleave_dataplane::gateway::Order;
 use wayleave_dataplane::gateway::internet::is_wide;
+use wayleave_runtime::routes::{OtherRoute, Routes};
 
 use super::check::{Checked, RoleConfig};
 use super::consent::load_policy;
@@ -28,8 +29,12 @@ const MOST_CORES: usize = 16;
 /// Octets of a packet at the TUN interface.
 const MIN_MTU: u64 = 1_280;
 const MAX_MTU: u64 = 65_535;
-/// The block of RFC 2544, from which names have their IPv4 addresses at every gateway.
+/// The block of RFC 2544, from which names have their IPv4 addresses at a gateway whose configuration names no other one.
 pub const NAMES_V4: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
+/// Blocks in which the IPv4 addresses of names may be: nobody has these in the public Internet (RFC 2544, RFC 1918, RFC 6598).
+const NAMES_WITHIN: [&str; 5] = ["198.18.0.0/15", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"];
+/// Bits of the smallest block for them.
+const LONGEST_NAMES_V4: u8 = 24;
 /// What is accepted of a realm, if the configuration does not say: no address of the public Internet (RFC 1918, RFC 6598, RFC 2544,
 /// RFC 4193).
 const PRIVATE: [&str; 6] =
@@ -90,6 +95,9 @@ pub struct GatewaySection {
     /// IPv6 addresses of names are from this prefix of 64 bits.
     #[serde(default = "default_names")]
     pub names: Spanned<Text<Prefix>>,
+    /// IPv4 addresses of names are from this block.
+    #[serde(default = "default_names_ipv4")]
+    pub names_ipv4: Spanned<Text<Prefix>>,
     /// Inner prefixes of members are routed here only within these, whatever the realm grants; all private ones without them.
     pub accept: Option<Vec<Spanned<Text<Prefix>>>>,
     /// Members reach the Internet through this machine, within the default route that the membership grants.
@@ -151,6 +159,64 @@ impl GatewaySection {
             Some(Fault::at(span?, message).help("remove it, or remove `proxy`"))
         };
         keys.into_iter().filter_map(unused)
+    }
+
+    /// Where the addresses of names are, the IPv4 ones first, and the key that says so.
+    pub fn name_blocks(&self) -> [(&'static str, &Spanned<Text<Prefix>>); 2] {
+        [("names_ipv4", &self.names_ipv4), ("names", &self.names)]
+    }
+
+    /// Who else has the addresses of names on this machine, such as another gateway: packets to names would go there, or the other one's come
+    /// here. What is nearly as wide as a default route, as some VPNs have it, covers everything, and is none of these.
+    pub fn names_in_use(&self) -> Vec<Fault> {
+        let all = |afi| Routes::open().and_then(|mut routes| routes.all(afi)).unwrap_or_default();
+        let mut faults = Vec::new();
+        for (key, block) in self.name_blocks() {
+            let Text(of_names) = block.get_ref();
+            let all = all(of_names.afi());
+            let other = |of_names: &Prefix| {
+                let is_own = |route: &OtherRoute| u64::from(route.table) == *self.table.get_ref() || is_wide(&route.to);
+                let mut others = all.iter().filter(|route| !is_own(route));
+                others.find(|route| route.to.contains(of_names) || of_names.contains(&route.to))
+            };
+            let Some(found) = other(of_names) else { continue };
+            let free = free_blocks(of_names.afi()).find(|free| other(free).is_none());
+            let example = free.map_or_else(String::new, |free| format!(", such as \"{free}\""));
+            let message = format!(
+                "{of_names}, where names have their addresses (`{key}`), is in use on this machine: {found}; packets to names would go there, or \
+                 those of the other one come here"
+            );
+            faults.push(Fault {
+                span: Some(block.span()).filter(|span| !span.is_empty()),
+                message,
+                help: Some(format!("give `{key}` of [gateway] a block that nobody uses here{example}")),
+            });
+        }
+        faults
+    }
+
+    /// What is inside a block of the addresses of names, where nothing else is reached: a prefix of this node's own or one that is accepted.
+    fn hidden_by_names(&self, granted: &[Prefix]) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for (key, block) in self.name_blocks() {
+            let Text(of_names) = block.get_ref();
+            for prefix in granted.iter().filter(|prefix| of_names.contains(prefix)) {
+                let message = format!(
+                    "the membership grants {prefix}, which lies in {of_names}, where names have their addresses (`{key}`): nobody is reached in it"
+                );
+                faults.push(Fault::at(block.span(), message).help(format!("give `{key}` another block")));
+            }
+            for accepted in self.accept.iter().flatten().filter(|accepted| of_names.contains(&accepted.get_ref().0)) {
+                let message = format!(
+                    "{} lies in {of_names}, where names have their addresses (`{key}`): no member is reached in it",
+                    accepted.get_ref().0
+                );
+                faults.push(
+                    Fault::at(accepted.span(), message).help(format!("remove it, or give `{key}` another block")),
+                );
+            }
+        }
+        faults
     }
 
     /// The prefixes within which members' prefixes are routed.
@@ -233,6 +299,20 @@ fn default_names() -> Spanned<Text<Prefix>> {
     Spanned::new(0..0, Text(prefix))
 }
 
+/// Blocks for the addresses of names that few machines use.
+fn free_blocks(afi: Afi) -> impl Iterator<Item = Prefix> {
+    let text = move |number: u16| match afi {
+        Afi::Ipv4 => format!("100.{}.0.0/16", 64 + number),
+        Afi::Ipv6 => format!("fd77:6179:6c65:{:x}::/64", 1 + number),
+    };
+    (0..64).filter_map(move |number| text(number).parse().ok())
+}
+
+fn default_names_ipv4() -> Spanned<Text<Prefix>> {
+    let (address, length) = NAMES_V4;
+    Spanned::new(0..0, Text(Prefix::new(address.into(), length).expect("a prefix")))
+}
+
 impl TextValue for Prefix {
     const EXPECTED: &'static str = "a prefix, such as \"fd77:6179:6c65::/64\"";
     fn read(text: &str) -> Option<Self> {
@@ -284,6 +364,16 @@ impl GatewayFile {
         if names.afi() != Afi::Ipv6 || names.len() != 64 {
             let message = "not a prefix for the addresses of names, expected an IPv6 prefix of 64 bits";
             faults.push(Fault::at(gateway.names.span(), message));
+        }
+        let names = gateway.names_ipv4.get_ref().0;
+        let is_private =
+            NAMES_WITHIN.iter().filter_map(|text| text.parse::<Prefix>().ok()).any(|block| block.contains(&names));
+        if names.len() > LONGEST_NAMES_V4 || !is_private {
+            let message = format!(
+                "not a block for the addresses of names, expected an IPv4 prefix of at most {LONGEST_NAMES_V4} bits within {}",
+                NAMES_WITHIN.join(", ")
+            );
+            faults.push(Fault::at(gateway.names_ipv4.span(), message));
         }
         if self.policy.is_empty() || self.policy.len() > MAX_POLICIES {
             let message = format!("{} policies, expected 1 to {MAX_POLICIES} sections [[policy]]", self.policy.len());
@@ -367,8 +457,9 @@ impl GatewayFile {
                 if let Err(failure) = settings.require(Roles::GATEWAY, "gateway") {
                     faults.push(FileFault::Unusable(Fault::of(span(), &failure)));
                 }
-                let mut granted = settings.membership.object().grants.prefixes.iter();
-                match (file.gateway.exit, granted.any(is_wide)) {
+                let granted = &settings.membership.object().grants.prefixes;
+                warnings.extend(file.gateway.hidden_by_names(granted));
+                match (file.gateway.exit, granted.iter().any(is_wide)) {
                     (true, false) => errors.push(Fault::at(span(), NO_DEFAULT_ROUTE).help(ASK_DEFAULT_ROUTE)),
                     (false, true) => warnings.push(
                         Fault::at(
@@ -410,6 +501,7 @@ impl GatewayFile {
                 warnings.extend(absent_address(proxy));
             }
             None => {
+                warnings.extend(gateway.names_in_use());
                 warnings.extend(gateway.dns.as_ref().and_then(absent_address));
                 warnings.extend(gateway.resolved.as_ref().filter(|_| gateway.dns.is_none()).map(|resolved| {
                     Fault::at(resolved.span(), "`resolved` is not used: without `dns` no names are answered")
@@ -467,8 +559,9 @@ pub fn template_with(overlay: &str, status: &str) -> String {
          suffix = \"overlay\"\n\
          # Where they are answered.\n\
          dns = \"127.0.0.1:5354\"\n\
-         # Their IPv6 addresses are from here; the IPv4 addresses are from 198.18.0.0/15.\n\
+         # Their addresses are from here; a second gateway on this machine needs other blocks.\n\
          #names = \"fd77:6179:6c65::/64\"\n\
+         #names_ipv4 = \"198.18.0.0/15\"\n\
          # Whether systemd-resolved, where it runs, is told to ask at `dns`. Any other resolver you tell yourself.\n\
          #resolved = true\n\
          # Prefixes of members are routed only within these; without the key within private ranges (RFC 1918, fc00::/7 and such).\n\
@@ -548,6 +641,42 @@ mod tests {
         store.close();
         assert_eq!(warnings(), ["`avoid` names `east`, and no member of which this node knows is called so"]);
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn the_ipv4_addresses_of_names_are_from_a_private_block_of_at_least_256() {
+        let parsed = |block: &str| {
+            let text = template().replace("#names_ipv4 = \"198.18.0.0/15\"", &format!("names_ipv4 = \"{block}\""));
+            GatewayFile::parse(&Source::of_text("gateway.toml", &text))
+        };
+        for block in
+            ["198.18.0.0/15", "198.19.255.0/24", "10.0.0.0/8", "172.20.0.0/16", "192.168.9.0/24", "100.64.0.0/10"]
+        {
+            assert_eq!(parsed(block).unwrap().gateway.names_ipv4.get_ref().0.to_string(), block);
+        }
+        for block in ["198.18.0.0/25", "198.16.0.0/12", "203.0.113.0/24", "0.0.0.0/0", "fd77::/64", "172.0.0.0/8"] {
+            let refused = parsed(block).unwrap_err().to_string();
+            assert!(refused.contains("expected an IPv4 prefix of at most 24 bits within 198.18.0.0/15"), "{refused}");
+        }
+        let default = GatewayFile::parse(&Source::of_text("gateway.toml", &template())).unwrap();
+        assert_eq!(default.gateway.names_ipv4.get_ref().0.to_string(), "198.18.0.0/15");
+    }
+
+    #[test]
+    fn what_lies_where_names_have_their_addresses_is_warned_of() {
+        let keys = "names_ipv4 = \"10.77.0.0/16\"\naccept = [\"10.77.3.0/24\", \"10.0.0.0/8\"]";
+        let text = template().replace("#names_ipv4 = \"198.18.0.0/15\"", keys);
+        let gateway = GatewayFile::parse(&Source::of_text("gateway.toml", &text)).unwrap().gateway;
+        let granted = ["10.77.0.0/24", "10.78.0.0/24", "fd77:6179:6c65::/80"].map(|text| text.parse().unwrap());
+        let messages: Vec<String> = gateway.hidden_by_names(&granted).into_iter().map(|fault| fault.message).collect();
+        assert_eq!(messages.len(), 3, "{messages:?}");
+        for (message, start) in messages.iter().zip([
+            "the membership grants 10.77.0.0/24, which lies in 10.77.0.0/16, where names have their addresses (`names_ipv4`)",
+            "10.77.3.0/24 lies in 10.77.0.0/16",
+            "the membership grants fd77:6179:6c65::/80, which lies in fd77:6179:6c65::/64, where names have their addresses (`names`)",
+        ]) {
+            assert!(message.starts_with(start), "{message}");
+        }
     }
 
     #[test]

@@ -89,6 +89,14 @@ pub struct LinkPeer {
     pub state: PeerState,
 }
 
+/// What a resolver has said of an endpoint.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Resolution {
+    pub addresses: Vec<SocketAddr>,
+    /// Why there are none, or why there are none since.
+    pub fault: Option<String>,
+}
+
 /// The numbers of links to members that an open node serves and does not list. A member keeps its number for as long as it is a member,
 /// unless all are given away and it does not name this node any more.
 #[derive(Debug, Default)]

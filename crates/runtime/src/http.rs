@@ -11,10 +11,10 @@ use std::sync::atomic::AtomicU64;
 use axum::Router;
 use axum::extract::{Query, Request};
 use axum::http::uri::Authority;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{get, post};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
@@ -246,6 +246,22 @@ impl Pages {
         self
     }
 
+    /// Adds something that is done at a POST to `path`. A page in a browser, which names its origin, has nothing done.
+    #[must_use]
+    pub fn order<F, T>(mut self, path: &str, order: F) -> Self
+    where
+        F: Fn() -> T + Send + Sync + 'static,
+        T: Future<Output = Result<Value, ViewError>> + Send + 'static,
+    {
+        let order = Arc::new(order);
+        let handler = move |headers: HeaderMap| {
+            let order = Arc::clone(&order);
+            async move { if headers.contains_key(header::ORIGIN) { foreign_page() } else { answer(order().await) } }
+        };
+        self.router = self.router.route(path, post(handler));
+        self
+    }
+
     /// Adds a page of HTML at `path`. It may hold style, links and text, and no script.
     #[must_use]
     pub fn html<F, T>(mut self, path: &str, page: F) -> Self
@@ -348,6 +364,11 @@ fn is_addressed_to(request: &Request, listens: IpAddr) -> bool {
 
 fn foreign_host() -> Response {
     let why = "the request names another host; use `localhost` or the address in [status] listen";
+    (StatusCode::FORBIDDEN, axum::Json(json!({ "error": why }))).into_response()
+}
+
+fn foreign_page() -> Response {
+    let why = "a page in a browser may not ask for this";
     (StatusCode::FORBIDDEN, axum::Json(json!({ "error": why }))).into_response()
 }
 
@@ -474,6 +495,33 @@ mod tests {
             Metric::gauges("reported", Unit::Members, "Members", labelled()),
         ];
         assert_eq!(rows, calls);
+    }
+
+    #[tokio::test]
+    async fn an_order_is_carried_out_for_a_post_and_not_for_a_page_in_a_browser() {
+        let (_ready, state) = watch::channel(Ok(()));
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&count);
+        let pages = Pages::new("rs", state).order("/api/v1/links/ask", move || {
+            let done = counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            async move { Ok(json!({ "done": done })) }
+        });
+        let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
+        for (method, origin, status, done) in [
+            ("GET", "", "405", 0),
+            ("POST", "Origin: http://evil.example\r\n", "403", 0),
+            ("POST", "Origin: null\r\n", "403", 0),
+            ("POST", "", "200", 1),
+        ] {
+            let mut stream = tokio::net::TcpStream::connect(serving.address).await.expect("connected");
+            let head =
+                format!("{method} /api/v1/links/ask HTTP/1.0\r\nHost: localhost\r\n{origin}Content-Length: 0\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.expect("asked");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.expect("answered");
+            assert!(answer.starts_with(&format!("HTTP/1.0 {status}")), "{method} {origin}: {answer}");
+            assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), done, "{method} {origin}");
+        }
     }
 
     #[tokio::test]

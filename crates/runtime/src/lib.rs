@@ -15,6 +15,7 @@ pub mod http;
 pub mod https;
 pub mod huge_pages;
 pub mod identity;
+pub mod inherited;
 pub mod kernel_clock;
 pub mod links;
 pub mod log_limit;

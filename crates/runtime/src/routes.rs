@@ -1,11 +1,13 @@
 //! Addresses and routes of the system, by netlink (RFC 3549).
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::net::netdevice::index_to_name;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with};
 use tokio::net::{TcpSocket, TcpStream};
 use wayleave_core::{Afi, Prefix};
@@ -243,7 +245,22 @@ impl Routes {
         self.dump(afi, |route| (route.table == MAIN && !route.has_gateway).then_some(route.to))
     }
 
-    fn dump(&mut self, afi: Afi, wanted: impl Fn(Route) -> Option<Prefix>) -> io::Result<BTreeSet<Prefix>> {
+    /// The routes of all tables.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn all(&mut self, afi: Afi) -> io::Result<Vec<OtherRoute>> {
+        let all = self.dump(afi, |Route { table, to, interface, .. }| Some((table, to, interface)))?;
+        let name = |index: u32| index_to_name(&self.socket, index).ok();
+        let of = |(table, to, interface): (u32, Prefix, Option<u32>)| OtherRoute {
+            table,
+            to,
+            interface: interface.and_then(name),
+        };
+        Ok(all.into_iter().map(of).collect())
+    }
+
+    fn dump<T: Ord>(&mut self, afi: Afi, wanted: impl Fn(Route) -> Option<T>) -> io::Result<BTreeSet<T>> {
         let mut body = vec![0; 12];
         body[0] = family_of(afi);
         self.send(GET_ROUTE, DUMP, &body)?;
@@ -311,16 +328,37 @@ fn code(body: &[u8]) -> i32 {
     body.first_chunk().map_or(-libc::EBADMSG, |code| i32::from_ne_bytes(*code))
 }
 
+/// A route of any table, for an operator: `table 254 has 198.18.0.0/15 at the interface eth0`.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct OtherRoute {
+    pub table: u32,
+    pub to: Prefix,
+    /// None if it drops packets, or the interface is gone.
+    pub interface: Option<String>,
+}
+
+impl fmt::Display for OtherRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { table, to, interface } = self;
+        write!(f, "routing table {table} has {to}")?;
+        match interface {
+            Some(name) => write!(f, " at the interface {name}"),
+            None => write!(f, " at no interface"),
+        }
+    }
+}
+
 /// A route, as far as it matters here.
 struct Route {
     table: u32,
     to: Prefix,
+    interface: Option<u32>,
     has_gateway: bool,
 }
 
 fn read_route(body: &[u8]) -> Option<Route> {
     let (head, mut attributes) = body.split_first_chunk::<12>()?;
-    let (mut table, mut has_gateway) = (u32::from(head[4]), false);
+    let (mut table, mut interface, mut has_gateway) = (u32::from(head[4]), None, false);
     let is_v4 = head[0] == family_of(Afi::Ipv4);
     let mut address = if is_v4 { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
     while let Some((front, _)) = attributes.split_first_chunk::<4>() {
@@ -328,6 +366,7 @@ fn read_route(body: &[u8]) -> Option<Route> {
         let value = attributes.get(4..length)?;
         match u16::from_ne_bytes([front[2], front[3]]) {
             attribute::GATEWAY | attribute::VIA | attribute::SEVERAL => has_gateway = true,
+            attribute::INTERFACE => interface = Some(u32::from_ne_bytes(*value.first_chunk()?)),
             attribute::TABLE => table = u32::from_ne_bytes(*value.first_chunk()?),
             attribute::DESTINATION if is_v4 => address = IpAddr::from(*value.first_chunk::<4>()?),
             attribute::DESTINATION => address = IpAddr::from(*value.first_chunk::<16>()?),
@@ -335,7 +374,7 @@ fn read_route(body: &[u8]) -> Option<Route> {
         }
         attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
     }
-    Some(Route { table, to: Prefix::truncated(address, head[1]).ok()?, has_gateway })
+    Some(Route { table, to: Prefix::truncated(address, head[1]).ok()?, interface, has_gateway })
 }
 
 /// The mark of connections to servers that this process opens; zero without one.
@@ -345,6 +384,12 @@ static MARK: AtomicU32 = AtomicU32::new(0);
 /// that carries packets itself. This needs CAP_NET_ADMIN.
 pub fn mark_connections(mark: u32) {
     MARK.store(mark, Ordering::Relaxed);
+}
+
+/// Whether this process may mark what it sends.
+#[must_use]
+pub fn may_mark(mark: u32) -> bool {
+    UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| set_mark(socket.as_fd(), mark)).is_ok()
 }
 
 /// Opens a connection, marked if that was asked for.

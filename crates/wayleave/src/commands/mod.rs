@@ -66,6 +66,8 @@ pub enum Command {
     #[command(subcommand)]
     Link(link::Link),
     /// Say what passes between a node and its neighbours (UDP, NAT, TLS), and what to do.
+    ///
+    /// The exit code is 0 if nothing is bad, and 1 if something is or could not be asked.
     Netcheck(netcheck::NetCheck),
     /// Choose among the paths of a gateway: list, trace, pin, avoid.
     #[command(subcommand)]

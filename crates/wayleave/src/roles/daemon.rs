@@ -136,6 +136,19 @@ impl<V: View> Views<V> {
         Self { pages, view, paths }
     }
 
+    /// Adds something that is done at a POST to `/api/v1/NAME`.
+    #[must_use]
+    pub fn order<F, T>(self, name: &str, order: F) -> Self
+    where
+        F: Fn(V) -> T + Send + Sync + 'static,
+        T: Future<Output = Result<Value, ViewError>> + Send + 'static,
+    {
+        let Self { pages, view, paths } = self;
+        let of_order = view.clone();
+        let pages = pages.order(&format!("/api/v1/{name}"), move || order(of_order.clone()));
+        Self { pages, view, paths }
+    }
+
     /// Adds `/`, which shows the overview and leads to the other pages.
     fn front(self, role: &'static str) -> Pages {
         let Self { pages, view, paths } = self;
@@ -463,7 +476,6 @@ fn known_parameters(name: &str) -> &'static [&'static str] {
         "why" => &["prefix", "name"],
         "ping" => &["name"],
         "paths" => &["host"],
-        "links" => &["ask"],
         "usage" => &["principal", "after"],
         _ => &[],
     }

@@ -40,6 +40,7 @@ use wayleave_dataplane::icing;
 use wayleave_dataplane::link::Links;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::inherited;
 use wayleave_runtime::packets::stack::{self, StackPort};
 use wayleave_runtime::packets::tun::Tun;
 use wayleave_runtime::resolved::LinkNames;
@@ -54,7 +55,7 @@ use super::overlay::{self, Overlay, OwnIds};
 use crate::config::choices::{ChoicesFile, PinSection};
 use crate::config::consent::load_policy;
 use crate::config::gateway::{GatewayFile, GatewaySection, NO_DEFAULT_ROUTE, PolicySection};
-use crate::config::links::LinkSocket;
+use crate::config::links::{LinkPeer, LinkSocket};
 use crate::config::overlay::{NodeRef, OverlaySection, Settings};
 use crate::config::receiving::{self, Known};
 use crate::config::rs::{StatusSection, examples_left};
@@ -63,7 +64,7 @@ use crate::failure::{Failure, Outcome};
 use host_filter::{HostFilter, HostRules};
 use host_routes::HostRoutes;
 use inner_side::InnerSide;
-use names::{Directory, Names, Register};
+use names::{Blocks, Directory, Names, Register};
 use proxy::Proxy;
 use resolver::Resolver;
 use source::{LabFile, Servers};
@@ -107,7 +108,7 @@ pub struct Shared {
     /// How systemd-resolved stands to the names; none where it is not to be told.
     pub resolver: Option<Arc<RwLock<resolver::State>>>,
     pub names: Register<FileStore>,
-    pub names_prefix: Prefix,
+    pub blocks: Blocks,
     /// The file of what the user decides, what it says, and what is wrong with it.
     pub choices_file: PathBuf,
     pub choices: RwLock<(Arc<ChoicesFile>, Option<String>)>,
@@ -116,6 +117,10 @@ pub struct Shared {
     pub workers: Vec<Handle>,
     /// The node's part in the realm; none in the laboratory.
     pub node: Option<overlay::Handle>,
+    /// The other ends of the node's links, as they were applied last.
+    pub link_peers: RwLock<Arc<Vec<LinkPeer>>>,
+    /// The mark of the gateway's own packets; none with a proxy.
+    pub mark: Option<u32>,
 }
 
 impl Shared {
@@ -154,7 +159,7 @@ impl Shared {
         let is_known =
             |policy: &str, node: &IdentityKey| policies.iter().any(|name| name == policy) && gateways.contains(node);
         let of = |(policy, node, number): (&str, IdentityKey, u32)| {
-            names::addresses(number, &self.names_prefix).map(|address| (address, names::name(policy, node)))
+            self.blocks.addresses(number).map(|address| (address, names::name(policy, node)))
         };
         send(names.given().filter(|(policy, node, _)| is_known(policy, node)).flat_map(of).collect());
         drop(names);
@@ -174,24 +179,23 @@ impl Directory for Shared {
         let Some((number, is_new)) = self.names.reserve(&policy, identity) else { return Some(Err(())) };
         if is_new {
             // Whoever asked has its addresses once it is durable.
-            let pair =
-                names::addresses(number, &self.names_prefix).map(|address| (address, names::name(&policy, identity)));
+            let pair = self.blocks.addresses(number).map(|address| (address, names::name(&policy, identity)));
             self.worker.send(move |worker| worker.gateway.add_names(pair));
         }
         if !self.names.is_durable(number).await {
             return Some(Err(()));
         }
-        let addresses = names::addresses(number, &self.names_prefix);
+        let addresses = self.blocks.addresses(number);
         Some(Ok(names::usable(addresses, &known.prefixes, [&self.own, &identity])))
     }
 
-    fn prefix(&self) -> &Prefix {
-        &self.names_prefix
+    fn blocks(&self) -> &Blocks {
+        &self.blocks
     }
 
     fn name_of(&self, address: IpAddr) -> Option<String> {
         let (known, policies) = (self.known(), self.policies());
-        let number = names::number_of(address, &self.names_prefix).filter(|number| self.names.is_saved(*number))?;
+        let number = self.blocks.number_of(address).filter(|number| self.names.is_saved(*number))?;
         let names = self.names.names();
         let (policy, node, _) = names.given().find(|(_, _, given)| *given == number)?;
         if !policies.iter().any(|name| name == policy) || !known.is_gateway(&node) {
@@ -367,6 +371,7 @@ impl Role for GatewayRole {
         if let Some(fault) = proxy.and_then(|proxy| section.proxy_fault(proxy)) {
             return Err(Failure::new(format!("--proxy: {fault}")).into());
         }
+        let inherited = inherited(proxy)?;
         let mark = proxy.is_none().then_some(table);
         mark.into_iter().for_each(mark_connections);
         let (control, servers, known, noise, own, realm_key, links) = match (&config.overlay, &config.laboratory) {
@@ -407,7 +412,8 @@ impl Role for GatewayRole {
             (None, None) => return Err(Failure::new("no section [overlay]").into()),
         };
         let store = Arc::new(FileStore::open(&source.resolve(section.state.get_ref()))?);
-        let names = Names::load(&store)?;
+        let blocks = Blocks::of(section);
+        let names = Names::load(&store, &blocks)?;
         let mtu = u16::try_from(*section.mtu.get_ref()).unwrap_or(1_500);
         let (inner_sides, host, proxy) = match proxy {
             None => {
@@ -415,7 +421,7 @@ impl Role for GatewayRole {
                 (queues.into_iter().map(|tun| InnerSide::Tun { tun, scratch: Vec::new() }).collect(), Some(host), None)
             }
             Some(address) => {
-                let (port, proxy) = open_proxy(address, mtu, *clock).await?;
+                let (port, proxy) = open_proxy(address, inherited, mtu, *clock).await?;
                 (vec![InnerSide::Stack { port, scratch: Vec::new() }], None, Some(proxy))
             }
         };
@@ -436,7 +442,7 @@ impl Role for GatewayRole {
                 receiver: receiver.clone(),
                 neighbours: Vec::new(),
                 policies: resolved.clone(),
-                name_blocks: names::blocks(section.names.get_ref().0),
+                name_blocks: blocks.all().to_vec(),
                 is_process: host.is_none(),
                 seed: seed()?,
             },
@@ -460,6 +466,11 @@ impl Role for GatewayRole {
         let filter = match mark {
             Some(_) => {
                 filter.note_routes()?;
+                // After what an earlier life left, maybe in another table, is taken back.
+                if let Some(fault) = section.names_in_use().into_iter().next() {
+                    host.into_iter().for_each(HostRoutes::close);
+                    return Err(source.failure(fault).into());
+                }
                 Some(filter)
             }
             None => {
@@ -481,7 +492,7 @@ impl Role for GatewayRole {
             filter_faults: RwLock::default(),
             resolver: (section.tells_resolved() && tun.is_some()).then(Arc::default),
             names: Register::new(names, store),
-            names_prefix: section.names.get_ref().0,
+            blocks,
             choices_file,
             choices: RwLock::new((Arc::new(choices), None)),
             worker: worker.clone(),
@@ -490,6 +501,8 @@ impl Role for GatewayRole {
                 Servers::Overlay(handle, _) => Some(handle.clone()),
                 Servers::File(_) => None,
             },
+            link_peers: RwLock::default(),
+            mark,
         });
         let (mut serving, mut resolver) = (Vec::new(), None);
         match (proxy, &section.dns) {
@@ -511,7 +524,7 @@ impl Role for GatewayRole {
                 info!(at = %at, suffix = shared.suffix, "names are answered");
                 serving.push(tokio::spawn(dns::serve((datagrams, connections), Arc::clone(&shared))));
                 resolver = shared.resolver.clone().zip(tun).map(|(state, (interface, index))| {
-                    let zones = dns::zones(&shared.suffix, &shared.names_prefix);
+                    let zones = dns::zones(&shared.suffix, &shared.blocks);
                     Resolver::start(interface, LinkNames { index, server: at, zones }, state, log.clone())
                 });
             }
@@ -674,6 +687,14 @@ fn open_tun(section: &GatewaySection, table: u32, mtu: u16) -> Outcome<(Vec<Tun>
             "this needs /dev/net/tun and root or CAP_NET_ADMIN, which the unit file grants; `--proxy 127.0.0.1:1080` needs neither",
         )
     })?;
+    if let Some(other) = host_routes::user_of(table, name) {
+        let help = format!("give `table` of [gateway] another number, such as {}", table + 80);
+        return Err(Failure::new(format!(
+            "routing table {table} is in use by the interface {other}, maybe of another gateway"
+        ))
+        .help(help)
+        .into());
+    }
     let netlink = |error: std::io::Error| Failure::system("cannot set routes", &error);
     let index = queues.first().map(Tun::index).unwrap_or_default();
     let host = HostRoutes::open(table, index).map_err(netlink)?;
@@ -709,16 +730,49 @@ fn start_threads(
     Ok(worker::start(parts.collect(), clock, asks, store)?)
 }
 
+/// The socket that systemd hands over for a proxy at this address, if it does.
+fn inherited(proxy: Option<SocketAddr>) -> Outcome<Option<std::net::TcpListener>> {
+    let unusable = |error: std::io::Error| {
+        Failure::system("cannot use what systemd hands over as the proxy's socket", &error)
+            .help("the .socket unit needs one `ListenStream=` with the address of the proxy, such as 127.0.0.1:1080")
+    };
+    let Some(listener) = inherited::listener().map_err(unusable)? else { return Ok(None) };
+    let at = listener.local_addr().map_err(unusable)?;
+    match proxy {
+        Some(proxy) if proxy == at => Ok(Some(listener)),
+        Some(proxy) => Err(Failure::new(format!(
+            "systemd hands over a socket at {at}, and the proxy is to be at {proxy}: nobody would serve one of them"
+        ))
+        .help("have `ListenStream=` of the .socket unit and `--proxy` of the service, or `proxy` of [gateway], say the same")
+        .into()),
+        None => Err(Failure::new(format!(
+            "systemd hands over a socket at {at}, and this gateway is no proxy: nobody would serve it"
+        ))
+        .help("disable the .socket unit, or start the role with `--proxy`")
+        .into()),
+    }
+}
+
 /// Makes the stack, and takes the address at which applications are served.
-async fn open_proxy(address: SocketAddr, mtu: u16, clock: Clock) -> Outcome<(StackPort, (Arc<Proxy>, TcpListener))> {
+async fn open_proxy(
+    address: SocketAddr,
+    inherited: Option<std::net::TcpListener>,
+    mtu: u16,
+    clock: Clock,
+) -> Outcome<(StackPort, (Arc<Proxy>, TcpListener))> {
     let fault = |error: std::io::Error| Failure::system(format!("cannot serve applications at {address}"), &error);
-    let listener = TcpListener::bind(address).await.map_err(fault)?;
+    let is_inherited = inherited.is_some();
+    let listener = match inherited {
+        Some(listener) => TcpListener::from_std(listener).map_err(fault)?,
+        None => TcpListener::bind(address).await.map_err(fault)?,
+    };
     let address = listener.local_addr().map_err(fault)?;
     let mut seed = [0; 8];
     getrandom::fill(&mut seed).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
     let (stack, port) = stack::open(clock, mtu, u64::from_ne_bytes(seed)).map_err(fault)?;
     let (opened, refused) = (AtomicU64::new(0), AtomicU64::new(0));
-    let proxy = Proxy { address, stack, opened, refused, datagrams: proxy::associations::Counters::default() };
+    let proxy =
+        Proxy { address, is_inherited, stack, opened, refused, datagrams: proxy::associations::Counters::default() };
     Ok((port, (Arc::new(proxy), listener)))
 }
 
@@ -857,7 +911,11 @@ impl GatewayRole {
         });
         let fixed: Vec<_> = fixed.collect();
         let peers = match (&self.control, &self.shared.node) {
-            (Control::Overlay { section, .. }, Some(node)) => links::peers(node, section, &self.sockets),
+            (Control::Overlay { section, .. }, Some(node)) => {
+                let peers = Arc::new(node.link_peers(section));
+                *self.shared.link_peers.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&peers);
+                links::peers(node, section, &self.sockets)
+            }
             _ => match &self.servers {
                 Servers::File(file) => file.read().unwrap_or_else(PoisonError::into_inner).peers(&self.sockets),
                 Servers::Overlay(..) => Vec::new(),
@@ -1000,7 +1058,7 @@ impl GatewayRole {
         let Some(host) = &mut self.host else { return };
         host.add_addresses(addresses);
         let (mut wanted, refused) = offered(known, &own, &self.accepted);
-        wanted.extend(names::blocks(self.shared.names_prefix));
+        wanted.extend(self.shared.blocks.all());
         // Where the Internet is accepted, nothing to it leaves in clear while nobody offers it.
         let guarded = self.accepted.iter().filter(|prefix| is_wide(prefix)).copied().collect();
         host.set(&wanted, &guarded);

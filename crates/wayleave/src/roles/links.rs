@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use serde_json::{Value, json};
-use wayleave_control::advert::MIN_MTU;
+use wayleave_control::advert::{Endpoint, MIN_MTU};
 use wayleave_core::IdentityKey;
 use wayleave_dataplane::link::message::{is_for_proven, is_initiation};
 use wayleave_dataplane::link::{Counters, LinkStatus, Peer, State, Transport, Volume};
@@ -18,7 +18,7 @@ use wayleave_runtime::packets::udp::{self, Group, Intake};
 
 use super::events::{EventLine, event};
 use super::overlay::Handle;
-use crate::config::links::{LinkSocket, session_peers};
+use crate::config::links::{LinkPeer, LinkSocket, Resolution, session_peers};
 pub use crate::config::links::{machine, sockets};
 use crate::config::overlay::OverlaySection;
 
@@ -168,6 +168,29 @@ pub fn rows(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Vec<Va
         })
     };
     all.iter().map(row).collect()
+}
+
+/// Adds to rows of [`rows`] what is known of their neighbours, and where they are by their adverts.
+pub fn add_adverts(rows: &mut [Value], peers: &[LinkPeer], resolution: impl Fn(&Endpoint) -> Resolution) {
+    let advertised = |over: Transport, endpoint: &Endpoint| {
+        let Resolution { addresses, fault } = resolution(endpoint);
+        json!({ "endpoint": endpoint.as_str(), "transport": transport(over), "addresses": addresses, "error": fault })
+    };
+    for row in rows {
+        let is_its = |peer: &&LinkPeer| row["interface"] == json!(peer.link);
+        let Some(peer) = peers.iter().find(is_its) else { continue };
+        let udp = peer.endpoint.iter().map(|endpoint| advertised(Transport::Udp, endpoint));
+        let tls = peer.tls.iter().map(|endpoint| advertised(Transport::Tls, endpoint));
+        let all: Vec<Value> = udp.chain(tls).collect();
+        row["neighbour"] = json!(peer.state.text());
+        row["advertised"] = json!(all);
+    }
+}
+
+/// The neighbours to which there is no link at all, and why.
+pub fn missing(peers: &[LinkPeer]) -> Vec<Value> {
+    let without = peers.iter().filter(|peer| peer.noise.is_none());
+    without.map(|peer| json!({ "node": peer.node.to_string(), "why": peer.state.text() })).collect()
 }
 
 /// Links whose neighbour has proved itself and answers.

@@ -17,6 +17,7 @@ mod admitted;
 mod exit;
 mod proxy;
 mod resolved;
+mod two;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -279,13 +280,18 @@ impl World {
 
     /// The response code of a's DNS server, and the IPv4 address of a name; none without an answer.
     fn look_up(&self, name: &str) -> Option<(ResponseCode, Option<String>)> {
+        self.look_up_at("127.0.0.1:53", name)
+    }
+
+    /// The same of a server in a's place.
+    fn look_up_at(&self, server: &str, name: &str) -> Option<(ResponseCode, Option<String>)> {
         let mut question = Message::query();
         question.add_query(Query::query(name.parse().expect("a name"), RecordType::A));
         let question = question.to_vec().expect("encoded");
         let octets = self.places[A].within(|| {
             let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
             socket.set_read_timeout(Some(TIMEOUT)).expect("set");
-            socket.send_to(&question, "127.0.0.1:53").expect("sent");
+            socket.send_to(&question, server).expect("sent");
             let mut answer = [0; 1_500];
             socket.recv(&mut answer).map(|length| answer[..length].to_vec()).unwrap_or_default()
         });

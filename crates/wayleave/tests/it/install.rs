@@ -80,6 +80,7 @@ fn what_is_installed_has_a_page_for_every_command_and_a_unit_for_every_role_and_
         "/usr/share/fish/vendor_completions.d/wayleave-lab.fish",
         "/usr/lib/systemd/system/wayleave-gateway@.service",
         "/usr/lib/systemd/user/wayleave-proxy@.service",
+        "/usr/lib/systemd/user/wayleave-proxy@.socket",
         "/usr/lib/sysusers.d/wayleave.conf",
         "/usr/share/polkit-1/rules.d/wayleave.rules",
         "/usr/share/doc/wayleave/docs/guide/install.md",

@@ -13,7 +13,7 @@ use tokio::sync::Semaphore;
 use wayleave_core::Prefix;
 use wayleave_runtime::connection_slots::{ConnectionSlots, SlotLimits};
 
-use super::names::{Directory, Meaning, V4, meaning};
+use super::names::{Blocks, Directory, Meaning, meaning};
 use crate::roles::dns_tcp::answer_stream;
 
 /// Seconds for which an answer may be kept. Addresses do not change, but nodes come and go.
@@ -220,26 +220,38 @@ fn point(answer: &mut Message, query: &Query, address: IpAddr, directory: &impl 
 }
 
 /// The zone of names' addresses in which a name lies, and the address that it means, if it means one (RFC 1035 section 3.5, RFC 3596
-/// section 2.5). IPv4 addresses are in two zones: a prefix of 15 bits ends within a label.
+/// section 2.5).
 fn reverse_zone(name: &Name, directory: &impl Directory) -> Option<(Name, Option<IpAddr>)> {
     let network = name.parse_arpa_name().ok()?;
+    let Blocks { v4, v6 } = directory.blocks();
     let (prefix, labels, least) = match network.addr() {
-        IpAddr::V4(_) => (Prefix::new(V4.0.into(), V4.1).ok()?, 4, 16),
-        IpAddr::V6(_) => (*directory.prefix(), 18, 64),
+        IpAddr::V4(_) => (v4, usize::from(whole_octets(v4)) + 2, whole_octets(v4) * 8),
+        IpAddr::V6(_) => (v6, 18, 64),
     };
     let length = network.prefix_len();
     let is_within = length >= least && prefix.contains(&Prefix::new(network.addr(), length).ok()?);
     is_within.then(|| (name.trim_to(labels), (length == network.max_prefix_len()).then_some(network.addr())))
 }
 
-/// What is asked for here: the suffix, and the zones of names' addresses, the IPv6 ones of which are in `prefix`.
-pub fn zones(suffix: &str, prefix: &Prefix) -> Vec<String> {
-    let v4 = V4.0.octets();
-    let of_v4 = (v4[1]..=v4[1] + 1).map(|second| format!("{second}.{}.in-addr.arpa", v4[0]));
-    let v6 = match prefix.address() {
+/// Octets of an IPv4 prefix, of which the last one may be one in part: a zone ends with a label, so that a prefix that ends within one is
+/// several zones.
+fn whole_octets(prefix: &Prefix) -> u8 {
+    prefix.len().div_ceil(8)
+}
+
+/// What is asked for here: the suffix, and the zones of names' addresses.
+pub fn zones(suffix: &str, blocks: &Blocks) -> Vec<String> {
+    let [v4, v6] = blocks.all().map(|block| match block.address() {
+        IpAddr::V4(v4) => u128::from(u32::from(v4)),
         IpAddr::V6(v6) => u128::from(v6),
-        IpAddr::V4(_) => 0, // the configuration was checked
-    };
+    });
+    let octets = whole_octets(&blocks.v4);
+    let many = 1u128 << (octets * 8 - blocks.v4.len());
+    let of_v4 = (0..many).map(|zone| {
+        let first = v4 >> (32 - octets * 8) | zone;
+        let labels: String = (0..octets).map(|place| format!("{}.", first >> (8 * place) & 0xff)).collect();
+        format!("{labels}in-addr.arpa")
+    });
     let nibbles: String = (16..32).map(|place| format!("{:x}.", v6 >> (4 * place) & 0xf)).collect();
     [suffix.trim_end_matches('.').to_owned()].into_iter().chain(of_v4).chain([format!("{nibbles}ip6.arpa")]).collect()
 }
@@ -259,7 +271,7 @@ fn soa(apex: &Name, ttl: u32) -> Record {
 
 #[cfg(test)]
 mod tests {
-    use super::super::names::{Names, addresses};
+    use super::super::names::Names;
     use super::*;
     use std::sync::Mutex;
 
@@ -269,11 +281,19 @@ mod tests {
 
     /// Policy `clean`, which is the first one; node `b`, node `six` without IPv4, and node `slow`, whose address is given once somebody
     /// says so.
-    struct Known(Mutex<Names>, Notify, Prefix);
+    struct Known(Mutex<Names>, Notify, Blocks);
 
     impl Default for Known {
         fn default() -> Self {
-            Self(Mutex::default(), Notify::new(), "fd77::/64".parse().expect("a prefix"))
+            Self::with("198.18.0.0/15")
+        }
+    }
+
+    impl Known {
+        fn with(v4: &str) -> Self {
+            let of = |text: &str| text.parse().expect("a prefix");
+            let blocks = Blocks { v4: of(v4), v6: of("fd77::/64") };
+            Self(Mutex::new(Names::new(&blocks)), Notify::new(), blocks)
         }
     }
 
@@ -290,16 +310,16 @@ mod tests {
                 self.1.notified().await;
             }
             let number = self.0.lock().expect("no panic").number("clean", IdentityKey([1; 32]));
-            let addresses = addresses(number.expect("room"), &self.2);
+            let addresses = self.2.addresses(number.expect("room"));
             Some(Ok(addresses.into_iter().filter(|address| node != "six" || address.is_ipv6()).collect()))
         }
 
-        fn prefix(&self) -> &Prefix {
+        fn blocks(&self) -> &Blocks {
             &self.2
         }
 
         fn name_of(&self, address: IpAddr) -> Option<String> {
-            addresses(1, &self.2).contains(&address).then(|| "clean.b.demo.".to_owned())
+            self.2.addresses(1).contains(&address).then(|| "clean.b.demo.".to_owned())
         }
     }
 
@@ -310,9 +330,13 @@ mod tests {
     }
 
     fn ask_octets(question: &Message) -> Vec<u8> {
+        ask_of(&Known::default(), question)
+    }
+
+    fn ask_of(known: &Known, question: &Message) -> Vec<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let octets = question.to_vec().expect("encoded");
-        runtime.block_on(answer(&octets, Transport::Udp, &Known::default())).expect("an answer")
+        runtime.block_on(answer(&octets, Transport::Udp, known)).expect("an answer")
     }
 
     fn ask(name: &str, kind: RecordType) -> Message {
@@ -343,6 +367,31 @@ mod tests {
         );
         for zone in zones {
             assert_eq!(ask(&format!("{zone}."), RecordType::SOA).answers.len(), 1, "{zone}");
+        }
+    }
+
+    #[test]
+    fn the_zones_follow_the_block_of_ipv4_addresses_and_no_address_beside_it_is_answered() {
+        for (block, first, last, count, inside, outside) in [
+            ("198.19.0.0/16", "19.198", "19.198", 1, "1.0.19.198", "1.0.18.198"),
+            ("10.0.0.0/8", "10", "10", 1, "1.0.0.10", "1.0.0.11"),
+            ("172.16.0.0/12", "16.172", "31.172", 16, "1.0.16.172", "1.0.32.172"),
+            ("100.64.128.0/18", "128.64.100", "191.64.100", 64, "1.128.64.100", "1.127.64.100"),
+            ("192.168.7.0/24", "7.168.192", "7.168.192", 1, "1.7.168.192", "1.8.168.192"),
+        ] {
+            let known = Known::with(block);
+            let zones = zones("demo", &known.2);
+            let of_v4 = &zones[1..zones.len() - 1];
+            let ends = [first, last].map(|zone| format!("{zone}.in-addr.arpa"));
+            assert_eq!((of_v4.len(), [of_v4[0].clone(), of_v4[count - 1].clone()]), (count, ends), "{block}");
+            let of = |name: &str, kind| {
+                Message::from_vec(&ask_of(&known, &question(&format!("{name}.in-addr.arpa."), kind))).expect("decodes")
+            };
+            for zone in [first, last] {
+                assert_eq!(of(zone, RecordType::SOA).answers.len(), 1, "{block}");
+            }
+            assert_eq!(of(inside, RecordType::PTR).answers.len(), 1, "{block}");
+            assert_eq!(of(outside, RecordType::PTR).metadata.response_code, ResponseCode::Refused, "{block}");
         }
     }
 

@@ -18,7 +18,7 @@ use wayleave_core::{Afi, Prefix};
 use wayleave_dataplane::gateway::internet::{CLOSED_V4, CLOSED_V6, OPEN_V6, is_wide};
 use wayleave_runtime::store::{Change, FileStore, Store, StoreError};
 
-use super::host_routes::HostRoutes;
+use super::host_routes::{HostRoutes, user_of};
 use crate::failure::{Failure, Outcome};
 
 /// Table of the state: the former value of each setting that was changed, by its name, and the keys below.
@@ -167,9 +167,11 @@ impl HostFilter {
             faults: Vec::new(),
         };
         for (name, of) in tables.into_iter().filter(|(_, of)| *of != number) {
-            match name.as_str() {
-                FILTER => remove_table(of),
-                _ => HostRoutes::clear(of),
+            // Another gateway may have taken the number up since.
+            match (user_of(of, interface), name.as_str()) {
+                (Some(_), _) => {}
+                (None, FILTER) => remove_table(of),
+                (None, _) => HostRoutes::clear(of),
             }
             over.push(name);
         }

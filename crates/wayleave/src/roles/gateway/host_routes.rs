@@ -146,6 +146,14 @@ impl HostRoutes {
     }
 }
 
+/// The interface, other than `own`, to which routes of a table lead: another gateway's, since that of one that was killed is gone.
+pub fn user_of(table: u32, own: &str) -> Option<String> {
+    let of = |afi: Afi| Routes::open().and_then(|mut routes| routes.all(afi)).unwrap_or_default();
+    let all = [Afi::Ipv4, Afi::Ipv6].into_iter().flat_map(of).filter(|route| route.table == table);
+    // Blackholes of IPv6 are at the loopback interface.
+    all.filter_map(|route| route.interface).find(|name| name != own && name != "lo")
+}
+
 /// In this order: the gateway's own sockets know the main table alone; so do packets for which the machine has a route that is no default
 /// one; the rest looks in the gateway's table, and from there on where it looked before.
 fn rules(afi: Afi, table: u32) -> [RoutingRule; 3] {

@@ -13,36 +13,92 @@ use wayleave_core::{IdentityKey, InnerPrefixes, Prefix};
 use wayleave_dataplane::gateway::Name;
 use wayleave_runtime::store::{Change, FileStore, Store};
 
+use crate::config::gateway::GatewaySection;
 use crate::failure::Failure;
 
 /// Table of the state.
 const TABLE: &str = "names";
-pub use crate::config::gateway::NAMES_V4 as V4;
-/// Addresses that are given, at most: all of the block but its first and last.
-const MOST: u32 = (1 << 17) - 2;
 /// Questions that wait for the disk at a time; what is asked beyond these is not answered then. Fewer than are answered at a time, so that
 /// names that have addresses are.
 const WAITING: usize = 32;
 /// Whoever asks waits for the disk so long; the write goes on.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(750);
 
+/// Where the addresses of names are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Blocks {
+    /// Of at most 24 bits.
+    pub v4: Prefix,
+    /// Of 64 bits.
+    pub v6: Prefix,
+}
+
+impl Blocks {
+    /// What the configuration says.
+    pub fn of(section: &GatewaySection) -> Self {
+        Self { v4: section.names_ipv4.get_ref().0, v6: section.names.get_ref().0 }
+    }
+
+    /// Both.
+    pub fn all(&self) -> [Prefix; 2] {
+        [self.v4, self.v6]
+    }
+
+    /// The greatest number that has addresses: all of the IPv4 block but its first and last.
+    fn most(&self) -> u32 {
+        u32::MAX.checked_shr(self.v4.len().into()).unwrap_or_default().saturating_sub(1)
+    }
+
+    /// The addresses of a number, the IPv4 one first.
+    pub fn addresses(&self, number: u32) -> [IpAddr; 2] {
+        let [high_v4, high_v6] = self.all().map(|block| match block.address() {
+            IpAddr::V4(v4) => u128::from(u32::from(v4)),
+            IpAddr::V6(v6) => u128::from(v6),
+        });
+        // The configuration was checked: the families are these, and numbers end with the IPv4 block.
+        let v4 = Ipv4Addr::from((high_v4 as u32).wrapping_add(number));
+        [v4.into(), Ipv6Addr::from(high_v6 | u128::from(number)).into()]
+    }
+
+    /// The number of an address.
+    pub fn number_of(&self, address: IpAddr) -> Option<u32> {
+        let number = match (address, self.v4.address()) {
+            (IpAddr::V4(v4), IpAddr::V4(first)) => {
+                u32::from(v4).checked_sub(first.into()).filter(|number| *number <= self.most() + 1)
+            }
+            (IpAddr::V6(v6), _) => u32::try_from(u128::from(v6) & u128::from(u64::MAX)).ok(),
+            (IpAddr::V4(_), IpAddr::V6(_)) => None,
+        };
+        number.filter(|number| self.addresses(*number).contains(&address))
+    }
+}
+
 /// Which pair has which number.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Names {
     given: BTreeMap<(String, IdentityKey), u32>,
     last: u32,
+    most: u32,
 }
 
 impl Names {
-    /// What was given in earlier lives.
-    pub fn load(store: &FileStore) -> Result<Self, Failure> {
-        let mut names = Self::default();
+    /// None is given yet.
+    pub fn new(blocks: &Blocks) -> Self {
+        Self { given: BTreeMap::new(), last: 0, most: blocks.most() }
+    }
+
+    /// What was given in earlier lives. Numbers without an address, as when the block was larger then, are given anew.
+    pub fn load(store: &FileStore, blocks: &Blocks) -> Result<Self, Failure> {
+        let mut names = Self::new(blocks);
         for (key, value) in store.load(TABLE).map_err(|error| Failure::new(error.to_string()))? {
             let pair = key
                 .split_last_chunk::<32>()
                 .and_then(|(policy, node)| Some((String::from_utf8(policy.to_vec()).ok()?, IdentityKey(*node))));
             if let (Some(pair), Ok(number)) = (pair, <[u8; 4]>::try_from(&value[..])) {
                 let number = u32::from_be_bytes(number);
+                if number > names.most {
+                    continue;
+                }
                 names.last = names.last.max(number);
                 names.given.insert(pair, number);
             }
@@ -56,7 +112,7 @@ impl Names {
         if let Some(number) = self.given.get(&pair) {
             return Some(*number);
         }
-        self.last = Some(self.last + 1).filter(|number| *number <= MOST)?;
+        self.last = Some(self.last + 1).filter(|number| *number <= self.most)?;
         self.given.insert(pair, self.last);
         Some(self.last)
     }
@@ -143,30 +199,6 @@ impl<S: Store> Register<S> {
     }
 }
 
-/// The addresses of a number, the IPv6 one in `prefix`.
-pub fn addresses(number: u32, prefix: &Prefix) -> [IpAddr; 2] {
-    let v4 = Ipv4Addr::from(u32::from(V4.0) + number);
-    let high = match prefix.address() {
-        IpAddr::V6(v6) => u128::from(v6),
-        IpAddr::V4(_) => 0, // the configuration was checked
-    };
-    [v4.into(), Ipv6Addr::from(high | u128::from(number)).into()]
-}
-
-/// The number of an address.
-pub fn number_of(address: IpAddr, prefix: &Prefix) -> Option<u32> {
-    let number = match address {
-        IpAddr::V4(v4) => u32::from(v4).checked_sub(u32::from(V4.0)),
-        IpAddr::V6(v6) => u32::try_from(u128::from(v6) & u128::from(u64::MAX)).ok(),
-    };
-    number.filter(|number| addresses(*number, prefix).contains(&address))
-}
-
-/// Where the addresses of names are, the IPv6 ones in `prefix`.
-pub fn blocks(prefix: Prefix) -> Vec<Prefix> {
-    Prefix::new(V4.0.into(), V4.1).into_iter().chain([prefix]).collect()
-}
-
 /// What a question means.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Meaning {
@@ -209,8 +241,8 @@ pub trait Directory: Send + Sync + 'static {
     fn look_up(&self, policy: Option<&str>, node: &str)
     -> impl Future<Output = Option<Result<Vec<IpAddr>, ()>>> + Send;
 
-    /// The prefix of 64 bits of the names' IPv6 addresses.
-    fn prefix(&self) -> &Prefix;
+    /// Where the addresses of names are.
+    fn blocks(&self) -> &Blocks;
 
     /// The name of an address, if it is given and the pair exists.
     fn name_of(&self, address: IpAddr) -> Option<String>;
@@ -240,6 +272,11 @@ mod tests {
 
     use super::*;
 
+    fn blocks(v4: &str) -> Blocks {
+        let of = |text: &str| text.parse().expect("a prefix");
+        Blocks { v4: of(v4), v6: of("fd77::/64") }
+    }
+
     #[test]
     fn names_are_policy_node_and_suffix_and_nothing_else() {
         let pair = |policy: &str, node: &str| Meaning::Pair(policy.to_owned(), node.to_owned());
@@ -263,7 +300,7 @@ mod tests {
         for (prefix, owner) in [("10.0.0.0/24", own), ("fd00::/64", own), ("10.0.4.0/24", four), ("fd00:6::/64", six)] {
             prefixes.insert(prefix.parse().expect("a prefix"), owner);
         }
-        let both = addresses(1, &"fd77::/64".parse().expect("a prefix"));
+        let both = blocks("198.18.0.0/15").addresses(1);
         assert_eq!(usable(both, &prefixes, [&own, &four]), [both[0]]);
         assert_eq!(usable(both, &prefixes, [&own, &six]), [both[1]]);
         assert_eq!(usable(both, &prefixes, [&own, &own]), both);
@@ -272,19 +309,50 @@ mod tests {
 
     #[test]
     fn every_pair_has_addresses_of_its_own_and_the_last_one_is_the_last() {
-        let mut names = Names::default();
-        let prefix = "fd77::/64".parse().expect("a prefix");
-        let (node, other) = (IdentityKey([1; 32]), IdentityKey([2; 32]));
-        let first = names.number("clean", node).expect("the first");
-        assert_eq!(addresses(first, &prefix).map(|address| address.to_string()), ["198.18.0.1", "fd77::1"]);
-        assert_eq!(names.number("clean", node), Some(first), "the same again");
-        let second = names.number("clean", other).expect("the second");
-        assert_ne!(first, second);
-        names.last = MOST - 1;
-        let last = names.number("fast", node).expect("the last");
-        assert_eq!(addresses(last, &prefix)[0].to_string(), "198.19.255.254");
-        assert_eq!(names.number("fast", other), None);
-        assert_eq!(names.number("clean", other), Some(second));
+        for (block, of_first, of_last) in [
+            ("198.18.0.0/15", "198.18.0.1", "198.19.255.254"),
+            ("198.19.0.0/16", "198.19.0.1", "198.19.255.254"),
+            ("10.0.0.0/8", "10.0.0.1", "10.255.255.254"),
+            ("100.64.9.0/24", "100.64.9.1", "100.64.9.254"),
+        ] {
+            let blocks = blocks(block);
+            let mut names = Names::new(&blocks);
+            let (node, other) = (IdentityKey([1; 32]), IdentityKey([2; 32]));
+            let first = names.number("clean", node).expect("the first");
+            assert_eq!(blocks.addresses(first).map(|address| address.to_string()), [of_first, "fd77::1"]);
+            assert_eq!(names.number("clean", node), Some(first), "the same again");
+            let second = names.number("clean", other).expect("the second");
+            assert_ne!(first, second);
+            names.last = blocks.most() - 1;
+            let last = names.number("fast", node).expect("the last");
+            let of_number = blocks.addresses(last);
+            assert_eq!(of_number[0].to_string(), of_last);
+            assert_eq!(of_number.map(|address| blocks.number_of(address)), [Some(last); 2]);
+            assert!(blocks.v4.contains(&Prefix::new(of_number[0], 32).expect("a prefix")));
+            assert_eq!(names.number("fast", other), None);
+            assert_eq!(names.number("clean", other), Some(second));
+            for foreign in ["9.255.255.255", "198.17.255.255", "198.20.0.0", "100.64.10.0", "fd78::1"] {
+                assert_eq!(blocks.number_of(foreign.parse().expect("an address")), None, "{block}: {foreign}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_that_has_no_address_in_a_smaller_block_is_given_anew() {
+        let path = std::env::temp_dir().join(format!("wayleave-names-smaller-{}.redb", std::process::id()));
+        let names = |number: u32| {
+            let key = [b"a".as_slice(), &[number as u8; 32]].concat();
+            Change { table: TABLE, key, value: Some(number.to_be_bytes().to_vec()) }
+        };
+        let store = FileStore::open(&path).expect("a store");
+        store.submit(vec![names(1), names(255)], Box::new(|| ())).expect("queued");
+        store.close();
+        let store = FileStore::open(&path).expect("a store");
+        let mut smaller = Names::load(&store, &blocks("10.7.7.0/24")).expect("what was given");
+        assert_eq!(smaller.number("a", IdentityKey([1; 32])), Some(1));
+        assert_eq!(smaller.number("a", IdentityKey([255; 32])), Some(2), "254 is the last one of the block");
+        drop(store);
+        std::fs::remove_file(path).expect("removed");
     }
 
     #[test]
@@ -292,7 +360,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("wayleave-names-{}.redb", std::process::id()));
         let register = || {
             let store = FileStore::open(&path).expect("a store");
-            let names = Names::load(&store).expect("what was given");
+            let names = Names::load(&store, &blocks("198.18.0.0/15")).expect("what was given");
             Register::new(names, Arc::new(store))
         };
         let of_first = register();
@@ -335,7 +403,7 @@ mod tests {
     #[tokio::test]
     async fn a_name_is_written_once_and_answered_once_that_is_durable_and_others_do_not_wait() {
         let disk = Arc::new(Disk::default());
-        let register = Register::new(Names::default(), Arc::clone(&disk));
+        let register = Register::new(Names::new(&blocks("198.18.0.0/15")), Arc::clone(&disk));
         let node = IdentityKey([1; 32]);
         let write = || std::mem::take(&mut *disk.waiting.lock().expect("no panic"));
         assert_eq!(register.reserve("a", node), Some((1, true)));

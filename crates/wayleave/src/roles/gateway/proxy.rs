@@ -22,7 +22,7 @@ use wayleave_runtime::connection_slots::{ConnectionSlots, SlotHandle, SlotLimits
 use wayleave_runtime::packets::stack::{ConnectError, Connection, MOST_CONNECTIONS, MOST_SOCKETS, Stack};
 
 use super::Shared;
-use super::names::{Directory as _, Meaning, meaning, number_of};
+use super::names::{Directory as _, Meaning, meaning};
 use crate::roles::events::{EventLine, Events, event, shown};
 
 /// Applications that are heard at a time: those with connections, and some that have asked for nothing yet, or are told why they have none. Of
@@ -44,6 +44,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// A proxy, for what is shown of it.
 pub struct Proxy {
     pub address: SocketAddr,
+    /// Whether systemd has the address, also while the role does not run.
+    pub is_inherited: bool,
     pub stack: Stack,
     /// Connections that were opened, and requests that were refused.
     pub opened: AtomicU64,
@@ -269,7 +271,7 @@ async fn addresses(target: &Target, shared: &Shared) -> Result<Vec<IpAddr>, Refu
         }
     };
     let known = shared.known();
-    let is_member = match number_of(address, &shared.names_prefix) {
+    let is_member = match shared.blocks.number_of(address) {
         Some(_) => shared.name_of(address).is_some(),
         // An exit's default route is for those who accept it: a proxy leads to members alone.
         None => {

@@ -61,18 +61,26 @@ impl GatewayView {
         of.await.flatten()
     }
 
-    async fn link_rows(self, parameters: Parameters) -> Result<Value, ViewError> {
+    /// Asks neighbours at their other endpoints whether they answer there.
+    async fn ask_endpoints(self) -> Result<Value, ViewError> {
+        self.0.worker.send(|worker| {
+            let now = worker.clock.now();
+            if let Some(links) = worker.ends.links_mut() {
+                links.ask_endpoints(now);
+            }
+        });
+        Ok(json!({ "version": 1 }))
+    }
+
+    async fn link_rows(self, _: Parameters) -> Result<Value, ViewError> {
         let known = self.0.known();
-        if parameters.contains_key("ask") {
-            self.0.worker.send(|worker| {
-                let now = worker.clock.now();
-                if let Some(links) = worker.ends.links_mut() {
-                    links.ask_endpoints(now);
-                }
-            });
-        }
         let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
-        Ok(json!({ "version": 1, "links": links::rows(&links, |node| known.describe(node)) }))
+        let mut rows = links::rows(&links, |node| known.describe(node));
+        let peers = Arc::clone(&self.0.link_peers.read().unwrap_or_else(PoisonError::into_inner));
+        if let Some(node) = &self.0.node {
+            links::add_adverts(&mut rows, &peers, |endpoint| node.resolution(endpoint));
+        }
+        Ok(json!({ "version": 1, "links": rows, "missing": links::missing(&peers), "mark": self.0.mark }))
     }
 
     async fn peers(&self) -> Result<Vec<PeerStatus>, ViewError> {
@@ -203,7 +211,7 @@ impl GatewayView {
         let known = self.0.known();
         let names = self.0.names.names();
         let row = |(policy, node, number): (&str, IdentityKey, u32)| {
-            let [v4, v6] = super::names::addresses(number, &self.0.names_prefix);
+            let [v4, v6] = self.0.blocks.addresses(number);
             json!({
                 "name": format!("{policy}.{}.{}", known.describe(&node), self.0.suffix),
                 "ipv4": v4.to_string(),
@@ -517,6 +525,7 @@ fn proxy_status(proxy: &Proxy, io: &IoCounters) -> Value {
         Dropped::ALL.iter().map(|(why, name)| ((*name).to_owned(), json!(datagrams.dropped(*why)))).collect();
     json!({
         "address": proxy.address.to_string(),
+        "inherited": proxy.is_inherited,
         "open": stack.open,
         "opened": proxy.opened.load(Relaxed),
         "refused": proxy.refused.load(Relaxed),
@@ -716,6 +725,7 @@ impl View for GatewayView {
         views
             .page("paths", |view, _| view.paths())
             .page("links", Self::link_rows)
+            .order("links/ask", Self::ask_endpoints)
             .page("peers", |view, _| view.peer_page())
             .page("routes", |view, _| view.routes())
             .page("names", |view, _| view.names())

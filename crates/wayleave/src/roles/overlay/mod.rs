@@ -41,7 +41,7 @@ use wayleave_runtime::store::FileStore;
 use super::Events;
 use super::daemon::{QUEUE, Running, seed};
 use super::link_driver::Driver;
-use crate::config::links::{self, LinkPeer, OpenLinks};
+use crate::config::links::{self, LinkPeer, OpenLinks, Resolution};
 use crate::config::overlay::{OverlaySection, ServerEntry, Settings};
 use crate::failure::{Failure, Outcome};
 use entrusting::Entrusting;
@@ -404,6 +404,11 @@ impl Handle {
     /// background, and has none at first; [`Handle::resolutions`] says when that changes.
     pub fn resolved(&self, endpoint: &Endpoint, local: SocketAddr) -> Vec<SocketAddr> {
         self.resolver.resolved(endpoint, local)
+    }
+
+    /// What is known of the addresses of a neighbour's endpoint.
+    pub fn resolution(&self, endpoint: &Endpoint) -> Resolution {
+        self.resolver.resolution(endpoint)
     }
 
     /// What a member is called: its first name, or its key.

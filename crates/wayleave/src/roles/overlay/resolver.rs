@@ -10,6 +10,8 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior};
 use wayleave_control::advert::Endpoint;
 
+use crate::config::links::Resolution;
+
 /// A name is asked for this often.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// And no sooner, however often sessions to it fail.
@@ -20,6 +22,9 @@ const UNUSED: Duration = Duration::from_secs(600);
 const MAX_NAMES: usize = 8_192;
 /// Addresses of a name that are remembered.
 const MAX_ADDRESSES: usize = 16;
+/// Why a name has no addresses.
+const NOT_YET: &str = "this machine's resolver has not answered yet";
+const NO_ADDRESS: &str = "it has no address to which anything can be sent";
 /// Questions at a time. The system answers each by a thread that waits, and a name that a member made up may keep it waiting.
 const AT_ONCE: usize = 16;
 
@@ -78,6 +83,18 @@ impl Resolver {
         addresses
     }
 
+    /// What is known of an endpoint's addresses, and why there are none, or none since. It asks nobody.
+    pub fn resolution(&self, endpoint: &Endpoint) -> Resolution {
+        if let Some(address) = endpoint.literal() {
+            return Resolution { addresses: vec![address], fault: None };
+        }
+        let not_yet = || Resolution { addresses: Vec::new(), fault: Some(NOT_YET.to_owned()) };
+        lock(&self.names)
+            .0
+            .get(endpoint)
+            .map_or_else(not_yet, |name| Resolution { addresses: name.addresses.clone(), fault: name.fault.clone() })
+    }
+
     /// No session to the endpoint comes about: its name may have another address.
     pub fn ask_again(&self, endpoint: &Endpoint) {
         let mut names = lock(&self.names);
@@ -110,6 +127,8 @@ struct Names(HashMap<Endpoint, Name>);
 struct Name {
     /// Those of the last answer that had any: that none comes, or that there are none, ends no session that works.
     addresses: Vec<SocketAddr>,
+    /// Why the last question has no address as its answer.
+    fault: Option<String>,
     asked: Option<Instant>,
     is_being_asked: bool,
     used: Instant,
@@ -121,7 +140,13 @@ impl Names {
         if !self.0.contains_key(endpoint) && self.0.len() >= MAX_NAMES {
             return (Vec::new(), false);
         }
-        let new = || Name { addresses: Vec::new(), asked: None, is_being_asked: false, used: now };
+        let new = || Name {
+            addresses: Vec::new(),
+            fault: Some(NOT_YET.to_owned()),
+            asked: None,
+            is_being_asked: false,
+            used: now,
+        };
         let name = self.0.entry(endpoint.clone()).or_insert_with(new);
         name.used = now;
         (name.addresses.clone(), name.asked.is_none())
@@ -151,8 +176,10 @@ impl Names {
     fn answer(&mut self, endpoint: &Endpoint, found: io::Result<Vec<SocketAddr>>) -> bool {
         let Some(name) = self.0.get_mut(endpoint) else { return false };
         name.is_being_asked = false;
+        let mut fault = None;
         let found = found.unwrap_or_else(|error| {
             tracing::debug!(%endpoint, "the name of a neighbour's endpoint is not resolved: {error}");
+            fault = Some(error.to_string());
             Vec::new()
         });
         let mut addresses: Vec<SocketAddr> = Vec::new();
@@ -163,6 +190,7 @@ impl Names {
                 addresses.push(address);
             }
         }
+        name.fault = fault.or_else(|| addresses.is_empty().then(|| NO_ADDRESS.to_owned()));
         // Servers give the same addresses in another order each time.
         let is_same = |before: &[SocketAddr]| {
             before.len() == addresses.len() && addresses.iter().all(|address| before.contains(address))
@@ -207,8 +235,12 @@ mod tests {
             assert!(!names.answer(&name, answer));
             assert_eq!(names.get(&name, start), (one.clone(), false));
         }
+        let fault = |names: &Names| names.0[&name].fault.clone();
+        assert_eq!(fault(&names).as_deref(), Some(NO_ADDRESS));
+        assert!(!names.answer(&name, Err(io::Error::other("no such name"))));
+        assert_eq!((fault(&names).as_deref(), names.get(&name, start).0), (Some("no such name"), one.clone()));
         assert!(names.answer(&name, Ok(two.clone())));
-        assert_eq!(names.get(&name, start), (two, false));
+        assert_eq!((names.get(&name, start), fault(&names)), ((two, false), None));
         let many: Vec<SocketAddr> = (1..100).map(|port| SocketAddr::from(([192, 0, 2, 1], port))).collect();
         assert!(names.answer(&name, Ok(many)));
         assert_eq!(names.get(&name, start).0.len(), MAX_ADDRESSES);

@@ -43,6 +43,11 @@ fn proxy() -> PathBuf {
     folder().join("user/wayleave-proxy@.service")
 }
 
+/// The socket of that unit.
+fn proxy_socket() -> PathBuf {
+    folder().join("user/wayleave-proxy@.socket")
+}
+
 fn lines(role: &str) -> BTreeSet<String> {
     lines_of(&unit(role))
 }
@@ -98,6 +103,18 @@ fn the_proxys_unit_is_as_the_gateways_but_for_what_a_user_has_no_right_to() {
 }
 
 #[test]
+fn the_proxys_socket_is_where_its_unit_listens_and_nowhere_but_on_loopback() {
+    let (socket, service) = (lines_of(&proxy_socket()), lines_of(&proxy()));
+    let at: Vec<&str> = socket.iter().filter_map(|line| line.strip_prefix("ListenStream=")).collect();
+    let [at] = at[..] else { panic!("one socket: {at:?}") };
+    assert!(at.parse::<std::net::SocketAddr>().expect("an address").ip().is_loopback(), "{at}");
+    assert!(service.contains(&format!("Environment=PROXY={at}")), "{service:#?}");
+    // One process takes all connections, and the service has the socket's name.
+    assert!(socket.iter().all(|line| !line.starts_with("Accept") && !line.starts_with("Service=")), "{socket:#?}");
+    assert!(socket.contains("WantedBy=sockets.target"), "{socket:#?}");
+}
+
+#[test]
 fn polkit_lets_the_units_user_do_what_a_gateway_asks_of_systemd_resolved() {
     let rules = std::fs::read_to_string(folder().join("../polkit/wayleave.rules")).expect("rules");
     assert!(rules.contains("subject.user == \"wayleave\""));
@@ -120,8 +137,8 @@ fn systemd_takes_every_unit() {
         netns::skipped("units: there is no systemd-analyze");
         return;
     }
-    let of_users = (vec!["--user", "verify"], proxy());
-    for (arguments, unit) in ROLES.into_iter().map(|role| (vec!["verify"], unit(role))).chain([of_users]) {
+    let of_users = [proxy(), proxy_socket()].map(|unit| (vec!["--user", "verify"], unit));
+    for (arguments, unit) in ROLES.into_iter().map(|role| (vec!["verify"], unit(role))).chain(of_users) {
         let mut command = Command::new("systemd-analyze");
         // The user manager has a folder for what it runs.
         command.args(arguments).arg(&unit).env("XDG_RUNTIME_DIR", std::env::temp_dir());

@@ -6,10 +6,13 @@
 //! it is from as the application did; fragments, others' datagrams and those to elsewhere go nowhere; all ends with the connection.
 //! ICC, proxy's limits: names and addresses elsewhere, this node, what is not well-formed: refused with the protocol's code and a sentence, and
 //! nothing leaves in clear.
+//! ICC, proxy's port: the role is killed, where systemd keeps its socket: nobody else takes the port, and who connects meanwhile is served by the
+//! next one; another address is refused.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::chown;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -27,6 +30,14 @@ const PROXY: &str = "127.0.0.1:1080";
 
 /// Starts a in the place of the one that runs, as nobody, without any capability and without a TUN interface.
 fn start(world: &mut World) {
+    start_with(world, None);
+}
+
+/// The role is started by this, with descriptor $0 as what systemd hands over.
+const HAND_OVER: &str = "exec 3<&$0; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\"";
+
+/// The same with a socket that is handed over.
+fn start_with(world: &mut World, handed_over: Option<&TcpListener>) {
     world.gateways[0].daemon.kill();
     let folder = world.folder.0.join("proxy");
     if !folder.exists() {
@@ -51,7 +62,11 @@ fn start(world: &mut World) {
         arguments.extend(user);
     }
     let mut command = world.places[A].command("setpriv");
-    command.args(arguments).arg(env!("CARGO_BIN_EXE_wayleave"));
+    command.args(arguments);
+    if let Some(socket) = handed_over {
+        command.args(["bash", "-c", HAND_OVER, &socket.as_raw_fd().to_string()]);
+    }
+    command.arg(env!("CARGO_BIN_EXE_wayleave"));
     command.args(["run", "gateway", "--proxy", PROXY, "--config", "a.toml"]).current_dir(folder);
     let daemon = Daemon::start(&mut command, &world.folder.0.join("a.log")).expect("started");
     let begin = Instant::now();
@@ -63,6 +78,43 @@ fn start(world: &mut World) {
     }
     assert_named_by_the_rule("gateway", &world.gateways[0].place, world.gateways[0].page);
     assert_one_screen(&world.gateways[0].place, world.gateways[0].page);
+}
+
+#[test]
+fn a_connection_that_came_between_two_runs_is_served_where_systemd_keeps_the_port() {
+    let test = "gateway::proxy::a_connection_that_came_between_two_runs_is_served_where_systemd_keeps_the_port";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    let mut world = World::start("gateway-proxy-socket");
+    let socket = world.places[A].within(|| TcpListener::bind(PROXY)).expect("in its place").expect("bound");
+    rustix::io::fcntl_setfd(&socket, rustix::io::FdFlags::empty()).expect("set");
+    start_with(&mut world, Some(&socket));
+    assert_eq!(proxy(&world)["inherited"], true, "{}", proxy(&world));
+    let content = page(1 << 20);
+    serve(&world.places[B], &["10.0.2.1:80"], &content, &world.folder.0);
+    assert_eq!(fetched(&world, &["--socks5-hostname", PROXY, "http://fast.b.demo/page"]), content);
+    world.gateways[0].daemon.kill();
+    let taken = world.places[A].within(|| TcpListener::bind(PROXY)).expect("in its place");
+    assert!(taken.is_err(), "nobody else has the port meanwhile");
+    let mut between = connected(&world);
+    between.write_all(&[5, 1, 0]).expect("sent");
+    // A service that is to listen elsewhere says so, and leaves nobody to wait for it.
+    let mut command = world.places[A].command("bash");
+    command.args(["-c", HAND_OVER, &socket.as_raw_fd().to_string(), env!("CARGO_BIN_EXE_wayleave")]);
+    command.args(["run", "gateway", "--proxy", "127.0.0.1:1081", "--config", "proxy/a.toml"]);
+    let refused = command.current_dir(&world.folder.0).output().expect("it runs");
+    let said = text(&refused.stderr);
+    assert!(!refused.status.success(), "{said}");
+    assert!(
+        said.contains("systemd hands over a socket at 127.0.0.1:1080, and the proxy is to be at 127.0.0.1:1081"),
+        "{said}"
+    );
+    start_with(&mut world, Some(&socket));
+    let mut answer = [0; 2];
+    between.read_exact(&mut answer).expect("an answer");
+    assert_eq!(answer, [5, 0]);
+    assert_eq!(fetched(&world, &["--socks5-hostname", PROXY, "http://fast.b.demo/page"]), content);
 }
 
 fn curl(world: &World, arguments: &[&str]) -> Output {

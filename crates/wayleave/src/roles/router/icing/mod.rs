@@ -752,19 +752,23 @@ impl Control<Icing> for IcingControl {
                 })?;
                 query.answer(&view.threads, &identity).await
             })
-            .page("links", |view: RouterView<Icing>, parameters| async move {
-                let (handle, _) = view.format.found()?;
-                if parameters.contains_key("ask") {
-                    let asked = view.threads.query(0, |worker| {
-                        let now = worker.clock.now();
-                        if let Some(links) = worker.format.links.as_mut().and_then(LinkThread::links_mut) {
-                            links.ask_endpoints(now);
-                        }
-                    });
-                    asked.await;
-                }
+            .page("links", |view: RouterView<Icing>, _| async move {
+                let (handle, section) = view.format.found()?;
                 let (links, _) = link_status(&view.threads).await.ok_or(ViewError::Unavailable)?;
-                Ok(json!({ "version": 1, "links": links::rows(&links, |node| handle.describe(node)) }))
+                let mut rows = links::rows(&links, |node| handle.describe(node));
+                let peers = handle.link_peers(&section);
+                links::add_adverts(&mut rows, &peers, |endpoint| handle.resolution(endpoint));
+                Ok(json!({ "version": 1, "links": rows, "missing": links::missing(&peers), "mark": null }))
+            })
+            .order("links/ask", |view: RouterView<Icing>| async move {
+                let asked = view.threads.query(0, |worker| {
+                    let now = worker.clock.now();
+                    if let Some(links) = worker.format.links.as_mut().and_then(LinkThread::links_mut) {
+                        links.ask_endpoints(now);
+                    }
+                });
+                asked.await;
+                Ok(json!({ "version": 1 }))
             })
             .page("overlay", |view: RouterView<Icing>, _| async move {
                 let (handle, _) = view.format.found()?;
