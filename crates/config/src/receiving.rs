@@ -32,8 +32,6 @@ pub struct Known {
     pub names: BTreeMap<String, IdentityKey>,
     /// The nodes that paths may cross: members, so that whatever name a policy avoids, these are known to have it or not.
     pub nodes: BTreeSet<IdentityKey>,
-    /// Of these the ones whose adverts do not say that they read packets of the profile `sealed`.
-    pub before_sealed: BTreeSet<IdentityKey>,
     pub prefixes: InnerPrefixes,
     /// How packets that come in are verified.
     pub receiver: Policy,
@@ -161,12 +159,6 @@ pub fn of_realm(
         members: gateways.map(member).collect(),
         names: realm.names.iter().map(|(name, identity)| (name.as_str().to_owned(), *identity)).collect(),
         nodes: realm.nodes.keys().copied().collect(),
-        before_sealed: realm
-            .nodes
-            .iter()
-            .filter(|(_, member)| member.advert.as_ref().is_some_and(|advert| !advert.reads(Version::Sealed)))
-            .map(|(identity, _)| *identity)
-            .collect(),
         prefixes: realm.prefixes.clone(),
         receiver: Policy {
             secrets: ids[newest..].iter().map(|own| own.secret.clone()).collect(),

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use wayleave_core::{IdentityKey, InnerPrefixes};
 use wayleave_crypto::signed::{Object, Signed};
-use wayleave_packet::icing::header::NodeId;
+use wayleave_packet::icing::header::{NodeId, Version};
 
 use crate::advert::{Advert, MAX_AHEAD};
 use crate::realm::{self, KeyFault, Membership, Name, RealmKey, Removal, RevocationList, Rolls};
@@ -609,6 +609,7 @@ impl Database {
         // One that comes after the end of the last one brings its links back.
         let is_same = before.is_some_and(|before| {
             (&before.links, &before.tags, &before.open) == (&next.links, &next.tags, &next.open)
+                && before.reads(Version::Sealed) == next.reads(Version::Sealed)
                 && next.issued <= before.expires()
         });
         self.graph += u64::from(!is_same);

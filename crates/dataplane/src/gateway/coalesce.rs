@@ -20,6 +20,15 @@ pub struct Ready {
     pub offload: Offload,
 }
 
+impl Ready {
+    /// How many packets it stands for, if it is of datagrams.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        let payload = self.octets.len().saturating_sub(self.offload.header_length.into());
+        payload.div_ceil(usize::from(self.offload.size.max(1))).max(1)
+    }
+}
+
 /// A packet that may be gathered with others.
 struct Part<'a> {
     octets: &'a [u8],
@@ -125,9 +134,11 @@ impl Gathered {
     fn takes(&self, part: &Part<'_>) -> bool {
         let ip = self.inner.header();
         let same = |range: std::ops::Range<usize>| self.octets[range.clone()] == part.octets[range];
-        let is_same_ip = if ip == 20 { same(0..2) && same(6..9) } else { same(0..4) && same(6..8) };
+        let is_same_ip =
+            if ip == 20 { same(0..2) && same(6..9) && self.has_next_id(part) } else { same(0..4) && same(6..8) };
         let goes_on = match self.inner.protocol {
-            UDP => self.count < MOST_DATAGRAMS,
+            // A large one alone in front may be a probe of the path's MTU: what follows is not to be lost with it.
+            UDP => self.count < MOST_DATAGRAMS && (self.count > 1 || part.payload().len() == self.size),
             // Acknowledgement, offset; window; options.
             _ => {
                 part.sequence == self.next
@@ -143,6 +154,14 @@ impl Gathered {
             && self.octets.len() + length <= LONGEST
             && is_same_ip
             && goes_on
+    }
+
+    /// Whether the system, which numbers IPv4 packets from the first one, gives the packet its own ID back. Where nobody may cut it, none matters
+    /// (RFC 6864 section 4.1).
+    fn has_next_id(&self, part: &Part<'_>) -> bool {
+        const DONT_FRAGMENT: u8 = 0x40;
+        let id = |octets: &[u8]| u16::from_be_bytes([octets[4], octets[5]]);
+        part.octets[6] & DONT_FRAGMENT != 0 || id(part.octets) == id(&self.octets).wrapping_add(self.count as u16)
     }
 
     fn append(&mut self, part: &Part<'_>) {
@@ -281,7 +300,22 @@ mod tests {
             let sizes = |lengths: &[usize]| {
                 gather(&lengths.iter().map(|length| of_length(0, *length)).collect::<Vec<_>>()).len()
             };
-            assert_eq!([sizes(&[80, 30, 30]), sizes(&[30, 80]), sizes(&[80, 0]), sizes(&[9])], [2, 2, 2, 1]);
+            assert_eq!([sizes(&[80, 80, 30, 30]), sizes(&[30, 80]), sizes(&[80, 0]), sizes(&[9])], [2, 2, 2, 1]);
+            // Nor does one go with what may be a probe of the path's MTU.
+            assert_eq!(sizes(&[80, 30]), 2);
+        }
+    }
+
+    #[test]
+    fn datagrams_that_may_be_cut_keep_their_ids() {
+        let datagram = |id: u8, flags: u8| {
+            let mut octets = udp(ENDS[0], (1, 2), b"aaaa");
+            (octets[5], octets[6]) = (id, flags);
+            inner::write_ip_checksum(&mut octets);
+            octets
+        };
+        for (ids, flags, count) in [([7, 8], 0, 1), ([7, 9], 0, 2), ([7, 9], 0x40, 1)] {
+            assert_eq!(gather(&ids.map(|id| datagram(id, flags))).len(), count);
         }
     }
 

@@ -28,7 +28,8 @@ pub use flows::{FlowChange, LIMIT_FLOWS};
 pub use lane::{PROBE, PROBE_IN_DOUBT};
 pub use machine::{Config, Event, Gateway, Internet, LIMIT_PEERS, Member, Name, Output, Reload};
 pub use peer::{
-    LIMIT_PATHS, LIMIT_ROUTES, LIMIT_SESSIONS, LIMIT_WAITING, LIMIT_WAITING_OCTETS, LIVE, RouteState, Traffic, Volume,
+    LIMIT_PATHS, LIMIT_ROUTES, LIMIT_SESSIONS, LIMIT_WAITING, LIMIT_WAITING_OCTETS, LIVE, RouteState, Traffic,
+    Unsealed, Volume,
 };
 pub use policy::{Choices, Order, PathPolicy};
 pub use quality::{MOST_UNANSWERED, RETRIED};

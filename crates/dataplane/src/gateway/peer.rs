@@ -88,14 +88,25 @@ pub(super) struct Candidate {
     /// Why there are no proofs, or no later ones.
     pub(super) refused: Option<String>,
     /// For whose sake the packets that there are proofs for are not those whose proofs leave sealed payloads out.
-    pub(super) unsealed: Vec<IdentityKey>,
-    /// Later proofs are wanted now: all nodes read such packets, which was not so when proofs were asked for.
+    pub(super) unsealed: Unsealed,
+    /// The nodes that did not read such packets when proofs were last asked for.
+    asked_before: Vec<usize>,
+    /// Later proofs are wanted now: all nodes read such packets, which was not so when these were asked for.
     is_outdated: bool,
     /// The Unix second since which it is dead: probes stay unanswered, or data do not pass.
     pub(super) dead_since: Option<u64>,
     /// When a probe was last sent on it, and when one was last answered.
     probed: Option<Instant>,
     pub(super) answered: Option<Instant>,
+}
+
+/// For whose sake packets on a path are not those whose proofs leave sealed payloads out, in the order of the path.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Unsealed {
+    /// Nodes whose adverts do not say that they read these.
+    pub before: Vec<IdentityKey>,
+    /// Nodes that read them, and did not consent to them.
+    pub refusing: Vec<IdentityKey>,
 }
 
 /// How good a path is to send on, best first.
@@ -123,7 +134,8 @@ impl Candidate {
             requested: None,
             retry: Instant(0),
             refused: None,
-            unsealed: Vec::new(),
+            unsealed: Unsealed::default(),
+            asked_before: Vec::new(),
             is_outdated: false,
             dead_since: None,
             probed: None,
@@ -203,43 +215,56 @@ impl Candidate {
     }
 
     /// The path as proofs are asked for: for packets whose proofs leave sealed payloads out if all nodes read these.
-    pub(super) fn asked(&self) -> Path {
+    pub(super) fn asked(&mut self) -> Path {
         let mut path = self.path.clone();
-        if path.unsealed_by().next().is_none() {
+        self.asked_before = path.unsealed_by().collect();
+        if self.asked_before.is_empty() {
             path.set_version(Version::Sealed);
         }
         path
     }
 
-    fn is_sealed(&self) -> bool {
-        self.lane.as_ref().is_some_and(|lane| lane.sender.version() == Version::Sealed)
+    /// Whether all nodes say that they read packets on this lane: a program of before drops those of a version that it does not know.
+    fn is_read(&self, lane: &Lane) -> bool {
+        lane.sender.version() != Version::Sealed || self.path.unsealed_by().next().is_none()
     }
 
-    /// Takes the path as it is listed now. If it says of another node that it does not read the packets that there are proofs for, these are
-    /// worth nothing: a program of before runs there now, and drops them.
+    /// Takes the path as it is listed now. What a node does not read any more is worth nothing.
     fn list(&mut self, path: Path) {
         if path.expiry() > self.path.expiry() {
             // It is another question from now on.
             (self.refused, self.retry) = (None, Instant(0));
         }
-        if path.unsealed_by().ne(self.path.unsealed_by()) {
-            let is_sealable = path.unsealed_by().next().is_none();
-            if self.is_sealed() && !is_sealable {
-                (self.lane, self.next, self.requested) = (None, None, None);
-            }
-            self.is_outdated = self.lane.is_some() && is_sealable;
-        }
+        let is_other = path.unsealed_by().ne(self.path.unsealed_by());
         (self.is_listed, self.path) = (true, path);
+        if is_other {
+            // What was asked for may not be wanted any more.
+            self.requested = None;
+            self.lane = self.lane.take().filter(|lane| self.is_read(lane));
+            self.next = self.next.take().filter(|lane| self.is_read(lane));
+            let is_sealable = self.path.unsealed_by().next().is_none();
+            self.is_outdated = is_sealable && self.lane.as_ref().is_some_and(|lane| !is_sealed(lane));
+        }
     }
 
     /// Takes proofs, and for the sake of which nodes they are not for packets that leave sealed payloads out; the lane that is in use stays
     /// until every node holds the new one, or its own proofs end.
     pub(super) fn prove(&mut self, lane: Lane, unsealed_by: impl Iterator<Item = usize>, now: Now) {
-        (self.requested, self.refused, self.is_outdated) = (None, None, false);
+        (self.requested, self.refused) = (None, None);
+        if !self.is_read(&lane) {
+            // They were asked for before a node went back to a program of before: others are asked for at once.
+            return;
+        }
         if !lane.is_usable(now) {
             return self.refuse("the consents that were given are over already".to_owned(), now);
         }
-        self.unsealed = unsealed_by.filter_map(|index| self.nodes.get(index).copied()).collect();
+        let is_before = |index: &usize| self.asked_before.contains(index);
+        let (before, refusing): (Vec<usize>, Vec<usize>) = unsealed_by.partition(is_before);
+        let nodes = |indices: Vec<usize>| indices.iter().filter_map(|index| self.nodes.get(*index).copied()).collect();
+        self.unsealed = Unsealed { before: nodes(before), refusing: nodes(refusing) };
+        // They were asked for before the last node read others.
+        let is_sealable = self.path.unsealed_by().next().is_none();
+        self.is_outdated = is_sealable && !self.unsealed.before.is_empty();
         let handle = lane.sender.handle();
         if self.lanes().any(|known| known.sender.handle() == handle) {
             // The same proofs again: another count of nonces would use some twice. There will be later ones.
@@ -312,6 +337,10 @@ impl Candidate {
         }
         true
     }
+}
+
+fn is_sealed(lane: &Lane) -> bool {
+    lane.sender.version() == Version::Sealed
 }
 
 /// A choice of paths for one class of flows.

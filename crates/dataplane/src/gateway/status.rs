@@ -7,7 +7,7 @@ use wayleave_packet::icing::header::Version;
 use wayleave_packet::icing::mint::Form;
 
 use super::machine::Machine;
-use super::peer::{Candidate, Peer, RouteState};
+use super::peer::{Candidate, Peer, RouteState, Unsealed};
 
 /// A path to a peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -36,8 +36,8 @@ pub struct PathStatus {
     pub is_held: bool,
     /// Of the packets on it, if there are proofs.
     pub packets: Option<Version>,
-    /// For whose sake those are not the ones whose proofs leave sealed payloads out, in the order of the path.
-    pub unsealed: Vec<IdentityKey>,
+    /// For whose sake those are not the ones whose proofs leave sealed payloads out.
+    pub unsealed: Unsealed,
     /// Why there are no proofs, or no later ones.
     pub refused: Option<String>,
 }

@@ -96,9 +96,9 @@ impl KnownPath {
     /// Why a packet with another verifier than `proof` calls for is dropped; in the sealed profile it is counted.
     #[cold]
     pub(super) fn fault(&mut self, proof: &ProofTags, octets: &[u8]) -> Reason {
-        let seconds = octets.get(8..12).and_then(|field| field.first_chunk());
-        if let (Version::Sealed, Some(seconds)) = (self.version, seconds) {
-            self.windows.add_fault(u32::from_be_bytes(*seconds), proof.is_sample());
+        let nonce = octets.get(8..16).and_then(|field| field.first_chunk());
+        if let (Version::Sealed, Some(nonce)) = (self.version, nonce) {
+            self.windows.add_fault(u64::from_be_bytes(*nonce), proof.is_sample());
         }
         proof.fault().into()
     }

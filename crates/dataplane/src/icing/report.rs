@@ -4,6 +4,8 @@
 //! Packets are counted by the second that their sender wrote into them, 16 seconds to a window: so the same packets are in the
 //! same window at every node, whenever they arrive. Only verified packets count, and once each where replays are dropped.
 
+use std::collections::BTreeMap;
+
 use wayleave_core::UnixTime;
 use wayleave_crypto::sign::{BadSignature, Signature, SigningKey, VerifyingKey};
 use wayleave_packet::icing::header::{HANDLE, Handle};
@@ -13,6 +15,8 @@ use wayleave_packet::icing::verify::MAX_FRESHNESS;
 pub const WINDOW: u32 = 4;
 /// Windows that are kept of each path.
 const KEPT: usize = 8;
+/// Faulty packets of which copies are told.
+const FAULTY: usize = 8;
 /// Octets of a signature.
 const SIGNATURE: usize = 64;
 /// So many of the last closed windows are certainly kept, although a packet's time may be ahead of the node's.
@@ -32,20 +36,26 @@ pub struct Count {
     /// Samples that were dropped because that proof was wrong: the payload was another than the sender's, or the verifier was. They count
     /// nowhere else, as the next ones.
     pub failed: u64,
-    /// Other packets of the kind that were dropped for their verifier: a payload in its place does not do that.
+    /// Packets of the sealed profile that are no samples and were dropped for their verifier: another payload in the place of the middle of a
+    /// whole one does not do that.
     pub spoiled: u64,
 }
 
 impl Count {
-    /// What two threads counted of the same packets.
+    /// Packets that came, those that were dropped among them.
+    fn came(&self) -> u64 {
+        self.packets.saturating_add(self.failed).saturating_add(self.spoiled)
+    }
+
+    /// Both together.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
-            packets: self.packets + other.packets,
-            octets: self.octets + other.octets,
-            samples: self.samples + other.samples,
-            failed: self.failed + other.failed,
-            spoiled: self.spoiled + other.spoiled,
+            packets: self.packets.saturating_add(other.packets),
+            octets: self.octets.saturating_add(other.octets),
+            samples: self.samples.saturating_add(other.samples),
+            failed: self.failed.saturating_add(other.failed),
+            spoiled: self.spoiled.saturating_add(other.spoiled),
         }
     }
 }
@@ -56,12 +66,16 @@ pub(super) struct Windows {
     /// The second at which counting began.
     since: u32,
     counts: [(u32, Count); KEPT],
+    /// Nonces of the last packets that were dropped for their verifier, the oldest at `place`: these have not passed the replay filter, and
+    /// a copy of one counts once.
+    faulty: [u64; FAULTY],
+    place: usize,
 }
 
 impl Windows {
     /// Counting begins at `now`.
     pub(super) fn new(now: UnixTime) -> Self {
-        Self { since: now.secs() as u32, counts: [(0, Count::default()); KEPT] }
+        Self { since: now.secs() as u32, counts: [(0, Count::default()); KEPT], faulty: [0; FAULTY], place: 0 }
     }
 
     #[inline]
@@ -72,9 +86,14 @@ impl Windows {
         count.samples += u64::from(is_sample);
     }
 
-    /// A packet was dropped for its verifier.
-    pub(super) fn add_fault(&mut self, seconds: u32, is_sample: bool) {
-        let count = self.at(seconds);
+    /// The packet of this nonce was dropped for its verifier.
+    pub(super) fn add_fault(&mut self, nonce: u64, is_sample: bool) {
+        if self.faulty.contains(&nonce) {
+            return;
+        }
+        self.faulty[self.place] = nonce;
+        self.place = (self.place + 1) % FAULTY;
+        let count = self.at((nonce >> 32) as u32);
         count.failed += u64::from(is_sample);
         count.spoiled += u64::from(!is_sample);
     }
@@ -191,20 +210,20 @@ pub struct Loss {
     pub packets: u64,
 }
 
-/// Where packets of one window of one path vanished, by what the sender sent and what nodes report that counted the whole window. A false
-/// report moves a loss only between the two places next to the node that made it.
+/// Where packets of one window of one path vanished, by what the sender sent and what nodes report that counted the whole window. What a node
+/// dropped for its verifier came to it: it is in [`Wrong`]. A false report moves a loss only between the two places next to the node that
+/// made it.
 #[must_use]
 pub fn locate(sent: u64, reports: &[Report]) -> Vec<Loss> {
-    let whole = reports.iter().filter(|report| report.is_whole);
-    let mut by_index: Vec<(u8, u64)> = whole.map(|report| (report.index, report.count.packets)).collect();
-    by_index.sort_unstable();
+    let mut whole: Vec<&Report> = reports.iter().filter(|report| report.is_whole).collect();
+    whole.sort_unstable_by_key(|report| report.index);
     let mut before = (0, sent);
     let mut losses = Vec::new();
-    for (index, packets) in by_index {
-        if packets < before.1 {
-            losses.push(Loss { from: before.0, to: index, packets: before.1 - packets });
+    for Report { index, count, .. } in whole {
+        if count.came() < before.1 {
+            losses.push(Loss { from: before.0, to: *index, packets: before.1 - count.came() });
         }
-        before = (index, packets);
+        before = (*index, count.packets);
     }
     losses
 }
@@ -212,21 +231,21 @@ pub fn locate(sent: u64, reports: &[Report]) -> Vec<Loss> {
 /// Sealed payloads were replaced between two nodes of a path, or by one of them, or by the sender together with a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replaced {
-    /// The last node that reports in front of the first one at which anything was wrong; 0 is the sender.
+    /// The last node in front of `to` that passed as much as `to` did, and found no fault; 0 is the sender.
     pub from: u8,
-    /// The first node at which more samples failed than its spoiled verifiers explain.
+    /// The first node whose samples failed.
     pub to: u8,
-    /// How many. Had payloads been replaced in front of a node in front of `from`, each of these was as likely to fail there first: that is so with a
-    /// chance of one in `2^failed`.
+    /// How many. Had payloads been replaced in front of `from`, each of these was as likely to fail at `from` first: that is so with a chance of
+    /// one in `2^failed`.
     pub failed: u64,
 }
 
-/// Verifiers of a node were spoiled on the way to it: by the sender, or by any node in front. The sender alone knows which packets are samples,
-/// so that of 64 verifiers that a node spoils one is a sample's.
+/// Packets were dropped for their verifiers on the way to a node: the sender, or any node in front, spoiled these, or what nodes cover of every
+/// packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Spoiled {
     pub at: u8,
-    /// Samples that failed, and other packets that were dropped for their verifier.
+    /// Samples that failed, and other packets.
     pub failed: u64,
     pub spoiled: u64,
 }
@@ -239,30 +258,31 @@ pub struct Wrong {
     pub spoiled: Vec<Spoiled>,
 }
 
-/// Of 64 spoiled verifiers one is a sample's: half as many explain a sample that failed, and any explain a few. Too much explained is no harm:
-/// who spoiled them is in front as well.
-const SPOILED_EACH: u64 = 32;
-const SPOILED_BY_CHANCE: u64 = 3;
+/// Fewer samples name nobody: a node that spoils a single verifier hits a sample's with a chance of one in 64.
+const LEAST_FAILED: u64 = 3;
 
-/// Where payloads of one path were replaced first, and whose verifiers were spoiled, by what nodes report of the same time. Behind the first
-/// place samples fail too, until the payloads are put back. A false report moves the place only to one next to the node that made it; a sender
-/// that spoils the verifiers of samples alone makes any place look like this one.
+/// Where payloads of one path were replaced first, and whose verifiers were spoiled, by what nodes report of the same windows, however many.
+///
+/// Who spoils verifiers of a node behind it, without replacing anything, cannot tell samples from other packets, but for the sender: of 64 that
+/// it spoils one is a sample's. So a place is found only where no node up to it has dropped others. Behind it samples fail too, until the
+/// payloads are put back. A false report moves the place only to one next to the node that made it; a sender that spoils the verifiers of
+/// samples alone makes any place look like this one.
 #[must_use]
 pub fn wrong(reports: &[Report]) -> Wrong {
-    let mut by_index: Vec<(u8, Count)> = reports.iter().map(|report| (report.index, report.count)).collect();
-    by_index.sort_unstable_by_key(|(index, _)| *index);
-    let is_explained = |count: &Count| match count.spoiled {
-        0 => count.failed == 0,
-        spoiled => count.failed <= SPOILED_BY_CHANCE + spoiled / SPOILED_EACH,
-    };
-    let is_wrong = |count: &Count| count.failed > 0 || count.spoiled > 0;
-    let from = by_index.iter().take_while(|(_, count)| !is_wrong(count)).last().map_or(0, |(index, _)| *index);
-    let first = by_index.iter().find(|(_, count)| !is_explained(count));
-    let spoiled = by_index.iter().filter(|(_, count)| count.spoiled > 0);
-    Wrong {
-        replaced: first.map(|(to, count)| Replaced { from, to: *to, failed: count.failed }),
-        spoiled: spoiled.map(|(at, count)| Spoiled { at: *at, failed: count.failed, spoiled: count.spoiled }).collect(),
+    let mut nodes: BTreeMap<u8, Count> = BTreeMap::new();
+    for report in reports {
+        let known = nodes.entry(report.index).or_default();
+        *known = known.and(report.count);
     }
+    let first = nodes.iter().find(|(_, count)| count.failed > 0 || count.spoiled > 0);
+    let replaced = first.filter(|(_, count)| count.spoiled == 0 && count.failed >= LEAST_FAILED).map(|(to, count)| {
+        // Who forgot a part of what it counted may have forgotten what failed. What failed may have come once more, and passed.
+        let passed_all = nodes.range(..to).rev().find(|(_, front)| front.packets >= count.packets);
+        Replaced { from: passed_all.map_or(0, |(from, _)| *from), to: *to, failed: count.failed }
+    });
+    let spoiled = nodes.iter().filter(|(_, count)| count.spoiled > 0);
+    let spoiled = spoiled.map(|(at, count)| Spoiled { at: *at, failed: count.failed, spoiled: count.spoiled });
+    Wrong { replaced, spoiled: spoiled.collect() }
 }
 
 #[cfg(test)]
@@ -309,11 +329,14 @@ mod tests {
         let at = |secs: u64| UnixTime(secs * 1_000_000);
         let mut windows = Windows::new(at(1_600));
         windows.add(1_601, 100, true);
-        windows.add_fault(1_602, true);
+        let nonce = |secs: u64, number: u64| secs << 32 | number;
+        windows.add_fault(nonce(1_602, 1), true);
         windows.add(1_640, 100, false);
         windows.add(1_647, 60, true);
-        windows.add_fault(1_646, true);
-        windows.add_fault(1_646, false);
+        // A copy is no other one.
+        for number in [1, 1, 2, 1, 2] {
+            windows.add_fault(nonce(1_646, number), number == 1);
+        }
         let part = Count { packets: 1, octets: 100, samples: 1, failed: 1, spoiled: 0 };
         assert_eq!(windows.of(1_600 >> WINDOW), (part, false));
         assert_eq!(windows.of(1_616 >> WINDOW), (Count::default(), true));
@@ -324,25 +347,43 @@ mod tests {
         assert_eq!(closed(at(1_653)), 1_632 >> WINDOW);
     }
 
-    fn wrong_of(counts: &[(u64, u64)]) -> Wrong {
-        let report = |(index, &(failed, spoiled)): (u8, &(u64, u64))| {
-            let count = Count { packets: 900, samples: 15, failed, spoiled, ..Count::default() };
-            Report { handle: Handle([9; 16]), index, window: 1, is_whole: false, count }
+    fn reports(counts: &[(u64, u64, u64)]) -> Vec<Report> {
+        let report = |(index, &(packets, failed, spoiled)): (u8, &(u64, u64, u64))| {
+            let count = Count { packets, samples: 15, failed, spoiled, ..Count::default() };
+            Report { handle: Handle([9; 16]), index, window: 1, is_whole: true, count }
         };
-        wrong(&(1..).zip(counts).map(report).collect::<Vec<_>>())
+        (1..).zip(counts).map(report).collect()
     }
 
     #[test]
     fn a_node_whose_verifiers_are_spoiled_frames_nobody() {
-        let place = |counts: &[(u64, u64)]| wrong_of(counts).replaced.map(|place| (place.from, place.to));
-        assert_eq!(place(&[(0, 0), (0, 0), (0, 0)]), None);
-        assert_eq!(place(&[(0, 0), (9, 0), (0, 0)]), Some((1, 2)));
-        // Node 1 spoils the verifiers of node 3: nodes 2 and 3 did nothing.
-        assert_eq!(place(&[(0, 0), (0, 0), (100, 6_300)]), None);
-        assert_eq!(wrong_of(&[(0, 0), (0, 0), (100, 6_300)]).spoiled, [Spoiled { at: 3, failed: 100, spoiled: 6_300 }]);
+        let place = |counts: &[(u64, u64, u64)]| wrong(&reports(counts)).replaced.map(|place| (place.from, place.to));
+        assert_eq!(place(&[(900, 0, 0), (900, 0, 0), (900, 0, 0)]), None);
+        assert_eq!(place(&[(900, 0, 0), (891, 9, 0), (891, 0, 0)]), Some((1, 2)));
+        // Node 1 spoils the verifiers of node 3: nodes 2 and 3 did nothing. Nor is it they that lose the packets.
+        let spoiling = reports(&[(6_400, 0, 0), (6_400, 0, 0), (0, 100, 6_300)]);
+        let spoiled = vec![Spoiled { at: 3, failed: 100, spoiled: 6_300 }];
+        assert_eq!(wrong(&spoiling), Wrong { replaced: None, spoiled });
+        assert_eq!(locate(6_400, &spoiling), []);
+        // However few, and however lucky: at once, and in many windows.
+        for (failed, spoiled) in [(1, 0), (2, 0), (7, 127), (20, 1)] {
+            assert_eq!(place(&[(900, 0, 0), (900, 0, 0), (700, failed, spoiled)]), None);
+        }
+        let of = |(window, failed, spoiled)| {
+            let all = reports(&[(100, 0, 0), (100, 0, 0), (99, failed, spoiled)]);
+            all.into_iter().map(move |report| Report { window, ..report })
+        };
+        let many: Vec<Report> =
+            (0..64).map(|window| (window, u64::from(window < 5), u64::from(window >= 5))).flat_map(of).collect();
+        assert_eq!(wrong(&many).replaced, None);
         // It replaces payloads, and spoils what would tell that at node 2: it stays among those that may have done so.
-        assert_eq!(place(&[(0, 0), (20, 1_000), (12, 0), (10, 0)]), Some((1, 3)));
-        // A few spoiled ones explain little.
-        assert_eq!(place(&[(0, 0), (20, 10), (0, 0)]), Some((1, 2)));
+        assert_eq!(place(&[(900, 0, 0), (800, 20, 80), (788, 12, 0)]), None);
+    }
+
+    #[test]
+    fn a_node_that_forgot_what_it_counted_does_not_move_the_place_behind_it() {
+        // Node 1 replaced, node 2 knows only of what came after its restart, and of nothing that failed.
+        let counted = reports(&[(900, 0, 0), (400, 0, 0), (891, 9, 0)]);
+        assert_eq!(wrong(&counted).replaced, Some(Replaced { from: 1, to: 3, failed: 9 }));
     }
 }

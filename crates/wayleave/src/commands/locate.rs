@@ -1,6 +1,6 @@
 //! `locate`: finds between which nodes of an ICING path packets were lost or sealed payloads replaced, from the nodes' signed reports.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use wayleave_dataplane::icing::{Report, Wrong, locate, wrong};
@@ -10,7 +10,7 @@ use crate::config::parse::ReportKey;
 use crate::failure::{Failure, Outcome};
 use crate::output::{print, print_json};
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args, Debug)]
 pub struct Locate {
@@ -23,7 +23,7 @@ pub struct Locate {
     /// The window (Unix seconds divided by 16). Default: for lost packets the last one in all files, for wrong ones each.
     #[arg(long)]
     pub window: Option<u32>,
-    /// Packets that the sender sent in the window. Default: the count of the first node.
+    /// Packets that the sender sent in the window. Default: the count of the first node that counted all of it.
     #[arg(long)]
     pub sent: Option<u64>,
     #[arg(long)]
@@ -48,12 +48,11 @@ impl std::str::FromStr for NodeReports {
 pub fn run(command: &Locate) -> Outcome {
     let mut nodes = Vec::new();
     for node in &command.reports {
-        nodes.push(verified(node, &command.handle.to_ascii_lowercase())?);
+        let mut reports = verified(node, &command.handle.to_ascii_lowercase())?;
+        reports.retain(|report| command.window.is_none_or(|window| report.window == window));
+        nodes.push((node, reports));
     }
-    let mut reports: Vec<Report> = nodes.iter().flatten().copied().collect();
-    reports.retain(|report| command.window.is_none_or(|window| report.window == window));
-    reports.sort_unstable_by_key(|report| (report.window, report.index));
-    let handles: BTreeSet<[u8; 16]> = reports.iter().map(|report| report.handle.0).collect();
+    let handles: BTreeSet<[u8; 16]> = nodes.iter().flat_map(|(_, of)| of).map(|report| report.handle.0).collect();
     if handles.len() > 1 {
         let known: Vec<String> = handles.iter().map(|handle| to_hex(handle)).collect();
         return Err(Failure::usage(format!("reports on {} paths: {}", known.len(), known.join(", ")))
@@ -64,29 +63,22 @@ pub fn run(command: &Locate) -> Outcome {
         let of = command.window.map_or_else(String::new, |window| format!(" on window {window}"));
         return Err(Failure::new(format!("no report{of}")).into());
     };
-    let is_twice = |pair: &&[Report]| (pair[0].window, pair[0].index) == (pair[1].window, pair[1].index);
-    if let Some(twice) = reports.windows(2).find(is_twice) {
-        return Err(
-            Failure::usage(format!("two reports of node {} on the same path and window", twice[0].index)).into()
-        );
+    check_places(&mut nodes)?;
+    let all: Vec<Report> = nodes.iter().flat_map(|(_, of)| of).copied().collect();
+    let wrong = wrong(&all);
+    let mut windows: Vec<u32> = all.iter().filter(|report| is_wrong(report)).map(|report| report.window).collect();
+    windows.sort_unstable();
+    windows.dedup();
+    let window = command.window.or_else(|| last_of_all(&nodes));
+    // What is wrong in a part of a window is to be heard all the same.
+    if window.is_none() && windows.is_empty() {
+        let failure = Failure::new("the files have no whole window in common");
+        return Err(failure.help("choose one with --window").into());
     }
-    let wrongs: Vec<(u32, Wrong)> = reports
-        .chunk_by(|one, other| one.window == other.window)
-        .map(|of_window| (of_window[0].window, wrong(of_window)))
-        .filter(|(_, wrong)| *wrong != Wrong::default())
-        .collect();
-    let window = match command.window.or_else(|| last_of_all(&nodes)) {
-        // What is wrong in a part of a window is to be heard all the same.
-        None if wrongs.is_empty() => {
-            return Err(Failure::new("the files have no whole window in common")
-                .help("choose one with --window")
-                .into());
-        }
-        window => window,
-    };
-    reports.retain(|report| Some(report.window) == window);
-    let whole = reports.iter().find(|report| report.is_whole);
-    let sent = command.sent.or(whole.map(|report| report.count.packets)).unwrap_or_default();
+    let mut reports: Vec<Report> = all.into_iter().filter(|report| Some(report.window) == window).collect();
+    reports.sort_unstable_by_key(|report| report.index);
+    let whole: Vec<&Report> = reports.iter().filter(|report| report.is_whole).collect();
+    let sent = command.sent.or(whole.first().map(|report| report.count.packets)).unwrap_or_default();
     let losses = locate(sent, &reports);
     if command.json {
         print_json(json!({
@@ -94,7 +86,7 @@ pub fn run(command: &Locate) -> Outcome {
             "reports": reports.iter().map(row).collect::<Vec<_>>(),
             "losses": losses.iter().map(|loss| json!({ "from": loss.from, "to": loss.to, "packets": loss.packets }))
                 .collect::<Vec<_>>(),
-            "wrong": wrongs.iter().map(|(window, wrong)| of_wrong(*window, wrong)).collect::<Vec<_>>(),
+            "wrong": of_wrong(&wrong, &windows),
         }));
         return Ok(());
     }
@@ -109,26 +101,62 @@ pub fn run(command: &Locate) -> Outcome {
     for loss in &losses {
         text += &format!("  {} packets lost between node {} and node {}\n", loss.packets, loss.from, loss.to);
     }
-    if losses.is_empty() && whole.is_some() {
+    if losses.is_empty() && whole.len() + usize::from(command.sent.is_some()) > 1 {
         text += "  no packets lost\n";
     }
-    for (window, wrong) in &wrongs {
-        text += &format!("window {window}\n");
-        if let Some(place) = &wrong.replaced {
-            text += &format!(
-                "  payloads replaced between node {} and node {}, or by one of them: {} samples failed\n",
-                place.from, place.to, place.failed
-            );
+    if !windows.is_empty() {
+        let named: Vec<String> = windows.iter().map(ToString::to_string).collect();
+        let s = if named.len() == 1 { "" } else { "s" };
+        text += &format!("packets dropped for their verifiers in window{s} {}\n", named.join(", "));
+        match &wrong.replaced {
+            Some(place) => {
+                text += &format!(
+                    "  payloads replaced between node {} and node {}, or by one of them: {} samples failed\n",
+                    place.from, place.to, place.failed
+                );
+            }
+            None if wrong.spoiled.is_empty() => text += "  too few to say where payloads were replaced, if they were\n",
+            None => {}
         }
-        for place in &wrong.spoiled {
-            text += &format!(
-                "  verifiers of node {} spoiled in front of it, by the sender or a node: {} packets and {} samples dropped\n",
-                place.at, place.spoiled, place.failed
-            );
-        }
+    }
+    for place in &wrong.spoiled {
+        text += &format!(
+            "  verifiers for node {} spoiled by the sender or a node in front of it: {} packets and {} samples dropped\n",
+            place.at, place.spoiled, place.failed
+        );
     }
     print(&text);
     Ok(())
+}
+
+/// Each file is of one node of the path, and says one thing of a window: otherwise one of them could speak for another. The same report twice is
+/// one.
+fn check_places(nodes: &mut [(&NodeReports, Vec<Report>)]) -> Outcome {
+    let mut owners: BTreeMap<u8, &Path> = BTreeMap::new();
+    for (node, reports) in nodes {
+        reports.sort_unstable_by_key(|report| (report.window, report.index));
+        reports.dedup();
+        let name = node.file.display();
+        let indices: BTreeSet<u8> = reports.iter().map(|report| report.index).collect();
+        if let [one, other, ..] = indices.iter().copied().collect::<Vec<_>>()[..] {
+            return Err(Failure::usage(format!("{name}: reports of node {one} and of node {other} of one path")).into());
+        }
+        if let Some(pair) = reports.windows(2).find(|pair| pair[0].window == pair[1].window) {
+            let (index, window) = (pair[0].index, pair[0].window);
+            return Err(Failure::usage(format!("{name}: two reports of node {index} on window {window}")).into());
+        }
+        for index in indices {
+            if let Some(other) = owners.insert(index, &node.file) {
+                let other = other.display();
+                return Err(Failure::usage(format!("{other} and {name}: both are of node {index} of the path")).into());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_wrong(report: &Report) -> bool {
+    report.count.failed > 0 || report.count.spoiled > 0
 }
 
 fn row(report: &Report) -> Value {
@@ -139,14 +167,14 @@ fn row(report: &Report) -> Value {
     })
 }
 
-fn of_wrong(window: u32, wrong: &Wrong) -> Value {
+fn of_wrong(wrong: &Wrong, windows: &[u32]) -> Value {
     let replaced =
         wrong.replaced.map(|place| json!({ "from": place.from, "to": place.to, "failed_samples": place.failed }));
     let spoiled = wrong
         .spoiled
         .iter()
         .map(|place| json!({ "at": place.at, "failed_samples": place.failed, "spoiled": place.spoiled }));
-    json!({ "window": window, "replaced": replaced, "spoiled": spoiled.collect::<Vec<_>>() })
+    json!({ "windows": windows, "replaced": replaced, "spoiled": spoiled.collect::<Vec<_>>() })
 }
 
 /// A node's reports on paths whose handle begins with `handle`; each must be signed by its key.
@@ -175,8 +203,8 @@ fn report_octets(text: &str) -> Option<Vec<u8>> {
 }
 
 /// The last window that every node has counted whole.
-fn last_of_all(nodes: &[Vec<Report>]) -> Option<u32> {
+fn last_of_all(nodes: &[(&NodeReports, Vec<Report>)]) -> Option<u32> {
     let has = |reports: &[Report], window: u32| reports.iter().any(|report| report.is_whole && report.window == window);
-    let windows = nodes.iter().flatten().map(|report| report.window);
-    windows.filter(|window| nodes.iter().all(|reports| has(reports, *window))).max()
+    let windows = nodes.iter().flat_map(|(_, reports)| reports).map(|report| report.window);
+    windows.filter(|window| nodes.iter().all(|(_, reports)| has(reports, *window))).max()
 }

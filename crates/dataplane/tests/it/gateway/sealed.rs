@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use wayleave_dataplane::gateway::{PathStatus, Reason};
+use wayleave_dataplane::gateway::{PathStatus, Reason, Unsealed};
 use wayleave_dataplane::icing;
 use wayleave_packet::icing::header::{Packet, Part, Version};
 
@@ -33,6 +33,29 @@ fn versions(world: &mut World, node: usize) -> Vec<Version> {
     by.map(|(_, _, octets)| Packet::decode(&octets, Version::Standard).expect("well-formed").version()).collect()
 }
 
+fn refused_by_3() -> Unsealed {
+    Unsealed { refusing: vec![identity(3)], ..Unsealed::default() }
+}
+
+/// Its advert says nothing of such packets.
+fn before_3() -> Unsealed {
+    Unsealed { before: vec![identity(3)], ..Unsealed::default() }
+}
+
+/// Exchanges a question a second; returns how many packets arrive at both ends in the end, and the path that they take.
+fn exchange(world: &mut World, secs: u64) -> (usize, usize, Option<Version>, Unsealed) {
+    for _ in 0..secs {
+        world.send_plain(A, &question(20));
+        world.run(Duration::from_secs(1));
+    }
+    world.received(A);
+    world.received(B);
+    world.send_plain(A, &question(20));
+    world.send_plain(B, &answer());
+    let path = path_by(world, 2);
+    (world.received(B).len(), world.received(A).len(), path.packets, path.unsealed)
+}
+
 #[test]
 fn everything_between_two_gateways_is_of_the_sealed_profile_where_all_consent() {
     let mut world = World::new(&[&[A, 2, 3, B]]);
@@ -43,7 +66,7 @@ fn everything_between_two_gateways_is_of_the_sealed_profile_where_all_consent() 
     world.send_plain(B, &answer());
     assert_eq!(world.received(A).len(), 1);
     let path = path_by(&mut world, 2);
-    assert_eq!((path.packets, path.unsealed, path.is_held), (Some(Version::Sealed), vec![], true));
+    assert_eq!((path.packets, path.unsealed, path.is_held), (Some(Version::Sealed), Unsealed::default(), true));
     // What does not fit is split.
     world.send_plain(A, &udp("fd00:0::1", "fd00:1::1", (1000, 53), &[b'q'; 1_280 - 48]));
     assert_eq!(world.received(B).len(), 1);
@@ -63,7 +86,7 @@ fn a_node_that_checks_payloads_gets_packets_of_the_other_profile_and_other_paths
     world.run(Duration::from_secs(3));
     assert_eq!(world.received(B).len(), 1);
     let path = path_by(&mut world, 2);
-    assert_eq!((path.packets, path.unsealed), (Some(Version::Standard), vec![identity(3)]));
+    assert_eq!((path.packets, path.unsealed), (Some(Version::Standard), refused_by_3()));
     assert_eq!(path_by(&mut world, 4).packets, Some(Version::Sealed));
     world.sent.clear();
     world.send_plain(A, &question(20));
@@ -75,7 +98,7 @@ fn a_node_that_checks_payloads_gets_packets_of_the_other_profile_and_other_paths
         world.run(Duration::from_secs(1));
     }
     let path = path_by(&mut world, 2);
-    assert_eq!((path.packets, path.unsealed), (Some(Version::Sealed), vec![]));
+    assert_eq!((path.packets, path.unsealed), (Some(Version::Sealed), Unsealed::default()));
 }
 
 #[test]
@@ -91,7 +114,7 @@ fn a_path_over_a_node_of_the_version_before_is_used_with_the_other_profile() {
         world.send_plain(B, &answer());
         assert_eq!(world.received(A), [answer()]);
         let path = path_by(&mut world, 2);
-        assert_eq!((path.packets, path.unsealed), (Some(Version::Standard), vec![identity(3)]));
+        assert_eq!((path.packets, path.unsealed), (Some(Version::Standard), before_3()));
         assert!(world.drops.is_empty(), "{:?}", world.drops);
     }
 }
@@ -99,30 +122,32 @@ fn a_path_over_a_node_of_the_version_before_is_used_with_the_other_profile() {
 #[test]
 fn a_node_that_goes_back_to_the_version_before_and_is_upgraded_again_changes_the_profile_of_its_paths() {
     let mut world = World::new(&[&[A, 2, 3, B]]);
-    let exchange = |world: &mut World, secs: u64| {
-        for _ in 0..secs {
-            world.send_plain(A, &question(20));
-            world.run(Duration::from_secs(1));
-        }
-        world.received(A);
-        world.received(B);
-        world.send_plain(A, &question(20));
-        world.send_plain(B, &answer());
-        let path = path_by(world, 2);
-        (world.received(B).len(), world.received(A).len(), path.packets, path.unsealed)
-    };
-    assert_eq!(exchange(&mut world, 5), (1, 1, Some(Version::Sealed), vec![]));
+    assert_eq!(exchange(&mut world, 5), (1, 1, Some(Version::Sealed), Unsealed::default()));
     // It was answered for long, and is so again a few seconds after the path server has the new advert.
     world.old.insert(3);
-    assert_eq!(exchange(&mut world, 6), (1, 1, Some(Version::Standard), vec![identity(3)]));
+    assert_eq!(exchange(&mut world, 6), (1, 1, Some(Version::Standard), before_3()));
     // The list is renewed in its own time where nothing is wrong.
     world.old.clear();
-    assert_eq!(exchange(&mut world, 40), (1, 1, Some(Version::Sealed), vec![]));
+    assert_eq!(exchange(&mut world, 40), (1, 1, Some(Version::Sealed), Unsealed::default()));
     // A gateway that is down for a while is no reason for the other profile.
     world.down.insert(2);
     let _ = exchange(&mut world, 10);
     world.down.clear();
-    assert_eq!(exchange(&mut world, 10), (1, 1, Some(Version::Sealed), vec![]));
+    assert_eq!(exchange(&mut world, 10), (1, 1, Some(Version::Sealed), Unsealed::default()));
+}
+
+#[test]
+fn proofs_that_were_asked_for_before_a_node_changed_its_program_are_worth_nothing() {
+    // While nothing is sent, the list and the proofs get old; both are asked for with the next packet.
+    let mut world = World::new(&[&[A, 2, 3, B]]);
+    world.lasts = 60;
+    let _ = exchange(&mut world, 5);
+    world.run(Duration::from_secs(90));
+    world.old.insert(3);
+    assert_eq!(exchange(&mut world, 5), (1, 1, Some(Version::Standard), before_3()));
+    world.run(Duration::from_secs(90));
+    world.old.clear();
+    assert_eq!(exchange(&mut world, 5), (1, 1, Some(Version::Sealed), Unsealed::default()));
 }
 
 #[test]

@@ -32,31 +32,51 @@ impl InnerSide {
         Ok(Some(length))
     }
 
-    /// Hands over a packet, or those for which it stands. Returns whether there was room for all of it.
-    ///
-    /// # Errors
-    /// What the system said of this packet.
-    pub fn write(&mut self, ready: &Ready) -> io::Result<bool> {
+    /// Hands over a packet, or those for which it stands. Returns how many were taken, how many found no room, and how many were refused.
+    pub fn write(&mut self, ready: &Ready) -> Written {
+        let mut written = Written::default();
         match self {
-            Self::Tun { tun, scratch } if ready.offload.kind == Kind::Udp && !tun.takes_datagrams() => {
-                let mut has_room = Ok(true);
+            Self::Tun { tun, scratch } => {
+                let is_several = ready.offload.kind == Kind::Udp;
+                if !is_several || tun.takes_datagrams() {
+                    let result = tun.write(&ready.offload.encode(), &ready.octets);
+                    if result.is_ok() || !is_several {
+                        let count = if is_several { ready.count() } else { 1 };
+                        written.note(result, count as u64);
+                        return written;
+                    }
+                }
+                // The system knows no packet that stands for several datagrams, or refuses this one.
+                let plain = Offload::default().encode();
                 each_packet(&ready.octets, &ready.offload, scratch, |packet| {
-                    let taken = tun.write(&Offload::default().encode(), packet);
-                    has_room = match (&has_room, taken) {
-                        (Ok(before), Ok(taken)) => Ok(*before && taken),
-                        (_, Err(error)) => Err(error),
-                        (Err(_), Ok(_)) => return,
-                    };
+                    written.note(tun.write(&plain, packet), 1)
                 });
-                has_room
             }
-            Self::Tun { tun, .. } => tun.write(&ready.offload.encode(), &ready.octets),
             Self::Stack { port, scratch } => {
                 let mut has_room = true;
                 each_packet(&ready.octets, &ready.offload, scratch, |packet| has_room &= port.write(packet));
-                Ok(has_room)
+                written.note(Ok(has_room), 1);
             }
         }
+        written
+    }
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Written {
+    pub taken: u64,
+    pub no_room: u64,
+    pub refused: u64,
+}
+
+impl Written {
+    fn note(&mut self, result: io::Result<bool>, count: u64) {
+        *match result {
+            Ok(true) => &mut self.taken,
+            Ok(false) => &mut self.no_room,
+            Err(_) => &mut self.refused,
+        } += count;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Where a gateway's knowledge comes from: the realm, through the node's own end of the control plane; or, in the laboratory, a
 //! file in the place of the servers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path as FilePath;
 use std::sync::Arc;
@@ -248,7 +248,6 @@ impl LabFile {
             neighbours: Vec::new(),
             fixed: Vec::new(),
             removed: BTreeMap::new(),
-            before_sealed: BTreeSet::new(),
         };
         for member in &self.members {
             for text in &member.prefixes {

@@ -498,20 +498,19 @@ fn unsealed(path: &PathStatus, known: &Known) -> Option<String> {
     if path.packets != Some(Version::Standard) {
         return None;
     }
-    let (refusing, before): (Vec<&IdentityKey>, Vec<_>) =
-        path.unsealed.iter().partition(|node| !known.before_sealed.contains(node));
-    let names = |nodes: &[&IdentityKey]| nodes.iter().map(|node| known.describe(node)).collect::<Vec<_>>().join(", ");
+    let Unsealed { before, refusing } = &path.unsealed;
+    let names = |nodes: &[IdentityKey]| nodes.iter().map(|node| known.describe(node)).collect::<Vec<_>>().join(", ");
     let refusing = (!refusing.is_empty()).then(|| {
         let (does, its, server) = match refusing.len() {
             1 => ("does", "its", "server is"),
             _ => ("do", "their", "servers are"),
         };
-        let names = names(&refusing);
+        let names = names(refusing);
         format!("{names} {does} not consent to packets of the profile `sealed`, or {its} consent {server} of a version before it")
     });
     let before = (!before.is_empty()).then(|| {
         let s = if before.len() == 1 { "s" } else { "" };
-        format!("{} run{s} a version before the profile `sealed`", names(&before))
+        format!("{} run{s} a version before the profile `sealed`", names(before))
     });
     let reasons: Vec<String> = refusing.into_iter().chain(before).collect();
     (!reasons.is_empty()).then(|| reasons.join("; "))

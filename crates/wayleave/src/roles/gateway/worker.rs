@@ -471,11 +471,12 @@ impl Worker {
                     self.queue(link, &octets, size);
                     self.gateway.reuse(octets);
                 }
-                Output::Inner(ready) => match self.inner_side.write(&ready) {
-                    Ok(true) => self.counters.written += 1,
-                    Ok(false) => self.counters.refused += 1,
-                    Err(_) => self.counters.failures += 1,
-                },
+                Output::Inner(ready) => {
+                    let written = self.inner_side.write(&ready);
+                    self.counters.written += written.taken;
+                    self.counters.refused += written.no_room;
+                    self.counters.failures += written.refused;
+                }
                 Output::NeedPaths { peer } => self.ask(Ask::Paths(peer)),
                 Output::NeedProofs { peer, hash, path } => self.ask(Ask::Proofs(peer, hash, path)),
                 Output::Event(event) => self.ask(Ask::Happened(event)),

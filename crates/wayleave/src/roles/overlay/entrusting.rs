@@ -77,13 +77,13 @@ struct Giving {
 
 impl Giving {
     async fn run(self, mut inbox: mpsc::Receiver<LinkEvent>, mut keys: watch::Receiver<Masters>) {
-        let mut up = None;
+        let (mut up, mut was_up) = (None, false);
         loop {
             tokio::select! {
                 event = inbox.recv() => match event {
                     None => return,
                     Some(LinkEvent::Up { link, .. }) => {
-                        up = Some(link);
+                        (up, was_up) = (Some(link), true);
                         self.give(link, &keys.borrow_and_update());
                     }
                     Some(LinkEvent::Frame { link, bytes, .. }) => {
@@ -97,9 +97,10 @@ impl Giving {
                     }
                     Some(LinkEvent::Down { .. }) => {
                         up = None;
-                        self.lacks("the connection was closed");
+                        self.is_away("the connection was closed", true);
                     }
-                    Some(LinkEvent::Failed { failure, .. }) => self.lacks(&failure.to_string()),
+                    // A server that begins a little later than the node is no news.
+                    Some(LinkEvent::Failed { failure, .. }) => self.is_away(&failure.to_string(), was_up),
                 },
                 changed = keys.changed() => {
                     if changed.is_err() {
@@ -145,6 +146,19 @@ impl Giving {
                 false
             }
             _ => true,
+        }
+    }
+
+    /// The server cannot be reached: it may have the keys from before, or have ended and forgotten them.
+    fn is_away(&self, why: &str, is_news: bool) {
+        let text = format!(
+            "the consent server at {} cannot be reached, and may not have the keys of this node's tags: {why}",
+            self.server.address
+        );
+        let was_known = self.problem.borrow().as_ref().is_some_and(|known| known.contains("cannot be reached"));
+        self.problem.send_replace(Some(text.clone()));
+        if is_news && !was_known {
+            self.log.report(event!(WARN "not-entrusted" {; why = text } "{text}"));
         }
     }
 

@@ -130,7 +130,7 @@ impl Renewal {
             let why = "the configuration names no `operator`; `wayleave join` writes it";
             return Err(Failed::Other(why.to_owned()));
         };
-        let mut silence = "no answer".to_owned();
+        let mut silence = "it was not reached".to_owned();
         let answer = timeout(TIMEOUT, self.exchange(operator, &mut silence)).await;
         let answer = answer.unwrap_or(Err(silence));
         let answer = answer.map_err(|why| Failed::Other(format!("operator at {}: {why}", operator.address)))?;
@@ -159,7 +159,10 @@ impl Renewal {
         let request = Frame { request: 1, body: Body::Renew { number: self.membership.object().number } }.encode();
         while let Some(event) = events.recv().await {
             match event {
-                LinkEvent::Up { link, .. } => links.send(link, request.clone()),
+                LinkEvent::Up { link, .. } => {
+                    links.send(link, request.clone());
+                    "no answer".clone_into(silence);
+                }
                 // A path server is told of removed nodes by the same link.
                 LinkEvent::Frame { bytes, .. } => match Frame::decode(&bytes) {
                     Ok(Frame { request: 1, body: Body::Joined(answer) }) => return Ok(answer),

@@ -293,31 +293,51 @@ fn reports_say_where_packets_vanished_and_a_forged_one_is_refused() {
     assert!(code == Some(0) && text.contains("no packets lost"), "{text}");
     // Where payloads were replaced.
     let of_samples = |node: u8, window, is_whole, (failed, spoiled)| {
-        let count = Count { packets: 50, octets: 50 * 64, samples: 2, failed, spoiled };
+        let count = Count { packets: 100 - failed - spoiled, octets: 6_400, samples: 2, failed, spoiled };
         let report = Report { handle: Handle([9; 16]), index: node, window, is_whole, count };
         serde_json::json!({ "signed": to_hex(&report.sign(&identity(node))) })
     };
     // In a part of a window as in a whole one, and not in the last one.
-    for (node, first, second) in [(1, (0, 0), (0, 0)), (2, (6, 0), (0, 0)), (3, (5, 0), (3, 90))] {
-        let quiet = of_samples(node, 100, true, (0, 0));
-        write(node, &[of_samples(node, 98, false, first), of_samples(node, 99, true, second), quiet]);
-    }
+    let write_all = |failed: [(u64, u64); 3]| {
+        for (node, failed) in (1..).zip(failed) {
+            let quiet = of_samples(node, 100, true, (0, 0));
+            write(node, &[of_samples(node, 99, false, failed), quiet.clone(), quiet]);
+        }
+    };
+    write_all([(0, 0), (6, 0), (5, 0)]);
     let (code, text) = locate(&named, &["--json"]);
     let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let wrong = serde_json::json!([
-        { "window": 98, "replaced": { "from": 1, "to": 2, "failed_samples": 6 }, "spoiled": [] },
-        { "window": 99, "replaced": null, "spoiled": [{ "at": 3, "failed_samples": 3, "spoiled": 90 }] },
-    ]);
-    assert_eq!((code, &report["window"], &report["wrong"]), (Some(0), &100.into(), &wrong));
+    let place = serde_json::json!({ "from": 1, "to": 2, "failed_samples": 6 });
+    let wrong = serde_json::json!({ "windows": [99], "replaced": place, "spoiled": [] });
+    assert_eq!((code, &report["window"], &report["wrong"]), (Some(0), &100.into(), &wrong), "{text}");
     let (_, text) = locate(&named, &[]);
-    for said in [
-        "no packets lost\nwindow 98\n  payloads replaced between node 1 and node 2, or by one of them: 6 samples failed",
-        "window 99\n  verifiers of node 3 spoiled in front of it, by the sender or a node: 90 packets and 3 samples dropped",
+    let said = "no packets lost\npackets dropped for their verifiers in window 99\n  payloads replaced between node 1 and node 2, or by one of \
+                them: 6 samples failed";
+    assert!(text.contains(said), "{text}");
+    let (_, text) = locate(&named, &["--window", "99"]);
+    assert!(text.contains("node 1: 100 packets of a part of the window") && !text.contains("lost"), "{text}");
+    write_all([(0, 0), (0, 0), (3, 90)]);
+    let (_, text) = locate(&named, &[]);
+    let said = "verifiers for node 3 spoiled by the sender or a node in front of it: 90 packets and 3 samples dropped";
+    assert!(text.contains(said) && !text.contains("replaced"), "{text}");
+    write_all([(0, 0), (1, 0), (0, 0)]);
+    assert!(locate(&named, &[]).1.contains("too few to say where"));
+    // A file is of one node, and a node's is one file.
+    let under = |index, window, key| {
+        let count = Count { packets: 50, octets: 50 * 64, ..Count::default() };
+        let report = Report { handle: Handle([9; 16]), index, window, is_whole: true, count };
+        serde_json::json!({ "signed": to_hex(&report.sign(&identity(key))) })
+    };
+    for (rows, said) in [
+        (&[under(2, 100, 2), under(3, 101, 2)][..], "2.json: reports of node 2 and of node 3 of one path"),
+        (&[under(2, 100, 2), of_samples(2, 100, true, (1, 0))], "2.json: two reports of node 2 on window 100"),
+        (&[under(1, 100, 2)], "1.json and 2.json: both are of node 1 of the path"),
     ] {
-        assert!(text.contains(said), "{text}");
+        write(2, rows);
+        let (code, text) = locate(&named, &[]);
+        assert!(code == Some(2) && text.contains(said), "{code:?}: {text}");
     }
-    let (_, text) = locate(&named, &["--window", "98"]);
-    assert!(text.contains("node 1: 50 packets of a part of the window") && !text.contains("lost"), "{text}");
+    write(2, &[row(2, 100, 50), row(2, 99, 3)]);
     write(1, &[row(1, 100, 50), row(1, 101, 70)]);
     // Another's report, and one whose number was changed.
     let (code, text) = locate(&[format!("{}=1.json", public(2))], &[]);
