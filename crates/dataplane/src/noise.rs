@@ -299,7 +299,7 @@ impl ReplayWindow {
     }
 
     fn word(&self, number: u64) -> usize {
-        (number / 64 & (self.words() - 1)) as usize
+        ((number / 64) & (self.words() - 1)) as usize
     }
 }
 
