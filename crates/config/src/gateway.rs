@@ -183,7 +183,7 @@ impl GatewaySection {
             let free = free_blocks(of_names.afi()).find(|free| other(free).is_none());
             let example = free.map_or_else(String::new, |free| format!(", such as \"{free}\""));
             let message = format!(
-                "{of_names}, where names have their addresses (`{key}`), is in use on this machine: {found}; packets to names would go there, or \
+                "{of_names}, where names have their addresses (`{key}`), is in use on this machine, since {found}; packets to names would go there, or \
                  those of the other one come here"
             );
             faults.push(Fault {
@@ -202,13 +202,17 @@ impl GatewaySection {
             let Text(of_names) = block.get_ref();
             for prefix in granted.iter().filter(|prefix| of_names.contains(prefix)) {
                 let message = format!(
-                    "the membership grants {prefix}, which lies in {of_names}, where names have their addresses (`{key}`): nobody is reached in it"
+                    "the membership grants {prefix}, which lies in {of_names}, where names have their addresses (`{key}`), so that nobody is reached in it"
                 );
-                faults.push(Fault::at(block.span(), message).help(format!("give `{key}` another block")));
+                faults.push(Fault {
+                    span: Some(block.span()).filter(|span| !span.is_empty()),
+                    message,
+                    help: Some(format!("give `{key}` another block")),
+                });
             }
             for accepted in self.accept.iter().flatten().filter(|accepted| of_names.contains(&accepted.get_ref().0)) {
                 let message = format!(
-                    "{} lies in {of_names}, where names have their addresses (`{key}`): no member is reached in it",
+                    "{} lies in {of_names}, where names have their addresses (`{key}`), so that no member is reached in it",
                     accepted.get_ref().0
                 );
                 faults.push(
