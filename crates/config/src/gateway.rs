@@ -176,8 +176,10 @@ impl GatewaySection {
             let all = all(of_names.afi());
             let other = |of_names: &Prefix| {
                 let is_own = |route: &OtherRoute| u64::from(route.table) == *self.table.get_ref() || is_wide(&route.to);
-                let mut others = all.iter().filter(|route| !is_own(route));
-                others.find(|route| route.to.contains(of_names) || of_names.contains(&route.to))
+                let others = all.iter().filter(|route| !is_own(route));
+                let overlapping = others.filter(|route| route.to.contains(of_names) || of_names.contains(&route.to));
+                // An interface says more than the blackhole behind its route, which IPv6 has at the loopback interface.
+                overlapping.max_by_key(|route| route.interface.as_deref().is_some_and(|name| name != "lo"))
             };
             let Some(found) = other(of_names) else { continue };
             let free = free_blocks(of_names.afi()).find(|free| other(free).is_none());
