@@ -176,14 +176,16 @@ impl GatewaySection {
             let all = all(of_names.afi());
             let other = |of_names: &Prefix| {
                 let is_own = |route: &OtherRoute| u64::from(route.table) == *self.table.get_ref() || is_wide(&route.to);
-                let mut others = all.iter().filter(|route| !is_own(route));
-                others.find(|route| route.to.contains(of_names) || of_names.contains(&route.to))
+                let others = all.iter().filter(|route| !is_own(route));
+                let overlapping = others.filter(|route| route.to.contains(of_names) || of_names.contains(&route.to));
+                // An interface says more than the blackhole behind its route, which IPv6 has at the loopback interface.
+                overlapping.max_by_key(|route| route.interface.as_deref().is_some_and(|name| name != "lo"))
             };
             let Some(found) = other(of_names) else { continue };
             let free = free_blocks(of_names.afi()).find(|free| other(free).is_none());
             let example = free.map_or_else(String::new, |free| format!(", such as \"{free}\""));
             let message = format!(
-                "{of_names}, where names have their addresses (`{key}`), is in use on this machine: {found}; packets to names would go there, or \
+                "{of_names}, where names have their addresses (`{key}`), is in use on this machine, since {found}; packets to names would go there, or \
                  those of the other one come here"
             );
             faults.push(Fault {
@@ -202,13 +204,17 @@ impl GatewaySection {
             let Text(of_names) = block.get_ref();
             for prefix in granted.iter().filter(|prefix| of_names.contains(prefix)) {
                 let message = format!(
-                    "the membership grants {prefix}, which lies in {of_names}, where names have their addresses (`{key}`): nobody is reached in it"
+                    "the membership grants {prefix}, which lies in {of_names}, where names have their addresses (`{key}`), so that nobody is reached in it"
                 );
-                faults.push(Fault::at(block.span(), message).help(format!("give `{key}` another block")));
+                faults.push(Fault {
+                    span: Some(block.span()).filter(|span| !span.is_empty()),
+                    message,
+                    help: Some(format!("give `{key}` another block")),
+                });
             }
             for accepted in self.accept.iter().flatten().filter(|accepted| of_names.contains(&accepted.get_ref().0)) {
                 let message = format!(
-                    "{} lies in {of_names}, where names have their addresses (`{key}`): no member is reached in it",
+                    "{} lies in {of_names}, where names have their addresses (`{key}`), so that no member is reached in it",
                     accepted.get_ref().0
                 );
                 faults.push(
@@ -656,7 +662,7 @@ mod tests {
         }
         for block in ["198.18.0.0/25", "198.16.0.0/12", "203.0.113.0/24", "0.0.0.0/0", "fd77::/64", "172.0.0.0/8"] {
             let refused = parsed(block).unwrap_err().to_string();
-            assert!(refused.contains("expected an IPv4 prefix of at most 24 bits within 198.18.0.0/15"), "{refused}");
+            assert!(refused.contains("not a block for the addresses of names"), "{refused}");
         }
         let default = GatewayFile::parse(&Source::of_text("gateway.toml", &template())).unwrap();
         assert_eq!(default.gateway.names_ipv4.get_ref().0.to_string(), "198.18.0.0/15");
