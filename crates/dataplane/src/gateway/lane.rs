@@ -71,6 +71,12 @@ impl Lane {
         }
     }
 
+    /// The wall clock went back: the count of seconds that come a second time begins elsewhere.
+    pub(super) fn begin_again(&mut self, start: u32, now: Now) {
+        (self.nonce, self.start) = (0, start >> 2);
+        self.begun = self.begun.min(now.unix.secs());
+    }
+
     /// A nonce that no other packet on the path has.
     pub(super) fn nonce(&mut self, now: Now) -> Nonce {
         self.nonce = (self.nonce + 1).max(Nonce::new(now.unix, self.start).0);

@@ -44,6 +44,8 @@ const TICK: Duration = Duration::from_millis(100);
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// A handshake is begun anew after this long.
 const HANDSHAKE: Duration = Duration::from_secs(1);
+/// Microseconds by which the wall clock goes back at least if somebody sets it: nodes take packets that are a second ahead of their clocks.
+const STEP: u64 = 500_000;
 /// What sessions of gateways are, in the prologue of their handshakes.
 const PROLOGUE: &str = "wayleave/gateway/v2";
 /// By how many messages of a session one may come late. Threads of the sender take the numbers of some 40 packets at a time, and those of the
@@ -181,8 +183,12 @@ pub(in super::super) struct Machine {
     sessions: HashMap<u32, IdentityKey>,
     handshakes: AnswerLimit,
     begun: Begun,
-    /// The Unix microsecond of this process's start.
+    /// The Unix microsecond of this process's start, by the clock as it is now.
     started: u64,
+    /// When timers were last looked at, by both clocks.
+    looked_at: Option<Now>,
+    /// The Unix microsecond in the last handshake that was begun.
+    made: u64,
     /// None where this side is one process.
     errors: Option<ErrorLimit>,
     random: Random,
@@ -275,6 +281,8 @@ impl Machine {
             handshakes: AnswerLimit::new(HANDSHAKES.0, HANDSHAKES.1, 1),
             begun: Begun::default(),
             started,
+            looked_at: None,
+            made: 0,
             neighbours: config.neighbours,
             policies: config.policies,
             members: BTreeMap::new(),
@@ -471,12 +479,29 @@ impl Machine {
         affected.iter().for_each(|identity| self.work(identity, now));
     }
 
+    /// If the wall clock went back, what was counted by it begins anew: nodes drop packets whose nonces are ahead of their clocks, and nobody
+    /// could begin a handshake until the time of this process's start had come again.
+    fn look_at_clock(&mut self, now: Now) {
+        let Some(last) = self.looked_at.replace(now) else { return };
+        let expected = last.unix.0.saturating_add(now.instant.since(last.instant).as_micros() as u64);
+        let back = expected.saturating_sub(now.unix.0);
+        if back < STEP {
+            return;
+        }
+        self.started = self.started.saturating_sub(back);
+        let Self { peers, random, .. } = self;
+        for candidate in peers.values_mut().flat_map(|peer| &mut peer.candidates) {
+            candidate.lanes().for_each(|lane| lane.begin_again(random.number(), now));
+        }
+    }
+
     fn handle_timeout(&mut self, now: Now) {
         let due: Vec<IdentityKey> =
             self.due.iter().take_while(|(at, _)| *at <= now.instant).map(|(_, peer)| *peer).collect();
         if due.is_empty() {
             return;
         }
+        self.look_at_clock(now);
         for peer in due {
             self.out.counters.visits += 1;
             self.work(&peer, now);

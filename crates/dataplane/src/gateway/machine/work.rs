@@ -27,7 +27,7 @@ impl Machine {
     /// All that may be done for a peer now: questions, probes, handshakes, and what waits.
     pub(super) fn work(&mut self, identity: &IdentityKey, now: Now) {
         self.wake(identity, now);
-        let Self { peers, out, policies, members, random, noise, sessions, realm, identity: own, .. } = self;
+        let Self { peers, out, policies, members, random, noise, sessions, realm, identity: own, made, .. } = self;
         let Some(peer) = peers.get_mut(identity) else { return };
         let (changed, dead) = peer.choose(policies, now);
         out.counters.dead += dead;
@@ -76,7 +76,9 @@ impl Machine {
             && let Some(place) = peer.begins_by(attempt, now)
         {
             let path = peer.candidates[place].hash;
-            let payload = opening(now.unix.0, &peer.candidates[place].nodes);
+            // The peer takes no older one than the last, whatever the clock says.
+            *made = now.unix.0.max(*made + 1);
+            let payload = opening(*made, &peer.candidates[place].nodes);
             let index = fresh_index(random, sessions);
             let prologue = prologue(PROLOGUE, realm, &[own, identity]);
             if let Ok((started, first)) = noise.initiate(&remote.noise, &prologue, random.secret(), &payload) {

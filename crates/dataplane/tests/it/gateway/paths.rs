@@ -49,6 +49,29 @@ fn exchange(world: &mut World) -> usize {
 }
 
 #[test]
+fn after_a_step_of_the_clock_back_or_ahead_traffic_goes_on_within_seconds_and_sessions_are_renewed() {
+    let mut world = two_paths();
+    let exchange = |world: &mut World, secs: u64| {
+        for _ in 0..secs {
+            world.send_plain(A, &question());
+            world.run(Duration::from_secs(1));
+        }
+        world.received(A);
+        world.received(B);
+        world.send_plain(A, &question());
+        world.send_plain(B, &answer());
+        (world.received(A).len(), world.received(B).len())
+    };
+    assert_eq!(exchange(&mut world, 5), (1, 1));
+    // Nodes refuse for seven seconds what they may have seen before their own clocks went back.
+    for secs in [30, 90, 30, 27, 3_600, 0] {
+        world.ahead = secs * 1_000_000;
+        assert_eq!(exchange(&mut world, 10), (1, 1), "ahead by {secs} s");
+        assert_eq!(exchange(&mut world, 140), (1, 1), "ahead by {secs} s, in a later session");
+    }
+}
+
+#[test]
 fn a_killed_forwarder_costs_two_seconds_and_the_flow_goes_on_over_the_spare_path() {
     for killed in [2, 3] {
         let mut world = two_paths();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use wayleave_core::{IdentityKey, InnerPrefixes, Now, Prefix};
+use wayleave_core::{IdentityKey, InnerPrefixes, Now, Prefix, UnixTime};
 use wayleave_crypto::dh::DhSecret;
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Secret;
@@ -50,6 +50,8 @@ pub struct World {
     /// Seconds for which consent is given.
     pub lasts: u32,
     pub micros: u64,
+    /// By how many microseconds the wall clock was set ahead, or back.
+    pub ahead: i64,
     /// Forwarders that do nothing.
     pub down: BTreeSet<usize>,
     /// Nodes that give no consent.
@@ -90,6 +92,7 @@ impl World {
             mtu: 1_472,
             lasts: 600,
             micros: u64::from(TIME) * 1_000_000,
+            ahead: 0,
             down: BTreeSet::new(),
             refusing: BTreeSet::new(),
             checking: BTreeSet::new(),
@@ -105,7 +108,8 @@ impl World {
     }
 
     pub fn now(&self) -> Now {
-        network::at_micros(self.micros)
+        let Now { instant, unix } = network::at_micros(self.micros);
+        Now { instant, unix: UnixTime(unix.0.wrapping_add_signed(self.ahead)) }
     }
 
     pub fn gateway(&mut self, node: usize) -> &mut Gateway {
@@ -248,7 +252,7 @@ impl World {
     }
 
     fn paths(&self, node: usize) -> Vec<Path> {
-        let expiry = self.micros / 1_000_000 + 300;
+        let expiry = self.now().unix.secs() + 300;
         let orders = self.orders.iter().map(|order| {
             let mut order = order.clone();
             if node == B {
@@ -278,7 +282,7 @@ impl World {
         if let Some(node) = nodes[1..].iter().find(|node| self.refusing.contains(node)) {
             return Err(format!("node {node} refuses"));
         }
-        Ok(consented(path, (self.micros / 1_000_000) as u32 + self.lasts))
+        Ok(consented(path, self.now().unix.secs() as u32 + self.lasts))
     }
 }
 
