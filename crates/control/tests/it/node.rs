@@ -5,6 +5,7 @@
 //! ICC, renewal: a later membership is published and used for requests; an older one, or another's, is not.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use wayleave_control::advert::{Advert, Extension, Link, PACKETS_EXTENSION, Relationship, TagOffer, TagUse};
 use wayleave_control::consent::{
@@ -13,7 +14,7 @@ use wayleave_control::consent::{
 };
 use wayleave_control::database::Refusal;
 use wayleave_control::frames::{Body, Frame, Host};
-use wayleave_control::node::{Node, NodeConfig, NodeEvent, NodeInput, NodeOutput, Profile, PublisherConfig};
+use wayleave_control::node::{Member, Node, NodeConfig, NodeEvent, NodeInput, NodeOutput, Profile, PublisherConfig};
 use wayleave_control::path::{
     PathFailure, PathServer, PathServerConfig, PathServerEvent, PathServerInput, PathServerOutput,
 };
@@ -679,6 +680,61 @@ fn who_follows_a_path_server_finds_paths_by_itself_and_asks_for_what_it_does_not
     node.handle(NodeInput::Find(Host::Name(name("n4"))), at(4));
     let outputs = drain(&mut node);
     assert!(outputs.iter().any(is_found), "at once: {}", outputs.len());
+}
+
+#[test]
+fn an_open_node_publishes_nothing_when_a_thousand_members_come_and_go() {
+    let mut node = Node::new(NodeConfig { capacity: 2_000, ..config(0, vec![server(PATHS)], Store::New) });
+    node.handle(NodeInput::Connected(identity(PATHS)), at(0));
+    let open = Some(endpoint("open.example.net:49252"));
+    node.handle(NodeInput::Profile(Profile { open, ..profile(0, &[]) }), at(0));
+    let (mut published, mut members) = (0, 0);
+    let mut settle = |node: &mut Node, second: u64| {
+        node.handle_timeout(at(second));
+        loop {
+            let outputs = drain(node);
+            if outputs.is_empty() {
+                return (published, members);
+            }
+            for output in outputs {
+                match output {
+                    NodeOutput::Send { octets, .. } => {
+                        let frame = Frame::decode(&octets).expect("its own");
+                        published += u32::from(matches!(frame.body, Body::Register { .. }));
+                    }
+                    NodeOutput::Persist { id, .. } => node.handle(NodeInput::Persisted(id), at(second)),
+                    NodeOutput::Realm(realm) => {
+                        let is_there = |member: &&Arc<Member>| {
+                            member.advert.as_ref().is_some_and(|advert| !advert.links.is_empty())
+                        };
+                        members = realm.nodes.values().filter(is_there).count();
+                    }
+                    _ => {}
+                }
+            }
+        }
+    };
+    assert_eq!(settle(&mut node, 3).0, 1, "its own advert");
+    let tell = |node: &mut Node, records: Vec<Record>, second: u64| {
+        for part in records.chunks(500) {
+            let body = Body::Records { instance: 1, version: 1, complete: true, records: part.to_vec() };
+            let octets = Frame { request: 0, body }.encode();
+            node.handle(NodeInput::Frame { from: identity(PATHS), octets }, at(second));
+        }
+    };
+    let there = |number: u32| advert(number, &[(0, Relationship::Provider)]);
+    let come = (10..1_010).flat_map(|number| {
+        let member = Record::Membership(signed_membership(number));
+        [member, Record::Advert(signed_advert(&there(number), number))]
+    });
+    tell(&mut node, come.collect(), 4);
+    assert_eq!(settle(&mut node, 10), (1, 1_000));
+    let go = (10..510).map(|number| {
+        let gone = Advert { sequence: 2, links: Vec::new(), ids: Vec::new(), ..there(number) };
+        Record::Advert(signed_advert(&gone, number))
+    });
+    tell(&mut node, go.collect(), 11);
+    assert_eq!(settle(&mut node, 20), (1, 500));
 }
 
 #[test]

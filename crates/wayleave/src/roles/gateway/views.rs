@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use wayleave_core::{IdentityKey, InnerTraffic, Prefix};
-use wayleave_dataplane::gateway::{Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus, Traffic, Volume};
+use wayleave_dataplane::gateway::{
+    Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus, Traffic, Unsealed, Volume,
+};
 use wayleave_dataplane::icing;
 use wayleave_dataplane::link::{Counters as LinkCounters, LinkStatus, Transport};
 use wayleave_packet::icing::header::Version;
