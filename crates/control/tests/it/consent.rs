@@ -6,8 +6,8 @@
 //! ICC-04: policies changed, nodes revoked, proofs used for other paths, tags, expiries: from the next request on; a
 //! proof ends with its expiry.
 //! ICC, older: a consent server without its records: it answers nothing before a path server has sent them.
-//! ICC, IDs: an ID that two identities claim in requests: refused to the second; only the ID's holder reads what is
-//! sealed to it.
+//! ICC, IDs: an ID that two identities claim in requests: refused to the second; a path with an ID that no member's advert
+//! has, not yet or not any more: refused; only the ID's holder reads what is sealed to it.
 
 use std::collections::BTreeMap;
 
@@ -387,7 +387,6 @@ fn an_id_that_two_identities_claim_is_refused_to_the_second() {
     assert!(ask(&mut server, 3, body, at(1_100)).0.is_ok());
 }
 
-/// ICC, IDs that no member's advert has, at every place of the path.
 #[test]
 fn a_path_with_an_id_that_nobody_has_gets_no_consent_whatever_the_policy_says() {
     let mut server = server_of_node_1(EVERYBODY);
