@@ -457,6 +457,8 @@ def frames():
         (17, b""),
         (18, b"\x00"),
         (18, b"\x01" + blob(revocations(NOW * 1_000_000, [1, 2], 3, list_key(3)))),
+        (19, items([u32(439_453) + bytes([1 ^ 0x5A]) * 16, u32(439_460) + bytes([2 ^ 0x5A]) * 16])),
+        (20, b""),
     ]
     # The path by 0, 1, 3 and 4: interfaces are the neighbour's number and one.
     hops = []
@@ -484,6 +486,9 @@ def main():
         "invitation": invitation(),
         "join": join(),
         "advert": advert(1, [(0, 3), (3, 1), (5, 2)], 5, "open.example.net:49252", [(7, b"later")]),
+        "advert-with-extensions": advert(
+            1, [(0, 3), (3, 1), (5, 2)], extensions=[(1, b"tls.example.net:443"), (2, b"\x01\x02")]
+        ),
         "consent-request": consent_request(),
         "consent-request-sealed": consent_request(2),
         "consent-answer": consent_answer(),

@@ -57,7 +57,9 @@ pub enum Refusal {
     NoSuchHost,
     #[error("a partial path does not begin at its sender, has a loop or a valley, or names unknown nodes")]
     PartialPath,
-    #[error("the sender's advert is not known; register it first")]
+    #[error(
+        "no advert is known of the sender, or of a node on the path; each node registers its own with a path server"
+    )]
     NoAdvert,
     #[error("the server is busy; try again")]
     Busy,

@@ -548,13 +548,23 @@ pub(crate) mod tests {
         let prologue = prologue("wayleave/gateway/v2", &[8; 32], &[&nodes[0], &nodes[2]]);
         let (mut started, first) = a.initiate(&public, &prologue, of_a.clone(), &payload).unwrap();
         let (_, _, answering) = b.receive(&prologue, of_b.clone(), &first).unwrap();
-        let (_, second) = answering.respond(&[], window(), Instant(0)).unwrap();
+        let (mut of_responder, second) = answering.respond(&[], window(), Instant(0)).unwrap();
         started.read(&second).unwrap();
         let mut session = started.finish(window(), Instant(0)).unwrap();
         let probe = crate::gateway::message::Content::Probe { number: 9, sent: 70_000, nodes, padding: 5 }.encode();
         let mut sealed = vec![0; probe.len() + TAG];
         let number = session.seal(&probe, &mut sealed).unwrap();
         let data = [&crate::gateway::message::Message::data(0x0b0b_0b0b, number)[..], &sealed].concat();
+        // The answer to the probe, octet by octet as the page has it.
+        let (held, received, handle) = (0b110u16, 69_990u64, [0x77; 16]);
+        let answer = [&[2, 0][..], &held.to_be_bytes(), &9u32.to_be_bytes(), &received.to_be_bytes(), &handle].concat();
+        let handle = wayleave_packet::icing::header::Handle(handle);
+        let content = crate::gateway::message::Content::Answer { number: 9, held, received, handle };
+        assert_eq!(content.encode(), answer);
+        let mut sealed = vec![0; answer.len() + TAG];
+        let number = of_responder.seal(&answer, &mut sealed).unwrap();
+        assert_eq!(session.open(number, &sealed, &mut [0; 64]).unwrap(), answer);
+        let data_of_responder = [&crate::gateway::message::Message::data(0x0a0a_0a0a, number)[..], &sealed].concat();
         let found = serde_json::json!({
             "initiator_static_secret": hex(a.0.expose()),
             "initiator_ephemeral_secret": ephemeral(&of_a),
@@ -567,6 +577,8 @@ pub(crate) mod tests {
             "response": hex(&crate::gateway::message::Message::response(0x0a0a_0a0a, 0x0b0b_0b0b, &second)),
             "probe": hex(&probe),
             "data_of_initiator": hex(&data),
+            "answer": hex(&answer),
+            "data_of_responder": hex(&data_of_responder),
         });
         let text = include_str!("../../../test-data/wire/gateway.json");
         let published: serde_json::Value = serde_json::from_str(text).unwrap();

@@ -466,16 +466,18 @@ impl ConsentServer {
     ) -> Result<u32, Refusal> {
         let index = usize::from(request.index);
         let subject = |id: &NodeId| {
-            let identity = self.database.claimant(id, unix);
-            let membership = identity.and_then(|identity| self.database.membership(&identity, unix).ok());
-            let names = membership.map_or_else(Vec::new, names);
-            Subject { identity, names }
+            let identity = self.database.claimant(id, unix)?;
+            let membership = self.database.membership(&identity, unix).ok()?;
+            Some(Subject { identity: Some(identity), names: names(membership) })
         };
+        // The sender's ID is proved by the request, and needs no advert.
         let own = Subject { identity: Some(sender.identity), names: names(sender) };
-        let others: Vec<Subject> = (0..=request.path.hops.len())
+        let others: Option<Vec<Subject>> = (0..=request.path.hops.len())
             .filter(|at| *at != index)
-            .filter_map(|at| if at == 0 { Some(own.clone()) } else { request.path.node(at).map(subject) })
+            .map(|at| if at == 0 { Some(own.clone()) } else { request.path.node(at).and_then(subject) })
             .collect();
+        // Whatever the policy says: nobody speaks for such an ID, and every node would try to agree on a key with it.
+        let others = others.ok_or(Refusal::NoAdvert)?;
         let question = Question {
             sender: &own,
             realm: request.realm.0,

@@ -6,8 +6,8 @@
 //! ICC-04: policies changed, nodes revoked, proofs used for other paths, tags, expiries: from the next request on; a
 //! proof ends with its expiry.
 //! ICC, older: a consent server without its records: it answers nothing before a path server has sent them.
-//! ICC, IDs: an ID that two identities claim in requests: refused to the second; only the ID's holder reads what is
-//! sealed to it.
+//! ICC, IDs: an ID that two identities claim in requests: refused to the second; a path with an ID that no member's advert
+//! has, not yet or not any more: refused; only the ID's holder reads what is sealed to it.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use wayleave_control::consent::{
 use wayleave_control::database::Refusal;
 use wayleave_control::frames::{Body, Frame};
 use wayleave_control::realm::{MAX_STALENESS, Membership};
-use wayleave_control::store::Store;
+use wayleave_control::store::{Record, Store};
 use wayleave_core::{Machine, Now};
 use wayleave_crypto::signed::Signed;
-use wayleave_packet::icing::header::{Hop, Packet, Part, Path, Tag, Version};
+use wayleave_packet::icing::header::{Hop, NodeId, Packet, Part, Path, Tag, Version};
 use wayleave_packet::icing::mint::{Consent, EpochKey, Form, Nonce, Sender, encapsulate, tag_epoch};
 use wayleave_packet::icing::verify::{PathKeys, check_consent};
 
@@ -375,7 +375,7 @@ fn an_id_that_two_identities_claim_is_refused_to_the_second() {
         .zip(0..)
         .map(|(mut advert, node)| {
             (advert.sequence, advert.issued) = (2, NOW + 1_100);
-            wayleave_control::store::Record::Advert(signed_advert(&advert, node))
+            Record::Advert(signed_advert(&advert, node))
         })
         .collect();
     server.handle(ConsentServerInput::Records { records: fresh, complete: true }, at(1_100));
@@ -385,6 +385,55 @@ fn an_id_that_two_identities_claim_is_refused_to_the_second() {
         request: Signed::sign(&later, &identity_key(5)).expect("in order"),
     };
     assert!(ask(&mut server, 3, body, at(1_100)).0.is_ok());
+}
+
+#[test]
+fn a_path_with_an_id_that_nobody_has_gets_no_consent_whatever_the_policy_says() {
+    let mut server = server_of_node_1(EVERYBODY);
+    let with = |id: NodeId, place: usize, nonce: u8| {
+        let mut request = request(nonce);
+        request.path.hops[place].0 = id;
+        request
+    };
+    // Node 3 has no ID of that epoch; its next one it has advertised ahead.
+    for (place, nonce) in [(1, 1), (2, 2)] {
+        assert_eq!(refusal(&mut server, &with(secret(3, 20_002).id(), place, nonce)), Some(Refusal::NoAdvert));
+    }
+    assert_eq!(refusal(&mut server, &with(secret(3, 20_001).id(), 1, 3)), None);
+    // The sender's own is proved by the request, and no advert need have it.
+    let mut own = request(4);
+    own.path.sender = secret(0, 20_002).id();
+    let (not_before, not_after) = (NOW as u32 - 10, NOW as u32 + 1_000);
+    own.epoch_key = EpochKey { epoch: 20_002, not_before, not_after, node: own.path.sender }.sign(&identity_key(0));
+    assert_eq!(refusal(&mut server, &own), None);
+    // A later advert without the ID does not end the claim; its last second does.
+    let later = |node: u32, issued: u64| {
+        let mut advert = adverts(6, &small())[node as usize].clone();
+        (advert.sequence, advert.issued) = (2, issued);
+        advert.ids = vec![epoch_key(node, 1)];
+        Record::Advert(signed_advert(&advert, node))
+    };
+    // The first ID's last second.
+    let last = 50_000;
+    let records = vec![later(3, NOW + last)];
+    server.handle(ConsentServerInput::Records { records, complete: true }, at(last));
+    let mut at_last = |secs: u64, nonce: u8| {
+        let mut request = request(nonce);
+        // The own ID and that of node 1 are the next ones.
+        (request.path.sender, request.epoch_key) = (secret(0, 20_001).id(), epoch_key(0, 1));
+        request.path.hops[0].0 = secret(1, 20_001).id();
+        request.path.hops[2].0 = secret(4, 20_001).id();
+        (request.time, request.expiry) = (NOW + secs, (NOW + secs) as u32 + 600);
+        ask(&mut server, 1, body(&request), at(secs)).0.err()
+    };
+    assert_eq!(at_last(last, 5), None);
+    assert_eq!(at_last(last + 1, 6), Some(Refusal::NoAdvert));
+    // Who is removed has no ID any more.
+    let list = Record::Revocations(revocations(1, &[4]));
+    let mut server = server_of_node_1(EVERYBODY);
+    server.handle(ConsentServerInput::Records { records: vec![list], complete: true }, at(1));
+    drain(&mut server);
+    assert_eq!(refusal(&mut server, &request(7)), Some(Refusal::NoAdvert));
 }
 
 /// ICC-04: what a policy gave ends with its expiry; what it gives is what it says now.
@@ -403,7 +452,7 @@ fn a_changed_policy_and_a_revocation_hold_from_the_next_request_on() {
     server.handle(ConsentServerInput::Policy(policy("[[rule]]\nname = \"n0\"\nallow = true\nafter = [\"n4\"]")), at(1));
     assert_eq!(refusal(&mut server, &request(3)), Some(Refusal::Policy));
     server.handle(ConsentServerInput::Policy(policy(EVERYBODY)), at(1));
-    let list = wayleave_control::store::Record::Revocations(revocations(1, &[0]));
+    let list = Record::Revocations(revocations(1, &[0]));
     server.handle(ConsentServerInput::Records { records: vec![list], complete: true }, at(1));
     drain(&mut server);
     assert_eq!(refusal(&mut server, &request(4)), Some(Refusal::Revoked));

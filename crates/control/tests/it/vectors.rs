@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use wayleave_control::advert::Extension;
+use wayleave_control::advert::{Advert, Extension};
 use wayleave_control::frames::Frame;
 use wayleave_crypto::signed::{Object, Signed};
 use wayleave_packet::icing::header::Version;
@@ -36,6 +36,12 @@ fn vectors() -> Value {
     advert.open = Some(endpoint("open.example.net:49252"));
     advert.extensions = vec![Extension { kind: 7, value: b"later".to_vec() }];
     let advert = signed_advert(&advert, 1);
+    let known = |kind, value: &[u8]| Extension { kind, value: value.to_vec() };
+    let extensions = vec![known(1, b"tls.example.net:443"), known(2, &[1, 2])];
+    let extended = Advert { extensions, ..adverts(6, &small())[1].clone() };
+    assert_eq!(extended.tls().as_ref(), Some(&endpoint("tls.example.net:443")));
+    assert!(extended.reads(Version::Sealed));
+    let extended = signed_advert(&extended, 1);
     let join = join_request();
     let answer = consent_answer();
     let request = consent_request();
@@ -54,6 +60,7 @@ fn vectors() -> Value {
             object("invitation", &join.object().invitation, &realm),
             object("join", &join, &hex(seed(9, 7).expose())),
             object("advert", &advert, &seed_of(identity_key(1))),
+            object("advert-with-extensions", &extended, &seed_of(identity_key(1))),
             object("consent-request", &request, &seed_of(identity_key(0))),
             object("consent-request-sealed", &sealed, &seed_of(identity_key(0))),
             object("consent-answer", &answer, &seed_of(identity_key(1_001))),

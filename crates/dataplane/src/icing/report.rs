@@ -313,6 +313,39 @@ mod tests {
         }
     }
 
+    /// `test-data/wire/icing.json`, where reports are made octet by octet, apart from this.
+    #[test]
+    fn the_published_reports_are_what_is_signed() {
+        let text = include_str!("../../../../test-data/wire/icing.json");
+        let published: serde_json::Value = serde_json::from_str(text).unwrap();
+        let octets = |value: &serde_json::Value| -> Vec<u8> {
+            let pairs = value.as_str().unwrap().as_bytes().chunks(2);
+            pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+        };
+        let reports = published["reports"].as_array().unwrap();
+        assert_eq!(reports.len(), 4);
+        for entry in reports {
+            let number = |name: &str| entry[name].as_u64().unwrap();
+            let report = Report {
+                handle: Handle(octets(&entry["handle"]).try_into().unwrap()),
+                index: number("index") as u8,
+                window: number("window") as u32,
+                is_whole: entry["whole"].as_bool().unwrap(),
+                count: Count {
+                    packets: number("packets"),
+                    octets: number("octets"),
+                    samples: number("samples"),
+                    failed: number("failed"),
+                    spoiled: number("spoiled"),
+                },
+            };
+            let identity = SigningKey::from_seed(&Seed::new(octets(&entry["identity_seed"]).try_into().unwrap()));
+            let signed = octets(&entry["signed"]);
+            assert_eq!(report.sign(&identity), signed);
+            assert_eq!(Report::verify(&signed, &identity.verifying_key()), Ok(report));
+        }
+    }
+
     #[test]
     fn windows_that_are_reported_are_not_overwritten_yet() {
         for second in 10_000..10_100u32 {

@@ -485,6 +485,14 @@ impl Entry {
 
     // Messages.
 
+    /// What a sealed message of the present session says, with its padding.
+    #[cfg(test)]
+    pub(super) fn content_of(&mut self, number: u64, sealed: &[u8]) -> Option<Vec<u8>> {
+        let mut out = vec![0; sealed.len()];
+        let content = self.current.as_mut()?.session.open(number, sealed, &mut out).ok()?;
+        Some(content.to_vec())
+    }
+
     /// Says something in the present session, to the neighbour's address if no other is named.
     pub(super) fn say(&mut self, core: &mut Core, to: Option<At>, content: Content, padded: u16) {
         let (Some(known), Some(to)) = (&mut self.current, to.or(self.address)) else { return };

@@ -515,6 +515,32 @@ mod tests {
         octets.iter().map(|octet| format!("{octet:02x}")).collect()
     }
 
+    /// What one end says in a session to the other, by the kinds that need no answer to be looked at: the contents octet by octet as the
+    /// page has them, and the messages.
+    fn said(a: &mut Links, b: &mut Links) -> Vec<serde_json::Value> {
+        let token = 0x0102_0304_0506_0708;
+        let seen = |address: &str| Content::Seen { address: address.parse().expect("an address") };
+        let contents = [
+            (Content::Challenge { token }, 3, 0, token, None),
+            (Content::Shown { token }, 4, 0, token, None),
+            (seen("192.0.2.1:49254"), 6, 49_254, 0, Some(0xffff_c000_0201)),
+            (seen("[2001:db8::1]:49254"), 6, 49_254, 0x2001_0db8_0000_0000, Some(1)),
+            (Content::Close, 5, 0, 0, None),
+        ];
+        let said = contents.map(|(content, kind, number, value, behind): (_, u8, u32, u64, Option<u64>)| {
+            let (front, time) = ([kind, 0, 0, 0], now(0).unix.0);
+            let fields = [&front[..], &number.to_be_bytes(), &value.to_be_bytes(), &[0; 4], &time.to_be_bytes()];
+            let plain = [fields.concat(), behind.map_or_else(Vec::new, |half| half.to_be_bytes().to_vec())].concat();
+            a.entries.get_mut(&2).expect("the neighbour").say(&mut a.core, None, content, 0);
+            let octets = a.poll().expect("what was said").octets;
+            let Some(Message::Sealed { number, sealed, .. }) = Message::decode(&octets) else { panic!("{octets:?}") };
+            let opened = b.entries.get_mut(&1).and_then(|entry| entry.content_of(number, sealed));
+            assert_eq!(opened.expect("sealed for this end"), plain);
+            serde_json::json!({ "kind": kind, "content": hex(&plain), "message": hex(&octets) })
+        });
+        said.to_vec()
+    }
+
     /// `test-data/wire/link.json`.
     #[test]
     fn the_published_vectors_are_what_is_sent() {
@@ -541,7 +567,9 @@ mod tests {
             b.receive((0, address(9)), &other, now(0));
         }
         let asked = b.poll().expect("a cookie").octets;
+        while a.poll().is_some() {}
         let found = serde_json::json!({
+            "said": said(&mut a, &mut b),
             "realm": hex(&REALM),
             "initiator": hex(&[1; 32]),
             "initiator_static_secret": hex(secret(1).expose()),

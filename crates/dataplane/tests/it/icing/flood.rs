@@ -2,7 +2,7 @@
 //!
 //! ICD-06: a flood of new nodes, consented or not, in virtual time: none without consent, 100 agreements a second with
 //! it; good packets all pass.
-//! ICD-06, IDs that nobody has, named by a member with consents at five times the rate of agreements, beside new paths by the same
+//! ICD-06, IDs that nobody has any more, named by a member with consents at five times the rate of agreements, beside new paths by the same
 //! link: those of nodes with adverts all pass.
 
 use std::sync::Arc;
@@ -69,10 +69,10 @@ fn new_nodes_cost_a_hundred_agreements_a_second_and_good_packets_pass_beside_the
     }
 }
 
-/// A member has the consents of a path of its own whose last ID nobody has, and sends 500 packets a second with a right proof for the node
+/// A member has the consents of a path whose last ID nobody has any more, since a consent may outlast it, and sends 500 packets a second with a right proof for the node
 /// before this one, and none for this one. Beside it, by the same link, come first packets of paths whose nodes were never seen.
 #[test]
-fn new_paths_of_known_nodes_pass_beside_a_member_that_names_ids_which_nobody_has() {
+fn new_paths_of_known_nodes_pass_beside_a_member_that_names_ids_which_nobody_has_any_more() {
     const NODES: usize = 16;
     let passed = |agreed: AgreedKeys| {
         let policy = Policy { agreed: Arc::new(agreed), ..network::policy(1, NODES) };

@@ -6,6 +6,7 @@ use std::path::{Path as FilePath, PathBuf};
 
 use serde_json::{Value, json};
 use wayleave_crypto::secret::{Key128, Seed};
+use wayleave_crypto::sign::SigningKey;
 use wayleave_packet::icing::header::{Hop, Packet, Part, Path, SEALED, Tag, Version};
 use wayleave_packet::icing::mint::{Consent, Form, NodeSecret, Nonce, Sender, TagMaster, encapsulate, tag_epoch};
 use wayleave_packet::icing::verify::{PathKeys, ProofTags, check_consent, check_verifier};
@@ -149,11 +150,42 @@ fn pass(version: Version, path: &Path, node: usize, consent: &Consent, octets: &
     proof
 }
 
+/// What node 2 of the first path signs of a window: the octets are made here from the page, and compared with what a node signs in
+/// `dataplane/icing/report.rs`.
+fn reports() -> Vec<Value> {
+    let identity = [0x21; 32];
+    let (handle, index, window) = (path(4).route(Version::Standard).handle().0, 2u8, (EXPIRY - 600) >> 4);
+    let report = |[packets, octets, samples, failed, spoiled]: [u64; 5], is_whole: bool| {
+        let mut fields = [&handle[..], &[index], &window.to_be_bytes()].concat();
+        fields.extend([packets, octets].map(u64::to_be_bytes).as_flattened());
+        let is_short = is_whole && [samples, failed, spoiled] == [0; 3];
+        if !is_short {
+            fields.extend([samples, failed, spoiled].map(u64::to_be_bytes).as_flattened());
+            fields.push(is_whole.into());
+        }
+        let label = if is_short { "wayleave/icing/report/v1" } else { "wayleave/icing/report/v2" };
+        let signature = SigningKey::from_seed(&Seed::new(identity)).sign(label, &fields);
+        json!({
+            "identity_seed": hex(&identity), "label": label,
+            "handle": hex(&handle), "index": index, "window": window, "whole": is_whole,
+            "packets": packets, "octets": octets, "samples": samples, "failed": failed, "spoiled": spoiled,
+            "signed": hex(&[fields, signature.to_vec()].concat()),
+        })
+    };
+    vec![
+        report([1_000, 64_000, 0, 0, 0], true),
+        report([1_000, 64_000, 14, 2, 1], true),
+        report([400, 25_600, 0, 0, 0], false),
+        report([400, 25_600, 5, 1, 0], false),
+    ]
+}
+
 fn vectors() -> Value {
     json!({
         "format": "ICING; see docs/wire/icing.md",
         "keys": keys(),
         "paths": [packets(Version::Standard, 4), packets(Version::Standard, 2), packets(Version::Paper, 3), packets(Version::Sealed, 4)],
+        "reports": reports(),
     })
 }
 
