@@ -11,6 +11,7 @@ mod identity;
 mod inner_traffic;
 mod machine;
 mod prefix;
+pub mod stream;
 mod time;
 mod verdict;
 pub mod wire;

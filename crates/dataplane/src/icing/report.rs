@@ -144,6 +144,12 @@ impl Report {
     const FIELDS: usize = HANDLE + 1 + 4 + 8 + 8;
     const FIELDS_WITH_SAMPLES: usize = Self::FIELDS + 8 + 8 + 8 + 1;
 
+    /// Whether it is on a whole window without samples.
+    fn is_short(&self) -> bool {
+        let Count { samples, failed, spoiled, .. } = self.count;
+        self.is_whole && [samples, failed, spoiled] == [0; 3]
+    }
+
     /// The report under the node's long-term key; of a whole window without samples it is the shorter one.
     #[must_use]
     pub fn sign(&self, identity: &SigningKey) -> Vec<u8> {
@@ -153,7 +159,7 @@ impl Report {
         out.extend(self.window.to_be_bytes());
         out.extend([packets, octets].map(u64::to_be_bytes).as_flattened());
         let mut label = LABEL;
-        if !self.is_whole || [samples, failed, spoiled] != [0; 3] {
+        if !self.is_short() {
             out.extend([samples, failed, spoiled].map(u64::to_be_bytes).as_flattened());
             out.push(self.is_whole.into());
             label = LABEL_OF_SAMPLES;
@@ -184,7 +190,7 @@ impl Report {
             (_, 0) => false,
             _ => return Err(BadSignature),
         };
-        Ok(Self {
+        let report = Self {
             handle: Handle(std::array::from_fn(|n| fields[n])),
             index: fields[16],
             window: u32::from_be_bytes(std::array::from_fn(|n| fields[17 + n])),
@@ -196,7 +202,9 @@ impl Report {
                 failed: long(45),
                 spoiled: long(53),
             },
-        })
+        };
+        // Each has one encoding.
+        if report.is_short() == (label == LABEL) { Ok(report) } else { Err(BadSignature) }
     }
 }
 
@@ -311,6 +319,22 @@ mod tests {
             let signed = part.sign(&identity);
             assert_eq!((signed.len(), Report::verify(&signed, &identity.verifying_key())), (Report::MAX, Ok(part)));
         }
+    }
+
+    #[test]
+    fn a_report_has_one_encoding() {
+        let identity = SigningKey::from_seed(&Seed::new([4; 32]));
+        let signed = |fields: &[u8]| [fields, &identity.sign(LABEL_OF_SAMPLES, fields)].concat();
+        let verify = |fields: &[u8]| Report::verify(&signed(fields), &identity.verifying_key());
+        let mut fields = [0; Report::FIELDS_WITH_SAMPLES];
+        assert!(verify(&fields).is_ok(), "of a part of a window");
+        // A whole one without samples is the shorter report.
+        fields[61] = 1;
+        assert_eq!(verify(&fields), Err(BadSignature));
+        fields[44] = 1;
+        assert!(verify(&fields).is_ok(), "with a sample");
+        fields[61] = 2;
+        assert_eq!(verify(&fields), Err(BadSignature));
     }
 
     /// `test-data/wire/icing.json`, where reports are made octet by octet, apart from this.

@@ -191,8 +191,8 @@ fn a_node_that_spoils_the_verifiers_of_another_frames_neither_it_nor_its_neighbo
     let mut dropped = 0;
     for number in 2..6_402 {
         let mut octets = packet_at(&sender, Form::Handle, number, TIME, &payload(&mut random));
-        for place in 1..4 {
-            let (action, after) = process_at(&mut routers[place], &octets, LINK + place as u16 - 1, at(TIME));
+        for (place, router) in (1..).zip(&mut routers[1..4]) {
+            let (action, after) = process_at(router, &octets, LINK + place - 1, at(TIME));
             dropped += u32::from(matches!(action, Action::Drop(_)));
             octets = after;
             if place == 1 {
