@@ -33,6 +33,8 @@ const MAX_MTU: u64 = 65_535;
 pub const NAMES_V4: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
 /// Blocks in which the IPv4 addresses of names may be: nobody has these in the public Internet (RFC 2544, RFC 1918, RFC 6598).
 const NAMES_WITHIN: [&str; 5] = ["198.18.0.0/15", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"];
+/// The routing table that every packet is looked up in.
+const MAIN: u64 = 254;
 /// Bits of the smallest block for them.
 const LONGEST_NAMES_V4: u8 = 24;
 /// What is accepted of a realm, if the configuration does not say: no address of the public Internet (RFC 1918, RFC 6598, RFC 2544,
@@ -166,17 +168,21 @@ impl GatewaySection {
         [("names_ipv4", &self.names_ipv4), ("names", &self.names)]
     }
 
-    /// Who else has the addresses of names on this machine, such as another gateway: packets to names would go there, or the other one's come
-    /// here. What is nearly as wide as a default route, as some VPNs have it, covers everything, and is none of these.
-    pub fn names_in_use(&self) -> Vec<Fault> {
+    /// Who else has the addresses of names on this machine: packets to names would go there, or the other one's come here. Of a route of the
+    /// main table, which is looked in first, any but a default one has them; of other tables, which may be looked in for a few packets or none,
+    /// those that are not nearly as wide. Whether it leads to a tunnel, such as another gateway's, stands beside each.
+    pub fn names_in_use(&self) -> Vec<(Fault, bool)> {
         let all = |afi| Routes::open().and_then(|mut routes| routes.all(afi)).unwrap_or_default();
         let mut faults = Vec::new();
         for (key, block) in self.name_blocks() {
             let Text(of_names) = block.get_ref();
             let all = all(of_names.afi());
             let other = |of_names: &Prefix| {
-                let is_own = |route: &OtherRoute| u64::from(route.table) == *self.table.get_ref() || is_wide(&route.to);
-                let others = all.iter().filter(|route| !is_own(route));
+                let is_none = |route: &OtherRoute| match u64::from(route.table) {
+                    MAIN => route.to.len() == 0,
+                    table => table == *self.table.get_ref() || is_wide(&route.to),
+                };
+                let others = all.iter().filter(|route| !is_none(route));
                 let overlapping = others.filter(|route| route.to.contains(of_names) || of_names.contains(&route.to));
                 // An interface says more than the blackhole behind its route, which IPv6 has at the loopback interface.
                 overlapping.max_by_key(|route| route.interface.as_deref().is_some_and(|name| name != "lo"))
@@ -188,11 +194,12 @@ impl GatewaySection {
                 "{of_names}, where names have their addresses (`{key}`), is in use on this machine, since {found}; packets to names would go there, or \
                  those of the other one come here"
             );
-            faults.push(Fault {
+            let fault = Fault {
                 span: Some(block.span()).filter(|span| !span.is_empty()),
                 message,
                 help: Some(format!("give `{key}` of [gateway] a block that nobody uses here{example}")),
-            });
+            };
+            faults.push((fault, found.is_tunnel));
         }
         faults
     }
@@ -507,7 +514,7 @@ impl GatewayFile {
                 warnings.extend(absent_address(proxy));
             }
             None => {
-                warnings.extend(gateway.names_in_use());
+                warnings.extend(gateway.names_in_use().into_iter().map(|(fault, _)| fault));
                 warnings.extend(gateway.dns.as_ref().and_then(absent_address));
                 warnings.extend(gateway.resolved.as_ref().filter(|_| gateway.dns.is_none()).map(|resolved| {
                     Fault::at(resolved.span(), "`resolved` is not used: without `dns` no names are answered")

@@ -85,10 +85,17 @@ enum Proofs {
 struct Consents {
     /// Of the packets that they are for.
     version: Version,
-    /// The nodes that do not read packets for sealed payloads, or did not consent to them: a bit each, by number on the path.
+    /// The nodes that do not read packets for sealed payloads: a bit each, by number on the path.
+    unread_by: u16,
+    /// Those that did not consent to them, likewise.
     unsealed_by: u16,
     /// For each node behind the sender the last Unix second for which it consents, and its proof of consent.
     proofs: Vec<Option<(u32, Consent)>>,
+}
+
+/// The numbers of the bits that are set.
+fn indices(nodes: u16) -> impl Iterator<Item = usize> {
+    (0..MAX_NODES).filter(move |index| nodes >> index & 1 != 0)
 }
 
 /// Why parts do not make a path, or a path cannot be used: an error of whoever gave them.
@@ -146,7 +153,7 @@ impl Path {
             }
         }
         let proofs = vec![None; hops.len() - 1];
-        let consents = Consents { version: Version::Standard, unsealed_by: 0, proofs };
+        let consents = Consents { version: Version::Standard, unread_by: 0, unsealed_by: 0, proofs };
         Ok(Self { hops, labels: Vec::new(), expiry, mtu, proofs: Proofs::Icing(consents) })
     }
 
@@ -279,19 +286,34 @@ impl Path {
         }
     }
 
-    /// The nodes, by their numbers on the path in that order, for whose sake packets are not those for sealed payloads.
-    pub fn unsealed_by(&self) -> impl Iterator<Item = usize> {
-        let nodes = match &self.proofs {
-            Proofs::Icing(consents) => consents.unsealed_by,
-            Proofs::Scion(_) | Proofs::Platypus(_) => 0,
-        };
-        (0..MAX_NODES).filter(move |index| nodes >> index & 1 != 0)
+    /// The nodes, by their numbers on the path in that order, that do not read packets for sealed payloads.
+    pub fn unread_by(&self) -> impl Iterator<Item = usize> {
+        indices(self.consents().map_or(0, |consents| consents.unread_by))
     }
 
-    /// Adds a node that does not read packets for sealed payloads, or does not consent to them; without effect on a path of another format.
+    /// The nodes, likewise, that did not consent to packets for sealed payloads, so that the consents are for others.
+    pub fn unsealed_by(&self) -> impl Iterator<Item = usize> {
+        indices(self.consents().map_or(0, |consents| consents.unsealed_by))
+    }
+
+    /// Adds a node that does not read packets for sealed payloads; without effect on a path of another format.
+    pub fn add_unread_by(&mut self, index: usize) {
+        if let (Proofs::Icing(consents), 0..MAX_NODES) = (&mut self.proofs, index) {
+            consents.unread_by |= 1 << index;
+        }
+    }
+
+    /// Adds a node that did not consent to packets for sealed payloads; without effect on a path of another format.
     pub fn add_unsealed_by(&mut self, index: usize) {
         if let (Proofs::Icing(consents), 0..MAX_NODES) = (&mut self.proofs, index) {
             consents.unsealed_by |= 1 << index;
+        }
+    }
+
+    fn consents(&self) -> Option<&Consents> {
+        match &self.proofs {
+            Proofs::Icing(consents) => Some(consents),
+            Proofs::Scion(_) | Proofs::Platypus(_) => None,
         }
     }
 

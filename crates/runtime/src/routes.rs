@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 use tokio::net::{TcpSocket, TcpStream};
 use wayleave_core::{Afi, Prefix};
 
-use crate::packets::set_mark;
+use crate::packets::{has_no_link_layer, set_mark};
 
 /// A metric that is worse than any other route's.
 pub const WORST: u32 = 0x7fff_0000;
@@ -252,10 +252,11 @@ impl Routes {
     pub fn all(&mut self, afi: Afi) -> io::Result<Vec<OtherRoute>> {
         let all = self.dump(afi, |Route { table, to, interface, .. }| Some((table, to, interface)))?;
         let name = |index: u32| index_to_name(&self.socket, index).ok();
-        let of = |(table, to, interface): (u32, Prefix, Option<u32>)| OtherRoute {
-            table,
-            to,
-            interface: interface.and_then(name),
+        let any = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        let of = |(table, to, interface): (u32, Prefix, Option<u32>)| {
+            let interface = interface.and_then(name);
+            let is_tunnel = interface.as_deref().is_some_and(|name| has_no_link_layer(any.as_fd(), name));
+            OtherRoute { table, to, interface, is_tunnel }
         };
         Ok(all.into_iter().map(of).collect())
     }
@@ -335,11 +336,13 @@ pub struct OtherRoute {
     pub to: Prefix,
     /// None if it drops packets, or the interface is gone.
     pub interface: Option<String>,
+    /// It leads to a program's interface (TUN), or to WireGuard's.
+    pub is_tunnel: bool,
 }
 
 impl fmt::Display for OtherRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { table, to, interface } = self;
+        let Self { table, to, interface, .. } = self;
         write!(f, "routing table {table} has {to}")?;
         match interface {
             Some(name) => write!(f, " at the interface {name}"),

@@ -456,6 +456,7 @@ impl Machine for ConsentClient {
                 if let Some(entry) = entry.filter(|entry| is_same(&entry.path, &path)) {
                     let before = std::mem::replace(&mut entry.path, path);
                     entry.path.set_version(before.version());
+                    before.unread_by().for_each(|index| entry.path.add_unread_by(index));
                     before.unsealed_by().for_each(|index| entry.path.add_unsealed_by(index));
                 }
             }

@@ -104,7 +104,7 @@ pub enum NodeOutput {
         records: Vec<Record>,
     },
     /// The paths to a host, the shortest first, with marks where a node does not read packets for sealed payloads
-    /// ([`Path::unsealed_by`]).
+    /// ([`Path::unread_by`]).
     Paths {
         host: Host,
         paths: Vec<Path>,
@@ -526,12 +526,12 @@ impl Node {
     }
 
     /// Marks the nodes behind the sender whose adverts do not say that they read packets for sealed payloads: programs of before drop these.
-    fn mark_unsealed(&self, path: &mut Path) {
+    fn mark_unread(&self, path: &mut Path) {
         let unix = self.now.unix.secs();
         let nodes: Vec<IdentityKey> = path.nodes().map(|(identity, ..)| identity).collect();
         for (index, node) in nodes.iter().enumerate().skip(1) {
             if self.database().advert(node, unix).is_none_or(|advert| !advert.reads(Version::Sealed)) {
-                path.add_unsealed_by(index);
+                path.add_unread_by(index);
             }
         }
     }
@@ -540,7 +540,7 @@ impl Node {
         self.outputs.push_back(match output {
             PathClientOutput::Send { to, octets } => NodeOutput::Send { to, octets },
             PathClientOutput::Paths { host, mut paths } => {
-                paths.iter_mut().for_each(|path| self.mark_unsealed(path));
+                paths.iter_mut().for_each(|path| self.mark_unread(path));
                 NodeOutput::Paths { host, paths }
             }
             PathClientOutput::Failed { host, reasons } => NodeOutput::NoPath { host, reasons },

@@ -756,7 +756,7 @@ fn paths_say_which_nodes_do_not_read_packets_for_sealed_payloads() {
     };
     let unsealed = |path: &Path| -> Vec<IdentityKey> {
         let nodes: Vec<IdentityKey> = path.nodes().map(|(node, ..)| node).collect();
-        path.unsealed_by().map(|index| nodes[index]).collect()
+        path.unread_by().map(|index| nodes[index]).collect()
     };
     // Nobody says so in adverts of before.
     let mut node = follower(records(6, &small()));
@@ -792,7 +792,7 @@ fn a_node_says_which_packets_it_reads() {
     });
     let own = own.expect("its own advert");
     assert!(own.reads(Version::Standard) && own.reads(Version::Sealed) && own.tls().is_some());
-    assert!(world.found(1, n3()).expect("a path").iter().all(|path| path.unsealed_by().next().is_none()));
+    assert!(world.found(1, n3()).expect("a path").iter().all(|path| path.unread_by().next().is_none()));
 }
 
 /// The first server leaves out what is not over its accomplice; what the second one knows is enough.

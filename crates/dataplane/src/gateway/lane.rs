@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_core::{Instant, Now};
+use wayleave_core::{Instant, Now, UnixTime};
 use wayleave_packet::icing::mint::{Form, Nonce, Sender};
 
 use super::message::DATA;
@@ -69,6 +69,11 @@ impl Lane {
             outstanding: VecDeque::new(),
             quality: Quality::default(),
         }
+    }
+
+    /// Nodes take no packet with the next nonce yet: they take those that are a second ahead of their clocks.
+    pub(super) fn is_ahead(&self, now: Now) -> bool {
+        self.nonce > Nonce::new(UnixTime(now.unix.0.saturating_add(1_000_000)), u32::MAX).0
     }
 
     /// The wall clock went back: the count of seconds that come a second time begins elsewhere.

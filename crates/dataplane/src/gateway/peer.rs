@@ -89,8 +89,6 @@ pub(super) struct Candidate {
     pub(super) refused: Option<String>,
     /// For whose sake the packets that there are proofs for are not those whose proofs leave sealed payloads out.
     pub(super) unsealed: Unsealed,
-    /// The nodes that did not read such packets when proofs were last asked for.
-    asked_before: Vec<usize>,
     /// Later proofs are wanted now: all nodes read such packets, which was not so when these were asked for.
     is_outdated: bool,
     /// The Unix second since which it is dead: probes stay unanswered, or data do not pass.
@@ -135,7 +133,6 @@ impl Candidate {
             retry: Instant(0),
             refused: None,
             unsealed: Unsealed::default(),
-            asked_before: Vec::new(),
             is_outdated: false,
             dead_since: None,
             probed: None,
@@ -215,18 +212,21 @@ impl Candidate {
     }
 
     /// The path as proofs are asked for: for packets whose proofs leave sealed payloads out if all nodes read these.
-    pub(super) fn asked(&mut self) -> Path {
+    pub(super) fn asked(&self) -> Path {
         let mut path = self.path.clone();
-        self.asked_before = path.unsealed_by().collect();
-        if self.asked_before.is_empty() {
+        if self.is_sealable() {
             path.set_version(Version::Sealed);
         }
         path
     }
 
+    fn is_sealable(&self) -> bool {
+        self.path.unread_by().next().is_none()
+    }
+
     /// Whether all nodes say that they read packets on this lane: a program of before drops those of a version that it does not know.
     fn is_read(&self, lane: &Lane) -> bool {
-        lane.sender.version() != Version::Sealed || self.path.unsealed_by().next().is_none()
+        !is_sealed(lane) || self.is_sealable()
     }
 
     /// Takes the path as it is listed now. What a node does not read any more is worth nothing.
@@ -235,21 +235,19 @@ impl Candidate {
             // It is another question from now on.
             (self.refused, self.retry) = (None, Instant(0));
         }
-        let is_other = path.unsealed_by().ne(self.path.unsealed_by());
+        let is_other = path.unread_by().ne(self.path.unread_by());
         (self.is_listed, self.path) = (true, path);
         if is_other {
             // What was asked for may not be wanted any more.
             self.requested = None;
             self.lane = self.lane.take().filter(|lane| self.is_read(lane));
             self.next = self.next.take().filter(|lane| self.is_read(lane));
-            let is_sealable = self.path.unsealed_by().next().is_none();
-            self.is_outdated = is_sealable && self.lane.as_ref().is_some_and(|lane| !is_sealed(lane));
+            self.is_outdated = self.is_sealable() && self.lane.as_ref().is_some_and(|lane| !is_sealed(lane));
         }
     }
 
-    /// Takes proofs, and for the sake of which nodes they are not for packets that leave sealed payloads out; the lane that is in use stays
-    /// until every node holds the new one, or its own proofs end.
-    pub(super) fn prove(&mut self, lane: Lane, unsealed_by: impl Iterator<Item = usize>, now: Now) {
+    /// Takes proofs, as they came with `proven`; the lane that is in use stays until every node holds the new one, or its own proofs end.
+    pub(super) fn prove(&mut self, lane: Lane, proven: &Path, now: Now) {
         (self.requested, self.refused) = (None, None);
         if !self.is_read(&lane) {
             // They were asked for before a node went back to a program of before: others are asked for at once.
@@ -258,13 +256,13 @@ impl Candidate {
         if !lane.is_usable(now) {
             return self.refuse("the consents that were given are over already".to_owned(), now);
         }
-        let is_before = |index: &usize| self.asked_before.contains(index);
-        let (before, refusing): (Vec<usize>, Vec<usize>) = unsealed_by.partition(is_before);
-        let nodes = |indices: Vec<usize>| indices.iter().filter_map(|index| self.nodes.get(*index).copied()).collect();
-        self.unsealed = Unsealed { before: nodes(before), refusing: nodes(refusing) };
+        let node = |index: usize| self.nodes.get(index).copied();
+        self.unsealed = Unsealed {
+            before: proven.unread_by().filter_map(node).collect(),
+            refusing: proven.unsealed_by().filter_map(node).collect(),
+        };
         // They were asked for before the last node read others.
-        let is_sealable = self.path.unsealed_by().next().is_none();
-        self.is_outdated = is_sealable && !self.unsealed.before.is_empty();
+        self.is_outdated = self.is_sealable() && !self.unsealed.before.is_empty();
         let handle = lane.sender.handle();
         if self.lanes().any(|known| known.sender.handle() == handle) {
             // The same proofs again: another count of nonces would use some twice. There will be later ones.

@@ -14,16 +14,11 @@ use super::known_path::KnownPath;
 #[derive(Clone)]
 pub(super) struct LearnedPaths(Arc<Mutex<Table>>);
 
-/// Which of the policies that a table has had is meant: the first is 0.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct PolicyNumber(u64);
-
 struct Table {
     /// By handle.
     paths: Cache<Handle, Box<KnownPath>>,
-    /// The policy by which all of them were decided, and its number.
+    /// The policy by which all of them were decided.
     policy: Policy,
-    number: PolicyNumber,
 }
 
 impl std::fmt::Debug for LearnedPaths {
@@ -35,19 +30,18 @@ impl std::fmt::Debug for LearnedPaths {
 impl LearnedPaths {
     /// Room for `capacity` paths.
     pub(super) fn new(capacity: usize, seed: u64, policy: Policy) -> Self {
-        let (paths, number) = (Cache::new(capacity, seed), PolicyNumber::default());
-        Self(Arc::new(Mutex::new(Table { paths, policy, number })))
+        Self(Arc::new(Mutex::new(Table { paths: Cache::new(capacity, seed), policy })))
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One of the threads has learnt a path under the policy of this number. One that has not heard of the latest policy yet adds nothing:
-    /// what that has no key for was forgotten.
-    pub(super) fn insert(&self, handle: Handle, known: &KnownPath, owner: Owner, number: PolicyNumber, now: UnixTime) {
+    /// One of the threads has learnt a path under this policy. One that has not heard of the latest policy yet adds nothing: what that has no
+    /// key for was forgotten.
+    pub(super) fn insert(&self, handle: Handle, known: &KnownPath, owner: Owner, policy: &Indexed, now: UnixTime) {
         let mut table = self.table();
-        if table.number == number {
+        if table.policy.decides_like(policy) {
             table.paths.insert(handle, Box::new(known.another(now)), owner);
         }
     }
@@ -63,8 +57,8 @@ impl LearnedPaths {
     }
 
     /// A thread has this policy from now on. The first one to say so of a new policy has forgotten what that has no key for; it is one walk for
-    /// all threads. Returns the policy's number, and how many paths were decided anew.
-    pub(super) fn set_policy(&self, policy: &Indexed) -> (PolicyNumber, u64) {
+    /// all threads. Returns how many paths were decided anew.
+    pub(super) fn set_policy(&self, policy: &Indexed) -> u64 {
         let mut table = self.table();
         let mut decided = 0;
         if !table.policy.decides_like(policy) {
@@ -72,8 +66,8 @@ impl LearnedPaths {
                 decided += 1;
                 known.decide(policy).is_some()
             });
-            (table.policy, table.number) = (Policy::clone(policy), PolicyNumber(table.number.0 + 1));
+            table.policy = Policy::clone(policy);
         }
-        (table.number, decided)
+        decided
     }
 }

@@ -239,7 +239,7 @@ pub fn locate(sent: u64, reports: &[Report]) -> Vec<Loss> {
 /// Sealed payloads were replaced between two nodes of a path, or by one of them, or by the sender together with a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Replaced {
-    /// The last node in front of `to` that passed as much as `to` did, and found no fault; 0 is the sender.
+    /// The last node in front of `to` that passed at least as much as `to` did in each window with a fault, and found none; 0 is the sender.
     pub from: u8,
     /// The first node whose samples failed.
     pub to: u8,
@@ -269,7 +269,7 @@ pub struct Wrong {
 /// Fewer samples name nobody: a node that spoils a single verifier hits a sample's with a chance of one in 64.
 const LEAST_FAILED: u64 = 3;
 
-/// Where payloads of one path were replaced first, and whose verifiers were spoiled, by what nodes report of the same windows, however many.
+/// Where payloads of one path were replaced first, and whose verifiers were spoiled, by what nodes report of any windows.
 ///
 /// Who spoils verifiers of a node behind it, without replacing anything, cannot tell samples from other packets, but for the sender: of 64 that
 /// it spoils one is a sample's. So a place is found only where no node up to it has dropped others. Behind it samples fail too, until the
@@ -278,15 +278,29 @@ const LEAST_FAILED: u64 = 3;
 #[must_use]
 pub fn wrong(reports: &[Report]) -> Wrong {
     let mut nodes: BTreeMap<u8, Count> = BTreeMap::new();
-    for report in reports {
-        let known = nodes.entry(report.index).or_default();
-        *known = known.and(report.count);
+    let mut windows: BTreeMap<(u8, u32), Count> = BTreeMap::new();
+    for Report { index, window, count, .. } in reports {
+        let known = nodes.entry(*index).or_default();
+        *known = known.and(*count);
+        windows.insert((*index, *window), *count);
     }
     let first = nodes.iter().find(|(_, count)| count.failed > 0 || count.spoiled > 0);
     let replaced = first.filter(|(_, count)| count.spoiled == 0 && count.failed >= LEAST_FAILED).map(|(to, count)| {
-        // Who forgot a part of what it counted may have forgotten what failed. What failed may have come once more, and passed.
-        let passed_all = nodes.range(..to).rev().find(|(_, front)| front.packets >= count.packets);
-        Replaced { from: passed_all.map_or(0, |(from, _)| *from), to: *to, failed: count.failed }
+        let faulty: Vec<(u32, Count)> = windows
+            .range((*to, 0)..=(*to, u32::MAX))
+            .filter(|(_, count)| count.failed > 0)
+            .map(|((_, window), count)| (*window, *count))
+            .collect();
+        // Whoever does not report one of these windows, or forgot a part of what it counted, may not know of what failed. What failed may have
+        // come once more, and passed.
+        let passed_all = |front: u8| {
+            let passed = |window: u32| windows.get(&(front, window)).map_or(0, |count| count.packets);
+            faulty
+                .iter()
+                .all(|(window, count)| windows.contains_key(&(front, *window)) && passed(*window) >= count.packets)
+        };
+        let from = nodes.range(..to).rev().map(|(front, _)| *front).find(|front| passed_all(*front));
+        Replaced { from: from.unwrap_or(0), to: *to, failed: count.failed }
     });
     let spoiled = nodes.iter().filter(|(_, count)| count.spoiled > 0);
     let spoiled = spoiled.map(|(at, count)| Spoiled { at: *at, failed: count.failed, spoiled: count.spoiled });
@@ -442,5 +456,21 @@ mod tests {
         // Node 1 replaced, node 2 knows only of what came after its restart, and of nothing that failed.
         let counted = reports(&[(900, 0, 0), (400, 0, 0), (891, 9, 0)]);
         assert_eq!(wrong(&counted).replaced, Some(Replaced { from: 1, to: 3, failed: 9 }));
+    }
+
+    #[test]
+    fn a_node_that_does_not_report_the_window_of_a_fault_says_nothing_of_it() {
+        let of = |index, windows: std::ops::Range<u32>, failed: u64| {
+            windows.map(move |window| {
+                let failed = if window == 103 { failed } else { 0 };
+                let count = Count { packets: 900 - failed, samples: 15, failed, ..Count::default() };
+                Report { handle: Handle([9; 16]), index, window, is_whole: true, count }
+            })
+        };
+        // The files are of different times: node 1 may have had the faults of window 103 as well.
+        let all: Vec<Report> = of(1, 100..103, 0).chain(of(2, 101..104, 9)).collect();
+        assert_eq!(wrong(&all).replaced, Some(Replaced { from: 0, to: 2, failed: 9 }));
+        let all: Vec<Report> = of(1, 101..104, 0).chain(of(2, 101..104, 9)).collect();
+        assert_eq!(wrong(&all).replaced, Some(Replaced { from: 1, to: 2, failed: 9 }));
     }
 }

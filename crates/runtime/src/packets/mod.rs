@@ -71,6 +71,11 @@ pub(crate) fn set_mark(socket: BorrowedFd<'_>, mark: u32) -> io::Result<()> {
     system::options::set(socket, libc::SOL_SOCKET, libc::SO_MARK, mark.cast_signed())
 }
 
+/// Whether an interface has no link layer, as TUN and WireGuard have none; `socket` is any socket.
+pub(crate) fn has_no_link_layer(socket: BorrowedFd<'_>, name: &str) -> bool {
+    system::interfaces::has_no_link_layer(socket, name).unwrap_or_default()
+}
+
 /// Waits until one of `ports` has something to receive, at most `timeout`.
 ///
 /// # Errors

@@ -35,7 +35,7 @@ impl Tun {
     /// # Errors
     /// What the system said: without `/dev/net/tun`, or without the right to make interfaces, there is none.
     pub fn open(name: &str, mtu: u32) -> io::Result<Self> {
-        let tun = Self::open_device(name, false)?;
+        let tun = Self::open_device(name, tun::Kind::Interface)?;
         tun.take_up(mtu)?;
         Ok(tun)
     }
@@ -49,20 +49,20 @@ impl Tun {
         if count < 2 {
             return Self::open(name, mtu).map(|tun| vec![tun]);
         }
-        let first = Self::open_device(name, true)?;
+        let first = Self::open_device(name, tun::Kind::FirstQueue)?;
         let mut all = vec![first];
         for _ in 1..count {
-            all.push(Self::open_device(&all[0].name, true)?);
+            all.push(Self::open_device(&all[0].name, tun::Kind::Queue)?);
         }
         all[0].take_up(mtu)?;
         Ok(all)
     }
 
-    fn open_device(name: &str, is_queue: bool) -> io::Result<Self> {
+    fn open_device(name: &str, kind: tun::Kind) -> io::Result<Self> {
         let flags = (libc::O_NONBLOCK | libc::O_CLOEXEC).cast_unsigned().cast_signed();
         let device = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/net/tun")?;
         let device = OwnedFd::from(device);
-        let name = tun::make(device.as_fd(), name, is_queue)?;
+        let name = tun::make(device.as_fd(), name, kind)?;
         tun::set_header(device.as_fd(), HEADER as libc::c_int)?;
         let takes_datagrams = tun::set_offloads(device.as_fd(), TCP | UDP).is_ok();
         if !takes_datagrams {

@@ -15,6 +15,7 @@ mod views;
 mod worker;
 
 use std::collections::{BTreeSet, HashMap};
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -467,9 +468,12 @@ impl Role for GatewayRole {
             Some(_) => {
                 filter.note_routes()?;
                 // After what an earlier life left, maybe in another table, is taken back.
-                if let Some(fault) = section.names_in_use().into_iter().next() {
-                    host.into_iter().for_each(HostRoutes::close);
-                    return Err(source.failure(fault).into());
+                for (fault, is_tunnel) in section.names_in_use() {
+                    if is_tunnel {
+                        host.into_iter().for_each(HostRoutes::close);
+                        return Err(source.failure(fault).into());
+                    }
+                    warn!("{}: {}", fault.message, fault.help.unwrap_or_default());
                 }
                 Some(filter)
             }
@@ -683,9 +687,13 @@ fn open_tun(section: &GatewaySection, table: u32, mtu: u16) -> Outcome<(Vec<Tun>
     })?;
     let name = name.get_ref();
     let queues = Tun::open_queues(name, mtu.into(), section.threads()).map_err(|error| {
-        Failure::system(format!("cannot make the TUN interface {name}"), &error).help(
-            "this needs /dev/net/tun and root or CAP_NET_ADMIN, which the unit file grants; `--proxy 127.0.0.1:1080` needs neither",
-        )
+        let help = match error.kind() {
+            ErrorKind::ResourceBusy => {
+                "an interface of this name is there already, maybe another gateway's: give `interface` of [gateway] another name"
+            }
+            _ => "this needs /dev/net/tun and root or CAP_NET_ADMIN, which the unit file grants; `--proxy 127.0.0.1:1080` needs neither",
+        };
+        Failure::system(format!("cannot make the TUN interface {name}"), &error).help(help)
     })?;
     if let Some(other) = host_routes::user_of(table, name) {
         let help = format!("give `table` of [gateway] another number, such as {}", table + 80);

@@ -393,6 +393,11 @@ mod tests {
     }
 
     fn machine() -> Machine {
+        machine_of(UnixTime(0))
+    }
+
+    /// One whose process began then.
+    fn machine_of(started: UnixTime) -> Machine {
         let policy = icing::Policy {
             secrets: vec![NodeSecret::from_seed(&Seed::new([3; 32]))],
             masters: Vec::new(),
@@ -409,7 +414,7 @@ mod tests {
             peers: 1,
             freshness: 5,
             replay_capacity: 0,
-            started: UnixTime(0),
+            started,
             replay_key: Key128::new([8; 16]),
             seed: 1,
         };
@@ -454,6 +459,26 @@ mod tests {
         assert_eq!(machine.answered(&later, of_later, NOW), Ok(()));
         assert_eq!(machine.answered(&initiation, answer, NOW), Err(Reason::Stranger));
         assert_eq!(machine.sessions.len(), 1);
+    }
+
+    #[test]
+    fn who_began_with_a_clock_that_was_ahead_takes_handshakes_once_it_is_set() {
+        let ahead = UnixTime(NOW.unix.0 + 3_600_000_000);
+        let at = |secs: u64, unix: u64| Now {
+            instant: Instant(5 + secs * 1_000_000_000),
+            unix: UnixTime(unix + secs * 1_000_000),
+        };
+        let mut machine = machine_of(ahead);
+        let hears = |machine: &mut Machine, now: Now, number: u64| {
+            let initiation = machine.initiated(5, &first(2, now.unix.0), origin(number), now).unwrap();
+            let answer = initiation.answer(&key(1), now).unwrap();
+            machine.answered(&initiation, answer, now)
+        };
+        machine.handle_timeout(at(1, ahead.0));
+        // Nobody is known yet when the clock is set.
+        assert_eq!(hears(&mut machine, at(2, NOW.unix.0), 1), Err(Reason::Stranger));
+        machine.handle_timeout(at(3, NOW.unix.0));
+        assert_eq!(hears(&mut machine, at(4, NOW.unix.0), 2), Ok(()));
     }
 
     #[test]

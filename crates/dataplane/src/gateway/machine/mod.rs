@@ -459,7 +459,7 @@ impl Machine {
             Ok((Lane::new(sender, path.expiry(), start, now), path))
         });
         match lane {
-            Ok((lane, path)) => candidate.prove(lane, path.unsealed_by(), now),
+            Ok((lane, path)) => candidate.prove(lane, &path, now),
             Err(why) => candidate.refuse(why, now),
         }
         self.work(&peer, now);
@@ -489,21 +489,28 @@ impl Machine {
             return;
         }
         self.started = self.started.saturating_sub(back);
+        let peers: Vec<IdentityKey> = self.peers.keys().copied().collect();
+        peers.iter().for_each(|peer| self.bring_back(peer, now));
+    }
+
+    /// Begins the count of nonces anew on lanes where it is ahead of the clock: that went back, maybe while another thread had read it before.
+    fn bring_back(&mut self, peer: &IdentityKey, now: Now) {
         let Self { peers, random, .. } = self;
-        for candidate in peers.values_mut().flat_map(|peer| &mut peer.candidates) {
-            candidate.lanes().for_each(|lane| lane.begin_again(random.number(), now));
-        }
+        let candidates = peers.get_mut(peer).into_iter().flat_map(|peer| &mut peer.candidates);
+        let ahead = candidates.flat_map(Candidate::lanes).filter(|lane| lane.is_ahead(now));
+        ahead.for_each(|lane| lane.begin_again(random.number(), now));
     }
 
     fn handle_timeout(&mut self, now: Now) {
         let due: Vec<IdentityKey> =
             self.due.iter().take_while(|(at, _)| *at <= now.instant).map(|(_, peer)| *peer).collect();
+        self.look_at_clock(now);
         if due.is_empty() {
             return;
         }
-        self.look_at_clock(now);
         for peer in due {
             self.out.counters.visits += 1;
+            self.bring_back(&peer, now);
             self.work(&peer, now);
             let Some(known) = self.peers.get_mut(&peer) else { continue };
             for waiting in known.take_overdue(now.instant, TIMEOUT) {

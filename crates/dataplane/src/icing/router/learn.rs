@@ -27,8 +27,8 @@ impl Router {
             };
             let owner = (ingress_link(frame.ingress)?, known.decision.account);
             let action = self.admission.admit_one(&mut known, &proof, frame, now)?;
-            if let Some((learned, number)) = self.learned.as_ref().filter(|_| !is_known) {
-                learned.insert(handle, &known, owner, *number, now.unix);
+            if let Some(learned) = self.learned.as_ref().filter(|_| !is_known) {
+                learned.insert(handle, &known, owner, &self.policy, now.unix);
             }
             self.paths.insert(handle, known, owner);
             return Ok(action);
@@ -53,7 +53,7 @@ impl Router {
         ingress: Ingress,
         now: Now,
     ) -> Result<Option<(KnownPath, ProofTags)>, Reason> {
-        let Some((learned, _)) = &self.learned else { return Ok(None) };
+        let Some(learned) = &self.learned else { return Ok(None) };
         let is_on = |known: &KnownPath| {
             verify::check_same_path(packet, known.version, known.keys.count(), known.octets()).is_ok()
                 && verify::check_index(packet, known.keys.index()).is_ok()

@@ -19,7 +19,7 @@ use super::cache::Cache;
 use super::config::{Config, ConfigError, Indexed, Policy};
 use super::known_path::{Decision, KnownPath, NodePair};
 use super::lanes::{Candidate, Lanes};
-use super::learned::{LearnedPaths, PolicyNumber};
+use super::learned::LearnedPaths;
 use super::report::Report;
 use crate::frame::{BURST, Frame, Ingress};
 use crate::lanes::{CpuKernel, VectorCode};
@@ -36,7 +36,7 @@ pub struct Router {
     freshness: u32,
     paths: Cache<Handle, KnownPath>,
     /// What other threads know as well, and by which of its policies this one goes; none if there are no others.
-    learned: Option<(LearnedPaths, PolicyNumber)>,
+    learned: Option<LearnedPaths>,
     /// How many paths, and the seed of their places.
     capacity: (usize, u64),
     peers: Cache<NodePair, PairKey>,
@@ -148,10 +148,8 @@ impl Router {
 
     /// Says to the other threads by which policy this one goes, even if it has it already: it may come back to one that others have left.
     fn share_policy(&mut self) {
-        if let Some((learned, number)) = &mut self.learned {
-            let (latest, decided) = learned.set_policy(&self.policy);
-            *number = latest;
-            self.counters.decided += decided;
+        if let Some(learned) = &self.learned {
+            self.counters.decided += learned.set_policy(&self.policy);
         }
     }
 
@@ -347,8 +345,8 @@ impl Router {
     /// What another thread's router may share with this one. To be called before the first packet.
     pub fn shared(&mut self) -> Shared {
         let (capacity, seed) = self.capacity;
-        let new = || (LearnedPaths::new(capacity, seed, Policy::clone(&self.policy)), PolicyNumber::default());
-        let learned = self.learned.get_or_insert_with(new).0.clone();
+        let new = || LearnedPaths::new(capacity, seed, Policy::clone(&self.policy));
+        let learned = self.learned.get_or_insert_with(new).clone();
         let Admission { replay, accounts } = &self.admission;
         Shared { replay: replay.as_ref().map(ReplayFilter::share), buckets: accounts.buckets().clone(), learned }
     }
@@ -356,7 +354,7 @@ impl Router {
     /// Has this router remember packets together with that of another thread, so that what one has accepted all refuse, charge payers
     /// together with it, and know the paths that it has learnt. To be called before the first packet.
     pub fn share(&mut self, shared: &Shared) {
-        self.learned = Some((shared.learned.clone(), PolicyNumber::default()));
+        self.learned = Some(shared.learned.clone());
         self.share_policy();
         self.admission.replay = shared.replay.as_ref().map(ReplayFilter::share);
         self.admission.accounts.share(shared.buckets.clone());

@@ -264,7 +264,7 @@ impl World {
         // As adverts say.
         let marked = paths.map(|(mut path, order)| {
             let old = (1..order.len()).filter(|index| self.old.contains(&order[*index]));
-            old.for_each(|index| path.add_unsealed_by(index));
+            old.for_each(|index| path.add_unread_by(index));
             path
         });
         marked.collect()

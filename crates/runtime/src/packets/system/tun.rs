@@ -7,12 +7,32 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use super::checked;
 
-/// Makes the descriptor of `/dev/net/tun` a TUN interface called `name`, or one of its queues if it `is_queue`, with a `virtio_net_hdr` in
-/// front of each packet. Returns the name that it got.
-pub(in super::super) fn make(fd: BorrowedFd<'_>, name: &str, is_queue: bool) -> io::Result<String> {
+/// What a descriptor of `/dev/net/tun` becomes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in super::super) enum Kind {
+    /// An interface that nobody has yet.
+    Interface,
+    /// The same, which may have several queues, and its first one.
+    FirstQueue,
+    /// A further queue of an interface.
+    Queue,
+}
+
+/// Makes the descriptor of `/dev/net/tun` a TUN interface called `name`, or one of its queues, with a `virtio_net_hdr` in front of each packet.
+/// Returns the name that it got.
+///
+/// # Errors
+/// What the system said: `EBUSY` if somebody has the interface. Without asking for that the queues of two programs would share its packets.
+pub(in super::super) fn make(fd: BorrowedFd<'_>, name: &str, kind: Kind) -> io::Result<String> {
+    /// `IFF_TUN_EXCL`.
+    const ALONE: libc::c_int = 0x8000;
     let mut request = named(name)?;
-    let queue = if is_queue { libc::IFF_MULTI_QUEUE } else { 0 };
-    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | queue) as libc::c_short;
+    let of_kind = match kind {
+        Kind::Interface => ALONE,
+        Kind::FirstQueue => ALONE | libc::IFF_MULTI_QUEUE,
+        Kind::Queue => libc::IFF_MULTI_QUEUE,
+    };
+    request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR | of_kind) as libc::c_short;
     // SAFETY: this request reads name and flags and writes the name in the structure, which lives across the call.
     checked(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFF as _, &raw mut request) })?;
     // SAFETY: the kernel wrote a name that ends with zero, as it is shorter than the field.

@@ -220,8 +220,8 @@ impl RealmIo {
                     self.is_due = true;
                     return Some(RegistrarInput::Records(Vec::new()));
                 }
-                Ok(Body::Registered { .. }) => {
-                    submission.taken();
+                Ok(Body::Registered { number }) => {
+                    submission.taken(*number);
                     let mut refused = self.refusals.all();
                     refused.by.remove(identity);
                     refused.ahead = None;

@@ -45,9 +45,9 @@ impl Submission {
         self.opening.is_some_and(|opening| opening.order == order) && sends(&mut self.opening, order, now)
     }
 
-    /// The server took the latest list.
-    pub fn taken(&mut self) {
-        self.latest.iter_mut().for_each(Sent::settle);
+    /// The server took the list of this number: the latest one, or an earlier one that says nothing of it.
+    pub fn taken(&mut self, number: u64) {
+        self.latest.iter_mut().filter(|sent| sent.order.1 == number).for_each(Sent::settle);
     }
 
     /// The server took the list that began the generation: now it takes later ones.
@@ -115,7 +115,9 @@ mod tests {
         assert!(!server.sends(LATEST, at(4)) && server.sends(LATEST, at(5)), "no answer came");
         assert!(!server.refused(Refusal::TooOften, Some(FIRST), at(6)));
         assert!(!server.sends(LATEST, at(9)) && server.sends(LATEST, at(10)), "it may be taken by now");
-        server.taken();
+        server.taken(LATEST.1 - 1);
+        assert!(server.sends(LATEST, at(15)), "an earlier one was taken");
+        server.taken(LATEST.1);
         assert!(!server.sends(LATEST, at(1_000)));
         assert!(server.sends((2, 8), at(1_000)), "a later one");
         assert!(!server.refused(Refusal::Older(9), Some(FIRST), at(1_000)));

@@ -33,16 +33,18 @@ fn a_second_gateway_needs_blocks_for_names_of_its_own_and_then_names_of_both_are
     }
     let config = fs::read_to_string(world.folder.0.join("b.toml")).expect("a configuration");
     let config = config.replace("way0", "way1").replace("127.0.0.1:53", "127.0.0.1:54").replace("8492", "8493");
-    let start = |keys: &str| {
-        world.folder.write("two.toml", &config.replace("[laboratory]", &format!("{keys}[laboratory]")));
+    let launch = || {
         let mut command = world.places[A].command(env!("CARGO_BIN_EXE_wayleave"));
         command.args(["run", "gateway", "--config", "two.toml"]).current_dir(&world.folder.0);
         let daemon = Daemon::start(&mut command, &world.folder.0.join("two.log")).expect("started");
         let page = "127.0.0.1:8493".parse().expect("an address");
         Gateway { daemon, page, place: world.places[A].clone() }
     };
-    let refused = |keys: &str, parts: &[String]| {
-        let mut second = start(keys);
+    let start = |keys: &str| {
+        world.folder.write("two.toml", &config.replace("[laboratory]", &format!("{keys}[laboratory]")));
+        launch()
+    };
+    let ended = |mut second: Gateway, parts: &[String]| {
         eventually("it ends", || !second.daemon.is_running());
         // Long lines are broken.
         let said = second.daemon.log_tail(40).replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
@@ -50,6 +52,12 @@ fn a_second_gateway_needs_blocks_for_names_of_its_own_and_then_names_of_both_are
         let kept = done(A, "ip route show table 20520");
         assert!(kept.contains("198.18.0.0/15 dev way0"), "what the first one has stays: {kept}");
     };
+    let refused = |keys: &str, parts: &[String]| ended(start(keys), parts);
+    // Queues of one interface would share its packets, whichever realm they are of.
+    let same = config.replace("way1", "way0");
+    world.folder.write("two.toml", &same.replace("[laboratory]", "table = 20600\n[laboratory]"));
+    let said = ["cannot make the TUN interface way0", "give `interface` of [gateway] another name"];
+    ended(launch(), &said.map(str::to_owned));
     // b had that table on its own machine.
     let said = ["routing table 20520 is in use by the interface way0", "give `table` of [gateway] another number"];
     refused("", &said.map(str::to_owned));
