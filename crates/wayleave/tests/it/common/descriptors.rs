@@ -1,8 +1,9 @@
 //! A process without a free descriptor, from outside.
 
 use std::fs;
+use std::process::Command;
 
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use super::eventually;
 
 /// The descriptors that a process may have from now on.
 pub struct Descriptors {
@@ -19,14 +20,31 @@ impl Descriptors {
     /// Leaves the process so many descriptors above those that it has.
     pub fn leave(process: u32, more: u64) -> Self {
         let most = Self::open(process).into_iter().max().unwrap_or(0) + 1 + more;
-        let limit = Rlimit { current: Some(most), maximum: Some(most) };
-        let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
-        prlimit(pid, Resource::Nofile, limit).expect("a limit");
+        let limit = [format!("--pid={process}"), format!("--nofile={most}:{most}")];
+        let mut command = Command::new("prlimit");
+        let status = fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
+        let of_process = |field: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("an owner");
+            line.split_whitespace().next().expect("an owner").to_owned()
+        };
+        let (user, group) = (of_process("Uid:"), of_process("Gid:"));
+        if user != rustix::process::getuid().as_raw().to_string() {
+            // Who has not CAP_SYS_RESOURCE limits processes of the same user only.
+            command = Command::new("setpriv");
+            command.args([format!("--reuid={user}"), format!("--regid={group}")]).args(["--clear-groups", "prlimit"]);
+        }
+        let output = command.args(limit).output().expect("prlimit runs");
+        assert!(output.status.success(), "{}", super::text(&output.stderr));
         Self { process, most }
     }
 
-    /// Whether it has all of them: from then on nothing is accepted.
-    pub fn are_used_up(&self) -> bool {
-        Self::open(self.process).len() as u64 >= self.most
+    /// Connects until the process has all of them: from then on nothing is accepted. Some below the highest may have been free.
+    pub fn use_up<T>(&self, mut connect: impl FnMut() -> T) -> Vec<T> {
+        let mut all = Vec::new();
+        eventually("there is no descriptor left", || {
+            all.push(connect());
+            Self::open(self.process).len() as u64 >= self.most
+        });
+        all
     }
 }

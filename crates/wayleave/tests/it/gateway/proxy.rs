@@ -141,8 +141,7 @@ fn a_gateway_without_a_free_descriptor_serves_who_waits_once_there_is_one() {
     // a by its proxy, b by its port for names.
     for (node, at, asked) in [(A, PROXY, &[5, 1, 0][..]), (B, "127.0.0.1:53", &question[..])] {
         let descriptors = Descriptors::leave(world.gateways[node].daemon.id(), 4);
-        let all: Vec<TcpStream> = (0..12).map(|_| connect(node, at)).collect();
-        eventually("there is no descriptor left", || descriptors.are_used_up());
+        let all = descriptors.use_up(|| connect(node, at));
         let mut waits = connect(node, at);
         waits.write_all(asked).expect("sent");
         drop(all);

@@ -134,8 +134,7 @@ fn a_path_server_without_a_free_descriptor_serves_again_once_there_is_one() {
     let at = format!("{}@{address}", realm.identity("paths"));
     fs::write(realm.path("last"), realm_command(&realm, &["list", "export"])).expect("written");
     let descriptors = Descriptors::leave(id, 4);
-    let all: Vec<TcpStream> = (0..12).map(|_| TcpStream::connect(address).expect("it is taken")).collect();
-    eventually("there is no descriptor left", || descriptors.are_used_up());
+    let all = descriptors.use_up(|| TcpStream::connect(address).expect("the system takes what waits to be accepted"));
     eventually("the server says so", || server.log().contains("cannot accept a connection"));
     drop(all);
     let said = realm.folder.ok(&["realm", "list", "publish", "last", "--server", &at]);

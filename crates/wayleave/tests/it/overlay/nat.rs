@@ -257,7 +257,7 @@ fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_po
     if let Some(server) = &server {
         let ssh = || {
             let mut command = a.place.command("ssh");
-            command.args(SSH).args(["root@short.b.overlay", "echo $SSH_CONNECTION"]).stdin(Stdio::null());
+            command.args(SSH).args(["-4", "root@short.b.overlay", "echo $SSH_CONNECTION"]).stdin(Stdio::null());
             command.current_dir(&realm.folder.0).env("HOME", &realm.folder.0).output().expect("ssh runs")
         };
         // It may not listen yet.
