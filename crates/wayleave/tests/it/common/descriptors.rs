@@ -17,9 +17,9 @@ impl Descriptors {
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
-    /// Leaves the process so many descriptors above those that it has.
+    /// Leaves the process so many descriptors besides those that it has.
     pub fn leave(process: u32, more: u64) -> Self {
-        let most = Self::open(process).into_iter().max().unwrap_or(0) + 1 + more;
+        let most = Self::open(process).len() as u64 + more;
         let limit = [format!("--pid={process}"), format!("--nofile={most}:{most}")];
         let mut command = Command::new("prlimit");
         let status = fs::read_to_string(format!("/proc/{process}/status")).expect("a process");
@@ -38,12 +38,13 @@ impl Descriptors {
         Self { process, most }
     }
 
-    /// Connects until the process has all of them: from then on nothing is accepted. Some below the highest may have been free.
+    /// Connects until the process has all of them: from then on nothing is accepted. Numbers above the limit that it had before stay.
     pub fn use_up<T>(&self, mut connect: impl FnMut() -> T) -> Vec<T> {
         let mut all = Vec::new();
         eventually("there is no descriptor left", || {
             all.push(connect());
-            Self::open(self.process).len() as u64 >= self.most
+            let below = Self::open(self.process).into_iter().filter(|number| *number < self.most);
+            below.count() as u64 == self.most
         });
         all
     }
