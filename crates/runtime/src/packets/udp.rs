@@ -447,6 +447,17 @@ mod tests {
     }
 
     #[test]
+    fn a_datagram_longer_than_the_memory_for_one_is_counted_as_lost_and_the_next_arrives() {
+        let (mut receiver, there) = one(Intake::Single);
+        let sender = UdpSocket::bind(SocketAddr::new(there.ip(), 0)).expect("a socket");
+        for octets in [&[1; SINGLE_LENGTH][..], &[2; SINGLE_LENGTH + 1], &[3; 20_000], &[4; 100]] {
+            sender.send_to(octets, there).expect("sent");
+        }
+        assert_eq!(receive(&mut receiver, 2), [vec![1; SINGLE_LENGTH], vec![4; 100]]);
+        assert_eq!(receiver.lost(), 2);
+    }
+
+    #[test]
     fn a_run_of_packets_leaves_from_where_it_lies() {
         for intake in [Intake::Merged, Intake::Single] {
             let ((mut sender, _), (mut receiver, there)) = (one(Intake::Single), one(intake));

@@ -5,11 +5,13 @@
 //! ICC, gateway killed: packets to members and names with a default route beside: none leaves; a capture of the link
 //! sees nothing in clear.
 //! ICC, idle connections: a gateway is killed under a TCP connection by name that is idle; the server speaks first: the
-//! connection goes on.
+//! connection goes on. So does a download, also when the gateway is stopped.
 //! ICC, gateway's machine: it has routes of its own to what the realm grants, and others within it, and rules: none is changed, its
 //! own go first, the gateway's packets never enter the interface, and all is taken back by a stop, after a kill too.
 //! ICC, gateway's disk: its store comes to a standstill: new names are refused, and everything else goes on; no address is
 //! given twice.
+//! ICC, names of nobody: a policy that is reloaded names nodes that nobody is called: the log, `show events`, `show status` and `why` of that policy
+//! say so.
 //! ICC-11, decided: nodes avoided and paths pinned by commands, over a restart: from the next packet on; `why` says
 //! whose decision it is.
 
@@ -39,8 +41,11 @@ use wayleave_packet::icing::mint::{NodeSecret, TagMaster};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::to_hex;
 
+use crate::common::eventually;
 use crate::common::metrics::assert_named_by_the_rule;
 use crate::common::screen::assert_one_screen;
+use crate::overlay::applications::{page, serve};
+use crate::overlay::nat::Download;
 use crate::router::common::{Folder, Router};
 use crate::router::icing::{hex, key, seed};
 
@@ -431,6 +436,29 @@ fn a_connection_by_name_outlives_its_gateway_and_the_server_may_speak_first() {
 }
 
 #[test]
+fn a_download_by_name_goes_on_when_its_gateway_is_stopped_or_killed_and_starts_again() {
+    let test = "gateway::a_download_by_name_goes_on_when_its_gateway_is_stopped_or_killed_and_starts_again";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    let mut world = World::start("gateway-download");
+    serve(&world.places[B], &["10.0.2.1:8080"], &page(64 << 20), &world.folder.0);
+    let name = world.address_of("clean.b.demo.").to_string();
+    let mut download = Download::start(&world.places[A], &name, &world.folder.0);
+    download.goes_on("a download", &|| world.log(A));
+    eventually("the connection is on disk", || {
+        world.gateways[0].status()["flows_recorded"].as_u64().is_some_and(|count| count > 0)
+    });
+    assert!(world.gateways[0].daemon.stop(TIMEOUT), "{}", world.log(A));
+    world.gateways[0] = world.gateway(A);
+    download.goes_on("it goes on after a stop", &|| world.log(A));
+    world.gateways[0].daemon.kill();
+    world.gateways[0] = world.gateway(A);
+    download.goes_on("it goes on after a kill", &|| world.log(A));
+    assert_eq!(world.gateways[0].dropped("flow-conflict"), 0);
+}
+
+#[test]
 fn the_machines_routes_stay_and_go_first_and_what_was_added_is_taken_back() {
     if netns::enter_for_test("gateway::the_machines_routes_stay_and_go_first_and_what_was_added_is_taken_back")
         .is_none()
@@ -471,7 +499,15 @@ fn the_machines_routes_stay_and_go_first_and_what_was_added_is_taken_back() {
         leads(&world, own, "via 192.0.2.6");
     }
     leads(&world, "fd00:2::1", "via fe80::66");
+    let covered = |world: &World, prefix: &str| {
+        let shown = world.gateways[0].json(&["show", "routes"]);
+        let rows = shown["routes"].as_array().cloned().unwrap_or_default();
+        rows.iter().find(|row| row["prefix"] == prefix).map(|row| row["covered_by"].clone()).expect(prefix)
+    };
+    assert_eq!(covered(&world, "10.0.2.0/24"), json!(["10.0.2.0/24", "10.0.2.128/25"]));
+    assert_eq!(covered(&world, "fd00:2::/64"), json!(["fd00:2::/64"]));
     assert!(ip(&world, "route del 10.0.2.0/24").0);
+    assert_eq!(covered(&world, "10.0.2.0/24"), json!(["10.0.2.128/25"]));
     for overlay in ["10.0.2.1", "198.18.0.1", "fd77:6179:6c65::1"] {
         leads(&world, overlay, "dev way0");
     }
@@ -576,4 +612,33 @@ fn what_a_user_pins_and_avoids_holds_at_once_and_after_a_restart_until_it_is_und
     world.folder.write("a.choices", "avoid = 1");
     crate::common::eventually("the fault is reported", || world.log(A).contains("decided before stays in force"));
     assert_eq!(nodes(&world), Some(3));
+}
+
+#[test]
+fn a_policy_that_names_nobody_is_told_by_the_log_the_status_and_why() {
+    let test = "gateway::a_policy_that_names_nobody_is_told_by_the_log_the_status_and_why";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    let world = World::start("gateway-nobody");
+    let problems = |world: &World| world.gateways[0].status()["problems"].to_string();
+    assert!(!problems(&world).contains("no known member is called so"), "{}", problems(&world));
+    let file = world.folder.0.join("a.toml");
+    let config = fs::read_to_string(&file).expect("a configuration");
+    let config = config.replace("name = \"fast\"\n", "name = \"fast\"\nrequire = [\"ghost\"]\n");
+    world.folder.write("a.toml", &config.replace("avoid = [", "avoid = [\"phantom\", "));
+    world.gateways[0].daemon.signal(rustix::process::Signal::HUP).expect("sent");
+    let avoid = "`avoid` of policy clean names `phantom`, and no known member is called so, so no path over a node that is not known here is used";
+    let require = "`require` of policy fast names `ghost`, and no known member is called so, so no path satisfies it";
+    eventually("the log says so", || [avoid, require].iter().all(|line| world.log(A).contains(line)));
+    let events = world.gateways[0].json(&["show", "events"]);
+    assert_eq!(events.to_string().matches("name-unresolved").count(), 2, "{events}");
+    assert!([avoid, require].iter().all(|line| problems(&world).contains(line)), "{}", problems(&world));
+    // Each policy has its own.
+    for (policy, line) in [("clean", avoid), ("fast", require)] {
+        let name = format!("{policy}.b.demo");
+        assert_eq!(world.gateways[0].json(&["why", &name])["unresolved"], json!([line]));
+        let why = text(&world.gateways[0].ask(&["why", &name]).stdout);
+        assert!(why.contains(&format!("not resolved: {line}")), "{why}");
+    }
 }

@@ -4,6 +4,7 @@
 pub mod attesting;
 pub mod certified;
 pub mod cpu_cap;
+pub mod descriptors;
 pub mod history;
 pub mod metrics;
 pub mod relay;

@@ -8,6 +8,8 @@
 //! nothing leaves in clear.
 //! ICC, proxy's port: the role is killed, where systemd keeps its socket: nobody else takes the port, and who connects meanwhile is served by the
 //! next one; another address is refused.
+//! ICC, proxy's descriptors: connections use up those of a gateway, at its proxy and at its port for names: who waits meanwhile is served as soon
+//! as they are closed, by the same process.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -22,6 +24,7 @@ use wayleave_crypto::hash::sha256;
 use wayleave_lab::process::Daemon;
 
 use super::*;
+use crate::common::descriptors::Descriptors;
 use crate::common::eventually;
 use crate::overlay::applications::{page, serve};
 
@@ -115,6 +118,46 @@ fn a_connection_that_came_between_two_runs_is_served_where_systemd_keeps_the_por
     between.read_exact(&mut answer).expect("an answer");
     assert_eq!(answer, [5, 0]);
     assert_eq!(fetched(&world, &["--socks5-hostname", PROXY, "http://fast.b.demo/page"]), content);
+}
+
+#[test]
+fn a_gateway_without_a_free_descriptor_serves_who_waits_once_there_is_one() {
+    let test = "gateway::proxy::a_gateway_without_a_free_descriptor_serves_who_waits_once_there_is_one";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    let mut world = World::start("gateway-descriptors");
+    start(&mut world);
+    let connect = |node: usize, at: &str| {
+        let connected = world.places[node].within(|| TcpStream::connect(at)).expect("in its place");
+        let stream = connected.expect("the system takes what waits to be accepted");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("set");
+        stream
+    };
+    let mut question = Message::query();
+    question.add_query(Query::query("fast.a.demo.".parse().expect("a name"), RecordType::A));
+    let question = question.to_vec().expect("encoded");
+    let question = [&(question.len() as u16).to_be_bytes()[..], &question].concat();
+    // a by its proxy, b by its port for names.
+    for (node, at, asked) in [(A, PROXY, &[5, 1, 0][..]), (B, "127.0.0.1:53", &question[..])] {
+        let descriptors = Descriptors::leave(world.gateways[node].daemon.id(), 4);
+        let all = descriptors.use_up(|| connect(node, at));
+        let mut waits = connect(node, at);
+        waits.write_all(asked).expect("sent");
+        drop(all);
+        let mut answer = [0; 2];
+        waits.read_exact(&mut answer).unwrap_or_else(|error| panic!("{at}: {error}: {}", world.log(node)));
+        if node == A {
+            assert_eq!(answer, [5, 0]);
+        } else {
+            let mut octets = vec![0; u16::from_be_bytes(answer).into()];
+            waits.read_exact(&mut octets).expect("the rest");
+            let answer = Message::from_vec(&octets).expect("an answer");
+            assert_eq!(answer.metadata.response_code, ResponseCode::NoError);
+            assert_eq!(answer.answers.len(), 1, "fast.a.demo has an address");
+        }
+    }
+    assert!(world.gateways.iter_mut().all(|gateway| gateway.daemon.is_running()));
 }
 
 fn curl(world: &World, arguments: &[&str]) -> Output {

@@ -29,7 +29,7 @@ use super::world::{World, use_names};
 use crate::common::{eventually, text};
 
 /// An application's installation; where it cannot be had the test says so.
-fn fetched(what: &RouterPackage, test: &str) -> Option<Installation> {
+pub(super) fn fetched(what: &RouterPackage, test: &str) -> Option<Installation> {
     match locate_or_fetch_router(what, &default_cache(), &mut |_| ()) {
         Ok(found) => Some(found),
         Err(error) => {
@@ -40,7 +40,7 @@ fn fetched(what: &RouterPackage, test: &str) -> Option<Installation> {
 }
 
 /// Whether this system has a program that is not fetched; where it has not the test says so.
-fn has(program: &str, test: &str) -> bool {
+pub(super) fn has(program: &str, test: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
     if !is_there {
@@ -319,7 +319,7 @@ fn iperf3(world: &World, test: &str) {
     }
 }
 
-const SSH: [&str; 10] = [
+pub(super) const SSH: [&str; 10] = [
     "-i",
     "user",
     "-o",
@@ -332,8 +332,8 @@ const SSH: [&str; 10] = [
     "ConnectTimeout=10",
 ];
 
-/// A real sshd behind b, unmodified.
-fn sshd(world: &World, test: &str) -> Option<Daemon> {
+/// A real sshd at `place`, unmodified; its keys and the user's are in `folder`.
+pub(super) fn sshd(place: &NetworkNamespace, folder: &Path, test: &str) -> Option<Daemon> {
     let sshd = fetched(&SSHD, test)?;
     // The server wants a user to be harmless as; inside there is only one.
     let passwd = fs::read_to_string("/etc/passwd").expect("users");
@@ -341,24 +341,24 @@ fn sshd(world: &World, test: &str) -> Option<Daemon> {
     fs::create_dir_all("/run/sshd").expect("a folder");
     for key in ["host", "user"] {
         let made =
-            Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(world.path(key)).status();
+            Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(folder.join(key)).status();
         assert!(made.expect("ssh-keygen runs").success());
     }
-    let folder = world.realm.folder.0.display().to_string();
-    fs::copy(world.path("user.pub"), "/run/sshd/authorized").expect("copied");
+    fs::copy(folder.join("user.pub"), "/run/sshd/authorized").expect("copied");
     fs::set_permissions("/run/sshd/authorized", fs::Permissions::from_mode(0o600)).expect("mode");
     fs::write(
-        world.path("sshd_config"),
+        folder.join("sshd_config"),
         format!(
-            "HostKey {folder}/host\nAuthorizedKeysFile /run/sshd/authorized\nPermitRootLogin yes\nUsePAM no\nStrictModes no\n\
-             PidFile none\nPasswordAuthentication no\nListenAddress 0.0.0.0\nListenAddress ::\nUseDNS no\n"
+            "HostKey {}/host\nAuthorizedKeysFile /run/sshd/authorized\nPermitRootLogin yes\nUsePAM no\nStrictModes no\n\
+             PidFile none\nPasswordAuthentication no\nListenAddress 0.0.0.0\nListenAddress ::\nUseDNS no\n",
+            folder.display()
         ),
     )
     .expect("written");
-    let mut command = world.command("b", sshd.program("sshd"));
+    let mut command = place.command(sshd.program("sshd"));
     sshd.prepare(&mut command);
-    command.args(["-D", "-e", "-f", &format!("{folder}/sshd_config")]);
-    Some(Daemon::start(&mut command, &world.path("sshd.log")).expect("started"))
+    command.args(["-D", "-e", "-f"]).arg(folder.join("sshd_config")).current_dir(folder);
+    Some(Daemon::start(&mut command, &folder.join("sshd.log")).expect("started"))
 }
 
 /// Sessions by both families and policies; one outlives a forwarder, which serves again once it is back.
@@ -425,7 +425,7 @@ fn unmodified_applications_work_by_name_over_paths_and_consents_from_servers() {
     iperf3(&world, test);
     step("iperf3", begin);
     let begin = Instant::now();
-    let server = if has_ssh { sshd(&world, test) } else { None };
+    let server = if has_ssh { sshd(&world.places["b"], &world.realm.folder.0, test) } else { None };
     if has_git {
         git_clone(&world, server.is_some());
     }

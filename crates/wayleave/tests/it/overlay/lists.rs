@@ -2,16 +2,21 @@
 //!
 //! ICC, operator gone: the operator's side dies for longer than `max_staleness_secs`, and a list is signed with a list key on another
 //! machine: a warning, then no consent, with the reason and what to do; then consent again.
+//! ICC, operator gone, at a gateway: its status warns, and when consent has ended `why` names the list and the command that helps.
 //! ICC, backup: old records of the operator's are put back while nodes run: who was removed since stays removed.
 //! ICC, realm key: rolls under a running overlay, and is stolen: consents go on, also after a restart of every role.
 //! ICC, list keys: revoked, with the realm's key off line: lists go on; nobody is admitted.
 
 use std::fs;
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use wayleave_lab::netns;
 
 use super::harness::{Realm, Row, Running};
+use super::world::{Plan, World};
+use crate::common::descriptors::Descriptors;
 use crate::common::eventually;
 
 const CONFIG: [&str; 2] = ["--config", "realm/realm.toml"];
@@ -88,6 +93,54 @@ fn without_the_operators_side_consent_ends_after_a_warning_and_a_list_of_another
     row.realm.operator.resume();
     let number = row.path_server.count("revocations");
     eventually("its lists are taken", || row.path_server.count("revocations") > number);
+}
+
+#[test]
+fn a_gateway_says_in_why_that_the_list_of_removed_nodes_is_too_old_and_which_command_helps() {
+    let test =
+        "overlay::lists::a_gateway_says_in_why_that_the_list_of_removed_nodes_is_too_old_and_which_command_helps";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    let plan = Plan { consent_secs: 6, lists: Some((2, 12)), ..Plan::default() };
+    let mut world = World::with("stale-gateway", &plan).settled();
+    world.realm.operator.kill();
+    eventually("there is a warning", || problems(&world.nodes["a"]).contains("next list of removed nodes is overdue"));
+    let why = || {
+        // A path is asked for anew.
+        let _ = world.nodes["a"].ask(&["ping", "fast.b.overlay"]);
+        crate::common::text(&world.nodes["a"].ask(&["why", "fast.b.overlay"]).stdout)
+    };
+    let mut said = String::new();
+    eventually("consent ends", || {
+        said = why();
+        said.contains("list of removed nodes is too old to trust")
+    });
+    assert!(said.contains("wayleave realm list sign"), "{said}");
+    assert!(problems(&world.nodes["a"]).contains("consent servers give no consent"), "{}", world.statuses());
+    world.realm.operator.resume();
+    eventually("consented again", || world.nodes["a"].ask(&["ping", "fast.b.overlay"]).status.success());
+    eventually("nothing is said any more", || !why().contains("list of removed nodes"));
+}
+
+/// ICC, descriptors: connections use up those of a path server: it serves as soon as they are closed.
+#[test]
+fn a_path_server_without_a_free_descriptor_serves_again_once_there_is_one() {
+    let realm = Realm::new("descriptors");
+    let mut server = realm.path_server("paths");
+    let id = server.id();
+    let address = realm.read("realm/servers");
+    let address = address.lines().last().and_then(|line| line.split_once(' ')).expect("paths and where it is").1;
+    let at = format!("{}@{address}", realm.identity("paths"));
+    fs::write(realm.path("last"), realm_command(&realm, &["list", "export"])).expect("written");
+    let descriptors = Descriptors::leave(id, 4);
+    let all = descriptors.use_up(|| TcpStream::connect(address).expect("the system takes what waits to be accepted"));
+    eventually("the server says so", || server.log().contains("cannot accept a connection"));
+    drop(all);
+    let said = realm.folder.ok(&["realm", "list", "publish", "last", "--server", &at]);
+    assert!(said.contains(" has it\n"), "{said}");
+    server.wait();
+    assert_eq!(server.id(), id);
 }
 
 #[test]

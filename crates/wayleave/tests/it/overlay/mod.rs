@@ -10,7 +10,7 @@ mod hostile;
 mod join;
 mod kills;
 mod lists;
-mod nat;
+pub(crate) mod nat;
 mod netcheck;
 
 mod paths;

@@ -1,7 +1,7 @@
 //! Members anywhere.
 //!
 //! ICC, links: two gateways, each behind a NAT of its own (nftables masquerade) that takes another port at every flush, one of them with
-//! IPv6 alone and a link of 1,280 octets; open forwarders that list neither. Pages by name both ways; the table of the NAT flushed and the gateway's address changed
+//! IPv6 alone and a link of 1,280 octets; open forwarders that list neither. Pages by name both ways, and a command by `ssh`; the table of the NAT flushed and the gateway's address changed
 //! under a transfer, which goes on; the forwarder killed and restarted; `show links` says where everybody is. The forwarders give their
 //! consent server the keys of their tags by a link, also after it was killed.
 
@@ -10,8 +10,9 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 use wayleave_lab::netns::{self, Network, NetworkNamespace};
 use wayleave_lab::process::Daemon;
+use wayleave_lab::routers::SSHD;
 
-use super::applications::serve;
+use super::applications::{SSH, fetched, has, serve, sshd};
 use super::harness::{Neighbour, Realm, Running};
 use super::world::use_names;
 use crate::common::{eventually, text};
@@ -133,7 +134,7 @@ pub(super) fn link(shown: &Value, node: &str) -> Value {
 }
 
 /// A download of many seconds, and its octets so far. It reads slowly by little buffers, so that all that it has came lately.
-pub(super) struct Download(Child, std::path::PathBuf);
+pub(crate) struct Download(Child, std::path::PathBuf);
 
 const READER: &str = "
 import socket, sys, time
@@ -149,7 +150,7 @@ while data := s.recv(8192):
 ";
 
 impl Download {
-    pub(super) fn start(place: &NetworkNamespace, host: &str, folder: &std::path::Path) -> Self {
+    pub(crate) fn start(place: &NetworkNamespace, host: &str, folder: &std::path::Path) -> Self {
         let file = folder.join("download");
         let mut command = place.command("python3");
         command.args(["-c", READER, host]).arg(&file);
@@ -161,7 +162,7 @@ impl Download {
     }
 
     /// Waits until so many more octets have come.
-    pub(super) fn goes_on(&mut self, what: &str, logs: &dyn Fn() -> String) {
+    pub(crate) fn goes_on(&mut self, what: &str, logs: &dyn Fn() -> String) {
         let (until, begin) = (self.octets() + 300_000, std::time::Instant::now());
         let is_there = std::panic::catch_unwind(|| eventually(what, || self.octets() >= until));
         let over = self.0.try_wait().expect("a child");
@@ -181,6 +182,11 @@ impl Drop for Download {
 fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_ports_and_addresses() {
     let test =
         "overlay::nat::two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_ports_and_addresses";
+    if netns::inside().is_none() {
+        // Inside there is no way to a mirror.
+        let _ = fetched(&SSHD, test);
+    }
+    let has_ssh = has("ssh", test);
     if netns::enter_for_test(test).is_none() {
         return;
     }
@@ -247,6 +253,19 @@ fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_po
     };
     eventually(&format!("the first page: {}", logs()), || curl(&a, "b", "20").stdout == page);
     assert!(curl(&b, "a", "20").stdout == page, "{}", logs());
+    let server = if has_ssh { sshd(&b.place, &realm.folder.0, test) } else { None };
+    if let Some(server) = &server {
+        let ssh = || {
+            let mut command = a.place.command("ssh");
+            command.args(SSH).args(["-4", "root@short.b.overlay", "echo $SSH_CONNECTION"]).stdin(Stdio::null());
+            command.current_dir(&realm.folder.0).env("HOME", &realm.folder.0).output().expect("ssh runs")
+        };
+        // It may not listen yet.
+        eventually(&format!("a command by ssh: {}\n{}", server.log_tail(20), logs()), || {
+            text(&ssh().stdout).starts_with("10.0.1.1 ")
+        });
+    }
+    drop(server);
     // The server has the forwarders' keys in its memory alone, and gets them anew.
     consent.kill();
     consent.resume();

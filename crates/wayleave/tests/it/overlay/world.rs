@@ -58,13 +58,15 @@ pub(crate) struct Plan {
     pub(crate) ports_up: u16,
     /// Seconds that memberships last, if not a year.
     pub(crate) lasts: Option<u64>,
+    /// Seconds between two lists of removed nodes, and after the next one is due until a list is too old to trust, if not as usual.
+    pub(crate) lists: Option<(u64, u64)>,
     /// Whether the provider in the east consents to nothing.
     pub(crate) denies_east: bool,
 }
 
 impl Default for Plan {
     fn default() -> Self {
-        Self { consent_secs: 300, more: &[], links: &[], ports_up: 0, lasts: None, denies_east: false }
+        Self { consent_secs: 300, more: &[], links: &[], ports_up: 0, lasts: None, lists: None, denies_east: false }
     }
 }
 
@@ -109,6 +111,12 @@ impl World {
         assert!(added.expect("ip runs").success());
         let mut realm = Realm::at(name, &format!("{HERE}:7000"), "127.0.0.1:8500");
         realm.lasts = plan.lasts;
+        if let Some((interval, _)) = plan.lists {
+            realm.operator.kill();
+            let often = format!("list_interval_secs = {interval}");
+            realm.edit("realm/realm.toml", |text| text.replace("#list_interval_secs = 600", &often));
+            realm.operator.resume();
+        }
         let relay = |port: u16| Relay::start(&format!("{HERE}:{}", port + plan.ports_up), &format!("{HERE}:{port}"));
         let relays = match plan.ports_up {
             0 => Vec::new(),
@@ -190,6 +198,13 @@ impl World {
             let section = format!("[[consent.node]]\nidentity = \"{identity}\"\ntags = \"../{name}/tags.key\"\n");
             realm.edit(&format!("{}/consent.toml", CONSENT[*server]), |text| format!("{text}\n{section}"));
             identities.insert(name.to_owned(), identity);
+        }
+        if let Some((_, staleness)) = plan.lists {
+            let files = nodes.iter().map(|(name, role, ..)| (*name, *role));
+            for (name, role) in files.chain(CONSENT.map(|name| (name, "consent"))) {
+                let soon = format!("max_staleness_secs = {staleness}");
+                realm.edit(&format!("{name}/{role}.toml"), |text| text.replace("#max_staleness_secs = 86400", &soon));
+            }
         }
         if plan.denies_east {
             realm.edit("east/policy.toml", |_| "[[rule]]\nname = \"nobody\"\nallow = false\n".to_owned());
