@@ -35,9 +35,9 @@ impl InnerSide {
     /// Hands over a packet, or those for which it stands. Returns how many were taken, how many found no room, and how many were refused.
     pub fn write(&mut self, ready: &Ready) -> Written {
         let mut written = Written::default();
+        let is_several = ready.offload.kind == Kind::Udp;
         match self {
             Self::Tun { tun, scratch } => {
-                let is_several = ready.offload.kind == Kind::Udp;
                 if !is_several || tun.takes_datagrams() {
                     let result = tun.write(&ready.offload.encode(), &ready.octets);
                     if result.is_ok() || !is_several {
@@ -54,8 +54,13 @@ impl InnerSide {
             }
             Self::Stack { port, scratch } => {
                 let mut has_room = true;
-                each_packet(&ready.octets, &ready.offload, scratch, |packet| has_room &= port.write(packet));
-                written.note(Ok(has_room), 1);
+                each_packet(&ready.octets, &ready.offload, scratch, |packet| match is_several {
+                    true => written.note(Ok(port.write(packet)), 1),
+                    false => has_room &= port.write(packet),
+                });
+                if !is_several {
+                    written.note(Ok(has_room), 1);
+                }
             }
         }
         written

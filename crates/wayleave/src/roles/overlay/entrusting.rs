@@ -77,13 +77,14 @@ struct Giving {
 
 impl Giving {
     async fn run(self, mut inbox: mpsc::Receiver<LinkEvent>, mut keys: watch::Receiver<Masters>) {
-        let (mut up, mut was_up) = (None, false);
+        // Whether there was a link, and whether the log knows that there is none any more.
+        let (mut up, mut was_up, mut is_told) = (None, false, false);
         loop {
             tokio::select! {
                 event = inbox.recv() => match event {
                     None => return,
                     Some(LinkEvent::Up { link, .. }) => {
-                        (up, was_up) = (Some(link), true);
+                        (up, was_up, is_told) = (Some(link), true, false);
                         self.give(link, &keys.borrow_and_update());
                     }
                     Some(LinkEvent::Frame { link, bytes, .. }) => {
@@ -97,10 +98,14 @@ impl Giving {
                     }
                     Some(LinkEvent::Down { .. }) => {
                         up = None;
-                        self.is_away("the connection was closed", true);
+                        self.is_away("the connection was closed", !is_told);
+                        is_told = true;
                     }
                     // A server that begins a little later than the node is no news.
-                    Some(LinkEvent::Failed { failure, .. }) => self.is_away(&failure.to_string(), was_up),
+                    Some(LinkEvent::Failed { failure, .. }) => {
+                        self.is_away(&failure.to_string(), was_up && !is_told);
+                        is_told |= was_up;
+                    }
                 },
                 changed = keys.changed() => {
                     if changed.is_err() {
@@ -155,9 +160,8 @@ impl Giving {
             "the consent server at {} cannot be reached, and may not have the keys of this node's tags: {why}",
             self.server.address
         );
-        let was_known = self.problem.borrow().as_ref().is_some_and(|known| known.contains("cannot be reached"));
         self.problem.send_replace(Some(text.clone()));
-        if is_news && !was_known {
+        if is_news {
             self.log.report(event!(WARN "not-entrusted" {; why = text } "{text}"));
         }
     }
