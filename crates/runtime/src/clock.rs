@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use wayleave_core::{Instant, Now, UnixTime};
 
+use crate::faults;
+
 /// The runtime's timers stand still while the machine sleeps: whoever waits for a deadline looks at the clock again after this long.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
@@ -40,6 +42,7 @@ impl Clock {
 fn since_boot() -> Duration {
     let since = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(u64::try_from(since.tv_sec).unwrap_or(0), u32::try_from(since.tv_nsec).unwrap_or(0))
+        + faults::asleep()
 }
 
 /// Wall-clock time; zero if the machine's clock is before 1970.
@@ -47,8 +50,9 @@ fn since_boot() -> Duration {
 #[expect(clippy::disallowed_types, reason = "the driver is where the wall clock is read")]
 pub fn unix_now() -> UnixTime {
     use std::time::SystemTime;
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    UnixTime(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default() + faults::asleep();
+    let micros = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
+    UnixTime(micros.saturating_add_signed(faults::ahead().saturating_mul(1_000_000)))
 }
 
 /// A time in seconds since 1970, as people read it: ISO 8601, in UTC.

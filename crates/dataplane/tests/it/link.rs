@@ -79,6 +79,8 @@ struct World {
     is_cut: bool,
     /// UDP is lost; what nodes say by their second socket goes on.
     has_no_udp: bool,
+    /// Nodes whose machine sleeps: time passes for them, and they do nothing.
+    asleep: BTreeSet<usize>,
     /// How long messages fly.
     delay: Option<Duration>,
     /// Somebody who copies what node 1 sends, faster, with this source, and keeps what comes back.
@@ -170,7 +172,7 @@ impl World {
 
     /// Lets every machine do what is due, and takes what it sends.
     fn turn(&mut self) {
-        for node in 0..self.nodes.len() {
+        for node in (0..self.nodes.len()).filter(|node| !self.asleep.contains(node)).collect::<Vec<_>>() {
             let now = self.now(node);
             self.nodes[node].links.handle_timeout(now);
             while let Some(Datagram { socket, to, octets }) = self.nodes[node].links.poll() {
@@ -193,6 +195,9 @@ impl World {
             by(socket, node.address) == to && node.open_to.as_ref().is_none_or(|open_to| open_to.contains(&from))
         };
         let Some(node) = self.nodes.iter().position(is_there) else { return false };
+        if self.asleep.contains(&node) {
+            return false;
+        }
         let now = self.now(node);
         self.nodes[node].links.receive((socket, from), octets, now);
         true
@@ -203,7 +208,8 @@ impl World {
         loop {
             self.turn();
             let flying = self.flying.first_key_value().map(|((due, _), _)| *due);
-            let due = self.nodes.iter().map(|node| node.links.deadline().0).min().unwrap_or(u64::MAX);
+            let awake = self.nodes.iter().enumerate().filter(|(node, _)| !self.asleep.contains(node));
+            let due = awake.map(|(_, node)| node.links.deadline().0).min().unwrap_or(u64::MAX);
             let next = flying.unwrap_or(u64::MAX).min(due).max(self.nanos + 1);
             if next >= until {
                 self.nanos = until;
@@ -923,6 +929,24 @@ fn a_gateway_that_restarts_with_the_clock_of_yesterday_comes_in() {
     }
     world.carry((0, 1), secs(30));
     assert!(world.is_up(0, 1) && world.is_up(1, 0));
+}
+
+/// A lid is closed and opened again; both clocks have gone on meanwhile.
+#[test]
+fn after_a_sleep_of_either_end_or_of_both_the_link_carries_again_within_seconds() {
+    for asleep in [&[0][..], &[1], &[0, 1]] {
+        for length in [secs(40), secs(600), secs(2 * 86_400)] {
+            let mut world = hidden();
+            world.run(secs(1));
+            assert_eq!(world.carry((0, 1), secs(5)), (0, 0));
+            world.asleep.extend(asleep);
+            world.run(length);
+            world.asleep.clear();
+            world.carry((0, 1), secs(10));
+            assert!(world.is_up(0, 1) && world.is_up(1, 0), "{asleep:?} for {length:?}");
+            assert_eq!(world.carry((0, 1), secs(10)), (0, 0), "{asleep:?} for {length:?}");
+        }
+    }
 }
 
 #[test]

@@ -71,6 +71,30 @@ fn after_a_step_of_the_clock_back_or_ahead_traffic_goes_on_within_seconds_and_se
     }
 }
 
+/// A lid is closed and opened again; both clocks have gone on meanwhile, longer than a session lasts.
+#[test]
+fn after_a_sleep_of_either_gateway_or_of_both_traffic_goes_on_within_seconds() {
+    for asleep in [&[A][..], &[B], &[A, B]] {
+        for length in [40, 600, 3_600] {
+            let mut world = two_paths();
+            world.send_plain(A, &question());
+            world.run(Duration::from_secs(5));
+            assert_eq!((world.received(B).len(), exchange(&mut world)), (1, 2));
+            world.asleep.extend(asleep);
+            // Time passes in one step for who sleeps, and as ever for the other.
+            world.run(Duration::from_secs(length));
+            world.asleep.clear();
+            for _ in 0..10 {
+                exchange(&mut world);
+                world.run(Duration::from_secs(1));
+            }
+            world.received(A);
+            world.received(B);
+            assert_eq!(exchange(&mut world), 2, "{asleep:?} for {length} s");
+        }
+    }
+}
+
 #[test]
 fn a_killed_forwarder_costs_two_seconds_and_the_flow_goes_on_over_the_spare_path() {
     for killed in [2, 3] {

@@ -54,6 +54,8 @@ pub struct World {
     pub ahead: i64,
     /// Forwarders that do nothing.
     pub down: BTreeSet<usize>,
+    /// Nodes that are stopped while time passes: a machine that sleeps.
+    pub asleep: BTreeSet<usize>,
     /// Nodes that give no consent.
     pub refusing: BTreeSet<usize>,
     /// Nodes that give none for packets whose proofs leave sealed payloads out.
@@ -94,6 +96,7 @@ impl World {
             micros: u64::from(TIME) * 1_000_000,
             ahead: 0,
             down: BTreeSet::new(),
+            asleep: BTreeSet::new(),
             refusing: BTreeSet::new(),
             checking: BTreeSet::new(),
             old: BTreeSet::new(),
@@ -138,11 +141,15 @@ impl World {
         while self.micros < end {
             self.micros += 50_000;
             let now = self.now();
-            for node in self.gateways.keys().copied().collect::<Vec<_>>() {
+            for node in self.awake() {
                 self.gateway(node).handle_timeout(now);
             }
             self.settle();
         }
+    }
+
+    fn awake(&self) -> Vec<usize> {
+        self.gateways.keys().copied().filter(|node| !self.asleep.contains(node)).collect()
     }
 
     /// Performs outputs until there are none.
@@ -153,7 +160,7 @@ impl World {
             assert!(turns < 100, "gateways go on for ever");
             let mut arrived: BTreeMap<usize, Vec<(u16, Vec<u8>)>> = BTreeMap::new();
             let mut is_quiet = true;
-            for node in self.gateways.keys().copied().collect::<Vec<_>>() {
+            for node in self.awake() {
                 while let Some(output) = self.gateway(node).poll() {
                     is_quiet = false;
                     self.perform(node, output, &mut arrived);
@@ -209,7 +216,7 @@ impl World {
     ) {
         let (mut from, mut to, mut octets) = (node, usize::from(link - LINK), packet);
         loop {
-            if !(self.tamper)(node, to, &mut octets) || self.down.contains(&to) {
+            if !(self.tamper)(node, to, &mut octets) || self.down.contains(&to) || self.asleep.contains(&to) {
                 return;
             }
             if self.gateways.contains_key(&to) {

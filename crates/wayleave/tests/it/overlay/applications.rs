@@ -169,8 +169,11 @@ fn curl(world: &World, page: &[u8]) {
     });
     assert!(goes_over_e, "fast.b goes over e");
     for gateway in ["a", "b"] {
-        let status = world.nodes[gateway].show("status", &[]);
-        assert_eq!((&status["dropped"]["inner-source"], &status["problems"]), (&json!(0), &json!([])), "{status}");
+        eventually(&format!("nothing is wrong at {gateway}: {}", world.statuses()), || {
+            let status = world.nodes[gateway].show("status", &[]);
+            assert_eq!(status["dropped"]["inner-source"], 0, "{status}");
+            status["problems"] == json!([])
+        });
     }
 }
 
@@ -182,14 +185,20 @@ fn commands(world: &World, has_curl: bool) {
     let a = &world.nodes["a"];
     let names = a.json(&["show", "names"]);
     assert_eq!(names["names"][0]["name"], "clean.b.overlay", "{names}");
-    let why = a.json(&["why", "clean.b.overlay"]);
-    assert_eq!((&why["state"], why["active"]["nodes"].as_array().map(Vec::len)), (&json!("ready"), Some(5)));
-    let ping = a.ask(&["ping", "pinned.b.overlay"]);
-    assert!(ping.status.success() && text(&ping.stdout).contains("ms"), "{}", text(&ping.stderr));
-    let trace = text(&a.ask(&["path", "trace", "clean.b.overlay"]).stdout);
-    assert_eq!(trace.lines().collect::<Vec<_>>(), ["a", "w1", "w2", "w3", "b"]);
-    let list = text(&a.ask(&["path", "list"]).stdout);
-    assert!(list.contains("active of clean"), "{list}");
+    // On a machine that does not run a node for a second its path looks dead for a while.
+    eventually(&format!("clean.b has the longest path: {}", world.logs()), || {
+        let why = a.json(&["why", "clean.b.overlay"]);
+        let trace = text(&a.ask(&["path", "trace", "clean.b.overlay"]).stdout);
+        let list = text(&a.ask(&["path", "list"]).stdout);
+        why["state"] == "ready"
+            && why["active"]["nodes"].as_array().map(Vec::len) == Some(5)
+            && trace.lines().eq(["a", "w1", "w2", "w3", "b"])
+            && list.contains("active of clean")
+    });
+    eventually(&format!("it answers: {}", world.logs()), || {
+        let ping = a.ask(&["ping", "pinned.b.overlay"]);
+        ping.status.success() && text(&ping.stdout).contains("ms")
+    });
     let nothings = if has_curl { &NOTHINGS[..] } else { &[] };
     for nothing in nothings {
         let output = world.run("a", "curl", &["-sS", "--max-time", "5", &format!("http://{nothing}:8080/")]);
@@ -201,8 +210,8 @@ fn commands(world: &World, has_curl: bool) {
 fn lengths(world: &World) {
     let behind = world.places["b"].within(|| UdpSocket::bind("[::]:9")).expect("in its place").expect("b's end");
     behind.set_read_timeout(Some(Duration::from_secs(1))).expect("a timeout");
-    let mut octets = [0; 2_000];
-    let mut received = |length: usize| matches!(behind.recv(&mut octets), Ok(have) if have == length);
+    // What was sent before may still come.
+    let received = |length: usize| std::iter::from_fn(|| behind.recv(&mut [0; 2_000]).ok()).any(|have| have == length);
     let open = |any: &'static str, to: &'static str| {
         let socket = world.places["a"].within(|| UdpSocket::bind(any).and_then(|s| s.connect(to).map(|()| s)));
         socket.expect("in its place").expect("a socket")
@@ -212,9 +221,15 @@ fn lengths(world: &World) {
     let address = |family: &str| clean.expect("in use")[family].as_str().expect("an address").to_owned();
     let (v4, v6) = (format!("{}:9", address("ipv4")), format!("[{}]:9", address("ipv6")));
     let (v4, v6) = (open("0.0.0.0:0", v4.leak()), open("[::]:0", v6.leak()));
-    // A packet of 1,280 octets: split over two.
-    v6.send(&[6; 1_232]).expect("sent");
-    assert!(received(1_232), "1,280 octets of IPv6");
+    // A packet of 1,280 octets: split over two. Of a few one arrives on any machine.
+    let passes = |socket: &UdpSocket, octets: &[u8]| {
+        (0..5).any(|_| {
+            // The first tells what came back before.
+            let _ = socket.send(octets).or_else(|_| socket.send(octets)).expect("sent");
+            received(octets.len())
+        })
+    };
+    assert!(passes(&v6, &[6; 1_232]), "1,280 octets of IPv6");
     for (family, socket, address, head) in [("-4", &v4, address("ipv4"), 28), ("-6", &v6, address("ipv6"), 48)] {
         // What comes back shortens the path's MTU, as the system keeps it.
         let mut mtu = 0;
@@ -230,10 +245,7 @@ fn lengths(world: &World) {
         assert!((1_000..1_468).contains(&mtu), "{mtu}");
         // Fragments of what was too long do not pass either.
         while behind.recv(&mut [0; 2_000]).is_ok_and(|length| length != mtu - head) {}
-        // The first tells what came back before.
-        let fits = vec![4; mtu - head];
-        let _ = socket.send(&fits).or_else(|_| socket.send(&fits)).expect("sent");
-        assert!(received(mtu - head), "{mtu}");
+        assert!(passes(socket, &vec![4; mtu - head]), "{mtu}");
     }
 }
 
@@ -370,7 +382,7 @@ fn ssh(world: &mut World, server: &Daemon) {
     };
     assert_eq!(run(world, &["-4", "root@clean.b.overlay", "echo $SSH_CONNECTION"]).split(' ').next(), Some("10.0.1.1"));
     // A session of four seconds; the forwarder in the middle dies in the first.
-    let (east, before) = (world.forwarded("e"), world.forwarded("w3"));
+    let (east, before, begin) = (world.forwarded("e"), world.forwarded("w3"), Instant::now());
     let mut command = world.command("a", "ssh");
     command.args(SSH).args(["root@clean.b.overlay", "for n in $(seq 40); do echo $n; sleep 0.1; done"]);
     let child = command.stdout(Stdio::piped()).spawn().expect("ssh runs");
@@ -383,8 +395,8 @@ fn ssh(world: &mut World, server: &Daemon) {
     assert!(world.forwarded("w3") > before);
     // Probes of the policy that may use it, and answers to probes of both, cross the east; the session's 40 lines with all that
     // acknowledges them do not.
-    let crossed = world.forwarded("e") - east;
-    assert!(crossed < 120, "{crossed} packets crossed the east: the spare path keeps the policy");
+    let (crossed, longer) = (world.forwarded("e") - east, begin.elapsed().as_secs().saturating_sub(5));
+    assert!(crossed < 120 + 20 * longer, "{crossed} packets crossed the east: the spare path keeps the policy");
     let status = world.nodes["a"].show("status", &[]);
     assert!(status["failovers"].as_u64() >= Some(1) && status["dead"].as_u64() >= Some(1), "{status}");
     assert_eq!(run(world, &["-6", "root@fast.b.overlay", "echo $SSH_CONNECTION"]).split(' ').next(), Some("fd00:1::1"));
@@ -396,8 +408,8 @@ fn ssh(world: &mut World, server: &Daemon) {
 }
 
 #[test]
-fn unmodified_applications_work_by_name_over_paths_and_consents_from_servers() {
-    let test = "overlay::applications::unmodified_applications_work_by_name_over_paths_and_consents_from_servers";
+fn unmodified_applications_work_by_name_over_paths_from_servers() {
+    let test = "overlay::applications::unmodified_applications_work_by_name_over_paths_from_servers";
     if netns::inside().is_none() {
         // Inside there is no way to a mirror.
         for package in [SSHD, IPERF3, CHROMIUM] {

@@ -17,6 +17,8 @@ pub(crate) struct Running {
     pub(crate) page: String,
     place: NetworkNamespace,
     child: Option<Child>,
+    /// Whether it does what [`Running::order`] says: it looks for that all the time.
+    takes_orders: bool,
 }
 
 impl Running {
@@ -29,7 +31,15 @@ impl Running {
 
     /// The same in a network namespace; it need not answer yet.
     pub(crate) fn launch(name: &str, folder: PathBuf, role: &'static str, page: &str, place: NetworkNamespace) -> Self {
-        let mut running = Self { name: name.to_owned(), folder, role, page: page.to_owned(), place, child: None };
+        let mut running = Self {
+            name: name.to_owned(),
+            folder,
+            role,
+            page: page.to_owned(),
+            place,
+            child: None,
+            takes_orders: false,
+        };
         running.spawn();
         running
     }
@@ -47,7 +57,24 @@ impl Running {
         command
             .args(["run", self.role, "--refuse-nobody", "--config", &format!("{}.toml", self.role)])
             .current_dir(&self.folder);
+        if self.takes_orders {
+            command.env("WAYLEAVE_TEST_FAULT", "order");
+        }
         self.child = Some(command.stderr(log).stdin(Stdio::null()).spawn().expect("the program runs"));
+    }
+
+    /// Starts it anew so that it takes orders.
+    pub(crate) fn take_orders(&mut self) {
+        self.kill();
+        self.takes_orders = true;
+        self.spawn();
+    }
+
+    /// Orders something of `wayleave_runtime::faults`, and waits until it is done.
+    pub(crate) fn order(&self, order: &str) {
+        let (file, new) = (self.folder.join("order"), self.folder.join("order.new"));
+        fs::write(&new, order).and_then(|()| fs::rename(&new, &file)).expect("written");
+        eventually(&format!("{} does it: {order}", self.name), || !file.exists());
     }
 
     /// Waits until it answers.

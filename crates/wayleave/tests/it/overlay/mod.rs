@@ -3,6 +3,7 @@
 pub(crate) mod applications;
 mod attacks;
 mod blocked;
+mod clocks;
 mod failover;
 mod gateways;
 pub(crate) mod harness;
@@ -12,7 +13,6 @@ mod kills;
 mod lists;
 pub(crate) mod nat;
 mod netcheck;
-
 mod paths;
 mod relay;
 mod secrets;
