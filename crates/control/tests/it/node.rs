@@ -20,7 +20,7 @@ use wayleave_control::path::{
 };
 use wayleave_control::realm::{Freshness, ListSigner, MAX_STALENESS, Membership, RevocationList, Rolls, Server};
 use wayleave_control::store::{Record, Store};
-use wayleave_core::{IdentityKey, Machine, Now, UnixTime};
+use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::Path;
 use wayleave_packet::icing::header::Version;
@@ -81,6 +81,8 @@ struct World {
     stored: BTreeMap<u32, Vec<Record>>,
     /// What the path server reported.
     path_events: Vec<PathServerEvent>,
+    /// By how many seconds the clocks of a node are behind: that of the wall, and the monotonic one.
+    behind: BTreeMap<u32, (u64, u64)>,
 }
 
 fn rules(seconds: u32) -> Policy {
@@ -90,6 +92,15 @@ fn rules(seconds: u32) -> Policy {
 
 impl World {
     fn new(nodes: &[u32]) -> Self {
+        let mut world = Self::apart(nodes);
+        for node in nodes {
+            world.connect(*node);
+        }
+        world
+    }
+
+    /// The same before anybody has connected.
+    fn apart(nodes: &[u32]) -> Self {
         let now = at(0);
         let paths = PathServer::new(PathServerConfig {
             realm: realm(0),
@@ -114,7 +125,7 @@ impl World {
         };
         let consent = ConsentServer::new(consent, UnixTime((NOW - 100) * 1_000_000));
         let node = |node: &u32| (*node, Node::new(config(*node, vec![server(PATHS)], Store::New)));
-        let mut world = Self {
+        Self {
             now,
             nodes: nodes.iter().map(node).collect(),
             paths: Some(paths),
@@ -122,11 +133,17 @@ impl World {
             outputs: BTreeMap::new(),
             stored: BTreeMap::new(),
             path_events: Vec::new(),
-        };
-        for node in nodes {
-            world.connect(*node);
+            behind: BTreeMap::new(),
         }
-        world
+    }
+
+    /// The clocks of a node.
+    fn now_of(&self, node: u32) -> Now {
+        let (wall, monotonic) = self.behind.get(&node).copied().unwrap_or_default();
+        Now {
+            unix: UnixTime(self.now.unix.0 - wall * 1_000_000),
+            instant: Instant(self.now.instant.0.saturating_sub(monotonic * 1_000_000_000)),
+        }
     }
 
     fn connect(&mut self, node: u32) {
@@ -140,7 +157,8 @@ impl World {
     }
 
     fn give(&mut self, node: u32, input: NodeInput) {
-        self.nodes.get_mut(&node).expect("a node").handle(input, self.now);
+        let now = self.now_of(node);
+        self.nodes.get_mut(&node).expect("a node").handle(input, now);
         self.settle();
     }
 
@@ -176,6 +194,7 @@ impl World {
             NodeOutput::Send { .. } => {}
             NodeOutput::Persist { id, records } => {
                 self.stored.entry(number).or_default().extend(records);
+                let now = self.now_of(number);
                 self.nodes.get_mut(&number).expect("a node").handle(NodeInput::Persisted(id), now);
             }
             other => self.outputs.entry(number).or_default().push(other),
@@ -209,8 +228,9 @@ impl World {
             }
         }
         for (link, from, octets) in to_nodes {
+            let now = self.now_of(link as u32);
             let node = self.nodes.get_mut(&(link as u32)).expect("a node");
-            node.handle(NodeInput::Frame { from, octets }, self.now);
+            node.handle(NodeInput::Frame { from, octets }, now);
         }
         is_idle
     }
@@ -220,9 +240,11 @@ impl World {
         let begin = self.now.unix.secs() - NOW;
         for step in 1..=secs * 10 {
             self.now = at_ms(begin * 1_000 + step * 100);
-            for node in self.nodes.values_mut() {
-                if node.deadline().is_some_and(|deadline| deadline <= self.now.instant) {
-                    node.handle_timeout(self.now);
+            for number in self.nodes.keys().copied().collect::<Vec<_>>() {
+                let now = self.now_of(number);
+                let node = self.nodes.get_mut(&number).expect("a node");
+                if node.deadline().is_some_and(|deadline| deadline <= now.instant) {
+                    node.handle_timeout(now);
                 }
             }
             if let Some(paths) =
@@ -434,6 +456,36 @@ fn an_advert_that_has_expired_by_the_wall_clock_is_replaced_at_once_and_not_sent
         made += fresh.iter().filter(|issued| **issued == 400 + second).count();
     }
     assert!((2..=5).contains(&made), "one server alone has no say in how often others are told: {made}");
+}
+
+/// What others said while its clock was wrong it refused, and it was told once.
+#[test]
+fn a_node_whose_clock_was_wrong_knows_the_others_within_seconds_once_it_is_right() {
+    use Relationship::{Customer, Provider};
+    const DAYS: u64 = 2 * 86_400;
+    // The wall clock alone is set; or the machine slept, and was told before it woke what others had said.
+    for behind in [(DAYS, 0), (DAYS, DAYS), (600, 0)] {
+        let mut world = World::apart(&[1, 2, 3]);
+        world.now = at(DAYS);
+        world.behind.insert(1, behind);
+        (1..=3).for_each(|node| world.connect(node));
+        world.give(1, NodeInput::Profile(profile(1, &[(2, Provider)])));
+        world.give(2, NodeInput::Profile(profile(2, &[(1, Customer), (3, Customer)])));
+        world.give(3, NodeInput::Profile(profile(3, &[(2, Provider)])));
+        let knows = |world: &mut World| {
+            let realms = world.take(1).into_iter().rev().find_map(|output| match output {
+                NodeOutput::Realm(realm) => Some(realm),
+                _ => None,
+            });
+            realms.map(|realm| realm.nodes.values().filter(|member| member.advert.is_some()).count())
+        };
+        // Adverts last 120 seconds: none is new when the clock is right again.
+        world.pass(20);
+        assert_ne!(knows(&mut world), Some(3), "{behind:?}");
+        world.behind.clear();
+        world.pass(15);
+        assert_eq!(knows(&mut world), Some(3), "{behind:?}");
+    }
 }
 
 /// A server of the version before cannot read the advert, nor say which request it refuses.

@@ -44,10 +44,15 @@ fn traffic_goes_on_after_all_machines_slept_and_a_wrong_clock_is_named_with_its_
     // Everybody sleeps, and wakes at the same time: what they had of each other has expired, and nobody was there to renew it.
     let everybody: Vec<&Running> =
         [&world.realm.operator, &world.paths].into_iter().chain(&world.consent).chain(world.nodes.values()).collect();
-    for _ in 0..2 {
-        everybody.iter().for_each(|running| running.order("asleep 172800"));
-        download.goes_on("it goes on after two days of sleep", &logs);
-    }
+    // Connections outlive as long a pause as TCP's idle ones do (RFC 5382, section 5).
+    everybody.iter().for_each(|running| running.order("asleep 6000"));
+    download.goes_on("it goes on after a sleep", &logs);
+    everybody.iter().for_each(|running| running.order("asleep 172800"));
+    drop(download);
+    let reached = || world.nodes["a"].ask(&["ping", "clean.b.overlay"]).status.success();
+    eventually("b is reached after two days of sleep", reached);
+    let mut download = Download::start(&world.places["a"], "clean.b.overlay", &world.realm.folder.0);
+    download.goes_on("a download after two days of sleep", &logs);
     eventually(&format!("nobody has anything to say of it: {}", logs()), || {
         everybody.iter().all(|running| {
             let problems = running.status("problems");
