@@ -19,7 +19,7 @@ use wayleave_lab::routers::{IPERF3, Installation, SSHD};
 
 use super::applications::{SSH, fetched, has, serve, sshd};
 use super::harness::{Neighbour, Realm, Running};
-use super::world::use_names;
+use super::world::{addresses_of, use_names};
 use crate::common::{eventually, text};
 
 /// The address of everything but the gateways, in both families.
@@ -145,13 +145,6 @@ impl Gateway {
 
     pub(super) fn json(&self, arguments: &[&str]) -> Value {
         serde_json::from_str(&self.ask(&[arguments, &["--json"]].concat())).unwrap_or_default()
-    }
-
-    /// An address, `ipv4` or `ipv6`, of a name in use.
-    pub(super) fn address(&self, name: &str, family: &str) -> IpAddr {
-        let names = self.json(&["show", "names"]);
-        let row = names["names"].as_array().into_iter().flatten().find(|row| row["name"] == name);
-        row.and_then(|row| row[family].as_str()?.parse().ok()).unwrap_or_else(|| panic!("{name} is not in {names}"))
     }
 
     pub(super) fn log(&self) -> String {
@@ -427,8 +420,8 @@ fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_po
     let mut download = Download::start(&a.place, "short.b.overlay", &realm.folder.0);
     download.goes_on("a download", &logs);
     let flows = [
-        Flow::start("from a to b", &a, &b, a.address("short.b.overlay", "ipv4")),
-        Flow::start("from b to a", &b, &a, b.address("short.a.overlay", "ipv6")),
+        Flow::start("from a to b", &a, &b, addresses_of(&a.place, "short.b.overlay")[0]),
+        Flow::start("from b to a", &b, &a, addresses_of(&b.place, "short.a.overlay")[1]),
     ];
     let iperf3 = fetched(&IPERF3, test);
     for (home, forwarder, name) in [(&home_a, &w1, "a"), (&home_b, &w2, "b")] {
