@@ -878,6 +878,7 @@ impl Entry {
             seen: self.seen,
             reached: self.reaches.iter().map(Reach::status).collect(),
             size: self.search.size,
+            attempts: self.attempts,
             other_versions: self.other_versions,
         }
     }

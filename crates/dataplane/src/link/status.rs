@@ -111,6 +111,8 @@ pub struct LinkStatus {
     pub reached: Vec<(SocketAddr, Option<Duration>)>,
     /// Octets of the largest datagram that passes.
     pub size: Option<u16>,
+    /// Handshakes that were begun and not answered, one after the other.
+    pub attempts: u32,
     /// Versions of the neighbour, if none of them is spoken here.
     pub other_versions: Option<(u8, u8)>,
 }

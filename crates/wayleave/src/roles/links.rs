@@ -31,6 +31,8 @@ pub const MESSAGE: u8 = 0x80;
 const HANDLE_AT: u32 = 16;
 /// Neighbours that are named, at most.
 const NAMED: usize = 4;
+/// Handshakes in a row after whose silence something is wrong: those of the first seconds.
+const MOST_ATTEMPTS: u32 = 6;
 /// A clock that was read less exactly than this says nothing.
 const MOST_UNCERTAIN: u64 = 250_000;
 
@@ -164,6 +166,7 @@ pub fn rows(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Vec<Va
             "clock_ahead_micros": link.clock.map(|clock| clock.ahead),
             "clock_within_micros": link.clock.map(|clock| clock.within),
             "size": link.size,
+            "attempts": link.attempts,
             "other_versions": link.other_versions,
         })
     };
@@ -268,6 +271,34 @@ pub fn clock_problems(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String)
     wrong().map(one).collect()
 }
 
+/// What the operator of an end of these links has to see to.
+pub fn problems(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Vec<String> {
+    [clock_problems(all, &name), session_problems(all, &name)].concat()
+}
+
+/// The neighbours with which no session begins, and what may be the reason. To whom does not know the key, or speaks to it by another
+/// version of handshakes, a neighbour is silent, so that here only the silence is known.
+fn session_problems(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Vec<String> {
+    let one = |link: &LinkStatus| {
+        let node = name(&link.identity);
+        if let Some((least, highest)) = link.other_versions {
+            return Some(format!(
+                "no link to {node}: it speaks versions {least} to {highest} of links, and none of them is spoken here: upgrade the older of \
+                 the two"
+            ));
+        }
+        let is_silent = link.state == State::Asked && link.attempts >= MOST_ATTEMPTS;
+        is_silent.then(|| {
+            format!(
+                "no link to {node}: {} handshakes in a row were not answered: it does not run, it does not know this node, a firewall drops \
+                 the datagrams, or its program is of another version, to which these are no handshakes (`wayleave --version` at both ends)",
+                link.attempts
+            )
+        })
+    };
+    all.iter().filter_map(one).collect()
+}
+
 /// Whether any link can be used.
 ///
 /// # Errors
@@ -364,6 +395,7 @@ mod tests {
             seen: None,
             reached: Vec::new(),
             size,
+            attempts: 0,
             other_versions: None,
         }
     }

@@ -18,6 +18,7 @@ use super::daemon::{Daemon, QUEUE, Role, Running};
 use super::link_driver::Driver;
 use super::overlay::records;
 use super::overlay::renewal::Renewal;
+use super::overlay::server_faults::ServerFaults;
 use super::overlay::strangers::Ends;
 use crate::config::Source;
 use crate::config::overlay::ServerEntry;
@@ -117,7 +118,8 @@ impl Role for PathRole {
                 (Some(task), Some(problem))
             }
         };
-        let view = PathView::new(&config, identity.identity(), &links, &state.file, &events, problem);
+        let faults = ServerFaults::default();
+        let view = PathView::new(&config, identity.identity(), &links, &state.file, &events, (problem, &faults));
         let io = PathIo {
             links,
             store: state.file,
@@ -125,6 +127,7 @@ impl Role for PathRole {
             ends: Ends::default(),
             rolls: rolls_to,
             log: log.clone(),
+            faults,
         };
         let running = Running::start(machine, Driver(io), *clock, (events, inbox));
         Ok(Self { running, view, _listening: listening, _peers: connecting, renewal })

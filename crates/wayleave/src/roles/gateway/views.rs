@@ -112,10 +112,16 @@ impl GatewayView {
         links::clock_problems(&links, |node| known.describe(node))
     }
 
+    /// Which neighbours cannot be used, and which clock is wrong.
+    async fn link_problems(&self, known: &Known) -> Vec<String> {
+        let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
+        links::problems(&links, |node| known.describe(node))
+    }
+
     /// What the node's problems are, and to whom all paths are dead.
     async fn problems(&self, known: &Known, peers: &[PeerStatus]) -> Vec<String> {
         let mut problems = self.0.node.as_ref().map(|node| node.problems()).unwrap_or_default();
-        problems.extend(self.clock_problems(known).await);
+        problems.extend(self.link_problems(known).await);
         problems.extend(self.0.filter_faults());
         problems.extend(self.resolver_fault());
         problems.extend(self.0.unresolved().iter().map(ToString::to_string));
@@ -319,7 +325,8 @@ impl GatewayView {
             route.state == RouteState::Ready && route.active.as_ref().is_some_and(|path| path.dead_since.is_some());
         let of_state = match &route.state {
             RouteState::Ready if peer.sessions == 0 => {
-                "the path is ready; the other gateway has not answered the handshake"
+                "the path is ready; the other gateway has not answered the handshake: it does not run, or its program is of another version, to \
+                 which this is no handshake (`wayleave --version` at both ends)"
             }
             RouteState::Ready if is_dead => "every path is dead: probes stay unanswered",
             RouteState::Ready => "packets go by the active path",
@@ -335,7 +342,11 @@ impl GatewayView {
             }
             _ => Vec::new(),
         };
-        let mut of_state = [vec![of_state.to_owned()], self.clock_problems(&known).await, gone].concat();
+        let of_links = match &route.state {
+            RouteState::Ready => self.clock_problems(&known).await,
+            RouteState::Asking | RouteState::NoPath(_) | RouteState::NoConsent(_) => self.link_problems(&known).await,
+        };
+        let mut of_state = [vec![of_state.to_owned()], of_links, gone].concat();
         of_state.extend(self.resolver_fault());
         let first = route.active.as_ref().and_then(|path| path.nodes.get(1));
         let links = self.links().await.map(|(links, _)| links).unwrap_or_default();

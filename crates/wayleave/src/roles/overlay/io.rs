@@ -19,6 +19,7 @@ use wayleave_runtime::node_tls::NodeIdentity;
 use wayleave_runtime::store::FileStore;
 use wayleave_runtime::tls::Role;
 
+use super::server_faults::ServerFaults;
 use super::{LeaseState, NoConsent, NoPath, OwnIds, freshness, records};
 use crate::config::overlay::OverlaySection;
 use crate::failure::Failure;
@@ -85,6 +86,8 @@ pub struct OverlayIo {
     pub ids: watch::Sender<Arc<OwnIds>>,
     /// What path servers say against this node.
     pub refusals: watch::Sender<BTreeMap<IdentityKey, String>>,
+    /// To which servers there is no link, and why.
+    pub faults: ServerFaults,
     /// Whether the list of removed nodes is of today.
     pub freshness: watch::Sender<Freshness>,
     /// The last roll of the realm's key, after which the node may need another membership.
@@ -128,6 +131,7 @@ impl OverlayIo {
     }
 
     fn leave(&mut self, identity: &IdentityKey) {
+        self.faults.forget(identity);
         if let Some(link) = self.servers.remove(identity).and_then(|known| known.link) {
             self.links.close(link, "another server took its place");
             self.by_link.remove(&link);
@@ -231,6 +235,7 @@ impl LinkIo<Node> for OverlayIo {
     type Own = Own;
 
     fn link(&mut self, event: LinkEvent) -> Option<NodeInput> {
+        self.faults.note(&event);
         match event {
             LinkEvent::Up { link, pin, .. } => {
                 let Role::Node(identity) = pin.role else { return None };

@@ -10,6 +10,7 @@ mod io;
 pub mod records;
 pub mod renewal;
 mod resolver;
+pub mod server_faults;
 pub mod strangers;
 mod views;
 
@@ -48,6 +49,7 @@ use entrusting::Entrusting;
 use io::{Event, OverlayIo, Own};
 use renewal::Renewal;
 use resolver::Resolver;
+use server_faults::ServerFaults;
 pub use views::{MEMBER_COLUMNS, describe, member_rows, role_names};
 
 /// Octets that may wait for one server.
@@ -74,6 +76,7 @@ pub struct Handle {
     problem: watch::Receiver<Option<String>>,
     /// What path servers say against this node.
     refusals: watch::Receiver<BTreeMap<IdentityKey, String>>,
+    faults: ServerFaults,
     /// Whether the list of removed nodes is of today.
     freshness: watch::Receiver<Freshness>,
     path_servers: usize,
@@ -268,6 +271,7 @@ impl Overlay {
             store: state.file,
             problem,
             refusals,
+            faults: ServerFaults::default(),
             freshness,
             path_servers: section.servers().len(),
             open_links: Arc::default(),
@@ -289,6 +293,7 @@ impl Overlay {
             realm: realm_to,
             ids: ids_to,
             refusals: refusals_to,
+            faults: handle.faults.clone(),
             freshness: freshness_to,
             rolls: rolls_to,
             log: log.clone(),
@@ -385,7 +390,16 @@ impl Handle {
         let open = self.open_links().problem().map(str::to_owned);
         let list = freshness::problem(*self.freshness.borrow());
         let keys = self.entrusting.as_ref().and_then(|entrusting| entrusting.problem());
-        self.problem.borrow().iter().cloned().chain(list).chain(refusals).chain(open).chain(keys).collect()
+        self.problem
+            .borrow()
+            .iter()
+            .cloned()
+            .chain(list)
+            .chain(refusals)
+            .chain(self.faults.problems())
+            .chain(open)
+            .chain(keys)
+            .collect()
     }
 
     /// The keys of the node's tags are these from now on, for its consent server if it is to have them from here.

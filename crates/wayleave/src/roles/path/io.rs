@@ -15,6 +15,7 @@ use wayleave_runtime::tls::Role;
 use crate::failure::Failure;
 use crate::roles::events::{EventLine, Events, event, shown};
 use crate::roles::link_driver::{self, LinkIo, when_durable};
+use crate::roles::overlay::server_faults::ServerFaults;
 use crate::roles::overlay::strangers::{self, Ends, MORE_LINKS, Sweep};
 use crate::roles::overlay::{freshness, records};
 
@@ -29,12 +30,15 @@ pub struct PathIo {
     /// The last roll of the realm's key, after which the server may need another membership.
     pub rolls: watch::Sender<Vec<KeyRoll>>,
     pub log: Events,
+    /// To which other path servers there is no link, and why.
+    pub faults: ServerFaults,
 }
 
 impl LinkIo<PathServer> for PathIo {
     type Own = Sweep;
 
     fn link(&mut self, event: LinkEvent) -> Option<PathServerInput> {
+        self.faults.note(&event);
         match event {
             LinkEvent::Up { link, pin, .. } => {
                 let Role::Node(peer) = pin.role else { return None };

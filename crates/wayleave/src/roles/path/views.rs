@@ -19,6 +19,7 @@ use crate::config::path::PathFile;
 use crate::output::cell;
 use crate::overview::Overview;
 use crate::roles::daemon::{self, View, Views};
+use crate::roles::overlay::server_faults::ServerFaults;
 use crate::roles::overlay::{MEMBER_COLUMNS, describe, freshness, member_rows};
 
 #[derive(Clone)]
@@ -30,6 +31,7 @@ pub struct PathView {
     identity: IdentityKey,
     /// Why the server's membership is not renewed, if that is so.
     problem: Option<watch::Receiver<Option<String>>>,
+    faults: ServerFaults,
 }
 
 struct MachineStatus {
@@ -49,10 +51,11 @@ impl PathView {
         links: &Links,
         store: &Arc<FileStore>,
         events: &mpsc::Sender<Event>,
-        problem: Option<watch::Receiver<Option<String>>>,
+        (problem, faults): (Option<watch::Receiver<Option<String>>>, &ServerFaults),
     ) -> Self {
         let (links, store) = (links.clone(), Arc::clone(store));
-        Self { events: events.clone(), links, store, realm: config.realm().to_string(), identity, problem }
+        let (events, faults, realm) = (events.clone(), faults.clone(), config.realm().to_string());
+        Self { events, links, store, realm, identity, problem, faults }
     }
 
     async fn machine_status(&self) -> Result<MachineStatus, ViewError> {
@@ -90,7 +93,8 @@ impl View for PathView {
     async fn status(&self) -> Result<Value, ViewError> {
         let machine = self.machine_status().await?;
         let renewal = self.problem.iter().filter_map(|problem| problem.borrow().clone());
-        let problems: Vec<String> = renewal.chain(freshness::problem(machine.freshness)).collect();
+        let problems: Vec<String> =
+            renewal.chain(freshness::problem(machine.freshness)).chain(self.faults.problems()).collect();
         Ok(json!({
             "realm": self.realm,
             "identity": self.identity.to_string(),

@@ -33,6 +33,7 @@ use crate::key_files::ledger::Ledger;
 use crate::key_files::node::fresh;
 use crate::roles::events::{EventLine, Events, event, shown};
 use crate::roles::link_driver::{self, LinkIo};
+use crate::roles::overlay::server_faults::ServerFaults;
 
 /// How often the records are looked at for what commands appended.
 pub const FOLLOW: Duration = Duration::from_millis(500);
@@ -65,9 +66,9 @@ pub struct PathServerLink {
     _connecting: Connecting,
 }
 
-/// Which path servers do not take the list of removed nodes, and why.
+/// Which path servers do not take the list of removed nodes, and to which there is no link, and why.
 #[derive(Clone, Debug, Default)]
-pub struct Refusals(Arc<Mutex<Refused>>);
+pub struct Refusals(Arc<Mutex<Refused>>, ServerFaults);
 
 #[derive(Debug, Default)]
 struct Refused {
@@ -89,7 +90,7 @@ impl Refusals {
         };
         let all = self.all();
         let clock = all.ahead.map(behind);
-        all.by.iter().map(text).chain(clock).collect()
+        all.by.iter().map(text).chain(clock).chain(self.1.problems()).collect()
     }
 }
 
@@ -120,6 +121,7 @@ impl LinkIo<Registrar> for RealmIo {
     type Own = Follow;
 
     fn link(&mut self, event: LinkEvent) -> Option<RegistrarInput> {
+        self.refusals.1.note(&event);
         match event {
             LinkEvent::Up { link, pin, .. } => {
                 let Role::Node(identity) = pin.role else { return None };
@@ -302,7 +304,9 @@ impl RealmIo {
     /// Keeps links to the path servers that the records know, and tells them of removed nodes.
     pub fn follow(&mut self, registrar: &Registrar) -> Outcome {
         let servers = self.config.path_servers(&self.source, registrar)?;
-        self.servers.retain(|_, path_server| servers.contains(&path_server.server));
+        for (identity, _) in self.servers.extract_if(.., |_, known| !servers.contains(&known.server)) {
+            self.refusals.1.forget(&identity);
+        }
         self.refusals.all().by.retain(|identity, _| self.servers.contains_key(identity));
         for server in servers {
             if !self.servers.contains_key(&server.identity) {

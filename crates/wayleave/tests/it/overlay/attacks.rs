@@ -55,8 +55,9 @@ pub(super) fn key(text: &str) -> IdentityKey {
     IdentityKey(octets(text.strip_prefix("ed25519:").expect("a key")))
 }
 
-pub(super) fn membership(realm: &Realm, name: &str) -> Signed<Membership> {
-    let text = realm.read(&format!("{name}/membership"));
+/// The membership of a node whose folder is in `folder`.
+pub(super) fn membership(folder: &Path, name: &str) -> Signed<Membership> {
+    let text = fs::read_to_string(folder.join(name).join("membership")).expect("a membership");
     let hex = text.trim().strip_prefix("wayleave-membership-v1.").expect("a membership");
     let all: Vec<u8> =
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal")).collect();
@@ -95,7 +96,29 @@ impl Wire {
         Self { runtime, links, events, link, _connecting: connecting }
     }
 
-    fn send(&self, octets: Vec<u8>) {
+    /// Asks without waiting for the answer.
+    pub(super) fn put(&self, body: Body) {
+        self.send(Frame { request: 3, body }.encode());
+    }
+
+    /// What has come since: answers, how many of these refuse, and whether the link is another one than before.
+    pub(super) fn drain(&mut self) -> (u64, u64, bool) {
+        let (mut answers, mut refusals, mut is_new) = (0, 0, false);
+        while let Ok(event) = self.events.try_recv() {
+            match event {
+                LinkEvent::Frame { bytes, .. } => {
+                    answers += 1;
+                    refusals +=
+                        u64::from(matches!(Frame::decode(&bytes).map(|frame| frame.body), Ok(Body::Refused(_))));
+                }
+                LinkEvent::Up { link, .. } => (self.link, is_new) = (link, true),
+                LinkEvent::Down { .. } | LinkEvent::Failed { .. } => {}
+            }
+        }
+        (answers, refusals, is_new)
+    }
+
+    pub(super) fn send(&self, octets: Vec<u8>) {
         self.links.send(self.link, octets);
     }
 
@@ -103,12 +126,16 @@ impl Wire {
         self.runtime.block_on(async { timeout(SOON, self.events.recv()).await }).expect("in time").expect("an event")
     }
 
-    fn answer(&mut self) -> Body {
+    pub(super) fn frame(&mut self) -> Frame {
         loop {
             if let LinkEvent::Frame { bytes, .. } = self.next() {
-                return Frame::decode(&bytes).expect("a frame").body;
+                return Frame::decode(&bytes).expect("a frame");
             }
         }
+    }
+
+    fn answer(&mut self) -> Body {
+        self.frame().body
     }
 
     pub(super) fn ask(&mut self, body: Body) -> Body {
@@ -125,7 +152,7 @@ impl Wire {
 }
 
 /// An advert of a node without neighbours, to be changed.
-fn advert(realm: RealmKey, own: &SigningKey, id: NodeId) -> Advert {
+pub(super) fn advert(realm: RealmKey, own: &SigningKey, id: NodeId) -> Advert {
     let now = unix_now().secs();
     let epoch_key = EpochKey { epoch: 1, not_before: now as u32 - 60, not_after: now as u32 + 3_600, node: id };
     Advert {
@@ -156,12 +183,12 @@ fn a_path_server_takes_no_advert_of_a_stranger_of_another_node_of_the_future_or_
     drop(node);
     let [a, b] = ["a", "b"].map(|name| seed(&realm.path(&format!("{name}/identity.key"))));
     let [key_a, key_b] = [&a, &b].map(SigningKey::from_seed);
-    let of_a = membership(&realm, "a");
+    let of_a = membership(&realm.folder.0, "a");
     let realm_key = of_a.object().realm;
     let own_id = NodeSecret::from_seed(&Seed::new([5; 32])).id();
     let good = advert(realm_key, &key_b, own_id);
     let sign = |advert: &Advert, key: &SigningKey| Signed::sign(advert, key).expect("well formed");
-    let of_b = membership(&realm, "b");
+    let of_b = membership(&realm.folder.0, "b");
     let register = |membership: &Signed<Membership>, advert: Signed<Advert>| Body::Register {
         membership: membership.clone(),
         advert,
@@ -216,7 +243,7 @@ fn a_bogus_request_for_consent_is_refused_and_stands_in_the_audit_log() {
     let (address, who) = (listens(realm, "consent-b/consent.toml"), realm.identity("consent-b"));
     let a = seed(&realm.path("a/identity.key"));
     let key_a = SigningKey::from_seed(&a);
-    let of_a = membership(realm, "a");
+    let of_a = membership(&realm.folder.0, "a");
     let own = NodeSecret::from_seed(&Seed::new([5; 32])).id();
     let now = unix_now().secs();
     let epoch_key = EpochKey { epoch: 1, not_before: now as u32 - 60, not_after: now as u32 + 3_600, node: own };
@@ -311,10 +338,21 @@ fn a_bomb_of_partial_paths_is_refused_or_bounded_and_others_do_not_notice() {
 
 /// A server that accepts every node and says what `answer` makes of each frame.
 fn fake(answer: fn(&[u8]) -> Option<Vec<u8>>) -> (Runtime, String, String) {
+    let (own, address) = ([99; 32], free());
+    let identity = NodeIdentity::from_seed(&own).expect("a key").identity().to_string();
+    (fake_at(&own, &address, &[], answer), identity, address)
+}
+
+/// The same with this key, at this address, and of a program that speaks these versions of the protocol.
+pub(super) fn fake_at(
+    own: &[u8; 32],
+    address: &str,
+    protocols: &'static [&'static str],
+    answer: fn(&[u8]) -> Option<Vec<u8>>,
+) -> Runtime {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads");
-    let own = NodeIdentity::from_seed(&[99; 32]).expect("a key");
-    let address = free();
-    let links = Links::new(Limits::default());
+    let own = NodeIdentity::from_seed(own).expect("a key");
+    let links = Links::new(Limits { protocols, ..Limits::default() });
     let (to, mut events) = mpsc::channel::<LinkEvent>(1024);
     let at = address.parse().expect("an address");
     let listening = runtime.block_on(links.listen_nodes(at, &own, to)).expect("listening");
@@ -328,7 +366,7 @@ fn fake(answer: fn(&[u8]) -> Option<Vec<u8>>) -> (Runtime, String, String) {
             }
         }
     });
-    (runtime, own.identity().to_string(), address)
+    runtime
 }
 
 #[test]

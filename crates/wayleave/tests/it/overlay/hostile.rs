@@ -14,8 +14,10 @@
 //! `inner-martian`, `inner-destination`, `inner-nested` at the receiving gateway; nothing comes out.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::{SocketAddrV4, UdpSocket};
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -24,6 +26,7 @@ use serde_json::{Value, json};
 use wayleave_control::consent::{ConsentRequest, RequestedPath, open};
 use wayleave_control::database::Refusal;
 use wayleave_control::frames::{Body, Host};
+use wayleave_control::realm::Membership;
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::SigningKey;
@@ -46,7 +49,7 @@ use crate::common::{eventually, text};
 /// Seconds of an epoch of node IDs.
 const EPOCH: u64 = 86_400;
 /// The hostile member's number.
-const M: u8 = 66;
+pub(super) const M: u8 = 66;
 /// The protocol of what is sealed between gateways.
 const SEALED: u8 = 99;
 
@@ -55,13 +58,18 @@ fn number(name: &str) -> u8 {
     super::world::NODES.iter().find(|node| node.0 == name).map_or(M, |node| node.2)
 }
 
+/// The question for paths to a host.
+pub(super) fn search(host: &str) -> Body {
+    Body::FindHost { host: Host::Name(host.parse().expect("a name")), partials: Vec::new() }
+}
+
 /// The secret of a node's ID of now.
-fn node_secret(world: &World, name: &str) -> NodeSecret {
-    NodeSecret::derive(&seed(&world.path(&format!("{name}/ids.key"))), (unix_now().secs() / EPOCH) as u32)
+fn node_secret(folder: &FilePath, name: &str) -> NodeSecret {
+    NodeSecret::derive(&seed(&folder.join(name).join("ids.key")), (unix_now().secs() / EPOCH) as u32)
 }
 
 /// Who consents for a node: the server's name, and where it is.
-fn server_of(name: &str) -> (&'static str, String) {
+pub(super) fn server_of(name: &str) -> (&'static str, String) {
     match name {
         "w1" | "w2" | "w3" => ("west", format!("{HERE}:7201")),
         "e" => ("east", format!("{HERE}:7202")),
@@ -70,24 +78,38 @@ fn server_of(name: &str) -> (&'static str, String) {
 }
 
 /// A member's keys in other hands.
-struct Thief<'a> {
-    world: &'a World,
+pub(super) struct Thief {
+    /// The realm's folder, and who everybody in it is.
+    folder: PathBuf,
+    identities: BTreeMap<String, String>,
     name: &'static str,
-    identity: Seed,
-    secret: NodeSecret,
+    pub(super) identity: Seed,
+    pub(super) secret: NodeSecret,
     nonce: Cell<u64>,
 }
 
-impl<'a> Thief<'a> {
-    fn of(world: &'a World, name: &'static str) -> Self {
-        let identity = seed(&world.path(&format!("{name}/identity.key")));
-        Self { world, name, identity, secret: node_secret(world, name), nonce: Cell::new(unix_now().secs() << 8) }
+impl Thief {
+    fn of(world: &World, name: &'static str) -> Self {
+        Self::new(&world.realm.folder.0, &world.identities, name)
+    }
+
+    pub(super) fn new(folder: &FilePath, identities: &BTreeMap<String, String>, name: &'static str) -> Self {
+        let (identity, secret) = (seed(&folder.join(name).join("identity.key")), node_secret(folder, name));
+        let (folder, identities) = (folder.to_path_buf(), identities.clone());
+        Self { folder, identities, name, identity, secret, nonce: Cell::new(unix_now().secs() << 8) }
+    }
+
+    pub(super) fn who(&self, name: &str) -> &str {
+        &self.identities[name]
+    }
+
+    pub(super) fn membership(&self) -> Signed<Membership> {
+        membership(&self.folder, self.name)
     }
 
     fn name_of(&self, identity: &wayleave_core::IdentityKey) -> &str {
         let text = identity.to_string();
-        self.world
-            .identities
+        self.identities
             .iter()
             .find(|(_, known)| known.trim_start_matches("node:") == text)
             .map_or("?", |(name, _)| name)
@@ -95,20 +117,28 @@ impl<'a> Thief<'a> {
 
     /// The paths to `host` that the path server finds.
     fn paths(&self, host: &str) -> Vec<Path> {
-        let mut wire = Wire::open(&format!("{HERE}:7100"), &self.world.identities["paths"], &self.identity);
-        let host = Host::Name(host.parse().expect("a name"));
-        match wire.ask(Body::FindHost { host, partials: Vec::new() }) {
+        let mut wire = self.wire("paths", &format!("{HERE}:7100"));
+        match wire.ask(search(host)) {
             Body::Paths { paths, .. } => paths,
             other => panic!("{other:?}"),
         }
     }
 
+    /// A link to a server.
+    pub(super) fn wire(&self, server: &str, at: &str) -> Wire {
+        Wire::open(at, &self.identities[server], &self.identity)
+    }
+
     /// The path over these nodes.
-    fn path(&self, host: &str, nodes: &[&str]) -> Path {
+    pub(super) fn path(&self, host: &str, nodes: &[&str]) -> Path {
+        self.path_of(&self.paths(host), nodes)
+    }
+
+    /// Of these paths the one over these nodes.
+    pub(super) fn path_of(&self, all: &[Path], nodes: &[&str]) -> Path {
         let over = |path: &Path| -> Vec<String> {
             path.nodes().map(|(identity, ..)| self.name_of(&identity).to_owned()).collect()
         };
-        let all = self.paths(host);
         all.iter().find(|path| over(path) == nodes).unwrap_or_else(|| panic!("{nodes:?} of {all:?}")).clone()
     }
 
@@ -120,10 +150,28 @@ impl<'a> Thief<'a> {
         seconds: u32,
         change: impl FnOnce(&mut ConsentRequest),
     ) -> Result<(u32, Consent), Refusal> {
+        let (server, at) = self.server(path, index);
+        self.consent(self.wire(server, &at).ask(self.question(path, index, seconds, change)))
+    }
+
+    /// Who consents for node `index` of a path.
+    pub(super) fn server(&self, path: &Path, index: usize) -> (&'static str, String) {
+        let (identity, ..) = path.nodes().nth(index).expect("a node");
+        server_of(self.name_of(&identity))
+    }
+
+    /// The question of [`Self::request`].
+    pub(super) fn question(
+        &self,
+        path: &Path,
+        index: usize,
+        seconds: u32,
+        change: impl FnOnce(&mut ConsentRequest),
+    ) -> Body {
         let own = SigningKey::from_seed(&self.identity);
-        let membership = membership(&self.world.realm, self.name);
+        let membership = self.membership();
         let nodes: Vec<_> = path.nodes().collect();
-        let (server, at) = server_of(self.name_of(&nodes[index].0));
+        let (server, _) = self.server(path, index);
         let now = unix_now().secs();
         self.nonce.set(self.nonce.get() + 1);
         let mut nonce = [0; 16];
@@ -137,7 +185,7 @@ impl<'a> Thief<'a> {
         };
         let mut request = ConsentRequest {
             realm: membership.object().realm,
-            server: key(&self.world.identities[server]),
+            server: key(&self.identities[server]),
             sender: membership.object().identity,
             nonce,
             time: now,
@@ -152,8 +200,12 @@ impl<'a> Thief<'a> {
         };
         change(&mut request);
         let request = Signed::sign(&request, &own).expect("well formed");
-        let mut wire = Wire::open(&at, &self.world.identities[server], &self.identity);
-        match wire.ask(Body::Consent { membership, request }) {
+        Body::Consent { membership, request }
+    }
+
+    /// The consent in the answer to [`Self::question`].
+    pub(super) fn consent(&self, answer: Body) -> Result<(u32, Consent), Refusal> {
+        match answer {
             Body::Consented(answer) => {
                 let answer = answer.object();
                 Ok((answer.expiry, open(answer, &self.secret).expect("sealed to the sender's ID")))
@@ -164,7 +216,7 @@ impl<'a> Thief<'a> {
     }
 
     /// The path with the consents of all its nodes, which end together: also when a second ends between two requests.
-    fn consented(&self, path: &Path, seconds: u32) -> Path {
+    pub(super) fn consented(&self, path: &Path, seconds: u32) -> Path {
         let mut path = path.clone();
         let count = path.nodes().len();
         let end = unix_now().secs() as u32 + seconds;
@@ -177,11 +229,11 @@ impl<'a> Thief<'a> {
         path
     }
 
-    fn sender(&self, path: &Path) -> Sender {
+    pub(super) fn sender(&self, path: &Path) -> Sender {
         path.sender(Version::Standard, &self.secret).expect("a sender")
     }
 
-    fn packet(&self, sender: &Sender, payload: &[u8]) -> Vec<u8> {
+    pub(super) fn packet(&self, sender: &Sender, payload: &[u8]) -> Vec<u8> {
         self.nonce.set(self.nonce.get() + 1);
         let nonce = Nonce::new(unix_now(), self.nonce.get() as u32);
         let mut out = Vec::new();
@@ -191,15 +243,15 @@ impl<'a> Thief<'a> {
 }
 
 /// m's end of its link to w1: it proves itself, as long as this lives.
-struct End(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
+pub(super) struct End(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
 
 impl End {
-    fn start(world: &World, host: &UdpSocket) -> Self {
+    pub(super) fn start(realm: &FilePath, host: &UdpSocket) -> Self {
         let socket = host.try_clone().expect("a clone");
         socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
-        let (m, w1) = (membership(&world.realm, "m"), membership(&world.realm, "w1"));
+        let (m, w1) = (membership(realm, "m"), membership(realm, "w1"));
         let (m, w1) = (m.object(), w1.object());
-        let noise = seed(&world.path("m/noise.key"));
+        let noise = seed(&realm.join("m/noise.key"));
         let config = LinkConfig { identity: m.identity, realm: m.realm.0, noise, seed: Seed::new([7; 32]) };
         let mut links = Links::new(config);
         let (clock, there) = (Clock::start(), port(11, M).parse().expect("an address"));
@@ -335,7 +387,7 @@ impl Scene {
     /// An honest packet that came to its receiver: as m sent it, and as it was on each of these links.
     fn honest<const LINKS: usize>(
         &self,
-        m: &Thief<'_>,
+        m: &Thief,
         sender: &Sender,
         send: impl Fn(&[u8]),
         links: [(&str, &str); LINKS],
@@ -375,7 +427,7 @@ fn packets_off_their_consented_path_die_at_the_next_honest_node_by_name() {
     let world = &scene.world;
     let (m, a) = (Thief::of(world, "m"), Thief::of(world, "a"));
     let host = world.places["m"].within(|| UdpSocket::bind(port(M, 11))).expect("in its place").expect("m's end");
-    let _end = End::start(world, &host);
+    let _end = End::start(&world.realm.folder.0, &host);
     let send = |octets: &[u8]| {
         host.send_to(octets, port(11, M)).expect("sent");
     };
@@ -440,7 +492,7 @@ fn packets_off_their_consented_path_die_at_the_next_honest_node_by_name() {
     let forged = Sender::new(Version::Standard, &swapped, &m.secret, &all).expect("a sender");
     dies(world, "w2 and w3 swapped", "w1", "consent", || send(&m.packet(&forged, b"x")));
     // w1 and w3 collude around w2: w3 adds what it can to what w1 marked. b misses w2 (ICD-04).
-    let w3 = node_secret(world, "w3");
+    let w3 = node_secret(&world.realm.folder.0, "w3");
     let path = long.icing_path().expect("whole");
     assert_eq!(*path.node(3), w3.id(), "w3's key");
     let mut keys = PathKeys::new(path.route(Version::Standard), 3, 5, &all[2]);
@@ -516,14 +568,14 @@ fn packets_off_their_consented_path_die_at_the_next_honest_node_by_name() {
 }
 
 /// The configuration of m as a gateway that lies to itself: paths, proofs and keys are real, members and prefixes are not.
-fn lie(world: &World, m: &Thief<'_>, path: &Path, own: &[&str], of_b: &[&str]) {
+fn lie(world: &World, m: &Thief, path: &Path, own: &[&str], of_b: &[&str]) {
     let secret = |file: &str| {
         let text = fs::read_to_string(world.path(file)).expect("a key file");
         let line = text.lines().find_map(|line| line.strip_prefix("secret = \"")).expect("a secret");
         line.trim_end_matches('"').to_owned()
     };
     let noise = |name: &str| {
-        let object = membership(&world.realm, name).object().clone();
+        let object = membership(&world.realm.folder.0, name).object().clone();
         to_hex(&object.noise.to_bytes())
     };
     let id = |id: &NodeId| to_hex(&id.to_bytes());
@@ -536,7 +588,7 @@ fn lie(world: &World, m: &Thief<'_>, path: &Path, own: &[&str], of_b: &[&str]) {
     let file = json!({
         "identity": world.identities["m"], "noise": secret("m/noise.key"), "node": to_hex(node.expose()),
         "tags": secret("m/tags.key"), "tag": 0x8000_0000u32,
-        "realm": to_hex(&membership(&world.realm, "m").object().realm.0),
+        "realm": to_hex(&membership(&world.realm.folder.0, "m").object().realm.0),
         "links": [{
             "id": 11, "identity": w1, "node": first, "noise": noise("w1"), "local": port(M, 11), "remote": port(11, M),
         }],

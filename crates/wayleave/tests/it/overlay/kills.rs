@@ -1,12 +1,12 @@
 //! `kill -9` of random processes under traffic, with somebody on the links who repeats and changes what passes.
 //!
 //! ICC, gateways and kills: `kill -9` of random processes of a realm with two gateways 30 times, 1,000 in `make soak`
-//! (`WAYLEAVE_GATEWAY_KILLS`), under TCP and UDP, with repeated and changed packets on all links, memberships of a
+//! (`WAYLEAVE_GATEWAY_KILLS`), under TCP and UDP by name in both families, with repeated and changed packets on all links, memberships of a
 //! minute, and a provider that consents to nothing: no stream corrupted, no datagram changed or twice, no packet over
 //! that provider; traffic goes on.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use wayleave_crypto::hash::sha256;
 use wayleave_lab::netns::{self, NetworkNamespace};
 use wayleave_lab::wire::{Capture, Datagram, Forger};
 
-use super::world::{Plan, World, address};
+use super::world::{Plan, World, address, addresses_of, use_names};
 
 /// Kills, unless `WAYLEAVE_GATEWAY_KILLS` says otherwise.
 const KILLS: u32 = 30;
@@ -24,6 +24,9 @@ const ANSWER: usize = 200_000;
 const DATAGRAM: usize = 200;
 /// A connection that makes no progress for so long is given up by the application.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// The families of a name's addresses, and a's own addresses.
+const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
+const OWN: [&str; 2] = ["10.0.1.1", "fd00:1::1"];
 
 /// How long traffic may take until it begins, and until it goes on after everything was there again. Whatever is stuck stays so, and a
 /// machine on which ten others compile takes half a minute: connections that failed are given up after [`TIMEOUT`], and the attacker goes on.
@@ -32,13 +35,13 @@ const RECOVERY: Duration = Duration::from_secs(180);
 /// Traffic, or somebody who disturbs it, until it is to end.
 type Task = Box<dyn FnOnce(&Tally, &AtomicBool) + Send>;
 
-/// What became of traffic.
+/// What became of traffic, by family where there are two.
 #[derive(Default, Debug)]
 struct Tally {
-    whole: AtomicU64,
+    whole: [AtomicU64; 2],
     /// Connections that were reset, refused or given up: nothing wrong was in what came.
     reset: AtomicU64,
-    datagrams: AtomicU64,
+    datagrams: [AtomicU64; 2],
     forged: AtomicU64,
     /// What must never be.
     wrong: Mutex<Vec<String>>,
@@ -51,6 +54,12 @@ impl Tally {
 
     fn count(of: &AtomicU64) -> u64 {
         of.load(Ordering::Relaxed)
+    }
+
+    /// What arrived whole: streams and datagrams of each family.
+    fn arrived(&self) -> [u64; 4] {
+        let [streams, datagrams] = [&self.whole, &self.datagrams].map(|both| both.each_ref().map(Self::count));
+        [streams[0], streams[1], datagrams[0], datagrams[1]]
     }
 }
 
@@ -69,7 +78,7 @@ fn datagram(number: u64) -> Vec<u8> {
 
 /// Answers each request, of four octets, with its content.
 fn serve(place: &NetworkNamespace) {
-    let listener = place.within(|| TcpListener::bind("0.0.0.0:8080")).expect("in its place").expect("a port");
+    let listener = place.within(|| TcpListener::bind("[::]:8080")).expect("in its place").expect("a port");
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             std::thread::spawn(move || {
@@ -85,7 +94,8 @@ fn serve(place: &NetworkNamespace) {
 }
 
 /// Fetches one answer after the other.
-fn fetch(place: &NetworkNamespace, to: SocketAddr, tally: &Tally, ends: &AtomicBool) {
+fn fetch(place: &NetworkNamespace, family: usize, to: IpAddr, tally: &Tally, ends: &AtomicBool) {
+    let to = SocketAddr::new(to, 8080);
     let mut number = 0u32;
     while !ends.load(Ordering::Relaxed) {
         number += 1;
@@ -107,9 +117,9 @@ fn fetch(place: &NetworkNamespace, to: SocketAddr, tally: &Tally, ends: &AtomicB
         let octets = fetched.expect("in its place").unwrap_or_default();
         let expected = content(number);
         if !expected.starts_with(&octets) {
-            tally.wrong(format!("answer {number} is corrupted"));
+            tally.wrong(format!("answer {number} over {} is corrupted", FAMILIES[family]));
         }
-        let counter = if octets.len() == ANSWER { &tally.whole } else { &tally.reset };
+        let counter = if octets.len() == ANSWER { &tally.whole[family] } else { &tally.reset };
         counter.fetch_add(1, Ordering::Relaxed);
         if octets.is_empty() {
             std::thread::sleep(Duration::from_millis(50));
@@ -117,20 +127,23 @@ fn fetch(place: &NetworkNamespace, to: SocketAddr, tally: &Tally, ends: &AtomicB
     }
 }
 
-/// Sends a datagram every five milliseconds.
-fn send(place: &NetworkNamespace, to: &str, ends: &AtomicBool) {
-    let socket = place.within(|| UdpSocket::bind("0.0.0.0:0")).expect("in its place").expect("a port");
+/// Sends a datagram every five milliseconds, to each family in turn: even numbers to IPv4, odd ones to IPv6.
+fn send(place: &NetworkNamespace, to: [IpAddr; 2], ends: &AtomicBool) {
+    let socket = |any| place.within(|| UdpSocket::bind((any, 0))).expect("in its place").expect("a port");
+    let sockets = ["0.0.0.0", "::"].map(socket);
     let mut number = 0;
     while !ends.load(Ordering::Relaxed) {
         number += 1;
-        let _ = socket.send_to(&datagram(number), to);
+        let family = number as usize % 2;
+        let _ = sockets[family].send_to(&datagram(number), (to[family], 9));
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Takes datagrams in: each is whole, comes once, and from a.
+/// Takes datagrams in: each is whole, comes once, and from a's address of its family.
 fn receive(place: &NetworkNamespace, tally: &Tally, ends: &AtomicBool) {
-    let socket = place.within(|| UdpSocket::bind("0.0.0.0:9")).expect("in its place").expect("a port");
+    let own = OWN.map(|address| address.parse::<IpAddr>().expect("an address"));
+    let socket = place.within(|| UdpSocket::bind("[::]:9")).expect("in its place").expect("a port");
     socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
     let (mut octets, mut seen) = ([0; 2_000], std::collections::HashSet::new());
     while !ends.load(Ordering::Relaxed) {
@@ -142,10 +155,11 @@ fn receive(place: &NetworkNamespace, tally: &Tally, ends: &AtomicBool) {
         if !seen.insert(number) {
             tally.wrong(format!("datagram {number} was delivered twice"));
         }
-        if from.ip() != Ipv4Addr::new(10, 0, 1, 1) {
+        let family = number as usize % 2;
+        if from.ip().to_canonical() != own[family] {
             tally.wrong(format!("datagram {number} came from {from}"));
         }
-        tally.datagrams.fetch_add(1, Ordering::Relaxed);
+        tally.datagrams[family].fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -223,24 +237,25 @@ fn whatever_is_killed_nothing_is_delivered_that_was_not_consented_to_and_no_stre
             );
         }
     }
-    let clean = world.nodes["a"].json(&["show", "names"]);
-    assert!(clean["names"].is_array(), "{clean}");
+    use_names(&world.network);
+    let [fast, clean] = ["fast.b.overlay", "clean.b.overlay"].map(|name| addresses_of(&world.places["a"], name));
     let (tally, ends) = (Arc::new(Tally::default()), Arc::new(AtomicBool::new(false)));
     let capture = Capture::start(&NetworkNamespace::Own, is_of_nodes).expect("a packet socket");
     // The attacker's own packets bear the address of the forwarder in the east too, but leave elsewhere.
     let east = Capture::start(&world.places["e"], is_from_east).expect("a packet socket");
     let (a, b) = (world.places["a"].clone(), world.places["b"].clone());
     serve(&b);
-    let to: SocketAddr = "10.0.2.1:8080".parse().expect("an address");
     let mut threads = Vec::new();
     let run = |task: Task| {
         let (tally, ends) = (Arc::clone(&tally), Arc::clone(&ends));
         std::thread::spawn(move || task(&tally, &ends))
     };
-    let (of_fetch, of_send, of_receive) = (a.clone(), a, b);
-    threads.push(run(Box::new(move |tally, ends| fetch(&of_fetch, to, tally, ends))));
-    threads.push(run(Box::new(move |_, ends| send(&of_send, "10.0.2.1:9", ends))));
-    threads.push(run(Box::new(move |tally, ends| receive(&of_receive, tally, ends))));
+    for (family, to) in fast.into_iter().enumerate() {
+        let a = a.clone();
+        threads.push(run(Box::new(move |tally, ends| fetch(&a, family, to, tally, ends))));
+    }
+    threads.push(run(Box::new(move |_, ends| send(&a, clean, ends))));
+    threads.push(run(Box::new(move |tally, ends| receive(&b, tally, ends))));
     threads.push(run(Box::new(move |tally, ends| attack(&capture, tally, ends))));
 
     let begin = Instant::now();
@@ -265,9 +280,9 @@ fn whatever_is_killed_nothing_is_delivered_that_was_not_consented_to_and_no_stre
     for running in nodes.values_mut().chain(consent.iter_mut()).chain([paths, &mut realm.operator]) {
         running.wait();
     }
-    let (whole, datagrams) = (Tally::count(&tally.whole), Tally::count(&tally.datagrams));
+    let before = tally.arrived();
     let begin = Instant::now();
-    while Tally::count(&tally.whole) <= whole || Tally::count(&tally.datagrams) <= datagrams {
+    while tally.arrived().iter().zip(before).any(|(now, before)| *now <= before) {
         let shown = || {
             ["a", "b"].map(|name| {
                 format!("{}\n{}", world.nodes[name].show("status", &[]), world.nodes[name].show("paths", &[]))
@@ -281,6 +296,6 @@ fn whatever_is_killed_nothing_is_delivered_that_was_not_consented_to_and_no_stre
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     let wrong = tally.wrong.lock().expect("no panic").clone();
     assert!(wrong.is_empty(), "{wrong:?}");
-    assert!(Tally::count(&tally.forged) > 100 && Tally::count(&tally.whole) > 0, "{tally:?}");
+    assert!(Tally::count(&tally.forged) > 100 && !tally.arrived().contains(&0), "{tally:?}");
     assert_eq!(east.frames().len(), 0, "no packet left a forwarder whose provider consents to nothing");
 }

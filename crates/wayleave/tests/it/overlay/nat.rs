@@ -4,22 +4,33 @@
 //! IPv6 alone and a link of 1,280 octets; open forwarders that list neither. Pages by name both ways, and a command by `ssh`; the table of the NAT flushed and the gateway's address changed
 //! under a transfer, which goes on; the forwarder killed and restarted; `show links` says where everybody is. The forwarders give their
 //! consent server the keys of their tags by a link, also after it was killed.
+//! ICC, a NAT's new port: at each end in turn, under `iperf3` and numbered datagrams both ways: what is lost is at most what a second sends.
 
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use wayleave_lab::netns::{self, Network, NetworkNamespace};
 use wayleave_lab::process::Daemon;
-use wayleave_lab::routers::SSHD;
+use wayleave_lab::routers::{IPERF3, Installation, SSHD};
 
 use super::applications::{SSH, fetched, has, serve, sshd};
 use super::harness::{Neighbour, Realm, Running};
-use super::world::use_names;
+use super::world::{addresses_of, use_names};
 use crate::common::{eventually, text};
 
 /// The address of everything but the gateways, in both families.
 const HERE: &str = "192.0.2.250";
 const HERE_V6: &str = "[2001:db8::fa]";
+
+/// Datagrams of a [`Flow`] and of `iperf3` in a second.
+const RATE: u64 = 100;
+/// What a new port may cost: a second until the next message of the session, and a quarter for the round of the challenge; three times
+/// that for a machine that does other things.
+const LOST: u64 = 3 * (RATE + RATE / 4);
 
 /// A network behind a NAT.
 pub(super) struct Home {
@@ -85,8 +96,23 @@ impl Gateway {
         by: &str,
         local: &str,
     ) -> Self {
+        Self::join(realm, (name, number), &[], consent, by, local);
+        Self::run(realm, place, name)
+    }
+
+    /// Joins with prefixes of its own, by its number, and `more`.
+    pub(super) fn join(
+        realm: &Realm,
+        (name, number): (&'static str, u8),
+        more: &[&str],
+        consent: &str,
+        by: &str,
+        local: &str,
+    ) {
         let (v4, v6) = (format!("10.0.{number}.0/24"), format!("fd00:{number}::/64"));
-        let token = realm.invite(&[name, "--role", "gateway", "--prefix", &v4, "--prefix", &v6]);
+        let prefixes = [v4.as_str(), v6.as_str()].into_iter().chain(more.iter().copied());
+        let prefixes: Vec<&str> = prefixes.flat_map(|prefix| ["--prefix", prefix]).collect();
+        let token = realm.invite(&[&[name, "--role", "gateway"], &prefixes[..]].concat());
         realm.folder.ok(&["join", &token, "--dir", name, "--consent", consent, "--status", "127.0.0.1:8492"]);
         realm.edit(&format!("{name}/gateway.toml"), |text| {
             let text = text.replace("127.0.0.1:5354\"\n# Their", "127.0.0.1:53\"\n# Their");
@@ -95,7 +121,6 @@ impl Gateway {
                 "{text}\n[[overlay.neighbour]]\nnode = \"{by}\"\nrelationship = \"provider\"\ninterface = 1\n{local}"
             )
         });
-        Self::run(realm, place, name)
     }
 
     /// Starts one that has joined.
@@ -178,13 +203,117 @@ impl Drop for Download {
     }
 }
 
+/// Numbered datagrams from one gateway to the other, [`RATE`] a second, and which of them came when.
+struct Flow {
+    name: &'static str,
+    sent: Arc<AtomicU64>,
+    came: Arc<Mutex<Vec<(u64, Instant)>>>,
+    ends: Arc<AtomicBool>,
+}
+
+impl Flow {
+    fn start(name: &'static str, from: &Gateway, to: &Gateway, address: IpAddr) -> Self {
+        let open = |gateway: &Gateway, at: &str| {
+            gateway.place.within(|| UdpSocket::bind(at)).expect("in its place").expect("a port")
+        };
+        let (source, sink) = (open(from, if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }), open(to, "[::]:9"));
+        sink.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+        let flow = Self { name, sent: Arc::default(), came: Arc::default(), ends: Arc::default() };
+        let (sent, ends) = (Arc::clone(&flow.sent), Arc::clone(&flow.ends));
+        std::thread::spawn(move || {
+            while !ends.load(Ordering::Relaxed) {
+                let number = sent.fetch_add(1, Ordering::Relaxed) + 1;
+                let _ = source.send_to(&number.to_be_bytes(), SocketAddr::new(address, 9));
+                std::thread::sleep(Duration::from_millis(1_000 / RATE));
+            }
+        });
+        let (came, ends) = (Arc::clone(&flow.came), Arc::clone(&flow.ends));
+        std::thread::spawn(move || {
+            let mut octets = [0; 8];
+            while !ends.load(Ordering::Relaxed) {
+                if sink.recv(&mut octets).is_ok() {
+                    came.lock().expect("no panic").push((u64::from_be_bytes(octets), Instant::now()));
+                }
+            }
+        });
+        flow
+    }
+
+    /// Waits until something comes that is sent from now on; the number of the last that was sent before.
+    fn goes_on(&self, logs: &dyn Fn() -> String) -> u64 {
+        let sent = self.sent.load(Ordering::Relaxed);
+        eventually(&format!("datagrams {} come: {}", self.name, logs()), || {
+            self.came.lock().expect("no panic").last().is_some_and(|(number, _)| *number > sent)
+        });
+        sent
+    }
+
+    /// How many after `first` were lost, and the longest pause in what came.
+    fn lost(&self, first: u64) -> (u64, Duration) {
+        let came = self.came.lock().expect("no panic");
+        let at = came.iter().position(|(number, _)| *number > first).unwrap_or(came.len()).saturating_sub(1);
+        let fresh = came[at..].iter().filter(|(number, _)| *number > first);
+        let (count, last) = fresh.fold((0, first), |(count, last), (number, _)| (count + 1, last.max(*number)));
+        let pause = came[at..].windows(2).map(|two| two[1].1 - two[0].1).max().unwrap_or_default();
+        (last - first - count, pause)
+    }
+}
+
+impl Drop for Flow {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
+    }
+}
+
+/// `iperf3` by UDP in both directions at once, for a few seconds.
+struct Iperf {
+    client: Child,
+    _server: Daemon,
+}
+
+impl Iperf {
+    /// Waits until datagrams have arrived for a second.
+    fn start(program: &Installation, from: &Gateway, to: (&Gateway, &str), log: &std::path::Path) -> Self {
+        let command = |gateway: &Gateway| {
+            let mut command = gateway.place.command(program.program("iperf3"));
+            program.prepare(&mut command);
+            command
+        };
+        let server = Daemon::start(command(to.0).args(["-s", "-1", "--forceflush"]), log).expect("started");
+        eventually("iperf3 listens", || server.log_tail(20).contains("listening"));
+        // As long as fits b's link whole.
+        let (length, rate) = (500, (500 * 8 * RATE).to_string());
+        let mut client = command(from);
+        client.args(["-c", to.1, "-u", "--bidir", "-t", "6", "-l", &length.to_string(), "-b", &rate, "-J"]);
+        let client = client.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("iperf3 runs");
+        eventually(&format!("iperf3 receives: {}", server.log_tail(20)), || server.log_tail(20).contains("0.00-1.00 "));
+        Self { client, _server: server }
+    }
+
+    /// It ends well, and neither direction lost more than a new port may cost.
+    fn ends(self, home: &str) {
+        let output = self.client.wait_with_output().expect("it ends");
+        let result: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert!(output.status.success(), "{result}");
+        let streams = result["end"]["streams"].as_array().cloned().unwrap_or_default();
+        assert_eq!(streams.len(), 2, "{}", result["end"]);
+        for of in streams.iter().map(|stream| &stream["udp"]) {
+            let [lost, all] = ["lost_packets", "packets"].map(|field| of[field].as_u64().unwrap_or(u64::MAX));
+            eprintln!("a new port for {home}: iperf3 lost {lost} of {all}");
+            assert!(lost <= LOST && all > LOST, "{}", result["end"]);
+        }
+    }
+}
+
 #[test]
 fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_ports_and_addresses() {
     let test =
         "overlay::nat::two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_ports_and_addresses";
     if netns::inside().is_none() {
         // Inside there is no way to a mirror.
-        let _ = fetched(&SSHD, test);
+        for package in [SSHD, IPERF3] {
+            let _ = fetched(&package, test);
+        }
     }
     let has_ssh = has("ssh", test);
     if netns::enter_for_test(test).is_none() {
@@ -290,9 +419,20 @@ fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_po
     // The NATs forget ports under a transfer, and choose others.
     let mut download = Download::start(&a.place, "short.b.overlay", &realm.folder.0);
     download.goes_on("a download", &logs);
+    let flows = [
+        Flow::start("from a to b", &a, &b, addresses_of(&a.place, "short.b.overlay")[0]),
+        Flow::start("from b to a", &b, &a, addresses_of(&b.place, "short.a.overlay")[1]),
+    ];
+    let iperf3 = fetched(&IPERF3, test);
     for (home, forwarder, name) in [(&home_a, &w1, "a"), (&home_b, &w2, "b")] {
+        let log = realm.path(&format!("iperf3-{name}.log"));
+        let mut iperf3 = iperf3.as_ref().map(|program| Iperf::start(program, &a, (&b, "short.b.overlay"), &log));
+        let sent = flows.each_ref().map(|flow| flow.goes_on(&logs));
         let before = link(&forwarder.show("links", &[]), name);
         home.flush();
+        if let Some(iperf3) = &mut iperf3 {
+            assert!(iperf3.client.try_wait().expect("a child").is_none(), "iperf3 ended before the port did");
+        }
         download.goes_on("it goes on with another port", &logs);
         eventually(&format!("{name} is seen at another port: {}", logs()), || {
             let now = link(&forwarder.show("links", &[]), name);
@@ -300,7 +440,20 @@ fn two_gateways_behind_nats_reach_each_other_and_what_they_carry_outlives_new_po
                 && now["address"] != before["address"]
                 && now["last_handshake"] == before["last_handshake"]
         });
+        for (flow, first) in flows.iter().zip(sent) {
+            flow.goes_on(&logs);
+            let (lost, pause) = flow.lost(first);
+            eprintln!(
+                "a new port for {name}: {lost} datagrams {} were lost, the longest pause was {pause:?}",
+                flow.name
+            );
+            assert!(lost <= LOST, "{lost} of {RATE} a second {} were lost: {}", flow.name, logs());
+        }
+        if let Some(iperf3) = iperf3 {
+            iperf3.ends(name);
+        }
     }
+    drop(flows);
     // a goes to another network: another address inside, another NAT outside.
     let before = link(&w1.show("links", &[]), "a")["address"].clone();
     for line in ["ip addr del 192.0.2.101/24 dev eth0", "ip addr add 192.0.2.111/24 dev eth0"] {

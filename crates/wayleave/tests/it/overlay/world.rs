@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
@@ -277,6 +278,19 @@ impl World {
     pub(crate) fn run(&self, node: &str, program: &str, arguments: &[&str]) -> Output {
         self.command(node, program).args(arguments).output().expect("the program runs")
     }
+}
+
+/// The addresses of a name where [`use_names`] is in force: of IPv4, and of IPv6.
+pub(crate) fn addresses_of(place: &NetworkNamespace, name: &str) -> [IpAddr; 2] {
+    let mut found = None;
+    eventually(&format!("{name} has addresses"), || {
+        let answer = place.within(|| (name, 0).to_socket_addrs().map(Vec::from_iter)).expect("in its place");
+        let all: Vec<IpAddr> = answer.unwrap_or_default().iter().map(SocketAddr::ip).collect();
+        let of = |is_right: fn(&IpAddr) -> bool| all.iter().copied().find(is_right);
+        found = of(IpAddr::is_ipv4).zip(of(IpAddr::is_ipv6));
+        found.is_some()
+    });
+    found.expect("found").into()
 }
 
 /// Lets every namespace ask its own gateway for names.

@@ -715,8 +715,8 @@ impl Control<Icing> for IcingControl {
             members.insert("neighbours_known".to_owned(), json!(known));
             let links = view.links.lock().unwrap_or_else(PoisonError::into_inner);
             members.insert("links_up".to_owned(), json!(links::up(&links.0)));
-            let clocks = links::clock_problems(&links.0, |node| handle.describe(node));
-            members.insert("problems".to_owned(), json!([handle.problems(), clocks].concat()));
+            let of_links = links::problems(&links.0, |node| handle.describe(node));
+            members.insert("problems".to_owned(), json!([handle.problems(), of_links].concat()));
         }
     }
 

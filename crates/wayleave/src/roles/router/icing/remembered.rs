@@ -117,6 +117,7 @@ mod tests {
             reached: Vec::new(),
             clock: None,
             size: None,
+            attempts: 0,
             other_versions: None,
         }
     }
