@@ -3,6 +3,7 @@
 pub(crate) mod applications;
 mod attacks;
 mod blocked;
+mod exit;
 mod failover;
 mod gateways;
 pub(crate) mod harness;
