@@ -16,7 +16,7 @@
 //! whose decision it is.
 
 mod admitted;
-mod exit;
+pub(crate) mod exit;
 mod proxy;
 mod resolved;
 mod two;

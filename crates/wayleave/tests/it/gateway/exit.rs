@@ -13,12 +13,12 @@ use wayleave_lab::netns::{self, NetworkNamespace};
 use super::{A, B, Options, World, text};
 use crate::common::eventually;
 
-const WEB: &str = "203.0.113.80:80";
-const WEB_V6: &str = "[2001:db8:53::80]:80";
+pub(crate) const WEB: &str = "203.0.113.80:80";
+pub(crate) const WEB_V6: &str = "[2001:db8:53::80]:80";
 const OPTIONS: Options =
     Options { grants: &["0.0.0.0/0", "::/0"], lines: ["accept = [\"0.0.0.0/0\", \"::/0\"]\n", "exit = true\n"] };
 
-fn run(place: &NetworkNamespace, line: &str) -> String {
+pub(crate) fn run(place: &NetworkNamespace, line: &str) -> String {
     let mut words = line.split(' ');
     let output = place.command(words.next().expect("a program")).args(words).output().expect("it runs");
     assert!(output.status.success(), "{line}: {}", text(&output.stderr));
@@ -26,7 +26,7 @@ fn run(place: &NetworkNamespace, line: &str) -> String {
 }
 
 /// Who connects is told from which address.
-fn serve(place: &NetworkNamespace, at: &str) {
+pub(crate) fn serve(place: &NetworkNamespace, at: &str) {
     let listener = place.within(|| TcpListener::bind(at)).expect("in its place").expect("bound");
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -37,7 +37,7 @@ fn serve(place: &NetworkNamespace, at: &str) {
 }
 
 /// How a host at `place` is seen by who serves there.
-fn seen(place: &NetworkNamespace, to: &str) -> std::io::Result<String> {
+pub(crate) fn seen(place: &NetworkNamespace, to: &str) -> std::io::Result<String> {
     let to: SocketAddr = to.parse().expect("an address");
     place.within(|| {
         let mut stream = TcpStream::connect_timeout(&to, Duration::from_secs(3))?;
@@ -47,7 +47,7 @@ fn seen(place: &NetworkNamespace, to: &str) -> std::io::Result<String> {
     })?
 }
 
-fn settings(place: &NetworkNamespace) -> [String; 5] {
+pub(crate) fn settings(place: &NetworkNamespace) -> [String; 5] {
     [
         "cat /proc/sys/net/ipv4/conf/all/accept_redirects",
         "cat /proc/sys/net/ipv4/ip_forward",

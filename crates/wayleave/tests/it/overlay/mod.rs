@@ -4,6 +4,7 @@ pub(crate) mod applications;
 mod attacks;
 mod blocked;
 mod clocks;
+mod exit;
 mod failover;
 mod gateways;
 pub(crate) mod harness;
