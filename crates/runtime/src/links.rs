@@ -7,7 +7,7 @@
 //! queues less than this bound, so that it is for peers that grant what they have not read. Received frames do make the peer wait:
 //! they stay in the kernel while the machine is busy.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,7 +20,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufWriter};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -28,6 +28,7 @@ use tracing::{debug, info, warn};
 use wayleave_core::IdentityKey;
 use zeroize::Zeroizing;
 
+use crate::connection_slots::{Eviction, source_prefix};
 use crate::frames::{FrameError, MAX_FRAME, read_frame, read_frame_moving, write_frame, write_frame_moving};
 use crate::identity::{Fingerprint, Identity};
 use crate::log_limit::{Line, LogLimit};
@@ -44,6 +45,14 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const HANDSHAKES: usize = 256;
 /// Of these, from one address, so that one host with silent connections does not keep others out.
 const HANDSHAKES_EACH: usize = 32;
+/// Of these, from one network ([`source_prefix`]) before its oldest gives way to the next connection, so that one network with many
+/// addresses does not keep others out.
+const HANDSHAKES_OF_NETWORK: usize = 64;
+/// After this time any handshake gives way. It is far longer than one takes, so that where many nodes come back at once those that were
+/// begun come to their end.
+const HANDSHAKE_LATE: Duration = Duration::from_secs(1);
+/// While all handshakes are in use: the time after which it is looked again for one that is late.
+const HANDSHAKES_CHECK: Duration = Duration::from_millis(100);
 /// A side that has sent nothing for this long sends an empty frame (keepalive).
 const KEEPALIVE: Duration = Duration::from_secs(5);
 /// A peer that has sent nothing for this long is considered down.
@@ -636,6 +645,35 @@ impl Source {
     }
 }
 
+/// The handshakes of a listener, the oldest first: when each began, from what network, and what ends it when it is dropped.
+#[derive(Default)]
+struct Handshakes(VecDeque<(tokio::time::Instant, u128, oneshot::Sender<()>)>);
+
+impl Handshakes {
+    fn begin(&mut self, from: IpAddr) -> Eviction {
+        self.0.retain(|(.., end)| !end.is_closed());
+        let (end, eviction) = oneshot::channel();
+        self.0.push_back((tokio::time::Instant::now(), source_prefix(from.to_canonical()), end));
+        eviction
+    }
+
+    /// Ends the oldest one of the network that has most of them, if these are too many, or it is late.
+    fn end_one(&mut self) {
+        self.0.retain(|(.., end)| !end.is_closed());
+        let mut networks: HashMap<u128, usize> = HashMap::new();
+        self.0.iter().for_each(|(_, network, _)| *networks.entry(*network).or_default() += 1);
+        // Of networks with the same number the one with the oldest.
+        let largest = self.0.iter().rev().map(|(_, network, _)| *network).max_by_key(|network| networks[network]);
+        let oldest = self.0.iter().position(|(_, network, _)| Some(*network) == largest);
+        let Some((place, (began, network, _))) = oldest.and_then(|place| Some((place, self.0.get(place)?))) else {
+            return;
+        };
+        if networks[network] > HANDSHAKES_OF_NETWORK || began.elapsed() >= HANDSHAKE_LATE {
+            self.0.remove(place);
+        }
+    }
+}
+
 impl From<io::Error> for ConnectFailure {
     fn from(error: io::Error) -> Self {
         if let Some(refusal) = refusal_of(&error) {
@@ -661,12 +699,22 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
         let (most, most_each) = self.peers.limits();
         let places = Arc::new(Semaphore::new(most));
         let mut sources: HashMap<IpAddr, Weak<Source>> = HashMap::new();
+        let mut under_way = Handshakes::default();
         // When the listener is dropped, its links end with it.
         let mut tasks = JoinSet::new();
         loop {
             while tasks.try_join_next().is_some() {}
             // Before the connection is accepted: while all are in use, more wait in the kernel and take no descriptor here.
-            let Ok(permit) = Arc::clone(&handshakes).acquire_owned().await else { return };
+            let permit = loop {
+                if handshakes.available_permits() == 0 {
+                    under_way.end_one();
+                }
+                match timeout(HANDSHAKES_CHECK, Arc::clone(&handshakes).acquire_owned()).await {
+                    Ok(Ok(permit)) => break permit,
+                    Ok(Err(_)) => return,
+                    Err(_) => {}
+                }
+            };
             let (tcp, address) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
@@ -690,10 +738,16 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
                 debug!(%address, "too many links, in all or from this address");
                 continue;
             };
-            let (port, acceptor) = (self.clone(), acceptor.clone());
+            let (port, acceptor, eviction) = (self.clone(), acceptor.clone(), under_way.begin(address.ip()));
             tasks.spawn(async move {
                 let _held = (place, place_of_source, source);
-                let opened = timeout(HANDSHAKE, port.open_accepted(tcp, &acceptor)).await;
+                let opened = tokio::select! {
+                    opened = timeout(HANDSHAKE, port.open_accepted(tcp, &acceptor)) => opened,
+                    _ = eviction => {
+                        count(&port.links.0.counters.failed, 1);
+                        return debug!(%address, "a handshake gave way to another connection");
+                    }
+                };
                 drop((permit, of_source));
                 match opened.unwrap_or(Err(ConnectFailure::Timeout)) {
                     Ok((stream, peer)) => {
@@ -1012,4 +1066,50 @@ where
 fn jittered(pause: Duration) -> Duration {
     let part = f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX);
     pause.mul_f64(0.5 + part / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    //! ICC, insiders: whoever has many addresses holds all handshakes of a listener; the oldest of them give way to who comes next.
+
+    use super::*;
+
+    fn address(network: u8, host: u8) -> IpAddr {
+        IpAddr::from([192, 0, network, host])
+    }
+
+    fn ended(all: &mut [Eviction]) -> Vec<usize> {
+        let has_ended = |(place, eviction): (usize, &mut Eviction)| {
+            matches!(eviction.try_recv(), Err(oneshot::error::TryRecvError::Closed)).then_some(place)
+        };
+        all.iter_mut().enumerate().filter_map(has_ended).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_handshake_of_a_network_with_many_gives_way_and_no_other() {
+        let mut handshakes = Handshakes::default();
+        let mut alone = [handshakes.begin(address(1, 1))];
+        let mut many: Vec<Eviction> =
+            (0..=HANDSHAKES_OF_NETWORK).map(|number| handshakes.begin(address(2, number as u8))).collect();
+        handshakes.end_one();
+        assert_eq!((ended(&mut alone), ended(&mut many)), (vec![], vec![0]));
+        // It has no more than its part now.
+        handshakes.end_one();
+        assert_eq!((ended(&mut alone), ended(&mut many)), (vec![], vec![0]));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_many_come_back_at_once_only_a_late_handshake_gives_way() {
+        let mut handshakes = Handshakes::default();
+        let mut all: Vec<Eviction> = (0..=255).map(|network| handshakes.begin(address(network, 1))).collect();
+        handshakes.end_one();
+        assert_eq!(ended(&mut all), Vec::<usize>::new());
+        tokio::time::advance(HANDSHAKE_LATE).await;
+        // The first one has come to its end.
+        drop(all.remove(0));
+        handshakes.end_one();
+        assert_eq!(ended(&mut all), [0]);
+        handshakes.end_one();
+        assert_eq!(ended(&mut all), [0, 1]);
+    }
 }

@@ -50,7 +50,8 @@ const CAP: u32 = 20;
 const ADDRESSES: u8 = 32;
 /// Ports from which it sends handshakes at each address.
 const PORTS: usize = 4;
-/// What the insider does by turns: nothing, use up its share of a processor, attack. How often, and new paths in each phase.
+/// What the insider does by turns: nothing, use up its share of a processor, attack. How often, and new paths in each phase, if
+/// `WAYLEAVE_INSIDER_PATHS` does not say.
 const KINDS: [&str; 3] = ["rest", "burn", "attack"];
 const ROUNDS: usize = 3;
 const NEW_PATHS: usize = 20;
@@ -66,7 +67,7 @@ const AHEAD: u64 = 32;
 const STRANGERS: usize = 64;
 const SILENT: usize = 2_048;
 /// Connections that say nothing in a turn.
-const SILENT_EACH: usize = 16;
+const SILENT_EACH: usize = 32;
 
 /// What the process that plays the insider is told.
 #[derive(Serialize, Deserialize)]
@@ -517,6 +518,13 @@ fn used<'a>(all: impl IntoIterator<Item = &'a Running>) -> u64 {
     all.into_iter().map(of).sum()
 }
 
+/// Packets that a node has dropped, for whatever reason.
+fn dropped(world: &World, node: &str) -> u64 {
+    let status = world.nodes[node].show("status", &[]);
+    let reasons = status["reasons"].as_object().into_iter().flat_map(|reasons| reasons.values());
+    reasons.filter_map(serde_json::Value::as_u64).sum()
+}
+
 /// What was measured in the phases of one kind.
 #[derive(Debug, Default)]
 struct Measured {
@@ -559,6 +567,8 @@ fn an_insider_who_floods_everybody_costs_others_no_packet_and_no_new_path() {
     to.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
     eventually("a sends to b", || from.send(&[]).is_ok() && to.recv(&mut [0; 10]).is_ok());
 
+    let new_paths =
+        std::env::var("WAYLEAVE_INSIDER_PATHS").ok().and_then(|text| text.parse().ok()).unwrap_or(NEW_PATHS);
     let mut honest = Honest::new(&world.realm.folder.0, &world.identities);
     let mut attacker = Attacker::start(&world);
     let flow = Flow::start(from, to);
@@ -574,7 +584,7 @@ fn an_insider_who_floods_everybody_costs_others_no_packet_and_no_new_path() {
         std::thread::sleep(Duration::from_millis(300));
         flow.phase.store(kind as u8, Ordering::Relaxed);
         let (begin, before, of) = (Instant::now(), [servers(), nodes()], &mut measured[kind]);
-        for number in 0..NEW_PATHS {
+        for number in 0..new_paths {
             let due = begin + PACE * number as u32;
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             if number.is_multiple_of(NEW_LINKS_EACH) {
@@ -605,7 +615,9 @@ fn an_insider_who_floods_everybody_costs_others_no_packet_and_no_new_path() {
         );
     }
     // The attack was one: each kind of it came to where it went.
-    assert!(done.refusals > 0 && done.answers > 0, "{done:?}");
+    assert!(done.refusals > 0 && done.answers > done.refusals, "{done:?}");
+    assert!(done.tls_handshakes > 0 && done.silent_connections > 0 && done.link_handshakes > 0, "{done:?}");
+    assert!(dropped(&world, "w1") > done.packets / 4, "w1: {}", world.nodes["w1"].show("status", &[]));
     assert!(refused.is_empty(), "new paths that were refused (under attack or not): {refused:?}: {}", world.logs());
     assert_eq!(packets.map(|(_, lost)| lost), [0; KINDS.len()], "packets were lost: {}", world.statuses());
 }
