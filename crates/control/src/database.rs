@@ -207,7 +207,6 @@ pub struct Database {
     /// Counts changes of links and tags, and nodes that came or came back: after these there may be paths that were not there
     /// before.
     graph: u64,
-    of_the_future: u64,
 }
 
 impl Database {
@@ -229,7 +228,6 @@ impl Database {
             version: 0,
             topology: 0,
             graph: 0,
-            of_the_future: 0,
         }
     }
 
@@ -628,20 +626,12 @@ impl Database {
     /// # Errors
     /// As the functions for each kind.
     pub fn apply(&mut self, record: Record, now: u64) -> Result<Change, Refusal> {
-        let taken = match record {
+        match record {
             Record::Membership(membership) => self.apply_membership(membership, now),
             Record::Advert(advert) => self.apply_advert(advert, now),
             Record::Revocations(list) => self.apply_revocations(list, now),
             _ => Err(Refusal::Malformed),
-        };
-        self.of_the_future += u64::from(taken == Err(Refusal::Future));
-        taken
-    }
-
-    /// Records that [`Database::apply`] refused as [`Refusal::Future`]: they may be in order later, or by a clock that is right.
-    #[must_use]
-    pub fn of_the_future(&self) -> u64 {
-        self.of_the_future
+        }
     }
 
     /// What is known in the place of a record that was refused as [`Refusal::Conflict`], if that one is signed as it must be: both together

@@ -48,9 +48,9 @@ const HANDSHAKES_EACH: usize = 32;
 /// Of these, from one network ([`source_prefix`]) before its oldest gives way to the next connection, so that one network with many
 /// addresses does not keep others out.
 const HANDSHAKES_OF_NETWORK: usize = 64;
-/// After this time any handshake gives way. It is far longer than one takes, so that where many nodes come back at once those that were
-/// begun come to their end.
-const HANDSHAKE_LATE: Duration = Duration::from_secs(1);
+/// After these times a handshake gives way: one of a network with too many, and any. They are far longer than one takes, so that where many
+/// nodes come back at once those that were begun come to their end.
+const HANDSHAKE_LATE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 /// While all handshakes are in use: the time after which it is looked again for one that is late.
 const HANDSHAKES_CHECK: Duration = Duration::from_millis(100);
 /// A side that has sent nothing for this long sends an empty frame (keepalive).
@@ -657,18 +657,18 @@ impl Handshakes {
         eviction
     }
 
-    /// Ends the oldest one of the network that has most of them, if these are too many, or it is late.
+    /// Ends the oldest one of the network that has most of them if these are too many, otherwise the oldest of all, if it is late.
     fn end_one(&mut self) {
         self.0.retain(|(.., end)| !end.is_closed());
         let mut networks: HashMap<u128, usize> = HashMap::new();
         self.0.iter().for_each(|(_, network, _)| *networks.entry(*network).or_default() += 1);
         // Of networks with the same number the one with the oldest.
         let largest = self.0.iter().rev().map(|(_, network, _)| *network).max_by_key(|network| networks[network]);
+        let largest = largest.filter(|network| networks[network] > HANDSHAKES_OF_NETWORK);
         let oldest = self.0.iter().position(|(_, network, _)| Some(*network) == largest);
-        let Some((place, (began, network, _))) = oldest.and_then(|place| Some((place, self.0.get(place)?))) else {
-            return;
-        };
-        if networks[network] > HANDSHAKES_OF_NETWORK || began.elapsed() >= HANDSHAKE_LATE {
+        let is_late = |place: usize, after| self.0.get(place).is_some_and(|(began, ..)| began.elapsed() >= after);
+        let of_network = oldest.filter(|place| is_late(*place, HANDSHAKE_LATE.0));
+        if let Some(place) = of_network.or(is_late(0, HANDSHAKE_LATE.1).then_some(0)) {
             self.0.remove(place);
         }
     }
@@ -1092,6 +1092,9 @@ mod tests {
         let mut many: Vec<Eviction> =
             (0..=HANDSHAKES_OF_NETWORK).map(|number| handshakes.begin(address(2, number as u8))).collect();
         handshakes.end_one();
+        assert_eq!((ended(&mut alone), ended(&mut many)), (vec![], vec![]), "all have just begun");
+        tokio::time::advance(HANDSHAKE_LATE.0).await;
+        handshakes.end_one();
         assert_eq!((ended(&mut alone), ended(&mut many)), (vec![], vec![0]));
         // It has no more than its part now.
         handshakes.end_one();
@@ -1104,12 +1107,22 @@ mod tests {
         let mut all: Vec<Eviction> = (0..=255).map(|network| handshakes.begin(address(network, 1))).collect();
         handshakes.end_one();
         assert_eq!(ended(&mut all), Vec::<usize>::new());
-        tokio::time::advance(HANDSHAKE_LATE).await;
+        tokio::time::advance(HANDSHAKE_LATE.1).await;
         // The first one has come to its end.
         drop(all.remove(0));
         handshakes.end_one();
         assert_eq!(ended(&mut all), [0]);
         handshakes.end_one();
         assert_eq!(ended(&mut all), [0, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn late_handshakes_of_small_networks_give_way_where_the_largest_is_always_in_time() {
+        let mut handshakes = Handshakes::default();
+        let mut silent: Vec<Eviction> = (0..HANDSHAKES_OF_NETWORK).map(|_| handshakes.begin(address(1, 1))).collect();
+        tokio::time::advance(HANDSHAKE_LATE.1).await;
+        let mut renewed: Vec<Eviction> = (0..=HANDSHAKES_OF_NETWORK).map(|_| handshakes.begin(address(2, 1))).collect();
+        handshakes.end_one();
+        assert_eq!((ended(&mut silent), ended(&mut renewed)), (vec![0], vec![]));
     }
 }

@@ -598,6 +598,8 @@ impl Machine for ConsentServer {
     type Output = ConsentServerOutput;
 
     fn handle(&mut self, input: ConsentServerInput, now: Now) {
+        // The clock was ahead at the start, and is right now: nobody would get consent until that second has come.
+        self.started = self.started.min(now.unix.secs());
         match input {
             ConsentServerInput::Connected { link, peer } if self.links.len() < MAX_LINKS => {
                 self.links.insert(link, peer);

@@ -3,6 +3,7 @@
 
 mod publisher;
 mod snapshot;
+mod untimely;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::realm::{Freshness, FreshnessWatch, KeyRoll, Membership, Server};
 use crate::store::{Record, Store};
 use crate::topology::{PartialPath, Step};
 use publisher::{Outcome, Publisher, Wish};
+use untimely::Untimely;
 
 pub use publisher::{MIN_EPOCH, OwnId, Profile, PublisherConfig};
 pub use snapshot::{Member, Realm};
@@ -39,10 +41,6 @@ const SNAPSHOT: Duration = Duration::from_millis(200);
 const SNAPSHOT_MOST: Duration = Duration::from_secs(10);
 /// A subscription that was refused is tried again after this.
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
-/// Pauses before all is asked for again since some of it was of the future: the first, and the longest.
-const ANEW: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
-/// The wall clock was set if it differs from the monotonic one by so many microseconds more or less than before.
-const CLOCK_SET: u64 = 1_000_000;
 /// A node that was removed asks whether it still is.
 const REMOVED: Duration = Duration::from_secs(60);
 
@@ -196,11 +194,8 @@ pub struct Node {
     /// Those of them that have sent all that they know.
     complete: BTreeSet<IdentityKey>,
     resubscribe: BTreeMap<IdentityKey, Instant>,
-    /// When path servers are asked for all that they know once more, and the pause before that.
-    anew: Option<Instant>,
-    anew_pause: Duration,
-    /// Microseconds between the origins of the two clocks, when they were last looked at.
-    clocks: Option<i64>,
+    /// What path servers told that is not of this time.
+    untimely: Untimely,
     realm: Arc<Realm>,
     /// The version of the database that the snapshot has.
     snapshot: Option<u64>,
@@ -247,9 +242,7 @@ impl Node {
             subscribed: BTreeSet::new(),
             complete: BTreeSet::new(),
             resubscribe: BTreeMap::new(),
-            anew: None,
-            anew_pause: ANEW.0,
-            clocks: None,
+            untimely: Untimely::new(config.capacity),
             realm: Arc::default(),
             snapshot: None,
             snapshot_at: Instant(0),
@@ -340,25 +333,6 @@ impl Node {
         if self.up.contains(&server) && self.subscribed.insert(server) {
             self.resubscribe.remove(&server);
             self.subscription.handle(SubscriptionInput::Connected(server), now);
-        }
-    }
-
-    /// What was refused by the time of a clock that was wrong is asked for again by one that is right.
-    fn look_at_clock(&mut self, now: Now) {
-        let apart = (now.unix.0 as i64).wrapping_sub((now.instant.0 / 1_000) as i64);
-        let before = self.clocks.replace(apart);
-        if before.is_some_and(|before| before.abs_diff(apart) > CLOCK_SET) {
-            self.anew_pause = ANEW.0;
-            self.ask_anew(now);
-        }
-    }
-
-    /// Asks path servers for all that they know.
-    fn ask_anew(&mut self, now: Now) {
-        self.anew = None;
-        self.subscription.forget();
-        for server in std::mem::take(&mut self.subscribed) {
-            self.subscribe(server, now);
         }
     }
 
@@ -481,7 +455,10 @@ impl Node {
     /// What follows from an input: the parts hand on to each other, and the outputs of all come out.
     fn settle(&mut self, now: Now) {
         self.now = now;
-        self.look_at_clock(now);
+        let due = self.untimely.take(now.unix.secs());
+        if !due.is_empty() {
+            self.take_records(due, now);
+        }
         self.publish(now);
         loop {
             let mut is_idle = true;
@@ -547,21 +524,19 @@ impl Node {
         match output {
             SubscriptionOutput::Send { to, octets } => self.send(to, octets),
             SubscriptionOutput::Records(records) => {
-                self.outputs.push_back(NodeOutput::Records { records: records.clone(), complete: false });
-                let before = self.database().of_the_future();
-                self.paths.handle(PathClientInput::Records(records), now);
-                if self.database().of_the_future() > before {
-                    self.anew.get_or_insert(now.instant + self.anew_pause);
-                }
+                records.iter().for_each(|record| self.untimely.note(record, now.unix.secs()));
+                self.take_records(records, now);
             }
             SubscriptionOutput::Complete(from) => {
-                if self.anew.is_none() {
-                    self.anew_pause = ANEW.0;
-                }
                 self.set_complete(from, true, now);
                 self.outputs.push_back(NodeOutput::Records { records: Vec::new(), complete: true });
             }
         }
+    }
+
+    fn take_records(&mut self, records: Vec<Record>, now: Now) {
+        self.outputs.push_back(NodeOutput::Records { records: records.clone(), complete: false });
+        self.paths.handle(PathClientInput::Records(records), now);
     }
 
     /// Marks the nodes behind the sender whose adverts do not say that they read packets for sealed payloads: programs of before drop these.
@@ -652,10 +627,6 @@ impl Machine for Node {
         let due: Vec<IdentityKey> =
             self.resubscribe.iter().filter(|(_, at)| **at <= now.instant).map(|(server, _)| *server).collect();
         due.into_iter().for_each(|server| self.subscribe(server, now));
-        if self.anew.is_some_and(|at| at <= now.instant) {
-            self.anew_pause = (self.anew_pause * 2).min(ANEW.1);
-            self.ask_anew(now);
-        }
         self.settle(now);
     }
 
@@ -668,6 +639,6 @@ impl Machine for Node {
         let snapshot = self.snapshot_at + if is_behind { SNAPSHOT } else { SNAPSHOT_MOST };
         let parts = [self.publisher.deadline(self.now), self.paths.deadline(), self.consents.deadline()];
         let resubscribe = self.resubscribe.values().copied();
-        parts.into_iter().flatten().chain(resubscribe).chain(self.anew).chain([snapshot]).min()
+        parts.into_iter().flatten().chain(resubscribe).chain([snapshot]).min()
     }
 }

@@ -44,13 +44,6 @@ pub struct Subscription {
     outputs: VecDeque<SubscriptionOutput>,
 }
 
-impl Subscription {
-    /// Whoever is asked from now on is asked for all that it knows.
-    pub fn forget(&mut self) {
-        self.seen.values_mut().for_each(|seen| *seen = (0, 0));
-    }
-}
-
 impl Machine for Subscription {
     type Input = SubscriptionInput;
     type Output = SubscriptionOutput;

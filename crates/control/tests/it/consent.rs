@@ -281,6 +281,22 @@ fn requests_of_strangers_forged_stale_or_for_others_are_refused_and_logged() {
 }
 
 #[test]
+fn a_server_that_started_with_its_clock_ahead_consents_once_that_is_right() {
+    let store = Store::Kept(records(6, &small()));
+    let mut server = ConsentServer::new(config(1_001, &[1], EVERYBODY, store), at(3_600).unix);
+    let ahead = Now { unix: at(3_601).unix, ..at(1) };
+    server.handle(ConsentServerInput::Connected { link: 1, peer: identity(0) }, ahead);
+    drain(&mut server);
+    let once = request(1);
+    assert_eq!(ask(&mut server, 1, body(&once), ahead).0.err(), Some(Refusal::Stale));
+    // What was stamped before the clock was set may have been answered in another life.
+    assert_eq!(ask(&mut server, 1, body(&once), at(5)).0.err(), Some(Refusal::Stale));
+    let mut later = request(1);
+    (later.time, later.nonce[0]) = (NOW + 6, !later.nonce[0]);
+    assert_eq!(ask(&mut server, 1, body(&later), at(6)).0.err(), None);
+}
+
+#[test]
 fn a_request_that_came_before_is_refused_as_long_as_its_time_would_be_taken() {
     let mut server = server_of_node_1(EVERYBODY);
     let once = request(1);

@@ -82,7 +82,7 @@ struct World {
     /// What the path server reported.
     path_events: Vec<PathServerEvent>,
     /// By how many seconds the clocks of a node are behind: that of the wall, and the monotonic one.
-    behind: BTreeMap<u32, (u64, u64)>,
+    behind: BTreeMap<u32, (i64, i64)>,
 }
 
 fn rules(seconds: u32) -> Policy {
@@ -141,8 +141,8 @@ impl World {
     fn now_of(&self, node: u32) -> Now {
         let (wall, monotonic) = self.behind.get(&node).copied().unwrap_or_default();
         Now {
-            unix: UnixTime(self.now.unix.0 - wall * 1_000_000),
-            instant: Instant(self.now.instant.0.saturating_sub(monotonic * 1_000_000_000)),
+            unix: UnixTime(self.now.unix.0.saturating_add_signed(-wall * 1_000_000)),
+            instant: Instant(self.now.instant.0.saturating_add_signed(-monotonic * 1_000_000_000)),
         }
     }
 
@@ -462,11 +462,11 @@ fn an_advert_that_has_expired_by_the_wall_clock_is_replaced_at_once_and_not_sent
 #[test]
 fn a_node_whose_clock_was_wrong_knows_the_others_within_seconds_once_it_is_right() {
     use Relationship::{Customer, Provider};
-    const DAYS: u64 = 2 * 86_400;
+    const DAYS: i64 = 2 * 86_400;
     // The wall clock alone is set; or the machine slept, and was told before it woke what others had said.
-    for behind in [(DAYS, 0), (DAYS, DAYS), (600, 0)] {
+    for behind in [(DAYS, 0), (DAYS, DAYS), (600, 0), (-600, 0), (-DAYS, 0)] {
         let mut world = World::apart(&[1, 2, 3]);
-        world.now = at(DAYS);
+        world.now = at(DAYS.unsigned_abs());
         world.behind.insert(1, behind);
         (1..=3).for_each(|node| world.connect(node));
         world.give(1, NodeInput::Profile(profile(1, &[(2, Provider)])));

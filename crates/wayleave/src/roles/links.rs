@@ -276,12 +276,12 @@ pub fn problems(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Ve
     [clock_problems(all, &name), session_problems(all, &name)].concat()
 }
 
-/// The neighbours with which no session begins, and what may be the reason. To whom does not know the key, or speaks to it by another
-/// version of handshakes, a neighbour is silent, so that here only the silence is known.
+/// The neighbours with which no session begins, and what may be the reason. A neighbour that does not know this node, or speaks another
+/// version of handshakes, answers nothing, so that only its silence is known here.
 fn session_problems(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -> Vec<String> {
     let one = |link: &LinkStatus| {
         let node = name(&link.identity);
-        if let Some((least, highest)) = link.other_versions {
+        if let Some((least, highest)) = link.other_versions.filter(|_| link.state != State::Up) {
             return Some(format!(
                 "no link to {node}: it speaks versions {least} to {highest} of links, and none of them is spoken here: upgrade the older of \
                  the two"
@@ -290,13 +290,16 @@ fn session_problems(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -
         let is_silent = link.state == State::Asked && link.attempts >= MOST_ATTEMPTS;
         is_silent.then(|| {
             format!(
-                "no link to {node}: {} handshakes in a row were not answered: it does not run, it does not know this node, a firewall drops \
-                 the datagrams, or its program is of another version, to which these are no handshakes (`wayleave --version` at both ends)",
-                link.attempts
+                "no link to {node}: {MOST_ATTEMPTS} handshakes in a row and more were not answered: it does not run, it does not know this node, a firewall drops \
+                 the datagrams, or its program is of another version, to which these are no handshakes (`wayleave --version` at both ends)"
             )
         })
     };
-    all.iter().filter_map(one).collect()
+    let mut problems: Vec<String> = all.iter().filter_map(one).collect();
+    let more = problems.len().saturating_sub(NAMED);
+    problems.truncate(NAMED);
+    problems.extend((more > 0).then(|| format!("no link to {more} more neighbours: `wayleave show links`")));
+    problems
 }
 
 /// Whether any link can be used.

@@ -118,7 +118,7 @@ impl Role for PathRole {
                 (Some(task), Some(problem))
             }
         };
-        let faults = ServerFaults::default();
+        let faults = ServerFaults::new(*clock);
         let view = PathView::new(&config, identity.identity(), &links, &state.file, &events, (problem, &faults));
         let io = PathIo {
             links,

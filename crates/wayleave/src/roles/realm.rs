@@ -67,7 +67,7 @@ impl Role for RealmRole {
                 "the realm's key is not here, or has rolled: nobody is admitted or renewed, and lists of removed nodes are signed with the list key"
             );
         }
-        let refusals = Refusals::default();
+        let refusals = Refusals::new(*clock);
         let view = RealmView::new(&registrar, identity.identity(), &events, &links, &refusals);
         let mut io = RealmIo {
             identity,

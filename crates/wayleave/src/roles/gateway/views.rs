@@ -325,8 +325,8 @@ impl GatewayView {
             route.state == RouteState::Ready && route.active.as_ref().is_some_and(|path| path.dead_since.is_some());
         let of_state = match &route.state {
             RouteState::Ready if peer.sessions == 0 => {
-                "the path is ready; the other gateway has not answered the handshake: it does not run, or its program is of another version, to \
-                 which this is no handshake (`wayleave --version` at both ends)"
+                "the path is ready; the other gateway has not answered the handshake yet: if that stays so, it does not run, packets do not \
+                 arrive, or its program is of another version, to which this is no handshake (`wayleave --version` at both ends)"
             }
             RouteState::Ready if is_dead => "every path is dead: probes stay unanswered",
             RouteState::Ready => "packets go by the active path",
@@ -344,7 +344,10 @@ impl GatewayView {
         };
         let of_links = match &route.state {
             RouteState::Ready => self.clock_problems(&known).await,
-            RouteState::Asking | RouteState::NoPath(_) | RouteState::NoConsent(_) => self.link_problems(&known).await,
+            RouteState::Asking | RouteState::NoPath(_) | RouteState::NoConsent(_) => {
+                let servers = self.0.node.as_ref().map(|node| node.clock_problems()).unwrap_or_default();
+                [servers, self.link_problems(&known).await].concat()
+            }
         };
         let mut of_state = [vec![of_state.to_owned()], of_links, gone].concat();
         of_state.extend(self.resolver_fault());

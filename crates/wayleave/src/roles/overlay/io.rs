@@ -235,7 +235,8 @@ impl LinkIo<Node> for OverlayIo {
     type Own = Own;
 
     fn link(&mut self, event: LinkEvent) -> Option<NodeInput> {
-        self.faults.note(&event);
+        let servers = &self.servers;
+        self.faults.note(&event, |server| servers.get(server).is_some_and(|known| known.is_kept));
         match event {
             LinkEvent::Up { link, pin, .. } => {
                 let Role::Node(identity) = pin.role else { return None };

@@ -271,7 +271,7 @@ impl Overlay {
             store: state.file,
             problem,
             refusals,
-            faults: ServerFaults::default(),
+            faults: ServerFaults::new(clock),
             freshness,
             path_servers: section.servers().len(),
             open_links: Arc::default(),
@@ -400,6 +400,11 @@ impl Handle {
             .chain(open)
             .chain(keys)
             .collect()
+    }
+
+    /// Of the servers those whose clock is another than this machine's.
+    pub fn clock_problems(&self) -> Vec<String> {
+        self.faults.clock_problems()
     }
 
     /// The keys of the node's tags are these from now on, for its consent server if it is to have them from here.

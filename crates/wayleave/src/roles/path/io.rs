@@ -38,7 +38,7 @@ impl LinkIo<PathServer> for PathIo {
     type Own = Sweep;
 
     fn link(&mut self, event: LinkEvent) -> Option<PathServerInput> {
-        self.faults.note(&event);
+        self.faults.note(&event, |_| true);
         match event {
             LinkEvent::Up { link, pin, .. } => {
                 let Role::Node(peer) = pin.role else { return None };

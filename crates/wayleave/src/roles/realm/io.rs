@@ -67,7 +67,7 @@ pub struct PathServerLink {
 }
 
 /// Which path servers do not take the list of removed nodes, and to which there is no link, and why.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Refusals(Arc<Mutex<Refused>>, ServerFaults);
 
 #[derive(Debug, Default)]
@@ -78,6 +78,10 @@ struct Refused {
 }
 
 impl Refusals {
+    pub fn new(clock: Clock) -> Self {
+        Self(Arc::default(), ServerFaults::new(clock))
+    }
+
     fn all(&self) -> MutexGuard<'_, Refused> {
         // Nothing that holds this lock can panic half-way through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -121,7 +125,8 @@ impl LinkIo<Registrar> for RealmIo {
     type Own = Follow;
 
     fn link(&mut self, event: LinkEvent) -> Option<RegistrarInput> {
-        self.refusals.1.note(&event);
+        let servers = &self.servers;
+        self.refusals.1.note(&event, |server| servers.contains_key(server));
         match event {
             LinkEvent::Up { link, pin, .. } => {
                 let Role::Node(identity) = pin.role else { return None };

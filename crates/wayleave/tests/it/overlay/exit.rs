@@ -149,6 +149,7 @@ fn a_member_that_uses_an_exit_keeps_its_servers_and_the_other_members() {
     let keeps_servers = |a: &Gateway| {
         eventually(&format!("a's path server: {}", a.log()), || is_connected(A[0], 7_100));
         let until = |a: &Gateway| a.json(&["why", "short.b.overlay"])["active"]["proven_until"].as_u64();
+        eventually("a's path is proven", || until(a).is_some());
         let before = until(a);
         eventually(&format!("a's consent server proves more: {}", a.log()), || until(a) > before);
     };

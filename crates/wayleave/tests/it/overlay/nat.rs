@@ -284,7 +284,7 @@ impl Iperf {
         // As long as fits b's link whole.
         let (length, rate) = (500, (500 * 8 * RATE).to_string());
         let mut client = command(from);
-        client.args(["-c", to.1, "-u", "--bidir", "-t", "6", "-l", &length.to_string(), "-b", &rate, "-J"]);
+        client.args(["-c", to.1, "-u", "--bidir", "-t", "10", "-l", &length.to_string(), "-b", &rate, "-J"]);
         let client = client.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("iperf3 runs");
         eventually(&format!("iperf3 receives: {}", server.log_tail(20)), || server.log_tail(20).contains("0.00-1.00 "));
         Self { client, _server: server }
