@@ -10,7 +10,7 @@ type Key = (u8, [u8; 32]);
 
 /// Records that wait for their time, at most so many of either kind as a realm has members. None of them is verified.
 #[derive(Debug)]
-pub struct Untimely {
+pub(super) struct Untimely {
     /// By the Unix second from which they count.
     early: BTreeMap<(u64, Key), Record>,
     /// By the Unix second up to which they count: taken if the clock goes back.
@@ -19,12 +19,12 @@ pub struct Untimely {
 }
 
 impl Untimely {
-    pub fn new(capacity: usize) -> Self {
+    pub(super) fn new(capacity: usize) -> Self {
         Self { early: BTreeMap::new(), late: BTreeMap::new(), capacity }
     }
 
     /// Keeps a record if this second is not within its time.
-    pub fn note(&mut self, record: &Record, now: u64) {
+    pub(super) fn note(&mut self, record: &Record, now: u64) {
         let Some((key, begin, end)) = time_of(record) else { return };
         if begin > now {
             self.early.insert((begin, key), record.clone());
@@ -40,7 +40,7 @@ impl Untimely {
     }
 
     /// Those whose time it is now, memberships before what depends on them.
-    pub fn take(&mut self, now: u64) -> Vec<Record> {
+    pub(super) fn take(&mut self, now: u64) -> Vec<Record> {
         let mut due = Vec::new();
         while let Some(entry) = self.early.first_entry().filter(|entry| entry.key().0 <= now) {
             due.push(entry.remove());
@@ -78,7 +78,7 @@ fn time_of(record: &Record) -> Option<(Key, u64, u64)> {
 mod tests {
     use wayleave_core::IdentityKey;
     use wayleave_crypto::secret::Secret;
-    use wayleave_crypto::signature::SigningKey;
+    use wayleave_crypto::sign::SigningKey;
     use wayleave_crypto::signed::Signed;
 
     use super::*;
