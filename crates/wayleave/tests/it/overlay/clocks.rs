@@ -12,6 +12,10 @@ use super::nat::Download;
 use super::world::{World, use_names};
 use crate::common::eventually;
 
+/// Seconds that all machines sleep: no longer than idle connections last, and longer than anything that nodes know of each other.
+const SHORT: u64 = 6_000;
+const LONG: u64 = 2 * 86_400;
+
 /// All processes of a world.
 fn all(world: &mut World) -> impl Iterator<Item = &mut Running> {
     let World { realm, paths, consent, nodes, .. } = world;
@@ -45,9 +49,9 @@ fn traffic_goes_on_after_all_machines_slept_and_a_wrong_clock_is_named_with_its_
     let everybody: Vec<&Running> =
         [&world.realm.operator, &world.paths].into_iter().chain(&world.consent).chain(world.nodes.values()).collect();
     // Connections outlive as long a pause as TCP's idle ones do (RFC 5382, section 5).
-    everybody.iter().for_each(|running| running.order("asleep 6000"));
+    everybody.iter().for_each(|running| running.order(&format!("asleep {SHORT}")));
     download.goes_on("it goes on after a sleep", &logs);
-    everybody.iter().for_each(|running| running.order("asleep 172800"));
+    everybody.iter().for_each(|running| running.order(&format!("asleep {LONG}")));
     drop(download);
     let reached = || world.nodes["a"].ask(&["ping", "clean.b.overlay"]).status.success();
     eventually("b is reached after two days of sleep", reached);
@@ -85,9 +89,12 @@ fn traffic_goes_on_after_all_machines_slept_and_a_wrong_clock_is_named_with_its_
     download.goes_on("it goes on over it", &logs);
 
     // That of the path server, from its start: everybody who follows it names it with its error, until it is right.
-    world.paths.kill();
-    std::fs::write(world.path("paths").join("order"), "ahead -3600").expect("written");
-    world.paths.resume();
+    let restart = |world: &mut World, slept: u64| {
+        world.paths.kill();
+        std::fs::write(world.path("paths").join("order"), format!("asleep {slept}")).expect("written");
+        world.paths.resume();
+    };
+    restart(&mut world, SHORT + LONG - 3_600);
     let names_paths = |running: &Running| {
         let said = running.status("problems").to_string();
         ["3599", "3600", "3601"]
@@ -102,7 +109,6 @@ fn traffic_goes_on_after_all_machines_slept_and_a_wrong_clock_is_named_with_its_
             .collect()
     };
     eventually("those who follow the path server name its clock", || !followers(&world).contains(&false));
-    world.paths.kill();
-    world.paths.resume();
+    restart(&mut world, SHORT + LONG);
     eventually("and say nothing any more", || !followers(&world).contains(&true));
 }
