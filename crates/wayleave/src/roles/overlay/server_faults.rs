@@ -21,26 +21,29 @@ enum Known {
 
 /// What is wrong with each. Clones are views of the same.
 #[derive(Clone, Debug)]
-pub struct ServerFaults {
-    all: Arc<Mutex<BTreeMap<IdentityKey, Known>>>,
+pub struct ServerFaults(Arc<Faults>);
+
+#[derive(Debug)]
+struct Faults {
+    all: Mutex<BTreeMap<IdentityKey, Known>>,
     clock: Clock,
 }
 
 impl ServerFaults {
     pub fn new(clock: Clock) -> Self {
-        Self { all: Arc::default(), clock }
+        Self(Arc::new(Faults { all: Mutex::default(), clock }))
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<IdentityKey, Known>> {
         // Nothing that holds this lock can panic half-way through a change.
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A link to a server came up, or did not; what is not `followed` any more, or only since somebody's advert names it, is not said.
     pub fn note(&self, event: &LinkEvent, followed: impl Fn(&IdentityKey) -> bool) {
         let (pin, known) = match event {
             LinkEvent::Up { pin, peer_clock, .. } => {
-                (pin, peer_clock.map(|clock| Known::Clock(clock, self.clock.now())))
+                (pin, peer_clock.map(|clock| Known::Clock(clock, self.0.clock.now())))
             }
             LinkEvent::Failed { pin, failure } => (pin, lasting(failure).map(Known::Fault)),
             LinkEvent::Frame { .. } | LinkEvent::Down { .. } => return,
@@ -58,13 +61,13 @@ impl ServerFaults {
     }
 
     pub fn problems(&self) -> Vec<String> {
-        let now = self.clock.now();
+        let now = self.0.clock.now();
         self.lock().iter().filter_map(|(server, known)| known.problem(server, now)).collect()
     }
 
     /// Of the problems those that are about clocks.
     pub fn clock_problems(&self) -> Vec<String> {
-        let now = self.clock.now();
+        let now = self.0.clock.now();
         let all = self.lock();
         let clocks = all.iter().filter(|(_, known)| matches!(known, Known::Clock(..)));
         clocks.filter_map(|(server, known)| known.problem(server, now)).collect()
