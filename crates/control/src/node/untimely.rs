@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use crate::advert::MAX_AHEAD;
 use crate::store::Record;
 
-/// Kind and holder of a record: of each only one is kept.
+/// Kind and holder of a record: of each one is kept for a second.
 type Key = (u8, [u8; 32]);
 
-/// Records that wait for their time, at most so many of either kind as a realm has members. None of them is verified.
+/// Octets of records that wait for the same: a path server that lies could fill the memory of who follows it, since none is verified.
+const MAX_OCTETS: usize = 16 << 20;
+
+/// Records that wait for their time: of either kind at most as many as a realm has members, and [`MAX_OCTETS`]. None of them is verified.
 #[derive(Debug)]
 pub(super) struct Untimely {
     /// By the Unix second from which they count.
@@ -16,25 +19,36 @@ pub(super) struct Untimely {
     /// By the Unix second up to which they count: taken if the clock goes back.
     late: BTreeMap<(u64, Key), Record>,
     capacity: usize,
+    /// Octets of both kinds.
+    octets: [usize; 2],
 }
 
 impl Untimely {
     pub(super) fn new(capacity: usize) -> Self {
-        Self { early: BTreeMap::new(), late: BTreeMap::new(), capacity }
+        Self { early: BTreeMap::new(), late: BTreeMap::new(), capacity, octets: [0; 2] }
     }
 
     /// Keeps a record if this second is not within its time.
     pub(super) fn note(&mut self, record: &Record, now: u64) {
         let Some((key, begin, end)) = time_of(record) else { return };
+        let [early, late] = &mut self.octets;
         if begin > now {
-            self.early.insert((begin, key), record.clone());
-            if self.early.len() > self.capacity {
-                self.early.pop_last();
+            *early += length(record);
+            let before = self.early.insert((begin, key), record.clone());
+            *early -= before.as_ref().map_or(0, length);
+            while (self.early.len() > self.capacity || *early > MAX_OCTETS)
+                && let Some((_, farthest)) = self.early.pop_last()
+            {
+                *early -= length(&farthest);
             }
         } else if end < now {
-            self.late.insert((end, key), record.clone());
-            if self.late.len() > self.capacity {
-                self.late.pop_first();
+            *late += length(record);
+            let before = self.late.insert((end, key), record.clone());
+            *late -= before.as_ref().map_or(0, length);
+            while (self.late.len() > self.capacity || *late > MAX_OCTETS)
+                && let Some((_, farthest)) = self.late.pop_first()
+            {
+                *late -= length(&farthest);
             }
         }
     }
@@ -42,15 +56,24 @@ impl Untimely {
     /// Those whose time it is now, memberships before what depends on them.
     pub(super) fn take(&mut self, now: u64) -> Vec<Record> {
         let mut due = Vec::new();
+        let [early, late] = &mut self.octets;
         while let Some(entry) = self.early.first_entry().filter(|entry| entry.key().0 <= now) {
-            due.push(entry.remove());
+            let record = entry.remove();
+            *early -= length(&record);
+            due.push(record);
         }
         while let Some(entry) = self.late.last_entry().filter(|entry| entry.key().0 >= now) {
-            due.push(entry.remove());
+            let record = entry.remove();
+            *late -= length(&record);
+            due.push(record);
         }
         due.sort_by_key(|record| !matches!(record, Record::Membership(_)));
         due
     }
+}
+
+fn length(record: &Record) -> usize {
+    record.encode().len()
 }
 
 /// From when to when a record is taken, as the database sees it.
@@ -119,5 +142,6 @@ mod tests {
         assert_eq!(untimely.take(now - 380), [all[6].clone()], "the clock has gone back");
         assert_eq!(untimely.take(0), [all[5].clone()]);
         assert_eq!(untimely.take(u64::MAX), []);
+        assert_eq!(untimely.octets, [0; 2]);
     }
 }

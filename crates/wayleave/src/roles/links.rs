@@ -290,8 +290,8 @@ fn session_problems(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -
         let is_silent = link.state == State::Asked && link.attempts >= MOST_ATTEMPTS;
         is_silent.then(|| {
             format!(
-                "no link to {node}: {MOST_ATTEMPTS} handshakes in a row and more were not answered: it does not run, it does not know this node, a firewall drops \
-                 the datagrams, or its program is of another version, to which these are no handshakes (`wayleave --version` at both ends)"
+                "no link to {node}: {MOST_ATTEMPTS} handshakes in a row were not answered: it does not run, it does not know this node, a firewall \
+                 drops the datagrams, or its program is of another version, to which these are no handshakes (`wayleave --version` at both ends)"
             )
         })
     };
