@@ -33,7 +33,7 @@ soak: ## the long tests (ARGS="NAME" picks some)
 	@scripts/toolchain
 	@scripts/soak $(ARGS)
 
-repeat: ## the tests that wait or start processes, 20 times under load; resumes (ROUNDS=, MINUTES=, ARGS="MODULE")
+repeat: ## the tests that wait or start processes, 20 times under load; resumes (ROUNDS=, MINUTES=, JOBS=, ARGS="MODULE")
 	@scripts/setup
 	@scripts/toolchain
 	@scripts/repeat $(ARGS)
