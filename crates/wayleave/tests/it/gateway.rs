@@ -305,8 +305,13 @@ impl World {
     }
 
     fn address_of(&self, name: &str) -> IpAddr {
-        let address = self.look_up(name).and_then(|(_, address)| address);
-        address.and_then(|address| address.parse().ok()).expect("an address")
+        let mut address = None;
+        // While its disk is late, a gateway answers that it failed.
+        eventually(&format!("{name} has an address"), || {
+            address = self.look_up(name).and_then(|(_, address)| address?.parse().ok());
+            address.is_some()
+        });
+        address.expect("an address")
     }
 
     fn log(&self, node: usize) -> String {

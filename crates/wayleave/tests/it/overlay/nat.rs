@@ -165,7 +165,14 @@ const READER: &str = "
 import socket, sys, time
 s = socket.socket()
 s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)
-s.connect((socket.gethostbyname(sys.argv[1]), 8080))
+address = None
+while not address:
+    try:
+        address = socket.gethostbyname(sys.argv[1])
+    except socket.gaierror as error:
+        # What the gateway answers while its disk is late.
+        if error.errno != socket.EAI_AGAIN: raise
+s.connect((address, 8080))
 s.sendall(b'GET /page HTTP/1.0\\r\\n\\r\\n')
 count = 0
 while data := s.recv(8192):
