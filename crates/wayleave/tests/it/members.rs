@@ -103,16 +103,18 @@ fn a_proposed_and_countersigned_member_gets_routes_and_one_operator_alone_remove
     eventually("its session has ended at both parties", &mut exchange, |exchange| {
         (0..2).all(|party| number(exchange, party) == Some(3) && connected(exchange, party) == [0, 1])
     });
+    // Before that it would write over the old one.
+    eventually("party 1 has written this set too", &mut exchange, |exchange| {
+        fs::read(exchange.files.member_set(1)).ok() == fs::read(exchange.files.member_set(2)).ok()
+    });
     for party in [1u8, 2] {
         fs::write(exchange.files.member_set(party), &old).expect("written");
         exchange.parties[usize::from(party) - 1].role.reload().expect("it runs");
     }
-    std::thread::sleep(Duration::from_secs(1));
-    for party in 0..2 {
-        assert_eq!(number(&exchange, party), Some(3));
-        let log = exchange.parties[party].role.log_tail();
-        assert!(log.contains("the set in force stays"), "{log}");
-    }
+    eventually("both say that the set in force stays", &mut exchange, |exchange| {
+        exchange.parties.iter().all(|party| party.role.log_tail().contains("the set in force stays"))
+    });
+    assert_eq!((number(&exchange, 0), number(&exchange, 1)), (Some(3), Some(3)));
     // Nor does a restart with it.
     for party in &mut exchange.parties {
         party.role.kill();

@@ -296,7 +296,8 @@ pub(crate) fn addresses_of(place: &NetworkNamespace, name: &str) -> [IpAddr; 2] 
 /// Lets every namespace ask its own gateway for names.
 pub(crate) fn use_names(network: &Network) {
     let (own, system) = (network.state().join("resolv.conf"), "/etc/resolv.conf");
-    fs::write(&own, "nameserver 127.0.0.1\noptions timeout:1 attempts:2\n").expect("written");
+    // Asked as often as the resolver will: a gateway whose disk is late answers that it failed.
+    fs::write(&own, "nameserver 127.0.0.1\noptions timeout:3 attempts:5\n").expect("written");
     let mount = Command::new("mount").arg("--bind").arg(&own).arg(system).status();
     assert!(mount.expect("mount runs").success());
 }

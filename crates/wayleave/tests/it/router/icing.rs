@@ -220,6 +220,9 @@ fn a_flood_of_unknown_nodes_costs_few_agreements_and_no_good_packet() {
     let node = &chain.nodes[1];
     eventually("all are counted", || chain.reason(2, "consent") == u64::from(rounds - rounds / 4));
     let agreements = node.count("decided", "agreements") - before;
-    assert!(agreements <= u64::from(rounds / 4), "{agreements} agreements: {}", node.status());
+    // Another thread than that of the good packets may not have heard yet of the key with node 3.
+    let threads = node.status()["by_thread"].as_array().map_or(1, Vec::len) as u64;
+    let most = u64::from(rounds / 4) + threads - 1;
+    assert!(agreements <= most, "{agreements} agreements: {}", node.status());
     assert_eq!(chain.reason(2, "verifier"), 0, "{}", node.status());
 }
