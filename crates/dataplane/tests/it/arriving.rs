@@ -71,6 +71,22 @@ fn passed(source: Ipv4Addr) -> Vec<u8> {
     octets
 }
 
+/// A packet with an empty list, which needs no capability at all.
+fn bare(source: Ipv4Addr) -> Vec<u8> {
+    let mut octets = stamped(&[hop(WAYPOINT)], source);
+    let packet = Packet::decode(&octets).expect("sound");
+    let binding = packet.binding_range(0);
+    let list = packet.payload_offset() - packet.capability_octets(0).len() - binding.len()..packet.payload_offset();
+    assert_eq!(list.end, binding.end);
+    octets.drain(list);
+    // Words of the list, and the pointer into it.
+    octets[21..23].fill(0);
+    let length = octets.len() as u16;
+    octets[2..4].copy_from_slice(&length.to_be_bytes());
+    octets[16..20].copy_from_slice(&HOST.octets());
+    from(octets, source)
+}
+
 /// With another outer source, as whoever can send it has it.
 fn from(mut octets: Vec<u8>, source: Ipv4Addr) -> Vec<u8> {
     octets[12..16].copy_from_slice(&source.octets());
@@ -103,9 +119,8 @@ fn a_host_takes_the_header_off_what_a_waypoint_that_it_knows_sent_and_nothing_el
     let inner = taken(&arriving, &good).expect("taken");
     assert_eq!((&inner[12..16], &inner[16..20]), (&SENDER.octets()[..], &HOST.octets()[..]));
     // Without a list of waypoints; with a list of the stranger's own; in the name of a waypoint that did not send it.
-    let bare = stamped(&[], SENDER);
-    assert_eq!(taken(&arriving, &bare), Err(ArrivalRefusal::Stranger));
-    assert_eq!(taken(&arriving, &from(bare, WAYPOINT)), Err(ArrivalRefusal::Stranger));
+    assert_eq!(taken(&arriving, &bare(SENDER)), Err(ArrivalRefusal::Stranger));
+    assert_eq!(taken(&arriving, &from(bare(SENDER), WAYPOINT)), Err(ArrivalRefusal::Stranger));
     assert_eq!(taken(&arriving, &from(good.clone(), STRANGER)), Err(ArrivalRefusal::Stranger));
     // What still has a waypoint is not for the host to open.
     let ahead = stamped(&[hop(WAYPOINT)], SENDER);

@@ -14,6 +14,7 @@ use wayleave_control::capability::{
     State, Status, Terms, Zone, delegated,
 };
 use wayleave_core::Prefix;
+use wayleave_packet::platypus::header::DelegationId;
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_runtime::clock::{unix_now, unix_of_day, utc};
