@@ -14,7 +14,7 @@ use wayleave_control::leases::MAX_ROUTERS;
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
-use wayleave_packet::platypus::header::{DelegationId, Principal};
+use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 
 use super::check::{Checked, RoleConfig};
@@ -41,6 +41,10 @@ const MOST_OCTETS: u64 = 1 << 40;
 /// Answers a second to one source prefix: by default, and at most.
 const RESPONSES: u64 = 500;
 const MOST_RESPONSES: u64 = 1_000_000;
+/// Three days.
+const LONGEST_INTERVAL: u64 = 18;
+const SHORTEST: u64 = Interval::SHORTEST.exponent() as u64;
+const LONGEST: u64 = Interval::LONGEST.exponent() as u64;
 
 /// `run key`.
 pub const ROLE: RoleConfig = RoleConfig {
@@ -84,6 +88,9 @@ pub struct KeySection {
     /// Answers by UDP to a source prefix in a second, without a cookie; zero for any number.
     #[serde(default = "default_responses")]
     pub responses_per_second: Spanned<u64>,
+    /// The longest key epochs of what is granted anew, as the exponent of 2 in seconds.
+    #[serde(default = "default_longest_interval")]
+    pub longest_interval: Spanned<u64>,
     #[serde(default)]
     pub waypoint: Vec<Spanned<WaypointSection>>,
     #[serde(default)]
@@ -101,6 +108,10 @@ pub struct KeySection {
     pub follow: Option<Spanned<FollowSection>>,
     /// The HTTPS API.
     pub api: Option<ApiSection>,
+}
+
+fn default_longest_interval() -> Spanned<u64> {
+    Spanned::new(0..0, LONGEST_INTERVAL)
 }
 
 fn default_responses() -> Spanned<u64> {
@@ -228,6 +239,7 @@ impl KeyFile {
             }
         }
         faults.extend(range(&key.responses_per_second, 0, MOST_RESPONSES, "answers a second"));
+        faults.extend(range(&key.longest_interval, SHORTEST, LONGEST, "(an interval, 2 to this power of seconds)"));
         if let Err(error) = LookupPolicy::new(&key.rule) {
             faults.push(Fault { span: None, message: error.to_string(), help: None });
         }
@@ -367,6 +379,12 @@ impl KeyFile {
         u32::try_from(*self.key.responses_per_second.get_ref()).unwrap_or(u32::MAX)
     }
 
+    /// The longest key epochs of what is granted anew.
+    pub fn longest_interval(&self) -> Interval {
+        let exponent = u8::try_from(*self.key.longest_interval.get_ref()).ok();
+        exponent.and_then(Interval::new).unwrap_or(Interval::LONGEST)
+    }
+
     /// The rules, which were checked.
     pub fn policy(&self) -> LookupPolicy {
         LookupPolicy::new(&self.key.rule).unwrap_or_default()
@@ -394,6 +412,7 @@ impl KeyFile {
         let mut server = server.map_err(|error| {
             source.failure(Fault::of(self.key.name_servers.span(), &Failure::new(error.to_string())))
         })?;
+        server.limit_intervals(self.longest_interval());
         changes.read_new().and_then(|unread| unread.apply(&mut server)).map_err(fault)?;
         Ok((server, changes))
     }
@@ -538,6 +557,8 @@ pub fn template(zone: &str, listen: &str, name_server: &str, status: &str, write
          revocations = \"revoked\"\n\
          # Answers a second by UDP to one source prefix (IPv4 /24, IPv6 /56) without a cookie; 0: any number. Reloaded on SIGHUP.\n\
          #responses_per_second = 500\n\
+         # The longest key epochs that are granted: 2^18 seconds are three days, and a secret that was looked up is good for three. Reloaded on SIGHUP.\n\
+         #longest_interval = 18\n\
          # Waypoints, and the forwarding keys of their routers. Reloaded on SIGHUP.\n\
          #[[key.waypoint]]\n\
          #address = \"198.51.100.1\"\n\

@@ -53,8 +53,14 @@ pub struct HostSection {
     #[serde(default = "default_interface")]
     pub interface: Spanned<String>,
     /// This host's address: packets that it stamps come from there, and packets that arrive there with a Platypus header are
-    /// handed to the system without it.
+    /// handed to the system without it, if a waypoint that it knows sent them.
     pub address: Option<Text<Ipv4Addr>>,
+    /// Networks of waypoints, besides those of its own routes, that may send it packets with a header.
+    #[serde(default)]
+    pub receive_from: Vec<Spanned<Prefix>>,
+    /// Networks that no such packet may come from, besides `address` and `sources`: they are inside.
+    #[serde(default)]
+    pub refused_sources: Vec<Spanned<Prefix>>,
     /// Replies are stamped with what clients hand over for them.
     pub replies: Option<Spanned<bool>>,
     /// The waypoints that these may be for: all packets to a client go to the one that it names.
@@ -96,6 +102,12 @@ impl HostSection {
     /// The first table and priority.
     pub fn table(&self) -> u32 {
         u32::try_from(*self.table.get_ref()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether packets with a header are received: others' waypoints may send them, or capabilities for replies are handed over.
+    pub fn receives(&self, stamper: &StamperSection) -> bool {
+        let has_replies = stamper.routes.iter().any(|route| route.get_ref().reply.is_some());
+        !self.receive_from.is_empty() || self.takes_replies() || has_replies
     }
 
     /// Whether replies are stamped with what clients hand over.
@@ -163,6 +175,15 @@ impl HostFile {
             if prefix.get_ref().afi() != Afi::Ipv4 {
                 faults.push(Fault::at(prefix.span(), "not a network of IPv4, expected one such as \"192.0.2.0/24\""));
             }
+        }
+        for named in &host.receive_from {
+            if named.get_ref().afi() != Afi::Ipv4 || is_martian(named.get_ref().address()) {
+                let message = "no network of waypoints, expected one of IPv4 such as \"198.51.100.0/24\", and no special-purpose one";
+                faults.push(Fault::at(named.span(), message));
+            }
+        }
+        if let (None, Some(first)) = (&host.address, host.receive_from.iter().chain(&host.refused_sources).next()) {
+            faults.push(Fault::at(first.span(), "packets arrive at an address, expected `address` in [host]"));
         }
         if host.address.is_none() {
             let message = "capabilities for replies are handed over to an address, expected `address` in [host]";
@@ -289,8 +310,12 @@ const TEMPLATE: &str = "# A stamper at a host: packets that you choose carry cap
      [host]\n\
      # The TUN interfaces that the role makes: stamp0, stamp1, one for each kind of sender in the rules.\n\
      #interface = \"stamp\"\n\
-     # This host's address. Packets that it stamps come from there; packets that arrive there with a header lose it.\n\
+     # This host's address. Packets that it stamps come from there.\n\
      #address = \"192.0.2.10\"\n\
+     # Which waypoints, besides those of its own routes and for replies, may send packets here with a header: they lose it.\n\
+     #receive_from = [\"198.51.100.0/24\"]\n\
+     # Networks that these never come from, besides this host's own: those that are trusted by address.\n\
+     #refused_sources = [\"10.0.0.0/8\"]\n\
      # Replies to clients that hand over capabilities for them are stamped with these.\n\
      #replies = false\n\
      # Which waypoints these may be for; with `replies = true` it must be set.\n\

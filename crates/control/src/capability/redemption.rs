@@ -69,6 +69,10 @@ pub enum RedemptionRefusal {
         "what the invitation gave is no longer granted: the account was closed, its keys were replaced, or a grant was withdrawn; ask the provider"
     )]
     Gone,
+    #[error(
+        "the account's number was another's until lately, and what that one looked up may still be good: redeem the line again in some hours"
+    )]
+    TooSoon,
 }
 
 /// What becomes of a request.
@@ -96,6 +100,9 @@ impl State {
         match status {
             InvitationStatus::Redeemed { holder, .. } if holder == request.holder => Ok(Redemption::Repeated),
             _ => match self.redeemable(request.id, now.secs()) {
+                Ok(()) if invitation.principal().is_some_and(|of| self.check_reopening(of, now.secs()).is_err()) => {
+                    Err(RedemptionRefusal::TooSoon)
+                }
                 Ok(()) => Ok(Redemption::New(ChangeBody::Redeem { invitation: request.id, holder: request.holder })),
                 Err(InvitationError::Used) => Err(RedemptionRefusal::Used),
                 Err(InvitationError::Withdrawn) => Err(RedemptionRefusal::Withdrawn),

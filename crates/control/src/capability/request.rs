@@ -31,9 +31,13 @@ pub enum Order {
     RevokeEpoch,
     /// A delegation, or the sub-delegation of one, is revoked in all epochs.
     RevokeDelegation { id: DelegationId, sub: Option<DelegationId> },
-    /// The holder delegates: whoever has the key that follows from the holder's may look up secrets for this prefix. `id` is the
-    /// delegation's number, or the sub-delegation's if the holder has a delegation.
-    Delegate { id: DelegationId, prefix: Prefix },
+    /// The holder delegates, or says anew until when: whoever has the key that follows from the holder's may look up secrets for this
+    /// prefix. `id` is the delegation's number, or the sub-delegation's if the holder has a delegation. It ends with what it was
+    /// delegated from, and before that after this Unix second if there is one.
+    Delegate { id: DelegationId, prefix: Prefix, until: Option<u64> },
+    /// A delegation, or the sub-delegation of one, ends with all that was handed on from it; its place, and that of a revocation of it,
+    /// are free. Who had it would have the same keys if its number were given again.
+    Withdraw { id: DelegationId, sub: Option<DelegationId> },
 }
 
 /// A request.
@@ -66,15 +70,31 @@ impl Request {
             Order::RevokeEpoch => {
                 out.u8(0);
             }
-            Order::RevokeDelegation { id, sub } => {
-                out.u8(1).bytes(&id.octets()).bool(sub.is_some()).bytes(&sub.unwrap_or_default().octets());
-            }
-            Order::Delegate { id, prefix } => {
+            Order::RevokeDelegation { id, sub } => write_delegation(out.u8(1), id, sub),
+            Order::Delegate { id, prefix, until: None } => {
                 out.u8(2).bytes(&id.octets()).prefix(&prefix);
             }
+            Order::Delegate { id, prefix, until: Some(until) } => {
+                out.u8(3).bytes(&id.octets()).prefix(&prefix).u64(until);
+            }
+            Order::Withdraw { id, sub } => write_delegation(out.u8(4), id, sub),
         }
         out.finish()
     }
+}
+
+/// A delegation, and a sub-delegation of it, or zeros.
+pub(super) fn write_delegation(out: &mut Writer, id: DelegationId, sub: Option<DelegationId>) {
+    out.bytes(&id.octets()).bool(sub.is_some()).bytes(&sub.unwrap_or_default().octets());
+}
+
+pub(super) fn read_delegation(reader: &mut Reader<'_>) -> Result<(DelegationId, Option<DelegationId>), Malformed> {
+    let id = DelegationId::from_octets(reader.array()?);
+    let (has_sub, sub) = (reader.bool()?, DelegationId::from_octets(reader.array()?));
+    if !has_sub && sub != DelegationId::default() {
+        return Err(Malformed::Value("a sub-delegation"));
+    }
+    Ok((id, has_sub.then_some(sub)))
 }
 
 impl SignedRequest {
@@ -105,14 +125,17 @@ impl SignedRequest {
         let order = match reader.u8()? {
             0 => Order::RevokeEpoch,
             1 => {
-                let id = DelegationId::from_octets(reader.array()?);
-                let (has_sub, sub) = (reader.bool()?, DelegationId::from_octets(reader.array()?));
-                if !has_sub && sub != DelegationId::default() {
-                    return Err(Malformed::Value("a sub-delegation"));
-                }
-                Order::RevokeDelegation { id, sub: has_sub.then_some(sub) }
+                let (id, sub) = read_delegation(&mut reader)?;
+                Order::RevokeDelegation { id, sub }
             }
-            2 => Order::Delegate { id: DelegationId::from_octets(reader.array()?), prefix: reader.prefix()? },
+            kind @ (2 | 3) => {
+                let (id, prefix) = (DelegationId::from_octets(reader.array()?), reader.prefix()?);
+                Order::Delegate { id, prefix, until: if kind == 3 { Some(reader.u64()?) } else { None } }
+            }
+            4 => {
+                let (id, sub) = read_delegation(&mut reader)?;
+                Order::Withdraw { id, sub }
+            }
             _ => return Err(Malformed::Value("the kind of a request")),
         };
         reader.end()?;
@@ -143,14 +166,18 @@ pub fn revocation(terms: &Terms, request: &Request) -> Option<Revocation> {
             Some(Revocation { principal, delegation: own, epoch: Some((terms.interval, request.epoch)) })
         }
         Order::RevokeDelegation { id, sub } => {
-            let is_own = match own {
-                None => true,
-                Some((held, None)) => held == id,
-                Some((held, held_sub)) => held == id && sub.is_some() && held_sub == sub,
-            };
-            is_own.then_some(Revocation { principal, delegation: Some((id, sub)), epoch: None })
+            may_end(terms, id, sub).then_some(Revocation { principal, delegation: Some((id, sub)), epoch: None })
         }
-        Order::Delegate { .. } => None,
+        Order::Delegate { .. } | Order::Withdraw { .. } => None,
+    }
+}
+
+/// Whether the holder of `terms` may end this delegation, or sub-delegation: one of its own, itself included.
+pub(super) fn may_end(terms: &Terms, id: DelegationId, sub: Option<DelegationId>) -> bool {
+    match terms.delegation.map(|delegation| (delegation.id, delegation.sub.map(|sub| sub.id))) {
+        None => true,
+        Some((held, None)) => held == id,
+        Some((held, held_sub)) => held == id && sub.is_some() && held_sub == sub,
     }
 }
 

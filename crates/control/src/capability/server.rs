@@ -30,9 +30,10 @@ use super::order_limits::{OrderBudgets, PastOrders};
 use super::plain_question::PlainQuestion;
 use super::policy::LookupPolicy;
 use super::rate_limit::{RateLimit, Verdict};
-use super::request::{Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, revocation};
+use super::request::{Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, may_end, revocation};
 use super::sealed::SealedSecrets;
 use super::state::{Change, ChangeBody, ChangeError, Grant, Restoring, SnapshotError, SnapshotHead, State};
+use super::terms::Terms;
 use super::zone::{MAX_ZONE, Zone};
 
 /// Seconds that the zone's own records, and that nothing, may be cached.
@@ -212,6 +213,7 @@ pub struct KeyServer {
     name_servers: Vec<(Name, Vec<IpAddr>)>,
     cookies: CookieKey,
     rate_limit: RateLimit,
+    longest_interval: Interval,
     writer: VerifyingKey,
     signer: Option<SigningKey>,
     waypoints: HashMap<IpAddr, WaypointKeys>,
@@ -244,6 +246,7 @@ impl KeyServer {
         Ok(Self {
             cookies: CookieKey::new(&provider.cookie_key()),
             rate_limit: RateLimit::new(provider.rate_limit_key(), responses_per_second),
+            longest_interval: Interval::LONGEST,
             state: State::new(provider),
             zone,
             hostmaster: apex.prepend_label("hostmaster").unwrap_or_else(|_| apex.clone()),
@@ -313,7 +316,27 @@ impl KeyServer {
     /// # Errors
     /// If the change cannot be made.
     pub fn sign(&self, body: ChangeBody, now: UnixTime) -> Option<Result<Signed<Change>, ChangeError>> {
-        self.signer.as_ref().map(|signer| self.state.sign(body, signer, now))
+        let signer = self.signer.as_ref()?;
+        Some(self.check_interval(&body).and_then(|()| self.state.sign(body, signer, now)))
+    }
+
+    /// What is granted anew has key epochs no longer than this: so long and twice more a secret is good that was looked up.
+    pub fn limit_intervals(&mut self, longest: Interval) {
+        self.longest_interval = longest;
+    }
+
+    fn check_interval(&self, body: &ChangeBody) -> Result<(), ChangeError> {
+        let new = match body {
+            ChangeBody::Grant(grant) => std::slice::from_ref(&grant.terms),
+            ChangeBody::Invite(invitation) => &invitation.terms[..],
+            _ => &[],
+        };
+        let longest = self.longest_interval;
+        let is_longer = |terms: &&Terms| terms.interval > longest && self.state.find(terms).is_none();
+        match new.iter().find(is_longer) {
+            None => Ok(()),
+            Some(terms) => Err(ChangeError::Interval { got: terms.interval.exponent(), longest: longest.exponent() }),
+        }
     }
 
     /// Whether a change is the writer's next one.
@@ -667,7 +690,7 @@ impl KeyServer {
         if grant.not_after < begin.max(now.secs()) || grant.not_before >= end {
             return Err(Denial::Ended);
         }
-        match self.policy.denies(&grant.terms, now.secs(), self.load.2) {
+        match self.policy.denies(&grant.terms, begin.max(now.secs()), end, self.load.2) {
             Some(retry_secs) => Err(Denial::NotNow { retry_secs }),
             None => Ok(()),
         }
@@ -740,14 +763,25 @@ impl KeyServer {
         signed: &SignedRequest,
         now: UnixTime,
     ) -> Result<Option<ChangeBody>, Status> {
-        if let Order::Delegate { id, prefix } = *order {
+        if let Order::Delegate { id, prefix, until } = *order {
             let terms = delegated(&grant.terms, id, prefix).filter(|_| self.decide_ends(grant, now));
-            let terms = terms.ok_or(Status::NotAllowed)?;
-            return match self.state.find(&terms) {
-                Some(_) => Ok(None),
+            let terms = terms.filter(|_| until.is_none_or(|until| until > now.secs())).ok_or(Status::NotAllowed)?;
+            // It is answered no sooner and no longer than what it is delegated from, also when that is renewed.
+            let wanted = Grant { terms, not_before: 0, not_after: until.unwrap_or(u64::MAX) };
+            return match self.state.find(&terms).and_then(|slot| self.state.grant(slot)) {
+                Some(held) if held.not_after == wanted.not_after => Ok(None),
                 None if !self.state.is_within_delegation_quota(&grant.terms) => Err(Status::Full),
-                None => Ok(Some(ChangeBody::Grant(Grant { terms, ..*grant }))),
+                _ => Ok(Some(ChangeBody::Grant(wanted))),
             };
+        }
+        if let Order::Withdraw { id, sub } = *order {
+            if !may_end(&grant.terms, id, sub) {
+                return Err(Status::NotAllowed);
+            }
+            let is_there = self.state.has_delegation(&grant.terms, id, sub);
+            return Ok(
+                is_there.then_some(ChangeBody::WithdrawDelegation { holder: grant.terms, delegation: (id, sub) })
+            );
         }
         let entry = revocation(&grant.terms, &signed.request).ok_or(Status::NotAllowed)?;
         if self.state.is_listed(&entry) {

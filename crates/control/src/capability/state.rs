@@ -8,7 +8,7 @@ mod quota;
 mod restoring;
 mod snapshot;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -19,10 +19,12 @@ use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_crypto::signed::{Object, SIGNATURE, Signed};
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
+use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStatus, Invitations, MAX_NAME};
 use super::keys::{MasterKey, ProviderKey};
+use super::request::{read_delegation, write_delegation};
 use super::terms::Terms;
 use super::usage::Reopening;
 
@@ -40,6 +42,8 @@ pub const MAX_REVOCATIONS: usize = 4 << 20;
 pub const MAX_REVOKED: usize = 4_096;
 /// Grants whose memory is taken at a time.
 const CHUNK: usize = 4_096;
+/// Seconds for which a delegation that has ended is remembered at least, so that its holder learns why it is answered nothing.
+const ENDED_KEPT: u64 = 30 * 86_400;
 /// Fewer revocations are not swept.
 const SWEEP: usize = 1_024;
 /// What has expired is judged by the earliest time of so many changes: a clock that was wrong while fewer were made moves nothing.
@@ -92,6 +96,12 @@ wayleave_core::wire! {
         8 = Uninvite(InvitationId),
         /// A grant ends at once with everything that was delegated from it.
         9 = WithdrawBranch(Terms),
+        /// A delegation ends at once by its holder's order, with everything that was handed on from it, and with its revocation.
+        10 = WithdrawDelegation {
+            /// Of whom it was delegated, or the delegation itself.
+            holder: Terms,
+            delegation: (DelegationId, Option<DelegationId>) as DelegationCodec,
+        },
     }
 
     /// A change with its number.
@@ -124,6 +134,21 @@ impl Codec<Principal> for PrincipalCodec {
 
     fn read(from: &mut Reader<'_>) -> Result<Principal, Malformed> {
         from.array().map(Principal::from_octets)
+    }
+}
+
+/// A delegation, and a sub-delegation of it, or zeros.
+struct DelegationCodec;
+
+impl Codec<(DelegationId, Option<DelegationId>)> for DelegationCodec {
+    const LEAST: usize = 3 + 1 + 3;
+
+    fn write((id, sub): &(DelegationId, Option<DelegationId>), out: &mut Writer) {
+        write_delegation(out, *id, *sub);
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<(DelegationId, Option<DelegationId>), Malformed> {
+        read_delegation(from)
     }
 }
 
@@ -177,6 +202,18 @@ pub enum ChangeError {
     Generation { held: u32, got: u32 },
     #[error("the account was closed with keys of generation {held}, and {got} would bring them back")]
     Closed { held: u32, got: u32 },
+    /// What its holder looked up before may still be good, and would be charged to whoever has the number then.
+    #[error(
+        "the account was closed, and its number may be given again {} s from now, when the last secret that its holder may have has \
+         ended; to open it for the same holder, lift the revocations of its key epochs",
+        until.saturating_sub(*now)
+    )]
+    LatelyClosed { until: u64, now: u64 },
+    #[error(
+        "key epochs of interval {got} are longer than this provider grants: a secret that was looked up is good for three of them; \
+         expected 4 to {longest}, or a higher `longest_interval` of the key server"
+    )]
+    Interval { got: u8, longest: u8 },
     #[error("no such grant")]
     NoGrant,
     #[error("a grant ends before it begins")]
@@ -279,6 +316,9 @@ pub struct State {
     closed: HashMap<u32, u32>,
     /// Those that were opened anew, by the changes that this process has seen.
     reopened: Vec<Reopening>,
+    /// Until which Unix second a holder may have secrets of grants that were withdrawn, by the length of their key epochs: if the
+    /// account is closed, they end with it.
+    withdrawn: BTreeMap<(Principal, Interval), u64>,
     entries: Vec<Vec<Entry>>,
     free: u32,
     grants: usize,
@@ -306,6 +346,7 @@ impl State {
             accounts: HashMap::new(),
             closed: HashMap::new(),
             reopened: Vec::new(),
+            withdrawn: BTreeMap::new(),
             entries: Vec::new(),
             free: NONE,
             grants: 0,
@@ -512,6 +553,13 @@ impl State {
         self.entry(slot).filter(|entry| entry.is_live).map(|entry| entry.interval)
     }
 
+    /// Whether the holder of these terms has this delegation, or it is the delegation, or it has been revoked.
+    #[must_use]
+    pub fn has_delegation(&self, holder: &Terms, id: DelegationId, sub: Option<DelegationId>) -> bool {
+        let lasting = Revocation { principal: holder.principal, delegation: Some((id, sub)), epoch: None };
+        self.is_listed(&lasting) || self.grants_of(holder.principal).any(|grant| is_part(&grant.terms, holder, id, sub))
+    }
+
     /// The slot of the grant with these terms.
     #[must_use]
     pub fn find(&self, terms: &Terms) -> Option<u32> {
@@ -560,16 +608,35 @@ impl State {
             ChangeBody::Lift(revocation) if !self.revocations.contains(revocation) => {
                 return Err(ChangeError::NotRevoked);
             }
+            // Whoever began with a snapshot may have forgotten sooner what ended long ago.
+            ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => {
+                self.find(terms).ok_or(ChangeError::NoGrant)?;
+            }
+            ChangeBody::Redeem { invitation, .. } => {
+                let principal = self.invitations.get(*invitation).and_then(|(invitation, _)| invitation.principal());
+                principal.map_or(Ok(()), |principal| self.check_reopening(principal, now.secs()))?;
+            }
             ChangeBody::Account { principal, generation, .. } if self.account(*principal).is_none() => {
                 if let Some(held) = self.closed.get(&principal.number()).filter(|held| **held >= *generation) {
                     return Err(ChangeError::Closed { held: *held, got: *generation });
                 }
+                self.check_reopening(*principal, now.secs())?;
             }
             _ => {}
         }
         let change = Change { number: self.number + 1, previous: self.last, issued: now.secs(), body };
         // Names are checked by `check`, and all else has a fixed width.
         Signed::sign(&change, key).map_err(|_| ChangeError::Signature(change.number))
+    }
+
+    /// Whether the number of an account that was closed may be given to somebody again at this Unix second.
+    pub(super) fn check_reopening(&self, principal: Principal, second: u64) -> Result<(), ChangeError> {
+        if self.account(principal).is_some() || !self.closed.contains_key(&principal.number()) {
+            return Ok(());
+        }
+        let of_all = self.revocations_of(principal).filter(|entry| entry.delegation.is_none());
+        let until = of_all.filter_map(Revocation::expires_at).filter(|until| *until > second).max();
+        until.map_or(Ok(()), |until| Err(ChangeError::LatelyClosed { until, now: second }))
     }
 
     /// Takes a change over.
@@ -625,9 +692,7 @@ impl State {
                 }
                 self.check_capacity(std::slice::from_ref(terms))
             }
-            ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => {
-                self.find(terms).map(|_| ()).ok_or(ChangeError::NoGrant)
-            }
+            ChangeBody::Withdraw(_) | ChangeBody::WithdrawBranch(_) | ChangeBody::WithdrawDelegation { .. } => Ok(()),
             ChangeBody::Revoke(_)
                 if self.revocations.len() >= MAX_REVOCATIONS && self.in_force(issued) >= MAX_REVOCATIONS =>
             {
@@ -655,7 +720,7 @@ impl State {
             return Err(ChangeError::Waypoints);
         }
         let new = all.iter().filter(|terms| self.find(terms).is_none()).count();
-        let is_full = new > 0 && self.slots_of(principal).count() + new > MAX_GRANTS;
+        let is_full = new > 0 && self.kept_slots_of(principal).count() + new > MAX_GRANTS;
         if is_full { Err(ChangeError::Grants) } else { Ok(()) }
     }
 
@@ -685,16 +750,29 @@ impl State {
             }
             ChangeBody::Close { principal } => {
                 let slots: Vec<u32> = self.slots_of(*principal).collect();
+                // What its holder has looked up ends too.
+                let mut intervals: BTreeSet<_> = slots.iter().filter_map(|slot| self.interval_of(*slot)).collect();
+                let withdrawn = self.withdrawn_of(*principal).filter(|(_, until)| *until > issued);
+                intervals.extend(withdrawn.map(|(interval, _)| interval));
+                intervals.into_iter().for_each(|interval| self.revoke_accepted(*principal, None, interval, issued));
                 slots.into_iter().for_each(|slot| self.release(slot));
                 if let Some(account) = self.accounts.remove(&principal.number()) {
                     self.closed.insert(principal.number(), account.generation);
                 }
+                self.withdrawn.retain(|(of, _), _| of != principal);
                 self.invitations.withdraw_of(*principal);
             }
             ChangeBody::Grant(grant) => self.insert(grant),
-            ChangeBody::Withdraw(terms) => self.withdraw(terms),
+            ChangeBody::Withdraw(terms) => {
+                self.note_withdrawn(terms, issued);
+                self.withdraw(terms);
+            }
             ChangeBody::WithdrawBranch(terms) => {
+                self.note_withdrawn(terms, issued);
                 self.retain_grants(terms.principal, |grant| grant.terms != *terms && !grant.terms.is_below(terms));
+            }
+            ChangeBody::WithdrawDelegation { holder, delegation: (id, sub) } => {
+                self.withdraw_delegation(holder, *id, *sub, issued);
             }
             ChangeBody::Revoke(revocation) => {
                 self.revocations.insert(*revocation);
@@ -726,10 +804,80 @@ impl State {
         self.lately.push_back(issued);
     }
 
-    /// Ends one grant. What was delegated from it stands on what that was delegated from itself.
+    fn note_withdrawn(&mut self, terms: &Terms, second: u64) {
+        let Terms { principal, interval, .. } = *terms;
+        // The next epoch's secret can be looked up ahead, and is accepted until the end of the epoch after.
+        let current = u64::from(epoch::epoch_at(interval, UnixTime(second.saturating_mul(1_000_000))));
+        self.withdrawn.retain(|(of, _), until| *of != principal || *until > second);
+        self.withdrawn.insert((principal, interval), (current + 3) << interval.exponent());
+    }
+
+    fn withdrawn_of(&self, principal: Principal) -> impl Iterator<Item = (Interval, u64)> {
+        let first = (principal, Interval::SHORTEST);
+        let of_principal = self.withdrawn.range(first..).take_while(move |((of, _), _)| *of == principal);
+        of_principal.map(|((_, interval), until)| (*interval, *until))
+    }
+
+    /// Revokes the secrets of the key epochs that routers accept at this Unix second, or may accept next.
+    fn revoke_accepted(
+        &mut self,
+        principal: Principal,
+        delegation: Option<(DelegationId, Option<DelegationId>)>,
+        interval: Interval,
+        second: u64,
+    ) {
+        let current = epoch::epoch_at(interval, UnixTime(second.saturating_mul(1_000_000)));
+        for epoch in current.saturating_sub(1)..=current.saturating_add(1) {
+            self.revocations.insert(Revocation { principal, delegation, epoch: Some((interval, epoch)) });
+        }
+    }
+
+    /// Ends a delegation of `holder` with all that was handed on from it, and lets their revocations in all epochs go: what they
+    /// revoked cannot be looked up any more, and what was looked up ends with its epochs.
+    fn withdraw_delegation(&mut self, holder: &Terms, id: DelegationId, sub: Option<DelegationId>, second: u64) {
+        let principal = holder.principal;
+        self.retain_grants(principal, |grant| !is_part(&grant.terms, holder, id, sub));
+        // A revocation names no waypoint: as long as another one has this number, it is left alone.
+        if !self.grants_of(principal).any(|grant| is_of(&grant.terms, id, sub)) {
+            let is_gone = |entry: &&Revocation| {
+                entry.epoch.is_none()
+                    && entry.delegation.is_some_and(|(of, below)| of == id && (sub.is_none() || below == sub))
+            };
+            let gone: Vec<Revocation> = self.revocations_of(principal).filter(is_gone).copied().collect();
+            gone.iter().for_each(|entry| {
+                self.revocations.remove(entry);
+            });
+            self.revoke_accepted(principal, Some((id, sub)), holder.interval, second);
+        }
+    }
+
+    /// Whether the delegation in a slot ended so long before this Unix second that it is forgotten.
+    fn is_past(&self, slot: u32, second: u64) -> bool {
+        let ended = self.capped(slot).filter(|grant| grant.terms.delegation.is_some());
+        ended.is_some_and(|grant| {
+            let kept = ENDED_KEPT.max(3 << grant.terms.interval.exponent());
+            grant.not_after.saturating_add(kept) < second
+        })
+    }
+
+    /// The slots of an account but for those of delegations that are forgotten.
+    fn kept_slots_of(&self, principal: Principal) -> impl Iterator<Item = u32> {
+        let second = self.settled();
+        self.slots_of(principal).filter(move |slot| !self.is_past(*slot, second))
+    }
+
+    /// Ends one grant. What was delegated from it stands on what that was delegated from itself, and ends no later than it would have.
     fn withdraw(&mut self, terms: &Terms) {
         let Some(slot) = self.find(terms) else { return };
         let above = self.entry(slot).and_then(|entry| entry.delegation.as_ref()).map_or(NONE, |held| held.from);
+        if let Some(end) = self.capped(slot).filter(|_| above == NONE).map(|grant| grant.not_after) {
+            let slots: Vec<u32> = self.slots_of(terms.principal).collect();
+            for below in slots {
+                let stands = |entry: &&mut Entry| entry.delegation.as_ref().is_some_and(|held| held.from == slot);
+                let entry = self.entry_mut(below).filter(stands);
+                entry.into_iter().for_each(|entry| entry.not_after = entry.not_after.min(end).max(entry.not_before));
+            }
+        }
         self.stand_on(terms.principal, above, |_, held| held.from == slot);
         self.retain_grants(terms.principal, |grant| grant.terms != *terms);
     }
@@ -782,6 +930,13 @@ impl State {
         if let Some(entry) = self.find(&grant.terms).and_then(|slot| self.entry_mut(slot)) {
             (entry.not_before, entry.not_after) = (grant.not_before, grant.not_after);
             return;
+        }
+        let second = self.settled();
+        let past: Vec<u32> = self.slots_of(grant.terms.principal).filter(|slot| self.is_past(*slot, second)).collect();
+        if !past.is_empty() {
+            let past: Vec<Terms> =
+                past.into_iter().filter_map(|slot| self.grant(slot)).map(|grant| grant.terms).collect();
+            self.retain_grants(grant.terms.principal, |grant| !past.contains(&grant.terms));
         }
         let Terms { waypoint, principal, interval, width, delegation } = grant.terms;
         let number = self.waypoints.iter().position(|known| *known == waypoint).unwrap_or_else(|| {
@@ -854,6 +1009,17 @@ impl State {
         let delegations = delegated * allocated(size_of::<Delegated>());
         accounts + names + entries + delegations + self.closed.capacity() * size_of::<(u32, u32)>()
     }
+}
+
+/// Whether terms are of this delegation, or sub-delegation, or of what was handed on from it.
+fn is_of(terms: &Terms, id: DelegationId, sub: Option<DelegationId>) -> bool {
+    let held = terms.delegation.filter(|held| held.id == id);
+    held.is_some_and(|held| sub.is_none() || held.sub.map(|sub| sub.id) == sub)
+}
+
+/// The same, if the holder has them, or they were delegated from what it has.
+fn is_part(terms: &Terms, holder: &Terms, id: DelegationId, sub: Option<DelegationId>) -> bool {
+    is_of(terms, id, sub) && (terms == holder || terms.is_below(holder))
 }
 
 /// Octets that the allocator takes for so many: a header of 8, in multiples of 16, at least 32 (glibc).

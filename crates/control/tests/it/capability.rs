@@ -184,7 +184,7 @@ fn reply(server: &mut KeyServer, question: &[u8], transport: Transport, now: Now
     }
 }
 
-fn direct(
+pub(super) fn direct(
     server: &mut KeyServer,
     credential: &Credential,
     epoch: u32,
@@ -553,9 +553,13 @@ fn policy_by_hours_and_load_denies_a_holder_a_key_and_says_when_to_ask() {
         retry_secs: 900,
         ..LookupRule::default()
     };
-    for (hours, is_denied) in
-        [("08:00-18:00", true), ("08:01-18:00", false), ("22:00-08:00", false), ("22:00-08:01", true)]
-    {
+    for (hours, is_denied) in [
+        ("08:00-18:00", true),
+        ("08:01-18:00", true),
+        ("10:00-18:00", false),
+        ("22:00-08:00", false),
+        ("22:00-08:01", true),
+    ] {
         let mut server = server_with(&[rule(hours)]);
         open_account(&mut server, 7);
         open_account(&mut server, 8);
@@ -584,7 +588,7 @@ fn policy_by_hours_and_load_denies_a_holder_a_key_and_says_when_to_ask() {
     }
 }
 
-fn order(
+pub(super) fn order(
     server: &mut KeyServer,
     credential: &Credential,
     order: Order,
@@ -637,8 +641,10 @@ fn the_longest_orders_fit_a_name_under_the_longest_zone() {
     assert!(server.prepare(at(0).unix, u32::MAX));
     let prefix = "2001:db8:ffff:ffff:ffff:ffff:ffff:ffff/128".parse().expect("a prefix");
     let orders = [
-        Order::Delegate { id: id(0xff_ffff), prefix },
+        Order::Delegate { id: id(0xff_ffff), prefix, until: None },
         Order::RevokeDelegation { id: id(0xff_ffff), sub: Some(id(0xff_fffe)) },
+        Order::Withdraw { id: id(0xff_ffff), sub: Some(id(0xff_fffe)) },
+        Order::Delegate { id: id(0xff_fffe), prefix, until: Some(u64::MAX - 1) },
         Order::RevokeEpoch,
     ];
     for (order, nonce) in orders.into_iter().zip(1..) {
@@ -738,7 +744,7 @@ fn delegations_are_registered_looked_up_handed_on_once_and_revoked() {
     let epoch = epoch_at(now);
     let prefix = |text: &str| text.parse::<Prefix>().expect("a prefix");
     let done = |answer: Option<Acknowledgement>| answer.expect("acknowledged").status;
-    let wide = Order::Delegate { id: id(3), prefix: prefix("203.0.0.0/8") };
+    let wide = Order::Delegate { id: id(3), prefix: prefix("203.0.0.0/8"), until: None };
     assert_eq!(done(order(&mut server, &credential, wide, 1, now)), Status::Done);
     let own = delegated(&credential.terms, id(3), prefix("203.0.0.0/8")).expect("possible");
     let delegate = credential.delegate(own);
@@ -747,9 +753,9 @@ fn delegations_are_registered_looked_up_handed_on_once_and_revoked() {
     assert_eq!(keys.stamp_key(&hop.capability), Some(hop.key));
     // The same prefix twice, one outside, and one that is handed on to a part.
     assert_eq!(done(order(&mut server, &credential, wide, 2, now)), Status::Done);
-    let outside = Order::Delegate { id: id(9), prefix: prefix("192.0.2.0/24") };
+    let outside = Order::Delegate { id: id(9), prefix: prefix("192.0.2.0/24"), until: None };
     assert_eq!(done(order(&mut server, &delegate, outside, 3, now)), Status::NotAllowed);
-    let part = Order::Delegate { id: id(9), prefix: prefix("203.0.113.0/24") };
+    let part = Order::Delegate { id: id(9), prefix: prefix("203.0.113.0/24"), until: None };
     assert_eq!(done(order(&mut server, &delegate, part, 4, now)), Status::Done);
     let sub = delegate.delegate(delegated(&delegate.terms, id(9), prefix("203.0.113.0/24")).expect("possible"));
     let hop = direct(&mut server, &sub, epoch, now).0.expect("a secret").secret.hop();
@@ -787,12 +793,12 @@ fn one_principals_holders_fill_no_list_that_all_routers_read() {
     assert_eq!((again.status, epoch.status), (Status::Done, Status::Done));
 }
 
-fn prefix(text: &str) -> Prefix {
+pub(super) fn prefix(text: &str) -> Prefix {
     text.parse().expect("a prefix")
 }
 
 /// A delegation of `credential`, by the operator, for 203.0.0.0/8 and until then.
-fn branch(server: &mut KeyServer, credential: &Credential, number: u32, not_after: u64) -> Credential {
+pub(super) fn branch(server: &mut KeyServer, credential: &Credential, number: u32, not_after: u64) -> Credential {
     let terms = delegated(&credential.terms, id(number), prefix("203.0.0.0/8")).expect("possible");
     change(server, ChangeBody::Grant(Grant { terms, not_before: 0, not_after }), at(0));
     credential.delegate(terms)
@@ -858,7 +864,7 @@ fn a_delegate_that_revokes_all_it_can_leaves_room_to_other_delegates_and_to_its_
 fn a_delegate_that_registers_all_it_can_leaves_room_to_its_principal_and_holders_leave_some_to_the_operator() {
     let (mut server, [whole, first, second]) = with_delegates();
     let mut seconds = 0;
-    let part = |number: u32| Order::Delegate { id: id(100 + number), prefix: prefix("203.0.113.0/24") };
+    let part = |number: u32| Order::Delegate { id: id(100 + number), prefix: prefix("203.0.113.0/24"), until: None };
     let (most, status) = until_refused(&mut server, &first, &mut seconds, part);
     assert_eq!((most, status), (DELEGATES_GRANTS / 2, Status::Full));
     let (left, status) = until_refused(&mut server, &second, &mut seconds, part);
@@ -875,7 +881,7 @@ fn a_delegate_that_registers_all_it_can_leaves_room_to_its_principal_and_holders
 fn a_grant_that_is_withdrawn_takes_along_all_that_was_delegated_from_it_and_nothing_else() {
     let (mut server, [whole, first, second]) = with_delegates();
     let now = at(0);
-    let part = Order::Delegate { id: id(9), prefix: prefix("203.0.113.0/24") };
+    let part = Order::Delegate { id: id(9), prefix: prefix("203.0.113.0/24"), until: None };
     order(&mut server, &first, part, 1, now).expect("acknowledged");
     let sub = first.delegate(delegated(&first.terms, id(9), prefix("203.0.113.0/24")).expect("possible"));
     let other = grant(&mut server, Terms { width: Width::Narrow, ..terms(7) });
@@ -905,7 +911,7 @@ fn a_grant_that_is_withdrawn_takes_along_all_that_was_delegated_from_it_and_noth
 fn a_grant_that_is_shortened_ends_what_was_delegated_from_it_with_itself() {
     let (mut server, [whole, first, second]) = with_delegates();
     let now = at(0);
-    let part = Order::Delegate { id: id(9), prefix: prefix("203.0.113.0/24") };
+    let part = Order::Delegate { id: id(9), prefix: prefix("203.0.113.0/24"), until: None };
     order(&mut server, &first, part, 1, now).expect("acknowledged");
     let sub = first.delegate(delegated(&first.terms, id(9), prefix("203.0.113.0/24")).expect("possible"));
     let until = |server: &mut KeyServer, of: &Credential, not_after| {
@@ -930,7 +936,7 @@ fn a_grant_that_is_shortened_ends_what_was_delegated_from_it_with_itself() {
     assert_eq!(direct(&mut server, &sub, epoch_at(now), now).0, ended);
     assert!(direct(&mut server, &second, epoch_at(now), now).0.is_ok());
     // Nor does a delegate of what has ended order anything new below it.
-    let more = Order::Delegate { id: id(10), prefix: prefix("203.0.113.0/24") };
+    let more = Order::Delegate { id: id(10), prefix: prefix("203.0.113.0/24"), until: None };
     let refused = order(&mut server, &first, more, 2, now).expect("acknowledged");
     assert_eq!(refused.status, Status::NotAllowed);
     // The one in between is withdrawn alone, as in records of earlier versions: the other stands on the whole.
@@ -953,7 +959,7 @@ fn a_grant_that_is_shortened_ends_what_was_delegated_from_it_with_itself() {
 fn an_order_that_is_repeated_later_brings_nothing_back_that_was_taken_away_meanwhile() {
     let (mut server, [whole, ..]) = with_delegates();
     let orders: [(Order, u8); 3] = [
-        (Order::Delegate { id: id(30), prefix: prefix("203.0.113.0/24") }, 1),
+        (Order::Delegate { id: id(30), prefix: prefix("203.0.113.0/24"), until: None }, 1),
         (Order::RevokeDelegation { id: id(8), sub: None }, 2),
         (Order::RevokeEpoch, 3),
     ];
@@ -1010,7 +1016,7 @@ fn neither_copies_of_an_order_nor_one_holders_own_keep_others_from_revoking() {
     }
     assert_eq!((server.counters().orders, server.counters().orders_repeated), (1, 9_999));
     // One that is refused is so each time, and its holder's other orders are not.
-    let foreign = Order::Delegate { id: id(4), prefix: prefix("2001:db8::/32") };
+    let foreign = Order::Delegate { id: id(4), prefix: prefix("2001:db8::/32"), until: None };
     let captured = Ordering::new(stranger.clone(), foreign, [2; 4], epoch_at(now), now.unix);
     for _ in 0..1_000 {
         let answer = reply(&mut server, &captured.question(2), Transport::Tcp, now);
@@ -1503,7 +1509,7 @@ fn without_a_cookie_no_kind_of_answer_is_longer_than_its_question() {
     };
     let late = UnixTime((NOW + WINDOW + 1) * 1_000_000);
     let text = RecordType::TXT;
-    let delegate = Order::Delegate { id: id(4), prefix: "203.0.113.0/24".parse().expect("a prefix") };
+    let delegate = Order::Delegate { id: id(4), prefix: "203.0.113.0/24".parse().expect("a prefix"), until: None };
     let questions = [
         ("secrets", lookup_name(&held, epoch), text),
         ("not_now", lookup_name(&denied, epoch), text),

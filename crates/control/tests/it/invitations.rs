@@ -152,16 +152,20 @@ fn a_closed_account_takes_its_invitations_with_it_and_its_keys_never_return() {
     assert_eq!(redeem(&mut server, &request, at(1)), Err(RedemptionRefusal::Gone));
     let open = second.redeem(&holder(1), at(1).unix);
     assert_eq!(redeem(&mut server, &open, at(1)), Err(RedemptionRefusal::Withdrawn));
-    // A new account of the same number has other keys, and the old invitation does not give them.
+    // As long as any secret of the old account may be good, nobody gets its number; a request may be repeated until then.
     change(&mut server, ChangeBody::Invite(invitation(&third, vec![terms(7)])), at(2));
-    let again = redeem(&mut server, &third.redeem(&holder(3), at(2).unix), at(2)).expect("redeemed");
+    let early = redeem(&mut server, &third.redeem(&holder(3), at(2).unix), at(2));
+    assert_eq!(early, Err(RedemptionRefusal::TooSoon));
+    let later = at(4 << 12);
+    // A new account of the same number has other keys, and the old invitation does not give them.
+    let again = redeem(&mut server, &third.redeem(&holder(3), later.unix), later).expect("redeemed");
     assert_ne!(again[0].0.key, given[0].0.key);
-    assert_eq!(redeem(&mut server, &request, at(2)), Err(RedemptionRefusal::Gone));
+    assert_eq!(redeem(&mut server, &first.redeem(&holder(1), later.unix), later), Err(RedemptionRefusal::Gone));
     // Neither does it give keys that replaced those that it gave.
     let generation = server.state().next_generation(principal(7));
     let body = ChangeBody::Account { principal: principal(7), generation, name: "customer".to_owned() };
-    change(&mut server, body, at(3));
-    assert_eq!(redeem(&mut server, &third.redeem(&holder(3), at(3).unix), at(3)), Err(RedemptionRefusal::Gone));
+    change(&mut server, body, later);
+    assert_eq!(redeem(&mut server, &third.redeem(&holder(3), later.unix), later), Err(RedemptionRefusal::Gone));
 }
 
 #[test]

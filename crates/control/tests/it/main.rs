@@ -4,6 +4,7 @@
 mod common;
 
 mod capability;
+mod capability_ends;
 mod channel_vectors;
 mod consent;
 mod consent_client;

@@ -81,6 +81,7 @@ enum Step {
     Grant(u32, u8, u64),
     Withdraw(u32, u8),
     WithdrawBranch(u32, u8),
+    WithdrawDelegation(u32, u8),
     Revoke(u32, u8),
     Lift(u32, u8),
     Invite(u32, u8),
@@ -99,6 +100,7 @@ fn step() -> impl Strategy<Value = Step> {
         5 => (number(), 0u8..16, 0u64..400).prop_map(|(number, choice, time)| Step::Grant(number, choice, time)),
         1 => (number(), 0u8..16).prop_map(|(number, choice)| Step::Withdraw(number, choice)),
         1 => (number(), 0u8..16).prop_map(|(number, choice)| Step::WithdrawBranch(number, choice)),
+        1 => (number(), 0u8..16).prop_map(|(number, choice)| Step::WithdrawDelegation(number, choice)),
         3 => (number(), any::<u8>()).prop_map(|(number, choice)| Step::Revoke(number, choice % 16)),
         1 => (number(), any::<u8>()).prop_map(|(number, choice)| Step::Lift(number, choice % 16)),
         2 => (number(), 0u8..8).prop_map(|(number, choice)| Step::Invite(number, choice)),
@@ -120,6 +122,10 @@ fn body(step: &Step, now: u64) -> Option<ChangeBody> {
         }
         Step::Withdraw(number, choice) => ChangeBody::Withdraw(terms(number, choice)),
         Step::WithdrawBranch(number, choice) => ChangeBody::WithdrawBranch(terms(number, choice)),
+        Step::WithdrawDelegation(number, choice) => ChangeBody::WithdrawDelegation {
+            holder: Terms { delegation: None, ..terms(number, choice) },
+            delegation: (id(choice.into()), None),
+        },
         Step::Revoke(number, choice) => ChangeBody::Revoke(revocation(number, choice, now)),
         Step::Lift(number, choice) => ChangeBody::Lift(revocation(number, choice, now)),
         Step::Invite(number, choice) => ChangeBody::Invite(Invitation {
@@ -430,13 +436,15 @@ fn an_account_that_was_closed_and_opened_again_has_other_keys_also_after_a_snaps
             let closed = ChangeError::Closed { held: 5, got: generation };
             assert_eq!(state.sign(body, &signer(), unix(NOW)), Err(closed));
         }
-        open(&mut state, 3, 6);
-        apply(&mut state, grant.clone(), NOW);
+        let later = NOW + (4 << 12);
+        let body = ChangeBody::Account { principal: principal(3), generation: 6, name: "somebody".into() };
+        apply(&mut state, body, later);
+        apply(&mut state, grant.clone(), later);
         let new = state.find(&terms(3, 0)).and_then(|slot| state.key(slot).cloned()).expect("granted");
         assert!(new != old, "the same capability, and a key of its own");
         assert_eq!(state.next_generation(principal(3)), 7);
         // Whose usage is whose is known, also from a snapshot alone.
-        let reopened = [Reopening { principal: 3, at: NOW, generation: 5 }];
+        let reopened = [Reopening { principal: 3, at: later, generation: 5 }];
         assert_eq!(state.reopened(), reopened);
         let again = restore(&fresh(), &snapshot(&state, unix(NOW))).expect("well made");
         assert_eq!(again.reopened(), reopened);

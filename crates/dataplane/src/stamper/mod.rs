@@ -3,6 +3,7 @@
 //!
 //! The outcome is that of [`encapsulate`] and [`append`]; whatever cannot be stamped is left unchanged, and counted.
 
+pub mod arriving;
 pub mod lanes;
 pub mod replies;
 mod rules;

@@ -1,6 +1,7 @@
 //! The tests of the data plane, in one binary.
 #![allow(unreachable_pub, reason = "a test binary of several modules")]
 
+mod arriving;
 mod bfd;
 mod common;
 mod gateway;

@@ -14,6 +14,7 @@ use wayleave_control::capability::{
     State, Status, Terms, Zone, delegated,
 };
 use wayleave_core::Prefix;
+use wayleave_packet::platypus::header::DelegationId;
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_runtime::clock::{unix_now, unix_of_day, utc};
@@ -74,6 +75,8 @@ pub enum Cap {
     List(List),
     /// Delegate a capability for some destinations: registers the delegation with the key server, and prints it.
     Delegate(Delegate),
+    /// End a delegation of a capability for good, with all that was handed on from it, and free its place.
+    Withdraw(Withdraw),
     /// Revoke: as the provider whatever is named, as a holder the current secret of a capability or a delegation of it.
     Revoke(Revoke),
     /// Look up the secret of the current key epoch, and the next.
@@ -197,6 +200,22 @@ pub struct Delegate {
     /// The delegation's number (24 bits), by which it is counted and revoked.
     #[arg(long)]
     pub id: u32,
+    /// Days from now until it ends. Default: it ends with what it is delegated from, also when that is renewed.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=36_500))]
+    pub days: Option<u64>,
+    #[command(flatten)]
+    pub servers: Servers,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Withdraw {
+    /// The file with the capability's line; - is the standard input.
+    #[arg(long)]
+    pub line: PathBuf,
+    /// DELEGATION or DELEGATION/SUB-DELEGATION, which are numbers.
+    pub delegation: String,
     #[command(flatten)]
     pub servers: Servers,
     #[arg(long)]
@@ -283,6 +302,7 @@ pub fn run(command: &Cap) -> Outcome {
         Cap::Accept(command) => cap_accept::accept(command),
         Cap::List(command) => list(command),
         Cap::Delegate(command) => delegate(command),
+        Cap::Withdraw(command) => withdraw(command),
         Cap::Revoke(command) => revoke(command),
         Cap::Lookup(command) => look_up(command),
         Cap::Usage(command) => usage_of(command),
@@ -506,9 +526,36 @@ fn delegate(command: &Delegate) -> Outcome {
         Failure::usage(format!("{} cannot be delegated from {}", command.prefix, credential.terms))
             .help("a delegation lies within what is held, and is handed on once")
     })?;
-    order(&credential, Order::Delegate { id, prefix: command.prefix }, &command.servers)?;
-    hand_over(&credential.delegate(terms), None, command.json);
+    let until = command.days.map(|days| unix_now().secs() + days * DAY);
+    order(&credential, Order::Delegate { id, prefix: command.prefix, until }, &command.servers)?;
+    hand_over(&credential.delegate(terms), until, command.json);
     Ok(())
+}
+
+fn withdraw(command: &Withdraw) -> Outcome {
+    let credential = read_line(&command.line)?;
+    let (id, sub) = branch(&command.delegation)?;
+    let acknowledged = order(&credential, Order::Withdraw { id, sub }, &command.servers)?;
+    report(json!({ "number": acknowledged.number, "withdrawn": command.delegation }), command.json);
+    warn(&format!(
+        "whoever had delegation {} would have the same keys if the number were given again: take another one",
+        command.delegation
+    ));
+    Ok(())
+}
+
+/// A delegation as it is written, or a sub-delegation of it.
+fn branch(text: &str) -> Outcome<(DelegationId, Option<DelegationId>)> {
+    let number = |part: &str| {
+        let number = part.parse().map_err(|_| {
+            Failure::usage(format!("`{text}` is not DELEGATION or DELEGATION/SUB-DELEGATION, which are numbers"))
+        })?;
+        delegation_id(number)
+    };
+    match text.split_once('/') {
+        Some((id, sub)) => Ok((number(id)?, Some(number(sub)?))),
+        None => Ok((number(text)?, None)),
+    }
 }
 
 fn revoke(command: &Revoke) -> Outcome {
@@ -555,18 +602,7 @@ fn revoke(command: &Revoke) -> Outcome {
             let ordered = match &command.delegation {
                 None => Order::RevokeEpoch,
                 Some(text) => {
-                    let number = |part: &str| {
-                        let number = part.parse().map_err(|_| {
-                            Failure::usage(format!(
-                                "`{text}` is not DELEGATION or DELEGATION/SUB-DELEGATION, which are numbers"
-                            ))
-                        })?;
-                        delegation_id(number)
-                    };
-                    let (id, sub) = match text.split_once('/') {
-                        Some((id, sub)) => (number(id)?, Some(number(sub)?)),
-                        None => (number(text)?, None),
-                    };
+                    let (id, sub) = branch(text)?;
                     Order::RevokeDelegation { id, sub }
                 }
             };

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use wayleave_control::capability::{ChangeBody, Grant, MAX_NAME, State, Terms};
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
+use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_runtime::identity::to_hex;
 
 use crate::failure::Failure;
@@ -103,6 +104,10 @@ pub fn summary(body: &ChangeBody) -> String {
         ChangeBody::Grant(grant) => format!("granted: {}", grant.terms),
         ChangeBody::Withdraw(terms) => format!("withdrawn: {terms}"),
         ChangeBody::WithdrawBranch(terms) => format!("withdrawn with all that was delegated from it: {terms}"),
+        ChangeBody::WithdrawDelegation { holder, delegation } => {
+            let entry = Revocation { principal: holder.principal, delegation: Some(*delegation), epoch: None };
+            format!("withdrawn by its holder: {}", RevocationEntry(entry))
+        }
         ChangeBody::Revoke(entry) => format!("revoked: {}", RevocationEntry(*entry)),
         ChangeBody::Lift(entry) => format!("revocation lifted: {}", RevocationEntry(*entry)),
         ChangeBody::Invite(invitation) => format!("invitation {}", invitation.id),

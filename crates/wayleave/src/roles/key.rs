@@ -60,6 +60,7 @@ impl Role for KeyRole {
         "key.waypoint",
         "key.rule",
         "key.responses_per_second",
+        "key.longest_interval",
         "key.router",
         "key.rate",
         "key.replica",
@@ -134,7 +135,11 @@ impl Role for KeyRole {
     async fn reload(&mut self, config: KeyFile, source: &Source) -> Outcome {
         let waypoints = config.waypoints(source)?;
         self.api.as_ref().map_or(Ok(()), |api| api.configure(&config, source))?;
-        lock(&self.core).server.reload(waypoints, config.policy(), config.responses_per_second());
+        {
+            let server = &mut lock(&self.core).server;
+            server.reload(waypoints, config.policy(), config.responses_per_second());
+            server.limit_intervals(config.longest_interval());
+        }
         self.view.configure(&config);
         if let Some(routers) = &self.routers {
             let _ = routers.running.events.send(routers::Event::Own(routers::Own::Configure(Box::new(config)))).await; // fails if it has ended

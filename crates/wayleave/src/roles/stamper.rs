@@ -21,6 +21,7 @@ use tracing::warn;
 use wayleave_control::capability::Credential;
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
+use wayleave_dataplane::stamper::arriving::Arriving;
 use wayleave_dataplane::stamper::replies::{ReplyGrants, ReplyRequests};
 use wayleave_dataplane::stamper::{
     Config, ConfigError, Location, Route, Rule, RuleAction, Rules, SenderClass, Stamper,
@@ -219,11 +220,16 @@ impl Role for StamperRole {
         };
         let out = Ip::open(Ipv4Addr::UNSPECIFIED, RAW).map_err(raw)?;
         out.set_mark(*host.mark.get_ref()).map_err(raw)?;
-        let arriving = match host.address.as_ref().map(|address| address.0) {
+        let receives = host.address.as_ref().filter(|_| host.receives(plan.file.stamper.get_ref()));
+        let arriving = match receives.map(|address| address.0) {
             Some(address) => {
                 let socket = Ip::open(address, PROTOCOL);
                 let failed = |error| Failure::system(format!("cannot receive stamped packets at {address}"), &error);
-                Some((socket.map_err(failed)?, address))
+                let of =
+                    |networks: &[Spanned<Prefix>]| networks.iter().map(|named| *named.get_ref()).collect::<Vec<_>>();
+                let from = [of(&host.receive_from), of(&host.reply_waypoints)].concat();
+                let inside = [of(&host.sources), of(&host.refused_sources)].concat();
+                Some((socket.map_err(failed)?, Arriving::new(address.into(), from, inside)))
             }
             None => None,
         };
@@ -232,7 +238,7 @@ impl Role for StamperRole {
         let stamper = stamper.map_err(|error| daemon.source.failure(plan.file.stamper.get_ref().locate(error)))?;
         let system = System::open(&plan.file)?;
         let granted = Arc::new(Notify::new());
-        let replies = match arriving.as_ref().map(|(_, address)| *address) {
+        let replies = match receives.map(|address| address.0) {
             Some(address) => Some(Replies {
                 address,
                 paying: plan.paying.clone(),

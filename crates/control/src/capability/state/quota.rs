@@ -34,7 +34,8 @@ impl State {
     #[must_use]
     pub fn is_within_delegation_quota(&self, holder: &Terms) -> bool {
         let (mut all, mut below, mut own) = (0, 0, 0);
-        for terms in self.grants_of(holder.principal).map(|grant| grant.terms) {
+        let kept = self.kept_slots_of(holder.principal).filter_map(|slot| self.grant(slot));
+        for terms in kept.map(|grant| grant.terms) {
             let sub_of = terms.delegation.filter(|delegation| delegation.sub.is_some()).map(|delegation| delegation.id);
             all += 1;
             below += usize::from(sub_of.is_some());
@@ -72,7 +73,7 @@ impl State {
         lasting
     }
 
-    fn revocations_of(&self, principal: Principal) -> impl Iterator<Item = &Revocation> {
+    pub(super) fn revocations_of(&self, principal: Principal) -> impl Iterator<Item = &Revocation> {
         let first = Revocation { principal, delegation: None, epoch: None };
         self.revocations.range(first..).take_while(move |entry| entry.principal == principal)
     }

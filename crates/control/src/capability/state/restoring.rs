@@ -2,7 +2,7 @@
 
 use wayleave_core::wire::{Codec, Malformed, Reader, Wire};
 use wayleave_crypto::signed::Signed;
-use wayleave_packet::platypus::header::Principal;
+use wayleave_packet::platypus::header::{Interval, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::snapshot::{Kind, PAST, SnapshotError, SnapshotHead, VERSION, has_expired};
@@ -22,6 +22,7 @@ enum RecordPlace {
     Invitation(InvitationId),
     /// Principal and generation.
     Reopened(u32, u32),
+    Withdrawn(Principal, Interval),
 }
 
 /// A state that is being taken from a snapshot.
@@ -159,6 +160,13 @@ impl Restoring {
                 Principal::new(principal).ok_or(content("an account that was opened again is of no principal"))?;
                 self.place(RecordPlace::Reopened(principal, generation))?;
                 self.state.reopened.push(Reopening { principal, at, generation });
+            }
+            Kind::Withdrawn => {
+                let principal = Principal::from_octets(reader.array().map_err(malformed)?);
+                let interval = Interval::new(reader.u8().map_err(malformed)?).ok_or(content("no interval"))?;
+                let until = reader.u64().map_err(malformed)?;
+                self.place(RecordPlace::Withdrawn(principal, interval))?;
+                self.state.withdrawn.insert((principal, interval), until);
             }
         }
         Ok(())

@@ -47,11 +47,21 @@ pub(super) enum Kind {
     Invitation = 6,
     /// A principal's number got another owner: whose usage is whose follows from it.
     Reopened = 7,
+    /// Until when secrets of grants that were withdrawn may be good.
+    Withdrawn = 8,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 7] =
-        [Self::Closed, Self::Account, Self::Grant, Self::Revocation, Self::Past, Self::Invitation, Self::Reopened];
+    pub(super) const ALL: [Self; 8] = [
+        Self::Closed,
+        Self::Account,
+        Self::Grant,
+        Self::Revocation,
+        Self::Past,
+        Self::Invitation,
+        Self::Reopened,
+        Self::Withdrawn,
+    ];
 }
 
 wayleave_core::wire! {
@@ -218,6 +228,11 @@ impl State {
         for Reopening { principal, at, generation } in reopened {
             each(Kind::Reopened, &|out| {
                 out.u32(principal).u32(generation).u64(at);
+            })?;
+        }
+        for ((principal, interval), until) in self.withdrawn.iter().filter(|(_, until)| **until > now) {
+            each(Kind::Withdrawn, &|out| {
+                out.bytes(&principal.octets()).u8(interval.exponent()).u64(*until);
             })?;
         }
         Ok(())

@@ -219,6 +219,7 @@ fn kind(body: &ChangeBody) -> &'static str {
         ChangeBody::Invite(_) => "an invitation",
         ChangeBody::Redeem { .. } => "an invitation redeemed",
         ChangeBody::Uninvite(_) => "an invitation withdrawn",
+        ChangeBody::WithdrawDelegation { .. } => "a delegation withdrawn by its holder",
         ChangeBody::WithdrawBranch(_) => "a grant withdrawn with all that was delegated from it",
     }
 }

@@ -4,6 +4,7 @@
 //! The system says who is at the other end (`SO_PEERCRED`); nothing in the message is trusted for it. One line of JSON each way:
 //! the request, and what became of it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -27,12 +28,14 @@ use crate::key_files::capability::Capabilities;
 const MAX_REQUEST: u64 = 4 << 20;
 /// Destinations of one request.
 const MAX_DESTINATIONS: usize = 64;
-/// Connections at a time.
-const MAX_CONNECTIONS: usize = 256;
 /// Registrations of one user at a time.
 pub const MAX_OF_USER: usize = 16;
+/// Connections of one user at a time: some more, so that who has too many registrations is told so.
+const MAX_CONNECTIONS: usize = MAX_OF_USER + 8;
+/// Connections at a time of all who may not register.
+const MAX_STRANGERS: usize = 16;
 /// Registrations of all users at a time, those that wait for secrets included.
-pub const MAX_REGISTRATIONS: usize = MAX_CONNECTIONS;
+pub const MAX_REGISTRATIONS: usize = 256;
 /// How long a connection may take for its request.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -151,29 +154,40 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 }
 
 async fn accept(listener: UnixListener, users: Arc<[u32]>, events: mpsc::Sender<Registered>) {
-    let (numbers, slots) = (Arc::new(AtomicU64::new(0)), Arc::new(Semaphore::new(MAX_CONNECTIONS)));
+    let numbers = AtomicU64::new(0);
+    // Each user has places of its own, so that nobody keeps another out.
+    let of_user = |user: &u32| (*user, Arc::new(Semaphore::new(MAX_CONNECTIONS)));
+    let places: BTreeMap<u32, Arc<Semaphore>> = users.iter().chain([&0]).map(of_user).collect();
+    let strangers = Arc::new(Semaphore::new(MAX_STRANGERS));
     loop {
-        let Ok(permit) = Arc::clone(&slots).acquire_owned().await else { return };
         let Ok((stream, _)) = listener.accept().await else {
             // Out of descriptors, for instance.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let (users, events) = (Arc::clone(&users), events.clone());
+        let Ok(user) = stream.peer_cred().map(|peer| peer.uid()) else { continue };
+        let own = places.get(&user);
+        // Who has no place is not told why: that would need one.
+        let Ok(place) = Arc::clone(own.unwrap_or(&strangers)).try_acquire_owned() else { continue };
+        let (may, events) = (own.is_some(), events.clone());
         let number = numbers.fetch_add(1, Ordering::Relaxed);
         tokio::spawn(async move {
-            let _ = serve(stream, number, &users, &events).await;
-            drop(permit);
+            let _ = serve(stream, number, (user, may), &events).await;
+            drop(place);
         });
     }
 }
 
-async fn serve(stream: UnixStream, number: u64, users: &[u32], events: &mpsc::Sender<Registered>) -> io::Result<()> {
-    let user = stream.peer_cred()?.uid();
+async fn serve(
+    stream: UnixStream,
+    number: u64,
+    (user, may): (u32, bool),
+    events: &mpsc::Sender<Registered>,
+) -> io::Result<()> {
     let (reading, mut writing) = stream.into_split();
     let mut reading = BufReader::new(reading);
     let mut line = Zeroizing::new(Vec::new());
-    let outcome = if user != 0 && !users.contains(&user) {
+    let outcome = if !may {
         Err(format!("user {user} may not register: `users` in [host] names those who may"))
     } else {
         let mut limited = (&mut reading).take(MAX_REQUEST);

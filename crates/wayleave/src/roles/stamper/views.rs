@@ -254,6 +254,8 @@ impl View for StamperView {
             "unsent": io.unsent,
             "arrived": io.arrived,
             "delivered": io.delivered,
+            "refused_strangers": io.refused_strangers,
+            "refused_sources": io.refused_sources,
             "replies": {
                 "servers": replies.servers,
                 "clients": replies.clients,
@@ -304,6 +306,8 @@ impl View for StamperView {
             counter "refused" Packets "Packets that contradict what the system says of them" = io.refused;
             counter "arrived" Packets "Stamped packets that arrived for this host" = io.arrived;
             counter "delivered" Packets "Arrived packets handed over without their header" = io.delivered;
+            counter "refused_strangers" Packets "Arrived packets that no waypoint of this host sent" = io.refused_strangers;
+            counter "refused_sources" Packets "Arrived packets whose original source cannot be outside" = io.refused_sources;
             gauge "reply_server" Number "Servers that were handed a capability for replies" = replies.servers;
             gauge "reply_client" Number "Clients whose capabilities replies are stamped with" = replies.clients;
             counter "reply_refused" Messages "Reply options that were refused" = replies.refused;

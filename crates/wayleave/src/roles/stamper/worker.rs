@@ -12,11 +12,12 @@ use tracing::error;
 use wayleave_dataplane::frame::BURST;
 use wayleave_dataplane::gateway::offload::{HEADER, Offload, each_packet};
 use wayleave_dataplane::platypus::outer::destination;
+use wayleave_dataplane::stamper::arriving::{ArrivalRefusal, Arriving};
 use wayleave_dataplane::stamper::replies::{Answer, NO_NEXT_HEADER, ReplyGrants, ReplyRequests};
 use wayleave_dataplane::stamper::{Counters, LeaveReason, Outcome, OutgoingPacket, Route, Rule, Stamper};
 use wayleave_packet::platypus::header::Packet;
 use wayleave_packet::platypus::mint::reply::{Granted, ReplyOption};
-use wayleave_packet::platypus::verify::{Layout, strip};
+use wayleave_packet::platypus::verify::strip;
 use wayleave_runtime::packets::ip::Ip;
 use wayleave_runtime::packets::tun::{LONGEST, Tun};
 use wayleave_runtime::packets::{Burst, Outgoing, Port};
@@ -60,6 +61,9 @@ pub struct IoCounters {
     /// Stamped packets that arrived for this host, and those of them that it was handed without their header.
     pub arrived: u64,
     pub delivered: u64,
+    /// Those that kept it: no waypoint of this host's had sent them, or their original source cannot be outside.
+    pub refused_strangers: u64,
+    pub refused_sources: u64,
     /// System calls that failed.
     pub failures: u64,
 }
@@ -85,8 +89,8 @@ pub struct Worker {
     pub counters: IoCounters,
     pub replies: Option<Replies>,
     out: Ip,
-    /// Packets with a header for this host, and its address.
-    arriving: Option<(Ip, Ipv4Addr)>,
+    /// Packets with a header for this host, and whose lose it.
+    arriving: Option<(Ip, Arriving)>,
     clock: Clock,
     inbox: Inbox<Self>,
     /// Packets of one interface with headroom, and packets that arrived.
@@ -101,7 +105,7 @@ pub struct Worker {
 pub fn start(
     (stamper, replies): (Stamper, Option<Replies>),
     out: Ip,
-    arriving: Option<(Ip, Ipv4Addr)>,
+    arriving: Option<(Ip, Arriving)>,
     clock: Clock,
 ) -> Result<Running, Failure> {
     let worker = |inbox| Worker {
@@ -149,6 +153,13 @@ impl Work for Worker {
 impl Worker {
     /// Stamps by other routes and rules from the next packet on.
     pub fn set_routes(&mut self, routes: Vec<Route>, rules: &[Rule]) {
+        if let Some((_, arriving)) = &mut self.arriving {
+            let paying = self.replies.iter().flat_map(|replies| replies.paying.iter().flatten());
+            let hops = routes.iter().flat_map(|route| &route.hops);
+            let waypoints =
+                hops.map(|hop| hop.capability.waypoint).chain(paying.map(|capabilities| capabilities.waypoint));
+            arriving.set_waypoints(waypoints);
+        }
         if let Err(error) = self.stamper.reload(routes, rules) {
             // They were tried before.
             error!(%error, "the stamping thread refused its routes and stamps by the old ones: a bug, please report it");
@@ -329,21 +340,28 @@ impl Worker {
     /// anything.
     fn arrive(&mut self) -> bool {
         let Self { ends, counters, arriving, received, .. } = self;
-        let Some((socket, address)) = arriving else { return false };
+        let Some((socket, arriving)) = arriving else { return false };
         let Ok(count) = socket.receive(received) else {
             counters.failures += 1;
             return false;
         };
-        let address = IpAddr::V4(*address);
         let mut options: Vec<Vec<u8>> = Vec::new();
         for (_, octets) in received.packets_mut(0) {
             counters.arrived += 1;
-            if is_option(octets, address) {
+            let Ok(packet) = Packet::decode(octets) else { continue };
+            if is_option(&packet, arriving.address()) {
                 options.push(octets.to_vec());
                 continue;
             }
-            let inner = inner(octets, address);
-            let (Some(inner), Some(end)) = (inner, ends.first()) else { continue };
+            let layout = match arriving.layout(&packet) {
+                Ok(layout) => layout,
+                Err(refusal) => {
+                    counters.refused_strangers += u64::from(refusal == ArrivalRefusal::Stranger);
+                    counters.refused_sources += u64::from(refusal == ArrivalRefusal::Source);
+                    continue;
+                }
+            };
+            let (Some(inner), Some(end)) = (strip(octets, &layout), ends.first()) else { continue };
             match end.tun.write(&Offload::default().encode(), &octets[inner]) {
                 Ok(true) => counters.delivered += 1,
                 Ok(false) => counters.unsent += 1,
@@ -358,17 +376,7 @@ impl Worker {
 }
 
 /// Whether a packet for this host carries a reply option and nothing else.
-fn is_option(octets: &[u8], address: IpAddr) -> bool {
-    Packet::decode(octets).is_ok_and(|packet| {
-        let is_ours = packet.final_destination() == address && packet.outer().destination == address;
-        is_ours && packet.current().is_none() && packet.has_reply_option() && packet.inner_protocol() == NO_NEXT_HEADER
-    })
-}
-
-/// Where the inner packet lies, for this host, once its header is taken off in place.
-fn inner(octets: &mut [u8], address: IpAddr) -> Option<Range<usize>> {
-    let packet = Packet::decode(octets).ok()?;
+fn is_option(packet: &Packet<'_>, address: IpAddr) -> bool {
     let is_ours = packet.final_destination() == address && packet.outer().destination == address;
-    let layout = if is_ours { Layout::of(&packet)? } else { return None };
-    strip(octets, &layout)
+    is_ours && packet.current().is_none() && packet.has_reply_option() && packet.inner_protocol() == NO_NEXT_HEADER
 }

@@ -4,7 +4,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::{Value, json};
 use wayleave_lab::netns::{self, Rung};
@@ -22,6 +22,35 @@ fn as_user(world: &World, user: u32, line: &[&str]) -> Output {
     let mut command: Command = world.site.client.command("setpriv");
     command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups"]).args(line);
     world.with_curl(&mut command).current_dir(&world.folder.0).env("NO_COLOR", "1").output().expect("setpriv runs")
+}
+
+/// A process that holds so many connections to the stamper's socket, or what is left of them, until it is dropped.
+struct Idle(Child);
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn hold_connections(world: &World, user: u32, count: u32) -> Idle {
+    let hold = "import socket, sys\n\
+                held = []\n\
+                for _ in range(int(sys.argv[1])):\n    \
+                    one = socket.socket(socket.AF_UNIX)\n    \
+                    one.connect('stamper.sock')\n    \
+                    held.append(one)\n\
+                print('held', flush=True)\n\
+                sys.stdin.read()";
+    let mut command: Command = world.site.client.command("setpriv");
+    command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups", "python3", "-c", hold]);
+    command.arg(count.to_string()).current_dir(&world.folder.0).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("setpriv runs");
+    let mut said = String::new();
+    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut said).expect("a line");
+    assert_eq!(said, "held\n");
+    Idle(child)
 }
 
 /// A frame with a packet that is stamped for the first waypoint.
@@ -70,6 +99,8 @@ fn a_users_own_packets_are_stamped_while_it_is_registered_and_the_bill_is_what_w
         as_user(&world, user, &line.iter().map(String::as_str).collect::<Vec<_>>())
     };
 
+    // Strangers on the same machine hold all the connections that they get, and send nothing: they keep nobody out.
+    let _idle = hold_connections(&world, STRANGER, 400);
     // As that user without it, and as the user with it.
     assert!(as_user(&world, USER, &curl).stdout == body());
     assert_eq!(capture.frames().len(), 0);

@@ -3,6 +3,8 @@
 use std::fs;
 use std::net::Ipv4Addr;
 
+use wayleave_lab::netns::NetworkNamespace;
+
 use super::world::{self, World, body, ip, settled, text};
 use crate::router::common::{Router, eventually};
 use crate::router::platypus::{HOST, LAST};
@@ -12,6 +14,21 @@ const PAYER: u32 = 11;
 const DELEGATION: u32 = 5;
 /// A client that pays for nothing.
 const OTHER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 11);
+
+/// Sends a datagram behind a header with an empty list, with a genuine outer source.
+fn send_bare(place: &NetworkNamespace, source: Ipv4Addr, to: Ipv4Addr) {
+    let mut octets = vec![0x10, 0, 0, 17];
+    octets.extend_from_slice(&source.octets());
+    octets.extend_from_slice(&to.octets());
+    octets.extend_from_slice(&[0; 8]);
+    octets.extend_from_slice(&[0, 9, 0, 9, 0, 8, 0, 0]);
+    let hex: String = octets.iter().map(|octet| format!("{octet:02x}")).collect();
+    let send = "import socket, sys\n\
+                raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, 253)\n\
+                raw.sendto(bytes.fromhex(sys.argv[1]), (sys.argv[2], 0))";
+    let sent = place.command("python3").args(["-c", send, &hex, &to.to_string()]).status();
+    assert!(sent.expect("python3 runs").success());
+}
 
 #[test]
 fn a_client_pays_for_replies_and_the_server_uses_that_for_this_client_alone() {
@@ -64,6 +81,13 @@ fn a_client_pays_for_replies_and_the_server_uses_that_for_this_client_alone() {
     assert_eq!((settled(|| server.count("stamper", "stamped")), world.forwarded(0)), before);
     assert_eq!(server.status()["replies"]["clients"], 1);
     assert_eq!(world.site.peers.lock().expect("noted").last(), Some(&OTHER.into()));
+
+    // A stranger sends the server a packet with a header and no waypoint, from an address that it trusts: it keeps the header.
+    let count = |name: &str| server.status()[name].as_u64().expect("a count");
+    let delivered = count("delivered");
+    send_bare(&other, Ipv4Addr::new(10, 0, 0, 5), LAST);
+    eventually("the server has refused it", || count("refused_strangers") == 1);
+    assert_eq!(count("delivered"), delivered);
 
     // A server without a stamper, and a last waypoint that takes the header off for it: the page comes all the same, and replies take
     // their usual path.

@@ -44,6 +44,8 @@ counts! {
     redemptions_clock,
     /// Redemptions that were repeated after what they gave was taken back.
     redemptions_gone,
+    /// Redemptions for a number of which another holder's secrets may still be good.
+    redemptions_too_soon,
 }
 
 impl ApiCounts {

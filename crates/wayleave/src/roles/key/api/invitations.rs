@@ -180,7 +180,7 @@ fn request(fields: &Redeemed) -> Result<RedemptionRequest, Problem> {
 fn problem(refused: RedemptionRefusal) -> Problem {
     let kind = match refused {
         RedemptionRefusal::Unknown => ProblemKind::NotFound,
-        RedemptionRefusal::Used => ProblemKind::Conflict,
+        RedemptionRefusal::Used | RedemptionRefusal::TooSoon => ProblemKind::Conflict,
         RedemptionRefusal::Withdrawn | RedemptionRefusal::Expired | RedemptionRefusal::Gone => ProblemKind::Gone,
         RedemptionRefusal::Clock => ProblemKind::Request,
     };
@@ -197,6 +197,7 @@ fn refused_by(api: &Api, refused: RedemptionRefusal) -> Problem {
         RedemptionRefusal::Expired => &counts.redemptions_expired,
         RedemptionRefusal::Clock => &counts.redemptions_clock,
         RedemptionRefusal::Gone => &counts.redemptions_gone,
+        RedemptionRefusal::TooSoon => &counts.redemptions_too_soon,
     });
     problem(refused)
 }

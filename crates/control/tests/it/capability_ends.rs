@@ -1,0 +1,226 @@
+//! When capabilities end, and with them what was delegated.
+//!
+//! PLA, a delegation and its parent: it is renewed, shortened, withdrawn or given an end of its own: it ends with it, or sooner.
+//! PLA, a reseller's churn: more delegations than an account has places for, ended by its orders or by their time: each is done.
+//! PLA, an account that is closed: secrets that were looked up before, also of grants that were withdrawn: revoked; the number is given
+//! to nobody as long as any could be good.
+
+use wayleave_control::capability::*;
+use wayleave_core::Now;
+use wayleave_packet::platypus::mint::epoch;
+use wayleave_packet::platypus::revocation::Revocation;
+
+use super::capability::*;
+use super::common::{NOW, at};
+use super::snapshot::{restore, snapshot};
+
+const DAY: u64 = 86_400;
+const ENDED: Result<Obtained, LookupFailure> = Err(LookupFailure::Denied(Denial::Ended));
+
+/// So many seconds after [`NOW`].
+fn later(seconds: u64) -> Now {
+    at(seconds)
+}
+
+fn until(server: &mut KeyServer, of: &Credential, not_after: u64, now: Now) {
+    change(server, ChangeBody::Grant(Grant { terms: of.terms, not_before: 0, not_after }), now);
+}
+
+fn look_up(server: &mut KeyServer, credential: &Credential, now: Now) -> Result<Obtained, LookupFailure> {
+    assert!(server.prepare(now.unix, u32::MAX));
+    direct(server, credential, epoch::epoch_at(credential.terms.interval, now.unix), now).0
+}
+
+/// Gives an order, which must be looked at, and returns what became of it. Each has a number of its own.
+fn status(server: &mut KeyServer, holder: &Credential, given: Order, number: u8, now: Now) -> Status {
+    assert!(server.prepare(now.unix, u32::MAX));
+    order(server, holder, given, number, now).expect("acknowledged").status
+}
+
+fn part(number: u32, until: Option<u64>) -> Order {
+    Order::Delegate { id: id(number), prefix: prefix("203.0.113.0/24"), until }
+}
+
+fn of_part(holder: &Credential, number: u32) -> Credential {
+    holder.delegate(delegated(&holder.terms, id(number), prefix("203.0.113.0/24")).expect("possible"))
+}
+
+#[test]
+fn what_was_delegated_is_renewed_with_what_it_was_delegated_from() {
+    let (mut server, whole) = one();
+    until(&mut server, &whole, NOW + 10 * DAY, at(0));
+    assert_eq!(status(&mut server, &whole, part(3, None), 1, at(0)), Status::Done);
+    let delegate = of_part(&whole, 3);
+    assert!(look_up(&mut server, &delegate, at(0)).is_ok());
+    let after = later(11 * DAY);
+    assert_eq!(look_up(&mut server, &delegate, after), ENDED);
+    until(&mut server, &whole, NOW + 400 * DAY, after);
+    assert!(look_up(&mut server, &delegate, after).is_ok());
+    assert_eq!(look_up(&mut server, &delegate, later(401 * DAY)), ENDED);
+}
+
+#[test]
+fn a_delegation_with_an_end_of_its_own_has_it_until_the_holder_says_another() {
+    let (mut server, whole) = one();
+    until(&mut server, &whole, NOW + 100 * DAY, at(0));
+    let of = |end: u64| part(3, Some(NOW + end * DAY));
+    assert_eq!(status(&mut server, &whole, of(10), 1, at(0)), Status::Done);
+    let delegate = of_part(&whole, 3);
+    assert_eq!(look_up(&mut server, &delegate, later(11 * DAY)), ENDED);
+    // Ordered again it changes nothing, and with another end it has that, never beyond the holder's own.
+    let number = server.state().number();
+    assert_eq!(status(&mut server, &whole, of(10), 2, later(11 * DAY)), Status::NotAllowed, "it is past");
+    assert_eq!(status(&mut server, &whole, of(20), 3, later(11 * DAY)), Status::Done);
+    assert_eq!(status(&mut server, &whole, of(20), 4, later(12 * DAY)), Status::Done);
+    assert_eq!(server.state().number(), number + 1);
+    assert!(look_up(&mut server, &delegate, later(19 * DAY)).is_ok());
+    assert_eq!(look_up(&mut server, &delegate, later(21 * DAY)), ENDED);
+    assert_eq!(status(&mut server, &whole, part(3, None), 5, later(21 * DAY)), Status::Done);
+    assert!(look_up(&mut server, &delegate, later(99 * DAY)).is_ok());
+    assert_eq!(look_up(&mut server, &delegate, later(101 * DAY)), ENDED);
+}
+
+#[test]
+fn what_stays_of_a_grant_that_is_withdrawn_ends_when_that_would_have() {
+    let (mut server, whole) = one();
+    until(&mut server, &whole, NOW + 10 * DAY, at(0));
+    assert_eq!(status(&mut server, &whole, part(3, None), 1, at(0)), Status::Done);
+    change(&mut server, ChangeBody::Withdraw(whole.terms), later(DAY));
+    let delegate = of_part(&whole, 3);
+    assert!(look_up(&mut server, &delegate, later(9 * DAY)).is_ok());
+    assert_eq!(look_up(&mut server, &delegate, later(11 * DAY)), ENDED);
+    // It can be written down.
+    let again = restore(&State::new(provider()), &snapshot(server.state(), later(DAY).unix)).expect("whole");
+    assert_eq!(again.grants(), 1);
+}
+
+#[test]
+fn a_delegation_that_its_holder_withdraws_ends_with_its_branch_and_leaves_its_place_and_that_of_its_revocation() {
+    let (mut server, whole) = one();
+    let first = branch(&mut server, &whole, 7, u64::MAX);
+    let second = branch(&mut server, &whole, 8, u64::MAX);
+    assert_eq!(status(&mut server, &first, part(9, None), 1, at(0)), Status::Done);
+    assert_eq!(status(&mut server, &second, part(9, None), 2, at(0)), Status::Done);
+    let (own, others) = (of_part(&first, 9), of_part(&second, 9));
+    let withdraw = |of: u32, sub: Option<u32>| Order::Withdraw { id: id(of), sub: sub.map(id) };
+    // Nobody's but one's own.
+    for (who, given, number) in
+        [(&first, withdraw(8, None), 3), (&own, withdraw(7, None), 4), (&own, withdraw(8, Some(9)), 5)]
+    {
+        assert_eq!(status(&mut server, who, given, number, at(0)), Status::NotAllowed, "{given:?}");
+    }
+    let revoked = Order::RevokeDelegation { id: id(7), sub: None };
+    assert_eq!(status(&mut server, &whole, revoked, 6, at(0)), Status::Done);
+    assert_eq!(status(&mut server, &whole, withdraw(7, None), 7, at(0)), Status::Done);
+    for gone in [&first, &own] {
+        assert_eq!(look_up(&mut server, gone, at(0)), Err(LookupFailure::Unknown));
+    }
+    assert!(look_up(&mut server, &second, at(0)).is_ok() && look_up(&mut server, &others, at(0)).is_ok());
+    // What was looked up before is revoked for as long as routers take it, and no longer.
+    let now = epoch::epoch_at(whole.terms.interval, at(0).unix);
+    let entries: Vec<Revocation> = server.state().revocations().copied().collect();
+    let of = |epoch| Revocation {
+        principal: whole.terms.principal,
+        delegation: Some((id(7), None)),
+        epoch: Some((whole.terms.interval, epoch)),
+    };
+    assert_eq!(entries, [of(now - 1), of(now), of(now + 1)]);
+    // A second time there is nothing to do; a part of a branch goes alone.
+    let number = server.state().number();
+    assert_eq!(status(&mut server, &whole, withdraw(7, None), 8, at(0)), Status::Done);
+    assert_eq!(server.state().number(), number);
+    assert_eq!(status(&mut server, &second, withdraw(8, Some(9)), 9, at(0)), Status::Done);
+    assert_eq!(look_up(&mut server, &others, at(0)), Err(LookupFailure::Unknown));
+    assert!(look_up(&mut server, &second, at(0)).is_ok());
+    // A delegate ends its own.
+    assert_eq!(status(&mut server, &second, withdraw(8, None), 10, at(0)), Status::Done);
+    assert_eq!(look_up(&mut server, &second, at(0)), Err(LookupFailure::Unknown));
+    assert!(look_up(&mut server, &whole, at(0)).is_ok());
+}
+
+#[test]
+fn a_reseller_that_withdraws_what_it_delegated_never_fills_its_account() {
+    let (mut server, whole) = one();
+    for number in 0..(MAX_GRANTS as u32 + 100) {
+        let now = later(u64::from(number) * 2);
+        let (given, withdrawn) = (part(number, None), Order::Withdraw { id: id(number), sub: None });
+        assert_eq!(status(&mut server, &whole, given, 1, now), Status::Done, "{number}");
+        assert_eq!(status(&mut server, &whole, withdrawn, 2, now), Status::Done, "{number}");
+    }
+    assert_eq!(server.state().grants(), 1);
+}
+
+#[test]
+fn delegations_that_ended_long_ago_leave_their_places() {
+    let (mut server, whole) = one();
+    let places = MAX_GRANTS - OPERATOR_GRANTS - 1;
+    for number in 0..places as u32 {
+        let now = later(u64::from(number));
+        assert_eq!(status(&mut server, &whole, part(number, Some(NOW + DAY)), 1, now), Status::Done, "{number}");
+    }
+    let full = later(places as u64);
+    assert_eq!(status(&mut server, &whole, part(5_000, None), 1, full), Status::Full);
+    // So long they are answered that they have ended; a clock that is wrong for less than some hundred changes forgets none.
+    let soon = later(30 * DAY);
+    assert_eq!(look_up(&mut server, &of_part(&whole, 1), soon), ENDED);
+    let after = |seconds: u64| later(32 * DAY + seconds);
+    assert_eq!(status(&mut server, &whole, part(5_000, None), 2, after(0)), Status::Full);
+    for number in 0..256 {
+        until(&mut server, &whole, NOW + 300 * DAY, after(number));
+    }
+    assert_eq!(status(&mut server, &whole, part(5_000, None), 3, after(300)), Status::Done);
+    assert_eq!(server.state().grants(), 2);
+    assert_eq!(look_up(&mut server, &of_part(&whole, 1), after(300)), Err(LookupFailure::Unknown));
+    assert!(look_up(&mut server, &of_part(&whole, 5_000), after(300)).is_ok());
+}
+
+#[test]
+fn what_the_holder_of_a_closed_account_looked_up_is_revoked_and_its_number_is_nobodys_until_that_has_ended() {
+    for is_withdrawn_first in [false, true] {
+        let (mut server, whole) = one();
+        let narrow = grant(&mut server, Terms { interval: interval(6), ..terms(7) });
+        if is_withdrawn_first {
+            change(&mut server, ChangeBody::Withdraw(whole.terms), at(0));
+            change(&mut server, ChangeBody::Withdraw(narrow.terms), at(0));
+        }
+        // Through a snapshot, as whoever begins with one.
+        let mut again = restore(&State::new(provider()), &snapshot(server.state(), at(0).unix)).expect("whole");
+        let closed = change(&mut server, ChangeBody::Close { principal: principal(7) }, at(0));
+        let entries: Vec<Revocation> = server.state().revocations().copied().collect();
+        again.apply(&closed, &signer().verifying_key()).expect("the next");
+        assert_eq!(again.revocations().copied().collect::<Vec<_>>(), entries);
+        let epochs = |of: &Credential| {
+            let now = epoch::epoch_at(of.terms.interval, at(0).unix);
+            (now - 1..=now + 1).map(|epoch| (of.terms.interval, epoch)).collect::<Vec<_>>()
+        };
+        let revoked: Vec<_> = entries.iter().filter_map(|entry| entry.epoch).collect();
+        assert_eq!(revoked, [epochs(&narrow), epochs(&whole)].concat());
+        assert!(entries.iter().all(|entry| entry.principal == principal(7) && entry.delegation.is_none()));
+        // Neither a new account nor an invitation gets the number.
+        let generation = server.state().next_generation(principal(7));
+        let open = || ChangeBody::Account { principal: principal(7), generation, name: "another".into() };
+        let last = entries.iter().filter_map(Revocation::expires_at).max().expect("some");
+        let refused = server.sign(open(), at(0).unix).expect("the writer").err();
+        assert_eq!(refused, Some(ChangeError::LatelyClosed { until: last, now: NOW }));
+        let invitation = Invitation {
+            id: InvitationId([1; 8]),
+            key: [2; 32],
+            name: "another".into(),
+            lasts: 50,
+            not_after: NOW + DAY,
+            terms: vec![terms(7)],
+        };
+        change(&mut server, ChangeBody::Invite(invitation), at(0));
+        let redeem = || ChangeBody::Redeem { invitation: InvitationId([1; 8]), holder: [3; 32] };
+        let refused = server.sign(redeem(), at(0).unix).expect("the writer").err();
+        assert_eq!(refused, Some(ChangeError::LatelyClosed { until: last, now: NOW }));
+        assert!(server.sign(redeem(), later(last - NOW).unix).expect("the writer").is_ok());
+        assert!(server.sign(open(), later(last - NOW - 1).unix).expect("the writer").is_err());
+        assert!(server.sign(open(), later(last - NOW).unix).expect("the writer").is_ok());
+        // It was a mistake: the revocations are lifted, and the number is its holder's again.
+        entries.iter().for_each(|entry| {
+            change(&mut server, ChangeBody::Lift(*entry), at(1));
+        });
+        change(&mut server, open(), at(1));
+    }
+}

@@ -1,0 +1,138 @@
+//! What a host takes the header off.
+//!
+//! PLA, a host that decapsulates: packets of a stranger with no list, with a list of its own, from a waypoint that the host does not know,
+//! and with original sources of the host's own networks: none loses its header; those that a known waypoint sent do.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use wayleave_core::{Now, Prefix, UnixTime};
+use wayleave_crypto::lanes::CpuKernel;
+use wayleave_crypto::secret::Key128;
+use wayleave_dataplane::frame::{Frame, Ingress};
+use wayleave_dataplane::platypus::{Action, Config, ReplayPolicy, Router};
+use wayleave_dataplane::replay::ReplayFilter;
+use wayleave_dataplane::stamper::arriving::{ArrivalRefusal, Arriving};
+use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Packet, Principal, Width};
+use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
+use wayleave_packet::platypus::verify::{Policy, Waypoint, strip};
+
+const NOW: UnixTime = UnixTime(1_795_240_800_000_000);
+const WAYPOINT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+const SENDER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
+const HOST: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
+const STRANGER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 66);
+
+fn hop(waypoint: Ipv4Addr) -> Hop {
+    let interval = Interval::new(12).expect("in range");
+    let principal = Principal::new(7).expect("24 bits");
+    let capability = Capability {
+        waypoint: waypoint.into(),
+        principal,
+        interval,
+        epoch: epoch::epoch_at(interval, NOW),
+        width: Width::Full,
+        delegation: None,
+    };
+    let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
+    Hop { capability, key: keys.stamp_key(&capability).expect("held") }
+}
+
+fn stamped(hops: &[Hop], source: Ipv4Addr) -> Vec<u8> {
+    let nonce = Nonce::new(NOW, 1);
+    let route = Route { hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
+    let mut inner = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
+    inner.extend_from_slice(&source.octets());
+    inner.extend_from_slice(&HOST.octets());
+    inner.extend_from_slice(&[0x5a; 8]);
+    let mut out = Vec::new();
+    encapsulate(&inner, &route, &mut out).expect("sound");
+    out
+}
+
+/// A packet behind its waypoint, as that sends it.
+fn passed(source: Ipv4Addr) -> Vec<u8> {
+    let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
+    let started = UnixTime(NOW.0 - 10_000_000);
+    let config = Config {
+        waypoints: vec![Waypoint::new(WAYPOINT.into(), keys, Policy::default())],
+        repeated: ReplayPolicy::Pass,
+        replay: ReplayFilter::new(&Key128::new([3; 16]), 64, started),
+        need_revocations: false,
+        answers_per_second: 0,
+        accounts: 0,
+        account_seed: 1,
+        delegations: 16,
+    };
+    let mut router = Router::new(config, CpuKernel::PORTABLE);
+    let mut octets = stamped(&[hop(WAYPOINT)], source);
+    let now = Now { instant: wayleave_core::Instant(10_000_000_000), unix: NOW };
+    let mut frames = [Frame { octets: &mut octets, ingress: Ingress::Internal }];
+    assert_eq!(router.process(&mut frames, now)[0], Action::Route);
+    octets
+}
+
+/// A packet with an empty list, which needs no capability at all.
+fn bare(source: Ipv4Addr) -> Vec<u8> {
+    let mut octets = stamped(&[hop(WAYPOINT)], source);
+    let packet = Packet::decode(&octets).expect("sound");
+    let binding = packet.binding_range(0);
+    let list = packet.payload_offset() - packet.capability_octets(0).len() - binding.len()..packet.payload_offset();
+    assert_eq!(list.end, binding.end);
+    octets.drain(list);
+    // Words of the list, and the pointer into it.
+    octets[21..23].fill(0);
+    let length = octets.len() as u16;
+    octets[2..4].copy_from_slice(&length.to_be_bytes());
+    octets[16..20].copy_from_slice(&HOST.octets());
+    from(octets, source)
+}
+
+/// With another outer source, as whoever can send it has it.
+fn from(mut octets: Vec<u8>, source: Ipv4Addr) -> Vec<u8> {
+    octets[12..16].copy_from_slice(&source.octets());
+    octets[10..12].fill(0);
+    let sum: u32 = octets[..20].chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    octets[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+    octets
+}
+
+fn networks(all: &[&str]) -> Vec<Prefix> {
+    all.iter().map(|text| text.parse().expect("a prefix")).collect()
+}
+
+fn taken(arriving: &Arriving, octets: &[u8]) -> Result<Vec<u8>, ArrivalRefusal> {
+    let packet = Packet::decode(octets).expect("sound");
+    arriving.layout(&packet).map(|layout| {
+        let mut octets = octets.to_vec();
+        let range = strip(&mut octets, &layout).expect("room");
+        octets[range].to_vec()
+    })
+}
+
+#[test]
+fn a_host_takes_the_header_off_what_a_waypoint_that_it_knows_sent_and_nothing_else() {
+    let mut arriving = Arriving::new(HOST.into(), Vec::new(), networks(&["10.0.0.0/8"]));
+    let good = passed(SENDER);
+    assert_eq!(taken(&arriving, &good), Err(ArrivalRefusal::Stranger), "it knows none");
+    arriving.set_waypoints([IpAddr::from(WAYPOINT)].into_iter());
+    let inner = taken(&arriving, &good).expect("taken");
+    assert_eq!((&inner[12..16], &inner[16..20]), (&SENDER.octets()[..], &HOST.octets()[..]));
+    // Without a list of waypoints; with a list of the stranger's own; in the name of a waypoint that did not send it.
+    assert_eq!(taken(&arriving, &bare(SENDER)), Err(ArrivalRefusal::Stranger));
+    assert_eq!(taken(&arriving, &from(bare(SENDER), WAYPOINT)), Err(ArrivalRefusal::Stranger));
+    assert_eq!(taken(&arriving, &from(good.clone(), STRANGER)), Err(ArrivalRefusal::Stranger));
+    // What still has a waypoint is not for the host to open.
+    let ahead = stamped(&[hop(WAYPOINT)], SENDER);
+    assert_eq!(taken(&arriving, &ahead), Err(ArrivalRefusal::Elsewhere));
+    // From inside, from itself, from nobody.
+    for source in [Ipv4Addr::new(10, 0, 0, 5), HOST] {
+        assert_eq!(taken(&arriving, &passed(source)), Err(ArrivalRefusal::Source), "{source}");
+    }
+    // The operator names networks of others' waypoints.
+    let named = Arriving::new(HOST.into(), networks(&["198.51.100.0/24"]), Vec::new());
+    assert!(taken(&named, &good).is_ok());
+    assert_eq!(taken(&named, &from(good.clone(), Ipv4Addr::new(198, 51, 100, 2))), Err(ArrivalRefusal::Stranger));
+    let elsewhere = Arriving::new(STRANGER.into(), networks(&["198.51.100.0/24"]), Vec::new());
+    assert_eq!(taken(&elsewhere, &good), Err(ArrivalRefusal::Elsewhere));
+}
