@@ -168,8 +168,9 @@ impl Platypus {
     }
 
     fn account_table(&self) -> Option<AccountTable> {
-        let (open, most) = self.router.account_table().open();
-        (most > 0).then(|| AccountTable { open, most, octets: self.router.account_table().memory() })
+        let table = self.router.account_table();
+        let (open, most) = table.open();
+        (most > 0).then(|| AccountTable { open, most, octets: table.memory(), folded: table.folded() })
     }
 
     fn take_over(&mut self, plan: Plan, ports: &[AttachedPort], now: Instant) {
