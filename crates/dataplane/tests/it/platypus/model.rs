@@ -53,7 +53,9 @@ fn keys() -> WaypointKeys {
 }
 
 fn waypoints() -> Vec<Waypoint> {
-    let policy = || Policy { narrow: true, ..Policy::default() };
+    let peers: Vec<Prefix> =
+        ["198.51.100.0/24", "2001:db8::/64"].iter().map(|text| text.parse().expect("a prefix")).collect();
+    let policy = || Policy { narrow: true, peers: peers.clone(), ..Policy::default() };
     addresses().map(|address| Waypoint::new(address, keys(), policy())).to_vec()
 }
 
@@ -185,10 +187,10 @@ struct Model {
     /// Packets that are in a partition in a turn. The pool is the last one.
     partitions: HashMap<(usize, u64), u64>,
     totals: BTreeMap<String, (Charge, Total)>,
-    rates: Vec<Rate>,
-    /// Nanoseconds of credit for answers, and when that was so.
     /// How often a packet counted one level higher than it said.
     folded: u64,
+    rates: Vec<Rate>,
+    /// Nanoseconds of credit for answers, and when that was so.
     answers: (u64, u64),
 }
 
@@ -292,8 +294,6 @@ impl Model {
         Ok(())
     }
 
-    fn may_answer(&mut self, now: Now) -> bool {
-        let cost = NANOS as u64 / u64::from(ANSWERS);
     /// Whether the table has a line for a new account: a quarter is kept for principals' own, an eighth for each principal's
     /// first delegation, a half from sub-delegations; of the rest nobody has more lines than are free.
     fn may_open(&self, charge: &Charge) -> bool {
@@ -315,6 +315,8 @@ impl Model {
         }
     }
 
+    fn may_answer(&mut self, now: Now) -> bool {
+        let cost = NANOS as u64 / u64::from(ANSWERS);
         let credit = (self.answers.0 + now.instant.0 - self.answers.1).min(cost * u64::from(ANSWERS));
         self.answers = (credit - if credit >= cost { cost } else { 0 }, now.instant.0);
         credit >= cost
@@ -459,9 +461,9 @@ fn restart((router, model): (&mut Router, &mut Model), list: u64, now: Now) {
     let (octets, signature) = sign_list(&key, list, now.unix, ListKind::Whole, &model.revoked);
     after.0.revocations().apply(&octets, &signature, &key.verifying_key()).expect("the first one");
     after.1.totals = std::mem::take(&mut model.totals);
+    after.1.folded = model.folded;
     after.1.revoked = std::mem::take(&mut model.revoked);
     (*router, *model) = after;
-    after.1.folded = model.folded;
 }
 
 /// `WAYLEAVE_PLATYPUS_PACKETS` packets, 260,000 if not set, for each of three ways to treat what comes again, and for one
@@ -537,9 +539,9 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
         for (charge, total) in model.totals.values() {
             assert_eq!(router.accounts().total(charge), *total, "{charge:?}");
         }
+        assert!(model.folded > cases / 10_000, "{}", model.folded);
         let mut all = vec!["Route", "Drop(Revoked)", "Drop(AccountsFull)", "Answer(Packet(Binding))"];
         all.extend(is_rated.then_some("Drop(Rate)"));
-        assert!(model.folded > cases / 10_000, "{}", model.folded);
         all.extend((repeated == ReplayPolicy::Drop).then_some("Drop(Replayed)"));
         all.extend((repeated != ReplayPolicy::Pass).then_some("Drop(BeforeStart)"));
         all.extend((repeated != ReplayPolicy::Pass && is_rated).then_some("Drop(ReplayFull)"));

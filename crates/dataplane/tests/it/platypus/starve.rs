@@ -50,7 +50,8 @@ fn principal(number: u32) -> Principal {
 }
 
 fn router(repeated: ReplayPolicy, capacity: usize, started: UnixTime) -> Router {
-    let policy = || Policy { narrow: true, ..Policy::default() };
+    let peers = vec!["198.51.100.0/24".parse().expect("a prefix")];
+    let policy = || Policy { narrow: true, peers: peers.clone(), ..Policy::default() };
     let config = Config {
         waypoints: [HERE, THERE].map(|address| Waypoint::new(address, keys(), policy())).to_vec(),
         repeated,
