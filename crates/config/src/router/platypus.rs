@@ -41,12 +41,18 @@ pub struct PlatypusSection {
     /// How old a packet may be, in seconds.
     #[serde(default = "default_freshness")]
     pub freshness_secs: Spanned<u64>,
-    /// Networks that may not be reached through this router.
+    /// Waypoints of other routers from which packets are accepted at a later waypoint than their first.
+    #[serde(default)]
+    pub peer_waypoints: Vec<Prefix>,
+    /// Networks that may not be reached through this router, and from which no stamped packets come.
     #[serde(default)]
     pub refused: Vec<Prefix>,
     /// Waypoints in those networks that may be reached.
     #[serde(default)]
     pub allowed_waypoints: Vec<Text<IpAddr>>,
+    /// Sources in those networks that stamp their packets.
+    #[serde(default)]
+    pub allowed_sources: Vec<Prefix>,
     /// Networks of ordinary hosts: the last waypoint takes the header off packets to them.
     #[serde(default)]
     pub decapsulate: Vec<Prefix>,
@@ -259,9 +265,13 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      #narrow = false\n\
      # Seconds that a packet may be old, 2 to 5; it may be one second ahead.\n\
      #freshness_secs = 5\n\
-     # Networks that may not be reached through this router, and waypoints in them that may.\n\
+     # Waypoints of other routers, the provider's and its peers', that check the sources of packets: only from these, and\n\
+     # from the router's own, a packet is accepted at a later waypoint than its first.\n\
+     #peer_waypoints = [\"198.51.100.2/32\"]\n\
+     # Networks that may not be reached through this router and send no stamped packets; waypoints and sources in them that may.\n\
      #refused = [\"10.0.0.0/8\"]\n\
      #allowed_waypoints = [\"10.0.0.1\"]\n\
+     #allowed_sources = [\"10.1.0.0/16\"]\n\
      # Networks of ordinary hosts: if the last waypoint is here, packets to them leave without a Platypus header.\n\
      #decapsulate = [\"203.0.113.0/24\"]\n\
      # Repeated packets: drop, count-once, pass.\n\

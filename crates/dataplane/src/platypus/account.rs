@@ -1,9 +1,8 @@
 //! Accounts: counters per principal, delegation and key epoch, and rates that a principal may not exceed.
 //!
-//! A principal chooses its delegations' IDs, and so how many accounts it opens. Its first `FIRST` accounts may lie anywhere in
-//! the table; for each one beyond, more lines must be free than it has already, and a quarter of the table is left to others'
-//! first ones. So the table refuses a new principal only if there are more than a sixteenth as many principals as lines. An
-//! account leaves when its key epoch is over and its record is durable.
+//! A packet of a sub-delegation that has no place in the table counts in its delegation, and one of such a delegation in its
+//! principal ([`AccountShares`]). So only a principal's own account is ever refused, and the first four of these only if there
+//! are more than a sixteenth as many principals as lines. An account leaves when its key epoch is over and its record is durable.
 //!
 //! The journal holds totals, not differences, so that a record read twice counts once. The driver writes it every few
 //! milliseconds: after a crash a total is too low by what was counted since, and never too high.
@@ -14,6 +13,7 @@ use wayleave_core::Instant;
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::verify::Charge;
 
+use super::account_shares::{AccountShares, parent};
 use super::revocation::pack_fields;
 use super::totals::Totals;
 use crate::replay::Partition;
@@ -23,17 +23,13 @@ pub use crate::tally::Total;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChargeOutcome {
     Charged,
+    /// The packet was charged to the account of its delegation, or to its principal's own, since its own has no place.
+    Folded,
     /// The packet exceeds a rate.
     OverRate,
-    /// The table has no free entry for a new account, or the principal has its share of them.
+    /// The table has no free entry for the principal's own account.
     TableFull,
 }
-
-/// Accounts that every principal may open as long as there is any room: one in each key epoch that is accepted, and one
-/// more.
-const FIRST: usize = 4;
-/// The part of the table that is kept for principals' first accounts: one in so many.
-const RESERVED: usize = 4;
 
 /// Whom a rate limits: a principal with all delegations, or one delegation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -130,8 +126,9 @@ pub struct Accounts {
     /// The place in the replay filter of all payers without one of their own, and what they were refused.
     pool: Partition,
     pool_refused: Refused,
-    /// How many accounts each principal has here.
-    per_principal: HashMap<Principal, usize>,
+    shares: AccountShares,
+    /// Packets that were charged to another account than their own.
+    folded: u64,
     most: usize,
 }
 
@@ -145,7 +142,8 @@ impl Accounts {
             buckets: HashMap::new(),
             pool: Partition::pool(u32::MAX),
             pool_refused: Refused::default(),
-            per_principal: HashMap::with_capacity(most),
+            shares: AccountShares::new(most),
+            folded: 0,
             most,
         }
     }
@@ -159,9 +157,13 @@ impl Accounts {
     /// Octets of memory that the table takes, whatever is in it.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.totals.memory()
-            + self.changed.capacity() * size_of::<Charge>()
-            + self.per_principal.capacity() * size_of::<(Principal, usize)>()
+        self.totals.memory() + self.changed.capacity() * size_of::<Charge>() + self.shares.memory()
+    }
+
+    /// Packets that were charged to their delegation's or principal's account, since their own had no place.
+    #[must_use]
+    pub fn folded(&self) -> u64 {
+        self.folded
     }
 
     /// Sets the partition in the replay filter of all payers without a partition of their own.
@@ -309,28 +311,33 @@ impl Accounts {
                 }
                 ChargeOutcome::Charged
             }
-            None => self.add_new(key.packed, &charge(), octets),
+            None => self.add_new(&charge(), octets),
         }
     }
 
-    /// The same for an account that does not exist yet.
+    /// The same for an account that does not exist: it is opened, or the packet counts in the first of those above it that
+    /// exists or may be opened.
     #[inline(never)]
-    fn add_new(&mut self, key: u128, charge: &Charge, octets: u64) -> ChargeOutcome {
-        if !self.may_open(charge.principal) {
-            return ChargeOutcome::TableFull;
+    fn add_new(&mut self, charge: &Charge, octets: u64) -> ChargeOutcome {
+        let mut account = *charge;
+        while !self.totals.contains(pack(&account)) {
+            if self.shares.may_open(&account, self.most - self.totals.count()) {
+                self.shares.opened(&account);
+                break;
+            }
+            match parent(&account) {
+                Some(parent) => account = parent,
+                None => return ChargeOutcome::TableFull,
+            }
         }
-        if self.totals.add(key, octets) {
-            self.changed.push(*charge);
+        if self.totals.add(pack(&account), octets) {
+            self.changed.push(account);
         }
-        *self.per_principal.entry(charge.principal).or_default() += 1;
-        ChargeOutcome::Charged
-    }
-
-    /// Whether the table has a free entry that the principal may have.
-    fn may_open(&self, principal: Principal) -> bool {
-        let free = self.most - self.totals.count();
-        let held = self.per_principal.get(&principal).copied().unwrap_or(0);
-        free > 0 && (held < FIRST || held < free.saturating_sub(self.most / RESERVED))
+        if account == *charge {
+            return ChargeOutcome::Charged;
+        }
+        self.folded += 1;
+        ChargeOutcome::Folded
     }
 
     /// What an account has sent.
@@ -352,7 +359,7 @@ impl Accounts {
         for (charge, total) in records {
             let is_new = !self.totals.contains(pack(&charge));
             if self.totals.restore(pack(&charge), total) && is_new {
-                *self.per_principal.entry(charge.principal).or_default() += 1;
+                self.shares.opened(&charge);
             }
         }
     }
@@ -368,12 +375,7 @@ impl Accounts {
             return false;
         }
         self.totals.remove(key);
-        if let Some(count) = self.per_principal.get_mut(&charge.principal) {
-            *count -= 1;
-            if *count == 0 {
-                self.per_principal.remove(&charge.principal);
-            }
-        }
+        self.shares.closed(charge);
         true
     }
 }
@@ -545,7 +547,7 @@ mod tests {
             (0..8).map(|id| accounts.charge(&charge(1, Some(id), epoch), 1, Instant(0))).collect()
         };
         let mut six = [ChargeOutcome::Charged; 8];
-        six[6..].fill(ChargeOutcome::TableFull);
+        six[6..].fill(ChargeOutcome::Folded);
         assert_eq!(outcomes(&mut accounts, 0), six);
         assert_eq!(accounts.charge(&charge(2, None, 0), 1, Instant(0)), ChargeOutcome::Charged);
         assert!((0..6).all(|id| !accounts.close(&charge(1, Some(id), 0))), "nothing is recorded yet");
@@ -555,7 +557,7 @@ mod tests {
         // What is restored counts as well.
         let mut restored = Accounts::new(16, 2);
         restored.restore(journal);
-        assert_eq!(restored.charge(&charge(1, None, 1), 1, Instant(0)), ChargeOutcome::TableFull);
+        assert_eq!(restored.charge(&charge(1, Some(9), 0), 1, Instant(0)), ChargeOutcome::Folded);
     }
 
     /// Forty that open accounts without end, one after another and in turn; then all others there may be.

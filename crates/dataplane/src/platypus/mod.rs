@@ -1,6 +1,7 @@
 //! Platypus: the router, its state beyond single packets, and the vector path.
 
 pub mod account;
+mod account_shares;
 mod delivery;
 pub mod journal;
 pub mod lanes;

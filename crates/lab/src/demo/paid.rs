@@ -223,12 +223,13 @@ impl Files<'_> {
     fn waypoint(&self, index: usize, server: &str) -> Result<(), String> {
         // The last one takes the header off, for a server that knows nothing of it.
         let bare = if index == 1 { "decapsulate = [\"203.0.113.0/24\"]\n" } else { "" };
-        let waypoint = WAYPOINTS[index];
+        let (waypoint, other) = (WAYPOINTS[index], WAYPOINTS[1 - index]);
         self.write(
             &format!("waypoint{index}.toml"),
             &format!(
                 "[forwarding]\nformat = \"platypus\"\nkeys = \"{index}.key\"\nstate = \"{index}.redb\"\n[platypus]\n\
-                 waypoints = [\"{waypoint}\"]\nreplay_capacity = 100000\n{bare}[platypus.provider]\n\
+                 waypoints = [\"{waypoint}\"]\npeer_waypoints = [\"{other}/32\"]\nreplay_capacity = 100000\n{bare}\
+                 [platypus.provider]\n\
                  identity = \"{index}.identity\"\n\
                  server = {{ identity = \"{server}\", address = \"{KEY_SERVER}:{REPORTS}\" }}\n\
                  [status]\nlisten = \"{PAGE}\"\n"

@@ -1,6 +1,7 @@
 //! Forwarding and stamping a burst allocates no memory, in every format.
 //!
 //! PLA, stamper: bursts stamped by rule: no allocation.
+//! PLA, shares: accounts that open, and packets whose accounts have no place: no allocation.
 //! FWD, no allocation: bursts of every format, forwarded and stamped, on every kernel: no memory is taken.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -91,6 +92,35 @@ fn bursts_of_platypus_are_forwarded_and_stamped_without_an_allocation() {
         assert_eq!(bench.pass(&mut clock).0, PACKETS);
         assert_eq!(within, 0, "stamping on {}", kernel.name());
     }
+}
+
+/// Sub-delegations without end, most of which count in their delegation; and their accounts, as they open and close.
+#[test]
+fn packets_of_accounts_that_have_no_place_are_charged_without_an_allocation() {
+    use wayleave_core::Instant;
+    use wayleave_dataplane::platypus::account::{Accounts, ChargeOutcome};
+    use wayleave_packet::platypus::header::{DelegationId, Principal};
+    use wayleave_packet::platypus::verify::Charge;
+
+    let mut accounts = Accounts::new(4_096, 1);
+    let id = |number| DelegationId::new(number).unwrap();
+    let mut folded = 0;
+    for epoch in 0..4 {
+        let charge = |sub| Charge {
+            principal: Principal::new(7).unwrap(),
+            delegation: Some((id(3), Some(id(sub)))),
+            interval: None,
+            epoch,
+        };
+        let before = COUNT.with(Cell::get);
+        for sub in 0..8_000 {
+            folded += u32::from(accounts.charge(&charge(sub), 100, Instant(0)) == ChargeOutcome::Folded);
+        }
+        assert_eq!(COUNT.with(Cell::get) - before, 0, "epoch {epoch}");
+        drop(accounts.journal());
+        (0..8_000).for_each(|sub| assert!(accounts.close(&charge(sub))));
+    }
+    assert!(folded > 4 * 6_000, "{folded}");
 }
 
 /// One capability and two, first stamped and then appended.

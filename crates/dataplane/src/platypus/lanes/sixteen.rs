@@ -214,10 +214,12 @@ impl<'s, 'k> Sixteen<'s, 'k> {
         let now = now.secs() as u32;
         *passed =
             known & Check { kernel: *kernel, packets, bounds, now, rows: laid_out, lengths, rewritten }.run_on(*kernel);
-        // verify: check_own_networks, one by one: few waypoints have such networks.
+        // verify: check_own_source, check_own_networks, one by one: few waypoints have such networks.
         for lane in set_bits(self.passed & refusing) {
-            let last = Ipv4Addr::from(u32::from_be(self.scratch.packets[word::DESTINATION][lane]));
-            if self.parameters(lane).is_none_or(|parameters| parameters.waypoint.is_own(last.into())) {
+            let address = |index: usize| Ipv4Addr::from(u32::from_be(self.scratch.packets[index][lane])).into();
+            let (source, last) = (address(word::SOURCE), address(word::DESTINATION));
+            let is_refused = |here: &Waypoint| here.is_refused_source(source) || here.is_own(last);
+            if self.parameters(lane).is_none_or(|parameters| is_refused(parameters.waypoint)) {
                 self.passed &= !(1 << lane);
             }
         }

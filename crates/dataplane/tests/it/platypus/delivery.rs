@@ -52,7 +52,9 @@ fn hop(v4: bool, number: u8, principal: u32) -> Hop {
 
 /// A router that is waypoint `number`, in both families.
 fn router(number: u8, ordinary: &[&str], repeated: ReplayPolicy) -> Router {
-    let here = |v4| Waypoint::new(waypoint(v4, number), keys(number), Policy::default());
+    let peers = ["198.51.100.0/24", "2001:db8:1::/64"].map(prefix);
+    let policy = || Policy { peers: peers.to_vec(), ..Policy::default() };
+    let here = |v4| Waypoint::new(waypoint(v4, number), keys(number), policy());
     let config = Config {
         waypoints: vec![here(true), here(false)],
         repeated,

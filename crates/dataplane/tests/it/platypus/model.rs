@@ -28,7 +28,7 @@ const BEGIN: u64 = 1_795_240_800;
 const NANOS: u128 = 1_000_000_000;
 const ANSWERS: u32 = 200;
 /// Accounts: fewer than there are payers and epochs.
-const ACCOUNTS: usize = 40;
+const ACCOUNTS: usize = 12;
 
 struct Random(u64);
 
@@ -53,7 +53,9 @@ fn keys() -> WaypointKeys {
 }
 
 fn waypoints() -> Vec<Waypoint> {
-    let policy = || Policy { narrow: true, ..Policy::default() };
+    let peers: Vec<Prefix> =
+        ["198.51.100.0/24", "2001:db8::/64"].iter().map(|text| text.parse().expect("a prefix")).collect();
+    let policy = || Policy { narrow: true, peers: peers.clone(), ..Policy::default() };
     addresses().map(|address| Waypoint::new(address, keys(), policy())).to_vec()
 }
 
@@ -185,6 +187,8 @@ struct Model {
     /// Packets that are in a partition in a turn. The pool is the last one.
     partitions: HashMap<(usize, u64), u64>,
     totals: BTreeMap<String, (Charge, Total)>,
+    /// How often a packet counted one level higher than it said.
+    folded: u64,
     rates: Vec<Rate>,
     /// Nanoseconds of credit for answers, and when that was so.
     answers: (u64, u64),
@@ -277,17 +281,38 @@ impl Model {
             *taken += 1;
             self.seen.insert(fingerprint, turn);
         }
-        let name = format!("{charge:?}");
-        let held = self.totals.values().filter(|(other, _)| other.principal == charge.principal).count();
-        let free = ACCOUNTS - self.totals.len();
-        let may_open = free > 0 && (held < 4 || held < free.saturating_sub(ACCOUNTS / 4));
-        if !self.totals.contains_key(&name) && !may_open {
-            return Err(Reason::AccountsFull);
+        let mut account = *charge;
+        while !self.totals.contains_key(&format!("{account:?}")) && !self.may_open(&account) {
+            // Without a place of its own it counts in the delegation, and then in the principal's own account.
+            let Some((id, sub)) = account.delegation else { return Err(Reason::AccountsFull) };
+            account.delegation = sub.map(|_| (id, None));
+            self.folded += 1;
         }
-        let (_, total) = self.totals.entry(name).or_insert((*charge, Total::default()));
+        let (_, total) = self.totals.entry(format!("{account:?}")).or_insert((account, Total::default()));
         total.packets += 1;
         total.octets += u128::from(octets);
         Ok(())
+    }
+
+    /// Whether the table has a line for a new account: a quarter is kept for principals' own, an eighth for each principal's
+    /// first delegation, a half from sub-delegations; of the rest nobody has more lines than are free.
+    fn may_open(&self, charge: &Charge) -> bool {
+        let kind = |charge: &Charge| charge.delegation.map(|(_, sub)| sub.is_some());
+        let open = || self.totals.values().map(|(other, _)| other);
+        let of_kind = |wanted| open().filter(move |other| kind(other) == wanted);
+        let held = || of_kind(kind(charge)).filter(|other| other.principal == charge.principal);
+        let free = ACCOUNTS - self.totals.len();
+        let (own, delegations) = (of_kind(None).count(), of_kind(Some(false)).count());
+        let delegating = of_kind(Some(false)).map(|other| other.principal).collect::<HashSet<_>>().len();
+        let left_for_own = (ACCOUNTS / 4).saturating_sub(own);
+        let left_for_both = left_for_own + (ACCOUNTS / 8).saturating_sub(delegating);
+        let kept = left_for_both.max((ACCOUNTS / 2).saturating_sub(own + delegations));
+        let beside = |id| held().filter(|other| other.delegation.is_some_and(|(other, _)| other == id)).count();
+        match charge.delegation {
+            None => free > 0 && (held().count() < 4 || held().count() + left_for_both < free),
+            Some((_, None)) => left_for_own < free && (held().count() == 0 || held().count() + left_for_both < free),
+            Some((id, Some(_))) => held().count() + kept < free && 2 * beside(id) + kept < free,
+        }
     }
 
     fn may_answer(&mut self, now: Now) -> bool {
@@ -422,7 +447,10 @@ fn pair(repeated: ReplayPolicy, is_rated: bool, now: Now) -> (Router, Model) {
     let answers = (NANOS as u64, now.instant.0);
     let (revoked, seen, partitions, totals) = (Vec::new(), HashMap::new(), HashMap::new(), BTreeMap::new());
     let from = now.unix.secs() + 2;
-    (router, Model { waypoints: waypoints(), repeated, from, revoked, seen, partitions, totals, rates, answers })
+    (
+        router,
+        Model { waypoints: waypoints(), repeated, from, revoked, seen, partitions, totals, folded: 0, rates, answers },
+    )
 }
 
 /// Both begin anew, with the totals that a journal has kept and the revocations of a list.
@@ -433,6 +461,7 @@ fn restart((router, model): (&mut Router, &mut Model), list: u64, now: Now) {
     let (octets, signature) = sign_list(&key, list, now.unix, ListKind::Whole, &model.revoked);
     after.0.revocations().apply(&octets, &signature, &key.verifying_key()).expect("the first one");
     after.1.totals = std::mem::take(&mut model.totals);
+    after.1.folded = model.folded;
     after.1.revoked = std::mem::take(&mut model.revoked);
     (*router, *model) = after;
 }
@@ -510,6 +539,7 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
         for (charge, total) in model.totals.values() {
             assert_eq!(router.accounts().total(charge), *total, "{charge:?}");
         }
+        assert!(model.folded > cases / 10_000, "{}", model.folded);
         let mut all = vec!["Route", "Drop(Revoked)", "Drop(AccountsFull)", "Answer(Packet(Binding))"];
         all.extend(is_rated.then_some("Drop(Rate)"));
         all.extend((repeated == ReplayPolicy::Drop).then_some("Drop(Replayed)"));

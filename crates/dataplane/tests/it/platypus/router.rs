@@ -2,6 +2,7 @@
 //!
 //! PLA-06: revoked, then one, two, three epochs later; a restart; old lists: never accepted again.
 //! PLA-08: one packet many times, by one router and two: counted once by each.
+//! PLA-11, sources: a list whose first waypoint is the sender's own: dropped under its own name, unless a peer runs it.
 //! PLA-12: a flood of invalid packets: 100 ICMP errors a second, none longer than its cause.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -117,6 +118,77 @@ fn apply(
 ) -> Result<(), ListError> {
     let (list, signature) = sign_list(&key_server(), sequence, now(NOW).unix, kind, entries);
     revocations.apply(&list, &signature, &key_server().verifying_key())
+}
+
+/// What the holder of a capability sends to choose its packets' original source: the list's first waypoint is its own address,
+/// with a binding that nobody checks, and the second one this, with a right binding over that source.
+fn laundered(counter: u32) -> Vec<u8> {
+    let attacker = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 66));
+    let hops: Vec<Hop> = [attacker, HERE]
+        .into_iter()
+        .map(|waypoint| {
+            let capability = Capability {
+                waypoint,
+                principal: principal(7),
+                interval: interval(),
+                epoch: current_epoch(NOW),
+                delegation: None,
+                width: Width::Full,
+            };
+            Hop { capability, key: keys().stamp_key(&capability).expect("one key for ever") }
+        })
+        .collect();
+    let nonce = Nonce::new(now(NOW).unix, counter);
+    let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
+    let mut inner = vec![0x45, 0, 0, 60, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 5, 203, 0, 113, 9];
+    inner.resize(60, 0x5a);
+    let mut out = Vec::new();
+    encapsulate(&inner, &route, &mut out).expect("sound");
+    // IPv4 20, header 20 (pointer at 22), capabilities of 28 octets from 40 on.
+    out[52..68].fill(0x5a);
+    out[22] = 7;
+    out.copy_within(40..44, 12);
+    out.copy_within(68..72, 16);
+    out[10..12].fill(0);
+    let mut sum: u32 = out[..20].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    out[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    out
+}
+
+/// PLA-11: among packets that pass, on every kernel and without lanes.
+#[test]
+fn a_list_whose_first_waypoint_is_the_senders_own_is_dropped_and_counted() {
+    let config = |peers: Vec<Prefix>| Config {
+        waypoints: vec![Waypoint::new(HERE, keys(), Policy { peers, ..Policy::default() })],
+        repeated: ReplayPolicy::Drop,
+        replay: ReplayFilter::new(&Key128::new([3; 16]), 10_000, UnixTime(0)),
+        need_revocations: false,
+        answers_per_second: 100,
+        accounts: 100,
+        account_seed: 1,
+        delegations: 16,
+    };
+    let peers = || vec!["192.0.2.66/32".parse().expect("a prefix")];
+    for peers in [Vec::new(), peers()] {
+        let routers = CpuKernel::available().map(|kernel| Router::new(config(peers.clone()), kernel));
+        for mut router in routers.chain([Router::without_lanes(config(peers.clone()))]) {
+            let mut datagrams: Vec<Vec<u8>> = (0..32)
+                .map(|n| if n % 2 == 0 { packet(current_epoch(NOW), None, n, NOW) } else { laundered(n) })
+                .collect();
+            let mut frames: Vec<Frame<'_>> =
+                datagrams.iter_mut().map(|octets| Frame { octets, ingress: Ingress::Internal }).collect();
+            let actions = router.process(&mut frames, now(NOW));
+            let reason = Reason::Packet(verify::Reason::ForeignWaypoint);
+            for (index, action) in actions[..32].iter().enumerate() {
+                let is_dropped = index % 2 == 1 && peers.is_empty();
+                assert_eq!(*action, if is_dropped { Action::Drop(reason) } else { Action::Route }, "{index}");
+            }
+            assert_eq!(router.counters().of(reason), if peers.is_empty() { 16 } else { 0 });
+        }
+    }
 }
 
 /// PLA-06: at once, and for as long as the key is accepted; for the epochs before and after as well as for its own.

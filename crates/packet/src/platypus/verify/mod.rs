@@ -50,17 +50,31 @@ pub struct Policy {
     pub narrow: bool,
     /// Seconds that a nonce may be old: [`MIN_FRESHNESS`] to [`MAX_FRESHNESS`].
     pub freshness: u32,
-    /// The outer source must be the original one at the first waypoint, and the waypoint before at every other.
+    /// The outer source must be the original one at the first waypoint, and at every other the waypoint before, which is
+    /// this one or one of `peers`.
     pub check_source: bool,
-    /// Networks of our own that no packet may be sent to through us.
+    /// Where the waypoints lie that the provider or a peer runs, which check original sources, too. A packet's list proves
+    /// nothing by itself, since its sender wrote it.
+    pub peers: Vec<Prefix>,
+    /// Networks of our own that no packet may be sent to through us, nor come from.
     pub refused: Vec<Prefix>,
     /// Waypoints within `refused` that a packet may go to next.
     pub waypoints: Vec<IpAddr>,
+    /// Sources within `refused` that stamp their packets.
+    pub sources: Vec<Prefix>,
 }
 
 impl Default for Policy {
     fn default() -> Self {
-        Self { narrow: false, freshness: MAX_FRESHNESS, check_source: true, refused: Vec::new(), waypoints: Vec::new() }
+        Self {
+            narrow: false,
+            freshness: MAX_FRESHNESS,
+            check_source: true,
+            peers: Vec::new(),
+            refused: Vec::new(),
+            waypoints: Vec::new(),
+            sources: Vec::new(),
+        }
     }
 }
 
@@ -153,6 +167,7 @@ impl Waypoint {
         self.check_source(packet, index)?;
         self.check_width(&capability)?;
         check_martians(packet, index)?;
+        self.check_own_source(packet)?;
         self.check_own_networks(packet, index)?;
         check_prefix(packet, &capability)?;
         check_ttl(packet)?;
@@ -167,19 +182,34 @@ impl Waypoint {
         if is_ours { Ok(()) } else { Err(Reason::NotForUs) }
     }
 
-    /// The packet comes from its original source, or from the waypoint before this one.
+    /// The packet comes from its original source, or from the waypoint before this one, which is one that checks sources too.
     fn check_source(&self, packet: &Packet<'_>, index: usize) -> Result<(), Reason> {
-        let before = match index {
-            0 => packet.original_source(),
-            _ => packet.waypoint(index - 1),
-        };
-        if self.policy.check_source && packet.outer().source != before { Err(Reason::Source) } else { Ok(()) }
+        if !self.policy.check_source {
+            return Ok(());
+        }
+        let source = packet.outer().source;
+        match index.checked_sub(1).map(|before| packet.waypoint(before)) {
+            None if source == packet.original_source() => Ok(()),
+            Some(before) if source == before => self.check_peer(before),
+            _ => Err(Reason::Source),
+        }
     }
 
     /// The binding is as long as the policy asks.
     fn check_width(&self, capability: &Capability) -> Result<(), Reason> {
         let is_refused = capability.width == Width::Narrow && !self.policy.narrow;
         if is_refused { Err(Reason::NarrowBinding) } else { Ok(()) }
+    }
+
+    /// The waypoint at `before`, from which the packet comes, is this one or a peer.
+    fn check_peer(&self, before: IpAddr) -> Result<(), Reason> {
+        let is_peer = before == self.address || is_in(&self.policy.peers, before);
+        if is_peer { Ok(()) } else { Err(Reason::ForeignWaypoint) }
+    }
+
+    /// The original source lies in no network of our own, but for those whose hosts stamp their packets.
+    fn check_own_source(&self, packet: &Packet<'_>) -> Result<(), Reason> {
+        if self.is_refused_source(packet.original_source()) { Err(Reason::OwnSource) } else { Ok(()) }
     }
 
     /// Neither the final destination nor the next waypoint lies in a network that this waypoint must not open to
@@ -213,7 +243,14 @@ impl Waypoint {
     #[must_use]
     #[inline(always)]
     pub fn is_own(&self, address: IpAddr) -> bool {
-        self.policy.refused.iter().any(|prefix| contains(prefix, address))
+        is_in(&self.policy.refused, address)
+    }
+
+    /// Whether an original source lies in one of the policy's refused networks, and is none that stamps its packets.
+    #[must_use]
+    #[inline(always)]
+    pub fn is_refused_source(&self, address: IpAddr) -> bool {
+        self.is_own(address) && !is_in(&self.policy.sources, address)
     }
 }
 
@@ -248,6 +285,12 @@ fn check_epoch(capability: &Capability, now: UnixTime) -> Result<(), Reason> {
 /// Where the packet goes behind capability `index`: the next waypoint, or the final destination.
 fn next_destination(packet: &Packet<'_>, index: usize) -> IpAddr {
     if index + 1 < packet.count() { packet.waypoint(index + 1) } else { packet.final_destination() }
+}
+
+/// Whether an address lies in one of these networks.
+#[inline(always)]
+fn is_in(networks: &[Prefix], address: IpAddr) -> bool {
+    networks.iter().any(|prefix| contains(prefix, address))
 }
 
 /// Whether an address lies in a prefix.

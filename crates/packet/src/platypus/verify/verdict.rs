@@ -16,10 +16,14 @@ wayleave_core::named! {
         NothingLeft = "nothing-left",
         /// Its outer source is neither the original source nor the waypoint before.
         Source = "source",
+        /// Its outer source is the waypoint before, but this is none that the provider or a configured peer runs.
+        ForeignWaypoint = "foreign-waypoint",
         /// The original source is a martian.
         MartianSource = "martian-source",
         /// The final destination or the next waypoint is a martian.
         MartianDestination = "martian-destination",
+        /// The original source lies in a network of our own.
+        OwnSource = "own-source",
         /// The final destination or the next waypoint lies in a network of our own.
         OwnNetwork = "own-network",
         /// The final destination lies outside the delegated prefix.

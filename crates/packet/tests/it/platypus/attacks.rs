@@ -4,12 +4,13 @@
 //! place but its own.
 //! PLA-10: pointers and lengths that lie, loops, too many capabilities: refused.
 //! PLA-11: final destinations and next waypoints that are martians or our own networks: refused.
+//! PLA-11, sources: a list whose first waypoint is the sender's own, original sources in our own networks: refused.
 
 use std::net::IpAddr;
 
 use wayleave_core::{Afi, Prefix};
 use wayleave_packet::platypus::header::{Delegation, Malformed, Packet};
-use wayleave_packet::platypus::mint::{self, Hop};
+use wayleave_packet::platypus::mint::{self, Hop, Route};
 use wayleave_packet::platypus::verify::{IcmpError, Policy, Reason, Verdict, Waypoint};
 
 use super::world::{self, NOW};
@@ -193,6 +194,83 @@ fn a_packet_from_elsewhere_than_it_says_is_refused() {
     world::write_checksum(&mut skipping);
     assert_eq!(world::process(&second, &skipping, NOW), Err(Verdict::Drop(Reason::Source)));
     assert_eq!(world::process(&first, &skipping, NOW), Err(Verdict::Drop(Reason::NotForUs)));
+}
+
+/// The list of a holder of any capability: [its own address, with a binding that nobody checks][the real waypoint, with a right
+/// binding over `source`], with the pointer at the second one, sent from its own address.
+fn laundered(afi: Afi, source: IpAddr, sealed: bool) -> Vec<u8> {
+    let hops: Vec<Hop> = (8..=9).map(|n| world::hop(world::capability(afi, n))).collect();
+    let inner = world::inner_to(source, world::destination_address(afi), b"payload");
+    let mut datagram = world::stamp(&inner, &Route { sealed, ..world::route(&hops) });
+    let size = if afi == Afi::Ipv4 { 4 } else { 16 };
+    let (ip, outer) = if afi == Afi::Ipv4 { (20, 12) } else { (40, 8) };
+    let list = ip + 4 + 2 * size + 8;
+    let first = size + 8;
+    // A junk binding, the pointer behind it, and the outer addresses.
+    datagram[list + first..list + first + 16].fill(0x5a);
+    datagram[ip + 2] = ((first + 16) / 4) as u8;
+    let second = list + first + 16;
+    datagram.copy_within(list..list + size, outer);
+    datagram.copy_within(second..second + size, outer + size);
+    if afi == Afi::Ipv4 {
+        world::write_checksum(&mut datagram);
+    }
+    datagram
+}
+
+/// A waypoint that nobody named vouches for no source: whoever holds a capability writes such a list.
+#[test]
+fn no_holder_of_a_capability_chooses_the_original_source_of_its_packets() {
+    for (afi, sealed) in [(Afi::Ipv4, false), (Afi::Ipv4, true), (Afi::Ipv6, false), (Afi::Ipv6, true)] {
+        let datagram = laundered(afi, world::source_address(afi), sealed);
+        let [before, address] = [8, 9].map(|n| world::waypoint_address(afi, n));
+        let verdict = |peers: Vec<Prefix>| {
+            let policy = Policy { peers, ..Policy::default() };
+            world::process(&Waypoint::new(address, world::keys_of(address), policy), &datagram, NOW)
+        };
+        let host = |address: IpAddr| Prefix::truncated(address, afi.bits()).expect("a host");
+        let refused = Err(Verdict::Drop(Reason::ForeignWaypoint));
+        assert_eq!(verdict(Vec::new()), refused);
+        assert_eq!(verdict(vec![host(address), host(world::waypoint_address(afi, 7))]), refused);
+        // A waypoint that a peer runs has checked the original source: its own binding is not for this one to check.
+        assert!(verdict(vec![host(before)]).is_ok());
+    }
+}
+
+/// A path may visit a waypoint twice in a row: what comes from there is its own.
+#[test]
+fn a_waypoint_is_a_peer_of_itself() {
+    let hop = world::hop(world::capability(Afi::Ipv4, 1));
+    let here = Waypoint::new(hop.capability.waypoint, world::keys_of(hop.capability.waypoint), Policy::default());
+    let datagram = world::stamp(&world::inner(Afi::Ipv4, b"payload"), &world::route(&[hop.clone(), hop]));
+    let second = world::process(&here, &datagram, NOW).expect("the first visit");
+    world::process(&here, &second, NOW).expect("the second visit");
+}
+
+/// At every index, and whether the waypoint before is a peer or not there.
+#[test]
+fn networks_of_our_own_send_nothing_but_from_hosts_that_stamp() {
+    for afi in [Afi::Ipv4, Afi::Ipv6] {
+        let source = world::source_address(afi);
+        let network = |length| Prefix::truncated(source, length).expect("within the family's bits");
+        let hops: Vec<Hop> = (1..=2).map(|n| world::hop(world::capability(afi, n))).collect();
+        let datagram = world::stamp(&world::inner(afi, b"payload"), &world::route(&hops));
+        let second = world::process(&world::waypoint(hops[0].capability.waypoint), &datagram, NOW).expect("it passes");
+        for (hop, datagram) in hops.iter().zip([datagram, second]) {
+            let verdict = |sources| {
+                let policy = Policy {
+                    peers: world::peers(),
+                    refused: vec![network(afi.bits() - 8)],
+                    sources,
+                    ..Policy::default()
+                };
+                let address = hop.capability.waypoint;
+                world::process(&Waypoint::new(address, world::keys_of(address), policy), &datagram, NOW)
+            };
+            assert_eq!(verdict(Vec::new()), Err(Verdict::Drop(Reason::OwnSource)));
+            assert!(verdict(vec![network(afi.bits())]).is_ok());
+        }
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@
 use std::net::IpAddr;
 
 use cmac::{Cmac, KeyInit, Mac};
+use wayleave_core::{Afi, Prefix};
+use wayleave_packet::platypus::verify::{Policy, Waypoint};
 
 use super::packets;
 use super::random::Random;
@@ -15,6 +17,18 @@ pub(crate) struct Here {
     pub(crate) address: IpAddr,
     pub(crate) key: [u8; 16],
     pub(crate) narrow: bool,
+    /// Networks by their first octets: waypoints of the provider and its peers; own networks; senders within these.
+    pub(crate) peers: Vec<Vec<u8>>,
+    pub(crate) refused: Vec<Vec<u8>>,
+    pub(crate) sources: Vec<Vec<u8>>,
+}
+
+impl Here {
+    /// A waypoint that allows what those of the other tests do.
+    pub(crate) fn new(address: IpAddr, key: [u8; 16]) -> Self {
+        let peers = vec![vec![198, 51, 100], vec![0x20, 1, 0xd, 0xb8, 0, 1, 0, 0]];
+        Self { address, key, narrow: true, peers, refused: Vec::new(), sources: Vec::new() }
+    }
 }
 
 pub(crate) fn mac(key: &[u8], message: &[u8]) -> Vec<u8> {
@@ -126,8 +140,16 @@ pub(crate) fn process(here: &Here, datagram: &[u8], now: u64) -> Option<Vec<u8>>
     if datagram[source..source + size] != *before {
         return None;
     }
+    let is_in = |networks: &[Vec<u8>], address: &[u8]| networks.iter().any(|network| address.starts_with(network));
+    if index > 0 && before != address && !is_in(&here.peers, before) {
+        return None;
+    }
+    if is_in(&here.refused, original) && !is_in(&here.sources, original) {
+        return None;
+    }
     let next = listed.get(index + 1).map_or(last, |one| &one.bare[..size]);
-    if [original, last, next].into_iter().any(is_martian) {
+    if [original, last, next].into_iter().any(is_martian) || [last, next].into_iter().any(|to| is_in(&here.refused, to))
+    {
         return None;
     }
     let kind = current.bare[size + 3];
@@ -314,10 +336,44 @@ fn is_martian(octets: &[u8]) -> bool {
     }
 }
 
+/// A network of a waypoint's family by its first octets.
+fn network(first: &[u8], like: IpAddr) -> Prefix {
+    let mut octets = first.to_vec();
+    octets.resize(16, 0);
+    let length = 8 * first.len() as u8;
+    let address = match like {
+        IpAddr::V4(_) => IpAddr::from(*octets.first_chunk::<4>().expect("four octets")),
+        IpAddr::V6(_) => IpAddr::from(*octets.first_chunk::<16>().expect("sixteen octets")),
+    };
+    Prefix::truncated(address, length.min(if like.is_ipv4() { 32 } else { 128 })).expect("within the family's bits")
+}
+
+/// What a waypoint allows: mostly all that is asked for.
+fn policy(random: &mut Random, address: IpAddr, all: &[IpAddr]) -> Here {
+    let peers = all.iter().filter(|_| !random.one_in(12)).map(|peer| octets(*peer)).collect();
+    let afi = if address.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 };
+    let source = octets(world::source_address(afi));
+    let size = source.len();
+    let networks = |random: &mut Random, one_in: u64| {
+        let length = size - random.below(size as u64 / 2) as usize;
+        random.one_in(one_in).then(|| source[..length].to_vec()).into_iter().collect()
+    };
+    let (refused, sources) = (networks(random, 12), networks(random, 2));
+    Here { peers, refused, sources, ..Here::new(address, world::key_octets(address)) }
+}
+
 /// What the waypoint and the model make of one packet.
 fn compare(here: &Here, datagram: &[u8], now: u64) -> Option<Vec<u8>> {
     let expected = process(here, datagram, now);
-    let waypoint = world::waypoint(here.address);
+    let networks = |networks: &[Vec<u8>]| networks.iter().map(|octets| network(octets, here.address)).collect();
+    let policy = Policy {
+        narrow: here.narrow,
+        peers: networks(&here.peers),
+        refused: networks(&here.refused),
+        sources: networks(&here.sources),
+        ..Policy::default()
+    };
+    let waypoint = Waypoint::new(here.address, world::keys_of(here.address), policy);
     let found = world::process(&waypoint, datagram, now).ok();
     assert_eq!(found, expected, "{datagram:02x?} at {now}");
     found
@@ -330,8 +386,8 @@ fn the_waypoint_equals_the_model_on_random_and_mutated_packets() {
     let (mut forwarded, mut refused) = (0u64, 0u64);
     while forwarded + refused < packets(1_000_000) {
         let (mut datagram, addresses) = world::random_packet(&mut random, world::NOW);
-        for address in addresses {
-            let here = Here { address, key: world::key_octets(address), narrow: true };
+        for address in &addresses {
+            let here = policy(&mut random, *address, &addresses);
             for _ in 0..4 {
                 let mutant = world::mutate(&mut random, &datagram);
                 match compare(&here, &mutant, world::NOW) {

@@ -52,7 +52,7 @@ fn every_payload_length_passes() {
     for afi in [Afi::Ipv4, Afi::Ipv6] {
         let hops = [world::hop(world::capability(afi, 1))];
         let here = world::waypoint(hops[0].capability.waypoint);
-        let model = model::Here { address: here.address(), key: world::key_octets(here.address()), narrow: true };
+        let model = model::Here::new(here.address(), world::key_octets(here.address()));
         let most = if afi == Afi::Ipv4 { 65_535 - 20 - 20 - 28 } else { 65_535 - 44 - 40 };
         let payload: Vec<u8> = (0..most + 1).map(|i: usize| ((i * 7) >> 3) as u8).collect();
         for length in (0..=260).chain((261..most).step_by(step)).chain([most]) {

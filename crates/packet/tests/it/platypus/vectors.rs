@@ -229,8 +229,8 @@ fn the_published_vectors_hold_for_the_model_and_the_router() {
         let address = vector["waypoint"].as_str().expect("text").parse().expect("an address");
         let key: [u8; 16] = octets(&vector["k"]).try_into().expect("16 octets");
         let keys = wayleave_packet::platypus::mint::WaypointKeys::new(WaypointKey::new(&Key128::new(key)));
-        let policy = Policy { narrow: true, ..Policy::default() };
-        (model::Here { address, key, narrow: true }, Waypoint::new(address, keys, policy))
+        let policy = Policy { narrow: true, peers: world::peers(), ..Policy::default() };
+        (model::Here::new(address, key), Waypoint::new(address, keys, policy))
     };
     let (packets, refused) = (list("packets"), list("refused"));
     assert_eq!((packets.len(), refused.len()), (20, 14));

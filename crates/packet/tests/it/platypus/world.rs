@@ -55,7 +55,13 @@ pub(crate) fn keys_of(address: IpAddr) -> WaypointKeys {
 }
 
 pub(crate) fn waypoint(address: IpAddr) -> Waypoint {
-    Waypoint::new(address, keys_of(address), Policy { narrow: true, ..Policy::default() })
+    Waypoint::new(address, keys_of(address), Policy { narrow: true, peers: peers(), ..Policy::default() })
+}
+
+/// The networks of all waypoints here.
+pub(crate) fn peers() -> Vec<Prefix> {
+    let network = |afi, length| Prefix::truncated(waypoint_address(afi, 0), length).expect("within the family's bits");
+    vec![network(Afi::Ipv4, 24), network(Afi::Ipv6, 64)]
 }
 
 pub(crate) fn principal(number: u32) -> Principal {

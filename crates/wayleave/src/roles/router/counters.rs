@@ -114,6 +114,8 @@ pub struct AccountTable {
     pub most: usize,
     /// Octets of memory.
     pub octets: usize,
+    /// Packets that were charged to their delegation's or principal's account, since their own had no place.
+    pub folded: u64,
 }
 
 impl FormatCounters {
@@ -131,6 +133,7 @@ impl FormatCounters {
             table.open += more.open;
             table.most += more.most;
             table.octets += more.octets;
+            table.folded += more.folded;
         }
         let sums = [&mut self.decided, &mut self.reasons, &mut self.stamped, &mut self.unstamped];
         for (sum, more) in sums.into_iter().zip([&other.decided, &other.reasons, &other.stamped, &other.unstamped]) {

@@ -167,8 +167,8 @@ impl<F: Format> View for RouterView<F> {
             "replay_filter": format.replay.as_ref().map(replay_filter),
             "refuses_until": refuses_until(format.replay.as_ref()),
             "clock": format.replay.as_ref().map(|replay| clock(&replay.clock)),
-            "accounts": format.accounts.map(|AccountTable { open, most, octets }| {
-                json!({ "open": open, "most": most, "octets": octets })
+            "accounts": format.accounts.map(|AccountTable { open, most, octets, folded }| {
+                json!({ "open": open, "most": most, "octets": octets, "folded": folded })
             }),
             "decided": decided,
             "agreed_keys": format.agreed,
@@ -310,10 +310,12 @@ fn metrics(counters: &Counters) -> Vec<Metric> {
         let help = "Jumps of the wall clock, ahead or back";
         all.push(Metric::counter("clock_jump", Unit::Alarms, help, replay.clock.ahead + replay.clock.back));
     }
-    if let Some(AccountTable { open, most, octets }) = format.accounts {
+    if let Some(AccountTable { open, most, octets, folded }) = format.accounts {
         let help = "Share of the table of accounts that is taken";
         all.push(Metric::gauge("accounts_taken", Unit::Ratio, help, open as f64 / most.max(1) as f64));
         all.push(Metric::gauge("accounts", Unit::Bytes, "Memory of the table of accounts", octets as f64));
+        let help = "Packets charged to their delegation or principal, since their own account had no place";
+        all.push(packets("accounts_folded", help, folded));
     }
     let help = "Keys agreed with other nodes (X25519)";
     all.extend(format.agreements.map(|count| Metric::counter("agreed", Unit::Keys, help, count)));

@@ -1,5 +1,6 @@
 //! Platypus packets by IP, from a host through two waypoints to another, in a namespace that has all their addresses.
 //!
+//! PLA-11, sources, by process: a list whose first waypoint is the sender's own: dropped and counted.
 //! PLA-12, by process: a thousand wrong bindings by raw sockets: answers within the limit, none longer than its cause;
 //! the others counted as unanswered.
 //! PLA-12, relayed errors: an error about what was sent is relayed by a running router, forged ones are counted.
@@ -116,8 +117,9 @@ pub(crate) fn lay_out() -> Folder {
 pub(crate) fn config(which: usize, more: &str) -> String {
     format!(
         "[forwarding]\nformat = \"platypus\"\nkeys = \"{which}.key\"\nstate = \"{which}.redb\"\n[platypus]\n\
-         waypoints = [\"{}\"]\nreplay_capacity = 100000\n{more}",
-        WAYPOINTS[which]
+         waypoints = [\"{}\"]\npeer_waypoints = [\"{}/32\"]\nreplay_capacity = 100000\n{more}",
+        WAYPOINTS[which],
+        WAYPOINTS[1 - which]
     )
 }
 
@@ -172,6 +174,14 @@ fn two_waypoints_rewrite_and_answer_in_icmp() {
         assert_eq!(router.count("decided", "forwarded"), 50);
         eventually("all are in the accounts", || account(router) == 50);
     }
+    // The host's own address as the first waypoint, so that it could name any original source: no waypoint of a peer's.
+    let mut laundered = packet(&[0, 1], 500, 100);
+    laundered[16..20].copy_from_slice(&WAYPOINTS[1].octets());
+    laundered[40..44].copy_from_slice(&HOST.octets());
+    laundered[22] = 7;
+    host.send(&laundered);
+    eventually("it is counted", || second.count("reasons", "foreign-waypoint") == 1);
+    assert_eq!(second.count("decided", "forwarded"), 50);
     // A replay passes nobody; a wrong binding is told to the original source, who hears of it through the first waypoint.
     let replayed = packet(&[0], 1_000, 100);
     host.send(&replayed);

@@ -110,8 +110,9 @@ impl World {
                 folder.keys(&format!("{which}.key"), "platypus", &[(0, KEYS[which])]);
                 let config = format!(
                     "[forwarding]\nformat = \"platypus\"\nkeys = \"{which}.key\"\nstate = \"{which}.redb\"\n[platypus]\n\
-                     waypoints = [\"{}\"]\nreplay_capacity = 100000\n{more}",
-                    WAYPOINTS[which]
+                     waypoints = [\"{}\"]\npeer_waypoints = [\"{}/32\"]\nreplay_capacity = 100000\n{more}",
+                    WAYPOINTS[which],
+                    WAYPOINTS[1 - which]
                 );
                 Router::start(&folder, &format!("waypoint{which}"), site.waypoints[which].clone(), &config)
             })

@@ -30,8 +30,15 @@ fn a_burst_in_lanes_equals_its_packets_one_by_one() {
                 let (datagram, address) = if random.one_in(2) {
                     simple_packet(&mut random)
                 } else {
-                    let (datagram, addresses) = world::random_packet(&mut random, world::NOW);
-                    (datagram, addresses[0])
+                    let (mut datagram, addresses) = world::random_packet(&mut random, world::NOW);
+                    let mut address = addresses[0];
+                    // Now and then at its second waypoint.
+                    if let Some(second) = addresses.get(1).filter(|_| random.one_in(2))
+                        && let Ok(next) = world::process(&world::waypoint(address), &datagram, world::NOW)
+                    {
+                        (datagram, address) = (next, *second);
+                    }
+                    (datagram, address)
                 };
                 // Often one that has much in common with the one before.
                 let like =
@@ -67,16 +74,23 @@ fn simple_packet(random: &mut Random) -> (Vec<u8>, IpAddr) {
 
 /// A waypoint that allows more than others, or less.
 fn random_waypoint(random: &mut Random, address: IpAddr) -> Waypoint {
-    let refused = random.one_in(6).then(|| {
-        let prefix = Prefix::truncated(world::destination_address(Afi::Ipv4), 24 + random.below(9) as u8);
+    let network = |random: &mut Random, address: IpAddr| {
+        let prefix = Prefix::truncated(address, 24 + random.below(9) as u8);
         prefix.expect("within the family's bits")
-    });
+    };
+    let (destination, source) = (world::destination_address(Afi::Ipv4), world::source_address(Afi::Ipv4));
+    let refused =
+        [destination, source].into_iter().filter_map(|address| random.one_in(6).then(|| network(random, address)));
+    let refused = refused.collect();
+    let sources = random.one_in(2).then(|| network(random, source));
     let policy = Policy {
         narrow: !random.one_in(3),
         freshness: if random.one_in(3) { random.below(7) as u32 } else { 5 },
         check_source: !random.one_in(3),
-        refused: refused.into_iter().collect(),
+        peers: if random.one_in(4) { Vec::new() } else { world::peers() },
+        refused,
         waypoints: Vec::new(),
+        sources: sources.into_iter().collect(),
     };
     Waypoint::new(address, world::keys_of(address), policy)
 }

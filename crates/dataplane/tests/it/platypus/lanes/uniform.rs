@@ -1,7 +1,7 @@
 //! Bursts of simple packets with payloads of equal numbers of blocks: sixteen at a time are decided at once, each as if it
 //! were alone.
 //!
-//! PLA, lanes: bursts of simple packets of up to eight flow classes, one of them spoiled in each of eleven ways at each
+//! PLA, lanes: bursts of simple packets of up to eight flow classes, one of them spoiled in each of twelve ways at each
 //! index: for each packet what `verify` decides for it alone.
 
 use std::net::IpAddr;
@@ -34,10 +34,11 @@ enum Defect {
     Checksum,
     Martian,
     Refused,
+    Source,
     Anything,
 }
 
-const DEFECTS: [Defect; 11] = [
+const DEFECTS: [Defect; 12] = [
     Defect::FirstHalf,
     Defect::SecondHalf,
     Defect::Payload,
@@ -48,6 +49,7 @@ const DEFECTS: [Defect; 11] = [
     Defect::Checksum,
     Defect::Martian,
     Defect::Refused,
+    Defect::Source,
     Defect::Anything,
 ];
 
@@ -80,9 +82,14 @@ fn spoil(random: &mut Random, defect: Defect, packet: &mut Vec<u8>) {
         Defect::Checksum => packet[10] ^= bit,
         Defect::Martian => packet[24] = 127,
         Defect::Refused => packet[28..32].copy_from_slice(&[198, 18, 0, 1]),
+        // As the sender's own packet would come, outer source and all.
+        Defect::Source => {
+            packet[12..16].copy_from_slice(&[198, 18, 0, 1]);
+            packet[24..28].copy_from_slice(&[198, 18, 0, 1]);
+        }
         Defect::Anything => *packet = mutate(random, packet),
     }
-    if matches!(defect, Defect::Ttl | Defect::TooLong) {
+    if matches!(defect, Defect::Ttl | Defect::TooLong | Defect::Source) {
         world::write_checksum(packet);
     }
 }

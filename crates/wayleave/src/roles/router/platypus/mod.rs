@@ -101,12 +101,16 @@ fn section(settings: &Settings) -> Result<&PlatypusSection, Failure> {
 
 /// The waypoints with their live keys.
 fn waypoints(settings: &Settings, section: &PlatypusSection) -> Vec<Waypoint> {
+    let addresses = || section.waypoints.get_ref().iter().map(|address| IpAddr::V4(address.0));
+    let own = addresses().filter_map(|address| Prefix::truncated(address, 32).ok());
     let policy = Policy {
         narrow: section.narrow,
         freshness: u32::try_from(*section.freshness_secs.get_ref()).unwrap_or(u32::MAX),
         check_source: true,
+        peers: own.chain(section.peer_waypoints.iter().copied()).collect(),
         refused: section.refused.clone(),
         waypoints: section.allowed_waypoints.iter().map(|address| address.0).collect(),
+        sources: section.allowed_sources.clone(),
     };
     let live = settings.live_keys(PlatypusControl::KEYS_AHEAD);
     let key = |octets: &[u8; 16]| WaypointKey::new(&Key128::new(*octets));
@@ -115,8 +119,7 @@ fn waypoints(settings: &Settings, section: &PlatypusSection) -> Vec<Waypoint> {
         // The file's keys are in order, and only the first counts from the beginning.
         let _ = keys.rotate(key(octets), *from);
     }
-    let waypoints = section.waypoints.get_ref().iter();
-    waypoints.map(|address| Waypoint::new(IpAddr::V4(address.0), keys.clone(), policy.clone())).collect()
+    addresses().map(|address| Waypoint::new(address, keys.clone(), policy.clone())).collect()
 }
 
 /// The configuration of one thread's router.
@@ -168,8 +171,9 @@ impl Platypus {
     }
 
     fn account_table(&self) -> Option<AccountTable> {
-        let (open, most) = self.router.account_table().open();
-        (most > 0).then(|| AccountTable { open, most, octets: self.router.account_table().memory() })
+        let table = self.router.account_table();
+        let (open, most) = table.open();
+        (most > 0).then(|| AccountTable { open, most, octets: table.memory(), folded: table.folded() })
     }
 
     fn take_over(&mut self, plan: Plan, ports: &[AttachedPort], now: Instant) {
@@ -435,8 +439,10 @@ impl Control<Platypus> for PlatypusControl {
         "platypus.waypoints",
         "platypus.narrow",
         "platypus.freshness_secs",
+        "platypus.peer_waypoints",
         "platypus.refused",
         "platypus.allowed_waypoints",
+        "platypus.allowed_sources",
         "platypus.decapsulate",
         "platypus.rates",
         "platypus.revocations.file",
