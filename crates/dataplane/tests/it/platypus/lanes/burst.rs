@@ -75,13 +75,15 @@ fn simple_packet(random: &mut Random) -> (Vec<u8>, IpAddr) {
 /// A waypoint that allows more than others, or less.
 fn random_waypoint(random: &mut Random, address: IpAddr) -> Waypoint {
     let network = |random: &mut Random, address: IpAddr| {
-        let prefix = Prefix::truncated(address, 24 + random.below(9) as u8);
-        prefix.expect("within the family's bits")
+        Prefix::truncated(address, 24 + random.below(9) as u8).expect("within the family's bits")
     };
     let (destination, source) = (world::destination_address(Afi::Ipv4), world::source_address(Afi::Ipv4));
-    let refused =
-        [destination, source].into_iter().filter_map(|address| random.one_in(6).then(|| network(random, address)));
-    let refused = refused.collect();
+    let mut refused = Vec::new();
+    for address in [destination, source] {
+        if random.one_in(6) {
+            refused.push(network(random, address));
+        }
+    }
     let sources = random.one_in(2).then(|| network(random, source));
     let policy = Policy {
         narrow: !random.one_in(3),
