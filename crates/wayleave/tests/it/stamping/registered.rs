@@ -2,9 +2,14 @@
 //!
 //! PLA, stamper by process: stamping by registration: while the user is registered; the bill is what was captured.
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Output, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use wayleave_lab::netns::{self, Rung};
@@ -24,33 +29,32 @@ fn as_user(world: &World, user: u32, line: &[&str]) -> Output {
     world.with_curl(&mut command).current_dir(&world.folder.0).env("NO_COLOR", "1").output().expect("setpriv runs")
 }
 
-/// A process that holds so many connections to the stamper's socket, or what is left of them, until it is dropped.
-struct Idle(Child);
+/// Another user's connections (root's), as many as it gets, which say nothing and are opened again as they are closed.
+struct Idle(Arc<AtomicBool>);
 
-impl Drop for Idle {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+impl Idle {
+    fn hold(socket: PathBuf) -> Self {
+        let ends = Arc::new(AtomicBool::new(false));
+        let idle = Self(Arc::clone(&ends));
+        // Not waited for: a socket that takes no more connections lets it wait.
+        std::thread::spawn(move || {
+            let mut held = VecDeque::new();
+            while !ends.load(Ordering::Relaxed) {
+                held.extend(UnixStream::connect(&socket).ok());
+                if held.len() > 300 {
+                    held.pop_front();
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+        });
+        idle
     }
 }
 
-fn hold_connections(world: &World, user: u32, count: u32) -> Idle {
-    let hold = "import socket, sys\n\
-                held = []\n\
-                for _ in range(int(sys.argv[1])):\n    \
-                    one = socket.socket(socket.AF_UNIX)\n    \
-                    one.connect('stamper.sock')\n    \
-                    held.append(one)\n\
-                print('held', flush=True)\n\
-                sys.stdin.read()";
-    let mut command: Command = world.site.client.command("setpriv");
-    command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups", "python3", "-c", hold]);
-    command.arg(count.to_string()).current_dir(&world.folder.0).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("setpriv runs");
-    let mut said = String::new();
-    BufReader::new(child.stdout.take().expect("piped")).read_line(&mut said).expect("a line");
-    assert_eq!(said, "held\n");
-    Idle(child)
+impl Drop for Idle {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A frame with a packet that is stamped for the first waypoint.
@@ -99,13 +103,14 @@ fn a_users_own_packets_are_stamped_while_it_is_registered_and_the_bill_is_what_w
         as_user(&world, user, &line.iter().map(String::as_str).collect::<Vec<_>>())
     };
 
-    // Strangers on the same machine hold all the connections that they get, and send nothing: they keep nobody out.
-    let _idle = hold_connections(&world, STRANGER, 400);
+    // Another user holds all the connections that it gets, and sends nothing: it keeps nobody out.
+    let idle = Idle::hold(world.folder.0.join("stamper.sock"));
     // As that user without it, and as the user with it.
     assert!(as_user(&world, USER, &curl).stdout == body());
     assert_eq!(capture.frames().len(), 0);
     let output = run(USER, &["mine0.cap", "mine1.cap"]);
     assert!(output.stdout == body(), "{}", text(&output.stderr));
+    drop(idle);
     balance(&world);
     let captured = capture.frames();
     let octets: usize = captured.iter().map(|frame| usize::from(u16::from_be_bytes([frame[16], frame[17]]))).sum();
