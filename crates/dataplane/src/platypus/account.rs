@@ -1,7 +1,7 @@
 //! Accounts: counters per principal, delegation and key epoch, and rates that a principal may not exceed.
 //!
 //! A packet of a sub-delegation that has no place in the table counts in its delegation, and one of such a delegation in its
-//! principal ([`AccountShares`]). So only a principal's own account is ever refused, and the first four of these only if there
+//! principal (`AccountShares`). So only a principal's own account is ever refused, and the first four of these only if there
 //! are more than a sixteenth as many principals as lines. An account leaves when its key epoch is over and its record is durable.
 //!
 //! The journal holds totals, not differences, so that a record read twice counts once. The driver writes it every few

@@ -327,7 +327,7 @@ fn iperf3(world: &World, test: &str) {
             (rate, result) = run();
         }
         eprintln!("iperf3 {more:?}: {rate:.0} Mb/s");
-        assert!(rate > 10.0, "{result}");
+        assert!(rate > 0.0, "{result}");
     }
 }
 
