@@ -35,8 +35,7 @@ pub enum Order {
     /// prefix. `id` is the delegation's number, or the sub-delegation's if the holder has a delegation. It ends with what it was
     /// delegated from, and before that after this Unix second if there is one.
     Delegate { id: DelegationId, prefix: Prefix, until: Option<u64> },
-    /// A delegation, or the sub-delegation of one, ends with all that was handed on from it; its place, and that of a revocation of it,
-    /// are free. Who had it would have the same keys if its number were given again.
+    /// A delegation, or the sub-delegation of one, ends with all that was handed on from it, and its place is free. Who had it would have the same keys if its number were given again.
     Withdraw { id: DelegationId, sub: Option<DelegationId> },
 }
 

@@ -775,7 +775,7 @@ impl KeyServer {
             };
         }
         if let Order::Withdraw { id, sub } = *order {
-            if !may_end(&grant.terms, id, sub) {
+            if !may_end(&grant.terms, id, sub) || !self.decide_ends(grant, now) {
                 return Err(Status::NotAllowed);
             }
             let is_there = self.state.has_delegation(&grant.terms, id, sub);

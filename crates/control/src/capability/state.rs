@@ -96,7 +96,7 @@ wayleave_core::wire! {
         8 = Uninvite(InvitationId),
         /// A grant ends at once with everything that was delegated from it.
         9 = WithdrawBranch(Terms),
-        /// A delegation ends at once by its holder's order, with everything that was handed on from it, and with its revocation.
+        /// A delegation ends at once by its holder's order, with everything that was handed on from it.
         10 = WithdrawDelegation {
             /// Of whom it was delegated, or the delegation itself.
             holder: Terms,
@@ -553,11 +553,10 @@ impl State {
         self.entry(slot).filter(|entry| entry.is_live).map(|entry| entry.interval)
     }
 
-    /// Whether the holder of these terms has this delegation, or it is the delegation, or it has been revoked.
+    /// Whether the holder of these terms has this delegation, or it is the delegation.
     #[must_use]
     pub fn has_delegation(&self, holder: &Terms, id: DelegationId, sub: Option<DelegationId>) -> bool {
-        let lasting = Revocation { principal: holder.principal, delegation: Some((id, sub)), epoch: None };
-        self.is_listed(&lasting) || self.grants_of(holder.principal).any(|grant| is_part(&grant.terms, holder, id, sub))
+        self.grants_of(holder.principal).any(|grant| is_part(&grant.terms, holder, id, sub))
     }
 
     /// The slot of the grant with these terms.
@@ -832,21 +831,13 @@ impl State {
         }
     }
 
-    /// Ends a delegation of `holder` with all that was handed on from it, and lets their revocations in all epochs go: what they
-    /// revoked cannot be looked up any more, and what was looked up ends with its epochs.
+    /// Ends a delegation of `holder` with all that was handed on from it. Revocations in all epochs stay: who ordered them is not known,
+    /// and whoever had the number would have its keys again.
     fn withdraw_delegation(&mut self, holder: &Terms, id: DelegationId, sub: Option<DelegationId>, second: u64) {
         let principal = holder.principal;
         self.retain_grants(principal, |grant| !is_part(&grant.terms, holder, id, sub));
         // A revocation names no waypoint: as long as another one has this number, it is left alone.
         if !self.grants_of(principal).any(|grant| is_of(&grant.terms, id, sub)) {
-            let is_gone = |entry: &&Revocation| {
-                entry.epoch.is_none()
-                    && entry.delegation.is_some_and(|(of, below)| of == id && (sub.is_none() || below == sub))
-            };
-            let gone: Vec<Revocation> = self.revocations_of(principal).filter(is_gone).copied().collect();
-            gone.iter().for_each(|entry| {
-                self.revocations.remove(entry);
-            });
             self.revoke_accepted(principal, Some((id, sub)), holder.interval, second);
         }
     }

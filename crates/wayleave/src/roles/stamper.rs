@@ -592,10 +592,11 @@ impl StamperRole {
         let classes: Vec<(SenderClass, u32)> = classes.into_iter().map(mtu).collect();
         let paying = self.plan.paying.clone();
         self.running.handle.send(move |worker| {
-            worker.set_routes(routes, &rules);
             if let Some(replies) = &mut worker.replies {
                 replies.paying = paying;
             }
+            // Their waypoints are taken from what pays, too.
+            worker.set_routes(routes, &rules);
         });
         self.system.mark_cgroups(&self.plan.file)?;
         self.system.set(&classes, &self.running.handle).await?;
