@@ -70,7 +70,7 @@ pub enum RedemptionRefusal {
     )]
     Gone,
     #[error(
-        "the account's number was another's until lately, and what that one looked up may still be good: redeem the line again in some hours"
+        "the account's number was another's until lately, and what that one looked up may still be good: redeem the line again later; the provider can say when"
     )]
     TooSoon,
 }

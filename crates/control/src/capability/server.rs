@@ -329,6 +329,9 @@ impl KeyServer {
         let new = match body {
             ChangeBody::Grant(grant) => std::slice::from_ref(&grant.terms),
             ChangeBody::Invite(invitation) => &invitation.terms[..],
+            ChangeBody::Redeem { invitation, .. } => {
+                self.state.invitation(*invitation).map_or(&[][..], |(invitation, _)| &invitation.terms)
+            }
             _ => &[],
         };
         let longest = self.longest_interval;
@@ -779,6 +782,9 @@ impl KeyServer {
                 return Err(Status::NotAllowed);
             }
             let is_there = self.state.has_delegation(&grant.terms, id, sub);
+            if is_there && !self.state.is_within_withdrawal_quota(grant.terms.principal, now.secs()) {
+                return Err(Status::Full);
+            }
             return Ok(
                 is_there.then_some(ChangeBody::WithdrawDelegation { holder: grant.terms, delegation: (id, sub) })
             );

@@ -8,7 +8,7 @@ mod quota;
 mod restoring;
 mod snapshot;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -602,7 +602,7 @@ impl State {
     /// # Errors
     /// If it cannot be made. It is not applied: first it must be durable.
     pub fn sign(&self, body: ChangeBody, key: &SigningKey, now: UnixTime) -> Result<Signed<Change>, ChangeError> {
-        self.check(&body, now.secs())?;
+        self.check(&body, now.secs(), MAX_GRANTS)?;
         match &body {
             ChangeBody::Lift(revocation) if !self.revocations.contains(revocation) => {
                 return Err(ChangeError::NotRevoked);
@@ -610,6 +610,11 @@ impl State {
             // Whoever began with a snapshot may have forgotten sooner what ended long ago.
             ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => {
                 self.find(terms).ok_or(ChangeError::NoGrant)?;
+            }
+            ChangeBody::WithdrawDelegation { .. }
+                if self.revocations.len() + 3 > MAX_REVOCATIONS && self.in_force(now.secs()) + 3 > MAX_REVOCATIONS =>
+            {
+                return Err(ChangeError::Revocations);
             }
             ChangeBody::Redeem { invitation, .. } => {
                 let principal = self.invitations.get(*invitation).and_then(|(invitation, _)| invitation.principal());
@@ -667,12 +672,12 @@ impl State {
         if object.previous != self.last {
             return Err(ChangeError::Fork(number));
         }
-        self.check(&object.body, object.issued)
+        self.check(&object.body, object.issued, 2 * MAX_GRANTS)
     }
 
     /// Whether the change can be made. A revocation that is lifted may be missing: one that has expired is dropped sooner by whoever
     /// begins with a snapshot.
-    fn check(&self, body: &ChangeBody, issued: u64) -> Result<(), ChangeError> {
+    fn check(&self, body: &ChangeBody, issued: u64, most: usize) -> Result<(), ChangeError> {
         let account = |principal: Principal| {
             self.accounts.get(&principal.number()).ok_or(ChangeError::NoAccount(principal.number()))
         };
@@ -689,7 +694,7 @@ impl State {
                 if not_before > not_after {
                     return Err(ChangeError::Times);
                 }
-                self.check_capacity(std::slice::from_ref(terms))
+                self.check_capacity(std::slice::from_ref(terms), most)
             }
             ChangeBody::Withdraw(_) | ChangeBody::WithdrawBranch(_) | ChangeBody::WithdrawDelegation { .. } => Ok(()),
             ChangeBody::Revoke(_)
@@ -700,17 +705,17 @@ impl State {
             ChangeBody::Revoke(_) | ChangeBody::Lift(_) => Ok(()),
             ChangeBody::Invite(invitation) => {
                 self.invitations.check(invitation, issued)?;
-                self.check_capacity(&invitation.terms)
+                self.check_capacity(&invitation.terms, most)
             }
             ChangeBody::Redeem { invitation, .. } => {
-                self.check_capacity(&self.invitations.redeemable(*invitation, issued)?.terms)
+                self.check_capacity(&self.invitations.redeemable(*invitation, issued)?.terms, most)
             }
             ChangeBody::Uninvite(invitation) => Ok(self.invitations.withdrawable(*invitation)?),
         }
     }
 
     /// Whether the limits leave space for these grants of one principal.
-    fn check_capacity(&self, all: &[Terms]) -> Result<(), ChangeError> {
+    fn check_capacity(&self, all: &[Terms], most: usize) -> Result<(), ChangeError> {
         let Some(principal) = all.first().map(|terms| terms.principal) else { return Ok(()) };
         let new_waypoints = all.iter().enumerate().filter(|(at, terms)| {
             !self.waypoints.contains(&terms.waypoint) && all[..*at].iter().all(|other| other.waypoint != terms.waypoint)
@@ -719,7 +724,8 @@ impl State {
             return Err(ChangeError::Waypoints);
         }
         let new = all.iter().filter(|terms| self.find(terms).is_none()).count();
-        let is_full = new > 0 && self.kept_slots_of(principal).count() + new > MAX_GRANTS;
+        // Whoever follows from a snapshot may know less of what ended long ago than the writer: it holds twice as much.
+        let is_full = new > 0 && self.kept_slots_of(principal).count() + new > most;
         if is_full { Err(ChangeError::Grants) } else { Ok(()) }
     }
 
@@ -808,7 +814,10 @@ impl State {
         // The next epoch's secret can be looked up ahead, and is accepted until the end of the epoch after.
         let current = u64::from(epoch::epoch_at(interval, UnixTime(second.saturating_mul(1_000_000))));
         self.withdrawn.retain(|(of, _), until| *of != principal || *until > second);
-        self.withdrawn.insert((principal, interval), (current + 3) << interval.exponent());
+        let until = (current + 3) << interval.exponent();
+        // A clock that went back takes nothing from what was known.
+        let held = self.withdrawn.entry((principal, interval)).or_insert(until);
+        *held = until.max(*held);
     }
 
     fn withdrawn_of(&self, principal: Principal) -> impl Iterator<Item = (Interval, u64)> {
@@ -857,7 +866,8 @@ impl State {
         self.slots_of(principal).filter(move |slot| !self.is_past(*slot, second))
     }
 
-    /// Ends one grant. What was delegated from it stands on what that was delegated from itself, and ends no later than it would have.
+    /// Ends one grant. What was delegated from it stands on what that was delegated from itself; if
+    /// that is nothing, it ends no later than the grant would have.
     fn withdraw(&mut self, terms: &Terms) {
         let Some(slot) = self.find(terms) else { return };
         let above = self.entry(slot).and_then(|entry| entry.delegation.as_ref()).map_or(NONE, |held| held.from);
@@ -885,9 +895,12 @@ impl State {
 
     /// Ends the grants of an account that are not to stay.
     fn retain_grants(&mut self, principal: Principal, stays: impl Fn(&Grant) -> bool) {
+        self.retain_slots(principal, |state, slot| state.grant(slot).is_some_and(|grant| stays(&grant)));
+    }
+
+    fn retain_slots(&mut self, principal: Principal, stays: impl Fn(&Self, u32) -> bool) {
         let slots: Vec<u32> = self.slots_of(principal).collect();
-        let (kept, ended): (Vec<u32>, Vec<u32>) =
-            slots.into_iter().partition(|slot| self.grant(*slot).is_some_and(|grant| stays(&grant)));
+        let (kept, ended): (Vec<u32>, Vec<u32>) = slots.into_iter().partition(|slot| stays(self, *slot));
         for (at, slot) in kept.iter().enumerate() {
             let next = kept.get(at + 1).copied().unwrap_or(NONE);
             self.entry_mut(*slot).into_iter().for_each(|entry| entry.next = next);
@@ -923,11 +936,10 @@ impl State {
             return;
         }
         let second = self.settled();
-        let past: Vec<u32> = self.slots_of(grant.terms.principal).filter(|slot| self.is_past(*slot, second)).collect();
+        let past: HashSet<u32> =
+            self.slots_of(grant.terms.principal).filter(|slot| self.is_past(*slot, second)).collect();
         if !past.is_empty() {
-            let past: Vec<Terms> =
-                past.into_iter().filter_map(|slot| self.grant(slot)).map(|grant| grant.terms).collect();
-            self.retain_grants(grant.terms.principal, |grant| !past.contains(&grant.terms));
+            self.retain_slots(grant.terms.principal, |_, slot| !past.contains(&slot));
         }
         let Terms { waypoint, principal, interval, width, delegation } = grant.terms;
         let number = self.waypoints.iter().position(|known| *known == waypoint).unwrap_or_else(|| {

@@ -595,7 +595,8 @@ pub(super) fn order(
     nonce: u8,
     now: Now,
 ) -> Option<Acknowledgement> {
-    let ordering = Ordering::new(credential.clone(), order, [nonce; 4], epoch_at(now), now.unix);
+    let epoch = (now.unix.secs() >> credential.terms.interval.exponent()) as u32;
+    let ordering = Ordering::new(credential.clone(), order, [nonce; 4], epoch, now.unix);
     let question = ordering.question(u16::from(nonce));
     let answer = reply(server, &question, Transport::Udp, now);
     assert!(answer.len() <= question.len());

@@ -225,3 +225,43 @@ fn what_the_holder_of_a_closed_account_looked_up_is_revoked_and_its_number_is_no
         change(&mut server, open(), at(1));
     }
 }
+
+#[test]
+fn who_delegates_and_withdraws_without_end_fills_no_list_of_others() {
+    let (mut server, _) = one();
+    let whole = grant(&mut server, Terms { interval: interval(18), ..terms(7) });
+    let mut number = 0;
+    let full = loop {
+        let now = later(u64::from(number));
+        let given = part(number, None);
+        assert_eq!(status(&mut server, &whole, given, 1, now), Status::Done, "{number}");
+        let status = status(&mut server, &whole, Order::Withdraw { id: id(number), sub: None }, 2, now);
+        if status != Status::Done {
+            break status;
+        }
+        number += 1;
+    };
+    assert_eq!(full, Status::Full);
+    assert!(server.state().revocations().len() <= MAX_REVOCATIONS / 256 + 3, "{}", server.state().revocations().len());
+}
+
+#[test]
+fn nobody_lifts_by_withdrawing_what_another_has_revoked() {
+    let (mut server, whole) = one();
+    let reseller = branch(&mut server, &whole, 3, u64::MAX);
+    assert_eq!(status(&mut server, &reseller, part(5, None), 1, at(0)), Status::Done);
+    let thief = of_part(&reseller, 5);
+    let revoked = Order::RevokeDelegation { id: id(3), sub: Some(id(5)) };
+    assert_eq!(status(&mut server, &whole, revoked, 2, at(0)), Status::Done);
+    let withdraw = Order::Withdraw { id: id(3), sub: Some(id(5)) };
+    assert_eq!(status(&mut server, &reseller, withdraw, 3, at(0)), Status::Done);
+    assert_eq!(status(&mut server, &reseller, part(5, None), 4, at(0)), Status::Done);
+    for epochs in [0, 2, 9] {
+        let denied = Err(LookupFailure::Denied(Denial::Revoked));
+        assert_eq!(look_up(&mut server, &thief, later(epochs << 12)), denied);
+    }
+    // Nor does one who is revoked order anything.
+    let all = Revocation { principal: principal(7), delegation: Some((id(3), None)), epoch: None };
+    change(&mut server, ChangeBody::Revoke(all), at(1));
+    assert_eq!(status(&mut server, &reseller, Order::Withdraw { id: id(3), sub: None }, 5, at(1)), Status::NotAllowed);
+}

@@ -4,13 +4,15 @@
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
 
-use super::{MAX_GRANTS, MAX_REVOKED, State, Terms};
+use super::{MAX_GRANTS, MAX_REVOCATIONS, MAX_REVOKED, State, Terms};
 
 /// Grants of an account that orders leave to the operator.
 pub const OPERATOR_GRANTS: usize = 256;
 /// Sub-delegations that an account's delegates may register, and revoke in all epochs: half of all.
 pub const DELEGATES_GRANTS: usize = MAX_GRANTS / 2;
 pub const DELEGATES_REVOKED: usize = MAX_REVOKED / 2;
+/// Revocations of one principal in single epochs that are in force: one in 256 of all that there may be.
+const WITHDRAWN: usize = MAX_REVOCATIONS / 256;
 /// Revocations without an epoch of one principal, with those that say nothing new beside another one: by all orders, and by those of
 /// delegates.
 const RECORDED: usize = 2 * MAX_REVOKED;
@@ -57,6 +59,14 @@ impl State {
         is_within_all
             && lasting.recorded < DELEGATES_RECORDED
             && is_within_share(lasting.own, lasting.below, DELEGATES_REVOKED)
+    }
+
+    /// Whether the holders of a principal's capabilities may withdraw one more delegation at this Unix second: each withdrawal revokes
+    /// three epochs.
+    #[must_use]
+    pub fn is_within_withdrawal_quota(&self, principal: Principal, second: u64) -> bool {
+        let is_in_force = |entry: &&Revocation| entry.expires_at().is_some_and(|expiry| expiry > second);
+        self.revocations_of(principal).filter(is_in_force).count() < WITHDRAWN
     }
 
     fn lasting(&self, principal: Principal, own: Option<DelegationId>) -> Lasting {

@@ -133,7 +133,8 @@ impl Restoring {
                 if has_expired(&revocation, self.head.object().issued) {
                     return Err(content("a revocation had expired"));
                 }
-                if self.state.revocations.len() >= MAX_REVOCATIONS {
+                // Those of accounts that were closed come beyond the limit of orders.
+                if self.state.revocations.len() >= 2 * MAX_REVOCATIONS {
                     return Err(content("too many revocations"));
                 }
                 self.state.revocations.insert(revocation);
@@ -194,7 +195,7 @@ impl Restoring {
         if state.find(terms).is_some() {
             return Err("an account has a grant twice");
         }
-        if state.slots_of(terms.principal).count() >= MAX_GRANTS {
+        if state.slots_of(terms.principal).count() >= 2 * MAX_GRANTS {
             return Err("an account has too many grants");
         }
         if state.waypoints.len() >= MAX_WAYPOINTS && !state.waypoints.contains(&terms.waypoint) {
