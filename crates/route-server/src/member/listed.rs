@@ -117,11 +117,22 @@ pub(super) struct Instances {
 }
 
 impl Instances {
-    /// The parties list an instance in which only routes of this member's own AS changed: what was chosen, if it was, stays.
-    pub(super) fn list_own_change(&mut self, epoch: u64, candidates: &Instance, is_whole: bool) -> usize {
+    /// The parties list an instance in which only routes of this member's own AS changed: what was chosen, if it was, stays. `changed`: of
+    /// a member that may lack lists, the objects that may be of that change; another candidate that was not listed before is one that
+    /// came in a list which it lacks, and nothing was chosen with it.
+    pub(super) fn list_own_change(
+        &mut self,
+        epoch: u64,
+        candidates: &Instance,
+        (is_whole, changed): (bool, Option<&[Handle]>),
+    ) -> usize {
         let before = self.number_of(candidates).and_then(|number| self.listed[number].as_ref());
         let had_no_choice = before.is_none_or(|listed| listed.candidates.len() < 2);
-        let evaluated = if had_no_choice {
+        let is_other = |candidate: &&Candidate| changed.is_some_and(|changed| !changed.contains(&candidate.0));
+        let is_before = |candidate: &Candidate| before.is_some_and(|listed| listed.candidates.contains(candidate));
+        let evaluated = if candidates.iter().filter(is_other).any(|candidate| !is_before(candidate)) {
+            None
+        } else if had_no_choice {
             Some(epoch)
         } else {
             before.filter(|listed| listed.is_whole).and_then(|listed| listed.evaluated)
@@ -470,6 +481,18 @@ mod tests {
         assert_eq!((through, many.len(), many[0]), (hash(MAX_NAMES - 1), MAX_NAMES, 0));
         let mut as_many: Vec<usize> = (0..MAX_NAMES).rev().collect();
         assert_eq!(first_by(&mut as_many, |number| hash(*number)), [0xff; 32]);
+    }
+
+    /// Of a member that lacks lists, what came before an own change and was never listed to it was chosen among by nobody.
+    #[test]
+    fn an_own_change_does_not_count_as_a_choice_with_what_was_never_listed() {
+        let (own, one, two) = ((Handle([1; 32]), 0), (Handle([2; 32]), 0), (Handle([3; 32]), 0));
+        for (changed, counts) in [(None, true), (Some(&[own.0][..]), false), (Some(&[own.0, two.0][..]), true)] {
+            let mut instances = Instances::default();
+            instances.list((1, 1, 1), &Instance::from(vec![one]), (true, false));
+            let number = instances.list_own_change(1, &Instance::from(vec![own, one, two]), (true, changed));
+            assert_eq!(instances.listed[number].as_ref().map(|listed| listed.evaluated.is_some()), Some(counts));
+        }
     }
 
     #[test]

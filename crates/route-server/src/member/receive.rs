@@ -395,8 +395,12 @@ impl Member {
         }
         let unranked: BTreeSet<usize> = one.unranked.iter().map(|place| *place as usize).collect();
         let live = one.live as usize;
-        let list =
-            |(place, candidates)| self.list((one.seq, one.rank), candidates, (unranked.contains(&place), place < live));
+        // Objects that a slice brings are none that changed just now, and nothing tells them apart.
+        let changed = if one.slice.is_some() { &[][..] } else { &came };
+        let changed = (self.sync.is_some() || self.is_in_doubt).then_some(changed);
+        let list = |(place, candidates)| {
+            self.list((one.seq, one.rank), candidates, (unranked.contains(&place).then_some(changed), place < live))
+        };
         let numbers = one.instances.iter().enumerate().map(list).collect();
         self.instances.settle();
         let candidates = one.instances.iter().map(|candidates| candidates.len()).sum();
@@ -438,12 +442,17 @@ impl Member {
         self.lost_since = None;
     }
 
-    /// Takes note of the candidates of a prefix; `stays`: what was chosen does; `is_live`: they changed just now. Returns the number of the
-    /// instance.
-    fn list(&mut self, (seq, rank): (u64, bool), candidates: &Instance, (stays, is_live): (bool, bool)) -> usize {
+    /// Takes note of the candidates of a prefix; `stays`: what was chosen does, and what changed ([`Instances::list_own_change`]);
+    /// `is_live`: they changed just now. Returns the number of the instance.
+    fn list(
+        &mut self,
+        (seq, rank): (u64, bool),
+        candidates: &Instance,
+        (stays, is_live): (Option<Option<&[Handle]>>, bool),
+    ) -> usize {
         let is_whole = candidates.iter().all(|(handle, _)| self.routes.contains_key(handle));
-        if stays {
-            self.instances.list_own_change(self.tick_epoch, candidates, is_whole)
+        if let Some(changed) = stays {
+            self.instances.list_own_change(self.tick_epoch, candidates, (is_whole, changed))
         } else {
             // What this member is sent later than others may have changed with any batch.
             let since = if is_live || self.sync.is_none() { seq } else { 0 };
