@@ -66,9 +66,9 @@ pub use server::{
     BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, Served, ServerCounters, Transport,
 };
 pub use state::{
-    Change, ChangeBody, ChangeError, ChangeTimes, DELEGATES_GRANTS, DELEGATES_REVOKED, Grant, MAX_GRANTS, MAX_PIECE,
-    MAX_PIECES, MAX_REVOCATIONS, MAX_REVOKED, MAX_WAYPOINTS, OPERATOR_GRANTS, PAST, Restoring, SnapshotError,
-    SnapshotHead, State,
+    Change, ChangeBody, ChangeError, ChangeTimes, ChangesEnd, DELEGATES_GRANTS, DELEGATES_REVOKED, Grant, MAX_GRANTS,
+    MAX_PIECE, MAX_PIECES, MAX_REVOCATIONS, MAX_REVOKED, MAX_WAYPOINTS, OPERATOR_GRANTS, PAST, Restoring, Row,
+    RowEffects, RowError, RowKey, RowKind, SnapshotError, SnapshotHead, State,
 };
 pub use terms::Terms;
 pub use usage::{

@@ -6,6 +6,7 @@
 
 mod quota;
 mod restoring;
+mod rows;
 mod snapshot;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -30,6 +31,7 @@ use super::usage::Reopening;
 
 pub use quota::{DELEGATES_GRANTS, DELEGATES_REVOKED, OPERATOR_GRANTS};
 pub use restoring::Restoring;
+pub use rows::{ChangesEnd, Row, RowEffects, RowError, RowKey, RowKind};
 pub use snapshot::{MAX_PIECE, MAX_PIECES, PAST, SnapshotError, SnapshotHead};
 
 /// Grants of one account, delegations included.

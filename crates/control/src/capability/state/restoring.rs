@@ -6,7 +6,7 @@ use wayleave_packet::platypus::header::{Interval, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::snapshot::{Kind, PAST, SnapshotError, SnapshotHead, VERSION, has_expired};
-use super::{Account, Grant, MAX_GRANTS, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE, RevocationCodec, State};
+use super::{Account, Grant, MAX_REVOCATIONS, NONE, RevocationCodec, State};
 use crate::capability::invitation::{Invitation, InvitationId, InvitationStatus, MAX_NAME};
 use crate::capability::usage::Reopening;
 
@@ -125,7 +125,7 @@ impl Restoring {
             Kind::Grant => {
                 let grant = Grant::read(reader).map_err(malformed)?;
                 self.place(RecordPlace::Grant(grant.terms.principal))?;
-                self.grant(grant).map_err(content)?;
+                self.state.take_grant(&grant).map_err(content)?;
             }
             Kind::Revocation => {
                 let revocation = RevocationCodec::read(reader).map_err(malformed)?;
@@ -182,26 +182,5 @@ impl Restoring {
         };
         self.before = Some(place);
         if is_next { Ok(()) } else { Err(SnapshotError::Order(self.index)) }
-    }
-
-    fn grant(&mut self, grant: Grant) -> Result<(), &'static str> {
-        let (state, terms) = (&mut self.state, &grant.terms);
-        if !state.accounts.contains_key(&terms.principal.number()) {
-            return Err("a grant is of no account");
-        }
-        if grant.not_before > grant.not_after {
-            return Err("a grant ends before it begins");
-        }
-        if state.find(terms).is_some() {
-            return Err("an account has a grant twice");
-        }
-        if state.slots_of(terms.principal).count() >= 2 * MAX_GRANTS {
-            return Err("an account has too many grants");
-        }
-        if state.waypoints.len() >= MAX_WAYPOINTS && !state.waypoints.contains(&terms.waypoint) {
-            return Err("too many waypoints");
-        }
-        state.insert(&grant);
-        Ok(())
     }
 }

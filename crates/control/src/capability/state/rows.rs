@@ -1,0 +1,332 @@
+//! What a state has as single rows, as a database keeps them, and which of them a change makes and ends.
+//!
+//! A change is about one principal, so that what it does is found by taking that principal's part of the state and making the change
+//! there: the rules are written once, and nothing counts before the database has it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wayleave_core::wire::{Ascii, Codec, Malformed, Reader, Wire, Writer, decode, encode};
+use wayleave_packet::platypus::header::{Interval, Principal};
+use wayleave_packet::platypus::revocation::Revocation;
+
+use super::{
+    Account, Change, ChangeBody, Grant, MAX_GRANTS, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE, PrincipalCodec,
+    RevocationCodec, State, snapshot,
+};
+use crate::capability::invitation::{Invitation, InvitationStatus, MAX_NAME};
+use crate::capability::keys::ProviderKey;
+use crate::capability::usage::Reopening;
+
+wayleave_core::wire! {
+    /// One thing of a state.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub enum Row: "the kind of a row" {
+        /// An account that was closed, and the generation of its keys: they never come back.
+        1 = Closed { principal: Principal as PrincipalCodec, generation: u32 },
+        2 = Account { principal: Principal as PrincipalCodec, generation: u32, name: String as Ascii<MAX_NAME> },
+        3 = Grant(Grant),
+        4 = Revocation(Revocation as RevocationCodec),
+        6 = Invitation { invitation: Invitation, status: InvitationStatus },
+        /// A principal's number got another owner: whose usage is whose follows from it.
+        7 = Reopened { principal: Principal as PrincipalCodec, generation: u32, at: u64 },
+        /// Until which Unix second secrets of grants that were withdrawn may be good.
+        8 = Withdrawn { principal: Principal as PrincipalCodec, interval: Interval as IntervalCodec, until: u64 },
+    }
+}
+
+/// The exponent of an interval.
+struct IntervalCodec;
+
+impl Codec<Interval> for IntervalCodec {
+    const LEAST: usize = 1;
+
+    fn write(value: &Interval, out: &mut Writer) {
+        out.u8(value.exponent());
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Interval, Malformed> {
+        Interval::new(from.u8()?).ok_or(Malformed::Value("an interval"))
+    }
+}
+
+impl Row {
+    /// Its kind, and what names it among those of its kind.
+    #[must_use]
+    pub fn key(&self) -> RowKey {
+        let mut id = Writer::new();
+        match self {
+            Self::Closed { principal, .. } | Self::Account { principal, .. } => {
+                id.bytes(&principal.octets());
+            }
+            Self::Grant(grant) => grant.terms.write(&mut id),
+            Self::Revocation(revocation) => RevocationCodec::write(revocation, &mut id),
+            Self::Invitation { invitation, .. } => {
+                id.bytes(&invitation.id.0);
+            }
+            Self::Reopened { principal, generation, .. } => {
+                id.bytes(&principal.octets()).u32(*generation);
+            }
+            Self::Withdrawn { principal, interval, .. } => {
+                id.bytes(&principal.octets()).u8(interval.exponent());
+            }
+        }
+        RowKey { kind: self.kind(), id: id.finish() }
+    }
+
+    /// The kind of a row.
+    #[must_use]
+    pub fn kind(&self) -> RowKind {
+        match self {
+            Self::Closed { .. } => RowKind::Closed,
+            Self::Account { .. } => RowKind::Account,
+            Self::Grant(_) => RowKind::Grant,
+            Self::Revocation(_) => RowKind::Revocation,
+            Self::Invitation { .. } => RowKind::Invitation,
+            Self::Reopened { .. } => RowKind::Reopened,
+            Self::Withdrawn { .. } => RowKind::Withdrawn,
+        }
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub fn principal(&self) -> Principal {
+        match self {
+            Self::Closed { principal, .. }
+            | Self::Account { principal, .. }
+            | Self::Reopened { principal, .. }
+            | Self::Withdrawn { principal, .. } => *principal,
+            Self::Grant(grant) => grant.terms.principal,
+            Self::Revocation(revocation) => revocation.principal,
+            Self::Invitation { invitation, .. } => invitation.principal().unwrap_or_default(),
+        }
+    }
+
+    /// All of it, as octets.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        encode(self)
+    }
+
+    /// # Errors
+    /// If the octets are no row.
+    pub fn decode(octets: &[u8]) -> Result<Self, Malformed> {
+        decode(octets)
+    }
+}
+
+/// Kinds of rows, in the order in which a state takes them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum RowKind {
+    Closed,
+    Account,
+    Grant,
+    Revocation,
+    Invitation,
+    Reopened,
+    Withdrawn,
+}
+
+impl RowKind {
+    pub const ALL: [Self; 7] =
+        [Self::Closed, Self::Account, Self::Grant, Self::Revocation, Self::Invitation, Self::Reopened, Self::Withdrawn];
+}
+
+/// What names a row.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct RowKey {
+    pub kind: RowKind,
+    pub id: Vec<u8>,
+}
+
+/// What a change does to the rows.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RowEffects {
+    /// Made, or put in place of those with their keys.
+    pub put: Vec<Row>,
+    pub gone: Vec<RowKey>,
+}
+
+/// Where the changes of a state end.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ChangesEnd {
+    /// The number of the last change; zero before the first.
+    pub number: u64,
+    /// Digest, and Unix second at which they were signed, of the last changes, the latest last: of as many as there are, up to
+    /// [`PAST`](super::PAST).
+    pub past: Vec<([u8; 32], u64)>,
+}
+
+/// Why rows make no state.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum RowError {
+    #[error("{0}")]
+    Content(&'static str),
+    #[error("the digests of {digests} changes, where the last has number {number}")]
+    Past { digests: usize, number: u64 },
+}
+
+impl State {
+    /// All rows, by kind and then by key.
+    #[must_use]
+    pub fn rows(&self) -> Vec<Row> {
+        let mut keyed: Vec<(RowKey, Row)> = self.unsorted_rows().map(|row| (row.key(), row)).collect();
+        keyed.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        keyed.into_iter().map(|(_, row)| row).collect()
+    }
+
+    fn unsorted_rows(&self) -> impl Iterator<Item = Row> {
+        let principals: BTreeSet<Principal> = (self.closed.keys())
+            .chain(self.accounts.keys())
+            .chain(self.reopened.iter().map(|of| &of.principal))
+            .filter_map(|number| Principal::new(*number))
+            .chain(self.revocations.iter().map(|revocation| revocation.principal))
+            .chain(self.invitations().filter_map(|(invitation, _)| invitation.principal()))
+            .chain(self.withdrawn.keys().map(|(principal, _)| *principal))
+            .collect();
+        principals.into_iter().flat_map(|principal| self.rows_of(principal))
+    }
+
+    /// The rows of one principal, by kind; its grants in the order in which they were made.
+    fn rows_of(&self, principal: Principal) -> Vec<Row> {
+        let number = principal.number();
+        let mut rows = Vec::new();
+        rows.extend(self.closed.get(&number).map(|generation| Row::Closed { principal, generation: *generation }));
+        let account = self.account(principal);
+        rows.extend(account.map(|(name, generation)| Row::Account { principal, generation, name: name.to_owned() }));
+        let first = rows.len();
+        rows.extend(self.grants_of(principal).map(Row::Grant));
+        rows[first..].reverse();
+        rows.extend(self.revocations_of(principal).copied().map(Row::Revocation));
+        let invitations = self.invitations().filter(|(of, _)| of.principal() == Some(principal));
+        rows.extend(invitations.map(|(of, status)| Row::Invitation { invitation: of.clone(), status }));
+        let reopened = self.reopened.iter().filter(|of| of.principal == number);
+        rows.extend(reopened.map(|of| Row::Reopened { principal, generation: of.generation, at: of.at }));
+        let withdrawn = self.withdrawn_of(principal);
+        rows.extend(withdrawn.map(|(interval, until)| Row::Withdrawn { principal, interval, until }));
+        rows
+    }
+
+    /// What a change does to the rows, if it is made now. It was checked before ([`Self::sign`], [`Self::accepts`]).
+    #[must_use]
+    pub fn effects(&self, change: &Change) -> RowEffects {
+        let Some(principal) = self.principal_of(&change.body) else { return RowEffects::default() };
+        let keyed = |rows: Vec<Row>| rows.into_iter().map(|row| (row.key(), row)).collect::<BTreeMap<_, _>>();
+        let mut part = Self::new(self.provider.clone());
+        (part.number, part.last, part.issued) = (self.number, self.last, self.issued);
+        part.lately.clone_from(&self.lately);
+        part.sweep_at = usize::MAX;
+        let before = self.rows_of(principal);
+        for row in &before {
+            // It fits: it is a part of what was taken.
+            let _ = part.take_row(row.clone());
+        }
+        part.perform(&change.body, change);
+        let (before, after) = (keyed(before), keyed(part.rows_of(principal)));
+        let put = after.iter().filter(|(key, row)| before.get(key) != Some(row)).map(|(_, row)| row.clone()).collect();
+        let gone = before.into_keys().filter(|key| !after.contains_key(key)).collect();
+        RowEffects { put, gone }
+    }
+
+    /// Whom a change is about; nobody if it is about an invitation that is not known.
+    #[must_use]
+    pub fn principal_of(&self, body: &ChangeBody) -> Option<Principal> {
+        let of_invitation = |id| self.invitation(id).and_then(|(invitation, _)| invitation.principal());
+        match body {
+            ChangeBody::Account { principal, .. } | ChangeBody::Close { principal } => Some(*principal),
+            ChangeBody::Grant(grant) => Some(grant.terms.principal),
+            ChangeBody::Withdraw(terms)
+            | ChangeBody::WithdrawBranch(terms)
+            | ChangeBody::WithdrawDelegation { holder: terms, .. } => Some(terms.principal),
+            ChangeBody::Revoke(revocation) | ChangeBody::Lift(revocation) => Some(revocation.principal),
+            ChangeBody::Invite(invitation) => invitation.principal(),
+            ChangeBody::Redeem { invitation, .. } => of_invitation(*invitation),
+            ChangeBody::Uninvite(id) => of_invitation(*id),
+        }
+    }
+
+    /// The state that these rows are, after the change at which they end. Rows come by kind, in the order of [`RowKind::ALL`]; within a
+    /// kind in any order. Revocations that had expired when the last changes were signed are dropped.
+    ///
+    /// # Errors
+    /// Why they make none.
+    pub fn from_rows<E: From<RowError>>(
+        provider: ProviderKey,
+        end: &ChangesEnd,
+        rows: impl IntoIterator<Item = Result<Row, E>>,
+    ) -> Result<Self, E> {
+        let mut state = Self::new(provider);
+        let last = end.past.last();
+        if last.is_none() != (end.number == 0) || end.past.len() as u64 > end.number {
+            return Err(RowError::Past { digests: end.past.len(), number: end.number }.into());
+        }
+        for (digest, issued) in &end.past {
+            snapshot::remember(&mut state.past, *digest);
+            let latest = state.times.back().map_or(*issued, |time| *issued.max(time));
+            snapshot::remember(&mut state.times, latest);
+            state.note_time(*issued);
+        }
+        (state.number, state.last, state.issued) =
+            (end.number, last.map_or([0; 32], |of| of.0), last.map_or(0, |of| of.1));
+        for row in rows {
+            state.take_row(row?).map_err(RowError::Content)?;
+        }
+        Ok(state)
+    }
+
+    fn take_row(&mut self, row: Row) -> Result<(), &'static str> {
+        match row {
+            Row::Closed { principal, generation } => {
+                self.closed.insert(principal.number(), generation);
+            }
+            Row::Account { principal, generation, name } => {
+                let account = Account { name: name.as_str().into(), generation, first: NONE };
+                self.accounts.insert(principal.number(), account);
+            }
+            Row::Grant(grant) => self.take_grant(&grant)?,
+            Row::Revocation(revocation) => {
+                let second = self.issued.min(self.settled());
+                if snapshot::has_expired(&revocation, second) {
+                    return Ok(());
+                }
+                // Those of accounts that were closed come beyond the limit of orders.
+                if self.revocations.len() >= 2 * MAX_REVOCATIONS {
+                    return Err("too many revocations");
+                }
+                self.revocations.insert(revocation);
+            }
+            Row::Invitation { invitation, status } => {
+                if !self.invitations.restore(invitation, status) {
+                    return Err("too many invitations");
+                }
+            }
+            Row::Reopened { principal, generation, at } => {
+                self.reopened.push(Reopening { principal: principal.number(), at, generation });
+            }
+            Row::Withdrawn { principal, interval, until } => {
+                self.withdrawn.insert((principal, interval), until);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn take_grant(&mut self, grant: &Grant) -> Result<(), &'static str> {
+        let terms = &grant.terms;
+        if !self.accounts.contains_key(&terms.principal.number()) {
+            return Err("a grant is of no account");
+        }
+        if grant.not_before > grant.not_after {
+            return Err("a grant ends before it begins");
+        }
+        if self.find(terms).is_some() {
+            return Err("an account has a grant twice");
+        }
+        if self.slots_of(terms.principal).count() >= 2 * MAX_GRANTS {
+            return Err("an account has too many grants");
+        }
+        if self.waypoints.len() >= MAX_WAYPOINTS && !self.waypoints.contains(&terms.waypoint) {
+            return Err("too many waypoints");
+        }
+        self.insert(grant);
+        Ok(())
+    }
+}
