@@ -16,6 +16,7 @@ use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
+use wayleave_store::Place;
 
 use super::check::{Checked, RoleConfig};
 use super::key_api::{self, ApiSection};
@@ -27,7 +28,9 @@ use super::rs::{FileFault, StatusSection, example, range, status_warning};
 use super::{Fault, Source};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::key_files::changes::Changes;
+use crate::key_files::account_records::AccountRecords;
 use crate::key_files::compaction::{Compacted, compact};
+use crate::key_files::database::DatabaseRecords;
 use crate::key_files::forwarding::ForwardingKeys;
 use crate::key_files::node::{self, KeyKind};
 use crate::key_files::records::Base;
@@ -43,6 +46,9 @@ const RESPONSES: u64 = 500;
 const MOST_RESPONSES: u64 = 1_000_000;
 /// Three days.
 const LONGEST_INTERVAL: u64 = 18;
+/// A quarter of an hour, and at most a day.
+const MAX_STALENESS_SECS: u64 = 900;
+const MOST_STALENESS_SECS: u64 = 86_400;
 const SHORTEST: u64 = Interval::SHORTEST.exponent() as u64;
 const LONGEST: u64 = Interval::LONGEST.exponent() as u64;
 
@@ -81,8 +87,15 @@ pub struct KeySection {
     pub writer: Spanned<Text<WriterKey>>,
     /// The writer's private key: it alone takes orders.
     pub writer_key: Option<Spanned<PathBuf>>,
-    /// Accounts, grants and revocations.
-    pub records: Spanned<PathBuf>,
+    /// Accounts, grants and revocations: a file of our own, or a database.
+    pub records: Option<Spanned<PathBuf>>,
+    pub database: Option<Spanned<Text<Place>>>,
+    /// Where it is remembered what was seen of the database.
+    #[serde(default = "default_position")]
+    pub position: Spanned<PathBuf>,
+    /// Seconds for which look-ups are answered from memory while the database cannot be used.
+    #[serde(default = "default_max_staleness")]
+    pub max_staleness_secs: Spanned<u64>,
     /// Where the writer puts the list of revocations for routers.
     pub revocations: Option<Spanned<PathBuf>>,
     /// Answers by UDP to a source prefix in a second, without a cookie; zero for any number.
@@ -112,6 +125,14 @@ pub struct KeySection {
 
 fn default_longest_interval() -> Spanned<u64> {
     Spanned::new(0..0, LONGEST_INTERVAL)
+}
+
+fn default_position() -> Spanned<PathBuf> {
+    Spanned::new(0..0, PathBuf::from("position"))
+}
+
+fn default_max_staleness() -> Spanned<u64> {
+    Spanned::new(0..0, MAX_STALENESS_SECS)
 }
 
 fn default_responses() -> Spanned<u64> {
@@ -190,6 +211,13 @@ pub struct WaypointSection {
     pub name: Option<String>,
 }
 
+impl TextValue for Place {
+    const EXPECTED: &'static str = "the path of a SQLite file, or a URI such as \"postgresql://key@db.example.net/wayleave\"";
+    fn read(text: &str) -> Option<Self> {
+        Self::parse(text).ok()
+    }
+}
+
 impl TextValue for Zone {
     const EXPECTED: &'static str = "the name of a zone of at most 100 characters, such as \"keys.example.net\"";
     fn read(text: &str) -> Option<Self> {
@@ -239,11 +267,41 @@ impl KeyFile {
             }
         }
         faults.extend(range(&key.responses_per_second, 0, MOST_RESPONSES, "answers a second"));
+        faults.extend(range(&key.max_staleness_secs, 1, MOST_STALENESS_SECS, "seconds"));
+        self.store_faults(&mut faults);
         faults.extend(range(&key.longest_interval, SHORTEST, LONGEST, "(an interval, 2 to this power of seconds)"));
         if let Err(error) = LookupPolicy::new(&key.rule) {
             faults.push(Fault { span: None, message: error.to_string(), help: None });
         }
         faults
+    }
+
+    /// There is one store; a database needs no copies of ours, and each of its key servers writes.
+    fn store_faults(&self, faults: &mut Vec<Fault>) {
+        let key = &self.key;
+        match (&key.records, &key.database) {
+            (Some(_), None) => {}
+            (None, None) => {
+                let message = "the key server has no store of its accounts, expected `database` in [key]".to_owned();
+                let fault = Fault { span: None, message, help: None };
+                faults.push(fault.help("name the path of a SQLite file, or the URI of a PostgreSQL database"));
+            }
+            (Some(records), Some(_)) => {
+                let fault = Fault::at(records.span(), "`records` beside `database`, expected one of them");
+                faults.push(fault.help("`wayleave cap import` brings a file of records into a database"));
+            }
+            (None, Some(database)) => {
+                if key.writer_key.is_none() {
+                    let message = "a database without `writer_key`: every key server of a database changes it";
+                    faults.push(Fault::at(database.span(), message).help("copy the key from the first key server"));
+                }
+                let replicas = key.replica.first().map(Spanned::span);
+                if let Some(at) = replicas.or(key.follow.as_ref().map(Spanned::span)) {
+                    let message = "replicas or [key.follow] beside `database`: the key servers of one database follow it";
+                    faults.push(Fault::at(at, message).help("have the other key servers name the same PostgreSQL database"));
+                }
+            }
+        }
     }
 
     fn router_faults(&self, faults: &mut Vec<Fault>) {
@@ -390,11 +448,23 @@ impl KeyFile {
         LookupPolicy::new(&self.key.rule).unwrap_or_default()
     }
 
+    /// The database, with its place in the file; a relative path is one beside the configuration.
+    pub fn database(&self, source: &Source) -> Option<(Place, Spanned<()>)> {
+        let named = self.key.database.as_ref()?;
+        let place = match &named.get_ref().0 {
+            Place::File(path) => Place::File(source.resolve(path)),
+            postgres @ Place::Postgres(_) => postgres.clone(),
+        };
+        Some((place, Spanned::new(named.span(), ())))
+    }
+
+    /// Where it is remembered what was seen of the database.
+    pub fn position(&self, source: &Source) -> PathBuf {
+        source.resolve(self.key.position.get_ref())
+    }
+
     /// The records, and a server that has taken them over.
-    pub fn server(&self, source: &Source) -> Outcome<(KeyServer, Changes)> {
-        let named = &self.key.records;
-        let fault = |failure: Failure| source.failure(Fault::of(named.span(), &failure));
-        let mut changes = Changes::open(&source.resolve(named.get_ref())).map_err(fault)?;
+    pub fn server(&self, source: &Source) -> Outcome<(KeyServer, AccountRecords)> {
         let servers = self.key.name_servers.get_ref().iter();
         let config = KeyServerConfig {
             zone: self.zone().clone(),
@@ -408,13 +478,31 @@ impl KeyFile {
             policy: self.policy(),
             responses_per_second: self.responses_per_second(),
         };
+        let provider = config.provider.clone();
         let server = KeyServer::new(config);
         let mut server = server.map_err(|error| {
             source.failure(Fault::of(self.key.name_servers.span(), &Failure::new(error.to_string())))
         })?;
         server.limit_intervals(self.longest_interval());
+        if let Some((place, at)) = self.database(source) {
+            let opened = DatabaseRecords::open(&place, &provider, &self.position(source));
+            let (database, state) = opened.map_err(|failure| source.failure(Fault::of(at.span(), &failure)))?;
+            server.replace(state);
+            return Ok((server, AccountRecords::Database(Box::new(database))));
+        }
+        let named = self.records()?;
+        let fault = |failure: Failure| source.failure(Fault::of(named.span(), &failure));
+        let mut changes = Changes::open(&source.resolve(named.get_ref())).map_err(fault)?;
         changes.read_new().and_then(|unread| unread.apply(&mut server)).map_err(fault)?;
-        Ok((server, changes))
+        Ok((server, AccountRecords::File(changes)))
+    }
+
+    /// The file of records.
+    ///
+    /// # Errors
+    /// If the store is a database.
+    pub fn records(&self) -> Result<&Spanned<PathBuf>, Failure> {
+        self.key.records.as_ref().ok_or_else(|| Failure::new("the key server's store is a database, and no file of records"))
     }
 
     /// Compacts the records, if this is the writer's configuration.
@@ -423,8 +511,11 @@ impl KeyFile {
             Failure::new("this is a replica's configuration: it has no `writer_key`")
                 .help("run the command where the writer is: replicas take its snapshot over")
         })?;
-        let (server, changes) = self.server(source)?;
-        compact(&source.resolve(self.key.records.get_ref()), server.state(), changes, &signer, now)
+        let path = source.resolve(self.records()?.get_ref());
+        let (server, AccountRecords::File(changes)) = self.server(source)? else {
+            return Err(Failure::new("a database is not compacted").into());
+        };
+        compact(&path, server.state(), changes, &signer, now)
     }
 
     /// Begins the list of revocations. Returns how many entries it has.
@@ -504,12 +595,7 @@ impl KeyFile {
             let path = source.resolve(named.get_ref());
             (named, revocation::last_number(&path, &self.writer()), path)
         });
-        let opened = Changes::open(&source.resolve(key.records.get_ref()));
-        let checked = opened.and_then(|mut changes| changes.read_new()).and_then(|unread| {
-            unread.base.as_ref().map_or(Ok(()), |base| base.check(&self.writer()))?;
-            let last = unread.changes.last().map(|change| change.object().number);
-            Ok(last.or(unread.base.as_ref().map(Base::number)).unwrap_or(0))
-        });
+        let checked = self.checked_number(source);
         match (checked, list) {
             (Ok(number), Some((named, last, path))) => {
                 if let Err(failures) = last.and_then(|last| revocation::goes_with(last, &path, number)) {
@@ -517,7 +603,18 @@ impl KeyFile {
                 }
             }
             (Ok(_), None) => {}
-            (Err(failure), _) => check(&key.records, &failure),
+            (Err(failure), _) => match (&key.records, &key.database) {
+                (Some(records), _) => check(records, &failure),
+                (None, Some(database)) => {
+                    let fault = Fault::of(database.span(), &failure);
+                    let is_there = self.database(source).is_none_or(|(place, _)| match place {
+                        Place::File(path) => path.exists(),
+                        Place::Postgres(_) => true,
+                    });
+                    faults.push(if is_there { FileFault::Unusable(fault) } else { FileFault::Missing(fault) });
+                }
+                (None, None) => {}
+            },
         }
         for waypoint in key.waypoint.iter().map(Spanned::get_ref) {
             let loaded = ForwardingKeys::load(FormatName::Platypus, &source.resolve(waypoint.key.get_ref()));
@@ -528,6 +625,23 @@ impl KeyFile {
         faults.extend(key.routers.as_ref().and_then(|routers| state_fault(&routers.usage, source)));
         faults.extend(key.api.as_ref().into_iter().flat_map(|api| api.file_faults(source)));
         faults
+    }
+}
+
+impl KeyFile {
+    /// The number of the last change of the store, which is in order.
+    fn checked_number(&self, source: &Source) -> Result<u64, Failure> {
+        if let Some((place, _)) = self.database(source) {
+            let provider = self.provider(source).map_err(|failures| {
+                failures.0.into_iter().next().unwrap_or_else(|| Failure::new("the provider's key cannot be read"))
+            })?;
+            return DatabaseRecords::look(&place, &provider, &self.position(source));
+        }
+        let mut changes = Changes::open(&source.resolve(self.records()?.get_ref()))?;
+        let unread = changes.read_new()?;
+        unread.base.as_ref().map_or(Ok(()), |base| base.check(&self.writer()))?;
+        let last = unread.changes.last().map(|change| change.object().number);
+        Ok(last.or(unread.base.as_ref().map(Base::number)).unwrap_or(0))
     }
 }
 

@@ -1,10 +1,12 @@
 //! Files of keys, capabilities and signed lists, as commands write and roles read them.
 
+pub mod account_records;
 pub mod attestation;
 pub mod capability;
 pub mod changes;
 pub mod changes_reader;
 pub mod compaction;
+pub mod database;
 pub mod forwarding;
 pub mod ledger;
 pub mod member_set;

@@ -57,6 +57,12 @@ impl ProviderKey {
         kdf::derive("wayleave/capability/cookie/v1", self.0.expose(), b"")
     }
 
+    /// What authenticates the rows of the database in which accounts, grants and revocations lie: nothing else follows from it.
+    #[must_use]
+    pub fn store_key(&self) -> Seed {
+        kdf::derive("wayleave/capability/store/v1", self.0.expose(), b"")
+    }
+
     /// What places source prefixes in the table of response rate limiting.
     pub(super) fn rate_limit_key(&self) -> Key128 {
         kdf::derive("wayleave/capability/rate-limit/v1", self.0.expose(), b"")

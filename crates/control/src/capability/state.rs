@@ -800,7 +800,8 @@ impl State {
     }
 
     /// The earliest time of the last changes, in Unix seconds: no later than now, unless the clock was wrong for all of them.
-    fn settled(&self) -> u64 {
+    #[must_use]
+    pub fn settled(&self) -> u64 {
         self.lately.iter().copied().min().unwrap_or(0)
     }
 

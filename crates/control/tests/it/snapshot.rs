@@ -238,10 +238,14 @@ struct Kept {
 
 impl Kept {
     fn follow(&mut self, effects: RowEffects, change: &Signed<Change>) {
-        effects.gone.iter().for_each(|key| drop(self.rows.remove(key)));
-        for row in effects.put {
+        effects.gone.iter().for_each(|key| assert!(self.rows.remove(key).is_some(), "{key:?}"));
+        effects.expired.iter().for_each(|key| drop(self.rows.remove(key)));
+        let made = effects.made.into_iter().map(|row| (row, false));
+        for (row, is_changed) in made.chain(effects.changed.into_iter().map(|row| (row, true))) {
             assert_eq!(Row::decode(&row.encode()), Ok(row.clone()));
-            self.rows.insert(row.key(), row);
+            let before = self.rows.insert(row.key(), row);
+            // A revocation that has expired may be kept longer here than in the state.
+            assert!(before.is_some() == is_changed || matches!(before, Some(Row::Revocation(_))));
         }
         self.past.push((change.digest(), change.object().issued));
     }

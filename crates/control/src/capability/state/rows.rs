@@ -141,9 +141,12 @@ pub struct RowKey {
 /// What a change does to the rows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RowEffects {
-    /// Made, or put in place of those with their keys.
-    pub put: Vec<Row>,
+    pub made: Vec<Row>,
+    /// Put in place of those with their keys.
+    pub changed: Vec<Row>,
     pub gone: Vec<RowKey>,
+    /// Revocations that have expired, and may be gone already.
+    pub expired: Vec<RowKey>,
 }
 
 /// Where the changes of a state end.
@@ -221,10 +224,21 @@ impl State {
             let _ = part.take_row(row.clone());
         }
         part.perform(&change.body, change);
-        let (before, after) = (keyed(before), keyed(part.rows_of(principal)));
-        let put = after.iter().filter(|(key, row)| before.get(key) != Some(row)).map(|(_, row)| row.clone()).collect();
-        let gone = before.into_keys().filter(|key| !after.contains_key(key)).collect();
-        RowEffects { put, gone }
+        let (before, mut after) = (keyed(before), keyed(part.rows_of(principal)));
+        let second = self.issued.min(self.settled());
+        let mut effects = RowEffects::default();
+        for (key, row) in before {
+            match after.remove(&key) {
+                Some(new) if new == row => {}
+                Some(new) => effects.changed.push(new),
+                None if matches!(&row, Row::Revocation(of) if snapshot::has_expired(of, second)) => {
+                    effects.expired.push(key);
+                }
+                None => effects.gone.push(key),
+            }
+        }
+        effects.made = after.into_values().collect();
+        effects
     }
 
     /// Whom a change is about; nobody if it is about an invitation that is not known.

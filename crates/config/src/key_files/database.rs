@@ -1,0 +1,341 @@
+//! The records of a provider's key servers in a database, for programs that wait for each step.
+//!
+//! The database is used on a thread of its own. What was seen of it last is remembered in a file, so that one that was set back is refused
+//! also after a restart.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::mpsc::sync_channel;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+use wayleave_control::capability::{Change, KeyServer, ProviderKey, RowEffects, State};
+use wayleave_core::UnixTime;
+use wayleave_crypto::signed::Signed;
+use wayleave_store::{Appended, Loaded, Note, Place, Position, Recorded, Store, StoreError, StoreKey};
+
+use crate::failure::Failure;
+
+/// Steps that may wait for the thread.
+const WAITING: usize = 64;
+/// How long the database may take for a step before it counts as one that cannot be used; loading everything may take longer.
+const ANSWERS: Duration = Duration::from_secs(10);
+const LOADS: Duration = Duration::from_secs(600);
+
+type Step = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A database with what was seen of it.
+#[derive(Debug)]
+pub struct DatabaseRecords {
+    store: Store,
+    steps: mpsc::Sender<Step>,
+    provider: ProviderKey,
+    /// Where the state ends that was taken over.
+    position: Position,
+    seen: SeenFile,
+    outage: Option<Outage>,
+}
+
+/// Since when the database cannot be used, and why.
+#[derive(Clone, Debug)]
+pub struct Outage {
+    pub since: Instant,
+    pub why: String,
+}
+
+/// What others wrote.
+#[derive(Default)]
+pub struct Unread {
+    /// A state to go on from.
+    pub state: Option<Box<State>>,
+    pub changes: Vec<Signed<Change>>,
+}
+
+impl DatabaseRecords {
+    /// Connects, and loads the state.
+    ///
+    /// # Errors
+    /// If the database cannot be used, was changed by somebody else, or is behind what `seen` says.
+    pub fn open(place: &Place, provider: &ProviderKey, seen: &Path) -> Result<(Self, State), Failure> {
+        let seen = SeenFile::read(seen)?;
+        let steps = start()?;
+        let (key, of_provider, held) = (StoreKey::new(provider.store_key()), provider.clone(), seen.position);
+        let at = place.clone();
+        let opened = run((&steps, LOADS), async move {
+            let store = Store::open(&at, key).await?;
+            if let Some(held) = &held {
+                store.check(held).await?;
+            }
+            let loaded = store.load(&of_provider).await?;
+            Ok::<_, StoreError>((store, loaded))
+        });
+        let (store, Loaded { state, position }) = opened?.map_err(|error| refused(place, &error))?;
+        let mut records = Self { store, steps, provider: provider.clone(), position, seen, outage: None };
+        records.seen.remember(position)?;
+        Ok((records, state))
+    }
+
+    /// The number of its last change, if it is in order; nothing is written.
+    ///
+    /// # Errors
+    /// If it cannot be used, was changed by somebody else, or is behind what `seen` says.
+    pub fn look(place: &Place, provider: &ProviderKey, seen: &Path) -> Result<u64, Failure> {
+        let (at, of_provider, held) = (place.clone(), provider.clone(), SeenFile::read(seen)?.position);
+        let looked = run((&start()?, LOADS), async move {
+            let store = Store::open(&at, StoreKey::new(of_provider.store_key())).await?;
+            if let Some(held) = &held {
+                store.check(held).await?;
+            }
+            store.load(&of_provider).await.map(|loaded| loaded.position.number)
+        });
+        looked?.map_err(|error| refused(place, &error))
+    }
+
+    /// Makes the tables in a database that has none, and a SQLite file.
+    ///
+    /// # Errors
+    /// If that is not possible.
+    pub fn create(place: &Place, provider: &ProviderKey) -> Result<(), Failure> {
+        let (at, key) = (place.clone(), StoreKey::new(provider.store_key()));
+        let created = run((&start()?, ANSWERS), async move { Store::create(&at, key).await.map(drop) })?;
+        created.map_err(|error| refused(place, &error))
+    }
+
+    /// Takes a database over that was set back: its state counts from now on.
+    ///
+    /// # Errors
+    /// If it cannot be used, or was changed by somebody else.
+    pub fn adopt(
+        place: &Place,
+        (provider, seen): (&ProviderKey, &Path),
+        (by, reason): (&str, &str),
+        now: UnixTime,
+    ) -> Result<Position, Failure> {
+        let mut seen = SeenFile::read(seen)?;
+        let (at, of_provider, held) = (place.clone(), provider.clone(), seen.position);
+        let (by, reason) = (by.to_owned(), reason.to_owned());
+        let adopted = run((&start()?, LOADS), async move {
+            let store = Store::open(&at, StoreKey::new(of_provider.store_key())).await?;
+            let note = Note { actor: &by, reason: &reason };
+            store.adopt(&of_provider, (held, now.secs()), note).await
+        });
+        let position = adopted?.map_err(|error| refused(place, &error))?;
+        seen.remember(position)?;
+        Ok(position)
+    }
+
+    /// Since when it cannot be used.
+    pub fn outage(&self) -> Option<&Outage> {
+        self.outage.as_ref()
+    }
+
+    /// What was written since this was last called; nothing while the database cannot be used ([`Self::outage`]).
+    ///
+    /// # Errors
+    /// If it was set back, or changed by somebody else.
+    pub fn read_new(&mut self) -> Result<Unread, Failure> {
+        let mut unread = Unread::default();
+        loop {
+            let (store, held) = (self.store.clone(), self.position);
+            let read = run((&self.steps, ANSWERS), async move { store.changes_after(&held).await })?;
+            let Some(recorded) = self.noted(read)? else { return Ok(unread) };
+            let Some(last) = recorded.last().map(|last| last.position) else { break };
+            // An adoption begins a new timeline; what led to it is in the state.
+            if recorded.iter().any(|of| of.change.is_none()) {
+                let (store, provider) = (self.store.clone(), self.provider.clone());
+                let loaded = run((&self.steps, LOADS), async move { store.load(&provider).await })?;
+                let Some(Loaded { state, position }) = self.noted(loaded)? else { return Ok(unread) };
+                self.position = position;
+                unread = Unread { state: Some(Box::new(state)), changes: Vec::new() };
+                continue;
+            }
+            unread.changes.extend(recorded.into_iter().filter_map(|Recorded { change, .. }| change));
+            self.position = last;
+        }
+        self.seen.remember(self.position)?;
+        Ok(unread)
+    }
+
+    /// Makes a change durable, unless others were written before: those are returned, and nothing is written. `effects` and `settled` are
+    /// those of the state for which it was decided.
+    ///
+    /// # Errors
+    /// If it was not written, or that is not known.
+    pub fn append(
+        &mut self,
+        change: &Signed<Change>,
+        (effects, settled): (RowEffects, u64),
+        (by, reason): (&str, &str),
+    ) -> Result<Unread, Failure> {
+        let (store, held, signed) = (self.store.clone(), self.position, change.clone());
+        let (by, reason) = (by.to_owned(), reason.to_owned());
+        let appended = run((&self.steps, ANSWERS), async move {
+            let note = Note { actor: &by, reason: &reason };
+            store.append(&held, &signed, &effects, (settled, note)).await
+        })?;
+        if let Err(error) = &appended {
+            self.note_outage(error);
+        }
+        match appended.map_err(|error| refused(self.store.place(), &error))? {
+            Appended::Others => {
+                let unread = self.read_new()?;
+                if unread.is_empty() { Err(Failure::new("others change the database all the time")) } else { Ok(unread) }
+            }
+            Appended::Done => {
+                let (number, digest) = (change.object().number, change.digest());
+                self.position = Position { number, digest, ..self.position };
+                self.seen.remember(self.position)?;
+                Ok(Unread::default())
+            }
+        }
+    }
+
+    /// What came of a step; `None` if the database cannot be used now.
+    fn noted<T>(&mut self, outcome: Result<T, StoreError>) -> Result<Option<T>, Failure> {
+        match outcome {
+            Ok(value) => {
+                self.outage = None;
+                Ok(Some(value))
+            }
+            Err(error) if error.is_passing() => {
+                self.note_outage(&error);
+                Ok(None)
+            }
+            Err(error) => Err(refused(self.store.place(), &error)),
+        }
+    }
+
+    fn note_outage(&mut self, error: &StoreError) {
+        if error.is_passing() {
+            let since = self.outage.as_ref().map_or_else(Instant::now, |outage| outage.since);
+            self.outage = Some(Outage { since, why: error.to_string() });
+        }
+    }
+}
+
+impl Unread {
+    pub fn is_empty(&self) -> bool {
+        self.state.is_none() && self.changes.is_empty()
+    }
+
+    /// Takes them over.
+    ///
+    /// # Errors
+    /// If they do not continue the server's state.
+    pub fn apply(self, server: &mut KeyServer) -> Result<(), Failure> {
+        if let Some(state) = self.state {
+            server.replace(*state);
+        }
+        for change in self.changes {
+            let applied = server.apply(&change);
+            applied.map_err(|error| Failure::new(format!("the database cannot be followed: {error}")))?;
+        }
+        Ok(())
+    }
+}
+
+/// What was seen last, in a file.
+#[derive(Debug)]
+struct SeenFile {
+    path: PathBuf,
+    position: Option<Position>,
+}
+
+impl SeenFile {
+    fn read(path: &Path) -> Result<Self, Failure> {
+        let position = match fs::read(path) {
+            Ok(octets) => Some(Position::from_octets(&octets).ok_or_else(|| {
+                Failure::new(format!("{} does not say what was seen of the database", path.display()))
+                    .help("restore the file from a backup; if the database was not set back since, delete it")
+            })?),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(Failure::system(path.display(), &error)),
+        };
+        Ok(Self { path: path.to_owned(), position })
+    }
+
+    /// In the place of what was there, before anything that follows from it is acknowledged. Of several processes the highest stays.
+    fn remember(&mut self, position: Position) -> Result<(), Failure> {
+        let order = |of: &Position| (of.timeline, of.number);
+        if self.position.is_some_and(|held| order(&held) >= order(&position)) {
+            return Ok(());
+        }
+        let system = |error| Failure::system(self.path.display(), &error);
+        if let Ok(octets) = fs::read(&self.path)
+            && Position::from_octets(&octets).is_some_and(|held| order(&held) > order(&position))
+        {
+            return Ok(());
+        }
+        let mut name = self.path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.new", std::process::id()));
+        let new = self.path.with_file_name(name);
+        let made = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
+        let written = made.and_then(|mut file| file.write_all(&position.octets()));
+        written.and_then(|()| fs::rename(&new, &self.path)).map_err(system)?;
+        self.position = Some(position);
+        Ok(())
+    }
+}
+
+/// Starts the thread that uses the database.
+fn start() -> Result<mpsc::Sender<Step>, Failure> {
+    let (steps, mut next) = mpsc::channel::<Step>(WAITING);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::system("cannot use the database", &error))?;
+    let thread = std::thread::Builder::new().name("database".to_owned());
+    let run = move || {
+        runtime.block_on(async {
+            while let Some(step) = next.recv().await {
+                step.await;
+            }
+        });
+    };
+    thread.spawn(run).map_err(|error| Failure::system("cannot use the database", &error))?;
+    Ok(steps)
+}
+
+/// Has the thread do something, and waits for it.
+fn run<T: Send + 'static>(
+    (steps, within): (&mpsc::Sender<Step>, Duration),
+    step: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Result<Result<T, StoreError>, Failure> {
+    let (done, outcome) = sync_channel(1);
+    let mut step: Step = Box::pin(async move {
+        let silent = |_| Err(StoreError::Unavailable("it does not answer".to_owned()));
+        let _ = done.send(tokio::time::timeout(within, step).await.unwrap_or_else(silent)); // fails if nobody waits any more
+    });
+    // Within an asynchronous task nothing may wait by itself.
+    while let Err(error) = steps.try_send(step) {
+        match error {
+            mpsc::error::TrySendError::Full(back) => step = back,
+            mpsc::error::TrySendError::Closed(_) => return Err(ended()),
+        }
+        std::thread::yield_now();
+    }
+    outcome.recv().map_err(|_| ended())
+}
+
+fn ended() -> Failure {
+    Failure::new("what uses the database has ended: a bug, please report it with the lines above")
+}
+
+/// What is wrong, and what to do.
+fn refused(place: &Place, error: &StoreError) -> Failure {
+    let failure = Failure::new(format!("{place}: {error}"));
+    match error {
+        StoreError::Unavailable(_) => failure.help("nothing was changed, or the change shows when the database is back: repeat it"),
+        StoreError::Schema(_) => failure.help("name a database of a key server of this version, or restore one"),
+        StoreError::Row { .. } | StoreError::Rows(_) | StoreError::State(_) => failure.help(
+            "somebody without the key servers' secret changed the database, or it is damaged: restore it from a backup, and look who can \
+             write to it",
+        ),
+        StoreError::Behind { .. } | StoreError::Fork(_) => failure.help(
+            "restore the database as it was last; if that is lost, `wayleave cap adopt` accepts this one: revoke again what was revoked \
+             since",
+        ),
+        StoreError::Gone(_) => failure.help("restore the file, and start this program again"),
+    }
+}

@@ -1,0 +1,113 @@
+//! What the key servers' secret vouches for.
+//!
+//! Each MAC is HKDF-SHA256 (RFC 5869) as a pseudorandom function, under a label of its own. The sum over all rows is the exclusive or of a
+//! further MAC of each row's MAC, which the database never shows, masked for each change, so that nobody without the key can find other
+//! rows with the same sum.
+
+use std::fmt;
+
+use subtle::ConstantTimeEq;
+use wayleave_crypto::hash::hash;
+use wayleave_crypto::kdf::derive;
+use wayleave_crypto::secret::Seed;
+
+const ROW: &str = "wayleave/store/row/v1";
+const ELEMENT: &str = "wayleave/store/element/v1";
+const MASK: &str = "wayleave/store/mask/v1";
+const CHANGE: &str = "wayleave/store/change/v1";
+const ADOPTION: &str = "wayleave/store/adoption/v1";
+
+/// The key of all MACs of a store.
+#[derive(Clone)]
+pub struct StoreKey(Seed);
+
+impl fmt::Debug for StoreKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StoreKey(..)")
+    }
+}
+
+/// A sum over rows.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Total([u8; 32]);
+
+impl Total {
+    /// Adds a row, or takes it away.
+    pub(crate) fn toggle(&mut self, element: &[u8; 32]) {
+        self.0.iter_mut().zip(element).for_each(|(octet, other)| *octet ^= other);
+    }
+}
+
+/// What of a change is authenticated.
+pub(crate) struct ChangeParts<'a> {
+    pub number: u64,
+    pub timeline: u64,
+    pub issued: u64,
+    pub actor: &'a str,
+    pub reason: &'a str,
+    pub digest: &'a [u8; 32],
+    pub content: &'a [u8],
+    /// As it is written.
+    pub total: &'a [u8; 32],
+}
+
+impl StoreKey {
+    /// From a secret that nothing else uses.
+    #[must_use]
+    pub fn new(secret: Seed) -> Self {
+        Self(secret)
+    }
+
+    fn mac(&self, label: &str, parts: &[&[u8]]) -> [u8; 32] {
+        let mut context = Vec::with_capacity(parts.iter().map(|part| part.len() + 4).sum());
+        for part in parts {
+            context.extend_from_slice(&u32::try_from(part.len()).unwrap_or(u32::MAX).to_be_bytes());
+            context.extend_from_slice(part);
+        }
+        *derive::<32>(label, self.0.expose(), &context).expose()
+    }
+
+    /// The MAC of a row that this change wrote.
+    pub(crate) fn row(&self, change: u64, content: &[u8]) -> [u8; 32] {
+        self.mac(ROW, &[&change.to_be_bytes(), content])
+    }
+
+    /// What a row adds to the sum.
+    pub(crate) fn element(&self, row_mac: &[u8; 32]) -> [u8; 32] {
+        self.mac(ELEMENT, &[row_mac])
+    }
+
+    /// A sum as it is written with this change, or the sum of what was written.
+    pub(crate) fn mask(&self, total: Total, timeline: u64, number: u64, digest: &[u8; 32]) -> Total {
+        let mut masked = total;
+        masked.toggle(&self.mac(MASK, &[&timeline.to_be_bytes(), &number.to_be_bytes(), digest]));
+        masked
+    }
+
+    pub(crate) fn change(&self, parts: &ChangeParts<'_>) -> [u8; 32] {
+        let numbers = [parts.number, parts.timeline, parts.issued].map(u64::to_be_bytes);
+        let [number, timeline, issued] = &numbers;
+        let texts = [parts.actor.as_bytes(), parts.reason.as_bytes()];
+        self.mac(CHANGE, &[number, timeline, issued, texts[0], texts[1], parts.digest, parts.content, parts.total])
+    }
+}
+
+impl Total {
+    pub(crate) fn octets(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    pub(crate) fn from_octets(octets: [u8; 32]) -> Self {
+        Self(octets)
+    }
+}
+
+/// Whether a MAC is this one.
+pub(crate) fn is_mac(read: &[u8], expected: &[u8; 32]) -> bool {
+    read.ct_eq(expected).into()
+}
+
+/// The digest of an adoption, which continues that of the change before.
+pub(crate) fn adoption(previous: &[u8; 32], timeline: u64, number: u64) -> [u8; 32] {
+    hash(ADOPTION, &[previous, &timeline.to_be_bytes(), &number.to_be_bytes()])
+}

@@ -1,0 +1,153 @@
+//! Where a database is, and how connections to it are made.
+
+use std::fmt;
+use std::fs::OpenOptions;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sqlx::any::{AnyPoolOptions, install_default_drivers};
+use sqlx::{AnyPool, Executor};
+
+use crate::error::StoreError;
+
+/// Connections of a process: one writes, others read.
+const CONNECTIONS: u32 = 4;
+/// How long a connection may take.
+const CONNECTING: Duration = Duration::from_secs(3);
+/// How SQLite is used. It waits for another process that writes, for so many milliseconds.
+const SETTINGS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000;";
+
+/// Where the database is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Place {
+    /// A SQLite file.
+    File(PathBuf),
+    /// PostgreSQL, by its connection URI (its manual, section 34.1.1.2).
+    Postgres(String),
+}
+
+/// What names no database.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("expected the path of a SQLite file, or a URI such as \"postgresql://user@host/database\"")]
+pub struct BadPlace;
+
+impl Place {
+    /// From a configuration: a path, or a URI of PostgreSQL.
+    ///
+    /// # Errors
+    /// If it is a URI of something else.
+    pub fn parse(text: &str) -> Result<Self, BadPlace> {
+        if text.starts_with("postgresql://") || text.starts_with("postgres://") {
+            return Ok(Self::Postgres(text.to_owned()));
+        }
+        if text.is_empty() || text.contains("://") { Err(BadPlace) } else { Ok(Self::File(PathBuf::from(text))) }
+    }
+}
+
+/// Without the password.
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Postgres(uri) => {
+                let (scheme, rest) = uri.split_once("://").unwrap_or(("postgresql", uri));
+                let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
+                let (user, host) = rest.rsplit_once('@').map_or((None, rest), |(user, host)| (Some(user), host));
+                let user = user.map(|user| user.split_once(':').map_or(user, |(user, _)| user));
+                write!(f, "{scheme}://{}{host}", user.map(|user| format!("{user}@")).unwrap_or_default())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A pool of connections, and of SQLite which file they are to.
+#[derive(Clone, Debug)]
+pub(crate) struct Database {
+    pub pool: AnyPool,
+    file: Option<(PathBuf, (u64, u64))>,
+}
+
+impl Database {
+    /// Connects. `creates`: a SQLite file that is not there is made.
+    pub(crate) async fn connect(place: &Place, creates: bool) -> Result<Self, StoreError> {
+        install_default_drivers();
+        let mut options = AnyPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(CONNECTING);
+        let (uri, file) = match place {
+            Place::Postgres(uri) => (uri.clone(), None),
+            Place::File(path) => {
+                if creates {
+                    // Nobody else reads it, whatever the umask; SQLite's other files get the same mode.
+                    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+                    made.map_err(|error| StoreError::Unavailable(format!("{}: {error}", path.display())))?;
+                }
+                options = options.after_connect(|connection, _| {
+                    Box::pin(async move {
+                        // Each commit is on the disk before it is acknowledged, and nobody who reads waits for who writes.
+                        connection.execute(SETTINGS).await.map(drop)
+                    })
+                });
+                (format!("sqlite://{}?mode=rw", encoded(path)), Some((path.clone(), inode(path)?)))
+            }
+        };
+        let pool = options.connect(&uri).await?;
+        Ok(Self { pool, file })
+    }
+
+    /// Whether the file is still the one that the connections are to: nothing that is written to one which is gone lasts.
+    pub(crate) fn check_in_place(&self) -> Result<(), StoreError> {
+        match &self.file {
+            Some((path, held)) if inode(path).ok() != Some(*held) => Err(StoreError::Gone(path.display().to_string())),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn is_postgres(&self) -> bool {
+        self.file.is_none()
+    }
+}
+
+fn inode(path: &Path) -> Result<(u64, u64), StoreError> {
+    let metadata = std::fs::metadata(path);
+    let metadata = metadata.map_err(|error| StoreError::Unavailable(format!("{}: {error}", path.display())))?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+/// A path in a URI (RFC 3986 section 2.1).
+fn encoded(path: &Path) -> String {
+    let octets = path.as_os_str().as_encoded_bytes();
+    let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || b"/-._~".contains(&octet);
+    let each = octets.iter().map(|octet| match octet {
+        octet if is_plain(*octet) => char::from(*octet).to_string(),
+        octet => format!("%{octet:02X}"),
+    });
+    each.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_a_path_or_a_uri_of_postgresql_and_shows_no_password() {
+        assert_eq!(Place::parse("store.db"), Ok(Place::File("store.db".into())));
+        let uri = "postgresql://key:secret@db.example.net:5433/wayleave?sslmode=verify-full&password=secret";
+        let shown = Place::parse(uri).expect("a place").to_string();
+        assert_eq!(shown, "postgresql://key@db.example.net:5433/wayleave");
+        assert_eq!(Place::parse("postgres://db/wayleave").expect("a place").to_string(), "postgres://db/wayleave");
+        for bad in ["", "mysql://db/wayleave", "sqlite://store.db"] {
+            assert_eq!(Place::parse(bad), Err(BadPlace), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_encoded_for_its_uri() {
+        assert_eq!(encoded(Path::new("/a b/ü?.db")), "/a%20b/%C3%BC%3F.db");
+    }
+}

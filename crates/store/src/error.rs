@@ -1,0 +1,69 @@
+//! What can be wrong with a database, or with the way to it.
+
+/// Why the store did not do what it was asked for.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It may work later: nobody answers, the disk is full, somebody else holds it.
+    #[error("the database cannot be used now: {0}")]
+    Unavailable(String),
+    /// It has no tables of a store, or those of a later version.
+    #[error("the database is no store of this version: {0}")]
+    Schema(String),
+    /// A row that the key servers did not write, or that is not as they wrote it.
+    #[error("{row} is not as a key server wrote it: {what}")]
+    Row { row: String, what: &'static str },
+    /// Rows are missing, or came back.
+    #[error(
+        "the database has rows that were taken away, or lacks some that were written: it does not have what change {0} left"
+    )]
+    Rows(u64),
+    /// The rows make no state.
+    #[error("the database has no sound state: {0}")]
+    State(String),
+    /// It was set back: to an old backup, or to a standby that lacked the last changes.
+    #[error(
+        "the database ends with change {got}, and change {held} was seen: it is an old copy, or lost its last changes"
+    )]
+    Behind { held: u64, got: u64 },
+    /// The same number was used twice.
+    #[error(
+        "change {0} of the database is not the one that was seen: the database was set back and went on from there, or is another's"
+    )]
+    Fork(u64),
+    /// The file of a SQLite database was removed or replaced while it was in use.
+    #[error("{0} is gone, or another file is in its place: nothing is written to it")]
+    Gone(String),
+}
+
+impl StoreError {
+    /// Whether the same may succeed later without anybody's help.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Unavailable(_))
+    }
+}
+
+/// SQLite's result codes (<https://www.sqlite.org/rescode.html>) of a file that is none of its own, or damaged.
+const SQLITE_CORRUPT: u32 = 11;
+const SQLITE_NOT_A_DATABASE: u32 = 26;
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        match &error {
+            sqlx::Error::Database(of) => {
+                let code = of.code().unwrap_or_default();
+                let primary = code.parse::<u32>().ok().map(|code| code & 0xff);
+                match primary.filter(|_| code.len() < 5) {
+                    Some(SQLITE_CORRUPT | SQLITE_NOT_A_DATABASE) => Self::Schema(of.message().to_owned()),
+                    _ => Self::Unavailable(of.message().to_owned()),
+                }
+            }
+            // A column that is not there, or of another type.
+            sqlx::Error::ColumnNotFound(_) | sqlx::Error::ColumnDecode { .. } | sqlx::Error::Decode(_) => {
+                Self::Schema(error.to_string())
+            }
+            sqlx::Error::PoolTimedOut => Self::Unavailable("it does not answer".to_owned()),
+            _ => Self::Unavailable(error.to_string()),
+        }
+    }
+}

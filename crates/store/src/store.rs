@@ -1,0 +1,591 @@
+//! The store itself: loading a state, following changes, making one, and adopting a database that was set back.
+
+use std::borrow::Cow;
+
+use futures_util::TryStreamExt;
+use sqlx::any::AnyRow;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::{Any, AnyConnection, Executor, Row as _, Transaction, query};
+use wayleave_control::capability::{
+    Change, ChangeBody, ChangesEnd, PAST, ProviderKey, Row, RowEffects, RowError, RowKey, RowKind, State,
+};
+use wayleave_crypto::signed::Signed;
+
+use crate::authentic::{ChangeParts, StoreKey, Total, adoption, is_mac};
+use crate::database::{Database, Place};
+use crate::error::StoreError;
+use crate::position::Position;
+use crate::table::{Column, Table, columns, name_of, name_of_key, signed, table};
+
+/// The schema's versions, the latest last. One that was released never changes.
+const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "begin", include_str!("../migrations/1_begin.sql"))];
+/// How often a state is read again because a change came meanwhile.
+const LOADS: usize = 16;
+/// Changes that are read at a time.
+const PORTION: i64 = 4_096;
+/// Revocations that have expired and are taken away with a change.
+const PURGED: i64 = 64;
+/// An adopted database goes on this far above what was seen: others may have seen more.
+const ABOVE: u64 = 1 << 20;
+/// The kind of a change by which an operator adopts a database that was set back.
+const ADOPTION: &str = "adoption";
+/// PostgreSQL tells who listens that there is a change.
+const NOTIFY: &str = "NOTIFY wayleave_change";
+
+/// A provider's store.
+#[derive(Clone, Debug)]
+pub struct Store {
+    database: Database,
+    key: StoreKey,
+    place: Place,
+}
+
+/// Who makes a change, and why: for the audit trail.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Note<'a> {
+    pub actor: &'a str,
+    pub reason: &'a str,
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Appended {
+    /// It is durable.
+    Done,
+    /// Others came before it: nothing was written. Follow them, and decide again.
+    Others,
+}
+
+/// A state, and where the changes end that made it.
+pub struct Loaded {
+    pub state: State,
+    pub position: Position,
+}
+
+/// A change as the database has it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Recorded {
+    pub position: Position,
+    /// Unix second.
+    pub issued: u64,
+    pub actor: String,
+    pub reason: String,
+    /// None if it is an adoption: after it the state is loaded anew.
+    pub change: Option<Signed<Change>>,
+}
+
+/// A row with what authenticates it.
+struct Authentic {
+    row: Row,
+    mac: [u8; 32],
+}
+
+/// The last change, and the sum over the rows that it left.
+#[derive(Clone, Copy, Default)]
+struct End {
+    position: Position,
+    total: Total,
+}
+
+impl Store {
+    /// Connects to a database that has a store, and brings its tables to this version.
+    ///
+    /// # Errors
+    /// If it cannot be used, or has none.
+    pub async fn open(place: &Place, key: StoreKey) -> Result<Self, StoreError> {
+        let database = Database::connect(place, false).await?;
+        let has_store = query("SELECT number FROM head").fetch_optional(&database.pool).await;
+        if let Err(sqlx::Error::Database(error)) = &has_store {
+            return Err(StoreError::Schema(format!("{}; `wayleave cap init` makes one", error.message())));
+        }
+        has_store?;
+        migrate(&database).await?;
+        Ok(Self { database, key, place: place.clone() })
+    }
+
+    /// Makes the tables of a store in a database that has none; a SQLite file is made. One that is there is left as it is.
+    ///
+    /// # Errors
+    /// If that is not possible.
+    pub async fn create(place: &Place, key: StoreKey) -> Result<Self, StoreError> {
+        let database = Database::connect(place, true).await?;
+        migrate(&database).await?;
+        Ok(Self { database, key, place: place.clone() })
+    }
+
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Where the changes end.
+    ///
+    /// # Errors
+    /// If the database cannot be used, or its last change is not what a key server wrote.
+    pub async fn position(&self) -> Result<Position, StoreError> {
+        self.database.check_in_place()?;
+        let mut connection = self.database.pool.acquire().await?;
+        Ok(self.end(&mut connection).await?.position)
+    }
+
+    async fn end(&self, connection: &mut AnyConnection) -> Result<End, StoreError> {
+        let head = query("SELECT number FROM head WHERE id = 1").fetch_one(&mut *connection).await?;
+        let number: i64 = head.try_get(0)?;
+        if number == 0 {
+            return Ok(End::default());
+        }
+        let last = query(SELECT_CHANGE_AT).bind(number).fetch_optional(&mut *connection).await?;
+        let last = last.ok_or(StoreError::Rows(number.unsigned_abs()))?;
+        let (recorded, total) = self.recorded(&last)?;
+        Ok(End { position: recorded.position, total })
+    }
+
+    /// Everything in the database, authenticated.
+    ///
+    /// # Errors
+    /// Which row is wrong, or that rows are missing or came back.
+    pub async fn load(&self, provider: &ProviderKey) -> Result<Loaded, StoreError> {
+        self.database.check_in_place()?;
+        let mut connection = self.database.pool.acquire().await?;
+        for _ in 0..LOADS {
+            let end = self.end(&mut connection).await?;
+            let read = self.rows(&mut connection).await;
+            let past = self.past(&mut connection, end.position).await;
+            // What was read while a change came is of no one state.
+            if self.end(&mut connection).await?.position != end.position {
+                continue;
+            }
+            let (rows, total) = read?;
+            if total != end.total {
+                return Err(StoreError::Rows(end.position.number));
+            }
+            let end_of = ChangesEnd { number: end.position.number, past: past? };
+            let state = State::from_rows::<RowError>(provider.clone(), &end_of, rows.into_iter().map(Ok));
+            let state = state.map_err(|error| StoreError::State(error.to_string()))?;
+            return Ok(Loaded { state, position: end.position });
+        }
+        Err(StoreError::Unavailable("changes come all the time".to_owned()))
+    }
+
+    /// All rows, and their sum.
+    async fn rows(&self, connection: &mut AnyConnection) -> Result<(Vec<Row>, Total), StoreError> {
+        let (mut rows, mut total) = (Vec::new(), Total::default());
+        for kind in RowKind::ALL {
+            let select = format!("{} ORDER BY made, id", select(kind));
+            let mut stream = query(&select).fetch(&mut *connection);
+            while let Some(read) = stream.try_next().await? {
+                let Authentic { row, mac } = self.authentic(kind, &read)?;
+                total.toggle(&self.key.element(&mac));
+                rows.push(row);
+            }
+        }
+        Ok((rows, total))
+    }
+
+    /// Digest and time of the last changes.
+    async fn past(&self, connection: &mut AnyConnection, end: Position) -> Result<Vec<([u8; 32], u64)>, StoreError> {
+        let select = format!("{SELECT_CHANGE} ORDER BY number DESC LIMIT {PAST}");
+        let mut past = Vec::new();
+        for read in query(&select).fetch_all(&mut *connection).await? {
+            let (recorded, _) = self.recorded(&read)?;
+            past.push((recorded.position, recorded.issued));
+        }
+        past.reverse();
+        // What is before an adoption is of another timeline.
+        past.retain(|(position, _)| position.timeline == end.timeline);
+        Ok(past.into_iter().map(|(position, issued)| (position.digest, issued)).collect())
+    }
+
+    /// The changes behind one, in order, [`PORTION`] at most; none if it is the last; from the adoption on, if the database was adopted
+    /// since. It has to continue what is held.
+    ///
+    /// # Errors
+    /// If it does not, or cannot be used.
+    pub async fn changes_after(&self, held: &Position) -> Result<Vec<Recorded>, StoreError> {
+        self.database.check_in_place()?;
+        let mut connection = self.database.pool.acquire().await?;
+        let end = self.end(&mut connection).await?.position;
+        if end == *held {
+            return Ok(Vec::new());
+        }
+        self.check_continues(&mut connection, held, &end).await?;
+        // What others did on the timeline that an operator ended is in the state that was adopted.
+        let is_behind_adoption = end.timeline > held.timeline;
+        let (which, after) = if is_behind_adoption { ("timeline", held.timeline) } else { ("number", held.number) };
+        let select = format!("{SELECT_CHANGE} WHERE {which} > $1 ORDER BY number LIMIT {PORTION}");
+        let mut changes = Vec::new();
+        for read in query(&select).bind(signed(after)).fetch_all(&mut *connection).await? {
+            changes.push(self.recorded(&read)?.0);
+        }
+        Ok(changes)
+    }
+
+    /// Whether the database continues what was seen of it.
+    ///
+    /// # Errors
+    /// If it was set back, or is another's.
+    pub async fn check(&self, seen: &Position) -> Result<(), StoreError> {
+        self.database.check_in_place()?;
+        let mut connection = self.database.pool.acquire().await?;
+        let end = self.end(&mut connection).await?.position;
+        self.check_continues(&mut connection, seen, &end).await
+    }
+
+    async fn check_continues(
+        &self,
+        connection: &mut AnyConnection,
+        seen: &Position,
+        end: &Position,
+    ) -> Result<(), StoreError> {
+        let behind = StoreError::Behind { held: seen.number, got: end.number };
+        if seen.number == 0 || seen == end {
+            return Ok(());
+        }
+        if end.timeline < seen.timeline || end.number < seen.number {
+            return Err(behind);
+        }
+        if end.timeline > seen.timeline {
+            // It was adopted above what was seen, or below.
+            let select = format!("{SELECT_CHANGE} WHERE timeline > $1 ORDER BY number LIMIT 1");
+            let first = query(&select).bind(signed(seen.timeline)).fetch_optional(&mut *connection).await?;
+            let first = first.map(|read| self.recorded(&read)).transpose()?;
+            return match first {
+                Some((first, _)) if first.position.number > seen.number => Ok(()),
+                _ => Err(behind),
+            };
+        }
+        let at = query(SELECT_CHANGE_AT).bind(signed(seen.number)).fetch_optional(&mut *connection).await?;
+        let at = at.map(|read| self.recorded(&read)).transpose()?;
+        match at {
+            Some((recorded, _)) if recorded.position == *seen => Ok(()),
+            _ => Err(StoreError::Fork(seen.number)),
+        }
+    }
+
+    /// Makes a change durable, with what it does to the rows, if it is the next one. `held` is where the state ends for which it was
+    /// decided; `settled` the Unix second at which the last changes had been signed ([`State::settled`]): revocations that had expired
+    /// then are taken away.
+    ///
+    /// # Errors
+    /// If it was not written; after [`StoreError::Unavailable`] it may have been: follow the changes to see.
+    pub async fn append(
+        &self,
+        held: &Position,
+        change: &Signed<Change>,
+        effects: &RowEffects,
+        (settled, note): (u64, Note<'_>),
+    ) -> Result<Appended, StoreError> {
+        let object = change.object();
+        let position = Position { timeline: held.timeline, number: object.number, digest: change.digest() };
+        self.database.check_in_place()?;
+        let mut transaction = self.database.pool.begin().await?;
+        let Some(mut total) = self.lock(&mut transaction, held, position.number).await? else {
+            return Ok(Appended::Others);
+        };
+        let needed = effects.gone.iter().cloned().map(|key| (key, true));
+        let expired = effects.expired.iter().cloned().map(|key| (key, false));
+        // A revocation that had expired may lie there still.
+        let made = effects.made.iter().map(|row| (row.key(), false));
+        for (key, is_needed) in needed.chain(expired).chain(made) {
+            self.remove(&mut transaction, &key, is_needed, &mut total).await?;
+        }
+        self.purge(&mut transaction, settled, &mut total).await?;
+        for row in &effects.changed {
+            let made = self.remove(&mut transaction, &row.key(), true, &mut total).await?;
+            self.insert(&mut transaction, (position.number, made), row, &mut total).await?;
+        }
+        for row in &effects.made {
+            self.insert(&mut transaction, (position.number, None), row, &mut total).await?;
+        }
+        let kind = kind(&object.body);
+        let principal = principal_of(&object.body, effects);
+        let written = Written { position, issued: object.issued, kind, principal, note, content: change.octets() };
+        self.record(&mut transaction, &written, total).await?;
+        if self.database.is_postgres() {
+            transaction.execute(NOTIFY).await?;
+        }
+        transaction.commit().await?;
+        // What was written to a file that has just been replaced is lost.
+        self.database.check_in_place()?;
+        Ok(Appended::Done)
+    }
+
+    /// Takes the place of the next change. Returns the sum over all rows; `None` if others came before.
+    async fn lock(
+        &self,
+        transaction: &mut Transaction<'_, Any>,
+        held: &Position,
+        number: u64,
+    ) -> Result<Option<Total>, StoreError> {
+        let take = query("UPDATE head SET number = $1 WHERE id = 1 AND number = $2");
+        let taken = take.bind(signed(number)).bind(signed(held.number)).execute(&mut **transaction).await?;
+        if taken.rows_affected() != 1 {
+            let end = self.end(transaction).await?.position;
+            self.check_continues(transaction, held, &end).await?;
+            return Ok(None);
+        }
+        if held.number == 0 {
+            return Ok(Some(Total::default()));
+        }
+        let last = query(SELECT_CHANGE_AT).bind(signed(held.number)).fetch_optional(&mut **transaction).await?;
+        let (last, total) = self.recorded(&last.ok_or(StoreError::Rows(held.number))?)?;
+        if last.position == *held { Ok(Some(total)) } else { Err(StoreError::Fork(held.number)) }
+    }
+
+    /// Takes a row away. Returns which change made it, if it is there.
+    async fn remove(
+        &self,
+        transaction: &mut Transaction<'_, Any>,
+        key: &RowKey,
+        is_needed: bool,
+        total: &mut Total,
+    ) -> Result<Option<i64>, StoreError> {
+        let select = format!("{} WHERE id = $1", select(key.kind));
+        let read = query(&select).bind(key.id.clone()).fetch_optional(&mut **transaction).await?;
+        let Some(read) = read else {
+            let missing = || StoreError::Row { row: name_of_key(key), what: "it is missing" };
+            return if is_needed { Err(missing()) } else { Ok(None) };
+        };
+        total.toggle(&self.key.element(&self.authentic(key.kind, &read)?.mac));
+        let delete = format!("DELETE FROM {} WHERE id = $1", table(key.kind).name);
+        query(&delete).bind(key.id.clone()).execute(&mut **transaction).await?;
+        Ok(Some(read.try_get("made")?))
+    }
+
+    async fn purge(
+        &self,
+        transaction: &mut Transaction<'_, Any>,
+        settled: u64,
+        total: &mut Total,
+    ) -> Result<(), StoreError> {
+        let kind = RowKind::Revocation;
+        let select = format!("{} WHERE expires_at <= $1 LIMIT {PURGED}", select(kind));
+        for read in query(&select).bind(signed(settled)).fetch_all(&mut **transaction).await? {
+            let key = self.authentic(kind, &read)?.row.key();
+            self.remove(transaction, &key, true, total).await?;
+        }
+        Ok(())
+    }
+
+    async fn insert(
+        &self,
+        transaction: &mut Transaction<'_, Any>,
+        (number, made): (u64, Option<i64>),
+        row: &Row,
+        total: &mut Total,
+    ) -> Result<(), StoreError> {
+        let Table { name, columns: names } = table(row.kind());
+        let places: Vec<String> = (1..=names.len() + 5).map(|place| format!("${place}")).collect();
+        let insert = format!(
+            "INSERT INTO {name} (id, change, made, content, mac, {}) VALUES ({})",
+            names.join(", "),
+            places.join(", ")
+        );
+        let content = row.encode();
+        let mac = self.key.row(number, &content);
+        total.toggle(&self.key.element(&mac));
+        let mut insert = query(&insert).bind(row.key().id).bind(signed(number)).bind(made.unwrap_or(signed(number)));
+        insert = insert.bind(content).bind(mac.to_vec());
+        for value in columns(row) {
+            insert = match value {
+                Column::Number(value) => insert.bind(value),
+                Column::Text(value) => insert.bind(value),
+            };
+        }
+        insert.execute(&mut **transaction).await?;
+        Ok(())
+    }
+
+    async fn record(
+        &self,
+        transaction: &mut Transaction<'_, Any>,
+        written: &Written<'_>,
+        total: Total,
+    ) -> Result<(), StoreError> {
+        let Written { position: Position { timeline, number, digest }, issued, kind, principal, note, content } =
+            written;
+        let masked = self.key.mask(total, *timeline, *number, digest);
+        let parts = ChangeParts {
+            number: *number,
+            timeline: *timeline,
+            issued: *issued,
+            actor: note.actor,
+            reason: note.reason,
+            digest,
+            content,
+            total: masked.octets(),
+        };
+        let insert = query(
+            "INSERT INTO change (number, timeline, issued_at, kind, principal, actor, reason, digest, content, total, mac)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+        );
+        let insert = insert.bind(signed(*number)).bind(signed(*timeline)).bind(signed(*issued)).bind(*kind);
+        let insert = insert.bind(principal.map(i64::from)).bind(note.actor).bind(note.reason).bind(digest.to_vec());
+        let insert = insert.bind(content.to_vec()).bind(masked.octets().to_vec());
+        insert.bind(self.key.change(&parts).to_vec()).execute(&mut **transaction).await?;
+        Ok(())
+    }
+
+    /// A row, if a key server wrote it and its columns say what it says.
+    fn authentic(&self, kind: RowKind, read: &AnyRow) -> Result<Authentic, StoreError> {
+        let Table { columns: names, .. } = table(kind);
+        let (id, change): (Vec<u8>, i64) = (read.try_get(0)?, read.try_get(1)?);
+        let (content, mac): (Vec<u8>, Vec<u8>) = (read.try_get(2)?, read.try_get(3)?);
+        let row = Row::decode(&content);
+        let expected = row.as_ref().map(columns).unwrap_or_default();
+        let mut shown = Vec::new();
+        for (at, _) in names.iter().enumerate() {
+            let is_text = matches!(expected.get(at), Some(Column::Text(_)));
+            shown.push(if is_text {
+                Column::Text(read.try_get(4 + at)?)
+            } else {
+                // Of a row that is none, and a column that is a text, nothing is shown.
+                Column::Number(read.try_get(4 + at).unwrap_or_default())
+            });
+        }
+        let refused = |what| StoreError::Row { row: name_of(kind, &shown), what };
+        let expected_mac = self.key.row(change.unsigned_abs(), &content);
+        if !is_mac(&mac, &expected_mac) {
+            return Err(refused("its MAC is not that of its content and change"));
+        }
+        let row = row.map_err(|_| refused("a later version wrote it"))?;
+        if row.key() != (RowKey { kind, id }) {
+            return Err(refused("it is in the place of another"));
+        }
+        if shown != expected {
+            return Err(refused("its columns do not say what its content says"));
+        }
+        Ok(Authentic { row, mac: expected_mac })
+    }
+
+    /// A change, if a key server wrote it, and the sum over the rows that it left.
+    fn recorded(&self, read: &AnyRow) -> Result<(Recorded, Total), StoreError> {
+        let numbers: [i64; 3] = [read.try_get(0)?, read.try_get(1)?, read.try_get(2)?];
+        let [number, timeline, issued] = numbers.map(i64::unsigned_abs);
+        let (kind, actor, reason): (String, String, String) = (read.try_get(3)?, read.try_get(4)?, read.try_get(5)?);
+        let octets: [Vec<u8>; 4] = [read.try_get(6)?, read.try_get(7)?, read.try_get(8)?, read.try_get(9)?];
+        let [digest, content, total, mac] = octets;
+        let refused = |what| StoreError::Row { row: format!("change {number}"), what };
+        let digest = digest.try_into().map_err(|_| refused("it has no digest"))?;
+        let total = total.try_into().map_err(|_| refused("it has no sum"))?;
+        let (actor_of, reason_of) = (actor.as_str(), reason.as_str());
+        let parts = ChangeParts {
+            number,
+            timeline,
+            issued,
+            actor: actor_of,
+            reason: reason_of,
+            digest: &digest,
+            content: &content,
+            total: &total,
+        };
+        if !is_mac(&mac, &self.key.change(&parts)) {
+            return Err(refused("its MAC is not that of what it says"));
+        }
+        let change = if content.is_empty() {
+            None
+        } else {
+            let change = Signed::<Change>::decode(&content).map_err(|_| refused("a later version wrote it"))?;
+            if change.digest() != digest || change.object().number != number {
+                return Err(refused("it is another change"));
+            }
+            Some(change)
+        };
+        let expected = change.as_ref().map_or(ADOPTION, |change| self::kind(&change.object().body));
+        if kind != expected {
+            return Err(refused("its columns do not say what its content says"));
+        }
+        let position = Position { timeline, number, digest };
+        let total = self.key.mask(Total::from_octets(total), timeline, number, &digest);
+        Ok((Recorded { position, issued, actor, reason, change }, total))
+    }
+
+    /// Accepts a database that is behind what was seen, for all key servers: its state counts from here on, on a new timeline whose numbers
+    /// lie above `seen` and above its own.
+    ///
+    /// # Errors
+    /// If its rows are not those that its last change left.
+    pub async fn adopt(
+        &self,
+        provider: &ProviderKey,
+        (seen, issued): (Option<Position>, u64),
+        note: Note<'_>,
+    ) -> Result<Position, StoreError> {
+        let held = self.load(provider).await?.position;
+        let most = |of: fn(&Position) -> u64| of(&held).max(seen.as_ref().map_or(0, of));
+        let timeline = most(|position| position.timeline) + 1;
+        let number = (most(|position| position.number) / ABOVE + 1) * ABOVE;
+        let position = Position { timeline, number, digest: adoption(&held.digest, timeline, number) };
+        let mut transaction = self.database.pool.begin().await?;
+        let Some(total) = self.lock(&mut transaction, &held, number).await? else {
+            return Err(StoreError::Unavailable("another change came meanwhile".to_owned()));
+        };
+        let written = Written { position, issued, kind: ADOPTION, principal: None, note, content: &[] };
+        self.record(&mut transaction, &written, total).await?;
+        if self.database.is_postgres() {
+            transaction.execute(NOTIFY).await?;
+        }
+        transaction.commit().await?;
+        Ok(position)
+    }
+}
+
+/// A change as it is written.
+struct Written<'a> {
+    position: Position,
+    issued: u64,
+    kind: &'static str,
+    principal: Option<u32>,
+    note: Note<'a>,
+    content: &'a [u8],
+}
+
+const SELECT_CHANGE: &str =
+    "SELECT number, timeline, issued_at, kind, actor, reason, digest, content, total, mac FROM change";
+const SELECT_CHANGE_AT: &str = "SELECT number, timeline, issued_at, kind, actor, reason, digest, content, total, mac FROM change WHERE number = $1";
+
+fn select(kind: RowKind) -> String {
+    let Table { name, columns } = table(kind);
+    format!("SELECT id, change, content, mac, {}, made FROM {name}", columns.join(", "))
+}
+
+async fn migrate(database: &Database) -> Result<(), StoreError> {
+    let each = MIGRATIONS.iter().map(|(version, name, sql)| {
+        Migration::new(*version, Cow::Borrowed(*name), MigrationType::Simple, Cow::Borrowed(*sql), false)
+    });
+    let migrator = Migrator { migrations: Cow::Owned(each.collect()), ..Migrator::DEFAULT };
+    migrator.run(&database.pool).await.map_err(|error| match error {
+        sqlx::migrate::MigrateError::Execute(error) => error.into(),
+        sqlx::migrate::MigrateError::VersionMissing(version) => {
+            StoreError::Schema(format!("it has version {version} of the tables: update this program"))
+        }
+        other => StoreError::Schema(other.to_string()),
+    })
+}
+
+fn principal_of(body: &ChangeBody, effects: &RowEffects) -> Option<u32> {
+    let of_rows = effects.made.iter().chain(&effects.changed).map(|row| row.principal().number()).next();
+    of_rows.or(match body {
+        ChangeBody::Close { principal } => Some(principal.number()),
+        ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => Some(terms.principal.number()),
+        ChangeBody::Lift(revocation) => Some(revocation.principal.number()),
+        _ => None,
+    })
+}
+
+/// What a change does, for people.
+fn kind(body: &ChangeBody) -> &'static str {
+    match body {
+        ChangeBody::Account { .. } => "account",
+        ChangeBody::Close { .. } => "close",
+        ChangeBody::Grant(_) => "grant",
+        ChangeBody::Withdraw(_) => "withdraw",
+        ChangeBody::Revoke(_) => "revoke",
+        ChangeBody::Lift(_) => "lift",
+        ChangeBody::Invite(_) => "invite",
+        ChangeBody::Redeem { .. } => "redeem",
+        ChangeBody::Uninvite(_) => "uninvite",
+        ChangeBody::WithdrawBranch(_) => "withdraw-branch",
+        ChangeBody::WithdrawDelegation { .. } => "withdraw-delegation",
+    }
+}
