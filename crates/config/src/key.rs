@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -27,8 +28,8 @@ use super::router::FormatName;
 use super::rs::{FileFault, StatusSection, example, range, status_warning};
 use super::{Fault, Source};
 use crate::failure::{Failure, Failures, Outcome};
-use crate::key_files::changes::Changes;
 use crate::key_files::account_records::AccountRecords;
+use crate::key_files::changes::Changes;
 use crate::key_files::compaction::{Compacted, compact};
 use crate::key_files::database::DatabaseRecords;
 use crate::key_files::forwarding::ForwardingKeys;
@@ -212,7 +213,8 @@ pub struct WaypointSection {
 }
 
 impl TextValue for Place {
-    const EXPECTED: &'static str = "the path of a SQLite file, or a URI such as \"postgresql://key@db.example.net/wayleave\"";
+    const EXPECTED: &'static str =
+        "the path of a SQLite file, or a URI such as \"postgresql://key@db.example.net/wayleave\"";
     fn read(text: &str) -> Option<Self> {
         Self::parse(text).ok()
     }
@@ -297,8 +299,11 @@ impl KeyFile {
                 }
                 let replicas = key.replica.first().map(Spanned::span);
                 if let Some(at) = replicas.or(key.follow.as_ref().map(Spanned::span)) {
-                    let message = "replicas or [key.follow] beside `database`: the key servers of one database follow it";
-                    faults.push(Fault::at(at, message).help("have the other key servers name the same PostgreSQL database"));
+                    let message =
+                        "replicas or [key.follow] beside `database`: the key servers of one database follow it";
+                    faults.push(
+                        Fault::at(at, message).help("have the other key servers name the same PostgreSQL database"),
+                    );
                 }
             }
         }
@@ -443,6 +448,11 @@ impl KeyFile {
         exponent.and_then(Interval::new).unwrap_or(Interval::LONGEST)
     }
 
+    /// How long look-ups are answered from memory while the database cannot be used.
+    pub fn max_staleness(&self) -> Duration {
+        Duration::from_secs(*self.key.max_staleness_secs.get_ref())
+    }
+
     /// The rules, which were checked.
     pub fn policy(&self) -> LookupPolicy {
         LookupPolicy::new(&self.key.rule).unwrap_or_default()
@@ -502,7 +512,10 @@ impl KeyFile {
     /// # Errors
     /// If the store is a database.
     pub fn records(&self) -> Result<&Spanned<PathBuf>, Failure> {
-        self.key.records.as_ref().ok_or_else(|| Failure::new("the key server's store is a database, and no file of records"))
+        self.key
+            .records
+            .as_ref()
+            .ok_or_else(|| Failure::new("the key server's store is a database, and no file of records"))
     }
 
     /// Compacts the records, if this is the writer's configuration.
@@ -595,7 +608,7 @@ impl KeyFile {
             let path = source.resolve(named.get_ref());
             (named, revocation::last_number(&path, &self.writer()), path)
         });
-        let checked = self.checked_number(source);
+        let (checked, mut of_database) = (self.checked_number(source), None);
         match (checked, list) {
             (Ok(number), Some((named, last, path))) => {
                 if let Err(failures) = last.and_then(|last| revocation::goes_with(last, &path, number)) {
@@ -605,14 +618,7 @@ impl KeyFile {
             (Ok(_), None) => {}
             (Err(failure), _) => match (&key.records, &key.database) {
                 (Some(records), _) => check(records, &failure),
-                (None, Some(database)) => {
-                    let fault = Fault::of(database.span(), &failure);
-                    let is_there = self.database(source).is_none_or(|(place, _)| match place {
-                        Place::File(path) => path.exists(),
-                        Place::Postgres(_) => true,
-                    });
-                    faults.push(if is_there { FileFault::Unusable(fault) } else { FileFault::Missing(fault) });
-                }
+                (None, Some(database)) => of_database = Some(Fault::of(database.span(), &failure)),
                 (None, None) => {}
             },
         }
@@ -622,6 +628,10 @@ impl KeyFile {
                 check(&waypoint.key, &failure);
             }
         }
+        faults.extend(of_database.map(|fault| match self.database(source) {
+            Some((Place::File(path), _)) if !path.exists() => FileFault::Missing(fault),
+            _ => FileFault::Unusable(fault),
+        }));
         faults.extend(key.routers.as_ref().and_then(|routers| state_fault(&routers.usage, source)));
         faults.extend(key.api.as_ref().into_iter().flat_map(|api| api.file_faults(source)));
         faults
@@ -643,6 +653,20 @@ impl KeyFile {
         let last = unread.changes.last().map(|change| change.object().number);
         Ok(last.or(unread.base.as_ref().map(Base::number)).unwrap_or(0))
     }
+}
+
+/// The same configuration with a database in the place of the file of records.
+pub fn with_database(template: &str, database: &str) -> String {
+    let records = "# Accounts, grants and revocations. Keep copies. A replica begins with a copy of the file.\nrecords = \"records\"\n";
+    let text = format!(
+        "# Accounts, grants, revocations and every change of them: a SQLite file, or a PostgreSQL database that several key servers share.\n\
+         database = \"{database}\"\n\
+         # Where this key server remembers what it saw of the database, so that one that was set back is refused.\n\
+         #position = \"position\"\n\
+         # Seconds for which look-ups are answered from memory while the database cannot be used. Reloaded on SIGHUP.\n\
+         #max_staleness_secs = {MAX_STALENESS_SECS}\n"
+    );
+    template.replace(records, &text)
 }
 
 /// A key server's configuration, with an API if it has an address.

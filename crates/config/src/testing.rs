@@ -10,6 +10,7 @@ use wayleave_packet::platypus::header::Principal;
 
 use crate::Source;
 use crate::key::{KeyFile, template};
+use crate::key_files::account_records::AccountRecords;
 use crate::key_files::changes::Changes;
 use crate::key_files::node::{self, KeyKind};
 use crate::key_files::records::record;
@@ -70,7 +71,10 @@ impl Provider {
 
     pub fn server(&self) -> (KeyServer, Changes) {
         let (config, source) = self.config();
-        config.server(&source).expect("records")
+        match config.server(&source).expect("records") {
+            (server, AccountRecords::File(changes)) => (server, changes),
+            (_, AccountRecords::Database(_)) => panic!("the template has a file"),
+        }
     }
 
     /// Opens so many accounts with long names, from the number of the next change on, without syncing each. Nobody else may append.

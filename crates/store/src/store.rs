@@ -29,6 +29,8 @@ const PURGED: i64 = 64;
 const ABOVE: u64 = 1 << 20;
 /// The kind of a change by which an operator adopts a database that was set back.
 const ADOPTION: &str = "adoption";
+/// And by which the records of a file were brought over.
+const IMPORT: &str = "import";
 /// PostgreSQL tells who listens that there is a change.
 const NOTIFY: &str = "NOTIFY wayleave_change";
 
@@ -70,7 +72,7 @@ pub struct Recorded {
     pub issued: u64,
     pub actor: String,
     pub reason: String,
-    /// None if it is an adoption: after it the state is loaded anew.
+    /// None if it is an adoption or an import: after it the state is loaded anew.
     pub change: Option<Signed<Change>>,
 }
 
@@ -491,13 +493,41 @@ impl Store {
             }
             Some(change)
         };
-        let expected = change.as_ref().map_or(ADOPTION, |change| self::kind(&change.object().body));
-        if kind != expected {
+        let is_expected = match &change {
+            Some(change) => kind == self::kind(&change.object().body),
+            None => [ADOPTION, IMPORT].contains(&kind.as_str()),
+        };
+        if !is_expected {
             return Err(refused("its columns do not say what its content says"));
         }
         let position = Position { timeline, number, digest };
         let total = self.key.mask(Total::from_octets(total), timeline, number, &digest);
         Ok((Recorded { position, issued, actor, reason, change }, total))
+    }
+
+    /// Writes a state that was kept elsewhere, up to this change, to a store without a change.
+    ///
+    /// # Errors
+    /// If it has changes already, or cannot be used.
+    pub async fn import(
+        &self,
+        rows: &[Row],
+        position: Position,
+        (issued, note): (u64, Note<'_>),
+    ) -> Result<(), StoreError> {
+        if position.number == 0 {
+            return Ok(());
+        }
+        let mut transaction = self.database.pool.begin().await?;
+        let begins = self.lock(&mut transaction, &Position::default(), position.number).await?;
+        let mut total = begins.ok_or_else(|| StoreError::State("it has changes already".to_owned()))?;
+        for row in rows {
+            self.insert(&mut transaction, (position.number, None), row, &mut total).await?;
+        }
+        let written = Written { position, issued, kind: IMPORT, principal: None, note, content: &[] };
+        self.record(&mut transaction, &written, total).await?;
+        transaction.commit().await?;
+        Ok(())
     }
 
     /// Accepts a database that is behind what was seen, for all key servers: its state counts from here on, on a new timeline whose numbers

@@ -5,7 +5,7 @@ use wayleave_crypto::signed::Signed;
 
 use super::changes::Changes;
 use super::database::{DatabaseRecords, Unread};
-use super::records::NewChanges;
+use super::records::{Base, NewChanges};
 use crate::failure::Failure;
 
 /// A file of our own, or a database.
@@ -66,6 +66,14 @@ impl Others {
         match self {
             Self::OfFile(changes) => changes.is_empty(),
             Self::OfDatabase(unread) => unread.is_empty(),
+        }
+    }
+
+    /// The number of the change of the state that they begin with, if they replace what was before.
+    pub fn begins_at(&self) -> Option<u64> {
+        match self {
+            Self::OfFile(changes) => changes.base.as_ref().map(Base::number),
+            Self::OfDatabase(unread) => unread.state.as_ref().map(|state| state.number()),
         }
     }
 

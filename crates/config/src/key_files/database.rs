@@ -104,6 +104,32 @@ impl DatabaseRecords {
         created.map_err(|error| refused(place, &error))
     }
 
+    /// Brings a state into a database that has none. Returns how many rows it has.
+    ///
+    /// # Errors
+    /// If the database has one already, or cannot be used.
+    pub fn import(
+        place: &Place,
+        (provider, seen): (&ProviderKey, &Path),
+        state: &State,
+        by: &str,
+        now: UnixTime,
+    ) -> Result<usize, Failure> {
+        let mut seen = SeenFile::read(seen)?;
+        let (rows, at, key) = (state.rows(), place.clone(), StoreKey::new(provider.store_key()));
+        let number = state.number();
+        let position = Position { timeline: 0, number, digest: state.digest_of(number).unwrap_or_default() };
+        let (by, count) = (by.to_owned(), rows.len());
+        let imported = run((&start()?, LOADS), async move {
+            let store = Store::create(&at, key).await?;
+            let note = Note { actor: &by, reason: "brought over from a file of records" };
+            store.import(&rows, position, (now.secs(), note)).await
+        });
+        imported?.map_err(|error| refused(place, &error))?;
+        seen.remember(position)?;
+        Ok(count)
+    }
+
     /// Takes a database over that was set back: its state counts from now on.
     ///
     /// # Errors
@@ -182,7 +208,11 @@ impl DatabaseRecords {
         match appended.map_err(|error| refused(self.store.place(), &error))? {
             Appended::Others => {
                 let unread = self.read_new()?;
-                if unread.is_empty() { Err(Failure::new("others change the database all the time")) } else { Ok(unread) }
+                if unread.is_empty() {
+                    Err(Failure::new("others change the database all the time"))
+                } else {
+                    Ok(unread)
+                }
             }
             Appended::Done => {
                 let (number, digest) = (change.object().number, change.digest());

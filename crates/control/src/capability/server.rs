@@ -455,6 +455,11 @@ impl KeyServer {
         }
     }
 
+    /// Answers a message while nothing can be answered.
+    pub fn fail(&mut self, octets: &[u8], client: Client, now: Now) -> Served {
+        self.reject(octets, ResponseCode::ServFail, client, now)
+    }
+
     /// Handles a look-up as [`Self::serve_any`] does, without making more of the message than its answer needs.
     fn serve_lookup(&mut self, plain: &PlainQuestion<'_>, length: usize, client: Client, now: Now) -> Served {
         let question = Question {

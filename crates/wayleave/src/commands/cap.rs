@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_control::capability::{
     Acknowledgement, ChangeBody, ChargedAccount, Credential, Grant, KeyServer, Ledger, Obtained, Order, Ordering,
-    State, Status, Terms, Zone, delegated,
+    ProviderKey, State, Status, Terms, Zone, delegated,
 };
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::header::DelegationId;
@@ -20,6 +20,7 @@ use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_runtime::clock::{unix_now, unix_of_day, utc};
 use wayleave_runtime::identity::{DEFAULT_VALIDITY, Identity};
 use wayleave_runtime::store::{self, FileStore, Record, Store as _, StoreError};
+use wayleave_store::{Place, Position};
 use zeroize::Zeroizing;
 
 use super::cap_accept::{self, Accept};
@@ -30,14 +31,16 @@ use super::realm::write_new;
 use super::revoke::{self as revocation_lists, RevokeList, Revoked};
 use crate::api_client::ApiTarget;
 use crate::config::Source;
-use crate::config::key::{KeyFile, file_in, template};
+use crate::config::key::{KeyFile, file_in, template, with_database};
 use crate::config::key_api::DEFAULT_IDENTITY;
 use crate::config::parse::endpoint;
 use crate::failure::{Failure, Outcome};
 use crate::fetch::{self, Target};
+use crate::key_files::account_records::AccountRecords;
 use crate::key_files::capability::Capabilities;
 use crate::key_files::changes::Changes;
 use crate::key_files::compaction::Compacted;
+use crate::key_files::database::DatabaseRecords;
 use crate::key_files::node::{self, KeyKind, fresh};
 use crate::key_files::private::replace;
 use crate::key_files::revocation::RevocationEntry;
@@ -85,6 +88,10 @@ pub enum Cap {
     Usage(UsageOf),
     /// Replace the recorded changes by a signed snapshot of what is in force. A running writer does so by itself.
     Compact(Compact),
+    /// Bring the records of a file into a database that has none, once. Stop the key server first.
+    Import(Import),
+    /// Accept a database that was set back: it counts from now on, at every key server of it.
+    Adopt(Adopt),
     /// Begin the key server's list of revocations anew, from its records, after the file was lost. See the guide on backups first.
     NewList(NewList),
     /// Create a file of capabilities from the key of a waypoint, without a key server.
@@ -116,6 +123,33 @@ pub struct Init {
     /// Where its HTTPS API listens: people are invited by it. Default: no API.
     #[arg(long, value_parser = endpoint)]
     pub api: Option<SocketAddr>,
+    /// Keep accounts in a database: a SQLite file in the folder, or "postgresql://…". Default: a file of records.
+    #[arg(long)]
+    pub database: Option<String>,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Import {
+    /// The configuration of the key server that is the writer.
+    #[arg(long, short)]
+    pub config: PathBuf,
+    /// The path of a new SQLite file, beside the configuration, or "postgresql://…".
+    #[arg(long)]
+    pub database: String,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Adopt {
+    /// The configuration of a key server of the database.
+    #[arg(long, short)]
+    pub config: PathBuf,
+    /// Why, for the audit trail.
+    #[arg(long)]
+    pub reason: String,
     #[arg(long)]
     pub json: bool,
 }
@@ -307,6 +341,8 @@ pub fn run(command: &Cap) -> Outcome {
         Cap::Lookup(command) => look_up(command),
         Cap::Usage(command) => usage_of(command),
         Cap::Compact(command) => compact(command),
+        Cap::Import(command) => import(command),
+        Cap::Adopt(command) => adopt(command),
         Cap::NewList(command) => new_list(command),
         Cap::Mint(command) => capability::mint(command),
         Cap::Narrow(command) => capability::narrow(command),
@@ -324,14 +360,24 @@ fn init(command: &Init) -> Outcome {
             .help("choose another folder")
             .into());
     }
-    node::create(KeyKind::Accounts, &folder.join("accounts.key"))?;
+    let database =
+        command.database.as_deref().map(|text| Place::parse(text).map_err(|error| Failure::usage(error.to_string())));
+    let database = database.transpose()?;
+    let accounts = node::create(KeyKind::Accounts, &folder.join("accounts.key"))?;
     let writer = node::identity_of(&node::create(KeyKind::Writer, &folder.join("writer.key"))?);
     let writer = format!("writer:{writer}");
-    Changes::create(&folder.join("records"))?;
+    match &database {
+        None => Changes::create(&folder.join("records"))?,
+        Some(place) => DatabaseRecords::create(&beside(place, folder), &ProviderKey::new(accounts))?,
+    }
     Identity::generate(command.zone.as_str(), DEFAULT_VALIDITY)?.save(&folder.join(DEFAULT_IDENTITY))?;
     let (listen, status) = (command.listen.to_string(), command.status.to_string());
     let api = command.api.map(|api| api.to_string());
     let text = template(command.zone.as_str(), &listen, command.name_server.as_str(), &status, &writer, api.as_deref());
+    let text = match &command.database {
+        None => text,
+        Some(database) => with_database(&text, database),
+    };
     write_new(&file, &text, 0o644)?;
     // An empty list: where one is missing later, it was lost.
     let source = Source::read(&file)?;
@@ -350,12 +396,73 @@ fn init(command: &Init) -> Outcome {
     Ok(())
 }
 
+/// A database whose relative path is one beside the configuration.
+fn beside(place: &Place, folder: &Path) -> Place {
+    match place {
+        Place::File(path) => Place::File(folder.join(path)),
+        postgres @ Place::Postgres(_) => postgres.clone(),
+    }
+}
+
+fn import(command: &Import) -> Outcome {
+    let place = Place::parse(&command.database).map_err(|error| Failure::usage(error.to_string()))?;
+    let source = Source::read(&command.config)?;
+    let file = KeyFile::parse(&source)?;
+    file.records()?;
+    let (server, _) = file.server(&source)?;
+    let folder = command.config.parent().unwrap_or(Path::new(""));
+    let place = beside(&place, folder);
+    let (provider, seen) = (file.provider(&source)?, file.position(&source));
+    let by = user();
+    let rows = DatabaseRecords::import(&place, (&provider, &seen), server.state(), &by, unix_now())?;
+    let number = server.state().number();
+    if command.json {
+        print_json(json!({ "number": number, "rows": rows, "database": place.to_string() }));
+    } else {
+        print(&format!(
+            "change  {number}\nrows    {rows}\nnext: write `database = \"{}\"` in the place of `records` in {}, and keep the file of records \
+             as a backup of this day\n",
+            command.database,
+            command.config.display()
+        ));
+    }
+    Ok(())
+}
+
+fn adopt(command: &Adopt) -> Outcome {
+    let source = Source::read(&command.config)?;
+    let file = KeyFile::parse(&source)?;
+    let (place, _) = file.database(&source).ok_or_else(|| {
+        Failure::new("the key server's store is a file of records, and no database")
+            .help("restore the file from a backup")
+    })?;
+    let (provider, seen) = (file.provider(&source)?, file.position(&source));
+    let adopted = DatabaseRecords::adopt(&place, (&provider, &seen), (&user(), &command.reason), unix_now())?;
+    let Position { number, timeline, .. } = adopted;
+    if command.json {
+        print_json(json!({ "number": number, "timeline": timeline }));
+    } else {
+        print(&format!(
+            "change    {number}\ntimeline  {timeline}\nnext: revoke again what was revoked since the backup, and `wayleave cap new-list --config {}` \
+             if routers refuse the list\n",
+            command.config.display()
+        ));
+    }
+    Ok(())
+}
+
+/// Who gives a command, for the audit trail.
+fn user() -> String {
+    format!("user {} of this machine", rustix::process::getuid().as_raw())
+}
+
 /// Makes a change durable that `decide` says by the records as they are then, if any. A running key server follows.
 pub fn change(
     server: &mut KeyServer,
-    changes: &mut Changes,
+    records: &mut AccountRecords,
     decide: &mut dyn FnMut(&State) -> Option<ChangeBody>,
 ) -> Outcome {
+    let by = user();
     loop {
         let Some(body) = decide(server.state()) else { return Ok(()) };
         let signed = server.sign(body, unix_now()).ok_or_else(|| {
@@ -363,7 +470,7 @@ pub fn change(
                 .help("run the command where the writer is")
         })?;
         let signed = signed.map_err(|error| Failure::new(error.to_string()))?;
-        let unread = changes.append(&signed)?;
+        let unread = records.append(server.state(), &signed, (&by, ""))?;
         let is_written = unread.is_empty();
         unread.apply(server)?;
         if is_written {

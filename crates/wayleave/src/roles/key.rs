@@ -61,6 +61,7 @@ impl Role for KeyRole {
         "key.rule",
         "key.responses_per_second",
         "key.longest_interval",
+        "key.max_staleness_secs",
         "key.router",
         "key.rate",
         "key.replica",
@@ -110,7 +111,7 @@ impl Role for KeyRole {
         if let Some(writer) = list_writer {
             parts.spawn("list of revocations", writer.run(Arc::clone(&core), *clock));
         }
-        if config.key.writer_key.is_some() {
+        if config.key.writer_key.is_some() && config.key.records.is_some() {
             let compacting = compacting::compact_when_due(config.clone(), source.clone(), *clock, log.clone());
             parts.spawn("compaction", compacting);
         }
@@ -136,7 +137,9 @@ impl Role for KeyRole {
         let waypoints = config.waypoints(source)?;
         self.api.as_ref().map_or(Ok(()), |api| api.configure(&config, source))?;
         {
-            let server = &mut lock(&self.core).server;
+            let mut core = lock(&self.core);
+            core.configure(&config);
+            let server = &mut core.server;
             server.reload(waypoints, config.policy(), config.responses_per_second());
             server.limit_intervals(config.longest_interval());
         }
@@ -185,7 +188,11 @@ async fn follow_records(
     let (mut sent, mut reopened) = (0, BTreeSet::new());
     loop {
         // Whoever panicked with the server in hand may have left a change half done; the records are whole.
-        let outcome = if core.is_poisoned() { Err(stopped("state")) } else { lock(&core).follow(clock.now()) };
+        let (following, now) = (Arc::clone(&core), clock.now());
+        // It may wait for the database, which nobody else does here.
+        let outcome = tokio::task::spawn_blocking(move || core::follow(&following, now)).await;
+        let outcome =
+            if core.is_poisoned() { Err(stopped("state")) } else { outcome.unwrap_or_else(|_| Err(stopped("state"))) };
         if let Err(failure) = outcome {
             let _ = failed.send(failure).await; // fails if the role has stopped
             return;

@@ -16,7 +16,7 @@ const RETRY: Duration = Duration::from_secs(3_600);
 
 /// Compacts the records of a writer for as long as it runs.
 pub async fn compact_when_due(config: KeyFile, source: Source, clock: Clock, log: Events) {
-    let path = source.resolve(config.key.records.get_ref());
+    let Ok(path) = config.records().map(|named| source.resolve(named.get_ref())) else { return };
     loop {
         let (config, source, path) = (config.clone(), source.clone(), path.clone());
         // Beside the server, which answers meanwhile: it reads the file itself, and locks it at the end alone.

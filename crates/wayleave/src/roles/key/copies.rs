@@ -16,7 +16,7 @@ use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
 use wayleave_runtime::starts::Handling;
 
-use super::core::{Core, lock};
+use super::core::{Core, follow as follow_records, lock};
 use super::fetching::{Fault, Fetching};
 use super::parts::Parts;
 use crate::config::Source;
@@ -255,7 +255,7 @@ pub fn follow(
     let (events, inbox) = mpsc::channel(QUEUE);
     let server = section.server.server();
     let connecting = links.connect_node(server.address, &identity, server.identity, events)?;
-    let records = source.resolve(config.key.records.get_ref());
+    let records = source.resolve(config.records()?.get_ref());
     let following = Following::default();
     let follower = Follower {
         core,
@@ -369,7 +369,7 @@ impl Follower {
         };
         let octets = new.finish(Changes::open(&self.records)?)?;
         self.log.report(event!(INFO "snapshot" { number, octets } "the records begin with the writer's snapshot"));
-        lock(&self.core).follow(self.clock.now())?;
+        follow_records(&self.core, self.clock.now())?;
         self.following.set_refused(None);
         // Otherwise it waits for the next change already.
         if held < number {

@@ -1,6 +1,7 @@
 //! The key server with its records.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tracing::{error, info};
 use wayleave_control::capability::{Change, ChangeBody, Client, KeyServer, PendingOrder, Served, Status, Transport};
@@ -13,8 +14,10 @@ use super::listing::{ListHandle, ListWriter};
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
+use crate::key_files::account_records::{AccountRecords, Others};
 use crate::key_files::changes::Changes;
-use crate::key_files::records::{Base, NewChanges};
+use crate::key_files::database::{DatabaseRecords, Outage};
+use crate::key_files::records::NewChanges;
 use crate::roles::events::{Events, event};
 
 /// Handles that are made at a time while questions wait, and at start.
@@ -25,11 +28,21 @@ const ATTEMPTS: usize = 8;
 /// What answers and orders share.
 pub struct Core {
     pub server: KeyServer,
-    pub(super) changes: Changes,
+    pub(super) records: Records,
+    /// How long look-ups are answered while the database cannot be used, and since when it cannot.
+    max_staleness: Duration,
+    outage: Option<Outage>,
     list: Option<ListHandle>,
     pub(super) log: Events,
     clock: Clock,
     is_prepared: bool,
+}
+
+/// Where changes are made durable.
+pub enum Records {
+    File(Changes),
+    /// Whoever changes something takes it first, and the server only while nothing waits for the database: look-ups go on.
+    Database(Arc<Mutex<DatabaseRecords>>),
 }
 
 /// What there is to answer.
@@ -42,6 +55,8 @@ pub enum Response {
         octets: Vec<u8>,
         change: u64,
     },
+    /// An order that waits for the database: [`carry_out`] says what to answer.
+    Order(Box<PendingOrder>),
 }
 
 /// Locks the server; a panic elsewhere has left it between two messages.
@@ -49,17 +64,101 @@ pub fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
     core.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The database, if the records are in one.
+pub(super) fn database(core: &Mutex<Core>) -> Option<Arc<Mutex<DatabaseRecords>>> {
+    match &lock(core).records {
+        Records::File(_) => None,
+        Records::Database(database) => Some(Arc::clone(database)),
+    }
+}
+
+/// Takes the database for a change.
+pub(super) fn take_database(database: &Mutex<DatabaseRecords>) -> MutexGuard<'_, DatabaseRecords> {
+    database.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes over what others appended to the records, and does what is due. It may wait for the database.
+///
+/// # Errors
+/// If the records do not continue what was read: the role ends.
+pub fn follow(core: &Mutex<Core>, now: Now) -> Result<(), Failure> {
+    let Some(database) = database(core) else { return lock(core).follow(now) };
+    let mut database = take_database(&database);
+    let unread = database.read_new()?;
+    let mut core = lock(core);
+    core.note_outage(database.outage().cloned());
+    core.take(Others::OfDatabase(unread))?;
+    core.prepare(now);
+    core.announce();
+    Ok(())
+}
+
+/// Carries out an order that came in `octets`, in the database, and says what to answer. It waits for the database.
+///
+/// # Errors
+/// If the records and the state part: the role ends.
+pub fn carry_out(
+    core: &Mutex<Core>,
+    order: Box<PendingOrder>,
+    octets: &[u8],
+    (client, now): (Client, Now),
+) -> Result<Response, Failure> {
+    let Some(database) = database(core) else { return Ok(Response::Nothing) };
+    let mut database = take_database(&database);
+    let mut order = order;
+    for _ in 0..ATTEMPTS {
+        let effects = {
+            let mut core = lock(core);
+            let is_next = |order: &PendingOrder, number| {
+                order.change.as_ref().is_none_or(|change| change.object().number == number + 1)
+            };
+            // Others came before it, and perhaps this very order: it is decided anew.
+            if !is_next(&order, core.server.state().number()) {
+                order = match core.server.serve(octets, client, now) {
+                    Served::Reply(answer) => return Ok(Response::Ready(answer)),
+                    Served::Nothing => return Ok(Response::Nothing),
+                    Served::Order(order) => order,
+                };
+            }
+            let Some(change) = &order.change else { return Ok(core.acknowledge(&order, client, now)) };
+            let state = core.server.state();
+            (state.effects(change.object()), state.settled())
+        };
+        let Some(change) = &order.change else { return Ok(Response::Nothing) };
+        let appended = database.append(change, effects, ("the holder", ""));
+        let mut core = lock(core);
+        core.note_outage(database.outage().cloned());
+        match appended {
+            Ok(unread) if unread.is_empty() => {
+                core.carried_out(change)?;
+                return Ok(core.acknowledge(&order, client, now));
+            }
+            Ok(unread) => core.take(Others::OfDatabase(unread))?,
+            Err(failure) => {
+                error!("an order was not carried out: {failure}");
+                return Ok(Response::Ready(core.server.acknowledge(&order, Err(Status::Unwritten), now)));
+            }
+        }
+    }
+    Ok(Response::Nothing)
+}
+
 impl Core {
     /// Takes the records over, makes the handles of the current epochs, and writes the list. Returns who writes the later ones, if
     /// there is a list.
     pub fn open(config: &KeyFile, source: &Source, clock: Clock, log: Events) -> Outcome<(Self, Option<ListWriter>)> {
-        let (mut server, changes) = config.server(source)?;
+        let (mut server, records) = config.server(source)?;
+        let records = match records {
+            AccountRecords::File(changes) => Records::File(changes),
+            AccountRecords::Database(database) => Records::Database(Arc::new(Mutex::new(*database))),
+        };
         let now = clock.now();
         while !server.prepare(now.unix, HANDLES) {}
         let number = server.state().number();
         let mut writer = ListWriter::open(config, source, number, now.instant)?;
         let list = writer.as_ref().map(ListWriter::handle);
-        let core = Self { server, changes, list, log, clock, is_prepared: true };
+        let (max_staleness, outage) = (config.max_staleness(), None);
+        let core = Self { server, records, max_staleness, outage, list, log, clock, is_prepared: true };
         if let Some(writer) = &mut writer {
             writer.write(core.server.state().times(), &core.revocations(now), now);
         }
@@ -94,12 +193,55 @@ impl Core {
 
     /// The change of the snapshot that the records begin with; zero without one.
     pub fn snapshot(&self) -> u64 {
-        self.changes.snapshot()
+        match &self.records {
+            Records::File(changes) => changes.snapshot(),
+            Records::Database(_) => 0,
+        }
     }
 
-    /// Takes over what others appended to the records, and does what is due.
-    pub fn follow(&mut self, now: Now) -> Result<(), Failure> {
-        let unread = self.changes.read_new()?;
+    /// Whether the records are in a database, and since when it cannot be used.
+    pub fn database_outage(&self) -> Option<Option<&Outage>> {
+        matches!(self.records, Records::Database(_)).then_some(self.outage.as_ref())
+    }
+
+    /// Another configuration counts.
+    pub fn configure(&mut self, config: &KeyFile) {
+        self.max_staleness = config.max_staleness();
+    }
+
+    pub(super) fn note_outage(&mut self, outage: Option<Outage>) {
+        match (&self.outage, &outage) {
+            (None, Some(outage)) => self.log.report(event!(
+                ERROR "database-down" { why = outage.why.as_str() }
+                "the database cannot be used, nothing can be changed, and look-ups are answered from memory for {} s: {}",
+                self.max_staleness.as_secs(),
+                outage.why
+            )),
+            (Some(before), None) => self.log.report(event!(
+                INFO "database-up" { secs = before.since.elapsed().as_secs() }
+                "the database can be used again"
+            )),
+            _ => {}
+        }
+        self.outage = outage;
+    }
+
+    /// Why look-ups are refused, if they are.
+    pub fn staleness(&self) -> Option<String> {
+        let why = self.outage.as_ref().filter(|_| self.is_stale()).map(|outage| &outage.why)?;
+        let most = self.max_staleness.as_secs();
+        Some(format!("look-ups are refused, since the database could not be used for {most} s: {why}"))
+    }
+
+    /// Whether what is in memory is too old to be answered: what was revoked meanwhile elsewhere is not known.
+    fn is_stale(&self) -> bool {
+        self.outage.as_ref().is_some_and(|outage| outage.since.elapsed() >= self.max_staleness)
+    }
+
+    /// Takes over what others appended to the file, and does what is due.
+    fn follow(&mut self, now: Now) -> Result<(), Failure> {
+        let Records::File(changes) = &mut self.records else { return Ok(()) };
+        let unread = Others::OfFile(changes.read_new()?);
         self.take(unread)?;
         self.prepare(now);
         self.announce();
@@ -135,19 +277,21 @@ impl Core {
         if change.object().number <= self.server.state().number() {
             return Ok(());
         }
-        let unread = self.changes.append(change)?;
+        let Records::File(changes) = &mut self.records else { return Ok(()) };
+        let unread = changes.append(change)?;
         if unread.is_empty() {
-            return self.take(NewChanges { base: None, changes: vec![change.clone()] });
+            let changes = vec![change.clone()];
+            return self.take(Others::OfFile(NewChanges { base: None, changes }));
         }
         // Somebody has put a later copy of the file into place.
-        self.take(unread)
+        self.take(Others::OfFile(unread))
     }
 
-    pub(super) fn take(&mut self, unread: NewChanges) -> Result<(), Failure> {
-        let base = unread.base.as_ref().map(Base::number);
+    pub(super) fn take(&mut self, unread: Others) -> Result<(), Failure> {
+        let begins = unread.begins_at();
         unread.apply(&mut self.server)?;
-        if let Some(number) = base {
-            info!(number, "went on from a snapshot of the records");
+        if let Some(number) = begins {
+            info!(number, "went on from another state of the records");
             // Nobody has a secret until it is done, as at the start.
             while !self.server.prepare(self.clock.now().unix, HANDLES) {}
         }
@@ -159,6 +303,12 @@ impl Core {
     /// # Errors
     /// If the records and the state part: the role ends.
     pub fn answer(&mut self, octets: &[u8], client: Client, now: Now) -> Result<Response, Failure> {
+        if self.is_stale() {
+            return Ok(match self.server.fail(octets, client, now) {
+                Served::Reply(answer) => Response::Ready(answer),
+                Served::Nothing | Served::Order(_) => Response::Nothing,
+            });
+        }
         // A command may append between a look at the records and the order: then the order is looked at again.
         for _ in 0..ATTEMPTS {
             let order = match self.server.serve(octets, client, now) {
@@ -168,7 +318,8 @@ impl Core {
             };
             // Done before; perhaps just now.
             let Some(change) = &order.change else { return Ok(self.acknowledge(&order, client, now)) };
-            let unread = match self.changes.append(change) {
+            let Records::File(changes) = &mut self.records else { return Ok(Response::Order(order)) };
+            let unread = match changes.append(change) {
                 Ok(unread) => unread,
                 Err(failure) => {
                     error!("an order was not carried out: {failure}; check the disk");
@@ -176,15 +327,15 @@ impl Core {
                 }
             };
             if unread.is_empty() {
-                self.carry_out(change)?;
+                self.carried_out(change)?;
                 return Ok(self.acknowledge(&order, client, now));
             }
-            self.take(unread)?;
+            self.take(Others::OfFile(unread))?;
         }
         Ok(Response::Nothing)
     }
 
-    fn carry_out(&mut self, change: &Signed<Change>) -> Result<(), Failure> {
+    fn carried_out(&mut self, change: &Signed<Change>) -> Result<(), Failure> {
         let applied = self.server.apply(change);
         applied.map_err(|error| Failure::new(format!("a change that was just signed is refused: {error}")))?;
         let object = change.object();

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
-use wayleave_control::capability::{Client, Transport};
+use tokio::sync::{Semaphore, mpsc};
+use wayleave_control::capability::{Client, PendingOrder, Transport};
 use wayleave_core::Now;
 use wayleave_runtime::connection_slots::{ConnectionSlots, SlotHandle, SlotLimits};
 use wayleave_runtime::packets::requests::RequestBatch;
@@ -17,9 +17,9 @@ use wayleave_runtime::packets::udp::Udp;
 use wayleave_runtime::packets::{Port, wait};
 use wayleave_runtime::{Clock, faults};
 
-use super::core::{Core, Response, lock};
+use super::core::{Core, Response, carry_out, lock};
 use super::listing::ListHandle;
-use super::parts::start_thread;
+use super::parts::{start_thread, stopped};
 use crate::failure::Failure;
 use crate::roles::dns_tcp;
 
@@ -27,6 +27,8 @@ use crate::roles::dns_tcp;
 const LONGEST: usize = 4_096;
 /// How often the thread that answers datagrams looks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
+/// Orders that wait for the database at a time.
+const ORDERS: usize = 64;
 /// Connections at a time. Everybody may ask: no client is known.
 const SLOTS: SlotLimits = SlotLimits { connections: 512, of_source: 64, of_client: 0 };
 
@@ -52,8 +54,15 @@ pub fn answer_datagrams(
     clock: Clock,
     failed: mpsc::Sender<Failure>,
 ) -> std::io::Result<Datagrams> {
-    let acknowledging =
-        Acknowledging { socket: Arc::new(socket.try_clone()?), list: lock(&core).list(), runtime: Handle::current() };
+    let acknowledging = Acknowledging {
+        socket: Arc::new(socket.try_clone()?),
+        list: lock(&core).list(),
+        runtime: Handle::current(),
+        core: Arc::clone(&core),
+        waiting: Arc::new(Semaphore::new(ORDERS)),
+        clock,
+        failed: failed.clone(),
+    };
     let mut port = Udp::of(socket)?;
     let is_over = Arc::new(AtomicBool::new(false));
     let over = Arc::clone(&is_over);
@@ -99,6 +108,10 @@ fn answer_batch(
                 acknowledging.send(octets, from, change);
                 None
             }
+            Ok(Response::Order(order)) => {
+                acknowledging.carry_out(order, octets[..octets.len().min(LONGEST)].to_vec(), from);
+                None
+            }
             Err(failure) => {
                 outcome = Err(failure);
                 None
@@ -113,9 +126,31 @@ struct Acknowledging {
     socket: Arc<UdpSocket>,
     list: Option<ListHandle>,
     runtime: Handle,
+    /// Where orders are carried out that wait for the database.
+    core: Arc<Mutex<Core>>,
+    waiting: Arc<Semaphore>,
+    clock: Clock,
+    failed: mpsc::Sender<Failure>,
 }
 
 impl Acknowledging {
+    /// Carries out an order in the database. If too many wait, whoever gave it repeats it.
+    fn carry_out(&self, order: Box<PendingOrder>, octets: Vec<u8>, to: SocketAddr) {
+        let Ok(place) = Arc::clone(&self.waiting).try_acquire_owned() else { return };
+        let client = Client { address: to.ip().to_canonical(), transport: Transport::Udp };
+        let (core, now, failed) = (Arc::clone(&self.core), self.clock.now(), self.failed.clone());
+        let (socket, list) = (Arc::clone(&self.socket), self.list.clone());
+        self.runtime.spawn(async move {
+            let answer = carry_out_waiting(core, order, octets, (client, now), list).await;
+            drop(place);
+            match answer {
+                Ok(Some(octets)) => drop(socket.send_to(&octets, to)), // who gets none repeats the order
+                Ok(None) => {}
+                Err(failure) => drop(failed.send(failure).await), // fails if the role has stopped
+            }
+        });
+    }
+
     fn send(&self, octets: Vec<u8>, to: SocketAddr, change: u64) {
         let (socket, list) = (Arc::clone(&self.socket), self.list.clone());
         self.runtime.spawn(async move {
@@ -124,6 +159,27 @@ impl Acknowledging {
             }
             let _ = socket.send_to(&octets, to); // who gets none repeats the order
         });
+    }
+}
+
+/// Carries out an order in the database, and waits until routers can read what was ordered.
+async fn carry_out_waiting(
+    core: Arc<Mutex<Core>>,
+    order: Box<PendingOrder>,
+    octets: Vec<u8>,
+    (client, now): (Client, Now),
+    list: Option<ListHandle>,
+) -> Result<Option<Vec<u8>>, Failure> {
+    let done = tokio::task::spawn_blocking(move || carry_out(&core, order, &octets, (client, now))).await;
+    match done.unwrap_or_else(|_| Err(stopped("orders")))? {
+        Response::Ready(octets) => Ok(Some(octets)),
+        Response::Listed { octets, change } => {
+            if let Some(list) = list {
+                list.has(change).await;
+            }
+            Ok(Some(octets))
+        }
+        Response::Nothing | Response::Order(_) => Ok(None),
     }
 }
 
@@ -172,9 +228,10 @@ async fn answer_stream(
     let answer = |question: Vec<u8>, _| {
         let core = Arc::clone(core);
         async move {
+            let now = clock.now();
             let (response, list) = {
                 let mut core = lock(&core);
-                (core.answer(&question, client, clock.now()), core.list())
+                (core.answer(&question, client, now), core.list())
             };
             Ok::<_, Failure>(match response? {
                 Response::Nothing => None,
@@ -185,6 +242,7 @@ async fn answer_stream(
                     }
                     Some(octets)
                 }
+                Response::Order(order) => carry_out_waiting(core, order, question, (client, now), list).await?,
             })
         }
     };

@@ -90,7 +90,9 @@ impl Routers {
         let names = config.router_names();
         let core = Arc::clone(core);
         let end = move || lock(&core).end();
-        let copies = Copies::new(source.resolve(config.key.records.get_ref()), config.replicas(), Box::new(end));
+        // A database has no replicas of ours.
+        let records = config.records().map(|named| source.resolve(named.get_ref())).unwrap_or_default();
+        let copies = Copies::new(records, config.replicas(), Box::new(end));
         let io = RouterIo {
             copies,
             closing: closing(&path),

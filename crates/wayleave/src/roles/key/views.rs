@@ -182,6 +182,11 @@ impl View for KeyView {
             "answers": counters,
             "routers": routers,
             "following": self.following.as_ref().map(Following::json),
+            "database": core.database_outage().map(|outage| json!({
+                "up": outage.is_none(),
+                "down_secs": outage.map(|outage| outage.since.elapsed().as_secs()),
+                "problem": outage.map(|outage| &outage.why),
+            })),
             "invitations": invitations(state),
             "api": self.api.as_ref().map(|counts| counts.json()),
             "connections": self.connections.json(),
@@ -204,6 +209,13 @@ impl View for KeyView {
             let state = if up { "connected" } else { "not connected" };
             overview.row(up, [json!("the writer"), json!(state), Value::Null, Value::Null]);
             overview.problems.extend(following["problem"].as_str().map(str::to_owned));
+        }
+        let database = &status["database"];
+        if database.is_object() {
+            let up = database["up"] == true;
+            let state = if up { "in use" } else { "cannot be used" };
+            overview.row(up, [json!("the database"), json!(state), Value::Null, Value::Null]);
+            overview.problems.extend(database["problem"].as_str().map(str::to_owned));
         }
         overview.count(format!("{} accounts, {} capabilities granted", status["accounts"], status["grants"]));
         overview.count(format!("{} revocations", status["revocations"]));
@@ -236,6 +248,8 @@ impl View for KeyView {
             gauge "grant" Keys "Capabilities that are granted" = state.grants();
             gauge "revoked" Keys "Revocations in force" = state.revocations().len();
             gauge "change" Number "Number of the last change of accounts and revocations" = state.number();
+            gauge "database_down" Seconds "How long the database could not be used; zero while it can" =
+                core.database_outage().flatten().map_or(0.0, |outage| outage.since.elapsed().as_secs_f64());
             gauge "state" Bytes "Memory of accounts and handles" = server.memory();
             counter "secret" Messages "Secrets that were answered" = of.secrets;
             counter "denied" Messages "Holders that were denied a secret" = denied;
@@ -265,10 +279,13 @@ impl View for KeyView {
     }
 
     async fn readiness(&self) -> Option<Result<(), String>> {
-        let (is_prepared, list) = {
+        let (is_prepared, list, staleness) = {
             let core = lock(&self.core);
-            (core.is_prepared(), core.list())
+            (core.is_prepared(), core.list(), core.staleness())
         };
+        if let Some(staleness) = staleness {
+            return Some(Err(staleness));
+        }
         if let Some(problem) = list.and_then(|list| list.written().problem) {
             return Some(Err(format!("routers do not learn of revocations: {problem}")));
         }

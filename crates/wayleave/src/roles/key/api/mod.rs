@@ -31,6 +31,7 @@ use self::counts::{ApiCounts, count};
 use self::problem::{Problem, ProblemKind};
 use self::routes::{Handler, Route, Who};
 use super::core::{Core, lock};
+use super::operator;
 use super::parts::Parts;
 use super::views::KeyView;
 use crate::config::Source;
@@ -331,7 +332,7 @@ impl Api {
         decide: &mut dyn FnMut(&State) -> Result<Option<ChangeBody>, Problem>,
     ) -> Result<u64, Problem> {
         let mut is_change = false;
-        let outcome = lock(&self.core).change(&call.by, self.clock.now(), &mut |state| {
+        let outcome = operator::change(&self.core, &call.by, self.clock.now(), &mut |state| {
             let body = decide(state)?;
             is_change = body.is_some();
             Ok(body)
