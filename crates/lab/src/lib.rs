@@ -23,6 +23,7 @@ pub mod overlay;
 pub mod packages;
 mod peer_tcp;
 pub mod ports;
+pub mod postgres;
 pub mod process;
 pub mod product;
 pub mod replay;
