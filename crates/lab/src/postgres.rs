@@ -24,9 +24,9 @@ const END: Duration = Duration::from_secs(60);
 /// How long a standby may take to follow, and to be promoted.
 const REPLICATION: Duration = Duration::from_secs(60);
 
-/// The administrator, who may do all, and that one's database.
+/// The administrator, who may do all.
 const ADMINISTRATOR: &str = "postgres";
-/// The user of [`Postgres::url`], who has no other rights, and that one's database.
+/// The database, and the user who owns it and has no other rights.
 const OWNER: &str = "wayleave";
 
 /// What differs from a server's defaults: small, and without a network. What makes commits durable stays as it is.
@@ -36,6 +36,8 @@ max_connections = 40
 max_wal_senders = 4
 wal_level = replica
 wal_keep_size = 64MB     # a standby that was away finds what it missed
+wal_retrieve_retry_interval = 100ms     # and asks for it soon
+recovery_init_sync_method = syncfs     # one call after a kill, not one for each of a thousand files
 shared_buffers = 16MB
 huge_pages = off
 dynamic_shared_memory_type = mmap     # in the folder, with which it is removed
@@ -98,8 +100,15 @@ impl Postgres {
         finish("initdb", &mut command)?;
         server.in_data(|data| fs::File::options().append(true).open(data.join("postgresql.conf")), SETTINGS)?;
         server.run()?;
-        server.administer(&format!("CREATE ROLE {OWNER} LOGIN"))?;
-        server.administer(&format!("CREATE DATABASE {OWNER} OWNER {OWNER}"))?;
+        // The first database is renamed, from within another: a further one would double what is written.
+        let template = server.url_of(ADMINISTRATOR, "template1");
+        for sql in [
+            format!("CREATE ROLE {OWNER} LOGIN"),
+            format!("ALTER DATABASE postgres OWNER TO {OWNER}"),
+            format!("ALTER DATABASE postgres RENAME TO {OWNER}"),
+        ] {
+            server.psql(&template, &sql)?;
+        }
         Ok(server)
     }
 
@@ -164,13 +173,13 @@ impl Postgres {
     /// How a client of libpq or sqlx reaches the database `wayleave`, as its owner.
     #[must_use]
     pub fn url(&self) -> String {
-        self.url_of(OWNER)
+        self.url_of(OWNER, OWNER)
     }
 
     /// The same for the administrator.
     #[must_use]
     pub fn administrator_url(&self) -> String {
-        self.url_of(ADMINISTRATOR)
+        self.url_of(ADMINISTRATOR, OWNER)
     }
 
     /// What `psql` prints for SQL that the owner sends: a line for each row, with `|` between the columns.
@@ -181,7 +190,7 @@ impl Postgres {
         self.psql(&self.url(), sql)
     }
 
-    /// The same for the administrator, in a database of that one's own.
+    /// The same for the administrator.
     ///
     /// # Errors
     /// As for [`Self::query`].
@@ -259,18 +268,25 @@ impl Postgres {
         // A standby is known to its primary by this name.
         command.arg("-c").arg(format!("cluster_name={}", self.name()));
         let daemon = Daemon::start(&mut command, &self.log()).map_err(|error| self.error(error))?;
-        let daemon = self.daemon.insert(daemon);
-        let has_ended = |daemon: &mut Daemon| !daemon.is_running();
-        let mut ask = client(&self.installation, "pg_isready");
-        ask.arg("--quiet").arg("--host").arg(&self.folder.path);
-        let is_ready = wait_until(START, || {
-            let ready = ask.status().is_ok_and(|status| status.success());
-            (ready || has_ended(daemon)).then_some(ready)
-        });
+        self.daemon = Some(daemon);
+        let is_ready = wait_until(START, || (self.accepts() || !self.is_running()).then(|| self.accepts()));
         if is_ready == Some(true) {
             return Ok(());
         }
         Err(PostgresError::NotReady { path: self.folder.path.clone(), log: self.log_tail() })
+    }
+
+    /// Whether it accepts connections, by its lock file, as `pg_ctl` asks it.
+    fn accepts(&self) -> bool {
+        let lock = self.lock_file();
+        let line = |number: usize| lock.lines().nth(number).unwrap_or_default().trim();
+        // The file of a server that was killed is there until the next one replaces it.
+        self.id().is_some_and(|id| line(0) == id.to_string()) && matches!(line(7), "ready" | "standby")
+    }
+
+    /// The lock file's lines: process ID, data folder, start, port, folder of the socket, address, a key of shared memory and its ID, status.
+    fn lock_file(&self) -> String {
+        fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default()
     }
 
     fn end(&mut self, signal: Signal) -> Result<(), PostgresError> {
@@ -319,8 +335,8 @@ impl Postgres {
         written.map_err(|error| self.error(error))
     }
 
-    fn url_of(&self, user: &str) -> String {
-        format!("postgresql://{user}@localhost/{user}?host={}", self.folder.path.display())
+    fn url_of(&self, user: &str, database: &str) -> String {
+        format!("postgresql://{user}@localhost/{database}?host={}", self.folder.path.display())
     }
 
     fn data(&self) -> PathBuf {
@@ -343,11 +359,9 @@ impl Postgres {
         PostgresError::Standby { path: self.folder.path.clone(), what, log: self.log_tail() }
     }
 
-    /// Removes the block of shared memory that a killed server leaves behind, by the ID that stands in its lock file.
+    /// Removes the block of shared memory that a killed server leaves behind.
     fn remove_shared_memory(&self) {
-        let lock = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
-        // The seventh line: a key and the ID.
-        if let Some(id) = lock.lines().nth(6).and_then(|line| line.split_whitespace().nth(1)) {
+        if let Some(id) = self.lock_file().lines().nth(6).and_then(|line| line.split_whitespace().nth(1)) {
             // Without the tool, or the block, a few octets stay until the machine ends.
             let _ = Command::new("ipcrm").args(["-m", id]).stdout(Stdio::null()).stderr(Stdio::null()).status();
         }

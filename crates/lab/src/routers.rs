@@ -271,16 +271,16 @@ pub const NFTABLES: RouterPackage = RouterPackage {
     is_always_fetched: false,
 };
 
-/// A database server with its client, of Debian 12. The libraries are named because the server opens the first one only when it follows
-/// another server, and the package of the second one bears the name of none of its libraries.
+/// A database server with its client, of Debian 12. Its libraries are found by name, but for three: the server opens that of `libpq5` only
+/// when it follows another server, and the other packages have other names than their libraries.
 pub const POSTGRESQL: RouterPackage = RouterPackage {
     name: "PostgreSQL",
     package: "postgresql-15",
-    programs: &["postgres", "initdb", "psql", "pg_isready", "pg_basebackup"],
+    programs: &["postgres", "initdb", "psql", "pg_basebackup"],
     directories: &["usr/lib/postgresql/15/bin"],
     version: ("postgres", "--version"),
     fails: false,
-    more: &["postgresql-client-15", "libpq5", "libicu72"],
+    more: &["postgresql-client-15", "libpq5", "libicu72", "libxml2"],
     is_always_fetched: true,
 };
 
