@@ -134,7 +134,7 @@ impl Postgres {
             return Err(standby.fault("does not follow"));
         }
         if synchronous {
-            primary.wait_for(&[&standby])?;
+            primary.set_synchronous(&[&standby])?;
         }
         Ok(standby)
     }
@@ -144,13 +144,17 @@ impl Postgres {
     ///
     /// # Errors
     /// If the server does not run, or none of these standbys follows it.
-    pub fn wait_for(&self, standbys: &[&Self]) -> Result<(), PostgresError> {
-        let names: Vec<String> = standbys.iter().map(|standby| format!("\"{}\"", standby.name())).collect();
-        let value = if names.is_empty() { String::new() } else { format!("ANY 1 ({})", names.join(", ")) };
+    pub fn set_synchronous(&self, standbys: &[&Self]) -> Result<(), PostgresError> {
+        let names = |quote: &str| {
+            let names: Vec<String> =
+                standbys.iter().map(|standby| format!("{quote}{}{quote}", standby.name())).collect();
+            names.join(", ")
+        };
+        let value = if standbys.is_empty() { String::new() } else { format!("ANY 1 ({})", names("\"")) };
         self.administer(&format!("ALTER SYSTEM SET synchronous_standby_names = '{value}'"))?;
         self.administer("SELECT pg_reload_conf()")?;
         if let Some(standby) = standbys.first()
-            && !self.replicates("sync_state = 'quorum'")?
+            && !self.replicates(&format!("application_name IN ({}) AND sync_state = 'quorum'", names("'")))?
         {
             return Err(standby.fault("is not synchronous"));
         }
