@@ -3,7 +3,7 @@
 //! This crate touches the world. It fetches BIRD, FRR and other routers ([`routers`]), lays out an exchange in namespaces that vanish
 //! with the process ([`netns`]), writes the routers' configurations and reads their tables back ([`bird`], [`frr`]),
 //! and plays the demonstration, which is also the end-to-end test ([`demo`]). From a description it starts an overlay ([`overlay`]), an
-//! exchange ([`exchange`]) or attesting networks ([`attested`]), as a [`laboratory`].
+//! exchange ([`exchange`]) or attesting networks ([`attested`]), as a [`laboratory`]. For tests it runs a database server ([`postgres`]).
 
 #![allow(
     clippy::disallowed_methods,
@@ -23,6 +23,7 @@ pub mod overlay;
 pub mod packages;
 mod peer_tcp;
 pub mod ports;
+pub mod postgres;
 pub mod process;
 pub mod product;
 pub mod replay;

@@ -8,8 +8,8 @@ use std::path::Path;
 
 use crate::routers::{
     BIRD, BIRD_3, BOOKWORM, BULLSEYE, CHROMIUM, CURL, DBUS, DIG, FOCAL, FORKY, FRR, GOBGP, IPERF3, Installation, JAMMY,
-    NFTABLES, NOBLE, OPENBGPD, RESOLVED, Release, RouterPackage, RoutersError, SSH, SSHD, Source, TRIXIE, UNBOUND,
-    WIREGUARD_GO, WIREGUARD_TOOLS,
+    NFTABLES, NOBLE, OPENBGPD, POSTGRESQL, RESOLVED, Release, RouterPackage, RoutersError, SSH, SSHD, Source, TRIXIE,
+    UNBOUND, WIREGUARD_GO, WIREGUARD_TOOLS,
 };
 
 /// Who needs a package.
@@ -73,6 +73,7 @@ pub const LIST: &[Listed] = &[
     listed(&DBUS, &[Use::Tests], "tests of names by the system's resolver are skipped"),
     listed(&NFTABLES, &[Use::Tests], "tests of packet filters are skipped"),
     listed(&CHROMIUM, &[Use::Tests], "tests of pages in a browser are skipped"),
+    listed(&POSTGRESQL, &[Use::Tests], "tests with PostgreSQL are skipped"),
     listed(&OPENBGPD, &[Use::Tests, Use::Bench], "exchange-peers lacks its rows, and its test is skipped"),
     listed(&WIREGUARD_GO, &[Use::Bench], "the comparison lacks its column where it cannot be built"),
     listed(&WIREGUARD_TOOLS, &[Use::Bench], "the comparison lacks the kernel's WireGuard"),

@@ -99,6 +99,8 @@ pub struct RouterPackage {
     fails: bool,
     /// Further packages with files that the programs read.
     more: &'static [&'static str],
+    /// Whether the programs of this system are passed over, since tests need one known version.
+    is_always_fetched: bool,
 }
 
 /// BIRD 2.
@@ -110,6 +112,7 @@ pub const BIRD: RouterPackage = RouterPackage {
     version: ("bird", "--version"),
     fails: false,
     more: &[],
+    is_always_fetched: false,
 };
 
 /// BIRD 3, with the programs and the configuration of BIRD 2.
@@ -123,6 +126,7 @@ pub const FRR: RouterPackage = RouterPackage {
     version: ("bgpd", "--version"),
     fails: false,
     more: &[],
+    is_always_fetched: false,
 };
 
 pub const OPENBGPD: RouterPackage = RouterPackage {
@@ -133,6 +137,7 @@ pub const OPENBGPD: RouterPackage = RouterPackage {
     version: ("bgpd", "-V"),
     fails: false,
     more: &[],
+    is_always_fetched: false,
 };
 
 pub const GOBGP: RouterPackage = RouterPackage {
@@ -143,6 +148,7 @@ pub const GOBGP: RouterPackage = RouterPackage {
     version: ("gobgpd", "--version"),
     fails: false,
     more: &[],
+    is_always_fetched: false,
 };
 
 /// What applications need that talk over an overlay: unmodified ones.
@@ -155,6 +161,7 @@ pub const SSHD: RouterPackage = RouterPackage {
     // Before 9.3 it is an unknown option, and the version stands before the usage.
     fails: true,
     more: &[],
+    is_always_fetched: false,
 };
 
 /// The client of [`SSHD`], and what makes keys for both.
@@ -166,6 +173,7 @@ pub const SSH: RouterPackage = RouterPackage {
     version: ("ssh", "-V"),
     fails: false,
     more: &[],
+    is_always_fetched: false,
 };
 
 pub const IPERF3: RouterPackage = RouterPackage {
@@ -176,6 +184,7 @@ pub const IPERF3: RouterPackage = RouterPackage {
     version: ("iperf3", "--version"),
     fails: false,
     more: &[],
+    is_always_fetched: false,
 };
 
 /// A browser without a window.
@@ -187,6 +196,7 @@ pub const CHROMIUM: RouterPackage = RouterPackage {
     version: ("chromium-headless-shell", "--version"),
     fails: false,
     more: &["chromium-common"],
+    is_always_fetched: false,
 };
 
 /// A resolver that caches.
@@ -198,6 +208,7 @@ pub const UNBOUND: RouterPackage = RouterPackage {
     version: ("unbound", "-V"),
     fails: false,
     more: &[],
+    is_always_fetched: false,
 };
 
 /// A client that asks name servers.
@@ -209,6 +220,7 @@ pub const DIG: RouterPackage = RouterPackage {
     version: ("dig", "-v"),
     fails: false,
     more: &["bind9-libs", "libfstrm0", "liblmdb0", "libmaxminddb0"],
+    is_always_fetched: false,
 };
 
 /// The resolver of many systems, and what asks it.
@@ -220,6 +232,7 @@ pub const RESOLVED: RouterPackage = RouterPackage {
     version: ("resolvectl", "--version"),
     fails: false,
     more: &[],
+    is_always_fetched: false,
 };
 
 /// The bus by which [`RESOLVED`] is told things.
@@ -231,6 +244,7 @@ pub const DBUS: RouterPackage = RouterPackage {
     version: ("dbus-daemon", "--version"),
     fails: false,
     more: &[],
+    is_always_fetched: false,
 };
 
 /// A client of the Web that knows nothing of us.
@@ -242,6 +256,7 @@ pub const CURL: RouterPackage = RouterPackage {
     version: ("curl", "--version"),
     fails: false,
     more: &[],
+    is_always_fetched: false,
 };
 
 /// The program that sets the system's packet filter.
@@ -253,6 +268,20 @@ pub const NFTABLES: RouterPackage = RouterPackage {
     version: ("nft", "--version"),
     fails: false,
     more: &[],
+    is_always_fetched: false,
+};
+
+/// A database server with its client, of Debian 12. Its libraries are found by name, but for three: the server opens that of `libpq5` only
+/// when it follows another server, and the other packages have other names than their libraries.
+pub const POSTGRESQL: RouterPackage = RouterPackage {
+    name: "PostgreSQL",
+    package: "postgresql-15",
+    programs: &["postgres", "initdb", "psql", "pg_basebackup"],
+    directories: &["usr/lib/postgresql/15/bin"],
+    version: ("postgres", "--version"),
+    fails: false,
+    more: &["postgresql-client-15", "libpq5", "libicu72", "libxml2"],
+    is_always_fetched: true,
 };
 
 /// A user-space WireGuard, to compare overlays with.
@@ -264,6 +293,7 @@ pub const WIREGUARD_GO: RouterPackage = RouterPackage {
     version: ("wireguard-go", "--version"),
     fails: false,
     more: &[],
+    is_always_fetched: false,
 };
 
 /// What configures the kernel's WireGuard.
@@ -275,6 +305,7 @@ pub const WIREGUARD_TOOLS: RouterPackage = RouterPackage {
     version: ("wg", "--version"),
     fails: false,
     more: &[],
+    is_always_fetched: false,
 };
 
 /// A release of a distribution, whose packages can be fetched on any system with `apt-get`.
@@ -370,7 +401,9 @@ impl Source<'_> {
             None => self.cache.to_path_buf(),
         };
         if self.release.is_none() {
-            if let Some(found) = on_this_system(router) {
+            if !router.is_always_fetched
+                && let Some(found) = on_this_system(router)
+            {
                 return Ok(found);
             }
             // A complete cache may be read-only; only filling it needs write access.

@@ -39,5 +39,6 @@ mod exchange_sync;
 mod exchange_upgrade;
 mod exchange_withdrawn;
 mod layout;
+mod postgres;
 mod real_routers;
 mod site_routers;
