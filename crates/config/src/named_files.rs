@@ -19,7 +19,7 @@ pub enum Loss {
 }
 
 /// Every setting that names a file or a folder, without the indices of lists.
-const SETTINGS: [(&str, Loss); 60] = [
+const SETTINGS: [(&str, Loss); 62] = [
     ("attest.state", Loss::MadeAnew),
     ("attestation.keys.anchor", Loss::ForGood),
     ("attestation.keys.objects", Loss::Continued),
@@ -42,7 +42,10 @@ const SETTINGS: [(&str, Loss); 60] = [
     ("key.api.certificate", Loss::ForGood),
     ("key.api.identity", Loss::ForGood),
     ("key.api.private_key", Loss::ForGood),
+    // A SQLite file; PostgreSQL is not of this machine, and named by no path.
+    ("key.database", Loss::Continued),
     ("key.follow.identity", Loss::ForGood),
+    ("key.position", Loss::MadeAnew),
     ("key.records", Loss::Continued),
     ("key.revocations", Loss::Continued),
     ("key.routers.identity", Loss::ForGood),
@@ -147,6 +150,9 @@ fn gather(setting: &str, value: &toml::Value, found: &mut Vec<NamedFile>) {
         toml::Value::Array(all) => all.iter().for_each(|value| gather(setting, value, found)),
         toml::Value::String(text) => {
             let path = PathBuf::from(text);
+            if setting == "key.database" && text.contains("://") {
+                return;
+            }
             if let Some(loss) = loss_of(setting)
                 && !found.iter().any(|known| is_same(&known.path, &path))
             {

@@ -1,6 +1,9 @@
 //! The store itself: loading a state, following changes, making one, and adopting a database that was set back.
 
 use std::borrow::Cow;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 
 use futures_util::TryStreamExt;
 use sqlx::any::AnyRow;
@@ -503,6 +506,20 @@ impl Store {
         let position = Position { timeline, number, digest };
         let total = self.key.mask(Total::from_octets(total), timeline, number, &digest);
         Ok((Recorded { position, issued, actor, reason, change }, total))
+    }
+
+    /// Copies a SQLite file as it is at one moment to a new one. It needs no key.
+    ///
+    /// # Errors
+    /// If it cannot be read, or the copy not be written.
+    pub async fn copy(from: &Place, to: &Path) -> Result<(), StoreError> {
+        let database = Database::connect(from, false).await?;
+        // Nobody else reads it; SQLite writes into an empty file that is there.
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to);
+        made.map_err(|error| StoreError::Unavailable(format!("{}: {error}", to.display())))?;
+        query("VACUUM INTO $1").bind(to.to_string_lossy().into_owned()).execute(&database.pool).await?;
+        database.pool.close().await;
+        Ok(())
     }
 
     /// Writes a state that was kept elsewhere, up to this change, to a store without a change.

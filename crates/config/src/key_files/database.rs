@@ -104,6 +104,25 @@ impl DatabaseRecords {
         created.map_err(|error| refused(place, &error))
     }
 
+    /// A copy of a SQLite file as it is at one moment, while others write to it.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn copy(file: &Path) -> Result<Vec<u8>, Failure> {
+        let place = Place::File(file.to_owned());
+        let mut name = file.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.copy", std::process::id()));
+        let (at, to) = (place.clone(), file.with_file_name(name));
+        let into = to.clone();
+        let copied = run((&start()?, LOADS), async move { Store::copy(&at, &into).await })?;
+        let octets = copied.map_err(|error| refused(&place, &error)).and_then(|()| {
+            let read = fs::read(&to);
+            read.map_err(|error| Failure::system(to.display(), &error))
+        });
+        let _ = fs::remove_file(&to);
+        octets
+    }
+
     /// Brings a state into a database that has none. Returns how many rows it has.
     ///
     /// # Errors

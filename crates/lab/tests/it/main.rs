@@ -42,3 +42,4 @@ mod layout;
 mod postgres;
 mod real_routers;
 mod site_routers;
+mod store;

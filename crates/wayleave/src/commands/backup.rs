@@ -18,6 +18,7 @@ use wayleave_runtime::identity::to_hex;
 use crate::config::named_files::{Loss, NamedFile, loss_of, named_files};
 use crate::config::{ROLES, Source, check};
 use crate::failure::{Failure, Failures, Outcome};
+use crate::key_files::database::DatabaseRecords;
 use crate::key_files::private;
 use crate::output::{print, print_json};
 
@@ -184,6 +185,9 @@ pub fn backup(wanted: &Backup) -> Outcome {
     })
 }
 
+/// The setting of a database, which may be a SQLite file that a running role writes to.
+const DATABASE: &str = "key.database";
+
 /// Whose configuration this is.
 fn role_of(source: &Source) -> Result<&'static str, Failures> {
     source.parse::<toml::Table>()?;
@@ -258,7 +262,7 @@ impl<'a> Copy<'a> {
                 .help("give one of them another name; two operators' keys belong into two copies")
                 .into());
         }
-        let octets = read(from)?;
+        let octets = if setting == DATABASE { DatabaseRecords::copy(from)? } else { read(from)? };
         let mode = fs::metadata(from).map_err(system(from))?.mode();
         let name = from.file_name().unwrap_or_default().to_string_lossy();
         let stored = format!("{:03}-{name}", self.entries.len());
@@ -471,6 +475,9 @@ fn what_to_do(setting: &str) -> &'static str {
         "party.members" => "take the other party's file; a party whose peer has a newer one takes it by itself",
         "realm.records" => {
             "compare with `wayleave show members` of a path server; a node that was removed since is to be removed again"
+        }
+        DATABASE => {
+            "it is refused where later changes were seen: `wayleave cap adopt` accepts it; then revoke again what was revoked since"
         }
         "key.records" => {
             "another server of this zone with all records has the later ones; without one, revoke again what was revoked since"

@@ -47,22 +47,16 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn new(name: &str) -> Self {
+        Self::with(name, &[])
+    }
+
+    /// With these options of `cap init`.
+    pub(super) fn with(name: &str, more: &[&str]) -> Self {
         let folder = Folder::new(&format!("key-{name}"));
         let [listen, status] = [free(), free()];
         folder.ok(&["keys", "forwarding", "router.key", "--format", "platypus"]);
-        folder.ok(&[
-            "cap",
-            "init",
-            "server",
-            "--zone",
-            "keys.example.net",
-            "--listen",
-            &listen,
-            "--name-server",
-            "ns1.example.net",
-            "--status",
-            &status,
-        ]);
+        let init = ["cap", "init", "server", "--zone", "keys.example.net", "--name-server", "ns1.example.net"];
+        folder.ok(&[&init[..], &["--listen", &listen, "--status", &status], more].concat());
         let config = "server/key.toml".to_owned();
         let path = folder.0.join(&config);
         let waypoint = format!("[[key.waypoint]]\naddress = \"{WAYPOINT}\"\nkey = \"../router.key\"\n\n[status]");
@@ -126,7 +120,11 @@ impl Server {
 
 #[test]
 fn a_capability_is_granted_looked_up_delegated_and_revoked_by_who_holds_it() {
-    let mut server = Server::new("life");
+    live(Server::new("life"));
+}
+
+/// From the grant of a capability to its revocation, with a kill between.
+pub(super) fn live(mut server: Server) {
     server.grant("own.line", &["--principal", "7", "--name", "customer"]);
     eventually("the server follows the records", || server.running.count("grants") == 1);
     server.answered(&["cap", "lookup", "--line", "own.line", "--out", "own.cap"]);

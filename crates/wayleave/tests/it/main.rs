@@ -17,6 +17,7 @@ mod hostile;
 mod install;
 mod key;
 mod key_api;
+mod key_database;
 mod key_records;
 mod kill_nine;
 mod lab;

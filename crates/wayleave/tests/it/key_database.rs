@@ -1,0 +1,256 @@
+//! A key server whose accounts are in a database, as a process: SQLite, and PostgreSQL with several key servers.
+//!
+//! PLA-06, the database: a row that somebody changed: the server does not start, and names it.
+//! PLA-06, behind and set back: an old copy of a SQLite file, a lost standby: refused until an operator adopts it.
+//! PLA-06, key servers: two on one PostgreSQL, one killed; PostgreSQL killed and started again: look-ups are answered from memory for as
+//! long as is configured, nothing that was acknowledged is lost, and what was not can be repeated.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::time::Duration;
+
+use hickory_proto::op::{Message, ResponseCode};
+use sqlx::Connection as _;
+use wayleave_lab::postgres::Postgres;
+
+use crate::common::{eventually, free, text};
+use crate::key::{Server, live};
+use crate::overlay::harness::Running;
+
+#[test]
+fn a_capability_lives_in_sqlite_as_in_a_file_of_records() {
+    live(Server::with("sqlite-life", &["--database", "accounts.db"]));
+}
+
+#[test]
+fn a_capability_lives_in_postgresql_too() {
+    let Some(postgres) = Postgres::start_for_test() else { return };
+    live(Server::with("postgres-life", &["--database", &postgres.url()]));
+}
+
+/// Copies a SQLite database that nobody uses, with what a killed process left of it, between two folders.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("made");
+    for file in ["accounts.db", "accounts.db-wal", "accounts.db-shm"] {
+        let _ = fs::remove_file(to.join(file));
+        if from.join(file).exists() {
+            fs::copy(from.join(file), to.join(file)).expect("copied");
+        }
+    }
+}
+
+/// Somebody who can write to the file.
+fn write(server: &Server, sql: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let path = server.folder.0.join("server/accounts.db");
+    runtime.block_on(async {
+        let uri = format!("sqlite://{}", path.display());
+        let mut connection = sqlx::SqliteConnection::connect(&uri).await.expect("opened");
+        let done = sqlx::query(sql).execute(&mut connection).await.expect("written");
+        assert_eq!(done.rows_affected(), 1);
+        connection.close().await.expect("closed");
+    });
+}
+
+fn run_fails(server: &Server) -> String {
+    let output = server.folder.run(&["run", "key", "--config", &server.config]);
+    assert!(!output.status.success(), "{}", text(&output.stderr));
+    text(&output.stderr)
+}
+
+#[test]
+fn an_old_copy_of_a_database_is_refused_until_an_operator_adopts_it() {
+    let mut server = Server::with("sqlite-old", &["--database", "accounts.db"]);
+    server.grant("own.line", &["--principal", "7"]);
+    eventually("the server follows", || server.running.count("grants") == 1);
+    let (folder, backup) = (server.folder.0.join("server"), server.folder.0.join("backup"));
+    server.running.kill();
+    copy(&folder, &backup);
+    server.running.resume();
+    server.folder.ok(&["cap", "revoke", "7", "--config", &server.config]);
+    eventually("the list follows", || server.list().1 == ["7"]);
+    server.refused(&["cap", "lookup", "--line", "own.line"], "revoked");
+    // The backup comes back, and commands and the server refuse it.
+    server.running.kill();
+    copy(&backup, &folder);
+    let said = run_fails(&server);
+    assert!(
+        said.contains("ends with change 2, and change 3 was seen") && said.contains("wayleave cap adopt"),
+        "{said}"
+    );
+    let refused = server.folder.run(&["cap", "revoke", "7", "--config", &server.config]);
+    assert!(text(&refused.stderr).contains("ends with change 2"), "{}", text(&refused.stderr));
+    let checked = server.folder.run(&["check", &server.config]);
+    assert!(
+        text(&checked.stderr).contains("ends with change 2") || text(&checked.stdout).contains("ends with change 2")
+    );
+    // Accepted, it goes on above all that was seen, and what was revoked is revoked again.
+    let adopt = ["cap", "adopt", "--config", &server.config, "--reason", "the disk was lost"];
+    let adopted = server.folder.ok(&adopt);
+    assert!(adopted.contains("timeline  1") && adopted.contains("revoke again"), "{adopted}");
+    server.folder.ok(&["cap", "revoke", "7", "--config", &server.config]);
+    server.running.resume();
+    server.refused(&["cap", "lookup", "--line", "own.line"], "revoked");
+    assert_eq!(server.list().1, ["7"]);
+}
+
+#[test]
+fn a_database_that_somebody_changed_is_refused_by_name() {
+    let mut server = Server::with("sqlite-changed", &["--database", "accounts.db"]);
+    server.grant("own.line", &["--principal", "7"]);
+    server.running.kill();
+    write(&server, "UPDATE capability SET not_after = not_after + 86400");
+    let said = run_fails(&server);
+    assert!(said.contains("table `capability`") && said.contains("principal 7"), "{said}");
+    assert!(said.contains("somebody without the key servers' secret changed the database"), "{said}");
+    write(&server, "UPDATE capability SET not_after = not_after - 86400");
+    server.running.resume();
+    server.answered(&["cap", "lookup", "--line", "own.line"]);
+}
+
+#[test]
+fn the_records_of_a_file_are_brought_into_a_database_once() {
+    let mut server = Server::new("import");
+    server.grant("own.line", &["--principal", "7", "--name", "customer"]);
+    server.grant("other.line", &["--principal", "8"]);
+    server.folder.ok(&["cap", "revoke", "8", "--config", &server.config]);
+    let listed = server.folder.ok(&["cap", "list", "--config", &server.config]);
+    server.running.kill();
+    let import = ["cap", "import", "--config", &server.config, "--database", "accounts.db"];
+    let said = server.folder.ok(&import);
+    assert!(said.contains("change  5") && said.contains("in the place of `records`"), "{said}");
+    let again = server.folder.run(&import);
+    assert!(text(&again.stderr).contains("it has changes already"), "{}", text(&again.stderr));
+    let path = server.folder.0.join(&server.config);
+    let config = fs::read_to_string(&path).expect("there");
+    fs::write(&path, config.replace("records = \"records\"", "database = \"accounts.db\"")).expect("written");
+    server.folder.ok(&["check", &server.config]);
+    assert_eq!(server.folder.ok(&["cap", "list", "--config", &server.config]), listed);
+    server.running.resume();
+    server.answered(&["cap", "lookup", "--line", "own.line"]);
+    server.refused(&["cap", "lookup", "--line", "other.line"], "revoked");
+    server.grant("new.line", &["--principal", "9"]);
+    eventually("the server follows", || server.running.count("number") == 7);
+}
+
+/// Another key server of the same database, in a folder of its own.
+fn second(of: &Server) -> (Running, String) {
+    let (from, to) = (of.folder.0.join("server"), of.folder.0.join("second"));
+    fs::create_dir_all(&to).expect("made");
+    for file in ["accounts.key", "writer.key"] {
+        fs::copy(from.join(file), to.join(file)).expect("copied");
+    }
+    let [listen, status] = [free(), free()];
+    let config = fs::read_to_string(from.join("key.toml")).expect("there");
+    let config = config.replace(&of.listen, &listen).replace(&of.running.page, &status);
+    fs::write(to.join("key.toml"), config).expect("written");
+    of.folder.ok(&["cap", "new-list", "--config", "second/key.toml"]);
+    (Running::start("key", to, "key", &status), listen)
+}
+
+#[test]
+fn two_key_servers_share_a_postgresql_database_and_either_may_be_killed() {
+    let Some(postgres) = Postgres::start_for_test() else { return };
+    let mut one = Server::with("postgres-two", &["--database", &postgres.url()]);
+    let (mut two, at_two) = second(&one);
+    one.grant("own.line", &["--principal", "7"]);
+    eventually("the second follows", || two.count("grants") == 1);
+    // An order at one is known at the other.
+    let ask_two = |command: &[&str]| one.folder.run(&[command, &["--server", &at_two]].concat());
+    let delegated = ask_two(&["cap", "delegate", "--line", "own.line", "--prefix", "203.0.113.0/24", "--id", "3"]);
+    assert!(delegated.status.success(), "{}", text(&delegated.stderr));
+    one.folder.write("branch.line", &text(&delegated.stdout));
+    eventually("the first follows", || one.running.count("grants") == 2);
+    one.answered(&["cap", "lookup", "--line", "branch.line"]);
+    one.answered(&["cap", "revoke", "--line", "own.line", "--delegation", "3"]);
+    one.running.kill();
+    eventually("the second has the revocation", || two.count("revocations") == 1);
+    let refused = ask_two(&["cap", "lookup", "--line", "branch.line"]);
+    assert!(text(&refused.stderr).contains("revoked"), "{}", text(&refused.stderr));
+    // It goes on alone, and the first has all of it when it is back.
+    let delegated = ask_two(&["cap", "delegate", "--line", "own.line", "--prefix", "203.0.113.0/24", "--id", "4"]);
+    assert!(delegated.status.success(), "{}", text(&delegated.stderr));
+    two.kill();
+    one.running.resume();
+    one.folder.write("branch.line", &text(&delegated.stdout));
+    one.answered(&["cap", "lookup", "--line", "branch.line"]);
+}
+
+/// The response code to any question.
+fn code_of(listen: &str) -> ResponseCode {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
+    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("set");
+    let mut question = Message::query();
+    question.metadata.id = 7;
+    let name = "keys.example.net.".parse().expect("a name");
+    question.add_query(hickory_proto::op::Query::query(name, hickory_proto::rr::RecordType::SOA));
+    let mut answer = [0; 512];
+    loop {
+        socket.send_to(&question.to_vec().expect("encoded"), listen).expect("sent");
+        if let Ok(length) = socket.recv(&mut answer) {
+            return Message::from_vec(&answer[..length]).expect("an answer").metadata.response_code;
+        }
+    }
+}
+
+#[test]
+fn without_its_database_a_key_server_answers_from_memory_and_then_refuses() {
+    let Some(mut postgres) = Postgres::start_for_test() else { return };
+    let mut server = Server::with("postgres-down", &["--database", &postgres.url()]);
+    server.grant("own.line", &["--principal", "7"]);
+    eventually("the server follows", || server.running.count("grants") == 1);
+    postgres.kill().expect("killed");
+    eventually("it is seen", || server.running.status("database")["up"] == false);
+    // Look-ups go on; an order is not acknowledged, and says why.
+    server.answered(&["cap", "lookup", "--line", "own.line"]);
+    server.refused(&["cap", "revoke", "--line", "own.line"], "");
+    assert_eq!(code_of(&server.listen), ResponseCode::NoError);
+    postgres.restart().expect("started");
+    eventually("it is back", || server.running.status("database")["up"] == true);
+    server.answered(&["cap", "revoke", "--line", "own.line"]);
+    assert!(server.running.log().contains("the database can be used again"), "{}", server.running.log());
+    // For no longer than is configured.
+    server.running.kill();
+    let path = server.folder.0.join(&server.config);
+    let config = fs::read_to_string(&path).expect("there");
+    fs::write(&path, config.replace("#max_staleness_secs = 900", "max_staleness_secs = 1")).expect("written");
+    server.running.resume();
+    assert_eq!(code_of(&server.listen), ResponseCode::NoError);
+    postgres.kill().expect("killed");
+    eventually("it refuses", || code_of(&server.listen) == ResponseCode::ServFail);
+    postgres.restart().expect("started");
+    eventually("it answers again", || code_of(&server.listen) == ResponseCode::NoError);
+}
+
+#[test]
+fn a_synchronous_standby_takes_over_with_all_that_was_acknowledged_and_one_that_lacks_some_is_refused() {
+    let Some(mut primary) = Postgres::start_for_test() else { return };
+    let mut standby = Postgres::standby(&primary, true).expect("a standby");
+    let mut server = Server::with("postgres-standby", &["--database", &primary.url()]);
+    server.grant("own.line", &["--principal", "7"]);
+    server.answered(&["cap", "revoke", "--line", "own.line"]);
+    let number = server.running.count("number");
+    primary.kill().expect("killed");
+    standby.promote().expect("promoted");
+    server.running.kill();
+    let path = server.folder.0.join(&server.config);
+    let config = fs::read_to_string(&path).expect("there");
+    fs::write(&path, config.replace(&primary.url(), &standby.url())).expect("written");
+    server.running.resume();
+    assert_eq!(server.running.count("number"), number);
+    server.refused(&["cap", "lookup", "--line", "own.line"], "revoked");
+    // The next one is for nobody to wait for, and is cut off before the last change.
+    let mut late = Postgres::standby(&standby, false).expect("a standby");
+    late.stop().expect("stopped");
+    server.grant("second.line", &["--principal", "8"]);
+    eventually("the server follows", || server.running.count("grants") == 2);
+    server.running.kill();
+    standby.kill().expect("killed");
+    late.restart().expect("started");
+    late.promote().expect("promoted");
+    let config = fs::read_to_string(&path).expect("there");
+    fs::write(&path, config.replace(&standby.url(), &late.url())).expect("written");
+    let said = run_fails(&server);
+    assert!(said.contains("was seen") && said.contains("lost its last changes"), "{said}");
+}
