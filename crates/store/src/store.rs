@@ -4,10 +4,12 @@ use std::borrow::Cow;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use sqlx::any::AnyRow;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::postgres::PgListener;
 use sqlx::{Any, AnyConnection, Executor, Row as _, Transaction, query};
 use wayleave_control::capability::{
     Change, ChangeBody, ChangesEnd, PAST, ProviderKey, Row, RowEffects, RowError, RowKey, RowKind, State,
@@ -36,6 +38,9 @@ const ADOPTION: &str = "adoption";
 const IMPORT: &str = "import";
 /// PostgreSQL tells who listens that there is a change.
 const NOTIFY: &str = "NOTIFY wayleave_change";
+const CHANNEL: &str = "wayleave_change";
+/// How soon it is listened again.
+const RECONNECT: Duration = Duration::from_secs(1);
 
 /// A provider's store.
 #[derive(Clone, Debug)]
@@ -121,6 +126,22 @@ impl Store {
     #[must_use]
     pub fn place(&self) -> &Place {
         &self.place
+    }
+
+    /// Calls `hint` whenever somebody has changed a PostgreSQL database, for ever; of a SQLite file it never does. It is a hint: some may be
+    /// lost.
+    pub async fn listen(place: Place, hint: impl Fn()) {
+        let Place::Postgres(uri) = place else { return };
+        loop {
+            if let Ok(mut listener) = PgListener::connect(&uri).await
+                && listener.listen(CHANNEL).await.is_ok()
+            {
+                while listener.try_recv().await.is_ok() {
+                    hint();
+                }
+            }
+            tokio::time::sleep(RECONNECT).await;
+        }
     }
 
     /// Where the changes end.

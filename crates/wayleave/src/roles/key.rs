@@ -22,10 +22,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tracing::info;
 use wayleave_control::capability::RouterServerInput;
 use wayleave_runtime::Clock;
+use wayleave_store::Store;
 
 use self::api::RunningApi;
 use self::api::counts::ApiCounts;
@@ -119,7 +120,16 @@ impl Role for KeyRole {
             copies::follow(&config, source, Arc::clone(&core), (*clock, log.clone()), to.clone(), &mut parts)?;
         let listeners = routers.as_ref().map(|routers| routers.running.events.clone());
         let clock = *clock;
-        parts.spawn("records", follow_records(Arc::clone(&core), clock, listeners, to.clone()));
+        let changed = Arc::new(Notify::new());
+        if let Some((place, _)) = config.database(source) {
+            let hint = Arc::clone(&changed);
+            parts.spawn("hints of the database", async move {
+                Store::listen(place, || hint.notify_one()).await;
+                // A file tells nobody.
+                std::future::pending::<()>().await;
+            });
+        }
+        parts.spawn("records", follow_records((Arc::clone(&core), changed), clock, listeners, to.clone()));
         let counts = config.key.api.as_ref().map(|_| Arc::new(ApiCounts::default()));
         let slots = connections.api.clone().unwrap_or_else(api::connection_slots);
         let view = KeyView::new(&core, &config, routers.as_ref(), following, (counts.clone(), connections));
@@ -178,7 +188,7 @@ impl Role for KeyRole {
 
 /// Takes over what commands append to the records, and lets routers and replicas have what is new.
 async fn follow_records(
-    core: Arc<Mutex<Core>>,
+    (core, changed): (Arc<Mutex<Core>>, Arc<Notify>),
     clock: Clock,
     listeners: Option<mpsc::Sender<routers::Event>>,
     failed: mpsc::Sender<Failure>,
@@ -213,6 +223,6 @@ async fn follow_records(
             }
             let _ = listeners.try_send(routers::Event::Own(routers::Own::Sweep)); // with a full queue, at the next look
         }
-        tokio::time::sleep(FOLLOW).await;
+        let _ = tokio::time::timeout(FOLLOW, changed.notified()).await; // nobody need tell
     }
 }

@@ -2,16 +2,20 @@
 //!
 //! PLA-06, the database: a row that somebody changed: the server does not start, and names it.
 //! PLA-06, behind and set back: an old copy of a SQLite file, a lost standby: refused until an operator adopts it.
+//! PLA-06, kills and a full disk: commands killed at any moment, a disk that fills: what was said is there, once.
 //! PLA-06, key servers: two on one PostgreSQL, one killed; PostgreSQL killed and started again: look-ups are answered from memory for as
 //! long as is configured, nothing that was acknowledged is lost, and what was not can be repeated.
 
 use std::fs;
+use std::io::Write as _;
 use std::net::UdpSocket;
 use std::path::Path;
-use std::time::Duration;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use hickory_proto::op::{Message, ResponseCode};
 use sqlx::Connection as _;
+use wayleave_lab::netns::enter_for_test;
 use wayleave_lab::postgres::Postgres;
 
 use crate::common::{eventually, free, text};
@@ -132,6 +136,103 @@ fn the_records_of_a_file_are_brought_into_a_database_once() {
     server.refused(&["cap", "lookup", "--line", "other.line"], "revoked");
     server.grant("new.line", &["--principal", "9"]);
     eventually("the server follows", || server.running.count("number") == 7);
+}
+
+/// Commands that are killed at any moment: what one said is there, once, and nothing else but what it was about to say.
+fn kills_lose_nothing_that_was_said(name: &str, database: &str) {
+    let server = Server::with(name, &["--database", database]);
+    let mut random = 7_u64;
+    let (mut said, mut given) = (Vec::new(), 0);
+    // Each command takes about as long as the one before: the moment moves over the whole of it.
+    let begin = Instant::now();
+    server.folder.ok(&["cap", "revoke", "1", "--config", &server.config]);
+    let whole = begin.elapsed();
+    for number in 2..2 + kills() {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let text = number.to_string();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
+        let command = command.args(["cap", "revoke", &text, "--config", &server.config]).current_dir(&server.folder.0);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("started");
+        std::thread::sleep(whole.mul_f64((random >> 33) as f64 / f64::from(1_u32 << 31) * 1.2));
+        let _ = child.kill();
+        let output = child.wait_with_output().expect("ended");
+        given += 1;
+        if text_of(&output).contains("number") {
+            said.push(text);
+        }
+    }
+    let listed = server.folder.ok(&["cap", "list", "--config", &server.config, "--json"]);
+    let listed: serde_json::Value = serde_json::from_str(&listed).expect("JSON");
+    let entries = listed["revocations"].as_array().expect("a list");
+    let has = |text: &String| entries.iter().filter(|entry| entry["entry"] == **text || **entry == **text).count();
+    assert!(said.iter().all(|text| has(text) == 1), "{said:?}: {listed}");
+    assert!(entries.len() <= given + 1, "{listed}");
+    server.folder.ok(&["check", &server.config]);
+    eventually("the server has all of them", || server.running.count("revocations") == entries.len() as u64);
+}
+
+/// As many as are asked for; 1,000 take some minutes.
+fn kills() -> u64 {
+    std::env::var("WAYLEAVE_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(40)
+}
+
+fn text_of(output: &Output) -> String {
+    text(&output.stdout)
+}
+
+#[test]
+fn kills_of_commands_lose_nothing_in_sqlite() {
+    kills_lose_nothing_that_was_said("sqlite-kills", "accounts.db");
+}
+
+#[test]
+fn kills_of_commands_lose_nothing_in_postgresql() {
+    let Some(postgres) = Postgres::start_for_test() else { return };
+    kills_lose_nothing_that_was_said("postgres-kills", &postgres.url());
+}
+
+/// The disk of the database is full: nothing is acknowledged, look-ups go on, and with space all goes on in the same process.
+#[test]
+fn a_full_disk_refuses_changes_and_loses_nothing() {
+    if enter_for_test("key_database::a_full_disk_refuses_changes_and_loses_nothing").is_none() {
+        return;
+    }
+    assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().expect("ip runs").success());
+    let disk = Path::new(env!("CARGO_TARGET_TMPDIR")).join("full-disk-key");
+    fs::create_dir_all(&disk).expect("a folder");
+    // The mount is that of this test's own namespace, and ends with it.
+    let mount = ["-t", "tmpfs", "-o", "size=2m", "tmpfs"];
+    assert!(Command::new("mount").args(mount).arg(&disk).status().expect("mount runs").success());
+    let database = disk.join("accounts.db").display().to_string();
+    let server = Server::with("sqlite-full", &["--database", &database]);
+    server.grant("own.line", &["--principal", "7"]);
+    eventually("the server follows", || server.running.count("grants") == 1);
+    let fill = disk.join("fill");
+    let mut file = fs::File::create(&fill).expect("made");
+    let block = [7; 4096];
+    while file.write_all(&block).is_ok() {}
+    // A change may still fit into what the database has.
+    let mut number = 100;
+    let revoke = |number: u32| server.folder.run(&["cap", "revoke", &number.to_string(), "--config", &server.config]);
+    let refused = loop {
+        let output = revoke(number);
+        if !output.status.success() {
+            break text(&output.stderr);
+        }
+        number += 1;
+        assert!(number < 400, "the disk is full");
+    };
+    assert!(refused.contains("full") || refused.contains("cannot be used now"), "{refused}");
+    server.answered(&["cap", "lookup", "--line", "own.line"]);
+    server.refused(&["cap", "revoke", "--line", "own.line"], "");
+    drop(file);
+    fs::remove_file(&fill).expect("removed");
+    let output = revoke(number);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    server.answered(&["cap", "revoke", "--line", "own.line"]);
+    let all = u64::from(number) - 100 + 2;
+    eventually("the server has all", || server.running.count("revocations") == all);
+    server.folder.ok(&["check", &server.config]);
 }
 
 /// Another key server of the same database, in a folder of its own.
