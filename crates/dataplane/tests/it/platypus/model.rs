@@ -1,5 +1,6 @@
 //! The Platypus router compared with its state in plain code: revocations in a list, packets seen in a map, accounts in
-//! another. What a packet alone decides is [`Waypoint::verify`], whose own model is among the tests of `packet`.
+//! another. What a packet alone decides is [`Waypoint::verify`], whose own model is among the tests of `packet`, but for its
+//! sources, which are judged here anew: a router has several addresses, and packets come by IP and over links.
 //!
 //! PLA, without lanes: a router with the vector path and one without, with revocations, replays, rates, partitions, accounts
 //! and restarts: equal actions, octets, counters and journals.
@@ -21,12 +22,14 @@ use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router}
 use wayleave_dataplane::replay::{Partitions, ReplayFilter};
 use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
-use wayleave_packet::platypus::verify::{Charge, Policy, Verdict, Waypoint, icmp};
+use wayleave_packet::platypus::verify::{self, Arrival, Charge, Policy, Verdict, Waypoint, icmp};
 
 /// Unix seconds at which the test begins; its clock goes on by a fraction of a second with every burst.
 const BEGIN: u64 = 1_795_240_800;
 const NANOS: u128 = 1_000_000_000;
 const ANSWERS: u32 = 200;
+/// Where packets come in: by IP, and over two links.
+const PLACES: usize = 3;
 /// Accounts: fewer than there are payers and epochs.
 const ACCOUNTS: usize = 12;
 
@@ -52,11 +55,47 @@ fn keys() -> WaypointKeys {
     WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])))
 }
 
+/// The waypoint of a peer, which is known by IP and over the first link.
+const PEER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
+/// The waypoint of another router of the provider's.
+const OTHER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 8);
+/// One that nobody here knows.
+const STRANGER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
+
 fn waypoints() -> Vec<Waypoint> {
-    let peers: Vec<Prefix> =
-        ["198.51.100.0/24", "2001:db8::/64"].iter().map(|text| text.parse().expect("a prefix")).collect();
-    let policy = || Policy { narrow: true, peers: peers.clone(), ..Policy::default() };
+    let network = |text: &str| text.parse::<Prefix>().expect("a prefix");
+    let host = |address: IpAddr| {
+        Prefix::truncated(address, if address.is_ipv4() { 32 } else { 128 }).expect("within the family's bits")
+    };
+    let policy = || Policy {
+        narrow: true,
+        own: addresses().into_iter().chain([OTHER.into()]).map(host).collect(),
+        peers: vec![host(PEER.into())],
+        link_peers: vec![(1, host(PEER.into()))],
+        refused: vec![network("192.0.2.128/25")],
+        sources: vec![network("192.0.2.128/26")],
+        customers: vec![network("203.0.113.64/26")],
+        ..Policy::default()
+    };
     addresses().map(|address| Waypoint::new(address, keys(), policy())).to_vec()
+}
+
+/// The same waypoints, which take packets from whoever sends them.
+fn waypoints_without_sources() -> Vec<Waypoint> {
+    let policy = || Policy { narrow: true, check_source: false, ..Policy::default() };
+    addresses().map(|address| Waypoint::new(address, keys(), policy())).to_vec()
+}
+
+/// A source of each kind: a stranger's, that of a host of ours that stamps, of one that does not, of a customer.
+const SOURCES: [[u8; 4]; 4] = [[192, 0, 2, 7], [192, 0, 2, 130], [192, 0, 2, 200], [203, 0, 113, 70]];
+
+/// Where a packet came in: mostly by IP, else over one of two links.
+fn ingress(random: &mut Random) -> Ingress {
+    match random.below(8) {
+        0 => Ingress::External(1),
+        1 => Ingress::External(2),
+        _ => Ingress::Internal,
+    }
 }
 
 fn interval() -> Interval {
@@ -71,13 +110,15 @@ fn id(number: u64) -> DelegationId {
     DelegationId::new(number as u32).expect("24 bits")
 }
 
-/// A packet for one to three of the waypoints, of a few principals and delegations.
+/// A packet for one to three of the waypoints, of a few principals and delegations; sometimes from another waypoint.
 fn packet(random: &mut Random, now: Now) -> Vec<u8> {
     let is_ipv6 = random.below(4) == 0;
+    let before = [PEER, PEER, OTHER, STRANGER].get(random.below(8) as usize).filter(|_| !is_ipv6).copied();
     let count = if is_ipv6 { 1 } else { 1 + random.below(3) };
-    let hops: Vec<Hop> = (0..count)
+    let hops: Vec<Hop> = (0..count + u64::from(before.is_some()))
         .map(|index| {
-            let waypoint = addresses()[if is_ipv6 { 2 } else { (index % 2) as usize }];
+            let own = addresses()[if is_ipv6 { 2 } else { (index % 2) as usize }];
+            let waypoint = before.filter(|_| index == 0).map_or(own, IpAddr::V4);
             let epoch = (u64::from(epoch::epoch_at(interval(), now.unix)) + random.below(4) - 1) as u32;
             let mut capability = Capability {
                 waypoint,
@@ -109,7 +150,8 @@ fn packet(random: &mut Random, now: Now) -> Vec<u8> {
         inner
     } else {
         let mut inner = vec![0x45, 0, 0, 20 + payload as u8, 0, 0, 0, 0, 64, 17, 0, 0];
-        inner.extend([192, 0, 2, 7, 203, 0, 113, 9]);
+        inner.extend(SOURCES[if random.below(3) == 0 { random.below(4) as usize } else { 0 }]);
+        inner.extend([203, 0, 113, 9]);
         inner
     };
     inner.resize(inner.len() + payload, 0x5a);
@@ -122,6 +164,15 @@ fn packet(random: &mut Random, now: Now) -> Vec<u8> {
     };
     let mut out = Vec::new();
     encapsulate(&inner, &route, &mut out).expect("sound");
+    if let Some(before) = before {
+        let policy = Policy { narrow: true, ..Policy::default() };
+        let there = Waypoint::new(before.into(), keys(), policy);
+        let packet = Packet::decode(&out).expect("sound");
+        // What has a key epoch that is not accepted stays as it is.
+        if let Verdict::Forward(forward) = there.verify(&packet, Arrival::Ip, now.unix) {
+            forward.apply(&mut out);
+        }
+    }
     out
 }
 
@@ -142,7 +193,9 @@ fn run(random: &mut Random, now: Now) -> Vec<Vec<u8>> {
         };
         let hops = [Hop { capability, key: keys().stamp_key(&capability).expect("one key for ever") }];
         let length = (20 + 16 * blocks - random.below(16)) as u8;
-        let mut inner = vec![0x45, 0, 0, length, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 7, 203, 0, 113, 9];
+        let mut inner = vec![0x45, 0, 0, length, 0, 0, 0, 0, 64, 17, 0, 0];
+        inner.extend(SOURCES[if random.below(20) == 0 { random.below(4) as usize } else { 0 }]);
+        inner.extend([203, 0, 113, 9]);
         inner.resize(length.into(), 0x5a);
         let nonce = Nonce::new(now.unix, random.next() as u32);
         let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
@@ -190,13 +243,13 @@ struct Model {
     /// How often a packet counted one level higher than it said.
     folded: u64,
     rates: Vec<Rate>,
-    /// Nanoseconds of credit for answers, and when that was so.
-    answers: (u64, u64),
+    /// Nanoseconds of credit for answers, and when that was so: of each place where packets come in, and of all.
+    answers: [(u64, u64); PLACES + 1],
 }
 
 impl Model {
-    fn process(&mut self, datagram: &[u8], now: Now) -> (Action, Vec<u8>) {
-        match self.verdict(datagram, now) {
+    fn process(&mut self, datagram: &[u8], ingress: Ingress, now: Now) -> (Action, Vec<u8>) {
+        match self.verdict(datagram, ingress, now) {
             Verdict::Forward(forward) => {
                 let (charge, fingerprint) = identify(datagram);
                 let mut out = datagram.to_vec();
@@ -210,7 +263,7 @@ impl Model {
             }
             Verdict::Answer(error, reason) => {
                 let reason = Reason::Packet(reason);
-                let may = self.may_answer(now);
+                let may = self.may_answer(ingress, now);
                 let packet = Packet::decode(datagram).ok().filter(|_| may);
                 match packet.and_then(|packet| icmp::error(&packet, error, packet.outer().destination)) {
                     Some(answer) => (Action::Answer(reason), answer),
@@ -222,13 +275,24 @@ impl Model {
         }
     }
 
-    fn verdict(&self, datagram: &[u8], now: Now) -> Verdict {
+    /// What the packet alone decides: its sources by the rules here, and all else by `verify`.
+    fn verdict(&self, datagram: &[u8], ingress: Ingress, now: Now) -> Verdict {
+        use verify::Reason;
         let packet = match Packet::decode(datagram) {
             Ok(packet) => packet,
             Err(malformed) => return malformed.into(),
         };
         let here = self.waypoints.iter().find(|here| here.address() == packet.outer().destination);
-        here.map_or(wayleave_packet::platypus::verify::Reason::NotForUs.into(), |here| here.verify(&packet, now.unix))
+        let Some(here) = here else { return Reason::NotForUs.into() };
+        let verdict = here.verify(&packet, Arrival::Ip, now.unix);
+        let is_earlier = |reason| matches!(reason, Reason::NothingLeft | Reason::NotForUs);
+        let is_martian = |reason| matches!(reason, Reason::MartianSource | Reason::MartianDestination);
+        match (verdict, source_fault(datagram, ingress)) {
+            (Verdict::Drop(reason), _) if is_earlier(reason) => verdict,
+            (Verdict::Drop(reason), Some(Reason::OwnSource)) if is_martian(reason) => verdict,
+            (_, Some(reason)) => Verdict::Drop(reason),
+            (_, None) => verdict,
+        }
     }
 
     /// The order of resources, as the design states it: revocation, look-up, rate, insertion, account.
@@ -315,12 +379,61 @@ impl Model {
         }
     }
 
-    fn may_answer(&mut self, now: Now) -> bool {
-        let cost = NANOS as u64 / u64::from(ANSWERS);
-        let credit = (self.answers.0 + now.instant.0 - self.answers.1).min(cost * u64::from(ANSWERS));
-        self.answers = (credit - if credit >= cost { cost } else { 0 }, now.instant.0);
-        credit >= cost
+    /// Half of the limit is for all, and the other half is divided among the places where packets come in.
+    fn may_answer(&mut self, ingress: Ingress, now: Now) -> bool {
+        let place = if let Ingress::External(link) = ingress { link.into() } else { 0 };
+        [(place, 2 * PLACES as u32), (PLACES, 2)].into_iter().any(|(place, parts)| {
+            let (cost, burst) = (NANOS as u64 * u64::from(parts) / u64::from(ANSWERS), u64::from(ANSWERS / parts));
+            let (credit, then) = self.answers[place];
+            let credit = (credit + now.instant.0 - then).min(cost * burst);
+            self.answers[place] = (credit - if credit >= cost { cost } else { 0 }, now.instant.0);
+            credit >= cost
+        })
     }
+}
+
+/// What is wrong with the sources of a packet that could be decoded, and that is for a waypoint here: at the first waypoint the
+/// outer source is the original one; later it is a waypoint that the provider or a configured peer runs, and never just an
+/// address that the sender wrote, into the list or at the other end of a link. Read from the octets as
+/// `docs/wire/platypus.md` lays them out.
+fn source_fault(datagram: &[u8], ingress: Ingress) -> Option<verify::Reason> {
+    let is_ipv4 = datagram[0] >> 4 == 4;
+    let (ip_length, size, protocol) = if is_ipv4 { (20, 4, datagram[9]) } else { (40, 16, datagram[6]) };
+    let platypus = &datagram[if protocol == 17 { ip_length + 8 } else { ip_length }..];
+    let outer = if is_ipv4 { &datagram[12..16] } else { &datagram[8..24] };
+    let original = &platypus[4..4 + size];
+    // The last capability that begins in front of the current one.
+    let (list, current) = (&platypus[12 + 2 * size..], 4 * usize::from(platypus[2]));
+    let (mut at, mut before) = (0, None);
+    while at < current {
+        before = Some(&list[at..at + size]);
+        let kind = list[at + size + 3];
+        let delegated = if kind & 0x80 != 0 { size + 4 } else { 0 } + if kind & 0x40 != 0 { 4 } else { 0 };
+        at += size + 8 + delegated + if kind & 0x20 != 0 { 8 } else { 16 };
+    }
+    if outer != before.unwrap_or(original) {
+        return Some(verify::Reason::Source);
+    }
+    let is = |octets: &[u8], address: IpAddr| match address {
+        IpAddr::V4(v4) => octets == v4.octets(),
+        IpAddr::V6(v6) => octets == v6.octets(),
+    };
+    let is_peer = is(outer, PEER.into());
+    let is_the_providers = is(outer, OTHER.into()) || addresses().into_iter().any(|address| is(outer, address));
+    let is_known = match ingress {
+        Ingress::External(link) => link == 1 && is_peer,
+        _ => is_peer || is_the_providers,
+    };
+    if before.is_some() && !is_known {
+        return Some(verify::Reason::ForeignWaypoint);
+    }
+    // Ours is 192.0.2.128/25, of which the lower half stamps; customers are 203.0.113.64/26.
+    let is_ours = is_ipv4 && original[..3] == [192, 0, 2] && original[3] >= 128;
+    let is_stamping = is_ours && original[3] < 192;
+    let is_customer = is_ipv4 && original[..3] == [203, 0, 113] && (64..128).contains(&original[3]);
+    let by_a_peer = before.is_some() && !is_the_providers;
+    let is_refused = if by_a_peer { is_ours || is_customer } else { is_ours && !is_stamping };
+    is_refused.then_some(verify::Reason::OwnSource)
 }
 
 /// Whom a sound packet is charged to, and the octets that tell it from all others (nonce and the first half of the binding),
@@ -429,7 +542,7 @@ fn config(repeated: ReplayPolicy, accounts: usize, started: UnixTime) -> Config 
 
 /// A router that starts at `now`, and its model. Rates and partitions are those of a principal and of another one's delegation.
 fn pair(repeated: ReplayPolicy, is_rated: bool, now: Now) -> (Router, Model) {
-    let mut router = Router::new(config(repeated, ACCOUNTS, now.unix), CpuKernel::best());
+    let mut router = Router::new(config(repeated, ACCOUNTS, now.unix), CpuKernel::best()).with_places(PLACES);
     let mut rates = Vec::new();
     let limits = [
         (Payer { principal: principal(1), delegation: None }, 4_000, 12),
@@ -444,12 +557,23 @@ fn pair(repeated: ReplayPolicy, is_rated: bool, now: Now) -> (Router, Model) {
             rates.push(Rate { payer, octets, credit: u128::from(octets) * NANOS, then: now.instant.0, partition });
         }
     }
-    let answers = (NANOS as u64, now.instant.0);
+    let answers = [(NANOS as u64, now.instant.0); PLACES + 1];
     let (revoked, seen, partitions, totals) = (Vec::new(), HashMap::new(), HashMap::new(), BTreeMap::new());
     let from = now.unix.secs() + 2;
     (
         router,
-        Model { waypoints: waypoints(), repeated, from, revoked, seen, partitions, totals, folded: 0, rates, answers },
+        Model {
+            waypoints: waypoints_without_sources(),
+            repeated,
+            from,
+            revoked,
+            seen,
+            partitions,
+            totals,
+            folded: 0,
+            rates,
+            answers,
+        },
     )
 }
 
@@ -517,11 +641,13 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
                 }
                 datagrams.push(datagram);
             }
+            let came: Vec<Ingress> = datagrams.iter().map(|_| ingress(&mut random)).collect();
             let expected: Vec<(Action, Vec<u8>)> =
-                datagrams.iter().map(|datagram| model.process(datagram, now)).collect();
+                datagrams.iter().zip(&came).map(|(datagram, ingress)| model.process(datagram, *ingress, now)).collect();
             let sent = datagrams.clone();
+            let packets = datagrams.iter_mut().zip(&came);
             let mut frames: Vec<Frame<'_>> =
-                datagrams.iter_mut().map(|octets| Frame { octets, ingress: Ingress::Internal }).collect();
+                packets.map(|(octets, ingress)| Frame { octets, ingress: *ingress }).collect();
             let actions = router.process(&mut frames, now);
             for (place, (action, octets)) in expected.iter().enumerate() {
                 assert_eq!((actions[place], &*frames[place].octets), (*action, &octets[..]), "{:02x?}", sent[place]);
@@ -541,6 +667,7 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
         }
         assert!(model.folded > cases / 10_000, "{}", model.folded);
         let mut all = vec!["Route", "Drop(Revoked)", "Drop(AccountsFull)", "Answer(Packet(Binding))"];
+        all.extend(["Drop(Packet(Source))", "Drop(Packet(ForeignWaypoint))", "Drop(Packet(OwnSource))"]);
         all.extend(is_rated.then_some("Drop(Rate)"));
         all.extend((repeated == ReplayPolicy::Drop).then_some("Drop(Replayed)"));
         all.extend((repeated != ReplayPolicy::Pass).then_some("Drop(BeforeStart)"));
@@ -562,7 +689,8 @@ fn the_router_does_the_same_with_and_without_lanes() {
         let mut random = Random(23);
         let both = |now: Now| {
             let config = || config(repeated, accounts, now.unix);
-            let mut both = [Router::new(config(), CpuKernel::best()), Router::without_lanes(config())];
+            let both = [Router::new(config(), CpuKernel::best()), Router::without_lanes(config())];
+            let mut both = both.map(|router| router.with_places(PLACES));
             let payers = [(1, None), (2, Some(id(5))), (3, None)];
             let partitions = Partitions::divide(1 << 21, &[400, 5, 50]);
             for router in &mut both {
@@ -604,10 +732,12 @@ fn the_router_does_the_same_with_and_without_lanes() {
                     mutate(&mut random, datagram);
                 }
             }
+            let came: Vec<Ingress> = datagrams.iter().map(|_| ingress(&mut random)).collect();
             let [(actions, octets), (plain_actions, plain_octets)] = [&mut fast, &mut plain].map(|router| {
                 let mut datagrams = datagrams.clone();
+                let packets = datagrams.iter_mut().zip(&came);
                 let mut frames: Vec<Frame<'_>> =
-                    datagrams.iter_mut().map(|octets| Frame { octets, ingress: Ingress::Internal }).collect();
+                    packets.map(|(octets, ingress)| Frame { octets, ingress: *ingress }).collect();
                 let actions = router.process(&mut frames, now);
                 (actions, frames.iter().map(|frame| frame.octets.to_vec()).collect::<Vec<_>>())
             });
