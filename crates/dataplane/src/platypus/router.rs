@@ -13,6 +13,7 @@ use wayleave_packet::platypus::verify::{self, Arrival, Charge, Forward, IcmpErro
 
 use super::account::{AccountKey, Accounts, ChargeOutcome, PayerState};
 use super::delivery;
+use super::foreign::ForeignWaypoints;
 use super::lanes::{BurstVerifier, Decision, Group, Verdicts};
 use super::revocation::RevocationTable;
 use crate::answers::AnswerLimit;
@@ -182,6 +183,7 @@ pub struct Router {
     /// Quotes whose MAC may be checked, where the replay filter does not know them.
     quotes: AnswerLimit,
     answers_per_second: u32,
+    foreign: ForeignWaypoints,
     counters: Counters,
 }
 
@@ -251,6 +253,7 @@ impl Router {
             answers: AnswerLimit::new(config.answers_per_second, config.answers_per_second, 1),
             quotes: AnswerLimit::new(config.answers_per_second, config.answers_per_second, 1),
             answers_per_second: config.answers_per_second,
+            foreign: ForeignWaypoints::default(),
             counters: Counters::default(),
         }
     }
@@ -364,6 +367,9 @@ impl Router {
             Decision::General(Verdict::Forward(forward)) => self.forward(frame, forward, index, now),
             Decision::General(Verdict::Answer(error, reason)) => self.answer(frame, *error, *reason, now),
             Decision::General(Verdict::Drop(reason)) => {
+                if *reason == verify::Reason::ForeignWaypoint {
+                    self.foreign.note(frame.octets);
+                }
                 self.relay(frame, now).unwrap_or(Action::Drop(Reason::Packet(*reason)))
             }
         }
@@ -543,6 +549,12 @@ impl Router {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// The waypoints from which packets were refused since this was last called, because the policy does not name them: a few
+    /// at most.
+    pub fn take_foreign_waypoints(&mut self) -> Vec<IpAddr> {
+        self.foreign.take()
     }
 
     /// The revocations in use, to apply lists and to drop expired entries.
