@@ -339,7 +339,8 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      #repeated = \"drop\"\n\
      # Packets of four seconds that the replay filter has room for, 12 octets each; a rate has a room of its own in it.\n\
      #replay_capacity = 4194304\n\
-     # Largest number of accounts (principal, delegation, key epoch), at least sixteen for each principal; 0 disables accounting.\n\
+     # Largest number of accounts (principal, delegation, key epoch), at least sixteen for each principal, and 88 with key\n\
+     # epochs of 16 s; 0 disables accounting.\n\
      #accounts = 4096\n\
      # ICMP errors per second.\n\
      #answers_per_second = 100\n\

@@ -17,6 +17,7 @@ use wayleave_core::{Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::frame::Ingress;
+use wayleave_dataplane::platypus::account::Accounts;
 use wayleave_dataplane::platypus::outer::{destination, is_icmp_error};
 use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router, account, record};
 use wayleave_dataplane::replay::{ClockJumps, ReplayFilter};
@@ -279,9 +280,7 @@ impl Format for Platypus {
         };
         let mut config = config(settings, section, plan.waypoints.clone(), replay)?;
         if config.accounts > 0 {
-            // There is room for every account of the journal: one without would begin at zero, and its next record would
-            // replace the greater total.
-            config.accounts = config.accounts.max(accounts.len());
+            config.accounts = Accounts::room(config.accounts, accounts.len());
         }
         let number = u32::try_from(thread).unwrap_or(u32::MAX);
         let stamping = plan.stamping.as_ref().map(|plan| Stamping::new(plan, number)).transpose()?;
