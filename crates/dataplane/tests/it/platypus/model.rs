@@ -239,7 +239,10 @@ struct Model {
     seen: HashMap<[u8; 16], u64>,
     /// Packets that are in a partition in a turn. The pool is the last one.
     partitions: HashMap<(usize, u64), u64>,
-    totals: BTreeMap<String, (Charge, Total)>,
+    /// Packets that were accepted, by what they said of their payer, and the accounts that the router's journal tells of: which
+    /// of those has a packet is the router's to choose, within `check_accounts`.
+    accepted: BTreeMap<String, (Charge, Total)>,
+    recorded: BTreeMap<String, (Charge, Total)>,
     /// How often a packet counted one level higher than it said.
     folded: u64,
     rates: Vec<Rate>,
@@ -248,12 +251,13 @@ struct Model {
 }
 
 impl Model {
-    fn process(&mut self, datagram: &[u8], ingress: Ingress, now: Now) -> (Action, Vec<u8>) {
+    /// What becomes of a packet; `is_full` says whether the router had no account for it, which may be so only in a full table.
+    fn process(&mut self, datagram: &[u8], ingress: Ingress, is_full: bool, now: Now) -> (Action, Vec<u8>) {
         match self.verdict(datagram, ingress, now) {
             Verdict::Forward(forward) => {
                 let (charge, fingerprint) = identify(datagram);
                 let mut out = datagram.to_vec();
-                match self.check(&charge, fingerprint, datagram, now) {
+                match self.check(&charge, fingerprint, datagram, is_full, now) {
                     Ok(()) => {
                         forward.apply(&mut out);
                         (Action::Route, out)
@@ -296,7 +300,14 @@ impl Model {
     }
 
     /// The order of resources, as the design states it: revocation, look-up, rate, insertion, account.
-    fn check(&mut self, charge: &Charge, fingerprint: [u8; 16], datagram: &[u8], now: Now) -> Result<(), Reason> {
+    fn check(
+        &mut self,
+        charge: &Charge,
+        fingerprint: [u8; 16],
+        datagram: &[u8],
+        is_full: bool,
+        now: Now,
+    ) -> Result<(), Reason> {
         let octets = datagram.len() as u64;
         if self.revoked.iter().any(|entry| is_named(entry, charge)) {
             return Err(Reason::Revoked);
@@ -345,37 +356,43 @@ impl Model {
             *taken += 1;
             self.seen.insert(fingerprint, turn);
         }
-        let mut account = *charge;
-        while !self.totals.contains_key(&format!("{account:?}")) && !self.may_open(&account) {
-            // Without a place of its own it counts in the delegation, and then in the principal's own account.
-            let Some((id, sub)) = account.delegation else { return Err(Reason::AccountsFull) };
-            account.delegation = sub.map(|_| (id, None));
-            self.folded += 1;
+        if is_full {
+            return Err(Reason::AccountsFull);
         }
-        let (_, total) = self.totals.entry(format!("{account:?}")).or_insert((account, Total::default()));
+        let (_, total) = self.accepted.entry(format!("{charge:?}")).or_insert((*charge, Total::default()));
         total.packets += 1;
         total.octets += u128::from(octets);
         Ok(())
     }
 
-    /// Whether the table has a line for a new account: a quarter is kept for principals' own, an eighth for each principal's
-    /// first delegation, a half from sub-delegations; of the rest nobody has more lines than are free.
-    fn may_open(&self, charge: &Charge) -> bool {
-        let kind = |charge: &Charge| charge.delegation.map(|(_, sub)| sub.is_some());
-        let open = || self.totals.values().map(|(other, _)| other);
-        let of_kind = |wanted| open().filter(move |other| kind(other) == wanted);
-        let held = || of_kind(kind(charge)).filter(|other| other.principal == charge.principal);
-        let free = ACCOUNTS - self.totals.len();
-        let (own, delegations) = (of_kind(None).count(), of_kind(Some(false)).count());
-        let delegating = of_kind(Some(false)).map(|other| other.principal).collect::<HashSet<_>>().len();
-        let left_for_own = (ACCOUNTS / 4).saturating_sub(own);
-        let left_for_both = left_for_own + (ACCOUNTS / 8).saturating_sub(delegating);
-        let kept = left_for_both.max((ACCOUNTS / 2).saturating_sub(own + delegations));
-        let beside = |id| held().filter(|other| other.delegation.is_some_and(|(other, _)| other == id)).count();
-        match charge.delegation {
-            None => free > 0 && (held().count() < 4 || held().count() + left_for_both < free),
-            Some((_, None)) => left_for_own < free && (held().count() == 0 || held().count() + left_for_both < free),
-            Some((id, Some(_))) => held().count() + kept < free && 2 * beside(id) + kept < free,
+    /// Every accepted packet is in one account: its own, its delegation's or its principal's, of its key epoch.
+    fn check_accounts(&mut self, router: &mut Router) {
+        for (charge, total) in router.accounts().journal() {
+            self.recorded.insert(format!("{charge:?}"), (charge, total));
+        }
+        assert_eq!(router.accounts().open().0, self.recorded.len());
+        let sum = |of: &BTreeMap<String, (Charge, Total)>, is_meant: &dyn Fn(&Charge) -> bool| {
+            let all = of.values().filter(|(charge, _)| is_meant(charge));
+            all.fold((0, 0), |(packets, octets), (_, total)| (packets + total.packets, octets + total.octets))
+        };
+        for (charge, total) in self.recorded.values().chain(self.accepted.values()) {
+            let is_payers = |other: &Charge| (other.principal, other.epoch) == (charge.principal, charge.epoch);
+            assert_eq!(sum(&self.recorded, &is_payers), sum(&self.accepted, &is_payers), "{charge:?}");
+            let (recorded, accepted) = match charge.delegation {
+                // What is the principal's own is in no account but this.
+                None => (sum(&self.accepted, &|other| other == charge), sum(&self.recorded, &|other| other == charge)),
+                Some((id, None)) => {
+                    let is_of = |other: &Charge| is_payers(other) && other.delegation.is_some_and(|(of, _)| of == id);
+                    (sum(&self.recorded, &is_of), sum(&self.accepted, &is_of))
+                }
+                Some(_) => {
+                    (sum(&self.recorded, &|other| other == charge), sum(&self.accepted, &|other| other == charge))
+                }
+            };
+            assert!(recorded.0 <= accepted.0 && recorded.1 <= accepted.1, "{charge:?}: {total:?}");
+        }
+        for (charge, total) in self.recorded.values() {
+            assert_eq!(router.accounts().total(charge), *total, "{charge:?}");
         }
     }
 
@@ -511,16 +528,14 @@ fn revocations(random: &mut Random, now: Now) -> Vec<Revocation> {
 /// Closes the accounts of epochs that are over, and forgets packets that are long stale.
 fn close(router: &mut Router, model: &mut Model, now: Now) {
     // Only what is recorded can be closed.
-    drop(router.accounts().journal());
+    model.check_accounts(router);
     let current = epoch::epoch_at(interval(), now.unix);
-    model.totals.retain(|_, (charge, total)| {
-        assert_eq!(router.accounts().total(charge), *total, "{charge:?}");
-        let is_over = charge.epoch + 1 < current;
-        if is_over {
-            assert!(router.accounts().close(charge), "it was recorded");
-        }
-        !is_over
-    });
+    let is_over = |charge: &Charge| charge.epoch + 1 < current;
+    for (charge, _) in model.recorded.values().filter(|(charge, _)| is_over(charge)) {
+        assert!(router.accounts().close(charge), "it was recorded");
+    }
+    model.recorded.retain(|_, (charge, _)| !is_over(charge));
+    model.accepted.retain(|_, (charge, _)| !is_over(charge));
     let this = now.instant.0 / 4_000_000_000;
     model.seen.retain(|_, turn| this - *turn < 4);
     model.partitions.retain(|(_, turn), _| this - *turn < 2);
@@ -558,7 +573,8 @@ fn pair(repeated: ReplayPolicy, is_rated: bool, now: Now) -> (Router, Model) {
         }
     }
     let answers = [(NANOS as u64, now.instant.0); PLACES + 1];
-    let (revoked, seen, partitions, totals) = (Vec::new(), HashMap::new(), HashMap::new(), BTreeMap::new());
+    let (revoked, seen, partitions) = (Vec::new(), HashMap::new(), HashMap::new());
+    let (accepted, recorded) = (BTreeMap::new(), BTreeMap::new());
     let from = now.unix.secs() + 2;
     (
         router,
@@ -569,7 +585,8 @@ fn pair(repeated: ReplayPolicy, is_rated: bool, now: Now) -> (Router, Model) {
             revoked,
             seen,
             partitions,
-            totals,
+            accepted,
+            recorded,
             folded: 0,
             rates,
             answers,
@@ -580,12 +597,14 @@ fn pair(repeated: ReplayPolicy, is_rated: bool, now: Now) -> (Router, Model) {
 /// Both begin anew, with the totals that a journal has kept and the revocations of a list.
 fn restart((router, model): (&mut Router, &mut Model), list: u64, now: Now) {
     let key = SigningKey::from_seed(&Secret::new([1; 32]));
+    model.check_accounts(router);
     let mut after = pair(model.repeated, !model.rates.is_empty(), now);
-    after.0.accounts().restore(model.totals.values().copied());
+    after.0.accounts().restore(model.recorded.values().copied());
     let (octets, signature) = sign_list(&key, list, now.unix, ListKind::Whole, &model.revoked);
     after.0.revocations().apply(&octets, &signature, &key.verifying_key()).expect("the first one");
-    after.1.totals = std::mem::take(&mut model.totals);
-    after.1.folded = model.folded;
+    after.1.accepted = std::mem::take(&mut model.accepted);
+    after.1.recorded = std::mem::take(&mut model.recorded);
+    after.1.folded = model.folded + router.accounts().folded();
     after.1.revoked = std::mem::take(&mut model.revoked);
     (*router, *model) = after;
 }
@@ -642,13 +661,23 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
                 datagrams.push(datagram);
             }
             let came: Vec<Ingress> = datagrams.iter().map(|_| ingress(&mut random)).collect();
-            let expected: Vec<(Action, Vec<u8>)> =
-                datagrams.iter().zip(&came).map(|(datagram, ingress)| model.process(datagram, *ingress, now)).collect();
             let sent = datagrams.clone();
             let packets = datagrams.iter_mut().zip(&came);
             let mut frames: Vec<Frame<'_>> =
                 packets.map(|(octets, ingress)| Frame { octets, ingress: *ingress }).collect();
             let actions = router.process(&mut frames, now);
+            let full = Action::Drop(Reason::AccountsFull);
+            let packets = sent.iter().zip(&came).zip(actions);
+            let expected: Vec<(Action, Vec<u8>)> = packets
+                .map(|((datagram, ingress), action)| model.process(datagram, *ingress, action == full, now))
+                .collect();
+            // Only a table that is full refuses a packet, and only one whose principal has no account of its own.
+            for datagram in sent.iter().zip(actions).filter(|(_, action)| *action == full).map(|(datagram, _)| datagram)
+            {
+                let own = Charge { delegation: None, ..identify(datagram).0 };
+                assert_eq!(router.accounts().open(), (ACCOUNTS, ACCOUNTS));
+                assert_eq!(router.accounts().total(&own), Total::default(), "{own:?}");
+            }
             for (place, (action, octets)) in expected.iter().enumerate() {
                 assert_eq!((actions[place], &*frames[place].octets), (*action, &octets[..]), "{:02x?}", sent[place]);
                 *met.entry(format!("{action:?}")).or_default() += 1;
@@ -662,10 +691,9 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
             }
             done += expected.len() as u64;
         }
-        for (charge, total) in model.totals.values() {
-            assert_eq!(router.accounts().total(charge), *total, "{charge:?}");
-        }
-        assert!(model.folded > cases / 10_000, "{}", model.folded);
+        model.check_accounts(&mut router);
+        let folded = model.folded + router.accounts().folded();
+        assert!(folded > cases / 10_000, "{folded}");
         let mut all = vec!["Route", "Drop(Revoked)", "Drop(AccountsFull)", "Answer(Packet(Binding))"];
         all.extend(["Drop(Packet(Source))", "Drop(Packet(ForeignWaypoint))", "Drop(Packet(OwnSource))"]);
         all.extend(is_rated.then_some("Drop(Rate)"));
