@@ -98,7 +98,7 @@ fn stamp(inner: &[u8], route: &Route<'_>) -> Vec<u8> {
 }
 
 fn verdict(here: &Waypoint, datagram: &[u8], now: u64) -> Verdict {
-    here.verify(&Packet::decode(datagram).expect("a sound packet"), at(now))
+    here.verify(&Packet::decode(datagram).expect("a sound packet"), Arrival::Ip, at(now))
 }
 
 fn paper_router(algorithm: Algorithm) -> PaperRouter {
