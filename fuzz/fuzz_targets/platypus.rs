@@ -15,7 +15,7 @@ use wayleave_dataplane::platypus::lanes::{BurstVerifier, Decision, Verdicts};
 use wayleave_packet::platypus::header::Packet;
 use wayleave_packet::platypus::mint::reply::ReplyOption;
 use wayleave_packet::platypus::mint::{self, Hop, Position, StampKey, WaypointKey, WaypointKeys};
-use wayleave_packet::platypus::verify::{IcmpError, Policy, Verdict, Waypoint, decapsulate, icmp, verify};
+use wayleave_packet::platypus::verify::{Arrival, IcmpError, Policy, Verdict, Waypoint, decapsulate, icmp, verify};
 use wayleave_papers::platypus::{Algorithm, PaperPacket, PaperRouter};
 
 const NOW: UnixTime = UnixTime(1_795_240_800_000_000);
@@ -46,7 +46,7 @@ fuzz_target!(|data: &[u8]| {
     }
     for here in [v4, v6] {
         if let Some(error) = icmp::quoted(data, here) {
-            let _ = (error.fingerprint(), error.packet(), error.relayed());
+            let _ = (error.fingerprint(), error.waypoint_before(), error.packet(), error.relayed());
         }
     }
 });
@@ -96,13 +96,13 @@ fn in_a_burst(data: &[u8], here: IpAddr) {
     }
     let mut datagrams = [data; LANES];
     datagrams[usize::from(data.last().copied().unwrap_or(0)) % LANES] = &other;
-    let alone = [data, &other].map(|datagram| match verify(&here, datagram, NOW) {
+    let alone = [data, &other].map(|datagram| match verify(&here, datagram, Arrival::Ip, NOW) {
         Verdict::Forward(forward) => Ok(apply(&forward, datagram)),
         refused => Err(refused),
     });
     VERIFIER.with_borrow_mut(|(verifier, verdicts)| {
         verifier.forget();
-        verifier.verify(&here, &datagrams, NOW, verdicts);
+        verifier.verify(&here, &datagrams, &|_| Arrival::Ip, NOW, verdicts);
         for (index, datagram) in datagrams.iter().enumerate() {
             let found = match verdicts.get(index) {
                 Decision::Simple(forward) => Ok(apply(&forward, datagram)),
@@ -124,7 +124,7 @@ fn standard(packet: &Packet<'_>) {
     let here = packet.outer().destination;
     let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
     let policy = Policy { narrow: true, check_source: false, ..Policy::default() };
-    let verdict = Waypoint::new(here, keys, policy).verify(packet, NOW);
+    let verdict = Waypoint::new(here, keys, policy).verify(packet, Arrival::Ip, NOW);
     if let Verdict::Forward(forward) = verdict {
         forward.apply(&mut packet.datagram().to_vec());
     }

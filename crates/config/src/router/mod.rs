@@ -100,6 +100,11 @@ trait FormatSection {
         Vec::new()
     }
 
+    /// Returns what follows from the section, and is worth a look.
+    fn notes(&self, _file: &RouterFile) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Returns the first file that is named and cannot be used.
     fn file_fault(&self, _file: &RouterFile, _source: &Source) -> Option<FileFault> {
         None
@@ -149,6 +154,9 @@ pub struct LinkSection {
     /// Destinations reached over it.
     #[serde(default)]
     pub routes: Vec<Prefix>,
+    /// Platypus: waypoints behind it, the provider's or peers', from which packets come over it.
+    #[serde(default)]
+    pub waypoints: Vec<Spanned<Prefix>>,
     /// Platypus: sources behind it whose packets are stamped by the rules of `[stamper]`.
     #[serde(default)]
     pub stamp: Vec<Prefix>,
@@ -231,7 +239,8 @@ impl RouterFile {
         }
         warnings.extend(file.status.as_ref().and_then(status_warning));
         let open = file.overlay.as_ref().and_then(|section| section.get_ref().open.as_ref());
-        let notes = open.map(OpenSection::describe).into_iter().collect();
+        let of_format = file.section().map(|section| section.notes(&file)).unwrap_or_default();
+        let notes = open.map(OpenSection::describe).into_iter().chain(of_format).collect();
         Checked { notes, ..Checked::found("router", source, errors, warnings) }
     }
 

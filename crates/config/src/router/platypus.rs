@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::leases::MAX_ROUTERS;
-use wayleave_core::Prefix;
+use wayleave_core::{Afi, Prefix};
 use wayleave_dataplane::replay::{MOST_PARTITIONS, Partitions, packets_of};
 use wayleave_packet::platypus::verify::{MAX_FRESHNESS, MIN_FRESHNESS};
 
@@ -26,6 +26,8 @@ const MOST_RATES: usize = MOST_PARTITIONS;
 const SHORTEST: usize = 60;
 /// Octets a second, or at once, at most.
 const MOST_OCTETS: u64 = 1 << 40;
+/// Bits of the shortest prefix of waypoints: a shorter one would take most senders for waypoints.
+const SHORTEST_OF_WAYPOINTS: u8 = 8;
 /// Principals and delegations have numbers of 24 bits.
 const MOST_NUMBER: u64 = (1 << 24) - 1;
 
@@ -41,16 +43,19 @@ pub struct PlatypusSection {
     /// How old a packet may be, in seconds.
     #[serde(default = "default_freshness")]
     pub freshness_secs: Spanned<u64>,
-    /// Waypoints of other routers from which packets are accepted at a later waypoint than their first.
+    /// Waypoints of the provider's other routers, from which packets come by IP.
     #[serde(default)]
-    pub peer_waypoints: Vec<Prefix>,
+    pub own_waypoints: Vec<Spanned<Prefix>>,
+    /// Waypoints of peers, from which packets come by IP, but none of this provider's own sources.
+    #[serde(default)]
+    pub peer_waypoints: Vec<Spanned<Prefix>>,
     /// Networks that may not be reached through this router, and from which no stamped packets come.
     #[serde(default)]
     pub refused: Vec<Prefix>,
     /// Waypoints in those networks that may be reached.
     #[serde(default)]
     pub allowed_waypoints: Vec<Text<IpAddr>>,
-    /// Sources in those networks that stamp their packets.
+    /// Sources in those networks that stamp their packets. They do not count behind a peer's waypoint.
     #[serde(default)]
     pub allowed_sources: Vec<Prefix>,
     /// Networks of ordinary hosts: the last waypoint takes the header off packets to them.
@@ -170,6 +175,17 @@ impl FormatSection for PlatypusSection {
             faults.push(Fault::at(self.accounts.span(), message).help("name a file, or set accounts = 0"));
         }
         self.rate_faults(file, faults);
+        self.waypoint_faults(file, faults);
+    }
+
+    fn notes(&self, file: &RouterFile) -> Vec<String> {
+        let is_named = !self.own_waypoints.is_empty()
+            || !self.peer_waypoints.is_empty()
+            || file.link.iter().any(|link| !link.get_ref().waypoints.is_empty());
+        let has_neighbours = !file.link.is_empty() || self.provider.is_some();
+        let note = "no other waypoint is named in `own_waypoints`, `peer_waypoints` or a link's `waypoints`: a path may begin \
+                    at this router, and a packet from another router's waypoint is refused (foreign-waypoint)";
+        (has_neighbours && !is_named).then(|| note.to_owned()).into_iter().collect()
     }
 
     fn warnings(&self, file: &RouterFile) -> Vec<Fault> {
@@ -222,6 +238,49 @@ impl PlatypusSection {
         self.rates.iter().map(|rate| need(rate.get_ref())).collect()
     }
 
+    /// Who sends from a network of waypoints chooses the original sources of its packets: no sender may lie in one.
+    fn waypoint_faults(&self, file: &RouterFile, faults: &mut Vec<Fault>) {
+        let plain =
+            |networks: &[Spanned<Prefix>]| networks.iter().map(|network| *network.get_ref()).collect::<Vec<_>>();
+        let waypoints = self.waypoints.get_ref().iter();
+        let here = waypoints.filter_map(|address| Prefix::truncated(address.0.into(), 32).ok()).collect::<Vec<_>>();
+        let own = plain(&self.own_waypoints);
+        let stamped: Vec<Prefix> = file.link.iter().flat_map(|link| &link.get_ref().stamp).copied().collect();
+        let senders =
+            [("decapsulate", &self.decapsulate), ("allowed_sources", &self.allowed_sources), ("stamp", &stamped)];
+        // The provider's networks may be the same at all its routers.
+        let of_peers = [("waypoints", &here), ("own_waypoints", &own), ("refused", &self.refused)];
+        let of_links = [("waypoints", &here)];
+        let behind = file.link.iter().flat_map(|link| &link.get_ref().waypoints);
+        let all = (self.own_waypoints.iter().map(|network| ("own_waypoints", network, &[][..])))
+            .chain(self.peer_waypoints.iter().map(|network| ("peer_waypoints", network, &of_peers[..])))
+            .chain(behind.map(|network| ("waypoints", network, &of_links[..])));
+        for (key, network, others) in all {
+            let (at, network) = (network.span(), network.get_ref());
+            if network.afi() != Afi::Ipv4 {
+                let message = format!("{network} in `{key}` is of another family than waypoints, expected IPv4");
+                faults.push(Fault::at(at, message));
+                continue;
+            }
+            if network.len() < SHORTEST_OF_WAYPOINTS {
+                let message = format!(
+                    "{network} in `{key}` is no network of waypoints, expected a prefix of {SHORTEST_OF_WAYPOINTS} bits at least"
+                );
+                faults.push(Fault::at(at, message).help("whoever sends from it chooses the source of its packets"));
+                continue;
+            }
+            for (other_key, others) in senders.iter().chain(others) {
+                let is_over = |other: &&Prefix| other.contains(network) || network.contains(other);
+                if let Some(other) = others.iter().find(is_over) {
+                    let message =
+                        format!("{network} in `{key}` overlaps {other} in `{other_key}`, expected networks apart");
+                    let help = "whoever sends from a waypoint's address chooses the source of its packets";
+                    faults.push(Fault::at(at.clone(), message).help(help));
+                }
+            }
+        }
+    }
+
     fn rate_faults(&self, file: &RouterFile, faults: &mut Vec<Fault>) {
         let threads = *file.forwarding.workers.get_ref();
         let mut payers = HashSet::new();
@@ -265,10 +324,12 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      #narrow = false\n\
      # Seconds that a packet may be old, 2 to 5; it may be one second ahead.\n\
      #freshness_secs = 5\n\
-     # Waypoints of other routers, the provider's and its peers', that check the sources of packets: only from these, and\n\
-     # from the router's own, a packet is accepted at a later waypoint than its first.\n\
-     #peer_waypoints = [\"198.51.100.2/32\"]\n\
+     # Waypoints of the provider's other routers, and of peers that check the sources of packets: only from these, and from\n\
+     # the router's own, a packet by IP is accepted at a later waypoint than its first.\n\
+     #own_waypoints = [\"198.51.100.2/32\"]\n\
+     #peer_waypoints = [\"198.51.101.1/32\"]\n\
      # Networks that may not be reached through this router and send no stamped packets; waypoints and sources in them that may.\n\
+     # By a peer's waypoint nothing comes from any of them, nor from those of `decapsulate`.\n\
      #refused = [\"10.0.0.0/8\"]\n\
      #allowed_waypoints = [\"10.0.0.1\"]\n\
      #allowed_sources = [\"10.1.0.0/16\"]\n\
@@ -278,7 +339,8 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      #repeated = \"drop\"\n\
      # Packets of four seconds that the replay filter has room for, 12 octets each; a rate has a room of its own in it.\n\
      #replay_capacity = 4194304\n\
-     # Largest number of accounts (principal, delegation, key epoch), at least sixteen for each principal; 0 disables accounting.\n\
+     # Largest number of accounts (principal, delegation, key epoch), at least sixteen for each principal, and 88 with key\n\
+     # epochs of 16 s; 0 disables accounting.\n\
      #accounts = 4096\n\
      # ICMP errors per second.\n\
      #answers_per_second = 100\n\
@@ -296,6 +358,8 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      #local = \"192.0.2.1:49254\"\n\
      #remote = \"192.0.2.2:49254\"\n\
      #routes = [\"198.51.100.2/32\"]\n\
+     # Waypoints behind it: only from these a packet over it is accepted at a later waypoint than its first.\n\
+     #waypoints = [\"198.51.100.2/32\"]\n\
      # Sources behind it whose packets are stamped by the rules of [stamper].\n\
      #stamp = [\"192.0.2.128/25\"]\n\
      # Files are created by: wayleave cap mint, and wayleave cap narrow. The longest prefix counts; a rule without a\n\
@@ -311,6 +375,9 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Source;
+    use crate::check::Checked;
+    use crate::failure::Failure;
 
     fn section(text: &str) -> PlatypusSection {
         toml::from_str(&format!("waypoints = []\n{text}")).expect("a section")
@@ -326,5 +393,81 @@ mod tests {
         let enough: u64 = section.needs(1).iter().sum::<u64>() * 4 / 3 + 2;
         assert!(!section.partitions(enough as usize, 1).are_cut);
         assert!(section.partitions(enough as usize - 4, 1).are_cut);
+    }
+
+    /// What `check` says of a router with these lines in `[platypus]`, and behind it.
+    fn checked(section: &str, more: &str) -> Checked {
+        let text = format!(
+            "[forwarding]\nformat = \"platypus\"\nkeys = \"k\"\n[platypus]\nwaypoints = [\"198.51.100.1\"]\naccounts = 0\n\
+             {section}\n{more}"
+        );
+        RouterFile::checked(&Source::of_text("router.toml", &text))
+    }
+
+    const LINK: &str = "[[link]]\nlocal = \"127.0.0.1:1\"\nremote = \"127.0.0.1:2\"\n";
+
+    #[test]
+    fn networks_of_waypoints_in_which_senders_lie_are_refused_by_their_key() {
+        let refused =
+            "refused = [\"10.0.0.0/8\"]\nallowed_waypoints = [\"10.0.0.2\"]\nallowed_sources = [\"10.1.0.0/16\"]\n";
+        let good = [
+            (
+                "own_waypoints = [\"198.51.100.0/24\"]\npeer_waypoints = [\"198.51.101.1/32\", \"192.0.0.0/8\"]",
+                String::new(),
+            ),
+            ("own_waypoints = [\"10.0.0.2/32\"]", format!("{LINK}waypoints = [\"10.0.0.2/32\"]")),
+            ("", format!("{LINK}routes = [\"198.51.100.2/32\"]\nwaypoints = [\"198.51.100.2/32\"]")),
+        ];
+        for (section, more) in good {
+            let checked = checked(&format!("{refused}{section}"), &more);
+            assert!(checked.errors.is_empty(), "{section} {more}: {:?}", checked.errors);
+        }
+        let bad = [
+            ("0.0.0.0/0", "8 bits at least", ""),
+            ("128.0.0.0/1", "8 bits at least", ""),
+            ("2001:db8::/32", "expected IPv4", ""),
+            ("10.1.2.0/24", "overlaps 10.1.0.0/16 in `allowed_sources`", ""),
+            ("203.0.113.9/32", "overlaps 203.0.113.0/24 in `decapsulate`", ""),
+            ("203.0.0.0/16", "overlaps 203.0.113.0/24 in `decapsulate`", ""),
+            ("192.0.2.130/32", "overlaps 192.0.2.128/25 in `stamp`", ""),
+            ("198.51.100.0/24", "overlaps 198.51.100.1/32 in `waypoints`", "own_waypoints"),
+            ("198.51.102.2/32", "overlaps 198.51.102.0/24 in `own_waypoints`", "own_waypoints waypoints"),
+            ("10.0.0.2/32", "overlaps 10.0.0.0/8 in `refused`", "own_waypoints waypoints"),
+        ];
+        for (network, expected, allowed_in) in bad {
+            for key in ["own_waypoints", "peer_waypoints", "waypoints"] {
+                let line = format!("{key} = [\"{network}\"]\n");
+                let of_link = if key == "waypoints" { &line[..] } else { "" };
+                let mut of_section = if key == "waypoints" { String::new() } else { line.clone() };
+                if key != "own_waypoints" {
+                    of_section += "own_waypoints = [\"198.51.102.0/24\"]\n";
+                }
+                let stamped = "stamp = [\"192.0.2.128/25\"]\n[stamper]\nroutes = []\nrules = []\n";
+                let checked = checked(
+                    &format!("{refused}decapsulate = [\"203.0.113.0/24\"]\n{of_section}"),
+                    &format!("{LINK}{of_link}{stamped}"),
+                );
+                let whole = |failure: &Failure| format!("{failure}, {}", failure.label().unwrap_or_default());
+                let said: Vec<String> = checked.errors.iter().map(whole).collect();
+                let is_told = said.iter().any(|text| text.contains(&format!("`{key}`")) && text.contains(expected));
+                let is_allowed = allowed_in.split(' ').any(|allowed| allowed == key);
+                assert_eq!(is_told, !is_allowed, "{key} = {network}: {said:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_router_with_neighbours_that_names_no_other_waypoint_is_told_what_follows() {
+        let notes = |section: &str, more: &str| checked(section, more).notes;
+        assert_eq!(notes("", ""), Vec::<String>::new());
+        let said = notes("", LINK);
+        assert!(
+            said.len() == 1 && said[0].contains("`peer_waypoints`") && said[0].contains("foreign-waypoint"),
+            "{said:?}"
+        );
+        assert_eq!(notes("", &format!("{LINK}waypoints = [\"198.51.100.2/32\"]\n")), Vec::<String>::new());
+        for key in ["own_waypoints", "peer_waypoints"] {
+            assert_eq!(notes(&format!("{key} = [\"198.51.100.2/32\"]"), LINK), Vec::<String>::new());
+        }
     }
 }

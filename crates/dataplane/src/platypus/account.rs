@@ -1,8 +1,9 @@
 //! Accounts: counters per principal, delegation and key epoch, and rates that a principal may not exceed.
 //!
 //! A packet of a sub-delegation that has no place in the table counts in its delegation, and one of such a delegation in its
-//! principal (`AccountShares`). So only a principal's own account is ever refused, and the first four of these only if there
-//! are more than a sixteenth as many principals as lines. An account leaves when its key epoch is over and its record is durable.
+//! principal (`AccountShares`). So only a principal's own account is ever refused, and only if those of all principals, in all
+//! key epochs that can have one at once, are more than a quarter of the lines. An account leaves five minutes after its key
+//! epoch is over, once its record is durable: short epochs have many at once.
 //!
 //! The journal holds totals, not differences, so that a record read twice counts once. The driver writes it every few
 //! milliseconds: after a crash a total is too low by what was counted since, and never too high.
@@ -142,10 +143,18 @@ impl Accounts {
             buckets: HashMap::new(),
             pool: Partition::pool(u32::MAX),
             pool_refused: Refused::default(),
-            shares: AccountShares::new(most),
+            shares: AccountShares::new(most, seed),
             folded: 0,
             most,
         }
+    }
+
+    /// How many accounts a table has room for that begins with `restored` ones: where `accounts` are configured, half of these
+    /// for new ones at least, so that nobody's own account is without a line because others' were restored. One that was
+    /// restored without a line would begin at zero, and its next record would replace the greater total.
+    #[must_use]
+    pub fn room(accounts: usize, restored: usize) -> usize {
+        accounts.max(restored.saturating_add(accounts / 2))
     }
 
     /// Accounts that are open, and those that there is room for.
@@ -354,7 +363,7 @@ impl Accounts {
     }
 
     /// Restores accounts from the journal's records, in any order: an account's largest total is its last one. The table must
-    /// have an entry for each account.
+    /// have an entry for each account ([`Accounts::room`]).
     pub fn restore(&mut self, records: impl IntoIterator<Item = (Charge, Total)>) {
         for (charge, total) in records {
             let is_new = !self.totals.contains(pack(&charge));

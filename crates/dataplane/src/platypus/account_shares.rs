@@ -4,11 +4,23 @@
 //! sub-delegation IDs without asking anybody, and whoever holds a principal's capability makes delegation IDs. So each kind
 //! leaves to the kinds before it what is kept for them, and of the rest no principal has more accounts than are free.
 //! What has no place counts one level higher ([`parent`]): a packet is refused only if its principal's own account has none.
+//!
+//! What everybody has whatever others do:
+//! - a principal its own accounts, while those of all principals fit into a quarter of the table: of as many key epochs as can
+//!   have one at once ([`super::record::live_epochs`]), which are 4 for each of its intervals from 512 s on and 22 of one of
+//!   16 s. Beyond that its first four, while a line is free;
+//! - each of as many principals as an eighth of the table has lines, an account of its first delegation;
+//! - one principal beside others' sub-delegations, those of its delegations up to a sixteenth of the table, and of several
+//!   such none more than there are left;
+//! - everybody else what is free: a delegation alone in the table has its sub-delegations' up to an eighth of it at least.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::verify::Charge;
+
+use super::totals::SeededHash;
 
 /// A principal's own accounts that it may open as long as any line is free: one in each key epoch that is accepted, and one
 /// more.
@@ -33,11 +45,11 @@ struct AccountCounts {
 #[derive(Clone, Debug)]
 pub(super) struct AccountShares {
     all: AccountCounts,
-    principals: HashMap<Principal, AccountCounts>,
+    principals: HashMap<Principal, AccountCounts, SeededHash>,
     /// Principals that have accounts of delegations.
     delegating: usize,
     /// Accounts of sub-delegations, by delegation.
-    sub_delegations: HashMap<(Principal, DelegationId), u32>,
+    sub_delegations: HashMap<(Principal, DelegationId), u32, SeededHash>,
     most: usize,
 }
 
@@ -48,13 +60,14 @@ pub(super) fn parent(charge: &Charge) -> Option<Charge> {
 }
 
 impl AccountShares {
-    /// For a table of `most` accounts.
-    pub(super) fn new(most: usize) -> Self {
+    /// For a table of `most` accounts; `seed` must be random.
+    pub(super) fn new(most: usize, seed: u64) -> Self {
+        let hash = SeededHash::new(seed);
         Self {
             all: AccountCounts::default(),
-            principals: HashMap::with_capacity(most),
+            principals: HashMap::with_capacity_and_hasher(most, hash.clone()),
             delegating: 0,
-            sub_delegations: HashMap::with_capacity(most),
+            sub_delegations: HashMap::with_capacity_and_hasher(most, hash),
             most,
         }
     }
@@ -67,20 +80,27 @@ impl AccountShares {
 
     /// Whether `charge`, which has no account, may open one in a table with `free` lines.
     pub(super) fn may_open(&self, charge: &Charge, free: usize) -> bool {
-        let held = self.principals.get(&charge.principal).copied().unwrap_or_default();
+        let held = || self.principals.get(&charge.principal).copied().unwrap_or_default();
         // What is kept and not taken yet: whoever takes what is kept for it takes nothing from others.
         let left = |part: usize, taken: usize| (self.most / part).saturating_sub(taken);
         let (own, delegations) = (self.all.own as usize, self.all.delegations as usize);
         let left_for_own = left(KEPT_FOR_OWN, own);
         let left_for_both = left_for_own + left(KEPT_FOR_FIRST_DELEGATIONS, self.delegating);
         match charge.delegation {
-            None => free > 0 && (held.own < FIRST || held.own as usize + left_for_both < free),
-            Some((_, None)) if held.delegations == 0 => left_for_own < free,
-            Some((_, None)) => held.delegations as usize + left_for_both < free,
+            None => {
+                let held = held().own;
+                free > 0 && (held < FIRST || held as usize + left_for_both < free)
+            }
+            Some((_, None)) => {
+                let held = held().delegations as usize;
+                if held == 0 { left_for_own < free } else { held + left_for_both < free }
+            }
             Some((id, Some(_))) => {
                 let kept = left_for_both.max(left(KEPT_FROM_SUB_DELEGATIONS, own + delegations));
-                let of_delegation = self.sub_delegations.get(&(charge.principal, id)).copied().unwrap_or(0) as usize;
-                held.sub_delegations as usize + kept < free && of_delegation * PART_OF_DELEGATION + kept < free
+                // A table that is full for all of them is told without a look-up: such packets come without end.
+                let of_principal = || held().sub_delegations as usize;
+                let of_delegation = || self.sub_delegations.get(&(charge.principal, id)).copied().unwrap_or(0) as usize;
+                kept < free && of_principal() + kept < free && of_delegation() * PART_OF_DELEGATION + kept < free
             }
         }
     }
@@ -108,11 +128,10 @@ impl AccountShares {
         }
         match charge.delegation {
             Some((id, Some(_))) => {
-                let key = (charge.principal, id);
-                if let Some(count) = self.sub_delegations.get_mut(&key) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.sub_delegations.remove(&key);
+                if let Entry::Occupied(mut count) = self.sub_delegations.entry((charge.principal, id)) {
+                    *count.get_mut() -= 1;
+                    if *count.get() == 0 {
+                        count.remove();
                     }
                 }
             }
@@ -135,14 +154,15 @@ impl AccountCounts {
 
 #[cfg(test)]
 mod tests {
-    //! PLA, shares: a delegate with IDs without end, and random accounts of all kinds that open, count and close, beside a
-    //! plain map: its principal's own account and each delegation's first are there; nothing is lost, nothing counts twice.
+    //! PLA, shares: a delegate with IDs without end, and random accounts of all kinds that open, count and close: its
+    //! principal's own account and each delegation's first are there; nothing is lost, nothing counts twice, and nobody has more
+    //! than the shares that the module's documentation names.
 
-    use std::collections::HashSet;
-
-    use wayleave_core::Instant;
+    use wayleave_core::{Instant, UnixTime};
+    use wayleave_packet::platypus::header::Interval;
 
     use super::super::account::{Accounts, ChargeOutcome, Total};
+    use super::super::record::{MARGIN_SECS, is_over, live_epochs};
     use super::*;
 
     fn charge(principal: u32, delegation: Option<(u32, Option<u32>)>, epoch: u32) -> Charge {
@@ -181,43 +201,29 @@ mod tests {
         }
     }
 
-    /// Whether an account may be opened, counted anew in a plain map of those that are open.
-    fn may_open(open: &HashMap<Charge, Total>, most: usize, charge: &Charge) -> bool {
-        let kind = |charge: &Charge| charge.delegation.map(|(_, sub)| sub.is_some());
-        let count = |of: &dyn Fn(&Charge) -> bool| open.keys().filter(|other| of(other)).count();
-        let free = most - open.len();
-        let held = count(&|other| other.principal == charge.principal && kind(other) == kind(charge));
-        let (own, delegations) = (count(&|other| kind(other).is_none()), count(&|other| kind(other) == Some(false)));
-        let delegating: HashSet<Principal> =
-            open.keys().filter(|other| kind(other) == Some(false)).map(|other| other.principal).collect();
-        let left_for_own = (most / 4).saturating_sub(own);
-        let left_for_both = left_for_own + (most / 8).saturating_sub(delegating.len());
-        match charge.delegation {
-            None => free > 0 && (held < 4 || held + left_for_both < free),
-            Some((_, None)) => left_for_own < free && (held == 0 || held + left_for_both < free),
-            Some((id, Some(_))) => {
-                let is_beside = |other: &Charge| {
-                    (other.principal, kind(other)) == (charge.principal, kind(charge))
-                        && other.delegation.map(|(id, _)| id) == Some(id)
-                };
-                let kept = left_for_both.max((most / 2).saturating_sub(own + delegations));
-                held + kept < free && 2 * count(&is_beside) + kept < free
-            }
-        }
+    /// What the accounts of a charge and those above it have counted.
+    fn chain(accounts: &Accounts, charge: &Charge) -> Vec<(Charge, Total)> {
+        let all = std::iter::successors(Some(*charge), parent);
+        all.map(|account| (account, accounts.total(&account))).collect()
     }
 
+    /// Random accounts of all kinds. Where a packet counts is observed, and must be as the module's documentation says.
     #[test]
-    fn accounts_are_a_plain_map_and_no_packet_is_lost_or_refused_for_others() {
+    fn no_packet_is_lost_or_refused_for_others_and_nobody_has_more_than_its_share() {
         for (seed, most) in [(1u64, 40), (2, 64), (3, 100), (4, 256)] {
             let mut accounts = Accounts::new(most, seed);
             let mut open = HashMap::<Charge, Total>::new();
-            // What is over: accounts that were closed, with all that they counted.
-            let (mut closed, mut sent, mut folded) = (Total::default(), Total::default(), 0u64);
+            let (mut sent, mut closed, mut folded, mut most_subs) = (Total::default(), Total::default(), 0u64, 0);
+            let add = |sum: Total, more: Total| Total {
+                packets: sum.packets + more.packets,
+                octets: sum.octets + more.octets,
+            };
             let mut state = seed;
             let mut random = |bound: u64| {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (state >> 33) % bound
             };
+            // Four accounts of each principal's own at once are a quarter of the table.
             let principals = most as u64 / 16;
             for step in 0..40_000u64 {
                 let delegation = match random(8) {
@@ -230,47 +236,145 @@ mod tests {
                 // Three epochs at a time, and those before while they are not closed.
                 let epoch = (step / 4_000 + random(3)) as u32;
                 let own = charge(random(principals) as u32, delegation, epoch);
-                let mut account = own;
-                while !open.contains_key(&account) && !may_open(&open, most, &account) {
-                    account = parent(&account).expect("a principal's own account always has a place");
+                let (octets, before) = (20 + random(1_480), chain(&accounts, &own));
+                let is_first_delegation = matches!(delegation, Some((_, None)))
+                    && !open.keys().any(|other| other.principal == own.principal && is_of_delegation(other));
+                let outcome = accounts.charge(&own, octets, Instant(0));
+                // Exactly one account of the chain has the packet.
+                let packet = Total { packets: 1, octets: octets.into() };
+                let after = chain(&accounts, &own);
+                let changed: Vec<usize> = (0..after.len()).filter(|at| before[*at] != after[*at]).collect();
+                assert_eq!(changed.len(), 1, "{step}: {own:?}");
+                let (at, (account, total)) = (changed[0], after[changed[0]]);
+                assert_eq!(total, add(before[at].1, packet));
+                let expected = if at == 0 { ChargeOutcome::Charged } else { ChargeOutcome::Folded };
+                assert_eq!(outcome, expected);
+                // None of those below was open, and a principal's first delegation has an account.
+                assert!(before[..at].iter().all(|(account, _)| !open.contains_key(account)));
+                assert!(!is_first_delegation || at == 0, "{step}: {own:?}");
+                open.insert(account, total);
+                sent = add(sent, packet);
+                folded += u64::from(at > 0);
+                if step % 500 == 0 {
+                    let sum = open.values().fold(closed, |sum, total| add(sum, *total));
+                    assert_eq!((sum, accounts.open().0), (sent, open.len()));
+                    let subs = |of: &dyn Fn(&Charge) -> bool| {
+                        open.keys().filter(|open| is_of_sub_delegation(open) && of(open)).count()
+                    };
+                    most_subs = most_subs.max(subs(&|_| true));
+                    assert!(subs(&|_| true) <= most / 2);
+                    for principal in 0..principals {
+                        let of_principal = |open: &Charge| u64::from(open.principal.number()) == principal;
+                        assert!(subs(&of_principal) <= most / 4);
+                    }
                 }
-                let expected = if account == own { ChargeOutcome::Charged } else { ChargeOutcome::Folded };
-                let octets = 20 + random(1_480);
-                assert_eq!(accounts.charge(&own, octets, Instant(0)), expected, "{step}: {own:?}");
-                folded += u64::from(expected == ChargeOutcome::Folded);
-                let count = |total: &mut Total| {
-                    *total = Total { packets: total.packets + 1, octets: total.octets + u128::from(octets) };
-                };
-                count(open.entry(account).or_default());
-                count(&mut sent);
                 // At the end of an epoch, those of the epoch before the last leave.
                 if step % 4_000 == 3_999 {
                     drop(accounts.journal());
-                    let over: Vec<Charge> =
-                        open.keys().filter(|charge| u64::from(charge.epoch) <= step / 4_000).copied().collect();
-                    for charge in over {
-                        let total = open.remove(&charge).expect("open");
+                    let is_over = |charge: &Charge| u64::from(charge.epoch) <= step / 4_000;
+                    for (charge, total) in open.extract_if(|charge, _| is_over(charge)) {
                         assert_eq!(accounts.total(&charge), total);
                         assert!(accounts.close(&charge));
-                        closed =
-                            Total { packets: closed.packets + total.packets, octets: closed.octets + total.octets };
+                        closed = add(closed, total);
                     }
-                }
-                if step % 500 == 0 {
-                    let all = open.iter().map(|(charge, total)| {
-                        assert_eq!(accounts.total(charge), *total);
-                        *total
-                    });
-                    let sum = all.fold(closed, |sum, total| Total {
-                        packets: sum.packets + total.packets,
-                        octets: sum.octets + total.octets,
-                    });
-                    assert_eq!((sum, accounts.open().0), (sent, open.len()));
                 }
             }
             assert_eq!(accounts.folded(), folded);
-            assert!(folded > 1_000, "{folded}");
+            assert!(folded > 1_000 && most_subs > most / 8, "{folded}, {most_subs}");
         }
+    }
+
+    fn is_of_delegation(charge: &Charge) -> bool {
+        matches!(charge.delegation, Some((_, None)))
+    }
+
+    fn is_of_sub_delegation(charge: &Charge) -> bool {
+        matches!(charge.delegation, Some((_, Some(_))))
+    }
+
+    /// While they fit into a quarter of the table, beside sub-delegations and delegations without end.
+    #[test]
+    fn own_accounts_have_places_in_every_key_epoch_at_every_interval() {
+        for n in 4..=12 {
+            let interval = Interval::new(n).expect("in range");
+            let most = 4 * 3 * live_epochs(interval) as usize;
+            let mut accounts = Accounts::new(most, 1);
+            let mut open: Vec<Charge> = Vec::new();
+            for step in 0..4 * u64::from(live_epochs(interval)) {
+                let now = UnixTime(((1_000 + step) << n) * 1_000_000);
+                let until = UnixTime(now.0.saturating_sub(MARGIN_SECS * 1_000_000));
+                drop(accounts.journal());
+                open.retain(|account| !is_over(account, until) || !accounts.close(account));
+                for epoch in [0, 1, 2].map(|late| 999 + step as u32 + late) {
+                    let at = |charge: Charge| Charge { interval: Some(interval), ..charge };
+                    let flood = (0..2 * most as u32).flat_map(|sub| {
+                        let id = step as u32 * 100_000 + sub;
+                        [charge(1, Some((1, Some(id))), epoch), charge(1 + sub % 3, Some((id, None)), epoch)]
+                    });
+                    let own = (1..=3).map(|principal| charge(principal, None, epoch));
+                    for account in flood.chain(own).map(at) {
+                        let outcome = accounts.charge(&account, 1, Instant(0));
+                        let is_own = account.delegation.is_none();
+                        assert!(!is_own || outcome == ChargeOutcome::Charged, "{n}, {step}: {account:?}");
+                        assert_ne!(outcome, ChargeOutcome::TableFull);
+                        for (account, total) in chain(&accounts, &account) {
+                            if total.packets == 1 && !open.contains(&account) {
+                                open.push(account);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whatever others' sub-delegations take, one principal's delegations have a sixteenth of the table, and alone more.
+    #[test]
+    fn delegations_have_a_sixteenth_of_the_table_beside_others_sub_delegations() {
+        let tables = [(64u32, 0), (64, 1), (64, 4), (256, 15), (4_096, 0), (4_096, 1), (4_096, 15), (4_096, 250)];
+        for (most, others) in tables {
+            let mut accounts = Accounts::new(most as usize, 1);
+            for n in 0..others * most {
+                let account = charge(2 + n % others, Some((1, Some(n))), 0);
+                assert_ne!(accounts.charge(&account, 1, Instant(0)), ChargeOutcome::TableFull);
+            }
+            let of_reseller =
+                |id: &u32| accounts.charge(&charge(1, Some((*id, None)), 0), 1, Instant(0)) == ChargeOutcome::Charged;
+            let has = (0..most).filter(of_reseller).count() as u32;
+            let least = if others == 0 { most / 4 } else { most / 16 };
+            assert!(has >= least, "{has} of {most} beside {others}");
+        }
+    }
+
+    #[test]
+    fn what_was_restored_leaves_lines_for_everybodys_own_accounts() {
+        let configured = 64;
+        for restored in [0u32, 1, 64, 65, 1_000] {
+            let records = (0..restored).map(|n| (charge(1, Some((1, Some(n))), 0), Total { packets: 1, octets: 20 }));
+            let mut accounts = Accounts::new(Accounts::room(configured, restored as usize), 1);
+            accounts.restore(records);
+            assert_eq!(accounts.open().0, restored as usize);
+            for sub in 0..1_000 {
+                accounts.charge(&charge(1, Some((2, Some(sub))), 1), 1, Instant(0));
+            }
+            for principal in 0..configured as u32 / 16 {
+                for epoch in 0..4 {
+                    let outcome = accounts.charge(&charge(principal, None, epoch), 1, Instant(0));
+                    assert_eq!(outcome, ChargeOutcome::Charged, "{principal} beside {restored}");
+                }
+            }
+        }
+        // A table that is restored again and again does not grow for ever.
+        let mut room = configured;
+        for _ in 0..100 {
+            let mut accounts = Accounts::new(room, 1);
+            for n in 0..4 * room as u32 {
+                accounts.charge(&charge(1 + n % 4, Some((n, None)), 0), 1, Instant(0));
+                accounts.charge(&charge(1 + n % 4, Some((1, Some(n))), 0), 1, Instant(0));
+            }
+            room = Accounts::room(configured, accounts.open().0);
+        }
+        assert!(room <= 2 * configured, "{room}");
     }
 
     #[test]

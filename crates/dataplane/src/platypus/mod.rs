@@ -3,6 +3,7 @@
 pub mod account;
 mod account_shares;
 mod delivery;
+mod foreign;
 pub mod journal;
 pub mod lanes;
 pub mod outer;

@@ -14,6 +14,9 @@ use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::mint::epoch::ADJACENT_EPOCHS;
 use wayleave_packet::platypus::verify::Charge;
 
+/// Seconds after which an account that is over is closed: so far the clock may go back.
+pub const MARGIN_SECS: u64 = 300;
+
 /// Octets of a key.
 pub const LENGTH: usize = 15;
 
@@ -58,6 +61,14 @@ pub fn is_over(charge: &Charge, now: UnixTime) -> bool {
         .is_some_and(|interval| u64::from(charge.epoch) + ADJACENT_EPOCHS < now.secs() >> interval.exponent())
 }
 
+/// How many key epochs of this interval have accounts at once: those that are accepted, and those that are over and not yet
+/// closed.
+#[must_use]
+pub fn live_epochs(interval: Interval) -> u32 {
+    let closing = MARGIN_SECS.div_ceil(1 << interval.exponent());
+    u32::try_from(2 * ADJACENT_EPOCHS + 1 + closing).unwrap_or(u32::MAX)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,5 +97,27 @@ mod tests {
         let over: Vec<u32> = (95..105).filter(|epoch| is_over(&charge(*epoch, Interval::new(12)), now)).collect();
         assert_eq!(over, [95, 96, 97, 98]);
         assert!(!is_over(&charge(1, None), now));
+    }
+
+    #[test]
+    fn as_many_epochs_have_accounts_as_are_accepted_or_not_yet_closed() {
+        let principal = Principal::new(7).expect("24 bits");
+        for n in 4..=24 {
+            let interval = Interval::new(n).expect("in range");
+            let then = |secs: u64| UnixTime(secs * 1_000_000);
+            let is_live = |epoch: u64, now: u64| {
+                let charge = Charge { principal, delegation: None, interval: Some(interval), epoch: epoch as u32 };
+                epoch <= (now >> n) + ADJACENT_EPOCHS && !is_over(&charge, then(now - MARGIN_SECS))
+            };
+            let begin = 100 << n;
+            let live = |now: u64| {
+                let around = (now >> n).saturating_sub(MARGIN_SECS)..=(now >> n) + 3;
+                around.filter(|epoch| is_live(*epoch, now)).count() as u32
+            };
+            let most = (0..1u64 << n.min(9)).map(|late| live(begin + late)).max().expect("some");
+            assert_eq!(most, live_epochs(interval), "{n}");
+        }
+        let [shortest, usual] = [4, 12].map(|n| live_epochs(Interval::new(n).expect("in range")));
+        assert_eq!((shortest, usual), (22, 4));
     }
 }

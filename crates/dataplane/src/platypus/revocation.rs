@@ -125,6 +125,22 @@ impl Hasher for MixHasher {
         }
     }
 
+    fn write_u8(&mut self, number: u8) {
+        self.write_u128(number.into());
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.write_u128(number.into());
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.write_u128(number.into());
+    }
+
+    fn write_isize(&mut self, number: isize) {
+        self.write_u128(number as u128);
+    }
+
     fn write_u128(&mut self, number: u128) {
         let folded = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (number >> 64) as u64;
         self.0 = (self.0 ^ folded).wrapping_mul(0xd6e8_feb8_6659_fd93);

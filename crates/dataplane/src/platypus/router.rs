@@ -9,10 +9,11 @@ use std::net::IpAddr;
 use crate::lanes::{CpuKernel, LANES, VectorCode};
 use wayleave_core::{Instant, Now, Prefix};
 use wayleave_packet::platypus::header::Packet;
-use wayleave_packet::platypus::verify::{self, Charge, Forward, IcmpError, Verdict, Waypoint, icmp, verify};
+use wayleave_packet::platypus::verify::{self, Arrival, Charge, Forward, IcmpError, Verdict, Waypoint, icmp, verify};
 
 use super::account::{AccountKey, Accounts, ChargeOutcome, PayerState};
 use super::delivery;
+use super::foreign::ForeignWaypoints;
 use super::lanes::{BurstVerifier, Decision, Group, Verdicts};
 use super::revocation::RevocationTable;
 use crate::answers::AnswerLimit;
@@ -182,6 +183,7 @@ pub struct Router {
     /// Quotes whose MAC may be checked, where the replay filter does not know them.
     quotes: AnswerLimit,
     answers_per_second: u32,
+    foreign: ForeignWaypoints,
     counters: Counters,
 }
 
@@ -251,6 +253,7 @@ impl Router {
             answers: AnswerLimit::new(config.answers_per_second, config.answers_per_second, 1),
             quotes: AnswerLimit::new(config.answers_per_second, config.answers_per_second, 1),
             answers_per_second: config.answers_per_second,
+            foreign: ForeignWaypoints::default(),
             counters: Counters::default(),
         }
     }
@@ -290,10 +293,14 @@ impl Router {
                 *datagram = frame.octets;
             }
             let datagrams = &datagrams[..frames.len().min(BURST)];
+            let arrival = |index: usize| arrival(&frames[index]);
             match &mut self.lanes {
-                Some(lanes) => lanes.verify(&self.waypoints, datagrams, now.unix, &mut verdicts),
+                Some(lanes) => lanes.verify(&self.waypoints, datagrams, &arrival, now.unix, &mut verdicts),
                 None => {
-                    verdicts.set_each(datagrams.iter().map(|datagram| verify(&self.waypoints, datagram, now.unix)));
+                    let packets = datagrams.iter().enumerate();
+                    verdicts.set_each(
+                        packets.map(|(index, datagram)| verify(&self.waypoints, datagram, arrival(index), now.unix)),
+                    );
                 }
             }
             self.look_up(datagrams, &verdicts);
@@ -360,6 +367,9 @@ impl Router {
             Decision::General(Verdict::Forward(forward)) => self.forward(frame, forward, index, now),
             Decision::General(Verdict::Answer(error, reason)) => self.answer(frame, *error, *reason, now),
             Decision::General(Verdict::Drop(reason)) => {
+                if *reason == verify::Reason::ForeignWaypoint {
+                    self.foreign.note(frame.octets);
+                }
                 self.relay(frame, now).unwrap_or(Action::Drop(Reason::Packet(*reason)))
             }
         }
@@ -497,7 +507,8 @@ impl Router {
     /// Anybody may send ICMP errors, and a source that believes a forged one gives up a connection or a size of packets. So
     /// the error must show that its sender has seen the packet: by nonce and binding, which the replay filter remembers, or,
     /// where it does not (no filter is in use, or another router of the same address sent the packet on), by the whole
-    /// packet with a right binding. Quotes that are too short for the one and for the other are dropped.
+    /// packet with a right binding. Quotes that are too short for the one and for the other are dropped, and so are those of
+    /// packets whose original source is refused.
     fn relay(&mut self, frame: &mut Frame<'_>, now: Now) -> Option<Action> {
         let Self { waypoints, replay, quotes, answers, repeated, counters, .. } = self;
         let read = |here: &Waypoint| icmp::quoted(frame.octets, here.address());
@@ -509,7 +520,8 @@ impl Router {
                 .packet()
                 .is_some_and(|packet| quotes.take(place(frame), now.instant) && here.may_have_sent(&packet, now.unix))
         };
-        if !is_known && !is_proved() {
+        // Who knows nonce and binding may still have written another source.
+        if !here.may_relay(&error) || !is_known && !is_proved() {
             return Some(Action::Drop(Reason::Unrelated));
         }
         if answers.take(place(frame), now.instant)
@@ -537,6 +549,12 @@ impl Router {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// The waypoints from which packets were refused since this was last called, because the policy does not name them: a few
+    /// at most.
+    pub fn take_foreign_waypoints(&mut self) -> Vec<IpAddr> {
+        self.foreign.take()
     }
 
     /// The revocations in use, to apply lists and to drop expired entries.
@@ -626,6 +644,14 @@ impl VectorCode for ProcessBurst<'_, '_> {
     fn run(self) {
         let Self { router, frames, actions, now } = self;
         router.process_burst(frames, actions, now);
+    }
+}
+
+/// How a packet came, as far as its outer source is judged by that.
+fn arrival(frame: &Frame<'_>) -> Arrival {
+    match frame.ingress {
+        Ingress::External(link) => Arrival::Link(link),
+        Ingress::Sibling(_) | Ingress::Internal => Arrival::Ip,
     }
 }
 

@@ -60,10 +60,10 @@ impl AccountLine {
 
 /// Begins every hash with a secret seed, since principals choose their delegations' IDs and could make them collide.
 #[derive(Clone, Debug)]
-struct SeededHash(MixHasher);
+pub(super) struct SeededHash(MixHasher);
 
 impl SeededHash {
-    fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         let mut mix = MixHasher::default();
         mix.write_u128(u128::from(seed));
         Self(mix)

@@ -18,7 +18,7 @@ use wayleave_dataplane::stamper::{Config, Location, Route, Rule, RuleAction, Sta
 use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::reply::Granted;
 use wayleave_packet::platypus::mint::{WaypointKey, epoch};
-use wayleave_packet::platypus::verify::{Policy, Verdict, Waypoint, verify};
+use wayleave_packet::platypus::verify::{Arrival, Policy, Verdict, Waypoint, verify};
 
 const NOW: u64 = 1_795_240_800;
 const CLIENT: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
@@ -114,7 +114,7 @@ fn what_is_granted_stamps_packets_to_the_client_and_to_nobody_else() {
         let route = Route { hops, sealed: false, carriage: Carriage::Ip, mtu: 1_500 };
         let packet = stamper(vec![route], Vec::new()).carry(&[1, 1, 0, 0], (SERVER, to), Some(0), at(0).unix);
         let packet = packet.expect("a packet");
-        matches!(verify(std::slice::from_ref(&waypoint), &packet, at(0).unix), Verdict::Forward(_))
+        matches!(verify(std::slice::from_ref(&waypoint), &packet, Arrival::Ip, at(0).unix), Verdict::Forward(_))
     };
     assert!(passes(CLIENT));
     assert!(!passes(Ipv4Addr::new(192, 0, 2, 11)), "a neighbour of the client");

@@ -228,7 +228,7 @@ impl Files<'_> {
             &format!("waypoint{index}.toml"),
             &format!(
                 "[forwarding]\nformat = \"platypus\"\nkeys = \"{index}.key\"\nstate = \"{index}.redb\"\n[platypus]\n\
-                 waypoints = [\"{waypoint}\"]\npeer_waypoints = [\"{other}/32\"]\nreplay_capacity = 100000\n{bare}\
+                 waypoints = [\"{waypoint}\"]\nown_waypoints = [\"{other}/32\"]\nreplay_capacity = 100000\n{bare}\
                  [platypus.provider]\n\
                  identity = \"{index}.identity\"\n\
                  server = {{ identity = \"{server}\", address = \"{KEY_SERVER}:{REPORTS}\" }}\n\

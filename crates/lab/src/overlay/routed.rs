@@ -205,21 +205,23 @@ impl Overlay {
                  [[key.router]]\nnumber = {number}\nname = \"{place}\"\nidentity = \"{own}\"\n",
                 waypoint.address
             );
-            // The other routers' waypoints, of all providers: each checks the sources of what comes to it first.
+            // The other routers' waypoints, of this provider and of all others: each checks the sources of what comes to it first.
             let others = plan.routers.iter().filter_map(|router| router.waypoint.as_ref());
             let others = others.filter(|other| other.address != waypoint.address);
-            let peers: Vec<String> = others.map(|other| format!("\"{}/32\"", other.address)).collect();
+            let (own, peers): (Vec<_>, Vec<_>) = others.partition(|other| other.key_server == waypoint.key_server);
+            let [own, peers] = [own, peers].map(|waypoints| {
+                waypoints.iter().map(|other| format!("\"{}/32\"", other.address)).collect::<Vec<_>>().join(", ")
+            });
             let bare: Vec<String> = waypoint.decapsulate.iter().map(|network| format!("\"{network}\"")).collect();
             self.write(
                 &format!("{place}/router.toml"),
                 &format!(
                     "[forwarding]\nformat = \"platypus\"\nkeys = \"router.key\"\nstate = \"router.redb\"\n\n[platypus]\n\
-                     waypoints = [\"{}\"]\npeer_waypoints = [{}]\nreplay_capacity = {REPLAY}\ndecapsulate = [{}]\n\
+                     waypoints = [\"{}\"]\nown_waypoints = [{own}]\npeer_waypoints = [{peers}]\nreplay_capacity = {REPLAY}\ndecapsulate = [{}]\n\
                      revocations = {{ file = \"revoked\", key = \"{writer}\", required = true }}\n\n[platypus.provider]\n\
                      identity = \"identity.key\"\nserver = {{ identity = \"{identity}\", address = \"{reports}\" }}\n\n\
                      [status]\nlisten = \"{}\"\n",
                     waypoint.address,
-                    peers.join(", "),
                     bare.join(", "),
                     page(Role::Router)
                 ),

@@ -14,7 +14,7 @@ use wayleave_packet::platypus::header::{
 use wayleave_packet::platypus::mint::{
     self, Hop, Nonce, Route, StampKey, TemporalSecret, WaypointKey, WaypointKeys, epoch,
 };
-use wayleave_packet::platypus::verify::{self, IcmpError, Policy, Reason, Verdict, Waypoint};
+use wayleave_packet::platypus::verify::{self, Arrival, IcmpError, Policy, Reason, Verdict, Waypoint};
 use wayleave_papers::platypus::{
     self, Algorithm, DelegationKind, PaperCapability, PaperDelegation, PaperPacket, PaperPrefix, PaperRouter, XorKeys,
 };
@@ -98,7 +98,7 @@ fn stamp(inner: &[u8], route: &Route<'_>) -> Vec<u8> {
 }
 
 fn verdict(here: &Waypoint, datagram: &[u8], now: u64) -> Verdict {
-    here.verify(&Packet::decode(datagram).expect("a sound packet"), at(now))
+    here.verify(&Packet::decode(datagram).expect("a sound packet"), Arrival::Ip, at(now))
 }
 
 fn paper_router(algorithm: Algorithm) -> PaperRouter {
@@ -153,7 +153,7 @@ fn a_waypoint_takes_no_packet_of_the_papers_protocol_under_any_policy() {
                 let address = IpAddr::V4(WAYPOINT);
                 let policy = Policy { narrow, check_source, ..Policy::default() };
                 let here = [Waypoint::new(address, keys(), policy)];
-                assert_eq!(verify::verify(&here, &datagram, at(NOW)), Reason::Malformed.into());
+                assert_eq!(verify::verify(&here, &datagram, Arrival::Ip, at(NOW)), Reason::Malformed.into());
             }
         }
     }

@@ -10,7 +10,7 @@ use wayleave_crypto::lanes::{CpuKernel, LANES};
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
-use wayleave_packet::platypus::verify::{Policy, Waypoint};
+use wayleave_packet::platypus::verify::{Arrival, Policy, Waypoint};
 
 use super::{BurstVerifier, Decision, Verdicts, WHOLE_TAG};
 use crate::frame::BURST;
@@ -66,7 +66,7 @@ fn accepted(counted: [u64; 2], tries: u64) -> u64 {
         }
         let datagrams: [&[u8]; BURST] =
             std::array::from_fn(|index| if is_sound(index) { &sound[..] } else { &forged[index] });
-        verifier.verify(&here, &datagrams, now, &mut verdicts);
+        verifier.verify(&here, &datagrams, &|_| Arrival::Ip, now, &mut verdicts);
         for index in 0..BURST {
             let is_forwarded = matches!(verdicts.get(index), Decision::Simple(_));
             assert!(is_forwarded || !is_sound(index));

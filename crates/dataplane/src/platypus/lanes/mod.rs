@@ -21,7 +21,7 @@ use wayleave_core::UnixTime;
 use wayleave_crypto::lanes::{Block, Parts, Row, cmac_each};
 use wayleave_packet::platypus::header::Packet;
 use wayleave_packet::platypus::mint::{HEAD_BLOCKS, WaypointKey, write_head};
-use wayleave_packet::platypus::verify::{Forward, Reason, Verdict, Waypoint, find_waypoint};
+use wayleave_packet::platypus::verify::{Arrival, Forward, Reason, Verdict, Waypoint, find_waypoint};
 
 use crate::frame::BURST;
 use crate::lanes::{CpuKernel, LANES, VectorCode, prefetch_octet};
@@ -95,11 +95,19 @@ impl BurstVerifier {
         self.delegations.clear();
     }
 
-    /// Decides on up to [`BURST`] IP packets for any of `waypoints`. Decisions beyond the packets are stale.
+    /// Decides on up to [`BURST`] IP packets for any of `waypoints`, each of which came as `arrival` says of its index. Decisions
+    /// beyond the packets are stale.
     #[inline(always)]
-    pub fn verify(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut Verdicts) {
+    pub fn verify(
+        &mut self,
+        waypoints: &[Waypoint],
+        datagrams: &[&[u8]],
+        arrival: &dyn Fn(usize) -> Arrival,
+        now: UnixTime,
+        verdicts: &mut Verdicts,
+    ) {
         let kernel = self.kernel;
-        VerifyBurst { verifier: self, waypoints, datagrams, now, verdicts }.run_on(kernel);
+        VerifyBurst { verifier: self, waypoints, datagrams, arrival, now, verdicts }.run_on(kernel);
     }
 
     /// The bits of a tag's halves that count: all. The test of forgeries weakens its own verifier.
@@ -118,7 +126,14 @@ impl BurstVerifier {
     /// Constant time: no branch depends on an octet of a tag, but on whether a packet's tag differs at all, which the
     /// sender sees anyway, and before that on whether any of sixteen does.
     #[inline(always)]
-    fn verify_burst(&mut self, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime, verdicts: &mut Verdicts) {
+    fn verify_burst(
+        &mut self,
+        waypoints: &[Waypoint],
+        datagrams: &[&[u8]],
+        arrival: &dyn Fn(usize) -> Arrival,
+        now: UnixTime,
+        verdicts: &mut Verdicts,
+    ) {
         let counted = self.counted();
         let Self { kernel, keys, heads, rows, scratch, pending, tags, delegations, .. } = self;
         let Verdicts { each: decisions, uniform, rewritten } = verdicts;
@@ -169,7 +184,7 @@ impl BurstVerifier {
                     *one = Pending { index: index as u8, binding_length, is_new_delegation: false };
                     Decision::Simple(passed.forward)
                 } else {
-                    match check_general(waypoints, datagram, now, delegations, key, head) {
+                    match check_general(waypoints, (datagram, arrival(index)), now, delegations, key, head) {
                         Ok((this, forward, parts)) => {
                             (*one, *message) = (Pending { index: index as u8, ..this }, parts);
                             Decision::General(Verdict::Forward(forward))
@@ -219,6 +234,7 @@ struct VerifyBurst<'a, 'd> {
     verifier: &'a mut BurstVerifier,
     waypoints: &'a [Waypoint],
     datagrams: &'a [&'d [u8]],
+    arrival: &'a dyn Fn(usize) -> Arrival,
     now: UnixTime,
     verdicts: &'a mut Verdicts,
 }
@@ -228,8 +244,8 @@ impl VectorCode for VerifyBurst<'_, '_> {
 
     #[inline(always)]
     fn run(self) {
-        let Self { verifier, waypoints, datagrams, now, verdicts } = self;
-        verifier.verify_burst(waypoints, datagrams, now, verdicts);
+        let Self { verifier, waypoints, datagrams, arrival, now, verdicts } = self;
+        verifier.verify_burst(waypoints, datagrams, arrival, now, verdicts);
     }
 }
 
@@ -238,7 +254,7 @@ impl VectorCode for VerifyBurst<'_, '_> {
 #[inline(never)]
 fn check_general<'a>(
     waypoints: &[Waypoint],
-    datagram: &'a [u8],
+    (datagram, arrival): (&'a [u8], Arrival),
     now: UnixTime,
     delegations: &mut DelegationKeys,
     key: &mut Block,
@@ -246,7 +262,7 @@ fn check_general<'a>(
 ) -> Result<(Pending, Forward, Parts<'a>), Verdict> {
     let packet = Packet::decode(datagram)?;
     let waypoint = find_waypoint(waypoints, &packet)?;
-    let (index, capability) = waypoint.check_before_mac(&packet, now)?;
+    let (index, capability) = waypoint.check_before_mac(&packet, arrival, now)?;
     let is_delegated = capability.delegation.is_some();
     let is_known = is_delegated && delegations.find(packet.capability_octets(index), key);
     if !is_known {

@@ -71,7 +71,7 @@ impl VectorCode for Check<'_> {
                 | u32::from(ttl <= 1)
                 // header: the IPv4 checksum
                 | u32::from(fold(sum(&header)) != 0xffff)
-                // verify: check_source
+                // verify: check_source, the same for every arrival, since these packets are at their first waypoint
                 | (header[word::OUTER_SOURCE] ^ source) & bounds[bound::SOURCE][lane]
                 // verify: check_freshness
                 | u32::from(behind > bounds[bound::FRESHNESS][lane] + MAX_AHEAD)

@@ -1,5 +1,6 @@
 //! The Platypus router compared with its state in plain code: revocations in a list, packets seen in a map, accounts in
-//! another. What a packet alone decides is [`Waypoint::verify`], whose own model is among the tests of `packet`.
+//! another. What a packet alone decides is [`Waypoint::verify`], whose own model is among the tests of `packet`, but for its
+//! sources, which are judged here anew: a router has several addresses, and packets come by IP and over links.
 //!
 //! PLA, without lanes: a router with the vector path and one without, with revocations, replays, rates, partitions, accounts
 //! and restarts: equal actions, octets, counters and journals.
@@ -21,12 +22,14 @@ use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router}
 use wayleave_dataplane::replay::{Partitions, ReplayFilter};
 use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
-use wayleave_packet::platypus::verify::{Charge, Policy, Verdict, Waypoint, icmp};
+use wayleave_packet::platypus::verify::{self, Arrival, Charge, Policy, Verdict, Waypoint, icmp};
 
 /// Unix seconds at which the test begins; its clock goes on by a fraction of a second with every burst.
 const BEGIN: u64 = 1_795_240_800;
 const NANOS: u128 = 1_000_000_000;
 const ANSWERS: u32 = 200;
+/// Where packets come in: by IP, and over two links.
+const PLACES: usize = 3;
 /// Accounts: fewer than there are payers and epochs.
 const ACCOUNTS: usize = 12;
 
@@ -52,11 +55,47 @@ fn keys() -> WaypointKeys {
     WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])))
 }
 
+/// The waypoint of a peer, which is known by IP and over the first link.
+const PEER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
+/// The waypoint of another router of the provider's.
+const OTHER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 8);
+/// One that nobody here knows.
+const STRANGER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
+
 fn waypoints() -> Vec<Waypoint> {
-    let peers: Vec<Prefix> =
-        ["198.51.100.0/24", "2001:db8::/64"].iter().map(|text| text.parse().expect("a prefix")).collect();
-    let policy = || Policy { narrow: true, peers: peers.clone(), ..Policy::default() };
+    let network = |text: &str| text.parse::<Prefix>().expect("a prefix");
+    let host = |address: IpAddr| {
+        Prefix::truncated(address, if address.is_ipv4() { 32 } else { 128 }).expect("within the family's bits")
+    };
+    let policy = || Policy {
+        narrow: true,
+        own: addresses().into_iter().chain([OTHER.into()]).map(host).collect(),
+        peers: vec![host(PEER.into())],
+        link_peers: vec![(1, host(PEER.into()))],
+        refused: vec![network("192.0.2.128/25")],
+        sources: vec![network("192.0.2.128/26")],
+        customers: vec![network("203.0.113.64/26")],
+        ..Policy::default()
+    };
     addresses().map(|address| Waypoint::new(address, keys(), policy())).to_vec()
+}
+
+/// The same waypoints, which take packets from whoever sends them.
+fn waypoints_without_sources() -> Vec<Waypoint> {
+    let policy = || Policy { narrow: true, check_source: false, ..Policy::default() };
+    addresses().map(|address| Waypoint::new(address, keys(), policy())).to_vec()
+}
+
+/// A source of each kind: a stranger's, that of a host of ours that stamps, of one that does not, of a customer.
+const SOURCES: [[u8; 4]; 4] = [[192, 0, 2, 7], [192, 0, 2, 130], [192, 0, 2, 200], [203, 0, 113, 70]];
+
+/// Where a packet came in: mostly by IP, else over one of two links.
+fn ingress(random: &mut Random) -> Ingress {
+    match random.below(8) {
+        0 => Ingress::External(1),
+        1 => Ingress::External(2),
+        _ => Ingress::Internal,
+    }
 }
 
 fn interval() -> Interval {
@@ -71,13 +110,15 @@ fn id(number: u64) -> DelegationId {
     DelegationId::new(number as u32).expect("24 bits")
 }
 
-/// A packet for one to three of the waypoints, of a few principals and delegations.
+/// A packet for one to three of the waypoints, of a few principals and delegations; sometimes from another waypoint.
 fn packet(random: &mut Random, now: Now) -> Vec<u8> {
     let is_ipv6 = random.below(4) == 0;
+    let before = [PEER, PEER, OTHER, STRANGER].get(random.below(8) as usize).filter(|_| !is_ipv6).copied();
     let count = if is_ipv6 { 1 } else { 1 + random.below(3) };
-    let hops: Vec<Hop> = (0..count)
+    let hops: Vec<Hop> = (0..count + u64::from(before.is_some()))
         .map(|index| {
-            let waypoint = addresses()[if is_ipv6 { 2 } else { (index % 2) as usize }];
+            let own = addresses()[if is_ipv6 { 2 } else { (index % 2) as usize }];
+            let waypoint = before.filter(|_| index == 0).map_or(own, IpAddr::V4);
             let epoch = (u64::from(epoch::epoch_at(interval(), now.unix)) + random.below(4) - 1) as u32;
             let mut capability = Capability {
                 waypoint,
@@ -109,7 +150,8 @@ fn packet(random: &mut Random, now: Now) -> Vec<u8> {
         inner
     } else {
         let mut inner = vec![0x45, 0, 0, 20 + payload as u8, 0, 0, 0, 0, 64, 17, 0, 0];
-        inner.extend([192, 0, 2, 7, 203, 0, 113, 9]);
+        inner.extend(SOURCES[if random.below(3) == 0 { random.below(4) as usize } else { 0 }]);
+        inner.extend([203, 0, 113, 9]);
         inner
     };
     inner.resize(inner.len() + payload, 0x5a);
@@ -122,6 +164,15 @@ fn packet(random: &mut Random, now: Now) -> Vec<u8> {
     };
     let mut out = Vec::new();
     encapsulate(&inner, &route, &mut out).expect("sound");
+    if let Some(before) = before {
+        let policy = Policy { narrow: true, ..Policy::default() };
+        let there = Waypoint::new(before.into(), keys(), policy);
+        let packet = Packet::decode(&out).expect("sound");
+        // What has a key epoch that is not accepted stays as it is.
+        if let Verdict::Forward(forward) = there.verify(&packet, Arrival::Ip, now.unix) {
+            forward.apply(&mut out);
+        }
+    }
     out
 }
 
@@ -142,7 +193,9 @@ fn run(random: &mut Random, now: Now) -> Vec<Vec<u8>> {
         };
         let hops = [Hop { capability, key: keys().stamp_key(&capability).expect("one key for ever") }];
         let length = (20 + 16 * blocks - random.below(16)) as u8;
-        let mut inner = vec![0x45, 0, 0, length, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 7, 203, 0, 113, 9];
+        let mut inner = vec![0x45, 0, 0, length, 0, 0, 0, 0, 64, 17, 0, 0];
+        inner.extend(SOURCES[if random.below(20) == 0 { random.below(4) as usize } else { 0 }]);
+        inner.extend([203, 0, 113, 9]);
         inner.resize(length.into(), 0x5a);
         let nonce = Nonce::new(now.unix, random.next() as u32);
         let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
@@ -186,21 +239,25 @@ struct Model {
     seen: HashMap<[u8; 16], u64>,
     /// Packets that are in a partition in a turn. The pool is the last one.
     partitions: HashMap<(usize, u64), u64>,
-    totals: BTreeMap<String, (Charge, Total)>,
+    /// Packets that were accepted, by what they said of their payer, and the accounts that the router's journal tells of: which
+    /// of those has a packet is the router's to choose, within `check_accounts`.
+    accepted: BTreeMap<String, (Charge, Total)>,
+    recorded: BTreeMap<String, (Charge, Total)>,
     /// How often a packet counted one level higher than it said.
     folded: u64,
     rates: Vec<Rate>,
-    /// Nanoseconds of credit for answers, and when that was so.
-    answers: (u64, u64),
+    /// Nanoseconds of credit for answers, and when that was so: of each place where packets come in, and of all.
+    answers: [(u64, u64); PLACES + 1],
 }
 
 impl Model {
-    fn process(&mut self, datagram: &[u8], now: Now) -> (Action, Vec<u8>) {
-        match self.verdict(datagram, now) {
+    /// What becomes of a packet; `is_full` says whether the router had no account for it, which may be so only in a full table.
+    fn process(&mut self, datagram: &[u8], ingress: Ingress, is_full: bool, now: Now) -> (Action, Vec<u8>) {
+        match self.verdict(datagram, ingress, now) {
             Verdict::Forward(forward) => {
                 let (charge, fingerprint) = identify(datagram);
                 let mut out = datagram.to_vec();
-                match self.check(&charge, fingerprint, datagram, now) {
+                match self.check(&charge, fingerprint, datagram, is_full, now) {
                     Ok(()) => {
                         forward.apply(&mut out);
                         (Action::Route, out)
@@ -210,7 +267,7 @@ impl Model {
             }
             Verdict::Answer(error, reason) => {
                 let reason = Reason::Packet(reason);
-                let may = self.may_answer(now);
+                let may = self.may_answer(ingress, now);
                 let packet = Packet::decode(datagram).ok().filter(|_| may);
                 match packet.and_then(|packet| icmp::error(&packet, error, packet.outer().destination)) {
                     Some(answer) => (Action::Answer(reason), answer),
@@ -222,17 +279,35 @@ impl Model {
         }
     }
 
-    fn verdict(&self, datagram: &[u8], now: Now) -> Verdict {
+    /// What the packet alone decides: its sources by the rules here, and all else by `verify`.
+    fn verdict(&self, datagram: &[u8], ingress: Ingress, now: Now) -> Verdict {
+        use verify::Reason;
         let packet = match Packet::decode(datagram) {
             Ok(packet) => packet,
             Err(malformed) => return malformed.into(),
         };
         let here = self.waypoints.iter().find(|here| here.address() == packet.outer().destination);
-        here.map_or(wayleave_packet::platypus::verify::Reason::NotForUs.into(), |here| here.verify(&packet, now.unix))
+        let Some(here) = here else { return Reason::NotForUs.into() };
+        let verdict = here.verify(&packet, Arrival::Ip, now.unix);
+        let is_earlier = |reason| matches!(reason, Reason::NothingLeft | Reason::NotForUs);
+        let is_martian = |reason| matches!(reason, Reason::MartianSource | Reason::MartianDestination);
+        match (verdict, source_fault(datagram, ingress)) {
+            (Verdict::Drop(reason), _) if is_earlier(reason) => verdict,
+            (Verdict::Drop(reason), Some(Reason::OwnSource)) if is_martian(reason) => verdict,
+            (_, Some(reason)) => Verdict::Drop(reason),
+            (_, None) => verdict,
+        }
     }
 
     /// The order of resources, as the design states it: revocation, look-up, rate, insertion, account.
-    fn check(&mut self, charge: &Charge, fingerprint: [u8; 16], datagram: &[u8], now: Now) -> Result<(), Reason> {
+    fn check(
+        &mut self,
+        charge: &Charge,
+        fingerprint: [u8; 16],
+        datagram: &[u8],
+        is_full: bool,
+        now: Now,
+    ) -> Result<(), Reason> {
         let octets = datagram.len() as u64;
         if self.revoked.iter().any(|entry| is_named(entry, charge)) {
             return Err(Reason::Revoked);
@@ -281,46 +356,101 @@ impl Model {
             *taken += 1;
             self.seen.insert(fingerprint, turn);
         }
-        let mut account = *charge;
-        while !self.totals.contains_key(&format!("{account:?}")) && !self.may_open(&account) {
-            // Without a place of its own it counts in the delegation, and then in the principal's own account.
-            let Some((id, sub)) = account.delegation else { return Err(Reason::AccountsFull) };
-            account.delegation = sub.map(|_| (id, None));
-            self.folded += 1;
+        if is_full {
+            return Err(Reason::AccountsFull);
         }
-        let (_, total) = self.totals.entry(format!("{account:?}")).or_insert((account, Total::default()));
+        let (_, total) = self.accepted.entry(format!("{charge:?}")).or_insert((*charge, Total::default()));
         total.packets += 1;
         total.octets += u128::from(octets);
         Ok(())
     }
 
-    /// Whether the table has a line for a new account: a quarter is kept for principals' own, an eighth for each principal's
-    /// first delegation, a half from sub-delegations; of the rest nobody has more lines than are free.
-    fn may_open(&self, charge: &Charge) -> bool {
-        let kind = |charge: &Charge| charge.delegation.map(|(_, sub)| sub.is_some());
-        let open = || self.totals.values().map(|(other, _)| other);
-        let of_kind = |wanted| open().filter(move |other| kind(other) == wanted);
-        let held = || of_kind(kind(charge)).filter(|other| other.principal == charge.principal);
-        let free = ACCOUNTS - self.totals.len();
-        let (own, delegations) = (of_kind(None).count(), of_kind(Some(false)).count());
-        let delegating = of_kind(Some(false)).map(|other| other.principal).collect::<HashSet<_>>().len();
-        let left_for_own = (ACCOUNTS / 4).saturating_sub(own);
-        let left_for_both = left_for_own + (ACCOUNTS / 8).saturating_sub(delegating);
-        let kept = left_for_both.max((ACCOUNTS / 2).saturating_sub(own + delegations));
-        let beside = |id| held().filter(|other| other.delegation.is_some_and(|(other, _)| other == id)).count();
-        match charge.delegation {
-            None => free > 0 && (held().count() < 4 || held().count() + left_for_both < free),
-            Some((_, None)) => left_for_own < free && (held().count() == 0 || held().count() + left_for_both < free),
-            Some((id, Some(_))) => held().count() + kept < free && 2 * beside(id) + kept < free,
+    /// Every accepted packet is in one account: its own, its delegation's or its principal's, of its key epoch.
+    fn check_accounts(&mut self, router: &mut Router) {
+        for (charge, total) in router.accounts().journal() {
+            self.recorded.insert(format!("{charge:?}"), (charge, total));
+        }
+        assert_eq!(router.accounts().open().0, self.recorded.len());
+        let sum = |of: &BTreeMap<String, (Charge, Total)>, is_meant: &dyn Fn(&Charge) -> bool| {
+            let all = of.values().filter(|(charge, _)| is_meant(charge));
+            all.fold((0, 0), |(packets, octets), (_, total)| (packets + total.packets, octets + total.octets))
+        };
+        for (charge, total) in self.recorded.values().chain(self.accepted.values()) {
+            let is_payers = |other: &Charge| (other.principal, other.epoch) == (charge.principal, charge.epoch);
+            assert_eq!(sum(&self.recorded, &is_payers), sum(&self.accepted, &is_payers), "{charge:?}");
+            let (recorded, accepted) = match charge.delegation {
+                // What is the principal's own is in no account but this.
+                None => (sum(&self.accepted, &|other| other == charge), sum(&self.recorded, &|other| other == charge)),
+                Some((id, None)) => {
+                    let is_of = |other: &Charge| is_payers(other) && other.delegation.is_some_and(|(of, _)| of == id);
+                    (sum(&self.recorded, &is_of), sum(&self.accepted, &is_of))
+                }
+                Some(_) => {
+                    (sum(&self.recorded, &|other| other == charge), sum(&self.accepted, &|other| other == charge))
+                }
+            };
+            assert!(recorded.0 <= accepted.0 && recorded.1 <= accepted.1, "{charge:?}: {total:?}");
+        }
+        for (charge, total) in self.recorded.values() {
+            assert_eq!(router.accounts().total(charge), *total, "{charge:?}");
         }
     }
 
-    fn may_answer(&mut self, now: Now) -> bool {
-        let cost = NANOS as u64 / u64::from(ANSWERS);
-        let credit = (self.answers.0 + now.instant.0 - self.answers.1).min(cost * u64::from(ANSWERS));
-        self.answers = (credit - if credit >= cost { cost } else { 0 }, now.instant.0);
-        credit >= cost
+    /// Half of the limit is for all, and the other half is divided among the places where packets come in.
+    fn may_answer(&mut self, ingress: Ingress, now: Now) -> bool {
+        let place = if let Ingress::External(link) = ingress { link.into() } else { 0 };
+        [(place, 2 * PLACES as u32), (PLACES, 2)].into_iter().any(|(place, parts)| {
+            let (cost, burst) = (NANOS as u64 * u64::from(parts) / u64::from(ANSWERS), u64::from(ANSWERS / parts));
+            let (credit, then) = self.answers[place];
+            let credit = (credit + now.instant.0 - then).min(cost * burst);
+            self.answers[place] = (credit - if credit >= cost { cost } else { 0 }, now.instant.0);
+            credit >= cost
+        })
     }
+}
+
+/// What is wrong with the sources of a packet that could be decoded, and that is for a waypoint here: at the first waypoint the
+/// outer source is the original one; later it is a waypoint that the provider or a configured peer runs, and never just an
+/// address that the sender wrote, into the list or at the other end of a link. Read from the octets as
+/// `docs/wire/platypus.md` lays them out.
+fn source_fault(datagram: &[u8], ingress: Ingress) -> Option<verify::Reason> {
+    let is_ipv4 = datagram[0] >> 4 == 4;
+    let (ip_length, size, protocol) = if is_ipv4 { (20, 4, datagram[9]) } else { (40, 16, datagram[6]) };
+    let platypus = &datagram[if protocol == 17 { ip_length + 8 } else { ip_length }..];
+    let outer = if is_ipv4 { &datagram[12..16] } else { &datagram[8..24] };
+    let original = &platypus[4..4 + size];
+    // The last capability that begins in front of the current one.
+    let (list, current) = (&platypus[12 + 2 * size..], 4 * usize::from(platypus[2]));
+    let (mut at, mut before) = (0, None);
+    while at < current {
+        before = Some(&list[at..at + size]);
+        let kind = list[at + size + 3];
+        let delegated = if kind & 0x80 != 0 { size + 4 } else { 0 } + if kind & 0x40 != 0 { 4 } else { 0 };
+        at += size + 8 + delegated + if kind & 0x20 != 0 { 8 } else { 16 };
+    }
+    if outer != before.unwrap_or(original) {
+        return Some(verify::Reason::Source);
+    }
+    let is = |octets: &[u8], address: IpAddr| match address {
+        IpAddr::V4(v4) => octets == v4.octets(),
+        IpAddr::V6(v6) => octets == v6.octets(),
+    };
+    let is_peer = is(outer, PEER.into());
+    let is_the_providers = is(outer, OTHER.into()) || addresses().into_iter().any(|address| is(outer, address));
+    let is_known = match ingress {
+        Ingress::External(link) => link == 1 && is_peer,
+        _ => is_peer || is_the_providers,
+    };
+    if before.is_some() && !is_known {
+        return Some(verify::Reason::ForeignWaypoint);
+    }
+    // Ours is 192.0.2.128/25, of which the lower half stamps; customers are 203.0.113.64/26.
+    let is_ours = is_ipv4 && original[..3] == [192, 0, 2] && original[3] >= 128;
+    let is_stamping = is_ours && original[3] < 192;
+    let is_customer = is_ipv4 && original[..3] == [203, 0, 113] && (64..128).contains(&original[3]);
+    let by_a_peer = before.is_some() && !is_the_providers;
+    let is_refused = if by_a_peer { is_ours || is_customer } else { is_ours && !is_stamping };
+    is_refused.then_some(verify::Reason::OwnSource)
 }
 
 /// Whom a sound packet is charged to, and the octets that tell it from all others (nonce and the first half of the binding),
@@ -398,16 +528,14 @@ fn revocations(random: &mut Random, now: Now) -> Vec<Revocation> {
 /// Closes the accounts of epochs that are over, and forgets packets that are long stale.
 fn close(router: &mut Router, model: &mut Model, now: Now) {
     // Only what is recorded can be closed.
-    drop(router.accounts().journal());
+    model.check_accounts(router);
     let current = epoch::epoch_at(interval(), now.unix);
-    model.totals.retain(|_, (charge, total)| {
-        assert_eq!(router.accounts().total(charge), *total, "{charge:?}");
-        let is_over = charge.epoch + 1 < current;
-        if is_over {
-            assert!(router.accounts().close(charge), "it was recorded");
-        }
-        !is_over
-    });
+    let is_over = |charge: &Charge| charge.epoch + 1 < current;
+    for (charge, _) in model.recorded.values().filter(|(charge, _)| is_over(charge)) {
+        assert!(router.accounts().close(charge), "it was recorded");
+    }
+    model.recorded.retain(|_, (charge, _)| !is_over(charge));
+    model.accepted.retain(|_, (charge, _)| !is_over(charge));
     let this = now.instant.0 / 4_000_000_000;
     model.seen.retain(|_, turn| this - *turn < 4);
     model.partitions.retain(|(_, turn), _| this - *turn < 2);
@@ -429,7 +557,7 @@ fn config(repeated: ReplayPolicy, accounts: usize, started: UnixTime) -> Config 
 
 /// A router that starts at `now`, and its model. Rates and partitions are those of a principal and of another one's delegation.
 fn pair(repeated: ReplayPolicy, is_rated: bool, now: Now) -> (Router, Model) {
-    let mut router = Router::new(config(repeated, ACCOUNTS, now.unix), CpuKernel::best());
+    let mut router = Router::new(config(repeated, ACCOUNTS, now.unix), CpuKernel::best()).with_places(PLACES);
     let mut rates = Vec::new();
     let limits = [
         (Payer { principal: principal(1), delegation: None }, 4_000, 12),
@@ -444,24 +572,39 @@ fn pair(repeated: ReplayPolicy, is_rated: bool, now: Now) -> (Router, Model) {
             rates.push(Rate { payer, octets, credit: u128::from(octets) * NANOS, then: now.instant.0, partition });
         }
     }
-    let answers = (NANOS as u64, now.instant.0);
-    let (revoked, seen, partitions, totals) = (Vec::new(), HashMap::new(), HashMap::new(), BTreeMap::new());
+    let answers = [(NANOS as u64, now.instant.0); PLACES + 1];
+    let (revoked, seen, partitions) = (Vec::new(), HashMap::new(), HashMap::new());
+    let (accepted, recorded) = (BTreeMap::new(), BTreeMap::new());
     let from = now.unix.secs() + 2;
     (
         router,
-        Model { waypoints: waypoints(), repeated, from, revoked, seen, partitions, totals, folded: 0, rates, answers },
+        Model {
+            waypoints: waypoints_without_sources(),
+            repeated,
+            from,
+            revoked,
+            seen,
+            partitions,
+            accepted,
+            recorded,
+            folded: 0,
+            rates,
+            answers,
+        },
     )
 }
 
 /// Both begin anew, with the totals that a journal has kept and the revocations of a list.
 fn restart((router, model): (&mut Router, &mut Model), list: u64, now: Now) {
     let key = SigningKey::from_seed(&Secret::new([1; 32]));
+    model.check_accounts(router);
     let mut after = pair(model.repeated, !model.rates.is_empty(), now);
-    after.0.accounts().restore(model.totals.values().copied());
+    after.0.accounts().restore(model.recorded.values().copied());
     let (octets, signature) = sign_list(&key, list, now.unix, ListKind::Whole, &model.revoked);
     after.0.revocations().apply(&octets, &signature, &key.verifying_key()).expect("the first one");
-    after.1.totals = std::mem::take(&mut model.totals);
-    after.1.folded = model.folded;
+    after.1.accepted = std::mem::take(&mut model.accepted);
+    after.1.recorded = std::mem::take(&mut model.recorded);
+    after.1.folded = model.folded + router.accounts().folded();
     after.1.revoked = std::mem::take(&mut model.revoked);
     (*router, *model) = after;
 }
@@ -517,12 +660,24 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
                 }
                 datagrams.push(datagram);
             }
-            let expected: Vec<(Action, Vec<u8>)> =
-                datagrams.iter().map(|datagram| model.process(datagram, now)).collect();
+            let came: Vec<Ingress> = datagrams.iter().map(|_| ingress(&mut random)).collect();
             let sent = datagrams.clone();
+            let packets = datagrams.iter_mut().zip(&came);
             let mut frames: Vec<Frame<'_>> =
-                datagrams.iter_mut().map(|octets| Frame { octets, ingress: Ingress::Internal }).collect();
+                packets.map(|(octets, ingress)| Frame { octets, ingress: *ingress }).collect();
             let actions = router.process(&mut frames, now);
+            let full = Action::Drop(Reason::AccountsFull);
+            let packets = sent.iter().zip(&came).zip(actions);
+            let expected: Vec<(Action, Vec<u8>)> = packets
+                .map(|((datagram, ingress), action)| model.process(datagram, *ingress, action == full, now))
+                .collect();
+            // Only a table that is full refuses a packet, and only one whose principal has no account of its own.
+            for datagram in sent.iter().zip(actions).filter(|(_, action)| *action == full).map(|(datagram, _)| datagram)
+            {
+                let own = Charge { delegation: None, ..identify(datagram).0 };
+                assert_eq!(router.accounts().open(), (ACCOUNTS, ACCOUNTS));
+                assert_eq!(router.accounts().total(&own), Total::default(), "{own:?}");
+            }
             for (place, (action, octets)) in expected.iter().enumerate() {
                 assert_eq!((actions[place], &*frames[place].octets), (*action, &octets[..]), "{:02x?}", sent[place]);
                 *met.entry(format!("{action:?}")).or_default() += 1;
@@ -536,11 +691,11 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
             }
             done += expected.len() as u64;
         }
-        for (charge, total) in model.totals.values() {
-            assert_eq!(router.accounts().total(charge), *total, "{charge:?}");
-        }
-        assert!(model.folded > cases / 10_000, "{}", model.folded);
+        model.check_accounts(&mut router);
+        let folded = model.folded + router.accounts().folded();
+        assert!(folded > cases / 10_000, "{folded}");
         let mut all = vec!["Route", "Drop(Revoked)", "Drop(AccountsFull)", "Answer(Packet(Binding))"];
+        all.extend(["Drop(Packet(Source))", "Drop(Packet(ForeignWaypoint))", "Drop(Packet(OwnSource))"]);
         all.extend(is_rated.then_some("Drop(Rate)"));
         all.extend((repeated == ReplayPolicy::Drop).then_some("Drop(Replayed)"));
         all.extend((repeated != ReplayPolicy::Pass).then_some("Drop(BeforeStart)"));
@@ -562,7 +717,8 @@ fn the_router_does_the_same_with_and_without_lanes() {
         let mut random = Random(23);
         let both = |now: Now| {
             let config = || config(repeated, accounts, now.unix);
-            let mut both = [Router::new(config(), CpuKernel::best()), Router::without_lanes(config())];
+            let both = [Router::new(config(), CpuKernel::best()), Router::without_lanes(config())];
+            let mut both = both.map(|router| router.with_places(PLACES));
             let payers = [(1, None), (2, Some(id(5))), (3, None)];
             let partitions = Partitions::divide(1 << 21, &[400, 5, 50]);
             for router in &mut both {
@@ -604,10 +760,12 @@ fn the_router_does_the_same_with_and_without_lanes() {
                     mutate(&mut random, datagram);
                 }
             }
+            let came: Vec<Ingress> = datagrams.iter().map(|_| ingress(&mut random)).collect();
             let [(actions, octets), (plain_actions, plain_octets)] = [&mut fast, &mut plain].map(|router| {
                 let mut datagrams = datagrams.clone();
+                let packets = datagrams.iter_mut().zip(&came);
                 let mut frames: Vec<Frame<'_>> =
-                    datagrams.iter_mut().map(|octets| Frame { octets, ingress: Ingress::Internal }).collect();
+                    packets.map(|(octets, ingress)| Frame { octets, ingress: *ingress }).collect();
                 let actions = router.process(&mut frames, now);
                 (actions, frames.iter().map(|frame| frame.octets.to_vec()).collect::<Vec<_>>())
             });

@@ -9,7 +9,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use wayleave_core::{Instant, Now, UnixTime};
+use wayleave_core::{Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::frame::{Frame, Ingress};
@@ -38,8 +38,12 @@ fn keys() -> WaypointKeys {
 }
 
 fn router(repeated: ReplayPolicy, answers_per_second: u32) -> Router {
+    router_with(repeated, answers_per_second, Policy::default())
+}
+
+fn router_with(repeated: ReplayPolicy, answers_per_second: u32, policy: Policy) -> Router {
     let config = Config {
-        waypoints: vec![Waypoint::new(HERE.into(), keys(), Policy::default())],
+        waypoints: vec![Waypoint::new(HERE.into(), keys(), policy)],
         repeated,
         replay: ReplayFilter::new(&Key128::new([3; 16]), 10_000, UnixTime(0)),
         need_revocations: false,
@@ -53,22 +57,30 @@ fn router(repeated: ReplayPolicy, answers_per_second: u32) -> Router {
 
 /// A stamped packet with `payload` octets behind its inner header.
 fn stamped(counter: u32, payload: usize, carriage: Carriage) -> Vec<u8> {
+    stamped_by(SOURCE, &[HERE], counter, payload, carriage)
+}
+
+/// The same from another source, by several waypoints with one key.
+fn stamped_by(source: [u8; 4], path: &[Ipv4Addr], counter: u32, payload: usize, carriage: Carriage) -> Vec<u8> {
     let interval = Interval::new(12).expect("in range");
-    let capability = Capability {
-        waypoint: IpAddr::V4(HERE),
-        principal: Principal::new(7).expect("24 bits"),
-        interval,
-        epoch: epoch::epoch_at(interval, at(0).unix),
-        delegation: None,
-        width: Width::Full,
+    let hop = |waypoint: &Ipv4Addr| {
+        let capability = Capability {
+            waypoint: IpAddr::V4(*waypoint),
+            principal: Principal::new(7).expect("24 bits"),
+            interval,
+            epoch: epoch::epoch_at(interval, at(0).unix),
+            delegation: None,
+            width: Width::Full,
+        };
+        Hop { capability, key: keys().stamp_key(&capability).expect("one key") }
     };
-    let hops = [Hop { capability, key: keys().stamp_key(&capability).expect("one key") }];
+    let hops: Vec<Hop> = path.iter().map(hop).collect();
     let nonce = Nonce::new(at(0).unix, counter);
     let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage };
     let total = (20 + payload) as u16;
     let mut inner = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0];
     inner[2..4].copy_from_slice(&total.to_be_bytes());
-    inner.extend(SOURCE);
+    inner.extend(source);
     inner.extend([203, 0, 113, 9]);
     inner.resize(20 + payload, 0x5a);
     let mut out = Vec::new();
@@ -187,6 +199,54 @@ fn forged_errors_are_dropped_and_counted_whatever_they_quote() {
     assert_eq!((counters.of(Reason::Unrelated), counters.answered), (forged, 0));
     // Errors about what was sent go through all the while.
     assert_eq!(process(&mut router, &error(TOO_BIG, &known[..548]), at(2)).0, Action::Answer(Reason::Relayed));
+}
+
+/// Who sends a packet knows its nonce and binding, and may quote it with any source: an error goes to none that packets would be
+/// refused from, neither by what the filter remembers nor by a whole packet with a right binding.
+#[test]
+fn no_error_goes_to_a_source_that_is_refused() {
+    let peer = Ipv4Addr::new(198, 51, 100, 2);
+    let network = |text: &str| text.parse::<Prefix>().expect("a prefix");
+    let policy = || Policy {
+        peers: vec![network("198.51.100.2/32")],
+        refused: vec![network("10.0.0.0/8")],
+        sources: vec![network("10.1.0.0/16")],
+        customers: vec![network("203.0.113.0/24")],
+        ..Policy::default()
+    };
+    // As a peer in front sends it on: outer addresses, and the pointer behind its capability.
+    let arriving = |mut packet: Vec<u8>, path: &[Ipv4Addr]| {
+        if path.len() > 1 {
+            packet[12..16].copy_from_slice(&peer.octets());
+            packet[16..20].copy_from_slice(&HERE.octets());
+            packet[22] = 7;
+            write_checksum(&mut packet);
+        }
+        packet
+    };
+    let unrelated = Action::Drop(Reason::Unrelated);
+    for (source, is_refused_at) in
+        [([10, 0, 0, 5], [true, true]), ([10, 1, 0, 5], [false, true]), ([203, 0, 113, 5], [false, true])]
+    {
+        for (path, is_refused) in [&[HERE][..], &[peer, HERE]].into_iter().zip(is_refused_at) {
+            // What a router without such networks has sent on: behind a peer's waypoint, too.
+            let peers = vec![network("198.51.100.2/32")];
+            let mut open = router_with(ReplayPolicy::Pass, 1_000, Policy { peers, ..Policy::default() });
+            let whole = sent(&mut open, &arriving(stamped_by(source, path, 1, 100, Carriage::Ip), path));
+            let expected = if is_refused { unrelated } else { Action::Answer(Reason::Relayed) };
+            for repeated in [ReplayPolicy::Pass, ReplayPolicy::Drop] {
+                let mut here = router_with(repeated, 1_000, policy());
+                let (action, _) = process(&mut here, &error(TOO_BIG, &whole), at(1));
+                assert_eq!(action, expected, "{source:?} by {path:?}");
+            }
+            // Another source in the quotation of what the filter remembers.
+            let mut here = router_with(ReplayPolicy::Drop, 1_000, policy());
+            let own = arriving(stamped_by(SOURCE, path, 2, 600, Carriage::Ip), path);
+            let mut quoted = sent(&mut here, &own)[..548].to_vec();
+            quoted[20 + 4..20 + 8].copy_from_slice(&source);
+            assert_eq!(process(&mut here, &error(TOO_BIG, &quoted), at(1)).0, expected, "{source:?} by {path:?}");
+        }
+    }
 }
 
 /// Where no filter remembers the packet, as in a router that shares its address with the one that sent it on, the whole

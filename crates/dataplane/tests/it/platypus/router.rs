@@ -187,6 +187,10 @@ fn a_list_whose_first_waypoint_is_the_senders_own_is_dropped_and_counted() {
                 assert_eq!(*action, if is_dropped { Action::Drop(reason) } else { Action::Route }, "{index}");
             }
             assert_eq!(router.counters().of(reason), if peers.is_empty() { 16 } else { 0 });
+            // The operator is told which waypoint it was, once for all of them.
+            let told = if peers.is_empty() { vec![IpAddr::from([192, 0, 2, 66])] } else { Vec::new() };
+            assert_eq!(router.take_foreign_waypoints(), told);
+            assert_eq!(router.take_foreign_waypoints(), Vec::<IpAddr>::new());
         }
     }
 }

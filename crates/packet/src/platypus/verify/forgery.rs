@@ -11,7 +11,7 @@ use wayleave_crypto::secret::Key128;
 
 use super::super::header::{Capability, Carriage, Interval, Packet, Principal, Width};
 use super::super::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
-use super::{Policy, Verdict, Waypoint};
+use super::{Arrival, Policy, Verdict, Waypoint};
 
 /// How many of `tries` random bindings pass a waypoint that compares `octets` of them.
 fn accepted(octets: usize, tries: u64) -> u64 {
@@ -42,7 +42,7 @@ fn accepted(octets: usize, tries: u64) -> u64 {
     here.compared = octets;
     let is_forwarded = |datagram: &[u8]| {
         let packet = Packet::decode(datagram).expect("a binding is any octets");
-        matches!(here.verify(&packet, now), Verdict::Forward(_))
+        matches!(here.verify(&packet, Arrival::Ip, now), Verdict::Forward(_))
     };
     assert!(is_forwarded(&datagram));
     let binding = Packet::decode(&datagram).expect("sound").binding_range(0);

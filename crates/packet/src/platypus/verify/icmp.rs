@@ -122,25 +122,46 @@ pub fn quoted(datagram: &[u8], here: IpAddr) -> Option<QuotedError<'_>> {
 }
 
 impl<'a> QuotedError<'a> {
+    /// The original source of the packet that it quotes.
+    #[must_use]
+    pub fn source(&self) -> IpAddr {
+        self.source
+    }
+
     /// What [`Forward::fingerprint`](super::Forward::fingerprint) gave when the waypoint sent the packet on: its nonce, and the
     /// first half of the binding of the capability that the pointer has just passed, which is this waypoint's. Nobody can
     /// guess it who has not seen the packet. `None` if the quote ends before that.
     #[must_use]
     pub fn fingerprint(&self) -> Option<[u8; 16]> {
         let table = offsets::of(family(self.here));
+        let (at, _) = self.passed()?;
+        let (bare, _) = lengths(self.behind[at + table.capability.kind], table).ok()?;
+        let mut out = [0; 16];
+        out[..8].copy_from_slice(&self.behind[table.nonce..table.nonce + 8]);
+        out[8..].copy_from_slice(self.behind.get(at + bare..at + bare + 8)?);
+        Some(out)
+    }
+
+    /// The waypoint from which the packet came here, if there was one. `None` if the quote ends before it would be told.
+    #[must_use]
+    pub fn waypoint_before(&self) -> Option<Option<IpAddr>> {
+        let table = offsets::of(family(self.here));
+        let (_, before) = self.passed()?;
+        Some(before.map(|at| offsets::address(self.behind, at, table.family)))
+    }
+
+    /// Where the capability begins that the pointer has just passed, which is this waypoint's, and the one in front of it.
+    fn passed(&self) -> Option<(usize, Option<usize>)> {
+        let table = offsets::of(family(self.here));
         let pointer = table.capabilities + usize::from(*self.behind.get(offsets::POINTER)?) * WORD;
-        let mut at = table.capabilities;
+        let (mut at, mut before) = (table.capabilities, None);
         for _ in 0..MAX_CAPABILITIES {
-            let (bare, whole) = lengths(*self.behind.get(at + table.capability.kind)?, table).ok()?;
+            let (_, whole) = lengths(*self.behind.get(at + table.capability.kind)?, table).ok()?;
             if at + whole == pointer {
-                let binding = self.behind.get(at + bare..at + bare + 8)?;
                 let is_ours = offsets::address(self.behind, at, table.family) == self.here;
-                let mut out = [0; 16];
-                out[..8].copy_from_slice(&self.behind[table.nonce..table.nonce + 8]);
-                out[8..].copy_from_slice(binding);
-                return is_ours.then_some(out);
+                return is_ours.then_some((at, before));
             }
-            at += whole;
+            (at, before) = (at + whole, Some(at));
         }
         None
     }

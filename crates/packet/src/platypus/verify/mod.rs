@@ -51,17 +51,43 @@ pub struct Policy {
     /// Seconds that a nonce may be old: [`MIN_FRESHNESS`] to [`MAX_FRESHNESS`].
     pub freshness: u32,
     /// The outer source must be the original one at the first waypoint, and at every other the waypoint before, which is
-    /// this one or one of `peers`.
+    /// this one or one of `own`, `peers` and `link_peers`. A packet's list proves nothing by itself, since its sender wrote
+    /// it.
     pub check_source: bool,
-    /// Where the waypoints lie that the provider or a peer runs, which check original sources, too. A packet's list proves
-    /// nothing by itself, since its sender wrote it.
+    /// Where the provider's other waypoints lie, whose packets come by IP. They check original sources as this one does.
+    pub own: Vec<Prefix>,
+    /// Where the waypoints of peers lie whose packets come by IP.
     pub peers: Vec<Prefix>,
+    /// Waypoints, of the provider or of a peer, whose packets come over a link: its number, and where they lie.
+    pub link_peers: Vec<(u16, Prefix)>,
     /// Networks of our own that no packet may be sent to through us, nor come from.
     pub refused: Vec<Prefix>,
     /// Waypoints within `refused` that a packet may go to next.
     pub waypoints: Vec<IpAddr>,
-    /// Sources within `refused` that stamp their packets.
+    /// Sources within `refused` that stamp their packets. Behind a peer's waypoint they are refused all the same.
     pub sources: Vec<Prefix>,
+    /// Networks of the provider's customers, from which nothing comes behind a peer's waypoint.
+    pub customers: Vec<Prefix>,
+}
+
+/// How a packet came to a waypoint. The driver knows it; nothing in the packet is trusted for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arrival {
+    /// By IP: whether the outer source is right, the network's edge has checked.
+    Ip,
+    /// Over the link of this number, whose other end writes the outer header.
+    Link(u16),
+}
+
+/// Who has vouched for a packet's original source before this waypoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sender {
+    /// Nobody: the packet comes from there.
+    Origin,
+    /// A waypoint of the provider, which refuses what this one refuses.
+    Own,
+    /// A waypoint of a peer, which knows its own customers and not this provider's.
+    Peer,
 }
 
 impl Default for Policy {
@@ -70,10 +96,13 @@ impl Default for Policy {
             narrow: false,
             freshness: MAX_FRESHNESS,
             check_source: true,
+            own: Vec::new(),
             peers: Vec::new(),
+            link_peers: Vec::new(),
             refused: Vec::new(),
             waypoints: Vec::new(),
             sources: Vec::new(),
+            customers: Vec::new(),
         }
     }
 }
@@ -81,13 +110,13 @@ impl Default for Policy {
 /// Decides on an IP packet for any of `waypoints`: that of its outer destination. This is the whole of what a router
 /// does with a single packet; everything faster must decide the same.
 #[must_use]
-pub fn verify(waypoints: &[Waypoint], datagram: &[u8], now: UnixTime) -> Verdict {
+pub fn verify(waypoints: &[Waypoint], datagram: &[u8], arrival: Arrival, now: UnixTime) -> Verdict {
     let packet = match Packet::decode(datagram) {
         Ok(packet) => packet,
         Err(malformed) => return malformed.into(),
     };
     match find_waypoint(waypoints, &packet) {
-        Ok(waypoint) => waypoint.verify(&packet, now),
+        Ok(waypoint) => waypoint.verify(&packet, arrival, now),
         Err(reason) => reason.into(),
     }
 }
@@ -132,12 +161,12 @@ impl Waypoint {
 
     /// Decides on a packet.
     #[must_use]
-    pub fn verify(&self, packet: &Packet<'_>, now: UnixTime) -> Verdict {
-        self.check(packet, now).map_or_else(Verdict::from, Verdict::Forward)
+    pub fn verify(&self, packet: &Packet<'_>, arrival: Arrival, now: UnixTime) -> Verdict {
+        self.check(packet, arrival, now).map_or_else(Verdict::from, Verdict::Forward)
     }
 
-    fn check(&self, packet: &Packet<'_>, now: UnixTime) -> Result<Forward, Reason> {
-        let (index, capability) = self.check_before_mac(packet, now)?;
+    fn check(&self, packet: &Packet<'_>, arrival: Arrival, now: UnixTime) -> Result<Forward, Reason> {
+        let (index, capability) = self.check_before_mac(packet, arrival, now)?;
         self.check_binding(packet, index, &capability)?;
         Ok(Forward::of(packet, index))
     }
@@ -148,7 +177,11 @@ impl Waypoint {
     pub fn may_have_sent(&self, packet: &Packet<'_>, now: UnixTime) -> bool {
         let Some(index) = packet.current().unwrap_or(packet.count()).checked_sub(1) else { return false };
         let capability = packet.capability(index);
+        let before = waypoint_before(packet, index);
         let check = || {
+            check_martians(packet, index)?;
+            self.check_own_source(packet.original_source(), self.quoted_sender(before)?)?;
+            self.check_own_networks(packet, index)?;
             self.check_width(&capability)?;
             check_prefix(packet, &capability)?;
             check_epoch(&capability, now)?;
@@ -158,17 +191,30 @@ impl Waypoint {
         capability.waypoint == self.address && check().is_ok()
     }
 
-    /// Every rule that needs no key, in the order in which a packet that breaks several is refused. Returns the current
-    /// capability and its index.
-    pub fn check_before_mac(&self, packet: &Packet<'_>, now: UnixTime) -> Result<(usize, Capability), Reason> {
+    /// Whether an error that quotes a packet may go on to its original source: one that this waypoint would take packets from,
+    /// behind the waypoint that the quotation names.
+    #[must_use]
+    pub fn may_relay(&self, error: &icmp::QuotedError<'_>) -> bool {
+        let check = |before| self.check_own_source(error.source(), self.quoted_sender(before)?);
+        error.waypoint_before().is_some_and(|before| check(before).is_ok())
+    }
+
+    /// Every rule that needs no key, in the order in which a packet that breaks several is refused: what makes its source
+    /// doubtful first, since for that nobody is answered. Returns the current capability and its index.
+    pub fn check_before_mac(
+        &self,
+        packet: &Packet<'_>,
+        arrival: Arrival,
+        now: UnixTime,
+    ) -> Result<(usize, Capability), Reason> {
         let index = packet.current().ok_or(Reason::NothingLeft)?;
         let capability = packet.capability(index);
         self.check_waypoint(packet, &capability)?;
-        self.check_source(packet, index)?;
-        self.check_width(&capability)?;
+        let sender = self.check_source(packet, index, arrival)?;
         check_martians(packet, index)?;
-        self.check_own_source(packet)?;
+        self.check_own_source(packet.original_source(), sender)?;
         self.check_own_networks(packet, index)?;
+        self.check_width(&capability)?;
         check_prefix(packet, &capability)?;
         check_ttl(packet)?;
         check_epoch(&capability, now)?;
@@ -183,16 +229,51 @@ impl Waypoint {
     }
 
     /// The packet comes from its original source, or from the waypoint before this one, which is one that checks sources too.
-    fn check_source(&self, packet: &Packet<'_>, index: usize) -> Result<(), Reason> {
-        if !self.policy.check_source {
-            return Ok(());
-        }
-        let source = packet.outer().source;
-        match index.checked_sub(1).map(|before| packet.waypoint(before)) {
-            None if source == packet.original_source() => Ok(()),
-            Some(before) if source == before => self.check_peer(before),
+    /// Where the policy leaves that out, nobody has vouched for what comes from a waypoint.
+    fn check_source(&self, packet: &Packet<'_>, index: usize, arrival: Arrival) -> Result<Sender, Reason> {
+        let (source, before) = (packet.outer().source, waypoint_before(packet, index));
+        match before {
+            None if !self.policy.check_source => Ok(Sender::Origin),
+            Some(_) if !self.policy.check_source => Ok(Sender::Peer),
+            None if source == packet.original_source() => Ok(Sender::Origin),
+            Some(before) if source == before => self.check_waypoint_before(before, arrival),
             _ => Err(Reason::Source),
         }
+    }
+
+    /// The waypoint at `before`, from which the packet comes, is one that is known to be there. Over a link that is only what
+    /// the link names: nobody else says that its other end wrote the right outer source.
+    fn check_waypoint_before(&self, before: IpAddr, arrival: Arrival) -> Result<Sender, Reason> {
+        let is_own = self.is_own_waypoint(before);
+        let is_known = match arrival {
+            Arrival::Ip => is_own || is_in(&self.policy.peers, before),
+            Arrival::Link(link) => self.is_behind(before, |number| number == link),
+        };
+        match (is_known, is_own) {
+            (true, true) => Ok(Sender::Own),
+            (true, false) => Ok(Sender::Peer),
+            (false, _) => Err(Reason::ForeignWaypoint),
+        }
+    }
+
+    /// The same for a packet that is quoted, of which nobody knows how it had come here.
+    fn quoted_sender(&self, before: Option<IpAddr>) -> Result<Sender, Reason> {
+        match before {
+            None => Ok(Sender::Origin),
+            Some(before) if self.is_own_waypoint(before) => Ok(Sender::Own),
+            Some(before) if is_in(&self.policy.peers, before) || self.is_behind(before, |_| true) => Ok(Sender::Peer),
+            Some(_) => Err(Reason::ForeignWaypoint),
+        }
+    }
+
+    /// Whether the provider runs the waypoint at `address`.
+    fn is_own_waypoint(&self, address: IpAddr) -> bool {
+        address == self.address || is_in(&self.policy.own, address)
+    }
+
+    /// Whether a link that `is_meant` names the waypoint at `address`.
+    fn is_behind(&self, address: IpAddr, is_meant: impl Fn(u16) -> bool) -> bool {
+        self.policy.link_peers.iter().any(|(link, network)| is_meant(*link) && contains(network, address))
     }
 
     /// The binding is as long as the policy asks.
@@ -201,15 +282,14 @@ impl Waypoint {
         if is_refused { Err(Reason::NarrowBinding) } else { Ok(()) }
     }
 
-    /// The waypoint at `before`, from which the packet comes, is this one or a peer.
-    fn check_peer(&self, before: IpAddr) -> Result<(), Reason> {
-        let is_peer = before == self.address || is_in(&self.policy.peers, before);
-        if is_peer { Ok(()) } else { Err(Reason::ForeignWaypoint) }
-    }
-
-    /// The original source lies in no network of our own, but for those whose hosts stamp their packets.
-    fn check_own_source(&self, packet: &Packet<'_>) -> Result<(), Reason> {
-        if self.is_refused_source(packet.original_source()) { Err(Reason::OwnSource) } else { Ok(()) }
+    /// The original source lies in no network of our own, but for hosts that stamp their packets. A peer's waypoint has
+    /// nothing to send on from these, nor from our customers.
+    fn check_own_source(&self, source: IpAddr, sender: Sender) -> Result<(), Reason> {
+        let is_refused = match sender {
+            Sender::Origin | Sender::Own => self.is_refused_source(source),
+            Sender::Peer => self.is_own(source) || is_in(&self.policy.customers, source),
+        };
+        if is_refused { Err(Reason::OwnSource) } else { Ok(()) }
     }
 
     /// Neither the final destination nor the next waypoint lies in a network that this waypoint must not open to
@@ -246,7 +326,8 @@ impl Waypoint {
         is_in(&self.policy.refused, address)
     }
 
-    /// Whether an original source lies in one of the policy's refused networks, and is none that stamps its packets.
+    /// Whether an original source, from which a packet comes, lies in one of the policy's refused networks, and is none that
+    /// stamps its packets.
     #[must_use]
     #[inline(always)]
     pub fn is_refused_source(&self, address: IpAddr) -> bool {
@@ -280,6 +361,11 @@ fn check_ttl(packet: &Packet<'_>) -> Result<(), Reason> {
 fn check_epoch(capability: &Capability, now: UnixTime) -> Result<(), Reason> {
     let is_accepted = epoch::is_accepted(capability.interval, capability.epoch, now);
     if is_accepted { Ok(()) } else { Err(Reason::KeyEpoch) }
+}
+
+/// The waypoint whose capability is in front of that of `index`; none in front of the first.
+fn waypoint_before(packet: &Packet<'_>, index: usize) -> Option<IpAddr> {
+    index.checked_sub(1).map(|before| packet.waypoint(before))
 }
 
 /// Where the packet goes behind capability `index`: the next waypoint, or the final destination.

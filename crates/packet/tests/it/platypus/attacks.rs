@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use wayleave_core::{Afi, Prefix};
 use wayleave_packet::platypus::header::{Delegation, Malformed, Packet};
 use wayleave_packet::platypus::mint::{self, Hop, Route};
-use wayleave_packet::platypus::verify::{IcmpError, Policy, Reason, Verdict, Waypoint};
+use wayleave_packet::platypus::verify::{Arrival, IcmpError, Policy, Reason, Verdict, Waypoint};
 
 use super::world::{self, NOW};
 
@@ -126,7 +126,7 @@ fn a_binding_serves_the_first_or_the_second_place_of_its_capability_and_not_both
     let source: [u8; 4] = twice[16..20].try_into().expect("four octets");
     second_by_itself[12..16].copy_from_slice(&source);
     world::write_checksum(&mut second_by_itself);
-    let verdict = here.verify(&world::decode(&second_by_itself), world::at(NOW));
+    let verdict = here.verify(&world::decode(&second_by_itself), Arrival::Ip, world::at(NOW));
     assert!(matches!(verdict, Verdict::Answer(_, Reason::Binding)), "{verdict:?}");
 }
 
@@ -157,7 +157,7 @@ fn martians_and_networks_of_our_own_are_not_reached_through_a_waypoint() {
         let here = Waypoint::new(first, world::keys_of(first), policy);
         let inner = world::inner_to(world::source_address(afi), to, b"payload");
         let datagram = world::stamp(&inner, &world::route(hops));
-        here.verify(&world::decode(&datagram), world::at(NOW))
+        here.verify(&world::decode(&datagram), Arrival::Ip, world::at(NOW))
     };
     let hop = |afi, n| world::hop(world::capability(afi, n));
     for text in ["127.0.0.1", "0.1.2.3", "224.0.0.5", "255.255.255.255", "169.254.1.1", "240.0.0.1"] {
@@ -237,6 +237,38 @@ fn no_holder_of_a_capability_chooses_the_original_source_of_its_packets() {
     }
 }
 
+/// The other end of a link writes the outer source, so that what a peer's waypoint or this one's own is by IP it is over a link
+/// only if the link names it.
+#[test]
+fn the_other_end_of_a_link_is_a_waypoint_only_as_the_link_names_it() {
+    for (afi, sealed) in [(Afi::Ipv4, false), (Afi::Ipv4, true), (Afi::Ipv6, false), (Afi::Ipv6, true)] {
+        let datagram = laundered(afi, world::source_address(afi), sealed);
+        let [before, address] = [8, 9].map(|n| world::waypoint_address(afi, n));
+        let host = |address: IpAddr| Prefix::truncated(address, afi.bits()).expect("a host");
+        let verdict = |policy: Policy, arrival| {
+            let here = Waypoint::new(address, world::keys_of(address), policy);
+            world::process_from(&here, &datagram, arrival, NOW)
+        };
+        let by_ip = || Policy { own: vec![host(before)], peers: vec![host(before)], ..Policy::default() };
+        let refused = Err(Verdict::Drop(Reason::ForeignWaypoint));
+        assert!(verdict(by_ip(), Arrival::Ip).is_ok());
+        assert_eq!(verdict(by_ip(), Arrival::Link(1)), refused);
+        let named = || Policy { link_peers: vec![(2, host(before))], ..Policy::default() };
+        assert!(verdict(named(), Arrival::Link(2)).is_ok());
+        assert_eq!(verdict(named(), Arrival::Link(1)), refused);
+        // Nor is what is behind a link there by IP.
+        assert_eq!(verdict(named(), Arrival::Ip), refused);
+        // A second visit does not come over a link.
+        let hop = world::hop(world::capability(afi, 9));
+        let twice =
+            world::stamp(&world::inner(afi, b"payload"), &Route { sealed, ..world::route(&[hop.clone(), hop]) });
+        let here = Waypoint::new(address, world::keys_of(address), by_ip());
+        let second = world::process_from(&here, &twice, Arrival::Link(1), NOW).expect("the first visit");
+        assert!(world::process_from(&here, &second, Arrival::Ip, NOW).is_ok());
+        assert_eq!(world::process_from(&here, &second, Arrival::Link(1), NOW), refused);
+    }
+}
+
 /// A path may visit a waypoint twice in a row: what comes from there is its own.
 #[test]
 fn a_waypoint_is_a_peer_of_itself() {
@@ -247,9 +279,9 @@ fn a_waypoint_is_a_peer_of_itself() {
     world::process(&here, &second, NOW).expect("the second visit");
 }
 
-/// At every index, and whether the waypoint before is a peer or not there.
+/// By themselves or by the provider's waypoints, and by no peer's; nor do customers' packets come by a peer's waypoint.
 #[test]
-fn networks_of_our_own_send_nothing_but_from_hosts_that_stamp() {
+fn networks_of_our_own_send_nothing_but_from_hosts_that_stamp_and_nothing_by_a_peer() {
     for afi in [Afi::Ipv4, Afi::Ipv6] {
         let source = world::source_address(afi);
         let network = |length| Prefix::truncated(source, length).expect("within the family's bits");
@@ -257,18 +289,27 @@ fn networks_of_our_own_send_nothing_but_from_hosts_that_stamp() {
         let datagram = world::stamp(&world::inner(afi, b"payload"), &world::route(&hops));
         let second = world::process(&world::waypoint(hops[0].capability.waypoint), &datagram, NOW).expect("it passes");
         for (hop, datagram) in hops.iter().zip([datagram, second]) {
-            let verdict = |sources| {
-                let policy = Policy {
-                    peers: world::peers(),
-                    refused: vec![network(afi.bits() - 8)],
-                    sources,
-                    ..Policy::default()
-                };
+            let is_first = hop.capability.waypoint == hops[0].capability.waypoint;
+            let verdict = |policy: Policy| {
                 let address = hop.capability.waypoint;
                 world::process(&Waypoint::new(address, world::keys_of(address), policy), &datagram, NOW)
             };
-            assert_eq!(verdict(Vec::new()), Err(Verdict::Drop(Reason::OwnSource)));
-            assert!(verdict(vec![network(afi.bits())]).is_ok());
+            let behind = |is_own: bool| match is_own {
+                true => Policy { own: world::peers(), ..Policy::default() },
+                false => Policy { peers: world::peers(), ..Policy::default() },
+            };
+            let refused = Err(Verdict::Drop(Reason::OwnSource));
+            for is_own in [false, true] {
+                let own = || Policy { refused: vec![network(afi.bits() - 8)], ..behind(is_own) };
+                assert_eq!(verdict(own()), refused);
+                let stamps = verdict(Policy { sources: vec![network(afi.bits())], ..own() });
+                assert_eq!(stamps.is_ok(), is_first || is_own, "{stamps:?}");
+                let customer = verdict(Policy { customers: vec![network(afi.bits() - 8)], ..behind(is_own) });
+                assert_eq!(customer.is_ok(), is_first || is_own, "{customer:?}");
+                for verdict in [stamps, customer] {
+                    assert!(verdict.is_ok() || verdict == refused);
+                }
+            }
         }
     }
 }
@@ -283,4 +324,18 @@ fn bindings_of_64_bits_pass_where_the_policy_says_so() {
     let refused = Verdict::Answer(IcmpError::Prohibited, Reason::NarrowBinding);
     assert_eq!(world::process(&strict, &datagram, NOW), Err(refused));
     assert!(world::process(&world::waypoint(capability.waypoint), &datagram, NOW).is_ok());
+}
+
+/// What is wrong beside the source is not told to it: that would be a packet to an address that the sender chose.
+#[test]
+fn a_source_that_is_refused_is_never_answered() {
+    for afi in [Afi::Ipv4, Afi::Ipv6] {
+        let mut capability = world::capability(afi, 1);
+        capability.width = wayleave_packet::platypus::header::Width::Narrow;
+        let datagram = world::stamp(&world::inner(afi, b"payload"), &world::route(&[world::hop(capability)]));
+        let network = Prefix::truncated(world::source_address(afi), afi.bits() - 8).expect("a length");
+        let policy = Policy { refused: vec![network], ..Policy::default() };
+        let here = Waypoint::new(capability.waypoint, world::keys_of(capability.waypoint), policy);
+        assert_eq!(world::process(&here, &datagram, NOW), Err(Verdict::Drop(Reason::OwnSource)));
+    }
 }

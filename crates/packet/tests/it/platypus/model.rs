@@ -1,12 +1,12 @@
 //! A model of a waypoint: written from `docs/wire/platypus.md` alone, octet by octet, with another CMAC.
 //!
-//! PLA-01: a plain model beside the waypoint on random and mutated packets: equal.
+//! PLA-01: a plain model beside the waypoint on random and mutated packets, by IP and over links: equal.
 
 use std::net::IpAddr;
 
 use cmac::{Cmac, KeyInit, Mac};
 use wayleave_core::{Afi, Prefix};
-use wayleave_packet::platypus::verify::{Policy, Waypoint};
+use wayleave_packet::platypus::verify::{Arrival, Policy, Verdict, Waypoint};
 
 use super::packets;
 use super::random::Random;
@@ -17,17 +17,46 @@ pub(crate) struct Here {
     pub(crate) address: IpAddr,
     pub(crate) key: [u8; 16],
     pub(crate) narrow: bool,
-    /// Networks by their first octets: waypoints of the provider and its peers; own networks; senders within these.
+    /// Networks by their first octets: waypoints that the provider runs, and that peers run, and those behind links, by the
+    /// link's number; own networks, senders within these, and customers.
+    pub(crate) own: Vec<Vec<u8>>,
     pub(crate) peers: Vec<Vec<u8>>,
+    pub(crate) behind: Vec<(u16, Vec<u8>)>,
     pub(crate) refused: Vec<Vec<u8>>,
     pub(crate) sources: Vec<Vec<u8>>,
+    pub(crate) customers: Vec<Vec<u8>>,
 }
 
 impl Here {
     /// A waypoint that allows what those of the other tests do.
     pub(crate) fn new(address: IpAddr, key: [u8; 16]) -> Self {
         let peers = vec![vec![198, 51, 100], vec![0x20, 1, 0xd, 0xb8, 0, 1, 0, 0]];
-        Self { address, key, narrow: true, peers, refused: Vec::new(), sources: Vec::new() }
+        let (own, behind, refused, sources, customers) = Default::default();
+        Self { address, key, narrow: true, own, peers, behind, refused, sources, customers }
+    }
+
+    /// At the first waypoint the outer source is the original one; later it is a waypoint that the provider or a configured
+    /// peer runs, and never just an address that the sender wrote: neither into the list, nor, at the other end of a link,
+    /// into the outer header. No packet comes from own networks, but from hosts in them that stamp, and their packets come from
+    /// these themselves or by the provider's waypoints. Nor do customers' packets come by a peer's.
+    fn is_source_right(&self, outer: &[u8], original: &[u8], before: Option<&[u8]>, arrival: Arrival) -> bool {
+        let is_in = |networks: &[Vec<u8>]| networks.iter().any(|network| original.starts_with(network));
+        let runs = |networks: &[Vec<u8>]| networks.iter().any(|network| outer.starts_with(network));
+        let is_the_providers = outer == octets(self.address) || runs(&self.own);
+        let is_one_by_one = match (before, arrival) {
+            (None, _) => outer == original,
+            (Some(before), _) if outer != before => false,
+            (Some(_), Arrival::Ip) => is_the_providers || runs(&self.peers),
+            (Some(_), Arrival::Link(number)) => {
+                let here = self.behind.iter().filter(|(link, _)| *link == number);
+                runs(&here.map(|(_, network)| network.clone()).collect::<Vec<_>>())
+            }
+        };
+        let is_allowed = match before {
+            Some(_) if !is_the_providers => !is_in(&self.refused) && !is_in(&self.customers),
+            _ => !is_in(&self.refused) || is_in(&self.sources),
+        };
+        is_one_by_one && is_allowed && !is_martian(original)
     }
 }
 
@@ -54,8 +83,13 @@ struct Listed {
     words: u64,
 }
 
-/// What the waypoint sends on; `None` for everything else.
+/// What the waypoint sends on of what comes by IP; `None` for everything else.
 pub(crate) fn process(here: &Here, datagram: &[u8], now: u64) -> Option<Vec<u8>> {
+    process_from(here, datagram, Arrival::Ip, &mut false, now)
+}
+
+/// The same for a packet that came as `arrival` says; and whether its source is doubtful, so that nobody may be answered.
+fn process_from(here: &Here, datagram: &[u8], arrival: Arrival, is_doubtful: &mut bool, now: u64) -> Option<Vec<u8>> {
     let is_ipv6 = match datagram.first()? >> 4 {
         4 => false,
         6 => true,
@@ -136,20 +170,14 @@ pub(crate) fn process(here: &Here, datagram: &[u8], now: u64) -> Option<Vec<u8>>
     if waypoint != address || datagram[destination..destination + size] != address {
         return None;
     }
-    let before = if index == 0 { original } else { &listed[index - 1].bare[..size] };
-    if datagram[source..source + size] != *before {
+    let before = index.checked_sub(1).map(|before| &listed[before].bare[..size]);
+    *is_doubtful = !here.is_source_right(&datagram[source..source + size], original, before, arrival);
+    if *is_doubtful {
         return None;
     }
     let is_in = |networks: &[Vec<u8>], address: &[u8]| networks.iter().any(|network| address.starts_with(network));
-    if index > 0 && before != address && !is_in(&here.peers, before) {
-        return None;
-    }
-    if is_in(&here.refused, original) && !is_in(&here.sources, original) {
-        return None;
-    }
     let next = listed.get(index + 1).map_or(last, |one| &one.bare[..size]);
-    if [original, last, next].into_iter().any(is_martian) || [last, next].into_iter().any(|to| is_in(&here.refused, to))
-    {
+    if [last, next].into_iter().any(|to| is_martian(to) || is_in(&here.refused, to)) {
         return None;
     }
     let kind = current.bare[size + 3];
@@ -350,7 +378,11 @@ fn network(first: &[u8], like: IpAddr) -> Prefix {
 
 /// What a waypoint allows: mostly all that is asked for.
 fn policy(random: &mut Random, address: IpAddr, all: &[IpAddr]) -> Here {
-    let peers = all.iter().filter(|_| !random.one_in(12)).map(|peer| octets(*peer)).collect();
+    let named = |random: &mut Random, one_in: u64| -> Vec<Vec<u8>> {
+        all.iter().filter(|_| !random.one_in(one_in)).map(|peer| octets(*peer)).collect()
+    };
+    let (own, peers) = (named(random, 2), named(random, 12));
+    let behind = named(random, 12).into_iter().map(|network| (1 + random.below(2) as u16, network)).collect();
     let afi = if address.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 };
     let source = octets(world::source_address(afi));
     let size = source.len();
@@ -358,24 +390,30 @@ fn policy(random: &mut Random, address: IpAddr, all: &[IpAddr]) -> Here {
         let length = size - random.below(size as u64 / 2) as usize;
         random.one_in(one_in).then(|| source[..length].to_vec()).into_iter().collect()
     };
-    let (refused, sources) = (networks(random, 12), networks(random, 2));
-    Here { peers, refused, sources, ..Here::new(address, world::key_octets(address)) }
+    let (refused, sources, customers) = (networks(random, 12), networks(random, 2), networks(random, 12));
+    Here { own, peers, behind, refused, sources, customers, ..Here::new(address, world::key_octets(address)) }
 }
 
-/// What the waypoint and the model make of one packet.
-fn compare(here: &Here, datagram: &[u8], now: u64) -> Option<Vec<u8>> {
-    let expected = process(here, datagram, now);
+/// What the waypoint and the model make of one packet. Nobody is answered whose address is doubtful.
+fn compare(here: &Here, datagram: &[u8], arrival: Arrival, now: u64) -> Option<Vec<u8>> {
+    let mut is_doubtful = false;
+    let expected = process_from(here, datagram, arrival, &mut is_doubtful, now);
     let networks = |networks: &[Vec<u8>]| networks.iter().map(|octets| network(octets, here.address)).collect();
     let policy = Policy {
         narrow: here.narrow,
+        own: networks(&here.own),
         peers: networks(&here.peers),
+        link_peers: here.behind.iter().map(|(link, octets)| (*link, network(octets, here.address))).collect(),
         refused: networks(&here.refused),
         sources: networks(&here.sources),
+        customers: networks(&here.customers),
         ..Policy::default()
     };
     let waypoint = Waypoint::new(here.address, world::keys_of(here.address), policy);
-    let found = world::process(&waypoint, datagram, now).ok();
-    assert_eq!(found, expected, "{datagram:02x?} at {now}");
+    let found = world::process_from(&waypoint, datagram, arrival, now);
+    assert!(!is_doubtful || matches!(found, Err(Verdict::Drop(_))), "{found:?} for {datagram:02x?}, {arrival:?}");
+    let found = found.ok();
+    assert_eq!(found, expected, "{datagram:02x?} at {now}, {arrival:?}");
     found
 }
 
@@ -387,23 +425,25 @@ fn the_waypoint_equals_the_model_on_random_and_mutated_packets() {
     while forwarded + refused < packets(1_000_000) {
         let (mut datagram, addresses) = world::random_packet(&mut random, world::NOW);
         for address in &addresses {
-            let here = policy(&mut random, *address, &addresses);
+            let here = Here { narrow: !random.one_in(8), ..policy(&mut random, *address, &addresses) };
+            let arrival = if random.one_in(3) { Arrival::Link(1 + random.below(2) as u16) } else { Arrival::Ip };
             for _ in 0..4 {
                 let mutant = world::mutate(&mut random, &datagram);
-                match compare(&here, &mutant, world::NOW) {
+                match compare(&here, &mutant, arrival, world::NOW) {
                     Some(_) => forwarded += 1,
                     None => refused += 1,
                 }
             }
-            match compare(&here, &datagram, world::NOW) {
-                Some(next) => {
-                    forwarded += 1;
-                    datagram = next;
-                }
-                None => {
-                    refused += 1;
-                    break;
-                }
+            // Now and then it goes on as if it had passed, so that every rule is tried far down the path.
+            let passed = compare(&here, &datagram, arrival, world::NOW);
+            match &passed {
+                Some(_) => forwarded += 1,
+                None => refused += 1,
+            }
+            let all = Here::new(*address, world::key_octets(*address));
+            match passed.or_else(|| process(&all, &datagram, world::NOW)) {
+                Some(next) => datagram = next,
+                None => break,
             }
         }
     }

@@ -8,7 +8,7 @@
 use wayleave_core::{Afi, Prefix};
 use wayleave_packet::platypus::header::{Carriage, Delegation, Packet, SubDelegation, Width};
 use wayleave_packet::platypus::mint::{self, Hop, MintError, Position, Route};
-use wayleave_packet::platypus::verify::{Policy, Reason, Verdict, Waypoint, decapsulate};
+use wayleave_packet::platypus::verify::{Arrival, Policy, Reason, Verdict, Waypoint, decapsulate};
 
 use super::random::Random;
 use super::world::{self, NOW};
@@ -236,7 +236,7 @@ fn a_packet_from_a_socket_is_the_same_packet() {
     let mut body = datagram[48..].to_vec();
     let source = world::source_address(Afi::Ipv6);
     let packet = Packet::decode_datagram(&body, source, here.address(), 64).expect("sound");
-    let Verdict::Forward(forward) = here.verify(&packet, world::at(NOW)) else { panic!("it passes") };
+    let Verdict::Forward(forward) = here.verify(&packet, Arrival::Ip, world::at(NOW)) else { panic!("it passes") };
     assert_eq!((forward.source(&body), forward.ttl, forward.is_last), (here.address(), 63, true));
     forward.apply(&mut body);
     assert_eq!(body, world::process(&here, &datagram, NOW).expect("it passes")[48..]);

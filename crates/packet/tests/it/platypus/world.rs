@@ -8,7 +8,7 @@ use wayleave_packet::platypus::header::{
     Capability, Carriage, Delegation, DelegationId, Interval, Packet, Principal, SubDelegation, Width,
 };
 use wayleave_packet::platypus::mint::{self, Hop, Nonce, Route, StampKey, WaypointKey, WaypointKeys, epoch};
-use wayleave_packet::platypus::verify::{Policy, Verdict, Waypoint};
+use wayleave_packet::platypus::verify::{Arrival, Policy, Verdict, Waypoint};
 
 use super::random::Random;
 
@@ -152,10 +152,15 @@ pub(crate) fn decode(datagram: &[u8]) -> Packet<'_> {
     Packet::decode(datagram).expect("a sound packet")
 }
 
-/// What `here` makes of `datagram`: the packet it sends on, or the verdict.
+/// What `here` makes of `datagram`, which came by IP: the packet it sends on, or the verdict.
 pub(crate) fn process(here: &Waypoint, datagram: &[u8], now: u64) -> Result<Vec<u8>, Verdict> {
+    process_from(here, datagram, Arrival::Ip, now)
+}
+
+/// The same for a packet that came as `arrival` says.
+pub(crate) fn process_from(here: &Waypoint, datagram: &[u8], arrival: Arrival, now: u64) -> Result<Vec<u8>, Verdict> {
     let packet = Packet::decode(datagram)?;
-    match here.verify(&packet, at(now)) {
+    match here.verify(&packet, arrival, at(now)) {
         Verdict::Forward(forward) => {
             let mut out = packet.datagram().to_vec();
             forward.apply(&mut out);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tracing::{error, warn};
 use wayleave_core::UnixTime;
+use wayleave_dataplane::platypus::record::MARGIN_SECS;
 pub use wayleave_dataplane::tally::Total;
 use wayleave_dataplane::tally::{Tally, TallyStart};
 use wayleave_runtime::clock::unix_now;
@@ -27,7 +28,7 @@ const TAKEN: &str = "tally-taken";
 /// How much later than the last commit packets may have been counted before a crash: eight intervals of the journal.
 const BEHIND: Duration = Duration::from_secs(2);
 /// How far a clock may go back before the end of an epoch counts as final.
-const MARGIN: Duration = Duration::from_secs(300);
+const MARGIN: Duration = Duration::from_secs(MARGIN_SECS);
 /// How long after its end an account may be forgotten whose total the key server has: in this time, a server that lost its own file
 /// gets all of it again.
 pub const FORGET: Duration = Duration::from_secs(40 * 86_400);

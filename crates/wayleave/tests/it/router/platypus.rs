@@ -1,6 +1,7 @@
 //! Platypus packets by IP, from a host through two waypoints to another, in a namespace that has all their addresses.
 //!
 //! PLA-11, sources, by process: a list whose first waypoint is the sender's own: dropped and counted.
+//! PLA-11, sources, links: a waypoint as the outer source over two links: accepted where the link names it.
 //! PLA-12, by process: a thousand wrong bindings by raw sockets: answers within the limit, none longer than its cause;
 //! the others counted as unanswered.
 //! PLA-12, relayed errors: an error about what was sent is relayed by a running router, forged ones are counted.
@@ -102,6 +103,15 @@ pub(crate) fn packet_of(payer: (u32, Option<u32>), waypoints: &[usize], number: 
     out
 }
 
+/// Makes the checksum of an IPv4 header right.
+fn write_checksum(packet: &mut [u8]) {
+    packet[10..12].fill(0);
+    let sum: u32 = packet[..20].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
 /// Gives the namespace all addresses.
 pub(crate) fn lay_out() -> Folder {
     let network = Network::new().expect("a network");
@@ -181,6 +191,12 @@ fn two_waypoints_rewrite_and_answer_in_icmp() {
     laundered[22] = 7;
     host.send(&laundered);
     eventually("it is counted", || second.count("reasons", "foreign-waypoint") == 1);
+    let is_told = |event: &serde_json::Value| {
+        event["what"]["event"] == "foreign-waypoint" && event["what"]["waypoint"] == HOST.to_string()
+    };
+    eventually("the operator is told", || {
+        second.json("events")["events"].as_array().into_iter().flatten().any(is_told)
+    });
     assert_eq!(second.count("decided", "forwarded"), 50);
     // A replay passes nobody; a wrong binding is told to the original source, who hears of it through the first waypoint.
     let replayed = packet(&[0], 1_000, 100);
@@ -205,6 +221,40 @@ fn two_waypoints_rewrite_and_answer_in_icmp() {
         assert!(answer.len() <= forged.len(), "{} octets answer {}", answer.len(), forged.len());
         assert_eq!(answer[20], 3, "destination unreachable");
     }
+}
+
+/// Over a link, the other end of which writes any outer source: only what the link names is a waypoint there.
+#[test]
+fn a_waypoint_is_behind_a_link_only_if_the_link_names_it() {
+    if netns::enter_for_test("router::platypus::a_waypoint_is_behind_a_link_only_if_the_link_names_it").is_none() {
+        return;
+    }
+    let folder = lay_out();
+    let ends = [[free(), free()], [free(), free()]];
+    let link =
+        |[here, there]: &[String; 2], more: &str| format!("[[link]]\nlocal = \"{here}\"\nremote = \"{there}\"\n{more}");
+    let named = format!("waypoints = [\"{}/32\"]\n", WAYPOINTS[0]);
+    let router = start(&folder, 1, &(link(&ends[0], "") + &link(&ends[1], &named)));
+    let mut last = Socket::new(LAST, PLATYPUS);
+    let mut sent = 0;
+    let mut send = |[here, there]: &[String; 2]| {
+        sent += 1;
+        let mut packet = packet(&[0, 1], sent, 100);
+        packet[12..16].copy_from_slice(&WAYPOINTS[0].octets());
+        packet[16..20].copy_from_slice(&WAYPOINTS[1].octets());
+        packet[22] = 7;
+        write_checksum(&mut packet);
+        let (from, to) = (there.parse().expect("an address"), here.parse().expect("an address"));
+        let mut neighbor = udp::open(from, 1, Intake::Single, None).expect("a socket").data.remove(0);
+        let mut burst = Burst::default();
+        assert!(burst.push(&packet, to));
+        assert_eq!(neighbor.send(&burst, &[Outgoing { packet: 0, to }]).expect("sent"), 1);
+    };
+    send(&ends[0]);
+    eventually("it is refused", || router.count("reasons", "foreign-waypoint") == 1);
+    send(&ends[1]);
+    assert_eq!(last.all(1).len(), 1, "{}", router.status());
+    assert_eq!(router.count("decided", "forwarded"), 1);
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl World {
                 folder.keys(&format!("{which}.key"), "platypus", &[(0, KEYS[which])]);
                 let config = format!(
                     "[forwarding]\nformat = \"platypus\"\nkeys = \"{which}.key\"\nstate = \"{which}.redb\"\n[platypus]\n\
-                     waypoints = [\"{}\"]\npeer_waypoints = [\"{}/32\"]\nreplay_capacity = 100000\n{more}",
+                     waypoints = [\"{}\"]\nown_waypoints = [\"{}/32\"]\nreplay_capacity = 100000\n{more}",
                     WAYPOINTS[which],
                     WAYPOINTS[1 - which]
                 );

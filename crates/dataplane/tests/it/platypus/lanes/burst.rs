@@ -11,11 +11,11 @@ use wayleave_crypto::lanes::{CpuKernel, LANES};
 use wayleave_dataplane::frame::BURST;
 use wayleave_dataplane::platypus::lanes::BurstVerifier;
 use wayleave_packet::platypus::header::{Delegation, Width};
-use wayleave_packet::platypus::verify::{Policy, Waypoint};
+use wayleave_packet::platypus::verify::{Arrival, Policy, Waypoint};
 
 use super::random::Random;
 use super::world::{NOW, mutate};
-use super::{in_lanes, one_by_one, packets, world};
+use super::{in_lanes, in_lanes_from, one_by_one, one_by_one_from, packets, world};
 
 /// On every kernel, whatever other packets are in the burst.
 #[test]
@@ -53,8 +53,11 @@ fn a_burst_in_lanes_equals_its_packets_one_by_one() {
             let slices: Vec<&[u8]> = datagrams.iter().map(Vec::as_slice).collect();
             // Up to where nonces are too old, and a little beyond.
             let now = world::at(world::NOW + if random.one_in(3) { random.below(8) } else { 0 });
-            for (datagram, found) in slices.iter().zip(in_lanes(&mut verifier, &waypoints, &slices, now)) {
-                assert_eq!(found, one_by_one(&waypoints, datagram, now), "{datagram:02x?}");
+            let arrivals: Vec<Arrival> = slices.iter().map(|_| random_arrival(&mut random)).collect();
+            let found = in_lanes_from(&mut verifier, &waypoints, &slices, &|index| arrivals[index], now);
+            for ((datagram, arrival), found) in slices.iter().zip(&arrivals).zip(found) {
+                let expected = one_by_one_from(&waypoints, datagram, *arrival, now);
+                assert_eq!(found, expected, "{datagram:02x?}, {arrival:?}");
             }
         }
     }
@@ -70,6 +73,14 @@ fn simple_packet(random: &mut Random) -> (Vec<u8>, IpAddr) {
     random.fill(&mut payload);
     let hops = [world::hop(capability)];
     (world::stamp(&world::inner(Afi::Ipv4, &payload), &world::route(&hops)), capability.waypoint)
+}
+
+/// By IP, or over one of two links.
+fn random_arrival(random: &mut Random) -> Arrival {
+    match random.below(4) {
+        link @ 1..=2 => Arrival::Link(link as u16),
+        _ => Arrival::Ip,
+    }
 }
 
 /// A waypoint that allows more than others, or less.
@@ -89,10 +100,13 @@ fn random_waypoint(random: &mut Random, address: IpAddr) -> Waypoint {
         narrow: !random.one_in(3),
         freshness: if random.one_in(3) { random.below(7) as u32 } else { 5 },
         check_source: !random.one_in(3),
+        own: if random.one_in(4) { world::peers() } else { Vec::new() },
         peers: if random.one_in(4) { Vec::new() } else { world::peers() },
+        link_peers: world::peers().into_iter().filter(|_| !random.one_in(4)).map(|network| (1, network)).collect(),
         refused,
         waypoints: Vec::new(),
         sources: sources.into_iter().collect(),
+        customers: if random.one_in(4) { vec![network(random, source)] } else { Vec::new() },
     };
     Waypoint::new(address, world::keys_of(address), policy)
 }

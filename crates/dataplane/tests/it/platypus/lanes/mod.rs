@@ -12,7 +12,7 @@ mod world;
 use wayleave_core::UnixTime;
 use wayleave_dataplane::platypus::Forwarding;
 use wayleave_dataplane::platypus::lanes::{BurstVerifier, Decision, Verdicts};
-use wayleave_packet::platypus::verify::{Charge, Verdict, Waypoint, verify};
+use wayleave_packet::platypus::verify::{Arrival, Charge, Verdict, Waypoint, verify};
 
 use crate::common::times;
 
@@ -27,7 +27,12 @@ fn effects(forward: &impl Forwarding, datagram: &[u8]) -> Effects {
 
 /// The effects of `verify` on one packet.
 fn one_by_one(waypoints: &[Waypoint], datagram: &[u8], now: UnixTime) -> Effects {
-    match verify(waypoints, datagram, now) {
+    one_by_one_from(waypoints, datagram, Arrival::Ip, now)
+}
+
+/// The same for a packet that came as `arrival` says.
+fn one_by_one_from(waypoints: &[Waypoint], datagram: &[u8], arrival: Arrival, now: UnixTime) -> Effects {
+    match verify(waypoints, datagram, arrival, now) {
         Verdict::Forward(forward) => effects(&forward, datagram),
         refused => Err(refused),
     }
@@ -35,8 +40,19 @@ fn one_by_one(waypoints: &[Waypoint], datagram: &[u8], now: UnixTime) -> Effects
 
 /// The effects of the vector path on each packet of a burst.
 fn in_lanes(verifier: &mut BurstVerifier, waypoints: &[Waypoint], datagrams: &[&[u8]], now: UnixTime) -> Vec<Effects> {
+    in_lanes_from(verifier, waypoints, datagrams, &|_| Arrival::Ip, now)
+}
+
+/// The same for packets that came as `arrival` says.
+fn in_lanes_from(
+    verifier: &mut BurstVerifier,
+    waypoints: &[Waypoint],
+    datagrams: &[&[u8]],
+    arrival: &dyn Fn(usize) -> Arrival,
+    now: UnixTime,
+) -> Vec<Effects> {
     let mut verdicts = Verdicts::default();
-    verifier.verify(waypoints, datagrams, now, &mut verdicts);
+    verifier.verify(waypoints, datagrams, arrival, now, &mut verdicts);
     let of = |(index, datagram): (usize, &&[u8])| match verdicts.get(index) {
         Decision::Simple(forward) => effects(&forward, datagram),
         Decision::General(Verdict::Forward(forward)) => effects(&forward, datagram),

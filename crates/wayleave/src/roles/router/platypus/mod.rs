@@ -1,5 +1,6 @@
 //! Platypus: packets by IP as they are, or in UDP over links; where they go follows from their outer header.
 
+mod foreign;
 mod provider;
 mod rates;
 mod revocations;
@@ -16,6 +17,7 @@ use wayleave_core::{Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::frame::Ingress;
+use wayleave_dataplane::platypus::account::Accounts;
 use wayleave_dataplane::platypus::outer::{destination, is_icmp_error};
 use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router, account, record};
 use wayleave_dataplane::replay::{ClockJumps, ReplayFilter};
@@ -40,6 +42,7 @@ use crate::config::router::platypus::{PlatypusSection, RepeatedName};
 use crate::failure::{Failure, Outcome};
 use crate::roles::Events;
 use crate::roles::stamping::{CapabilityEpoch, RouteCapabilities};
+use foreign::ForeignReports;
 use provider::{Provider, ProviderPlan};
 use rates::Rates;
 use revocations::{RevocationFile, SharedStatus};
@@ -103,14 +106,22 @@ fn section(settings: &Settings) -> Result<&PlatypusSection, Failure> {
 fn waypoints(settings: &Settings, section: &PlatypusSection) -> Vec<Waypoint> {
     let addresses = || section.waypoints.get_ref().iter().map(|address| IpAddr::V4(address.0));
     let own = addresses().filter_map(|address| Prefix::truncated(address, 32).ok());
+    let plain = |networks: &[Spanned<Prefix>]| networks.iter().map(|network| *network.get_ref()).collect::<Vec<_>>();
+    let links = settings.file.link.iter().enumerate().map(|(index, link)| (link_number(index), link.get_ref()));
+    let behind = links.filter(|(number, _)| *number != 0).flat_map(|(number, link)| {
+        link.waypoints.iter().map(move |network| (number, *network.get_ref())).collect::<Vec<_>>()
+    });
     let policy = Policy {
         narrow: section.narrow,
         freshness: u32::try_from(*section.freshness_secs.get_ref()).unwrap_or(u32::MAX),
         check_source: true,
-        peers: own.chain(section.peer_waypoints.iter().copied()).collect(),
+        own: own.chain(plain(&section.own_waypoints)).collect(),
+        peers: plain(&section.peer_waypoints),
+        link_peers: behind.collect(),
         refused: section.refused.clone(),
         waypoints: section.allowed_waypoints.iter().map(|address| address.0).collect(),
         sources: section.allowed_sources.clone(),
+        customers: section.decapsulate.clone(),
     };
     let live = settings.live_keys(PlatypusControl::KEYS_AHEAD);
     let key = |octets: &[u8; 16]| WaypointKey::new(&Key128::new(*octets));
@@ -120,6 +131,11 @@ fn waypoints(settings: &Settings, section: &PlatypusSection) -> Vec<Waypoint> {
         let _ = keys.rotate(key(octets), *from);
     }
     addresses().map(|address| Waypoint::new(address, keys.clone(), policy.clone())).collect()
+}
+
+/// The number of the link at this index as a packet's ingress; zero is no link's, and names no waypoint.
+fn link_number(index: usize) -> u16 {
+    u16::try_from(index + 1).unwrap_or(0)
 }
 
 /// The configuration of one thread's router.
@@ -264,9 +280,7 @@ impl Format for Platypus {
         };
         let mut config = config(settings, section, plan.waypoints.clone(), replay)?;
         if config.accounts > 0 {
-            // There is room for every account of the journal: one without would begin at zero, and its next record would
-            // replace the greater total.
-            config.accounts = config.accounts.max(accounts.len());
+            config.accounts = Accounts::room(config.accounts, accounts.len());
         }
         let number = u32::try_from(thread).unwrap_or(u32::MAX);
         let stamping = plan.stamping.as_ref().map(|plan| Stamping::new(plan, number)).transpose()?;
@@ -289,8 +303,8 @@ impl Format for Platypus {
     fn classify(&self, port: PortKind, from: &SocketAddr) -> Option<Ingress> {
         match port {
             PortKind::Link(number) if self.remotes[number] != *from => None,
-            // Links have parts of their own in the limit of answers.
-            PortKind::Link(number) => Some(Ingress::External(u16::try_from(number + 1).unwrap_or(0))),
+            // Links have parts of their own in the limit of answers, and waypoints behind them.
+            PortKind::Link(number) => Some(Ingress::External(link_number(number))),
             _ => Some(Ingress::Internal),
         }
     }
@@ -396,6 +410,8 @@ impl Account for Charge {
 /// The list of revocations, the capabilities to stamp with, and the filter that threads share.
 pub struct PlatypusControl {
     revocations: RevocationFile,
+    /// Waypoints that are refused.
+    foreign: ForeignReports,
     capabilities: Option<RouteCapabilities>,
     /// The key epochs of the capabilities that the threads have.
     stamped: Vec<Option<CapabilityEpoch>>,
@@ -439,6 +455,7 @@ impl Control<Platypus> for PlatypusControl {
         "platypus.waypoints",
         "platypus.narrow",
         "platypus.freshness_secs",
+        "platypus.own_waypoints",
         "platypus.peer_waypoints",
         "platypus.refused",
         "platypus.allowed_waypoints",
@@ -455,6 +472,7 @@ impl Control<Platypus> for PlatypusControl {
     fn load(settings: &Settings, store: Option<&Arc<FileStore>>) -> Outcome<Self> {
         Ok(Self {
             revocations: RevocationFile::new(settings, store)?,
+            foreign: ForeignReports::default(),
             capabilities: stamper::load(settings)?,
             stamped: Vec::new(),
             replay: None,
@@ -563,6 +581,7 @@ impl Control<Platypus> for PlatypusControl {
 
     async fn maintain(&mut self, settings: &Settings, threads: &Threads<Platypus>, log: &Events) {
         self.revocations.check(threads, log).await;
+        self.foreign.report(threads, log).await;
         match section(settings) {
             Ok(section) => {
                 Rates::new(section, threads.count() as u64, self.capacity(section)).divide(threads).await;
