@@ -222,7 +222,7 @@ impl Store {
         Ok(past.into_iter().map(|(position, issued)| (position.digest, issued)).collect())
     }
 
-    /// The changes behind one, in order, [`PORTION`] at most; none if it is the last; from the adoption on, if the database was adopted
+    /// The changes behind one, in order, 4,096 at most; none if it is the last; from the adoption on, if the database was adopted
     /// since. It has to continue what is held.
     ///
     /// # Errors

@@ -255,7 +255,7 @@ mod tests {
     /// A compaction of the records as they are, up to where it would lock them.
     fn begun(provider: &Provider) -> (NewRecords, Changes) {
         let (config, source) = provider.config();
-        let (server, changes) = config.server(&source).expect("records");
+        let (server, changes) = provider.server();
         let signer = config.signer(&source).expect("a key").expect("a writer");
         let head = head_of(server.state(), &signer, NOW).expect("a head");
         let mut new = NewRecords::begin(&provider.records(), &head).expect("begun");

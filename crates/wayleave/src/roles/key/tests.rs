@@ -239,7 +239,7 @@ async fn a_panic_with_the_server_in_hand_ends_the_role() {
     });
     assert!(thread.join().is_err());
     let (failed, mut failures) = mpsc::channel(1);
-    follow_records(core, clock, None, failed).await;
+    follow_records((core, Arc::default()), clock, None, failed).await;
     assert!(failures.try_recv().expect("reported").to_string().contains("`state` of the key server stopped"));
 }
 
