@@ -213,8 +213,7 @@ pub struct WaypointSection {
 }
 
 impl TextValue for Place {
-    const EXPECTED: &'static str =
-        "the path of a SQLite file, or a URI such as \"postgresql://key@db.example.net/wayleave\"";
+    const EXPECTED: &'static str = "the path of a SQLite file, or a URI such as \"postgresql://key@db.example.net/wayleave\" without a password, which belongs into ~/.pgpass or PGPASSWORD";
     fn read(text: &str) -> Option<Self> {
         Self::parse(text).ok()
     }
@@ -660,11 +659,12 @@ pub fn with_database(template: &str, database: &str) -> String {
     let records = "# Accounts, grants and revocations. Keep copies. A replica begins with a copy of the file.\nrecords = \"records\"\n";
     let text = format!(
         "# Accounts, grants, revocations and every change of them: a SQLite file, or a PostgreSQL database that several key servers share.\n\
-         database = \"{database}\"\n\
+         database = {}\n\
          # Where this key server remembers what it saw of the database, so that one that was set back is refused.\n\
          #position = \"position\"\n\
          # Seconds for which look-ups are answered from memory while the database cannot be used. Reloaded on SIGHUP.\n\
-         #max_staleness_secs = {MAX_STALENESS_SECS}\n"
+         #max_staleness_secs = {MAX_STALENESS_SECS}\n",
+        toml::Value::from(database)
     );
     template.replace(records, &text)
 }

@@ -1,8 +1,8 @@
 //! What the key servers' secret vouches for.
 //!
-//! Each MAC is HKDF-SHA256 (RFC 5869) as a pseudorandom function, under a label of its own. The sum over all rows is the exclusive or of a
-//! further MAC of each row's MAC, which the database never shows, masked for each change, so that nobody without the key can find other
-//! rows with the same sum.
+//! Each MAC is HKDF-SHA256 (RFC 5869) as a pseudorandom function, under a label of its own. The sum over all rows is that, modulo 2^256, of a
+//! further MAC of each row's MAC, which the database never shows. With a change it is written under a mask that follows from the change's
+//! MAC, which covers the sum: so a mask is never used for two sums, and nobody without the key can find other rows with the same sum.
 
 use std::fmt;
 
@@ -32,9 +32,22 @@ impl fmt::Debug for StoreKey {
 pub(crate) struct Total([u8; 32]);
 
 impl Total {
-    /// Adds a row, or takes it away.
-    pub(crate) fn toggle(&mut self, element: &[u8; 32]) {
-        self.0.iter_mut().zip(element).for_each(|(octet, other)| *octet ^= other);
+    /// Adds a row, modulo 2^256.
+    pub(crate) fn add(&mut self, element: &[u8; 32]) {
+        let mut carry = 0;
+        for (octet, other) in self.0.iter_mut().zip(element) {
+            let sum = u16::from(*octet) + u16::from(*other) + carry;
+            (*octet, carry) = (sum as u8, sum >> 8);
+        }
+    }
+
+    /// Takes a row away.
+    pub(crate) fn subtract(&mut self, element: &[u8; 32]) {
+        let mut borrow = 0;
+        for (octet, other) in self.0.iter_mut().zip(element) {
+            let difference = 0x100 + u16::from(*octet) - u16::from(*other) - borrow;
+            (*octet, borrow) = (difference as u8, 1 - (difference >> 8));
+        }
     }
 }
 
@@ -47,8 +60,9 @@ pub(crate) struct ChangeParts<'a> {
     pub reason: &'a str,
     pub digest: &'a [u8; 32],
     pub content: &'a [u8],
-    /// As it is written.
-    pub total: &'a [u8; 32],
+    pub principal: Option<u32>,
+    /// Over all rows after it.
+    pub total: Total,
 }
 
 impl StoreKey {
@@ -77,10 +91,11 @@ impl StoreKey {
         self.mac(ELEMENT, &[row_mac])
     }
 
-    /// A sum as it is written with this change, or the sum of what was written.
-    pub(crate) fn mask(&self, total: Total, timeline: u64, number: u64, digest: &[u8; 32]) -> Total {
+    /// A sum as it is written with the change that has this MAC, or the sum of what was written.
+    pub(crate) fn mask(&self, total: Total, change_mac: &[u8]) -> Total {
+        let mask = self.mac(MASK, &[change_mac]);
         let mut masked = total;
-        masked.toggle(&self.mac(MASK, &[&timeline.to_be_bytes(), &number.to_be_bytes(), digest]));
+        masked.0.iter_mut().zip(mask).for_each(|(octet, of_mask)| *octet ^= of_mask);
         masked
     }
 
@@ -88,7 +103,12 @@ impl StoreKey {
         let numbers = [parts.number, parts.timeline, parts.issued].map(u64::to_be_bytes);
         let [number, timeline, issued] = &numbers;
         let texts = [parts.actor.as_bytes(), parts.reason.as_bytes()];
-        self.mac(CHANGE, &[number, timeline, issued, texts[0], texts[1], parts.digest, parts.content, parts.total])
+        let principal = parts.principal.map_or(Vec::new(), |principal| principal.to_be_bytes().to_vec());
+        let total = parts.total.octets();
+        self.mac(
+            CHANGE,
+            &[number, timeline, issued, &principal, texts[0], texts[1], parts.digest, parts.content, total],
+        )
     }
 }
 
@@ -110,4 +130,33 @@ pub(crate) fn is_mac(read: &[u8], expected: &[u8; 32]) -> bool {
 /// The digest of an adoption, which continues that of the change before.
 pub(crate) fn adoption(previous: &[u8; 32], timeline: u64, number: u64) -> [u8; 32] {
     hash(ADOPTION, &[previous, &timeline.to_be_bytes(), &number.to_be_bytes()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sum_is_modulo_two_to_the_256_and_what_was_added_can_be_taken_away() {
+        let (one, most) = (
+            {
+                let mut one = [0; 32];
+                one[0] = 1;
+                one
+            },
+            [0xff; 32],
+        );
+        let mut total = Total::default();
+        total.add(&most);
+        total.add(&one);
+        assert!(total == Total::default());
+        total.subtract(&one);
+        assert_eq!(total.octets(), &most);
+        // Twice is not never.
+        let mut twice = Total::default();
+        (0..2).for_each(|_| twice.add(&most));
+        assert!(twice != Total::default());
+        let key = StoreKey::new(Seed::new([1; 32]));
+        assert!(key.mask(key.mask(twice, &[7; 32]), &[7; 32]) == twice && key.mask(twice, &[8; 32]) != twice);
+    }
 }

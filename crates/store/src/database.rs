@@ -18,6 +18,10 @@ const CONNECTING: Duration = Duration::from_secs(3);
 /// How SQLite is used. It waits for another process that writes, for so many milliseconds.
 const SETTINGS: &str = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA busy_timeout = 5000;";
 
+/// How PostgreSQL is used: a key server that stops in the middle of a change holds nobody else up, and a commit is on the disk.
+const POSTGRES_SETTINGS: &str = "SET lock_timeout = '5s'; SET idle_in_transaction_session_timeout = '10s'; \
+                                 SET synchronous_commit = 'on';";
+
 /// Where the database is.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Place {
@@ -27,36 +31,35 @@ pub enum Place {
     Postgres(String),
 }
 
-/// What names no database.
+/// What names no database, or has a password: a configuration and messages about it are read by others.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("expected the path of a SQLite file, or a URI such as \"postgresql://user@host/database\"")]
+#[error(
+    "expected the path of a SQLite file, or a URI such as \"postgresql://user@host/database\" without a password, which belongs into \
+     `~/.pgpass` or the variable PGPASSWORD"
+)]
 pub struct BadPlace;
 
 impl Place {
     /// From a configuration: a path, or a URI of PostgreSQL.
     ///
     /// # Errors
-    /// If it is a URI of something else.
+    /// If it is a URI of something else, or has a password.
     pub fn parse(text: &str) -> Result<Self, BadPlace> {
-        if text.starts_with("postgresql://") || text.starts_with("postgres://") {
-            return Ok(Self::Postgres(text.to_owned()));
+        if let Some(rest) = text.strip_prefix("postgresql://").or_else(|| text.strip_prefix("postgres://")) {
+            let user = rest.rsplit_once('@').map_or("", |(user, _)| user);
+            let has_password = user.contains(':') || rest.contains("password=");
+            return if has_password { Err(BadPlace) } else { Ok(Self::Postgres(text.to_owned())) };
         }
         if text.is_empty() || text.contains("://") { Err(BadPlace) } else { Ok(Self::File(PathBuf::from(text))) }
     }
 }
 
-/// Without the password.
+/// Without what is behind the name of the database.
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "{}", path.display()),
-            Self::Postgres(uri) => {
-                let (scheme, rest) = uri.split_once("://").unwrap_or(("postgresql", uri));
-                let rest = rest.split_once('?').map_or(rest, |(rest, _)| rest);
-                let (user, host) = rest.rsplit_once('@').map_or((None, rest), |(user, host)| (Some(user), host));
-                let user = user.map(|user| user.split_once(':').map_or(user, |(user, _)| user));
-                write!(f, "{scheme}://{}{host}", user.map(|user| format!("{user}@")).unwrap_or_default())
-            }
+            Self::Postgres(uri) => f.write_str(uri.split_once('?').map_or(uri, |(shown, _)| shown)),
         }
     }
 }
@@ -80,7 +83,12 @@ impl Database {
         install_default_drivers();
         let mut options = AnyPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(CONNECTING);
         let (uri, file) = match place {
-            Place::Postgres(uri) => (uri.clone(), None),
+            Place::Postgres(uri) => {
+                options = options.after_connect(|connection, _| {
+                    Box::pin(async move { connection.execute(POSTGRES_SETTINGS).await.map(drop) })
+                });
+                (uri.clone(), None)
+            }
             Place::File(path) => {
                 if creates {
                     // Nobody else reads it, whatever the umask; SQLite's other files get the same mode.
@@ -135,13 +143,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_a_path_or_a_uri_of_postgresql_and_shows_no_password() {
+    fn a_place_is_a_path_or_a_uri_of_postgresql_without_a_password() {
         assert_eq!(Place::parse("store.db"), Ok(Place::File("store.db".into())));
-        let uri = "postgresql://key:secret@db.example.net:5433/wayleave?sslmode=verify-full&password=secret";
-        let shown = Place::parse(uri).expect("a place").to_string();
-        assert_eq!(shown, "postgresql://key@db.example.net:5433/wayleave");
+        let uri = "postgresql://key@db.example.net:5433/wayleave?sslmode=verify-full";
+        assert_eq!(Place::parse(uri).expect("a place").to_string(), "postgresql://key@db.example.net:5433/wayleave");
         assert_eq!(Place::parse("postgres://db/wayleave").expect("a place").to_string(), "postgres://db/wayleave");
-        for bad in ["", "mysql://db/wayleave", "sqlite://store.db"] {
+        for bad in [
+            "",
+            "mysql://db/wayleave",
+            "sqlite://store.db",
+            "postgresql://key:secret@db/wayleave",
+            "postgresql://key:sec?ret@db/wayleave",
+            "postgresql://key@db/wayleave?password=secret",
+        ] {
             assert_eq!(Place::parse(bad), Err(BadPlace), "{bad}");
         }
     }

@@ -1,6 +1,7 @@
 //! The store itself: loading a state, following changes, making one, and adopting a database that was set back.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -30,7 +31,9 @@ const LOADS: usize = 16;
 const PORTION: i64 = 4_096;
 /// Revocations that have expired and are taken away with a change.
 const PURGED: i64 = 64;
-/// An adopted database goes on this far above what was seen: others may have seen more.
+/// Times by which it is judged what has expired.
+const SETTLING: usize = 256;
+/// An adopted database goes on at least this far above what was seen: others may have seen more.
 const ABOVE: u64 = 1 << 20;
 /// The kind of a change by which an operator adopts a database that was set back.
 const ADOPTION: &str = "adoption";
@@ -82,6 +85,16 @@ pub struct Recorded {
     pub reason: String,
     /// None if it is an adoption or an import: after it the state is loaded anew.
     pub change: Option<Signed<Change>>,
+}
+
+/// When a row is taken away.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    /// It has to be there.
+    Needed,
+    IfThere,
+    /// Another takes its place, that a key server takes for new: it may be a revocation that had expired, and nothing else.
+    IfExpired,
 }
 
 /// A row with what authenticates it.
@@ -166,15 +179,18 @@ impl Store {
         Ok(End { position: recorded.position, total })
     }
 
-    /// Everything in the database, authenticated.
+    /// Everything in the database, authenticated. It has to continue what was seen of it.
     ///
     /// # Errors
     /// Which row is wrong, or that rows are missing or came back.
-    pub async fn load(&self, provider: &ProviderKey) -> Result<Loaded, StoreError> {
+    pub async fn load(&self, provider: &ProviderKey, seen: Option<&Position>) -> Result<Loaded, StoreError> {
         self.database.check_in_place()?;
         let mut connection = self.database.pool.acquire().await?;
         for _ in 0..LOADS {
             let end = self.end(&mut connection).await?;
+            if let Some(seen) = seen {
+                self.check_continues(&mut connection, seen, &end.position).await?;
+            }
             let read = self.rows(&mut connection).await;
             let past = self.past(&mut connection, end.position).await;
             // What was read while a change came is of no one state.
@@ -185,7 +201,8 @@ impl Store {
             if total != end.total {
                 return Err(StoreError::Rows(end.position.number));
             }
-            let end_of = ChangesEnd { number: end.position.number, past: past? };
+            let (past, times) = past?;
+            let end_of = ChangesEnd { number: end.position.number, past, times };
             let state = State::from_rows::<RowError>(provider.clone(), &end_of, rows.into_iter().map(Ok));
             let state = state.map_err(|error| StoreError::State(error.to_string()))?;
             return Ok(Loaded { state, position: end.position });
@@ -195,31 +212,42 @@ impl Store {
 
     /// All rows, and their sum.
     async fn rows(&self, connection: &mut AnyConnection) -> Result<(Vec<Row>, Total), StoreError> {
-        let (mut rows, mut total) = (Vec::new(), Total::default());
+        let (mut rows, mut keys, mut total) = (Vec::new(), HashSet::new(), Total::default());
         for kind in RowKind::ALL {
             let select = format!("{} ORDER BY made, id", select(kind));
             let mut stream = query(&select).fetch(&mut *connection);
             while let Some(read) = stream.try_next().await? {
                 let Authentic { row, mac } = self.authentic(kind, &read)?;
-                total.toggle(&self.key.element(&mac));
+                total.add(&self.key.element(&mac));
+                // Where the tables have no primary keys any more.
+                if !keys.insert(row.key()) {
+                    return Err(StoreError::Row { row: name_of_key(&row.key()), what: "it is there twice" });
+                }
                 rows.push(row);
             }
         }
         Ok((rows, total))
     }
 
-    /// Digest and time of the last changes.
-    async fn past(&self, connection: &mut AnyConnection, end: Position) -> Result<Vec<([u8; 32], u64)>, StoreError> {
-        let select = format!("{SELECT_CHANGE} ORDER BY number DESC LIMIT {PAST}");
+    /// Digest and time of the last changes, which follow on each other, and the latest times, of earlier timelines too.
+    async fn past(
+        &self,
+        connection: &mut AnyConnection,
+        end: Position,
+    ) -> Result<(Vec<([u8; 32], u64)>, Vec<u64>), StoreError> {
+        let select = format!("{SELECT_CHANGE} WHERE number <= $1 ORDER BY number DESC LIMIT {PAST}");
         let mut past = Vec::new();
-        for read in query(&select).fetch_all(&mut *connection).await? {
-            let (recorded, _) = self.recorded(&read)?;
-            past.push((recorded.position, recorded.issued));
+        for read in query(&select).bind(signed(end.number)).fetch_all(&mut *connection).await? {
+            past.push(self.recorded(&read)?.0);
         }
         past.reverse();
+        for pair in past.windows(2) {
+            check_follows(&pair[0].position, &pair[1])?;
+        }
+        let times = past.iter().rev().take(SETTLING).map(|recorded| recorded.issued).collect();
         // What is before an adoption is of another timeline.
-        past.retain(|(position, _)| position.timeline == end.timeline);
-        Ok(past.into_iter().map(|(position, issued)| (position.digest, issued)).collect())
+        let own = past.iter().filter(|recorded| recorded.position.timeline == end.timeline);
+        Ok((own.map(|recorded| (recorded.position.digest, recorded.issued)).collect(), times))
     }
 
     /// The changes behind one, in order, 4,096 at most; none if it is the last; from the adoption on, if the database was adopted
@@ -239,9 +267,15 @@ impl Store {
         let is_behind_adoption = end.timeline > held.timeline;
         let (which, after) = if is_behind_adoption { ("timeline", held.timeline) } else { ("number", held.number) };
         let select = format!("{SELECT_CHANGE} WHERE {which} > $1 ORDER BY number LIMIT {PORTION}");
-        let mut changes = Vec::new();
+        let mut changes: Vec<Recorded> = Vec::new();
         for read in query(&select).bind(signed(after)).fetch_all(&mut *connection).await? {
-            changes.push(self.recorded(&read)?.0);
+            let (recorded, _) = self.recorded(&read)?;
+            match changes.last() {
+                Some(before) => check_follows(&before.position, &recorded)?,
+                None if is_behind_adoption => {}
+                None => check_follows(held, &recorded)?,
+            }
+            changes.push(recorded);
         }
         Ok(changes)
     }
@@ -276,16 +310,40 @@ impl Store {
             let first = query(&select).bind(signed(seen.timeline)).fetch_optional(&mut *connection).await?;
             let first = first.map(|read| self.recorded(&read)).transpose()?;
             return match first {
-                Some((first, _)) if first.position.number > seen.number => Ok(()),
+                Some((first, _)) if first.position.number > seen.number => {
+                    self.check_chain(connection, first.position, end).await
+                }
                 _ => Err(behind),
             };
         }
         let at = query(SELECT_CHANGE_AT).bind(signed(seen.number)).fetch_optional(&mut *connection).await?;
-        let at = at.map(|read| self.recorded(&read)).transpose()?;
-        match at {
-            Some((recorded, _)) if recorded.position == *seen => Ok(()),
-            _ => Err(StoreError::Fork(seen.number)),
+        let at = at.map(|read| self.recorded(&read)).transpose()?.map(|(recorded, _)| recorded.position);
+        if at != Some(*seen) {
+            return Err(StoreError::Fork(seen.number));
         }
+        self.check_chain(connection, *seen, end).await
+    }
+
+    /// Whether each change up to the end follows on the one before: a change that was seen may have been put into another history.
+    async fn check_chain(
+        &self,
+        connection: &mut AnyConnection,
+        mut before: Position,
+        end: &Position,
+    ) -> Result<(), StoreError> {
+        let select = format!("{SELECT_CHANGE} WHERE number > $1 ORDER BY number LIMIT {PORTION}");
+        while before.number < end.number {
+            let portion = query(&select).bind(signed(before.number)).fetch_all(&mut *connection).await?;
+            if portion.is_empty() {
+                return Err(StoreError::Rows(end.number));
+            }
+            for read in portion {
+                let (recorded, _) = self.recorded(&read)?;
+                check_follows(&before, &recorded)?;
+                before = recorded.position;
+            }
+        }
+        Ok(())
     }
 
     /// Makes a change durable, with what it does to the rows, if it is the next one. `held` is where the state ends for which it was
@@ -308,16 +366,15 @@ impl Store {
         let Some(mut total) = self.lock(&mut transaction, held, position.number).await? else {
             return Ok(Appended::Others);
         };
-        let needed = effects.gone.iter().cloned().map(|key| (key, true));
-        let expired = effects.expired.iter().cloned().map(|key| (key, false));
-        // A revocation that had expired may lie there still.
-        let made = effects.made.iter().map(|row| (row.key(), false));
-        for (key, is_needed) in needed.chain(expired).chain(made) {
-            self.remove(&mut transaction, &key, is_needed, &mut total).await?;
+        let needed = effects.gone.iter().cloned().map(|key| (key, Removal::Needed));
+        let expired = effects.expired.iter().cloned().map(|key| (key, Removal::IfThere));
+        let made = effects.made.iter().map(|row| (row.key(), Removal::IfExpired));
+        for (key, when) in needed.chain(expired).chain(made) {
+            self.remove(&mut transaction, (&key, when, settled), &mut total).await?;
         }
         self.purge(&mut transaction, settled, &mut total).await?;
         for row in &effects.changed {
-            let made = self.remove(&mut transaction, &row.key(), true, &mut total).await?;
+            let made = self.remove(&mut transaction, (&row.key(), Removal::Needed, settled), &mut total).await?;
             self.insert(&mut transaction, (position.number, made), row, &mut total).await?;
         }
         for row in &effects.made {
@@ -362,19 +419,27 @@ impl Store {
     async fn remove(
         &self,
         transaction: &mut Transaction<'_, Any>,
-        key: &RowKey,
-        is_needed: bool,
+        (key, when, settled): (&RowKey, Removal, u64),
         total: &mut Total,
     ) -> Result<Option<i64>, StoreError> {
         let select = format!("{} WHERE id = $1", select(key.kind));
         let read = query(&select).bind(key.id.clone()).fetch_optional(&mut **transaction).await?;
         let Some(read) = read else {
             let missing = || StoreError::Row { row: name_of_key(key), what: "it is missing" };
-            return if is_needed { Err(missing()) } else { Ok(None) };
+            return if when == Removal::Needed { Err(missing()) } else { Ok(None) };
         };
-        total.toggle(&self.key.element(&self.authentic(key.kind, &read)?.mac));
+        let Authentic { row, mac } = self.authentic(key.kind, &read)?;
+        let is_expired = matches!(&row, Row::Revocation(of) if of.expires_at().is_some_and(|second| second <= settled));
+        if when == Removal::IfExpired && !is_expired {
+            let what = "no key server knows of it: somebody brought it back";
+            return Err(StoreError::Row { row: name_of_key(key), what });
+        }
+        total.subtract(&self.key.element(&mac));
         let delete = format!("DELETE FROM {} WHERE id = $1", table(key.kind).name);
-        query(&delete).bind(key.id.clone()).execute(&mut **transaction).await?;
+        let deleted = query(&delete).bind(key.id.clone()).execute(&mut **transaction).await?;
+        if deleted.rows_affected() != 1 {
+            return Err(StoreError::Row { row: name_of_key(key), what: "it is there twice" });
+        }
         Ok(Some(read.try_get("made")?))
     }
 
@@ -388,7 +453,7 @@ impl Store {
         let select = format!("{} WHERE expires_at <= $1 LIMIT {PURGED}", select(kind));
         for read in query(&select).bind(signed(settled)).fetch_all(&mut **transaction).await? {
             let key = self.authentic(kind, &read)?.row.key();
-            self.remove(transaction, &key, true, total).await?;
+            self.remove(transaction, (&key, Removal::Needed, settled), total).await?;
         }
         Ok(())
     }
@@ -409,7 +474,7 @@ impl Store {
         );
         let content = row.encode();
         let mac = self.key.row(number, &content);
-        total.toggle(&self.key.element(&mac));
+        total.add(&self.key.element(&mac));
         let mut insert = query(&insert).bind(row.key().id).bind(signed(number)).bind(made.unwrap_or(signed(number)));
         insert = insert.bind(content).bind(mac.to_vec());
         for value in columns(row) {
@@ -430,7 +495,6 @@ impl Store {
     ) -> Result<(), StoreError> {
         let Written { position: Position { timeline, number, digest }, issued, kind, principal, note, content } =
             written;
-        let masked = self.key.mask(total, *timeline, *number, digest);
         let parts = ChangeParts {
             number: *number,
             timeline: *timeline,
@@ -439,8 +503,11 @@ impl Store {
             reason: note.reason,
             digest,
             content,
-            total: masked.octets(),
+            principal: *principal,
+            total,
         };
+        let mac = self.key.change(&parts);
+        let masked = self.key.mask(total, &mac);
         let insert = query(
             "INSERT INTO change (number, timeline, issued_at, kind, principal, actor, reason, digest, content, total, mac)
              VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
@@ -448,7 +515,7 @@ impl Store {
         let insert = insert.bind(signed(*number)).bind(signed(*timeline)).bind(signed(*issued)).bind(*kind);
         let insert = insert.bind(principal.map(i64::from)).bind(note.actor).bind(note.reason).bind(digest.to_vec());
         let insert = insert.bind(content.to_vec()).bind(masked.octets().to_vec());
-        insert.bind(self.key.change(&parts).to_vec()).execute(&mut **transaction).await?;
+        insert.bind(mac.to_vec()).execute(&mut **transaction).await?;
         Ok(())
     }
 
@@ -470,7 +537,8 @@ impl Store {
             });
         }
         let refused = |what| StoreError::Row { row: name_of(kind, &shown), what };
-        let expected_mac = self.key.row(change.unsigned_abs(), &content);
+        let change = u64::try_from(change).map_err(|_| refused("its change has a negative number"))?;
+        let expected_mac = self.key.row(change, &content);
         if !is_mac(&mac, &expected_mac) {
             return Err(refused("its MAC is not that of its content and change"));
         }
@@ -487,13 +555,17 @@ impl Store {
     /// A change, if a key server wrote it, and the sum over the rows that it left.
     fn recorded(&self, read: &AnyRow) -> Result<(Recorded, Total), StoreError> {
         let numbers: [i64; 3] = [read.try_get(0)?, read.try_get(1)?, read.try_get(2)?];
-        let [number, timeline, issued] = numbers.map(i64::unsigned_abs);
+        let refused = |what| StoreError::Row { row: format!("change {}", numbers[0]), what };
+        let unsigned = |at: usize| u64::try_from(numbers[at]).map_err(|_| refused("it has a negative number"));
+        let [number, timeline, issued] = [unsigned(0)?, unsigned(1)?, unsigned(2)?];
+        let principal: Option<i64> = read.try_get(10)?;
+        let principal = principal.map(u32::try_from).transpose().map_err(|_| refused("it is of no principal"))?;
         let (kind, actor, reason): (String, String, String) = (read.try_get(3)?, read.try_get(4)?, read.try_get(5)?);
         let octets: [Vec<u8>; 4] = [read.try_get(6)?, read.try_get(7)?, read.try_get(8)?, read.try_get(9)?];
         let [digest, content, total, mac] = octets;
-        let refused = |what| StoreError::Row { row: format!("change {number}"), what };
         let digest = digest.try_into().map_err(|_| refused("it has no digest"))?;
         let total = total.try_into().map_err(|_| refused("it has no sum"))?;
+        let total = self.key.mask(Total::from_octets(total), &mac);
         let (actor_of, reason_of) = (actor.as_str(), reason.as_str());
         let parts = ChangeParts {
             number,
@@ -503,7 +575,8 @@ impl Store {
             reason: reason_of,
             digest: &digest,
             content: &content,
-            total: &total,
+            principal,
+            total,
         };
         if !is_mac(&mac, &self.key.change(&parts)) {
             return Err(refused("its MAC is not that of what it says"));
@@ -525,7 +598,6 @@ impl Store {
             return Err(refused("its columns do not say what its content says"));
         }
         let position = Position { timeline, number, digest };
-        let total = self.key.mask(Total::from_octets(total), timeline, number, &digest);
         Ok((Recorded { position, issued, actor, reason, change }, total))
     }
 
@@ -579,10 +651,10 @@ impl Store {
         (seen, issued): (Option<Position>, u64),
         note: Note<'_>,
     ) -> Result<Position, StoreError> {
-        let held = self.load(provider).await?.position;
+        let held = self.load(provider, None).await?.position;
         let most = |of: fn(&Position) -> u64| of(&held).max(seen.as_ref().map_or(0, of));
         let timeline = most(|position| position.timeline) + 1;
-        let number = (most(|position| position.number) / ABOVE + 1) * ABOVE;
+        let number = (most(|position| position.number) / ABOVE + 2) * ABOVE;
         let position = Position { timeline, number, digest: adoption(&held.digest, timeline, number) };
         let mut transaction = self.database.pool.begin().await?;
         let Some(total) = self.lock(&mut transaction, &held, number).await? else {
@@ -609,12 +681,28 @@ struct Written<'a> {
 }
 
 const SELECT_CHANGE: &str =
-    "SELECT number, timeline, issued_at, kind, actor, reason, digest, content, total, mac FROM change";
-const SELECT_CHANGE_AT: &str = "SELECT number, timeline, issued_at, kind, actor, reason, digest, content, total, mac FROM change WHERE number = $1";
+    "SELECT number, timeline, issued_at, kind, actor, reason, digest, content, total, mac, principal FROM change";
+const SELECT_CHANGE_AT: &str = "SELECT number, timeline, issued_at, kind, actor, reason, digest, content, total, mac, principal FROM change WHERE number = $1";
 
 fn select(kind: RowKind) -> String {
     let Table { name, columns } = table(kind);
     format!("SELECT id, change, content, mac, {}, made FROM {name}", columns.join(", "))
+}
+
+/// Whether a change follows on the one before.
+fn check_follows(before: &Position, recorded: &Recorded) -> Result<(), StoreError> {
+    let Position { timeline, number, digest } = recorded.position;
+    let follows = match &recorded.change {
+        Some(change) => {
+            timeline == before.timeline && number == before.number + 1 && change.object().previous == before.digest
+        }
+        None => {
+            timeline == before.timeline + 1
+                && number > before.number
+                && adoption(&before.digest, timeline, number) == digest
+        }
+    };
+    if follows { Ok(()) } else { Err(StoreError::Fork(number)) }
 }
 
 async fn migrate(database: &Database) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::mpsc::sync_channel;
@@ -17,7 +17,8 @@ use wayleave_core::UnixTime;
 use wayleave_crypto::signed::Signed;
 use wayleave_store::{Appended, Loaded, Note, Place, Position, Recorded, Store, StoreError, StoreKey};
 
-use crate::failure::Failure;
+use super::private::sync_folder;
+use crate::failure::{Failure, Failures};
 
 /// Steps that may wait for the thread.
 const WAITING: usize = 64;
@@ -36,6 +37,8 @@ pub struct DatabaseRecords {
     /// Where the state ends that was taken over.
     position: Position,
     seen: SeenFile,
+    /// When it was last known where the changes end.
+    read: Instant,
     outage: Option<Outage>,
 }
 
@@ -66,14 +69,12 @@ impl DatabaseRecords {
         let at = place.clone();
         let opened = run((&steps, LOADS), async move {
             let store = Store::open(&at, key).await?;
-            if let Some(held) = &held {
-                store.check(held).await?;
-            }
-            let loaded = store.load(&of_provider).await?;
+            let loaded = store.load(&of_provider, held.as_ref()).await?;
             Ok::<_, StoreError>((store, loaded))
         });
         let (store, Loaded { state, position }) = opened?.map_err(|error| refused(place, &error))?;
-        let mut records = Self { store, steps, provider: provider.clone(), position, seen, outage: None };
+        let provider = provider.clone();
+        let mut records = Self { store, steps, provider, position, seen, read: Instant::now(), outage: None };
         records.seen.remember(position)?;
         Ok((records, state))
     }
@@ -86,10 +87,7 @@ impl DatabaseRecords {
         let (at, of_provider, held) = (place.clone(), provider.clone(), SeenFile::read(seen)?.position);
         let looked = run((&start()?, LOADS), async move {
             let store = Store::open(&at, StoreKey::new(of_provider.store_key())).await?;
-            if let Some(held) = &held {
-                store.check(held).await?;
-            }
-            store.load(&of_provider).await.map(|loaded| loaded.position.number)
+            store.load(&of_provider, held.as_ref()).await.map(|loaded| loaded.position.number)
         });
         looked?.map_err(|error| refused(place, &error))
     }
@@ -191,16 +189,17 @@ impl DatabaseRecords {
             // An adoption begins a new timeline; what led to it is in the state.
             if recorded.iter().any(|of| of.change.is_none()) {
                 let (store, provider) = (self.store.clone(), self.provider.clone());
-                let loaded = run((&self.steps, LOADS), async move { store.load(&provider).await })?;
+                let loaded = run((&self.steps, LOADS), async move { store.load(&provider, Some(&held)).await })?;
                 let Some(Loaded { state, position }) = self.noted(loaded)? else { return Ok(unread) };
+                self.seen.remember(position)?;
                 self.position = position;
                 unread = Unread { state: Some(Box::new(state)), changes: Vec::new() };
                 continue;
             }
+            self.seen.remember(last)?;
             unread.changes.extend(recorded.into_iter().filter_map(|Recorded { change, .. }| change));
             self.position = last;
         }
-        self.seen.remember(self.position)?;
         Ok(unread)
     }
 
@@ -235,33 +234,33 @@ impl DatabaseRecords {
             }
             Appended::Done => {
                 let (number, digest) = (change.object().number, change.digest());
-                self.position = Position { number, digest, ..self.position };
-                self.seen.remember(self.position)?;
+                let position = Position { number, digest, ..self.position };
+                // If that fails the change is not taken for made here: it comes with those of others.
+                self.seen.remember(position)?;
+                self.position = position;
                 Ok(Unread::default())
             }
         }
     }
 
-    /// What came of a step; `None` if the database cannot be used now.
+    /// What came of a step; `None` if the database cannot be used now, or is refused: memory is answered from meanwhile, and it is tried
+    /// again.
     fn noted<T>(&mut self, outcome: Result<T, StoreError>) -> Result<Option<T>, Failure> {
         match outcome {
             Ok(value) => {
-                self.outage = None;
+                (self.read, self.outage) = (Instant::now(), None);
                 Ok(Some(value))
             }
-            Err(error) if error.is_passing() => {
+            Err(error) => {
                 self.note_outage(&error);
                 Ok(None)
             }
-            Err(error) => Err(refused(self.store.place(), &error)),
         }
     }
 
     fn note_outage(&mut self, error: &StoreError) {
-        if error.is_passing() {
-            let since = self.outage.as_ref().map_or_else(Instant::now, |outage| outage.since);
-            self.outage = Some(Outage { since, why: error.to_string() });
-        }
+        let why = if error.is_passing() { error.to_string() } else { refused(self.store.place(), error).to_string() };
+        self.outage = Some(Outage { since: self.read, why });
     }
 }
 
@@ -322,8 +321,16 @@ impl SeenFile {
         name.push(format!(".{}.new", std::process::id()));
         let new = self.path.with_file_name(name);
         let made = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
-        let written = made.and_then(|mut file| file.write_all(&position.octets()));
+        let written = made.and_then(|mut file| {
+            // A command of root leaves the file to whom the folder belongs: the key server has to go on with it.
+            let folder =
+                fs::metadata(self.path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new(".")))?;
+            let _ = fchown(&file, Some(folder.uid()), Some(folder.gid())); // fails if this is not root, and then it is its own
+            file.write_all(&position.octets()).and_then(|()| file.sync_all())
+        });
         written.and_then(|()| fs::rename(&new, &self.path)).map_err(system)?;
+        let first = |failures: Failures| failures.0.into_iter().next();
+        sync_folder(&self.path).map_err(|failures| first(failures).unwrap_or_else(ended))?;
         self.position = Some(position);
         Ok(())
     }

@@ -184,6 +184,11 @@ impl Invitations {
         self.0.insert(invitation.id, (invitation.clone(), InvitationStatus::Open));
     }
 
+    /// Those that are forgotten with the next one in this Unix second.
+    pub(super) fn forgotten(&self, second: u64) -> impl Iterator<Item = InvitationId> {
+        self.0.iter().filter(move |(_, (of, _))| !is_remembered(of, second)).map(|(id, _)| *id)
+    }
+
     /// Takes one from a snapshot. `false` if there are too many.
     pub(super) fn restore(&mut self, invitation: Invitation, status: InvitationStatus) -> bool {
         let has_capacity = self.0.len() < MAX_INVITATIONS;

@@ -252,7 +252,8 @@ impl Kept {
 
     fn state(&self) -> State {
         let past = self.past[self.past.len().saturating_sub(PAST)..].to_vec();
-        let end = ChangesEnd { number: self.past.len() as u64, past };
+        let times = past.iter().map(|(_, issued)| *issued).skip(past.len().saturating_sub(256)).collect();
+        let end = ChangesEnd { number: self.past.len() as u64, past, times };
         State::from_rows::<RowError>(provider(), &end, self.rows.values().cloned().map(Ok)).expect("rows of a state")
     }
 }
@@ -289,6 +290,52 @@ proptest! {
     }
 }
 
+/// What a state forgets leaves the rows with the same change, and whoever starts from the rows forgets nothing else.
+#[test]
+fn what_a_state_forgets_leaves_its_rows_and_nothing_else_does() {
+    let (mut states, mut kept) = ([fresh(), fresh()], Kept::default());
+    let make = |states: &mut [State; 2], kept: &mut Kept, body: ChangeBody, second: u64| {
+        let change = states[0].sign(body.clone(), &signer(), unix(second)).expect("possible");
+        assert_eq!(states[1].sign(body, &signer(), unix(second)).expect("possible"), change);
+        let effects = states[0].effects(change.object());
+        assert_eq!(states[1].effects(change.object()), effects, "whoever makes it");
+        kept.follow(effects, &change);
+        states.iter_mut().for_each(|state| state.apply(&change, &signer().verifying_key()).expect("the next"));
+        assert_eq!(kept.rows.values().cloned().collect::<Vec<_>>(), states[0].rows());
+    };
+    let account =
+        |number: u32| ChangeBody::Account { principal: principal(number), generation: number, name: "somebody".into() };
+    let grant =
+        |choice: u8, not_after: u64| ChangeBody::Grant(Grant { terms: terms(1, choice), not_before: NOW, not_after });
+    make(&mut states, &mut kept, account(1), NOW);
+    make(&mut states, &mut kept, grant(0, NOW + (1 << 30)), NOW);
+    make(&mut states, &mut kept, grant(4, NOW + 10), NOW);
+    for number in 0..3 {
+        let Some(ChangeBody::Invite(invitation)) = body(&Step::Invite(2, number), NOW) else { unreachable!() };
+        make(&mut states, &mut kept, ChangeBody::Invite(invitation), NOW);
+    }
+    // The delegation has ended long ago, and so have the invitations; nothing has been forgotten yet, also by who starts from the rows.
+    let late = NOW + 100 * 86_400;
+    for number in 0..300 {
+        make(&mut states, &mut kept, account(10 + number % 3), late);
+    }
+    states[1] = kept.state();
+    let has = |kept: &Kept, kind: RowKind| kept.rows.keys().filter(|key| key.kind == kind).count();
+    assert_eq!((has(&kept, RowKind::Grant), has(&kept, RowKind::Invitation)), (2, 3));
+    // A change beside it takes nothing away.
+    make(&mut states, &mut kept, ChangeBody::Revoke(revocation(1, 0, late)), late);
+    make(&mut states, &mut kept, ChangeBody::Lift(revocation(1, 0, late)), late);
+    assert_eq!(has(&kept, RowKind::Grant), 2);
+    make(&mut states, &mut kept, grant(1, late + 10), late);
+    assert_eq!(has(&kept, RowKind::Grant), 2, "one for one");
+    let Some(ChangeBody::Invite(invitation)) = body(&Step::Invite(3, 5), late) else { unreachable!() };
+    make(&mut states, &mut kept, ChangeBody::Invite(invitation), late);
+    assert_eq!(has(&kept, RowKind::Invitation), 1);
+    states[1] = kept.state();
+    make(&mut states, &mut kept, ChangeBody::Close { principal: principal(1) }, late);
+    assert_eq!((has(&kept, RowKind::Grant), kept.state().grants()), (0, 0));
+}
+
 #[test]
 fn rows_that_make_no_state_are_refused() {
     let mut state = fresh();
@@ -299,7 +346,8 @@ fn rows_that_make_no_state_are_refused() {
     let made = |end: &ChangesEnd, rows: Vec<Row>| {
         State::from_rows::<RowError>(provider(), end, rows.into_iter().map(Ok)).map(|state| state.grants())
     };
-    let end = ChangesEnd { number: 2, past: past.clone() };
+    let times = vec![NOW; 2];
+    let end = ChangesEnd { number: 2, past: past.clone(), times: times.clone() };
     assert_eq!(made(&end, state.rows()), Ok(1));
     let twice = [state.rows(), vec![Row::Grant(grant)]].concat();
     assert_eq!(made(&end, twice), Err(RowError::Content("an account has a grant twice")));
@@ -309,9 +357,12 @@ fn rows_that_make_no_state_are_refused() {
     let of_account = state.rows()[..1].to_vec();
     let wrong = made(&end, [of_account, vec![ended]].concat());
     assert_eq!(wrong, Err(RowError::Content("a grant ends before it begins")));
-    let behind = ChangesEnd { number: 1, past };
+    let behind = ChangesEnd { number: 1, past, times };
     assert_eq!(made(&behind, Vec::new()), Err(RowError::Past { digests: 2, number: 1 }));
-    assert_eq!(made(&ChangesEnd { number: 1, past: vec![] }, vec![]), Err(RowError::Past { digests: 0, number: 1 }));
+    assert_eq!(
+        made(&ChangesEnd { number: 1, ..ChangesEnd::default() }, vec![]),
+        Err(RowError::Past { digests: 0, number: 1 })
+    );
 }
 
 fn apply(state: &mut State, body: ChangeBody, second: u64) -> Signed<Change> {

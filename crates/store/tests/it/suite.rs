@@ -123,7 +123,7 @@ struct Server {
 impl Server {
     async fn start(place: &Place) -> Result<Self, StoreError> {
         let store = Store::create(place, key()).await?;
-        let loaded = store.load(&provider()).await?;
+        let loaded = store.load(&provider(), None).await?;
         Ok(Self { store, state: loaded.state, position: loaded.position })
     }
 
@@ -131,7 +131,7 @@ impl Server {
         for recorded in self.store.changes_after(&self.position).await? {
             match recorded.change {
                 Some(change) => self.state.apply(&change, &signer().verifying_key()).expect("the next"),
-                None => self.state = self.store.load(&provider()).await?.state,
+                None => self.state = self.store.load(&provider(), None).await?.state,
             }
             self.position = recorded.position;
         }
@@ -156,7 +156,7 @@ impl Server {
 
 async fn loaded(place: &Place) -> Result<Vec<Row>, StoreError> {
     let store = Store::open(place, key()).await?;
-    store.load(&provider()).await.map(|loaded| loaded.state.rows())
+    store.load(&provider(), None).await.map(|loaded| loaded.state.rows())
 }
 
 /// Somebody who can read and write the database, and has no key.
@@ -333,6 +333,51 @@ pub(crate) async fn rows_that_are_taken_away_or_brought_back_are_noticed(place: 
     assert!(matches!(&refused, Err(StoreError::Row { what: "it is missing", .. })), "{refused:?}");
 }
 
+/// A stale row is put into its place just before a key server makes another there: taking it away again must not count for it.
+pub(crate) async fn a_row_that_is_brought_back_before_it_is_made_anew_is_refused(place: &Place) {
+    let mut server = Server::start(place).await.expect("started");
+    server.change(account(1)).await.expect("written");
+    server.change(grant(terms(1, 1, None))).await.expect("written");
+    let attacker = Attacker::connect(place).await;
+    let backup = attacker.backup().await;
+    let stale = backup.iter().find(|row| row.contains("INTO capability")).expect("the grant").clone();
+    server.change(ChangeBody::Withdraw(terms(1, 1, None))).await.expect("written");
+    attacker.write(&stale).await;
+    let refused = server.change(grant(terms(1, 1, None))).await;
+    assert!(matches!(&refused, Err(StoreError::Row { what, .. }) if what.contains("brought it back")), "{refused:?}");
+    attacker.write("DELETE FROM capability").await;
+    assert_eq!(server.change(grant(terms(1, 1, None))).await, Ok(Appended::Done));
+    server.change(ChangeBody::Withdraw(terms(1, 1, None))).await.expect("written");
+    attacker.write(&stale).await;
+    assert_eq!(loaded(place).await, Err(StoreError::Rows(server.position.number)));
+}
+
+/// The change that a key server saw is put into another history, so that its own is not missed.
+pub(crate) async fn a_change_that_was_seen_is_no_proof_of_another_history(place: &Place) {
+    let mut server = Server::start(place).await.expect("started");
+    server.change(account(1)).await.expect("written");
+    let attacker = Attacker::connect(place).await;
+    let backup = attacker.backup().await;
+    server.change(revoke(1, None)).await.expect("written");
+    let seen = server.position;
+    let after = attacker.backup().await;
+    let of_seen = after.iter().find(|row| row.starts_with("INSERT INTO change VALUES (2,")).expect("the revocation");
+    attacker.restore(&backup).await;
+    let mut other = Server::start(place).await.expect("started");
+    for number in 10..13 {
+        other.change(account(number)).await.expect("written");
+    }
+    assert_eq!(server.store.check(&seen).await, Err(StoreError::Fork(2)));
+    attacker.write("DELETE FROM change WHERE number = 2").await;
+    attacker.write(of_seen).await;
+    assert_eq!(server.store.check(&seen).await, Err(StoreError::Fork(3)));
+    assert_eq!(server.follow().await, Err(StoreError::Fork(3)));
+    let refused = server.store.load(&provider(), Some(&seen)).await.map(|loaded| loaded.position);
+    assert_eq!(refused, Err(StoreError::Fork(3)));
+    // Also by who has seen nothing.
+    assert_eq!(loaded(place).await, Err(StoreError::Fork(3)));
+}
+
 pub(crate) async fn a_database_that_was_set_back_is_refused_until_it_is_adopted(place: &Place) {
     let mut server = Server::start(place).await.expect("started");
     for body in all_kinds() {
@@ -398,6 +443,6 @@ pub(crate) async fn another_providers_key_opens_nothing(place: &Place) {
     server.change(account(1)).await.expect("written");
     let other = ProviderKey::new(Seed::new([9; 32]));
     let store = Store::open(place, StoreKey::new(other.store_key())).await.expect("connected");
-    let refused = store.load(&other).await.map(|loaded| loaded.position);
+    let refused = store.load(&other, None).await.map(|loaded| loaded.position);
     assert!(matches!(&refused, Err(StoreError::Row { row, .. }) if row == "change 1"), "{refused:?}");
 }

@@ -3,15 +3,15 @@
 //! A change is about one principal, so that what it does is found by taking that principal's part of the state and making the change
 //! there: the rules are written once, and nothing counts before the database has it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use wayleave_core::wire::{Ascii, Codec, Malformed, Reader, Wire, Writer, decode, encode};
 use wayleave_packet::platypus::header::{Interval, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::{
-    Account, Change, ChangeBody, Grant, MAX_GRANTS, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE, PrincipalCodec,
-    RevocationCodec, State, snapshot,
+    Account, Change, ChangeBody, Delegated, Entry, Grant, MAX_GRANTS, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE,
+    PrincipalCodec, RevocationCodec, State, snapshot,
 };
 use crate::capability::invitation::{Invitation, InvitationStatus, MAX_NAME};
 use crate::capability::keys::ProviderKey;
@@ -115,7 +115,7 @@ impl Row {
 }
 
 /// Kinds of rows, in the order in which a state takes them.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum RowKind {
     Closed,
     Account,
@@ -132,7 +132,7 @@ impl RowKind {
 }
 
 /// What names a row.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RowKey {
     pub kind: RowKind,
     pub id: Vec<u8>,
@@ -157,6 +157,8 @@ pub struct ChangesEnd {
     /// Digest, and Unix second at which they were signed, of the last changes, the latest last: of as many as there are, up to
     /// [`PAST`](super::PAST).
     pub past: Vec<([u8; 32], u64)>,
+    /// The same times, also of changes before an operator accepted another state: what has expired is judged by the earliest of them.
+    pub times: Vec<u64>,
 }
 
 /// Why rows make no state.
@@ -214,15 +216,7 @@ impl State {
     pub fn effects(&self, change: &Change) -> RowEffects {
         let Some(principal) = self.principal_of(&change.body) else { return RowEffects::default() };
         let keyed = |rows: Vec<Row>| rows.into_iter().map(|row| (row.key(), row)).collect::<BTreeMap<_, _>>();
-        let mut part = Self::new(self.provider.clone());
-        (part.number, part.last, part.issued) = (self.number, self.last, self.issued);
-        part.lately.clone_from(&self.lately);
-        part.sweep_at = usize::MAX;
-        let before = self.rows_of(principal);
-        for row in &before {
-            // It fits: it is a part of what was taken.
-            let _ = part.take_row(row.clone());
-        }
+        let (before, mut part) = (self.rows_of(principal), self.part(principal));
         part.perform(&change.body, change);
         let (before, mut after) = (keyed(before), keyed(part.rows_of(principal)));
         let second = self.issued.min(self.settled());
@@ -238,7 +232,48 @@ impl State {
             }
         }
         effects.made = after.into_values().collect();
+        // An invitation takes the place of all that are forgotten with it, whose-ever they are.
+        if matches!(change.body, ChangeBody::Invite(_)) {
+            let forgotten = self.invitations.forgotten(change.issued);
+            let keys = forgotten.map(|id| RowKey { kind: RowKind::Invitation, id: id.0.to_vec() });
+            effects.expired.extend(keys.filter(|key| !effects.gone.contains(key)));
+        }
         effects
+    }
+
+    /// A state with what this one has of one principal, as it is: nothing is judged or forgotten.
+    fn part(&self, principal: Principal) -> Self {
+        let mut part = Self::new(self.provider.clone());
+        let number = principal.number();
+        (part.number, part.last, part.issued) = (self.number, self.last, self.issued);
+        part.lately.clone_from(&self.lately);
+        part.sweep_at = usize::MAX;
+        part.waypoints.clone_from(&self.waypoints);
+        part.closed.extend(self.closed.get(&number).map(|generation| (number, *generation)));
+        let slots: Vec<u32> = self.slots_of(principal).collect();
+        let places: HashMap<u32, u32> = slots.iter().zip(0..).map(|(slot, place)| (*slot, place)).collect();
+        let place_of = |slot: u32| places.get(&slot).copied().unwrap_or(NONE);
+        for slot in &slots {
+            let Some(entry) = self.entry(*slot) else { continue };
+            part.grants += 1;
+            part.intervals[usize::from(entry.interval.exponent())] += 1;
+            let delegation = entry
+                .delegation
+                .as_ref()
+                .map(|held| Box::new(Delegated { delegation: held.delegation, from: place_of(held.from) }));
+            part.place(Entry { key: entry.key.clone(), delegation, next: place_of(entry.next), ..*entry });
+        }
+        if let Some(account) = self.accounts.get(&number) {
+            let (name, first) = (account.name.clone(), place_of(account.first));
+            part.accounts.insert(number, Account { name, generation: account.generation, first });
+        }
+        part.revocations.extend(self.revocations_of(principal));
+        for (invitation, status) in self.invitations().filter(|(of, _)| of.principal() == Some(principal)) {
+            part.invitations.restore(invitation.clone(), status);
+        }
+        part.reopened.extend(self.reopened.iter().filter(|of| of.principal == number).copied());
+        part.withdrawn.extend(self.withdrawn_of(principal).map(|(interval, until)| ((principal, interval), until)));
+        part
     }
 
     /// Whom a change is about; nobody if it is about an invitation that is not known.
@@ -277,13 +312,18 @@ impl State {
             snapshot::remember(&mut state.past, *digest);
             let latest = state.times.back().map_or(*issued, |time| *issued.max(time));
             snapshot::remember(&mut state.times, latest);
-            state.note_time(*issued);
         }
         (state.number, state.last, state.issued) =
             (end.number, last.map_or([0; 32], |of| of.0), last.map_or(0, |of| of.1));
+        let settled = end.times.iter().copied().min().unwrap_or(0);
         for row in rows {
-            state.take_row(row?).map_err(RowError::Content)?;
+            match row? {
+                Row::Revocation(revocation) if snapshot::has_expired(&revocation, settled.min(state.issued)) => {}
+                row => state.take_row(row).map_err(RowError::Content)?,
+            }
         }
+        // Not before: what is taken over is not forgotten by itself, or a database would have more than the state.
+        end.times.iter().for_each(|issued| state.note_time(*issued));
         Ok(state)
     }
 
@@ -298,10 +338,6 @@ impl State {
             }
             Row::Grant(grant) => self.take_grant(&grant)?,
             Row::Revocation(revocation) => {
-                let second = self.issued.min(self.settled());
-                if snapshot::has_expired(&revocation, second) {
-                    return Ok(());
-                }
                 // Those of accounts that were closed come beyond the limit of orders.
                 if self.revocations.len() >= 2 * MAX_REVOCATIONS {
                     return Err("too many revocations");

@@ -83,6 +83,8 @@ pub(super) fn take_database(database: &Mutex<DatabaseRecords>) -> MutexGuard<'_,
 /// If the records do not continue what was read: the role ends.
 pub fn follow(core: &Mutex<Core>, now: Now) -> Result<(), Failure> {
     let Some(database) = database(core) else { return lock(core).follow(now) };
+    // Whatever the database does, key epochs go on.
+    lock(core).prepare(now);
     let mut database = take_database(&database);
     let unread = database.read_new()?;
     let mut core = lock(core);
@@ -125,6 +127,10 @@ pub fn carry_out(
             (state.effects(change.object()), state.settled())
         };
         let Some(change) = &order.change else { return Ok(Response::Nothing) };
+        // Nobody waits behind an order that cannot be carried out: whether it can be is seen by who follows.
+        if database.outage().is_some() {
+            return Ok(Response::Ready(lock(core).server.acknowledge(&order, Err(Status::Unwritten), now)));
+        }
         let appended = database.append(change, effects, ("the holder", ""));
         let mut core = lock(core);
         core.note_outage(database.outage().cloned());

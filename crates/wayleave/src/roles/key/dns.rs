@@ -28,7 +28,7 @@ const LONGEST: usize = 4_096;
 /// How often the thread that answers datagrams looks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
 /// Orders that wait for the database at a time.
-const ORDERS: usize = 64;
+const ORDERS: usize = 16;
 /// Connections at a time. Everybody may ask: no client is known.
 const SLOTS: SlotLimits = SlotLimits { connections: 512, of_source: 64, of_client: 0 };
 

@@ -37,6 +37,9 @@ pub fn change(
         core.note_outage(database.outage().cloned());
         core.take(Others::OfDatabase(unread))?;
     }
+    if let Some(outage) = database.outage() {
+        return Ok(Err(disk(&Failure::new(&outage.why))));
+    }
     for _ in 0..ATTEMPTS {
         let (signed, effects) = {
             let core = lock(core);
