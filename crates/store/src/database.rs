@@ -46,8 +46,15 @@ impl Place {
     /// If it is a URI of something else, or has a password.
     pub fn parse(text: &str) -> Result<Self, BadPlace> {
         if let Some(rest) = text.strip_prefix("postgresql://").or_else(|| text.strip_prefix("postgres://")) {
-            let user = rest.rsplit_once('@').map_or("", |(user, _)| user);
-            let has_password = user.contains(':') || rest.contains("password=");
+            let authority = rest.split(['/', '?']).next().unwrap_or_default();
+            let has_password = rest.contains("password=")
+                || match authority.rsplit_once('@') {
+                    Some((user, _)) => user.contains(':'),
+                    // A port, or the beginning of a password with a slash or a question mark.
+                    None => authority.rsplit_once(':').is_some_and(|(_, port)| {
+                        !port.ends_with(']') && !port.is_empty() && port.parse::<u16>().is_err()
+                    }),
+                };
             return if has_password { Err(BadPlace) } else { Ok(Self::Postgres(text.to_owned())) };
         }
         if text.is_empty() || text.contains("://") { Err(BadPlace) } else { Ok(Self::File(PathBuf::from(text))) }
@@ -148,6 +155,11 @@ mod tests {
         let uri = "postgresql://key@db.example.net:5433/wayleave?sslmode=verify-full";
         assert_eq!(Place::parse(uri).expect("a place").to_string(), "postgresql://key@db.example.net:5433/wayleave");
         assert_eq!(Place::parse("postgres://db/wayleave").expect("a place").to_string(), "postgres://db/wayleave");
+        for good in
+            ["postgresql://db:5433/w?user=a@b", "postgresql://[2001:db8::1]/w", "postgresql://a@[2001:db8::1]:5433/w"]
+        {
+            assert!(Place::parse(good).is_ok(), "{good}");
+        }
         for bad in [
             "",
             "mysql://db/wayleave",

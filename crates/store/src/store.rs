@@ -29,6 +29,8 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "begin", include_str!("../migrati
 const LOADS: usize = 16;
 /// Changes that are read at a time.
 const PORTION: i64 = 4_096;
+/// Rows that are taken away by one statement, at most.
+const REMOVED: usize = 500;
 /// Revocations that have expired and are taken away with a change.
 const PURGED: i64 = 64;
 /// Times by which it is judged what has expired.
@@ -92,7 +94,6 @@ pub struct Recorded {
 enum Removal {
     /// It has to be there.
     Needed,
-    IfThere,
     /// Another takes its place, that a key server takes for new: it may be a revocation that had expired, and nothing else.
     IfExpired,
 }
@@ -244,7 +245,7 @@ impl Store {
         for pair in past.windows(2) {
             check_follows(&pair[0].position, &pair[1])?;
         }
-        let times = past.iter().rev().take(SETTLING).map(|recorded| recorded.issued).collect();
+        let times = past[past.len().saturating_sub(SETTLING)..].iter().map(|recorded| recorded.issued).collect();
         // What is before an adoption is of another timeline.
         let own = past.iter().filter(|recorded| recorded.position.timeline == end.timeline);
         Ok((own.map(|recorded| (recorded.position.digest, recorded.issued)).collect(), times))
@@ -262,7 +263,7 @@ impl Store {
         if end == *held {
             return Ok(Vec::new());
         }
-        self.check_continues(&mut connection, held, &end).await?;
+        self.check_has(&mut connection, held, &end).await?;
         // What others did on the timeline that an operator ended is in the state that was adopted.
         let is_behind_adoption = end.timeline > held.timeline;
         let (which, after) = if is_behind_adoption { ("timeline", held.timeline) } else { ("number", held.number) };
@@ -272,11 +273,28 @@ impl Store {
             let (recorded, _) = self.recorded(&read)?;
             match changes.last() {
                 Some(before) => check_follows(&before.position, &recorded)?,
+                None if is_behind_adoption && recorded.change.is_some() => return Err(StoreError::Rows(end.number)),
                 None if is_behind_adoption => {}
                 None => check_follows(held, &recorded)?,
             }
             changes.push(recorded);
         }
+        Ok(changes)
+    }
+
+    /// The changes behind a number, or the last ones, in order, `most` of them.
+    ///
+    /// # Errors
+    /// If the database cannot be used, or one of them is not what a key server wrote.
+    pub async fn trail(&self, after: Option<u64>, most: usize) -> Result<Vec<Recorded>, StoreError> {
+        let mut connection = self.database.pool.acquire().await?;
+        let (order, after) = after.map_or(("DESC", 0), |after| ("", after));
+        let select = format!("{SELECT_CHANGE} WHERE number > $1 ORDER BY number {order} LIMIT {most}");
+        let mut changes = Vec::new();
+        for read in query(&select).bind(signed(after)).fetch_all(&mut *connection).await? {
+            changes.push(self.recorded(&read)?.0);
+        }
+        changes.sort_unstable_by_key(|recorded| recorded.position.number);
         Ok(changes)
     }
 
@@ -291,15 +309,30 @@ impl Store {
         self.check_continues(&mut connection, seen, &end).await
     }
 
+    /// Whether the database has what was seen, and all that led from there to its end.
     async fn check_continues(
         &self,
         connection: &mut AnyConnection,
         seen: &Position,
         end: &Position,
     ) -> Result<(), StoreError> {
+        match self.check_has(connection, seen, end).await? {
+            Some(from) => self.check_chain(connection, from, end).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the database has the change that was seen, or was adopted above it since. Returns from where on it is to be followed, if it
+    /// goes on.
+    async fn check_has(
+        &self,
+        connection: &mut AnyConnection,
+        seen: &Position,
+        end: &Position,
+    ) -> Result<Option<Position>, StoreError> {
         let behind = StoreError::Behind { held: seen.number, got: end.number };
         if seen.number == 0 || seen == end {
-            return Ok(());
+            return Ok(None);
         }
         if end.timeline < seen.timeline || end.number < seen.number {
             return Err(behind);
@@ -308,20 +341,17 @@ impl Store {
             // It was adopted above what was seen, or below.
             let select = format!("{SELECT_CHANGE} WHERE timeline > $1 ORDER BY number LIMIT 1");
             let first = query(&select).bind(signed(seen.timeline)).fetch_optional(&mut *connection).await?;
-            let first = first.map(|read| self.recorded(&read)).transpose()?;
+            let first = first.map(|read| self.recorded(&read)).transpose()?.map(|(recorded, _)| recorded);
             return match first {
-                Some((first, _)) if first.position.number > seen.number => {
-                    self.check_chain(connection, first.position, end).await
+                Some(first) if first.position.number > seen.number && first.change.is_none() => {
+                    Ok(Some(first.position))
                 }
                 _ => Err(behind),
             };
         }
         let at = query(SELECT_CHANGE_AT).bind(signed(seen.number)).fetch_optional(&mut *connection).await?;
         let at = at.map(|read| self.recorded(&read)).transpose()?.map(|(recorded, _)| recorded.position);
-        if at != Some(*seen) {
-            return Err(StoreError::Fork(seen.number));
-        }
-        self.check_chain(connection, *seen, end).await
+        if at == Some(*seen) { Ok(Some(*seen)) } else { Err(StoreError::Fork(seen.number)) }
     }
 
     /// Whether each change up to the end follows on the one before: a change that was seen may have been put into another history.
@@ -367,9 +397,9 @@ impl Store {
             return Ok(Appended::Others);
         };
         let needed = effects.gone.iter().cloned().map(|key| (key, Removal::Needed));
-        let expired = effects.expired.iter().cloned().map(|key| (key, Removal::IfThere));
+        self.remove_those_there(&mut transaction, &effects.expired, &mut total).await?;
         let made = effects.made.iter().map(|row| (row.key(), Removal::IfExpired));
-        for (key, when) in needed.chain(expired).chain(made) {
+        for (key, when) in needed.chain(made) {
             self.remove(&mut transaction, (&key, when, settled), &mut total).await?;
         }
         self.purge(&mut transaction, settled, &mut total).await?;
@@ -404,7 +434,7 @@ impl Store {
         let taken = take.bind(signed(number)).bind(signed(held.number)).execute(&mut **transaction).await?;
         if taken.rows_affected() != 1 {
             let end = self.end(transaction).await?.position;
-            self.check_continues(transaction, held, &end).await?;
+            self.check_has(transaction, held, &end).await?;
             return Ok(None);
         }
         if held.number == 0 {
@@ -441,6 +471,34 @@ impl Store {
             return Err(StoreError::Row { row: name_of_key(key), what: "it is there twice" });
         }
         Ok(Some(read.try_get("made")?))
+    }
+
+    /// Takes those of some rows away that are there, many at a time.
+    async fn remove_those_there(
+        &self,
+        transaction: &mut Transaction<'_, Any>,
+        keys: &[RowKey],
+        total: &mut Total,
+    ) -> Result<(), StoreError> {
+        for kind in RowKind::ALL {
+            let ids: Vec<&Vec<u8>> = keys.iter().filter(|key| key.kind == kind).map(|key| &key.id).collect();
+            for portion in ids.chunks(REMOVED) {
+                let places: Vec<String> = (1..=portion.len()).map(|place| format!("${place}")).collect();
+                let those = format!("WHERE id IN ({})", places.join(", "));
+                let (select, delete) =
+                    (format!("{} {those}", select(kind)), format!("DELETE FROM {} {those}", table(kind).name));
+                let bound = |of| portion.iter().fold(query(of), |query, id| query.bind((*id).clone()));
+                let there = bound(&select).fetch_all(&mut **transaction).await?;
+                for read in &there {
+                    total.subtract(&self.key.element(&self.authentic(kind, read)?.mac));
+                }
+                let deleted = bound(&delete).execute(&mut **transaction).await?;
+                if deleted.rows_affected() != there.len() as u64 {
+                    return Err(StoreError::Unavailable("rows went while they were taken away".to_owned()));
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn purge(
@@ -693,13 +751,13 @@ fn select(kind: RowKind) -> String {
 fn check_follows(before: &Position, recorded: &Recorded) -> Result<(), StoreError> {
     let Position { timeline, number, digest } = recorded.position;
     let follows = match &recorded.change {
+        // What was brought over begins.
+        None if before.number == 0 => timeline == 0,
         Some(change) => {
             timeline == before.timeline && number == before.number + 1 && change.object().previous == before.digest
         }
         None => {
-            timeline == before.timeline + 1
-                && number > before.number
-                && adoption(&before.digest, timeline, number) == digest
+            timeline > before.timeline && number > before.number && adoption(&before.digest, timeline, number) == digest
         }
     };
     if follows { Ok(()) } else { Err(StoreError::Fork(number)) }

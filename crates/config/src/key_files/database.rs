@@ -92,6 +92,21 @@ impl DatabaseRecords {
         looked?.map_err(|error| refused(place, &error))
     }
 
+    /// The changes behind one, or the last ones, `most` of them.
+    ///
+    /// # Errors
+    /// If the database cannot be used, or was changed by somebody else.
+    pub fn trail(
+        place: &Place,
+        provider: &ProviderKey,
+        after: Option<u64>,
+        most: usize,
+    ) -> Result<Vec<Recorded>, Failure> {
+        let (at, key) = (place.clone(), StoreKey::new(provider.store_key()));
+        let read = run((&start()?, LOADS), async move { Store::open(&at, key).await?.trail(after, most).await });
+        read?.map_err(|error| refused(place, &error))
+    }
+
     /// Makes the tables in a database that has none, and a SQLite file.
     ///
     /// # Errors
@@ -136,11 +151,13 @@ impl DatabaseRecords {
         let (rows, at, key) = (state.rows(), place.clone(), StoreKey::new(provider.store_key()));
         let number = state.number();
         let position = Position { timeline: 0, number, digest: state.digest_of(number).unwrap_or_default() };
+        // Lists of revocations are told apart by the time of their last change: it stays.
+        let issued = state.times().seconds.last().copied().unwrap_or(now.secs());
         let (by, count) = (by.to_owned(), rows.len());
         let imported = run((&start()?, LOADS), async move {
             let store = Store::create(&at, key).await?;
             let note = Note { actor: &by, reason: "brought over from a file of records" };
-            store.import(&rows, position, (now.secs(), note)).await
+            store.import(&rows, position, (issued, note)).await
         });
         imported?.map_err(|error| refused(place, &error))?;
         seen.remember(position)?;
@@ -175,6 +192,11 @@ impl DatabaseRecords {
         self.outage.as_ref()
     }
 
+    /// When it was last known where the changes end, and all were taken over.
+    pub fn last_read(&self) -> Instant {
+        self.read
+    }
+
     /// What was written since this was last called; nothing while the database cannot be used ([`Self::outage`]).
     ///
     /// # Errors
@@ -185,22 +207,26 @@ impl DatabaseRecords {
             let (store, held) = (self.store.clone(), self.position);
             let read = run((&self.steps, ANSWERS), async move { store.changes_after(&held).await })?;
             let Some(recorded) = self.noted(read)? else { return Ok(unread) };
-            let Some(last) = recorded.last().map(|last| last.position) else { break };
+            let Some(last) = recorded.last().map(|last| last.position) else {
+                self.is_up_to_date();
+                return Ok(unread);
+            };
             // An adoption begins a new timeline; what led to it is in the state.
             if recorded.iter().any(|of| of.change.is_none()) {
                 let (store, provider) = (self.store.clone(), self.provider.clone());
                 let loaded = run((&self.steps, LOADS), async move { store.load(&provider, Some(&held)).await })?;
                 let Some(Loaded { state, position }) = self.noted(loaded)? else { return Ok(unread) };
-                self.seen.remember(position)?;
-                self.position = position;
+                if !self.remembered(position) {
+                    return Ok(unread);
+                }
                 unread = Unread { state: Some(Box::new(state)), changes: Vec::new() };
                 continue;
             }
-            self.seen.remember(last)?;
+            if !self.remembered(last) {
+                return Ok(unread);
+            }
             unread.changes.extend(recorded.into_iter().filter_map(|Recorded { change, .. }| change));
-            self.position = last;
         }
-        Ok(unread)
     }
 
     /// Makes a change durable, unless others were written before: those are returned, and nothing is written. `effects` and `settled` are
@@ -220,8 +246,11 @@ impl DatabaseRecords {
             let note = Note { actor: &by, reason: &reason };
             store.append(&held, &signed, &effects, (settled, note)).await
         })?;
-        if let Err(error) = &appended {
-            self.note_outage(error);
+        // What is wrong with a row of one principal stops nobody else.
+        if let Err(error) = &appended
+            && error.is_passing()
+        {
+            self.outage = Some(Outage { since: self.read, why: refused(self.store.place(), error).to_string() });
         }
         match appended.map_err(|error| refused(self.store.place(), &error))? {
             Appended::Others => {
@@ -247,20 +276,32 @@ impl DatabaseRecords {
     /// again.
     fn noted<T>(&mut self, outcome: Result<T, StoreError>) -> Result<Option<T>, Failure> {
         match outcome {
-            Ok(value) => {
-                (self.read, self.outage) = (Instant::now(), None);
-                Ok(Some(value))
-            }
+            Ok(value) => Ok(Some(value)),
             Err(error) => {
-                self.note_outage(&error);
+                let why = refused(self.store.place(), &error).to_string();
+                self.outage = Some(Outage { since: self.read, why });
                 Ok(None)
             }
         }
     }
 
-    fn note_outage(&mut self, error: &StoreError) {
-        let why = if error.is_passing() { error.to_string() } else { refused(self.store.place(), error).to_string() };
-        self.outage = Some(Outage { since: self.read, why });
+    /// It is known where the changes end, and all are taken over.
+    fn is_up_to_date(&mut self) {
+        (self.read, self.outage) = (Instant::now(), None);
+    }
+
+    /// Remembers what was seen; `false` if the disk does not take it, and then it is not taken over either.
+    fn remembered(&mut self, position: Position) -> bool {
+        match self.seen.remember(position) {
+            Ok(()) => {
+                self.position = position;
+                true
+            }
+            Err(failure) => {
+                self.outage = Some(Outage { since: self.read, why: failure.to_string() });
+                false
+            }
+        }
     }
 }
 
@@ -320,15 +361,17 @@ impl SeenFile {
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.new", std::process::id()));
         let new = self.path.with_file_name(name);
-        let made = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
+        let folder = self.path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+        // A command of root leaves the file to whose it was, or whose the folder is: the key server has to go on with it.
+        let owner = fs::metadata(&self.path).or_else(|_| fs::metadata(folder)).map_err(system)?;
+        let _ = fs::remove_file(&new); // of a process of this number that was killed
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
         let written = made.and_then(|mut file| {
-            // A command of root leaves the file to whom the folder belongs: the key server has to go on with it.
-            let folder =
-                fs::metadata(self.path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new(".")))?;
-            let _ = fchown(&file, Some(folder.uid()), Some(folder.gid())); // fails if this is not root, and then it is its own
+            let _ = fchown(&file, Some(owner.uid()), Some(owner.gid())); // fails if this is not root, and then it is its own
             file.write_all(&position.octets()).and_then(|()| file.sync_all())
         });
-        written.and_then(|()| fs::rename(&new, &self.path)).map_err(system)?;
+        let placed = written.and_then(|()| fs::rename(&new, &self.path));
+        placed.inspect_err(|_| drop(fs::remove_file(&new))).map_err(system)?;
         let first = |failures: Failures| failures.0.into_iter().next();
         sync_folder(&self.path).map_err(|failures| first(failures).unwrap_or_else(ended))?;
         self.position = Some(position);

@@ -45,6 +45,7 @@ in_sqlite!(
     of_two_that_change_at_once_one_follows_and_nothing_is_lost,
     a_row_that_was_changed_is_refused_by_name,
     rows_that_are_taken_away_or_brought_back_are_noticed,
+    who_starts_late_forgets_the_same,
     a_row_that_is_brought_back_before_it_is_made_anew_is_refused,
     a_change_that_was_seen_is_no_proof_of_another_history,
     a_database_that_was_set_back_is_refused_until_it_is_adopted,

@@ -333,6 +333,46 @@ pub(crate) async fn rows_that_are_taken_away_or_brought_back_are_noticed(place: 
     assert!(matches!(&refused, Err(StoreError::Row { what: "it is missing", .. })), "{refused:?}");
 }
 
+/// Who starts late judges by the same times as who was there: what one forgets the other does.
+pub(crate) async fn who_starts_late_forgets_the_same(place: &Place) {
+    let mut server = Server::start(place).await.expect("started");
+    let at = |second: u64| UnixTime(second * 1_000_000);
+    let late = NOW + 100 * 86_400;
+    async fn make(server: &mut Server, body: ChangeBody, now: UnixTime) {
+        let change = server.state.sign(body, &signer(), now).expect("possible");
+        let effects = server.state.effects(change.object());
+        let settled = (server.state.settled(), NOTE);
+        assert_eq!(server.store.append(&server.position, &change, &effects, settled).await, Ok(Appended::Done));
+        server.state.apply(&change, &signer().verifying_key()).expect("the next");
+        server.position = Position { number: change.object().number, digest: change.digest(), ..server.position };
+    }
+    make(&mut server, account(1), at(NOW)).await;
+    make(&mut server, grant(terms(1, 1, None)), at(NOW)).await;
+    // It has ended long ago when the rest is done.
+    make(&mut server, grant(terms(1, 1, Some(9))), at(NOW)).await;
+    for _ in 0..200 {
+        make(&mut server, ChangeBody::Account { principal: principal(2), generation: 2, name: "two".into() }, at(NOW))
+            .await;
+    }
+    for _ in 0..150 {
+        make(&mut server, ChangeBody::Account { principal: principal(2), generation: 2, name: "two".into() }, at(late))
+            .await;
+    }
+    let mut other = Server::start(place).await.expect("started");
+    assert_eq!(other.state.settled(), server.state.settled());
+    for number in 0..120 {
+        let body = ChangeBody::Account { principal: principal(2), generation: 2, name: format!("two {number}") };
+        make(&mut server, body, at(late)).await;
+        other.follow().await.expect("continued");
+        assert_eq!(other.state.settled(), server.state.settled(), "{number}");
+    }
+    make(&mut server, grant(terms(1, 2, None)), at(late)).await;
+    other.follow().await.expect("continued");
+    assert_eq!(other.state.rows(), server.state.rows());
+    make(&mut other, ChangeBody::Close { principal: principal(1) }, at(late)).await;
+    assert_eq!(loaded(place).await.expect("sound"), other.state.rows());
+}
+
 /// A stale row is put into its place just before a key server makes another there: taking it away again must not count for it.
 pub(crate) async fn a_row_that_is_brought_back_before_it_is_made_anew_is_refused(place: &Place) {
     let mut server = Server::start(place).await.expect("started");
@@ -418,10 +458,15 @@ pub(crate) async fn a_database_that_was_set_back_is_refused_until_it_is_adopted(
     assert_eq!(server.change(account(70)).await, Ok(Appended::Done));
     other.follow().await.expect("continued");
     assert_eq!(loaded(place).await.expect("sound"), other.state.rows());
-    // The one before the adoption is refused by whoever saw the adoption.
+    // The one before the adoption is refused by whoever saw the adoption, and may be adopted in its turn.
     attacker.restore(&backup).await;
     let refused = server.store.check(&server.position).await;
     assert_eq!(refused, Err(StoreError::Behind { held: adopted.number + 1, got: 20 }));
+    let again = server.store.adopt(&provider(), (Some(server.position), NOW), note).await.expect("adopted");
+    assert_eq!(again.timeline, 2);
+    server.follow().await.expect("followed");
+    assert_eq!(server.change(account(71)).await, Ok(Appended::Done));
+    assert_eq!(loaded(place).await.expect("sound"), server.state.rows());
 }
 
 pub(crate) async fn revocations_that_have_expired_leave_the_database(place: &Place) {

@@ -46,7 +46,9 @@ use crate::key_files::private::replace;
 use crate::key_files::revocation::RevocationEntry;
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
-use crate::provider::orders::{DAY, GrantOrder, beyond, check_name, delegation_id, open_or_rename, principal_of};
+use crate::provider::orders::{
+    DAY, GrantOrder, beyond, check_name, delegation_id, open_or_rename, principal_of, summary,
+};
 use crate::provider::tree::{self, AccountGrants};
 use crate::roles::usage_store::{closed_by_operator, closing, ledger};
 use crate::usage::{self, By, Statement, csv, is_cut, is_within, statement};
@@ -90,6 +92,8 @@ pub enum Cap {
     Compact(Compact),
     /// Bring the records of a file into a database that has none, once. Stop the key server first.
     Import(Import),
+    /// Who changed what of accounts, grants and revocations, when, and why: of a key server with a database.
+    Changes(ChangesOf),
     /// Accept a database that was set back: it counts from now on, at every key server of it.
     Adopt(Adopt),
     /// Begin the key server's list of revocations anew, from its records, after the file was lost. See the guide on backups first.
@@ -138,6 +142,21 @@ pub struct Import {
     /// The path of a new SQLite file, beside the configuration, or "postgresql://…".
     #[arg(long)]
     pub database: String,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct ChangesOf {
+    /// The configuration of a key server of the database.
+    #[arg(long, short)]
+    pub config: PathBuf,
+    /// Those behind this number. Default: the last ones.
+    #[arg(long)]
+    pub after: Option<u64>,
+    /// At most so many.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=4_096))]
+    pub most: u64,
     #[arg(long)]
     pub json: bool,
 }
@@ -343,6 +362,7 @@ pub fn run(command: &Cap) -> Outcome {
         Cap::Compact(command) => compact(command),
         Cap::Import(command) => import(command),
         Cap::Adopt(command) => adopt(command),
+        Cap::Changes(command) => changes_of(command),
         Cap::NewList(command) => new_list(command),
         Cap::Mint(command) => capability::mint(command),
         Cap::Narrow(command) => capability::narrow(command),
@@ -447,6 +467,39 @@ fn adopt(command: &Adopt) -> Outcome {
              if routers refuse the list\n",
             command.config.display()
         ));
+    }
+    Ok(())
+}
+
+fn changes_of(command: &ChangesOf) -> Outcome {
+    let source = Source::read(&command.config)?;
+    let file = KeyFile::parse(&source)?;
+    let (place, _) = file.database(&source).ok_or_else(|| {
+        let failure = Failure::new("the key server's store is a file of records, which does not say who changed what");
+        failure.help("`wayleave cap import` brings it into a database, which does from then on")
+    })?;
+    let provider = file.provider(&source)?;
+    let most = usize::try_from(command.most).unwrap_or(usize::MAX);
+    let changes = DatabaseRecords::trail(&place, &provider, command.after, most)?;
+    let rows: Vec<Value> = changes
+        .iter()
+        .map(|recorded| {
+            let what = recorded.change.as_ref().map(|change| summary(&change.object().body));
+            json!({
+                "number": recorded.position.number,
+                "time": utc(recorded.issued),
+                "by": recorded.actor,
+                "what": what.unwrap_or_else(|| "another state was taken over".to_owned()),
+                "reason": recorded.reason,
+            })
+        })
+        .collect();
+    if command.json {
+        print_json(json!({ "changes": rows }));
+    } else if rows.is_empty() {
+        print("no changes\n");
+    } else {
+        print(&objects(&rows, &["number", "time", "by", "what", "reason"]));
     }
     Ok(())
 }

@@ -89,11 +89,19 @@ fn an_old_copy_of_a_database_is_refused_until_an_operator_adopts_it() {
     assert!(
         text(&checked.stderr).contains("ends with change 2") || text(&checked.stdout).contains("ends with change 2")
     );
+    // What is there says who made it.
+    let trail = server.folder.ok(&["cap", "changes", "--config", &server.config]);
+    assert!(
+        trail.contains("granted: waypoint 198.51.100.1, principal 7") && trail.contains("of this machine"),
+        "{trail}"
+    );
     // Accepted, it goes on above all that was seen, and what was revoked is revoked again.
     let adopt = ["cap", "adopt", "--config", &server.config, "--reason", "the disk was lost"];
     let adopted = server.folder.ok(&adopt);
     assert!(adopted.contains("timeline  1") && adopted.contains("revoke again"), "{adopted}");
     server.folder.ok(&["cap", "revoke", "7", "--config", &server.config]);
+    let trail = server.folder.ok(&["cap", "changes", "--config", &server.config, "--after", "2"]);
+    assert!(trail.contains("the disk was lost") && trail.contains("revoked: 7"), "{trail}");
     server.running.resume();
     server.refused(&["cap", "lookup", "--line", "own.line"], "revoked");
     assert_eq!(server.list().1, ["7"]);

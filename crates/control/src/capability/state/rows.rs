@@ -3,7 +3,7 @@
 //! A change is about one principal, so that what it does is found by taking that principal's part of the state and making the change
 //! there: the rules are written once, and nothing counts before the database has it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use wayleave_core::wire::{Ascii, Codec, Malformed, Reader, Wire, Writer, decode, encode};
 use wayleave_packet::platypus::header::{Interval, Principal};
@@ -236,7 +236,8 @@ impl State {
         if matches!(change.body, ChangeBody::Invite(_)) {
             let forgotten = self.invitations.forgotten(change.issued);
             let keys = forgotten.map(|id| RowKey { kind: RowKind::Invitation, id: id.0.to_vec() });
-            effects.expired.extend(keys.filter(|key| !effects.gone.contains(key)));
+            let gone: HashSet<RowKey> = effects.gone.iter().cloned().collect();
+            effects.expired.extend(keys.filter(|key| !gone.contains(key)));
         }
         effects
     }

@@ -32,6 +32,8 @@ pub struct Core {
     /// How long look-ups are answered while the database cannot be used, and since when it cannot.
     max_staleness: Duration,
     outage: Option<Outage>,
+    /// When the database was last known to have nothing that is not here.
+    last_read: std::time::Instant,
     list: Option<ListHandle>,
     pub(super) log: Events,
     clock: Clock,
@@ -88,7 +90,7 @@ pub fn follow(core: &Mutex<Core>, now: Now) -> Result<(), Failure> {
     let mut database = take_database(&database);
     let unread = database.read_new()?;
     let mut core = lock(core);
-    core.note_outage(database.outage().cloned());
+    core.note_outage(&database);
     core.take(Others::OfDatabase(unread))?;
     core.prepare(now);
     core.announce();
@@ -133,7 +135,7 @@ pub fn carry_out(
         }
         let appended = database.append(change, effects, ("the holder", ""));
         let mut core = lock(core);
-        core.note_outage(database.outage().cloned());
+        core.note_outage(&database);
         match appended {
             Ok(unread) if unread.is_empty() => {
                 core.carried_out(change)?;
@@ -163,8 +165,8 @@ impl Core {
         let number = server.state().number();
         let mut writer = ListWriter::open(config, source, number, now.instant)?;
         let list = writer.as_ref().map(ListWriter::handle);
-        let (max_staleness, outage) = (config.max_staleness(), None);
-        let core = Self { server, records, max_staleness, outage, list, log, clock, is_prepared: true };
+        let (max_staleness, outage, last_read) = (config.max_staleness(), None, std::time::Instant::now());
+        let core = Self { server, records, max_staleness, outage, last_read, list, log, clock, is_prepared: true };
         if let Some(writer) = &mut writer {
             writer.write(core.server.state().times(), &core.revocations(now), now);
         }
@@ -215,7 +217,9 @@ impl Core {
         self.max_staleness = config.max_staleness();
     }
 
-    pub(super) fn note_outage(&mut self, outage: Option<Outage>) {
+    pub(super) fn note_outage(&mut self, database: &DatabaseRecords) {
+        self.last_read = database.last_read();
+        let outage = database.outage().cloned();
         match (&self.outage, &outage) {
             (None, Some(outage)) => self.log.report(event!(
                 ERROR "database-down" { why = outage.why.as_str() }
@@ -234,14 +238,17 @@ impl Core {
 
     /// Why look-ups are refused, if they are.
     pub fn staleness(&self) -> Option<String> {
-        let why = self.outage.as_ref().filter(|_| self.is_stale()).map(|outage| &outage.why)?;
+        if !self.is_stale() {
+            return None;
+        }
+        let why = self.outage.as_ref().map_or("it does not answer", |outage| &outage.why);
         let most = self.max_staleness.as_secs();
         Some(format!("look-ups are refused, since the database could not be used for {most} s: {why}"))
     }
 
     /// Whether what is in memory is too old to be answered: what was revoked meanwhile elsewhere is not known.
     fn is_stale(&self) -> bool {
-        self.outage.as_ref().is_some_and(|outage| outage.since.elapsed() >= self.max_staleness)
+        matches!(self.records, Records::Database(_)) && self.last_read.elapsed() >= self.max_staleness
     }
 
     /// Takes over what others appended to the file, and does what is due.

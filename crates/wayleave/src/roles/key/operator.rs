@@ -34,7 +34,7 @@ pub fn change(
     let unread = database.read_new()?;
     {
         let mut core = lock(core);
-        core.note_outage(database.outage().cloned());
+        core.note_outage(&database);
         core.take(Others::OfDatabase(unread))?;
     }
     if let Some(outage) = database.outage() {
@@ -59,7 +59,7 @@ pub fn change(
         };
         let appended = database.append(&signed, effects, (by, ""));
         let mut core = lock(core);
-        core.note_outage(database.outage().cloned());
+        core.note_outage(&database);
         match appended {
             Ok(unread) if unread.is_empty() => return core.changed(&signed, by, now).map(Ok),
             Ok(unread) => core.take(Others::OfDatabase(unread))?,
