@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::fs::OpenOptions;
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -129,8 +130,10 @@ impl Database {
 }
 
 fn inode(path: &Path) -> Result<(u64, u64), StoreError> {
-    let metadata = std::fs::metadata(path);
-    let metadata = metadata.map_err(|error| StoreError::Unavailable(format!("{}: {error}", path.display())))?;
+    let metadata = std::fs::metadata(path).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => StoreError::Missing,
+        _ => StoreError::Unavailable(format!("{}: {error}", path.display())),
+    })?;
     Ok((metadata.dev(), metadata.ino()))
 }
 

@@ -6,6 +6,9 @@ pub enum StoreError {
     /// It may work later: nobody answers, the disk is full, somebody else holds it.
     #[error("the database cannot be used now: {0}")]
     Unavailable(String),
+    /// There is no file.
+    #[error("there is no file")]
+    Missing,
     /// It has no tables of a store, or those of a later version.
     #[error("the database is no store of this version: {0}")]
     Schema(String),

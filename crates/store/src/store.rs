@@ -13,7 +13,7 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgListener;
 use sqlx::{Any, AnyConnection, Executor, Row as _, Transaction, query};
 use wayleave_control::capability::{
-    Change, ChangeBody, ChangesEnd, PAST, ProviderKey, Row, RowEffects, RowError, RowKey, RowKind, State,
+    Change, ChangeBody, ChangesEnd, ProviderKey, Row, RowEffects, RowError, RowKey, RowKind, State, TIMES,
 };
 use wayleave_crypto::signed::Signed;
 
@@ -202,8 +202,8 @@ impl Store {
             if total != end.total {
                 return Err(StoreError::Rows(end.position.number));
             }
-            let (past, times) = past?;
-            let end_of = ChangesEnd { number: end.position.number, past, times };
+            let (issued, times) = past?;
+            let end_of = ChangesEnd { number: end.position.number, last: end.position.digest, issued, times };
             let state = State::from_rows::<RowError>(provider.clone(), &end_of, rows.into_iter().map(Ok));
             let state = state.map_err(|error| StoreError::State(error.to_string()))?;
             return Ok(Loaded { state, position: end.position });
@@ -230,13 +230,9 @@ impl Store {
         Ok((rows, total))
     }
 
-    /// Digest and time of the last changes, which follow on each other, and the latest times, of earlier timelines too.
-    async fn past(
-        &self,
-        connection: &mut AnyConnection,
-        end: Position,
-    ) -> Result<(Vec<([u8; 32], u64)>, Vec<u64>), StoreError> {
-        let select = format!("{SELECT_CHANGE} WHERE number <= $1 ORDER BY number DESC LIMIT {PAST}");
+    /// When the last changes were signed, which follow on each other, and the latest times, of earlier timelines too.
+    async fn past(&self, connection: &mut AnyConnection, end: Position) -> Result<(Vec<u64>, Vec<u64>), StoreError> {
+        let select = format!("{SELECT_CHANGE} WHERE number <= $1 ORDER BY number DESC LIMIT {TIMES}");
         let mut past = Vec::new();
         for read in query(&select).bind(signed(end.number)).fetch_all(&mut *connection).await? {
             past.push(self.recorded(&read)?.0);
@@ -248,7 +244,7 @@ impl Store {
         let times = past[past.len().saturating_sub(SETTLING)..].iter().map(|recorded| recorded.issued).collect();
         // What is before an adoption is of another timeline.
         let own = past.iter().filter(|recorded| recorded.position.timeline == end.timeline);
-        Ok((own.map(|recorded| (recorded.position.digest, recorded.issued)).collect(), times))
+        Ok((own.map(|recorded| recorded.issued).collect(), times))
     }
 
     /// The changes behind one, in order, 4,096 at most; none if it is the last; from the adoption on, if the database was adopted

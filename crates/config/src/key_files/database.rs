@@ -150,7 +150,7 @@ impl DatabaseRecords {
         let mut seen = SeenFile::read(seen)?;
         let (rows, at, key) = (state.rows(), place.clone(), StoreKey::new(provider.store_key()));
         let number = state.number();
-        let position = Position { timeline: 0, number, digest: state.digest_of(number).unwrap_or_default() };
+        let position = Position { timeline: 0, number, digest: state.last() };
         // Lists of revocations are told apart by the time of their last change: it stays.
         let issued = state.times().seconds.last().copied().unwrap_or(now.secs());
         let (by, count) = (by.to_owned(), rows.len());
@@ -426,6 +426,10 @@ fn refused(place: &Place, error: &StoreError) -> Failure {
     let failure = Failure::new(format!("{place}: {error}"));
     match error {
         StoreError::Unavailable(_) => failure.help("nothing was changed, or the change shows when the database is back: repeat it"),
+        StoreError::Missing => failure.help(
+            "these are the provider's accounts and revocations: restore it from a backup; without them revoked capabilities would work \
+             again. `wayleave cap init` begins new ones",
+        ),
         StoreError::Schema(_) => failure.help("name a database of a key server of this version, or restore one"),
         StoreError::Row { .. } | StoreError::Rows(_) | StoreError::State(_) => failure.help(
             "somebody without the key servers' secret changed the database, or it is damaged: restore it from a backup, and look who can \

@@ -1,21 +1,17 @@
 //! Files of keys, capabilities and signed lists, as commands write and roles read them.
 
-pub mod account_records;
 pub mod attestation;
 pub mod capability;
-pub mod changes;
-pub mod changes_reader;
-pub mod compaction;
 pub mod database;
 pub mod forwarding;
 pub mod ledger;
 pub mod member_set;
 pub mod membership;
 pub mod node;
+pub mod old_records;
 pub mod password;
 pub mod private;
 pub mod realm_lists;
-pub mod records;
 pub mod revocation;
 pub mod router_keys;
 pub mod signed_steps;

@@ -15,9 +15,9 @@ use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
 
-/// What is done where the records and the last list do not go together; then another list is begun.
-const WAY_OUT: &str = "restore the records that go with it from the last backup; revocations that routers have are missing in these. If \
-                       they are lost, revoke again what `wayleave cap revoked` shows in the list, move it away, and begin another";
+/// What is done where the database and the last list do not go together; then another list is begun.
+const WAY_OUT: &str = "restore the database that goes with it from the last backup; revocations that routers have are missing in this one. \
+                       If it is lost, revoke again what `wayleave cap revoked` shows in the list, move it away, and begin another";
 
 /// Octets of the signature, which precedes the list.
 pub const SIGNATURE: usize = 64;
@@ -63,22 +63,21 @@ pub fn goes_with(last: Option<u64>, path: &Path, number: u64) -> Outcome {
             return Ok(());
         }
         let message = format!(
-            "{} is missing, and the records end with change {number}: without the last list it cannot be seen whether they are an old \
+            "{} is missing, and the database ends with change {number}: without the last list it cannot be seen whether it is an old \
              copy, which lacks revocations",
             path.display()
         );
         return Err(Failure::new(message)
             .help(
-                "restore the file with the records, from the same backup. If it is lost, take the records from the most advanced \
-                 replica, or revoke again what was revoked since the backup; then begin a list with `wayleave cap new-list \
-                 --config FILE`",
+                "restore the file with the database, from the same backup. If it is lost, revoke again what was revoked since the backup; \
+                 then begin a list with `wayleave cap new-list --config FILE`",
             )
             .into());
     };
-    // The upper half of a list's number is that of the state: an old copy of the records has a lower one.
+    // The upper half of a list's number is that of the state: an old copy of the database has a lower one.
     if last >> 32 > number {
         let message = format!(
-            "{} was made of change {}, and the records end with change {number}: they are an old copy",
+            "{} was made of change {}, and the database ends with change {number}: it is an old copy",
             path.display(),
             last >> 32,
         );
@@ -132,7 +131,7 @@ pub fn put(path: &Path, parts: &[&[u8]]) -> Outcome {
         file.sync_all()
     });
     if let Err(error) = written {
-        // It would take what is left of a full disk from the records.
+        // It would take what is left of a full disk from the database.
         let _ = fs::remove_file(&temporary);
         return Err(Failure::system(temporary.display(), &error).into());
     }
@@ -140,8 +139,8 @@ pub fn put(path: &Path, parts: &[&[u8]]) -> Outcome {
     private::sync_folder(path)
 }
 
-/// Begins the list in `path` of a provider's key server, whose number is that of its records: empty records have an empty list. Later
-/// the server writes it. `last` is what [`last_number`] said before the records were read. Returns how many entries it has.
+/// Begins the list in `path` of a provider's key server, whose number is that of its database: one without changes has an empty list.
+/// Later the server writes it. `last` is what [`last_number`] said before the database was read. Returns how many entries it has.
 ///
 /// # Errors
 /// If there is one.

@@ -1,14 +1,12 @@
-//! The messages between a provider's routers and its key server (usage, lists of revocations, leases of rates), and between a replica
-//! and the writer (changes of the records).
+//! The messages between a provider's routers and its key server: usage, lists of revocations, leases of rates.
 //!
 //! A link carries each inside a record with its length. `docs/wire/capabilities.md` says where every octet lies. Everything that is
 //! counted is bounded before it is allocated, and nothing may be left over.
 
 use wayleave_core::wire::{Blob, Codec, List16, Malformed, Reader, Wire, Writer};
-use wayleave_crypto::signed::Object as _;
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 
-use super::state::{Change, MAX_PIECE, MAX_PIECES, PrincipalCodec, SnapshotHead};
+use super::state::PrincipalCodec;
 use super::usage::{JournalId, MAX_ENTRIES, UsageAnswer, UsageRefusal, UsageReport};
 use crate::leases::{LeaseAnswer, LeaseRequest};
 
@@ -22,10 +20,6 @@ pub(super) const PIECE: usize = 256 << 10;
 pub const MAX_LIST: usize = 64 << 20;
 /// Rates that routers share, at most.
 pub const MAX_RATES: usize = 256;
-
-/// Changes in one message, and their octets, about.
-pub const MAX_CHANGES: usize = 1_024;
-pub const CHANGES: usize = 256 << 10;
 
 wayleave_core::wire! {
     /// An account as routers store it: a principal, its delegation, a key epoch. The server adds up by it and does not read it.
@@ -54,7 +48,7 @@ wayleave_core::wire! {
         pub routers: u16,
     }
 
-    /// A message.
+    /// A message. Types 9 to 15 were those of replicas, which earlier versions had.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub enum ChannelMessage: "a message's type", Self::check {
         /// A router reports totals.
@@ -85,35 +79,6 @@ wayleave_core::wire! {
         7 = Leased(Vec<(RatePayer, LeaseAnswer)> as List16<MAX_RATES>),
         /// The server has another rate for this payer, or another number of routers; zero for none.
         8 = Differs(SharedRate),
-        /// A replica has the changes up to this number, and wants the next ones as soon as there are any.
-        9 = Copy {
-            after: u64,
-        },
-        /// Signed changes, in order.
-        10 = Changes(Vec<Vec<u8>> as List16<MAX_CHANGES, Blob<{ Change::MAX }>>),
-        /// A replica's records begin with the snapshot of this change; zero for none. It wants a later one, if there is any.
-        11 = Holds {
-            snapshot: u64,
-        },
-        /// The signed head of the snapshot that the writer's records begin with.
-        12 = Snapshot(Vec<u8> as Blob<{ SnapshotHead::MAX }>),
-        /// A replica wants a piece of the snapshot of this change.
-        13 = Fetch {
-            number: u64,
-            piece: u16 as PieceIndex,
-        },
-        /// The piece.
-        14 = SnapshotPiece {
-            number: u64,
-            piece: u16 as PieceIndex,
-            octets: Vec<u8> as Blob<MAX_PIECE>,
-        },
-        /// The last change of the records that a replica copies, and its digest: what comes first on a link, so that the replica sees whether
-        /// these records were set back.
-        15 = End {
-            number: u64,
-            last: [u8; 32],
-        },
     }
 }
 
@@ -183,22 +148,6 @@ impl Codec<Option<u64>> for NumberCodec {
             (false, 0) => Ok(None),
             (false, _) => Err(Malformed::Value("the number of no list")),
         }
-    }
-}
-
-/// The index of a snapshot's piece.
-struct PieceIndex;
-
-impl Codec<u16> for PieceIndex {
-    const LEAST: usize = 2;
-
-    fn write(value: &u16, out: &mut Writer) {
-        out.u16(*value);
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<u16, Malformed> {
-        let index = from.u16()?;
-        if usize::from(index) < MAX_PIECES { Ok(index) } else { Err(Malformed::Value("the index of a piece")) }
     }
 }
 

@@ -249,14 +249,7 @@ impl RouterClient {
             ChannelMessage::Report(_)
             | ChannelMessage::Confirm { .. }
             | ChannelMessage::Follow { .. }
-            | ChannelMessage::Ask(_)
-            | ChannelMessage::Copy { .. }
-            | ChannelMessage::Changes(_)
-            | ChannelMessage::Holds { .. }
-            | ChannelMessage::Snapshot(_)
-            | ChannelMessage::Fetch { .. }
-            | ChannelMessage::SnapshotPiece { .. }
-            | ChannelMessage::End { .. } => Err(ServerFault::Unexpected),
+            | ChannelMessage::Ask(_) => Err(ServerFault::Unexpected),
         }
     }
 

@@ -32,7 +32,7 @@ use super::policy::LookupPolicy;
 use super::rate_limit::{RateLimit, Verdict};
 use super::request::{Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, may_end, revocation};
 use super::sealed::SealedSecrets;
-use super::state::{Change, ChangeBody, ChangeError, Grant, Restoring, SnapshotError, SnapshotHead, State};
+use super::state::{Change, ChangeBody, ChangeError, Grant, State};
 use super::terms::Terms;
 use super::zone::{MAX_ZONE, Zone};
 
@@ -73,10 +73,8 @@ pub struct KeyServerConfig {
     /// At least one.
     pub name_servers: Vec<NameServer>,
     pub provider: ProviderKey,
-    /// Who signs changes.
-    pub writer: VerifyingKey,
-    /// Present in the one process that takes orders.
-    pub signer: Option<SigningKey>,
+    /// What signs changes: the same at all key servers of a provider.
+    pub signer: SigningKey,
     pub waypoints: HashMap<IpAddr, WaypointKeys>,
     pub policy: LookupPolicy,
     /// Answers by UDP that a source prefix (IPv4 /24, IPv6 /56) has in a second without a cookie; zero for any number.
@@ -187,8 +185,6 @@ counters! {
     orders_clock,
     /// Orders that the capability does not allow, or for which there is no room.
     orders_refused,
-    /// Orders that came to a replica.
-    orders_elsewhere,
     /// Answers beyond the limit of their source prefix that were truncated, so that TCP follows.
     rate_slipped,
     /// Answers beyond the limit of their source prefix that were not sent.
@@ -215,7 +211,7 @@ pub struct KeyServer {
     rate_limit: RateLimit,
     longest_interval: Interval,
     writer: VerifyingKey,
-    signer: Option<SigningKey>,
+    signer: SigningKey,
     waypoints: HashMap<IpAddr, WaypointKeys>,
     policy: LookupPolicy,
     state: State,
@@ -234,8 +230,7 @@ impl KeyServer {
     /// # Errors
     /// If a name server has no name.
     pub fn new(config: KeyServerConfig) -> Result<Self, BadNameServer> {
-        let KeyServerConfig { zone, name_servers, provider, writer, signer, waypoints, policy, responses_per_second } =
-            config;
+        let KeyServerConfig { zone, name_servers, provider, signer, waypoints, policy, responses_per_second } = config;
         let mut servers = Vec::new();
         for NameServer { name, addresses } in name_servers {
             let absolute = format!("{}.", name.trim_end_matches('.'));
@@ -252,7 +247,7 @@ impl KeyServer {
             hostmaster: apex.prepend_label("hostmaster").unwrap_or_else(|_| apex.clone()),
             apex,
             name_servers: servers,
-            writer,
+            writer: signer.verifying_key(),
             signer,
             waypoints,
             policy,
@@ -274,12 +269,6 @@ impl KeyServer {
     #[must_use]
     pub fn zone(&self) -> &Zone {
         &self.zone
-    }
-
-    /// Whether it can sign changes.
-    #[must_use]
-    pub fn is_writer(&self) -> bool {
-        self.signer.is_some()
     }
 
     #[must_use]
@@ -311,13 +300,13 @@ impl KeyServer {
         self.sealed.clear();
     }
 
-    /// Signs a change of the operator's, if this is the writer.
+    /// Signs a change of the operator's.
     ///
     /// # Errors
     /// If the change cannot be made.
-    pub fn sign(&self, body: ChangeBody, now: UnixTime) -> Option<Result<Signed<Change>, ChangeError>> {
-        let signer = self.signer.as_ref()?;
-        Some(self.check_interval(&body).and_then(|()| self.state.sign(body, signer, now)))
+    pub fn sign(&self, body: ChangeBody, now: UnixTime) -> Result<Signed<Change>, ChangeError> {
+        self.check_interval(&body)?;
+        self.state.sign(body, &self.signer, now)
     }
 
     /// What is granted anew has key epochs no longer than this: so long and twice more a secret is good that was looked up.
@@ -342,34 +331,7 @@ impl KeyServer {
         }
     }
 
-    /// Whether a change is the writer's next one.
-    ///
-    /// # Errors
-    /// Why it is not.
-    pub fn accepts(&self, change: &Signed<Change>) -> Result<(), ChangeError> {
-        self.state.accepts(change, &self.writer)
-    }
-
-    /// Takes a snapshot over, piece by piece; [`Self::adopt`] makes it this server's state.
-    ///
-    /// # Errors
-    /// If it is not signed by the writer.
-    pub fn restoring(&self, head: Signed<SnapshotHead>) -> Result<Restoring, SnapshotError> {
-        self.state.restoring(head, &self.writer)
-    }
-
-    /// Goes on from a snapshot. Nobody has a secret until [`Self::prepare`] has made the handles anew.
-    ///
-    /// # Errors
-    /// If it is older than what is held, or does not continue it. Nothing has changed.
-    pub fn adopt(&mut self, mut state: State) -> Result<(), SnapshotError> {
-        self.state.is_continued_by(&state)?;
-        state.keep_times(&self.state);
-        self.replace(state);
-        Ok(())
-    }
-
-    /// Takes a state over, whatever was before: an operator says that it counts.
+    /// Takes a state over, whatever was before: what a database has.
     pub fn replace(&mut self, state: State) {
         self.state = state;
         // Both name grants by their slots in the state before.
@@ -738,11 +700,6 @@ impl KeyServer {
             self.counters.orders_clock += 1;
             return Ok((signed, key, Err(Status::Clock)));
         }
-        let Some(signer) = &self.signer else {
-            // Another server of the zone is the writer.
-            self.counters.orders_elsewhere += 1;
-            return Err(Content { code: ResponseCode::ServFail, ..Content::default() });
-        };
         // What comes again counts for no rate, so that who repeats others' orders uses up nothing of theirs.
         let digest = signed.digest();
         match self.past_orders.answered(&digest) {
@@ -759,7 +716,7 @@ impl KeyServer {
         }
         let outcome = self.change_of(&request.order, &grant, &signed, now.unix).and_then(|body| match body {
             None => Ok(Decided::AsIs),
-            Some(body) => self.state.sign(body, signer, now.unix).map(Decided::Change).map_err(|_| Status::Full),
+            Some(body) => self.state.sign(body, &self.signer, now.unix).map(Decided::Change).map_err(|_| Status::Full),
         });
         if let Err(status) = outcome {
             self.counters.orders_refused += 1;

@@ -1,11 +1,10 @@
-//! The state of a provider's key servers: accounts, grants, revocations. It has one writer, which signs and numbers each change;
-//! replicas follow the changes and derive all keys.
+//! The state of a provider's key servers: accounts, grants, revocations. Whoever has the writer's key signs and numbers each change; the
+//! others follow the changes and derive all keys.
 //!
-//! Each change names the one before by its digest, so that a writer that was set back to an old copy of its records cannot go on
-//! without every replica noticing. Accounts are compact: see [`State::memory`].
+//! Each change names the one before by its digest, so that nobody goes on from an old copy without the others noticing. Accounts are
+//! compact: see [`State::memory`].
 
 mod quota;
-mod restoring;
 mod rows;
 mod snapshot;
 
@@ -30,9 +29,8 @@ use super::terms::Terms;
 use super::usage::Reopening;
 
 pub use quota::{DELEGATES_GRANTS, DELEGATES_REVOKED, OPERATOR_GRANTS};
-pub use restoring::Restoring;
 pub use rows::{ChangesEnd, Row, RowEffects, RowError, RowKey, RowKind};
-pub use snapshot::{MAX_PIECE, MAX_PIECES, PAST, SnapshotError, SnapshotHead};
+pub use snapshot::{SnapshotError, SnapshotHead};
 
 /// Grants of one account, delegations included.
 pub const MAX_GRANTS: usize = 4_096;
@@ -50,6 +48,8 @@ const ENDED_KEPT: u64 = 30 * 86_400;
 const SWEEP: usize = 1_024;
 /// What has expired is judged by the earliest time of so many changes: a clock that was wrong while fewer were made moves nothing.
 const SETTLING: usize = 256;
+/// Of so many changes it is known when they were signed.
+pub const TIMES: usize = 4_096;
 /// Up to so many accounts are sorted for a page of them; of more, so many numbers are looked at for one.
 const SORTED: usize = 65_536;
 const LOOKED_AT: u32 = 262_144;
@@ -309,9 +309,7 @@ pub struct State {
     issued: u64,
     /// The same of the last changes, [`SETTLING`] at most.
     lately: VecDeque<u64>,
-    /// Digests of the last changes.
-    past: VecDeque<[u8; 32]>,
-    /// For each of the last changes that this process has seen the latest second at which one up to it was signed.
+    /// For each of the last changes, [`TIMES`] at most, the latest second at which one up to it was signed.
     times: VecDeque<u64>,
     accounts: HashMap<u32, Account>,
     /// Accounts that were closed, and the generation of their keys: whoever opens one anew takes a higher one.
@@ -343,7 +341,6 @@ impl State {
             last: [0; 32],
             issued: 0,
             lately: VecDeque::new(),
-            past: VecDeque::new(),
             times: VecDeque::new(),
             accounts: HashMap::new(),
             closed: HashMap::new(),
@@ -372,11 +369,10 @@ impl State {
         ChangeTimes { last: self.number, seconds: self.times.iter().copied().collect() }
     }
 
-    /// Takes over when changes were signed from the state that this one, which is of a snapshot, continues.
-    pub(super) fn keep_times(&mut self, before: &Self) {
-        if self.number == before.number {
-            self.times.clone_from(&before.times);
-        }
+    /// The digest of the last change; zeros before the first.
+    #[must_use]
+    pub fn last(&self) -> [u8; 32] {
+        self.last
     }
 
     #[must_use]
@@ -448,7 +444,7 @@ impl State {
         self.accounts.get(&principal.number()).map(|account| (&*account.name, account.generation))
     }
 
-    /// Numbers of closed accounts that changes since the snapshot gave to somebody else, in order: usage of before is not theirs.
+    /// Numbers of closed accounts that changes gave to somebody else, in order: usage of before is not theirs.
     #[must_use]
     pub fn reopened(&self) -> &[Reopening] {
         &self.reopened
@@ -609,7 +605,7 @@ impl State {
             ChangeBody::Lift(revocation) if !self.revocations.contains(revocation) => {
                 return Err(ChangeError::NotRevoked);
             }
-            // Whoever began with a snapshot may have forgotten sooner what ended long ago.
+            // Whoever loaded the database later may have forgotten sooner what ended long ago.
             ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => {
                 self.find(terms).ok_or(ChangeError::NoGrant)?;
             }
@@ -654,11 +650,18 @@ impl State {
         let object = change.object();
         self.perform(&object.body, object);
         (self.number, self.last, self.issued) = (object.number, change.digest(), object.issued);
-        snapshot::remember(&mut self.past, self.last);
-        let latest = self.times.back().map_or(self.issued, |time| self.issued.max(*time));
-        snapshot::remember(&mut self.times, latest);
+        self.remember(self.issued);
         self.note_time(self.issued);
         Ok(())
+    }
+
+    /// Keeps when a further change was signed.
+    fn remember(&mut self, issued: u64) {
+        if self.times.len() >= TIMES {
+            self.times.pop_front();
+        }
+        let latest = self.times.back().map_or(issued, |time| issued.max(*time));
+        self.times.push_back(latest);
     }
 
     /// Whether a change is the next one.
@@ -678,7 +681,7 @@ impl State {
     }
 
     /// Whether the change can be made. A revocation that is lifted may be missing: one that has expired is dropped sooner by whoever
-    /// begins with a snapshot.
+    /// loaded the database later.
     fn check(&self, body: &ChangeBody, issued: u64, most: usize) -> Result<(), ChangeError> {
         let account = |principal: Principal| {
             self.accounts.get(&principal.number()).ok_or(ChangeError::NoAccount(principal.number()))
@@ -726,7 +729,7 @@ impl State {
             return Err(ChangeError::Waypoints);
         }
         let new = all.iter().filter(|terms| self.find(terms).is_none()).count();
-        // Whoever follows from a snapshot may know less of what ended long ago than the writer: it holds twice as much.
+        // Whoever loaded the database later may know less of what ended long ago than who signed: it holds twice as much.
         let is_full = new > 0 && self.kept_slots_of(principal).count() + new > most;
         if is_full { Err(ChangeError::Grants) } else { Ok(()) }
     }

@@ -39,7 +39,7 @@ use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::common::{NOW, at, seed};
-use super::snapshot::{restore, snapshot};
+use super::rows::reloaded;
 
 const FORGED: [LookupEvent; 1] = [LookupEvent::Forged(SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 53))];
 const ZONE: &str = "keys.example.net";
@@ -90,8 +90,7 @@ pub(super) fn limited_server(policy: &[LookupRule], responses_per_second: u32) -
             addresses: vec!["192.0.2.53".parse().expect("one")],
         }],
         provider: provider(),
-        writer: signer().verifying_key(),
-        signer: Some(signer()),
+        signer: signer(),
         waypoints: HashMap::from([(WAYPOINT, WaypointKeys::new(waypoint_key()))]),
         policy: LookupPolicy::new(policy).expect("rules"),
         responses_per_second,
@@ -100,7 +99,7 @@ pub(super) fn limited_server(policy: &[LookupRule], responses_per_second: u32) -
 }
 
 pub(super) fn change(server: &mut KeyServer, body: ChangeBody, now: Now) -> Signed<Change> {
-    let change = server.sign(body, now.unix).expect("the writer").expect("possible");
+    let change = server.sign(body, now.unix).expect("possible");
     server.apply(&change).expect("the next");
     change
 }
@@ -630,8 +629,7 @@ fn the_longest_orders_fit_a_name_under_the_longest_zone() {
         zone: zone.clone(),
         name_servers: Vec::new(),
         provider: provider(),
-        writer: signer().verifying_key(),
-        signer: Some(signer()),
+        signer: signer(),
         waypoints: HashMap::from([(waypoint, WaypointKeys::new(waypoint_key()))]),
         policy: LookupPolicy::default(),
         responses_per_second: 0,
@@ -901,7 +899,7 @@ fn a_grant_that_is_withdrawn_takes_along_all_that_was_delegated_from_it_and_noth
     change(&mut server, ChangeBody::WithdrawBranch(whole.terms), now);
     assert_eq!(answered(&mut server), [false, false, false, false, true, true]);
     assert_eq!((server.state().grants(), server.state().grants_of(principal(7)).count()), (2, 2));
-    let gone = server.sign(ChangeBody::WithdrawBranch(whole.terms), now.unix).expect("the writer");
+    let gone = server.sign(ChangeBody::WithdrawBranch(whole.terms), now.unix);
     assert_eq!(gone.err(), Some(ChangeError::NoGrant));
     // Their places are used again.
     let again = grant(&mut server, terms(7));
@@ -1070,9 +1068,8 @@ fn a_clock_that_is_ahead_for_once_lets_no_revocation_out_of_the_list_or_the_reco
     let epoch = epoch_at(at(0));
     assert!(server.state().is_revoked(&credential.terms, epoch));
     assert_eq!(listed(&server, year), 1_101);
-    // The records are compacted by that clock.
-    let made = snapshot(server.state(), at(year).unix);
-    let restored = restore(&State::new(provider()), &made).expect("well made");
+    // Somebody starts meanwhile.
+    let restored = reloaded(server.state());
     assert!(restored.is_revoked(&credential.terms, epoch));
     assert_eq!(restored.listed(NOW + year).count(), 1_101);
     assert_eq!(direct(&mut server, &credential, epoch, at(2)).0, Err(LookupFailure::Denied(Denial::Revoked)));
@@ -1124,33 +1121,33 @@ fn slots_of_grants_with_other_epochs_cost_next_to_nothing() {
 }
 
 #[test]
-fn a_replica_follows_the_writers_changes_and_notices_one_that_was_set_back() {
-    let (mut writer, mut replica) = (server_with(&[]), server_with(&[]));
+fn a_server_follows_anothers_changes_and_notices_one_that_was_set_back() {
+    let (mut writer, mut follower) = (server_with(&[]), server_with(&[]));
     let mut changes = Vec::new();
     for number in 1..6 {
         let body = ChangeBody::Account { principal: principal(number), generation: 0, name: format!("c{number}") };
         changes.push(change(&mut writer, body, at(0)));
     }
-    assert_eq!(replica.apply(&changes[1]), Err(ChangeError::Gap { held: 0, got: 2 }));
+    assert_eq!(follower.apply(&changes[1]), Err(ChangeError::Gap { held: 0, got: 2 }));
     for change in &changes[..4] {
-        replica.apply(change).expect("the next");
+        follower.apply(change).expect("the next");
     }
-    assert_eq!(replica.apply(&changes[3]), Err(ChangeError::Gap { held: 4, got: 4 }));
+    assert_eq!(follower.apply(&changes[3]), Err(ChangeError::Gap { held: 4, got: 4 }));
     // A writer from an old copy: the same numbers for something else, and then more.
     let mut old = server_with(&[]);
     changes[..3].iter().for_each(|change| old.apply(change).expect("the next"));
     let close = |number| ChangeBody::Close { principal: principal(number) };
     change(&mut old, close(1), at(9));
     let forked = change(&mut old, close(2), at(9));
-    assert_eq!(replica.apply(&forked), Err(ChangeError::Fork(5)));
+    assert_eq!(follower.apply(&forked), Err(ChangeError::Fork(5)));
     // Another's signature.
     let state = State::new(provider());
     let stranger = SigningKey::from_seed(&seed(30, 1));
     let body = ChangeBody::Account { principal: principal(1), generation: 0, name: String::new() };
     let foreign = state.sign(body, &stranger, at(0).unix).expect("possible");
     assert_eq!(server_with(&[]).apply(&foreign), Err(ChangeError::Signature(1)));
-    replica.apply(&changes[4]).expect("the next");
-    assert_eq!((replica.state().number(), replica.state().accounts()), (5, 5));
+    follower.apply(&changes[4]).expect("the next");
+    assert_eq!((follower.state().number(), follower.state().accounts()), (5, 5));
 }
 
 #[test]
@@ -1164,7 +1161,7 @@ fn a_higher_generation_replaces_every_key_of_an_account_and_a_closed_account_is_
     let renewed = Credential { key, ..credential.clone() };
     assert!(direct(&mut server, &renewed, epoch_at(now), now).0.is_ok());
     let back = ChangeBody::Account { principal: principal(7), generation: 0, name: "old".into() };
-    let refused = server.sign(back, now.unix).expect("the writer");
+    let refused = server.sign(back, now.unix);
     assert_eq!(refused.err(), Some(ChangeError::Generation { held: 1, got: 0 }));
     change(&mut server, ChangeBody::Withdraw(credential.terms), now);
     assert_eq!(direct(&mut server, &renewed, epoch_at(now), now).0, Err(LookupFailure::Unknown));
@@ -1212,54 +1209,19 @@ fn followed(count: u32) -> KeyServer {
     server
 }
 
-/// The same from a snapshot, whose pieces are made one by one: twenty million changes are signed and verified for half an hour.
+/// The same from rows, which are made one by one: twenty million changes are signed and verified for half an hour.
 fn restored(count: u32) -> KeyServer {
-    /// Octets of a record of an account, and of its capability.
-    const ACCOUNT: usize = 1 + 3 + 4 + 1 + 16;
-    const GRANT: usize = 1 + 8 + 8 + 5 + 3 + 1 + 1;
-    /// Records of a piece.
-    const PIECE: u32 = 4_000;
-    // Records differ in numbers alone: those of the first two principals are the pattern of all.
-    let mut pattern = Vec::new();
-    let take = |piece: &[u8]| -> Result<(), Infallible> {
-        pattern.extend_from_slice(&piece[1..]);
-        Ok(())
+    let account = |number: u32| {
+        Row::Account { principal: principal(number), generation: 0, name: among_many(number).0 }
     };
-    let Ok(_) = followed(2).state().snapshot(&signer(), at(0).unix, take);
-    let (accounts, rest) = pattern.split_at(2 * ACCOUNT);
-    let append = |out: &mut Vec<u8>, which: u32| {
-        let number = which % count;
-        let begin = out.len();
-        let place = begin + if which < count { 1 } else { 1 + 8 + 8 + 5 };
-        if which < count {
-            out.extend_from_slice(&accounts[..ACCOUNT - 16]);
-            out.extend_from_slice(among_many(number).0.as_bytes());
-        } else {
-            out.extend_from_slice(&rest[GRANT * (number % 2) as usize..][..GRANT]);
-        }
-        out[place..place + 3].copy_from_slice(&principal(number).octets());
-    };
-    let pieces = (2 * count).div_ceil(PIECE);
-    let piece = |index: u32| {
-        let mut out = vec![1];
-        (index * PIECE..(2 * count).min((index + 1) * PIECE)).for_each(|which| append(&mut out, which));
-        if index + 1 == pieces {
-            out.extend_from_slice(&[&[5][..], &[9; 32]].concat());
-        }
-        out
-    };
+    let grant = |number: u32| Row::Grant(Grant { terms: among_many(number).1, not_before: 0, not_after: u64::MAX });
     let number = u64::from(count) * 2;
-    let label = "wayleave/capability/snapshot-piece/v1";
-    let named = (0..pieces).map(|index| {
-        let octets = piece(index);
-        let parts = [&number.to_be_bytes()[..], &u64::from(index).to_be_bytes(), &octets];
-        (octets.len() as u32, wayleave_crypto::hash::hash(label, &parts))
-    });
-    let head = SnapshotHead { number, last: [9; 32], issued: at(0).unix.secs(), pieces: named.collect() };
+    let seconds = |most: usize| vec![at(0).unix.secs(); most.min(count as usize * 2)];
+    let end = ChangesEnd { number, last: [9; 32], issued: seconds(TIMES), times: seconds(256) };
+    let rows = (0..count).map(account).chain((0..count).map(grant));
+    let state = State::from_rows::<RowError>(provider(), &end, rows.map(Ok)).expect("rows of a state");
     let mut server = server_with(&[]);
-    let mut restoring = server.restoring(Signed::sign(&head, &signer()).expect("signed")).expect("the writer's");
-    (0..pieces).for_each(|index| restoring.take(&piece(index)).expect("the next"));
-    server.adopt(restoring.finish().expect("whole")).expect("it continues nothing");
+    server.replace(state);
     server
 }
 
@@ -1574,36 +1536,18 @@ fn without_a_cookie_no_kind_of_answer_is_longer_than_its_question() {
         let question = plain_question(&name, text, Some(vec![(12, vec![0; 150])])).to_vec().expect("encoded");
         check(&mut server, "orders_busy", &question);
     }
-    // A replica's answer to an order, and what is over the limit of a source.
-    let mut replica = KeyServer::new(KeyServerConfig {
-        zone: zone(),
-        name_servers: vec![NameServer { name: format!("ns.{ZONE}"), addresses: vec![] }],
-        provider: provider(),
-        writer: signer().verifying_key(),
-        signer: None,
-        waypoints: HashMap::new(),
-        policy: LookupPolicy::default(),
-        responses_per_second: 1,
-    })
-    .expect("a server");
-    for body in [
-        ChangeBody::Account { principal: principal(7), generation: 0, name: String::new() },
-        ChangeBody::Grant(Grant { terms: terms(7), not_before: 0, not_after: u64::MAX }),
-    ] {
-        let change = replica.state().sign(body, &signer(), now.unix).expect("possible");
-        replica.apply(&change).expect("the next");
-    }
-    assert!(replica.prepare(now.unix, u32::MAX));
-    let options = Some(vec![(12, vec![0; 150])]);
-    let name = ordered(&held, Order::RevokeEpoch, 6, now.unix);
-    let order = plain_question(&name, text, options).to_vec().expect("encoded");
+    // What is over the limit of a source.
+    let mut limited = limited_server(&[], 1);
+    assert!(limited.prepare(now.unix, u32::MAX));
+    let question = plain_question(&lookup_name(&stranger, epoch_at(now)), text, Some(vec![(12, vec![0; 150])]));
+    let question = question.to_vec().expect("encoded");
     for _ in 0..6 {
-        check(&mut replica, "orders_elsewhere", &order);
+        check(&mut limited, "unknown", &question);
     }
-    let ServerCounters { orders_elsewhere, rate_slipped, rate_dropped, .. } = replica.counters();
-    assert_eq!((orders_elsewhere, rate_slipped, rate_dropped), (2, 2, 2));
+    let ServerCounters { rate_slipped, rate_dropped, .. } = limited.counters();
+    assert_eq!((rate_slipped, rate_dropped), (2, 2));
     // No kind of answer was left out.
-    let seen = |name: &str| counted(&server, name) + counted(&replica, name) > 0;
+    let seen = |name: &str| counted(&server, name) + counted(&limited, name) > 0;
     for (name, _) in server.counters().all() {
         assert!(seen(name), "{name} was not asked for");
     }

@@ -79,7 +79,6 @@ fn an_invitation_opens_the_account_and_grants_in_one_change_and_its_holder_may_r
     assert!(
         server
             .sign(ChangeBody::Redeem { invitation: line.id, holder: [9; 32] }, at(2).unix)
-            .expect("the writer")
             .is_err()
     );
 }
@@ -132,7 +131,7 @@ fn what_has_expired_was_withdrawn_or_has_a_wrong_clock_is_refused() {
     assert_eq!(refused(&mut server, &first, DAY + 1, DAY + 1), RedemptionRefusal::Expired);
     change(&mut server, ChangeBody::Uninvite(second.id), at(0));
     assert_eq!(refused(&mut server, &second, 0, 0), RedemptionRefusal::Withdrawn);
-    let error = |server: &KeyServer, body| server.sign(body, at(0).unix).expect("the writer").expect_err("refused");
+    let error = |server: &KeyServer, body| server.sign(body, at(0).unix).expect_err("refused");
     assert_eq!(error(&server, ChangeBody::Uninvite(second.id)), InvitationError::Withdrawn.into());
     assert_eq!(error(&server, ChangeBody::Uninvite(InvitationId([5; 8]))), InvitationError::Unknown.into());
     assert!(redeem(&mut server, &first.redeem(&holder(1), at(DAY).unix), at(DAY)).is_ok(), "at the last second");
@@ -187,7 +186,7 @@ fn an_invitation_that_cannot_be_redeemed_is_not_made() {
     let mut server = server_with(&[]);
     let good = invitation(&line(1), vec![terms(7)]);
     let error = |server: &KeyServer, invitation| {
-        server.sign(ChangeBody::Invite(invitation), at(0).unix).expect("the writer").expect_err("refused")
+        server.sign(ChangeBody::Invite(invitation), at(0).unix).expect_err("refused")
     };
     for terms in [vec![], vec![terms(7), terms(7)], vec![terms(7), terms(8)], vec![terms(7); MAX_INVITED + 1]] {
         assert_eq!(error(&server, Invitation { terms, ..good.clone() }), InvitationError::Terms.into());

@@ -23,7 +23,7 @@ mod path_server;
 mod plain_question;
 mod policy;
 mod router_channel;
+mod rows;
 mod search;
-mod snapshot;
 mod usage;
 mod vectors;

@@ -479,9 +479,6 @@ fn what_to_do(setting: &str) -> &'static str {
         DATABASE => {
             "it is refused where later changes were seen: `wayleave cap adopt` accepts it; then revoke again what was revoked since"
         }
-        "key.records" => {
-            "another server of this zone with all records has the later ones; without one, revoke again what was revoked since"
-        }
         "key.routers.usage" => "what routers reported since is not in it, and on no statement",
         "key.revocations" => "routers refuse a list that is older than theirs: `wayleave cap new-list` signs it anew",
         "platypus.revocations.file" => {

@@ -31,17 +31,15 @@ use super::realm::write_new;
 use super::revoke::{self as revocation_lists, RevokeList, Revoked};
 use crate::api_client::ApiTarget;
 use crate::config::Source;
-use crate::config::key::{KeyFile, file_in, template, with_database};
+use crate::config::key::{DATABASE, KeyFile, NewKeyServer, file_in, template};
 use crate::config::key_api::DEFAULT_IDENTITY;
 use crate::config::parse::endpoint;
 use crate::failure::{Failure, Outcome};
 use crate::fetch::{self, Target};
-use crate::key_files::account_records::AccountRecords;
 use crate::key_files::capability::Capabilities;
-use crate::key_files::changes::Changes;
-use crate::key_files::compaction::Compacted;
 use crate::key_files::database::DatabaseRecords;
 use crate::key_files::node::{self, KeyKind, fresh};
+use crate::key_files::old_records;
 use crate::key_files::private::replace;
 use crate::key_files::revocation::RevocationEntry;
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
@@ -66,7 +64,7 @@ const LINE: u64 = 4_096;
 
 #[derive(Subcommand, Debug)]
 pub enum Cap {
-    /// Begin a key server: its keys, records and configuration, in a new folder.
+    /// Begin a key server: its keys, database and configuration, in a new folder.
     Init(Init),
     /// Grant a capability to a principal, and print it: one line, which is a secret.
     Grant(GrantCap),
@@ -88,15 +86,13 @@ pub enum Cap {
     Lookup(LookUp),
     /// What principals sent, as the routers reported it: a statement to bill from.
     Usage(UsageOf),
-    /// Replace the recorded changes by a signed snapshot of what is in force. A running writer does so by itself.
-    Compact(Compact),
-    /// Bring the records of a file into a database that has none, once. Stop the key server first.
+    /// Bring the file of records of an earlier version into the database, once. Stop the key server first.
     Import(Import),
     /// Who changed what of accounts, grants and revocations, when, and why: of a key server with a database.
     Changes(ChangesOf),
     /// Accept a database that was set back: it counts from now on, at every key server of it.
     Adopt(Adopt),
-    /// Begin the key server's list of revocations anew, from its records, after the file was lost. See the guide on backups first.
+    /// Begin the key server's list of revocations anew, from its database, after the file was lost. See the guide on backups first.
     NewList(NewList),
     /// Create a file of capabilities from the key of a waypoint, without a key server.
     Mint(Mint),
@@ -127,21 +123,21 @@ pub struct Init {
     /// Where its HTTPS API listens: people are invited by it. Default: no API.
     #[arg(long, value_parser = endpoint)]
     pub api: Option<SocketAddr>,
-    /// Keep accounts in a database: a SQLite file in the folder, or "postgresql://…". Default: a file of records.
-    #[arg(long)]
-    pub database: Option<String>,
+    /// Where accounts are kept: a SQLite file in the folder, or "postgresql://…" for several key servers.
+    #[arg(long, default_value = DATABASE)]
+    pub database: String,
     #[arg(long)]
     pub json: bool,
 }
 
 #[derive(Args, Debug)]
 pub struct Import {
-    /// The configuration of the key server that is the writer.
+    /// The configuration of the key server, which names the new database.
     #[arg(long, short)]
     pub config: PathBuf,
-    /// The path of a new SQLite file, beside the configuration, or "postgresql://…".
+    /// The file of records.
     #[arg(long)]
-    pub database: String,
+    pub records: PathBuf,
     #[arg(long)]
     pub json: bool,
 }
@@ -174,17 +170,8 @@ pub struct Adopt {
 }
 
 #[derive(Args, Debug)]
-pub struct Compact {
-    /// The configuration of the key server that is the writer.
-    #[arg(long, short)]
-    pub config: PathBuf,
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Args, Debug)]
 pub struct NewList {
-    /// The configuration of the key server that is the writer.
+    /// The configuration of the key server.
     #[arg(long, short)]
     pub config: PathBuf,
     #[arg(long)]
@@ -359,7 +346,6 @@ pub fn run(command: &Cap) -> Outcome {
         Cap::Revoke(command) => revoke(command),
         Cap::Lookup(command) => look_up(command),
         Cap::Usage(command) => usage_of(command),
-        Cap::Compact(command) => compact(command),
         Cap::Import(command) => import(command),
         Cap::Adopt(command) => adopt(command),
         Cap::Changes(command) => changes_of(command),
@@ -380,24 +366,23 @@ fn init(command: &Init) -> Outcome {
             .help("choose another folder")
             .into());
     }
-    let database =
-        command.database.as_deref().map(|text| Place::parse(text).map_err(|error| Failure::usage(error.to_string())));
-    let database = database.transpose()?;
+    let database = Place::parse(&command.database).map_err(|error| Failure::usage(error.to_string()))?;
     let accounts = node::create(KeyKind::Accounts, &folder.join("accounts.key"))?;
     let writer = node::identity_of(&node::create(KeyKind::Writer, &folder.join("writer.key"))?);
     let writer = format!("writer:{writer}");
-    match &database {
-        None => Changes::create(&folder.join("records"))?,
-        Some(place) => DatabaseRecords::create(&beside(place, folder), &ProviderKey::new(accounts))?,
-    }
+    DatabaseRecords::create(&beside(&database, folder), &ProviderKey::new(accounts))?;
     Identity::generate(command.zone.as_str(), DEFAULT_VALIDITY)?.save(&folder.join(DEFAULT_IDENTITY))?;
     let (listen, status) = (command.listen.to_string(), command.status.to_string());
     let api = command.api.map(|api| api.to_string());
-    let text = template(command.zone.as_str(), &listen, command.name_server.as_str(), &status, &writer, api.as_deref());
-    let text = match &command.database {
-        None => text,
-        Some(database) => with_database(&text, database),
-    };
+    let text = template(&NewKeyServer {
+        zone: command.zone.as_str(),
+        listen: &listen,
+        name_server: command.name_server.as_str(),
+        status: &status,
+        writer: &writer,
+        database: &command.database,
+        api: api.as_deref(),
+    });
     write_new(&file, &text, 0o644)?;
     // An empty list: where one is missing later, it was lost.
     let source = Source::read(&file)?;
@@ -425,25 +410,18 @@ fn beside(place: &Place, folder: &Path) -> Place {
 }
 
 fn import(command: &Import) -> Outcome {
-    let place = Place::parse(&command.database).map_err(|error| Failure::usage(error.to_string()))?;
     let source = Source::read(&command.config)?;
     let file = KeyFile::parse(&source)?;
-    file.records()?;
-    let (server, _) = file.server(&source)?;
-    let folder = command.config.parent().unwrap_or(Path::new(""));
-    let place = beside(&place, folder);
-    let (provider, seen) = (file.provider(&source)?, file.position(&source));
-    let by = user();
-    let rows = DatabaseRecords::import(&place, (&provider, &seen), server.state(), &by, unix_now())?;
-    let number = server.state().number();
+    let (place, provider, seen) = (file.database(&source), file.provider(&source)?, file.position(&source));
+    let state = old_records::read(&command.records, &provider, &file.writer())?;
+    let number = state.number();
+    let rows = DatabaseRecords::import(&place, (&provider, &seen), &state, &user(), unix_now())?;
     if command.json {
         print_json(json!({ "number": number, "rows": rows, "database": place.to_string() }));
     } else {
         print(&format!(
-            "change  {number}\nrows    {rows}\nnext: write `database = \"{}\"` in the place of `records` in {}, and keep the file of records \
-             as a backup of this day\n",
-            command.database,
-            command.config.display()
+            "change    {number}\nrows      {rows}\ndatabase  {place}\nnext: start the key server, and keep {} as a backup of this day\n",
+            command.records.display()
         ));
     }
     Ok(())
@@ -452,10 +430,7 @@ fn import(command: &Import) -> Outcome {
 fn adopt(command: &Adopt) -> Outcome {
     let source = Source::read(&command.config)?;
     let file = KeyFile::parse(&source)?;
-    let (place, _) = file.database(&source).ok_or_else(|| {
-        Failure::new("the key server's store is a file of records, and no database")
-            .help("restore the file from a backup")
-    })?;
+    let place = file.database(&source);
     let (provider, seen) = (file.provider(&source)?, file.position(&source));
     let adopted = DatabaseRecords::adopt(&place, (&provider, &seen), (&user(), &command.reason), unix_now())?;
     let Position { number, timeline, .. } = adopted;
@@ -474,11 +449,7 @@ fn adopt(command: &Adopt) -> Outcome {
 fn changes_of(command: &ChangesOf) -> Outcome {
     let source = Source::read(&command.config)?;
     let file = KeyFile::parse(&source)?;
-    let (place, _) = file.database(&source).ok_or_else(|| {
-        let failure = Failure::new("the key server's store is a file of records, which does not say who changed what");
-        failure.help("`wayleave cap import` brings it into a database, which does from then on")
-    })?;
-    let provider = file.provider(&source)?;
+    let (place, provider) = (file.database(&source), file.provider(&source)?);
     let most = usize::try_from(command.most).unwrap_or(usize::MAX);
     let changes = DatabaseRecords::trail(&place, &provider, command.after, most)?;
     let rows: Vec<Value> = changes
@@ -509,21 +480,18 @@ fn user() -> String {
     format!("user {} of this machine", rustix::process::getuid().as_raw())
 }
 
-/// Makes a change durable that `decide` says by the records as they are then, if any. A running key server follows.
+/// Makes a change durable that `decide` says by the state as it is then, if any. A running key server follows.
 pub fn change(
     server: &mut KeyServer,
-    records: &mut AccountRecords,
+    database: &mut DatabaseRecords,
     decide: &mut dyn FnMut(&State) -> Option<ChangeBody>,
 ) -> Outcome {
     let by = user();
     loop {
         let Some(body) = decide(server.state()) else { return Ok(()) };
-        let signed = server.sign(body, unix_now()).ok_or_else(|| {
-            Failure::new("this is a replica's configuration: it has no `writer_key`")
-                .help("run the command where the writer is")
-        })?;
-        let signed = signed.map_err(|error| Failure::new(error.to_string()))?;
-        let unread = records.append(server.state(), &signed, (&by, ""))?;
+        let signed = server.sign(body, unix_now()).map_err(|error| Failure::new(error.to_string()))?;
+        let effects = (server.state().effects(signed.object()), server.state().settled());
+        let unread = database.append(&signed, effects, (&by, ""))?;
         let is_written = unread.is_empty();
         unread.apply(server)?;
         if is_written {
@@ -533,7 +501,7 @@ pub fn change(
     }
 }
 
-/// Waits until the key server of this configuration has the records up to this change, if it runs and shows its status: whoever goes on
+/// Waits until the key server of this configuration has the changes up to this one, if it runs and shows its status: whoever goes on
 /// with what was granted is not told that nobody knows it, which resolvers would keep for a while.
 pub fn wait_until_followed(config: &Path, number: u64) {
     let (begin, target) = (Instant::now(), Target { url: None, config: Some(config.to_owned()) });
@@ -647,7 +615,7 @@ fn list(command: &List) -> Outcome {
     Ok(())
 }
 
-/// The number of the records, accounts as trees, and revocations.
+/// The number of the last change, accounts as trees, and revocations.
 type Listed = (u64, Vec<Value>, Vec<String>);
 
 fn list_here(config: &Path, principal: Option<u32>) -> Outcome<Listed> {
@@ -807,13 +775,6 @@ fn look_up(command: &LookUp) -> Outcome {
         }),
         command.json,
     );
-    Ok(())
-}
-
-fn compact(command: &Compact) -> Outcome {
-    let source = Source::read(&command.config)?;
-    let Compacted { number, before, after } = KeyFile::parse(&source)?.compact(&source, unix_now())?;
-    report(json!({ "number": number, "octets_before": before, "octets_after": after }), command.json);
     Ok(())
 }
 

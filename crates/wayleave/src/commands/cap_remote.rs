@@ -1,4 +1,4 @@
-//! Where a provider's `cap` commands work: at the records of this machine, or at the API of a key server elsewhere.
+//! Where a provider's `cap` commands work: at the database of this machine, or at the API of a key server elsewhere.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

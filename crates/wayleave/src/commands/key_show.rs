@@ -26,7 +26,7 @@ use crate::failure::{Failure, Outcome};
 use crate::key_files::attestation::{self, Keys, load_anchor};
 use crate::key_files::capability::Capabilities;
 use crate::key_files::forwarding::ForwardingKeys;
-use crate::key_files::{ledger, member_set, membership, node, realm_lists, records};
+use crate::key_files::{ledger, member_set, membership, node, old_records, realm_lists};
 use crate::output::{fields, print, print_json};
 use crate::roles::role_names;
 use zeroize::Zeroizing;
@@ -192,8 +192,8 @@ fn line(text: &str) -> Option<Value> {
 fn other_file(file: &Path, octets: &[u8]) -> Option<Value> {
     let kept =
         |kind: &str| json!({ "kind": kind, "keep": "never restored from an old copy while others know a newer one" });
-    if octets.starts_with(records::HEADER) || octets.starts_with(records::COMPACTED) {
-        return Some(kept("records of a key server"));
+    if old_records::is_one(octets) {
+        return Some(kept("records of a key server of an earlier version: `wayleave cap import` brings them into a database"));
     }
     if octets.starts_with(ledger::HEADER) {
         return Some(kept("records of a realm's operator"));

@@ -1,12 +1,9 @@
-//! `run key`: a key server. It answers holders of capabilities with their secrets by DNS, over UDP and TCP; the writer also takes
-//! their orders, and signs the list of revocations that routers read.
+//! `run key`: a key server. It answers holders of capabilities with their secrets by DNS, over UDP and TCP, takes their orders, and signs
+//! the list of revocations that routers read.
 
 pub mod api;
-mod compacting;
-mod copies;
 mod core;
 pub mod dns;
-mod fetching;
 mod listing;
 mod operator;
 mod parts;
@@ -41,7 +38,7 @@ use crate::failure::{Failure, Outcome};
 use routers::Routers;
 use views::{Connections, KeyView};
 
-/// How often the records are looked at for what commands appended, and handles of the next epochs are made.
+/// How often the database is looked at for what others wrote, and handles of the next epochs are made.
 const FOLLOW: Duration = Duration::from_millis(200);
 
 /// A running key server.
@@ -65,7 +62,6 @@ impl Role for KeyRole {
         "key.max_staleness_secs",
         "key.router",
         "key.rate",
-        "key.replica",
         "key.api.token",
         "key.api.requests_per_second",
         "key.api.url",
@@ -98,10 +94,10 @@ impl Role for KeyRole {
         let tcp = TcpListener::bind(address).await.map_err(failed)?;
         info!(
             zone = %config.zone(), listen = %address, accounts = core.server.state().accounts(),
-            number = core.server.state().number(), is_writer = config.key.writer_key.is_some(), "answering questions"
+            number = core.server.state().number(), "answering questions"
         );
         let core = Arc::new(Mutex::new(core));
-        let routers = Routers::start(&config, source, &core, *clock, log.clone()).await?;
+        let routers = Routers::start(&config, source, *clock, log.clone()).await?;
         let (to, failures) = mpsc::channel(1);
         let mut parts = Parts::default();
         let datagrams = dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()).map_err(failed)?;
@@ -112,27 +108,19 @@ impl Role for KeyRole {
         if let Some(writer) = list_writer {
             parts.spawn("list of revocations", writer.run(Arc::clone(&core), *clock));
         }
-        if config.key.writer_key.is_some() && config.key.records.is_some() {
-            let compacting = compacting::compact_when_due(config.clone(), source.clone(), *clock, log.clone());
-            parts.spawn("compaction", compacting);
-        }
-        let following =
-            copies::follow(&config, source, Arc::clone(&core), (*clock, log.clone()), to.clone(), &mut parts)?;
         let listeners = routers.as_ref().map(|routers| routers.running.events.clone());
         let clock = *clock;
         let changed = Arc::new(Notify::new());
-        if let Some((place, _)) = config.database(source) {
-            let hint = Arc::clone(&changed);
-            parts.spawn("hints of the database", async move {
-                Store::listen(place, || hint.notify_one()).await;
-                // A file tells nobody.
-                std::future::pending::<()>().await;
-            });
-        }
-        parts.spawn("records", follow_records((Arc::clone(&core), changed), clock, listeners, to.clone()));
+        let (place, hint) = (config.database(source), Arc::clone(&changed));
+        parts.spawn("hints of the database", async move {
+            Store::listen(place, || hint.notify_one()).await;
+            // A file tells nobody.
+            std::future::pending::<()>().await;
+        });
+        parts.spawn("database", follow_database((Arc::clone(&core), changed), clock, listeners, to.clone()));
         let counts = config.key.api.as_ref().map(|_| Arc::new(ApiCounts::default()));
         let slots = connections.api.clone().unwrap_or_else(api::connection_slots);
-        let view = KeyView::new(&core, &config, routers.as_ref(), following, (counts.clone(), connections));
+        let view = KeyView::new(&core, &config, routers.as_ref(), (counts.clone(), connections));
         let of_api = (Arc::clone(&core), view.clone());
         let counts = (slots, counts.unwrap_or_default());
         let api = RunningApi::start(&config, source, of_api, clock, counts, (to, &mut parts)).await?;
@@ -186,18 +174,18 @@ impl Role for KeyRole {
     }
 }
 
-/// Takes over what commands append to the records, and lets routers and replicas have what is new.
-async fn follow_records(
+/// Takes over what others write to the database, and lets routers have what is new.
+async fn follow_database(
     (core, changed): (Arc<Mutex<Core>>, Arc<Notify>),
     clock: Clock,
     listeners: Option<mpsc::Sender<routers::Event>>,
     failed: mpsc::Sender<Failure>,
 ) {
     let list = lock(&core).list();
-    // Reopenings that the ledger has been told of: a snapshot that is taken over has them in another order.
+    // Reopenings that the ledger has been told of: a state that is loaded anew has them in another order.
     let (mut sent, mut reopened) = (0, BTreeSet::new());
     loop {
-        // Whoever panicked with the server in hand may have left a change half done; the records are whole.
+        // Whoever panicked with the server in hand may have left a change half done; the database is whole.
         let (following, now) = (Arc::clone(&core), clock.now());
         // It may wait for the database, which nobody else does here.
         let outcome = tokio::task::spawn_blocking(move || core::follow(&following, now)).await;
@@ -221,7 +209,7 @@ async fn follow_records(
                 }
                 let _ = listeners.send(routers::Event::Input(RouterServerInput::Reopened(reopening))).await; // fails if the role has stopped
             }
-            let _ = listeners.try_send(routers::Event::Own(routers::Own::Sweep)); // with a full queue, at the next look
+            let _ = listeners.try_send(routers::Event::Own(routers::Own::Settle)); // with a full queue, at the next look
         }
         let _ = tokio::time::timeout(FOLLOW, changed.notified()).await; // nobody need tell
     }

@@ -2,7 +2,7 @@
 //! follow.
 //!
 //! PLA-04, look-ups: a capability granted, looked up, delegated and revoked by who holds it, by commands.
-//! PLA-06, look-ups: the server killed after the acknowledgement of a revocation; an old copy of its records: the
+//! PLA-06, look-ups: the server killed after the acknowledgement of a revocation; an old copy of its database: the
 //! revocation is durable; an old copy does not start.
 //! PLA-06, behind and set back: a server whose list is missing: it does not start.
 //! PLA-07, slow and old: a resolver that drips its answer by TCP in front of an honest one: the next is asked.
@@ -74,7 +74,7 @@ impl Server {
         self.keep(file, &line)
     }
 
-    /// The list of revocations was lost, and the operator takes the records as they are.
+    /// The list of revocations was lost, and the operator takes the database as it is.
     pub(super) fn without_list(&self) {
         fs::remove_file(self.folder.0.join("server/revoked")).expect("there");
         self.folder.ok(&["cap", "new-list", "--config", &self.config]);
@@ -126,7 +126,7 @@ fn a_capability_is_granted_looked_up_delegated_and_revoked_by_who_holds_it() {
 /// From the grant of a capability to its revocation, with a kill between.
 pub(super) fn live(mut server: Server) {
     server.grant("own.line", &["--principal", "7", "--name", "customer"]);
-    eventually("the server follows the records", || server.running.count("grants") == 1);
+    eventually("the server follows the database", || server.running.count("grants") == 1);
     server.answered(&["cap", "lookup", "--line", "own.line", "--out", "own.cap"]);
     let shown = server.folder.ok(&["keys", "show", "own.cap"]);
     assert!(shown.contains("principal       7") && shown.contains(WAYPOINT), "{shown}");
@@ -190,26 +190,40 @@ pub(super) fn live(mut server: Server) {
     assert_one_screen(&NetworkNamespace::Own, page);
 }
 
-/// Threat 0b, 2: what if state is old? The list that routers have was made of later records.
+/// Threat 0b, 2: what if state is old? The list that routers have was made of a later one.
 #[test]
-fn a_server_with_an_old_copy_of_its_records_does_not_start() {
+fn a_server_with_an_old_copy_of_its_database_does_not_start_also_where_nothing_is_remembered_of_it() {
     let mut server = Server::new("old");
     server.grant("own.line", &["--principal", "7"]);
-    let records = server.folder.0.join("server/records");
-    let old = fs::read(&records).expect("there");
+    let (folder, backup) = (server.folder.0.join("server"), server.folder.0.join("backup"));
+    server.running.kill();
+    copy_database(&folder, &backup);
+    server.running.resume();
     server.folder.ok(&["cap", "revoke", "7", "--config", &server.config]);
     // A revocation has no end; the time is that of what was granted.
     let listed = server.folder.ok(&["cap", "list", "--config", &server.config]);
     assert!(listed.contains(": revoked (was granted until 20") && listed.contains("Z), interval"), "{listed}");
     eventually("the list follows", || server.list().1 == ["7"]);
     server.running.kill();
-    fs::write(&records, old).expect("written");
+    copy_database(&backup, &folder);
+    fs::remove_file(folder.join("position")).expect("there");
     let run = || server.folder.run(&["run", "key", "--config", &server.config]);
     let said = text(&run().stderr);
     assert!(said.contains("old copy"), "{said}");
-    fs::remove_file(&records).expect("removed");
+    fs::remove_file(folder.join("accounts.db")).expect("removed");
     let said = text(&run().stderr);
-    assert!(said.contains("restore them from a backup"), "{said}");
+    assert!(said.contains("restore it from a backup"), "{said}");
+}
+
+/// Copies a SQLite database that nobody uses, with what a killed process left of it, between two folders.
+pub(super) fn copy_database(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("made");
+    for file in ["accounts.db", "accounts.db-wal", "accounts.db-shm"] {
+        let _ = fs::remove_file(to.join(file));
+        if from.join(file).exists() {
+            fs::copy(from.join(file), to.join(file)).expect("copied");
+        }
+    }
 }
 
 /// The disk was lost, and the backup is of before a revocation and has no list.
@@ -238,7 +252,7 @@ fn strangers_garbage_and_lines_that_were_cut_get_nothing() {
     let server = Server::new("strangers");
     let line = server.grant("own.line", &["--principal", "7"]);
     let text = fs::read_to_string(line).expect("there");
-    eventually("the server follows the records", || server.running.count("grants") == 1);
+    eventually("the server follows the database", || server.running.count("grants") == 1);
     server.folder.write("cut.line", &text[..text.len() - 8]);
     server.refused(&["cap", "lookup", "--line", "cut.line"], "cut or changed");
     // Another provider's principal 7.
@@ -342,7 +356,7 @@ fn a_caching_resolver_carries_look_ups_and_orders_and_answers_the_second_from_it
     eventually("the resolver listens", || TcpStream::connect(&resolver).is_ok());
     server.grant("own.line", &["--principal", "7", "--interval", "16"]);
     server.grant("other.line", &["--principal", "8", "--interval", "16"]);
-    eventually("the server follows the records", || server.running.count("grants") == 2);
+    eventually("the server follows the database", || server.running.count("grants") == 2);
     let through = |command: &[&str]| {
         let output = server.folder.run(&[command, &["--server", &resolver]].concat());
         let log = fs::read_to_string(server.folder.0.join("unbound.log")).unwrap_or_default();
@@ -382,7 +396,7 @@ fn a_rule_for_this_hour_denies_keys_to_whom_it_names_until_a_reload_takes_it_bac
     let server = Server::new("rule");
     server.grant("own.line", &["--principal", "7"]);
     server.grant("other.line", &["--principal", "8"]);
-    eventually("the server follows the records", || server.running.count("grants") == 2);
+    eventually("the server follows the database", || server.running.count("grants") == 2);
     let path = server.folder.0.join(&server.config);
     let first = fs::read_to_string(&path).expect("there");
     let reload = |config: &str| {
@@ -525,7 +539,7 @@ fn a_hostile_resolver_delays_a_look_up_or_makes_it_fail_and_never_replaces_a_sec
     let server = Server::new("hostile");
     let resolver = Resolver::new(&server.listen);
     server.grant("own.line", &["--principal", "7", "--interval", "16"]);
-    eventually("the server follows the records", || server.running.count("grants") == 1);
+    eventually("the server follows the database", || server.running.count("grants") == 1);
     let look_up = |out: &str| {
         server.folder.run(&["cap", "lookup", "--line", "own.line", "--out", out, "--server", &resolver.address])
     };
@@ -715,7 +729,7 @@ fn dripping() -> (String, Arc<[AtomicUsize; 2]>) {
 fn a_resolver_that_drips_its_answer_does_not_keep_the_next_from_being_asked() {
     let server = Server::new("drip");
     server.grant("own.line", &["--principal", "7", "--interval", "16"]);
-    eventually("the server follows the records", || server.running.count("grants") == 1);
+    eventually("the server follows the database", || server.running.count("grants") == 1);
     let (first, counts) = dripping();
     let through = |command: &[&str]| {
         let output = server.folder.run(&[command, &["--server", &first, "--server", &server.listen]].concat());
@@ -734,7 +748,7 @@ fn orders_are_acknowledged_behind_stray_datagrams() {
     let server = Server::new("stray");
     let resolver = Resolver::new(&server.listen);
     server.grant("own.line", &["--principal", "7"]);
-    eventually("the server follows the records", || server.running.count("grants") == 1);
+    eventually("the server follows the database", || server.running.count("grants") == 1);
     resolver.becomes(Box::new(|transport, question, server| {
         let right = encoded(&server(question));
         let mut other = right.clone();
@@ -810,101 +824,6 @@ fn a_flood_of_one_source_is_truncated_and_dropped_and_the_holder_beside_it_is_se
     let page: SocketAddr = server.running.page.parse().expect("an address");
     assert_named_by_the_rule("key", &NetworkNamespace::Own, page);
     assert_one_screen(&NetworkNamespace::Own, page);
-}
-
-/// Makes the server one that a replica copies, in the folder `replica`; returns the replica and where it answers. Whatever its records
-/// are then is what the replica begins with.
-pub(super) fn replica_of(writer: &mut Server) -> (Running, String) {
-    let folder = &writer.folder;
-    let identity = |file: &str| {
-        let made: Value =
-            serde_json::from_str(&folder.ok(&["keys", "node", file, "--kind", "identity", "--json"])).expect("JSON");
-        made["public"].as_str().expect("a key").to_owned()
-    };
-    fs::create_dir(folder.0.join("replica")).expect("a folder");
-    let (own, of_replica) = (identity("server/identity.key"), identity("replica/identity.key"));
-    let [links, listen, status] = [free(), free(), free()];
-    let path = folder.0.join(&writer.config);
-    let first = fs::read_to_string(&path).expect("there");
-    let more = format!(
-        "[key.routers]\nlisten = \"{links}\"\nidentity = \"identity.key\"\nusage = \"usage\"\n\
-         [[key.replica]]\nidentity = \"{of_replica}\"\n"
-    );
-    fs::write(&path, first.clone() + &more).expect("written");
-    writer.running.kill();
-    // A replica begins with a copy, and has no private key of the writer's.
-    for file in ["accounts.key", "records"] {
-        fs::copy(folder.0.join("server").join(file), folder.0.join("replica").join(file)).expect("copied");
-    }
-    let without = |line: &&str| !line.starts_with("writer_key") && !line.starts_with("revocations");
-    let text: String = first.lines().filter(without).map(|line| line.to_owned() + "\n").collect();
-    let text = text.replace(&writer.listen, &listen).replace(&writer.running.page, &status);
-    let follow = format!(
-        "[key.follow]\nidentity = \"identity.key\"\nserver = {{ identity = \"{own}\", address = \"{links}\" }}\n"
-    );
-    folder.write("replica/key.toml", &(text + &follow));
-    folder.ok(&["check", "replica/key.toml"]);
-    writer.running.resume();
-    let replica = Running::start("replica", folder.0.join("replica"), "key", &status);
-    eventually("the replica is connected", || replica.status("following")["connected"] == true);
-    (replica, listen)
-}
-
-#[test]
-fn a_replica_copies_the_records_of_its_writer_whoever_is_killed_and_takes_no_others() {
-    let mut writer = Server::new("replica");
-    let (mut replica, listen) = replica_of(&mut writer);
-    let line = writer.grant("own.line", &["--principal", "7", "--name", "customer"]);
-    let line = line.to_str().expect("UTF-8");
-    let look_up = |server: &str| writer.folder.run(&["cap", "lookup", "--line", line, "--server", server]);
-    eventually("the replica has the account", || replica.count("grants") == 1);
-    let found = look_up(&listen);
-    assert!(found.status.success(), "{}{}", text_of(&found), replica.log());
-    // A change that comes while the replica is away, and one while the writer is away.
-    replica.kill();
-    writer.folder.ok(&["cap", "revoke", "7", "--config", &writer.config]);
-    (8..300).for_each(|principal| {
-        let of = ["--principal", &principal.to_string(), "--waypoint", WAYPOINT, "--config", &writer.config];
-        if principal % 40 == 8 {
-            writer.folder.ok(&[&["cap", "grant"], &of[..]].concat());
-        }
-    });
-    replica.resume();
-    let number = |running: &Running| running.count("number");
-    // The writer, too, reads what the commands wrote a moment later.
-    eventually("the replica has all changes", || {
-        number(&replica) == number(&writer.running) && replica.count("grants") == 9
-    });
-    let said = text_of(&look_up(&listen));
-    assert!(said.contains("revoked"), "{said}");
-    writer.running.kill();
-    eventually("the replica knows that it is alone", || replica.status("following")["connected"] == false);
-    writer.folder.ok(&["cap", "revoke", "7", "--lift", "--config", &writer.config]);
-    assert!(text_of(&look_up(&listen)).contains("revoked"), "it answers by what it has");
-    writer.running.resume();
-    eventually("the change arrives", || look_up(&listen).status.success());
-    // Its file is the writer's.
-    let read = |file: &str| fs::read(writer.folder.0.join(file)).expect("there");
-    assert!(read("server/records") == read("replica/records"));
-
-    // Another history under the same key: the writer was put back, and went on. Neither it nor a stranger is followed.
-    let records = read("server/records");
-    writer.running.kill();
-    writer.folder.ok(&["cap", "revoke", "9", "--config", &writer.config]);
-    writer.running.resume();
-    eventually("the change arrives", || number(&replica) == number(&writer.running));
-    writer.running.kill();
-    fs::write(writer.folder.0.join("server/records"), &records).expect("written");
-    for principal in ["10", "11"] {
-        writer.folder.ok(&["cap", "revoke", principal, "--config", &writer.config]);
-    }
-    writer.without_list();
-    writer.running.resume();
-    eventually("the replica says what is wrong", || {
-        replica.status("following")["problem"].as_str().is_some_and(|problem| problem.contains("differ"))
-    });
-    let entries = replica.status("revocations");
-    assert_eq!(entries, 1, "it has what it had");
 }
 
 fn text_of(output: &Output) -> String {

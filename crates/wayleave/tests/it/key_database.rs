@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::net::UdpSocket;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -19,29 +20,13 @@ use wayleave_lab::netns::enter_for_test;
 use wayleave_lab::postgres::Postgres;
 
 use crate::common::{eventually, free, text};
-use crate::key::{Server, live};
+use crate::key::{Server, copy_database, live};
 use crate::overlay::harness::Running;
 
 #[test]
-fn a_capability_lives_in_sqlite_as_in_a_file_of_records() {
-    live(Server::with("sqlite-life", &["--database", "accounts.db"]));
-}
-
-#[test]
-fn a_capability_lives_in_postgresql_too() {
+fn a_capability_lives_in_postgresql_as_in_sqlite() {
     let Some(postgres) = Postgres::start_for_test() else { return };
     live(Server::with("postgres-life", &["--database", &postgres.url()]));
-}
-
-/// Copies a SQLite database that nobody uses, with what a killed process left of it, between two folders.
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).expect("made");
-    for file in ["accounts.db", "accounts.db-wal", "accounts.db-shm"] {
-        let _ = fs::remove_file(to.join(file));
-        if from.join(file).exists() {
-            fs::copy(from.join(file), to.join(file)).expect("copied");
-        }
-    }
 }
 
 /// Somebody who can write to the file.
@@ -65,19 +50,19 @@ fn run_fails(server: &Server) -> String {
 
 #[test]
 fn an_old_copy_of_a_database_is_refused_until_an_operator_adopts_it() {
-    let mut server = Server::with("sqlite-old", &["--database", "accounts.db"]);
+    let mut server = Server::new("sqlite-old");
     server.grant("own.line", &["--principal", "7"]);
     eventually("the server follows", || server.running.count("grants") == 1);
     let (folder, backup) = (server.folder.0.join("server"), server.folder.0.join("backup"));
     server.running.kill();
-    copy(&folder, &backup);
+    copy_database(&folder, &backup);
     server.running.resume();
     server.folder.ok(&["cap", "revoke", "7", "--config", &server.config]);
     eventually("the list follows", || server.list().1 == ["7"]);
     server.refused(&["cap", "lookup", "--line", "own.line"], "revoked");
     // The backup comes back, and commands and the server refuse it.
     server.running.kill();
-    copy(&backup, &folder);
+    copy_database(&backup, &folder);
     let said = run_fails(&server);
     assert!(
         said.contains("ends with change 2, and change 3 was seen") && said.contains("wayleave cap adopt"),
@@ -109,7 +94,7 @@ fn an_old_copy_of_a_database_is_refused_until_an_operator_adopts_it() {
 
 #[test]
 fn a_database_that_somebody_changed_is_refused_by_name() {
-    let mut server = Server::with("sqlite-changed", &["--database", "accounts.db"]);
+    let mut server = Server::new("sqlite-changed");
     server.grant("own.line", &["--principal", "7"]);
     server.running.kill();
     write(&server, "UPDATE capability SET not_after = not_after + 86400");
@@ -121,29 +106,53 @@ fn a_database_that_somebody_changed_is_refused_by_name() {
     server.answered(&["cap", "lookup", "--line", "own.line"]);
 }
 
+/// `test-data/key-records` has the files of a key server of an earlier version, before and after it compacted them.
 #[test]
-fn the_records_of_a_file_are_brought_into_a_database_once() {
-    let mut server = Server::new("import");
-    server.grant("own.line", &["--principal", "7", "--name", "customer"]);
-    server.grant("other.line", &["--principal", "8"]);
-    server.folder.ok(&["cap", "revoke", "8", "--config", &server.config]);
-    let listed = server.folder.ok(&["cap", "list", "--config", &server.config]);
-    server.running.kill();
-    let import = ["cap", "import", "--config", &server.config, "--database", "accounts.db"];
-    let said = server.folder.ok(&import);
-    assert!(said.contains("change  5") && said.contains("in the place of `records`"), "{said}");
-    let again = server.folder.run(&import);
-    assert!(text(&again.stderr).contains("it has changes already"), "{}", text(&again.stderr));
-    let path = server.folder.0.join(&server.config);
-    let config = fs::read_to_string(&path).expect("there");
-    fs::write(&path, config.replace("records = \"records\"", "database = \"accounts.db\"")).expect("written");
-    server.folder.ok(&["check", &server.config]);
-    assert_eq!(server.folder.ok(&["cap", "list", "--config", &server.config]), listed);
-    server.running.resume();
-    server.answered(&["cap", "lookup", "--line", "own.line"]);
-    server.refused(&["cap", "lookup", "--line", "other.line"], "revoked");
-    server.grant("new.line", &["--principal", "9"]);
-    eventually("the server follows", || server.running.count("number") == 7);
+fn the_records_of_an_earlier_version_are_brought_into_a_database_once() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/key-records");
+    for file in ["records-v1", "records-v2"] {
+        let mut server = Server::new(file);
+        let folder = server.folder.0.join("server");
+        let path = server.folder.0.join(&server.config);
+        server.running.kill();
+        let config = fs::read_to_string(&path).expect("there");
+        let earlier = fs::read_to_string(data.join("key.toml")).expect("there");
+        let writer = earlier.lines().find(|line| line.starts_with("writer = ")).expect("a key");
+        let lines = config.lines().map(|line| if line.starts_with("writer = ") { writer } else { line });
+        let config: String = lines.map(|line| line.to_owned() + "\n").collect();
+        for key in ["accounts.key", "writer.key"] {
+            fs::copy(data.join(key), folder.join(key)).expect("copied");
+            fs::set_permissions(folder.join(key), fs::Permissions::from_mode(0o600)).expect("set");
+        }
+        fs::copy(data.join("revoked"), folder.join("revoked")).expect("copied");
+        fs::copy(data.join(file), folder.join("records")).expect("copied");
+        for made in ["accounts.db", "accounts.db-wal", "accounts.db-shm", "position"] {
+            let _ = fs::remove_file(folder.join(made));
+        }
+        // As it was configured: what to do is said.
+        fs::write(&path, config.replace("database = \"accounts.db\"", "records = \"records\"")).expect("written");
+        let said = text(&server.folder.run(&["check", &server.config]).stderr);
+        assert!(said.contains("wayleave cap import --records"), "{said}");
+        fs::write(&path, config).expect("written");
+        let import = ["cap", "import", "--config", &server.config, "--records", "server/records"];
+        let said = server.folder.ok(&import);
+        assert!(said.contains("change    9\n"), "{said}");
+        let again = server.folder.run(&import);
+        assert!(text(&again.stderr).contains("it has changes already"), "{}", text(&again.stderr));
+        server.folder.ok(&["check", &server.config]);
+        // As that version listed them.
+        let listed = server.folder.ok(&["cap", "list", "--config", &server.config]);
+        assert_eq!(listed, fs::read_to_string(data.join("list.txt")).expect("there"));
+        server.running.resume();
+        for line in ["own.line", "revoked.line"] {
+            fs::copy(data.join(line), server.folder.0.join(line)).expect("copied");
+        }
+        server.answered(&["cap", "lookup", "--line", "own.line"]);
+        server.refused(&["cap", "lookup", "--line", "revoked.line"], "revoked");
+        server.grant("new.line", &["--principal", "9"]);
+        eventually("the server follows", || server.running.count("number") == 11);
+        assert_eq!(server.list().1.len(), 1);
+    }
 }
 
 /// Commands that are killed at any moment: what one said is there, once, and nothing else but what it was about to say.

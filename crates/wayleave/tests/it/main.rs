@@ -18,7 +18,6 @@ mod install;
 mod key;
 mod key_api;
 mod key_database;
-mod key_records;
 mod kill_nine;
 mod lab;
 mod lab_capabilities;

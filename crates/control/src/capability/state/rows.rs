@@ -11,7 +11,7 @@ use wayleave_packet::platypus::revocation::Revocation;
 
 use super::{
     Account, Change, ChangeBody, Delegated, Entry, Grant, MAX_GRANTS, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE,
-    PrincipalCodec, RevocationCodec, State, snapshot,
+    PrincipalCodec, RevocationCodec, State,
 };
 use crate::capability::invitation::{Invitation, InvitationStatus, MAX_NAME};
 use crate::capability::keys::ProviderKey;
@@ -154,10 +154,11 @@ pub struct RowEffects {
 pub struct ChangesEnd {
     /// The number of the last change; zero before the first.
     pub number: u64,
-    /// Digest, and Unix second at which they were signed, of the last changes, the latest last: of as many as there are, up to
-    /// [`PAST`](super::PAST).
-    pub past: Vec<([u8; 32], u64)>,
-    /// The same times, also of changes before an operator accepted another state: what has expired is judged by the earliest of them.
+    /// Its digest; zeros before the first.
+    pub last: [u8; 32],
+    /// Unix seconds at which the last changes were signed, the latest last: of as many as there are, up to [`TIMES`](super::TIMES).
+    pub issued: Vec<u64>,
+    /// The same, also of changes before an operator accepted another state: what has expired is judged by the earliest of them.
     pub times: Vec<u64>,
 }
 
@@ -166,8 +167,8 @@ pub struct ChangesEnd {
 pub enum RowError {
     #[error("{0}")]
     Content(&'static str),
-    #[error("the digests of {digests} changes, where the last has number {number}")]
-    Past { digests: usize, number: u64 },
+    #[error("the times of {times} changes, where the last has number {number}")]
+    Times { times: usize, number: u64 },
 }
 
 impl State {
@@ -225,7 +226,7 @@ impl State {
             match after.remove(&key) {
                 Some(new) if new == row => {}
                 Some(new) => effects.changed.push(new),
-                None if matches!(&row, Row::Revocation(of) if snapshot::has_expired(of, second)) => {
+                None if matches!(&row, Row::Revocation(of) if has_expired(of, second)) => {
                     effects.expired.push(key);
                 }
                 None => effects.gone.push(key),
@@ -305,21 +306,15 @@ impl State {
         rows: impl IntoIterator<Item = Result<Row, E>>,
     ) -> Result<Self, E> {
         let mut state = Self::new(provider);
-        let last = end.past.last();
-        if last.is_none() != (end.number == 0) || end.past.len() as u64 > end.number {
-            return Err(RowError::Past { digests: end.past.len(), number: end.number }.into());
+        if end.issued.is_empty() != (end.number == 0) || end.issued.len() as u64 > end.number {
+            return Err(RowError::Times { times: end.issued.len(), number: end.number }.into());
         }
-        for (digest, issued) in &end.past {
-            snapshot::remember(&mut state.past, *digest);
-            let latest = state.times.back().map_or(*issued, |time| *issued.max(time));
-            snapshot::remember(&mut state.times, latest);
-        }
-        (state.number, state.last, state.issued) =
-            (end.number, last.map_or([0; 32], |of| of.0), last.map_or(0, |of| of.1));
+        end.issued.iter().for_each(|issued| state.remember(*issued));
+        (state.number, state.last, state.issued) = (end.number, end.last, end.issued.last().copied().unwrap_or(0));
         let settled = end.times.iter().copied().min().unwrap_or(0);
         for row in rows {
             match row? {
-                Row::Revocation(revocation) if snapshot::has_expired(&revocation, settled.min(state.issued)) => {}
+                Row::Revocation(revocation) if has_expired(&revocation, settled.min(state.issued)) => {}
                 row => state.take_row(row).map_err(RowError::Content)?,
             }
         }
@@ -328,7 +323,7 @@ impl State {
         Ok(state)
     }
 
-    fn take_row(&mut self, row: Row) -> Result<(), &'static str> {
+    pub(super) fn take_row(&mut self, row: Row) -> Result<(), &'static str> {
         match row {
             Row::Closed { principal, generation } => {
                 self.closed.insert(principal.number(), generation);
@@ -360,7 +355,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn take_grant(&mut self, grant: &Grant) -> Result<(), &'static str> {
+    fn take_grant(&mut self, grant: &Grant) -> Result<(), &'static str> {
         let terms = &grant.terms;
         if !self.accounts.contains_key(&terms.principal.number()) {
             return Err("a grant is of no account");
@@ -380,4 +375,8 @@ impl State {
         self.insert(grant);
         Ok(())
     }
+}
+
+fn has_expired(revocation: &Revocation, now: u64) -> bool {
+    revocation.expires_at().is_some_and(|second| second <= now)
 }

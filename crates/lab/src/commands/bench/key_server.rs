@@ -149,13 +149,11 @@ fn terms(number: u32) -> Result<Terms, Failure> {
 }
 
 fn server(principals: u32, now: Now) -> Result<KeyServer, Failure> {
-    let signer = SigningKey::from_seed(&Seed::new([2; 32]));
     let config = KeyServerConfig {
         zone: ZONE.parse().map_err(|_| bug())?,
         name_servers: vec![NameServer { name: "ns1.example.net".to_owned(), addresses: Vec::new() }],
         provider: provider(),
-        writer: signer.verifying_key(),
-        signer: Some(signer),
+        signer: SigningKey::from_seed(&Seed::new([2; 32])),
         waypoints: waypoints(),
         policy: LookupPolicy::default(),
         responses_per_second: UNLIMITED,
@@ -165,7 +163,7 @@ fn server(principals: u32, now: Now) -> Result<KeyServer, Failure> {
         let terms = terms(number)?;
         let account = ChangeBody::Account { principal: terms.principal, generation: 0, name: String::new() };
         for body in [account, ChangeBody::Grant(Grant { terms, not_before: 0, not_after: u64::MAX })] {
-            let change = server.sign(body, now.unix).and_then(Result::ok).ok_or_else(bug)?;
+            let change = server.sign(body, now.unix).map_err(|_| bug())?;
             server.apply(&change).map_err(|_| bug())?;
         }
     }

@@ -1,10 +1,12 @@
-//! The key server with its records.
+//! The key server with its database.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tracing::{error, info};
-use wayleave_control::capability::{Change, ChangeBody, Client, KeyServer, PendingOrder, Served, Status, Transport};
+use wayleave_control::capability::{
+    Change, ChangeBody, Client, KeyServer, PendingOrder, RowEffects, Served, Status, Transport,
+};
 use wayleave_core::Now;
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::revocation::Revocation;
@@ -14,21 +16,19 @@ use super::listing::{ListHandle, ListWriter};
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
-use crate::key_files::account_records::{AccountRecords, Others};
-use crate::key_files::changes::Changes;
-use crate::key_files::database::{DatabaseRecords, Outage};
-use crate::key_files::records::NewChanges;
+use crate::key_files::database::{DatabaseRecords, Outage, Unread};
 use crate::roles::events::{Events, event};
 
 /// Handles that are made at a time while questions wait, and at start.
 const HANDLES: u32 = 20_000;
-/// Attempts at an order while commands append others.
-const ATTEMPTS: usize = 8;
+/// Attempts at a change while others are made elsewhere.
+pub(super) const ATTEMPTS: usize = 8;
 
 /// What answers and orders share.
 pub struct Core {
     pub server: KeyServer,
-    pub(super) records: Records,
+    /// Whoever changes something takes it first, and the server only while nothing waits for the database: look-ups go on.
+    database: Arc<Mutex<DatabaseRecords>>,
     /// How long look-ups are answered while the database cannot be used, and since when it cannot.
     max_staleness: Duration,
     outage: Option<Outage>,
@@ -38,13 +38,6 @@ pub struct Core {
     pub(super) log: Events,
     clock: Clock,
     is_prepared: bool,
-}
-
-/// Where changes are made durable.
-pub enum Records {
-    File(Changes),
-    /// Whoever changes something takes it first, and the server only while nothing waits for the database: look-ups go on.
-    Database(Arc<Mutex<DatabaseRecords>>),
 }
 
 /// What there is to answer.
@@ -66,32 +59,29 @@ pub fn lock(core: &Mutex<Core>) -> MutexGuard<'_, Core> {
     core.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The database, if the records are in one.
-pub(super) fn database(core: &Mutex<Core>) -> Option<Arc<Mutex<DatabaseRecords>>> {
-    match &lock(core).records {
-        Records::File(_) => None,
-        Records::Database(database) => Some(Arc::clone(database)),
-    }
+/// The database, which is taken with [`hold`].
+pub(super) fn database(core: &Mutex<Core>) -> Arc<Mutex<DatabaseRecords>> {
+    Arc::clone(&lock(core).database)
 }
 
 /// Takes the database for a change.
-pub(super) fn take_database(database: &Mutex<DatabaseRecords>) -> MutexGuard<'_, DatabaseRecords> {
+pub(super) fn hold(database: &Mutex<DatabaseRecords>) -> MutexGuard<'_, DatabaseRecords> {
     database.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes over what others appended to the records, and does what is due. It may wait for the database.
+/// Takes over what others wrote, and does what is due. It may wait for the database.
 ///
 /// # Errors
-/// If the records do not continue what was read: the role ends.
+/// If the database does not continue what was read: the role ends.
 pub fn follow(core: &Mutex<Core>, now: Now) -> Result<(), Failure> {
-    let Some(database) = database(core) else { return lock(core).follow(now) };
     // Whatever the database does, key epochs go on.
     lock(core).prepare(now);
-    let mut database = take_database(&database);
+    let database = database(core);
+    let mut database = hold(&database);
     let unread = database.read_new()?;
     let mut core = lock(core);
     core.note_outage(&database);
-    core.take(Others::OfDatabase(unread))?;
+    core.take(unread)?;
     core.prepare(now);
     core.announce();
     Ok(())
@@ -100,15 +90,15 @@ pub fn follow(core: &Mutex<Core>, now: Now) -> Result<(), Failure> {
 /// Carries out an order that came in `octets`, in the database, and says what to answer. It waits for the database.
 ///
 /// # Errors
-/// If the records and the state part: the role ends.
+/// If the database and the state part: the role ends.
 pub fn carry_out(
     core: &Mutex<Core>,
     order: Box<PendingOrder>,
     octets: &[u8],
     (client, now): (Client, Now),
 ) -> Result<Response, Failure> {
-    let Some(database) = database(core) else { return Ok(Response::Nothing) };
-    let mut database = take_database(&database);
+    let database = database(core);
+    let mut database = hold(&database);
     let mut order = order;
     for _ in 0..ATTEMPTS {
         let effects = {
@@ -125,8 +115,7 @@ pub fn carry_out(
                 };
             }
             let Some(change) = &order.change else { return Ok(core.acknowledge(&order, client, now)) };
-            let state = core.server.state();
-            (state.effects(change.object()), state.settled())
+            core.effects(change)
         };
         let Some(change) = &order.change else { return Ok(Response::Nothing) };
         // Nobody waits behind an order that cannot be carried out: whether it can be is seen by who follows.
@@ -141,7 +130,7 @@ pub fn carry_out(
                 core.carried_out(change)?;
                 return Ok(core.acknowledge(&order, client, now));
             }
-            Ok(unread) => core.take(Others::OfDatabase(unread))?,
+            Ok(unread) => core.take(unread)?,
             Err(failure) => {
                 error!("an order was not carried out: {failure}");
                 return Ok(Response::Ready(core.server.acknowledge(&order, Err(Status::Unwritten), now)));
@@ -152,21 +141,18 @@ pub fn carry_out(
 }
 
 impl Core {
-    /// Takes the records over, makes the handles of the current epochs, and writes the list. Returns who writes the later ones, if
+    /// Loads the database, makes the handles of the current epochs, and writes the list. Returns who writes the later ones, if
     /// there is a list.
     pub fn open(config: &KeyFile, source: &Source, clock: Clock, log: Events) -> Outcome<(Self, Option<ListWriter>)> {
-        let (mut server, records) = config.server(source)?;
-        let records = match records {
-            AccountRecords::File(changes) => Records::File(changes),
-            AccountRecords::Database(database) => Records::Database(Arc::new(Mutex::new(*database))),
-        };
+        let (mut server, database) = config.server(source)?;
+        let database = Arc::new(Mutex::new(database));
         let now = clock.now();
         while !server.prepare(now.unix, HANDLES) {}
         let number = server.state().number();
         let mut writer = ListWriter::open(config, source, number, now.instant)?;
         let list = writer.as_ref().map(ListWriter::handle);
         let (max_staleness, outage, last_read) = (config.max_staleness(), None, std::time::Instant::now());
-        let core = Self { server, records, max_staleness, outage, last_read, list, log, clock, is_prepared: true };
+        let core = Self { server, database, max_staleness, outage, last_read, list, log, clock, is_prepared: true };
         if let Some(writer) = &mut writer {
             writer.write(core.server.state().times(), &core.revocations(now), now);
         }
@@ -193,23 +179,15 @@ impl Core {
         self.list.iter().for_each(ListHandle::announce);
     }
 
-    /// The last change, and its digest.
-    pub fn end(&self) -> (u64, [u8; 32]) {
+    /// What a change does to the rows, if it is made now, and what is settled.
+    pub(super) fn effects(&self, change: &Signed<Change>) -> (RowEffects, u64) {
         let state = self.server.state();
-        (state.number(), state.digest_of(state.number()).unwrap_or_default())
+        (state.effects(change.object()), state.settled())
     }
 
-    /// The change of the snapshot that the records begin with; zero without one.
-    pub fn snapshot(&self) -> u64 {
-        match &self.records {
-            Records::File(changes) => changes.snapshot(),
-            Records::Database(_) => 0,
-        }
-    }
-
-    /// Whether the records are in a database, and since when it cannot be used.
-    pub fn database_outage(&self) -> Option<Option<&Outage>> {
-        matches!(self.records, Records::Database(_)).then_some(self.outage.as_ref())
+    /// Since when the database cannot be used.
+    pub fn outage(&self) -> Option<&Outage> {
+        self.outage.as_ref()
     }
 
     /// Another configuration counts.
@@ -248,17 +226,7 @@ impl Core {
 
     /// Whether what is in memory is too old to be answered: what was revoked meanwhile elsewhere is not known.
     fn is_stale(&self) -> bool {
-        matches!(self.records, Records::Database(_)) && self.last_read.elapsed() >= self.max_staleness
-    }
-
-    /// Takes over what others appended to the file, and does what is due.
-    fn follow(&mut self, now: Now) -> Result<(), Failure> {
-        let Records::File(changes) = &mut self.records else { return Ok(()) };
-        let unread = Others::OfFile(changes.read_new()?);
-        self.take(unread)?;
-        self.prepare(now);
-        self.announce();
-        Ok(())
+        self.last_read.elapsed() >= self.max_staleness
     }
 
     /// Makes handles of the current epochs for what is new.
@@ -266,86 +234,30 @@ impl Core {
         self.is_prepared = self.server.prepare(now.unix, HANDLES);
     }
 
-    /// Whether a change that the writer sent can be taken over: it is the next one, or an earlier one, which is here already.
-    ///
-    /// # Errors
-    /// Why not, and what to do.
-    pub fn accepts(&self, change: &Signed<Change>) -> Result<(), String> {
-        if change.object().number <= self.server.state().number() {
-            return Ok(());
-        }
-        self.server.accepts(change).map_err(|error| {
-            format!(
-                "{error}; the records of this replica and of the writer differ: copy the writer's file, or restore the writer's from \
-                 its last backup"
-            )
-        })
-    }
-
-    /// Takes over a change that was accepted: it is on the disk before it counts.
-    ///
-    /// # Errors
-    /// What is wrong with the disk.
-    pub fn copy(&mut self, change: &Signed<Change>) -> Result<(), Failure> {
-        if change.object().number <= self.server.state().number() {
-            return Ok(());
-        }
-        let Records::File(changes) = &mut self.records else { return Ok(()) };
-        let unread = changes.append(change)?;
-        if unread.is_empty() {
-            let changes = vec![change.clone()];
-            return self.take(Others::OfFile(NewChanges { base: None, changes }));
-        }
-        // Somebody has put a later copy of the file into place.
-        self.take(Others::OfFile(unread))
-    }
-
-    pub(super) fn take(&mut self, unread: Others) -> Result<(), Failure> {
-        let begins = unread.begins_at();
+    pub(super) fn take(&mut self, unread: Unread) -> Result<(), Failure> {
+        let begins = unread.state.as_ref().map(|state| state.number());
         unread.apply(&mut self.server)?;
         if let Some(number) = begins {
-            info!(number, "went on from another state of the records");
+            info!(number, "went on from another state of the database");
             // Nobody has a secret until it is done, as at the start.
             while !self.server.prepare(self.clock.now().unix, HANDLES) {}
         }
         Ok(())
     }
 
-    /// The answer to a message. An order is on the disk before it is acknowledged.
-    ///
-    /// # Errors
-    /// If the records and the state part: the role ends.
-    pub fn answer(&mut self, octets: &[u8], client: Client, now: Now) -> Result<Response, Failure> {
-        if self.is_stale() {
-            return Ok(match self.server.fail(octets, client, now) {
-                Served::Reply(answer) => Response::Ready(answer),
-                Served::Nothing | Served::Order(_) => Response::Nothing,
-            });
-        }
-        // A command may append between a look at the records and the order: then the order is looked at again.
-        for _ in 0..ATTEMPTS {
-            let order = match self.server.serve(octets, client, now) {
-                Served::Reply(answer) => return Ok(Response::Ready(answer)),
-                Served::Nothing => return Ok(Response::Nothing),
-                Served::Order(order) => order,
-            };
+    /// The answer to a message. An order that changes something waits for the database.
+    pub fn answer(&mut self, octets: &[u8], client: Client, now: Now) -> Response {
+        let served = match self.is_stale() {
+            true => self.server.fail(octets, client, now),
+            false => self.server.serve(octets, client, now),
+        };
+        match served {
+            Served::Reply(answer) => Response::Ready(answer),
+            Served::Nothing => Response::Nothing,
+            Served::Order(order) if order.change.is_some() => Response::Order(order),
             // Done before; perhaps just now.
-            let Some(change) = &order.change else { return Ok(self.acknowledge(&order, client, now)) };
-            let Records::File(changes) = &mut self.records else { return Ok(Response::Order(order)) };
-            let unread = match changes.append(change) {
-                Ok(unread) => unread,
-                Err(failure) => {
-                    error!("an order was not carried out: {failure}; check the disk");
-                    return Ok(Response::Ready(self.server.acknowledge(&order, Err(Status::Unwritten), now)));
-                }
-            };
-            if unread.is_empty() {
-                self.carried_out(change)?;
-                return Ok(self.acknowledge(&order, client, now));
-            }
-            self.take(Others::OfFile(unread))?;
+            Served::Order(order) => self.acknowledge(&order, client, now),
         }
-        Ok(Response::Nothing)
     }
 
     fn carried_out(&mut self, change: &Signed<Change>) -> Result<(), Failure> {

@@ -79,10 +79,7 @@ pub fn answer_datagrams(
             if port.receive(&mut batch.requests).unwrap_or(0) == 0 {
                 continue;
             }
-            if let Err(failure) = answer_batch(&mut batch, &core, clock.now(), &acknowledging) {
-                let _ = report.try_send(failure); // fails if another is reported
-                return;
-            }
+            answer_batch(&mut batch, &core, clock.now(), &acknowledging);
             batch.send(&mut port);
         }
     };
@@ -90,35 +87,25 @@ pub fn answer_datagrams(
     Ok(Datagrams { is_over, thread: Some(thread) })
 }
 
-/// Answers what came together. Acknowledgements that wait for the list leave by themselves.
-fn answer_batch(
-    batch: &mut RequestBatch,
-    core: &Mutex<Core>,
-    now: Now,
-    acknowledging: &Acknowledging,
-) -> Result<(), Failure> {
-    let mut outcome = Ok(());
+/// Answers what came together. Orders, and acknowledgements that wait for the list, leave by themselves.
+fn answer_batch(batch: &mut RequestBatch, core: &Mutex<Core>, now: Now, acknowledging: &Acknowledging) {
     let mut core = lock(core);
     batch.answer(|octets, from| {
         let client = Client { address: from.ip().to_canonical(), transport: Transport::Udp };
-        match core.answer(&octets[..octets.len().min(LONGEST)], client, now) {
-            Ok(Response::Ready(answer)) => Some(answer),
-            Ok(Response::Nothing) => None,
-            Ok(Response::Listed { octets, change }) => {
+        let octets = &octets[..octets.len().min(LONGEST)];
+        match core.answer(octets, client, now) {
+            Response::Ready(answer) => Some(answer),
+            Response::Nothing => None,
+            Response::Listed { octets, change } => {
                 acknowledging.send(octets, from, change);
                 None
             }
-            Ok(Response::Order(order)) => {
-                acknowledging.carry_out(order, octets[..octets.len().min(LONGEST)].to_vec(), from);
-                None
-            }
-            Err(failure) => {
-                outcome = Err(failure);
+            Response::Order(order) => {
+                acknowledging.carry_out(order, octets.to_vec(), from);
                 None
             }
         }
     });
-    outcome
 }
 
 /// Sends acknowledgements of orders once routers can read what was ordered, while other questions are answered.
@@ -233,7 +220,7 @@ async fn answer_stream(
                 let mut core = lock(&core);
                 (core.answer(&question, client, now), core.list())
             };
-            Ok::<_, Failure>(match response? {
+            Ok::<_, Failure>(match response {
                 Response::Nothing => None,
                 Response::Ready(answer) => Some(answer),
                 Response::Listed { octets, change } => {

@@ -29,7 +29,7 @@ const RETRY: Duration = Duration::from_secs(5);
 pub struct WrittenList {
     /// Its number, and its octets behind the signature; none before the first of this run.
     pub list: Option<(u64, Arc<[u8]>)>,
-    /// When the changes of its records were signed.
+    /// When the changes that it was made of were signed.
     pub times: ChangeTimes,
     /// It has the revocations up to this change.
     made_of: Option<u64>,
@@ -93,10 +93,11 @@ impl ListWriter {
     /// Reads which list was written last; `None` if the configuration names none. `number` is that of the state.
     ///
     /// # Errors
-    /// If the last list is damaged, was made of later records, or is missing though there are records: it may have been lost with some
+    /// If the last list is damaged, was made of later changes, or is missing though there are changes: it may have been lost with some
     /// of them.
     pub fn open(config: &KeyFile, source: &Source, number: u64, now: Instant) -> Outcome<Option<Self>> {
-        let (Some(named), Some(signer)) = (&config.key.revocations, config.signer(source)?) else { return Ok(None) };
+        let Some(named) = &config.key.revocations else { return Ok(None) };
+        let signer = config.signer(source)?;
         let path = source.resolve(named.get_ref());
         let before = revocation::last_number(&path, &signer.verifying_key())?;
         revocation::goes_with(before, &path, number)?;

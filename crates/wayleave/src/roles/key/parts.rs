@@ -85,8 +85,8 @@ mod tests {
     async fn a_task_that_panics_or_ends_is_reported_by_its_name_and_others_are_not() {
         let mut parts = Parts::default();
         parts.spawn("other", std::future::pending());
-        parts.spawn("replication", async { panic!("a bug") });
-        assert!(parts.failed().await.to_string().contains("`replication` of the key server stopped"));
+        parts.spawn("database", async { panic!("a bug") });
+        assert!(parts.failed().await.to_string().contains("`database` of the key server stopped"));
         parts.spawn("list", async {});
         assert!(parts.failed().await.to_string().contains("`list`"));
         let other = tokio::time::timeout(std::time::Duration::from_millis(1), parts.failed()).await;

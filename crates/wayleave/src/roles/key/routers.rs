@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -19,8 +19,6 @@ use wayleave_runtime::node_tls::NodeIdentity;
 use wayleave_runtime::store::{Change, FileStore, Record, Store, StoreError};
 use wayleave_runtime::tls::Role;
 
-use super::copies::Copies;
-use super::core::{Core, lock};
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
@@ -35,7 +33,7 @@ const TOTALS: usize = 4 << 20;
 const LINK_QUEUE: usize = 96 << 20;
 /// The table of totals; that of the second up to which time is closed, under an empty key; those of seconds up to which routers have
 /// reported everything, by their numbers; those at which numbers of closed accounts got another owner, by number and generation; numbers of
-/// lists of revocations that routers have and that are of other records than the server's, by the routers' numbers.
+/// lists of revocations that routers have and that are of another history than the server's, by the routers' numbers.
 pub const TABLE: &str = "usage";
 const CLOSED: &str = "usage-closed";
 const CONFIRMED: &str = "usage-confirmed";
@@ -48,8 +46,8 @@ const KEY: usize = 2 + 16 + ChargedAccount::LENGTH;
 pub type Event = link_driver::Event<RouterServer, Own>;
 
 pub enum Own {
-    /// Time to see what there is for replicas.
-    Sweep,
+    /// Time to see whether an operator closed some.
+    Settle,
     Configure(Box<KeyFile>),
 }
 
@@ -65,7 +63,6 @@ impl Routers {
     pub async fn start(
         config: &KeyFile,
         source: &Source,
-        core: &Arc<Mutex<Core>>,
         clock: Clock,
         log: Events,
     ) -> Outcome<Option<Self>> {
@@ -88,13 +85,7 @@ impl Routers {
             listening.map_err(|error| Failure::system(format!("cannot listen for routers at {at}"), &error))?;
         info!(identity = %identity.identity(), listen = %listening.address, routers = config.key.router.len(), "listening for routers");
         let names = config.router_names();
-        let core = Arc::clone(core);
-        let end = move || lock(&core).end();
-        // A database has no replicas of ours.
-        let records = config.records().map(|named| source.resolve(named.get_ref())).unwrap_or_default();
-        let copies = Copies::new(records, config.replicas(), Box::new(end));
         let io = RouterIo {
-            copies,
             closing: closing(&path),
             links,
             store: Arc::clone(&store),
@@ -107,7 +98,7 @@ impl Routers {
     }
 }
 
-/// Which routers had lists of other records than the server's.
+/// Which routers had lists of another history than the server's.
 fn ahead(store: &FileStore) -> Result<BTreeMap<RouterNumber, u64>, StoreError> {
     let read = |(key, value): Record| {
         Some((u16::from_be_bytes(key.try_into().ok()?), u64::from_be_bytes(value.try_into().ok()?)))
@@ -220,7 +211,6 @@ pub fn closed_by_operator(path: &Path) -> u64 {
 }
 
 struct RouterIo {
-    copies: Copies,
     closing: PathBuf,
     links: Links,
     store: Arc<FileStore>,
@@ -236,36 +226,19 @@ impl LinkIo<RouterServer> for RouterIo {
         match event {
             LinkEvent::Up { link, pin, .. } => {
                 let Role::Node(peer) = pin.role else { return None };
-                (!self.copies.up(link, &peer)).then_some(RouterServerInput::Connected { link, peer })
+                Some(RouterServerInput::Connected { link, peer })
             }
-            LinkEvent::Frame { link, bytes, .. } => match self.copies.frame(link, &bytes) {
-                None => Some(RouterServerInput::Frame { link, octets: bytes }),
-                Some(answer) => {
-                    match answer {
-                        Ok(octets) => octets.into_iter().for_each(|octets| self.links.send(link, octets)),
-                        Err(why) => self.links.close(link, why),
-                    }
-                    None
-                }
-            },
-            LinkEvent::Down { link, .. } => {
-                (!self.copies.down(link)).then_some(RouterServerInput::Disconnected { link })
-            }
+            LinkEvent::Frame { link, bytes, .. } => Some(RouterServerInput::Frame { link, octets: bytes }),
+            LinkEvent::Down { link, .. } => Some(RouterServerInput::Disconnected { link }),
             LinkEvent::Failed { .. } => None,
         }
     }
 
     fn own(&mut self, own: Own) -> Step<RouterServer> {
         Step::Input(match own {
-            Own::Sweep => {
-                self.copies.sweep().into_iter().for_each(|(link, octets)| self.links.send(link, octets));
-                RouterServerInput::Settle { closed: closed_by_operator(&self.closing) }
-            }
+            Own::Settle => RouterServerInput::Settle { closed: closed_by_operator(&self.closing) },
             Own::Configure(config) => {
                 self.names = config.router_names();
-                for link in self.copies.configure(config.replicas()) {
-                    self.links.close(link, "this replica is no longer configured");
-                }
                 RouterServerInput::Configure { routers: config.routers(), rates: config.rates() }
             }
         })
@@ -320,10 +293,9 @@ impl RouterIo {
                  another router's; if the router was never billed, see `wayleave show accounts` there"),
             RouterEvent::Ahead { router: of, has, own, .. } => {
                 event!(ERROR "router-ahead" by *of, { router = name(of) }
-                "the router has list {has} of revocations, which was made of change {} of other records than these, and these make list \
-                 {own}: they were set back to an old copy; the router keeps its list and is sent none, also after a restart; restore the \
-                 records from the last backup, or from a replica, and start again; or revoke again what is missing here, then remove the \
-                 router's state and start it again", has >> 32)
+                "the router has list {has} of revocations, which was made of change {} of another history than the database's, which makes \
+                 list {own}: it was set back to an old copy; the router keeps its list and is sent none, also after a restart; restore the \
+                 last backup and start again; or revoke again what is missing here, then remove the router's state and start it again", has >> 32)
             }
             RouterEvent::Differs { router: of, rate } => {
                 let (principal, routers) = (rate.payer.principal.number(), rate.routers);

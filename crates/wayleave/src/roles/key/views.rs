@@ -16,7 +16,6 @@ use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
 use super::api::counts::ApiCounts;
-use super::copies::Following;
 use super::core::{Core, lock};
 use super::routers::{self, Event, Routers};
 use crate::config::key::KeyFile;
@@ -65,7 +64,6 @@ pub struct KeyView {
     /// The machine of the routers' links and its store.
     routers: Option<(mpsc::Sender<Event>, Arc<FileStore>)>,
     names: Arc<Mutex<BTreeMap<RouterNumber, String>>>,
-    following: Option<Following>,
     api: Option<Arc<ApiCounts>>,
     connections: Connections,
 }
@@ -75,13 +73,12 @@ impl KeyView {
         core: &Arc<Mutex<Core>>,
         config: &KeyFile,
         routers: Option<&Routers>,
-        following: Option<Following>,
         (api, connections): (Option<Arc<ApiCounts>>, Connections),
     ) -> Self {
         let routers = routers.map(|routers| (routers.running.events.clone(), Arc::clone(&routers.store)));
         let names = Arc::new(Mutex::new(config.router_names()));
         let (zone, writer) = (config.zone().to_string(), config.key.writer.get_ref().0.to_string());
-        Self { core: Arc::clone(core), zone, writer, routers, names, following, api, connections }
+        Self { core: Arc::clone(core), zone, writer, routers, names, api, connections }
     }
 
     /// Another configuration counts.
@@ -171,7 +168,6 @@ impl View for KeyView {
             "zone": self.zone,
             "writer": self.writer,
             "number": state.number(),
-            "snapshot": core.snapshot(),
             "accounts": state.accounts(),
             "grants": state.grants(),
             "revocations": state.revocations().len(),
@@ -181,12 +177,11 @@ impl View for KeyView {
             "octets": server.memory(),
             "answers": counters,
             "routers": routers,
-            "following": self.following.as_ref().map(Following::json),
-            "database": core.database_outage().map(|outage| json!({
-                "up": outage.is_none(),
-                "down_secs": outage.map(|outage| outage.since.elapsed().as_secs()),
-                "problem": outage.map(|outage| &outage.why),
-            })),
+            "database": {
+                "up": core.outage().is_none(),
+                "down_secs": core.outage().map(|outage| outage.since.elapsed().as_secs()),
+                "problem": core.outage().map(|outage| &outage.why),
+            },
             "invitations": invitations(state),
             "api": self.api.as_ref().map(|counts| counts.json()),
             "connections": self.connections.json(),
@@ -203,20 +198,11 @@ impl View for KeyView {
             let state = if up { "connected" } else { "not connected" };
             overview.row(up, [json!(name), json!(state), json!(confirmed), router["reports"].clone()]);
         }
-        let following = &status["following"];
-        if following.is_object() {
-            let up = following["connected"] == true;
-            let state = if up { "connected" } else { "not connected" };
-            overview.row(up, [json!("the writer"), json!(state), Value::Null, Value::Null]);
-            overview.problems.extend(following["problem"].as_str().map(str::to_owned));
-        }
         let database = &status["database"];
-        if database.is_object() {
-            let up = database["up"] == true;
-            let state = if up { "in use" } else { "cannot be used" };
-            overview.row(up, [json!("the database"), json!(state), Value::Null, Value::Null]);
-            overview.problems.extend(database["problem"].as_str().map(str::to_owned));
-        }
+        let up = database["up"] == true;
+        let state = if up { "in use" } else { "cannot be used" };
+        overview.row(up, [json!("the database"), json!(state), Value::Null, Value::Null]);
+        overview.problems.extend(database["problem"].as_str().map(str::to_owned));
         overview.count(format!("{} accounts, {} capabilities granted", status["accounts"], status["grants"]));
         overview.count(format!("{} revocations", status["revocations"]));
         overview.count(format!("change {}", status["number"]));
@@ -236,7 +222,7 @@ impl View for KeyView {
         let (server, state, of) = (&core.server, core.server.state(), core.server.counters());
         let denied = of.not_now + of.revoked + of.ended;
         let unknown = of.unknown + of.wrong_epoch;
-        let refused = of.orders_forged + of.orders_clock + of.orders_refused + of.orders_elsewhere + of.orders_busy;
+        let refused = of.orders_forged + of.orders_clock + of.orders_refused + of.orders_busy;
         let api: BTreeMap<&str, u64> = self.api.iter().flat_map(|counts| counts.all()).collect();
         let of_api = |names: &[&str]| names.iter().filter_map(|name| api.get(name)).sum::<u64>();
         let forged =
@@ -249,7 +235,7 @@ impl View for KeyView {
             gauge "revoked" Keys "Revocations in force" = state.revocations().len();
             gauge "change" Number "Number of the last change of accounts and revocations" = state.number();
             gauge "database_down" Seconds "How long the database could not be used; zero while it can" =
-                core.database_outage().flatten().map_or(0.0, |outage| outage.since.elapsed().as_secs_f64());
+                core.outage().map_or(0.0, |outage| outage.since.elapsed().as_secs_f64());
             gauge "state" Bytes "Memory of accounts and handles" = server.memory();
             counter "secret" Messages "Secrets that were answered" = of.secrets;
             counter "denied" Messages "Holders that were denied a secret" = denied;

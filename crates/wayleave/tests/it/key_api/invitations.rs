@@ -1,7 +1,7 @@
 //! Invitations between a provider and its customers, and everybody else who gets hold of one.
 //!
-//! PLA, invitations: redeemed by eight at once, cut, at another server, with `kill -9` in the middle, with records put
-//! back behind a redemption: one holder, all or nothing; refused and counted; an old copy does not start.
+//! PLA, invitations: redeemed by eight at once, cut, at another server, with `kill -9` in the middle, with a
+//! database put back behind a redemption: one holder, all or nothing; refused and counted; an old copy does not start.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,17 +10,17 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use wayleave_control::capability::{Change, ChangeBody, Invitation, InvitationLine, Terms};
+use wayleave_config::Source;
+use wayleave_config::key::KeyFile;
+use wayleave_control::capability::{ChangeBody, Invitation, InvitationLine, Terms};
 use wayleave_crypto::secret::Seed;
-use wayleave_crypto::sign::SigningKey;
-use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::header::{Interval, Principal, Width};
 use wayleave_runtime::clock::unix_now;
-use wayleave_runtime::identity::from_hex;
 
 use super::description::redemption;
 use super::world::{WAYPOINT, World};
 use crate::common::{eventually, text};
+use crate::key::copy_database;
 
 /// What `cap accept` must fail with.
 fn refused(world: &World, arguments: &[&str], why: &str) {
@@ -62,9 +62,12 @@ fn an_invitation_is_redeemed_once_and_again_by_its_holder_alone() {
     assert!(listed.contains("used") && listed.contains("withdrawn"), "{listed}");
     let log = world.running.log();
     let secrets = [line, read("own.line"), world.full.clone()];
-    let records =
-        String::from_utf8_lossy(&fs::read(world.folder.0.join("server/records")).expect("there")).into_owned();
-    assert!(secrets.iter().all(|secret| !log.contains(secret) && !records.contains(secret)), "{log}");
+    let stored: Vec<u8> = ["accounts.db", "accounts.db-wal"]
+        .iter()
+        .flat_map(|file| fs::read(world.folder.0.join("server").join(file)).unwrap_or_default())
+        .collect();
+    let stored = String::from_utf8_lossy(&stored);
+    assert!(secrets.iter().all(|secret| !log.contains(secret) && !stored.contains(secret)), "{log}");
 }
 
 #[test]
@@ -98,24 +101,14 @@ fn withdrawn_forged_cut_and_misdirected_invitations_are_refused_and_counted() {
     assert_eq!(world.list(&[])["principals"], json!([]));
 }
 
-/// Appends a change to the records as the writer's key allows, whatever the time is said to be.
+/// Makes a change as the writer's key allows, whatever the time is said to be.
 fn append(world: &World, body: ChangeBody, issued: u64) {
-    let read = |file: &str| fs::read_to_string(world.folder.0.join("server").join(file)).expect("there");
-    let table: toml::Table = read("writer.key").parse().expect("a key file");
-    let key = SigningKey::from_seed(&Seed::new(from_hex(table["secret"].as_str().expect("a secret")).expect("hex")));
-    let path = world.folder.0.join("server/records");
-    let mut records = fs::read(&path).expect("there");
-    let mut rest = &records[b"wayleave-key-records-v1\n".len()..];
-    let (mut number, mut previous) = (1, [0; 32]);
-    while let Some((length, behind)) = rest.split_first_chunk::<2>() {
-        let (change, behind) = behind.split_at(usize::from(u16::from_be_bytes(*length)));
-        let change = Signed::<Change>::decode(change).expect("a change");
-        (number, previous, rest) = (change.object().number + 1, change.digest(), behind);
-    }
-    let change = Signed::sign(&Change { number, previous, issued, body }, &key).expect("signed");
-    records.extend((change.octets().len() as u16).to_be_bytes());
-    records.extend_from_slice(change.octets());
-    fs::write(&path, records).expect("written");
+    let source = Source::read(&world.folder.0.join("server/key.toml")).expect("there");
+    let config = KeyFile::parse(&source).expect("a configuration");
+    let (server, mut database) = config.server(&source).expect("a database");
+    let change = server.sign(body, wayleave_core::UnixTime(issued * 1_000_000)).expect("possible");
+    let effects = (server.state().effects(change.object()), server.state().settled());
+    assert!(database.append(&change, effects, ("a test", "")).expect("appended").is_empty());
 }
 
 #[test]
@@ -144,19 +137,21 @@ fn an_invitation_of_last_week_has_expired_and_a_wrong_clock_is_told() {
     assert_eq!(counts, [1, 1, 0]);
 }
 
-/// An old copy of the records would let an invitation be used a second time: a server does not start with one.
+/// An old copy of the database would let an invitation be used a second time: a server does not start with one.
 #[test]
-fn a_server_whose_records_were_put_back_behind_a_redemption_does_not_start() {
+fn a_server_whose_database_was_put_back_behind_a_redemption_does_not_start() {
     let mut world = World::new("put-back");
     world.invite("one.line", &["--principal", "7"]);
-    let records = world.folder.0.join("server/records");
-    let before = fs::read(&records).expect("there");
     eventually("the server follows", || world.running.counted("invitations", "open") == 1);
+    let (folder, backup) = (world.folder.0.join("server"), world.folder.0.join("backup"));
+    world.running.kill();
+    copy_database(&folder, &backup);
+    world.running.resume();
     world.folder.ok(&["cap", "accept", "--line", "one.line"]);
     world.running.kill();
-    fs::write(&records, before).expect("written");
+    copy_database(&backup, &folder);
     let said = text(&world.folder.run(&["run", "key", "--config", "server/key.toml"]).stderr);
-    assert!(said.contains("old copy"), "{said}");
+    assert!(said.contains("wayleave cap adopt"), "{said}");
 }
 
 #[test]

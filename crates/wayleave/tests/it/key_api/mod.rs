@@ -7,7 +7,6 @@ mod invitations;
 mod listing;
 mod operators;
 mod remote;
-mod replica;
 mod schema;
 mod statement;
 mod world;

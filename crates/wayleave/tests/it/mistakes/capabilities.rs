@@ -96,10 +96,10 @@ fn mistakes_of_the_provider_and_of_holders_are_named_and_change_nothing() {
 
 /// The server refuses all of these, since revoked capabilities would work again.
 #[test]
-fn check_names_a_list_that_does_not_go_with_the_records_and_no_other_is_begun_over_it() {
+fn check_names_a_list_that_does_not_go_with_the_database_and_no_other_is_begun_over_it() {
     let folder = Folder::new("mistakes-cap-list");
     folder.ok(&["cap", "init", "server", "--zone", "keys.example.net", "--name-server", "ns1.example.net"]);
-    let (list, records) = (folder.0.join("server/revoked"), folder.0.join("server/records"));
+    let (list, database) = (folder.0.join("server/revoked"), folder.0.join("server/accounts.db"));
     let grant = |principal| {
         folder.ok(&["cap", "grant", "--principal", principal, "--waypoint", "198.51.100.1", "--config", CONFIG]);
     };
@@ -116,18 +116,19 @@ fn check_names_a_list_that_does_not_go_with_the_records_and_no_other_is_begun_ov
     grant("7");
     folder.ok(&["check", CONFIG]);
     is_refused("nothing is to be done");
-    let old = fs::read(&records).expect("there");
+    let old = fs::read(&database).expect("there");
     fs::remove_file(&list).expect("there");
-    is_named(["is missing, and the records end with change 2", "new-list"]);
+    is_named(["is missing, and the database ends with change 2", "new-list"]);
     grant("8");
     folder.ok(&begin);
     folder.ok(&["check", CONFIG]);
-    // The records are put back to a copy.
-    let new = fs::read(&records).expect("there");
-    fs::write(&records, old).expect("written");
-    is_named(["was made of change 4, and the records end with change 2", "move it away"]);
+    // The database is put back to a copy, on a machine that has not seen it.
+    fs::remove_file(folder.0.join("server/position")).expect("there");
+    let new = fs::read(&database).expect("there");
+    fs::write(&database, old).expect("written");
+    is_named(["was made of change 4, and the database ends with change 2", "move it away"]);
     is_refused("move it away");
-    fs::write(&records, new).expect("written");
+    fs::write(&database, new).expect("written");
     folder.ok(&["check", CONFIG]);
     fs::write(&list, "cut").expect("written");
     is_named(["is too short for a list of revocations", "revoked"]);

@@ -59,7 +59,7 @@ impl Site {
         ok(&[&["cap", "init", "server", "--listen", "127.0.0.1:53", "--status", "127.0.0.1:1"], &zone[..]].concat());
         let mut server = fs::read_to_string(folder.0.join("server/key.toml")).expect("there");
         server.truncate(server.find("[status]").expect("a section"));
-        for file in ["accounts.key", "writer.key", "records", "revoked"] {
+        for file in ["accounts.key", "writer.key", "accounts.db", "revoked"] {
             server = server.replace(&format!("\"{file}\""), &format!("\"server/{file}\""));
         }
         let own = identity("server.identity");

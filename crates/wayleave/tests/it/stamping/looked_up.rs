@@ -30,7 +30,7 @@ impl World {
         let mut config = fs::read_to_string(self.folder.0.join("server/key.toml")).expect("there");
         config.truncate(config.find("[status]").expect("a section"));
         config = config.replace("{ name = \"ns1.example.net\", addresses = [] }", name_server);
-        for file in ["accounts.key", "writer.key", "records", "revoked"] {
+        for file in ["accounts.key", "writer.key", "accounts.db", "revoked"] {
             config = config.replace(&format!("\"{file}\""), &format!("\"server/{file}\""));
         }
         for (which, address) in WAYPOINTS.into_iter().enumerate() {

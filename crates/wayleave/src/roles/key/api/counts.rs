@@ -20,7 +20,7 @@ macro_rules! counts {
 
 counts! {
     requests,
-    /// Requests that changed the records.
+    /// Requests that changed something.
     changes,
     /// Requests without a valid token.
     unauthenticated,

@@ -86,8 +86,6 @@ pub struct Api {
     failed: mpsc::Sender<Failure>,
     zone: String,
     writer: String,
-    /// Where the writer is, if this is a replica.
-    follows: Option<String>,
 }
 
 /// A running API.
@@ -133,7 +131,6 @@ impl RunningApi {
         let Some(section) = &config.key.api else { return Ok(None) };
         let shown = ShownKey::new(section.key(source)?);
         let limit = RateLimit::new(Key128::new(*fresh()?), section.requests_per_second());
-        let follows = config.key.follow.as_ref().map(|follow| follow.get_ref().server.server());
         let api = Arc::new(Api {
             core,
             view,
@@ -145,7 +142,6 @@ impl RunningApi {
             failed,
             zone: config.zone().to_string(),
             writer: config.key.writer.get_ref().0.to_string(),
-            follows: follows.map(|server| server.address.to_string()),
         });
         let at = section.listen.get_ref().0;
         let serving = serve_api(at, shown.server_config()?, (slots, LIMITS), Arc::clone(&api)).await;
@@ -277,9 +273,6 @@ impl Api {
             let what = format!("the body is longer than {} octets, or ended in the middle", LIMITS.body);
             return Err(Problem::new(ProblemKind::TooLarge, what));
         };
-        if route.is_change && !self.is_writer() {
-            return Err(self.replica());
-        }
         Ok((route, Call { names, query, body, accept: request.accept, by }))
     }
 
@@ -295,18 +288,6 @@ impl Api {
             }
         }
         found
-    }
-
-    fn is_writer(&self) -> bool {
-        self.follows.is_none() && lock(&self.core).server.is_writer()
-    }
-
-    fn replica(&self) -> Problem {
-        let writer = &self.writer;
-        let at = self.follows.as_ref().map_or_else(String::new, |at| format!(", whose replicas connect to it at {at}"));
-        let detail =
-            format!("this key server is a replica: it answers, and changes nothing; the writer is {writer}{at}");
-        Problem::new(ProblemKind::Replica, detail).help("send the request to the API of the writer")
     }
 
     async fn perform(self: &Arc<Self>, route: &'static Route, call: Call) -> Result<Reply, Problem> {
@@ -325,7 +306,7 @@ impl Api {
         }
     }
 
-    /// Makes a change, and waits until routers can read it; the role ends if the records and the state part.
+    /// Makes a change, and waits until routers can read it; the role ends if the database and the state part.
     fn change(
         &self,
         call: &Call,
@@ -346,11 +327,10 @@ impl Api {
                 }
                 Ok(number)
             }
-            Ok(Err(problem)) if problem.kind == ProblemKind::Replica => Err(self.replica()),
             Ok(Err(problem)) => Err(problem),
             Err(failure) => {
                 let _ = self.failed.blocking_send(failure); // fails if the role has stopped
-                Err(Problem::new(ProblemKind::Stopping, "the key server stops: its records cannot be followed"))
+                Err(Problem::new(ProblemKind::Stopping, "the key server stops: its database cannot be followed"))
             }
         }
     }

@@ -17,8 +17,6 @@ pub enum ProblemKind {
     Method,
     /// The state does not allow it: it exists already, is full, was used.
     Conflict,
-    /// Changes go to the writer.
-    Replica,
     /// It was there, and is no more.
     Gone,
     TooLarge,
@@ -38,7 +36,6 @@ impl ProblemKind {
             Self::NotFound => ("not-found", 404, "caller", "There is no such thing"),
             Self::Method => ("method", 405, "caller", "The path has no such method"),
             Self::Conflict => ("conflict", 409, "caller", "The records do not allow the change"),
-            Self::Replica => ("replica", 409, "caller", "Changes go to the writer"),
             Self::Gone => ("gone", 410, "caller", "It is no longer there"),
             Self::TooLarge => ("too-large", 413, "caller", "The request is too long"),
             Self::TooMany => ("too-many", 429, "caller", "Too many requests"),

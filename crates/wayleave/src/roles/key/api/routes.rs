@@ -31,8 +31,6 @@ pub struct Route {
     /// Words in braces are names.
     pub path: &'static str,
     pub who: Who,
-    /// It changes the records: replicas refuse it.
-    pub is_change: bool,
     /// Parameters of the query.
     pub parameters: &'static [&'static str],
     pub handler: Handler,
@@ -42,11 +40,11 @@ type Plain = fn(&Api, &Call) -> Result<Reply, Problem>;
 
 const fn reads(path: &'static str, parameters: &'static [&'static str], handler: Plain) -> Route {
     let handler = Handler::Waits(handler);
-    Route { method: "GET", path, who: Who::Reader, is_change: false, parameters, handler }
+    Route { method: "GET", path, who: Who::Reader, parameters, handler }
 }
 
 const fn changes(method: &'static str, path: &'static str, handler: Plain) -> Route {
-    Route { method, path, who: Who::Operator, is_change: true, parameters: &[], handler: Handler::Waits(handler) }
+    Route { method, path, who: Who::Operator, parameters: &[], handler: Handler::Waits(handler) }
 }
 
 const PAGE: &[&str] = &["after", "most"];

@@ -16,16 +16,16 @@ pub fn description(_: &Api, _: &Call) -> Result<Reply, Problem> {
 /// Zone, writer, and waypoints.
 #[allow(clippy::unnecessary_wraps, reason = "all handlers have one shape")]
 pub fn describe(api: &Api, _: &Call) -> Result<Reply, Problem> {
-    let (number, accounts, is_writer) = {
+    let (number, accounts) = {
         let core = lock(&api.core);
-        (core.server.state().number(), core.server.state().accounts(), core.server.is_writer())
+        (core.server.state().number(), core.server.state().accounts())
     };
     let settings = api.settings();
     let waypoints: Vec<Value> = settings.labels.keys().map(|address| waypoint(*address, &settings.labels)).collect();
     Ok(Reply::Json(
         200,
         json!({
-            "zone": api.zone, "writer": api.writer, "is_writer": is_writer, "number": number, "accounts": accounts,
+            "zone": api.zone, "writer": api.writer, "number": number, "accounts": accounts,
             "waypoints": waypoints,
         }),
     ))
