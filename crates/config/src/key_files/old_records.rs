@@ -28,7 +28,8 @@ pub fn is_one(octets: &[u8]) -> bool {
 /// If the file cannot be read, is damaged, or is not of this provider and writer.
 pub fn read(path: &Path, provider: &ProviderKey, writer: &VerifyingKey) -> Result<State, Failure> {
     let refused = |what: String| {
-        Failure::new(format!("{} {what}", path.display())).help("restore the file from a backup of this provider's records")
+        Failure::new(format!("{} {what}", path.display()))
+            .help("restore the file from a backup of this provider's records")
     };
     let system = |error: &io::Error| Failure::system(path.display(), error);
     let mut file = BufReader::new(File::open(path).map_err(|error| system(&error))?);

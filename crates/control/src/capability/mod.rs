@@ -37,9 +37,7 @@ mod usage;
 mod zone;
 
 pub use answer::{Answer, Denial, EpochSecret, OpenError, SEALED};
-pub use channel::{
-    CHANGES, ChannelMessage, ChargedAccount, MAX_CHANGES, MAX_LIST, MAX_MESSAGE, MAX_RATES, RatePayer, SharedRate,
-};
+pub use channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_MESSAGE, MAX_RATES, RatePayer, SharedRate};
 pub use charged::Month;
 pub use credential::{Credential, CredentialError, PREFIX};
 pub use invitation::{

@@ -19,7 +19,6 @@
 //! lifts the limit.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 
@@ -1211,9 +1210,8 @@ fn followed(count: u32) -> KeyServer {
 
 /// The same from rows, which are made one by one: twenty million changes are signed and verified for half an hour.
 fn restored(count: u32) -> KeyServer {
-    let account = |number: u32| {
-        Row::Account { principal: principal(number), generation: 0, name: among_many(number).0 }
-    };
+    let account =
+        |number: u32| Row::Account { principal: principal(number), generation: 0, name: among_many(number).0 };
     let grant = |number: u32| Row::Grant(Grant { terms: among_many(number).1, not_before: 0, not_after: u64::MAX });
     let number = u64::from(count) * 2;
     let seconds = |most: usize| vec![at(0).unix.secs(); most.min(count as usize * 2)];

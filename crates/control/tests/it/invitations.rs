@@ -76,11 +76,7 @@ fn an_invitation_opens_the_account_and_grants_in_one_change_and_its_holder_may_r
     // Somebody else who has the line.
     let stranger = line.redeem(&holder(2), at(2).unix);
     assert_eq!(redeem(&mut server, &stranger, at(2)), Err(RedemptionRefusal::Used));
-    assert!(
-        server
-            .sign(ChangeBody::Redeem { invitation: line.id, holder: [9; 32] }, at(2).unix)
-            .is_err()
-    );
+    assert!(server.sign(ChangeBody::Redeem { invitation: line.id, holder: [9; 32] }, at(2).unix).is_err());
 }
 
 #[test]
@@ -185,9 +181,8 @@ fn a_redemption_never_shortens_what_is_granted() {
 fn an_invitation_that_cannot_be_redeemed_is_not_made() {
     let mut server = server_with(&[]);
     let good = invitation(&line(1), vec![terms(7)]);
-    let error = |server: &KeyServer, invitation| {
-        server.sign(ChangeBody::Invite(invitation), at(0).unix).expect_err("refused")
-    };
+    let error =
+        |server: &KeyServer, invitation| server.sign(ChangeBody::Invite(invitation), at(0).unix).expect_err("refused");
     for terms in [vec![], vec![terms(7), terms(7)], vec![terms(7), terms(8)], vec![terms(7); MAX_INVITED + 1]] {
         assert_eq!(error(&server, Invitation { terms, ..good.clone() }), InvitationError::Terms.into());
     }

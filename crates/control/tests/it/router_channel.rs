@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wayleave_control::capability::{
-    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, MAX_PIECES, RatePayer, RouterClient,
-    RouterClientEvent, RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput,
-    ServerFault, SharedRate, Usage, UsageAnswer, UsageBatch, UsageRecord, UsageRefusal, UsageReport,
+    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RouterClient, RouterClientEvent,
+    RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, ServerFault, SharedRate,
+    Usage, UsageAnswer, UsageBatch, UsageRecord, UsageRefusal, UsageReport,
 };
 use wayleave_control::leases::{LeaseAnswer, LeaseRequest, floor};
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
@@ -756,15 +756,7 @@ fn messages() -> impl Strategy<Value = ChannelMessage> {
         prop::collection::vec(requests, 0..5).prop_map(ChannelMessage::Ask),
         prop::collection::vec(answers, 0..5).prop_map(ChannelMessage::Leased),
         rates.prop_map(ChannelMessage::Differs),
-        any::<u64>().prop_map(|after| ChannelMessage::Copy { after }),
         any::<u64>().prop_map(|through| ChannelMessage::Confirm { through }),
-        prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..5).prop_map(ChannelMessage::Changes),
-        any::<u64>().prop_map(|snapshot| ChannelMessage::Holds { snapshot }),
-        prop::collection::vec(any::<u8>(), 0..90).prop_map(ChannelMessage::Snapshot),
-        (any::<u64>(), 0..MAX_PIECES as u16).prop_map(|(number, piece)| ChannelMessage::Fetch { number, piece }),
-        (any::<u64>(), 0..MAX_PIECES as u16, prop::collection::vec(any::<u8>(), 0..90))
-            .prop_map(|(number, piece, octets)| ChannelMessage::SnapshotPiece { number, piece, octets }),
-        (any::<u64>(), any::<[u8; 32]>()).prop_map(|(number, last)| ChannelMessage::End { number, last }),
     ]
 }
 

@@ -20,7 +20,7 @@ use wayleave_packet::platypus::header::{Delegation, Interval, Width};
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::capability::{id, interval, principal, provider, signer, unhex};
-use super::common::{NOW, seed};
+use super::common::NOW;
 
 /// Short epochs, so that revocations expire within a test.
 const SHORT: u8 = 4;
@@ -39,7 +39,7 @@ fn restore(head: &Signed<SnapshotHead>, pieces: &[Vec<u8>], writer: &SigningKey)
 pub(super) fn reloaded(state: &State) -> State {
     let issued = state.times().seconds;
     let times = issued[issued.len().saturating_sub(256)..].to_vec();
-    let end = ChangesEnd { number: state.number(), last: state.last(), issued, times };
+    let end = ChangesEnd { number: state.number(), last: state.last(), issued: issued.to_vec(), times };
     State::from_rows::<RowError>(provider(), &end, state.rows().into_iter().map(Ok)).expect("rows of a state")
 }
 
@@ -135,10 +135,7 @@ fn body(step: &Step, now: u64) -> Option<ChangeBody> {
 
 /// Everything that a key server answers by is the same.
 fn assert_alike(plain: &State, of_rows: &State, now: u64) {
-    assert_eq!(
-        (plain.number(), plain.grants(), plain.list()),
-        (of_rows.number(), of_rows.grants(), of_rows.list())
-    );
+    assert_eq!((plain.number(), plain.grants(), plain.list()), (of_rows.number(), of_rows.grants(), of_rows.list()));
     assert_eq!(plain.last(), of_rows.last());
     assert!(plain.invitations().eq(of_rows.invitations()));
     for number in 0..5 {
@@ -364,7 +361,8 @@ fn the_snapshot_of_an_independent_program_is_the_state_that_its_changes_make() {
 
 /// A snapshot of change 1 that the writer signed over this piece: what a later version, or a writer that erred, may have made.
 fn signed_over(piece: &[u8]) -> Result<State, SnapshotError> {
-    let digest = wayleave_crypto::hash::hash("wayleave/capability/snapshot-piece/v1", &[&1_u64.to_be_bytes(), &[0; 8], piece]);
+    let digest =
+        wayleave_crypto::hash::hash("wayleave/capability/snapshot-piece/v1", &[&1_u64.to_be_bytes(), &[0; 8], piece]);
     let head = SnapshotHead { number: 1, last: [9; 32], issued: NOW, pieces: vec![(piece.len() as u32, digest)] };
     restore(&Signed::sign(&head, &signer()).expect("signed"), &[piece.to_vec()], &signer())
 }
@@ -377,11 +375,7 @@ fn what_a_snapshot_says_is_checked_though_it_is_signed() {
     assert_eq!(with(&[&account, &digest]).expect("well made").accounts(), 1);
     let refused = |records: &[&[u8]]| with(records).err().expect("refused");
     assert_eq!(refused(&[&account]), SnapshotError::Last);
-    let malformed = [
-        [&account[..], &[77]].concat(),
-        vec![1, 1, 0, 0, 0, 0, 0, 0, 0],
-        account[..5].to_vec(),
-    ];
+    let malformed = [[&account[..], &[77]].concat(), vec![1, 1, 0, 0, 0, 0, 0, 0, 0], account[..5].to_vec()];
     for record in malformed {
         assert!(matches!(refused(&[&record]), SnapshotError::Malformed { index: 0, .. }), "{record:?}");
     }

@@ -193,7 +193,9 @@ fn other_file(file: &Path, octets: &[u8]) -> Option<Value> {
     let kept =
         |kind: &str| json!({ "kind": kind, "keep": "never restored from an old copy while others know a newer one" });
     if old_records::is_one(octets) {
-        return Some(kept("records of a key server of an earlier version: `wayleave cap import` brings them into a database"));
+        return Some(kept(
+            "records of a key server of an earlier version: `wayleave cap import` brings them into a database",
+        ));
     }
     if octets.starts_with(ledger::HEADER) {
         return Some(kept("records of a realm's operator"));

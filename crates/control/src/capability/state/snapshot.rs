@@ -46,7 +46,9 @@ impl SnapshotHead {
     /// Whether these octets are piece `index` of this snapshot.
     fn has(&self, index: usize, piece: &[u8]) -> bool {
         let digest = || hash(LABEL, &[&self.number.to_be_bytes(), &(index as u64).to_be_bytes(), piece]);
-        self.pieces.get(index).is_some_and(|(length, expected)| piece.len() == *length as usize && digest() == *expected)
+        self.pieces
+            .get(index)
+            .is_some_and(|(length, expected)| piece.len() == *length as usize && digest() == *expected)
     }
 }
 

@@ -60,12 +60,7 @@ pub struct Routers {
 
 impl Routers {
     /// Listens for routers; `None` if the configuration has none.
-    pub async fn start(
-        config: &KeyFile,
-        source: &Source,
-        clock: Clock,
-        log: Events,
-    ) -> Outcome<Option<Self>> {
+    pub async fn start(config: &KeyFile, source: &Source, clock: Clock, log: Events) -> Outcome<Option<Self>> {
         let Some(section) = &config.key.routers else { return Ok(None) };
         let seed = node::load(KeyKind::Identity, &source.resolve(section.identity.get_ref()))?;
         let identity = NodeIdentity::from_seed(seed.expose())?;
@@ -85,14 +80,8 @@ impl Routers {
             listening.map_err(|error| Failure::system(format!("cannot listen for routers at {at}"), &error))?;
         info!(identity = %identity.identity(), listen = %listening.address, routers = config.key.router.len(), "listening for routers");
         let names = config.router_names();
-        let io = RouterIo {
-            closing: closing(&path),
-            links,
-            store: Arc::clone(&store),
-            events: events.clone(),
-            names,
-            log,
-        };
+        let io =
+            RouterIo { closing: closing(&path), links, store: Arc::clone(&store), events: events.clone(), names, log };
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
         Ok(Some(Self { running, store, _listening: listening }))
     }

@@ -117,8 +117,7 @@ fn server() -> (KeyServer, Vec<Credential>) {
         zone: zone(),
         name_servers: vec![NameServer { name: "ns1.example.net".to_owned(), addresses: Vec::new() }],
         provider: provider(),
-        writer: signer.verifying_key(),
-        signer: Some(signer),
+        signer,
         waypoints: HashMap::from([(WAYPOINT, keys(0))]),
         policy: LookupPolicy::default(),
         responses_per_second: 0,
@@ -129,7 +128,7 @@ fn server() -> (KeyServer, Vec<Credential>) {
         let principal = terms.principal;
         let account = ChangeBody::Account { principal, generation: 0, name: String::new() };
         for body in [account, ChangeBody::Grant(Grant { terms, not_before: 0, not_after: u64::MAX })] {
-            let change = server.sign(body, at(0, 0).unix).expect("the writer").expect("allowed");
+            let change = server.sign(body, at(0, 0).unix).expect("allowed");
             server.apply(&change).expect("the next");
         }
         Credential { zone: zone(), terms, key: provider().account(principal, 0).master(&terms) }
