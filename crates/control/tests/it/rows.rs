@@ -38,7 +38,8 @@ fn restore(head: &Signed<SnapshotHead>, pieces: &[Vec<u8>], writer: &SigningKey)
 /// The state as whoever starts now has it from the rows. It was made by replaying changes.
 pub(super) fn reloaded(state: &State) -> State {
     let issued = state.times().seconds;
-    let times = issued[issued.len().saturating_sub(256)..].to_vec();
+    // By the earliest of them is judged what has expired.
+    let times = vec![state.settled()];
     let end = ChangesEnd { number: state.number(), last: state.last(), issued: issued.to_vec(), times };
     State::from_rows::<RowError>(provider(), &end, state.rows().into_iter().map(Ok)).expect("rows of a state")
 }
@@ -341,7 +342,8 @@ fn the_snapshot_of_an_independent_program_is_the_state_that_its_changes_make() {
     let piece = unhex(&published["piece"]);
     let restored = restore(&head, &[piece.clone()], &writer).expect("the writer's");
     assert_alike(&state, &restored, NOW);
-    assert_eq!((restored.rows(), restored.times().last), (state.rows(), 8));
+    // But a revocation that had expired.
+    assert_eq!((restored.rows().len() + 1, restored.times().last), (state.rows().len(), 8));
 
     // Forged, changed, cut off, of another provider.
     let forged = Signed::sign(head.object(), &signer()).expect("signed");
