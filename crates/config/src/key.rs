@@ -11,7 +11,7 @@ use wayleave_control::capability::{
     KeyServer, KeyServerConfig, LookupPolicy, LookupRule, MAX_RATES, NameServer, ProviderKey, RatePayer, RouterNumber,
     Zone,
 };
-use wayleave_control::leases::MAX_ROUTERS;
+use wayleave_control::leases::{LeaseTerms, MAX_ROUTERS};
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
@@ -25,6 +25,7 @@ use super::machine::{absent_address, state_fault, taken_by_status};
 use super::overlay::identity;
 use super::parse::{NodeKey, Text, TextValue, WriterKey};
 use super::router::FormatName;
+use super::router::platypus::OfflineName;
 use super::rs::{FileFault, StatusSection, example, range, status_warning};
 use super::{Fault, Source};
 use crate::failure::{Failure, Failures, Outcome};
@@ -193,6 +194,9 @@ pub struct SharedRateEntry {
     pub delegation: Option<Spanned<u64>>,
     /// Octets of IP packets a second, over all routers.
     pub rate: Spanned<u64>,
+    /// What becomes of a router's share when it hears nothing: by default it stays for a minute and dwindles in four.
+    #[serde(default)]
+    pub offline: OfflineName,
 }
 
 /// A name server of the zone.
@@ -364,9 +368,9 @@ impl KeyFile {
     }
 
     /// The rates that they share.
-    pub fn rates(&self) -> BTreeMap<RatePayer, u64> {
+    pub fn rates(&self) -> BTreeMap<RatePayer, LeaseTerms> {
         let rates = self.key.rate.iter().map(Spanned::get_ref);
-        rates.filter_map(|rate| Some((rate.payer()?, *rate.rate.get_ref()))).collect()
+        rates.filter_map(|rate| Some((rate.payer()?, (*rate.rate.get_ref(), rate.offline.into())))).collect()
     }
 
     pub fn zone(&self) -> &Zone {
@@ -642,6 +646,8 @@ pub fn template(new: &NewKeyServer<'_>) -> String {
          #[[key.rate]]\n\
          #principal = 7\n\
          #rate = 12500000\n\
+         # \"decay\": a router that hears nothing keeps its share for a minute, which then dwindles in four; \"floor\": it ends at once.\n\
+         #offline = \"decay\"\n\
          {api}\
          \n\
          # Status pages and metrics, for you alone.\n\

@@ -91,17 +91,20 @@ impl RouterClient {
         }
     }
 
-    /// The rates that are shared; `session` is random, another one for each call.
+    /// The rates that are shared; `session` is that of this process ([`leases::LeaseRequest`]), the same in each call. What the router
+    /// has of a rate that was shared before stays.
     pub fn share(&mut self, rates: &[SharedRate], session: u64) {
-        let is_same = self.shares.iter().map(|share| &share.rate).eq(rates);
-        if is_same {
-            return;
-        }
-        let share = |rate: &SharedRate| {
-            let lease = Lease::new(rate.rate, rate.routers.into(), session);
+        let mut before = std::mem::take(&mut self.shares);
+        let mut share = |rate: &SharedRate| {
+            let held = before.iter().position(|share| share.rate.payer == rate.payer);
+            let mut lease = match held {
+                Some(held) => before.swap_remove(held).lease,
+                None => Lease::new(rate.rate, rate.offline, rate.routers.into(), session),
+            };
+            lease.change(rate.rate, rate.offline, rate.routers.into());
             Share { rate: *rate, lease, demand: 0 }
         };
-        self.shares = rates.iter().map(share).collect();
+        self.shares = rates.iter().map(&mut share).collect();
     }
 
     /// The total of an account is durable.
@@ -147,6 +150,7 @@ impl RouterClient {
         (self.is_up, self.pieces, self.reported) = (true, None, None);
         (self.confirmed, self.looked) = (None, None);
         self.reporter.connected();
+        self.shares.iter_mut().for_each(|share| share.lease.reconnected());
         ChannelMessage::Follow { list: self.list }.encode()
     }
 

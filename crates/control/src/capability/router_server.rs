@@ -12,7 +12,7 @@ use super::state::ChangeTimes;
 use super::usage::{
     Fold, JournalId, Ledger, Reopening, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
 };
-use crate::leases::{LeaseRequest, Lessor};
+use crate::leases::{LeaseRequest, LeaseTerms, Lessor};
 
 /// Totals, and batches of them, that wait to be durable, at most: beyond, reports are left unanswered, and routers repeat them.
 const MAX_UNDURABLE: usize = 1 << 16;
@@ -29,8 +29,8 @@ const MAX_WAITING: usize = 4_096;
 pub struct RouterServerConfig {
     /// Who they are, each with its number.
     pub routers: BTreeMap<IdentityKey, RouterNumber>,
-    /// Rates that they share, in octets a second; each of the routers has a floor in every one.
-    pub rates: BTreeMap<RatePayer, u64>,
+    /// Rates that they share; each of the routers has a floor in every one.
+    pub rates: BTreeMap<RatePayer, LeaseTerms>,
     /// What the store has.
     pub ledger: Ledger<ChargedAccount>,
     /// Routers that had a later list than these records, or one of others, by what the store has; and the number of that list.
@@ -67,7 +67,7 @@ pub enum RouterServerInput {
     /// Other routers or rates are configured.
     Configure {
         routers: BTreeMap<IdentityKey, RouterNumber>,
-        rates: BTreeMap<RatePayer, u64>,
+        rates: BTreeMap<RatePayer, LeaseTerms>,
     },
 }
 
@@ -178,7 +178,7 @@ pub struct RouterServer {
     routers: BTreeMap<IdentityKey, RouterNumber>,
     links: BTreeMap<u64, Link>,
     status: BTreeMap<RouterNumber, RouterStatus>,
-    rates: BTreeMap<RatePayer, u64>,
+    rates: BTreeMap<RatePayer, LeaseTerms>,
     lessors: BTreeMap<RatePayer, Lessor>,
     ledger: Ledger<ChargedAccount>,
     list: Option<(u64, Arc<[u8]>)>,
@@ -240,16 +240,15 @@ impl RouterServer {
     fn configure(
         &mut self,
         routers: BTreeMap<IdentityKey, RouterNumber>,
-        rates: BTreeMap<RatePayer, u64>,
+        rates: BTreeMap<RatePayer, LeaseTerms>,
         now: Instant,
     ) {
         let count = routers.len();
-        // Shares of a rate that changed, or among other routers, were given by another division: the new one waits until all of them
-        // are over.
+        // Shares of a rate that changed, or among other routers, were given by another division: the new one learns what is in use.
         let is_same = self.routers.values().eq(routers.values());
         self.lessors.retain(|payer, _| is_same && rates.get(payer) == self.rates.get(payer));
-        for (payer, rate) in &rates {
-            self.lessors.entry(*payer).or_insert_with(|| Lessor::new(*rate, count, now));
+        for (payer, (rate, offline)) in &rates {
+            self.lessors.entry(*payer).or_insert_with(|| Lessor::new(*rate, *offline, count, now));
         }
         self.rates = rates;
         // By identity: who has been replaced reports no more usage under a number that is another's now.
@@ -492,9 +491,10 @@ impl RouterServer {
         let index = self.routers.values().filter(|number| **number < router).count() as u16;
         for (rate, request) in requests {
             let own = self.rates.get(&rate.payer).copied();
-            if own != Some(rate.rate) || rate.routers != count {
+            if own != Some((rate.rate, rate.offline)) || rate.routers != count {
                 self.event(RouterEvent::Differs { router, rate: *rate });
-                let own = SharedRate { payer: rate.payer, rate: own.unwrap_or(0), routers: count };
+                let (own, offline) = own.unwrap_or_default();
+                let own = SharedRate { payer: rate.payer, rate: own, routers: count, offline };
                 self.send(link, &ChannelMessage::Differs(own));
                 continue;
             }
