@@ -15,12 +15,13 @@ const STRANGER: u16 = 2;
 fuzz_target!(|data: &[u8]| {
     let mut now = Instant(1_000_000_000_000);
     let offline = if data.first().is_some_and(|octet| octet % 2 == 0) { Offline::Decay } else { Offline::Floor };
-    let mut lessor = Lessor::new(RATE, offline, ROUTERS, now);
+    let routers = (0..ROUTERS as u16).collect();
+    let mut lessor = Lessor::new(RATE, offline, &routers, now);
     // No two processes have the same, and each is a later start of its router.
     let mut session = 1_000_u64;
     let mut next = || {
         session += 1;
-        Lease::new(RATE, offline, ROUTERS, session << 32)
+        Lease::new(RATE, offline, ROUTERS, (session << 32, 0))
     };
     let mut leases = [next(), next()];
     let (mut requests, mut answers): (Vec<(u16, LeaseRequest)>, Vec<(u16, LeaseAnswer)>) = (Vec::new(), Vec::new());
@@ -59,7 +60,7 @@ fuzz_target!(|data: &[u8]| {
             }
             7 if a < 8 => {
                 // Whoever connects to another lessor takes no answers of the one before.
-                lessor = Lessor::new(RATE, offline, ROUTERS, now);
+                lessor = Lessor::new(RATE, offline, &routers, now);
                 requests.clear();
                 answers.clear();
                 leases.iter_mut().for_each(Lease::reconnected);

@@ -15,9 +15,10 @@
 //!   schedules have ended, it gives nobody more than that.
 //!
 //! So the sum of what routers let pass exceeds the rate by no more than the sum of their burst depths, and whoever starts the lessor
-//! again within a minute takes nothing from anybody. Nobody's clock is compared with another's.
+//! again within a minute takes from nobody what it has. What no router has demand for is spread over all, so that one that was idle
+//! has something when the lessor is gone. Nobody's clock is compared with another's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wayleave_core::Instant;
@@ -41,8 +42,8 @@ const MAX_GIVEN: usize = 64;
 /// Processes of a router that may use something, at most: one, if no machine was copied.
 const MAX_SESSIONS: usize = 8;
 
-/// A router of those that share a rate, by its index in the configuration.
-pub type RouterIndex = u16;
+/// A router of those that share a rate.
+pub type RouterNumber = u16;
 
 /// The floor of each of `routers` routers, in octets a second.
 #[must_use]
@@ -126,6 +127,8 @@ struct Given {
     number: u64,
     share: u64,
     answered: Instant,
+    /// By the terms of then the router goes on, or by later ones if these leave less.
+    offline: Offline,
 }
 
 /// What the lessor knows of a process of a router.
@@ -157,6 +160,7 @@ impl Session {
             let oldest = self.given.remove(0);
             if let Some(next) = self.given.first_mut() {
                 next.share = next.share.max(oldest.share);
+                next.offline = next.offline.min(oldest.offline);
             }
         }
     }
@@ -168,35 +172,70 @@ pub struct Lessor {
     pool: u64,
     offline: Offline,
     begun: Instant,
-    routers: BTreeMap<RouterIndex, Vec<Session>>,
-    count: usize,
+    /// Processes of each router.
+    routers: BTreeMap<RouterNumber, Vec<Session>>,
+    /// Those that have not spoken since this lessor began, and may use what an earlier one gave them.
+    unknown: BTreeSet<RouterNumber>,
+    /// Processes of routers that are no longer there.
+    gone: Vec<Session>,
 }
 
 impl Lessor {
-    /// Leases what `rate` (octets a second) leaves above the floors of `routers` routers, at most [`MAX_ROUTERS`], with indices from
-    /// zero on.
+    /// Leases what `rate` (octets a second) leaves above the floors of these routers, of which the first [`MAX_ROUTERS`] count. Each may use
+    /// something already.
     #[must_use]
-    pub fn new(rate: u64, offline: Offline, routers: usize, now: Instant) -> Self {
-        let count = routers.clamp(1, MAX_ROUTERS);
-        let pool = rate - floor(rate, count) * count as u64;
-        Self { pool, offline, begun: now, routers: BTreeMap::new(), count }
+    pub fn new(rate: u64, offline: Offline, routers: &BTreeSet<RouterNumber>, now: Instant) -> Self {
+        let mut new = Self {
+            pool: 0,
+            offline,
+            begun: now,
+            routers: BTreeMap::new(),
+            unknown: BTreeSet::new(),
+            gone: Vec::new(),
+        };
+        new.change(rate, offline, routers);
+        new.unknown = new.routers.keys().copied().collect();
+        new
+    }
+
+    /// The rate has changed, or what becomes of shares, or who the routers are. A router that is new has nothing yet.
+    pub fn change(&mut self, rate: u64, offline: Offline, routers: &BTreeSet<RouterNumber>) {
+        let gone: Vec<RouterNumber> = self.routers.keys().copied().filter(|router| !routers.contains(router)).collect();
+        gone.into_iter().for_each(|router| self.remove(router));
+        for router in routers.iter().take(MAX_ROUTERS) {
+            self.routers.entry(*router).or_default();
+        }
+        let count = self.routers.len().max(1);
+        self.pool = rate - floor(rate, count) * count as u64;
+        self.offline = offline;
+    }
+
+    /// A router is no longer there, or another one has its number: what it may use is nobody's until it is over.
+    pub fn remove(&mut self, router: RouterNumber) {
+        self.gone.extend(self.routers.remove(&router).into_iter().flatten());
+        self.unknown.remove(&router);
     }
 
     /// Answers a router's request, unless it is a stranger's, or older than one that was answered, or of one process of too many.
-    pub fn handle(&mut self, router: RouterIndex, request: &LeaseRequest, now: Instant) -> Option<LeaseAnswer> {
-        if usize::from(router) >= self.count {
-            return None;
-        }
+    pub fn handle(&mut self, router: RouterNumber, request: &LeaseRequest, now: Instant) -> Option<LeaseAnswer> {
         let (pool, offline, is_young) = (self.pool, self.offline, self.is_young(now));
-        let sessions = self.routers.entry(router).or_default();
-        sessions.retain(|session| session.id == request.session || left(session, offline, now) > 0 || !session.is_silent(now));
+        self.gone.retain(|of| left(of, now) > 0);
+        let sessions = self.routers.get_mut(&router)?;
+        let is_unknown = self.unknown.remove(&router) && is_young;
+        // The processes before this one have ended, once nothing is heard of them: what they had is its own.
+        let is_over = |of: &Session| of.is_silent(now) && of.start() < request.session >> 32;
+        let inherited = sessions.iter().filter(|of| is_over(of)).map(|of| left(of, now)).max().unwrap_or(0);
+        sessions.retain(|of| !is_over(of));
+        sessions.retain(|of| of.id == request.session || left(of, now) > 0 || !of.is_silent(now));
         let at = match sessions.iter().position(|session| session.id == request.session) {
             Some(at) => at,
             None if sessions.len() >= MAX_SESSIONS => return None,
             None => {
                 // What a lessor before this one gave it. Later it can have nothing that is not known here.
-                let share = if is_young { request.share.min(pool) } else { 0 };
-                let given = Vec::from([Given { number: request.uses, share, answered: now }]);
+                let share = if is_unknown { request.share.min(pool) } else { 0 };
+                // By which terms is not known.
+                let given = Given { number: request.uses, share, answered: now, offline: Offline::Decay };
+                let given = Vec::from([given]);
                 sessions.push(Session { id: request.session, number: 0, demand: 0, heard: now, given });
                 sessions.len() - 1
             }
@@ -210,36 +249,41 @@ impl Lessor {
         (session.demand, session.heard) = (request.demand.min(pool), now);
         // Answers to requests before the one whose answer is in use are never used again.
         session.given.retain(|given| given.number >= request.uses);
+        if inherited > 0 {
+            session.give(Given { number: request.uses, share: inherited, answered: now, offline });
+        }
         let share = self.share(router, request.session, now);
-        let given = Given { number: request.number, share, answered: now };
+        let given = Given { number: request.number, share, answered: now, offline };
         self.routers.get_mut(&router)?.get_mut(at)?.give(given);
         Some(LeaseAnswer { session: request.session, number: request.number, share })
     }
 
-    /// Whether routers that have not spoken yet may use what an earlier lessor gave them.
+    /// Whether routers that have not spoken yet may use what an earlier lessor gave them, by whatever terms.
     fn is_young(&self, now: Instant) -> bool {
-        self.routers.len() < self.count && by_routers(now.since(self.begun)) < self.offline.span()
+        !self.unknown.is_empty() && by_routers(now.since(self.begun)) < Offline::Decay.span()
     }
 
     /// A process's part of the pool by demand, as far as others do not use it yet.
-    fn share(&self, router: RouterIndex, id: u64, now: Instant) -> u64 {
-        let all = || self.routers.iter().flat_map(|(index, sessions)| sessions.iter().map(move |of| (*index, sessions, of)));
-        let Some((_, _, own)) = all().find(|(index, _, of)| (*index, of.id) == (router, id)) else { return 0 };
-        let demand = |of: &Session| if of.is_silent(now) { 0 } else { of.demand };
-        let demands: u128 = all().map(|(_, _, of)| u128::from(demand(of))).sum();
-        let part = (u128::from(self.pool) * u128::from(demand(own))).checked_div(demands).unwrap_or(0);
-        let part = u64::try_from(part).unwrap_or(u64::MAX);
+    fn share(&self, router: RouterNumber, id: u64, now: Instant) -> u64 {
+        let all = || self.routers.iter().flat_map(|(index, sessions)| sessions.iter().map(move |of| (*index, of)));
+        let Some((_, own)) = all().find(|(index, of)| (*index, of.id) == (router, id)) else { return 0 };
+        let (pool, own_left) = (u128::from(self.pool), left(own, now));
+        let others = all().filter(|(index, of)| (*index, of.id) != (router, id));
+        let others = others.map(|(_, of)| of).chain(&self.gone);
+        let used: u128 = others.map(|of| u128::from(left(of, now))).sum();
         if self.is_young(now) {
-            // What others use is not known, and whoever goes on with what it has takes nothing from them.
-            return left(own, self.offline, now);
+            // What others use is not known, and whoever goes on with what it has takes nothing from them. Where what is said to be in use is
+            // more than there is, as of a rate that was lowered, each has its part of what there is.
+            let claimed = (used + u128::from(own_left)).max(pool).max(1);
+            return u64::try_from(u128::from(own_left) * pool / claimed).unwrap_or(0);
         }
-        // A process that was started after it, of the same router, is in its place.
-        let is_over = |sessions: &[Session], of: &Session| {
-            of.is_silent(now) && sessions.iter().any(|other| other.start() > of.start())
+        let heard = || all().filter(|(_, of)| !of.is_silent(now));
+        let demands: u128 = heard().map(|(_, of)| u128::from(of.demand)).sum();
+        let part = match pool.checked_sub(demands) {
+            Some(rest) => u128::from(own.demand) + rest / (heard().count().max(1) as u128),
+            None => pool * u128::from(own.demand) / demands,
         };
-        let others = all().filter(|(index, sessions, of)| (*index, of.id) != (router, id) && !is_over(sessions, of));
-        let used = others.fold(0, |sum: u64, (_, _, of)| sum.saturating_add(left(of, self.offline, now)));
-        part.min(self.pool.saturating_sub(used))
+        u64::try_from(part.min(pool.saturating_sub(used))).unwrap_or(0)
     }
 
     /// Answers that may be in use, as far as they are remembered one by one.
@@ -250,35 +294,56 @@ impl Lessor {
 }
 
 /// The greatest share that a process may use at `now` or later.
-fn left(session: &Session, offline: Offline, now: Instant) -> u64 {
-    let each = session.given.iter().map(|given| offline.left(given.share, by_routers(now.since(given.answered))));
+fn left(session: &Session, now: Instant) -> u64 {
+    let each = session.given.iter().map(|given| given.offline.left(given.share, by_routers(now.since(given.answered))));
     each.max().unwrap_or(0)
+}
+
+/// An answer in use.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    number: u64,
+    share: u64,
+    /// When it was asked for, and by which terms.
+    sent: Instant,
+    offline: Offline,
 }
 
 /// A router's side.
 #[derive(Clone, Debug)]
 pub struct Lease {
     floor: u64,
+    /// What all routers have above their floors: no share is greater.
+    pool: u64,
     offline: Offline,
     session: u64,
     number: u64,
     /// When requests were sent whose answers may still come: the number, and the time.
     requests: Vec<(u64, Instant)>,
-    /// Number and share of the answer in use, and when it was asked for.
-    held: Option<(u64, u64, Instant)>,
+    held: Option<Held>,
 }
 
 impl Lease {
-    /// A router's part in `rate`, which `routers` routers share. `session` is of this process: see [`LeaseRequest`].
+    /// A router's part in `rate`, which `routers` routers share. `session` is of this process: see [`LeaseRequest`]; its requests are
+    /// numbered from `number` on, exclusively.
     #[must_use]
-    pub fn new(rate: u64, offline: Offline, routers: usize, session: u64) -> Self {
-        let floor = floor(rate, routers.clamp(1, MAX_ROUTERS));
-        Self { floor, offline, session, number: 0, requests: Vec::new(), held: None }
+    pub fn new(rate: u64, offline: Offline, routers: usize, (session, number): (u64, u64)) -> Self {
+        let mut new = Self { floor: 0, pool: 0, offline, session, number, requests: Vec::new(), held: None };
+        new.change(rate, offline, routers);
+        new
     }
 
-    /// The rate has changed, or the number of routers: what is held stays until there is another answer.
+    /// The rate has changed, or the number of routers: what is held stays, as far as there is so much, until there is another answer.
     pub fn change(&mut self, rate: u64, offline: Offline, routers: usize) {
-        (self.floor, self.offline) = (floor(rate, routers.clamp(1, MAX_ROUTERS)), offline);
+        let count = routers.clamp(1, MAX_ROUTERS);
+        (self.floor, self.offline) = (floor(rate, count), offline);
+        self.pool = rate - self.floor * count as u64;
+    }
+
+    /// The number of the last request.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// There is another link: answers that were to come by the one before are not taken any more, since who answers now does not know
@@ -292,23 +357,26 @@ impl Lease {
         self.number += 1;
         self.requests.retain(|(_, sent)| now.since(*sent) < LEASE);
         self.requests.push((self.number, now));
-        let (uses, share) = self.held.map_or((0, 0), |(number, share, sent)| (number, self.left(share, sent, now)));
+        let (uses, share) = self.held.map_or((0, 0), |held| (held.number, self.left(&held, now)));
         LeaseRequest { session: self.session, number: self.number, uses, share, demand }
     }
 
     /// Takes an answer over, unless it is of another process, older than the one in use, or to no request of ours that counts.
     pub fn handle(&mut self, answer: &LeaseAnswer, now: Instant) {
-        if answer.session != self.session || self.held.is_some_and(|(number, ..)| answer.number <= number) {
+        if answer.session != self.session || self.held.is_some_and(|held| answer.number <= held.number) {
             return;
         }
         let Some((_, sent)) = self.requests.iter().find(|(number, _)| *number == answer.number) else { return };
         if now.since(*sent) < LEASE {
-            self.held = Some((answer.number, answer.share, *sent));
+            let (number, share) = (answer.number, answer.share);
+            self.held = Some(Held { number, share, sent: *sent, offline: self.offline });
         }
     }
 
-    fn left(&self, share: u64, sent: Instant, now: Instant) -> u64 {
-        self.offline.left(share, now.since(sent))
+    /// By the terms of the answer and those of now, whichever leaves less.
+    fn left(&self, held: &Held, now: Instant) -> u64 {
+        let age = now.since(held.sent);
+        held.offline.left(held.share, age).min(self.offline.left(held.share, age)).min(self.pool)
     }
 
     /// Octets a second that the router always has.
@@ -320,13 +388,13 @@ impl Lease {
     /// Octets a second beyond the floor, and until when they may be used without another look: no more than is left of the share then.
     #[must_use]
     pub fn share(&self, now: Instant) -> Option<(u64, Instant)> {
-        let (_, share, sent) = self.held?;
+        let held = self.held?;
         // A share that dwindles is less at the end.
-        let (ends, at) = match self.offline {
+        let (ends, at) = match held.offline.max(self.offline) {
             Offline::Decay => (now + LEASE, now + LEASE),
-            Offline::Floor => (sent + LEASE, now),
+            Offline::Floor => (held.sent + LEASE, now),
         };
-        let share = self.left(share, sent, at);
+        let share = self.left(&held, at);
         (share > 0).then_some((share, ends))
     }
 

@@ -680,11 +680,12 @@ impl Store {
         (issued, note): (u64, Note<'_>),
     ) -> Result<(), StoreError> {
         if position.number == 0 {
-            return Ok(());
+            let is_empty = self.position().await?.number == 0;
+            return if is_empty { Ok(()) } else { Err(StoreError::Imported) };
         }
         let mut transaction = self.database.pool.begin().await?;
         let begins = self.lock(&mut transaction, &Position::default(), position.number).await?;
-        let mut total = begins.ok_or_else(|| StoreError::State("it has changes already".to_owned()))?;
+        let mut total = begins.ok_or(StoreError::Imported)?;
         for row in rows {
             self.insert(&mut transaction, (position.number, None), row, &mut total).await?;
         }

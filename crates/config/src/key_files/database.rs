@@ -25,6 +25,8 @@ const WAITING: usize = 64;
 /// How long the database may take for a step before it counts as one that cannot be used; loading everything may take longer.
 const ANSWERS: Duration = Duration::from_secs(10);
 const LOADS: Duration = Duration::from_secs(600);
+/// Of an import, which writes row by row and nobody waits behind.
+const IMPORTS: Duration = Duration::from_secs(86_400);
 
 type Step = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -151,10 +153,18 @@ impl DatabaseRecords {
         let (rows, at, key) = (state.rows(), place.clone(), StoreKey::new(provider.store_key()));
         let number = state.number();
         let position = Position { timeline: 0, number, digest: state.last() };
-        // Lists of revocations are told apart by the time of their last change: it stays.
-        let issued = state.times().seconds.last().copied().unwrap_or(now.secs());
+        if let Some(held) = seen.position.filter(|held| (held.timeline, held.number) > (0, number)) {
+            let path = seen.path.display();
+            let message = format!("{path} is of a database with change {}, and the file ends with change {number}", held.number);
+            return Err(Failure::new(message).help(format!(
+                "take the file as it was last; if that database was only a trial, remove it and {path}, and import again"
+            )));
+        }
+        // Lists of revocations are told apart by the time of their last change: it stays, but for that of a clock that was ahead, by which
+        // revocations would seem to have expired.
+        let issued = state.times().seconds.last().copied().unwrap_or(now.secs()).min(state.settled());
         let (by, count) = (by.to_owned(), rows.len());
-        let imported = run((&start()?, LOADS), async move {
+        let imported = run((&start()?, IMPORTS), async move {
             let store = Store::create(&at, key).await?;
             let note = Note { actor: &by, reason: "brought over from a file of records" };
             store.import(&rows, position, (issued, note)).await
@@ -428,7 +438,10 @@ fn refused(place: &Place, error: &StoreError) -> Failure {
         StoreError::Unavailable(_) => failure.help("nothing was changed, or the change shows when the database is back: repeat it"),
         StoreError::Missing => failure.help(
             "these are the provider's accounts and revocations: restore it from a backup; without them revoked capabilities would work \
-             again. `wayleave cap init` begins new ones",
+             again. `wayleave cap import` brings in the file of records of an earlier version, and `wayleave cap init` begins new ones",
+        ),
+        StoreError::Imported => failure.help(
+            "if it has what is to be imported, start the key server; to import again, remove the database and the file `position` before",
         ),
         StoreError::Schema(_) => failure.help("name a database of a key server of this version, or restore one"),
         StoreError::Row { .. } | StoreError::Rows(_) | StoreError::State(_) => failure.help(

@@ -243,12 +243,16 @@ impl RouterServer {
         rates: BTreeMap<RatePayer, LeaseTerms>,
         now: Instant,
     ) {
-        let count = routers.len();
-        // Shares of a rate that changed, or among other routers, were given by another division: the new one learns what is in use.
-        let is_same = self.routers.values().eq(routers.values());
-        self.lessors.retain(|payer, _| is_same && rates.get(payer) == self.rates.get(payer));
+        let numbers: BTreeSet<RouterNumber> = routers.values().copied().collect();
+        // By identity: another router with the number of one has nothing of what that may use.
+        let replaced = self.routers.iter().filter(|(identity, number)| routers.get(*identity) != Some(number));
+        let replaced: Vec<RouterNumber> = replaced.map(|(_, number)| *number).collect();
+        self.lessors.retain(|payer, _| rates.contains_key(payer));
         for (payer, (rate, offline)) in &rates {
-            self.lessors.entry(*payer).or_insert_with(|| Lessor::new(*rate, *offline, count, now));
+            let new = || Lessor::new(*rate, *offline, &numbers, now);
+            let lessor = self.lessors.entry(*payer).or_insert_with(new);
+            replaced.iter().for_each(|router| lessor.remove(*router));
+            lessor.change(*rate, *offline, &numbers);
         }
         self.rates = rates;
         // By identity: who has been replaced reports no more usage under a number that is another's now.
@@ -487,8 +491,6 @@ impl RouterServer {
 
     fn ask(&mut self, link: u64, router: RouterNumber, requests: &[(SharedRate, LeaseRequest)], now: Instant) {
         let (mut answers, count) = (Vec::new(), self.routers.len() as u16); // at most MAX_ROUTERS
-        // The lessor counts routers from zero on.
-        let index = self.routers.values().filter(|number| **number < router).count() as u16;
         for (rate, request) in requests {
             let own = self.rates.get(&rate.payer).copied();
             if own != Some((rate.rate, rate.offline)) || rate.routers != count {
@@ -499,7 +501,7 @@ impl RouterServer {
                 continue;
             }
             let lessor = self.lessors.get_mut(&rate.payer);
-            let answer = lessor.and_then(|lessor| lessor.handle(index, request, now));
+            let answer = lessor.and_then(|lessor| lessor.handle(router, request, now));
             answers.extend(answer.map(|answer| (rate.payer, answer)));
         }
         if !answers.is_empty() {

@@ -482,7 +482,6 @@ impl Task {
             let leases: Vec<(RatePayer, (u64, Instant))> = state.client.leases(now).collect();
             (state.client.ask(now), leases)
         };
-        request.into_iter().for_each(|octets| self.send(octets));
         // The configuration may have changed between: a lease of a rate that is no longer shared is nobody's.
         let lease = |of: &RatePayer| leases.iter().find(|(payer, _)| payer == of).map(|(_, lease)| *lease);
         let mut of_threads: Vec<Vec<(Payer, u64, Instant)>> = vec![Vec::new(); demands.len()];
@@ -494,13 +493,17 @@ impl Task {
             }
         }
         for (thread, leases) in of_threads.into_iter().enumerate() {
-            self.threads.request(thread, move |worker: &mut Worker<Platypus>| {
+            let set = move |worker: &mut Worker<Platypus>| {
                 let now = worker.clock.now().instant;
                 for (payer, share, ends) in leases {
                     worker.format.router.accounts().set_lease(&payer, share, ends, now);
                 }
-            });
+            };
+            // One that has ended forwards nothing.
+            let _ = self.threads.query(thread, set).await;
         }
+        // It says what is in use: not before all threads use it, and nothing more.
+        request.into_iter().for_each(|octets| self.send(octets));
     }
 }
 
