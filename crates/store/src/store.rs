@@ -142,6 +142,11 @@ impl Store {
         &self.place
     }
 
+    /// Closes all connections: whoever is the last of a SQLite file leaves everything in that one file.
+    pub async fn close(&self) {
+        self.database.pool.close().await;
+    }
+
     /// Calls `hint` whenever somebody has changed a PostgreSQL database, for ever; of a SQLite file it never does. It is a hint: some may be
     /// lost.
     pub async fn listen(place: Place, hint: impl Fn()) {

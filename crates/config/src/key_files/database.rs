@@ -89,7 +89,9 @@ impl DatabaseRecords {
         let (at, of_provider, held) = (place.clone(), provider.clone(), SeenFile::read(seen)?.position);
         let looked = run((&start()?, LOADS), async move {
             let store = Store::open(&at, StoreKey::new(of_provider.store_key())).await?;
-            store.load(&of_provider, held.as_ref()).await.map(|loaded| loaded.position.number)
+            let loaded = store.load(&of_provider, held.as_ref()).await;
+            store.close().await;
+            loaded.map(|loaded| loaded.position.number)
         });
         looked?.map_err(|error| refused(place, &error))
     }
@@ -105,7 +107,12 @@ impl DatabaseRecords {
         most: usize,
     ) -> Result<Vec<Recorded>, Failure> {
         let (at, key) = (place.clone(), StoreKey::new(provider.store_key()));
-        let read = run((&start()?, LOADS), async move { Store::open(&at, key).await?.trail(after, most).await });
+        let read = run((&start()?, LOADS), async move {
+            let store = Store::open(&at, key).await?;
+            let trail = store.trail(after, most).await;
+            store.close().await;
+            trail
+        });
         read?.map_err(|error| refused(place, &error))
     }
 
@@ -115,7 +122,10 @@ impl DatabaseRecords {
     /// If that is not possible.
     pub fn create(place: &Place, provider: &ProviderKey) -> Result<(), Failure> {
         let (at, key) = (place.clone(), StoreKey::new(provider.store_key()));
-        let created = run((&start()?, ANSWERS), async move { Store::create(&at, key).await.map(drop) })?;
+        let created = run((&start()?, ANSWERS), async move {
+            Store::create(&at, key).await?.close().await;
+            Ok(())
+        })?;
         created.map_err(|error| refused(place, &error))
     }
 
@@ -167,7 +177,9 @@ impl DatabaseRecords {
         let imported = run((&start()?, IMPORTS), async move {
             let store = Store::create(&at, key).await?;
             let note = Note { actor: &by, reason: "brought over from a file of records" };
-            store.import(&rows, position, (issued, note)).await
+            let imported = store.import(&rows, position, (issued, note)).await;
+            store.close().await;
+            imported
         });
         imported?.map_err(|error| refused(place, &error))?;
         seen.remember(position)?;
@@ -190,7 +202,9 @@ impl DatabaseRecords {
         let adopted = run((&start()?, LOADS), async move {
             let store = Store::open(&at, StoreKey::new(of_provider.store_key())).await?;
             let note = Note { actor: &by, reason: &reason };
-            store.adopt(&of_provider, (held, now.secs()), note).await
+            let adopted = store.adopt(&of_provider, (held, now.secs()), note).await;
+            store.close().await;
+            adopted
         });
         let position = adopted?.map_err(|error| refused(place, &error))?;
         seen.remember(position)?;
@@ -312,6 +326,18 @@ impl DatabaseRecords {
                 false
             }
         }
+    }
+}
+
+impl Drop for DatabaseRecords {
+    fn drop(&mut self) {
+        let store = self.store.clone();
+        let closed = run((&self.steps, ANSWERS), async move {
+            store.close().await;
+            Ok(())
+        });
+        // Fails if the thread has ended; and what is not closed is closed by the system.
+        let _ = closed;
     }
 }
 
