@@ -83,6 +83,21 @@ def acknowledgement(key, signed, status, number, time):
     return octets + cmac(key, b"wl-cap-acknow-v1" + digest + octets)
 
 
+def orders():
+    """What a holder may order, by kind."""
+    prefix = ipaddress.ip_network("203.0.113.0/24")
+    within = bytes([prefix.version, prefix.prefixlen]) + prefix.network_address.packed[:3]
+    sub_delegation = u24(3) + b"\x01" + u24(9)
+    return [
+        b"\x00",
+        b"\x01" + sub_delegation,
+        b"\x02" + u24(3) + within,
+        b"\x03" + u24(3) + within + struct.pack(">Q", 1_900_000_000),
+        b"\x04" + sub_delegation,
+        b"\x04" + u24(3) + b"\x00" + u24(0),
+    ]
+
+
 def case(terms, generation, epoch):
     provider, secret = bytes(range(32)), bytes(range(100, 116))
     key = master(provider, generation, terms)
@@ -98,6 +113,7 @@ def case(terms, generation, epoch):
         "secret": answer(key, terms, epoch, b"\x00" + secret + bytes(4)).hex(),
         "not_now": answer(key, terms, epoch, b"\x01" + bytes(16) + struct.pack(">I", 90)).hex(),
         "request": signed.hex(),
+        "orders": [request(key, terms, epoch, 1_800_000_000, b"\x01\x02\x03\x04", order).hex() for order in orders()],
         "done": acknowledgement(key, signed, 0, 77, 1_800_000_003).hex(),
     }
 
@@ -151,6 +167,15 @@ def snapshot(grants):
     return {"changes": [octets.hex() for octets in changes], "head": head.hex(), "piece": piece.hex()}
 
 
+def withdrawals(terms, branch):
+    """Bodies of signed changes that withdraw: a grant, one with all below it, and a delegation by its holder."""
+    writer, second = bytes([30] * 32), 1_800_000_000
+    by_holder = terms_octets(terms) + u24(branch["id"]) + b"\x01" + u24(branch["sub"])
+    bodies = [(3, terms_octets(branch)), (9, terms_octets(branch)), (10, by_holder)]
+    fields = [struct.pack(">Q", 1) + bytes(32) + struct.pack(">QB", second, kind) + body for kind, body in bodies]
+    return [signed("wayleave/capability/change/v1", of, writer).hex() for of in fields]
+
+
 def made():
     v4 = {"waypoint": "198.51.100.1", "principal": 7, "interval": 12, "narrow": False}
     v6 = {"waypoint": "2001:db8::1", "principal": 0xFFFFFF, "interval": 4, "narrow": True}
@@ -164,7 +189,8 @@ def made():
     ]
     branch = {**v4, "prefix": "203.0.112.0/20", "id": 3, "at": 8, "sub": 9}
     taken = snapshot([v4, {**v4, "waypoint": "2001:db8::1", "narrow": True}, branch])
-    return {"format": "capabilities; see docs/wire/capabilities.md", "zone": ZONE, "cases": cases, "snapshot": taken}
+    return {"format": "capabilities; see docs/wire/capabilities.md", "zone": ZONE, "cases": cases, "snapshot": taken,
+            "withdrawals": withdrawals(v4, branch)}
 
 
 def main():

@@ -11,7 +11,7 @@ use wayleave_control::capability::{
     KeyServer, KeyServerConfig, LookupPolicy, LookupRule, MAX_RATES, NameServer, ProviderKey, RatePayer, RouterNumber,
     Zone,
 };
-use wayleave_control::leases::MAX_ROUTERS;
+use wayleave_control::leases::{LeaseTerms, MAX_ROUTERS};
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
@@ -25,6 +25,7 @@ use super::machine::{absent_address, state_fault, taken_by_status};
 use super::overlay::identity;
 use super::parse::{NodeKey, Text, TextValue, WriterKey};
 use super::router::FormatName;
+use super::router::platypus::OfflineName;
 use super::rs::{FileFault, StatusSection, example, range, status_warning};
 use super::{Fault, Source};
 use crate::failure::{Failure, Failures, Outcome};
@@ -57,6 +58,12 @@ pub const ROLE: RoleConfig = RoleConfig {
     check: KeyFile::checked,
     template: |_| template(&EXAMPLE),
 };
+
+fn no_writer_key() -> Fault {
+    let message = "the key server has no `writer_key`, expected the file `writer.key`".to_owned();
+    let fault = Fault { span: None, message, help: None };
+    fault.help("every key server of a database has it: copy it from the first one")
+}
 
 /// What a new configuration says.
 #[derive(Clone, Copy)]
@@ -107,7 +114,7 @@ pub struct KeySection {
     /// Who signs changes and lists.
     pub writer: Spanned<Text<WriterKey>>,
     /// The private key of that; every key server of the database has it.
-    pub writer_key: Spanned<PathBuf>,
+    pub writer_key: Option<Spanned<PathBuf>>,
     /// Where accounts, grants and revocations are.
     #[serde(default = "default_database")]
     pub database: Spanned<Text<Place>>,
@@ -193,6 +200,9 @@ pub struct SharedRateEntry {
     pub delegation: Option<Spanned<u64>>,
     /// Octets of IP packets a second, over all routers.
     pub rate: Spanned<u64>,
+    /// What becomes of a router's share when it hears nothing: by default it stays for a minute and dwindles in four.
+    #[serde(default)]
+    pub offline: OfflineName,
 }
 
 /// A name server of the zone.
@@ -294,6 +304,9 @@ impl KeyFile {
                 "write `database = \"{DATABASE}\"` in its place, and bring the file into it: wayleave cap import --records FILE"
             )));
         }
+        if key.writer_key.is_none() {
+            faults.push(no_writer_key());
+        }
         for (name, former) in [("[[key.replica]]", &key.replica), ("[key.follow]", &key.follow)] {
             if let Some(former) = former {
                 let fault = Fault::at(former.span(), format!("{name} is no longer there: nobody copies records"));
@@ -364,9 +377,9 @@ impl KeyFile {
     }
 
     /// The rates that they share.
-    pub fn rates(&self) -> BTreeMap<RatePayer, u64> {
+    pub fn rates(&self) -> BTreeMap<RatePayer, LeaseTerms> {
         let rates = self.key.rate.iter().map(Spanned::get_ref);
-        rates.filter_map(|rate| Some((rate.payer()?, *rate.rate.get_ref()))).collect()
+        rates.filter_map(|rate| Some((rate.payer()?, (*rate.rate.get_ref(), rate.offline.into())))).collect()
     }
 
     pub fn zone(&self) -> &Zone {
@@ -386,15 +399,16 @@ impl KeyFile {
 
     /// The writer's private key.
     pub fn signer(&self, source: &Source) -> Outcome<SigningKey> {
-        let named = &self.key.writer_key;
-        let fault = |failure: Failure| source.failure(Fault::of(named.span(), &failure));
-        let seed = node::load(KeyKind::Writer, &source.resolve(named.get_ref())).map_err(fault)?;
-        let key = SigningKey::from_seed(&seed);
-        if key.verifying_key() != self.writer() {
-            let failure = Failure::new("the writer's private key is not that of `writer`");
-            return Err(fault(failure).into());
-        }
-        Ok(key)
+        let missing = || source.failure(no_writer_key());
+        let named = self.key.writer_key.as_ref().ok_or_else(missing)?;
+        let key = self.writer_signer(source, named);
+        Ok(key.map_err(|failure| source.failure(Fault::of(named.span(), &failure)))?)
+    }
+
+    fn writer_signer(&self, source: &Source, named: &Spanned<PathBuf>) -> Result<SigningKey, Failure> {
+        let key = SigningKey::from_seed(&node::load(KeyKind::Writer, &source.resolve(named.get_ref()))?);
+        let is_own = key.verifying_key() == self.writer();
+        is_own.then_some(key).ok_or_else(|| Failure::new("the writer's private key is not that of `writer`"))
     }
 
     /// The keys of every waypoint.
@@ -532,10 +546,13 @@ impl KeyFile {
             faults.push(if exists { FileFault::Unusable(fault) } else { FileFault::Missing(fault) });
         };
         let key = &self.key;
-        for (named, kind) in [(&key.accounts, KeyKind::Accounts), (&key.writer_key, KeyKind::Writer)] {
-            if let Err(failure) = node::load(kind, &source.resolve(named.get_ref())) {
-                check(named, &failure);
-            }
+        if let Err(failure) = node::load(KeyKind::Accounts, &source.resolve(key.accounts.get_ref())) {
+            check(&key.accounts, &failure);
+        }
+        if let Some(named) = &key.writer_key
+            && let Err(failure) = self.writer_signer(source, named)
+        {
+            check(named, &failure);
         }
         if let Some(routers) = &key.routers
             && let Err(failure) = node::load(KeyKind::Identity, &source.resolve(routers.identity.get_ref()))
@@ -572,6 +589,7 @@ impl KeyFile {
             _ => FileFault::Unusable(fault),
         }));
         faults.extend(key.routers.as_ref().and_then(|routers| state_fault(&routers.usage, source)));
+        faults.extend(state_fault(&key.position, source));
         faults.extend(key.api.as_ref().into_iter().flat_map(|api| api.file_faults(source)));
         faults
     }
@@ -642,6 +660,8 @@ pub fn template(new: &NewKeyServer<'_>) -> String {
          #[[key.rate]]\n\
          #principal = 7\n\
          #rate = 12500000\n\
+         # \"decay\": a router that hears nothing keeps its share for a minute, which then dwindles in four; \"floor\": it ends at once.\n\
+         #offline = \"decay\"\n\
          {api}\
          \n\
          # Status pages and metrics, for you alone.\n\

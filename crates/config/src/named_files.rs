@@ -108,13 +108,14 @@ pub struct NamedFile {
 #[must_use]
 pub fn named_files(source: &Source) -> Vec<NamedFile> {
     let table: toml::Table = source.text().parse().unwrap_or_default();
-    let choices =
-        table.get("gateway").and_then(toml::Value::as_table).filter(|gateway| !gateway.contains_key("choices"));
     let mut found = Vec::new();
-    if choices.is_some() {
-        // The one file that a role has without a setting.
-        let (setting, loss) = ("gateway.choices".to_owned(), Loss::ForGood);
-        found.push(NamedFile { setting, path: DEFAULT_CHOICES.into(), loss });
+    // The files that a role has without a setting.
+    for (section, key, path) in [("gateway", "choices", DEFAULT_CHOICES), ("key", "database", DATABASE)] {
+        let setting = format!("{section}.{key}");
+        let is_default = table.get(section).and_then(toml::Value::as_table).is_some_and(|named| !named.contains_key(key));
+        if let Some(loss) = loss_of(&setting).filter(|_| is_default) {
+            found.push(NamedFile { setting, path: path.into(), loss });
+        }
     }
     gather("", &toml::Value::Table(table), &mut found);
     // A list goes with records that are not older than it: before them, since a running server adds to both.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::fs::OpenOptions;
-use std::io::ErrorKind;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -99,9 +99,8 @@ impl Database {
             }
             Place::File(path) => {
                 if creates {
-                    // Nobody else reads it, whatever the umask; SQLite's other files get the same mode.
-                    let made = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
-                    made.map_err(|error| StoreError::Unavailable(format!("{}: {error}", path.display())))?;
+                    // SQLite's other files get the same mode and owner.
+                    make(path).map_err(|error| StoreError::Unavailable(format!("{}: {error}", path.display())))?;
                 }
                 options = options.after_connect(|connection, _| {
                     Box::pin(async move {
@@ -127,6 +126,19 @@ impl Database {
     pub(crate) fn is_postgres(&self) -> bool {
         self.file.is_none()
     }
+}
+
+/// Makes a file that nobody else reads, if there is none. Root leaves it to whose the folder is: the key server has to go on with it.
+fn make(path: &Path) -> io::Result<()> {
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let file = match made {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
+        made => made?,
+    };
+    let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
+    let owner = std::fs::metadata(folder)?;
+    let _ = fchown(&file, Some(owner.uid()), Some(owner.gid())); // fails if this is not root, and then it is its own
+    Ok(())
 }
 
 fn inode(path: &Path) -> Result<(u64, u64), StoreError> {

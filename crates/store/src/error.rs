@@ -9,6 +9,9 @@ pub enum StoreError {
     /// There is no file.
     #[error("there is no file")]
     Missing,
+    /// There are changes in a database that is to have none.
+    #[error("it has changes already")]
+    Imported,
     /// It has no tables of a store, or those of a later version.
     #[error("the database is no store of this version: {0}")]
     Schema(String),

@@ -142,6 +142,11 @@ impl Store {
         &self.place
     }
 
+    /// Closes all connections: whoever is the last of a SQLite file leaves everything in that one file.
+    pub async fn close(&self) {
+        self.database.pool.close().await;
+    }
+
     /// Calls `hint` whenever somebody has changed a PostgreSQL database, for ever; of a SQLite file it never does. It is a hint: some may be
     /// lost.
     pub async fn listen(place: Place, hint: impl Fn()) {
@@ -680,11 +685,12 @@ impl Store {
         (issued, note): (u64, Note<'_>),
     ) -> Result<(), StoreError> {
         if position.number == 0 {
-            return Ok(());
+            let is_empty = self.position().await?.number == 0;
+            return if is_empty { Ok(()) } else { Err(StoreError::Imported) };
         }
         let mut transaction = self.database.pool.begin().await?;
         let begins = self.lock(&mut transaction, &Position::default(), position.number).await?;
-        let mut total = begins.ok_or_else(|| StoreError::State("it has changes already".to_owned()))?;
+        let mut total = begins.ok_or(StoreError::Imported)?;
         for row in rows {
             self.insert(&mut transaction, (position.number, None), row, &mut total).await?;
         }

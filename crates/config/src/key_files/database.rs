@@ -25,6 +25,8 @@ const WAITING: usize = 64;
 /// How long the database may take for a step before it counts as one that cannot be used; loading everything may take longer.
 const ANSWERS: Duration = Duration::from_secs(10);
 const LOADS: Duration = Duration::from_secs(600);
+/// Of an import, which writes row by row and nobody waits behind.
+const IMPORTS: Duration = Duration::from_secs(86_400);
 
 type Step = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -87,7 +89,9 @@ impl DatabaseRecords {
         let (at, of_provider, held) = (place.clone(), provider.clone(), SeenFile::read(seen)?.position);
         let looked = run((&start()?, LOADS), async move {
             let store = Store::open(&at, StoreKey::new(of_provider.store_key())).await?;
-            store.load(&of_provider, held.as_ref()).await.map(|loaded| loaded.position.number)
+            let loaded = store.load(&of_provider, held.as_ref()).await;
+            store.close().await;
+            loaded.map(|loaded| loaded.position.number)
         });
         looked?.map_err(|error| refused(place, &error))
     }
@@ -103,7 +107,12 @@ impl DatabaseRecords {
         most: usize,
     ) -> Result<Vec<Recorded>, Failure> {
         let (at, key) = (place.clone(), StoreKey::new(provider.store_key()));
-        let read = run((&start()?, LOADS), async move { Store::open(&at, key).await?.trail(after, most).await });
+        let read = run((&start()?, LOADS), async move {
+            let store = Store::open(&at, key).await?;
+            let trail = store.trail(after, most).await;
+            store.close().await;
+            trail
+        });
         read?.map_err(|error| refused(place, &error))
     }
 
@@ -113,7 +122,10 @@ impl DatabaseRecords {
     /// If that is not possible.
     pub fn create(place: &Place, provider: &ProviderKey) -> Result<(), Failure> {
         let (at, key) = (place.clone(), StoreKey::new(provider.store_key()));
-        let created = run((&start()?, ANSWERS), async move { Store::create(&at, key).await.map(drop) })?;
+        let created = run((&start()?, ANSWERS), async move {
+            Store::create(&at, key).await?.close().await;
+            Ok(())
+        })?;
         created.map_err(|error| refused(place, &error))
     }
 
@@ -151,13 +163,23 @@ impl DatabaseRecords {
         let (rows, at, key) = (state.rows(), place.clone(), StoreKey::new(provider.store_key()));
         let number = state.number();
         let position = Position { timeline: 0, number, digest: state.last() };
-        // Lists of revocations are told apart by the time of their last change: it stays.
-        let issued = state.times().seconds.last().copied().unwrap_or(now.secs());
+        if let Some(held) = seen.position.filter(|held| (held.timeline, held.number) > (0, number)) {
+            let path = seen.path.display();
+            let message = format!("{path} is of a database with change {}, and the file ends with change {number}", held.number);
+            return Err(Failure::new(message).help(format!(
+                "take the file as it was last; if that database was only a trial, remove it and {path}, and import again"
+            )));
+        }
+        // Lists of revocations are told apart by the time of their last change: it stays, but for that of a clock that was ahead, by which
+        // revocations would seem to have expired.
+        let issued = state.times().seconds.last().copied().unwrap_or(now.secs()).min(state.settled());
         let (by, count) = (by.to_owned(), rows.len());
-        let imported = run((&start()?, LOADS), async move {
+        let imported = run((&start()?, IMPORTS), async move {
             let store = Store::create(&at, key).await?;
             let note = Note { actor: &by, reason: "brought over from a file of records" };
-            store.import(&rows, position, (issued, note)).await
+            let imported = store.import(&rows, position, (issued, note)).await;
+            store.close().await;
+            imported
         });
         imported?.map_err(|error| refused(place, &error))?;
         seen.remember(position)?;
@@ -180,7 +202,9 @@ impl DatabaseRecords {
         let adopted = run((&start()?, LOADS), async move {
             let store = Store::open(&at, StoreKey::new(of_provider.store_key())).await?;
             let note = Note { actor: &by, reason: &reason };
-            store.adopt(&of_provider, (held, now.secs()), note).await
+            let adopted = store.adopt(&of_provider, (held, now.secs()), note).await;
+            store.close().await;
+            adopted
         });
         let position = adopted?.map_err(|error| refused(place, &error))?;
         seen.remember(position)?;
@@ -302,6 +326,18 @@ impl DatabaseRecords {
                 false
             }
         }
+    }
+}
+
+impl Drop for DatabaseRecords {
+    fn drop(&mut self) {
+        let store = self.store.clone();
+        let closed = run((&self.steps, ANSWERS), async move {
+            store.close().await;
+            Ok(())
+        });
+        // Fails if the thread has ended; and what is not closed is closed by the system.
+        let _ = closed;
     }
 }
 
@@ -428,7 +464,10 @@ fn refused(place: &Place, error: &StoreError) -> Failure {
         StoreError::Unavailable(_) => failure.help("nothing was changed, or the change shows when the database is back: repeat it"),
         StoreError::Missing => failure.help(
             "these are the provider's accounts and revocations: restore it from a backup; without them revoked capabilities would work \
-             again. `wayleave cap init` begins new ones",
+             again. `wayleave cap import` brings in the file of records of an earlier version, and `wayleave cap init` begins new ones",
+        ),
+        StoreError::Imported => failure.help(
+            "if it has what is to be imported, start the key server; to import again, remove the database and the file `position` before",
         ),
         StoreError::Schema(_) => failure.help("name a database of a key server of this version, or restore one"),
         StoreError::Row { .. } | StoreError::Rows(_) | StoreError::State(_) => failure.help(

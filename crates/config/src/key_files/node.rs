@@ -35,7 +35,7 @@ pub enum KeyKind {
     Tags,
     /// What a provider's key servers derive all accounts from.
     Accounts,
-    /// The key (Ed25519) that signs a provider's accounts, revocations and lists. The one writer has it, and no replica.
+    /// The key (Ed25519) that signs a provider's accounts, revocations and lists. Every key server of their database has it.
     Writer,
     /// The key (Ed25519) of whoever accepted an invitation: with it the acceptance can be repeated.
     Holder,

@@ -59,10 +59,15 @@ pub fn read(path: &Path, provider: &ProviderKey, writer: &VerifyingKey) -> Resul
         state.apply(&change, writer).map_err(|error| refused(format!("is refused: {error}")))?;
         rest = behind;
     }
+    // What a crash left of the last change is shorter than one, or zeros that the file system put there.
+    let is_torn = rest.len() < 2 + Change::MAX && split(rest).is_none() && !rest.starts_with(&[0, 0]);
+    if !is_torn && rest.iter().any(|octet| *octet != 0) {
+        return Err(refused(format!("is damaged behind change {}", state.number())));
+    }
     Ok(state)
 }
 
-/// The next change of `octets`, whole, and what is behind it. A file system may have put zeros after the last one at a crash.
+/// The next change of `octets`, whole, and what is behind it.
 fn split(octets: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, behind) = octets.split_first_chunk::<2>()?;
     behind.split_at_checked(usize::from(u16::from_be_bytes(*length))).filter(|(change, _)| !change.is_empty())
@@ -101,4 +106,44 @@ fn read_snapshot(file: &mut impl Read, provider: &ProviderKey, writer: &Verifyin
     State::from_snapshot(provider.clone(), &head, writer, |index| {
         Ok(take(lengths.get(index).copied().unwrap_or_default())?)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::key_files::node::{self, KeyKind};
+
+    #[test]
+    fn a_torn_end_is_left_out_and_damage_before_it_is_refused() {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/key-records");
+        let load = |kind, file: &str| node::load(kind, &data.join(file)).expect("a key");
+        let provider = ProviderKey::new(load(KeyKind::Accounts, "accounts.key"));
+        let writer = wayleave_crypto::sign::SigningKey::from_seed(&load(KeyKind::Writer, "writer.key")).verifying_key();
+        let copy = std::env::temp_dir().join(format!("wayleave-old-records-{}", std::process::id()));
+        let read = |octets: &[u8]| {
+            fs::write(&copy, octets).expect("written");
+            read(&copy, &provider, &writer).map(|state| state.number())
+        };
+        let (v1, v2) = (fs::read(data.join("records-v1")).expect("there"), fs::read(data.join("records-v2")).expect("there"));
+        assert_eq!((read(&v1).expect("whole"), read(&v2).expect("whole")), (9, 9));
+        assert_eq!(read(&v1[..v1.len() - 1]).expect("torn"), 8);
+        assert_eq!(read(&[&v1[..], &[0; 5_000]].concat()).expect("zeros"), 9);
+        // A length that leads nowhere, in front of changes that are whole; zeros in front of something.
+        let mut changed = v1.clone();
+        changed[HEADER.len()] ^= 0x40;
+        let refused = read(&[&changed[..], &v1[HEADER.len()..], &v1[HEADER.len()..], &[7; 4_096]].concat());
+        assert!(refused.expect_err("damaged").to_string().contains("damaged"), "no later change is left out");
+        assert!(read(&[&v1[..], &[0; 5], &v1[HEADER.len()..]].concat()).is_err());
+        for octets in [&v2[..v2.len() - 1], &v1[..20], b""] {
+            assert!(read(octets).is_err());
+        }
+        for at in (0..v1.len()).step_by(11) {
+            let mut changed = v1.clone();
+            changed[at] ^= 1;
+            assert!(read(&changed).is_err(), "octet {at}");
+        }
+        let _ = fs::remove_file(&copy);
+    }
 }

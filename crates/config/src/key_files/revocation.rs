@@ -47,16 +47,16 @@ pub fn open(path: &Path, key: &VerifyingKey) -> Outcome<Option<RevocationList>> 
     Ok(Some(list))
 }
 
-/// The number of the list in `path`, which the writer of a provider's records wrote last; `None` if there is no file. Whoever reads the
-/// records too reads them afterwards: the list of a server that runs is then of no later ones.
+/// The number of the list in `path`, which a provider's key server wrote last; `None` if there is no file. Whoever reads the
+/// database too reads it afterwards: the list of a server that runs is then of no later changes.
 pub fn last_number(path: &Path, key: &VerifyingKey) -> Outcome<Option<u64>> {
     Ok(open(path, key)?.map(|list| list.sequence))
 }
 
-/// Whether a server may go on from this last list in `path`, with records that end with change `number`.
+/// Whether a server may go on from this last list in `path`, with a database that ends with change `number`.
 ///
 /// # Errors
-/// If the list was made of later records, or is missing though there are records: it may have been lost with some of them.
+/// If the list was made of later changes, or is missing though there are changes: it may have been lost with some of them.
 pub fn goes_with(last: Option<u64>, path: &Path, number: u64) -> Outcome {
     let Some(last) = last else {
         if number == 0 {
@@ -156,7 +156,7 @@ pub fn begin(
         let (what, help) = if is_usable {
             ("exists: the server goes on from it", "nothing is to be done; start the server".to_owned())
         } else {
-            ("exists, and is damaged or of later records", format!("{WAY_OUT}: repeat this command"))
+            ("exists, and is damaged or of a later database", format!("{WAY_OUT}: repeat this command"))
         };
         return Err(Failure::new(format!("{} {what}", path.display())).help(help).into());
     }

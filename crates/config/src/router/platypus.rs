@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
-use wayleave_control::leases::MAX_ROUTERS;
+use wayleave_control::leases::{MAX_ROUTERS, Offline};
 use wayleave_core::{Afi, Prefix};
 use wayleave_dataplane::replay::{MOST_PARTITIONS, Partitions, packets_of};
 use wayleave_packet::platypus::verify::{MAX_FRESHNESS, MIN_FRESHNESS};
@@ -100,8 +100,31 @@ pub struct RateSection {
     pub rate: Spanned<u64>,
     /// The number of the provider's routers that share the rate. Default: it is this router's alone.
     pub routers: Option<Spanned<u64>>,
+    /// What becomes of this router's share when it hears nothing from the key server, which has to reckon with the same.
+    #[serde(default)]
+    pub offline: OfflineName,
     /// Burst in octets. Default: a tenth of a second at the rate, at least the longest packet for each thread.
     pub burst: Option<Spanned<u64>>,
+}
+
+/// What becomes of a router's share of a rate when it hears nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OfflineName {
+    /// It stays for a minute, and dwindles in four.
+    #[default]
+    Decay,
+    /// It ends at once: the router falls to its floor.
+    Floor,
+}
+
+impl From<OfflineName> for Offline {
+    fn from(name: OfflineName) -> Self {
+        match name {
+            OfflineName::Decay => Self::Decay,
+            OfflineName::Floor => Self::Floor,
+        }
+    }
 }
 
 impl RateSection {

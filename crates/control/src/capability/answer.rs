@@ -46,8 +46,8 @@ pub enum Denial {
 pub struct OpenError;
 
 impl Answer {
-    /// Seals the answer about `capability`, whose epoch is asked for. The same answer is sealed alike each time, so that replicas
-    /// and caches agree; a denial and a later secret are different plaintexts under one key and nonce, for which GCM-SIV is made.
+    /// Seals the answer about `capability`, whose epoch is asked for. The same answer is sealed alike each time, so that key
+    /// servers and caches agree; a denial and a later secret are different plaintexts under one key and nonce, for which GCM-SIV is made.
     #[must_use]
     pub fn seal(&self, key: &MasterKey, capability: &Capability, zone: &Zone) -> [u8; SEALED] {
         let mut plain = Zeroizing::new([0; PLAIN]);

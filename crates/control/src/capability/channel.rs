@@ -8,7 +8,7 @@ use wayleave_packet::platypus::header::{DelegationId, Principal};
 
 use super::state::PrincipalCodec;
 use super::usage::{JournalId, MAX_ENTRIES, UsageAnswer, UsageRefusal, UsageReport};
-use crate::leases::{LeaseAnswer, LeaseRequest};
+use crate::leases::{LeaseAnswer, LeaseRequest, Offline};
 
 /// The version of every message.
 pub(super) const VERSION: u8 = 1;
@@ -46,6 +46,7 @@ wayleave_core::wire! {
         /// Octets a second, of all routers together.
         pub rate: u64,
         pub routers: u16,
+        pub offline: Offline,
     }
 
     /// A message. Types 9 to 15 were those of replicas, which earlier versions had.

@@ -1,6 +1,6 @@
 //! Invitations: what somebody will be granted who redeems one, and what became of it.
 //!
-//! The records have the public half of an invitation's one-time key alone, so that neither a replica nor whoever reads a copy can
+//! A database has the public half of an invitation's one-time key alone, so that nobody who reads it or a copy can
 //! redeem it. A redemption opens the account and grants in one change. It is bound to the holder's own key: that holder may
 //! repeat it, since the answer may be lost; nobody else may.
 

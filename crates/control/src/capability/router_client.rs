@@ -30,7 +30,7 @@ pub enum RouterClientEvent {
     Behind,
     /// The server does not take usage.
     Refused(UsageRefusal),
-    /// The server reckons with another rate, or with another number of routers: the router keeps to its floor.
+    /// The server reckons with another rate, or with another number of routers: the router has what is left of its share, and gets no more.
     Differs(SharedRate),
 }
 
@@ -70,6 +70,8 @@ pub struct RouterClient {
     /// Octets of the list that is on its way, and its length.
     pieces: Option<(u32, Vec<u8>)>,
     shares: Vec<Share>,
+    /// The greatest number of a request for a share that is no longer there.
+    asked: u64,
 }
 
 impl RouterClient {
@@ -88,20 +90,26 @@ impl RouterClient {
             list,
             pieces: None,
             shares: Vec::new(),
+            asked: 0,
         }
     }
 
-    /// The rates that are shared; `session` is random, another one for each call.
+    /// The rates that are shared; `session` is that of this process ([`leases::LeaseRequest`]), the same in each call. What the router
+    /// has of a rate that was shared before stays.
     pub fn share(&mut self, rates: &[SharedRate], session: u64) {
-        let is_same = self.shares.iter().map(|share| &share.rate).eq(rates);
-        if is_same {
-            return;
-        }
-        let share = |rate: &SharedRate| {
-            let lease = Lease::new(rate.rate, rate.routers.into(), session);
+        // A rate that is taken out and put back goes on behind what was asked for it before.
+        self.asked = self.shares.iter().map(|share| share.lease.number()).max().max(Some(self.asked)).unwrap_or(0);
+        let (mut before, asked) = (std::mem::take(&mut self.shares), self.asked);
+        let mut share = |rate: &SharedRate| {
+            let held = before.iter().position(|share| share.rate.payer == rate.payer);
+            let mut lease = match held {
+                Some(held) => before.swap_remove(held).lease,
+                None => Lease::new(rate.rate, rate.offline, rate.routers.into(), (session, asked)),
+            };
+            lease.change(rate.rate, rate.offline, rate.routers.into());
             Share { rate: *rate, lease, demand: 0 }
         };
-        self.shares = rates.iter().map(share).collect();
+        self.shares = rates.iter().map(&mut share).collect();
     }
 
     /// The total of an account is durable.
@@ -147,6 +155,7 @@ impl RouterClient {
         (self.is_up, self.pieces, self.reported) = (true, None, None);
         (self.confirmed, self.looked) = (None, None);
         self.reporter.connected();
+        self.shares.iter_mut().for_each(|share| share.lease.reconnected());
         ChannelMessage::Follow { list: self.list }.encode()
     }
 

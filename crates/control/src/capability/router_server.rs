@@ -12,7 +12,7 @@ use super::state::ChangeTimes;
 use super::usage::{
     Fold, JournalId, Ledger, Reopening, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
 };
-use crate::leases::{LeaseRequest, Lessor};
+use crate::leases::{LeaseRequest, LeaseTerms, Lessor};
 
 /// Totals, and batches of them, that wait to be durable, at most: beyond, reports are left unanswered, and routers repeat them.
 const MAX_UNDURABLE: usize = 1 << 16;
@@ -29,8 +29,8 @@ const MAX_WAITING: usize = 4_096;
 pub struct RouterServerConfig {
     /// Who they are, each with its number.
     pub routers: BTreeMap<IdentityKey, RouterNumber>,
-    /// Rates that they share, in octets a second; each of the routers has a floor in every one.
-    pub rates: BTreeMap<RatePayer, u64>,
+    /// Rates that they share; each of the routers has a floor in every one.
+    pub rates: BTreeMap<RatePayer, LeaseTerms>,
     /// What the store has.
     pub ledger: Ledger<ChargedAccount>,
     /// Routers that had a later list than these records, or one of others, by what the store has; and the number of that list.
@@ -67,7 +67,7 @@ pub enum RouterServerInput {
     /// Other routers or rates are configured.
     Configure {
         routers: BTreeMap<IdentityKey, RouterNumber>,
-        rates: BTreeMap<RatePayer, u64>,
+        rates: BTreeMap<RatePayer, LeaseTerms>,
     },
 }
 
@@ -178,7 +178,7 @@ pub struct RouterServer {
     routers: BTreeMap<IdentityKey, RouterNumber>,
     links: BTreeMap<u64, Link>,
     status: BTreeMap<RouterNumber, RouterStatus>,
-    rates: BTreeMap<RatePayer, u64>,
+    rates: BTreeMap<RatePayer, LeaseTerms>,
     lessors: BTreeMap<RatePayer, Lessor>,
     ledger: Ledger<ChargedAccount>,
     list: Option<(u64, Arc<[u8]>)>,
@@ -240,16 +240,19 @@ impl RouterServer {
     fn configure(
         &mut self,
         routers: BTreeMap<IdentityKey, RouterNumber>,
-        rates: BTreeMap<RatePayer, u64>,
+        rates: BTreeMap<RatePayer, LeaseTerms>,
         now: Instant,
     ) {
-        let count = routers.len();
-        // Shares of a rate that changed, or among other routers, were given by another division: the new one waits until all of them
-        // are over.
-        let is_same = self.routers.values().eq(routers.values());
-        self.lessors.retain(|payer, _| is_same && rates.get(payer) == self.rates.get(payer));
-        for (payer, rate) in &rates {
-            self.lessors.entry(*payer).or_insert_with(|| Lessor::new(*rate, count, now));
+        let numbers: BTreeSet<RouterNumber> = routers.values().copied().collect();
+        // By identity: another router with the number of one has nothing of what that may use.
+        let replaced = self.routers.iter().filter(|(identity, number)| routers.get(*identity) != Some(number));
+        let replaced: Vec<RouterNumber> = replaced.map(|(_, number)| *number).collect();
+        self.lessors.retain(|payer, _| rates.contains_key(payer));
+        for (payer, (rate, offline)) in &rates {
+            let new = || Lessor::new(*rate, *offline, &numbers, now);
+            let lessor = self.lessors.entry(*payer).or_insert_with(new);
+            replaced.iter().for_each(|router| lessor.remove(*router));
+            lessor.change(*rate, *offline, &numbers);
         }
         self.rates = rates;
         // By identity: who has been replaced reports no more usage under a number that is another's now.
@@ -488,18 +491,17 @@ impl RouterServer {
 
     fn ask(&mut self, link: u64, router: RouterNumber, requests: &[(SharedRate, LeaseRequest)], now: Instant) {
         let (mut answers, count) = (Vec::new(), self.routers.len() as u16); // at most MAX_ROUTERS
-        // The lessor counts routers from zero on.
-        let index = self.routers.values().filter(|number| **number < router).count() as u16;
         for (rate, request) in requests {
             let own = self.rates.get(&rate.payer).copied();
-            if own != Some(rate.rate) || rate.routers != count {
+            if own != Some((rate.rate, rate.offline)) || rate.routers != count {
                 self.event(RouterEvent::Differs { router, rate: *rate });
-                let own = SharedRate { payer: rate.payer, rate: own.unwrap_or(0), routers: count };
+                let (own, offline) = own.unwrap_or_default();
+                let own = SharedRate { payer: rate.payer, rate: own, routers: count, offline };
                 self.send(link, &ChannelMessage::Differs(own));
                 continue;
             }
             let lessor = self.lessors.get_mut(&rate.payer);
-            let answer = lessor.and_then(|lessor| lessor.handle(index, request, now));
+            let answer = lessor.and_then(|lessor| lessor.handle(router, request, now));
             answers.extend(answer.map(|answer| (rate.payer, answer)));
         }
         if !answers.is_empty() {

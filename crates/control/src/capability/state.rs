@@ -261,7 +261,7 @@ struct Account {
     first: u32,
 }
 
-/// When the last changes of some records were signed, at most [`PAST`] of them: by this it is seen whether a list of revocations was made
+/// When the last changes of some records were signed, at most [`TIMES`] of them: by this it is seen whether a list of revocations was made
 /// of these records, or of others under the same numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ChangeTimes {

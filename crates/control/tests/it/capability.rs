@@ -242,6 +242,21 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
             nonce: [1, 2, 3, 4],
             order: Order::RevokeEpoch,
         };
+        let (three, nine, prefix) = (id(3), id(9), "203.0.113.0/24".parse().expect("a prefix"));
+        let orders = [
+            Order::RevokeEpoch,
+            Order::RevokeDelegation { id: three, sub: Some(nine) },
+            Order::Delegate { id: three, prefix, until: None },
+            Order::Delegate { id: three, prefix, until: Some(1_900_000_000) },
+            Order::Withdraw { id: three, sub: Some(nine) },
+            Order::Withdraw { id: three, sub: None },
+        ];
+        let ordered = orders.map(|order| SignedRequest::sign(Request { order, ..request.clone() }, &key));
+        let published = case["orders"].as_array().expect("a list");
+        assert_eq!(ordered.iter().map(|signed| hex(&signed.encode())).collect::<Vec<_>>(), *published);
+        for (signed, octets) in ordered.into_iter().zip(published) {
+            assert_eq!(SignedRequest::decode(&unhex(octets)), Ok(signed));
+        }
         let signed = SignedRequest::sign(request, &key);
         assert_eq!(hex(&signed.encode()), case["request"]);
         assert_eq!(SignedRequest::decode(&unhex(&case["request"])), Ok(signed.clone()));

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use wayleave_control::capability::{
     ChannelMessage, ChargedAccount, JournalId, RatePayer, SharedRate, Usage, UsageAnswer, UsageRefusal, UsageReport,
 };
-use wayleave_control::leases::{LeaseAnswer, LeaseRequest};
+use wayleave_control::leases::{LeaseAnswer, LeaseRequest, Offline};
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 
 fn file() -> PathBuf {
@@ -25,8 +25,8 @@ fn payer(delegation: Option<u32>) -> RatePayer {
 }
 
 fn messages() -> Vec<ChannelMessage> {
-    let rate = |delegation| SharedRate { payer: payer(delegation), rate: 1_000_000, routers: 2 };
-    let request = LeaseRequest { session: 1, number: 2, uses: 3, demand: 4 };
+    let rate = |delegation| SharedRate { payer: payer(delegation), rate: 1_000_000, routers: 2, offline: Offline::Floor };
+    let request = LeaseRequest { session: 1, number: 2, uses: 3, share: 5, demand: 4 };
     let answer = LeaseAnswer { session: 1, number: 2, share: 3 };
     let entry = |octet, packets| (ChargedAccount([octet; ChargedAccount::LENGTH]), Usage { packets, octets: 1 << 70 });
     let report = UsageReport { journal: JournalId([1; 16]), number: 2, entries: vec![entry(3, 4), entry(5, 6)] };

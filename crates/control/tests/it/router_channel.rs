@@ -18,7 +18,7 @@ use wayleave_control::capability::{
     RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, ServerFault, SharedRate,
     Usage, UsageAnswer, UsageBatch, UsageRecord, UsageRefusal, UsageReport,
 };
-use wayleave_control::leases::{LeaseAnswer, LeaseRequest, floor};
+use wayleave_control::leases::{LeaseAnswer, LeaseRequest, Offline, floor};
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 
@@ -65,7 +65,7 @@ impl Server {
             ledger.restore(&UsageRecord { router: *router, journal: *journal, account: *account, total: *total });
         }
         let routers = BTreeMap::from([(router(1), 10), (router(2), 20)]);
-        let rates = BTreeMap::from([(payer(None), RATE), (payer(Some(9)), RATE)]);
+        let rates = BTreeMap::from([(payer(None), (RATE, Offline::Decay)), (payer(Some(9)), (RATE, Offline::Decay))]);
         let machine = RouterServer::new(
             RouterServerConfig { routers, rates, ledger, ahead: BTreeMap::new() },
             now(millis).instant,
@@ -356,9 +356,9 @@ fn a_list_whose_second_is_before_a_change_of_a_clock_that_was_ahead_is_not_taken
 }
 
 #[test]
-fn routers_share_a_rate_and_whoever_reckons_with_another_keeps_to_its_floor() {
+fn routers_share_a_rate_and_whoever_reckons_with_another_gets_no_more_of_it() {
     let mut server = Server::new(BTreeMap::new(), 0);
-    let shared = |rate, routers| SharedRate { payer: payer(None), rate, routers };
+    let shared = |rate, routers| SharedRate { payer: payer(None), rate, routers, offline: Offline::Decay };
     let mut clients: Vec<RouterClient> = (0..2)
         .map(|which| {
             let mut client = RouterClient::new(JournalId([which; 16]), BTreeMap::new(), None);
@@ -386,31 +386,39 @@ fn routers_share_a_rate_and_whoever_reckons_with_another_keeps_to_its_floor() {
         clients.iter().map(|client| client.rates(now(2_950).instant).next().expect("one").1).collect();
     assert!(rates.iter().sum::<u64>() <= RATE && rates.iter().sum::<u64>() > RATE * 98 / 100, "{rates:?}");
     assert!(rates[0] > rates[1] * 2, "by demand: {rates:?}");
-    // Cut off, each falls to its floor.
-    let later = now(2_950).instant + Duration::from_millis(600);
-    assert!(clients.iter().all(|client| client.rates(later).all(|(_, rate)| rate == floor)));
+    // Cut off, each has what it had for a minute, and its floor in the end.
+    let at = |seconds: u64| now(2_950).instant + Duration::from_secs(seconds);
+    let sum = |of: Instant| clients.iter().flat_map(|client| client.rates(of)).map(|(_, rate)| rate).sum::<u64>();
+    assert_eq!(sum(at(59)), rates.iter().sum::<u64>());
+    assert!(sum(at(150)) < RATE * 70 / 100 && sum(at(150)) > RATE / 2);
+    assert_eq!(sum(at(301)), 2 * floor);
 
-    for other in [shared(RATE + 1, 2), shared(RATE, 3)] {
-        clients[0].share(&[other], 9);
+    for other in [shared(RATE + 1, 2), shared(RATE, 3), SharedRate { offline: Offline::Floor, ..shared(RATE, 2) }] {
+        clients[0].share(&[other], 1);
         let octets = clients[0].ask(now(5_000).instant).expect("a rate is shared");
         server.input(RouterServerInput::Frame { link: 0, octets }, 5_000);
         assert_eq!(server.events.last(), Some(&RouterEvent::Differs { router: 10, rate: other }));
         let (_, octets) = server.sent.pop().expect("it is told");
         let events = clients[0].frame(&octets, now(5_000).instant);
         assert_eq!(events, Ok(vec![RouterClientEvent::Differs(shared(RATE, 2))]));
-        assert!(clients[0].rates(now(5_000).instant).all(|(_, rate)| rate <= floor));
+        let later = now(5_000).instant + Duration::from_secs(300);
+        assert!(clients[0].rates(later).all(|(_, rate)| rate <= RATE / 100));
     }
 }
 
 #[test]
-fn another_router_in_the_place_of_one_gets_nothing_until_its_leases_are_over() {
+fn another_router_in_the_place_of_one_gets_nothing_until_all_have_said_what_they_use() {
     let mut server = Server::new(BTreeMap::new(), 0);
-    let shared = SharedRate { payer: payer(None), rate: RATE, routers: 2 };
+    let shared = SharedRate { payer: payer(None), rate: RATE, routers: 2, offline: Offline::Decay };
     let mut first = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
     first.share(&[shared], 1);
     first.connected();
     first.demand(&payer(None), RATE);
     server.connect(1, 1);
+    server.connect(2, 2);
+    let mut second = RouterClient::new(JournalId([2; 16]), BTreeMap::new(), None);
+    second.share(&[shared], 1);
+    second.connected();
     let ask = |server: &mut Server, client: &mut RouterClient, link: u64, millis: u64| {
         client.demand(&payer(None), RATE);
         let octets = client.ask(now(millis).instant).expect("a rate is shared");
@@ -420,20 +428,29 @@ fn another_router_in_the_place_of_one_gets_nothing_until_its_leases_are_over() {
         }
         client.rates(now(millis).instant).next().expect("one").1
     };
-    assert!(ask(&mut server, &mut first, 1, 1_000) > RATE / 2);
+    ask(&mut server, &mut second, 2, 900);
+    ask(&mut server, &mut first, 1, 1_000);
+    let whole = ask(&mut server, &mut first, 1, 1_020);
+    assert!(whole > RATE / 4, "{whole}");
     // Its number is above the new one's now: who is which must not be mixed up.
     let routers = BTreeMap::from([(router(1), 10), (router(3), 5)]);
-    let rates = BTreeMap::from([(payer(None), RATE)]);
+    let rates = BTreeMap::from([(payer(None), (RATE, Offline::Decay))]);
     server.input(RouterServerInput::Configure { routers, rates }, 1_050);
-    server.connect(2, 3);
+    server.connect(3, 3);
     let mut other = RouterClient::new(JournalId([3; 16]), BTreeMap::new(), None);
     other.share(&[shared], 2);
     other.connected();
     for millis in (1_100..1_500).step_by(100) {
-        let sum = ask(&mut server, &mut other, 2, millis) + first.rates(now(millis).instant).next().expect("one").1;
+        let sum = ask(&mut server, &mut other, 3, millis) + first.rates(now(millis).instant).next().expect("one").1;
         assert!(sum <= RATE, "{sum} at {millis}");
     }
-    assert!(ask(&mut server, &mut other, 2, 1_700) > RATE / 2, "the other's lease is over");
+    // The first has what it had, and gives up what is the other's part.
+    for millis in (1_500..2_500).step_by(100) {
+        let first = ask(&mut server, &mut first, 1, millis);
+        let sum = first + ask(&mut server, &mut other, 3, millis + 50);
+        assert!(sum <= RATE && first >= whole.min(RATE * 45 / 100), "{sum} {first} at {millis}");
+    }
+    assert!(ask(&mut server, &mut other, 3, 2_500) > RATE * 45 / 100);
 }
 
 /// The identity of router 10 was stolen, and the operator has given the number to another.
@@ -731,13 +748,12 @@ fn messages() -> impl Strategy<Value = ChannelMessage> {
         principal: Principal::new(principal).expect("24 bits"),
         delegation: delegation.map(|id| DelegationId::new(id).expect("24 bits")),
     });
-    let rates = (payers.clone(), any::<u64>(), any::<u16>()).prop_map(|(payer, rate, routers)| SharedRate {
-        payer,
-        rate,
-        routers,
+    let offline = prop_oneof![Just(Offline::Decay), Just(Offline::Floor)];
+    let rates = (payers.clone(), any::<u64>(), any::<u16>(), offline)
+        .prop_map(|(payer, rate, routers, offline)| SharedRate { payer, rate, routers, offline });
+    let requests = (rates.clone(), any::<[u64; 5]>()).prop_map(|(rate, [session, number, uses, share, demand])| {
+        (rate, LeaseRequest { session, number, uses, share, demand })
     });
-    let requests = (rates.clone(), any::<[u64; 4]>())
-        .prop_map(|(rate, [session, number, uses, demand])| (rate, LeaseRequest { session, number, uses, demand }));
     let answers = (payers, any::<[u64; 3]>())
         .prop_map(|(payer, [session, number, share])| (payer, LeaseAnswer { session, number, share }));
     let refusals =

@@ -16,7 +16,7 @@ use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
-use wayleave_packet::platypus::header::{Delegation, Interval, Width};
+use wayleave_packet::platypus::header::{Delegation, Interval, SubDelegation, Width};
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::capability::{id, interval, principal, provider, signer, unhex};
@@ -345,6 +345,20 @@ fn the_snapshot_of_an_independent_program_is_the_state_that_its_changes_make() {
     // But a revocation that had expired.
     assert_eq!((restored.rows().len() + 1, restored.times().last), (state.rows().len(), 8));
 
+    let withdrawals = file["withdrawals"].as_array().expect("a list").iter().map(unhex);
+    let whole = Terms { waypoint: IpAddr::from([198, 51, 100, 1]), ..terms(7, 8) };
+    let sub = SubDelegation { at: 8, id: id(9) };
+    let delegation = Delegation { prefix: "203.0.112.0/20".parse().expect("a prefix"), id: id(3), sub: Some(sub) };
+    let branch = Terms { delegation: Some(delegation), ..whole };
+    let bodies = [
+        ChangeBody::Withdraw(branch),
+        ChangeBody::WithdrawBranch(branch),
+        ChangeBody::WithdrawDelegation { holder: whole, delegation: (id(3), Some(id(9))) },
+    ];
+    for (octets, body) in withdrawals.zip(bodies) {
+        let change = Signed::<Change>::decode(&octets).expect("a change");
+        assert_eq!(change.verify(&writer.verifying_key().to_bytes()).expect("signed").body, body);
+    }
     // Forged, changed, cut off, of another provider.
     let forged = Signed::sign(head.object(), &signer()).expect("signed");
     assert_eq!(restore(&forged, &[piece.clone()], &writer).err(), Some(SnapshotError::Signature(8)));

@@ -479,6 +479,7 @@ fn what_to_do(setting: &str) -> &'static str {
         DATABASE => {
             "it is refused where later changes were seen: `wayleave cap adopt` accepts it; then revoke again what was revoked since"
         }
+        "key.records" => "`wayleave cap import` brings it into a database; then revoke again what was revoked since",
         "key.routers.usage" => "what routers reported since is not in it, and on no statement",
         "key.revocations" => "routers refuse a list that is older than theirs: `wayleave cap new-list` signs it anew",
         "platypus.revocations.file" => {

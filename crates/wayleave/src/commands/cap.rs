@@ -41,7 +41,7 @@ use crate::key_files::database::DatabaseRecords;
 use crate::key_files::node::{self, KeyKind, fresh};
 use crate::key_files::old_records;
 use crate::key_files::private::replace;
-use crate::key_files::revocation::RevocationEntry;
+use crate::key_files::revocation::{self, RevocationEntry};
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
 use crate::provider::orders::{
@@ -415,6 +415,11 @@ fn import(command: &Import) -> Outcome {
     let (place, provider, seen) = (file.database(&source), file.provider(&source)?, file.position(&source));
     let state = old_records::read(&command.records, &provider, &file.writer())?;
     let number = state.number();
+    // Before anything is written: an old copy of the file lacks revocations that the list has.
+    if let Some(named) = &file.key.revocations {
+        let list = source.resolve(named.get_ref());
+        revocation::goes_with(revocation::last_number(&list, &file.writer())?, &list, number)?;
+    }
     let rows = DatabaseRecords::import(&place, (&provider, &seen), &state, &user(), unix_now())?;
     if command.json {
         print_json(json!({ "number": number, "rows": rows, "database": place.to_string() }));

@@ -27,7 +27,8 @@ use crate::roles::dns_tcp;
 const LONGEST: usize = 4_096;
 /// How often the thread that answers datagrams looks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
-/// Orders that wait for the database at a time.
+/// Orders that wait for the database at a time, of those that come by UDP and of those that come by TCP: each takes a thread meanwhile, and
+/// whoever follows the database needs one too.
 const ORDERS: usize = 16;
 /// Connections at a time. Everybody may ask: no client is known.
 const SLOTS: SlotLimits = SlotLimits { connections: 512, of_source: 64, of_client: 0 };
@@ -183,6 +184,7 @@ pub async fn answer_connections(
     clock: Clock,
     failed: mpsc::Sender<Failure>,
 ) {
+    let orders = Arc::new(Semaphore::new(ORDERS));
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             // Out of descriptors: the oldest connections end within the time for which one may be silent.
@@ -190,11 +192,11 @@ pub async fn answer_connections(
             continue;
         };
         let Some((slot, eviction)) = slots.take(from.ip().to_canonical()) else { continue };
-        let (core, failed) = (Arc::clone(&core), failed.clone());
+        let (core, orders, failed) = (Arc::clone(&core), Arc::clone(&orders), failed.clone());
         tokio::spawn(async move {
             let handle = slot.handle();
             let answered = tokio::select! {
-                answered = answer_stream((stream, from), &handle, &core, clock) => answered,
+                answered = answer_stream((stream, from), &handle, (&core, &orders), clock) => answered,
                 _ = eviction => Ok(()),
             };
             if let Err(Some(failure)) = answered {
@@ -208,12 +210,12 @@ pub async fn answer_connections(
 async fn answer_stream(
     (stream, from): (TcpStream, SocketAddr),
     slot: &SlotHandle,
-    core: &Arc<Mutex<Core>>,
+    (core, orders): (&Arc<Mutex<Core>>, &Arc<Semaphore>),
     clock: Clock,
 ) -> Result<(), Option<Failure>> {
     let client = Client { address: from.ip().to_canonical(), transport: Transport::Tcp };
     let answer = |question: Vec<u8>, _| {
-        let core = Arc::clone(core);
+        let (core, orders) = (Arc::clone(core), Arc::clone(orders));
         async move {
             let now = clock.now();
             let (response, list) = {
@@ -229,7 +231,11 @@ async fn answer_stream(
                     }
                     Some(octets)
                 }
-                Response::Order(order) => carry_out_waiting(core, order, question, (client, now), list).await?,
+                Response::Order(order) => {
+                    // Closed for nobody.
+                    let _place = orders.acquire_owned().await;
+                    carry_out_waiting(core, order, question, (client, now), list).await?
+                }
             })
         }
     };

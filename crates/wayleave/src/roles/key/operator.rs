@@ -79,10 +79,10 @@ impl Core {
 }
 
 fn disk(failure: &Failure) -> Problem {
-    error!("a change by the API was not made: {failure}; check the disk");
+    error!("a change by the API was not made: {failure}");
     Problem::new(
         ProblemKind::Disk,
         "the change could not be written; nothing has changed, unless the database got it and could not say so",
     )
-    .help("the server's log has the cause; once the disk has space, send the request again")
+    .help("the server's log has the cause; once the database can be written to, send the request again")
 }

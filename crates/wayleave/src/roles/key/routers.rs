@@ -289,7 +289,7 @@ impl RouterIo {
             RouterEvent::Differs { router: of, rate } => {
                 let (principal, routers) = (rate.payer.principal.number(), rate.routers);
                 event!(WARN "rate-differs" by *of, { router = name(of), principal, rate = rate.rate, routers }
-                    "the router has another rate or number of routers configured: it keeps to its floor until both configurations agree")
+                    "the router has another rate, `offline` or number of routers configured: it gets no more of it until both configurations agree")
             }
         }
     }

@@ -47,6 +47,11 @@ fn revoke(world: &World, principal: u32) -> Answer {
     world.call(Some(&world.full), "POST", "/v1/revocations", Some(&json!({ "entry": principal.to_string() })))
 }
 
+/// What an attempt says that is refused, after those that what the database has of the disk already still takes.
+fn refused<T>(attempt: &mut dyn FnMut() -> Result<(), T>) -> T {
+    (0..400).find_map(|_| attempt().err()).expect("the disk is full")
+}
+
 /// What a command says on standard error, in one line.
 fn said(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
@@ -73,44 +78,56 @@ fn orders_on_a_full_disk_are_refused_and_leave_nothing_and_go_on_once_there_is_s
     world.folder.write("guest", invited["invitation"].as_str().expect("a line"));
 
     fill(&world);
-    // What the database has of the disk already takes a few.
-    let mut taken = 0;
-    let refused = loop {
-        let answer = revoke(&world, 1_000 + taken);
-        if answer.status != 200 && answer.status != 201 {
-            break answer;
-        }
-        taken += 1;
-        assert!(taken < 400, "the disk is not full");
+    let mut revoked = 0;
+    let mut by_api = || {
+        let answer = revoke(&world, 1_000 + revoked);
+        revoked += u32::from(answer.status < 300);
+        if answer.status < 300 { Ok(()) } else { Err(answer) }
     };
+    let refused = refused(&mut by_api);
     assert!(refused.is("disk") && refused.status == 500, "{refused:?}");
-    assert!(refused.body.contains("nothing has changed") && refused.body.contains("disk"), "{refused:?}");
-    let number = world.running.count("number");
-    let nothing_changed = |world: &World| {
-        assert_eq!(world.running.count("number"), number);
-        assert_eq!(world.running.count("revocations"), u64::from(taken));
+    assert!(refused.body.contains("nothing has changed"), "{refused:?}");
+    // By the API, by a holder's order over DNS, and by the operator's command at the database: each says that it is the disk.
+    let order = |world: &World, id: u32| {
+        let id = id.to_string();
+        world.folder.run(&["cap", "revoke", "--line", "own.line", "--delegation", &id, "--server", &world.listen])
     };
-    // By the API, by a holder's order over DNS, by an invitation, and by the operator's command at the database: each says that it is the
-    // disk.
-    let order = |world: &World, id: &str| {
-        world.folder.run(&["cap", "revoke", "--line", "own.line", "--delegation", id, "--server", &world.listen])
-    };
-    for round in 0..3 {
-        assert!(revoke(&world, 2_000 + round).is("disk"));
-        let account = json!({ "principal": 50 + round, "name": "x".repeat(64) });
-        assert!(world.call(Some(&world.full), "POST", "/v1/accounts", Some(&account)).is("disk"));
-        let why = said(&order(&world, "4"));
+    let (mut accounts, mut ordered, mut granted) = (100, 0, 0);
+    for _ in 0..3 {
+        assert!(self::refused(&mut by_api).is("disk"));
+        let answer = self::refused(&mut || {
+            accounts += 1;
+            let account = json!({ "principal": accounts, "name": "x".repeat(64) });
+            let answer = world.call(Some(&world.full), "POST", "/v1/accounts", Some(&account));
+            if answer.status < 300 { Ok(()) } else { Err(answer) }
+        });
+        assert!(answer.is("disk"), "{answer:?}");
+        let why = self::refused(&mut || {
+            let output = order(&world, 1_000 + ordered);
+            ordered += u32::from(output.status.success());
+            if output.status.success() { Ok(()) } else { Err(said(&output)) }
+        });
         assert!(why.contains("cannot write to its disk") && why.contains("nothing was changed"), "{why}");
-        let of_eight = ["--principal", "8", "--waypoint", WAYPOINT, "--config", "server/key.toml"];
-        let why = said(&world.folder.run(&[&["cap", "grant"], &of_eight[..]].concat()));
+        let why = self::refused(&mut || {
+            granted += 1;
+            let principal = (1_000 + granted).to_string();
+            let of = ["--principal", &principal, "--waypoint", WAYPOINT, "--config", "server/key.toml"];
+            let output = world.folder.run(&[&["cap", "grant"], &of[..]].concat());
+            if output.status.success() { Ok(()) } else { Err(said(&output)) }
+        });
         assert!(why.contains("full") && why.contains("accounts.db"), "{why}");
-        let why = said(&world.folder.run(&["cap", "accept", "--line", "guest", "--out", "guest.lines"]));
-        assert!(why.contains("disk"), "{why}");
-        nothing_changed(&world);
     }
     let log = world.running.log();
     assert!(log.contains("a change by the API was not made") && log.contains("an order was not carried out"), "{log}");
     assert!(log.contains("full"), "{log}");
+    let number = world.list(&[])["number"].as_u64().expect("a number");
+    eventually("the server follows", || world.running.count("number") == number);
+    let nothing_changed = |world: &World| {
+        assert_eq!(world.list(&[])["number"], number);
+        assert_eq!(world.running.count("number"), number);
+        assert_eq!(world.running.count("revocations"), u64::from(revoked + ordered));
+    };
+    nothing_changed(&world);
     // Questions are answered, and a restart finds what was acknowledged.
     world.folder.ok(&["cap", "lookup", "--line", "own.line", "--server", &world.listen]);
     world.running.kill();
@@ -119,14 +136,14 @@ fn orders_on_a_full_disk_are_refused_and_leave_nothing_and_go_on_once_there_is_s
 
     // With space, all of it works again in the same process.
     fs::remove_file(world.folder.0.join("server/disk/other")).expect("removed");
-    assert_eq!(revoke(&world, 2_000).status / 100, 2);
-    assert!(order(&world, "4").status.success());
+    assert_eq!(revoke(&world, 9_000).status / 100, 2);
+    assert!(order(&world, 9_000).status.success());
     world.folder.ok(&["cap", "accept", "--line", "guest", "--out", "guest.lines"]);
     assert_eq!(world.running.count("number"), number + 3);
     eventually("routers learn of all", || {
         let list = world.folder.ok(&["cap", "revoked", "server/disk/revoked", "--key", &writer, "--json"]);
         let list: Value = serde_json::from_str(&list).expect("JSON");
-        list["entries"].as_array().map(Vec::len) == Some(taken as usize + 2)
+        list["entries"].as_array().map(Vec::len) == Some((revoked + ordered) as usize + 2)
     });
     assert!(world.running.status("list_problem").is_null());
 }

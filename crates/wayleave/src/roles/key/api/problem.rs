@@ -35,7 +35,7 @@ impl ProblemKind {
             Self::Access => ("access", 403, "caller", "The token allows reading alone"),
             Self::NotFound => ("not-found", 404, "caller", "There is no such thing"),
             Self::Method => ("method", 405, "caller", "The path has no such method"),
-            Self::Conflict => ("conflict", 409, "caller", "The records do not allow the change"),
+            Self::Conflict => ("conflict", 409, "caller", "The state does not allow the change"),
             Self::Gone => ("gone", 410, "caller", "It is no longer there"),
             Self::TooLarge => ("too-large", 413, "caller", "The request is too long"),
             Self::TooMany => ("too-many", 429, "caller", "Too many requests"),

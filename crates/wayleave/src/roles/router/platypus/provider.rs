@@ -1,7 +1,7 @@
 //! The link to the provider's key server: durable totals go there, lists of revocations and shares of rates come from there.
 //!
 //! A list goes to the file that [`super::revocations`] reads, so that a restart has it and one piece of code decides which list is in
-//! force. Without a link the router forwards on: totals wait, the list stays, and shared rates fall to the router's floor.
+//! force. Without a link the router forwards on: totals wait, the list stays, and shares of rates stay for a minute and then dwindle to the router's floors.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -48,6 +48,8 @@ use crate::roles::router::worker::Worker;
 const TABLE: &str = "usage";
 const BASE: &str = "usage-base";
 const JOURNAL: &[u8] = b"journal";
+/// How often this router was started.
+const STARTS: &[u8] = b"starts";
 /// Octets that may wait for the key server.
 const LINK_QUEUE: usize = 4 << 20;
 
@@ -68,6 +70,8 @@ pub struct State {
     /// What is wrong, by what it is about.
     problems: BTreeMap<&'static str, String>,
     rates: Vec<SharedRate>,
+    /// Of this process, for leases.
+    session: u64,
 }
 
 pub type SharedState = Arc<Mutex<State>>;
@@ -94,6 +98,7 @@ pub fn shared_rates(section: &PlatypusSection) -> Vec<SharedRate> {
             payer: RatePayer { principal: number(*rate.principal.get_ref()).and_then(Principal::new)?, delegation },
             rate: *rate.rate.get_ref(),
             routers: u16::try_from(*rate.routers.as_ref()?.get_ref()).ok()?,
+            offline: rate.offline.into(),
         })
     });
     all.collect()
@@ -127,8 +132,14 @@ impl Provider {
     /// # Errors
     /// What is wrong with the state file.
     pub fn new(plan: &ProviderPlan) -> Outcome<Self> {
-        let stored = plan.store.load(TABLE)?.into_iter().find(|(key, _)| key == JOURNAL);
-        let journal = stored.and_then(|(_, value)| Some(JournalId(value.try_into().ok()?)));
+        let stored: BTreeMap<Vec<u8>, Vec<u8>> = plan.store.load(TABLE)?.into_iter().collect();
+        let journal = stored.get(JOURNAL).and_then(|value| Some(JournalId(value.as_slice().try_into().ok()?)));
+        // What the process before had is over. If this is not durable before a crash, the next start's share waits until it is over by itself.
+        let starts = stored.get(STARTS).and_then(|value| value.as_slice().try_into().ok()).map_or(0, u32::from_be_bytes);
+        let starts = starts.wrapping_add(1);
+        let change = Change { table: TABLE, key: STARTS.to_vec(), value: Some(starts.to_be_bytes().to_vec()) };
+        plan.store.submit(vec![change], Box::new(|| ()))?;
+        let session = u64::from(starts) << 32 | u64::from(u32::from_be_bytes(random()?));
         let base = match journal {
             Some(_) => plan.store.load(BASE)?.iter().filter_map(|(key, value)| read_base(key, value)).collect(),
             None => BTreeMap::new(),
@@ -143,12 +154,12 @@ impl Provider {
             None => (JournalId(random()?), true),
         };
         let mut client = RouterClient::new(id, base, list);
-        client.share(&plan.rates, u64::from_be_bytes(random()?));
+        client.share(&plan.rates, session);
         let unwritten = is_new.then(|| {
             client.hold();
             (id, BTreeMap::new())
         });
-        let state = State { client, unwritten, problems: BTreeMap::new(), rates: plan.rates.clone() };
+        let state = State { client, unwritten, problems: BTreeMap::new(), rates: plan.rates.clone(), session };
         Ok(Self { state: Arc::new(Mutex::new(state)), task: None })
     }
 
@@ -184,11 +195,9 @@ impl Provider {
 
     /// Other rates are configured.
     pub fn share(&self, rates: Vec<SharedRate>) {
-        let Ok(session) = random() else {
-            return error!("shared rates unchanged: the system gave no randomness");
-        };
         let mut state = lock(&self.state);
-        state.client.share(&rates, u64::from_be_bytes(session));
+        let session = state.session;
+        state.client.share(&rates, session);
         state.rates = rates;
     }
 
@@ -327,7 +336,7 @@ impl Task {
                 self.link = None;
                 lock(&self.state).client.disconnected();
                 self.log.report(event!(WARN "provider-disconnected" {; why = reason }
-                    "the link to the key server is down: {reason}; usage waits, and shared rates fall to this router's floors"));
+                    "the link to the key server is down: {reason}; usage waits, and shares of rates stay for a minute and then dwindle to this router's floors"));
                 self.note("link", Some(format!("no link to the key server: {reason}")));
             }
             LinkEvent::Failed { failure, .. } => {
@@ -373,10 +382,10 @@ impl Task {
             None => format!("principal {}", rate.payer.principal.number()),
         };
         let problem = if rate.rate == 0 {
-            format!("the key server has no rate for {payer}: this router keeps to its floor")
+            format!("the key server has no rate for {payer}: this router gets no more of it")
         } else {
             format!(
-                "the key server has a rate of {} over {} routers for {payer}: this router keeps to its floor",
+                "the key server has a rate of {} over {} routers for {payer}: this router gets no more of it",
                 rate.rate, rate.routers
             )
         };
@@ -473,7 +482,6 @@ impl Task {
             let leases: Vec<(RatePayer, (u64, Instant))> = state.client.leases(now).collect();
             (state.client.ask(now), leases)
         };
-        request.into_iter().for_each(|octets| self.send(octets));
         // The configuration may have changed between: a lease of a rate that is no longer shared is nobody's.
         let lease = |of: &RatePayer| leases.iter().find(|(payer, _)| payer == of).map(|(_, lease)| *lease);
         let mut of_threads: Vec<Vec<(Payer, u64, Instant)>> = vec![Vec::new(); demands.len()];
@@ -485,13 +493,17 @@ impl Task {
             }
         }
         for (thread, leases) in of_threads.into_iter().enumerate() {
-            self.threads.request(thread, move |worker: &mut Worker<Platypus>| {
+            let set = move |worker: &mut Worker<Platypus>| {
                 let now = worker.clock.now().instant;
                 for (payer, share, ends) in leases {
                     worker.format.router.accounts().set_lease(&payer, share, ends, now);
                 }
-            });
+            };
+            // One that has ended forwards nothing.
+            let _ = self.threads.query(thread, set).await;
         }
+        // It says what is in use: not before all threads use it, and nothing more.
+        request.into_iter().for_each(|octets| self.send(octets));
     }
 }
 
@@ -543,7 +555,7 @@ mod tests {
                 client.durable(ChargedAccount(record::encode(&charge(*epoch))), usage);
             }
             client.connected();
-            let state = State { client, unwritten: None, problems: BTreeMap::new(), rates: Vec::new() };
+            let state = State { client, unwritten: None, problems: BTreeMap::new(), rates: Vec::new(), session: 1 };
             Self { state, ledger: Ledger::new(100) }
         }
 
