@@ -112,7 +112,8 @@ pub fn named_files(source: &Source) -> Vec<NamedFile> {
     // The files that a role has without a setting.
     for (section, key, path) in [("gateway", "choices", DEFAULT_CHOICES), ("key", "database", DATABASE)] {
         let setting = format!("{section}.{key}");
-        let is_default = table.get(section).and_then(toml::Value::as_table).is_some_and(|named| !named.contains_key(key));
+        let is_default =
+            table.get(section).and_then(toml::Value::as_table).is_some_and(|named| !named.contains_key(key));
         if let Some(loss) = loss_of(&setting).filter(|_| is_default) {
             found.push(NamedFile { setting, path: path.into(), loss });
         }

@@ -51,6 +51,11 @@ pub fn floor(rate: u64, routers: usize) -> u64 {
     rate / FLOORS / routers.max(1) as u64
 }
 
+/// What all floors together leave of a rate, however many routers there are.
+fn pool(rate: u64) -> u64 {
+    rate - rate / FLOORS
+}
+
 wayleave_core::wire! {
     /// What becomes of a share when nobody answers.
     #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -185,14 +190,8 @@ impl Lessor {
     /// something already.
     #[must_use]
     pub fn new(rate: u64, offline: Offline, routers: &BTreeSet<RouterNumber>, now: Instant) -> Self {
-        let mut new = Self {
-            pool: 0,
-            offline,
-            begun: now,
-            routers: BTreeMap::new(),
-            unknown: BTreeSet::new(),
-            gone: Vec::new(),
-        };
+        let mut new =
+            Self { pool: 0, offline, begun: now, routers: BTreeMap::new(), unknown: BTreeSet::new(), gone: Vec::new() };
         new.change(rate, offline, routers);
         new.unknown = new.routers.keys().copied().collect();
         new
@@ -205,9 +204,7 @@ impl Lessor {
         for router in routers.iter().take(MAX_ROUTERS) {
             self.routers.entry(*router).or_default();
         }
-        let count = self.routers.len().max(1);
-        self.pool = rate - floor(rate, count) * count as u64;
-        self.offline = offline;
+        (self.pool, self.offline) = (pool(rate), offline);
     }
 
     /// A router is no longer there, or another one has its number: what it may use is nobody's until it is over.
@@ -277,10 +274,14 @@ impl Lessor {
             let claimed = (used + u128::from(own_left)).max(pool).max(1);
             return u64::try_from(u128::from(own_left) * pool / claimed).unwrap_or(0);
         }
-        let heard = || all().filter(|(_, of)| !of.is_silent(now));
-        let demands: u128 = heard().map(|(_, of)| u128::from(of.demand)).sum();
+        // A process counts no more once another one of its router was started.
+        let is_last = |of: &Session, sessions: &[Session]| sessions.iter().all(|other| other.start() <= of.start());
+        let asking = self.routers.values().flat_map(|sessions| {
+            sessions.iter().filter(move |of| of.id == id || !of.is_silent(now) && is_last(of, sessions))
+        });
+        let (count, demands) = asking.fold((0, 0), |(count, sum), of| (count + 1, sum + u128::from(of.demand)));
         let part = match pool.checked_sub(demands) {
-            Some(rest) => u128::from(own.demand) + rest / (heard().count().max(1) as u128),
+            Some(rest) => u128::from(own.demand) + rest / count.max(1),
             None => pool * u128::from(own.demand) / demands,
         };
         u64::try_from(part.min(pool.saturating_sub(used))).unwrap_or(0)
@@ -336,8 +337,7 @@ impl Lease {
     /// The rate has changed, or the number of routers: what is held stays, as far as there is so much, until there is another answer.
     pub fn change(&mut self, rate: u64, offline: Offline, routers: usize) {
         let count = routers.clamp(1, MAX_ROUTERS);
-        (self.floor, self.offline) = (floor(rate, count), offline);
-        self.pool = rate - self.floor * count as u64;
+        (self.floor, self.pool, self.offline) = (floor(rate, count), pool(rate), offline);
     }
 
     /// The number of the last request.

@@ -25,6 +25,8 @@ const WAITING: usize = 64;
 /// How long the database may take for a step before it counts as one that cannot be used; loading everything may take longer.
 const ANSWERS: Duration = Duration::from_secs(10);
 const LOADS: Duration = Duration::from_secs(600);
+/// Of connections that are closed.
+const CLOSES: Duration = Duration::from_secs(2);
 /// Of an import, which writes row by row and nobody waits behind.
 const IMPORTS: Duration = Duration::from_secs(86_400);
 
@@ -165,7 +167,8 @@ impl DatabaseRecords {
         let position = Position { timeline: 0, number, digest: state.last() };
         if let Some(held) = seen.position.filter(|held| (held.timeline, held.number) > (0, number)) {
             let path = seen.path.display();
-            let message = format!("{path} is of a database with change {}, and the file ends with change {number}", held.number);
+            let message =
+                format!("{path} is of a database with change {}, and the file ends with change {number}", held.number);
             return Err(Failure::new(message).help(format!(
                 "take the file as it was last; if that database was only a trial, remove it and {path}, and import again"
             )));
@@ -332,12 +335,11 @@ impl DatabaseRecords {
 impl Drop for DatabaseRecords {
     fn drop(&mut self) {
         let store = self.store.clone();
-        let closed = run((&self.steps, ANSWERS), async move {
+        // What is not closed by then is closed by the system.
+        let _ = run((&self.steps, CLOSES), async move {
             store.close().await;
             Ok(())
         });
-        // Fails if the thread has ended; and what is not closed is closed by the system.
-        let _ = closed;
     }
 }
 

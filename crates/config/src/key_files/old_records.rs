@@ -126,7 +126,8 @@ mod tests {
             fs::write(&copy, octets).expect("written");
             read(&copy, &provider, &writer).map(|state| state.number())
         };
-        let (v1, v2) = (fs::read(data.join("records-v1")).expect("there"), fs::read(data.join("records-v2")).expect("there"));
+        let (v1, v2) =
+            (fs::read(data.join("records-v1")).expect("there"), fs::read(data.join("records-v2")).expect("there"));
         assert_eq!((read(&v1).expect("whole"), read(&v2).expect("whole")), (9, 9));
         assert_eq!(read(&v1[..v1.len() - 1]).expect("torn"), 8);
         assert_eq!(read(&[&v1[..], &[0; 5_000]].concat()).expect("zeros"), 9);

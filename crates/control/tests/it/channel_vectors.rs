@@ -25,7 +25,8 @@ fn payer(delegation: Option<u32>) -> RatePayer {
 }
 
 fn messages() -> Vec<ChannelMessage> {
-    let rate = |delegation| SharedRate { payer: payer(delegation), rate: 1_000_000, routers: 2, offline: Offline::Floor };
+    let rate =
+        |delegation| SharedRate { payer: payer(delegation), rate: 1_000_000, routers: 2, offline: Offline::Floor };
     let request = LeaseRequest { session: 1, number: 2, uses: 3, share: 5, demand: 4 };
     let answer = LeaseAnswer { session: 1, number: 2, share: 3 };
     let entry = |octet, packets| (ChargedAccount([octet; ChargedAccount::LENGTH]), Usage { packets, octets: 1 << 70 });

@@ -135,7 +135,8 @@ impl Provider {
         let stored: BTreeMap<Vec<u8>, Vec<u8>> = plan.store.load(TABLE)?.into_iter().collect();
         let journal = stored.get(JOURNAL).and_then(|value| Some(JournalId(value.as_slice().try_into().ok()?)));
         // What the process before had is over. If this is not durable before a crash, the next start's share waits until it is over by itself.
-        let starts = stored.get(STARTS).and_then(|value| value.as_slice().try_into().ok()).map_or(0, u32::from_be_bytes);
+        let starts =
+            stored.get(STARTS).and_then(|value| value.as_slice().try_into().ok()).map_or(0, u32::from_be_bytes);
         let starts = starts.wrapping_add(1);
         let change = Change { table: TABLE, key: STARTS.to_vec(), value: Some(starts.to_be_bytes().to_vec()) };
         plan.store.submit(vec![change], Box::new(|| ()))?;
