@@ -8,6 +8,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::leases::MAX_ROUTERS;
 use wayleave_core::{Afi, Prefix};
+use wayleave_dataplane::platypus::account::{LINES_OF_REGISTERED, most_registered};
 use wayleave_dataplane::replay::{MOST_PARTITIONS, Partitions, packets_of};
 use wayleave_packet::platypus::verify::{MAX_FRESHNESS, MIN_FRESHNESS};
 
@@ -196,6 +197,16 @@ impl FormatSection for PlatypusSection {
             warnings.push(Fault::at(provider.span(), message).help(help));
         }
         let capacity = usize::try_from(*self.replay_capacity.get_ref()).unwrap_or(usize::MAX);
+        let delegations = self.rates.iter().filter(|rate| rate.get_ref().delegation.is_some()).count();
+        let accounts = usize::try_from(*self.accounts.get_ref()).unwrap_or(usize::MAX);
+        if accounts > 0 && delegations > most_registered(accounts) {
+            let message = format!(
+                "accounts are kept for {} delegations, and {delegations} have rates: packets of the others may count as their principals'",
+                most_registered(accounts)
+            );
+            let help = format!("accounts = {} has room for all", delegations * LINES_OF_REGISTERED);
+            warnings.push(Fault::at(self.accounts.span(), message).help(help));
+        }
         if self.repeated == RepeatedName::Pass || !self.partitions(capacity, *file.forwarding.workers.get_ref()).are_cut
         {
             return warnings;
@@ -393,6 +404,21 @@ mod tests {
         let enough: u64 = section.needs(1).iter().sum::<u64>() * 4 / 3 + 2;
         assert!(!section.partitions(enough as usize, 1).are_cut);
         assert!(section.partitions(enough as usize - 4, 1).are_cut);
+    }
+
+    #[test]
+    fn more_delegations_with_rates_than_accounts_are_kept_for_are_told_with_the_number_that_is_enough() {
+        let rate = |id: u32| format!("{{ principal = 7, delegation = {id}, rate = 1000000 }}");
+        let warned = |accounts: u32, delegations: u32| {
+            let rates = (0..delegations).map(rate).collect::<Vec<_>>().join(", ");
+            let text = format!(
+                "[forwarding]\nformat = \"platypus\"\nkeys = \"k\"\nstate = \"s\"\n[platypus]\nwaypoints = [\"198.51.100.1\"]\n\
+                 accounts = {accounts}\nreplay_capacity = 8388608\nrates = [{rates}]\n"
+            );
+            let warnings = RouterFile::checked(&Source::of_text("router.toml", &text)).warnings;
+            warnings.iter().any(|warning| format!("{warning}").contains("accounts are kept for"))
+        };
+        assert!(!warned(64, 2) && warned(64, 3) && !warned(96, 3) && !warned(64, 0));
     }
 
     /// What `check` says of a router with these lines in `[platypus]`, and behind it.
