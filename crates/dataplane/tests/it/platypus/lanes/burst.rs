@@ -11,7 +11,7 @@ use wayleave_crypto::lanes::{CpuKernel, LANES};
 use wayleave_dataplane::frame::BURST;
 use wayleave_dataplane::platypus::lanes::BurstVerifier;
 use wayleave_packet::platypus::header::{Delegation, Width};
-use wayleave_packet::platypus::verify::{Arrival, Policy, Waypoint};
+use wayleave_packet::platypus::verify::{Arrival, Link, Policy, Waypoint};
 
 use super::random::Random;
 use super::world::{NOW, mutate};
@@ -83,6 +83,17 @@ fn random_arrival(random: &mut Random) -> Arrival {
     }
 }
 
+/// With waypoints behind it or not, and sources from which paths may begin.
+fn random_link(random: &mut Random, sources: Prefix) -> Link {
+    let waypoints = |random: &mut Random| if random.one_in(2) { world::peers() } else { Vec::new() };
+    let sources = match random.below(4) {
+        0 => Some(Vec::new()),
+        1 => Some(vec![sources]),
+        _ => None,
+    };
+    Link { own: waypoints(random), peers: waypoints(random), sources }
+}
+
 /// A waypoint that allows more than others, or less.
 fn random_waypoint(random: &mut Random, address: IpAddr) -> Waypoint {
     let network = |random: &mut Random, address: IpAddr| {
@@ -96,13 +107,18 @@ fn random_waypoint(random: &mut Random, address: IpAddr) -> Waypoint {
         }
     }
     let sources = random.one_in(2).then(|| network(random, source));
+    let mut links = Vec::new();
+    for _ in 0..2 {
+        let sources = network(random, source);
+        links.push(random_link(random, sources));
+    }
     let policy = Policy {
         narrow: !random.one_in(3),
         freshness: if random.one_in(3) { random.below(7) as u32 } else { 5 },
         check_source: !random.one_in(3),
         own: if random.one_in(4) { world::peers() } else { Vec::new() },
         peers: if random.one_in(4) { Vec::new() } else { world::peers() },
-        link_peers: world::peers().into_iter().filter(|_| !random.one_in(4)).map(|network| (1, network)).collect(),
+        links,
         refused,
         waypoints: Vec::new(),
         sources: sources.into_iter().collect(),
