@@ -3,6 +3,7 @@
 //! PLA, longest: IPv6 packets of 65,535 to 65,575 octets in a burst: as for the packet alone.
 //! PLA, lanes: bursts of random and mutated packets, every flipped bit next to its original: for each packet what
 //! `verify` decides for it alone.
+//! PLA-11, lanes: a peer's packets at their first waypoint among others of the same flow: refused.
 
 use std::net::IpAddr;
 
@@ -11,6 +12,7 @@ use wayleave_crypto::lanes::{CpuKernel, LANES};
 use wayleave_dataplane::frame::BURST;
 use wayleave_dataplane::platypus::lanes::BurstVerifier;
 use wayleave_packet::platypus::header::{Delegation, Width};
+use wayleave_packet::platypus::mint::Route;
 use wayleave_packet::platypus::verify::{Arrival, Link, Policy, Waypoint};
 
 use super::random::Random;
@@ -125,6 +127,37 @@ fn random_waypoint(random: &mut Random, address: IpAddr) -> Waypoint {
         customers: if random.one_in(4) { vec![network(random, source)] } else { Vec::new() },
     };
     Waypoint::new(address, world::keys_of(address), policy)
+}
+
+/// Bursts of one flow, of which one in sixteen comes over the link of a peer, which has left its waypoint out of the list.
+#[test]
+fn packets_of_one_flow_are_judged_each_by_the_way_that_it_came() {
+    let hops = [world::hop(world::capability(Afi::Ipv4, 1))];
+    let address = hops[0].capability.waypoint;
+    let of_peer = Link { peers: world::peers(), ..Link::default() };
+    let policy = Policy { links: vec![of_peer, Link::default()], ..Policy::default() };
+    let here = [Waypoint::new(address, world::keys_of(address), policy)];
+    let packet = |counter| {
+        let route = Route { nonce: world::nonce(counter), ..world::route(&hops) };
+        world::stamp(&world::inner(Afi::Ipv4, b"payload"), &route)
+    };
+    let datagrams: Vec<Vec<u8>> = (0..BURST as u32).map(packet).collect();
+    let slices: Vec<&[u8]> = datagrams.iter().map(Vec::as_slice).collect();
+    for kernel in CpuKernel::available() {
+        let mut verifier = BurstVerifier::new(kernel, 8);
+        for one in 0..LANES {
+            let arrival = |index: usize| match index {
+                index if index % LANES == one => Arrival::Link(1),
+                index if index % 5 == 0 => Arrival::Link(2),
+                _ => Arrival::Ip,
+            };
+            let found = in_lanes_from(&mut verifier, &here, &slices, &arrival, world::at(NOW));
+            for (index, found) in found.into_iter().enumerate() {
+                assert_eq!(found.is_err(), arrival(index) == Arrival::Link(1), "{index}");
+                assert_eq!(found, one_by_one_from(&here, slices[index], arrival(index), world::at(NOW)));
+            }
+        }
+    }
 }
 
 /// An IPv6 header of 40 octets and up to 65,535 behind it: the packet is longer than 16 bits say.

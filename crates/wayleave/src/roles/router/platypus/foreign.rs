@@ -76,6 +76,7 @@ mod tests {
         assert!(!told(119, 200));
         assert!(told(121, 200));
     }
+
     /// By IP and over a link it is another key that has to name it.
     #[test]
     fn the_operator_is_told_where_a_waypoint_would_be_named() {
