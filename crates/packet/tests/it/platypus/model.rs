@@ -21,10 +21,18 @@ pub(crate) struct Here {
     /// the sources behind these if they are named; own networks, senders within these, and customers.
     pub(crate) own: Vec<Vec<u8>>,
     pub(crate) peers: Vec<Vec<u8>>,
-    pub(crate) behind: [(Vec<Vec<u8>>, Vec<Vec<u8>>, Option<Vec<Vec<u8>>>); 2],
+    pub(crate) behind: [Behind; 2],
     pub(crate) refused: Vec<Vec<u8>>,
     pub(crate) sources: Vec<Vec<u8>>,
     pub(crate) customers: Vec<Vec<u8>>,
+}
+
+/// What is behind a link.
+#[derive(Default)]
+pub(crate) struct Behind {
+    own: Vec<Vec<u8>>,
+    peers: Vec<Vec<u8>>,
+    sources: Option<Vec<Vec<u8>>>,
 }
 
 impl Here {
@@ -47,12 +55,12 @@ impl Here {
             let address = &one.bare[..size];
             address == octets(self.address)
                 || is_in(&self.own, address)
-                || self.behind.iter().any(|(own, ..)| is_in(own, address))
+                || self.behind.iter().any(|link| is_in(&link.own, address))
         };
         let is_one_by_one = match (visited.last().map(|one| &one.bare[..size]), arrival) {
             (None, Arrival::Ip) => outer == original,
             (None, Arrival::Link(number)) => {
-                let (_, peers, sources) = &self.behind[usize::from(number) - 1];
+                let Behind { peers, sources, .. } = &self.behind[usize::from(number) - 1];
                 let may_begin = sources.as_ref().map_or(peers.is_empty(), |sources| is_in(sources, original));
                 outer == original && may_begin
             }
@@ -61,7 +69,7 @@ impl Here {
                 before == octets(self.address) || is_in(&self.own, before) || is_in(&self.peers, before)
             }
             (Some(before), Arrival::Link(number)) => {
-                let (own, peers, _) = &self.behind[usize::from(number) - 1];
+                let Behind { own, peers, .. } = &self.behind[usize::from(number) - 1];
                 is_in(own, before) || is_in(peers, before)
             }
         };
@@ -405,7 +413,7 @@ fn policy(random: &mut Random, address: IpAddr, all: &[IpAddr]) -> Here {
     let (refused, sources, customers) = (networks(random, 12), networks(random, 2), networks(random, 12));
     let behind = [(); 2].map(|()| {
         let (own, peers) = (named(random, 4), if random.one_in(2) { named(random, 4) } else { Vec::new() });
-        (own, peers, (!random.one_in(3)).then(|| networks(random, 2)))
+        Behind { own, peers, sources: (!random.one_in(3)).then(|| networks(random, 2)) }
     });
     Here { own, peers, behind, refused, sources, customers, ..Here::new(address, world::key_octets(address)) }
 }
@@ -421,10 +429,10 @@ fn compare(here: &Here, datagram: &[u8], arrival: Arrival, now: u64) -> Option<V
         own: networks(&here.own),
         peers: networks(&here.peers),
         links: (here.behind.iter())
-            .map(|(own, peers, sources)| Link {
-                own: networks(own),
-                peers: networks(peers),
-                sources: sources.as_deref().map(networks),
+            .map(|link| Link {
+                own: networks(&link.own),
+                peers: networks(&link.peers),
+                sources: link.sources.as_deref().map(networks),
             })
             .collect(),
         refused: networks(&here.refused),
