@@ -46,7 +46,7 @@ fuzz_target!(|data: &[u8]| {
     }
     for here in [v4, v6] {
         if let Some(error) = icmp::quoted(data, here) {
-            let _ = (error.fingerprint(), error.waypoint_before(), error.packet(), error.relayed());
+            let _ = (error.fingerprint(), error.origin(), error.packet(), error.relayed());
         }
     }
 });

@@ -188,10 +188,27 @@ impl ReplayFilter {
         }
     }
 
-    /// Whether the filter remembers a packet, by octets that no two packets share. Nothing is inserted.
+    /// The same, where hashes are to be those of the packets with these `origins` only: CBC-MACs of both blocks. Who knows all of a
+    /// packet still cannot say what another origin and other octets must be that have its hash.
+    #[inline]
+    pub fn look_up_with(&self, origins: &mut [[u8; 16]], fingerprints: &mut [[u8; 16]]) {
+        self.chain(origins, fingerprints);
+        self.look_up(fingerprints);
+    }
+
+    #[inline]
+    fn chain(&self, origins: &mut [[u8; 16]], fingerprints: &mut [[u8; 16]]) {
+        self.shared.cipher.encrypt(origins);
+        for (fingerprint, origin) in fingerprints.iter_mut().zip(origins) {
+            *fingerprint = (u128::from_ne_bytes(*fingerprint) ^ u128::from_ne_bytes(*origin)).to_ne_bytes();
+        }
+    }
+
+    /// Whether the filter remembers a packet, by its origin and octets that no two packets share. Nothing is inserted.
     #[must_use]
-    pub fn knows(&mut self, fingerprint: [u8; 16], now: Instant) -> bool {
+    pub fn knows(&mut self, origin: [u8; 16], fingerprint: [u8; 16], now: Instant) -> bool {
         let mut hash = [fingerprint];
+        self.chain(&mut [origin], &mut hash);
         self.shared.cipher.encrypt(&mut hash);
         self.turn = self.turn.max(now.0 / TURN_NANOS);
         let hash = u128::from_be_bytes(hash[0]);

@@ -154,9 +154,14 @@ pub struct LinkSection {
     /// Destinations reached over it.
     #[serde(default)]
     pub routes: Vec<Prefix>,
-    /// Platypus: waypoints behind it, the provider's or peers', from which packets come over it.
+    /// Platypus: waypoints of the provider behind it, from which packets come over it.
     #[serde(default)]
-    pub waypoints: Vec<Spanned<Prefix>>,
+    pub own_waypoints: Vec<Spanned<Prefix>>,
+    /// Platypus: waypoints of peers behind it, from which packets come over it.
+    #[serde(default)]
+    pub peer_waypoints: Vec<Spanned<Prefix>>,
+    /// Platypus: sources behind it whose paths begin here. Default: any, and none beside peers.
+    pub sources: Option<Vec<Prefix>>,
     /// Platypus: sources behind it whose packets are stamped by the rules of `[stamper]`.
     #[serde(default)]
     pub stamp: Vec<Prefix>,

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::leases::{MAX_ROUTERS, Offline};
 use wayleave_core::{Afi, Prefix};
+use wayleave_dataplane::platypus::account::{LINES_OF_REGISTERED, most_registered};
 use wayleave_dataplane::replay::{MOST_PARTITIONS, Partitions, packets_of};
 use wayleave_packet::platypus::verify::{MAX_FRESHNESS, MIN_FRESHNESS};
 
@@ -61,6 +62,9 @@ pub struct PlatypusSection {
     /// Networks of ordinary hosts: the last waypoint takes the header off packets to them.
     #[serde(default)]
     pub decapsulate: Vec<Prefix>,
+    /// Networks of all the provider's customers: nothing comes from them by a peer's waypoint.
+    #[serde(default)]
+    pub customers: Vec<Prefix>,
     #[serde(default)]
     pub repeated: RepeatedName,
     /// Packets that the replay filter holds in a turn of four seconds.
@@ -202,13 +206,10 @@ impl FormatSection for PlatypusSection {
     }
 
     fn notes(&self, file: &RouterFile) -> Vec<String> {
-        let is_named = !self.own_waypoints.is_empty()
-            || !self.peer_waypoints.is_empty()
-            || file.link.iter().any(|link| !link.get_ref().waypoints.is_empty());
-        let has_neighbours = !file.link.is_empty() || self.provider.is_some();
-        let note = "no other waypoint is named in `own_waypoints`, `peer_waypoints` or a link's `waypoints`: a path may begin \
-                    at this router, and a packet from another router's waypoint is refused (foreign-waypoint)";
-        (has_neighbours && !is_named).then(|| note.to_owned()).into_iter().collect()
+        let note = "no other waypoint is named in `own_waypoints` or `peer_waypoints`: a path may begin at this router, and a packet \
+                    from another router's waypoint is refused (foreign-waypoint)";
+        let is_named = self.own_waypoints(file).chain(self.peer_waypoints(file)).next().is_some();
+        (!is_named && !self.waypoints.get_ref().is_empty()).then(|| note.to_owned()).into_iter().collect()
     }
 
     fn warnings(&self, file: &RouterFile) -> Vec<Fault> {
@@ -219,6 +220,16 @@ impl FormatSection for PlatypusSection {
             warnings.push(Fault::at(provider.span(), message).help(help));
         }
         let capacity = usize::try_from(*self.replay_capacity.get_ref()).unwrap_or(usize::MAX);
+        let delegations = self.rates.iter().filter(|rate| rate.get_ref().delegation.is_some()).count();
+        let accounts = usize::try_from(*self.accounts.get_ref()).unwrap_or(usize::MAX);
+        if accounts > 0 && delegations > most_registered(accounts) {
+            let message = format!(
+                "accounts are kept for {} delegations, and {delegations} have rates: packets of the others may count as their principals'",
+                most_registered(accounts)
+            );
+            let help = format!("accounts = {} has room for all", delegations * LINES_OF_REGISTERED);
+            warnings.push(Fault::at(self.accounts.span(), message).help(help));
+        }
         if self.repeated == RepeatedName::Pass || !self.partitions(capacity, *file.forwarding.workers.get_ref()).are_cut
         {
             return warnings;
@@ -261,23 +272,45 @@ impl PlatypusSection {
         self.rates.iter().map(|rate| need(rate.get_ref())).collect()
     }
 
+    /// Every network of waypoints that the provider runs, by whatever way their packets come.
+    fn own_waypoints<'a>(&'a self, file: &'a RouterFile) -> impl Iterator<Item = &'a Spanned<Prefix>> {
+        self.own_waypoints.iter().chain(file.link.iter().flat_map(|link| &link.get_ref().own_waypoints))
+    }
+
+    /// The same of peers.
+    fn peer_waypoints<'a>(&'a self, file: &'a RouterFile) -> impl Iterator<Item = &'a Spanned<Prefix>> {
+        self.peer_waypoints.iter().chain(file.link.iter().flat_map(|link| &link.get_ref().peer_waypoints))
+    }
+
+    /// Networks from which nothing comes by a peer's waypoint: customers of this provider, at this router or at another one.
+    pub fn customers(&self, file: &RouterFile) -> Vec<Prefix> {
+        let stamped = file.link.iter().flat_map(|link| &link.get_ref().stamp);
+        self.customers.iter().chain(&self.decapsulate).chain(stamped).copied().collect()
+    }
+
     /// Who sends from a network of waypoints chooses the original sources of its packets: no sender may lie in one.
     fn waypoint_faults(&self, file: &RouterFile, faults: &mut Vec<Fault>) {
-        let plain =
-            |networks: &[Spanned<Prefix>]| networks.iter().map(|network| *network.get_ref()).collect::<Vec<_>>();
         let waypoints = self.waypoints.get_ref().iter();
         let here = waypoints.filter_map(|address| Prefix::truncated(address.0.into(), 32).ok()).collect::<Vec<_>>();
-        let own = plain(&self.own_waypoints);
-        let stamped: Vec<Prefix> = file.link.iter().flat_map(|link| &link.get_ref().stamp).copied().collect();
-        let senders =
-            [("decapsulate", &self.decapsulate), ("allowed_sources", &self.allowed_sources), ("stamp", &stamped)];
-        // The provider's networks may be the same at all its routers.
+        let own = self.own_waypoints(file).map(|network| *network.get_ref()).collect::<Vec<_>>();
+        let links = || file.link.iter().map(Spanned::get_ref);
+        let stamped: Vec<Prefix> = links().flat_map(|link| &link.stamp).copied().collect();
+        let sources: Vec<Prefix> = links().flat_map(|link| link.sources.iter().flatten()).copied().collect();
+        let senders = [
+            ("decapsulate", &self.decapsulate),
+            ("customers", &self.customers),
+            ("allowed_sources", &self.allowed_sources),
+            ("stamp", &stamped),
+            ("sources", &sources),
+        ];
+        // The provider's networks may be the same at all its routers, and hold its own waypoints; what is behind a link is not here.
         let of_peers = [("waypoints", &here), ("own_waypoints", &own), ("refused", &self.refused)];
         let of_links = [("waypoints", &here)];
-        let behind = file.link.iter().flat_map(|link| &link.get_ref().waypoints);
         let all = (self.own_waypoints.iter().map(|network| ("own_waypoints", network, &[][..])))
-            .chain(self.peer_waypoints.iter().map(|network| ("peer_waypoints", network, &of_peers[..])))
-            .chain(behind.map(|network| ("waypoints", network, &of_links[..])));
+            .chain(
+                links().flat_map(|link| &link.own_waypoints).map(|network| ("own_waypoints", network, &of_links[..])),
+            )
+            .chain(self.peer_waypoints(file).map(|network| ("peer_waypoints", network, &of_peers[..])));
         for (key, network, others) in all {
             let (at, network) = (network.span(), network.get_ref());
             if network.afi() != Afi::Ipv4 {
@@ -352,12 +385,14 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      #own_waypoints = [\"198.51.100.2/32\"]\n\
      #peer_waypoints = [\"198.51.101.1/32\"]\n\
      # Networks that may not be reached through this router and send no stamped packets; waypoints and sources in them that may.\n\
-     # By a peer's waypoint nothing comes from any of them, nor from those of `decapsulate`.\n\
+     # By a peer's waypoint nothing comes from any of them, nor from those of `decapsulate` and `customers`.\n\
      #refused = [\"10.0.0.0/8\"]\n\
      #allowed_waypoints = [\"10.0.0.1\"]\n\
      #allowed_sources = [\"10.1.0.0/16\"]\n\
      # Networks of ordinary hosts: if the last waypoint is here, packets to them leave without a Platypus header.\n\
      #decapsulate = [\"203.0.113.0/24\"]\n\
+     # Networks of all the provider's customers, the same at all its routers.\n\
+     #customers = [\"203.0.112.0/23\"]\n\
      # Repeated packets: drop, count-once, pass.\n\
      #repeated = \"drop\"\n\
      # Packets of four seconds that the replay filter has room for, 12 octets each; a rate has a room of its own in it.\n\
@@ -381,8 +416,11 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      #local = \"192.0.2.1:49254\"\n\
      #remote = \"192.0.2.2:49254\"\n\
      #routes = [\"198.51.100.2/32\"]\n\
-     # Waypoints behind it: only from these a packet over it is accepted at a later waypoint than its first.\n\
-     #waypoints = [\"198.51.100.2/32\"]\n\
+     # Waypoints behind it, the provider's and peers': only from these a packet over it is accepted at a later waypoint than its first.\n\
+     #own_waypoints = [\"198.51.100.2/32\"]\n\
+     #peer_waypoints = [\"198.51.101.2/32\"]\n\
+     # Sources behind it whose paths begin here. Without this line any, but none beside peer_waypoints.\n\
+     #sources = [\"203.0.113.0/24\"]\n\
      # Sources behind it whose packets are stamped by the rules of [stamper].\n\
      #stamp = [\"192.0.2.128/25\"]\n\
      # Files are created by: wayleave cap mint, and wayleave cap narrow. The longest prefix counts; a rule without a\n\
@@ -418,6 +456,21 @@ mod tests {
         assert!(section.partitions(enough as usize - 4, 1).are_cut);
     }
 
+    #[test]
+    fn more_delegations_with_rates_than_accounts_are_kept_for_are_told_with_the_number_that_is_enough() {
+        let rate = |id: u32| format!("{{ principal = 7, delegation = {id}, rate = 1000000 }}");
+        let warned = |accounts: u32, delegations: u32| {
+            let rates = (0..delegations).map(rate).collect::<Vec<_>>().join(", ");
+            let text = format!(
+                "[forwarding]\nformat = \"platypus\"\nkeys = \"k\"\nstate = \"s\"\n[platypus]\nwaypoints = [\"198.51.100.1\"]\n\
+                 accounts = {accounts}\nreplay_capacity = 8388608\nrates = [{rates}]\n"
+            );
+            let warnings = RouterFile::checked(&Source::of_text("router.toml", &text)).warnings;
+            warnings.iter().any(|warning| format!("{warning}").contains("accounts are kept for"))
+        };
+        assert!(!warned(64, 2) && warned(64, 3) && !warned(96, 3) && !warned(64, 0));
+    }
+
     /// What `check` says of a router with these lines in `[platypus]`, and behind it.
     fn checked(section: &str, more: &str) -> Checked {
         let text = format!(
@@ -438,8 +491,8 @@ mod tests {
                 "own_waypoints = [\"198.51.100.0/24\"]\npeer_waypoints = [\"198.51.101.1/32\", \"192.0.0.0/8\"]",
                 String::new(),
             ),
-            ("own_waypoints = [\"10.0.0.2/32\"]", format!("{LINK}waypoints = [\"10.0.0.2/32\"]")),
-            ("", format!("{LINK}routes = [\"198.51.100.2/32\"]\nwaypoints = [\"198.51.100.2/32\"]")),
+            ("own_waypoints = [\"10.0.0.2/32\"]", format!("{LINK}own_waypoints = [\"10.0.0.2/32\"]")),
+            ("", format!("{LINK}routes = [\"198.51.100.2/32\"]\npeer_waypoints = [\"198.51.100.2/32\"]\nsources = []")),
         ];
         for (section, more) in good {
             let checked = checked(&format!("{refused}{section}"), &more);
@@ -453,44 +506,82 @@ mod tests {
             ("203.0.113.9/32", "overlaps 203.0.113.0/24 in `decapsulate`", ""),
             ("203.0.0.0/16", "overlaps 203.0.113.0/24 in `decapsulate`", ""),
             ("192.0.2.130/32", "overlaps 192.0.2.128/25 in `stamp`", ""),
-            ("198.51.100.0/24", "overlaps 198.51.100.1/32 in `waypoints`", "own_waypoints"),
-            ("198.51.102.2/32", "overlaps 198.51.102.0/24 in `own_waypoints`", "own_waypoints waypoints"),
-            ("10.0.0.2/32", "overlaps 10.0.0.0/8 in `refused`", "own_waypoints waypoints"),
+            ("192.0.2.64/30", "overlaps 192.0.2.64/26 in `sources`", ""),
+            ("198.18.0.0/16", "overlaps 198.18.7.0/24 in `customers`", ""),
+            ("198.51.100.0/24", "overlaps 198.51.100.1/32 in `waypoints`", "[platypus] own_waypoints"),
+            ("198.51.102.2/32", "overlaps 198.51.102.0/24 in `own_waypoints`", "own_waypoints"),
+            ("198.51.102.0/23", "overlaps 198.51.102.0/24 in `own_waypoints`", "own_waypoints"),
+            ("10.0.0.2/32", "overlaps 10.0.0.0/8 in `refused`", "own_waypoints"),
         ];
+        let own = "own_waypoints = [\"198.51.102.0/24\"]\n";
+        let more = "refused = [\"10.0.0.0/8\"]\nallowed_sources = [\"10.1.0.0/16\"]\ncustomers = [\"198.18.7.0/24\"]\n\
+                    decapsulate = [\"203.0.113.0/24\"]\n";
+        let link = format!("{LINK}stamp = [\"192.0.2.128/25\"]\nsources = [\"192.0.2.64/26\"]\n");
+        let stamper = "[stamper]\nroutes = []\nrules = []\n";
+        let other = LINK.replace(":1", ":3").replace(":2", ":4");
         for (network, expected, allowed_in) in bad {
-            for key in ["own_waypoints", "peer_waypoints", "waypoints"] {
+            for place in [
+                "[platypus] own_waypoints",
+                "[platypus] peer_waypoints",
+                "[[link]] own_waypoints",
+                "[[link]] peer_waypoints",
+            ] {
+                let (section, key) = place.split_once(' ').expect("two words");
                 let line = format!("{key} = [\"{network}\"]\n");
-                let of_link = if key == "waypoints" { &line[..] } else { "" };
-                let mut of_section = if key == "waypoints" { String::new() } else { line.clone() };
-                if key != "own_waypoints" {
-                    of_section += "own_waypoints = [\"198.51.102.0/24\"]\n";
+                let [of_section, of_link] = if section == "[platypus]" { [&line, ""] } else { ["", &line] };
+                // Those of the provider by IP, or by another link.
+                let of_others = if place == "[platypus] own_waypoints" { ["", own] } else { [own, ""] };
+                for [own, own_of_link] in [of_others, ["", own]] {
+                    let checked = checked(
+                        &format!("{more}{of_section}{own}"),
+                        &format!("{link}{of_link}{other}{own_of_link}{stamper}"),
+                    );
+                    let whole = |failure: &Failure| format!("{failure}, {}", failure.label().unwrap_or_default());
+                    let said: Vec<String> = checked.errors.iter().map(whole).collect();
+                    let is_told = said.iter().any(|text| text.contains(&format!("`{key}`")) && text.contains(expected));
+                    let is_allowed = !allowed_in.is_empty() && place.ends_with(allowed_in);
+                    assert_eq!(is_told, !is_allowed, "{place} = {network}: {said:?}");
                 }
-                let stamped = "stamp = [\"192.0.2.128/25\"]\n[stamper]\nroutes = []\nrules = []\n";
-                let checked = checked(
-                    &format!("{refused}decapsulate = [\"203.0.113.0/24\"]\n{of_section}"),
-                    &format!("{LINK}{of_link}{stamped}"),
-                );
-                let whole = |failure: &Failure| format!("{failure}, {}", failure.label().unwrap_or_default());
-                let said: Vec<String> = checked.errors.iter().map(whole).collect();
-                let is_told = said.iter().any(|text| text.contains(&format!("`{key}`")) && text.contains(expected));
-                let is_allowed = allowed_in.split(' ').any(|allowed| allowed == key);
-                assert_eq!(is_told, !is_allowed, "{key} = {network}: {said:?}");
             }
         }
     }
 
     #[test]
-    fn a_router_with_neighbours_that_names_no_other_waypoint_is_told_what_follows() {
-        let notes = |section: &str, more: &str| checked(section, more).notes;
-        assert_eq!(notes("", ""), Vec::<String>::new());
-        let said = notes("", LINK);
-        assert!(
-            said.len() == 1 && said[0].contains("`peer_waypoints`") && said[0].contains("foreign-waypoint"),
-            "{said:?}"
+    fn customers_are_those_of_the_provider_of_this_router_and_of_its_links() {
+        let text = format!(
+            "[forwarding]\nformat = \"platypus\"\nkeys = \"k\"\n[platypus]\nwaypoints = []\naccounts = 0\n\
+             customers = [\"198.18.0.0/15\"]\ndecapsulate = [\"203.0.113.0/24\"]\n[stamper]\nroutes = []\nrules = []\n\
+             {LINK}stamp = [\"192.0.2.128/25\"]\n"
         );
-        assert_eq!(notes("", &format!("{LINK}waypoints = [\"198.51.100.2/32\"]\n")), Vec::<String>::new());
-        for key in ["own_waypoints", "peer_waypoints"] {
-            assert_eq!(notes(&format!("{key} = [\"198.51.100.2/32\"]"), LINK), Vec::<String>::new());
+        let file = RouterFile::parse(&Source::of_text("router.toml", &text)).expect("sound");
+        let section = file.platypus.as_ref().expect("a section").get_ref();
+        let all = section.customers(&file).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(all, ["198.18.0.0/15", "203.0.113.0/24", "192.0.2.128/25"]);
+    }
+
+    /// A plain router by IP, too, without links and without a key server.
+    #[test]
+    fn a_router_that_names_no_other_waypoint_is_told_what_follows() {
+        for link in ["", LINK] {
+            let notes = |section: &str, more: &str| checked(section, &format!("{link}{more}")).notes;
+            let said = notes("", "");
+            assert!(
+                said.len() == 1 && said[0].contains("`peer_waypoints`") && said[0].contains("foreign-waypoint"),
+                "{said:?}"
+            );
+            for key in ["own_waypoints", "peer_waypoints"] {
+                let line = format!("{key} = [\"198.51.100.2/32\"]\n");
+                assert_eq!(notes(&line, ""), Vec::<String>::new());
+                if !link.is_empty() {
+                    assert_eq!(notes("", &line), Vec::<String>::new());
+                }
+            }
         }
+        // One that only stamps is no waypoint.
+        let text = format!(
+            "[forwarding]\nformat = \"platypus\"\nkeys = \"k\"\n[platypus]\nwaypoints = []\naccounts = 0\n[stamper]\nroutes = []\n\
+             rules = []\n{LINK}"
+        );
+        assert_eq!(RouterFile::checked(&Source::of_text("router.toml", &text)).notes, Vec::<String>::new());
     }
 }

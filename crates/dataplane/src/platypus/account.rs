@@ -15,6 +15,7 @@ use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::verify::Charge;
 
 use super::account_shares::{AccountShares, parent};
+pub use super::account_shares::{LINES_OF_REGISTERED, most_registered};
 use super::revocation::pack_fields;
 use super::totals::Totals;
 use crate::replay::Partition;
@@ -196,7 +197,8 @@ impl Accounts {
         std::iter::once(pool).chain(self.buckets.iter().map(of))
     }
 
-    /// Limits `payer` to `rate` octets a second here, and `depth` octets at once. A payer without a rate has no limit.
+    /// Limits `payer` to `rate` octets a second here, and `depth` octets at once. A payer without a rate has no limit. A delegation
+    /// with one is registered: accounts are kept for it ([`most_registered`]).
     pub fn set_rate(&mut self, payer: Payer, rate: u64, depth: u64, now: Instant) {
         let bucket = self.buckets.entry(payer).or_insert_with(|| Bucket {
             rate,
@@ -211,6 +213,9 @@ impl Accounts {
         bucket.refill(now);
         (bucket.rate, bucket.depth) = (rate, depth);
         bucket.credit = bucket.credit.min(u128::from(depth) * NANOS);
+        if let Some(id) = payer.delegation {
+            self.shares.register(payer.principal, id);
+        }
     }
 
     /// Lets `payer`, which has a rate, send `share` octets a second beyond it until `ends`: nobody has to take a lease back.
@@ -224,6 +229,8 @@ impl Accounts {
     /// Removes the rates of all other payers.
     pub fn retain_rates(&mut self, is_kept: impl Fn(&Payer) -> bool) {
         self.buckets.retain(|payer, _| is_kept(payer));
+        let Self { buckets, shares, .. } = self;
+        shares.retain_registered(|principal, id| buckets.contains_key(&Payer { principal, delegation: Some(id) }));
     }
 
     /// Octets of `payer` that arrived here since this was last called: what [`shares`] divides a rate by.

@@ -9,26 +9,31 @@
 //! - a principal its own accounts, while those of all principals fit into a quarter of the table: of as many key epochs as can
 //!   have one at once ([`super::record::live_epochs`]), which are 4 for each of its intervals from 512 s on and 22 of one of
 //!   16 s. Beyond that its first four, while a line is free;
+//! - each delegation that the operator has registered, by a rate of its own, its first four accounts; at most as many are as a
+//!   thirty-second of the table has lines ([`most_registered`]);
 //! - each of as many principals as an eighth of the table has lines, an account of its first delegation;
 //! - one principal beside others' sub-delegations, those of its delegations up to a sixteenth of the table, and of several
 //!   such none more than there are left;
 //! - everybody else what is free: a delegation alone in the table has its sub-delegations' up to an eighth of it at least.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::verify::Charge;
 
 use super::totals::SeededHash;
 
-/// A principal's own accounts that it may open as long as any line is free: one in each key epoch that is accepted, and one
-/// more.
+/// A principal's own accounts that it may open as long as any line is free, and a registered delegation's that are kept for it: one
+/// in each key epoch that is accepted, and one more.
 const FIRST: u32 = 4;
-/// The parts of the table, one in so many, that are kept for principals' own accounts, for each principal's first delegation,
-/// and for all accounts but those of sub-delegations.
+/// The parts of the table, one in so many, that are kept for principals' own accounts, for registered delegations, for each
+/// principal's first delegation, and for all accounts but those of sub-delegations.
 const KEPT_FOR_OWN: usize = 4;
+const KEPT_FOR_REGISTERED: usize = 8;
 const KEPT_FOR_FIRST_DELEGATIONS: usize = 8;
+/// Lines of a table for each delegation that can be registered.
+pub const LINES_OF_REGISTERED: usize = KEPT_FOR_REGISTERED * FIRST as usize;
 const KEPT_FROM_SUB_DELEGATIONS: usize = 2;
 /// The part of its principal's share that the sub-delegations of one delegation may have.
 const PART_OF_DELEGATION: usize = 2;
@@ -48,9 +53,24 @@ pub(super) struct AccountShares {
     principals: HashMap<Principal, AccountCounts, SeededHash>,
     /// Principals that have accounts of delegations.
     delegating: usize,
-    /// Accounts of sub-delegations, by delegation.
-    sub_delegations: HashMap<(Principal, DelegationId), u32, SeededHash>,
+    delegations: HashMap<(Principal, DelegationId), DelegationCounts, SeededHash>,
+    registered: HashSet<(Principal, DelegationId), SeededHash>,
+    /// Accounts that registered delegations have of those that are kept for them.
+    registered_held: usize,
     most: usize,
+}
+
+/// How many accounts a delegation has, and how many its sub-delegations.
+#[derive(Clone, Copy, Debug, Default)]
+struct DelegationCounts {
+    own: u32,
+    sub_delegations: u32,
+}
+
+/// How many delegations may be registered for a table of `most` accounts: all beyond are as if they were not.
+#[must_use]
+pub fn most_registered(most: usize) -> usize {
+    most / LINES_OF_REGISTERED
 }
 
 /// The account in which a packet counts whose own has no place: its delegation's, then its principal's.
@@ -67,7 +87,9 @@ impl AccountShares {
             all: AccountCounts::default(),
             principals: HashMap::with_capacity_and_hasher(most, hash.clone()),
             delegating: 0,
-            sub_delegations: HashMap::with_capacity_and_hasher(most, hash),
+            delegations: HashMap::with_capacity_and_hasher(most, hash.clone()),
+            registered: HashSet::with_capacity_and_hasher(most_registered(most), hash),
+            registered_held: 0,
             most,
         }
     }
@@ -75,7 +97,25 @@ impl AccountShares {
     /// Octets of memory.
     pub(super) fn memory(&self) -> usize {
         self.principals.capacity() * size_of::<(Principal, AccountCounts)>()
-            + self.sub_delegations.capacity() * size_of::<((Principal, DelegationId), u32)>()
+            + self.delegations.capacity() * size_of::<((Principal, DelegationId), DelegationCounts)>()
+            + self.registered.capacity() * size_of::<(Principal, DelegationId)>()
+    }
+
+    /// Keeps accounts for a delegation, if fewer than [`most_registered`] have some.
+    pub(super) fn register(&mut self, principal: Principal, id: DelegationId) {
+        if self.registered.len() < most_registered(self.most) && self.registered.insert((principal, id)) {
+            self.registered_held += self.kept_and_held(&(principal, id));
+        }
+    }
+
+    /// Keeps accounts for none but these any more.
+    pub(super) fn retain_registered(&mut self, is_kept: impl Fn(Principal, DelegationId) -> bool) {
+        self.registered.retain(|(principal, id)| is_kept(*principal, *id));
+        self.registered_held = self.registered.iter().map(|delegation| self.kept_and_held(delegation)).sum();
+    }
+
+    fn kept_and_held(&self, delegation: &(Principal, DelegationId)) -> usize {
+        self.delegations.get(delegation).map_or(0, |counts| counts.own.min(FIRST) as usize)
     }
 
     /// Whether `charge`, which has no account, may open one in a table with `free` lines.
@@ -85,21 +125,28 @@ impl AccountShares {
         let left = |part: usize, taken: usize| (self.most / part).saturating_sub(taken);
         let (own, delegations) = (self.all.own as usize, self.all.delegations as usize);
         let left_for_own = left(KEPT_FOR_OWN, own);
-        let left_for_both = left_for_own + left(KEPT_FOR_FIRST_DELEGATIONS, self.delegating);
+        let left_for_registered = (self.registered.len() * FIRST as usize).saturating_sub(self.registered_held);
+        let left_for_all = left_for_own + left_for_registered + left(KEPT_FOR_FIRST_DELEGATIONS, self.delegating);
         match charge.delegation {
             None => {
                 let held = held().own;
-                free > 0 && (held < FIRST || held as usize + left_for_both < free)
+                free > 0 && (held < FIRST || held as usize + left_for_all < free)
             }
-            Some((_, None)) => {
+            Some((id, None)) => {
+                let delegation = (charge.principal, id);
+                let is_kept =
+                    || self.registered.contains(&delegation) && self.kept_and_held(&delegation) < FIRST as usize;
                 let held = held().delegations as usize;
-                if held == 0 { left_for_own < free } else { held + left_for_both < free }
+                if held == 0 || is_kept() { left_for_own < free } else { held + left_for_all < free }
             }
             Some((id, Some(_))) => {
-                let kept = left_for_both.max(left(KEPT_FROM_SUB_DELEGATIONS, own + delegations));
+                // What is kept for registered delegations is not in that half.
+                let others = own + delegations - self.registered_held;
+                let kept = left_for_all.max(left(KEPT_FROM_SUB_DELEGATIONS, others) + left_for_registered);
                 // A table that is full for all of them is told without a look-up: such packets come without end.
                 let of_principal = || held().sub_delegations as usize;
-                let of_delegation = || self.sub_delegations.get(&(charge.principal, id)).copied().unwrap_or(0) as usize;
+                let counts = || self.delegations.get(&(charge.principal, id)).copied().unwrap_or_default();
+                let of_delegation = || counts().sub_delegations as usize;
                 kept < free && of_principal() + kept < free && of_delegation() * PART_OF_DELEGATION + kept < free
             }
         }
@@ -110,11 +157,17 @@ impl AccountShares {
         let counts = self.principals.entry(charge.principal).or_default();
         *counts.of(charge) += 1;
         *self.all.of(charge) += 1;
-        match charge.delegation {
-            Some((id, Some(_))) => *self.sub_delegations.entry((charge.principal, id)).or_default() += 1,
-            Some(_) => self.delegating += usize::from(counts.delegations == 1),
-            None => {}
+        let Some((id, sub)) = charge.delegation else { return };
+        let delegation = (charge.principal, id);
+        let of_delegation = self.delegations.entry(delegation).or_default();
+        if sub.is_some() {
+            of_delegation.sub_delegations += 1;
+            return;
         }
+        of_delegation.own += 1;
+        self.delegating += usize::from(counts.delegations == 1);
+        let is_kept = of_delegation.own <= FIRST && self.registered.contains(&delegation);
+        self.registered_held += usize::from(is_kept);
     }
 
     /// Counts an account that was closed, which had been opened.
@@ -126,17 +179,20 @@ impl AccountShares {
         if counts.own + counts.delegations + counts.sub_delegations == 0 {
             self.principals.remove(&charge.principal);
         }
-        match charge.delegation {
-            Some((id, Some(_))) => {
-                if let Entry::Occupied(mut count) = self.sub_delegations.entry((charge.principal, id)) {
-                    *count.get_mut() -= 1;
-                    if *count.get() == 0 {
-                        count.remove();
-                    }
-                }
-            }
-            Some(_) => self.delegating -= usize::from(counts.delegations == 0),
-            None => {}
+        let Some((id, sub)) = charge.delegation else { return };
+        let delegation = (charge.principal, id);
+        let Entry::Occupied(mut of_delegation) = self.delegations.entry(delegation) else { return };
+        if sub.is_some() {
+            of_delegation.get_mut().sub_delegations -= 1;
+        } else {
+            of_delegation.get_mut().own -= 1;
+            self.delegating -= usize::from(counts.delegations == 0);
+            let was_kept = of_delegation.get().own < FIRST && self.registered.contains(&delegation);
+            self.registered_held -= usize::from(was_kept);
+        }
+        let DelegationCounts { own, sub_delegations } = of_delegation.get();
+        if own + sub_delegations == 0 {
+            of_delegation.remove();
         }
     }
 }
@@ -161,7 +217,9 @@ mod tests {
     use wayleave_core::{Instant, UnixTime};
     use wayleave_packet::platypus::header::Interval;
 
-    use super::super::account::{Accounts, ChargeOutcome, Total};
+    use std::ops::Range;
+
+    use super::super::account::{Accounts, ChargeOutcome, Payer, Total};
     use super::super::record::{MARGIN_SECS, is_over, live_epochs};
     use super::*;
 
@@ -325,6 +383,65 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    /// As many as can be registered: of one delegate with sub-delegation IDs without end, its principal with delegation IDs without
+    /// end, and other principals with both, in as many key epochs as can have accounts.
+    #[test]
+    fn each_registered_delegation_has_its_accounts_whatever_ids_others_make() {
+        for most in [64usize, 256, 4_096] {
+            let registered = 0..most_registered(most) as u32;
+            assert_eq!(registered.len(), most / 32);
+            let mut accounts = Accounts::new(most, 1);
+            // The last ones are registered behind the flood, with accounts or without.
+            let register = |accounts: &mut Accounts, ids: Range<u32>| {
+                for id in ids {
+                    let delegation = DelegationId::new(1_000 + id);
+                    let payer = Payer { principal: Principal::new(7).expect("24 bits"), delegation };
+                    accounts.set_rate(payer, 1_000_000, 1_000_000, Instant(0));
+                }
+            };
+            register(&mut accounts, registered.clone());
+            for epoch in 0..4 {
+                for n in 0..2 * most as u32 {
+                    let (other, id) = (8 + n % 2, 100_000 + n);
+                    for flood in [
+                        charge(7, Some((1_000, Some(id))), epoch),
+                        charge(7, Some((id, None)), epoch),
+                        charge(7, Some((id, Some(id))), epoch),
+                        charge(other, Some((id, None)), epoch),
+                        charge(other, Some((1, Some(id))), epoch),
+                    ] {
+                        assert_ne!(accounts.charge(&flood, 0, Instant(0)), ChargeOutcome::TableFull);
+                    }
+                }
+                for id in registered.clone().map(|id| 1_000 + id) {
+                    let own = charge(7, Some((id, None)), epoch);
+                    assert_eq!(accounts.charge(&own, 1, Instant(0)), ChargeOutcome::Charged, "{id} of {most}, {epoch}");
+                }
+                for principal in [7, 8, 100] {
+                    let own = charge(principal, None, epoch);
+                    assert_eq!(accounts.charge(&own, 1, Instant(0)), ChargeOutcome::Charged, "{principal} of {most}");
+                }
+            }
+            // Those of an epoch that is over make room for the next one's.
+            drop(accounts.journal());
+            let first = registered.clone().map(|id| charge(7, Some((1_000 + id, None)), 0)).collect::<Vec<_>>();
+            assert!(first.iter().all(|own| accounts.close(own)));
+            for own in first {
+                let next = Charge { epoch: 4, ..own };
+                assert_eq!(accounts.charge(&next, 1, Instant(0)), ChargeOutcome::Charged);
+            }
+            // What is registered no more leaves its room to those that are.
+            accounts.retain_rates(|_| false);
+            drop(accounts.journal());
+            assert!(registered.clone().all(|id| accounts.close(&charge(7, Some((1_000 + id, None)), 4))));
+            let taken = accounts.open().0;
+            for n in 0..most as u32 {
+                accounts.charge(&charge(9, Some((n, None)), 9), 1, Instant(0));
+            }
+            assert!(accounts.open().0 > taken);
         }
     }
 

@@ -2,26 +2,62 @@
 
 use std::net::IpAddr;
 
-use super::outer;
+use wayleave_core::Now;
+use wayleave_packet::platypus::header::Packet;
+use wayleave_packet::platypus::verify::{Arrival, Waypoint, find_waypoint};
 
-/// Waypoints that are kept until they are asked for: whoever sends writes their addresses.
+use super::router::{arrival, place};
+use crate::answers::AnswerLimit;
+use crate::frame::Frame;
+
+/// Waypoints that are kept until they are asked for.
 const MOST: usize = 8;
+/// Refused packets a second whose binding is checked. Beyond them a waypoint that is named by honest packets too is noted
+/// later, when one of these is among those that are checked.
+const CHECKED_PER_SECOND: u32 = 100;
 
-/// Outer sources of packets from waypoints that are not named, each once, and the first ones only.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ForeignWaypoints(Vec<IpAddr>);
+/// A waypoint that nobody named, and how its packets came.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ForeignWaypoint {
+    pub waypoint: IpAddr,
+    pub arrival: Arrival,
+}
+
+/// Waypoints in front of packets that would pass if they were named, each once, and the first ones only. Anybody can write an
+/// address into a packet: those whose binding is wrong tell nothing.
+#[derive(Clone, Debug)]
+pub(super) struct ForeignWaypoints {
+    noted: Vec<ForeignWaypoint>,
+    checks: AnswerLimit,
+}
 
 impl ForeignWaypoints {
-    /// Notes the outer source of a packet.
+    pub(super) fn new() -> Self {
+        let checks = AnswerLimit::new(CHECKED_PER_SECOND, CHECKED_PER_SECOND, 1);
+        Self { noted: Vec::with_capacity(MOST), checks }
+    }
+
+    /// Divides the checks among the places where packets come in.
+    pub(super) fn set_places(&mut self, places: usize) {
+        self.checks.retune(CHECKED_PER_SECOND, CHECKED_PER_SECOND, places);
+    }
+
+    /// Notes the outer source of a packet to one of `waypoints`.
     #[cold]
-    pub(super) fn note(&mut self, octets: &[u8]) {
-        if let Some(source) = outer::source(octets).filter(|source| self.0.len() < MOST && !self.0.contains(source)) {
-            self.0.push(source);
+    pub(super) fn note(&mut self, frame: &Frame<'_>, waypoints: &[Waypoint], now: Now) {
+        let Ok(packet) = Packet::decode(frame.octets) else { return };
+        let foreign = ForeignWaypoint { waypoint: packet.outer().source, arrival: arrival(frame) };
+        if self.noted.len() < MOST
+            && !self.noted.contains(&foreign)
+            && self.checks.take(place(frame), now.instant)
+            && find_waypoint(waypoints, &packet).is_ok_and(|here| here.would_pass(&packet, now.unix))
+        {
+            self.noted.push(foreign);
         }
     }
 
     /// Those that were noted since this was last called.
-    pub(super) fn take(&mut self) -> Vec<IpAddr> {
-        std::mem::take(&mut self.0)
+    pub(super) fn take(&mut self) -> Vec<ForeignWaypoint> {
+        self.noted.drain(..).collect()
     }
 }

@@ -8,12 +8,6 @@ use wayleave_packet::platypus::header::IPV4_HEADER;
 /// exceeded, parameter problem.
 const ICMP_ERRORS: [u8; 3] = [3, 11, 12];
 
-/// Returns the source of an IP packet.
-#[must_use]
-pub fn source(octets: &[u8]) -> Option<IpAddr> {
-    address(octets, 12, 8)
-}
-
 /// Returns the destination of an IP packet.
 #[must_use]
 pub fn destination(octets: &[u8]) -> Option<IpAddr> {

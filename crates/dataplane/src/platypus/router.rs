@@ -13,7 +13,7 @@ use wayleave_packet::platypus::verify::{self, Arrival, Charge, Forward, IcmpErro
 
 use super::account::{AccountKey, Accounts, ChargeOutcome, PayerState};
 use super::delivery;
-use super::foreign::ForeignWaypoints;
+use super::foreign::{ForeignWaypoint, ForeignWaypoints};
 use super::lanes::{BurstVerifier, Decision, Group, Verdicts};
 use super::revocation::RevocationTable;
 use crate::answers::AnswerLimit;
@@ -172,6 +172,8 @@ pub struct Router {
     verdicts: Option<Box<Verdicts>>,
     /// For each packet of this burst, its hash in the replay filter and the key of its account.
     hashes: [[u8; 16]; BURST],
+    /// Their original sources, as far as `hashes` are computed.
+    origins: [[u8; 16]; BURST],
     account_keys: [AccountKey; BURST],
     revocations: RevocationTable,
     need_revocations: bool,
@@ -180,7 +182,7 @@ pub struct Router {
     is_accounting: bool,
     accounts: Accounts,
     answers: AnswerLimit,
-    /// Quotes whose MAC may be checked, where the replay filter does not know them.
+    /// Quotes whose MAC may be checked, where there is no replay filter.
     quotes: AnswerLimit,
     answers_per_second: u32,
     foreign: ForeignWaypoints,
@@ -195,6 +197,8 @@ pub trait Forwarding {
     fn stamped(&self, datagram: &[u8]) -> u32;
     /// Octets that no two packets share.
     fn fingerprint(&self, datagram: &[u8]) -> [u8; 16];
+    /// The packet's original source, with zeros behind it.
+    fn original_source(&self, datagram: &[u8]) -> [u8; 16];
     /// Rewrites the packet in place.
     fn apply(&self, datagram: &mut [u8]);
 }
@@ -213,6 +217,11 @@ impl Forwarding for Forward {
     #[inline(always)]
     fn fingerprint(&self, datagram: &[u8]) -> [u8; 16] {
         Forward::fingerprint(self, datagram)
+    }
+
+    #[inline(always)]
+    fn original_source(&self, datagram: &[u8]) -> [u8; 16] {
+        Forward::original_source(self, datagram)
     }
 
     #[inline(always)]
@@ -243,6 +252,7 @@ impl Router {
             lanes: None,
             verdicts: Some(Box::default()),
             hashes: [[0; 16]; BURST],
+            origins: [[0; 16]; BURST],
             account_keys: [AccountKey::default(); BURST],
             revocations: RevocationTable::default(),
             need_revocations: config.need_revocations,
@@ -253,7 +263,7 @@ impl Router {
             answers: AnswerLimit::new(config.answers_per_second, config.answers_per_second, 1),
             quotes: AnswerLimit::new(config.answers_per_second, config.answers_per_second, 1),
             answers_per_second: config.answers_per_second,
-            foreign: ForeignWaypoints::default(),
+            foreign: ForeignWaypoints::new(),
             counters: Counters::default(),
         }
     }
@@ -271,6 +281,7 @@ impl Router {
         for limit in [&mut self.answers, &mut self.quotes] {
             limit.retune(self.answers_per_second, self.answers_per_second, places);
         }
+        self.foreign.set_places(places);
     }
 
     /// Processes at most [`BURST`] packets in place; actions beyond them are the default.
@@ -368,7 +379,7 @@ impl Router {
             Decision::General(Verdict::Answer(error, reason)) => self.answer(frame, *error, *reason, now),
             Decision::General(Verdict::Drop(reason)) => {
                 if *reason == verify::Reason::ForeignWaypoint {
-                    self.foreign.note(frame.octets);
+                    self.foreign.note(frame, &self.waypoints, now);
                 }
                 self.relay(frame, now).unwrap_or(Action::Drop(Reason::Packet(*reason)))
             }
@@ -392,8 +403,8 @@ impl Router {
         }
         for (group, datagrams) in datagrams.chunks(LANES).enumerate() {
             let indices = group * LANES..(group + 1) * LANES;
-            let known = self.hashes[indices.clone()].iter_mut().zip(&mut self.account_keys[indices]);
-            let packets = datagrams.iter().zip(known);
+            let hashed = self.hashes[indices.clone()].iter_mut().zip(&mut self.origins[indices.clone()]);
+            let packets = datagrams.iter().zip(hashed.zip(&mut self.account_keys[indices]));
             match verdicts.group(group) {
                 Group::Uniform(uniform) => {
                     for ((datagram, known), forward) in packets.zip(uniform.each()) {
@@ -414,7 +425,8 @@ impl Router {
             }
         }
         if self.repeated != ReplayPolicy::Pass {
-            self.replay.look_up(&mut self.hashes[..datagrams.len()]);
+            let count = datagrams.len();
+            self.replay.look_up_with(&mut self.origins[..count], &mut self.hashes[..count]);
         }
     }
 
@@ -505,23 +517,22 @@ impl Router {
     /// if the packet is no such error.
     ///
     /// Anybody may send ICMP errors, and a source that believes a forged one gives up a connection or a size of packets. So
-    /// the error must show that its sender has seen the packet: by nonce and binding, which the replay filter remembers, or,
-    /// where it does not (no filter is in use, or another router of the same address sent the packet on), by the whole
-    /// packet with a right binding. Quotes that are too short for the one and for the other are dropped, and so are those of
-    /// packets whose original source is refused.
+    /// the error must show that its sender has seen the packet: by source, nonce and binding, which the replay filter remembers.
+    /// Who pays for a packet knows all of it, and may quote it with any source: only what came from a source proves it. Where no
+    /// filter is in use, the whole packet with a right binding has to do, if its source is none that is refused. Quotes that are
+    /// too short are dropped.
     fn relay(&mut self, frame: &mut Frame<'_>, now: Now) -> Option<Action> {
         let Self { waypoints, replay, quotes, answers, repeated, counters, .. } = self;
         let read = |here: &Waypoint| icmp::quoted(frame.octets, here.address());
         let (here, error) = waypoints.iter().find_map(|here| Some((here, read(here)?)))?;
-        let is_known = *repeated != ReplayPolicy::Pass
-            && error.fingerprint().is_some_and(|fingerprint| replay.knows(fingerprint, now.instant));
-        let mut is_proved = || {
+        let is_related = if *repeated == ReplayPolicy::Pass {
             error
                 .packet()
                 .is_some_and(|packet| quotes.take(place(frame), now.instant) && here.may_have_sent(&packet, now.unix))
+        } else {
+            error.fingerprint().is_some_and(|fingerprint| replay.knows(error.origin(), fingerprint, now.instant))
         };
-        // Who knows nonce and binding may still have written another source.
-        if !here.may_relay(&error) || !is_known && !is_proved() {
+        if !is_related {
             return Some(Action::Drop(Reason::Unrelated));
         }
         if answers.take(place(frame), now.instant)
@@ -552,8 +563,8 @@ impl Router {
     }
 
     /// The waypoints from which packets were refused since this was last called, because the policy does not name them: a few
-    /// at most.
-    pub fn take_foreign_waypoints(&mut self) -> Vec<IpAddr> {
+    /// at most, and only those of packets that would pass behind a named one.
+    pub fn take_foreign_waypoints(&mut self) -> Vec<ForeignWaypoint> {
         self.foreign.take()
     }
 
@@ -617,15 +628,16 @@ impl Router {
     }
 }
 
-/// Notes a packet's replay fingerprint and the key of its account.
+/// Notes a packet's replay fingerprint, its original source and the key of its account.
 #[inline(always)]
 fn note(
     accounts: &Accounts,
     datagram: &[u8],
     forward: &impl Forwarding,
-    (hash, key): (&mut [u8; 16], &mut AccountKey),
+    ((hash, origin), key): ((&mut [u8; 16], &mut [u8; 16]), &mut AccountKey),
 ) {
     *hash = forward.fingerprint(datagram);
+    *origin = forward.original_source(datagram);
     *key = accounts.look_up(&forward.charge(datagram));
 }
 
@@ -648,7 +660,7 @@ impl VectorCode for ProcessBurst<'_, '_> {
 }
 
 /// How a packet came, as far as its outer source is judged by that.
-fn arrival(frame: &Frame<'_>) -> Arrival {
+pub(super) fn arrival(frame: &Frame<'_>) -> Arrival {
     match frame.ingress {
         Ingress::External(link) => Arrival::Link(link),
         Ingress::Sibling(_) | Ingress::Internal => Arrival::Ip,
@@ -656,7 +668,7 @@ fn arrival(frame: &Frame<'_>) -> Arrival {
 }
 
 /// The number of the place where a packet came in, for the limit of answers.
-fn place(frame: &Frame<'_>) -> usize {
+pub(super) fn place(frame: &Frame<'_>) -> usize {
     match frame.ingress {
         Ingress::External(number) => number.into(),
         Ingress::Sibling(_) | Ingress::Internal => 0,

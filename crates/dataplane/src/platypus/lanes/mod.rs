@@ -148,7 +148,7 @@ impl BurstVerifier {
         datagrams.iter().take(LANES).for_each(|datagram| prefetch_front(datagram));
         for (group, ((packets, rows), heads)) in groups.enumerate() {
             let first = group * LANES;
-            sixteen.check(packets);
+            sixteen.check(packets, |lane| arrival(first + lane));
             // The next group is on its way from memory while the tags of this one are computed.
             let next = datagrams.get(first + LANES..).unwrap_or_default();
             next.iter().take(LANES).for_each(|datagram| prefetch_front(datagram));

@@ -75,6 +75,13 @@ impl Forwarding for SimpleForward {
     }
 
     #[inline(always)]
+    fn original_source(&self, datagram: &[u8]) -> [u8; 16] {
+        let mut out = [0; 16];
+        out[..4].copy_from_slice(&front(datagram)[at::SOURCE..at::SOURCE + 4]);
+        out
+    }
+
+    #[inline(always)]
     fn apply(&self, datagram: &mut [u8]) {
         let Some(front) = datagram.first_chunk_mut::<FRONT>() else { return };
         front[at::POINTER] = self.pointer;

@@ -11,7 +11,7 @@ use wayleave_crypto::lanes::{Block, CmacKey, Row, tag_columns};
 
 use crate::lanes::{Columns, CpuKernel, LANES, VectorCode, columns, fill, rows, zeros};
 use wayleave_packet::platypus::mint::{PURPOSE_BINDING, PURPOSE_SECRET, WaypointKey, label};
-use wayleave_packet::platypus::verify::{MAX_AHEAD, Waypoint};
+use wayleave_packet::platypus::verify::{Arrival, MAX_AHEAD, Waypoint};
 
 use super::flow_class::{ClassParameters, FRONT, FlowClasses, word};
 use super::simple::SimpleForward;
@@ -71,7 +71,7 @@ impl VectorCode for Check<'_> {
                 | u32::from(ttl <= 1)
                 // header: the IPv4 checksum
                 | u32::from(fold(sum(&header)) != 0xffff)
-                // verify: check_source, the same for every arrival, since these packets are at their first waypoint
+                // verify: check_source, of packets at their first waypoint, without may_begin
                 | (header[word::OUTER_SOURCE] ^ source) & bounds[bound::SOURCE][lane]
                 // verify: check_freshness
                 | u32::from(behind > bounds[bound::FRESHNESS][lane] + MAX_AHEAD)
@@ -176,9 +176,10 @@ impl<'s, 'k> Sixteen<'s, 'k> {
         Self { kernel, waypoints, now, scratch, classes: FlowClasses::new(), passed: 0, members, count: 0 }
     }
 
-    /// Checks at most [`LANES`] packets, and lays out what their secrets and bindings are the MAC of.
+    /// Checks at most [`LANES`] packets, each of which came as `arrival` says of its lane, and lays out what their secrets and
+    /// bindings are the MAC of.
     #[inline(always)]
-    pub(super) fn check(&mut self, datagrams: &[&[u8]]) {
+    pub(super) fn check(&mut self, datagrams: &[&[u8]], arrival: impl Fn(usize) -> Arrival) {
         let Self { kernel, waypoints, now, scratch, classes, passed, members, count } = self;
         let Scratch { packets, laid_out, bounds, lengths, rewritten } = &mut **scratch;
         columns(*kernel, datagrams, packets);
@@ -204,7 +205,8 @@ impl<'s, 'k> Sixteen<'s, 'k> {
             }
             rest &= !bits;
             known |= bits;
-            refusing |= if policy.refused.is_empty() { 0 } else { bits };
+            let is_refusing = !policy.refused.is_empty() || parameters.waypoint.judges_origins();
+            refusing |= if is_refusing { bits } else { 0 };
             members[*count] = (bits, Some(parameters));
             *count += 1;
         }
@@ -214,11 +216,13 @@ impl<'s, 'k> Sixteen<'s, 'k> {
         let now = now.secs() as u32;
         *passed =
             known & Check { kernel: *kernel, packets, bounds, now, rows: laid_out, lengths, rewritten }.run_on(*kernel);
-        // verify: check_own_source, check_own_networks, one by one: few waypoints have such networks.
+        // verify: may_begin, check_own_source, check_own_networks, one by one: few waypoints have such networks or links.
         for lane in set_bits(self.passed & refusing) {
             let address = |index: usize| Ipv4Addr::from(u32::from_be(self.scratch.packets[index][lane])).into();
             let (source, last) = (address(word::SOURCE), address(word::DESTINATION));
-            let is_refused = |here: &Waypoint| here.is_refused_source(source) || here.is_own(last);
+            let is_refused = |here: &Waypoint| {
+                !here.may_begin(source, arrival(lane)) || here.is_refused_source(source) || here.is_own(last)
+            };
             if self.parameters(lane).is_none_or(|parameters| is_refused(parameters.waypoint)) {
                 self.passed &= !(1 << lane);
             }

@@ -22,7 +22,7 @@ use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router}
 use wayleave_dataplane::replay::{Partitions, ReplayFilter};
 use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
-use wayleave_packet::platypus::verify::{self, Arrival, Charge, Policy, Verdict, Waypoint, icmp};
+use wayleave_packet::platypus::verify::{self, Arrival, Charge, Link, Policy, Verdict, Waypoint, icmp};
 
 /// Unix seconds at which the test begins; its clock goes on by a fraction of a second with every burst.
 const BEGIN: u64 = 1_795_240_800;
@@ -57,7 +57,7 @@ fn keys() -> WaypointKeys {
 
 /// The waypoint of a peer, which is known by IP and over the first link.
 const PEER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
-/// The waypoint of another router of the provider's.
+/// The waypoint of another router of the provider's, which is known by IP and over the second link.
 const OTHER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 8);
 /// One that nobody here knows.
 const STRANGER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
@@ -71,7 +71,10 @@ fn waypoints() -> Vec<Waypoint> {
         narrow: true,
         own: addresses().into_iter().chain([OTHER.into()]).map(host).collect(),
         peers: vec![host(PEER.into())],
-        link_peers: vec![(1, host(PEER.into()))],
+        links: vec![
+            Link { peers: vec![host(PEER.into())], sources: Some(vec![network("192.0.2.128/25")]), ..Link::default() },
+            Link { own: vec![host(OTHER.into())], ..Link::default() },
+        ],
         refused: vec![network("192.0.2.128/25")],
         sources: vec![network("192.0.2.128/26")],
         customers: vec![network("203.0.113.64/26")],
@@ -411,23 +414,24 @@ impl Model {
 
 /// What is wrong with the sources of a packet that could be decoded, and that is for a waypoint here: at the first waypoint the
 /// outer source is the original one; later it is a waypoint that the provider or a configured peer runs, and never just an
-/// address that the sender wrote, into the list or at the other end of a link. Read from the octets as
-/// `docs/wire/platypus.md` lays them out.
+/// address that the sender wrote, into the list or at the other end of a link. Over a peer's link paths begin from what it names.
+/// Read from the octets as `docs/wire/platypus.md` lays them out.
 fn source_fault(datagram: &[u8], ingress: Ingress) -> Option<verify::Reason> {
     let is_ipv4 = datagram[0] >> 4 == 4;
     let (ip_length, size, protocol) = if is_ipv4 { (20, 4, datagram[9]) } else { (40, 16, datagram[6]) };
     let platypus = &datagram[if protocol == 17 { ip_length + 8 } else { ip_length }..];
     let outer = if is_ipv4 { &datagram[12..16] } else { &datagram[8..24] };
     let original = &platypus[4..4 + size];
-    // The last capability that begins in front of the current one.
+    // The addresses of the capabilities that begin in front of the current one.
     let (list, current) = (&platypus[12 + 2 * size..], 4 * usize::from(platypus[2]));
-    let (mut at, mut before) = (0, None);
+    let (mut at, mut visited) = (0, Vec::new());
     while at < current {
-        before = Some(&list[at..at + size]);
+        visited.push(&list[at..at + size]);
         let kind = list[at + size + 3];
         let delegated = if kind & 0x80 != 0 { size + 4 } else { 0 } + if kind & 0x40 != 0 { 4 } else { 0 };
         at += size + 8 + delegated + if kind & 0x20 != 0 { 8 } else { 16 };
     }
+    let before = visited.last().copied();
     if outer != before.unwrap_or(original) {
         return Some(verify::Reason::Source);
     }
@@ -435,20 +439,21 @@ fn source_fault(datagram: &[u8], ingress: Ingress) -> Option<verify::Reason> {
         IpAddr::V4(v4) => octets == v4.octets(),
         IpAddr::V6(v6) => octets == v6.octets(),
     };
-    let is_peer = is(outer, PEER.into());
-    let is_the_providers = is(outer, OTHER.into()) || addresses().into_iter().any(|address| is(outer, address));
-    let is_known = match ingress {
-        Ingress::External(link) => link == 1 && is_peer,
-        _ => is_peer || is_the_providers,
-    };
-    if before.is_some() && !is_known {
-        return Some(verify::Reason::ForeignWaypoint);
-    }
+    let is_the_providers =
+        |octets: &[u8]| is(octets, OTHER.into()) || addresses().into_iter().any(|address| is(octets, address));
     // Ours is 192.0.2.128/25, of which the lower half stamps; customers are 203.0.113.64/26.
     let is_ours = is_ipv4 && original[..3] == [192, 0, 2] && original[3] >= 128;
     let is_stamping = is_ours && original[3] < 192;
     let is_customer = is_ipv4 && original[..3] == [203, 0, 113] && (64..128).contains(&original[3]);
-    let by_a_peer = before.is_some() && !is_the_providers;
+    match (before, ingress) {
+        (None, Ingress::External(1)) if !is_ours => return Some(verify::Reason::LinkSource),
+        (None, _) => {}
+        (Some(before), Ingress::External(1)) if is(before, PEER.into()) => {}
+        (Some(before), Ingress::External(2)) if is(before, OTHER.into()) => {}
+        (Some(before), Ingress::Internal) if is(before, PEER.into()) || is_the_providers(before) => {}
+        _ => return Some(verify::Reason::ForeignWaypoint),
+    }
+    let by_a_peer = !visited.into_iter().all(is_the_providers);
     let is_refused = if by_a_peer { is_ours || is_customer } else { is_ours && !is_stamping };
     is_refused.then_some(verify::Reason::OwnSource)
 }
@@ -696,6 +701,7 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
         assert!(folded > cases / 10_000, "{folded}");
         let mut all = vec!["Route", "Drop(Revoked)", "Drop(AccountsFull)", "Answer(Packet(Binding))"];
         all.extend(["Drop(Packet(Source))", "Drop(Packet(ForeignWaypoint))", "Drop(Packet(OwnSource))"]);
+        all.push("Drop(Packet(LinkSource))");
         all.extend(is_rated.then_some("Drop(Rate)"));
         all.extend((repeated == ReplayPolicy::Drop).then_some("Drop(Replayed)"));
         all.extend((repeated != ReplayPolicy::Pass).then_some("Drop(BeforeStart)"));

@@ -1,9 +1,9 @@
 //! ICMP errors of ordinary routers: relayed to the original source if they show that their sender has seen a packet which this
 //! router sent on, and dropped otherwise. Also how much a router answers with, and to whom.
 //!
-//! PLA-12, relayed errors: ICMP errors that quote what was sent, cut at every length; forged ones; whole packets at a
-//! router that has not seen them: relayed if they show what was sent; dropped and counted; bindings checked within a
-//! limit.
+//! PLA-12, relayed errors: ICMP errors that quote what was sent, cut at every length; forged ones; those of who paid for the packet
+//! and writes another source; whole packets at a router without a filter: relayed to the source if they show what came from
+//! there; dropped and counted; bindings checked within a limit.
 //! FWD, limit of answers: a flood at one link: the others have their answers.
 //! FWD, amplification: random and mutated packets: no answer is longer than its cause.
 
@@ -201,8 +201,35 @@ fn forged_errors_are_dropped_and_counted_whatever_they_quote() {
     assert_eq!(process(&mut router, &error(TOO_BIG, &known[..548]), at(2)).0, Action::Answer(Reason::Relayed));
 }
 
-/// Who sends a packet knows its nonce and binding, and may quote it with any source: an error goes to none that packets would be
-/// refused from, neither by what the filter remembers nor by a whole packet with a right binding.
+/// Who sends a packet knows its nonce and binding, and may quote it with any source, or stamp another that it never sends: what has
+/// come from a source is what the filter remembers.
+#[test]
+fn an_error_goes_to_nobody_but_the_source_that_its_packet_came_from() {
+    for repeated in [ReplayPolicy::Drop, ReplayPolicy::CountOnce] {
+        let mut router = router(repeated, 1_000);
+        for payload in [100, 1_400] {
+            let known = sent(&mut router, &stamped(payload as u32, payload, Carriage::Ip));
+            let victim = [192, 0, 2, 8];
+            let mut quoted = known.clone();
+            quoted[20 + 4..20 + 8].copy_from_slice(&victim);
+            // The same nonce and a binding that is right for this source.
+            let never_sent = stamped_by(victim, &[HERE], payload as u32, payload, Carriage::Ip);
+            let mut passed = never_sent.clone();
+            self::router(ReplayPolicy::Pass, 1)
+                .process(&mut [Frame { octets: &mut passed, ingress: Ingress::Internal }], at(0));
+            assert_eq!(passed[22], 7, "its pointer is behind the capability");
+            for quoted in [quoted, never_sent, passed] {
+                let (action, _) = process(&mut router, &error(TOO_BIG, &quoted), at(1));
+                assert!(matches!(action, Action::Drop(_)), "{action:?}");
+            }
+            let (action, relayed) = process(&mut router, &error(TOO_BIG, &known), at(1));
+            assert_eq!((action, &relayed[16..20]), (Action::Answer(Reason::Relayed), &SOURCE[..]));
+        }
+    }
+}
+
+/// Where no filter is in use, a whole packet with a right binding shows no source. An error goes to none that packets would be
+/// refused from.
 #[test]
 fn no_error_goes_to_a_source_that_is_refused() {
     let peer = Ipv4Addr::new(198, 51, 100, 2);
@@ -234,63 +261,54 @@ fn no_error_goes_to_a_source_that_is_refused() {
             let mut open = router_with(ReplayPolicy::Pass, 1_000, Policy { peers, ..Policy::default() });
             let whole = sent(&mut open, &arriving(stamped_by(source, path, 1, 100, Carriage::Ip), path));
             let expected = if is_refused { unrelated } else { Action::Answer(Reason::Relayed) };
-            for repeated in [ReplayPolicy::Pass, ReplayPolicy::Drop] {
+            for (repeated, expected) in [(ReplayPolicy::Pass, expected), (ReplayPolicy::Drop, unrelated)] {
                 let mut here = router_with(repeated, 1_000, policy());
                 let (action, _) = process(&mut here, &error(TOO_BIG, &whole), at(1));
                 assert_eq!(action, expected, "{source:?} by {path:?}");
             }
-            // Another source in the quotation of what the filter remembers.
-            let mut here = router_with(ReplayPolicy::Drop, 1_000, policy());
-            let own = arriving(stamped_by(SOURCE, path, 2, 600, Carriage::Ip), path);
-            let mut quoted = sent(&mut here, &own)[..548].to_vec();
-            quoted[20 + 4..20 + 8].copy_from_slice(&source);
-            assert_eq!(process(&mut here, &error(TOO_BIG, &quoted), at(1)).0, expected, "{source:?} by {path:?}");
         }
     }
 }
 
-/// Where no filter remembers the packet, as in a router that shares its address with the one that sent it on, the whole
-/// packet with its binding shows that the error is about a packet that may pass here.
+/// Where no filter is in use, the whole packet with its binding shows that the error is about a packet that may pass here.
 #[test]
-fn a_whole_packet_with_its_binding_is_relayed_by_a_router_that_has_not_seen_it() {
-    for repeated in [ReplayPolicy::Pass, ReplayPolicy::Drop] {
-        let (mut first, mut second) = (router(ReplayPolicy::Pass, 1_000), router(repeated, 1_000));
-        let mut whole = sent(&mut first, &stamped(1, 100, Carriage::Ip));
-        assert_eq!(process(&mut second, &error(TOO_BIG, &whole), at(1)).0, Action::Answer(Reason::Relayed));
-        for cut in [1, 50, 108] {
-            let quoted = &whole[..whole.len() - cut];
-            assert_eq!(process(&mut second, &error(TOO_BIG, quoted), at(1)).0, Action::Drop(Reason::Unrelated));
-        }
-        // A binding that is not that of the packet, a nonce of another time.
-        for at_octet in [BINDING + 15, 20 + 12, 20 + 9, 100] {
-            whole[at_octet] ^= 1;
-            assert_eq!(process(&mut second, &error(TOO_BIG, &whole), at(1)).0, Action::Drop(Reason::Unrelated));
-            whole[at_octet] ^= 1;
-        }
-        let hour = at(3_600_000_000_000);
-        assert_eq!(process(&mut second, &error(TOO_BIG, &whole), hour).0, Action::Drop(Reason::Unrelated));
+fn a_whole_packet_with_its_binding_is_relayed_by_a_router_without_a_filter() {
+    let (mut first, mut second) = (router(ReplayPolicy::Pass, 1_000), router(ReplayPolicy::Pass, 1_000));
+    let mut whole = sent(&mut first, &stamped(1, 100, Carriage::Ip));
+    assert_eq!(process(&mut second, &error(TOO_BIG, &whole), at(1)).0, Action::Answer(Reason::Relayed));
+    for cut in [1, 50, 108] {
+        let quoted = &whole[..whole.len() - cut];
+        assert_eq!(process(&mut second, &error(TOO_BIG, quoted), at(1)).0, Action::Drop(Reason::Unrelated));
     }
+    // A binding that is not that of the packet, a nonce of another time.
+    for at_octet in [BINDING + 15, 20 + 12, 20 + 9, 100] {
+        whole[at_octet] ^= 1;
+        assert_eq!(process(&mut second, &error(TOO_BIG, &whole), at(1)).0, Action::Drop(Reason::Unrelated));
+        whole[at_octet] ^= 1;
+    }
+    let hour = at(3_600_000_000_000);
+    assert_eq!(process(&mut second, &error(TOO_BIG, &whole), hour).0, Action::Drop(Reason::Unrelated));
 }
 
 #[test]
-fn bindings_of_quotes_are_checked_within_the_limit_and_leave_relayed_errors_alone() {
-    let mut router = router(ReplayPolicy::Drop, 100);
-    let known = sent(&mut router, &stamped(1, 600, Carriage::Ip));
-    let mut other = self::router(ReplayPolicy::Pass, 100);
-    let unknown = sent(&mut other, &stamped(2, 100, Carriage::Ip));
-    let mut forged = unknown.clone();
+fn bindings_of_quotes_are_checked_within_the_limit() {
+    let mut router = router(ReplayPolicy::Pass, 100);
+    let right = sent(&mut router, &stamped(2, 100, Carriage::Ip));
+    let mut forged = right.clone();
     forged[BINDING] ^= 1;
-    for _ in 0..100 {
+    for _ in 0..99 {
         assert_eq!(process(&mut router, &error(TOO_BIG, &forged), at(1)).0, Action::Drop(Reason::Unrelated));
     }
-    // No more bindings are checked, but those that the filter knows need none.
-    assert_eq!(process(&mut router, &error(TOO_BIG, &unknown), at(1)).0, Action::Drop(Reason::Unrelated));
-    let mut relayed = 0;
-    for _ in 0..1_000 {
-        let (action, _) = process(&mut router, &error(TOO_BIG, &known[..548]), at(1));
-        relayed += usize::from(action == Action::Answer(Reason::Relayed));
-    }
-    assert_eq!(relayed, 100, "and relayed errors are within the limit of answers");
+    assert_eq!(process(&mut router, &error(TOO_BIG, &right), at(1)).0, Action::Answer(Reason::Relayed));
+    assert_eq!(process(&mut router, &error(TOO_BIG, &right), at(1)).0, Action::Drop(Reason::Unrelated));
+}
+
+#[test]
+fn relayed_errors_are_within_the_limit_of_answers() {
+    let mut router = router(ReplayPolicy::Drop, 100);
+    let known = sent(&mut router, &stamped(1, 600, Carriage::Ip));
+    let actions = (0..1_000).map(|_| process(&mut router, &error(TOO_BIG, &known[..548]), at(1)).0);
+    assert_eq!(actions.filter(|action| *action == Action::Answer(Reason::Relayed)).count(), 100);
 }
 
 /// What comes by one link leaves the others their part of the answers.

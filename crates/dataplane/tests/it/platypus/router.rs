@@ -15,11 +15,11 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::platypus::account::{Payer, Total};
 use wayleave_dataplane::platypus::revocation::{ListError, ListKind, Revocation, RevocationTable, sign_list};
-use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router};
+use wayleave_dataplane::platypus::{Action, Config, ForeignWaypoint, Reason, ReplayPolicy, Router};
 use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
-use wayleave_packet::platypus::verify::{self, Policy, Waypoint};
+use wayleave_packet::platypus::verify::{self, Arrival, Policy, Waypoint};
 
 const NOW: u64 = 1_795_240_800;
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
@@ -149,13 +149,17 @@ fn laundered(counter: u32) -> Vec<u8> {
     out[22] = 7;
     out.copy_within(40..44, 12);
     out.copy_within(68..72, 16);
-    out[10..12].fill(0);
-    let mut sum: u32 = out[..20].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+    write_checksum(&mut out);
+    out
+}
+
+fn write_checksum(packet: &mut [u8]) {
+    packet[10..12].fill(0);
+    let mut sum: u32 = packet[..20].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    out[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
-    out
+    packet[10..12].copy_from_slice(&(!(sum as u16)).to_be_bytes());
 }
 
 /// PLA-11: among packets that pass, on every kernel and without lanes.
@@ -188,11 +192,49 @@ fn a_list_whose_first_waypoint_is_the_senders_own_is_dropped_and_counted() {
             }
             assert_eq!(router.counters().of(reason), if peers.is_empty() { 16 } else { 0 });
             // The operator is told which waypoint it was, once for all of them.
-            let told = if peers.is_empty() { vec![IpAddr::from([192, 0, 2, 66])] } else { Vec::new() };
+            let foreign = ForeignWaypoint { waypoint: [192, 0, 2, 66].into(), arrival: Arrival::Ip };
+            let told = if peers.is_empty() { vec![foreign] } else { Vec::new() };
             assert_eq!(router.take_foreign_waypoints(), told);
-            assert_eq!(router.take_foreign_waypoints(), Vec::<IpAddr>::new());
+            assert_eq!(router.take_foreign_waypoints(), []);
         }
     }
+}
+
+/// PLA-11, told: anybody writes addresses into packets that nobody pays for, from whom the operator would hear of waypoints that
+/// are none, and of those that are no more.
+#[test]
+fn a_flood_of_forged_waypoints_leaves_the_operator_those_of_packets_that_would_pass() {
+    let mut router = router(ReplayPolicy::Drop);
+    let from = |waypoint: [u8; 4], counter: u32, is_forged: bool| {
+        let mut octets = laundered(counter);
+        octets[12..16].copy_from_slice(&waypoint);
+        octets[40..44].copy_from_slice(&waypoint);
+        write_checksum(&mut octets);
+        let last = 68 + 12 + 15;
+        octets[last] ^= u8::from(is_forged);
+        octets
+    };
+    let reason = Reason::Packet(verify::Reason::ForeignWaypoint);
+    for n in 0..1_000u32 {
+        let waypoint = [192, 0, (n >> 8) as u8, n as u8];
+        assert_eq!(action(&mut router, from(waypoint, n, true), NOW), Action::Drop(reason));
+    }
+    assert_eq!(router.counters().of(reason), 1_000, "all are counted");
+    assert_eq!(router.take_foreign_waypoints(), []);
+    // A second later, in which bindings are checked again.
+    for n in 0..50 {
+        action(&mut router, from([192, 0, 2, n], n.into(), true), NOW + 1);
+    }
+    for _ in 0..2 {
+        action(&mut router, from([192, 0, 2, 66], 7, false), NOW + 1);
+    }
+    let foreign = ForeignWaypoint { waypoint: [192, 0, 2, 66].into(), arrival: Arrival::Ip };
+    assert_eq!(router.take_foreign_waypoints(), [foreign]);
+    // Nor do more than a few wait to be told.
+    for n in 1..=20 {
+        action(&mut router, from([192, 0, 2, n], n.into(), false), NOW + 2);
+    }
+    assert_eq!(router.take_foreign_waypoints().len(), 8);
 }
 
 /// PLA-06: at once, and for as long as the key is accepted; for the epochs before and after as well as for its own.

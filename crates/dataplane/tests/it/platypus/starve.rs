@@ -269,7 +269,8 @@ fn packets_of_no_kind_take_what_other_payers_need() {
         }
         let (_, pool) = router.partitions(after(2_900_000)).next().expect("the pool");
         let all: u64 = router.partitions(after(2_900_000)).map(|(_, taken)| taken).sum();
-        assert_eq!(passed[0], 750, "{kind}: the payer with a rate; {:?}", router.counters());
+        // A full filter takes one packet in a thousand for a repeated one.
+        assert!(passed[0] * 1_000 >= 750 * 998, "{kind}: the payer with a rate; {passed:?}, {:?}", router.counters());
         // Payers without a rate share the pool, and only with each other.
         let is_pool_flooded = kind == "unmetered";
         assert_eq!(passed[1] == 750, !is_pool_flooded, "{kind}: {passed:?} {:?}", router.counters());

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use wayleave_core::Afi;
 
-use super::super::header::offsets::{self, Offsets, POINTER};
+use super::super::header::offsets::{self, Offsets, POINTER, SOURCE};
 use super::super::header::{
     Carriage, DelegationId, Interval, Packet, Principal, UDP_HEADER, kind, rewrite_ipv4, udp, v6,
 };
@@ -109,6 +109,17 @@ impl Forward {
     #[inline(always)]
     pub fn charge(&self, datagram: &[u8]) -> Charge {
         Charge::read(&datagram[usize::from(self.capability)..], offsets::of(self.family))
+    }
+
+    /// The packet's original source, with zeros behind an address of IPv4.
+    #[must_use]
+    #[inline(always)]
+    pub fn original_source(&self, datagram: &[u8]) -> [u8; 16] {
+        let mut out = [0; 16];
+        let size = if self.family == Afi::Ipv6 { 16 } else { 4 };
+        let source = usize::from(self.header) + SOURCE;
+        out[..size].copy_from_slice(&datagram[source..source + size]);
+        out
     }
 
     /// When the packet was stamped, in Unix seconds modulo 2^32.

@@ -122,19 +122,13 @@ pub fn quoted(datagram: &[u8], here: IpAddr) -> Option<QuotedError<'_>> {
 }
 
 impl<'a> QuotedError<'a> {
-    /// The original source of the packet that it quotes.
-    #[must_use]
-    pub fn source(&self) -> IpAddr {
-        self.source
-    }
-
     /// What [`Forward::fingerprint`](super::Forward::fingerprint) gave when the waypoint sent the packet on: its nonce, and the
     /// first half of the binding of the capability that the pointer has just passed, which is this waypoint's. Nobody can
-    /// guess it who has not seen the packet. `None` if the quote ends before that.
+    /// guess it who has not seen the packet. `None` if the quote ends before that. Its source is not among them.
     #[must_use]
     pub fn fingerprint(&self) -> Option<[u8; 16]> {
         let table = offsets::of(family(self.here));
-        let (at, _) = self.passed()?;
+        let at = self.passed()?;
         let (bare, _) = lengths(self.behind[at + table.capability.kind], table).ok()?;
         let mut out = [0; 16];
         out[..8].copy_from_slice(&self.behind[table.nonce..table.nonce + 8]);
@@ -142,28 +136,29 @@ impl<'a> QuotedError<'a> {
         Some(out)
     }
 
-    /// The waypoint from which the packet came here, if there was one. `None` if the quote ends before it would be told.
-    #[must_use]
-    pub fn waypoint_before(&self) -> Option<Option<IpAddr>> {
-        let table = offsets::of(family(self.here));
-        let (_, before) = self.passed()?;
-        Some(before.map(|at| offsets::address(self.behind, at, table.family)))
-    }
-
-    /// Where the capability begins that the pointer has just passed, which is this waypoint's, and the one in front of it.
-    fn passed(&self) -> Option<(usize, Option<usize>)> {
+    /// Where the capability begins that the pointer has just passed, which is this waypoint's.
+    fn passed(&self) -> Option<usize> {
         let table = offsets::of(family(self.here));
         let pointer = table.capabilities + usize::from(*self.behind.get(offsets::POINTER)?) * WORD;
-        let (mut at, mut before) = (table.capabilities, None);
+        let mut at = table.capabilities;
         for _ in 0..MAX_CAPABILITIES {
             let (_, whole) = lengths(*self.behind.get(at + table.capability.kind)?, table).ok()?;
             if at + whole == pointer {
                 let is_ours = offsets::address(self.behind, at, table.family) == self.here;
-                return is_ours.then_some((at, before));
+                return is_ours.then_some(at);
             }
-            (at, before) = (at + whole, Some(at));
+            at += whole;
         }
         None
+    }
+
+    /// What [`Forward::original_source`](super::Forward::original_source) gave, if the quotation is right.
+    #[must_use]
+    pub fn origin(&self) -> [u8; 16] {
+        let mut out = [0; 16];
+        let size = if family(self.here) == Afi::Ipv6 { 16 } else { 4 };
+        out[..size].copy_from_slice(&self.behind[offsets::SOURCE..offsets::SOURCE + size]);
+        out
     }
 
     /// The packet, if the error quotes the whole of it.

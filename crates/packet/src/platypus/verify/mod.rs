@@ -38,6 +38,10 @@ pub struct Waypoint {
     address: IpAddr,
     keys: WaypointKeys,
     policy: Policy,
+    /// Where all waypoints of the provider lie, by whatever way their packets come.
+    own: Vec<Prefix>,
+    /// Whether some link restricts where paths begin that come over it.
+    judges_origins: bool,
     /// Octets of a binding that are compared: all, but for the test of forgeries.
     #[cfg(test)]
     compared: usize,
@@ -51,15 +55,14 @@ pub struct Policy {
     /// Seconds that a nonce may be old: [`MIN_FRESHNESS`] to [`MAX_FRESHNESS`].
     pub freshness: u32,
     /// The outer source must be the original one at the first waypoint, and at every other the waypoint before, which is
-    /// this one or one of `own`, `peers` and `link_peers`. A packet's list proves nothing by itself, since its sender wrote
-    /// it.
+    /// this one or one of `own`, `peers` and `links`. A packet's list proves nothing by itself, since its sender wrote it.
     pub check_source: bool,
     /// Where the provider's other waypoints lie, whose packets come by IP. They check original sources as this one does.
     pub own: Vec<Prefix>,
     /// Where the waypoints of peers lie whose packets come by IP.
     pub peers: Vec<Prefix>,
-    /// Waypoints, of the provider or of a peer, whose packets come over a link: its number, and where they lie.
-    pub link_peers: Vec<(u16, Prefix)>,
+    /// What is behind links, from that of number 1 on.
+    pub links: Vec<Link>,
     /// Networks of our own that no packet may be sent to through us, nor come from.
     pub refused: Vec<Prefix>,
     /// Waypoints within `refused` that a packet may go to next.
@@ -70,8 +73,26 @@ pub struct Policy {
     pub customers: Vec<Prefix>,
 }
 
+/// What is behind a link, whose other end writes outer headers as it likes.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Link {
+    /// Where waypoints of the provider lie.
+    pub own: Vec<Prefix>,
+    /// Where waypoints of peers lie.
+    pub peers: Vec<Prefix>,
+    /// Original sources of packets whose path begins here. `None` allows any, but none beside `peers`: a peer could otherwise
+    /// leave its waypoint out of the list, and be no peer.
+    pub sources: Option<Vec<Prefix>>,
+}
+
+impl Link {
+    fn may_begin(&self, source: IpAddr) -> bool {
+        self.sources.as_ref().map_or(self.peers.is_empty(), |sources| is_in(sources, source))
+    }
+}
+
 /// How a packet came to a waypoint. The driver knows it; nothing in the packet is trusted for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Arrival {
     /// By IP: whether the outer source is right, the network's edge has checked.
     Ip,
@@ -79,14 +100,13 @@ pub enum Arrival {
     Link(u16),
 }
 
-/// Who has vouched for a packet's original source before this waypoint.
+/// Where a packet comes from, as far as its original source is judged by that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Sender {
-    /// Nobody: the packet comes from there.
+    /// Its original source, by waypoints of the provider alone if by any.
     Origin,
-    /// A waypoint of the provider, which refuses what this one refuses.
-    Own,
-    /// A waypoint of a peer, which knows its own customers and not this provider's.
+    /// A waypoint of a peer, which knows its own customers and not this provider's; perhaps by waypoints of the provider,
+    /// which may know other customers than this one.
     Peer,
 }
 
@@ -98,7 +118,7 @@ impl Default for Policy {
             check_source: true,
             own: Vec::new(),
             peers: Vec::new(),
-            link_peers: Vec::new(),
+            links: Vec::new(),
             refused: Vec::new(),
             waypoints: Vec::new(),
             sources: Vec::new(),
@@ -132,9 +152,13 @@ impl Waypoint {
     #[must_use]
     pub fn new(address: IpAddr, keys: WaypointKeys, mut policy: Policy) -> Self {
         policy.freshness = policy.freshness.clamp(MIN_FRESHNESS, MAX_FRESHNESS);
+        let own = policy.own.iter().chain(policy.links.iter().flat_map(|link| &link.own)).copied().collect();
+        let judges = |link: &Link| link.sources.is_some() || !link.peers.is_empty();
         Self {
             address,
             keys,
+            own,
+            judges_origins: policy.check_source && policy.links.iter().any(judges),
             policy,
             #[cfg(test)]
             compared: 16,
@@ -175,28 +199,29 @@ impl Waypoint {
     /// pointer has just passed is this waypoint's, and would be accepted now. This costs as much as verifying a packet.
     #[must_use]
     pub fn may_have_sent(&self, packet: &Packet<'_>, now: UnixTime) -> bool {
-        let Some(index) = packet.current().unwrap_or(packet.count()).checked_sub(1) else { return false };
+        let passed = packet.current().unwrap_or(packet.count()).checked_sub(1);
+        passed.is_some_and(|index| {
+            let is_known = |before| self.is_own_waypoint(before) || self.is_peer_waypoint(before);
+            waypoint_before(packet, index).is_none_or(is_known)
+                && self.is_authentic(packet, index, self.sender(packet, index), now)
+        })
+    }
+
+    /// Whether `packet`, which was refused since nobody here names the waypoint that it comes from, would pass if that was the
+    /// provider's. This costs as much as verifying a packet.
+    #[must_use]
+    pub fn would_pass(&self, packet: &Packet<'_>, now: UnixTime) -> bool {
+        packet.current().is_some_and(|index| self.is_authentic(packet, index, Sender::Origin, now))
+    }
+
+    fn is_authentic(&self, packet: &Packet<'_>, index: usize, sender: Sender, now: UnixTime) -> bool {
         let capability = packet.capability(index);
-        let before = waypoint_before(packet, index);
         let check = || {
-            check_martians(packet, index)?;
-            self.check_own_source(packet.original_source(), self.quoted_sender(before)?)?;
-            self.check_own_networks(packet, index)?;
-            self.check_width(&capability)?;
-            check_prefix(packet, &capability)?;
-            check_epoch(&capability, now)?;
-            self.check_freshness(packet, now)?;
+            self.check_addresses(packet, index, &capability, sender)?;
+            self.check_time(packet, &capability, now)?;
             self.check_binding(packet, index, &capability)
         };
         capability.waypoint == self.address && check().is_ok()
-    }
-
-    /// Whether an error that quotes a packet may go on to its original source: one that this waypoint would take packets from,
-    /// behind the waypoint that the quotation names.
-    #[must_use]
-    pub fn may_relay(&self, error: &icmp::QuotedError<'_>) -> bool {
-        let check = |before| self.check_own_source(error.source(), self.quoted_sender(before)?);
-        error.waypoint_before().is_some_and(|before| check(before).is_ok())
     }
 
     /// Every rule that needs no key, in the order in which a packet that breaks several is refused: what makes its source
@@ -210,16 +235,32 @@ impl Waypoint {
         let index = packet.current().ok_or(Reason::NothingLeft)?;
         let capability = packet.capability(index);
         self.check_waypoint(packet, &capability)?;
-        let sender = self.check_source(packet, index, arrival)?;
+        self.check_source(packet, index, arrival)?;
+        self.check_addresses(packet, index, &capability, self.sender(packet, index))?;
+        check_ttl(packet)?;
+        self.check_time(packet, &capability, now)?;
+        Ok((index, capability))
+    }
+
+    /// What a packet from `sender` may hold of addresses, and of kinds of capabilities.
+    fn check_addresses(
+        &self,
+        packet: &Packet<'_>,
+        index: usize,
+        capability: &Capability,
+        sender: Sender,
+    ) -> Result<(), Reason> {
         check_martians(packet, index)?;
         self.check_own_source(packet.original_source(), sender)?;
         self.check_own_networks(packet, index)?;
-        self.check_width(&capability)?;
-        check_prefix(packet, &capability)?;
-        check_ttl(packet)?;
-        check_epoch(&capability, now)?;
-        self.check_freshness(packet, now)?;
-        Ok((index, capability))
+        self.check_width(capability)?;
+        check_prefix(packet, capability)
+    }
+
+    /// The capability's key and the packet's stamp are of now.
+    fn check_time(&self, packet: &Packet<'_>, capability: &Capability, now: UnixTime) -> Result<(), Reason> {
+        check_epoch(capability, now)?;
+        self.check_freshness(packet, now)
     }
 
     /// The packet was sent to this waypoint, and its current capability is for it.
@@ -228,52 +269,66 @@ impl Waypoint {
         if is_ours { Ok(()) } else { Err(Reason::NotForUs) }
     }
 
-    /// The packet comes from its original source, or from the waypoint before this one, which is one that checks sources too.
-    /// Where the policy leaves that out, nobody has vouched for what comes from a waypoint.
-    fn check_source(&self, packet: &Packet<'_>, index: usize, arrival: Arrival) -> Result<Sender, Reason> {
-        let (source, before) = (packet.outer().source, waypoint_before(packet, index));
-        match before {
-            None if !self.policy.check_source => Ok(Sender::Origin),
-            Some(_) if !self.policy.check_source => Ok(Sender::Peer),
-            None if source == packet.original_source() => Ok(Sender::Origin),
-            Some(before) if source == before => self.check_waypoint_before(before, arrival),
-            _ => Err(Reason::Source),
+    /// The packet comes from its original source, which may send by that way, or from the waypoint before this one, which is known
+    /// to be there.
+    fn check_source(&self, packet: &Packet<'_>, index: usize, arrival: Arrival) -> Result<(), Reason> {
+        let source = packet.outer().source;
+        match waypoint_before(packet, index) {
+            _ if !self.policy.check_source => Ok(()),
+            None if source != packet.original_source() => Err(Reason::Source),
+            Some(before) if source != before => Err(Reason::Source),
+            None if !self.may_begin(source, arrival) => Err(Reason::LinkSource),
+            Some(before) if !self.is_known(before, arrival) => Err(Reason::ForeignWaypoint),
+            _ => Ok(()),
         }
     }
 
-    /// The waypoint at `before`, from which the packet comes, is one that is known to be there. Over a link that is only what
-    /// the link names: nobody else says that its other end wrote the right outer source.
-    fn check_waypoint_before(&self, before: IpAddr, arrival: Arrival) -> Result<Sender, Reason> {
-        let is_own = self.is_own_waypoint(before);
-        let is_known = match arrival {
-            Arrival::Ip => is_own || is_in(&self.policy.peers, before),
-            Arrival::Link(link) => self.is_behind(before, |number| number == link),
-        };
-        match (is_known, is_own) {
-            (true, true) => Ok(Sender::Own),
-            (true, false) => Ok(Sender::Peer),
-            (false, _) => Err(Reason::ForeignWaypoint),
+    /// Whether [`Waypoint::may_begin`] is ever false.
+    #[must_use]
+    pub fn judges_origins(&self) -> bool {
+        self.judges_origins
+    }
+
+    /// Whether a packet from `source` may begin its path here. By IP any may: what its address proves, the network's edge has
+    /// checked.
+    #[must_use]
+    pub fn may_begin(&self, source: IpAddr, arrival: Arrival) -> bool {
+        !self.judges_origins || self.link(arrival).is_none_or(|link| link.may_begin(source))
+    }
+
+    /// Whether a waypoint at `before` is known to be where a packet came from. Over a link that is only what the link names:
+    /// nobody else says that its other end wrote the right outer source.
+    fn is_known(&self, before: IpAddr, arrival: Arrival) -> bool {
+        match (arrival, self.link(arrival)) {
+            (Arrival::Ip, _) => {
+                before == self.address || is_in(&self.policy.own, before) || is_in(&self.policy.peers, before)
+            }
+            (Arrival::Link(_), link) => link.is_some_and(|link| is_in(&link.own, before) || is_in(&link.peers, before)),
         }
     }
 
-    /// The same for a packet that is quoted, of which nobody knows how it had come here.
-    fn quoted_sender(&self, before: Option<IpAddr>) -> Result<Sender, Reason> {
-        match before {
-            None => Ok(Sender::Origin),
-            Some(before) if self.is_own_waypoint(before) => Ok(Sender::Own),
-            Some(before) if is_in(&self.policy.peers, before) || self.is_behind(before, |_| true) => Ok(Sender::Peer),
-            Some(_) => Err(Reason::ForeignWaypoint),
-        }
+    /// What is behind the link that a packet came over, if it came over one that the policy knows.
+    fn link(&self, arrival: Arrival) -> Option<&Link> {
+        let Arrival::Link(number) = arrival else { return None };
+        self.policy.links.get(usize::from(number).checked_sub(1)?)
+    }
+
+    /// Where a packet at `index`, whose waypoint before has been checked, comes from: the provider's waypoints have checked
+    /// theirs in the same way, so that one of a peer's in front of them is still to be seen. Where the policy leaves that check
+    /// out, nobody has vouched for what comes from a waypoint.
+    fn sender(&self, packet: &Packet<'_>, index: usize) -> Sender {
+        let is_own = |before: usize| self.policy.check_source && self.is_own_waypoint(packet.waypoint(before));
+        if (0..index).all(is_own) { Sender::Origin } else { Sender::Peer }
     }
 
     /// Whether the provider runs the waypoint at `address`.
     fn is_own_waypoint(&self, address: IpAddr) -> bool {
-        address == self.address || is_in(&self.policy.own, address)
+        address == self.address || is_in(&self.own, address)
     }
 
-    /// Whether a link that `is_meant` names the waypoint at `address`.
-    fn is_behind(&self, address: IpAddr, is_meant: impl Fn(u16) -> bool) -> bool {
-        self.policy.link_peers.iter().any(|(link, network)| is_meant(*link) && contains(network, address))
+    /// Whether a peer runs the waypoint at `address`.
+    fn is_peer_waypoint(&self, address: IpAddr) -> bool {
+        is_in(&self.policy.peers, address) || self.policy.links.iter().any(|link| is_in(&link.peers, address))
     }
 
     /// The binding is as long as the policy asks.
@@ -286,7 +341,7 @@ impl Waypoint {
     /// nothing to send on from these, nor from our customers.
     fn check_own_source(&self, source: IpAddr, sender: Sender) -> Result<(), Reason> {
         let is_refused = match sender {
-            Sender::Origin | Sender::Own => self.is_refused_source(source),
+            Sender::Origin => self.is_refused_source(source),
             Sender::Peer => self.is_own(source) || is_in(&self.policy.customers, source),
         };
         if is_refused { Err(Reason::OwnSource) } else { Ok(()) }

@@ -18,6 +18,8 @@ wayleave_core::named! {
         Source = "source",
         /// Its outer source is the waypoint before, but this is none that the provider or a configured peer runs.
         ForeignWaypoint = "foreign-waypoint",
+        /// Its path begins here, and its original source is none that may begin one over this link.
+        LinkSource = "link-source",
         /// The original source is a martian.
         MartianSource = "martian-source",
         /// The final destination or the next waypoint is a martian.

@@ -4,14 +4,15 @@
 //! place but its own.
 //! PLA-10: pointers and lengths that lie, loops, too many capabilities: refused.
 //! PLA-11: final destinations and next waypoints that are martians or our own networks: refused.
-//! PLA-11, sources: a list whose first waypoint is the sender's own, original sources in our own networks: refused.
+//! PLA-11, sources: a list whose first waypoint is the sender's own, original sources in our own networks, those of customers by
+//! a peer's waypoint and others of the provider's, a peer over a link that leaves its waypoint out: refused.
 
 use std::net::IpAddr;
 
 use wayleave_core::{Afi, Prefix};
 use wayleave_packet::platypus::header::{Delegation, Malformed, Packet};
 use wayleave_packet::platypus::mint::{self, Hop, Route};
-use wayleave_packet::platypus::verify::{Arrival, IcmpError, Policy, Reason, Verdict, Waypoint};
+use wayleave_packet::platypus::verify::{Arrival, IcmpError, Link, Policy, Reason, Verdict, Waypoint};
 
 use super::world::{self, NOW};
 
@@ -237,6 +238,28 @@ fn no_holder_of_a_capability_chooses_the_original_source_of_its_packets() {
     }
 }
 
+/// A waypoint of the provider's that its operator forgot to name, from which customers' packets come too, and none that is made up.
+#[test]
+fn a_refused_packet_would_pass_if_its_waypoint_was_named_and_its_binding_is_right() {
+    for afi in [Afi::Ipv4, Afi::Ipv6] {
+        let datagram = laundered(afi, world::source_address(afi), false);
+        let address = world::waypoint_address(afi, 9);
+        let customers = vec![Prefix::truncated(world::source_address(afi), afi.bits()).expect("a host")];
+        let refused = vec![Prefix::truncated(world::destination_address(afi), afi.bits()).expect("a host")];
+        let would_pass = |policy: Policy, datagram: &[u8], now: u64| {
+            let here = Waypoint::new(address, world::keys_of(address), policy);
+            assert_eq!(world::process(&here, datagram, now), Err(Verdict::Drop(Reason::ForeignWaypoint)));
+            here.would_pass(&world::decode(datagram), world::at(now))
+        };
+        assert!(would_pass(Policy { customers, ..Policy::default() }, &datagram, NOW));
+        assert!(!would_pass(Policy { refused, ..Policy::default() }, &datagram, NOW));
+        assert!(!would_pass(Policy::default(), &datagram, NOW + 6));
+        let mut forged = datagram;
+        *forged.last_mut().expect("octets") ^= 1;
+        assert!(!would_pass(Policy::default(), &forged, NOW));
+    }
+}
+
 /// The other end of a link writes the outer source, so that what a peer's waypoint or this one's own is by IP it is over a link
 /// only if the link names it.
 #[test]
@@ -253,7 +276,8 @@ fn the_other_end_of_a_link_is_a_waypoint_only_as_the_link_names_it() {
         let refused = Err(Verdict::Drop(Reason::ForeignWaypoint));
         assert!(verdict(by_ip(), Arrival::Ip).is_ok());
         assert_eq!(verdict(by_ip(), Arrival::Link(1)), refused);
-        let named = || Policy { link_peers: vec![(2, host(before))], ..Policy::default() };
+        let link = || Link { peers: vec![host(before)], ..Link::default() };
+        let named = || Policy { links: vec![Link::default(), link()], ..Policy::default() };
         assert!(verdict(named(), Arrival::Link(2)).is_ok());
         assert_eq!(verdict(named(), Arrival::Link(1)), refused);
         // Nor is what is behind a link there by IP.
@@ -266,6 +290,72 @@ fn the_other_end_of_a_link_is_a_waypoint_only_as_the_link_names_it() {
         let second = world::process_from(&here, &twice, Arrival::Link(1), NOW).expect("the first visit");
         assert!(world::process_from(&here, &second, Arrival::Ip, NOW).is_ok());
         assert_eq!(world::process_from(&here, &second, Arrival::Link(1), NOW), refused);
+    }
+}
+
+/// A peer that leaves its own waypoint out of the list, with the outer source that the path would begin with, is no peer: over
+/// its link paths begin from the sources that the link names, and from no others.
+#[test]
+fn over_a_link_of_a_peers_waypoint_a_path_begins_only_as_the_link_says() {
+    for (afi, sealed) in [(Afi::Ipv4, false), (Afi::Ipv4, true), (Afi::Ipv6, false), (Afi::Ipv6, true)] {
+        let hop = world::hop(world::capability(afi, 9));
+        let address = hop.capability.waypoint;
+        let datagram = world::stamp(&world::inner(afi, b"payload"), &Route { sealed, ..world::route(&[hop]) });
+        let network = |address, short| Prefix::truncated(address, afi.bits() - short).expect("a length");
+        let peers = || vec![network(world::waypoint_address(afi, 8), 0)];
+        let (named, others) = (network(world::source_address(afi), 8), network(world::destination_address(afi), 8));
+        let verdict = |link: Link, arrival| {
+            let policy = Policy { links: vec![link], ..Policy::default() };
+            world::process_from(&Waypoint::new(address, world::keys_of(address), policy), &datagram, arrival, NOW)
+        };
+        let refused = Err(Verdict::Drop(Reason::LinkSource));
+        for own in [Vec::new(), peers()] {
+            for (peers, sources, is_refused) in [
+                (Vec::new(), None, false),
+                (Vec::new(), Some(vec![others]), true),
+                (Vec::new(), Some(vec![others, named]), false),
+                (peers(), None, true),
+                (peers(), Some(vec![others]), true),
+                (peers(), Some(vec![others, named]), false),
+            ] {
+                let link = || Link { own: own.clone(), peers: peers.clone(), sources: sources.clone() };
+                let found = verdict(link(), Arrival::Link(1));
+                assert_eq!((found.is_err(), found == refused), (is_refused, is_refused), "{:?}: {found:?}", link());
+                for arrival in [Arrival::Ip, Arrival::Link(2)] {
+                    assert!(verdict(link(), arrival).is_ok(), "{:?} by {arrival:?}", link());
+                }
+            }
+        }
+    }
+}
+
+/// A customer of one waypoint of the provider is unknown to another, which passes on what a peer sent: the list still shows that
+/// it came by a peer's, since each waypoint of the provider has checked the one before.
+#[test]
+fn what_came_by_a_peers_waypoint_is_judged_anew_behind_those_of_the_provider() {
+    for (afi, sealed) in [(Afi::Ipv4, false), (Afi::Ipv4, true), (Afi::Ipv6, false), (Afi::Ipv6, true)] {
+        let hops: Vec<Hop> = (1..=4).map(|n| world::hop(world::capability(afi, n))).collect();
+        let network = |address| Prefix::truncated(address, afi.bits()).expect("a host");
+        let [first, ..] = [1, 2, 3, 4].map(|n| network(world::waypoint_address(afi, n)));
+        let own = || (2..=4).map(|n| network(world::waypoint_address(afi, n))).collect::<Vec<_>>();
+        let visit = |n: usize, datagram: &[u8], first_is_own: bool, customers: Vec<Prefix>| {
+            let (mut own, mut peers) = (own(), vec![first]);
+            if first_is_own {
+                own.append(&mut peers);
+            }
+            let address = hops[n].capability.waypoint;
+            let policy = Policy { own, peers, customers, ..Policy::default() };
+            world::process(&Waypoint::new(address, world::keys_of(address), policy), datagram, NOW)
+        };
+        let stamped = world::stamp(&world::inner(afi, b"payload"), &Route { sealed, ..world::route(&hops) });
+        let customer = || vec![network(world::source_address(afi))];
+        let mut datagram = visit(0, &stamped, false, Vec::new()).expect("the peer's own");
+        for n in 1..4 {
+            assert_eq!(visit(n, &datagram, false, customer()), Err(Verdict::Drop(Reason::OwnSource)), "{n}");
+            // Behind the provider's own alone, customers are sources like others.
+            assert!(visit(n, &datagram, true, customer()).is_ok());
+            datagram = visit(n, &datagram, false, Vec::new()).expect("who does not know the customer lets it pass");
+        }
     }
 }
 

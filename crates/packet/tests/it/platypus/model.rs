@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use cmac::{Cmac, KeyInit, Mac};
 use wayleave_core::{Afi, Prefix};
-use wayleave_packet::platypus::verify::{Arrival, Policy, Verdict, Waypoint};
+use wayleave_packet::platypus::verify::{Arrival, Link, Policy, Verdict, Waypoint};
 
 use super::packets;
 use super::random::Random;
@@ -17,14 +17,22 @@ pub(crate) struct Here {
     pub(crate) address: IpAddr,
     pub(crate) key: [u8; 16],
     pub(crate) narrow: bool,
-    /// Networks by their first octets: waypoints that the provider runs, and that peers run, and those behind links, by the
-    /// link's number; own networks, senders within these, and customers.
+    /// Networks by their first octets: waypoints that the provider runs, and that peers run, and those behind two links, with
+    /// the sources behind these if they are named; own networks, senders within these, and customers.
     pub(crate) own: Vec<Vec<u8>>,
     pub(crate) peers: Vec<Vec<u8>>,
-    pub(crate) behind: Vec<(u16, Vec<u8>)>,
+    pub(crate) behind: [Behind; 2],
     pub(crate) refused: Vec<Vec<u8>>,
     pub(crate) sources: Vec<Vec<u8>>,
     pub(crate) customers: Vec<Vec<u8>>,
+}
+
+/// What is behind a link.
+#[derive(Default)]
+pub(crate) struct Behind {
+    own: Vec<Vec<u8>>,
+    peers: Vec<Vec<u8>>,
+    sources: Option<Vec<Vec<u8>>>,
 }
 
 impl Here {
@@ -37,24 +45,38 @@ impl Here {
 
     /// At the first waypoint the outer source is the original one; later it is a waypoint that the provider or a configured
     /// peer runs, and never just an address that the sender wrote: neither into the list, nor, at the other end of a link,
-    /// into the outer header. No packet comes from own networks, but from hosts in them that stamp, and their packets come from
-    /// these themselves or by the provider's waypoints. Nor do customers' packets come by a peer's.
-    fn is_source_right(&self, outer: &[u8], original: &[u8], before: Option<&[u8]>, arrival: Arrival) -> bool {
-        let is_in = |networks: &[Vec<u8>]| networks.iter().any(|network| original.starts_with(network));
-        let runs = |networks: &[Vec<u8>]| networks.iter().any(|network| outer.starts_with(network));
-        let is_the_providers = outer == octets(self.address) || runs(&self.own);
-        let is_one_by_one = match (before, arrival) {
-            (None, _) => outer == original,
+    /// into the outer header. Over a link paths begin from the sources that it names, and where it names none from any, but for
+    /// links of peers. No packet comes from own networks, but from hosts in them that stamp, and their packets come from
+    /// these themselves or by the provider's waypoints. Nor do customers' packets come by a peer's, whoever sends them on.
+    fn is_source_right(&self, outer: &[u8], original: &[u8], visited: &[Listed], arrival: Arrival) -> bool {
+        let is_in = |networks: &[Vec<u8>], address: &[u8]| networks.iter().any(|network| address.starts_with(network));
+        let size = outer.len();
+        let by_the_provider = |one: &Listed| {
+            let address = &one.bare[..size];
+            address == octets(self.address)
+                || is_in(&self.own, address)
+                || self.behind.iter().any(|link| is_in(&link.own, address))
+        };
+        let is_one_by_one = match (visited.last().map(|one| &one.bare[..size]), arrival) {
+            (None, Arrival::Ip) => outer == original,
+            (None, Arrival::Link(number)) => {
+                let Behind { peers, sources, .. } = &self.behind[usize::from(number) - 1];
+                let may_begin = sources.as_ref().map_or(peers.is_empty(), |sources| is_in(sources, original));
+                outer == original && may_begin
+            }
             (Some(before), _) if outer != before => false,
-            (Some(_), Arrival::Ip) => is_the_providers || runs(&self.peers),
-            (Some(_), Arrival::Link(number)) => {
-                let here = self.behind.iter().filter(|(link, _)| *link == number);
-                runs(&here.map(|(_, network)| network.clone()).collect::<Vec<_>>())
+            (Some(before), Arrival::Ip) => {
+                before == octets(self.address) || is_in(&self.own, before) || is_in(&self.peers, before)
+            }
+            (Some(before), Arrival::Link(number)) => {
+                let Behind { own, peers, .. } = &self.behind[usize::from(number) - 1];
+                is_in(own, before) || is_in(peers, before)
             }
         };
-        let is_allowed = match before {
-            Some(_) if !is_the_providers => !is_in(&self.refused) && !is_in(&self.customers),
-            _ => !is_in(&self.refused) || is_in(&self.sources),
+        let is_allowed = if visited.iter().all(by_the_provider) {
+            !is_in(&self.refused, original) || is_in(&self.sources, original)
+        } else {
+            !is_in(&self.refused, original) && !is_in(&self.customers, original)
         };
         is_one_by_one && is_allowed && !is_martian(original)
     }
@@ -170,8 +192,7 @@ fn process_from(here: &Here, datagram: &[u8], arrival: Arrival, is_doubtful: &mu
     if waypoint != address || datagram[destination..destination + size] != address {
         return None;
     }
-    let before = index.checked_sub(1).map(|before| &listed[before].bare[..size]);
-    *is_doubtful = !here.is_source_right(&datagram[source..source + size], original, before, arrival);
+    *is_doubtful = !here.is_source_right(&datagram[source..source + size], original, &listed[..index], arrival);
     if *is_doubtful {
         return None;
     }
@@ -382,7 +403,6 @@ fn policy(random: &mut Random, address: IpAddr, all: &[IpAddr]) -> Here {
         all.iter().filter(|_| !random.one_in(one_in)).map(|peer| octets(*peer)).collect()
     };
     let (own, peers) = (named(random, 2), named(random, 12));
-    let behind = named(random, 12).into_iter().map(|network| (1 + random.below(2) as u16, network)).collect();
     let afi = if address.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 };
     let source = octets(world::source_address(afi));
     let size = source.len();
@@ -391,6 +411,10 @@ fn policy(random: &mut Random, address: IpAddr, all: &[IpAddr]) -> Here {
         random.one_in(one_in).then(|| source[..length].to_vec()).into_iter().collect()
     };
     let (refused, sources, customers) = (networks(random, 12), networks(random, 2), networks(random, 12));
+    let behind = [(); 2].map(|()| {
+        let (own, peers) = (named(random, 4), if random.one_in(2) { named(random, 4) } else { Vec::new() });
+        Behind { own, peers, sources: (!random.one_in(3)).then(|| networks(random, 2)) }
+    });
     Here { own, peers, behind, refused, sources, customers, ..Here::new(address, world::key_octets(address)) }
 }
 
@@ -398,12 +422,19 @@ fn policy(random: &mut Random, address: IpAddr, all: &[IpAddr]) -> Here {
 fn compare(here: &Here, datagram: &[u8], arrival: Arrival, now: u64) -> Option<Vec<u8>> {
     let mut is_doubtful = false;
     let expected = process_from(here, datagram, arrival, &mut is_doubtful, now);
-    let networks = |networks: &[Vec<u8>]| networks.iter().map(|octets| network(octets, here.address)).collect();
+    let networks =
+        |networks: &[Vec<u8>]| -> Vec<Prefix> { networks.iter().map(|octets| network(octets, here.address)).collect() };
     let policy = Policy {
         narrow: here.narrow,
         own: networks(&here.own),
         peers: networks(&here.peers),
-        link_peers: here.behind.iter().map(|(link, octets)| (*link, network(octets, here.address))).collect(),
+        links: (here.behind.iter())
+            .map(|link| Link {
+                own: networks(&link.own),
+                peers: networks(&link.peers),
+                sources: link.sources.as_deref().map(networks),
+            })
+            .collect(),
         refused: networks(&here.refused),
         sources: networks(&here.sources),
         customers: networks(&here.customers),

@@ -233,28 +233,41 @@ fn a_waypoint_is_behind_a_link_only_if_the_link_names_it() {
     let ends = [[free(), free()], [free(), free()]];
     let link =
         |[here, there]: &[String; 2], more: &str| format!("[[link]]\nlocal = \"{here}\"\nremote = \"{there}\"\n{more}");
-    let named = format!("waypoints = [\"{}/32\"]\n", WAYPOINTS[0]);
+    let named = format!("peer_waypoints = [\"{}/32\"]\n", WAYPOINTS[0]);
     let router = start(&folder, 1, &(link(&ends[0], "") + &link(&ends[1], &named)));
     let mut last = Socket::new(LAST, PLATYPUS);
     let mut sent = 0;
-    let mut send = |[here, there]: &[String; 2]| {
+    let mut send = |[here, there]: &[String; 2], begins_here: bool| {
         sent += 1;
-        let mut packet = packet(&[0, 1], sent, 100);
-        packet[12..16].copy_from_slice(&WAYPOINTS[0].octets());
-        packet[16..20].copy_from_slice(&WAYPOINTS[1].octets());
-        packet[22] = 7;
-        write_checksum(&mut packet);
+        let mut packet = packet(if begins_here { &[1] } else { &[0, 1] }, sent, 100);
+        if !begins_here {
+            packet[12..16].copy_from_slice(&WAYPOINTS[0].octets());
+            packet[16..20].copy_from_slice(&WAYPOINTS[1].octets());
+            packet[22] = 7;
+            write_checksum(&mut packet);
+        }
         let (from, to) = (there.parse().expect("an address"), here.parse().expect("an address"));
         let mut neighbor = udp::open(from, 1, Intake::Single, None).expect("a socket").data.remove(0);
         let mut burst = Burst::default();
         assert!(burst.push(&packet, to));
         assert_eq!(neighbor.send(&burst, &[Outgoing { packet: 0, to }]).expect("sent"), 1);
     };
-    send(&ends[0]);
+    send(&ends[0], false);
     eventually("it is refused", || router.count("reasons", "foreign-waypoint") == 1);
-    send(&ends[1]);
+    let is_told = |event: &serde_json::Value| {
+        event["what"]["event"] == "foreign-waypoint" && event["what"]["link"] == ends[0][1].as_str()
+    };
+    eventually("the operator is told of the link", || {
+        router.json("events")["events"].as_array().into_iter().flatten().any(is_told)
+    });
+    send(&ends[1], false);
     assert_eq!(last.all(1).len(), 1, "{}", router.status());
-    assert_eq!(router.count("decided", "forwarded"), 1);
+    // The peer leaves its waypoint out of the list; whoever is behind the other link is none.
+    send(&ends[1], true);
+    eventually("it is refused", || router.count("reasons", "link-source") == 1);
+    send(&ends[0], true);
+    assert_eq!(last.all(1).len(), 1, "{}", router.status());
+    assert_eq!(router.count("decided", "forwarded"), 2);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! PLA, longest: IPv6 packets of 65,535 to 65,575 octets in a burst: as for the packet alone.
 //! PLA, lanes: bursts of random and mutated packets, every flipped bit next to its original: for each packet what
 //! `verify` decides for it alone.
+//! PLA-11, lanes: a peer's packets at their first waypoint among others of the same flow: refused.
 
 use std::net::IpAddr;
 
@@ -11,7 +12,8 @@ use wayleave_crypto::lanes::{CpuKernel, LANES};
 use wayleave_dataplane::frame::BURST;
 use wayleave_dataplane::platypus::lanes::BurstVerifier;
 use wayleave_packet::platypus::header::{Delegation, Width};
-use wayleave_packet::platypus::verify::{Arrival, Policy, Waypoint};
+use wayleave_packet::platypus::mint::Route;
+use wayleave_packet::platypus::verify::{Arrival, Link, Policy, Waypoint};
 
 use super::random::Random;
 use super::world::{NOW, mutate};
@@ -83,6 +85,17 @@ fn random_arrival(random: &mut Random) -> Arrival {
     }
 }
 
+/// With waypoints behind it or not, and sources from which paths may begin.
+fn random_link(random: &mut Random, sources: Prefix) -> Link {
+    let waypoints = |random: &mut Random| if random.one_in(2) { world::peers() } else { Vec::new() };
+    let sources = match random.below(4) {
+        0 => Some(Vec::new()),
+        1 => Some(vec![sources]),
+        _ => None,
+    };
+    Link { own: waypoints(random), peers: waypoints(random), sources }
+}
+
 /// A waypoint that allows more than others, or less.
 fn random_waypoint(random: &mut Random, address: IpAddr) -> Waypoint {
     let network = |random: &mut Random, address: IpAddr| {
@@ -96,19 +109,55 @@ fn random_waypoint(random: &mut Random, address: IpAddr) -> Waypoint {
         }
     }
     let sources = random.one_in(2).then(|| network(random, source));
+    let mut links = Vec::new();
+    for _ in 0..2 {
+        let sources = network(random, source);
+        links.push(random_link(random, sources));
+    }
     let policy = Policy {
         narrow: !random.one_in(3),
         freshness: if random.one_in(3) { random.below(7) as u32 } else { 5 },
         check_source: !random.one_in(3),
         own: if random.one_in(4) { world::peers() } else { Vec::new() },
         peers: if random.one_in(4) { Vec::new() } else { world::peers() },
-        link_peers: world::peers().into_iter().filter(|_| !random.one_in(4)).map(|network| (1, network)).collect(),
+        links,
         refused,
         waypoints: Vec::new(),
         sources: sources.into_iter().collect(),
         customers: if random.one_in(4) { vec![network(random, source)] } else { Vec::new() },
     };
     Waypoint::new(address, world::keys_of(address), policy)
+}
+
+/// Bursts of one flow, of which one in sixteen comes over the link of a peer, which has left its waypoint out of the list.
+#[test]
+fn packets_of_one_flow_are_judged_each_by_the_way_that_it_came() {
+    let hops = [world::hop(world::capability(Afi::Ipv4, 1))];
+    let address = hops[0].capability.waypoint;
+    let of_peer = Link { peers: world::peers(), ..Link::default() };
+    let policy = Policy { links: vec![of_peer, Link::default()], ..Policy::default() };
+    let here = [Waypoint::new(address, world::keys_of(address), policy)];
+    let packet = |counter| {
+        let route = Route { nonce: world::nonce(counter), ..world::route(&hops) };
+        world::stamp(&world::inner(Afi::Ipv4, b"payload"), &route)
+    };
+    let datagrams: Vec<Vec<u8>> = (0..BURST as u32).map(packet).collect();
+    let slices: Vec<&[u8]> = datagrams.iter().map(Vec::as_slice).collect();
+    for kernel in CpuKernel::available() {
+        let mut verifier = BurstVerifier::new(kernel, 8);
+        for one in 0..LANES {
+            let arrival = |index: usize| match index {
+                index if index % LANES == one => Arrival::Link(1),
+                index if index % 5 == 0 => Arrival::Link(2),
+                _ => Arrival::Ip,
+            };
+            let found = in_lanes_from(&mut verifier, &here, &slices, &arrival, world::at(NOW));
+            for (index, found) in found.into_iter().enumerate() {
+                assert_eq!(found.is_err(), arrival(index) == Arrival::Link(1), "{index}");
+                assert_eq!(found, one_by_one_from(&here, slices[index], arrival(index), world::at(NOW)));
+            }
+        }
+    }
 }
 
 /// An IPv6 header of 40 octets and up to 65,535 behind it: the packet is longer than 16 bits say.

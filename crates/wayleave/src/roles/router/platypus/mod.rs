@@ -23,7 +23,7 @@ use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router,
 use wayleave_dataplane::replay::{ClockJumps, ReplayFilter};
 use wayleave_packet::platypus::header::offsets::PROTOCOL;
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
-use wayleave_packet::platypus::verify::{self, Charge, Policy, Waypoint};
+use wayleave_packet::platypus::verify::{self, Charge, Link, Policy, Waypoint};
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::steering::Steering;
@@ -107,9 +107,10 @@ fn waypoints(settings: &Settings, section: &PlatypusSection) -> Vec<Waypoint> {
     let addresses = || section.waypoints.get_ref().iter().map(|address| IpAddr::V4(address.0));
     let own = addresses().filter_map(|address| Prefix::truncated(address, 32).ok());
     let plain = |networks: &[Spanned<Prefix>]| networks.iter().map(|network| *network.get_ref()).collect::<Vec<_>>();
-    let links = settings.file.link.iter().enumerate().map(|(index, link)| (link_number(index), link.get_ref()));
-    let behind = links.filter(|(number, _)| *number != 0).flat_map(|(number, link)| {
-        link.waypoints.iter().map(move |network| (number, *network.get_ref())).collect::<Vec<_>>()
+    let behind = settings.file.link.iter().map(Spanned::get_ref).map(|link| Link {
+        own: plain(&link.own_waypoints),
+        peers: plain(&link.peer_waypoints),
+        sources: link.sources.clone(),
     });
     let policy = Policy {
         narrow: section.narrow,
@@ -117,11 +118,11 @@ fn waypoints(settings: &Settings, section: &PlatypusSection) -> Vec<Waypoint> {
         check_source: true,
         own: own.chain(plain(&section.own_waypoints)).collect(),
         peers: plain(&section.peer_waypoints),
-        link_peers: behind.collect(),
+        links: behind.collect(),
         refused: section.refused.clone(),
         waypoints: section.allowed_waypoints.iter().map(|address| address.0).collect(),
         sources: section.allowed_sources.clone(),
-        customers: section.decapsulate.clone(),
+        customers: section.customers(&settings.file),
     };
     let live = settings.live_keys(PlatypusControl::KEYS_AHEAD);
     let key = |octets: &[u8; 16]| WaypointKey::new(&Key128::new(*octets));
@@ -461,6 +462,7 @@ impl Control<Platypus> for PlatypusControl {
         "platypus.allowed_waypoints",
         "platypus.allowed_sources",
         "platypus.decapsulate",
+        "platypus.customers",
         "platypus.rates",
         "platypus.revocations.file",
         "platypus.revocations.key",
@@ -581,7 +583,7 @@ impl Control<Platypus> for PlatypusControl {
 
     async fn maintain(&mut self, settings: &Settings, threads: &Threads<Platypus>, log: &Events) {
         self.revocations.check(threads, log).await;
-        self.foreign.report(threads, log).await;
+        self.foreign.report(&settings.file.link, threads, log).await;
         match section(settings) {
             Ok(section) => {
                 Rates::new(section, threads.count() as u64, self.capacity(section)).divide(threads).await;
