@@ -1,5 +1,5 @@
 //! The description (OpenAPI 3.1) against the running server: every operation is tried with its own example, and every answer is as
-//! its schema says. That the routes and the description are the same is a unit test of the routes' table.
+//! its schema says.
 //!
 //! PLA, API: every operation of the description, with and without its right: every answer is as described, a refusal is
 //! a problem that says who erred, and changes nothing.

@@ -1,7 +1,9 @@
 //! Invitations: made, listed, withdrawn by the operator; redeemed by who holds one.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
+use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use wayleave_control::capability::{
@@ -12,9 +14,11 @@ use wayleave_runtime::identity::from_hex;
 use zeroize::Zeroizing;
 
 use super::super::core::lock;
+use super::caller::{Caller, Operator, Reader, Redeemer};
 use super::counts::count;
+use super::extract::{Json, NoQuery, Path, Query, most};
 use super::problem::{Problem, ProblemKind};
-use super::{Api, Call, Reply};
+use super::{Answer, Api, created, ok};
 use crate::provider::invitations::{DEFAULT_EXPIRY, InvitationOrder, describe, invite, shared_with};
 use crate::provider::orders::{DEFAULT_DAYS, GrantFields, check_name, days};
 
@@ -23,7 +27,7 @@ const PAGE: (usize, usize) = (1_000, 10_000);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Invited {
+pub struct Invited {
     principal: u32,
     name: String,
     waypoints: Vec<IpAddr>,
@@ -40,7 +44,7 @@ struct Invited {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Redeemed {
+pub struct Redeemed {
     invitation: String,
     holder: String,
     time: u64,
@@ -48,29 +52,44 @@ struct Redeemed {
     possession: String,
 }
 
+/// Which page of invitations.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Page {
+    after: Option<String>,
+    most: Option<usize>,
+}
+
 fn id(text: &str) -> Result<InvitationId, Problem> {
     text.parse().map_err(|error| Problem::new(ProblemKind::Request, format!("{error}")))
 }
 
 /// A page of invitations.
-pub fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let after = call.query.get("after").map(|text| id(text)).transpose()?;
-    let most = call.most(PAGE.0, PAGE.1)?;
-    let now = api.clock.now().unix.secs();
-    let core = lock(&api.core);
-    let behind = core.server.state().invitations().filter(|(invitation, _)| Some(invitation.id) > after);
-    let mut page: Vec<Value> =
-        behind.take(most + 1).map(|(invitation, status)| describe(invitation, status, now)).collect();
-    drop(core);
-    let more = page.len() > most;
-    page.truncate(most);
-    let next = if more { page.last().map(|last| last["id"].clone()) } else { None };
-    Ok(Reply::Json(200, json!({ "invitations": page, "next": next })))
+pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Query<Page>) -> Answer {
+    let after = page.after.as_deref().map(id).transpose()?;
+    let most = most(page.most, PAGE)?;
+    api.run(move |api| {
+        let now = api.clock.now().unix.secs();
+        let core = lock(&api.core);
+        let behind = core.server.state().invitations().filter(|(invitation, _)| Some(invitation.id) > after);
+        let mut page: Vec<Value> =
+            behind.take(most + 1).map(|(invitation, status)| describe(invitation, status, now)).collect();
+        drop(core);
+        let more = page.len() > most;
+        page.truncate(most);
+        let next = if more { page.last().map(|last| last["id"].clone()) } else { None };
+        ok(json!({ "invitations": page, "next": next }))
+    })
+    .await
 }
 
 /// Invites.
-pub fn create(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let fields: Invited = call.json()?;
+pub async fn create(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Operator>,
+    _: NoQuery,
+    Json(fields): Json<Invited>,
+) -> Answer {
     check_name(&fields.name)?;
     if fields.waypoints.len() > MAX_INVITED {
         return Err(Problem::new(ProblemKind::Request, InvitationError::Terms.to_string()));
@@ -83,42 +102,60 @@ pub fn create(api: &Api, call: &Call) -> Result<Reply, Problem> {
     };
     let terms = fields.waypoints.iter().map(terms).collect::<Result<_, _>>()?;
     let not_after = api.clock.now().unix.secs() + days(fields.expires_days, DEFAULT_EXPIRY)?;
-    let order =
-        InvitationOrder { name: fields.name.clone(), terms, lasts: days(fields.days, DEFAULT_DAYS)?, not_after };
+    let order = InvitationOrder { name: fields.name, terms, lasts: days(fields.days, DEFAULT_DAYS)?, not_after };
     let url = api.settings().url.clone().ok_or_else(|| {
         Problem::new(ProblemKind::Conflict, "the address at which holders reach this API is not known")
             .help("the operator adds `url` to [key.api]")
     })?;
     let (line, invitation) = invite(order, url, api.shown.pin())?;
-    let number = api.change(call, &mut |state| match shared_with(state, &invitation, api.clock.now().unix.secs())
-        .filter(|_| !fields.again)
-    {
-        None => Ok(Some(ChangeBody::Invite(invitation.clone()))),
-        Some(shared) => Err(Problem::new(ProblemKind::Conflict, shared)
-            .help("choose another principal; or repeat the request with `again` (`--again` of the command) if it is the same customer")),
-    })?;
-    let text = Zeroizing::new(line.expose());
-    Ok(Reply::Json(
-        201,
-        json!({ "number": number, "id": line.id.to_string(), "invitation": *text, "expires": not_after }),
-    ))
+    api.run(move |api| {
+        let number = api.change(&caller.by, &mut |state| {
+            let shared = shared_with(state, &invitation, api.clock.now().unix.secs());
+            match shared.filter(|_| !fields.again) {
+                None => Ok(Some(ChangeBody::Invite(invitation.clone()))),
+                Some(shared) => Err(Problem::new(ProblemKind::Conflict, shared).help(
+                    "choose another principal; or repeat the request with `again` (`--again` of the command) if it is the same customer",
+                )),
+            }
+        })?;
+        let text = Zeroizing::new(line.expose());
+        created(json!({ "number": number, "id": line.id.to_string(), "invitation": *text, "expires": not_after }))
+    })
+    .await
 }
 
 /// Withdraws an invitation.
-pub fn withdraw(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let id = id(call.name("invitation"))?;
-    let number = api.change(call, &mut |state| {
-        if state.invitation(id).is_none() {
-            return Err(Problem::new(ProblemKind::NotFound, InvitationError::Unknown.to_string()));
-        }
-        Ok(Some(ChangeBody::Uninvite(id)))
-    })?;
-    Ok(Reply::Json(200, json!({ "number": number })))
+pub async fn withdraw(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Operator>,
+    _: NoQuery,
+    Path(invitation): Path<String>,
+) -> Answer {
+    let id = id(&invitation)?;
+    api.run(move |api| {
+        let number = api.change(&caller.by, &mut |state| {
+            if state.invitation(id).is_none() {
+                return Err(Problem::new(ProblemKind::NotFound, InvitationError::Unknown.to_string()));
+            }
+            Ok(Some(ChangeBody::Uninvite(id)))
+        })?;
+        ok(json!({ "number": number }))
+    })
+    .await
 }
 
 /// Redeems an invitation: once, and again for the same holder.
-pub fn redeem(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let request = request(&call.json()?)?;
+pub async fn redeem(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Redeemer>,
+    _: NoQuery,
+    Json(fields): Json<Redeemed>,
+) -> Answer {
+    let request = request(&fields)?;
+    api.run(move |api| redeemed(api, &caller.by, &request)).await
+}
+
+fn redeemed(api: &Api, by: &str, request: &RedemptionRequest) -> Answer {
     let now = api.clock.now().unix;
     let mut is_repeated = false;
     let mut refusal = None;
@@ -127,7 +164,7 @@ pub fn redeem(api: &Api, call: &Call) -> Result<Reply, Problem> {
     if !key.is_some_and(|key| request.is_signed(&key)) {
         return Err(refused_by(api, RedemptionRefusal::Unknown));
     }
-    let changed = api.change(call, &mut |state| match state.redemption(&request, now) {
+    let changed = api.change(by, &mut |state| match state.redemption(request, now) {
         Ok(Redemption::New(body)) => Ok(Some(body)),
         Ok(Redemption::Repeated) => {
             is_repeated = true;
@@ -149,7 +186,7 @@ pub fn redeem(api: &Api, call: &Call) -> Result<Reply, Problem> {
     let given = given.map_err(|refused| refused_by(api, refused))?;
     count(if is_repeated { &api.counts.repeated } else { &api.counts.redeemed });
     let capabilities: Vec<Value> = given.iter().map(|(credential, until)| capability(credential, *until)).collect();
-    Ok(Reply::Json(200, json!({ "capabilities": capabilities, "repeated": is_repeated })))
+    ok(json!({ "capabilities": capabilities, "repeated": is_repeated }))
 }
 
 fn capability(credential: &Credential, until: u64) -> Value {

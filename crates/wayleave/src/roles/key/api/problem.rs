@@ -1,5 +1,7 @@
 //! What the API says when it refuses: problem details (RFC 9457), all of one shape, which say who erred.
 
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
@@ -55,14 +57,12 @@ pub struct Problem {
     pub kind: ProblemKind,
     detail: String,
     help: Option<String>,
-    /// The methods that the path has instead.
-    pub allow: Option<String>,
 }
 
 impl Problem {
     /// A problem in one sentence without a full stop.
     pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), help: None, allow: None }
+        Self { kind, detail: detail.into(), help: None }
     }
 
     /// Adds what to do about it.
@@ -71,17 +71,7 @@ impl Problem {
         Self { help: Some(help.into()), ..self }
     }
 
-    /// Says which methods the path has instead.
-    #[must_use]
-    pub fn allow(self, methods: String) -> Self {
-        Self { allow: Some(methods), ..self }
-    }
-
-    pub fn status(&self) -> u16 {
-        self.kind.parts().1
-    }
-
-    pub fn json(&self) -> Value {
+    fn json(&self) -> Value {
         let (name, status, erred, title) = self.kind.parts();
         let mut value = json!({
             "type": format!("urn:wayleave:problem:{name}"),
@@ -94,6 +84,22 @@ impl Problem {
             value["help"] = json!(help);
         }
         value
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.kind.parts().1).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, self.json().to_string()).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        match self.kind {
+            ProblemKind::Credential => headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+            ProblemKind::TooMany => headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1")),
+            _ => None,
+        };
+        response.extensions_mut().insert(self.kind); // for the counts
+        response
     }
 }
 

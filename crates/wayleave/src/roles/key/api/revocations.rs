@@ -1,12 +1,17 @@
 //! Revocations: listed, made, lifted.
 
+use std::sync::Arc;
+
+use axum::extract::State;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use wayleave_control::capability::ChangeBody;
 
 use super::super::core::lock;
+use super::caller::{Caller, Operator, Reader};
+use super::extract::{Json, NoQuery, Query, most};
 use super::problem::{Problem, ProblemKind};
-use super::{Api, Call, Reply};
+use super::{Answer, Api, ok};
 use crate::key_files::revocation::RevocationEntry;
 
 /// Entries of a page: by default, and at most.
@@ -14,7 +19,22 @@ const PAGE: (usize, usize) = (1_000, 10_000);
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Revoked {
+pub struct Revoked {
+    entry: String,
+}
+
+/// Which page of revocations.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Page {
+    after: Option<String>,
+    most: Option<usize>,
+}
+
+/// Which revocation.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lifted {
     entry: String,
 }
 
@@ -23,40 +43,52 @@ fn entry(text: &str) -> Result<RevocationEntry, Problem> {
 }
 
 /// A page of revocations in force.
-pub fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let after = call.query.get("after").map(|text| entry(text)).transpose()?;
-    let most = call.most(PAGE.0, PAGE.1)?;
-    let core = lock(&api.core);
-    let state = core.server.state();
-    let mut page: Vec<_> = state.revocations_after(after.map(|entry| entry.0)).take(most + 1).copied().collect();
-    let number = state.number();
-    drop(core);
-    let more = page.len() > most;
-    page.truncate(most);
-    let texts: Vec<Value> = page.iter().map(|entry| RevocationEntry(*entry).to_string().into()).collect();
-    let next = if more { texts.last().cloned() } else { None };
-    Ok(Reply::Json(200, json!({ "number": number, "revocations": texts, "next": next })))
+pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Query<Page>) -> Answer {
+    let after = page.after.as_deref().map(entry).transpose()?;
+    let most = most(page.most, PAGE)?;
+    api.run(move |api| {
+        let core = lock(&api.core);
+        let state = core.server.state();
+        let mut page: Vec<_> = state.revocations_after(after.map(|entry| entry.0)).take(most + 1).copied().collect();
+        let number = state.number();
+        drop(core);
+        let more = page.len() > most;
+        page.truncate(most);
+        let texts: Vec<Value> = page.iter().map(|entry| RevocationEntry(*entry).to_string().into()).collect();
+        let next = if more { texts.last().cloned() } else { None };
+        ok(json!({ "number": number, "revocations": texts, "next": next }))
+    })
+    .await
 }
 
 /// Revokes; what is revoked already stays so.
-pub fn revoke(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let Revoked { entry: text } = call.json()?;
-    let RevocationEntry(revocation) = entry(&text)?;
-    let number =
-        api.change(call, &mut |state| Ok((!state.is_listed(&revocation)).then_some(ChangeBody::Revoke(revocation))))?;
-    Ok(Reply::Json(200, json!({ "number": number })))
+pub async fn revoke(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Operator>,
+    _: NoQuery,
+    Json(revoked): Json<Revoked>,
+) -> Answer {
+    let RevocationEntry(revocation) = entry(&revoked.entry)?;
+    api.run(move |api| {
+        let number = api.change(&caller.by, &mut |state| {
+            Ok((!state.is_listed(&revocation)).then_some(ChangeBody::Revoke(revocation)))
+        })?;
+        ok(json!({ "number": number }))
+    })
+    .await
 }
 
 /// Takes a revocation back.
-pub fn lift(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let text = call.query.get("entry");
-    let text = text.ok_or_else(|| Problem::new(ProblemKind::Request, "`entry` is missing: which revocation"))?;
-    let RevocationEntry(revocation) = entry(text)?;
-    let number = api.change(call, &mut |state| {
-        if state.is_listed(&revocation) {
-            return Ok(Some(ChangeBody::Lift(revocation)));
-        }
-        Err(Problem::new(ProblemKind::NotFound, "nothing of this kind is revoked"))
-    })?;
-    Ok(Reply::Json(200, json!({ "number": number })))
+pub async fn lift(State(api): State<Arc<Api>>, caller: Caller<Operator>, Query(lifted): Query<Lifted>) -> Answer {
+    let RevocationEntry(revocation) = entry(&lifted.entry)?;
+    api.run(move |api| {
+        let number = api.change(&caller.by, &mut |state| {
+            if state.is_listed(&revocation) {
+                return Ok(Some(ChangeBody::Lift(revocation)));
+            }
+            Err(Problem::new(ProblemKind::NotFound, "nothing of this kind is revoked"))
+        })?;
+        ok(json!({ "number": number }))
+    })
+    .await
 }

@@ -1,32 +1,36 @@
 //! What the server is, and the description of its API.
 
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
 use super::super::core::lock;
-use super::problem::Problem;
-use super::{Api, Call, DESCRIPTION, Reply};
+use super::caller::{Caller, Reader};
+use super::extract::NoQuery;
+use super::{Answer, Api, DESCRIPTION, ok};
 use crate::provider::waypoints::describe as waypoint;
 
 /// The description.
-#[allow(clippy::unnecessary_wraps, reason = "all handlers have one shape")]
-pub fn description(_: &Api, _: &Call) -> Result<Reply, Problem> {
-    Ok(Reply::Text(DESCRIPTION))
+pub async fn description() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], DESCRIPTION)
 }
 
 /// Zone, writer, and waypoints.
-#[allow(clippy::unnecessary_wraps, reason = "all handlers have one shape")]
-pub fn describe(api: &Api, _: &Call) -> Result<Reply, Problem> {
-    let (number, accounts, is_writer) = {
-        let core = lock(&api.core);
-        (core.server.state().number(), core.server.state().accounts(), core.server.is_writer())
-    };
-    let settings = api.settings();
-    let waypoints: Vec<Value> = settings.labels.keys().map(|address| waypoint(*address, &settings.labels)).collect();
-    Ok(Reply::Json(
-        200,
-        json!({
+pub async fn describe(State(api): State<Arc<Api>>, _: Caller<Reader>, _: NoQuery) -> Answer {
+    api.run(|api| {
+        let (number, accounts, is_writer) = {
+            let core = lock(&api.core);
+            (core.server.state().number(), core.server.state().accounts(), core.server.is_writer())
+        };
+        let labels = &api.settings().labels;
+        let waypoints: Vec<Value> = labels.keys().map(|address| waypoint(*address, labels)).collect();
+        ok(json!({
             "zone": api.zone, "writer": api.writer, "is_writer": is_writer, "number": number, "accounts": accounts,
             "waypoints": waypoints,
-        }),
-    ))
+        }))
+    })
+    .await
 }

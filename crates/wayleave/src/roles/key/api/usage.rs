@@ -1,8 +1,13 @@
 //! Statements of usage, as `cap usage` prints them.
 
 use std::ops::Bound;
+use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use wayleave_control::capability::ChargedAccount;
 use wayleave_packet::platypus::header::Principal;
@@ -10,9 +15,10 @@ use wayleave_runtime::clock::unix_of_day;
 use wayleave_runtime::http::ViewError;
 
 use super::super::views::PAGE;
-use super::accounts::principal;
+use super::Api;
+use super::caller::{Caller, Reader};
+use super::extract::{PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
-use super::{Api, Call, Reply};
 use crate::usage::{By, ListingCursor, Statement, StatementPage, csv, csv_lines, is_within};
 
 /// Lines of a page: by default, and at most.
@@ -21,52 +27,70 @@ const LINES: (usize, usize) = (1_000, 10_000);
 const TRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// How a statement is written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    Json,
+    Csv,
+}
+
+/// Which page of which statement.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Page {
+    principal: Option<PrincipalNumber>,
+    by: Option<By>,
+    from: Option<String>,
+    to: Option<String>,
+    format: Option<Format>,
+    after: Option<String>,
+    most: Option<usize>,
+}
+
 /// A page of the statement.
-pub async fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
+pub async fn list(
+    State(api): State<Arc<Api>>,
+    _: Caller<Reader>,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+    Query(page): Query<Page>,
+) -> Result<Response, Problem> {
     let refused = |what: String| Problem::new(ProblemKind::Request, what);
-    let by = match call.query.get("by").map(String::as_str) {
-        None | Some("delegation") => By::Delegation,
-        Some("principal") => By::Principal,
-        Some("epoch") => By::Epoch,
-        Some("router") => By::Router,
-        Some(_) => return Err(refused("`by` is one of principal, delegation, epoch and router".to_owned())),
+    let by = page.by.unwrap_or(By::Delegation);
+    let time = |name: &str, text: Option<String>| {
+        let read = |text: String| text.parse().ok().or_else(|| unix_of_day(&text));
+        let none = || refused(format!("`{name}` is no day (YYYY-MM-DD, UTC) and no Unix seconds"));
+        text.map(|text| read(text).ok_or_else(none)).transpose()
     };
-    let time = |name: &str| match call.query.get(name) {
-        None => Ok(None),
-        Some(text) => match text.parse().ok().or_else(|| unix_of_day(text)) {
-            Some(seconds) => Ok(Some(seconds)),
-            None => Err(refused(format!("`{name}` is no day (YYYY-MM-DD, UTC) and no Unix seconds"))),
-        },
-    };
-    let (from, to) = (time("from")?, time("to")?);
+    let (from, to) = (time("from", page.from)?, time("to", page.to)?);
     if from.is_some_and(|from| to.is_some_and(|to| from >= to)) {
         return Err(refused("`to` is not later than `from`".to_owned()));
     }
-    let is_csv = match call.query.get("format").map(String::as_str) {
-        None => call.accept.starts_with("text/csv"),
-        Some("json") => false,
-        Some("csv") => true,
-        Some(_) => return Err(refused("`format` is json or csv".to_owned())),
-    };
-    let only = call.query.get("principal").map(|text| principal(text)).transpose()?;
-    let after = match call.query.get("after") {
-        None => None,
-        Some(text) => Some(
-            ListingCursor::parse(text, by)
-                .ok_or_else(|| refused(format!("`after` is not the `next` of a page by {}", by.name())))?,
-        ),
-    };
+    let accepts_csv = || headers.get(header::ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/csv"));
+    let is_csv = page.format.map_or_else(accepts_csv, |format| format == Format::Csv);
+    let after = page.after.map(|text| {
+        let after = ListingCursor::parse(&text, by);
+        after.ok_or_else(|| refused(format!("`after` is not the `next` of a page by {}", by.name())))
+    });
+    let after = after.transpose()?;
     let is_first = after.is_none();
-    let page = StatementPage::new(by, after.as_ref().map(|after| after.line.clone()), call.most(LINES.0, LINES.1)?);
-    let (statement, next) = read(api, page, only, after, |line| is_within(line, from, to)).await?;
+    let only = page.principal.map(|principal| principal.0);
+    let page = StatementPage::new(by, after.as_ref().map(|after| after.line.clone()), most(page.most, LINES)?);
+    let (statement, next) = read(&api, page, only, after, |line| is_within(line, from, to)).await?;
     let next = next.map(|next| next.to_string());
-    Ok(match (is_csv, is_first) {
-        (false, _) => Reply::Json(200, json!({ "usage": statement.lines, "next": next })),
-        (true, true) => Reply::Csv { text: csv(&statement), has_names: true, next: next.map(|next| link(call, &next)) },
-        (true, false) => {
-            Reply::Csv { text: csv_lines(&statement), has_names: false, next: next.map(|next| link(call, &next)) }
-        }
-    })
+    if !is_csv {
+        return Ok(axum::Json(json!({ "usage": statement.lines, "next": next })).into_response());
+    }
+    let (text, content_type) = match is_first {
+        true => (csv(&statement), "text/csv; charset=utf-8; header=present"),
+        false => (csv_lines(&statement), "text/csv; charset=utf-8; header=absent"),
+    };
+    let mut response = ([(header::CONTENT_TYPE, content_type)], text).into_response();
+    if let Some(link) = next.and_then(|next| link(&query.unwrap_or_default(), &next).parse().ok()) {
+        response.headers_mut().insert(header::LINK, link);
+    }
+    Ok(response)
 }
 
 /// Reads a page, again if totals were added to sums meanwhile. A page that is not the first has to be of the same time as those before:
@@ -135,9 +159,9 @@ fn unavailable(error: ViewError) -> Problem {
     }
 }
 
-/// The next page of a statement as comma-separated values (RFC 8288). No parameter has characters that would have to be encoded.
-fn link(call: &Call, next: &str) -> String {
-    let kept = call.query.iter().filter(|(name, _)| *name != "after");
-    let kept: String = kept.map(|(name, value)| format!("{name}={value}&")).collect();
+/// The next page of a statement as comma-separated values (RFC 8288). `next` has no characters that would have to be encoded.
+fn link(query: &str, next: &str) -> String {
+    let kept = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("after="));
+    let kept: String = kept.map(|pair| format!("{pair}&")).collect();
     format!("</v1/usage?{kept}after={next}>; rel=\"next\"")
 }
