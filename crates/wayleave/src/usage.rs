@@ -65,7 +65,7 @@ pub fn principals(totals: &BTreeMap<(ChargedAccount, RouterNumber), Usage>) -> B
 
 wayleave_core::named! {
     /// By what a statement has its lines.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum, Deserialize)]
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum, Deserialize, utoipa::ToSchema)]
     #[serde(rename_all = "lowercase")]
     pub enum By {
         /// Who pays.

@@ -3,8 +3,9 @@
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::http::request::Parts;
-use serde::Deserialize;
+use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::https::BodyRefused;
 
@@ -47,7 +48,7 @@ impl<S: Send + Sync> FromRequestParts<S> for NoQuery {
     }
 }
 
-/// The body; what it may not have is an error. It is JSON, whatever its `Content-Type`.
+/// The body of a request, in which what it may not have is an error, or of an answer. It is JSON, whatever its `Content-Type`.
 pub struct Json<T>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
@@ -61,6 +62,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
         })?;
         let read = serde_json::from_slice(&body);
         read.map(Self).map_err(|error| request(format!("the body is not as described: {error}")))
+    }
+}
+
+impl<T: Serialize> IntoResponse for Json<T> {
+    fn into_response(self) -> Response {
+        axum::Json(self.0).into_response()
     }
 }
 

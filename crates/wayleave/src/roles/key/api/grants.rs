@@ -3,33 +3,98 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use serde_json::{Value, json};
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 use wayleave_control::capability::{ChangeBody, Credential, Grant};
 use wayleave_packet::platypus::header::Principal;
 use zeroize::Zeroizing;
 
 use super::super::core::lock;
-use super::accounts::{Page, missing};
+use super::accounts::missing;
 use super::caller::{Caller, Operator, Reader};
 use super::extract::{Json, NoQuery, Path, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
-use super::{Answer, Api, created, ok};
-use crate::provider::orders::{DEFAULT_DAYS, GrantFields, beyond, days, grant_id, named};
-use crate::provider::tree::AccountGrants;
+use super::{Answer, Api, Created};
+use crate::provider::orders::{DEFAULT_DAYS, GrantFields, NamedGrant, beyond, days, grant_id, named};
+use crate::provider::tree::{AccountGrants, AccountTree};
 
 /// Accounts of a page: by default, and at most; and grants after which a page ends.
 const PAGE: (usize, usize) = (100, 1_000);
 const MOST_GRANTS: usize = 20_000;
 
-/// A page of accounts with their grants as trees.
-pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Query<Page>) -> Answer {
+/// A page of accounts with their grants.
+#[derive(Serialize, ToSchema)]
+pub struct GrantTrees {
+    principals: Vec<AccountTree>,
+    /// The value of `after` for the next page; null behind the last.
+    next: Option<u32>,
+}
+
+/// A capability that was granted.
+#[derive(Serialize, ToSchema)]
+pub struct Granted {
+    /// Number of the records' last change.
+    number: u64,
+    #[schema(pattern = "^[0-9a-f]{16}$")]
+    id: String,
+    /// The capability in one line: a secret.
+    #[schema(value_type = String, pattern = "^wayleave-cap-[A-Za-z0-9_-]+$")]
+    capability: Zeroizing<String>,
+    terms: String,
+    /// Unix seconds.
+    until: u64,
+    /// What was delegated from it and lasted longer: it ends with it now.
+    shortened: Vec<NamedGrant>,
+}
+
+/// A grant that has ended.
+#[derive(Serialize, ToSchema)]
+pub struct Withdrawn {
+    /// Number of the records' last change.
+    number: u64,
+    /// What was delegated from it: it ended with it.
+    ended: Vec<NamedGrant>,
+}
+
+/// Which page of accounts.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct Page {
+    /// Only principals above this one.
+    #[param(value_type = Option<u32>, maximum = 16_777_215, example = 0)]
+    after: Option<PrincipalNumber>,
+    /// Accounts of a page.
+    #[param(minimum = 1, maximum = 1_000, example = 10)]
+    most: Option<usize>,
+}
+
+/// Which grant.
+#[derive(Deserialize, IntoParams)]
+pub struct OneGrant {
+    #[param(value_type = u32, maximum = 16_777_215, example = 7)]
+    principal: PrincipalNumber,
+    #[param(pattern = "^[0-9a-f]{16}$", example = "0123456789abcdef")]
+    grant: String,
+}
+
+/// A page of accounts with their grants as trees
+#[utoipa::path(
+    get,
+    path = "/v1/grants",
+    operation_id = "listGrants",
+    security(("token" = ["read"])),
+    params(Page),
+    responses((status = 200, description = "Done.", body = GrantTrees))
+)]
+pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Query<Page>) -> Answer<GrantTrees> {
     let most = most(page.most, PAGE)?;
     api.run(move |api| {
         let now = api.clock.now().unix;
         let labels = api.settings().labels.clone();
         let after = page.after.map(|after| after.0);
         let (page, mut next) = lock(&api.core).server.state().accounts_after(after, most);
-        let (mut trees, mut grants): (Vec<Value>, usize) = (Vec::new(), 0);
+        let (mut trees, mut grants) = (Vec::new(), 0);
         let last = page.last().copied();
         for principal in page {
             // The lock is held for one account at a time: questions wait for it.
@@ -42,18 +107,25 @@ pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Q
                 break;
             }
         }
-        ok(json!({ "principals": trees, "next": next.map(Principal::number) }))
+        Ok(Json(GrantTrees { principals: trees, next: next.map(Principal::number) }))
     })
     .await
 }
 
-/// Grants a capability, or changes how long one is granted.
+/// Grant a capability to an account, or change how long one is granted; what was delegated from it lasts no longer
+#[utoipa::path(
+    post,
+    path = "/v1/grants",
+    operation_id = "grant",
+    security(("token" = ["full"])),
+    responses((status = 201, description = "Done.", body = Granted), (status = 404, description = "There is no such thing."))
+)]
 pub async fn grant(
     State(api): State<Arc<Api>>,
     caller: Caller<Operator>,
     _: NoQuery,
     Json(fields): Json<GrantFields>,
-) -> Answer {
+) -> Created<Granted> {
     let terms = fields.order()?.terms()?;
     let now = api.clock.now().unix.secs();
     let not_after = now + days(fields.days, DEFAULT_DAYS)?;
@@ -72,22 +144,35 @@ pub async fn grant(
         };
         let zone = core.server.zone().clone();
         drop(core);
-        let line = Zeroizing::new(Credential { zone, terms, key }.expose());
-        created(json!({
-            "number": number, "id": grant_id(&terms), "capability": *line, "terms": terms.to_string(), "until": not_after,
-            "shortened": named(&shortened),
-        }))
+        let granted = Granted {
+            number,
+            id: grant_id(&terms),
+            capability: Zeroizing::new(Credential { zone, terms, key }.expose()),
+            terms: terms.to_string(),
+            until: not_after,
+            shortened: named(&shortened),
+        };
+        Ok((StatusCode::CREATED, Json(granted)))
     })
     .await
 }
 
-/// Withdraws a grant with all that was delegated from it.
+/// End a grant at once, with all that was delegated from it
+#[utoipa::path(
+    delete,
+    path = "/v1/grants/{principal}/{grant}",
+    operation_id = "withdrawGrant",
+    security(("token" = ["full"])),
+    params(OneGrant),
+    responses((status = 200, description = "Done.", body = Withdrawn), (status = 404, description = "There is no such thing."))
+)]
 pub async fn withdraw(
     State(api): State<Arc<Api>>,
     caller: Caller<Operator>,
     _: NoQuery,
-    Path((PrincipalNumber(principal), id)): Path<(PrincipalNumber, String)>,
-) -> Answer {
+    Path(one): Path<OneGrant>,
+) -> Answer<Withdrawn> {
+    let (principal, id) = (one.principal.0, one.grant);
     api.run(move |api| {
         let mut ended = Vec::new();
         let number = api.change(&caller.by, &mut |state| {
@@ -100,7 +185,7 @@ pub async fn withdraw(
             ended = state.delegated_from(grant.terms).collect();
             Ok(Some(ChangeBody::WithdrawBranch(grant.terms)))
         })?;
-        ok(json!({ "number": number, "ended": named(&ended) }))
+        Ok(Json(Withdrawn { number, ended: named(&ended) }))
     })
     .await
 }

@@ -3,6 +3,7 @@
 mod accounts;
 mod caller;
 pub mod counts;
+mod description;
 mod extract;
 mod grants;
 mod invitations;
@@ -17,12 +18,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{delete, get, post};
-use serde_json::Value;
+use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tracing::{error, info, warn};
+use utoipa::ToSchema;
 use wayleave_control::capability::{ApiUrl, ChangeBody, RateLimit, State};
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_runtime::Clock;
@@ -32,6 +33,7 @@ use wayleave_runtime::https::{HttpsLimits, serve_api};
 
 use self::caller::{Token, admit};
 use self::counts::{ApiCounts, count};
+use self::extract::Json;
 use self::problem::{Problem, ProblemKind};
 use super::core::{Core, lock};
 use super::operator;
@@ -42,9 +44,6 @@ use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::node::fresh;
 use crate::provider::waypoints::WaypointLabels;
-
-/// The description, as it is checked in.
-pub const DESCRIPTION: &str = include_str!("../../../../../../docs/api/key-server.json");
 
 /// Connections at a time. Of those whose last request had a valid token, one token has a part, so that no holder of one keeps
 /// another out.
@@ -86,23 +85,20 @@ pub struct RunningApi {
 }
 
 /// An answer in JSON.
-type Answer = Result<(StatusCode, axum::Json<Value>), Problem>;
+type Answer<T> = Result<Json<T>, Problem>;
+/// The same about something new.
+type Created<T> = Result<(StatusCode, Json<T>), Problem>;
 
-/// All routes.
+/// A change that was made.
+#[derive(Serialize, ToSchema)]
+struct Changed {
+    /// Number of the records' last change.
+    number: u64,
+}
+
+/// All routes, with what is in front of them.
 fn routes(api: &Arc<Api>) -> Router {
-    let routes = Router::new()
-        .route("/v1/openapi.json", get(server::description))
-        .route("/v1/server", get(server::describe))
-        .route("/v1/accounts", get(accounts::list).post(accounts::open))
-        .route("/v1/accounts/{principal}", get(accounts::show).patch(accounts::amend).delete(accounts::close))
-        .route("/v1/grants", get(grants::list).post(grants::grant))
-        .route("/v1/grants/{principal}/{grant}", delete(grants::withdraw))
-        .route("/v1/revocations", get(revocations::list).post(revocations::revoke).delete(revocations::lift))
-        .route("/v1/usage", get(usage::list))
-        .route("/v1/invitations", get(invitations::list).post(invitations::create))
-        .route("/v1/invitations/{invitation}", delete(invitations::withdraw))
-        .route("/v1/redemptions", post(invitations::redeem));
-    let routes = routes.fallback(no_path).method_not_allowed_fallback(no_method);
+    let routes = Router::from(description::routes()).fallback(no_path).method_not_allowed_fallback(no_method);
     routes.layer(from_fn_with_state(Arc::clone(api), admit)).with_state(Arc::clone(api))
 }
 
@@ -242,12 +238,4 @@ impl Api {
             }
         }
     }
-}
-
-fn ok(value: Value) -> Answer {
-    Ok((StatusCode::OK, axum::Json(value)))
-}
-
-fn created(value: Value) -> Answer {
-    Ok((StatusCode::CREATED, axum::Json(value)))
 }

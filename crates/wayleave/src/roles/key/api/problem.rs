@@ -2,8 +2,10 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde::Serialize;
+use utoipa::ToSchema;
 
+use super::extract::Json;
 use crate::failure::Failure;
 
 /// The kinds of problems; each has a status and a party that erred.
@@ -70,27 +72,34 @@ impl Problem {
     pub fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
     }
+}
 
-    fn json(&self) -> Value {
-        let (name, status, erred, title) = self.kind.parts();
-        let mut value = json!({
-            "type": format!("urn:wayleave:problem:{name}"),
-            "title": title,
-            "status": status,
-            "detail": self.detail,
-            "erred": erred,
-        });
-        if let Some(help) = &self.help {
-            value["help"] = json!(help);
-        }
-        value
-    }
+/// Problem details (RFC 9457).
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub struct Details {
+    #[schema(pattern = "^urn:wayleave:problem:[a-z-]+$")]
+    r#type: String,
+    title: &'static str,
+    #[schema(minimum = 400, maximum = 599)]
+    status: u16,
+    /// What is wrong, in one sentence.
+    detail: String,
+    /// Who erred: `caller` can mend the request, `server` is for the operator of this machine.
+    #[schema(pattern = "^(caller|server)$")]
+    erred: &'static str,
+    /// What to do about it, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    help: Option<String>,
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.kind.parts().1).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, self.json().to_string()).into_response();
+        let (name, status, erred, title) = self.kind.parts();
+        let r#type = format!("urn:wayleave:problem:{name}");
+        let details = Details { r#type, title, status, detail: self.detail, erred, help: self.help };
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(details)).into_response();
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         match self.kind {

@@ -3,84 +3,139 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 use wayleave_control::capability::ChangeBody;
+use wayleave_packet::platypus::revocation::Revocation;
 
 use super::super::core::lock;
 use super::caller::{Caller, Operator, Reader};
 use super::extract::{Json, NoQuery, Query, most};
 use super::problem::{Problem, ProblemKind};
-use super::{Answer, Api, ok};
+use super::{Answer, Api, Changed};
 use crate::key_files::revocation::RevocationEntry;
 
 /// Entries of a page: by default, and at most.
 const PAGE: (usize, usize) = (1_000, 10_000);
 
-#[derive(Deserialize)]
+/// PRINCIPAL, PRINCIPAL/DELEGATION or PRINCIPAL/DELEGATION/SUB-DELEGATION, in all key epochs, or with @INTERVAL:EPOCH in one.
+#[derive(Clone, Copy, Deserialize, ToSchema)]
+#[serde(try_from = "String")]
+#[schema(value_type = String, pattern = "^[0-9]+(/[0-9]+){0,2}(@[0-9]+:[0-9]+)?$")]
+pub struct Entry(Revocation);
+
+impl TryFrom<String> for Entry {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        let RevocationEntry(entry) = text.parse()?;
+        Ok(Self(entry))
+    }
+}
+
+/// What is to be revoked.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(as = Revocation, example = json!({ "entry": "7/3" }))]
 pub struct Revoked {
-    entry: String,
+    entry: Entry,
+}
+
+/// A page of revocations.
+#[derive(Serialize, ToSchema)]
+pub struct Revocations {
+    /// Number of the records' last change.
+    number: u64,
+    #[schema(value_type = Vec<Entry>)]
+    revocations: Vec<String>,
+    /// The value of `after` for the next page; null behind the last.
+    next: Option<String>,
 }
 
 /// Which page of revocations.
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct Page {
-    after: Option<String>,
+    /// Only entries behind this one.
+    #[param(value_type = Option<Entry>, example = "0/1")]
+    after: Option<Entry>,
+    /// Entries of a page.
+    #[param(minimum = 1, maximum = 10_000, example = 10)]
     most: Option<usize>,
 }
 
 /// Which revocation.
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct Lifted {
-    entry: String,
+    /// Which.
+    #[param(example = "7/3")]
+    entry: Entry,
 }
 
-fn entry(text: &str) -> Result<RevocationEntry, Problem> {
-    text.parse().map_err(|error| Problem::new(ProblemKind::Request, format!("`entry`: {error}")))
-}
-
-/// A page of revocations in force.
-pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Query<Page>) -> Answer {
-    let after = page.after.as_deref().map(entry).transpose()?;
+/// A page of revocations in force
+#[utoipa::path(
+    get,
+    path = "/v1/revocations",
+    operation_id = "listRevocations",
+    security(("token" = ["read"])),
+    params(Page),
+    responses((status = 200, description = "Done.", body = Revocations))
+)]
+pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Query<Page>) -> Answer<Revocations> {
     let most = most(page.most, PAGE)?;
     api.run(move |api| {
         let core = lock(&api.core);
         let state = core.server.state();
-        let mut page: Vec<_> = state.revocations_after(after.map(|entry| entry.0)).take(most + 1).copied().collect();
+        let mut page: Vec<_> =
+            state.revocations_after(page.after.map(|after| after.0)).take(most + 1).copied().collect();
         let number = state.number();
         drop(core);
         let more = page.len() > most;
         page.truncate(most);
-        let texts: Vec<Value> = page.iter().map(|entry| RevocationEntry(*entry).to_string().into()).collect();
-        let next = if more { texts.last().cloned() } else { None };
-        ok(json!({ "number": number, "revocations": texts, "next": next }))
+        let revocations: Vec<String> = page.iter().map(|entry| RevocationEntry(*entry).to_string()).collect();
+        let next = if more { revocations.last().cloned() } else { None };
+        Ok(Json(Revocations { number, revocations, next }))
     })
     .await
 }
 
-/// Revokes; what is revoked already stays so.
+/// Revoke; what is revoked already stays so
+#[utoipa::path(
+    post,
+    path = "/v1/revocations",
+    operation_id = "revoke",
+    security(("token" = ["full"])),
+    responses((status = 200, description = "Done.", body = Changed))
+)]
 pub async fn revoke(
     State(api): State<Arc<Api>>,
     caller: Caller<Operator>,
     _: NoQuery,
-    Json(revoked): Json<Revoked>,
-) -> Answer {
-    let RevocationEntry(revocation) = entry(&revoked.entry)?;
+    Json(Revoked { entry: Entry(revocation) }): Json<Revoked>,
+) -> Answer<Changed> {
     api.run(move |api| {
         let number = api.change(&caller.by, &mut |state| {
             Ok((!state.is_listed(&revocation)).then_some(ChangeBody::Revoke(revocation)))
         })?;
-        ok(json!({ "number": number }))
+        Ok(Json(Changed { number }))
     })
     .await
 }
 
-/// Takes a revocation back.
-pub async fn lift(State(api): State<Arc<Api>>, caller: Caller<Operator>, Query(lifted): Query<Lifted>) -> Answer {
-    let RevocationEntry(revocation) = entry(&lifted.entry)?;
+/// Take a revocation back
+#[utoipa::path(
+    delete,
+    path = "/v1/revocations",
+    operation_id = "liftRevocation",
+    security(("token" = ["full"])),
+    params(Lifted),
+    responses((status = 200, description = "Done.", body = Changed), (status = 404, description = "There is no such thing."))
+)]
+pub async fn lift(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Operator>,
+    Query(Lifted { entry: Entry(revocation) }): Query<Lifted>,
+) -> Answer<Changed> {
     api.run(move |api| {
         let number = api.change(&caller.by, &mut |state| {
             if state.is_listed(&revocation) {
@@ -88,7 +143,7 @@ pub async fn lift(State(api): State<Arc<Api>>, caller: Caller<Operator>, Query(l
             }
             Err(Problem::new(ProblemKind::NotFound, "nothing of this kind is revoked"))
         })?;
-        ok(json!({ "number": number }))
+        Ok(Json(Changed { number }))
     })
     .await
 }

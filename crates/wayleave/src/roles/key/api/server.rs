@@ -5,32 +5,58 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
-use serde_json::{Value, json};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::super::core::lock;
 use super::caller::{Caller, Reader};
-use super::extract::NoQuery;
-use super::{Answer, Api, DESCRIPTION, ok};
-use crate::provider::waypoints::describe as waypoint;
+use super::extract::{Json, NoQuery};
+use super::{Answer, Api, description};
+use crate::provider::tree::Waypoint;
 
-/// The description.
-pub async fn description() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], DESCRIPTION)
+/// What the server is.
+#[derive(Serialize, ToSchema)]
+pub struct Server {
+    zone: String,
+    #[schema(pattern = "^writer:ed25519:[0-9a-f]{64}$")]
+    writer: String,
+    /// Whether changes are taken here; a replica refuses them.
+    is_writer: bool,
+    /// Number of the records' last change.
+    number: u64,
+    accounts: usize,
+    waypoints: Vec<Waypoint>,
 }
 
-/// Zone, writer, and waypoints.
-pub async fn describe(State(api): State<Arc<Api>>, _: Caller<Reader>, _: NoQuery) -> Answer {
+/// This description
+#[utoipa::path(
+    get,
+    path = "/v1/openapi.json",
+    operation_id = "description",
+    security(()),
+    responses((status = 200, description = "Done.", body = Value))
+)]
+pub async fn describe() -> impl IntoResponse {
+    ([(header::CONTENT_TYPE, "application/json")], description::TEXT.as_str())
+}
+
+/// The server: zone, writer, waypoints
+#[utoipa::path(
+    get,
+    path = "/v1/server",
+    operation_id = "server",
+    security(("token" = ["read"])),
+    responses((status = 200, description = "Done.", body = Server))
+)]
+pub async fn show(State(api): State<Arc<Api>>, _: Caller<Reader>, _: NoQuery) -> Answer<Server> {
     api.run(|api| {
         let (number, accounts, is_writer) = {
             let core = lock(&api.core);
             (core.server.state().number(), core.server.state().accounts(), core.server.is_writer())
         };
         let labels = &api.settings().labels;
-        let waypoints: Vec<Value> = labels.keys().map(|address| waypoint(*address, labels)).collect();
-        ok(json!({
-            "zone": api.zone, "writer": api.writer, "is_writer": is_writer, "number": number, "accounts": accounts,
-            "waypoints": waypoints,
-        }))
+        let waypoints = labels.keys().map(|address| Waypoint::new(*address, labels)).collect();
+        Ok(Json(Server { zone: api.zone.clone(), writer: api.writer.clone(), is_writer, number, accounts, waypoints }))
     })
     .await
 }

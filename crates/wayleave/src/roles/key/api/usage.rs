@@ -7,8 +7,9 @@ use std::time::Duration;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
 use wayleave_control::capability::ChargedAccount;
 use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::clock::unix_of_day;
@@ -17,7 +18,7 @@ use wayleave_runtime::http::ViewError;
 use super::super::views::PAGE;
 use super::Api;
 use super::caller::{Caller, Reader};
-use super::extract::{PrincipalNumber, Query, most};
+use super::extract::{Json, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
 use crate::usage::{By, ListingCursor, Statement, StatementPage, csv, csv_lines, is_within};
 
@@ -28,7 +29,7 @@ const TRIES: usize = 100;
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// How a statement is written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     Json,
@@ -36,19 +37,93 @@ pub enum Format {
 }
 
 /// Which page of which statement.
-#[derive(Deserialize)]
+#[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct Page {
+    /// Only this one.
+    #[param(value_type = Option<u32>, maximum = 16_777_215, example = 7)]
     principal: Option<PrincipalNumber>,
+    /// What has a line of its own; `delegation` by default.
+    #[param(inline, example = "delegation")]
     by: Option<By>,
+    /// Only key epochs that begin on this day (YYYY-MM-DD, UTC) or at this Unix second, or later.
+    #[param(example = "2026-01-01")]
     from: Option<String>,
+    /// Only key epochs that begin before.
+    #[param(example = "2100-01-01")]
     to: Option<String>,
+    /// CSV (RFC 4180) also by `Accept: text/csv`.
+    #[param(inline, example = "json")]
     format: Option<Format>,
+    /// Only lines behind the one that `next` of a page with the same `by` names. Each line is added up when its page is read; if
+    /// usage of closed time was added up since the first page, which would be on two pages or on none, the answer is 410.
+    #[param(pattern = "^[0-9]+([.]([0-9]+|-))*~[0-9]+$", example = "0.-.-.-.0~0")]
     after: Option<String>,
+    /// Lines of a page; 1000 by default.
+    #[param(minimum = 1, maximum = 10_000, example = 10)]
     most: Option<usize>,
 }
 
-/// A page of the statement.
+/// A page of a statement.
+#[derive(Serialize, ToSchema)]
+pub struct UsagePage {
+    #[schema(value_type = Vec<UsageLine>)]
+    usage: Vec<Value>,
+    /// The value of `after` for the next page; null behind the last.
+    next: Option<String>,
+}
+
+/// A line of a statement: of the columns that tell lines apart it has those of `by`.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[expect(
+    dead_code,
+    reason = "lines are made by the columns of a statement, as commands print them; a test reads them as this"
+)]
+pub struct UsageLine {
+    principal: u32,
+    /// The account's name.
+    account: Option<String>,
+    delegation: Option<u32>,
+    sub_delegation: Option<u32>,
+    epoch: Option<u32>,
+    begins: Option<String>,
+    ends: Option<String>,
+    router: Option<u32>,
+    router_name: Option<String>,
+    /// Whether a router reported it after its time was closed: it is of the time after that closing.
+    late: bool,
+    #[schema(pattern = "^[0-9]+$")]
+    packets: String,
+    /// Of IP packets, headers included; a text, since it may have more digits than a number of JSON.
+    #[schema(pattern = "^[0-9]+$")]
+    octets: String,
+}
+
+/// A page of what principals sent, as routers reported it: a statement to bill from
+#[utoipa::path(
+    get,
+    path = "/v1/usage",
+    operation_id = "usage",
+    security(("token" = ["read"])),
+    params(Page),
+    responses(
+        (
+            status = 200,
+            description = "Done.",
+            content((UsagePage = "application/json"), (String = "text/csv")),
+            headers((
+                "Link" = String,
+                description = "Of CSV: the next page (RFC 8288, `rel=\"next\"`), if there is one. Only the first page has a line with the names of the columns."
+            ))
+        ),
+        (status = 404, description = "There is no such thing."),
+        (
+            status = 410,
+            description = "This page does not go with those before: usage was added up meanwhile. Begin again, without `after`."
+        ),
+    )
+)]
 pub async fn list(
     State(api): State<Arc<Api>>,
     _: Caller<Reader>,
@@ -80,7 +155,7 @@ pub async fn list(
     let (statement, next) = read(&api, page, only, after, |line| is_within(line, from, to)).await?;
     let next = next.map(|next| next.to_string());
     if !is_csv {
-        return Ok(axum::Json(json!({ "usage": statement.lines, "next": next })).into_response());
+        return Ok(Json(UsagePage { usage: statement.lines, next }).into_response());
     }
     let (text, content_type) = match is_first {
         true => (csv(&statement), "text/csv; charset=utf-8; header=present"),
