@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
 
 /// What a waypoint's address stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
@@ -42,14 +41,4 @@ pub type WaypointLabels = BTreeMap<IpAddr, WaypointLabel>;
 /// The label of a waypoint.
 pub fn label_of(kind: WaypointKind, name: Option<&str>) -> WaypointLabel {
     WaypointLabel { kind, name: name.map(str::to_owned) }
-}
-
-/// A waypoint; one that the configuration lacks has no kind.
-pub fn describe(address: IpAddr, labels: &WaypointLabels) -> Value {
-    let label = labels.get(&address);
-    json!({
-        "address": address,
-        "kind": label.map(|label| label.kind.name()),
-        "name": label.and_then(|label| label.name.as_deref()),
-    })
 }

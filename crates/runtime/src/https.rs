@@ -1,7 +1,7 @@
 //! The server of an API: HTTP/1.1 over TLS 1.3, with limits on everything that a stranger can take.
 //!
 //! A connection has a slot ([`ConnectionSlots`]), a time for its handshake, another until its client is known, and a life; a
-//! request has a longest body. What requests mean, and whose they are, is the service's.
+//! request has a longest body. What requests mean, and whose they are, is for the routes.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -13,10 +13,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::connect_info::Connected;
 use axum::extract::{ConnectInfo, Request};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::Response;
 use axum::serve::{IncomingStream, Listener};
 use rustls::ServerConfig;
@@ -27,7 +28,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use zeroize::Zeroizing;
 
 use crate::connection_slots::{ConnectionSlot, ConnectionSlots, Eviction, SlotHandle, source_prefix};
 
@@ -46,38 +46,9 @@ pub struct HttpsLimits {
     pub body: usize,
 }
 
-/// A request.
-#[derive(Debug)]
-pub struct ApiRequest {
-    pub from: IpAddr,
-    pub method: String,
-    /// Without the query.
-    pub path: String,
-    pub query: String,
-    /// What stands in `Authorization`.
-    pub authorization: Option<Zeroizing<String>>,
-    pub accept: String,
-    /// `None` if it is longer than the limit, or ended in the middle.
-    pub body: Option<Zeroizing<Vec<u8>>>,
-}
-
-/// An answer.
-#[derive(Debug)]
-pub struct ApiAnswer {
-    pub status: u16,
-    pub content_type: &'static str,
-    pub headers: Vec<(&'static str, String)>,
-    pub body: Vec<u8>,
-}
-
-/// What answers requests.
-pub trait ApiService: Send + Sync + 'static {
-    /// Whose an `Authorization` is, if it is somebody's: the connection keeps its slot.
-    fn client(&self, authorization: &str) -> Option<String>;
-
-    /// Carries a request out.
-    fn answer(self: Arc<Self>, request: ApiRequest) -> impl Future<Output = ApiAnswer> + Send;
-}
+/// Marks a request whose body is longer than the limit, or ended in the middle: it comes without one.
+#[derive(Clone, Copy, Debug)]
+pub struct BodyRefused;
 
 /// An API that is being served.
 #[derive(Debug)]
@@ -95,7 +66,8 @@ impl ApiServing {
     }
 }
 
-/// Serves an API at `address` until the result is dropped.
+/// Serves an API at `address` until the result is dropped. Requests reach the routes with their body read, and with
+/// `ConnectInfo<Peer>`. `client` says whose an `Authorization` is, if it is somebody's: the connection keeps its slot.
 ///
 /// # Errors
 /// If nothing can listen there.
@@ -103,18 +75,19 @@ pub async fn serve_api(
     address: SocketAddr,
     config: Arc<ServerConfig>,
     (slots, limits): (ConnectionSlots, HttpsLimits),
-    service: Arc<impl ApiService>,
+    (client, routes): (impl Fn(&str) -> Option<String> + Clone + Send + Sync + 'static, Router),
 ) -> io::Result<ApiServing> {
     let listener = TcpListener::bind(address).await?;
     let address = listener.local_addr()?;
     let (to, ready) = mpsc::channel(1);
     let mut tasks = JoinSet::new();
     tasks.spawn(accept(listener, TlsAcceptor::from(config), (slots, limits), to));
-    let router = Router::new().fallback(move |ConnectInfo(peer): ConnectInfo<Peer>, request: Request| {
-        let service = Arc::clone(&service);
-        async move { serve(service, peer, request, limits.body).await }
-    });
-    let service = router.into_make_service_with_connect_info::<Peer>();
+    let serve = move |ConnectInfo(peer): ConnectInfo<Peer>, request: Request, next: Next| {
+        let client = authorization(request.headers()).and_then(&client);
+        peer.slot.set_client(client.as_deref());
+        serve(peer.slot, request, limits.body, next)
+    };
+    let service = routes.layer(from_fn(serve)).into_make_service_with_connect_info::<Peer>();
     tasks.spawn(async move {
         let _ = axum::serve(Ready { ready, address }, service).await; // whoever waits for the end is told
     });
@@ -123,15 +96,22 @@ pub async fn serve_api(
 
 /// Serves one request. Its connection keeps its slot while the request is carried out, though not while its body comes in: how
 /// long that takes is the client's choice.
-async fn serve(service: Arc<impl ApiService>, peer: Peer, request: Request, most: usize) -> Response {
-    let authorization = authorization(request.headers());
-    let client = authorization.as_ref().and_then(|text| service.client(text));
-    peer.slot.set_client(client.as_deref());
-    let request = read(peer.address.ip().to_canonical(), authorization, request, most).await;
-    peer.slot.begin_request();
-    let answer = service.answer(request).await;
-    peer.slot.end_request();
-    response(answer)
+async fn serve(slot: SlotHandle, request: Request, most: usize, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    let body = to_bytes(body, most).await.unwrap_or_else(|_| {
+        parts.extensions.insert(BodyRefused);
+        Bytes::new()
+    });
+    slot.begin_request();
+    let mut response = next.run(Request::from_parts(parts, Body::from(body))).await;
+    slot.end_request();
+    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+/// What stands in `Authorization`.
+pub fn authorization(headers: &HeaderMap) -> Option<&str> {
+    headers.get(header::AUTHORIZATION)?.to_str().ok()
 }
 
 /// Accepts connections and has their handshakes done, each in a task of its own.
@@ -276,50 +256,22 @@ impl Listener for Ready {
 
 /// Where a connection comes from, and its slot.
 #[derive(Clone, Debug)]
-struct Peer {
+pub struct Peer {
     address: SocketAddr,
     slot: SlotHandle,
+}
+
+impl Peer {
+    /// The address of whoever connected.
+    pub fn source(&self) -> IpAddr {
+        self.address.ip().to_canonical()
+    }
 }
 
 impl Connected<IncomingStream<'_, Ready>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Ready>) -> Self {
         Self { address: *stream.remote_addr(), slot: stream.io().slot.handle() }
     }
-}
-
-fn text(headers: &HeaderMap, name: HeaderName) -> Option<String> {
-    headers.get(name)?.to_str().ok().map(str::to_owned)
-}
-
-fn authorization(headers: &HeaderMap) -> Option<Zeroizing<String>> {
-    text(headers, header::AUTHORIZATION).map(Zeroizing::new)
-}
-
-async fn read(from: IpAddr, authorization: Option<Zeroizing<String>>, request: Request, most: usize) -> ApiRequest {
-    let (parts, body) = request.into_parts();
-    ApiRequest {
-        from,
-        method: parts.method.as_str().to_owned(),
-        path: parts.uri.path().to_owned(),
-        query: parts.uri.query().unwrap_or_default().to_owned(),
-        authorization,
-        accept: text(&parts.headers, header::ACCEPT).unwrap_or_default(),
-        body: to_bytes(body, most).await.ok().map(|body| Zeroizing::new(body.to_vec())),
-    }
-}
-
-fn response(answer: ApiAnswer) -> Response {
-    let mut response = Response::new(Body::from(answer.body));
-    *response.status_mut() = StatusCode::from_u16(answer.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    for (name, value) in answer.headers {
-        if let Ok(value) = HeaderValue::from_str(&value) {
-            headers.insert(HeaderName::from_static(name), value);
-        }
-    }
-    response
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use serde::Deserialize;
 use serde_json::{Value, json};
 use wayleave_control::capability::{AccountPeriods, ChargedAccount, Month, RouterNumber, Usage};
 use wayleave_dataplane::platypus::record;
@@ -64,7 +65,8 @@ pub fn principals(totals: &BTreeMap<(ChargedAccount, RouterNumber), Usage>) -> B
 
 wayleave_core::named! {
     /// By what a statement has its lines.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum, Deserialize, utoipa::ToSchema)]
+    #[serde(rename_all = "lowercase")]
     pub enum By {
         /// Who pays.
         Principal = "principal",

@@ -633,7 +633,7 @@ fn list_here(config: &Path, principal: Option<u32>) -> Outcome<Listed> {
     let principals = principals.filter(|principal| requested.is_none_or(|requested| requested == *principal));
     let labels = file.waypoint_labels();
     let read = |principal| AccountGrants::read(state, principal, unix_now());
-    let trees = principals.filter_map(read).map(|account| account.tree(&labels)).collect();
+    let trees = principals.filter_map(read).map(|account| json!(account.tree(&labels))).collect();
     let is_requested = |entry: &&Revocation| requested.is_none_or(|requested| requested == entry.principal);
     let revoked = state.revocations().filter(is_requested).map(|entry| RevocationEntry(*entry).to_string()).collect();
     Ok((state.number(), trees, revoked))

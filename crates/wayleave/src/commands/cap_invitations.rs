@@ -152,8 +152,8 @@ pub fn list(command: &Invitations) -> Outcome {
                 return withdrawn(command, id, &json!(number));
             }
             let now = unix_now().secs();
-            let described = server.state().invitations().map(|(invitation, status)| describe(invitation, status, now));
-            described.collect()
+            let all = server.state().invitations();
+            all.map(|(invitation, status)| json!(describe(invitation, status, now))).collect()
         }
     };
     if command.json {

@@ -1,6 +1,10 @@
 //! Invitations as the provider makes and lists them.
 
+use std::net::IpAddr;
+
+use serde::Serialize;
 use serde_json::{Value, json};
+use utoipa::ToSchema;
 use wayleave_control::capability::{ApiUrl, Invitation, InvitationId, InvitationLine, InvitationStatus, State, Terms};
 use wayleave_crypto::secret::Seed;
 use wayleave_runtime::api_tls::KeyPin;
@@ -63,31 +67,61 @@ pub fn state_name(invitation: &Invitation, status: InvitationStatus, now: u64) -
 }
 
 /// An invitation in a list.
-pub fn describe(invitation: &Invitation, status: InvitationStatus, now: u64) -> Value {
-    let grant = |terms: &Terms| {
-        let delegation = terms.delegation;
-        json!({
-            "id": grant_id(terms),
-            "waypoint": terms.waypoint,
-            "interval": terms.interval.exponent(),
-            "delegation": delegation.map(|delegation| delegation.id.number()),
-            "prefix": delegation.map(|delegation| delegation.prefix.to_string()),
-        })
+#[derive(Serialize, ToSchema)]
+#[schema(as = Invitation)]
+pub struct ListedInvitation {
+    #[schema(pattern = "^[0-9a-f]{16}$")]
+    pub id: String,
+    principal: Option<u32>,
+    name: String,
+    #[schema(value_type = String, pattern = "^(open|used|expired|withdrawn)$")]
+    state: &'static str,
+    /// The last Unix second at which it can be redeemed.
+    expires: u64,
+    /// Days of the grants, from the redemption on.
+    days: u64,
+    /// The Unix second at which it was redeemed.
+    used: Option<u64>,
+    grants: Vec<InvitedGrant>,
+}
+
+/// What an invitation is to give.
+#[derive(Serialize, ToSchema)]
+pub struct InvitedGrant {
+    #[schema(pattern = "^[0-9a-f]{16}$")]
+    id: String,
+    #[schema(value_type = String)]
+    waypoint: IpAddr,
+    /// Binary logarithm of a key epoch's length in seconds.
+    #[schema(minimum = 4, maximum = 24)]
+    interval: u8,
+    delegation: Option<u32>,
+    prefix: Option<String>,
+}
+
+/// An invitation in a list.
+pub fn describe(invitation: &Invitation, status: InvitationStatus, now: u64) -> ListedInvitation {
+    let grant = |terms: &Terms| InvitedGrant {
+        id: grant_id(terms),
+        waypoint: terms.waypoint,
+        interval: terms.interval.exponent(),
+        delegation: terms.delegation.map(|delegation| delegation.id.number()),
+        prefix: terms.delegation.map(|delegation| delegation.prefix.to_string()),
     };
     let used = match status {
         InvitationStatus::Redeemed { at, .. } => Some(at),
         _ => None,
     };
-    json!({
-        "id": invitation.id.to_string(),
-        "principal": invitation.principal().map(|principal| principal.number()),
-        "name": invitation.name,
-        "state": state_name(invitation, status, now),
-        "expires": invitation.not_after,
-        "days": invitation.lasts / super::orders::DAY,
-        "used": used,
-        "grants": invitation.terms.iter().map(grant).collect::<Vec<_>>(),
-    })
+    ListedInvitation {
+        id: invitation.id.to_string(),
+        principal: invitation.principal().map(|principal| principal.number()),
+        name: invitation.name.clone(),
+        state: state_name(invitation, status, now),
+        expires: invitation.not_after,
+        days: invitation.lasts / super::orders::DAY,
+        used,
+        grants: invitation.terms.iter().map(grant).collect(),
+    }
 }
 
 /// The same as a row of a table.

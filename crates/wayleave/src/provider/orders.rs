@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 use wayleave_control::capability::{ChangeBody, Grant, MAX_NAME, State, Terms};
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
@@ -116,10 +116,18 @@ pub fn summary(body: &ChangeBody) -> String {
     }
 }
 
+/// A grant by its ID and terms.
+#[derive(Serialize, ToSchema)]
+pub struct NamedGrant {
+    #[schema(pattern = "^[0-9a-f]{16}$")]
+    id: String,
+    terms: String,
+}
+
 /// Grants by their IDs and terms.
-pub fn named(grants: &[Grant]) -> Value {
-    let each = grants.iter().map(|grant| json!({ "id": grant_id(&grant.terms), "terms": grant.terms.to_string() }));
-    Value::Array(each.collect())
+pub fn named(grants: &[Grant]) -> Vec<NamedGrant> {
+    let named = |grant: &Grant| NamedGrant { id: grant_id(&grant.terms), terms: grant.terms.to_string() };
+    grants.iter().map(named).collect()
 }
 
 /// What was delegated from these terms and lasts beyond this Unix second.
@@ -132,17 +140,33 @@ pub fn grant_id(terms: &Terms) -> String {
     to_hex(&terms.digest()[..8])
 }
 
-/// A field that a request may leave out.
-#[derive(Clone, Debug, Deserialize)]
+/// A capability to grant, as a request says it.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(
+    as = NewGrant,
+    example = json!({
+        "principal": 7, "waypoint": "198.51.100.1", "interval": 12, "prefix": "203.0.113.0/24", "delegation": 3, "days": 30,
+    })
+)]
 pub struct GrantFields {
+    #[schema(maximum = 16_777_215)]
     pub principal: u32,
+    /// An IP address.
+    #[schema(value_type = String)]
     pub waypoint: IpAddr,
+    /// Binary logarithm of a key epoch's length in seconds; 12 by default.
+    #[schema(minimum = 4, maximum = 24)]
     pub interval: Option<u8>,
+    /// Whether bindings have 64 bits.
     #[serde(default)]
     pub narrow: bool,
+    /// Destinations that it is restricted to; needs `delegation`.
     pub prefix: Option<String>,
+    #[schema(maximum = 16_777_215)]
     pub delegation: Option<u32>,
+    /// How long it is granted; 365 by default.
+    #[schema(minimum = 1, maximum = 36_500)]
     pub days: Option<u64>,
 }
 

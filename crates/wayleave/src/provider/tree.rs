@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
 use wayleave_control::capability::{Grant, State, Terms};
 use wayleave_core::UnixTime;
 use wayleave_packet::platypus::header::{Principal, Width};
@@ -11,7 +13,79 @@ use wayleave_packet::platypus::mint::epoch;
 use wayleave_runtime::clock::utc;
 
 use super::orders::grant_id;
-use super::waypoints::{WaypointLabels, describe};
+use super::waypoints::WaypointLabels;
+
+/// An account with all its grants.
+#[derive(Serialize, ToSchema)]
+pub struct AccountTree {
+    #[schema(maximum = 16_777_215)]
+    pub principal: u32,
+    name: String,
+    /// Of the account's keys; a higher one has replaced all.
+    generation: u32,
+    waypoints: Vec<GrantsAtWaypoint>,
+}
+
+/// A waypoint, as the configuration names it.
+#[derive(Serialize, ToSchema)]
+pub struct Waypoint {
+    #[schema(value_type = String)]
+    address: IpAddr,
+    /// Null if the configuration has no key of it.
+    #[schema(value_type = Option<String>, pattern = "^(router|pop|as)$")]
+    kind: Option<&'static str>,
+    name: Option<String>,
+}
+
+impl Waypoint {
+    /// The waypoint at this address.
+    pub fn new(address: IpAddr, labels: &WaypointLabels) -> Self {
+        let label = labels.get(&address);
+        Self { address, kind: label.map(|label| label.kind.name()), name: label.and_then(|label| label.name.clone()) }
+    }
+}
+
+/// What an account was granted at a waypoint.
+#[derive(Serialize, ToSchema)]
+pub struct GrantsAtWaypoint {
+    #[serde(flatten)]
+    waypoint: Waypoint,
+    grants: Vec<GrantTree>,
+}
+
+/// A grant with all that was delegated from it.
+#[derive(Serialize, ToSchema)]
+pub struct GrantTree {
+    #[schema(pattern = "^[0-9a-f]{16}$")]
+    id: String,
+    /// Binary logarithm of a key epoch's length in seconds.
+    #[schema(minimum = 4, maximum = 24)]
+    interval: u8,
+    /// Whether bindings have 64 bits.
+    narrow: bool,
+    delegation: Option<u32>,
+    sub_delegation: Option<u32>,
+    /// Destinations that it is restricted to.
+    prefix: Option<String>,
+    /// Unix seconds.
+    from: u64,
+    /// Unix seconds.
+    until: u64,
+    state: GrantState,
+    #[schema(no_recursion)]
+    delegations: Vec<GrantTree>,
+}
+
+/// How a grant stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum GrantState {
+    Granted,
+    /// Its time has not begun.
+    Later,
+    Ended,
+    Revoked,
+}
 
 /// What is read of an account at once: no grant of it can change meanwhile.
 pub struct AccountGrants {
@@ -19,7 +93,7 @@ pub struct AccountGrants {
     name: String,
     generation: u32,
     /// Each with the times in which it is answered, and its state now.
-    grants: Vec<(Grant, &'static str)>,
+    grants: Vec<(Grant, GrantState)>,
 }
 
 impl AccountGrants {
@@ -29,10 +103,10 @@ impl AccountGrants {
         let status = |grant: Grant| {
             let current = epoch::epoch_at(grant.terms.interval, now);
             let status = match () {
-                () if state.is_revoked(&grant.terms, current) => "revoked",
-                () if grant.not_after < now.secs() => "ended",
-                () if grant.not_before > now.secs() => "later",
-                () => "granted",
+                () if state.is_revoked(&grant.terms, current) => GrantState::Revoked,
+                () if grant.not_after < now.secs() => GrantState::Ended,
+                () if grant.not_before > now.secs() => GrantState::Later,
+                () => GrantState::Granted,
             };
             (grant, status)
         };
@@ -45,25 +119,22 @@ impl AccountGrants {
         self.grants.len()
     }
 
-    /// The account as JSON.
-    pub fn tree(&self, labels: &WaypointLabels) -> Value {
-        let mut waypoints: BTreeMap<IpAddr, Vec<&(Grant, &'static str)>> = BTreeMap::new();
+    /// The account as a tree.
+    pub fn tree(&self, labels: &WaypointLabels) -> AccountTree {
+        let mut waypoints: BTreeMap<IpAddr, Vec<&(Grant, GrantState)>> = BTreeMap::new();
         for grant in &self.grants {
             waypoints.entry(grant.0.terms.waypoint).or_default().push(grant);
         }
-        let waypoints: Vec<Value> = waypoints
+        let waypoints = waypoints
             .into_iter()
             .map(|(address, mut grants)| {
                 grants.sort_by_cached_key(|(grant, _)| rank(&grant.terms));
-                let mut waypoint = describe(address, labels);
-                waypoint["grants"] = below(None, &by_parent(&grants)).into();
-                waypoint
+                let waypoint = Waypoint::new(address, labels);
+                GrantsAtWaypoint { waypoint, grants: below(None, &by_parent(&grants)) }
             })
             .collect();
-        json!({
-            "principal": self.principal.number(), "name": self.name, "generation": self.generation,
-            "waypoints": waypoints,
-        })
+        let (principal, name) = (self.principal.number(), self.name.clone());
+        AccountTree { principal, name, generation: self.generation, waypoints }
     }
 }
 
@@ -78,9 +149,9 @@ fn rank(terms: &Terms) -> Rank {
 }
 
 /// Grants of one waypoint by what they were delegated from; by `None` those whose own parent was not granted.
-type ByParent<'a> = HashMap<Option<Terms>, Vec<&'a (Grant, &'static str)>>;
+type ByParent<'a> = HashMap<Option<Terms>, Vec<&'a (Grant, GrantState)>>;
 
-fn by_parent<'a>(all: &[&'a (Grant, &'static str)]) -> ByParent<'a> {
+fn by_parent<'a>(all: &[&'a (Grant, GrantState)]) -> ByParent<'a> {
     let granted: HashSet<Terms> = all.iter().map(|(grant, _)| grant.terms).collect();
     let mut by_parent = ByParent::new();
     for entry in all {
@@ -91,23 +162,23 @@ fn by_parent<'a>(all: &[&'a (Grant, &'static str)]) -> ByParent<'a> {
 }
 
 /// The grants that were delegated from `parent`, with theirs: three levels at most, since a sub-delegation is not delegated further.
-fn below(parent: Option<Terms>, all: &ByParent<'_>) -> Vec<Value> {
+fn below(parent: Option<Terms>, all: &ByParent<'_>) -> Vec<GrantTree> {
     let own = all.get(&parent).into_iter().flatten();
     own.map(|(grant, state)| {
         let Grant { terms, not_before, not_after } = grant;
         let delegation = terms.delegation;
-        json!({
-            "id": grant_id(terms),
-            "interval": terms.interval.exponent(),
-            "narrow": terms.width == Width::Narrow,
-            "delegation": delegation.map(|delegation| delegation.id.number()),
-            "sub_delegation": delegation.and_then(|delegation| delegation.sub).map(|sub| sub.id.number()),
-            "prefix": delegation.map(|delegation| delegation.prefix.to_string()),
-            "from": not_before,
-            "until": not_after,
-            "state": state,
-            "delegations": below(Some(*terms), all),
-        })
+        GrantTree {
+            id: grant_id(terms),
+            interval: terms.interval.exponent(),
+            narrow: terms.width == Width::Narrow,
+            delegation: delegation.map(|delegation| delegation.id.number()),
+            sub_delegation: delegation.and_then(|delegation| delegation.sub).map(|sub| sub.id.number()),
+            prefix: delegation.map(|delegation| delegation.prefix.to_string()),
+            from: *not_before,
+            until: *not_after,
+            state: *state,
+            delegations: below(Some(*terms), all),
+        }
     })
     .collect()
 }
@@ -161,6 +232,7 @@ fn status(grant: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
     use wayleave_control::capability::{ChangeBody, ProviderKey};
     use wayleave_crypto::secret::Seed;
     use wayleave_crypto::sign::SigningKey;
@@ -197,7 +269,7 @@ mod tests {
         }
         change(ChangeBody::Revoke(Revocation { principal, delegation: Some((id(3), Some(id(9)))), epoch: None }));
         let labels = [(address, label_of(WaypointKind::Pop, Some("fra")))].into();
-        let tree = AccountGrants::read(&state, principal, NOW).expect("an account").tree(&labels);
+        let tree = json!(AccountGrants::read(&state, principal, NOW).expect("an account").tree(&labels));
         assert_eq!(tree["waypoints"][0]["kind"], "pop");
         let grants = &tree["waypoints"][0]["grants"];
         assert_eq!(grants.as_array().map(Vec::len), Some(2));
@@ -222,9 +294,11 @@ mod tests {
         let prefix = "203.0.113.0/24".parse().expect("a prefix");
         let delegation = |number| Delegation { prefix, id: id(number), sub: None };
         let of = |all: Vec<Terms>| {
-            let grants =
-                all.into_iter().map(|terms| (Grant { terms, not_before: 0, not_after: 1 }, "granted")).collect();
-            AccountGrants { principal, name: String::new(), generation: 0, grants }.tree(&WaypointLabels::new())
+            let grants = all
+                .into_iter()
+                .map(|terms| (Grant { terms, not_before: 0, not_after: 1 }, GrantState::Granted))
+                .collect();
+            json!(AccountGrants { principal, name: String::new(), generation: 0, grants }.tree(&WaypointLabels::new()))
         };
         let count = |grants: &Value| grants.as_array().map_or(0, Vec::len);
         let branches = (1..=COUNT).map(|number| Terms { delegation: Some(delegation(number)), ..root });

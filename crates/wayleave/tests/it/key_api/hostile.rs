@@ -107,6 +107,11 @@ fn garbage_plain_http_and_endless_requests_end_and_the_server_serves() {
         let answer = world.request("GET", path, &token, "").expect("an answer");
         assert!(answer.status == 404 || answer.status == 400, "{path}: {answer:?}");
     }
+    for path in ["/", "/v1", "/v1/accounts/", "/v1/accounts//", "//v1/accounts", "/v1/grants/7", "/v2/accounts"] {
+        assert!(world.call(Some(&world.full), "GET", path, None).is("not-found"), "{path}");
+    }
+    let other = world.call(Some(&world.full), "PUT", "/v1/accounts", None);
+    assert!(other.is("method") && other.head.contains("allow: get,head,post"), "{other:?}");
     let names = ["é", "line\nbreak", &"x".repeat(65), "\u{0}"];
     for name in names {
         let body = json!({ "principal": 7, "name": name });

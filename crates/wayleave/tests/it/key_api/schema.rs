@@ -4,7 +4,7 @@ use regex::Regex;
 use serde_json::Value;
 
 /// What says nothing about values.
-const SILENT: [&str; 2] = ["description", "example"];
+const SILENT: [&str; 3] = ["description", "example", "format"];
 
 /// Whether a value is as the schema says; `root` has what references name.
 pub(super) fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Result<(), String> {
@@ -24,6 +24,16 @@ pub(super) fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Re
                 };
                 if !types.iter().any(|name| is_type(name, value)) {
                     return fault(format!("not of type {types:?}"));
+                }
+            }
+            "allOf" => {
+                let mut all = of.as_array().expect("a list").iter();
+                all.try_for_each(|schema| check(root, schema, value, at))?;
+            }
+            "oneOf" => {
+                let all = of.as_array().expect("a list");
+                if !all.iter().any(|schema| check(root, schema, value, at).is_ok()) {
+                    return fault(format!("none of {of}"));
                 }
             }
             "enum" if !of.as_array().expect("a list").contains(value) => return fault(format!("none of {of}")),

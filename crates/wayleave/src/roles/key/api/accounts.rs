@@ -1,41 +1,86 @@
 //! Accounts: listed, opened, renamed, given other keys, closed.
 
-use serde::Deserialize;
-use serde_json::{Value, json};
-use wayleave_control::capability::{ChangeBody, State};
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+use wayleave_control::capability::{ChangeBody, State as Records};
 use wayleave_packet::platypus::header::Principal;
 
 use super::super::core::lock;
+use super::caller::{Caller, Owner, Reader, Seller};
+use super::extract::{Json, NoQuery, Path, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
-use super::{Api, Call, Reply};
+use super::{Answer, Api, Changed, Created};
 use crate::provider::orders::{check_name, principal_of};
-use crate::provider::tree::AccountGrants;
+use crate::provider::tree::{AccountGrants, AccountTree};
 
 /// Accounts of a page: by default, and at most.
 const PAGE: (usize, usize) = (1_000, 10_000);
 
-#[derive(Deserialize)]
+/// An account that is to be opened.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Opened {
+#[schema(example = json!({ "principal": 7, "name": "customer" }))]
+pub struct OpenAccount {
+    #[schema(maximum = 16_777_215)]
     principal: u32,
+    #[schema(max_length = 64, pattern = "^[ -~]*$")]
     name: String,
 }
 
-#[derive(Deserialize)]
+/// What is to be changed of an account.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Amended {
+#[schema(example = json!({ "name": "customer 7", "replace_keys": true }))]
+pub struct AmendAccount {
+    #[schema(max_length = 64, pattern = "^[ -~]*$")]
     name: Option<String>,
+    /// All keys of the account are replaced: every line that was handed out ends.
     #[serde(default)]
     replace_keys: bool,
 }
 
-/// The principal in a path or a query.
-pub fn principal(text: &str) -> Result<Principal, Problem> {
-    let number = text.parse().ok().filter(|number: &u32| number.to_string() == text);
-    let number = number.ok_or_else(|| {
-        Problem::new(ProblemKind::Request, format!("`{}` is not a principal's number", text.escape_debug()))
-    })?;
-    Ok(principal_of(number)?)
+/// An account.
+#[derive(Serialize, ToSchema)]
+pub struct Account {
+    #[schema(maximum = 16_777_215)]
+    principal: u32,
+    name: String,
+    /// Of the account's keys; a higher one has replaced all.
+    generation: u32,
+    grants: usize,
+}
+
+/// A page of accounts.
+#[derive(Serialize, ToSchema)]
+pub struct Accounts {
+    /// Number of the last change.
+    number: u64,
+    accounts: Vec<Account>,
+    /// The value of `after` for the next page; null behind the last. A page may be empty and not the last.
+    next: Option<u32>,
+}
+
+/// Whose account.
+#[derive(Deserialize, IntoParams)]
+pub struct OfPrincipal {
+    #[param(value_type = u32, maximum = 16_777_215, example = 7)]
+    pub principal: PrincipalNumber,
+}
+
+/// Which page of accounts.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct Page {
+    /// Only principals above this one.
+    #[param(value_type = Option<u32>, maximum = 16_777_215, example = 0)]
+    pub after: Option<PrincipalNumber>,
+    /// Accounts of a page.
+    #[param(minimum = 1, maximum = 10_000, example = 10)]
+    pub most: Option<usize>,
 }
 
 /// No account.
@@ -44,75 +89,145 @@ pub fn missing(principal: Principal) -> Problem {
     Problem::new(ProblemKind::NotFound, what).help("POST /v1/accounts opens one")
 }
 
-fn described(state: &State, principal: Principal) -> Option<Value> {
+fn described(state: &Records, principal: Principal) -> Option<Account> {
     let (name, generation) = state.account(principal)?;
     let grants = state.grants_of(principal).count();
-    Some(json!({ "principal": principal.number(), "name": name, "generation": generation, "grants": grants }))
+    Some(Account { principal: principal.number(), name: name.to_owned(), generation, grants })
 }
 
-/// A page of accounts.
-pub fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let after = call.query.get("after").map(|text| principal(text)).transpose()?;
-    let most = call.most(PAGE.0, PAGE.1)?;
-    let core = lock(&api.core);
-    let state = core.server.state();
-    let (page, next) = state.accounts_after(after, most);
-    let accounts: Vec<Value> = page.into_iter().filter_map(|principal| described(state, principal)).collect();
-    let number = state.number();
-    Ok(Reply::Json(200, json!({ "number": number, "accounts": accounts, "next": next.map(Principal::number) })))
+/// A page of accounts, by principal
+#[utoipa::path(
+    get,
+    path = "/v1/accounts",
+    operation_id = "listAccounts",
+    security(("token" = ["read"])),
+    params(Page),
+    responses((status = 200, description = "Done.", body = Accounts))
+)]
+pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Query<Page>) -> Answer<Accounts> {
+    let most = most(page.most, PAGE)?;
+    api.run(move |api| {
+        let core = lock(&api.core);
+        let state = core.server.state();
+        let (page, next) = state.accounts_after(page.after.map(|after| after.0), most);
+        let accounts = page.into_iter().filter_map(|principal| described(state, principal)).collect();
+        Ok(Json(Accounts { number: state.number(), accounts, next: next.map(Principal::number) }))
+    })
+    .await
 }
 
-/// An account with all its grants.
-pub fn show(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let principal = principal(call.name("principal"))?;
-    let read = AccountGrants::read(lock(&api.core).server.state(), principal, api.clock.now().unix);
-    let account = read.ok_or_else(|| missing(principal))?;
-    Ok(Reply::Json(200, account.tree(&api.settings().labels)))
+/// An account with all its grants as a tree
+#[utoipa::path(
+    get,
+    path = "/v1/accounts/{principal}",
+    operation_id = "showAccount",
+    security(("token" = ["own"])),
+    params(OfPrincipal),
+    responses((status = 200, description = "Done.", body = AccountTree), (status = 404, description = "There is no such thing."))
+)]
+pub async fn show(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Owner>,
+    _: NoQuery,
+    Path(OfPrincipal { principal }): Path<OfPrincipal>,
+) -> Answer<AccountTree> {
+    let principal = principal.0;
+    caller.may_read(principal)?;
+    api.run(move |api| {
+        let read = AccountGrants::read(lock(&api.core).server.state(), principal, api.clock.now().unix);
+        let account = read.ok_or_else(|| missing(principal))?;
+        Ok(Json(account.tree(&api.settings().labels)))
+    })
+    .await
 }
 
-/// Opens an account.
-pub fn open(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let Opened { principal, name } = call.json()?;
+/// Open an account
+#[utoipa::path(
+    post,
+    path = "/v1/accounts",
+    operation_id = "openAccount",
+    security(("token" = ["sell"])),
+    responses((status = 201, description = "Done.", body = Account))
+)]
+pub async fn open(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Seller>,
+    _: NoQuery,
+    Json(OpenAccount { principal, name }): Json<OpenAccount>,
+) -> Created<Account> {
     let principal = principal_of(principal)?;
     check_name(&name)?;
-    api.change(call, &mut |state| {
-        if state.account(principal).is_some() {
-            let what = format!("principal {} has an account already", principal.number());
-            return Err(Problem::new(ProblemKind::Conflict, what).help("PATCH changes it"));
-        }
-        let generation = state.next_generation(principal);
-        Ok(Some(ChangeBody::Account { principal, generation, name: name.clone() }))
-    })?;
-    account(api, 201, principal)
+    api.run(move |api| {
+        api.change(&caller.by, &mut |state| {
+            if state.account(principal).is_some() {
+                let what = format!("principal {} has an account already", principal.number());
+                return Err(Problem::new(ProblemKind::Conflict, what).help("PATCH changes it"));
+            }
+            let generation = state.next_generation(principal);
+            Ok(Some(ChangeBody::Account { principal, generation, name: name.clone() }))
+        })?;
+        Ok((StatusCode::CREATED, Json(account(api, principal)?)))
+    })
+    .await
 }
 
-/// Renames an account, or replaces all its keys.
-pub fn amend(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let principal = principal(call.name("principal"))?;
-    let Amended { name, replace_keys } = call.json()?;
+/// Rename an account, or replace its keys
+#[utoipa::path(
+    patch,
+    path = "/v1/accounts/{principal}",
+    operation_id = "amendAccount",
+    security(("token" = ["sell"])),
+    params(OfPrincipal),
+    responses((status = 200, description = "Done.", body = Account), (status = 404, description = "There is no such thing."))
+)]
+pub async fn amend(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Seller>,
+    _: NoQuery,
+    Path(OfPrincipal { principal }): Path<OfPrincipal>,
+    Json(AmendAccount { name, replace_keys }): Json<AmendAccount>,
+) -> Answer<Account> {
+    let principal = principal.0;
     name.as_deref().map_or(Ok(()), check_name)?;
-    api.change(call, &mut |state| {
-        let (held, generation) = state.account(principal).ok_or_else(|| missing(principal))?;
-        let name = name.clone().unwrap_or_else(|| held.to_owned());
-        let is_same = name == held && !replace_keys;
-        let generation = if replace_keys { state.next_generation(principal) } else { generation };
-        Ok((!is_same).then_some(ChangeBody::Account { principal, generation, name }))
-    })?;
-    account(api, 200, principal)
+    api.run(move |api| {
+        api.change(&caller.by, &mut |state| {
+            let (held, generation) = state.account(principal).ok_or_else(|| missing(principal))?;
+            let name = name.clone().unwrap_or_else(|| held.to_owned());
+            let is_same = name == held && !replace_keys;
+            let generation = if replace_keys { state.next_generation(principal) } else { generation };
+            Ok((!is_same).then_some(ChangeBody::Account { principal, generation, name }))
+        })?;
+        Ok(Json(account(api, principal)?))
+    })
+    .await
 }
 
-/// Closes an account with all its grants.
-pub fn close(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let principal = principal(call.name("principal"))?;
-    let number = api.change(call, &mut |state| {
-        state.account(principal).ok_or_else(|| missing(principal))?;
-        Ok(Some(ChangeBody::Close { principal }))
-    })?;
-    Ok(Reply::Json(200, json!({ "number": number })))
+/// Close an account with all its grants, and withdraw its invitations
+#[utoipa::path(
+    delete,
+    path = "/v1/accounts/{principal}",
+    operation_id = "closeAccount",
+    security(("token" = ["sell"])),
+    params(OfPrincipal),
+    responses((status = 200, description = "Done.", body = Changed), (status = 404, description = "There is no such thing."))
+)]
+pub async fn close(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Seller>,
+    _: NoQuery,
+    Path(OfPrincipal { principal }): Path<OfPrincipal>,
+) -> Answer<Changed> {
+    let principal = principal.0;
+    api.run(move |api| {
+        let number = api.change(&caller.by, &mut |state| {
+            state.account(principal).ok_or_else(|| missing(principal))?;
+            Ok(Some(ChangeBody::Close { principal }))
+        })?;
+        Ok(Json(Changed { number }))
+    })
+    .await
 }
 
-fn account(api: &Api, status: u16, principal: Principal) -> Result<Reply, Problem> {
-    let core = lock(&api.core);
-    let described = described(core.server.state(), principal).ok_or_else(|| missing(principal))?;
-    Ok(Reply::Json(status, described))
+fn account(api: &Api, principal: Principal) -> Result<Account, Problem> {
+    described(lock(&api.core).server.state(), principal).ok_or_else(|| missing(principal))
 }

@@ -1,9 +1,12 @@
 //! Invitations: made, listed, withdrawn by the operator; redeemed by who holds one.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 use wayleave_control::capability::{
     ChangeBody, Credential, InvitationError, InvitationId, MAX_INVITED, Redemption, RedemptionRefusal,
     RedemptionRequest,
@@ -12,113 +15,259 @@ use wayleave_runtime::identity::from_hex;
 use zeroize::Zeroizing;
 
 use super::super::core::lock;
+use super::caller::{Caller, Reader, Redeemer, Seller};
 use super::counts::count;
+use super::extract::{Json, NoQuery, Path, Query, most};
 use super::problem::{Problem, ProblemKind};
-use super::{Api, Call, Reply};
-use crate::provider::invitations::{DEFAULT_EXPIRY, InvitationOrder, describe, invite, shared_with};
+use super::{Answer, Api, Changed, Created};
+use crate::provider::invitations::{DEFAULT_EXPIRY, InvitationOrder, ListedInvitation, describe, invite, shared_with};
 use crate::provider::orders::{DEFAULT_DAYS, GrantFields, check_name, days};
 
 /// Invitations of a page: by default, and at most.
 const PAGE: (usize, usize) = (1_000, 10_000);
 
-#[derive(Deserialize)]
+/// What an invitation is to give, and to whom.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Invited {
+#[schema(example = json!({
+    "principal": 7, "name": "customer", "waypoints": ["198.51.100.1"], "days": 30, "expires_days": 7,
+}))]
+pub struct NewInvitation {
+    #[schema(maximum = 16_777_215)]
     principal: u32,
+    #[schema(max_length = 64, pattern = "^[ -~]*$")]
     name: String,
+    #[schema(value_type = Vec<String>, min_items = 1, max_items = 16)]
     waypoints: Vec<IpAddr>,
+    /// Binary logarithm of a key epoch's length in seconds; 12 by default.
+    #[schema(minimum = 4, maximum = 24)]
     interval: Option<u8>,
     #[serde(default)]
     narrow: bool,
+    /// Destinations that it is restricted to; needs `delegation`.
     prefix: Option<String>,
+    #[schema(maximum = 16_777_215)]
     delegation: Option<u32>,
+    /// Days of the grants, from the redemption on; 365 by default.
+    #[schema(minimum = 1, maximum = 36_500)]
     days: Option<u64>,
+    /// Days for which it can be redeemed; 7 by default.
+    #[schema(minimum = 1, maximum = 36_500)]
     expires_days: Option<u64>,
+    /// Invite although the principal has an account or an open invitation: all who redeem one share its keys and its bill.
+    /// Without it the answer is 409.
     #[serde(default)]
     again: bool,
 }
 
-#[derive(Deserialize)]
+/// Who redeems which invitation, and may.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Redeemed {
+#[schema(as = Redemption)]
+pub struct RedeemInvitation {
+    #[schema(pattern = "^[0-9a-f]{16}$", example = "0123456789abcdef")]
     invitation: String,
+    /// The holder's own Ed25519 key, made for this.
+    #[schema(pattern = "^[0-9a-f]{64}$")]
     holder: String,
+    /// Unix seconds.
     time: u64,
+    /// Ed25519 signature by the invitation's one-time key, see docs/wire/capabilities.md.
+    #[schema(pattern = "^[0-9a-f]{128}$")]
     proof: String,
+    /// Ed25519 signature by the holder's own key.
+    #[schema(pattern = "^[0-9a-f]{128}$")]
     possession: String,
+}
+
+/// Which page of invitations.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct Page {
+    /// Only IDs above this one.
+    #[param(pattern = "^[0-9a-f]{16}$", example = "0000000000000000")]
+    after: Option<String>,
+    /// Entries of a page.
+    #[param(minimum = 1, maximum = 10_000, example = 10)]
+    most: Option<usize>,
+}
+
+/// Which invitation.
+#[derive(Deserialize, IntoParams)]
+pub struct OneInvitation {
+    #[param(pattern = "^[0-9a-f]{16}$", example = "0123456789abcdef")]
+    invitation: String,
+}
+
+/// A page of invitations.
+#[derive(Serialize, ToSchema)]
+pub struct Invitations {
+    invitations: Vec<ListedInvitation>,
+    /// The value of `after` for the next page; null behind the last.
+    next: Option<String>,
+}
+
+/// An invitation that was made.
+#[derive(Serialize, ToSchema)]
+pub struct Invited {
+    /// Number of the last change.
+    number: u64,
+    #[schema(pattern = "^[0-9a-f]{16}$")]
+    id: String,
+    /// One line for whoever is invited: a secret that works once.
+    #[schema(value_type = String, pattern = "^wayleave-invitation-[A-Za-z0-9_-]+$")]
+    invitation: Zeroizing<String>,
+    /// Unix seconds.
+    expires: u64,
+}
+
+/// A capability, and how long it is granted.
+#[derive(Serialize, ToSchema)]
+pub struct GivenCapability {
+    /// The capability in one line: a secret.
+    #[schema(value_type = String, pattern = "^wayleave-cap-[A-Za-z0-9_-]+$")]
+    capability: Zeroizing<String>,
+    terms: String,
+    /// Unix seconds.
+    until: u64,
+}
+
+/// What an invitation gave.
+#[derive(Serialize, ToSchema)]
+pub struct Redeemed {
+    #[schema(min_items = 1)]
+    capabilities: Vec<GivenCapability>,
+    /// The same holder had redeemed it before.
+    repeated: bool,
 }
 
 fn id(text: &str) -> Result<InvitationId, Problem> {
     text.parse().map_err(|error| Problem::new(ProblemKind::Request, format!("{error}")))
 }
 
-/// A page of invitations.
-pub fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let after = call.query.get("after").map(|text| id(text)).transpose()?;
-    let most = call.most(PAGE.0, PAGE.1)?;
-    let now = api.clock.now().unix.secs();
-    let core = lock(&api.core);
-    let behind = core.server.state().invitations().filter(|(invitation, _)| Some(invitation.id) > after);
-    let mut page: Vec<Value> =
-        behind.take(most + 1).map(|(invitation, status)| describe(invitation, status, now)).collect();
-    drop(core);
-    let more = page.len() > most;
-    page.truncate(most);
-    let next = if more { page.last().map(|last| last["id"].clone()) } else { None };
-    Ok(Reply::Json(200, json!({ "invitations": page, "next": next })))
+/// A page of invitations, by ID
+#[utoipa::path(
+    get,
+    path = "/v1/invitations",
+    operation_id = "listInvitations",
+    security(("token" = ["read"])),
+    params(Page),
+    responses((status = 200, description = "Done.", body = Invitations))
+)]
+pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Query<Page>) -> Answer<Invitations> {
+    let after = page.after.as_deref().map(id).transpose()?;
+    let most = most(page.most, PAGE)?;
+    api.run(move |api| {
+        let now = api.clock.now().unix.secs();
+        let core = lock(&api.core);
+        let behind = core.server.state().invitations().filter(|(invitation, _)| Some(invitation.id) > after);
+        let mut page: Vec<_> =
+            behind.take(most + 1).map(|(invitation, status)| describe(invitation, status, now)).collect();
+        drop(core);
+        let more = page.len() > most;
+        page.truncate(most);
+        let next = if more { page.last().map(|last| last.id.clone()) } else { None };
+        Ok(Json(Invitations { invitations: page, next }))
+    })
+    .await
 }
 
-/// Invites.
-pub fn create(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let fields: Invited = call.json()?;
+/// Invite somebody
+#[utoipa::path(
+    post,
+    path = "/v1/invitations",
+    operation_id = "invite",
+    security(("token" = ["sell"])),
+    responses((status = 201, description = "Done.", body = Invited))
+)]
+pub async fn create(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Seller>,
+    _: NoQuery,
+    Json(fields): Json<NewInvitation>,
+) -> Created<Invited> {
     check_name(&fields.name)?;
     if fields.waypoints.len() > MAX_INVITED {
         return Err(Problem::new(ProblemKind::Request, InvitationError::Terms.to_string()));
     }
     let terms = |waypoint: &IpAddr| {
-        let Invited { principal, interval, narrow, delegation, .. } = fields;
+        let NewInvitation { principal, interval, narrow, delegation, .. } = fields;
         let prefix = fields.prefix.clone();
         let days = None;
         GrantFields { principal, waypoint: *waypoint, interval, narrow, prefix, delegation, days }.order()?.terms()
     };
     let terms = fields.waypoints.iter().map(terms).collect::<Result<_, _>>()?;
     let not_after = api.clock.now().unix.secs() + days(fields.expires_days, DEFAULT_EXPIRY)?;
-    let order =
-        InvitationOrder { name: fields.name.clone(), terms, lasts: days(fields.days, DEFAULT_DAYS)?, not_after };
+    let order = InvitationOrder { name: fields.name, terms, lasts: days(fields.days, DEFAULT_DAYS)?, not_after };
     let url = api.settings().url.clone().ok_or_else(|| {
         Problem::new(ProblemKind::Conflict, "the address at which holders reach this API is not known")
             .help("the operator adds `url` to [key.api]")
     })?;
     let (line, invitation) = invite(order, url, api.shown.pin())?;
-    let number = api.change(call, &mut |state| match shared_with(state, &invitation, api.clock.now().unix.secs())
-        .filter(|_| !fields.again)
-    {
-        None => Ok(Some(ChangeBody::Invite(invitation.clone()))),
-        Some(shared) => Err(Problem::new(ProblemKind::Conflict, shared)
-            .help("choose another principal; or repeat the request with `again` (`--again` of the command) if it is the same customer")),
-    })?;
-    let text = Zeroizing::new(line.expose());
-    Ok(Reply::Json(
-        201,
-        json!({ "number": number, "id": line.id.to_string(), "invitation": *text, "expires": not_after }),
-    ))
+    api.run(move |api| {
+        let number = api.change(&caller.by, &mut |state| {
+            let shared = shared_with(state, &invitation, api.clock.now().unix.secs());
+            match shared.filter(|_| !fields.again) {
+                None => Ok(Some(ChangeBody::Invite(invitation.clone()))),
+                Some(shared) => Err(Problem::new(ProblemKind::Conflict, shared).help(
+                    "choose another principal; or repeat the request with `again` (`--again` of the command) if it is the same customer",
+                )),
+            }
+        })?;
+        let invitation = Zeroizing::new(line.expose());
+        let invited = Invited { number, id: line.id.to_string(), invitation, expires: not_after };
+        Ok((StatusCode::CREATED, Json(invited)))
+    })
+    .await
 }
 
-/// Withdraws an invitation.
-pub fn withdraw(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let id = id(call.name("invitation"))?;
-    let number = api.change(call, &mut |state| {
-        if state.invitation(id).is_none() {
-            return Err(Problem::new(ProblemKind::NotFound, InvitationError::Unknown.to_string()));
-        }
-        Ok(Some(ChangeBody::Uninvite(id)))
-    })?;
-    Ok(Reply::Json(200, json!({ "number": number })))
+/// Withdraw an invitation that nobody has used
+#[utoipa::path(
+    delete,
+    path = "/v1/invitations/{invitation}",
+    operation_id = "withdrawInvitation",
+    security(("token" = ["sell"])),
+    params(OneInvitation),
+    responses((status = 200, description = "Done.", body = Changed), (status = 404, description = "There is no such thing."))
+)]
+pub async fn withdraw(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Seller>,
+    _: NoQuery,
+    Path(one): Path<OneInvitation>,
+) -> Answer<Changed> {
+    let id = id(&one.invitation)?;
+    api.run(move |api| {
+        let number = api.change(&caller.by, &mut |state| {
+            if state.invitation(id).is_none() {
+                return Err(Problem::new(ProblemKind::NotFound, InvitationError::Unknown.to_string()));
+            }
+            Ok(Some(ChangeBody::Uninvite(id)))
+        })?;
+        Ok(Json(Changed { number }))
+    })
+    .await
 }
 
-/// Redeems an invitation: once, and again for the same holder.
-pub fn redeem(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let request = request(&call.json()?)?;
+/// Redeem an invitation: its holder needs no token
+#[utoipa::path(
+    post,
+    path = "/v1/redemptions",
+    operation_id = "redeem",
+    security(()),
+    responses((status = 200, description = "Done.", body = Redeemed), (status = 404, description = "There is no such thing."), (status = 410, description = "It was there, and is no more."))
+)]
+pub async fn redeem(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Redeemer>,
+    _: NoQuery,
+    Json(fields): Json<RedeemInvitation>,
+) -> Answer<Redeemed> {
+    let request = request(&fields)?;
+    api.run(move |api| redeemed(api, &caller.by, &request)).await
+}
+
+fn redeemed(api: &Api, by: &str, request: &RedemptionRequest) -> Answer<Redeemed> {
     let now = api.clock.now().unix;
     let mut is_repeated = false;
     let mut refusal = None;
@@ -127,7 +276,7 @@ pub fn redeem(api: &Api, call: &Call) -> Result<Reply, Problem> {
     if !key.is_some_and(|key| request.is_signed(&key)) {
         return Err(refused_by(api, RedemptionRefusal::Unknown));
     }
-    let changed = api.change(call, &mut |state| match state.redemption(&request, now) {
+    let changed = api.change(by, &mut |state| match state.redemption(request, now) {
         Ok(Redemption::New(body)) => Ok(Some(body)),
         Ok(Redemption::Repeated) => {
             is_repeated = true;
@@ -148,16 +297,16 @@ pub fn redeem(api: &Api, call: &Call) -> Result<Reply, Problem> {
     };
     let given = given.map_err(|refused| refused_by(api, refused))?;
     count(if is_repeated { &api.counts.repeated } else { &api.counts.redeemed });
-    let capabilities: Vec<Value> = given.iter().map(|(credential, until)| capability(credential, *until)).collect();
-    Ok(Reply::Json(200, json!({ "capabilities": capabilities, "repeated": is_repeated })))
+    let capabilities = given.iter().map(|(credential, until)| capability(credential, *until)).collect();
+    Ok(Json(Redeemed { capabilities, repeated: is_repeated }))
 }
 
-fn capability(credential: &Credential, until: u64) -> Value {
-    let line = Zeroizing::new(credential.expose());
-    json!({ "capability": *line, "terms": credential.terms.to_string(), "until": until })
+fn capability(credential: &Credential, until: u64) -> GivenCapability {
+    let capability = Zeroizing::new(credential.expose());
+    GivenCapability { capability, terms: credential.terms.to_string(), until }
 }
 
-fn request(fields: &Redeemed) -> Result<RedemptionRequest, Problem> {
+fn request(fields: &RedeemInvitation) -> Result<RedemptionRequest, Problem> {
     let refused = |name: &str, what: &str| Problem::new(ProblemKind::Request, format!("`{name}` is not {what}"));
     let signature = |name: &str, text: &str| -> Result<[u8; 64], Problem> {
         let halves = text.is_ascii().then(|| text.split_at_checked(64)).flatten();

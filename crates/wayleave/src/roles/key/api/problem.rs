@@ -1,7 +1,11 @@
 //! What the API says when it refuses: problem details (RFC 9457), all of one shape, which say who erred.
 
-use serde_json::{Value, json};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use utoipa::ToSchema;
 
+use super::extract::Json;
 use crate::failure::Failure;
 
 /// The kinds of problems; each has a status and a party that erred.
@@ -32,7 +36,7 @@ impl ProblemKind {
         match self {
             Self::Request => ("request", 400, "caller", "The request is malformed or impossible"),
             Self::Credential => ("credential", 401, "caller", "The request has no valid token"),
-            Self::Access => ("access", 403, "caller", "The token allows reading alone"),
+            Self::Access => ("access", 403, "caller", "The token allows less"),
             Self::NotFound => ("not-found", 404, "caller", "There is no such thing"),
             Self::Method => ("method", 405, "caller", "The path has no such method"),
             Self::Conflict => ("conflict", 409, "caller", "The state does not allow the change"),
@@ -52,14 +56,12 @@ pub struct Problem {
     pub kind: ProblemKind,
     detail: String,
     help: Option<String>,
-    /// The methods that the path has instead.
-    pub allow: Option<String>,
 }
 
 impl Problem {
     /// A problem in one sentence without a full stop.
     pub fn new(kind: ProblemKind, detail: impl Into<String>) -> Self {
-        Self { kind, detail: detail.into(), help: None, allow: None }
+        Self { kind, detail: detail.into(), help: None }
     }
 
     /// Adds what to do about it.
@@ -67,30 +69,43 @@ impl Problem {
     pub fn help(self, help: impl Into<String>) -> Self {
         Self { help: Some(help.into()), ..self }
     }
+}
 
-    /// Says which methods the path has instead.
-    #[must_use]
-    pub fn allow(self, methods: String) -> Self {
-        Self { allow: Some(methods), ..self }
-    }
+/// Problem details (RFC 9457).
+#[derive(Serialize, ToSchema)]
+#[schema(as = Problem)]
+pub struct Details {
+    #[schema(pattern = "^urn:wayleave:problem:[a-z-]+$")]
+    r#type: String,
+    title: &'static str,
+    #[schema(minimum = 400, maximum = 599)]
+    status: u16,
+    /// What is wrong, in one sentence.
+    detail: String,
+    /// Who erred: `caller` can mend the request, `server` is for the operator of this machine.
+    #[schema(pattern = "^(caller|server)$")]
+    erred: &'static str,
+    /// What to do about it, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    help: Option<String>,
+}
 
-    pub fn status(&self) -> u16 {
-        self.kind.parts().1
-    }
-
-    pub fn json(&self) -> Value {
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
         let (name, status, erred, title) = self.kind.parts();
-        let mut value = json!({
-            "type": format!("urn:wayleave:problem:{name}"),
-            "title": title,
-            "status": status,
-            "detail": self.detail,
-            "erred": erred,
-        });
-        if let Some(help) = &self.help {
-            value["help"] = json!(help);
-        }
-        value
+        let r#type = format!("urn:wayleave:problem:{name}");
+        let details = Details { r#type, title, status, detail: self.detail, erred, help: self.help };
+        let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, Json(details)).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        match self.kind {
+            ProblemKind::Credential => headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")),
+            ProblemKind::TooMany => headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1")),
+            _ => None,
+        };
+        response.extensions_mut().insert(self.kind); // for the counts
+        response
     }
 }
 

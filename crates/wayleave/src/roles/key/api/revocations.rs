@@ -1,62 +1,149 @@
 //! Revocations: listed, made, lifted.
 
-use serde::Deserialize;
-use serde_json::{Value, json};
+use std::sync::Arc;
+
+use axum::extract::State;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
 use wayleave_control::capability::ChangeBody;
+use wayleave_packet::platypus::revocation::Revocation;
 
 use super::super::core::lock;
+use super::caller::{Caller, Operator, Reader};
+use super::extract::{Json, NoQuery, Query, most};
 use super::problem::{Problem, ProblemKind};
-use super::{Api, Call, Reply};
+use super::{Answer, Api, Changed};
 use crate::key_files::revocation::RevocationEntry;
 
 /// Entries of a page: by default, and at most.
 const PAGE: (usize, usize) = (1_000, 10_000);
 
-#[derive(Deserialize)]
+/// PRINCIPAL, PRINCIPAL/DELEGATION or PRINCIPAL/DELEGATION/SUB-DELEGATION, in all key epochs, or with @INTERVAL:EPOCH in one.
+#[derive(Clone, Copy, Deserialize, ToSchema)]
+#[serde(try_from = "String")]
+#[schema(value_type = String, pattern = "^[0-9]+(/[0-9]+){0,2}(@[0-9]+:[0-9]+)?$")]
+pub struct Entry(Revocation);
+
+impl TryFrom<String> for Entry {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        let RevocationEntry(entry) = text.parse()?;
+        Ok(Self(entry))
+    }
+}
+
+/// What is to be revoked.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Revoked {
-    entry: String,
+#[schema(as = Revocation, example = json!({ "entry": "7/3" }))]
+pub struct Revoked {
+    entry: Entry,
 }
 
-fn entry(text: &str) -> Result<RevocationEntry, Problem> {
-    text.parse().map_err(|error| Problem::new(ProblemKind::Request, format!("`entry`: {error}")))
+/// A page of revocations.
+#[derive(Serialize, ToSchema)]
+pub struct Revocations {
+    /// Number of the last change.
+    number: u64,
+    #[schema(value_type = Vec<Entry>)]
+    revocations: Vec<String>,
+    /// The value of `after` for the next page; null behind the last.
+    next: Option<String>,
 }
 
-/// A page of revocations in force.
-pub fn list(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let after = call.query.get("after").map(|text| entry(text)).transpose()?;
-    let most = call.most(PAGE.0, PAGE.1)?;
-    let core = lock(&api.core);
-    let state = core.server.state();
-    let mut page: Vec<_> = state.revocations_after(after.map(|entry| entry.0)).take(most + 1).copied().collect();
-    let number = state.number();
-    drop(core);
-    let more = page.len() > most;
-    page.truncate(most);
-    let texts: Vec<Value> = page.iter().map(|entry| RevocationEntry(*entry).to_string().into()).collect();
-    let next = if more { texts.last().cloned() } else { None };
-    Ok(Reply::Json(200, json!({ "number": number, "revocations": texts, "next": next })))
+/// Which page of revocations.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct Page {
+    /// Only entries behind this one.
+    #[param(value_type = Option<Entry>, example = "0/1")]
+    after: Option<Entry>,
+    /// Entries of a page.
+    #[param(minimum = 1, maximum = 10_000, example = 10)]
+    most: Option<usize>,
 }
 
-/// Revokes; what is revoked already stays so.
-pub fn revoke(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let Revoked { entry: text } = call.json()?;
-    let RevocationEntry(revocation) = entry(&text)?;
-    let number =
-        api.change(call, &mut |state| Ok((!state.is_listed(&revocation)).then_some(ChangeBody::Revoke(revocation))))?;
-    Ok(Reply::Json(200, json!({ "number": number })))
+/// Which revocation.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct Lifted {
+    /// Which.
+    #[param(example = "7/3")]
+    entry: Entry,
 }
 
-/// Takes a revocation back.
-pub fn lift(api: &Api, call: &Call) -> Result<Reply, Problem> {
-    let text = call.query.get("entry");
-    let text = text.ok_or_else(|| Problem::new(ProblemKind::Request, "`entry` is missing: which revocation"))?;
-    let RevocationEntry(revocation) = entry(text)?;
-    let number = api.change(call, &mut |state| {
-        if state.is_listed(&revocation) {
-            return Ok(Some(ChangeBody::Lift(revocation)));
-        }
-        Err(Problem::new(ProblemKind::NotFound, "nothing of this kind is revoked"))
-    })?;
-    Ok(Reply::Json(200, json!({ "number": number })))
+/// A page of revocations in force
+#[utoipa::path(
+    get,
+    path = "/v1/revocations",
+    operation_id = "listRevocations",
+    security(("token" = ["read"])),
+    params(Page),
+    responses((status = 200, description = "Done.", body = Revocations))
+)]
+pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Query<Page>) -> Answer<Revocations> {
+    let most = most(page.most, PAGE)?;
+    api.run(move |api| {
+        let core = lock(&api.core);
+        let state = core.server.state();
+        let mut page: Vec<_> =
+            state.revocations_after(page.after.map(|after| after.0)).take(most + 1).copied().collect();
+        let number = state.number();
+        drop(core);
+        let more = page.len() > most;
+        page.truncate(most);
+        let revocations: Vec<String> = page.iter().map(|entry| RevocationEntry(*entry).to_string()).collect();
+        let next = if more { revocations.last().cloned() } else { None };
+        Ok(Json(Revocations { number, revocations, next }))
+    })
+    .await
+}
+
+/// Revoke; what is revoked already stays so
+#[utoipa::path(
+    post,
+    path = "/v1/revocations",
+    operation_id = "revoke",
+    security(("token" = ["operate"])),
+    responses((status = 200, description = "Done.", body = Changed))
+)]
+pub async fn revoke(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Operator>,
+    _: NoQuery,
+    Json(Revoked { entry: Entry(revocation) }): Json<Revoked>,
+) -> Answer<Changed> {
+    api.run(move |api| {
+        let number = api.change(&caller.by, &mut |state| {
+            Ok((!state.is_listed(&revocation)).then_some(ChangeBody::Revoke(revocation)))
+        })?;
+        Ok(Json(Changed { number }))
+    })
+    .await
+}
+
+/// Take a revocation back
+#[utoipa::path(
+    delete,
+    path = "/v1/revocations",
+    operation_id = "liftRevocation",
+    security(("token" = ["operate"])),
+    params(Lifted),
+    responses((status = 200, description = "Done.", body = Changed), (status = 404, description = "There is no such thing."))
+)]
+pub async fn lift(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Operator>,
+    Query(Lifted { entry: Entry(revocation) }): Query<Lifted>,
+) -> Answer<Changed> {
+    api.run(move |api| {
+        let number = api.change(&caller.by, &mut |state| {
+            if state.is_listed(&revocation) {
+                return Ok(Some(ChangeBody::Lift(revocation)));
+            }
+            Err(Problem::new(ProblemKind::NotFound, "nothing of this kind is revoked"))
+        })?;
+        Ok(Json(Changed { number }))
+    })
+    .await
 }
