@@ -4,6 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::Source;
 use super::gateway::DEFAULT_CHOICES;
+use super::key::DATABASE;
 
 /// What becomes of a file when its machine is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

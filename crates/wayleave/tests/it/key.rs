@@ -74,12 +74,6 @@ impl Server {
         self.keep(file, &line)
     }
 
-    /// The list of revocations was lost, and the operator takes the database as it is.
-    pub(super) fn without_list(&self) {
-        fs::remove_file(self.folder.0.join("server/revoked")).expect("there");
-        self.folder.ok(&["cap", "new-list", "--config", &self.config]);
-    }
-
     fn keep(&self, file: &str, line: &str) -> PathBuf {
         assert!(line.starts_with("wayleave-cap-") && line.trim_end().lines().count() == 1, "{line}");
         self.folder.write(file, line);

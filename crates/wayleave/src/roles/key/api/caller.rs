@@ -170,7 +170,7 @@ impl Caller<Owner> {
 
 impl<R: Role> FromRequestParts<Arc<Api>> for Caller<R> {
     type Rejection = Problem;
-    async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Api>) -> Result<Self, Problem> {
         let sender = parts.extensions.get::<Sender>();
         let sender = sender.ok_or_else(|| Problem::new(ProblemKind::Stopping, "nobody knows who sent the request"))?;
         let (by, own) = match (R::ACCESS, &sender.holder) {
