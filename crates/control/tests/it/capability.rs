@@ -251,7 +251,7 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
             Order::Withdraw { id: three, sub: Some(nine) },
             Order::Withdraw { id: three, sub: None },
         ];
-        let ordered = orders.map(|order| SignedRequest::sign(Request { order, ..request.clone() }, &key));
+        let ordered = orders.map(|order| SignedRequest::sign(Request { order, ..request }, &key));
         let published = case["orders"].as_array().expect("a list");
         assert_eq!(ordered.iter().map(|signed| hex(&signed.encode())).collect::<Vec<_>>(), *published);
         for (signed, octets) in ordered.into_iter().zip(published) {

@@ -615,7 +615,7 @@ proptest::proptest! {
             let in_use = model.values().map(|(_, given)| {
                 // The schedule as the page has it: in full for the lease and a minute, and then a line down to nothing in four.
                 let left = |(_, share, at): &(u64, u64, Instant)| {
-                    let age = u128::try_from(now.since(*at).as_millis()).unwrap_or(0);
+                    let age = now.since(*at).as_millis();
                     match (offline, age) {
                         (_, ..500) | (Offline::Decay, ..60_500) => u128::from(*share),
                         (Offline::Decay, ..300_500) => u128::from(*share) * (300_500 - age) / 240_000,

@@ -340,7 +340,7 @@ fn the_snapshot_of_an_independent_program_is_the_state_that_its_changes_make() {
     assert_eq!((state.number(), state.accounts(), state.grants(), state.revocations().len()), (8, 1, 3, 2));
     let head = Signed::<SnapshotHead>::decode(&unhex(&published["head"])).expect("a head");
     let piece = unhex(&published["piece"]);
-    let restored = restore(&head, &[piece.clone()], &writer).expect("the writer's");
+    let restored = restore(&head, std::slice::from_ref(&piece), &writer).expect("the writer's");
     assert_alike(&state, &restored, NOW);
     // But a revocation that had expired.
     assert_eq!((restored.rows().len() + 1, restored.times().last), (state.rows().len(), 8));
@@ -361,7 +361,7 @@ fn the_snapshot_of_an_independent_program_is_the_state_that_its_changes_make() {
     }
     // Forged, changed, cut off, of another provider.
     let forged = Signed::sign(head.object(), &signer()).expect("signed");
-    assert_eq!(restore(&forged, &[piece.clone()], &writer).err(), Some(SnapshotError::Signature(8)));
+    assert_eq!(restore(&forged, std::slice::from_ref(&piece), &writer).err(), Some(SnapshotError::Signature(8)));
     for length in 0..head.octets().len() {
         assert!(Signed::<SnapshotHead>::decode(&head.octets()[..length]).is_err());
     }
