@@ -17,6 +17,7 @@ use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
+use wayleave_runtime::clock::unix_now;
 use wayleave_store::Place;
 
 use super::check::{Checked, RoleConfig};
@@ -569,6 +570,7 @@ impl KeyFile {
         warnings.extend(absent_address(&file.key.listen));
         warnings.extend(file.key.routers.as_ref().and_then(|routers| absent_address(&routers.listen)));
         warnings.extend(file.key.api.as_ref().and_then(|api| absent_address(&api.listen)));
+        warnings.extend(file.key.api.iter().flat_map(|api| api.warnings(unix_now().secs())));
         warnings.extend(file.status.as_ref().and_then(status_warning));
         let writer = &file.key.writer;
         let is_example = writer.get_ref().0.to_string() == super::EXAMPLE_WRITER;

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::capability::ApiUrl;
+use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::api_tls::{ApiKey, ApiKeyError};
+use wayleave_runtime::clock::{unix_of_utc, utc};
 use wayleave_runtime::identity::Identity;
 
 use super::parse::{Text, TextValue, TokenHash};
@@ -21,6 +23,9 @@ const MAX_TOKENS: usize = 64;
 /// Requests a second of one source prefix without a token: by default, and at most.
 const REQUESTS: u64 = 5;
 const MOST_REQUESTS: u64 = 10_000;
+
+/// A token that expires within these seconds is named by `wayleave check` and in the log: two weeks.
+const EXPIRES_SOON: u64 = 14 * 86_400;
 
 /// The section.
 #[derive(Clone, Debug, Deserialize)]
@@ -54,17 +59,90 @@ pub struct TokenEntry {
     pub name: String,
     /// SHA-256 of the token; the token itself is nowhere here.
     pub hash: Text<TokenHash>,
-    #[serde(default)]
-    pub access: Access,
+    #[serde(default = "default_access")]
+    pub access: Spanned<Text<Access>>,
+    /// Whose a token with access to its own is.
+    pub principal: Option<Spanned<u32>>,
+    /// From when on the token is none any more.
+    pub expires: Option<Spanned<Text<Expiry>>>,
 }
 
-/// What a token's holder may do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
+fn default_access() -> Spanned<Text<Access>> {
+    Spanned::new(0..0, Text(Access::Read))
+}
+
+/// What a token's holder may do: what those before it may, and more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Access {
-    #[default]
+    /// Read the account and the usage of one principal.
+    Own,
+    /// Read everything.
     Read,
-    Full,
+    /// Change accounts, grants and invitations.
+    Sell,
+    /// Do everything: revocations too.
+    Operate,
+}
+
+impl Access {
+    /// The name in a configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Own => "own",
+            Self::Read => "read",
+            Self::Sell => "sell",
+            Self::Operate => "operate",
+        }
+    }
+}
+
+impl TextValue for Access {
+    const EXPECTED: &'static str = "\"own\", \"read\", \"sell\" or \"operate\" (\"full\" was its name before)";
+    fn read(text: &str) -> Option<Self> {
+        [Self::Own, Self::Read, Self::Sell, Self::Operate].into_iter().find(|access| access.name() == text)
+    }
+}
+
+/// When a token expires, in Unix seconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Expiry(pub u64);
+
+impl TextValue for Expiry {
+    const EXPECTED: &'static str = "a time such as \"2027-01-31T00:00:00Z\"";
+    fn read(text: &str) -> Option<Self> {
+        unix_of_utc(text).map(Self)
+    }
+}
+
+impl TokenEntry {
+    /// Whose it is, if it is for what is one principal's own.
+    pub fn principal(&self) -> Option<Principal> {
+        self.principal.as_ref().and_then(|number| Principal::new(*number.get_ref()))
+    }
+
+    /// From which Unix second on it is none any more.
+    pub fn expires(&self) -> Option<u64> {
+        self.expires.as_ref().map(|expires| expires.get_ref().0.0)
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        let is_own = self.access.get_ref().0 == Access::Own;
+        match &self.principal {
+            None if is_own => {
+                let message = "`access = \"own\"` without `principal`, expected the number of whom it is";
+                Some(Fault::at(self.access.span(), message))
+            }
+            Some(named) if !is_own => {
+                let message =
+                    "`principal` of a token that is not restricted to it, expected `access = \"own\"` beside it";
+                Some(Fault::at(named.span(), message))
+            }
+            Some(named) if self.principal().is_none() => {
+                Some(Fault::at(named.span(), "not a principal, expected a number of 24 bits"))
+            }
+            _ => None,
+        }
+    }
 }
 
 impl TextValue for ApiUrl {
@@ -109,8 +187,25 @@ impl ApiSection {
             if self.token[..at].iter().any(is_taken) {
                 faults.push(Fault::at(token.span(), "the same name or hash of a token twice, expected each once"));
             }
+            faults.extend(own.fault());
         }
         faults
+    }
+
+    /// Tokens that are refused now, or soon.
+    pub fn warnings(&self, now: u64) -> Vec<Fault> {
+        let warning = |token: &Spanned<TokenEntry>| {
+            let (own, expires) = (token.get_ref(), token.get_ref().expires()?);
+            let verb = match expires {
+                expires if expires <= now => "has expired",
+                expires if expires <= now + EXPIRES_SOON => "expires soon",
+                _ => return None,
+            };
+            let message = format!("the token `{}` {verb}, at {}: then its holder is refused", own.name, utc(expires));
+            let fault = Fault::at(own.expires.as_ref()?.span(), message);
+            Some(fault.help("wayleave keys token FILE makes another one; its hash and a later `expires` go here"))
+        };
+        self.token.iter().filter_map(warning).collect()
     }
 
     /// Faults of the files that the section names.
@@ -183,11 +278,13 @@ pub fn template(listen: Option<&str>) -> String {
          #private_key = \"chain.key\"\n\
          # Requests a second of one source prefix without a token. Reloaded on SIGHUP, as tokens are.\n\
          #requests_per_second = 5\n\
-         # Who may read, or do everything (`full`): wayleave keys token FILE makes a token and prints its hash.\n\
+         # Who may do what: read its own (`own`, with `principal`), `read`, change accounts, grants and invitations (`sell`), or do\n\
+         # everything (`operate`). wayleave keys token FILE makes a token and prints its hash.\n\
          #[[key.api.token]]\n\
          #name = \"billing\"\n\
          #hash = \"token:sha256:{}\"\n\
-         #access = \"read\"\n",
+         #access = \"read\"\n\
+         #expires = \"2027-01-31T00:00:00Z\"\n",
         "00".repeat(32)
     )
 }

@@ -68,6 +68,13 @@ pub fn utc(secs: u64) -> String {
     }
 }
 
+/// The second of a time of 1970 or later (RFC 3339); `None` if the text is no such time.
+#[must_use]
+pub fn unix_of_utc(text: &str) -> Option<u64> {
+    let at = time::OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339).ok()?;
+    u64::try_from(at.unix_timestamp()).ok()
+}
+
 /// The first second of a day (UTC) of 1970 or later, from `YYYY-MM-DD`; `None` if the text is no such day.
 #[must_use]
 pub fn unix_of_day(text: &str) -> Option<u64> {
@@ -87,6 +94,19 @@ pub fn unix_of_day(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_read_as_it_is_written_and_in_other_zones() {
+        for second in [0, 951_782_400, 1_800_000_000, 4_102_444_799] {
+            assert_eq!(unix_of_utc(&utc(second)), Some(second));
+        }
+        assert_eq!(unix_of_utc("2027-01-15T10:00:00+02:00"), Some(1_800_000_000));
+        for wrong in
+            ["", "2027-01-15", "2027-01-15T08:00:00", "1969-12-31T23:59:59Z", "2027-02-30T00:00:00Z", "1800000000"]
+        {
+            assert_eq!(unix_of_utc(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn days_are_read_as_they_are_written() {

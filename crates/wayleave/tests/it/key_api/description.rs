@@ -176,7 +176,7 @@ fn what_is_refused_is_a_problem_that_is_described_and_changes_nothing() {
                 });
             }
         }
-        if operation.of["security"][0]["token"][0] == "full" {
+        if ["sell", "operate"].contains(&operation.of["security"][0]["token"][0].as_str().unwrap_or_default()) {
             assert!(call(Some(&world.read), &path, Some(&json!({}))).is("access"), "{id}");
         }
         if operation.of["responses"].get("400").is_some() {

@@ -251,6 +251,51 @@ fn an_operators_own_chain_is_shown_and_pinned_and_one_that_does_not_fit_is_named
 }
 
 #[test]
+fn a_token_allows_what_its_access_says_and_nothing_once_it_has_expired() {
+    let world = World::new("access");
+    for principal in [7, 8] {
+        world.done("POST", "/v1/accounts", Some(&json!({ "principal": principal, "name": "customer" })));
+    }
+    let path = world.folder.0.join("server/key.toml");
+    let token = |name: &str, more: &str| {
+        let made: Value = serde_json::from_str(&world.folder.ok(&["keys", "token", name, "--json"])).expect("JSON");
+        let config = fs::read_to_string(&path).expect("there");
+        let entry = format!("[[key.api.token]]\nname = \"{name}\"\nhash = {}\n{more}\n[status]", made["hash"]);
+        fs::write(&path, config.replace("[status]", &entry)).expect("written");
+        fs::read_to_string(world.folder.0.join(name)).expect("there").trim().to_owned()
+    };
+    let own = token("own", "access = \"own\"\nprincipal = 7");
+    let sell = token("sell", "access = \"sell\"");
+    let old = token("old", "access = \"operate\"\nexpires = \"2020-01-01T00:00:00Z\"");
+    let output = world.folder.run(&["check", "server/key.toml"]);
+    let said = text(&output.stderr) + &text(&output.stdout);
+    assert!(output.status.success() && said.contains("the token `old` has expired"), "{said}");
+    world.running.signal("-HUP");
+    eventually("the tokens count", || world.call(Some(&own), "GET", "/v1/accounts/7", None).status == 200);
+    assert!(world.running.log().contains("the token `old` has expired"));
+    let account = json!({ "principal": 9, "name": "another" });
+    let revocation = json!({ "entry": "9" });
+    for (token, method, path, body, kind) in [
+        (&own, "GET", "/v1/accounts/8", None, Some("access")),
+        (&own, "GET", "/v1/usage?principal=8", None, Some("access")),
+        (&own, "GET", "/v1/accounts", None, Some("access")),
+        (&own, "GET", "/v1/server", None, Some("access")),
+        (&own, "POST", "/v1/accounts", Some(&account), Some("access")),
+        (&world.read, "GET", "/v1/accounts/8", None, None),
+        (&world.read, "POST", "/v1/accounts", Some(&account), Some("access")),
+        (&sell, "POST", "/v1/accounts", Some(&account), None),
+        (&sell, "POST", "/v1/revocations", Some(&revocation), Some("access")),
+        (&world.full, "POST", "/v1/revocations", Some(&revocation), None),
+        (&old, "GET", "/v1/accounts", None, Some("credential")),
+    ] {
+        let answer = world.call(Some(token), method, path, body);
+        let is_so = kind.map_or((200..300).contains(&answer.status), |kind| answer.is(kind));
+        assert!(is_so, "{method} {path}: {answer:?}");
+        assert!(kind != Some("credential") || answer.body.contains("the token has expired"), "{answer:?}");
+    }
+}
+
+#[test]
 fn mistakes_in_the_section_are_named_by_check() {
     let world = World::new("mistakes");
     let path = world.folder.0.join("server/key.toml");
@@ -267,7 +312,11 @@ fn mistakes_in_the_section_are_named_by_check() {
         ("[key.api]\n", "[key.api]\nurl = \"http://a\"\n", "https://keys.example.net:8495"),
         ("[key.api]\n", "[key.api]\nurl = \"https://a/b\"\n", "without a path"),
         ("[key.api]\n", "[key.api]\nrequests_per_second = 0\n", "requests a second"),
-        ("access = \"full\"", "access = \"all\"", "unknown variant"),
+        ("access = \"operate\"", "access = \"full\"", "was its name before"),
+        ("access = \"operate\"", "access = \"own\"", "without `principal`"),
+        ("access = \"operate\"", "principal = 7", "not restricted to it"),
+        ("access = \"operate\"", "access = \"own\"\nprincipal = 16777216", "24 bits"),
+        ("access = \"operate\"", "expires = \"tomorrow\"", "a time such as"),
         ("kind = \"pop\"", "kind = \"city\"", "unknown variant"),
         ("[status]", twice.as_str(), "same name or hash"),
         ("[status]", renamed.as_str(), "same name or hash"),

@@ -57,7 +57,7 @@ fn a_providers_commands_do_the_same_by_the_api_as_at_the_records() {
     let number = world.running.count("number");
     let read = at("read.token");
     world.folder.ok(&[&["cap", "list"], &read[..]].concat());
-    refused(&[&grant[..], &["--interval", "16"], &read].concat(), 1, "this token may read and not change");
+    refused(&[&grant[..], &["--interval", "16"], &read].concat(), 1, "this token is for `read`");
     let other = format!("spki:sha256:{}", "00".repeat(32));
     let other = ["--api", url.as_str(), "--token", "full.token", "--pin", &other];
     refused(&[&["cap", "list"], &other[..]].concat(), 1, "another server answers there");

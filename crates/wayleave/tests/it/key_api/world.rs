@@ -24,7 +24,7 @@ pub(super) struct World {
     /// Where questions come, and requests.
     pub(super) listen: String,
     pub(super) api: String,
-    /// Tokens with full access, and to read.
+    /// Tokens to do everything, and to read.
     pub(super) full: String,
     pub(super) read: String,
     pub(super) pin: KeyPin,
@@ -106,7 +106,7 @@ impl World {
         let (full, of_full) = token("full.token");
         let (read, of_read) = token("read.token");
         let section = format!(
-            "[[key.api.token]]\nname = \"operator\"\nhash = \"{of_full}\"\naccess = \"full\"\n\
+            "[[key.api.token]]\nname = \"operator\"\nhash = \"{of_full}\"\naccess = \"operate\"\n\
              [[key.api.token]]\nname = \"billing\"\nhash = \"{of_read}\"\n\
              [[key.waypoint]]\naddress = \"{WAYPOINT}\"\nkey = \"../router.key\"\nkind = \"pop\"\nname = \"fra\"\n\
              {more}\n[status]"

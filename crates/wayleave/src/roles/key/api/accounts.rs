@@ -10,7 +10,7 @@ use wayleave_control::capability::{ChangeBody, State as Records};
 use wayleave_packet::platypus::header::Principal;
 
 use super::super::core::lock;
-use super::caller::{Caller, Operator, Reader};
+use super::caller::{Caller, Owner, Reader, Seller};
 use super::extract::{Json, NoQuery, Path, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api, Changed, Created};
@@ -121,17 +121,18 @@ pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Q
     get,
     path = "/v1/accounts/{principal}",
     operation_id = "showAccount",
-    security(("token" = ["read"])),
+    security(("token" = ["own"])),
     params(OfPrincipal),
     responses((status = 200, description = "Done.", body = AccountTree), (status = 404, description = "There is no such thing."))
 )]
 pub async fn show(
     State(api): State<Arc<Api>>,
-    _: Caller<Reader>,
+    caller: Caller<Owner>,
     _: NoQuery,
     Path(OfPrincipal { principal }): Path<OfPrincipal>,
 ) -> Answer<AccountTree> {
     let principal = principal.0;
+    caller.may_read(principal)?;
     api.run(move |api| {
         let read = AccountGrants::read(lock(&api.core).server.state(), principal, api.clock.now().unix);
         let account = read.ok_or_else(|| missing(principal))?;
@@ -145,12 +146,12 @@ pub async fn show(
     post,
     path = "/v1/accounts",
     operation_id = "openAccount",
-    security(("token" = ["full"])),
+    security(("token" = ["sell"])),
     responses((status = 201, description = "Done.", body = Account))
 )]
 pub async fn open(
     State(api): State<Arc<Api>>,
-    caller: Caller<Operator>,
+    caller: Caller<Seller>,
     _: NoQuery,
     Json(OpenAccount { principal, name }): Json<OpenAccount>,
 ) -> Created<Account> {
@@ -175,13 +176,13 @@ pub async fn open(
     patch,
     path = "/v1/accounts/{principal}",
     operation_id = "amendAccount",
-    security(("token" = ["full"])),
+    security(("token" = ["sell"])),
     params(OfPrincipal),
     responses((status = 200, description = "Done.", body = Account), (status = 404, description = "There is no such thing."))
 )]
 pub async fn amend(
     State(api): State<Arc<Api>>,
-    caller: Caller<Operator>,
+    caller: Caller<Seller>,
     _: NoQuery,
     Path(OfPrincipal { principal }): Path<OfPrincipal>,
     Json(AmendAccount { name, replace_keys }): Json<AmendAccount>,
@@ -206,13 +207,13 @@ pub async fn amend(
     delete,
     path = "/v1/accounts/{principal}",
     operation_id = "closeAccount",
-    security(("token" = ["full"])),
+    security(("token" = ["sell"])),
     params(OfPrincipal),
     responses((status = 200, description = "Done.", body = Changed), (status = 404, description = "There is no such thing."))
 )]
 pub async fn close(
     State(api): State<Arc<Api>>,
-    caller: Caller<Operator>,
+    caller: Caller<Seller>,
     _: NoQuery,
     Path(OfPrincipal { principal }): Path<OfPrincipal>,
 ) -> Answer<Changed> {

@@ -12,31 +12,50 @@ use tracing::warn;
 use wayleave_control::capability::Verdict;
 use wayleave_crypto::hash::sha256;
 use wayleave_crypto::secret::Seed;
+use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::https::{Peer, authorization};
 
 use super::Api;
 use super::counts::count;
 use super::problem::{Problem, ProblemKind};
-use crate::config::key_api::Access;
+use crate::config::key_api::{Access, TokenEntry};
 
 /// In front of a token.
 const BEARER: &str = "Bearer ";
 
 /// A token of the configuration.
 pub struct Token {
-    pub name: String,
     /// SHA-256 of the token.
     pub hash: Seed,
-    pub access: Access,
+    pub holder: Holder,
+    /// From which Unix second on it is none any more.
+    pub expires: Option<u64>,
+}
+
+/// Who has a token, and what for.
+#[derive(Clone)]
+pub struct Holder {
+    pub name: String,
+    access: Access,
+    /// Whose account and usage it is for, if it is for no more.
+    principal: Option<Principal>,
 }
 
 /// What was found out of a request's sender before its route.
 #[derive(Clone)]
 struct Sender {
     source: IpAddr,
-    has_token: bool,
-    /// Name and access of the token's holder.
-    holder: Option<(String, Access)>,
+    /// Who has the token, or why it is none.
+    holder: Result<Holder, &'static str>,
+}
+
+impl Token {
+    /// The token of an entry.
+    pub fn new(entry: &TokenEntry) -> Self {
+        let (name, access, principal) = (entry.name.clone(), entry.access.get_ref().0, entry.principal());
+        let holder = Holder { name, access, principal };
+        Self { hash: Seed::new(entry.hash.0.0), holder, expires: entry.expires() }
+    }
 }
 
 /// Whether a request goes on to its route, and what is counted of it.
@@ -47,10 +66,9 @@ pub async fn admit(
     next: Next,
 ) -> Response {
     count(&api.counts.requests);
-    let token = authorization(request.headers());
-    let sender =
-        Sender { source: peer.source(), has_token: token.is_some(), holder: token.and_then(|token| api.find(token)) };
-    let response = if sender.holder.is_some() || api.takes_a_strangers(sender.source) {
+    let holder = authorization(request.headers()).ok_or("the request has no token").and_then(|token| api.find(token));
+    let sender = Sender { source: peer.source(), holder };
+    let response = if sender.holder.is_ok() || api.takes_a_strangers(sender.source) {
         request.extensions_mut().insert(sender);
         next.run(request).await
     } else {
@@ -64,18 +82,26 @@ pub async fn admit(
 }
 
 impl Api {
-    /// Name and access of a token's holder. All tokens are compared, in constant time.
-    pub fn find(&self, authorization: &str) -> Option<(String, Access)> {
-        let token = authorization.strip_prefix(BEARER)?;
+    /// Who has a token. All tokens are compared, in constant time.
+    ///
+    /// # Errors
+    /// Why it is none.
+    pub fn find(&self, authorization: &str) -> Result<Holder, &'static str> {
+        let none = "the token is none of this key server's";
+        let token = authorization.strip_prefix(BEARER).ok_or(none)?;
         let hash = Seed::new(sha256(token.trim().as_bytes()));
         let settings = self.settings();
         let mut found = None;
         for token in &settings.tokens {
             if token.hash == hash {
-                found = Some((token.name.clone(), token.access));
+                found = Some(token);
             }
         }
-        found
+        let token = found.ok_or(none)?;
+        if token.expires.is_some_and(|expires| expires <= self.clock.now().unix.secs()) {
+            return Err("the token has expired");
+        }
+        Ok(token.holder.clone())
     }
 
     /// Whether a request without a valid token is within the limit of its source.
@@ -102,33 +128,47 @@ pub trait Role {
     const CHANGES: bool;
 }
 
-/// Whoever has any token.
-pub struct Reader;
-/// Whoever has a token with full access.
-pub struct Operator;
-/// The holder of an invitation, who shows that by signatures.
-pub struct Redeemer;
-
-impl Role for Reader {
-    const ACCESS: Option<Access> = Some(Access::Read);
-    const CHANGES: bool = false;
+macro_rules! roles {
+    ($($(#[$doc:meta])* $role:ident = $access:expr, $changes:literal;)*) => {$(
+        $(#[$doc])*
+        pub struct $role;
+        impl Role for $role {
+            const ACCESS: Option<Access> = $access;
+            const CHANGES: bool = $changes;
+        }
+    )*};
 }
 
-impl Role for Operator {
-    const ACCESS: Option<Access> = Some(Access::Full);
-    const CHANGES: bool = true;
-}
-
-impl Role for Redeemer {
-    const ACCESS: Option<Access> = None;
-    const CHANGES: bool = true;
+roles! {
+    /// Whoever reads what is one principal's, which may be its own: the handler asks [`Caller::may_read`].
+    Owner = Some(Access::Own), false;
+    Reader = Some(Access::Read), false;
+    Seller = Some(Access::Sell), true;
+    Operator = Some(Access::Operate), true;
+    /// The holder of an invitation, who shows that by signatures.
+    Redeemer = None, true;
 }
 
 /// Whoever asks, and may.
 pub struct Caller<R> {
     /// For the log.
     pub by: String,
+    /// Whose account and usage it may read, if no others.
+    pub own: Option<Principal>,
     role: PhantomData<R>,
+}
+
+impl Caller<Owner> {
+    /// Whether what is this principal's may be read.
+    pub fn may_read(&self, principal: Principal) -> Result<(), Problem> {
+        match self.own {
+            Some(own) if own != principal => {
+                let what = format!("this token is for what is principal {}'s", own.number());
+                Err(Problem::new(ProblemKind::Access, what).help("use a token with `access = \"read\"`"))
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 impl<R: Role> FromRequestParts<Arc<Api>> for Caller<R> {
@@ -136,27 +176,24 @@ impl<R: Role> FromRequestParts<Arc<Api>> for Caller<R> {
     async fn from_request_parts(parts: &mut Parts, api: &Arc<Api>) -> Result<Self, Problem> {
         let sender = parts.extensions.get::<Sender>();
         let sender = sender.ok_or_else(|| Problem::new(ProblemKind::Stopping, "nobody knows who sent the request"))?;
-        let by = match (R::ACCESS, &sender.holder) {
-            (None, Some((name, _))) => name.clone(),
-            (None, None) => sender.source.to_string(),
-            (Some(_), None) => {
-                let what = match sender.has_token {
-                    false => "the request has no token",
-                    true => "the token is none of this key server's",
-                };
+        let (by, own) = match (R::ACCESS, &sender.holder) {
+            (None, Err(_)) => (sender.source.to_string(), None),
+            (Some(_), Err(why)) => {
                 let help = "send `Authorization: Bearer TOKEN`; its hash stands under [[key.api.token]]";
-                return Err(Problem::new(ProblemKind::Credential, what).help(help));
+                return Err(Problem::new(ProblemKind::Credential, *why).help(help));
             }
-            (Some(Access::Full), Some((name, Access::Read))) => {
-                warn!(by = name, path = parts.uri.path(), "the API refuses a change: the token is for reading");
-                let help = "use a token with `access = \"full\"`";
-                return Err(Problem::new(ProblemKind::Access, "this token may read and not change").help(help));
+            (Some(access), Ok(holder)) if holder.access < access => {
+                let (has, needed) = (holder.access.name(), access.name());
+                warn!(by = holder.name, path = parts.uri.path(), "the API refuses a request: the token is for `{has}`");
+                let what = format!("this token is for `{has}`, and the request needs `{needed}`");
+                let help = format!("use a token with `access = \"{needed}\"`");
+                return Err(Problem::new(ProblemKind::Access, what).help(help));
             }
-            (Some(_), Some((name, _))) => name.clone(),
+            (_, Ok(holder)) => (holder.name.clone(), holder.principal),
         };
         if R::CHANGES && !api.is_writer {
             return Err(api.replica());
         }
-        Ok(Self { by, role: PhantomData })
+        Ok(Self { by, own, role: PhantomData })
     }
 }

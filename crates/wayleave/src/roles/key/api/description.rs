@@ -15,7 +15,7 @@ use super::{Api, accounts, grants, invitations, revocations, server, usage};
     info(
         title = "Key server of a Wayleave provider",
         version = "1",
-        description = "Accounts, grants, revocations, invitations and usage of Platypus capabilities, by HTTPS (TLS 1.3). Operators send a token (`Authorization: Bearer ...`), of which the server knows the hash alone; holders of an invitation need none. A change is answered when it is on the server's disk. Only the writer changes; replicas read. Every refusal is a problem of one shape (RFC 9457) that says who erred. Fields and parameters that are not described here are refused.",
+        description = "Accounts, grants, revocations, invitations and usage of Platypus capabilities, by HTTPS (TLS 1.3). Operators send a token (`Authorization: Bearer ...`), of which the server knows the hash alone; `security` names the least access that an operation needs: `own`, `read`, `sell`, `operate`, each of which may what those before it may; holders of an invitation need none. A change is answered when it is on the server's disk. Only the writer changes; replicas read. Every refusal is a problem of one shape (RFC 9457) that says who erred. Fields and parameters that are not described here are refused.",
         license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT")
     ),
     servers((url = "https://keys.example.net:8495")),
@@ -64,7 +64,7 @@ fn add_problems(method: &str, operation: &mut Value) {
     let common = [
         (!is_described, "400", "The request is malformed, or says what cannot be."),
         (needs_token, "401", "There is no token, or nobody's."),
-        (needs_token && is_change, "403", "The token allows less."),
+        (needs_token, "403", "The token allows less."),
         (is_change, "409", "The records do not allow it, or this is a replica."),
         (has_body, "413", "The body is longer than 64 KiB."),
         (true, "429", "Too many requests of this source without a token."),

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::super::core::lock;
 use super::accounts::missing;
-use super::caller::{Caller, Operator, Reader};
+use super::caller::{Caller, Reader, Seller};
 use super::extract::{Json, NoQuery, Path, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api, Created};
@@ -117,12 +117,12 @@ pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Q
     post,
     path = "/v1/grants",
     operation_id = "grant",
-    security(("token" = ["full"])),
+    security(("token" = ["sell"])),
     responses((status = 201, description = "Done.", body = Granted), (status = 404, description = "There is no such thing."))
 )]
 pub async fn grant(
     State(api): State<Arc<Api>>,
-    caller: Caller<Operator>,
+    caller: Caller<Seller>,
     _: NoQuery,
     Json(fields): Json<GrantFields>,
 ) -> Created<Granted> {
@@ -162,13 +162,13 @@ pub async fn grant(
     delete,
     path = "/v1/grants/{principal}/{grant}",
     operation_id = "withdrawGrant",
-    security(("token" = ["full"])),
+    security(("token" = ["sell"])),
     params(OneGrant),
     responses((status = 200, description = "Done.", body = Withdrawn), (status = 404, description = "There is no such thing."))
 )]
 pub async fn withdraw(
     State(api): State<Arc<Api>>,
-    caller: Caller<Operator>,
+    caller: Caller<Seller>,
     _: NoQuery,
     Path(one): Path<OneGrant>,
 ) -> Answer<Withdrawn> {

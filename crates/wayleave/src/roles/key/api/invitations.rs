@@ -15,7 +15,7 @@ use wayleave_runtime::identity::from_hex;
 use zeroize::Zeroizing;
 
 use super::super::core::lock;
-use super::caller::{Caller, Operator, Reader, Redeemer};
+use super::caller::{Caller, Reader, Redeemer, Seller};
 use super::counts::count;
 use super::extract::{Json, NoQuery, Path, Query, most};
 use super::problem::{Problem, ProblemKind};
@@ -177,12 +177,12 @@ pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Q
     post,
     path = "/v1/invitations",
     operation_id = "invite",
-    security(("token" = ["full"])),
+    security(("token" = ["sell"])),
     responses((status = 201, description = "Done.", body = Invited))
 )]
 pub async fn create(
     State(api): State<Arc<Api>>,
-    caller: Caller<Operator>,
+    caller: Caller<Seller>,
     _: NoQuery,
     Json(fields): Json<NewInvitation>,
 ) -> Created<Invited> {
@@ -226,13 +226,13 @@ pub async fn create(
     delete,
     path = "/v1/invitations/{invitation}",
     operation_id = "withdrawInvitation",
-    security(("token" = ["full"])),
+    security(("token" = ["sell"])),
     params(OneInvitation),
     responses((status = 200, description = "Done.", body = Changed), (status = 404, description = "There is no such thing."))
 )]
 pub async fn withdraw(
     State(api): State<Arc<Api>>,
-    caller: Caller<Operator>,
+    caller: Caller<Seller>,
     _: NoQuery,
     Path(one): Path<OneInvitation>,
 ) -> Answer<Changed> {

@@ -25,9 +25,10 @@ use tokio::task::spawn_blocking;
 use tracing::{error, info, warn};
 use utoipa::ToSchema;
 use wayleave_control::capability::{ApiUrl, ChangeBody, RateLimit, State};
-use wayleave_crypto::secret::{Key128, Seed};
+use wayleave_crypto::secret::Key128;
 use wayleave_runtime::Clock;
 use wayleave_runtime::api_tls::ShownKey;
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::connection_slots::{ConnectionSlots, SlotLimits};
 use wayleave_runtime::https::{HttpsLimits, serve_api};
 
@@ -141,7 +142,7 @@ impl RunningApi {
         });
         let at = section.listen.get_ref().0;
         let clients = Arc::clone(&api);
-        let client = move |authorization: &str| clients.find(authorization).map(|(name, _)| name);
+        let client = move |authorization: &str| clients.find(authorization).ok().map(|holder| holder.name);
         let serving = serve_api(at, shown.server_config()?, (slots, LIMITS), (client, routes(&api))).await;
         let mut serving =
             serving.map_err(|error| Failure::system(format!("cannot listen for the API at {at}"), &error))?;
@@ -171,10 +172,10 @@ impl RunningApi {
 
 fn settings(config: &KeyFile) -> Settings {
     let section = config.key.api.as_ref();
-    let tokens = section.into_iter().flat_map(|section| &section.token).map(|token| {
-        let token = token.get_ref();
-        Token { name: token.name.clone(), hash: Seed::new(token.hash.0.0), access: token.access }
-    });
+    for warning in section.into_iter().flat_map(|section| section.warnings(unix_now().secs())) {
+        warn!("{}", warning.message);
+    }
+    let tokens = section.into_iter().flat_map(|section| &section.token).map(|token| Token::new(token.get_ref()));
     let url = section.and_then(|section| section.url().ok());
     Settings { tokens: tokens.collect(), labels: config.waypoint_labels(), url }
 }

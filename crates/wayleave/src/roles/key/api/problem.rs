@@ -38,7 +38,7 @@ impl ProblemKind {
         match self {
             Self::Request => ("request", 400, "caller", "The request is malformed or impossible"),
             Self::Credential => ("credential", 401, "caller", "The request has no valid token"),
-            Self::Access => ("access", 403, "caller", "The token allows reading alone"),
+            Self::Access => ("access", 403, "caller", "The token allows less"),
             Self::NotFound => ("not-found", 404, "caller", "There is no such thing"),
             Self::Method => ("method", 405, "caller", "The path has no such method"),
             Self::Conflict => ("conflict", 409, "caller", "The records do not allow the change"),

@@ -104,7 +104,7 @@ pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Q
     post,
     path = "/v1/revocations",
     operation_id = "revoke",
-    security(("token" = ["full"])),
+    security(("token" = ["operate"])),
     responses((status = 200, description = "Done.", body = Changed))
 )]
 pub async fn revoke(
@@ -127,7 +127,7 @@ pub async fn revoke(
     delete,
     path = "/v1/revocations",
     operation_id = "liftRevocation",
-    security(("token" = ["full"])),
+    security(("token" = ["operate"])),
     params(Lifted),
     responses((status = 200, description = "Done.", body = Changed), (status = 404, description = "There is no such thing."))
 )]

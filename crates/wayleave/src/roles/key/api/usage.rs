@@ -17,7 +17,7 @@ use wayleave_runtime::http::ViewError;
 
 use super::super::views::PAGE;
 use super::Api;
-use super::caller::{Caller, Reader};
+use super::caller::{Caller, Owner};
 use super::extract::{Json, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
 use crate::usage::{By, ListingCursor, Statement, StatementPage, csv, csv_lines, is_within};
@@ -40,7 +40,7 @@ pub enum Format {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct Page {
-    /// Only this one.
+    /// Only this one; with a token for `own` it is that token's.
     #[param(value_type = Option<u32>, maximum = 16_777_215, example = 7)]
     principal: Option<PrincipalNumber>,
     /// What has a line of its own; `delegation` by default.
@@ -105,7 +105,7 @@ pub struct UsageLine {
     get,
     path = "/v1/usage",
     operation_id = "usage",
-    security(("token" = ["read"])),
+    security(("token" = ["own"])),
     params(Page),
     responses(
         (
@@ -126,7 +126,7 @@ pub struct UsageLine {
 )]
 pub async fn list(
     State(api): State<Arc<Api>>,
-    _: Caller<Reader>,
+    caller: Caller<Owner>,
     headers: HeaderMap,
     RawQuery(query): RawQuery,
     Query(page): Query<Page>,
@@ -150,7 +150,8 @@ pub async fn list(
     });
     let after = after.transpose()?;
     let is_first = after.is_none();
-    let only = page.principal.map(|principal| principal.0);
+    let only = page.principal.map(|principal| principal.0).or(caller.own);
+    only.map_or(Ok(()), |principal| caller.may_read(principal))?;
     let page = StatementPage::new(by, after.as_ref().map(|after| after.line.clone()), most(page.most, LINES)?);
     let (statement, next) = read(&api, page, only, after, |line| is_within(line, from, to)).await?;
     let next = next.map(|next| next.to_string());
