@@ -14,6 +14,7 @@ use wayleave_crypto::lanes::{Block, CpuKernel, Parts, cmac_each};
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_packet::platypus::header::{Capability, Delegation, Principal};
 
+use super::invitation::InvitationId;
 use super::terms::Terms;
 use super::zone::Zone;
 
@@ -61,6 +62,14 @@ impl ProviderKey {
     #[must_use]
     pub fn store_key(&self) -> Seed {
         kdf::derive("wayleave/capability/store/v1", self.0.expose(), b"")
+    }
+
+    /// ID and one-time key of the invitation of a request that may be repeated: `key` names the request, and `content` is all of it.
+    /// All key servers of a provider derive the same, so that none has to remember either.
+    pub(super) fn invitation(&self, key: &[u8; 32], content: &[u8; 32]) -> (InvitationId, Seed) {
+        let id = kdf::derive("wayleave/capability/invitation-id/v1", self.0.expose(), key);
+        let secret = kdf::derive("wayleave/capability/invitation/v1", self.0.expose(), &[*key, *content].concat());
+        (InvitationId(*id.expose()), secret)
     }
 
     /// What places source prefixes in the table of response rate limiting.

@@ -535,6 +535,13 @@ impl State {
         self.slots_of(principal).filter_map(|slot| self.capped(slot))
     }
 
+    /// ID and one-time key of the invitation of a request that may be repeated: `key` names the request, and `content` is all of it.
+    /// Where the state has an invitation of this ID with another key, the request was another one.
+    #[must_use]
+    pub fn invitation_of_request(&self, key: &[u8; 32], content: &[u8; 32]) -> (InvitationId, Seed) {
+        self.provider.invitation(key, content)
+    }
+
     /// What was delegated from these terms, and from that, with the times in which it is answered.
     pub fn delegated_from(&self, terms: Terms) -> impl Iterator<Item = Grant> {
         self.capped_grants_of(terms.principal).filter(move |grant| grant.terms.is_below(&terms))

@@ -93,7 +93,7 @@ pub fn invite(command: &Invite) -> Outcome {
     let terms = command.waypoint.iter().map(terms).collect::<Result<_, _>>()?;
     let not_after = unix_now().secs() + command.expires * DAY;
     let order = InvitationOrder { name: command.name.clone(), terms, lasts: command.days * DAY, not_after };
-    let (line, invitation) = make(order, url, pin)?;
+    let (line, invitation) = make(order, (url, pin), None)?;
     let mut shared = None;
     change(&mut server, &mut changes, &mut |state| {
         shared = shared_with(state, &invitation, unix_now().secs()).filter(|_| !command.again);

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use wayleave_control::capability::{ApiUrl, Invitation, InvitationId, InvitationLine, InvitationStatus, State, Terms};
@@ -28,13 +28,21 @@ pub struct InvitationOrder {
     pub not_after: u64,
 }
 
-/// A new invitation: the line for whoever is invited, and what the records have of it.
+/// A new invitation: the line for whoever is invited, and what the records have of it. `named` are its ID and secret, if they are
+/// not to be drawn.
 ///
 /// # Errors
 /// If the system gives no randomness.
-pub fn invite(order: InvitationOrder, url: ApiUrl, pin: KeyPin) -> Result<(InvitationLine, Invitation), Failure> {
+pub fn invite(
+    order: InvitationOrder,
+    (url, pin): (ApiUrl, KeyPin),
+    named: Option<(InvitationId, Seed)>,
+) -> Result<(InvitationLine, Invitation), Failure> {
     let InvitationOrder { name, terms, lasts, not_after } = order;
-    let (id, secret) = (InvitationId(*fresh()?), Seed::new(*fresh()?));
+    let (id, secret) = match named {
+        Some(named) => named,
+        None => (InvitationId(*fresh()?), Seed::new(*fresh()?)),
+    };
     let line = InvitationLine { url, pin: pin.0, id, secret, not_after };
     let invitation = Invitation { id, key: line.key(), name, lasts, not_after, terms };
     Ok((line, invitation))
@@ -49,20 +57,32 @@ pub fn shared_with(state: &State, invitation: &Invitation, now: u64) -> Option<S
         Some((name, _)) => format!("principal {number} has an account already, `{name}`"),
         None => {
             let mut others = state.invitations().filter(|(other, _)| other.principal() == Some(principal));
-            let (other, _) = others.find(|(other, status)| state_name(other, *status, now) == "open")?;
+            let (other, _) = others.find(|(other, status)| state_of(other, *status, now) == InvitationState::Open)?;
             format!("principal {number} is invited already, as `{}`, by invitation {}", other.name, other.id)
         }
     };
     Some(format!("{who}: whoever redeems this one too shares its keys and its bill"))
 }
 
-/// What an invitation can be now.
-pub fn state_name(invitation: &Invitation, status: InvitationStatus, now: u64) -> &'static str {
+wayleave_core::named! {
+    /// What an invitation can be.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, ToSchema)]
+    #[serde(rename_all = "lowercase")]
+    pub enum InvitationState {
+        Open = "open",
+        Used = "used",
+        Expired = "expired",
+        Withdrawn = "withdrawn",
+    }
+}
+
+/// What an invitation is now.
+pub fn state_of(invitation: &Invitation, status: InvitationStatus, now: u64) -> InvitationState {
     match status {
-        InvitationStatus::Redeemed { .. } => "used",
-        InvitationStatus::Withdrawn => "withdrawn",
-        InvitationStatus::Open if invitation.not_after < now => "expired",
-        InvitationStatus::Open => "open",
+        InvitationStatus::Redeemed { .. } => InvitationState::Used,
+        InvitationStatus::Withdrawn => InvitationState::Withdrawn,
+        InvitationStatus::Open if invitation.not_after < now => InvitationState::Expired,
+        InvitationStatus::Open => InvitationState::Open,
     }
 }
 
@@ -74,8 +94,7 @@ pub struct ListedInvitation {
     pub id: String,
     principal: Option<u32>,
     name: String,
-    #[schema(value_type = String, pattern = "^(open|used|expired|withdrawn)$")]
-    state: &'static str,
+    state: InvitationState,
     /// The last Unix second at which it can be redeemed.
     expires: u64,
     /// Days of the grants, from the redemption on.
@@ -116,7 +135,7 @@ pub fn describe(invitation: &Invitation, status: InvitationStatus, now: u64) -> 
         id: invitation.id.to_string(),
         principal: invitation.principal().map(|principal| principal.number()),
         name: invitation.name.clone(),
-        state: state_name(invitation, status, now),
+        state: state_of(invitation, status, now),
         expires: invitation.not_after,
         days: invitation.lasts / super::orders::DAY,
         used,

@@ -8,6 +8,7 @@ use wayleave_control::capability::{ChangeBody, Grant, MAX_NAME, State, Terms};
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::revocation::Revocation;
+use wayleave_runtime::clock::{unix_of_utc, utc};
 use wayleave_runtime::identity::to_hex;
 
 use crate::failure::Failure;
@@ -140,6 +141,20 @@ pub fn grant_id(terms: &Terms) -> String {
     to_hex(&terms.digest()[..8])
 }
 
+/// A time in a request (RFC 3339), in Unix seconds.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, ToSchema)]
+#[serde(try_from = "String")]
+#[schema(value_type = String, format = DateTime)]
+pub struct Time(pub u64);
+
+impl TryFrom<String> for Time {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        let seconds = unix_of_utc(&text);
+        seconds.map(Self).ok_or_else(|| format!("`{}` is not a time such as 2027-01-31T00:00:00Z", text.escape_debug()))
+    }
+}
+
 /// A capability to grant, as a request says it.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -165,9 +180,11 @@ pub struct GrantFields {
     pub prefix: Option<String>,
     #[schema(maximum = 16_777_215)]
     pub delegation: Option<u32>,
-    /// How long it is granted; 365 by default.
+    /// How long it is granted from now on; 365 by default.
     #[schema(minimum = 1, maximum = 36_500)]
     pub days: Option<u64>,
+    /// Until when it is granted, in the place of `days`.
+    pub ends: Option<Time>,
 }
 
 impl GrantFields {
@@ -183,6 +200,21 @@ impl GrantFields {
         let (principal, waypoint, narrow, delegation) = (self.principal, self.waypoint, self.narrow, self.delegation);
         let interval = self.interval.unwrap_or(DEFAULT_INTERVAL);
         Ok(GrantOrder { principal, waypoint, interval, narrow, prefix, delegation })
+    }
+}
+
+/// The last Unix second of what lasts until a time, or for days from now on.
+///
+/// # Errors
+/// If both are named, or if it is over or more than a hundred years ahead.
+pub fn end(ends: Option<Time>, named: Option<u64>, default: u64, now: u64) -> Result<u64, Failure> {
+    match (ends, named) {
+        (None, named) => Ok(now + days(named, default)?),
+        (Some(_), Some(_)) => Err(Failure::usage("both a time and days say when it ends, expected one of them")),
+        (Some(Time(ends)), None) if (now..=now + MAX_DAYS * DAY).contains(&ends) => Ok(ends),
+        (Some(Time(ends)), None) => {
+            Err(Failure::usage(format!("{} is over, or more than {MAX_DAYS} days ahead", utc(ends))))
+        }
     }
 }
 

@@ -114,6 +114,12 @@ impl AccountGrants {
         Some(Self { principal, name: name.to_owned(), generation, grants })
     }
 
+    /// Keeps what is granted at this waypoint; whether that is anything.
+    pub fn keep_at(&mut self, waypoint: IpAddr) -> bool {
+        self.grants.retain(|(grant, _)| grant.terms.waypoint == waypoint);
+        !self.grants.is_empty()
+    }
+
     /// Number of grants.
     pub fn len(&self) -> usize {
         self.grants.len()

@@ -21,7 +21,7 @@ use super::routers::{self, Event, Routers};
 use crate::config::key::KeyFile;
 use crate::output::cell;
 use crate::overview::Overview;
-use crate::provider::invitations::state_name;
+use crate::provider::invitations::{InvitationState, state_of};
 use crate::roles::daemon::{self, View, Views};
 use crate::usage;
 
@@ -290,9 +290,9 @@ impl View for KeyView {
 /// How many invitations there are in each state.
 fn invitations(state: &State) -> Value {
     let now = unix_now().secs();
-    let mut counts: BTreeMap<&str, usize> = ["open", "used", "expired", "withdrawn"].map(|name| (name, 0)).into();
+    let mut counts: BTreeMap<&str, usize> = InvitationState::ALL.map(|state| (state.name(), 0)).into();
     for (invitation, status) in state.invitations() {
-        *counts.entry(state_name(invitation, status, now)).or_default() += 1;
+        *counts.entry(state_of(invitation, status, now).name()).or_default() += 1;
     }
     json!(counts)
 }

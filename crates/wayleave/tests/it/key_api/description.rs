@@ -56,8 +56,9 @@ fn filled(operation: &Operation, names: &[(&str, &str)]) -> String {
         let name = parameter["name"].as_str().expect("a name");
         let given = names.iter().find(|(of, _)| *of == name).map(|(_, value)| json!(value));
         let value = encoded(given.as_ref().unwrap_or(&parameter["example"]));
-        assert_ne!(value, "null", "{name} has an example");
+        assert!(value != "null" || parameter["in"] == "header", "{name} has an example");
         match parameter["in"].as_str() {
+            Some("header") => {}
             Some("path") => path = path.replace(&format!("{{{name}}}"), &value),
             _ => query.push(format!("{name}={value}")),
         }
@@ -67,9 +68,10 @@ fn filled(operation: &Operation, names: &[(&str, &str)]) -> String {
 
 /// The schema of an operation's body, and its example.
 fn body(description: &Value, operation: &Operation) -> (Value, Option<Value>) {
-    let schema = &operation.of["requestBody"]["content"]["application/json"]["schema"];
+    let content = &operation.of["requestBody"]["content"]["application/json"];
+    let schema = &content["schema"];
     let named = schema["$ref"].as_str().and_then(|text| description.pointer(text.strip_prefix('#')?));
-    (schema.clone(), named.and_then(|named| named.get("example")).cloned())
+    (schema.clone(), content.get("example").or_else(|| named?.get("example")).cloned())
 }
 
 /// Whether an answer is described, by its status and its schema.
@@ -125,12 +127,14 @@ fn every_operation_works_with_its_example_and_answers_as_it_is_described() {
     assert_eq!(attempt("server", &[], None)["waypoints"][0]["kind"], "pop");
     let invited = attempt("invite", &[], None);
     attempt("openAccount", &[], None);
-    assert_eq!(attempt("listInvitations", &[], None)["invitations"].as_array().map(Vec::len), Some(2));
+    attempt("putAccount", &[], None);
+    assert_eq!(attempt("listInvitations", &[], None)["invitations"].as_array().map(Vec::len), Some(1));
     assert_eq!(attempt("listAccounts", &[], None)["accounts"][0]["name"], "customer");
     let granted = attempt("grant", &[], None);
     let tree = attempt("showAccount", &[], None);
     assert_eq!(tree["waypoints"][0]["grants"][0]["id"], granted["id"]);
     assert_eq!(attempt("listGrants", &[], None)["principals"][0], tree);
+    attempt("putGrant", &[], None);
     attempt("revoke", &[], None);
     assert_eq!(attempt("listRevocations", &[], None)["revocations"], json!(["7/3"]));
     attempt("liftRevocation", &[], None);

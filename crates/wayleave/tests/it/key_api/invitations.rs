@@ -30,6 +30,44 @@ fn refused(world: &World, arguments: &[&str], why: &str) {
 }
 
 #[test]
+fn an_invitation_whose_answer_was_lost_is_given_again_by_its_idempotency_key() {
+    let mut world = World::new("idempotency");
+    let invite = |world: &World, key: &str, body: &Value| {
+        let head = format!("Authorization: Bearer {}\r\nIdempotency-Key: {key}\r\n", world.full);
+        world.request("POST", "/v1/invitations", &head, &body.to_string()).expect("an answer")
+    };
+    let body = json!({ "principal": 7, "name": "customer", "waypoints": [WAYPOINT], "expires_days": 3 });
+    let first = invite(&world, "\"order-1\"", &body);
+    assert_eq!(first.status, 201, "{first:?}");
+    // Also after a restart, without the quotes, with the fields in another order.
+    world.running.kill();
+    world.running.resume();
+    let turned = r#"{ "waypoints": ["198.51.100.1"], "expires_days": 3, "name": "customer", "principal": 7 }"#;
+    let head = format!("Authorization: Bearer {}\r\nIdempotency-Key: order-1\r\n", world.full);
+    let again = world.request("POST", "/v1/invitations", &head, turned).expect("an answer");
+    assert_eq!((again.status, again.json()), (201, first.json()));
+    assert_eq!(world.running.counted("invitations", "open"), 1);
+    let mut other = body.clone();
+    other["expires_days"] = json!(4);
+    assert!(invite(&world, "order-1", &other).is("repeated"), "another body");
+    assert!(invite(&world, "order-2", &body).is("conflict"), "another request for the same principal");
+    for wrong in ["\"\"".to_owned(), "x".repeat(256)] {
+        assert!(invite(&world, &wrong, &body).is("request"), "{wrong}");
+    }
+    // It works, and the answer is the same when it has been used.
+    world.folder.write("once.invitation", first.json()["invitation"].as_str().expect("a line"));
+    world.folder.ok(&["cap", "accept", "--line", "once.invitation"]);
+    assert_eq!(invite(&world, "order-1", &body).json()["invitation"], first.json()["invitation"]);
+    let head = format!("Authorization: Bearer {}\r\nIdempotency-Key: order-3\r\n", world.full);
+    let account = json!({ "principal": 8, "name": "x" }).to_string();
+    let refused = world.request("POST", "/v1/accounts", &head, &account).expect("an answer");
+    assert!(refused.is("request") && refused.body.contains("PUT"), "{refused:?}");
+    let put = || world.done("PUT", "/v1/accounts/8", Some(&json!({ "name": "x" })));
+    let (opened, number) = (put(), world.running.count("number"));
+    assert_eq!((put(), world.running.count("number")), (opened, number));
+}
+
+#[test]
 fn an_invitation_is_redeemed_once_and_again_by_its_holder_alone() {
     let world = World::new("life");
     let other = "198.51.100.2";

@@ -78,6 +78,73 @@ fn an_account_is_opened_renamed_given_other_keys_and_closed_and_old_lines_end_wi
 }
 
 #[test]
+fn a_grant_that_is_put_again_changes_nothing_and_gives_its_line() {
+    let world = World::new("put");
+    world.done("POST", "/v1/accounts", Some(&json!({ "principal": 7, "name": "customer" })));
+    let order = |ends: &str| json!({ "principal": 7, "waypoint": WAYPOINT, "ends": ends });
+    let put = |ends: &str| world.done("PUT", "/v1/grants", Some(&order(ends)));
+    let first = put("2100-01-01T00:00:00Z");
+    line_of(&world, "put.line", &first);
+    world.folder.ok(&["cap", "lookup", "--line", "put.line", "--server", &world.listen]);
+    let (number, times) = (world.running.count("number"), |tree: &Value| {
+        let grant = &tree["waypoints"][0]["grants"][0];
+        (grant["from"].clone(), grant["until"].clone())
+    });
+    let before = times(&world.done("GET", "/v1/accounts/7", None));
+    assert_eq!(first["ends"], "2100-01-01T00:00:00Z");
+    assert_eq!([put("2100-01-01T00:00:00Z"), put("2100-01-01T02:00:00+02:00")], [first.clone(), first.clone()]);
+    assert_eq!(world.running.count("number"), number, "nothing has changed");
+    let later = put("2100-01-01T00:00:01Z");
+    assert_eq!((&later["capability"], &later["number"]), (&first["capability"], &json!(number + 1)));
+    let after = times(&world.done("GET", "/v1/accounts/7", None));
+    assert_eq!((&after.0, after.1.as_u64()), (&before.0, before.1.as_u64().map(|until| until + 1)), "its begin stays");
+    let mut both = order("2100-01-01T00:00:00Z");
+    both["days"] = json!(30);
+    let none = json!({ "principal": 7, "waypoint": WAYPOINT });
+    for wrong in [order("2020-01-01T00:00:00Z"), order("9999-01-01T00:00:00Z"), order("tomorrow"), both, none] {
+        let answer = world.call(Some(&world.full), "PUT", "/v1/grants", Some(&wrong));
+        assert!(answer.is("request"), "{wrong}: {answer:?}");
+    }
+    let of_nobody = json!({ "principal": 8, "waypoint": WAYPOINT, "ends": "2100-01-01T00:00:00Z" });
+    assert!(world.call(Some(&world.full), "PUT", "/v1/grants", Some(&of_nobody)).is("not-found"));
+    assert_eq!(world.done("POST", "/v1/grants", Some(&order("2099-01-01T00:00:00Z")))["ends"], "2099-01-01T00:00:00Z");
+}
+
+#[test]
+fn lists_have_what_their_filters_say_and_no_more() {
+    let world = World::new("filters");
+    let other = "198.51.100.2";
+    for (principal, waypoint) in [(7, WAYPOINT), (8, other), (9, WAYPOINT)] {
+        world.done("POST", "/v1/accounts", Some(&json!({ "principal": principal, "name": "" })));
+        world.done("POST", "/v1/grants", Some(&json!({ "principal": principal, "waypoint": waypoint })));
+        let expires = "2099-01-01T00:00:00Z";
+        let invitation =
+            json!({ "principal": principal, "name": "x", "waypoints": [waypoint], "again": true, "expires": expires });
+        let made = world.done("POST", "/v1/invitations", Some(&invitation));
+        if principal == 9 {
+            world.done("DELETE", &format!("/v1/invitations/{}", made["id"].as_str().expect("an ID")), None);
+        }
+    }
+    let listed = |path: &str, list: &str| {
+        let page = world.done("GET", path, None);
+        page[list].as_array().expect("a list").iter().map(|entry| entry["principal"].clone()).collect::<Vec<_>>()
+    };
+    let grants = |filter: &str| listed(&format!("/v1/grants?{filter}"), "principals");
+    assert_eq!(grants(&format!("waypoint={WAYPOINT}")), [json!(7), json!(9)]);
+    assert_eq!(grants("principal=8"), [json!(8)]);
+    assert_eq!(grants(&format!("principal=8&waypoint={WAYPOINT}")), [json!(0); 0]);
+    assert_eq!(grants("principal=10"), [json!(0); 0]);
+    let invitations = |filter: &str| listed(&format!("/v1/invitations?{filter}"), "invitations");
+    assert_eq!(invitations("principal=8"), [json!(8)]);
+    assert_eq!(invitations("principal=9&state=open"), [json!(0); 0]);
+    assert_eq!(invitations("principal=9&state=withdrawn"), [json!(9)]);
+    assert_eq!(invitations("state=open").len(), 2);
+    for wrong in ["/v1/invitations?state=lost", "/v1/grants?waypoint=x", "/v1/grants?principal=x"] {
+        assert!(world.call(Some(&world.full), "GET", wrong, None).is("request"), "{wrong}");
+    }
+}
+
+#[test]
 fn what_was_delegated_ends_with_the_grant_and_answers_name_it() {
     let world = World::new("delegated");
     world.done("POST", "/v1/accounts", Some(&json!({ "principal": 7, "name": "customer" })));

@@ -11,10 +11,10 @@ use wayleave_packet::platypus::header::Principal;
 
 use super::super::core::lock;
 use super::caller::{Caller, Owner, Reader, Seller};
-use super::extract::{Json, NoQuery, Path, PrincipalNumber, Query, most};
+use super::extract::{Json, NoIdempotencyKey, NoQuery, Path, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api, Changed, Created};
-use crate::provider::orders::{check_name, principal_of};
+use crate::provider::orders::{check_name, open_or_rename, principal_of};
 use crate::provider::tree::{AccountGrants, AccountTree};
 
 /// Accounts of a page: by default, and at most.
@@ -27,6 +27,15 @@ const PAGE: (usize, usize) = (1_000, 10_000);
 pub struct OpenAccount {
     #[schema(maximum = 16_777_215)]
     principal: u32,
+    #[schema(max_length = 64, pattern = "^[ -~]*$")]
+    name: String,
+}
+
+/// What an account is to be.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(example = json!({ "name": "customer" }))]
+pub struct PutAccount {
     #[schema(max_length = 64, pattern = "^[ -~]*$")]
     name: String,
 }
@@ -153,6 +162,7 @@ pub async fn open(
     State(api): State<Arc<Api>>,
     caller: Caller<Seller>,
     _: NoQuery,
+    _: NoIdempotencyKey,
     Json(OpenAccount { principal, name }): Json<OpenAccount>,
 ) -> Created<Account> {
     let principal = principal_of(principal)?;
@@ -167,6 +177,31 @@ pub async fn open(
             Ok(Some(ChangeBody::Account { principal, generation, name: name.clone() }))
         })?;
         Ok((StatusCode::CREATED, Json(account(api, principal)?)))
+    })
+    .await
+}
+
+/// Open an account, or rename it: a repeat changes nothing
+#[utoipa::path(
+    put,
+    path = "/v1/accounts/{principal}",
+    operation_id = "putAccount",
+    security(("token" = ["sell"])),
+    params(OfPrincipal),
+    responses((status = 200, description = "Done.", body = Account))
+)]
+pub async fn put(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Seller>,
+    _: NoQuery,
+    Path(OfPrincipal { principal }): Path<OfPrincipal>,
+    Json(PutAccount { name }): Json<PutAccount>,
+) -> Answer<Account> {
+    let principal = principal.0;
+    check_name(&name)?;
+    api.run(move |api| {
+        api.change(&caller.by, &mut |state| Ok(open_or_rename(state, principal, Some(&name))))?;
+        Ok(Json(account(api, principal)?))
     })
     .await
 }

@@ -1,7 +1,7 @@
 //! What handlers take from a request: axum's extractors, whose rejections are problems.
 
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::extract::{FromRequest, FromRequestParts, OptionalFromRequestParts, Request};
 use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
@@ -32,6 +32,41 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let query = axum::extract::Query::from_request_parts(parts, state).await;
         query.map(|query| Self(query.0)).map_err(|error: QueryRejection| request(error.body_text()))
+    }
+}
+
+/// What names a request that may be repeated (draft-ietf-httpapi-idempotency-key-header), with or without the quotes of the draft.
+pub struct IdempotencyKey(pub String);
+
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+/// Octets of a key.
+const MAX_KEY: usize = 255;
+
+impl<S: Send + Sync> OptionalFromRequestParts<S> for IdempotencyKey {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Problem> {
+        let mut all = parts.headers.get_all(IDEMPOTENCY_KEY).iter();
+        let (Some(header), other) = (all.next(), all.next()) else { return Ok(None) };
+        let text = header.to_str().unwrap_or_default();
+        let key = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
+        if other.is_some() || key.is_empty() || key.len() > MAX_KEY {
+            return Err(request(format!("`Idempotency-Key` is not one text of 1 to {MAX_KEY} characters")));
+        }
+        Ok(Some(Self(key.to_owned())))
+    }
+}
+
+/// The request takes no `Idempotency-Key`: that it were ignored would double what whoever sends it takes for safe.
+pub struct NoIdempotencyKey;
+
+impl<S: Send + Sync> FromRequestParts<S> for NoIdempotencyKey {
+    type Rejection = Problem;
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        if !parts.headers.contains_key(IDEMPOTENCY_KEY) {
+            return Ok(Self);
+        }
+        Err(request("this request takes no `Idempotency-Key`".to_owned())
+            .help("PUT does the same, and may be repeated"))
     }
 }
 

@@ -1,22 +1,24 @@
 //! Grants: listed as trees, made, withdrawn.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use wayleave_control::capability::{ChangeBody, Credential, Grant};
+use wayleave_control::capability::{ChangeBody, Credential, Grant, State as Records, Terms};
 use wayleave_packet::platypus::header::Principal;
+use wayleave_runtime::clock::utc;
 use zeroize::Zeroizing;
 
 use super::super::core::lock;
 use super::accounts::missing;
 use super::caller::{Caller, Reader, Seller};
-use super::extract::{Json, NoQuery, Path, PrincipalNumber, Query, most};
+use super::extract::{Json, NoIdempotencyKey, NoQuery, Path, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api, Created};
-use crate::provider::orders::{DEFAULT_DAYS, GrantFields, NamedGrant, beyond, days, grant_id, named};
+use crate::provider::orders::{DEFAULT_DAYS, GrantFields, NamedGrant, beyond, end, grant_id, named};
 use crate::provider::tree::{AccountGrants, AccountTree};
 
 /// Accounts of a page: by default, and at most; and grants after which a page ends.
@@ -44,6 +46,9 @@ pub struct Granted {
     terms: String,
     /// Unix seconds.
     until: u64,
+    /// The same as a time (RFC 3339): a request with it as `ends` changes nothing.
+    #[schema(format = DateTime)]
+    ends: String,
     /// What was delegated from it and lasted longer: it ends with it now.
     shortened: Vec<NamedGrant>,
 }
@@ -57,10 +62,16 @@ pub struct Withdrawn {
     ended: Vec<NamedGrant>,
 }
 
-/// Which page of accounts.
+/// Which page of accounts, and of which of their grants.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct Page {
+    /// Only this principal.
+    #[param(value_type = Option<u32>, maximum = 16_777_215, example = 7)]
+    principal: Option<PrincipalNumber>,
+    /// Only what is granted at this address, and accounts that have such grants.
+    #[param(value_type = Option<String>, example = "198.51.100.1")]
+    waypoint: Option<IpAddr>,
     /// Only principals above this one.
     #[param(value_type = Option<u32>, maximum = 16_777_215, example = 0)]
     after: Option<PrincipalNumber>,
@@ -92,15 +103,23 @@ pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Q
     api.run(move |api| {
         let now = api.clock.now().unix;
         let labels = api.settings().labels.clone();
-        let after = page.after.map(|after| after.0);
-        let (page, mut next) = lock(&api.core).server.state().accounts_after(after, most);
+        let (after, waypoint) = (page.after.map(|after| after.0), page.waypoint);
+        let (page, mut next) = match page.principal {
+            Some(only) => (vec![only.0], None),
+            None => lock(&api.core).server.state().accounts_after(after, most),
+        };
         let (mut trees, mut grants) = (Vec::new(), 0);
         let last = page.last().copied();
         for principal in page {
             // The lock is held for one account at a time: questions wait for it.
             let read = AccountGrants::read(lock(&api.core).server.state(), principal, now);
-            let Some(account) = read else { continue };
+            let Some(mut account) = read else { continue };
             grants += account.len();
+            if let Some(waypoint) = waypoint
+                && !account.keep_at(waypoint)
+            {
+                continue;
+            }
             trees.push(account.tree(&labels));
             if grants >= MOST_GRANTS && Some(principal) != last {
                 next = Some(principal);
@@ -124,37 +143,83 @@ pub async fn grant(
     State(api): State<Arc<Api>>,
     caller: Caller<Seller>,
     _: NoQuery,
+    _: NoIdempotencyKey,
     Json(fields): Json<GrantFields>,
 ) -> Created<Granted> {
     let terms = fields.order()?.terms()?;
     let now = api.clock.now().unix.secs();
-    let not_after = now + days(fields.days, DEFAULT_DAYS)?;
-    api.run(move |api| {
-        let mut shortened = Vec::new();
-        let number = api.change(&caller.by, &mut |state| {
-            state.account(terms.principal).ok_or_else(|| missing(terms.principal))?;
-            shortened = beyond(state, &terms, not_after);
-            Ok(Some(ChangeBody::Grant(Grant { terms, not_before: now, not_after })))
-        })?;
-        let core = lock(&api.core);
-        let state = core.server.state();
-        let key = state.find(&terms).and_then(|slot| state.key(slot)).cloned();
-        let Some(key) = key else {
-            return Err(Problem::new(ProblemKind::Conflict, "the grant was withdrawn again before it was answered"));
-        };
-        let zone = core.server.zone().clone();
-        drop(core);
-        let granted = Granted {
-            number,
-            id: grant_id(&terms),
-            capability: Zeroizing::new(Credential { zone, terms, key }.expose()),
-            terms: terms.to_string(),
-            until: not_after,
-            shortened: named(&shortened),
-        };
-        Ok((StatusCode::CREATED, Json(granted)))
+    let not_after = end(fields.ends, fields.days, DEFAULT_DAYS, now)?;
+    let grant = Grant { terms, not_before: now, not_after };
+    let decide = move |_: &Records| Some(grant);
+    api.run(move |api| Ok((StatusCode::CREATED, Json(granted(api, &caller.by, &terms, not_after, &decide)?)))).await
+}
+
+/// Grant a capability until a time, if it is not granted until then: a repeat changes nothing, and gives the same line
+#[utoipa::path(
+    put,
+    path = "/v1/grants",
+    operation_id = "putGrant",
+    security(("token" = ["sell"])),
+    request_body(content = GrantFields, example = json!({
+        "principal": 7, "waypoint": "198.51.100.1", "ends": "2100-01-01T00:00:00Z",
+    })),
+    responses((status = 200, description = "Done.", body = Granted), (status = 404, description = "There is no such thing."))
+)]
+pub async fn put(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Seller>,
+    _: NoQuery,
+    Json(fields): Json<GrantFields>,
+) -> Answer<Granted> {
+    let terms = fields.order()?.terms()?;
+    let now = api.clock.now().unix.secs();
+    if fields.ends.is_none() {
+        let what = "`ends` is missing: days would be counted anew with each repeat";
+        return Err(Problem::new(ProblemKind::Request, what));
+    }
+    let not_after = end(fields.ends, fields.days, DEFAULT_DAYS, now)?;
+    let wanted = Grant { terms, not_before: now, not_after };
+    // What is granted now has begun, and its begin stays.
+    let decide = move |state: &Records| match state.find(&terms).and_then(|slot| state.grant(slot)) {
+        Some(held) if held.not_after == not_after => None,
+        Some(held) if held.not_after >= now => Some(Grant { not_before: held.not_before, ..wanted }),
+        _ => Some(wanted),
+    };
+    api.run(move |api| Ok(Json(granted(api, &caller.by, &terms, not_after, &decide)?))).await
+}
+
+/// Makes a grant of these terms as `decide` says by the state as it is then, and gives its line.
+fn granted(
+    api: &Api,
+    by: &str,
+    terms: &Terms,
+    not_after: u64,
+    decide: &dyn Fn(&Records) -> Option<Grant>,
+) -> Result<Granted, Problem> {
+    let mut shortened = Vec::new();
+    let number = api.change(by, &mut |state| {
+        state.account(terms.principal).ok_or_else(|| missing(terms.principal))?;
+        let grant = decide(state);
+        shortened = grant.as_ref().map_or_else(Vec::new, |_| beyond(state, terms, not_after));
+        Ok(grant.map(ChangeBody::Grant))
+    })?;
+    let core = lock(&api.core);
+    let state = core.server.state();
+    let key = state.find(terms).and_then(|slot| state.key(slot)).cloned();
+    let Some(key) = key else {
+        return Err(Problem::new(ProblemKind::Conflict, "the grant was withdrawn again before it was answered"));
+    };
+    let zone = core.server.zone().clone();
+    drop(core);
+    Ok(Granted {
+        number,
+        id: grant_id(terms),
+        capability: Zeroizing::new(Credential { zone, terms: *terms, key }.expose()),
+        terms: terms.to_string(),
+        until: not_after,
+        ends: utc(not_after),
+        shortened: named(&shortened),
     })
-    .await
 }
 
 /// End a grant at once, with all that was delegated from it

@@ -6,28 +6,32 @@ use std::sync::Arc;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 use wayleave_control::capability::{
-    ChangeBody, Credential, InvitationError, InvitationId, MAX_INVITED, Redemption, RedemptionRefusal,
-    RedemptionRequest,
+    ChangeBody, Credential, Invitation, InvitationError, InvitationId, InvitationStatus, MAX_INVITED, Redemption,
+    RedemptionRefusal, RedemptionRequest,
 };
+use wayleave_crypto::hash::sha256;
 use wayleave_runtime::identity::from_hex;
 use zeroize::Zeroizing;
 
 use super::super::core::lock;
 use super::caller::{Caller, Reader, Redeemer, Seller};
 use super::counts::count;
-use super::extract::{Json, NoQuery, Path, Query, most};
+use super::extract::{IdempotencyKey, Json, NoQuery, Path, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api, Changed, Created};
-use crate::provider::invitations::{DEFAULT_EXPIRY, InvitationOrder, ListedInvitation, describe, invite, shared_with};
-use crate::provider::orders::{DEFAULT_DAYS, GrantFields, check_name, days};
+use crate::provider::invitations::{
+    DEFAULT_EXPIRY, InvitationOrder, InvitationState, ListedInvitation, describe, invite, shared_with, state_of,
+};
+use crate::provider::orders::{DEFAULT_DAYS, GrantFields, Time, check_name, days, end};
 
 /// Invitations of a page: by default, and at most.
 const PAGE: (usize, usize) = (1_000, 10_000);
 
 /// What an invitation is to give, and to whom.
-#[derive(Deserialize, ToSchema)]
+#[derive(Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
     "principal": 7, "name": "customer", "waypoints": ["198.51.100.1"], "days": 30, "expires_days": 7,
@@ -54,6 +58,8 @@ pub struct NewInvitation {
     /// Days for which it can be redeemed; 7 by default.
     #[schema(minimum = 1, maximum = 36_500)]
     expires_days: Option<u64>,
+    /// Until when it can be redeemed, in the place of `expires_days`.
+    expires: Option<Time>,
     /// Invite although the principal has an account or an open invitation: all who redeem one share its keys and its bill.
     /// Without it the answer is 409.
     #[serde(default)]
@@ -84,6 +90,12 @@ pub struct RedeemInvitation {
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 pub struct Page {
+    /// Only those of this principal.
+    #[param(value_type = Option<u32>, maximum = 16_777_215, example = 7)]
+    principal: Option<PrincipalNumber>,
+    /// Only those in this state.
+    #[param(inline, example = "open")]
+    state: Option<InvitationState>,
     /// Only IDs above this one.
     #[param(pattern = "^[0-9a-f]{16}$", example = "0000000000000000")]
     after: Option<String>,
@@ -160,7 +172,12 @@ pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Q
     api.run(move |api| {
         let now = api.clock.now().unix.secs();
         let core = lock(&api.core);
-        let behind = core.server.state().invitations().filter(|(invitation, _)| Some(invitation.id) > after);
+        let is_wanted = |(invitation, status): &(&Invitation, InvitationStatus)| {
+            Some(invitation.id) > after
+                && page.principal.is_none_or(|principal| invitation.principal() == Some(principal.0))
+                && page.state.is_none_or(|state| state_of(invitation, *status, now) == state)
+        };
+        let behind = core.server.state().invitations().filter(is_wanted);
         let mut page: Vec<_> =
             behind.take(most + 1).map(|(invitation, status)| describe(invitation, status, now)).collect();
         drop(core);
@@ -178,12 +195,18 @@ pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Q
     path = "/v1/invitations",
     operation_id = "invite",
     security(("token" = ["sell"])),
-    responses((status = 201, description = "Done.", body = Invited))
+    params((
+        "Idempotency-Key" = Option<String>,
+        Header,
+        description = "Names the request: a repeat with the same key and body gives the same invitation, at any key server and for as long as the database has it. 1 to 255 characters."
+    )),
+    responses((status = 201, description = "Done.", body = Invited), (status = 422, description = "The `Idempotency-Key` was sent with another body."))
 )]
 pub async fn create(
     State(api): State<Arc<Api>>,
     caller: Caller<Seller>,
     _: NoQuery,
+    key: Option<IdempotencyKey>,
     Json(fields): Json<NewInvitation>,
 ) -> Created<Invited> {
     check_name(&fields.name)?;
@@ -193,19 +216,34 @@ pub async fn create(
     let terms = |waypoint: &IpAddr| {
         let NewInvitation { principal, interval, narrow, delegation, .. } = fields;
         let prefix = fields.prefix.clone();
-        let days = None;
-        GrantFields { principal, waypoint: *waypoint, interval, narrow, prefix, delegation, days }.order()?.terms()
+        let (days, ends) = (None, None);
+        GrantFields { principal, waypoint: *waypoint, interval, narrow, prefix, delegation, days, ends }
+            .order()?
+            .terms()
     };
     let terms = fields.waypoints.iter().map(terms).collect::<Result<_, _>>()?;
-    let not_after = api.clock.now().unix.secs() + days(fields.expires_days, DEFAULT_EXPIRY)?;
+    let not_after = end(fields.expires, fields.expires_days, DEFAULT_EXPIRY, api.clock.now().unix.secs())?;
+    let content = sha256(json!(fields).to_string().as_bytes());
     let order = InvitationOrder { name: fields.name, terms, lasts: days(fields.days, DEFAULT_DAYS)?, not_after };
     let url = api.settings().url.clone().ok_or_else(|| {
         Problem::new(ProblemKind::Conflict, "the address at which holders reach this API is not known")
             .help("the operator adds `url` to [key.api]")
     })?;
-    let (line, invitation) = invite(order, url, api.shown.pin())?;
     api.run(move |api| {
+        let named = key.map(|key| {
+            let key = sha256(format!("{}\n{}", caller.by, key.0).as_bytes());
+            lock(&api.core).server.state().invitation_of_request(&key, &content)
+        });
+        let (mut line, invitation) = invite(order, (url, api.shown.pin()), named)?;
         let number = api.change(&caller.by, &mut |state| {
+            if let Some((earlier, _)) = state.invitation(invitation.id) {
+                if earlier.key != invitation.key {
+                    let what = "this `Idempotency-Key` was sent with another request";
+                    return Err(Problem::new(ProblemKind::Repeated, what).help("send each request with a key of its own"));
+                }
+                line.not_after = earlier.not_after;
+                return Ok(None);
+            }
             let shared = shared_with(state, &invitation, api.clock.now().unix.secs());
             match shared.filter(|_| !fields.again) {
                 None => Ok(Some(ChangeBody::Invite(invitation.clone()))),
@@ -215,7 +253,8 @@ pub async fn create(
             }
         })?;
         let invitation = Zeroizing::new(line.expose());
-        let invited = Invited { number, id: line.id.to_string(), invitation, expires: not_after };
+        let expires = line.not_after;
+        let invited = Invited { number, id: line.id.to_string(), invitation, expires };
         Ok((StatusCode::CREATED, Json(invited)))
     })
     .await
