@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use wayleave_core::UnixTime;
 use wayleave_core::wire::{Ascii, Codec, Malformed, Reader, Writer};
-use wayleave_crypto::secret::Key128;
+use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_crypto::signed::{Object, SIGNATURE, Signed};
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};

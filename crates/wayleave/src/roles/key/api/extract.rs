@@ -19,7 +19,7 @@ pub struct Path<T>(pub T);
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let path = axum::extract::Path::from_request_parts(parts, state).await;
+        let path = <axum::extract::Path<T> as FromRequestParts<S>>::from_request_parts(parts, state).await;
         path.map(|path| Self(path.0)).map_err(|error: PathRejection| request(error.body_text()))
     }
 }
