@@ -15,7 +15,7 @@ fn a_customer_is_invited_and_accounts_are_kept_from_elsewhere_as_the_guide_says(
         return;
     }
     let _network = Network::new().expect("a network");
-    let [set_up, run, invite, elsewhere] = snippets("invitations.md", "sh").try_into().expect("four snippets");
+    let [set_up, run, invite, elsewhere, put] = snippets("invitations.md", "sh").try_into().expect("five snippets");
     let [section] = snippets("invitations.md", "toml").try_into().expect("one snippet");
     let shell = Shell::new("guide-invitations");
     let hashes: Vec<String> = commands(&set_up)
@@ -48,6 +48,13 @@ fn a_customer_is_invited_and_accounts_are_kept_from_elsewhere_as_the_guide_says(
     let said = shell.run(&all.collect::<Vec<_>>().join("\n"));
     assert!(said.contains("principal 8 other") && said.contains("third"), "{said}");
     assert!(!curl || said.contains("\"name\":\"customer\""), "{said}");
+    if curl {
+        // The same again changes nothing.
+        let put = commands(&put).join("\n");
+        let granted = shell.run(&put);
+        assert!(granted.contains("wayleave-cap-"), "{granted}");
+        assert_eq!(shell.run(&put), granted);
+    }
     let lines =
         ["customer.line", "other.line"].map(|file| fs::read_to_string(shell.folder.0.join(file)).expect("there"));
     assert!(lines.iter().all(|line| line.starts_with("wayleave-cap-")));
