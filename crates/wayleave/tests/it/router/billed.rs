@@ -6,7 +6,7 @@
 //! packets at most, over all kills of routers together; what was counted just before a kill is on it.
 //! PLA-06, pushed: a revocation at the key server; the server gone, and the routers restarted: refused by each router,
 //! then too.
-//! PLA, leases: a shared rate between running routers: it goes where the packets are, and falls to a floor without the
+//! PLA, leases: a shared rate between running routers: it goes where the packets are, and stays there without the
 //! key server.
 
 use std::collections::BTreeMap;
@@ -469,7 +469,7 @@ fn a_shared_rate_goes_where_the_packets_are_and_stays_there_without_the_key_serv
     const BURST: u64 = 65_535;
     let rate = format!("[[key.rate]]\nprincipal = 7\nrate = {RATE}\n");
     let shared = format!("rates = [{{ principal = 7, rate = {RATE}, burst = {BURST}, routers = 2 }}]\n");
-    let name = "billed::a_shared_rate_goes_where_the_packets_are_and_falls_to_a_floor_without_the_key_server";
+    let name = "billed::a_shared_rate_goes_where_the_packets_are_and_stays_there_without_the_key_server";
     let Some(mut site) = Site::new(name, &rate, |_, _| shared.clone()) else { return };
     eventually("both routers are connected", || site.connected());
     let mut host = Socket::new(HOST, PLATYPUS);
