@@ -3,12 +3,14 @@
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
+use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sqlx::any::{AnyPoolOptions, install_default_drivers};
-use sqlx::{AnyPool, Executor};
+use sqlx::pool::PoolConnection;
+use sqlx::{Any, AnyConnection, AnyPool, Executor};
 
 use crate::error::StoreError;
 
@@ -85,7 +87,58 @@ pub(crate) struct Database {
     file: Option<(PathBuf, (u64, u64))>,
 }
 
+/// A connection with a transaction that is open. Unless that was ended in order, the connection is closed: SQLite ends a transaction by itself
+/// where the disk is full, and what counts nested ones would take the next for a part of it, which nobody makes durable.
+pub(crate) struct Transaction {
+    connection: PoolConnection<Any>,
+    is_over: bool,
+}
+
+impl Transaction {
+    pub(crate) async fn commit(mut self) -> Result<(), StoreError> {
+        self.connection.execute("COMMIT").await?;
+        self.is_over = true;
+        Ok(())
+    }
+
+    pub(crate) async fn roll_back(mut self) -> Result<(), StoreError> {
+        self.connection.execute("ROLLBACK").await?;
+        self.is_over = true;
+        Ok(())
+    }
+}
+
+impl Deref for Transaction {
+    type Target = AnyConnection;
+
+    fn deref(&self) -> &AnyConnection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Transaction {
+    fn deref_mut(&mut self) -> &mut AnyConnection {
+        &mut self.connection
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.connection.close_on_drop();
+        }
+    }
+}
+
 impl Database {
+    /// Begins to write.
+    pub(crate) async fn begin(&self) -> Result<Transaction, StoreError> {
+        let begin = if self.is_postgres() { "BEGIN" } else { "BEGIN IMMEDIATE" };
+        let mut new = Transaction { connection: self.pool.acquire().await?, is_over: false };
+        new.connection.execute(begin).await?;
+        Ok(new)
+    }
+
     /// Connects. `creates`: a SQLite file that is not there is made.
     pub(crate) async fn connect(place: &Place, creates: bool) -> Result<Self, StoreError> {
         install_default_drivers();

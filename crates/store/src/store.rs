@@ -11,14 +11,14 @@ use futures_util::TryStreamExt;
 use sqlx::any::AnyRow;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgListener;
-use sqlx::{Any, AnyConnection, Executor, Row as _, Transaction, query};
+use sqlx::{AnyConnection, Executor, Row as _, query};
 use wayleave_control::capability::{
     Change, ChangeBody, ChangesEnd, ProviderKey, Row, RowEffects, RowError, RowKey, RowKind, State, TIMES,
 };
 use wayleave_crypto::signed::Signed;
 
 use crate::authentic::{ChangeParts, StoreKey, Total, adoption, is_mac};
-use crate::database::{Database, Place};
+use crate::database::{Database, Place, Transaction};
 use crate::error::StoreError;
 use crate::position::Position;
 use crate::table::{Column, Table, columns, name_of, name_of_key, signed, table};
@@ -393,8 +393,9 @@ impl Store {
         let object = change.object();
         let position = Position { timeline: held.timeline, number: object.number, digest: change.digest() };
         self.database.check_in_place()?;
-        let mut transaction = self.database.pool.begin().await?;
+        let mut transaction = self.database.begin().await?;
         let Some(mut total) = self.lock(&mut transaction, held, position.number).await? else {
+            transaction.roll_back().await?;
             return Ok(Appended::Others);
         };
         let needed = effects.gone.iter().cloned().map(|key| (key, Removal::Needed));
@@ -427,7 +428,7 @@ impl Store {
     /// Takes the place of the next change. Returns the sum over all rows; `None` if others came before.
     async fn lock(
         &self,
-        transaction: &mut Transaction<'_, Any>,
+        transaction: &mut Transaction,
         held: &Position,
         number: u64,
     ) -> Result<Option<Total>, StoreError> {
@@ -449,7 +450,7 @@ impl Store {
     /// Takes a row away. Returns which change made it, if it is there.
     async fn remove(
         &self,
-        transaction: &mut Transaction<'_, Any>,
+        transaction: &mut Transaction,
         (key, when, settled): (&RowKey, Removal, u64),
         total: &mut Total,
     ) -> Result<Option<i64>, StoreError> {
@@ -477,7 +478,7 @@ impl Store {
     /// Takes those of some rows away that are there, many at a time.
     async fn remove_those_there(
         &self,
-        transaction: &mut Transaction<'_, Any>,
+        transaction: &mut Transaction,
         keys: &[RowKey],
         total: &mut Total,
     ) -> Result<(), StoreError> {
@@ -502,12 +503,7 @@ impl Store {
         Ok(())
     }
 
-    async fn purge(
-        &self,
-        transaction: &mut Transaction<'_, Any>,
-        settled: u64,
-        total: &mut Total,
-    ) -> Result<(), StoreError> {
+    async fn purge(&self, transaction: &mut Transaction, settled: u64, total: &mut Total) -> Result<(), StoreError> {
         let kind = RowKind::Revocation;
         let select = format!("{} WHERE expires_at <= $1 LIMIT {PURGED}", select(kind));
         for read in query(&select).bind(signed(settled)).fetch_all(&mut **transaction).await? {
@@ -519,7 +515,7 @@ impl Store {
 
     async fn insert(
         &self,
-        transaction: &mut Transaction<'_, Any>,
+        transaction: &mut Transaction,
         (number, made): (u64, Option<i64>),
         row: &Row,
         total: &mut Total,
@@ -548,7 +544,7 @@ impl Store {
 
     async fn record(
         &self,
-        transaction: &mut Transaction<'_, Any>,
+        transaction: &mut Transaction,
         written: &Written<'_>,
         total: Total,
     ) -> Result<(), StoreError> {
@@ -688,7 +684,7 @@ impl Store {
             let is_empty = self.position().await?.number == 0;
             return if is_empty { Ok(()) } else { Err(StoreError::Imported) };
         }
-        let mut transaction = self.database.pool.begin().await?;
+        let mut transaction = self.database.begin().await?;
         let begins = self.lock(&mut transaction, &Position::default(), position.number).await?;
         let mut total = begins.ok_or(StoreError::Imported)?;
         for row in rows {
@@ -716,7 +712,7 @@ impl Store {
         let timeline = most(|position| position.timeline) + 1;
         let number = (most(|position| position.number) / ABOVE + 2) * ABOVE;
         let position = Position { timeline, number, digest: adoption(&held.digest, timeline, number) };
-        let mut transaction = self.database.pool.begin().await?;
+        let mut transaction = self.database.begin().await?;
         let Some(total) = self.lock(&mut transaction, &held, number).await? else {
             return Err(StoreError::Unavailable("another change came meanwhile".to_owned()));
         };
