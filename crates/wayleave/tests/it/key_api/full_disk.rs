@@ -120,7 +120,7 @@ fn orders_on_a_full_disk_are_refused_and_leave_nothing_and_go_on_once_there_is_s
         assert!(why.contains("full") && why.contains("accounts.db"), "{why}");
     }
     let log = world.running.log();
-    assert!(log.contains("a change by the API was not made") && log.contains("an order was not carried out"), "{log}");
+    assert!(log.contains("a change by the API was not made") && log.contains("nothing can be changed"), "{log}");
     assert!(log.contains("full"), "{log}");
     // What was told as not known is known by the database.
     let number = world.list(&[])["number"].as_u64().expect("a number");
