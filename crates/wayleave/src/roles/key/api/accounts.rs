@@ -145,7 +145,9 @@ pub async fn show(
     api.run(move |api| {
         let read = AccountGrants::read(lock(&api.core).server.state(), principal, api.clock.now().unix);
         let account = read.ok_or_else(|| missing(principal))?;
-        Ok(Json(account.tree(&api.settings().labels)))
+        // Whoever looks a token up waits for the settings.
+        let labels = api.settings().labels.clone();
+        Ok(Json(account.tree(&labels)))
     })
     .await
 }

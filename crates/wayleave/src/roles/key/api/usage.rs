@@ -153,7 +153,8 @@ pub async fn list(
     let only = page.principal.map(|principal| principal.0).or(caller.own);
     only.map_or(Ok(()), |principal| caller.may_read(principal))?;
     let page = StatementPage::new(by, after.as_ref().map(|after| after.line.clone()), most(page.most, LINES)?);
-    let (statement, next) = read(&api, page, only, after, |line| is_within(line, from, to)).await?;
+    let is_requested = |line: &Value| is_within(line, from, to) && is_readable(line, caller.own);
+    let (statement, next) = read(&api, page, only, after, is_requested).await?;
     let next = next.map(|next| next.to_string());
     if !is_csv {
         return Ok(Json(UsagePage { usage: statement.lines, next }).into_response());
@@ -228,6 +229,12 @@ async fn read_parts(
     }
 }
 
+/// Whether a line is for who may read what is one principal's. Its number may have been somebody else's: what that one sent is for those who
+/// may read everybody's.
+fn is_readable(line: &Value, own: Option<Principal>) -> bool {
+    own.is_none() || line["generation"].is_null()
+}
+
 fn unavailable(error: ViewError) -> Problem {
     match error {
         ViewError::Request(why) | ViewError::NotFound(why) => Problem::new(ProblemKind::NotFound, why),
@@ -240,4 +247,19 @@ fn link(query: &str, next: &str) -> String {
     let kept = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with("after="));
     let kept: String = kept.map(|pair| format!("{pair}&")).collect();
     format!("</v1/usage?{kept}after={next}>; rel=\"next\"")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_the_former_owner_of_a_number_sent_is_not_for_its_present_one() {
+        let (own, former) = (json!({ "generation": null }), json!({ "generation": 3 }));
+        let principal = Principal::new(7);
+        assert!(is_readable(&own, principal) && !is_readable(&former, principal));
+        assert!(is_readable(&own, None) && is_readable(&former, None));
+    }
 }
