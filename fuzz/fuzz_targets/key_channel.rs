@@ -10,6 +10,7 @@ use wayleave_control::capability::{
     ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RouterClient, RouterServer,
     RouterServerConfig, RouterServerInput, RouterServerOutput, SharedRate, Usage,
 };
+use wayleave_control::leases::Offline;
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 use wayleave_packet::platypus::header::Principal;
 
@@ -20,10 +21,10 @@ fuzz_target!(|data: &[u8]| {
     let at = |millis: u64| Now { instant: Instant(millis * 1_000_000), unix: UnixTime(1_800_000_000_000_000) };
     let ledger = Ledger::new(100).with_calendar(ChargedAccount::CALENDAR, 1_000_000_000);
     let routers = BTreeMap::from([(IdentityKey([1; 32]), 1), (IdentityKey([2; 32]), 2)]);
-    let config = RouterServerConfig { routers, rates: BTreeMap::from([(payer, RATE)]), ledger, ahead: BTreeMap::new() };
+    let config = RouterServerConfig { routers, rates: BTreeMap::from([(payer, (RATE, Offline::Decay))]), ledger, ahead: BTreeMap::new() };
     let mut server = RouterServer::new(config, at(0).instant);
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), Some(3));
-    client.share(&[SharedRate { payer, rate: RATE, routers: 2 }], 9);
+    client.share(&[SharedRate { payer, rate: RATE, routers: 2, offline: Offline::Decay }], 9);
     client.durable(ChargedAccount([3; 15]), Usage { packets: 1, octets: 1 });
     client.connected();
     server.handle(RouterServerInput::Connected { link: 1, peer: IdentityKey([1; 32]) }, at(0));

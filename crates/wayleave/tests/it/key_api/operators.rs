@@ -132,11 +132,11 @@ fn lists_have_what_their_filters_say_and_no_more() {
     let grants = |filter: &str| listed(&format!("/v1/grants?{filter}"), "principals");
     assert_eq!(grants(&format!("waypoint={WAYPOINT}")), [json!(7), json!(9)]);
     assert_eq!(grants("principal=8"), [json!(8)]);
-    assert_eq!(grants(&format!("principal=8&waypoint={WAYPOINT}")), [json!(0); 0]);
-    assert_eq!(grants("principal=10"), [json!(0); 0]);
+    assert_eq!(grants(&format!("principal=8&waypoint={WAYPOINT}")).len(), 0);
+    assert_eq!(grants("principal=10").len(), 0);
     let invitations = |filter: &str| listed(&format!("/v1/invitations?{filter}"), "invitations");
     assert_eq!(invitations("principal=8"), [json!(8)]);
-    assert_eq!(invitations("principal=9&state=open"), [json!(0); 0]);
+    assert_eq!(invitations("principal=9&state=open").len(), 0);
     assert_eq!(invitations("principal=9&state=withdrawn"), [json!(9)]);
     assert_eq!(invitations("state=open").len(), 2);
     for wrong in ["/v1/invitations?state=lost", "/v1/grants?waypoint=x", "/v1/grants?principal=x"] {
