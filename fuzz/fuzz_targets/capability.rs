@@ -26,13 +26,11 @@ thread_local! {
 }
 
 fn server() -> KeyServer {
-    let signer = SigningKey::from_seed(&Seed::new([1; 32]));
     let config = KeyServerConfig {
         zone: "keys.test".parse().expect("a zone"),
         name_servers: vec![NameServer { name: "ns.keys.test".into(), addresses: vec![[192, 0, 2, 1].into()] }],
         provider: ProviderKey::new(Seed::new([2; 32])),
-        writer: signer.verifying_key(),
-        signer: Some(signer),
+        signer: SigningKey::from_seed(&Seed::new([1; 32])),
         waypoints: HashMap::new(),
         policy: LookupPolicy::default(),
         responses_per_second: 0,
