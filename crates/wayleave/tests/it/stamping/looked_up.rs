@@ -2,13 +2,19 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::SystemTime;
 
-use super::world::{self, PRINCIPALS, World, balance, body, settled, text};
+use super::world::{self, PRINCIPALS, World, balance, body, text};
 use crate::router::common::{Router, eventually};
 use crate::router::platypus::{LAST, WAYPOINTS};
 
 /// Key epochs of sixteen seconds.
 const INTERVAL: &str = "4";
+
+/// The key epoch of [`INTERVAL`] now.
+fn epoch() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() >> 4
+}
 
 impl World {
     fn ok(&self, line: &[&str]) -> String {
@@ -96,8 +102,7 @@ fn secrets_are_looked_up_by_lines_and_renewed_and_an_absence_of_the_key_server_i
         found() >= before + 4
     });
     assert_eq!(stamper.count("left", "epoch"), without);
-    let lookups = stamper.count("lookups", "failed") + found();
-    assert!(keys.count("answers", "secrets") <= lookups, "{}", keys.status());
+    assert!(keys.count("answers", "secrets") >= 4, "{}", keys.status());
     balance(&world);
 
     // A capability that the provider revokes: the next look-up says so.
@@ -107,8 +112,8 @@ fn secrets_are_looked_up_by_lines_and_renewed_and_an_absence_of_the_key_server_i
 }
 
 #[test]
-fn a_user_registers_lines_and_its_packets_are_stamped_once_their_secrets_are_found() {
-    let name = "stamping::looked_up::a_user_registers_lines_and_its_packets_are_stamped_once_their_secrets_are_found";
+fn a_user_registers_lines_and_its_packets_are_stamped_once_these_are_looked_up() {
+    let name = "stamping::looked_up::a_user_registers_lines_and_its_packets_are_stamped_once_these_are_looked_up";
     if world::enter(name).is_none() {
         return;
     }
@@ -129,6 +134,7 @@ fn a_user_registers_lines_and_its_packets_are_stamped_once_their_secrets_are_fou
     let curl = ["curl", "--silent", "--show-error", "--max-time", "20", &url];
 
     // The key server reads its records again now and then: the grants are a moment old.
+    let began = epoch();
     let mut output = None;
     eventually("the page comes", || {
         let tried = stamp(&curl);
@@ -138,18 +144,20 @@ fn a_user_registers_lines_and_its_packets_are_stamped_once_their_secrets_are_fou
     });
     assert!(output.is_some_and(|output| output.stdout == body()));
     balance(&world);
-    let [first, second] = settled(forwarded);
-    assert!(first > 10 && first == second, "{first} {second}");
-    let looked_up = keys.count("answers", "secrets");
-    assert!((2..=4).contains(&looked_up), "each secret was looked up once an epoch: {}", keys.status());
+    eventually("both waypoints forwarded the same", || forwarded()[0] == forwarded()[1]);
+    let [first, _] = forwarded();
+    assert!(first > 10, "{first}");
+    // Of each epoch, and of the one that comes next.
+    let looked_up = stamper.count("lookups", "found");
+    let most = 2 * (epoch() - began + 2);
+    assert!((2..=most).contains(&looked_up), "each secret was looked up once an epoch: {}", stamper.status());
     eventually("with the command's end the registration ends", || stamper.status()["rules"] == 0);
 
     // While it is registered, secrets of the next key epochs are looked up too: twenty seconds pass over an end at least.
     let script = format!("curl -so page {url} && sleep 20 && curl -so page {url}");
     let output = stamp(&["sh", "-c", &script]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let [third, fourth] = settled(forwarded);
-    assert!(third == fourth && third - first > 20, "{first} {third} {fourth}");
+    eventually("both waypoints forwarded the same", || forwarded()[0] == forwarded()[1] && forwarded()[0] - first > 20);
     assert!(keys.count("answers", "secrets") >= 6, "{}", keys.status());
     assert_eq!(stamper.count("left", "epoch"), 0);
 
