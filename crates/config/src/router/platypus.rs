@@ -219,6 +219,7 @@ impl FormatSection for PlatypusSection {
             let help = "add to [platypus]: revocations = { file = \"revoked\", key = \"writer:...\" }, with the line `writer` of `wayleave cap init`";
             warnings.push(Fault::at(provider.span(), message).help(help));
         }
+        self.warn_of_sources(file, &mut warnings);
         let capacity = usize::try_from(*self.replay_capacity.get_ref()).unwrap_or(usize::MAX);
         let delegations = self.rates.iter().filter(|rate| rate.get_ref().delegation.is_some()).count();
         let accounts = usize::try_from(*self.accounts.get_ref()).unwrap_or(usize::MAX);
@@ -248,6 +249,10 @@ impl FormatSection for PlatypusSection {
     fn sockets<'a>(&'a self, file: &'a RouterFile) -> Vec<SocketAddresses<'a>> {
         file.link_sockets(false).collect()
     }
+}
+
+fn no_source(key: &str, network: &Prefix) -> String {
+    format!("{network} in `{key}` has no effect: packets come from sources of the waypoints' family, IPv4")
 }
 
 impl PlatypusSection {
@@ -285,7 +290,7 @@ impl PlatypusSection {
     /// Networks from which nothing comes by a peer's waypoint: customers of this provider, at this router or at another one.
     pub fn customers(&self, file: &RouterFile) -> Vec<Prefix> {
         let stamped = file.link.iter().flat_map(|link| &link.get_ref().stamp);
-        self.customers.iter().chain(&self.decapsulate).chain(stamped).copied().collect()
+        self.customers.iter().chain(&self.decapsulate).chain(&self.allowed_sources).chain(stamped).copied().collect()
     }
 
     /// Who sends from a network of waypoints chooses the original sources of its packets: no sender may lie in one.
@@ -333,6 +338,25 @@ impl PlatypusSection {
                     let help = "whoever sends from a waypoint's address chooses the source of its packets";
                     faults.push(Fault::at(at.clone(), message).help(help));
                 }
+            }
+        }
+    }
+
+    fn warn_of_sources(&self, file: &RouterFile, warnings: &mut Vec<Fault>) {
+        for link in &file.link {
+            let (at, link) = (link.span(), link.get_ref());
+            if let ([_, ..], [peer, ..]) = (&link.own_waypoints[..], &link.peer_waypoints[..]) {
+                let message = "a link with waypoints of yours and of peers: whoever is at its other end may say that a packet came from yours";
+                let help = "give a peer a link of its own, unless the other end is a router of yours";
+                warnings.push(Fault::at(peer.span(), message).help(help));
+            }
+            if let Some(network) = link.sources.iter().flatten().find(|network| network.afi() != Afi::Ipv4) {
+                warnings.push(Fault::at(at, no_source("sources", network)));
+            }
+        }
+        for (key, networks) in [("customers", &self.customers), ("allowed_sources", &self.allowed_sources)] {
+            if let Some(network) = networks.iter().find(|network| network.afi() != Afi::Ipv4) {
+                warnings.push(Fault::at(self.waypoints.span(), no_source(key, network)));
             }
         }
     }
@@ -416,7 +440,7 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      #local = \"192.0.2.1:49254\"\n\
      #remote = \"192.0.2.2:49254\"\n\
      #routes = [\"198.51.100.2/32\"]\n\
-     # Waypoints behind it, the provider's and peers': only from these a packet over it is accepted at a later waypoint than its first.\n\
+     # Waypoints behind it, the provider's or a peer's: only from these a packet over it is accepted at a later waypoint than its first.\n\
      #own_waypoints = [\"198.51.100.2/32\"]\n\
      #peer_waypoints = [\"198.51.101.2/32\"]\n\
      # Sources behind it whose paths begin here. Without this line any, but none beside peer_waypoints.\n\
@@ -557,6 +581,28 @@ mod tests {
         let section = file.platypus.as_ref().expect("a section").get_ref();
         let all = section.customers(&file).iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(all, ["198.18.0.0/15", "203.0.113.0/24", "192.0.2.128/25"]);
+    }
+
+    #[test]
+    fn a_link_that_trusts_its_end_with_too_much_and_sources_that_are_none_are_warned_of() {
+        let warned = |section: &str, link: &str| {
+            let checked = checked(section, &format!("{LINK}{link}"));
+            checked.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let (own, peers) = ("own_waypoints = [\"198.51.100.2/32\"]\n", "peer_waypoints = [\"198.51.101.2/32\"]\n");
+        for sound in [own, peers] {
+            assert_eq!(warned("", sound), Vec::<String>::new());
+        }
+        let said = warned("", &format!("{own}{peers}"));
+        assert!(said.len() == 1 && said[0].contains("may say that a packet came from yours"), "{said:?}");
+        for (key, section, link) in [
+            ("customers", "customers = [\"203.0.113.0/24\", \"2001:db8::/32\"]\n", ""),
+            ("allowed_sources", "allowed_sources = [\"2001:db8::/32\"]\n", ""),
+            ("sources", "", "sources = [\"2001:db8::/32\"]\n"),
+        ] {
+            let said = warned(section, link);
+            assert!(said.len() == 1 && said[0].contains(&format!("2001:db8::/32 in `{key}`")), "{said:?}");
+        }
     }
 
     /// A plain router by IP, too, without links and without a key server.

@@ -126,7 +126,8 @@ impl AccountShares {
         let (own, delegations) = (self.all.own as usize, self.all.delegations as usize);
         let left_for_own = left(KEPT_FOR_OWN, own);
         let left_for_registered = (self.registered.len() * FIRST as usize).saturating_sub(self.registered_held);
-        let left_for_all = left_for_own + left_for_registered + left(KEPT_FOR_FIRST_DELEGATIONS, self.delegating);
+        let left_for_first = left(KEPT_FOR_FIRST_DELEGATIONS, self.delegating);
+        let left_for_all = left_for_own + left_for_registered + left_for_first;
         match charge.delegation {
             None => {
                 let held = held().own;
@@ -137,7 +138,9 @@ impl AccountShares {
                 let is_kept =
                     || self.registered.contains(&delegation) && self.kept_and_held(&delegation) < FIRST as usize;
                 let held = held().delegations as usize;
-                if held == 0 || is_kept() { left_for_own < free } else { held + left_for_all < free }
+                // A first delegation takes what is kept for such ones, and beyond that only what nobody is kept.
+                let is_first_kept = held == 0 && left_for_first > 0;
+                if is_first_kept || is_kept() { left_for_own < free } else { held + left_for_all < free }
             }
             Some((id, Some(_))) => {
                 // What is kept for registered delegations is not in that half.
@@ -442,6 +445,31 @@ mod tests {
                 accounts.charge(&charge(9, Some((n, None)), 9), 1, Instant(0));
             }
             assert!(accounts.open().0 > taken);
+        }
+    }
+
+    /// Many principals, each with its first delegation, and then the ones that the operator has registered.
+    #[test]
+    fn first_delegations_beyond_what_is_kept_for_them_leave_registered_ones_theirs() {
+        for most in [64usize, 256, 4_096] {
+            let registered = 0..most_registered(most) as u32;
+            let mut accounts = Accounts::new(most, 1);
+            for id in registered.clone() {
+                let payer =
+                    Payer { principal: Principal::new(7).expect("24 bits"), delegation: DelegationId::new(1_000 + id) };
+                accounts.set_rate(payer, 1_000_000, 1_000_000, Instant(0));
+            }
+            for epoch in 0..4 {
+                accounts.charge(&charge(7, None, epoch), 1, Instant(0));
+            }
+            // Their own accounts, and that of 7, are half of the table, and more than are kept for such ones.
+            for principal in 100..100 + most as u32 / 2 - 4 {
+                accounts.charge(&charge(principal, Some((1, None)), 0), 1, Instant(0));
+            }
+            for (id, epoch) in registered.flat_map(|id| (0..4).map(move |epoch| (id, epoch))) {
+                let own = charge(7, Some((1_000 + id, None)), epoch);
+                assert_eq!(accounts.charge(&own, 1, Instant(0)), ChargeOutcome::Charged, "{id} of {most}, {epoch}");
+            }
         }
     }
 

@@ -12,5 +12,5 @@ pub mod revocation;
 mod router;
 mod totals;
 
-pub use foreign::ForeignWaypoint;
+pub use foreign::{ForeignWaypoint, MOST_OF_PRINCIPAL};
 pub use router::{Action, Config, Counters, Forwarding, Reason, ReplayPolicy, Router};

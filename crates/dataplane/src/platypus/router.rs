@@ -59,10 +59,12 @@ pub enum Reason {
     Relayed,
     /// An ICMP error that quotes a packet which this router is not known to have sent.
     Unrelated,
+    /// An ICMP error that would be relayed, beyond the limit of answers or too long.
+    RelayLimit,
 }
 
 impl Reason {
-    const COUNT: usize = verify::Reason::ALL.len() + 9;
+    const COUNT: usize = verify::Reason::ALL.len() + 10;
 
     fn number(self) -> usize {
         let own = |n| verify::Reason::ALL.len() + n;
@@ -77,6 +79,7 @@ impl Reason {
             Self::Relayed => own(6),
             Self::Unrelated => own(7),
             Self::BeforeStart => own(8),
+            Self::RelayLimit => own(9),
         }
     }
 
@@ -94,6 +97,7 @@ impl Reason {
             Self::Relayed => "relayed",
             Self::Unrelated => "unrelated",
             Self::BeforeStart => "before-start",
+            Self::RelayLimit => "relay-limit",
         }
     }
 }
@@ -542,7 +546,7 @@ impl Router {
             return Some(Action::Answer(Reason::Relayed));
         }
         counters.unanswered += 1;
-        None
+        Some(Action::Drop(Reason::RelayLimit))
     }
 
     fn count(&mut self, action: Action) {

@@ -65,20 +65,30 @@ fn checksum(header: &[u8]) -> u16 {
     !((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// Returns who sent a packet, whether it is stamped or not. The octets are those of a whole IP packet.
-#[must_use]
-pub fn original_source(octets: &[u8]) -> Option<IpAddr> {
+/// The Platypus header of a whole IP packet, if it has one.
+///
+/// # Errors
+/// It says that it has one, and has not: what is in pieces, or malformed, and may become another packet at its destination.
+pub fn stamped(octets: &[u8]) -> Result<Option<Packet<'_>>, Dropped> {
     let (protocol, header) = match octets[0] >> 4 {
         4 => (octets[9], 4 * usize::from(octets[0] & 15)),
         _ => (octets[6], IPV6_HEADER),
     };
     let port = || octets.get(header + 2..header + 4).map(|port| u16::from_be_bytes([port[0], port[1]]));
-    if protocol == PROTOCOL || protocol == UDP && port() == Some(UDP_PORT) {
-        return Some(Packet::decode(octets).ok()?.original_source());
+    match protocol {
+        PROTOCOL => Packet::decode(octets).map(Some).map_err(|_| Dropped::Unsound),
+        // The port is in the range that anybody's client may have.
+        UDP if port() == Some(UDP_PORT) => Ok(Packet::decode(octets).ok()),
+        _ => Ok(None),
     }
+}
+
+/// The source of a whole IP packet.
+#[must_use]
+pub fn outer_source(octets: &[u8]) -> Option<IpAddr> {
     Some(match octets[0] >> 4 {
-        4 => Ipv4Addr::new(octets[12], octets[13], octets[14], octets[15]).into(),
-        _ => <[u8; 16]>::try_from(&octets[8..24]).ok()?.into(),
+        4 => <[u8; 4]>::try_from(octets.get(12..16)?).ok()?.into(),
+        _ => <[u8; 16]>::try_from(octets.get(8..24)?).ok()?.into(),
     })
 }
 

@@ -198,7 +198,17 @@ fn forged_errors_are_dropped_and_counted_whatever_they_quote() {
     let counters = router.counters();
     assert_eq!((counters.of(Reason::Unrelated), counters.answered), (forged, 0));
     // Errors about what was sent go through all the while.
-    assert_eq!(process(&mut router, &error(TOO_BIG, &known[..548]), at(2)).0, Action::Answer(Reason::Relayed));
+    let mut relay = || process(&mut router, &error(TOO_BIG, &known[..548]), at(2)).0;
+    assert_eq!(relay(), Action::Answer(Reason::Relayed));
+    // Beyond the limit they are counted as what they are, and not as malformed packets.
+    let beyond = Action::Drop(Reason::RelayLimit);
+    assert!(
+        (0..5_000)
+            .map(|_| relay())
+            .skip_while(|action| *action == Action::Answer(Reason::Relayed))
+            .all(|action| action == beyond)
+    );
+    assert_eq!(relay(), beyond);
 }
 
 /// Who sends a packet knows its nonce and binding, and may quote it with any source, or stamp another that it never sends: what has

@@ -86,6 +86,22 @@ pub struct Link {
 }
 
 impl Link {
+    /// Whether a packet that comes over this link, and goes on to somebody else, has an outer source which it may have: as at a
+    /// waypoint of one's own, its original source at the begin of its path, and later a waypoint that the link names. Whoever is
+    /// told by IP that a packet comes from one of the provider's waypoints cannot know that a neighbour wrote that.
+    #[must_use]
+    pub fn may_pass(&self, packet: &Packet<'_>) -> bool {
+        let source = packet.outer().source;
+        match waypoint_before(packet, packet.current().unwrap_or(packet.count())) {
+            None => source == packet.original_source() && self.may_begin(source),
+            Some(before) => source == before && self.names(before),
+        }
+    }
+
+    fn names(&self, waypoint: IpAddr) -> bool {
+        is_in(&self.own, waypoint) || is_in(&self.peers, waypoint)
+    }
+
     fn may_begin(&self, source: IpAddr) -> bool {
         self.sources.as_ref().map_or(self.peers.is_empty(), |sources| is_in(sources, source))
     }
@@ -293,7 +309,7 @@ impl Waypoint {
     /// checked.
     #[must_use]
     pub fn may_begin(&self, source: IpAddr, arrival: Arrival) -> bool {
-        !self.judges_origins || self.link(arrival).is_none_or(|link| link.may_begin(source))
+        !self.judges_origins || arrival == Arrival::Ip || self.link(arrival).is_some_and(|link| link.may_begin(source))
     }
 
     /// Whether a waypoint at `before` is known to be where a packet came from. Over a link that is only what the link names:
@@ -303,7 +319,7 @@ impl Waypoint {
             (Arrival::Ip, _) => {
                 before == self.address || is_in(&self.policy.own, before) || is_in(&self.policy.peers, before)
             }
-            (Arrival::Link(_), link) => link.is_some_and(|link| is_in(&link.own, before) || is_in(&link.peers, before)),
+            (Arrival::Link(_), link) => link.is_some_and(|link| link.names(before)),
         }
     }
 

@@ -321,11 +321,48 @@ fn over_a_link_of_a_peers_waypoint_a_path_begins_only_as_the_link_says() {
                 let link = || Link { own: own.clone(), peers: peers.clone(), sources: sources.clone() };
                 let found = verdict(link(), Arrival::Link(1));
                 assert_eq!((found.is_err(), found == refused), (is_refused, is_refused), "{:?}: {found:?}", link());
-                for arrival in [Arrival::Ip, Arrival::Link(2)] {
-                    assert!(verdict(link(), arrival).is_ok(), "{:?} by {arrival:?}", link());
-                }
+                assert!(verdict(link(), Arrival::Ip).is_ok(), "{:?}", link());
+                // Nobody says what is behind a link that the policy does not know.
+                let judges = sources.is_some() || !peers.is_empty();
+                assert_eq!(verdict(link(), Arrival::Link(2)).is_err(), judges, "{:?}", link());
             }
         }
+    }
+}
+
+/// A customer's link that passes its stamped packets on, by IP, to another waypoint of the provider: that one believes an outer
+/// source, and the customer wrote it.
+#[test]
+fn a_link_passes_on_no_packet_whose_outer_source_it_does_not_name() {
+    for (afi, sealed) in [(Afi::Ipv4, false), (Afi::Ipv4, true), (Afi::Ipv6, false), (Afi::Ipv6, true)] {
+        let host = |address: IpAddr| vec![Prefix::truncated(address, afi.bits()).expect("a host")];
+        let (source, before) = (world::source_address(afi), world::waypoint_address(afi, 8));
+        let hop = world::hop(world::capability(afi, 9));
+        let begins = world::stamp(&world::inner(afi, b"payload"), &Route { sealed, ..world::route(&[hop]) });
+        let behind = laundered(afi, source, sealed);
+        let claimed = laundered(afi, before, sealed);
+        let passes = |link: &Link, datagram: &[u8]| link.may_pass(&world::decode(datagram));
+        let sources = |networks| Link { sources: Some(networks), ..Link::default() };
+        for (link, [begins_may, behind_may, claimed_may]) in [
+            (Link::default(), [true, false, false]),
+            (sources(host(source)), [true, false, false]),
+            (sources(host(before)), [false, false, false]),
+            (Link { own: host(before), ..Link::default() }, [true, true, true]),
+            (Link { peers: host(before), ..Link::default() }, [false, true, true]),
+            (Link { peers: host(before), ..sources(host(source)) }, [true, true, true]),
+        ] {
+            assert_eq!(passes(&link, &begins), begins_may, "{link:?}");
+            assert_eq!(passes(&link, &behind), behind_may, "{link:?}");
+            assert_eq!(passes(&link, &claimed), claimed_may, "{link:?}");
+        }
+        // A path that begins, with the outer source of somebody else.
+        let mut other = begins;
+        let at = if afi == Afi::Ipv4 { 12 } else { 8 };
+        other[at + 3] ^= 1;
+        if afi == Afi::Ipv4 {
+            world::write_checksum(&mut other);
+        }
+        assert!(!passes(&Link::default(), &other));
     }
 }
 

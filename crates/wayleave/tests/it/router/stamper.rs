@@ -152,6 +152,18 @@ fn packets_are_stamped_on_their_way_and_pass_a_waypoint() {
     spoilt[10] ^= 1;
     send(&spoilt);
     eventually("both are counted", || stamper.count("stamper", "expired") + stamper.count("stamper", "unsound") == 2);
+    // As from the first waypoint, which would vouch for its original source at the second: but it comes from the customer.
+    let mut claimed = packet(&[0, 1], 2, 200);
+    claimed[12..16].copy_from_slice(&WAYPOINTS[0].octets());
+    claimed[16..20].copy_from_slice(&WAYPOINTS[1].octets());
+    claimed[22] = 7;
+    send(&checked(claimed));
+    // In pieces, which the waypoint's system would put together.
+    let mut piece = packet(&[1], 3, 200);
+    piece[6] = 0x20;
+    send(&checked(piece));
+    let dropped = |why: &str| stamper.count("stamper", why);
+    eventually("both are counted", || (dropped("outer-source"), dropped("unsound")) == (1, 2));
 
     // Rules that the delegation does not reach change nothing; others are taken.
     let page = fs::read_to_string(folder.0.join("stamper.toml")).expect("its configuration");

@@ -35,7 +35,7 @@ impl ForeignReports {
 
     fn is_due(&mut self, foreign: ForeignWaypoint, now: Instant) -> bool {
         self.0.retain(|_, then| now.duration_since(*then) < AGAIN);
-        let is_due = self.0.len() < MOST && !self.0.contains_key(&foreign);
+        let is_due = self.0.len() < MOST && foreign.is_news(self.0.keys().copied());
         if is_due {
             self.0.insert(foreign, now);
         }
@@ -43,7 +43,7 @@ impl ForeignReports {
     }
 }
 
-fn line(ForeignWaypoint { waypoint, arrival }: ForeignWaypoint, links: &[Spanned<LinkSection>]) -> EventLine {
+fn line(ForeignWaypoint { waypoint, arrival, .. }: ForeignWaypoint, links: &[Spanned<LinkSection>]) -> EventLine {
     let link = match arrival {
         Arrival::Ip => None,
         Arrival::Link(number) => usize::from(number).checked_sub(1).and_then(|index| links.get(index)),
@@ -60,13 +60,20 @@ fn line(ForeignWaypoint { waypoint, arrival }: ForeignWaypoint, links: &[Spanned
 
 #[cfg(test)]
 mod tests {
+    use wayleave_dataplane::platypus::MOST_OF_PRINCIPAL;
+    use wayleave_packet::platypus::header::Principal;
+
     use super::*;
     use crate::config::router::RouterFile;
 
     #[test]
     fn a_waypoint_is_told_of_once_a_minute_and_no_more_than_eight_are() {
         let (mut reports, begin) = (ForeignReports::default(), Instant::now());
-        let foreign = |number: u8| ForeignWaypoint { waypoint: [192, 0, 2, number].into(), arrival: Arrival::Ip };
+        let of = |number: u8, principal: u32| {
+            let principal = Principal::new(principal).expect("24 bits");
+            ForeignWaypoint { waypoint: [192, 0, 2, number].into(), arrival: Arrival::Ip, principal }
+        };
+        let foreign = |number: u8| of(number, number.into());
         let mut told = |secs: u64, number: u8| reports.is_due(foreign(number), begin + Duration::from_secs(secs));
         assert!(told(0, 1));
         assert!((0..60).all(|secs| !told(secs, 1)));
@@ -75,6 +82,10 @@ mod tests {
         assert_eq!((2..=255).filter(|number| told(61, *number)).count(), MOST - 1);
         assert!(!told(119, 200));
         assert!(told(121, 200));
+        // Who holds one capability leaves places to what others' packets show.
+        let mut reports = ForeignReports::default();
+        assert_eq!((1..=255).filter(|number| reports.is_due(of(*number, 1), begin)).count(), MOST_OF_PRINCIPAL);
+        assert!(reports.is_due(of(9, 2), begin) && !reports.is_due(of(9, 3), begin));
     }
 
     /// By IP and over a link it is another key that has to name it.
@@ -83,8 +94,10 @@ mod tests {
         let link = "[forwarding]\nformat = \"platypus\"\nkeys = \"k\"\n[platypus]\nwaypoints = []\naccounts = 0\n[stamper]\nroutes = []\n\
                     rules = []\n[[link]]\nlocal = \"192.0.2.1:1\"\nremote = \"192.0.2.2:2\"\n";
         let file = toml::from_str::<RouterFile>(link).expect("sound");
-        let told =
-            |arrival| line(ForeignWaypoint { waypoint: [198, 51, 100, 9].into(), arrival }, &file.link).to_string();
+        let principal = Principal::new(7).expect("24 bits");
+        let told = |arrival| {
+            line(ForeignWaypoint { waypoint: [198, 51, 100, 9].into(), arrival, principal }, &file.link).to_string()
+        };
         let (by_ip, by_link) = (told(Arrival::Ip), told(Arrival::Link(1)));
         assert!(by_ip.contains("by IP") && by_ip.contains("`peer_waypoints` of [platypus]"), "{by_ip}");
         assert!(by_link.contains("over the link to 192.0.2.2:2") && by_link.contains("of its [[link]]"), "{by_link}");

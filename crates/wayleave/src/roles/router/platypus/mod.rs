@@ -37,8 +37,8 @@ use super::output::OutputQueues;
 use super::ports::{AttachedPort, Carrier, PortKind, PortSpec};
 use super::settings::{Settings, random};
 use super::threads::Threads;
-use crate::config::router::FormatName;
 use crate::config::router::platypus::{PlatypusSection, RepeatedName};
+use crate::config::router::{FormatName, LinkSection};
 use crate::failure::{Failure, Outcome};
 use crate::roles::Events;
 use crate::roles::stamping::{CapabilityEpoch, RouteCapabilities};
@@ -102,23 +102,27 @@ fn section(settings: &Settings) -> Result<&PlatypusSection, Failure> {
     section.ok_or_else(|| Failure::new("no section [platypus]"))
 }
 
+fn plain(networks: &[Spanned<Prefix>]) -> Vec<Prefix> {
+    networks.iter().map(|network| *network.get_ref()).collect()
+}
+
+/// What the configuration names behind a link.
+fn behind(link: &LinkSection) -> Link {
+    let (own, peers) = (plain(&link.own_waypoints), plain(&link.peer_waypoints));
+    Link { own, peers, sources: link.sources.clone() }
+}
+
 /// The waypoints with their live keys.
 fn waypoints(settings: &Settings, section: &PlatypusSection) -> Vec<Waypoint> {
     let addresses = || section.waypoints.get_ref().iter().map(|address| IpAddr::V4(address.0));
     let own = addresses().filter_map(|address| Prefix::truncated(address, 32).ok());
-    let plain = |networks: &[Spanned<Prefix>]| networks.iter().map(|network| *network.get_ref()).collect::<Vec<_>>();
-    let behind = settings.file.link.iter().map(Spanned::get_ref).map(|link| Link {
-        own: plain(&link.own_waypoints),
-        peers: plain(&link.peer_waypoints),
-        sources: link.sources.clone(),
-    });
     let policy = Policy {
         narrow: section.narrow,
         freshness: u32::try_from(*section.freshness_secs.get_ref()).unwrap_or(u32::MAX),
         check_source: true,
         own: own.chain(plain(&section.own_waypoints)).collect(),
         peers: plain(&section.peer_waypoints),
-        links: behind.collect(),
+        links: settings.file.link.iter().map(|link| behind(link.get_ref())).collect(),
         refused: section.refused.clone(),
         waypoints: section.allowed_waypoints.iter().map(|address| address.0).collect(),
         sources: section.allowed_sources.clone(),
@@ -534,7 +538,7 @@ impl Control<Platypus> for PlatypusControl {
     fn plan(&self, settings: &Settings) -> Result<Plan, Failure> {
         let section = section(settings)?;
         let links = || settings.file.link.iter().map(Spanned::get_ref).enumerate();
-        let routes = |(number, link): (usize, &'_ crate::config::router::LinkSection)| {
+        let routes = |(number, link): (usize, &'_ LinkSection)| {
             link.routes.iter().map(|prefix| (*prefix, number)).collect::<Vec<_>>()
         };
         let mut routes: Vec<(Prefix, usize)> = links().flat_map(routes).collect();

@@ -8,15 +8,16 @@ use tracing::error;
 use wayleave_core::{Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::frame::BURST;
-use wayleave_dataplane::stamper::transit::{Dropped, original_source, pass_on};
+use wayleave_dataplane::stamper::transit::{Dropped, outer_source, pass_on, stamped};
 use wayleave_dataplane::stamper::{
     Config, ConfigError, LeaveReason, Location, Outcome, OutgoingPacket, Rule, RuleAction, Stamper,
 };
 use wayleave_packet::platypus::mint::Position;
+use wayleave_packet::platypus::verify::Link;
 use wayleave_runtime::packets::Burst;
 
-use crate::config::router::RouterFile;
 use crate::config::router::stamper::{RuleSection, StamperSection};
+use crate::config::router::{LinkSection, RouterFile};
 use crate::failure::{Failure, Outcome as Answer};
 use crate::roles::router::counters::Named;
 use crate::roles::router::settings::Settings;
@@ -37,8 +38,16 @@ pub fn load(Settings { file, source, .. }: &Settings) -> Result<Option<RouteCapa
 pub struct StampingPlan {
     config: Config,
     threads: u32,
-    /// By link: the sources whose packets are stamped; none if its packets pass unchanged.
-    sources: Vec<Vec<Prefix>>,
+    links: Vec<StampedLink>,
+}
+
+/// What is known of a link's packets.
+#[derive(Clone, Default)]
+struct StampedLink {
+    /// The sources whose packets are stamped; without any, the link's packets are for waypoints of this router alone.
+    stamp: Vec<Prefix>,
+    /// From where stamped packets come.
+    behind: Link,
 }
 
 impl StampingPlan {
@@ -56,8 +65,17 @@ impl StampingPlan {
             rules: section.map_or(&[][..], |section| &section.rules).iter().map(rule).collect(),
             share: section.map_or([0, 1], StamperSection::share).into(),
         };
-        let sources = file.link.iter().map(|link| link.get_ref().stamp.clone()).collect();
-        Self { config, threads: u32::try_from(*file.forwarding.workers.get_ref()).unwrap_or(1), sources }
+        let of_link = |link: &LinkSection| {
+            let mut behind = super::behind(link);
+            if let Some(sources) = &mut behind.sources {
+                sources.extend(&link.stamp);
+            } else if !behind.peers.is_empty() {
+                behind.sources = Some(link.stamp.clone());
+            }
+            StampedLink { stamp: link.stamp.clone(), behind }
+        };
+        let links = file.link.iter().map(|link| of_link(link.get_ref())).collect();
+        Self { config, threads: u32::try_from(*file.forwarding.workers.get_ref()).unwrap_or(1), links }
     }
 
     /// The stamper of a thread, which has nonces of its own.
@@ -79,12 +97,24 @@ struct TransitCounters {
     unsound: u64,
     martian: u64,
     expired: u64,
+    /// Dropped: stamped packets whose outer source is none that they may have over their link.
+    outer_source: u64,
+}
+
+impl TransitCounters {
+    fn drop(&mut self, dropped: Dropped) {
+        *match dropped {
+            Dropped::Unsound => &mut self.unsound,
+            Dropped::Martian => &mut self.martian,
+            Dropped::Expired => &mut self.expired,
+        } += 1;
+    }
 }
 
 /// One thread's stamping.
 pub struct Stamping {
     stamper: Stamper,
-    sources: Vec<Vec<Prefix>>,
+    links: Vec<StampedLink>,
     /// Whether each packet of the batch may be stamped, in their order.
     may_stamp: Vec<bool>,
     transit: TransitCounters,
@@ -95,8 +125,8 @@ impl Stamping {
     /// What is wrong with the plan.
     pub fn new(plan: &StampingPlan, thread: u32) -> Answer<Self> {
         let stamper = plan.stamper(thread).map_err(|error| Failure::new(error.to_string()))?;
-        let sources = plan.sources.clone();
-        Ok(Self { stamper, sources, may_stamp: Vec::with_capacity(BURST), transit: TransitCounters::default() })
+        let links = plan.links.clone();
+        Ok(Self { stamper, links, may_stamp: Vec::with_capacity(BURST), transit: TransitCounters::default() })
     }
 
     /// Takes another plan between two bursts; nonces and counters go on.
@@ -106,7 +136,7 @@ impl Stamping {
             error!(%error, "a forwarding thread refused the stamper's configuration and stamps by the old one: restart the router");
             return;
         }
-        self.sources.clone_from(&plan.sources);
+        self.links.clone_from(&plan.links);
     }
 
     /// What became of packets that may be stamped, and why packets were left without a stamp.
@@ -119,6 +149,7 @@ impl Stamping {
             ("unsound", transit.unsound),
             ("martian", transit.martian),
             ("expired", transit.expired),
+            ("outer-source", transit.outer_source),
         ];
         let unstamped = LeaveReason::ALL.into_iter().map(|reason| (reason.name(), stamper.unchanged(reason)));
         (became.into(), unstamped.chain([("source", transit.source)]).collect())
@@ -126,7 +157,7 @@ impl Stamping {
 
     /// Whether packets that come by this link are stamped.
     pub fn is_for(&self, link: usize) -> bool {
-        self.sources.get(link).is_some_and(|sources| !sources.is_empty())
+        self.links.get(link).is_some_and(|link| !link.stamp.is_empty())
     }
 
     /// Copies a packet of `link` into `grown` with headroom, unless it goes no further. Returns whether there was memory for
@@ -135,19 +166,27 @@ impl Stamping {
         let length = match pass_on(octets) {
             Ok(length) => length,
             Err(dropped) => {
-                match dropped {
-                    Dropped::Unsound => self.transit.unsound += 1,
-                    Dropped::Martian => self.transit.martian += 1,
-                    Dropped::Expired => self.transit.expired += 1,
-                }
+                self.transit.drop(dropped);
                 return true;
             }
         };
         let octets = &octets[..length];
+        let packet = match stamped(octets) {
+            Ok(packet) => packet,
+            Err(dropped) => {
+                self.transit.drop(dropped);
+                return true;
+            }
+        };
+        if packet.as_ref().is_some_and(|packet| !self.links[link].behind.may_pass(packet)) {
+            self.transit.outer_source += 1;
+            return true;
+        }
         if !grown.push_behind(HEADROOM, octets, from) {
             return false;
         }
-        let may_stamp = original_source(octets).is_some_and(|source| self.is_source(link, source));
+        let source = packet.map_or_else(|| outer_source(octets), |packet| Some(packet.original_source()));
+        let may_stamp = source.is_some_and(|source| self.is_source(link, source));
         self.transit.passed += 1;
         self.transit.source += u64::from(!may_stamp);
         self.may_stamp.push(may_stamp);
@@ -156,7 +195,7 @@ impl Stamping {
 
     fn is_source(&self, link: usize, source: IpAddr) -> bool {
         let Ok(host) = Prefix::truncated(source, if source.is_ipv4() { 32 } else { 128 }) else { return false };
-        self.sources[link].iter().any(|prefix| prefix.afi() == host.afi() && prefix.contains(&host))
+        self.links[link].stamp.iter().any(|prefix| prefix.afi() == host.afi() && prefix.contains(&host))
     }
 
     /// Stamps the packets of the batch, at most [`BURST`].
