@@ -587,7 +587,8 @@ mod tests {
     fn a_link_that_trusts_its_end_with_too_much_and_sources_that_are_none_are_warned_of() {
         let warned = |section: &str, link: &str| {
             let checked = checked(section, &format!("{LINK}{link}"));
-            checked.warnings.iter().map(ToString::to_string).collect::<Vec<_>>()
+            let said = checked.warnings.iter().map(ToString::to_string);
+            said.filter(|said| !said.contains("does not exist yet")).collect::<Vec<_>>()
         };
         let (own, peers) = ("own_waypoints = [\"198.51.100.2/32\"]\n", "peer_waypoints = [\"198.51.101.2/32\"]\n");
         for sound in [own, peers] {
