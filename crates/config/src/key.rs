@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::capability::{
-    KeyServer, KeyServerConfig, LookupPolicy, LookupRule, MAX_RATES, NameServer, ProviderKey, RatePayer, RouterNumber,
-    Zone,
+    KeyServer, KeyServerConfig, LookupPolicy, LookupRule, MAX_RATES, NameServer, ProviderKey, RatePayer, RateTerms,
+    RouterNumber, Zone,
 };
-use wayleave_control::leases::{LeaseTerms, MAX_ROUTERS};
+use wayleave_control::leases::MAX_ROUTERS;
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
@@ -40,6 +40,8 @@ use crate::waypoints::{WaypointKind, WaypointLabels, label_of};
 const MOST_NUMBER: u64 = (1 << 24) - 1;
 /// Octets a second, at most.
 const MOST_OCTETS: u64 = 1 << 40;
+/// Octets at once, at least: a common packet.
+const LEAST_BURST: u64 = 1_500;
 /// Answers a second to one source prefix: by default, and at most.
 const RESPONSES: u64 = 500;
 const MOST_RESPONSES: u64 = 1_000_000;
@@ -201,6 +203,8 @@ pub struct SharedRateEntry {
     pub delegation: Option<Spanned<u64>>,
     /// Octets of IP packets a second, over all routers.
     pub rate: Spanned<u64>,
+    /// Octets at once at each router. Default: a tenth of a second at the rate, at least the longest packet for each thread.
+    pub burst: Option<Spanned<u64>>,
     /// What becomes of a router's share when it hears nothing: by default it stays for a minute and dwindles in four.
     #[serde(default)]
     pub offline: OfflineName,
@@ -352,6 +356,8 @@ impl KeyFile {
             faults.extend(range(&entry.principal, 0, MOST_NUMBER, ""));
             faults.extend(entry.delegation.as_ref().and_then(|id| range(id, 0, MOST_NUMBER, "")));
             faults.extend(range(&entry.rate, 1, MOST_OCTETS, "octets a second"));
+            let burst = entry.burst.as_ref();
+            faults.extend(burst.and_then(|burst| range(burst, LEAST_BURST, MOST_OCTETS, "octets at once")));
             if key.rate[..at].iter().any(|other| other.get_ref().payer() == entry.payer()) {
                 let message = "a second rate for the same principal or delegation, expected one";
                 faults.push(Fault::at(rate.span(), message));
@@ -378,9 +384,14 @@ impl KeyFile {
     }
 
     /// The rates that they share.
-    pub fn rates(&self) -> BTreeMap<RatePayer, LeaseTerms> {
+    pub fn rates(&self) -> BTreeMap<RatePayer, RateTerms> {
+        let terms = |rate: &SharedRateEntry| RateTerms {
+            rate: *rate.rate.get_ref(),
+            burst: rate.burst.as_ref().map_or(0, |burst| *burst.get_ref()),
+            offline: rate.offline.into(),
+        };
         let rates = self.key.rate.iter().map(Spanned::get_ref);
-        rates.filter_map(|rate| Some((rate.payer()?, (*rate.rate.get_ref(), rate.offline.into())))).collect()
+        rates.filter_map(|rate| Some((rate.payer()?, terms(rate)))).collect()
     }
 
     pub fn zone(&self) -> &Zone {
@@ -658,10 +669,11 @@ pub fn template(new: &NewKeyServer<'_>) -> String {
          #number = 1\n\
          #name = \"fra1\"\n\
          #identity = \"{router}\"\n\
-         # A rate of a principal or a delegation over all routers, in octets a second.\n\
+         # A rate of a principal or a delegation over all routers, in octets a second: routers are told. And what may leave at once at each.\n\
          #[[key.rate]]\n\
          #principal = 7\n\
          #rate = 12500000\n\
+         #burst = 1250000\n\
          # \"decay\": a router that hears nothing keeps its share for a minute, which then dwindles in four; \"floor\": it ends at once.\n\
          #offline = \"decay\"\n\
          {api}\

@@ -93,9 +93,6 @@ wayleave_core::wire! {
     }
 }
 
-/// A rate that routers share: octets a second of all together, and what becomes of shares when nobody answers.
-pub type LeaseTerms = (u64, Offline);
-
 impl Offline {
     /// What is left of a share in octets a second, so long after it was asked for.
     fn left(self, share: u64, age: Duration) -> u64 {
@@ -174,7 +171,9 @@ impl Session {
 /// Leases the pool of one rate.
 #[derive(Clone, Debug)]
 pub struct Lessor {
-    pool: u64,
+    rate: u64,
+    /// The floors that routers use, as far as they have said so: of another rate or number of routers until they have been told.
+    floors: BTreeMap<RouterNumber, u64>,
     offline: Offline,
     begun: Instant,
     /// Processes of each router.
@@ -190,8 +189,15 @@ impl Lessor {
     /// something already.
     #[must_use]
     pub fn new(rate: u64, offline: Offline, routers: &BTreeSet<RouterNumber>, now: Instant) -> Self {
-        let mut new =
-            Self { pool: 0, offline, begun: now, routers: BTreeMap::new(), unknown: BTreeSet::new(), gone: Vec::new() };
+        let mut new = Self {
+            rate: 0,
+            floors: BTreeMap::new(),
+            offline,
+            begun: now,
+            routers: BTreeMap::new(),
+            unknown: BTreeSet::new(),
+            gone: Vec::new(),
+        };
         new.change(rate, offline, routers);
         new.unknown = new.routers.keys().copied().collect();
         new
@@ -204,18 +210,37 @@ impl Lessor {
         for router in routers.iter().take(MAX_ROUTERS) {
             self.routers.entry(*router).or_default();
         }
-        (self.pool, self.offline) = (pool(rate), offline);
+        (self.rate, self.offline) = (rate, offline);
     }
 
     /// A router is no longer there, or another one has its number: what it may use is nobody's until it is over.
     pub fn remove(&mut self, router: RouterNumber) {
         self.gone.extend(self.routers.remove(&router).into_iter().flatten());
         self.unknown.remove(&router);
+        self.floors.remove(&router);
+    }
+
+    /// A router has said that it uses this floor, in octets a second.
+    pub fn use_floor(&mut self, router: RouterNumber, floor: u64) {
+        if self.routers.contains_key(&router) {
+            self.floors.insert(router, floor);
+        }
+    }
+
+    /// What floors leave of the rate: those that routers use, and those that they will use.
+    fn pool(&self) -> u64 {
+        let own = floor(self.rate, self.routers.len());
+        let used: u64 = self
+            .routers
+            .keys()
+            .map(|router| self.floors.get(router).map_or(own, |floor| own.max(*floor)))
+            .fold(0, u64::saturating_add);
+        pool(self.rate).min(self.rate.saturating_sub(used))
     }
 
     /// Answers a router's request, unless it is a stranger's, or older than one that was answered, or of one process of too many.
     pub fn handle(&mut self, router: RouterNumber, request: &LeaseRequest, now: Instant) -> Option<LeaseAnswer> {
-        let (pool, offline, is_young) = (self.pool, self.offline, self.is_young(now));
+        let (pool, offline, is_young) = (self.pool(), self.offline, self.is_young(now));
         self.gone.retain(|of| left(of, now) > 0);
         let sessions = self.routers.get_mut(&router)?;
         let is_unknown = self.unknown.remove(&router) && is_young;
@@ -264,7 +289,7 @@ impl Lessor {
     fn share(&self, router: RouterNumber, id: u64, now: Instant) -> u64 {
         let all = || self.routers.iter().flat_map(|(index, sessions)| sessions.iter().map(move |of| (*index, of)));
         let Some((_, own)) = all().find(|(index, of)| (*index, of.id) == (router, id)) else { return 0 };
-        let (pool, own_left) = (u128::from(self.pool), left(own, now));
+        let (pool, own_left) = (u128::from(self.pool()), left(own, now));
         let others = all().filter(|(index, of)| (*index, of.id) != (router, id));
         let others = others.map(|(_, of)| of).chain(&self.gone);
         let used: u128 = others.map(|of| u128::from(left(of, now))).sum();

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
-use wayleave_control::leases::{MAX_ROUTERS, Offline};
+use wayleave_control::capability::SharedRate;
+use wayleave_control::leases::Offline;
 use wayleave_core::{Afi, Prefix};
 use wayleave_dataplane::platypus::account::{LINES_OF_REGISTERED, most_registered};
 use wayleave_dataplane::replay::{MOST_PARTITIONS, Partitions, packets_of};
@@ -102,11 +103,9 @@ pub struct RateSection {
     pub delegation: Option<Spanned<u64>>,
     /// Octets of IP packets a second.
     pub rate: Spanned<u64>,
-    /// The number of the provider's routers that share the rate. Default: it is this router's alone.
-    pub routers: Option<Spanned<u64>>,
-    /// What becomes of this router's share when it hears nothing from the key server, which has to reckon with the same.
-    #[serde(default)]
-    pub offline: OfflineName,
+    /// How many of the provider's routers share the rate, which its key server has told; `None` for one of the configuration.
+    #[serde(skip)]
+    pub routers: Option<u16>,
     /// Burst in octets. Default: a tenth of a second at the rate, at least the longest packet for each thread.
     pub burst: Option<Spanned<u64>>,
 }
@@ -135,7 +134,8 @@ impl RateSection {
     /// Octets at once, of all threads together.
     pub fn burst(&self, threads: u64) -> u64 {
         let own = self.burst.as_ref().map(|burst| *burst.get_ref());
-        own.unwrap_or_else(|| (*self.rate.get_ref() / 10).max(LONGEST * threads))
+        // The key server that told one does not know how many threads there are.
+        own.map_or((*self.rate.get_ref() / 10).max(LONGEST * threads), |burst| burst.max(COMMON * threads))
     }
 }
 
@@ -262,6 +262,31 @@ impl PlatypusSection {
         Partitions::divide(capacity, &self.needs(threads))
     }
 
+    /// The section with rates that the key server has told, each with its burst or zero, in the place of those that the file has for the
+    /// same payers.
+    #[must_use]
+    pub fn with_shared(&self, shared: &[(SharedRate, u64)]) -> Self {
+        let number = |number: u64| Spanned::new(0..0, number);
+        let told = |(rate, burst): &(SharedRate, u64)| RateSection {
+            principal: number(rate.payer.principal.number().into()),
+            delegation: rate.payer.delegation.map(|id| number(id.number().into())),
+            rate: number(rate.rate),
+            routers: Some(rate.routers.max(1)),
+            burst: Some(*burst).filter(|burst| *burst > 0).map(number),
+        };
+        let is_told = |rate: &RateSection| {
+            shared.iter().any(|(told, _)| {
+                let delegation = rate.delegation.as_ref().map(|id| *id.get_ref());
+                (u64::from(told.payer.principal.number()), told.payer.delegation.map(|id| u64::from(id.number())))
+                    == (*rate.principal.get_ref(), delegation)
+            })
+        };
+        let own = self.rates.iter().filter(|rate| !is_told(rate.get_ref())).cloned();
+        let rates =
+            shared.iter().map(|told_rate| Spanned::new(0..0, told(told_rate))).chain(own).take(MOST_RATES).collect();
+        Self { rates, ..self.clone() }
+    }
+
     fn needs(&self, threads: u64) -> Vec<u64> {
         let has_rate: HashSet<u64> = self
             .rates
@@ -379,14 +404,6 @@ impl PlatypusSection {
             if !payers.insert(payer) {
                 faults.push(Fault::at(at.clone(), "a second rate for the same principal or delegation, expected one"));
             }
-            let most = MAX_ROUTERS as u64;
-            faults.extend(rate.routers.as_ref().and_then(|routers| range(routers, 1, most, "routers")));
-            if let Some(routers) = &rate.routers
-                && self.provider.is_none()
-            {
-                let fault = Fault::at(routers.span(), "a rate that routers share, and no key server that divides it");
-                faults.push(fault.help("add [platypus.provider], or leave `routers` out"));
-            }
             if *self.accounts.get_ref() == 0 {
                 let fault = Fault::at(at, "a rate without accounts: packets are not counted");
                 faults.push(fault.help("set `accounts` in [platypus]"));
@@ -426,10 +443,10 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      #accounts = 4096\n\
      # ICMP errors per second.\n\
      #answers_per_second = 100\n\
-     # Rate in octets per second, and burst, of a principal with all its delegations, or of one delegation.\n\
+     # Rate in octets per second, and burst, of a principal with all its delegations, or of one delegation, at this router alone.\n\
+     # What the provider's key server tells of all routers together counts in the place of it.\n\
      #rates = [{ principal = 7, rate = 1250000 }, { principal = 7, delegation = 3, rate = 125000, burst = 65535 }]\n\
-     # With `routers`, that number of routers share a rate by the provider's key server.\n\
-     # The provider's key server: usage is reported to it, and it sends lists of revocations and shares of rates.\n\
+     # The provider's key server: usage is reported to it, and it sends lists of revocations, rates and shares of them.\n\
      # This router's own key: wayleave keys node router.identity --kind identity\n\
      #provider = { identity = \"router.identity\", server = { identity = \"node:ed25519:...\", address = \"192.0.2.1:8494\" } }\n\
      # A list signed by `wayleave cap revoke-list` or by the key server; with `required`, no packet passes until it has been read.\n\
@@ -459,6 +476,9 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
 
 #[cfg(test)]
 mod tests {
+    use wayleave_control::capability::RatePayer;
+    use wayleave_packet::platypus::header::{DelegationId, Principal};
+
     use super::*;
     use crate::Source;
     use crate::check::Checked;
@@ -581,6 +601,36 @@ mod tests {
         let section = file.platypus.as_ref().expect("a section").get_ref();
         let all = section.customers(&file).iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(all, ["198.18.0.0/15", "203.0.113.0/24", "192.0.2.128/25"]);
+    }
+
+    #[test]
+    fn what_the_key_server_told_counts_in_the_place_of_the_same_payers_rates() {
+        let section: PlatypusSection = toml::from_str(
+            "waypoints = []\nrates = [{ principal = 7, rate = 1000 }, { principal = 7, delegation = 3, rate = 500 }, { principal = 8, rate = 2 }]\n",
+        )
+        .expect("a section");
+        let told = |principal: u32, delegation: Option<u32>, rate, burst| {
+            let principal = Principal::new(principal).expect("24 bits");
+            let delegation = delegation.map(|id| DelegationId::new(id).expect("24 bits"));
+            let payer = RatePayer { principal, delegation };
+            (SharedRate { payer, rate, routers: 2, offline: Offline::Decay }, burst)
+        };
+        let with = section.with_shared(&[told(7, Some(3), 900, 0), told(9, None, 70_000_000, 10)]);
+        let rates = with.rates.iter().map(Spanned::get_ref).map(|rate| {
+            let delegation = rate.delegation.as_ref().map(|id| *id.get_ref());
+            (*rate.principal.get_ref(), delegation, *rate.rate.get_ref(), rate.routers, rate.burst(2))
+        });
+        let longest = 2 * LONGEST;
+        assert_eq!(
+            rates.collect::<Vec<_>>(),
+            [
+                (7, Some(3), 900, Some(2), longest),
+                (9, None, 70_000_000, Some(2), 2 * COMMON),
+                (7, None, 1_000, None, longest),
+                (8, None, 2, None, longest),
+            ]
+        );
+        assert_eq!(section.with_shared(&[]).rates.len(), 3);
     }
 
     #[test]

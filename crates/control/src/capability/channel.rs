@@ -39,7 +39,7 @@ pub struct RatePayer {
 }
 
 wayleave_core::wire! {
-    /// A rate that routers share, as both ends have it in their configuration.
+    /// A rate that routers share, as the server told it.
     #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
     pub struct SharedRate {
         pub payer: RatePayer,
@@ -49,7 +49,7 @@ wayleave_core::wire! {
         pub offline: Offline,
     }
 
-    /// A message. Types 9 to 15 were those of replicas, which earlier versions had.
+    /// A message. Types 8 to 15 were those of replicas and of rates that routers had themselves, which earlier versions had.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub enum ChannelMessage: "a message's type", Self::check {
         /// A router reports totals.
@@ -78,8 +78,11 @@ wayleave_core::wire! {
         /// A router asks for its shares of rates.
         6 = Ask(Vec<(SharedRate, LeaseRequest)> as List16<MAX_RATES>),
         7 = Leased(Vec<(RatePayer, LeaseAnswer)> as List16<MAX_RATES>),
-        /// The server has another rate for this payer, or another number of routers; zero for none.
-        8 = Differs(SharedRate),
+        /// A router wants to be told the rates that routers share, now and whenever they change.
+        17 = Watch,
+        /// All rates that routers share, in the place of those that were told before; each with its burst in octets, which zero leaves to
+        /// the router.
+        18 = Rates(Vec<(SharedRate, u64)> as List16<MAX_RATES>),
     }
 }
 

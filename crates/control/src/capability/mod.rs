@@ -58,7 +58,8 @@ pub use request::{
 };
 pub use router_client::{RouterClient, RouterClientEvent, ServerFault};
 pub use router_server::{
-    RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, RouterStatus, UsageBatch,
+    RateTerms, RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, RouterStatus,
+    UsageBatch,
 };
 pub use server::{
     BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, Served, ServerCounters, Transport,

@@ -30,8 +30,8 @@ pub enum RouterClientEvent {
     Behind,
     /// The server does not take usage.
     Refused(UsageRefusal),
-    /// The server reckons with another rate, or with another number of routers: the router has what is left of its share, and gets no more.
-    Differs(SharedRate),
+    /// All rates that routers share, each with its burst in octets, or zero: to be kept, and handed to [`RouterClient::share`].
+    Rates(Vec<(SharedRate, u64)>),
 }
 
 /// Why the link is closed: the server erred.
@@ -159,6 +159,12 @@ impl RouterClient {
         ChannelMessage::Follow { list: self.list }.encode()
     }
 
+    /// What to send on a new link to be told the rates that routers share.
+    #[must_use]
+    pub fn watch() -> Vec<u8> {
+        ChannelMessage::Watch.encode()
+    }
+
     /// The link is down.
     pub fn disconnected(&mut self) {
         self.is_up = false;
@@ -254,10 +260,11 @@ impl RouterClient {
                 }
                 Ok(Vec::new())
             }
-            ChannelMessage::Differs(rate) => Ok(vec![RouterClientEvent::Differs(rate)]),
+            ChannelMessage::Rates(rates) => Ok(vec![RouterClientEvent::Rates(rates)]),
             ChannelMessage::Report(_)
             | ChannelMessage::Confirm { .. }
             | ChannelMessage::Follow { .. }
+            | ChannelMessage::Watch
             | ChannelMessage::Ask(_) => Err(ServerFault::Unexpected),
         }
     }

@@ -3,16 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use wayleave_core::wire::Malformed;
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 
-use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, PIECE, RatePayer, SharedRate};
+use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_RATES, PIECE, RatePayer, SharedRate};
 use super::state::ChangeTimes;
 use super::usage::{
     Fold, JournalId, Ledger, Reopening, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
 };
-use crate::leases::{LeaseRequest, LeaseTerms, Lessor};
+use crate::leases::{LeaseRequest, Lessor, Offline, floor};
 
 /// Totals, and batches of them, that wait to be durable, at most: beyond, reports are left unanswered, and routers repeat them.
 const MAX_UNDURABLE: usize = 1 << 16;
@@ -22,15 +23,27 @@ const KEPT_SECS: u64 = 400 * DAY_SECS;
 const DAY_SECS: u64 = 86_400;
 /// Totals that are looked at for folding at a time.
 const FOLDED: usize = 5_000;
+/// How long a router may go on by the rates that it was told before.
+const TELLING: Duration = Duration::from_secs(10);
 /// Answers that wait for the store, at most: a router has one report under way at a time.
 const MAX_WAITING: usize = 4_096;
+
+/// A rate of all routers together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct RateTerms {
+    /// Octets a second.
+    pub rate: u64,
+    /// Octets at once at each router; zero leaves it to the router.
+    pub burst: u64,
+    pub offline: Offline,
+}
 
 /// What a provider's key server knows of its routers.
 pub struct RouterServerConfig {
     /// Who they are, each with its number.
     pub routers: BTreeMap<IdentityKey, RouterNumber>,
     /// Rates that they share; each of the routers has a floor in every one.
-    pub rates: BTreeMap<RatePayer, LeaseTerms>,
+    pub rates: BTreeMap<RatePayer, RateTerms>,
     /// What the store has.
     pub ledger: Ledger<ChargedAccount>,
     /// Routers that had a later list than these records, or one of others, by what the store has; and the number of that list.
@@ -67,7 +80,7 @@ pub enum RouterServerInput {
     /// Other routers or rates are configured.
     Configure {
         routers: BTreeMap<IdentityKey, RouterNumber>,
-        rates: BTreeMap<RatePayer, LeaseTerms>,
+        rates: BTreeMap<RatePayer, RateTerms>,
     },
 }
 
@@ -127,11 +140,6 @@ pub enum RouterEvent {
     Late(RouterNumber),
     /// The router reported usage of time that was closed before it was configured, which is on no statement.
     TooLate(RouterNumber),
-    /// The router reckons with another rate.
-    Differs {
-        router: RouterNumber,
-        rate: SharedRate,
-    },
     /// The router has a list of revocations that is later than this server's, or of other records under the same numbers: the records
     /// were set back.
     Ahead {
@@ -150,6 +158,8 @@ pub struct RouterStatus {
     pub list: Option<u64>,
     /// Whether it wants lists.
     pub follows: bool,
+    /// When it was last told all rates, if it wants to be.
+    pub told: Option<Instant>,
     /// Whether its list is later than this server's, or was at some time and it is not known whether these records have what that list
     /// has; or is of other records. The server's records were set back, and it is sent no other list.
     pub is_ahead: bool,
@@ -178,7 +188,7 @@ pub struct RouterServer {
     routers: BTreeMap<IdentityKey, RouterNumber>,
     links: BTreeMap<u64, Link>,
     status: BTreeMap<RouterNumber, RouterStatus>,
-    rates: BTreeMap<RatePayer, LeaseTerms>,
+    rates: BTreeMap<RatePayer, RateTerms>,
     lessors: BTreeMap<RatePayer, Lessor>,
     ledger: Ledger<ChargedAccount>,
     list: Option<(u64, Arc<[u8]>)>,
@@ -240,7 +250,7 @@ impl RouterServer {
     fn configure(
         &mut self,
         routers: BTreeMap<IdentityKey, RouterNumber>,
-        rates: BTreeMap<RatePayer, LeaseTerms>,
+        rates: BTreeMap<RatePayer, RateTerms>,
         now: Instant,
     ) {
         let numbers: BTreeSet<RouterNumber> = routers.values().copied().collect();
@@ -248,12 +258,13 @@ impl RouterServer {
         let replaced = self.routers.iter().filter(|(identity, number)| routers.get(*identity) != Some(number));
         let replaced: Vec<RouterNumber> = replaced.map(|(_, number)| *number).collect();
         self.lessors.retain(|payer, _| rates.contains_key(payer));
-        for (payer, (rate, offline)) in &rates {
+        for (payer, RateTerms { rate, offline, .. }) in &rates {
             let new = || Lessor::new(*rate, *offline, &numbers, now);
             let lessor = self.lessors.entry(*payer).or_insert_with(new);
             replaced.iter().for_each(|router| lessor.remove(*router));
             lessor.change(*rate, *offline, &numbers);
         }
+        let is_told = (&self.rates, self.routers.len()) == (&rates, routers.len());
         self.rates = rates;
         // By identity: who has been replaced reports no more usage under a number that is another's now.
         let is_gone = |link: &Link| routers.get(&link.peer) != Some(&link.number);
@@ -266,6 +277,27 @@ impl RouterServer {
             self.status.entry(*number).or_default().is_ahead = self.ahead.contains_key(number);
         }
         self.routers = routers;
+        if !is_told {
+            let watching = self.status.iter().filter(|(_, status)| status.told.is_some());
+            watching
+                .map(|(router, _)| *router)
+                .collect::<Vec<_>>()
+                .into_iter()
+                .for_each(|router| self.tell(router, now));
+        }
+    }
+
+    /// Tells a router all rates.
+    fn tell(&mut self, router: RouterNumber, now: Instant) {
+        let Some(status) = self.status.get_mut(&router) else { return };
+        let Some(link) = status.link else { return };
+        status.told = Some(now);
+        let routers = self.routers.len() as u16; // at most MAX_ROUTERS
+        let rate = |(payer, terms): (&RatePayer, &RateTerms)| {
+            (SharedRate { payer: *payer, rate: terms.rate, routers, offline: terms.offline }, terms.burst)
+        };
+        let message = ChannelMessage::Rates(self.rates.iter().take(MAX_RATES).map(rate).collect());
+        self.send(link, &message);
     }
 
     fn event(&mut self, event: RouterEvent) {
@@ -290,7 +322,7 @@ impl RouterServer {
         self.links.insert(link, Link { peer: *peer, number });
         let status = self.status.entry(number).or_default();
         let before = status.link.replace(link);
-        (status.follows, status.list) = (false, None);
+        (status.follows, status.told, status.list) = (false, None, None);
         if let Some(before) = before {
             self.links.remove(&before);
             self.outputs.push_back(RouterServerOutput::Close { link: before, why: "this router has connected again" });
@@ -303,7 +335,7 @@ impl RouterServer {
         self.waiting.retain(|waiting| waiting.link != link);
         // A router that has connected again meanwhile has a newer link, which stays.
         if let Some(status) = self.status.get_mut(&number).filter(|status| status.link == Some(link)) {
-            (status.link, status.follows) = (None, false);
+            (status.link, status.follows, status.told) = (None, false, None);
             self.event(RouterEvent::Disconnected(number));
         }
     }
@@ -326,6 +358,7 @@ impl RouterServer {
                 }
                 self.hand_out(router, now.unix);
             }
+            ChannelMessage::Watch => self.tell(router, now.instant),
             ChannelMessage::Ask(requests) => self.ask(link, router, &requests, now.instant),
             _ => {
                 self.event(RouterEvent::Unexpected(router));
@@ -490,19 +523,28 @@ impl RouterServer {
     }
 
     fn ask(&mut self, link: u64, router: RouterNumber, requests: &[(SharedRate, LeaseRequest)], now: Instant) {
-        let (mut answers, count) = (Vec::new(), self.routers.len() as u16); // at most MAX_ROUTERS
+        let (mut answers, routers) = (Vec::new(), self.routers.len() as u16); // at most MAX_ROUTERS
+        // By the terms of before a router asks until it has been told of others: both are good together. One that is told nothing, as of an
+        // earlier version, has to have the present ones of its own.
+        let may_be_old = self.status.get(&router).and_then(|status| status.told).map(|told| now.since(told) < TELLING);
         for (rate, request) in requests {
-            let own = self.rates.get(&rate.payer).copied();
-            if own != Some((rate.rate, rate.offline)) || rate.routers != count {
-                self.event(RouterEvent::Differs { router, rate: *rate });
-                let (own, offline) = own.unwrap_or_default();
-                let own = SharedRate { payer: rate.payer, rate: own, routers: count, offline };
-                self.send(link, &ChannelMessage::Differs(own));
-                continue;
+            let own = self.rates.get(&rate.payer);
+            let is_present =
+                own.is_some_and(|own| (own.rate, own.offline, routers) == (rate.rate, rate.offline, rate.routers));
+            match may_be_old {
+                _ if is_present => {}
+                Some(true) => {}
+                Some(false) => {
+                    self.event(RouterEvent::Unexpected(router));
+                    return self.close(link, "a request by a rate that is not the one which was told");
+                }
+                None => continue,
             }
-            let lessor = self.lessors.get_mut(&rate.payer);
-            let answer = lessor.and_then(|lessor| lessor.handle(router, request, now));
-            answers.extend(answer.map(|answer| (rate.payer, answer)));
+            // A rate that was taken out.
+            let Some(lessor) = self.lessors.get_mut(&rate.payer) else { continue };
+            // What the router's floor takes is given to nobody.
+            lessor.use_floor(router, floor(rate.rate, rate.routers.into()));
+            answers.extend(lessor.handle(router, request, now).map(|answer| (rate.payer, answer)));
         }
         if !answers.is_empty() {
             self.send(link, &ChannelMessage::Leased(answers));

@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wayleave_control::capability::{
-    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RouterClient, RouterClientEvent,
-    RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, ServerFault, SharedRate,
-    Usage, UsageAnswer, UsageBatch, UsageRecord, UsageRefusal, UsageReport,
+    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RateTerms, RouterClient,
+    RouterClientEvent, RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput,
+    ServerFault, SharedRate, Usage, UsageAnswer, UsageBatch, UsageRecord, UsageRefusal, UsageReport,
 };
 use wayleave_control::leases::{LeaseAnswer, LeaseRequest, Offline, floor};
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
@@ -58,14 +58,23 @@ struct Server {
     confirmed: BTreeMap<u16, u64>,
 }
 
+fn terms(rate: u64) -> RateTerms {
+    RateTerms { rate, ..RateTerms::default() }
+}
+
 impl Server {
+    /// How many routers have been told rates.
+    fn status_told(&self) -> usize {
+        self.machine.status().values().filter(|status| status.told.is_some()).count()
+    }
+
     fn new(stored: BTreeMap<(u16, JournalId, ChargedAccount), Usage>, millis: u64) -> Self {
         let mut ledger = Ledger::new(1_000).with_calendar(ChargedAccount::CALENDAR, 0);
         for ((router, journal, account), total) in &stored {
             ledger.restore(&UsageRecord { router: *router, journal: *journal, account: *account, total: *total });
         }
         let routers = BTreeMap::from([(router(1), 10), (router(2), 20)]);
-        let rates = BTreeMap::from([(payer(None), (RATE, Offline::Decay)), (payer(Some(9)), (RATE, Offline::Decay))]);
+        let rates = BTreeMap::from([(payer(None), terms(RATE)), (payer(Some(9)), terms(RATE))]);
         let machine = RouterServer::new(
             RouterServerConfig { routers, rates, ledger, ahead: BTreeMap::new() },
             now(millis).instant,
@@ -356,7 +365,7 @@ fn a_list_whose_second_is_before_a_change_of_a_clock_that_was_ahead_is_not_taken
 }
 
 #[test]
-fn routers_share_a_rate_and_whoever_reckons_with_another_gets_no_more_of_it() {
+fn routers_share_a_rate_and_one_that_is_told_nothing_and_has_another_gets_no_more_of_it() {
     let mut server = Server::new(BTreeMap::new(), 0);
     let shared = |rate, routers| SharedRate { payer: payer(None), rate, routers, offline: Offline::Decay };
     let mut clients: Vec<RouterClient> = (0..2)
@@ -397,13 +406,83 @@ fn routers_share_a_rate_and_whoever_reckons_with_another_gets_no_more_of_it() {
         clients[0].share(&[other], 1);
         let octets = clients[0].ask(now(5_000).instant).expect("a rate is shared");
         server.input(RouterServerInput::Frame { link: 0, octets }, 5_000);
-        assert_eq!(server.events.last(), Some(&RouterEvent::Differs { router: 10, rate: other }));
-        let (_, octets) = server.sent.pop().expect("it is told");
-        let events = clients[0].frame(&octets, now(5_000).instant);
-        assert_eq!(events, Ok(vec![RouterClientEvent::Differs(shared(RATE, 2))]));
+        assert_eq!((server.sent.len(), server.closed.len()), (0, 0));
         let later = now(5_000).instant + Duration::from_secs(300);
         assert!(clients[0].rates(later).all(|(_, rate)| rate <= RATE / 100));
     }
+}
+
+/// The rate is lowered, raised, and shared with one router more: whoever has not been told yet is served, and all of them never have
+/// more together than the greater rate before, and the present one after they were told.
+#[test]
+fn routers_are_told_rates_and_go_on_by_those_of_before_until_they_are() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    let mut clients: Vec<RouterClient> =
+        (0..2).map(|which| RouterClient::new(JournalId([which; 16]), BTreeMap::new(), None)).collect();
+    for (link, client) in clients.iter_mut().enumerate() {
+        server.connect(link as u64, link as u8 + 1);
+        client.connected();
+        server.input(RouterServerInput::Frame { link: link as u64, octets: RouterClient::watch() }, 0);
+    }
+    // Each takes what it is told, the second one late.
+    let mut told: [Vec<Vec<u8>>; 2] = Default::default();
+    let deliver = |server: &mut Server,
+                   told: &mut [Vec<Vec<u8>>; 2],
+                   clients: &mut [RouterClient],
+                   millis: u64,
+                   is_late: bool| {
+        for (to, octets) in std::mem::take(&mut server.sent) {
+            told[to as usize].push(octets);
+        }
+        for (which, client) in clients.iter_mut().enumerate().filter(|(which, _)| !is_late || *which == 0) {
+            for octets in std::mem::take(&mut told[which]) {
+                for event in client.frame(&octets, now(millis).instant).expect("sound") {
+                    let RouterClientEvent::Rates(rates) = event else { panic!("{event:?}") };
+                    let rates: Vec<SharedRate> = rates.into_iter().map(|(rate, _)| rate).collect();
+                    client.share(&rates, which as u64 + 1);
+                }
+            }
+        }
+    };
+    deliver(&mut server, &mut told, &mut clients, 0, false);
+    let of = |client: &RouterClient, millis: u64| client.rates(now(millis).instant).next().map_or(0, |(_, rate)| rate);
+    let (mut millis, mut rate) = (0, RATE);
+    for (next, routers) in [(RATE, 2u16), (RATE / 4, 2), (RATE * 2, 2), (RATE, 3), (RATE, 2)] {
+        let known = [(router(1), 10), (router(2), 20), (router(3), 30)].into_iter().take(routers.into()).collect();
+        let rates = BTreeMap::from([(payer(None), RateTerms { burst: 70_000, ..terms(next) })]);
+        server.input(RouterServerInput::Configure { routers: known, rates }, millis);
+        let changed = millis;
+        while millis < changed + 9_000 {
+            let is_late = millis < changed + 2_000;
+            deliver(&mut server, &mut told, &mut clients, millis, is_late);
+            for (link, client) in clients.iter_mut().enumerate() {
+                client.demand(&payer(None), RATE);
+                let octets = client.ask(now(millis).instant).expect("a rate is shared");
+                server.input(RouterServerInput::Frame { link: link as u64, octets }, millis);
+            }
+            deliver(&mut server, &mut told, &mut clients, millis, is_late);
+            let sum = of(&clients[0], millis) + of(&clients[1], millis);
+            let most = if millis < changed + 3_000 { rate.max(next) } else { next };
+            assert!(sum <= most, "{sum} of {most} at {} of {next} over {routers}", millis - changed);
+            millis += 100;
+        }
+        let sum = of(&clients[0], millis - 100) + of(&clients[1], millis - 100);
+        assert!(sum >= next.min(2 * RATE) * 98 / 100, "{sum} of {next}");
+        assert_eq!((server.closed.len(), server.status_told()), (0, 2));
+        rate = next;
+    }
+    // The bursts are told too, once for each change; one whose payer has no rate any more asks for nothing.
+    server.input(
+        RouterServerInput::Configure { routers: [(router(1), 10), (router(2), 20)].into(), rates: BTreeMap::new() },
+        millis,
+    );
+    let octets = clients[0].ask(now(millis).instant).expect("not told yet");
+    server.input(RouterServerInput::Frame { link: 0, octets: octets.clone() }, millis);
+    assert_eq!(ChannelMessage::decode(&server.sent[0].1), Ok(ChannelMessage::Rates(Vec::new())));
+    assert_eq!(server.sent.len(), 2, "told both, and answered nothing");
+    // It was told long ago.
+    server.input(RouterServerInput::Frame { link: 0, octets }, millis + 10_000);
+    assert_eq!(server.closed, [(0, "a request by a rate that is not the one which was told")]);
 }
 
 #[test]
@@ -434,7 +513,7 @@ fn another_router_in_the_place_of_one_gets_nothing_until_all_have_said_what_they
     assert!(whole > RATE / 4, "{whole}");
     // Its number is above the new one's now: who is which must not be mixed up.
     let routers = BTreeMap::from([(router(1), 10), (router(3), 5)]);
-    let rates = BTreeMap::from([(payer(None), (RATE, Offline::Decay))]);
+    let rates = BTreeMap::from([(payer(None), terms(RATE))]);
     server.input(RouterServerInput::Configure { routers, rates }, 1_050);
     server.connect(3, 3);
     let mut other = RouterClient::new(JournalId([3; 16]), BTreeMap::new(), None);
@@ -771,7 +850,8 @@ fn messages() -> impl Strategy<Value = ChannelMessage> {
         }),
         prop::collection::vec(requests, 0..5).prop_map(ChannelMessage::Ask),
         prop::collection::vec(answers, 0..5).prop_map(ChannelMessage::Leased),
-        rates.prop_map(ChannelMessage::Differs),
+        Just(ChannelMessage::Watch),
+        prop::collection::vec((rates, any::<u64>()), 0..5).prop_map(ChannelMessage::Rates),
         any::<u64>().prop_map(|through| ChannelMessage::Confirm { through }),
     ]
 }

@@ -286,11 +286,6 @@ impl RouterIo {
                  list {own}: it was set back to an old copy; the router keeps its list and is sent none, also after a restart; restore the \
                  last backup and start again; or revoke again what is missing here, then remove the router's state and start it again", has >> 32)
             }
-            RouterEvent::Differs { router: of, rate } => {
-                let (principal, routers) = (rate.payer.principal.number(), rate.routers);
-                event!(WARN "rate-differs" by *of, { router = name(of), principal, rate = rate.rate, routers }
-                    "the router has another rate, `offline` or number of routers configured: it gets no more of it until both configurations agree")
-            }
         }
     }
 }

@@ -467,11 +467,10 @@ fn revocations_are_pushed_to_routers_and_stay_when_the_key_server_is_gone() {
 fn a_shared_rate_goes_where_the_packets_are_and_stays_there_without_the_key_server() {
     const RATE: u64 = 400_000;
     const BURST: u64 = 65_535;
-    let rate = format!("[[key.rate]]\nprincipal = 7\nrate = {RATE}\n");
-    let shared = format!("rates = [{{ principal = 7, rate = {RATE}, burst = {BURST}, routers = 2 }}]\n");
+    let rate = format!("[[key.rate]]\nprincipal = 7\nrate = {RATE}\nburst = {BURST}\n");
     let name = "billed::a_shared_rate_goes_where_the_packets_are_and_stays_there_without_the_key_server";
-    let Some(mut site) = Site::new(name, &rate, |_, _| shared.clone()) else { return };
-    eventually("both routers are connected", || site.connected());
+    let Some(mut site) = Site::new(name, &rate, |_, _| String::new()) else { return };
+    eventually("both routers were told the rate", || site.routers.iter().all(|router| keeps_rate(router, 7)));
     let mut host = Socket::new(HOST, PLATYPUS);
     let octets = |site: &Site| -> u64 {
         let accounts = site.routers[0].json("accounts");
@@ -519,4 +518,32 @@ fn a_shared_rate_goes_where_the_packets_are_and_stays_there_without_the_key_serv
         let (passed, elapsed) = flood(&mut site, Duration::from_secs(1), false);
         passed >= RATE / 2 * elapsed.as_millis() as u64 / 1_000
     });
+
+    // It is lowered at the key server alone.
+    let lowered = RATE / 4;
+    let page = fs::read_to_string(site.folder.0.join("key.toml")).expect("there");
+    site.folder.write("key.toml", &page.replace(&format!("rate = {RATE}\n"), &format!("rate = {lowered}\n")));
+    site.key.reload();
+    let told = |router: &Router| router.status()["provider"]["rates"][0]["rate"].as_u64();
+    eventually("both are told", || site.routers.iter().all(|router| told(router) == Some(lowered)));
+    flood(&mut site, Duration::from_secs(2), false);
+    let (passed, elapsed) = flood(&mut site, Duration::from_secs(3), false);
+    let whole = lowered * elapsed.as_millis() as u64 / 1_000;
+    assert!(passed <= whole + BURST && passed >= whole / 2, "{passed} of {whole}");
+
+    // Started again without a key server, a router keeps to its floor of what it was told.
+    site.key.kill();
+    site.routers[0].kill();
+    site.routers[0].start_process();
+    assert!(told(&site.routers[0]) == Some(lowered) && keeps_rate(&site.routers[0], 7));
+    let (passed, elapsed) = flood(&mut site, Duration::from_secs(2), false);
+    let floor = lowered / 200 * elapsed.as_millis() as u64 / 1_000;
+    assert!(passed > 0 && passed <= floor + BURST, "{passed} of {floor}");
+}
+
+/// Whether a router holds a principal to a rate.
+pub(super) fn keeps_rate(router: &Router, principal: u64) -> bool {
+    let status = router.status();
+    let rooms = status["replay_filter"]["rooms"].as_array().cloned().unwrap_or_default();
+    rooms.iter().any(|room| room["payer"]["principal"] == principal)
 }

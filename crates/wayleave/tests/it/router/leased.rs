@@ -18,6 +18,7 @@ use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principa
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_runtime::clock::unix_now;
 
+use super::billed::keeps_rate;
 use super::common::{Folder, Router, eventually, free};
 use super::platypus::{HOST, LAST, PLATYPUS, Socket, lay_out};
 use crate::common::relay::Relay;
@@ -102,7 +103,7 @@ impl Site {
         let (address, own) = (free(), identity("server.identity"));
         server += &format!(
             "[key.routers]\nlisten = \"{address}\"\nidentity = \"server.identity\"\nusage = \"usage\"\n\
-             [[key.rate]]\nprincipal = 7\nrate = {RATE}\n"
+             [[key.rate]]\nprincipal = 7\nrate = {RATE}\nburst = {BURST}\n"
         );
         for which in 0..ROUTERS {
             let router = identity(&format!("{which}.identity"));
@@ -116,8 +117,7 @@ impl Site {
             let config = format!(
                 "[forwarding]\nformat = \"platypus\"\nkeys = \"{which}.key\"\nstate = \"{which}.redb\"\n[platypus]\n\
                  waypoints = [\"{}\"]\nreplay_capacity = 100000\n\
-                 provider = {{ identity = \"{which}.identity\", server = {{ identity = \"{own}\", address = \"{}\" }} }}\n\
-                 rates = [{{ principal = 7, rate = {RATE}, burst = {BURST}, routers = {ROUTERS} }}]\n",
+                 provider = {{ identity = \"{which}.identity\", server = {{ identity = \"{own}\", address = \"{}\" }} }}\n",
                 waypoint(which),
                 link.address
             );
@@ -130,6 +130,7 @@ impl Site {
         });
         let site = Self { routers, links, key, _folder: folder };
         eventually("all routers are connected", || site.connected() == ROUTERS);
+        eventually("all were told the rate", || site.routers.iter().all(|router| keeps_rate(router, 7)));
         site
     }
 

@@ -425,6 +425,8 @@ pub struct PlatypusControl {
     /// How to reach the provider's key server, and the link to it.
     provider_plan: Option<ProviderPlan>,
     provider: Option<Provider>,
+    /// How often the threads have been told other rates by it.
+    told: u64,
 }
 
 /// What the status pages read.
@@ -439,6 +441,12 @@ impl PlatypusControl {
     fn capacity(&self, section: &PlatypusSection) -> usize {
         let configured = || usize::try_from(*section.replay_capacity.get_ref()).unwrap_or(usize::MAX);
         self.replay.as_ref().map_or_else(configured, ReplayFilter::capacity)
+    }
+
+    /// The section's rates and those that the key server told, for so many threads.
+    fn rates(&self, section: &PlatypusSection, threads: u64) -> Rates {
+        let told = self.provider.as_ref().map_or(Vec::new(), |provider| provider.rates().0);
+        Rates::new(&section.with_shared(&told), threads, self.capacity(section))
     }
 
     /// Notes the epochs that threads stamp with, and logs which capabilities end.
@@ -484,6 +492,7 @@ impl Control<Platypus> for PlatypusControl {
             replay: None,
             provider_plan: provider::plan(settings, section(settings)?, store)?,
             provider: None,
+            told: 0,
         })
     }
 
@@ -546,7 +555,7 @@ impl Control<Platypus> for PlatypusControl {
         Ok(Plan {
             waypoints: waypoints(settings, section),
             ordinary: section.decapsulate.clone(),
-            rates: Rates::new(section, *settings.file.forwarding.workers.get_ref(), self.capacity(section)),
+            rates: self.rates(section, *settings.file.forwarding.workers.get_ref()),
             stamping: self.capabilities.as_ref().map(|files| StampingPlan::new(&settings.file, files, unix_now())),
             remotes: links().map(|(_, link)| link.remote.get_ref().0).collect(),
             routes,
@@ -572,9 +581,6 @@ impl Control<Platypus> for PlatypusControl {
     fn reload(&mut self, next: Self) {
         self.revocations.watch(next.revocations);
         self.capabilities = next.capabilities;
-        if let (Some(provider), Some(plan)) = (&self.provider, next.provider_plan) {
-            provider.share(plan.rates);
-        }
     }
 
     async fn planned(&mut self, _: &Settings) {
@@ -582,7 +588,9 @@ impl Control<Platypus> for PlatypusControl {
     }
 
     fn is_stale(&mut self, now: UnixTime) -> bool {
-        self.capabilities.as_ref().is_some_and(|capabilities| capabilities.epochs(now) != self.stamped)
+        let told = self.provider.as_ref().map_or(0, |provider| provider.rates().1);
+        let is_told = std::mem::replace(&mut self.told, told) == told;
+        !is_told || self.capabilities.as_ref().is_some_and(|capabilities| capabilities.epochs(now) != self.stamped)
     }
 
     async fn maintain(&mut self, settings: &Settings, threads: &Threads<Platypus>, log: &Events) {
@@ -590,7 +598,7 @@ impl Control<Platypus> for PlatypusControl {
         self.foreign.report(&settings.file.link, threads, log).await;
         match section(settings) {
             Ok(section) => {
-                Rates::new(section, threads.count() as u64, self.capacity(section)).divide(threads).await;
+                self.rates(section, threads.count() as u64).divide(threads).await;
             }
             Err(failure) => error!("rates stay divided among the threads as before: {failure}"),
         }

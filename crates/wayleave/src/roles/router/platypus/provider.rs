@@ -15,15 +15,17 @@ use tokio::time::{MissedTickBehavior, interval};
 use toml::Spanned;
 use tracing::{error, warn};
 use wayleave_control::capability::{
-    ChargedAccount, JournalId, MAX_MESSAGE, RatePayer, RouterClient, RouterClientEvent, SharedRate, Usage,
+    ChannelMessage, ChargedAccount, JournalId, MAX_MESSAGE, RatePayer, RouterClient, RouterClientEvent, SharedRate,
+    Usage,
 };
+use wayleave_control::leases::Offline;
 use wayleave_control::realm::Server;
 use wayleave_core::{Instant, UnixTime};
 use wayleave_crypto::sign::VerifyingKey;
 use wayleave_dataplane::platypus::account::{Payer, shares};
 use wayleave_dataplane::platypus::record;
 use wayleave_dataplane::platypus::revocation::RevocationList;
-use wayleave_packet::platypus::header::{DelegationId, Principal};
+use wayleave_packet::platypus::header::DelegationId;
 use wayleave_packet::platypus::verify::Charge;
 use wayleave_runtime::Clock;
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
@@ -50,6 +52,8 @@ const BASE: &str = "usage-base";
 const JOURNAL: &[u8] = b"journal";
 /// How often this router was started.
 const STARTS: &[u8] = b"starts";
+/// The rates that the server told last, as it sent them.
+const RATES: &[u8] = b"rates";
 /// Octets that may wait for the key server.
 const LINK_QUEUE: usize = 4 << 20;
 
@@ -59,7 +63,6 @@ pub struct ProviderPlan {
     server: Server,
     store: Arc<FileStore>,
     list: Option<(PathBuf, VerifyingKey)>,
-    pub rates: Vec<SharedRate>,
 }
 
 /// What threads, the link's task and the status page share.
@@ -69,7 +72,9 @@ pub struct State {
     unwritten: Option<(JournalId, BTreeMap<ChargedAccount, Usage>)>,
     /// What is wrong, by what it is about.
     problems: BTreeMap<&'static str, String>,
-    rates: Vec<SharedRate>,
+    /// What the server told, each rate with its burst or zero; and how often that was another than before.
+    rates: Vec<(SharedRate, u64)>,
+    told: u64,
     /// Of this process, for leases.
     session: u64,
 }
@@ -84,24 +89,6 @@ pub struct Provider {
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// The rates of a section that routers share.
-pub fn shared_rates(section: &PlatypusSection) -> Vec<SharedRate> {
-    let number = |number: u64| u32::try_from(number).ok();
-    let all = section.rates.iter().map(Spanned::get_ref).filter_map(|rate| {
-        let delegation = match &rate.delegation {
-            Some(id) => Some(number(*id.get_ref()).and_then(DelegationId::new)?),
-            None => None,
-        };
-        Some(SharedRate {
-            payer: RatePayer { principal: number(*rate.principal.get_ref()).and_then(Principal::new)?, delegation },
-            rate: *rate.rate.get_ref(),
-            routers: u16::try_from(*rate.routers.as_ref()?.get_ref()).ok()?,
-            offline: rate.offline.into(),
-        })
-    });
-    all.collect()
 }
 
 /// Reads what the section names; `None` without a provider.
@@ -122,7 +109,6 @@ pub fn plan(
         server: provider.server.server(),
         store: Arc::clone(store),
         list: list.map(|list| (settings.source.resolve(&list.file), list.key.0.0)),
-        rates: shared_rates(section),
     }))
 }
 
@@ -155,12 +141,17 @@ impl Provider {
             None => (JournalId(random()?), true),
         };
         let mut client = RouterClient::new(id, base, list);
-        client.share(&plan.rates, session);
+        // Until it is told others: where the server cannot be reached, this router keeps to its floors of these.
+        let rates = match stored.get(RATES).map(|value| ChannelMessage::decode(value)) {
+            Some(Ok(ChannelMessage::Rates(rates))) => rates,
+            _ => Vec::new(),
+        };
+        client.share(&plain(&rates), session);
         let unwritten = is_new.then(|| {
             client.hold();
             (id, BTreeMap::new())
         });
-        let state = State { client, unwritten, problems: BTreeMap::new(), rates: plan.rates.clone(), session };
+        let state = State { client, unwritten, problems: BTreeMap::new(), rates, told: 0, session };
         Ok(Self { state: Arc::new(Mutex::new(state)), task: None })
     }
 
@@ -194,12 +185,10 @@ impl Provider {
         Arc::clone(&self.state)
     }
 
-    /// Other rates are configured.
-    pub fn share(&self, rates: Vec<SharedRate>) {
-        let mut state = lock(&self.state);
-        let session = state.session;
-        state.client.share(&rates, session);
-        state.rates = rates;
+    /// The rates that the server told, each with its burst or zero, and how often that was another than before.
+    pub fn rates(&self) -> (Vec<(SharedRate, u64)>, u64) {
+        let state = lock(&self.state);
+        (state.rates.clone(), state.told)
     }
 
     /// These totals are durable here, and with them everything that was counted until `complete`.
@@ -256,8 +245,22 @@ fn forget(state: &mut State, accounts: Vec<Charge>, remove: impl FnOnce(&[Charge
 /// Its member of the status view.
 pub fn status(state: &SharedState) -> Value {
     let state = lock(state);
+    let rate = |(rate, burst): &(SharedRate, u64)| {
+        json!({
+            "principal": rate.payer.principal.number(),
+            "delegation": rate.payer.delegation.map(DelegationId::number),
+            "rate": rate.rate,
+            "routers": rate.routers,
+            "burst": Some(*burst).filter(|burst| *burst > 0),
+            "offline": match rate.offline {
+                Offline::Decay => "decay",
+                Offline::Floor => "floor",
+            },
+        })
+    };
     json!({
         "connected": state.client.is_up(),
+        "rates": state.rates.iter().map(rate).collect::<Vec<_>>(),
         "waiting": state.client.waiting(),
         "problems": state.problems.values().collect::<Vec<_>>(),
     })
@@ -329,6 +332,7 @@ impl Task {
                 if self.list.is_some() {
                     self.send(hello);
                 }
+                self.send(RouterClient::watch());
             }
             LinkEvent::Frame { link, bytes, .. } if self.link == Some(link) => {
                 self.frame(link, source.as_ref(), &bytes).await
@@ -371,29 +375,30 @@ impl Task {
                     self.note("usage", Some(format!("the key server does not take usage: {why}")));
                     continue;
                 }
-                RouterClientEvent::Differs(rate) => self.differs(&rate),
+                RouterClientEvent::Rates(rates) => self.take_rates(rates),
             }
         }
         self.report();
     }
 
-    fn differs(&self, rate: &SharedRate) {
-        let payer = match rate.payer.delegation {
-            Some(id) => format!("principal {} with delegation {}", rate.payer.principal.number(), id.number()),
-            None => format!("principal {}", rate.payer.principal.number()),
-        };
-        let problem = if rate.rate == 0 {
-            format!("the key server has no rate for {payer}: this router gets no more of it")
-        } else {
-            format!(
-                "the key server has a rate of {} over {} routers for {payer}: this router gets no more of it",
-                rate.rate, rate.routers
-            )
-        };
-        if let Some(Line { .. }) = self.log.admit("rate-differs", rate.payer.principal.number() as usize) {
-            warn!("{problem}; make both configurations say the same");
+    /// Takes rates that the server told; threads have them with the next plan.
+    fn take_rates(&self, rates: Vec<(SharedRate, u64)>) {
+        let mut state = lock(&self.state);
+        if state.rates == rates {
+            return;
         }
-        self.note("rate", Some(problem));
+        let message = ChannelMessage::Rates(rates.clone()).encode();
+        let change = Change { table: TABLE, key: RATES.to_vec(), value: Some(message) };
+        // Not there after a crash, it is told again once there is a link.
+        if let Err(error) = self.store.submit(vec![change], Box::new(|| ())) {
+            warn!("the rates that the key server told are not kept for a restart without it: {error}");
+        }
+        let session = state.session;
+        state.client.share(&plain(&rates), session);
+        (state.rates, state.told) = (rates, state.told + 1);
+        let count = state.rates.len();
+        drop(state);
+        self.log.report(event!(INFO "rates" {; rates = count } "the key server told {count} rates that routers share"));
     }
 
     /// The server has greater totals than this router: it goes on under another identity.
@@ -458,7 +463,7 @@ impl Task {
 
     /// Asks for shares by the demand that threads have met, and divides among them what this router has.
     async fn lease(&mut self) {
-        let rates = lock(&self.state).rates.clone();
+        let rates = plain(&lock(&self.state).rates);
         if rates.is_empty() {
             return;
         }
@@ -508,6 +513,10 @@ impl Task {
     }
 }
 
+fn plain(rates: &[(SharedRate, u64)]) -> Vec<SharedRate> {
+    rates.iter().map(|(rate, _)| *rate).collect()
+}
+
 fn payer(payer: &RatePayer) -> Payer {
     Payer { principal: payer.principal, delegation: payer.delegation }
 }
@@ -532,8 +541,8 @@ fn keep_list(path: &Path, key: &VerifyingKey, octets: &[u8]) -> Result<u64, Stri
 
 #[cfg(test)]
 mod tests {
-    use wayleave_control::capability::{ChannelMessage, Ledger, UsageAnswer};
-    use wayleave_packet::platypus::header::Interval;
+    use wayleave_control::capability::{Ledger, UsageAnswer};
+    use wayleave_packet::platypus::header::{Interval, Principal};
 
     use super::*;
 
@@ -556,7 +565,8 @@ mod tests {
                 client.durable(ChargedAccount(record::encode(&charge(*epoch))), usage);
             }
             client.connected();
-            let state = State { client, unwritten: None, problems: BTreeMap::new(), rates: Vec::new(), session: 1 };
+            let state =
+                State { client, unwritten: None, problems: BTreeMap::new(), rates: Vec::new(), told: 0, session: 1 };
             Self { state, ledger: Ledger::new(100) }
         }
 

@@ -49,8 +49,8 @@ impl Rates {
                         None => None,
                     },
                 },
-                rate: match &section.routers {
-                    Some(routers) => floor(*section.rate.get_ref(), *routers.get_ref() as usize),
+                rate: match section.routers {
+                    Some(routers) => floor(*section.rate.get_ref(), routers.into()),
                     None => *section.rate.get_ref(),
                 },
                 is_shared: section.routers.is_some(),
