@@ -8,14 +8,13 @@ use std::time::Duration;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::capability::{
-    KeyServer, KeyServerConfig, LookupPolicy, LookupRule, MAX_RATES, NameServer, ProviderKey, RatePayer, RateTerms,
-    RouterNumber, Zone,
+    KeyServer, KeyServerConfig, LookupPolicy, LookupRule, NameServer, ProviderKey, RouterNumber, Zone,
 };
 use wayleave_control::leases::MAX_ROUTERS;
 use wayleave_core::{IdentityKey, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
-use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
+use wayleave_packet::platypus::header::Interval;
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_runtime::clock::unix_now;
 use wayleave_store::Place;
@@ -26,7 +25,6 @@ use super::machine::{absent_address, state_fault, taken_by_status};
 use super::overlay::identity;
 use super::parse::{NodeKey, Text, TextValue, WriterKey};
 use super::router::FormatName;
-use super::router::platypus::OfflineName;
 use super::rs::{FileFault, StatusSection, example, range, status_warning};
 use super::{Fault, Source};
 use crate::failure::{Failure, Failures, Outcome};
@@ -36,12 +34,6 @@ use crate::key_files::node::{self, KeyKind};
 use crate::key_files::revocation;
 use crate::waypoints::{WaypointKind, WaypointLabels, label_of};
 
-/// Principals and delegations have numbers of 24 bits.
-const MOST_NUMBER: u64 = (1 << 24) - 1;
-/// Octets a second, at most.
-const MOST_OCTETS: u64 = 1 << 40;
-/// Octets at once, at least: a common packet.
-const LEAST_BURST: u64 = 1_500;
 /// Answers a second to one source prefix: by default, and at most.
 const RESPONSES: u64 = 500;
 const MOST_RESPONSES: u64 = 1_000_000;
@@ -143,8 +135,6 @@ pub struct KeySection {
     pub routers: Option<RoutersSection>,
     #[serde(default)]
     pub router: Vec<Spanned<RouterEntry>>,
-    #[serde(default)]
-    pub rate: Vec<Spanned<SharedRateEntry>>,
     /// The HTTPS API.
     pub api: Option<ApiSection>,
     /// What earlier versions had in the place of a database: each is refused with what to do.
@@ -195,21 +185,6 @@ pub struct RouterEntry {
     pub identity: Spanned<Text<NodeKey>>,
 }
 
-/// `[[key.rate]]`: a rate that all routers share.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SharedRateEntry {
-    pub principal: Spanned<u64>,
-    pub delegation: Option<Spanned<u64>>,
-    /// Octets of IP packets a second, over all routers.
-    pub rate: Spanned<u64>,
-    /// Octets at once at each router. Default: a tenth of a second at the rate, at least the longest packet for each thread.
-    pub burst: Option<Spanned<u64>>,
-    /// What becomes of a router's share when it hears nothing: by default it stays for a minute and dwindles in four.
-    #[serde(default)]
-    pub offline: OfflineName,
-}
-
 /// A name server of the zone.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -245,19 +220,6 @@ impl TextValue for Zone {
     const EXPECTED: &'static str = "the name of a zone of at most 100 characters, such as \"keys.example.net\"";
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
-    }
-}
-
-impl SharedRateEntry {
-    /// Whose rate it is; `None` if a number has more than 24 bits.
-    fn payer(&self) -> Option<RatePayer> {
-        let number = |number: u64| u32::try_from(number).ok();
-        let principal = number(*self.principal.get_ref()).and_then(Principal::new)?;
-        let delegation = match &self.delegation {
-            Some(id) => Some(number(*id.get_ref()).and_then(DelegationId::new)?),
-            None => None,
-        };
-        Some(RatePayer { principal, delegation })
     }
 }
 
@@ -325,9 +287,8 @@ impl KeyFile {
     fn router_faults(&self, faults: &mut Vec<Fault>) {
         let key = &self.key;
         let first = key.router.first().map(Spanned::span);
-        let first = first.or_else(|| key.rate.first().map(Spanned::span));
         if let (None, Some(at)) = (&key.routers, first) {
-            let fault = Fault::at(at, "routers or rates without [key.routers]: nobody listens for them");
+            let fault = Fault::at(at, "routers without [key.routers]: nobody listens for them");
             faults.push(fault.help("add [key.routers] with `listen`, `identity` and `usage`"));
         }
         if let Some(routers) = &key.routers
@@ -348,21 +309,6 @@ impl KeyFile {
                 faults.push(Fault::at(router.span(), "the same router number or identity twice, expected each once"));
             }
         }
-        if let Some(beyond) = key.rate.get(MAX_RATES) {
-            faults.push(Fault::at(beyond.span(), format!("more than {MAX_RATES} rates")));
-        }
-        for (at, rate) in key.rate.iter().enumerate() {
-            let entry = rate.get_ref();
-            faults.extend(range(&entry.principal, 0, MOST_NUMBER, ""));
-            faults.extend(entry.delegation.as_ref().and_then(|id| range(id, 0, MOST_NUMBER, "")));
-            faults.extend(range(&entry.rate, 1, MOST_OCTETS, "octets a second"));
-            let burst = entry.burst.as_ref();
-            faults.extend(burst.and_then(|burst| range(burst, LEAST_BURST, MOST_OCTETS, "octets at once")));
-            if key.rate[..at].iter().any(|other| other.get_ref().payer() == entry.payer()) {
-                let message = "a second rate for the same principal or delegation, expected one";
-                faults.push(Fault::at(rate.span(), message));
-            }
-        }
     }
 
     /// Who the routers are.
@@ -381,17 +327,6 @@ impl KeyFile {
     pub fn waypoint_labels(&self) -> WaypointLabels {
         let waypoints = self.key.waypoint.iter().map(Spanned::get_ref);
         waypoints.map(|waypoint| (waypoint.address, label_of(waypoint.kind, waypoint.name.as_deref()))).collect()
-    }
-
-    /// The rates that they share.
-    pub fn rates(&self) -> BTreeMap<RatePayer, RateTerms> {
-        let terms = |rate: &SharedRateEntry| RateTerms {
-            rate: *rate.rate.get_ref(),
-            burst: rate.burst.as_ref().map_or(0, |burst| *burst.get_ref()),
-            offline: rate.offline.into(),
-        };
-        let rates = self.key.rate.iter().map(Spanned::get_ref);
-        rates.filter_map(|rate| Some((rate.payer()?, terms(rate)))).collect()
     }
 
     pub fn zone(&self) -> &Zone {
@@ -657,25 +592,18 @@ pub fn template(new: &NewKeyServer<'_>) -> String {
          #waypoints = [\"198.51.100.1\"]\n\
          #load = 100000\n\
          #retry_secs = 600\n\
-         # Where routers report what principals sent, and get lists of revocations and their shares of rates.\n\
+         # Where routers report what principals sent, and get lists of revocations, and the rates that they share (`wayleave cap rate`).\n\
          #[key.routers]\n\
          #listen = \"192.0.2.1:8494\"\n\
          # This server's own key: wayleave keys node identity.key --kind identity\n\
          #identity = \"identity.key\"\n\
          # What routers reported: bills are written from it. Keep copies.\n\
          #usage = \"usage\"\n\
-         # The routers; a number is never given to another router. Reloaded on SIGHUP, as rates are.\n\
+         # The routers; a number is never given to another router. Reloaded on SIGHUP.\n\
          #[[key.router]]\n\
          #number = 1\n\
          #name = \"fra1\"\n\
          #identity = \"{router}\"\n\
-         # A rate of a principal or a delegation over all routers, in octets a second: routers are told. And what may leave at once at each.\n\
-         #[[key.rate]]\n\
-         #principal = 7\n\
-         #rate = 12500000\n\
-         #burst = 1250000\n\
-         # \"decay\": a router that hears nothing keeps its share for a minute, which then dwindles in four; \"floor\": it ends at once.\n\
-         #offline = \"decay\"\n\
          {api}\
          \n\
          # Status pages and metrics, for you alone.\n\

@@ -94,6 +94,15 @@ wayleave_core::wire! {
 }
 
 impl Offline {
+    /// As configurations and answers say it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Decay => "decay",
+            Self::Floor => "floor",
+        }
+    }
+
     /// What is left of a share in octets a second, so long after it was asked for.
     fn left(self, share: u64, age: Duration) -> u64 {
         let (hold, fall) = match self {
@@ -172,6 +181,8 @@ impl Session {
 #[derive(Clone, Debug)]
 pub struct Lessor {
     rate: u64,
+    /// The greatest rate that there was.
+    most: u64,
     /// The floors that routers use, as far as they have said so: of another rate or number of routers until they have been told.
     floors: BTreeMap<RouterNumber, u64>,
     offline: Offline,
@@ -186,14 +197,15 @@ pub struct Lessor {
 
 impl Lessor {
     /// Leases what `rate` (octets a second) leaves above the floors of these routers, of which the first [`MAX_ROUTERS`] count. Each may use
-    /// something already.
+    /// something already that was given before `begun`.
     #[must_use]
-    pub fn new(rate: u64, offline: Offline, routers: &BTreeSet<RouterNumber>, now: Instant) -> Self {
+    pub fn new(rate: u64, offline: Offline, routers: &BTreeSet<RouterNumber>, begun: Instant) -> Self {
         let mut new = Self {
             rate: 0,
+            most: 0,
             floors: BTreeMap::new(),
             offline,
-            begun: now,
+            begun,
             routers: BTreeMap::new(),
             unknown: BTreeSet::new(),
             gone: Vec::new(),
@@ -210,7 +222,7 @@ impl Lessor {
         for router in routers.iter().take(MAX_ROUTERS) {
             self.routers.entry(*router).or_default();
         }
-        (self.rate, self.offline) = (rate, offline);
+        (self.rate, self.most, self.offline) = (rate, self.most.max(rate), offline);
     }
 
     /// A router is no longer there, or another one has its number: what it may use is nobody's until it is over.
@@ -220,10 +232,10 @@ impl Lessor {
         self.floors.remove(&router);
     }
 
-    /// A router has said that it uses this floor, in octets a second.
+    /// A router has said that it uses this floor, in octets a second: no greater one than a lone router ever had.
     pub fn use_floor(&mut self, router: RouterNumber, floor: u64) {
         if self.routers.contains_key(&router) {
-            self.floors.insert(router, floor);
+            self.floors.insert(router, floor.min(self.most / FLOORS));
         }
     }
 

@@ -24,7 +24,8 @@ use crate::position::Position;
 use crate::table::{Column, Table, columns, name_of, name_of_key, signed, table};
 
 /// The schema's versions, the latest last. One that was released never changes.
-const MIGRATIONS: &[(i64, &str, &str)] = &[(1, "begin", include_str!("../migrations/1_begin.sql"))];
+const MIGRATIONS: &[(i64, &str, &str)] =
+    &[(1, "begin", include_str!("../migrations/1_begin.sql")), (2, "rates", include_str!("../migrations/2_rates.sql"))];
 /// How often a state is read again because a change came meanwhile.
 const LOADS: usize = 16;
 /// Changes that are read at a time.
@@ -799,5 +800,7 @@ fn kind(body: &ChangeBody) -> &'static str {
         ChangeBody::Uninvite(_) => "uninvite",
         ChangeBody::WithdrawBranch(_) => "withdraw-branch",
         ChangeBody::WithdrawDelegation { .. } => "withdraw-delegation",
+        ChangeBody::SetRate { .. } => "set-rate",
+        ChangeBody::EndRate(_) => "end-rate",
     }
 }

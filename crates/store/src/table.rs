@@ -54,6 +54,7 @@ pub(crate) fn table(kind: RowKind) -> Table {
         RowKind::Invitation => ("invitation", &["principal", "name", "status", "not_after"]),
         RowKind::Reopened => ("reopening", &["principal", "generation", "reopened_at"]),
         RowKind::Withdrawn => ("withdrawn_secret", &["principal", "epoch_exponent", "good_until"]),
+        RowKind::Rate => ("rate", &["principal", "delegation", "octets_per_second", "burst_octets", "offline"]),
     };
     Table { name, columns }
 }
@@ -99,6 +100,13 @@ pub(crate) fn columns(row: &Row) -> Vec<Column> {
         Row::Withdrawn { interval, until, .. } => {
             vec![principal, Column::number(interval.exponent()), Column::number(*until)]
         }
+        Row::Rate { payer, terms } => vec![
+            principal,
+            Column::Number(payer.delegation.map(|id| id.number().into())),
+            Column::number(terms.rate),
+            Column::Number(Some(terms.burst).filter(|burst| *burst > 0).map(signed)),
+            Column::text(terms.offline.name()),
+        ],
     }
 }
 

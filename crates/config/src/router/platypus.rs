@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::capability::SharedRate;
-use wayleave_control::leases::Offline;
 use wayleave_core::{Afi, Prefix};
 use wayleave_dataplane::platypus::account::{LINES_OF_REGISTERED, most_registered};
 use wayleave_dataplane::replay::{MOST_PARTITIONS, Partitions, packets_of};
@@ -110,26 +109,6 @@ pub struct RateSection {
     pub burst: Option<Spanned<u64>>,
 }
 
-/// What becomes of a router's share of a rate when it hears nothing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OfflineName {
-    /// It stays for a minute, and dwindles in four.
-    #[default]
-    Decay,
-    /// It ends at once: the router falls to its floor.
-    Floor,
-}
-
-impl From<OfflineName> for Offline {
-    fn from(name: OfflineName) -> Self {
-        match name {
-            OfflineName::Decay => Self::Decay,
-            OfflineName::Floor => Self::Floor,
-        }
-    }
-}
-
 impl RateSection {
     /// Octets at once, of all threads together.
     pub fn burst(&self, threads: u64) -> u64 {
@@ -220,29 +199,7 @@ impl FormatSection for PlatypusSection {
             warnings.push(Fault::at(provider.span(), message).help(help));
         }
         self.warn_of_sources(file, &mut warnings);
-        let capacity = usize::try_from(*self.replay_capacity.get_ref()).unwrap_or(usize::MAX);
-        let delegations = self.rates.iter().filter(|rate| rate.get_ref().delegation.is_some()).count();
-        let accounts = usize::try_from(*self.accounts.get_ref()).unwrap_or(usize::MAX);
-        if accounts > 0 && delegations > most_registered(accounts) {
-            let message = format!(
-                "accounts are kept for {} delegations, and {delegations} have rates: packets of the others may count as their principals'",
-                most_registered(accounts)
-            );
-            let help = format!("accounts = {} has room for all", delegations * LINES_OF_REGISTERED);
-            warnings.push(Fault::at(self.accounts.span(), message).help(help));
-        }
-        if self.repeated == RepeatedName::Pass || !self.partitions(capacity, *file.forwarding.workers.get_ref()).are_cut
-        {
-            return warnings;
-        }
-        let message =
-            "the replay filter is too small for all rates with the shortest packets: every payer's room is cut";
-        let needs: u64 = self.needs(*file.forwarding.workers.get_ref()).iter().sum();
-        let help = format!(
-            "replay_capacity = {} has room for all, and takes 12 octets for each",
-            needs.saturating_mul(4) / 3 + 2
-        );
-        warnings.push(Fault::at(self.replay_capacity.span(), message).help(help));
+        warnings.extend(self.shortages(*file.forwarding.workers.get_ref()));
         warnings
     }
 
@@ -282,9 +239,37 @@ impl PlatypusSection {
             })
         };
         let own = self.rates.iter().filter(|rate| !is_told(rate.get_ref())).cloned();
-        let rates =
-            shared.iter().map(|told_rate| Spanned::new(0..0, told(told_rate))).chain(own).take(MOST_RATES).collect();
+        // Those of the file first: each keeps its place in the replay filter, whatever is told.
+        let rates = own.chain(shared.iter().map(|rate| Spanned::new(0..0, told(rate)))).collect();
         Self { rates, ..self.clone() }
+    }
+
+    /// What is too small for the rates, with so many threads.
+    pub fn shortages(&self, threads: u64) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        let capacity = usize::try_from(*self.replay_capacity.get_ref()).unwrap_or(usize::MAX);
+        let delegations = self.rates.iter().filter(|rate| rate.get_ref().delegation.is_some()).count();
+        let accounts = usize::try_from(*self.accounts.get_ref()).unwrap_or(usize::MAX);
+        if accounts > 0 && delegations > most_registered(accounts) {
+            let message = format!(
+                "accounts are kept for {} delegations, and {delegations} have rates: packets of the others may count as their principals'",
+                most_registered(accounts)
+            );
+            let help = format!("accounts = {} has room for all", delegations * LINES_OF_REGISTERED);
+            faults.push(Fault::at(self.accounts.span(), message).help(help));
+        }
+        if self.repeated == RepeatedName::Pass || !self.partitions(capacity, threads).are_cut {
+            return faults;
+        }
+        let message =
+            "the replay filter is too small for all rates with the shortest packets: every payer's room is cut";
+        let needs: u64 = self.needs(threads).iter().sum();
+        let help = format!(
+            "replay_capacity = {} has room for all, and takes 12 octets for each",
+            needs.saturating_mul(4) / 3 + 2
+        );
+        faults.push(Fault::at(self.replay_capacity.span(), message).help(help));
+        faults
     }
 
     fn needs(&self, threads: u64) -> Vec<u64> {
@@ -315,7 +300,7 @@ impl PlatypusSection {
     /// Networks from which nothing comes by a peer's waypoint: customers of this provider, at this router or at another one.
     pub fn customers(&self, file: &RouterFile) -> Vec<Prefix> {
         let stamped = file.link.iter().flat_map(|link| &link.get_ref().stamp);
-        self.customers.iter().chain(&self.decapsulate).chain(&self.allowed_sources).chain(stamped).copied().collect()
+        self.customers.iter().chain(&self.decapsulate).chain(stamped).copied().collect()
     }
 
     /// Who sends from a network of waypoints chooses the original sources of its packets: no sender may lie in one.
@@ -375,7 +360,8 @@ impl PlatypusSection {
                 let help = "give a peer a link of its own, unless the other end is a router of yours";
                 warnings.push(Fault::at(peer.span(), message).help(help));
             }
-            if let Some(network) = link.sources.iter().flatten().find(|network| network.afi() != Afi::Ipv4) {
+            let is_other = |network: &&Prefix| network.afi() != Afi::Ipv4;
+            if let Some(network) = link.sources.iter().flatten().find(is_other).filter(|_| link.stamp.is_empty()) {
                 warnings.push(Fault::at(at, no_source("sources", network)));
             }
         }
@@ -383,6 +369,13 @@ impl PlatypusSection {
             if let Some(network) = networks.iter().find(|network| network.afi() != Afi::Ipv4) {
                 warnings.push(Fault::at(self.waypoints.span(), no_source(key, network)));
             }
+        }
+        let is_over = |network: &Prefix, other: &Prefix| network.contains(other) || other.contains(network);
+        let is_apart = |network: &&Prefix| !self.refused.iter().any(|refused| is_over(network, refused));
+        if let Some(network) = self.allowed_sources.iter().find(is_apart) {
+            let message = format!("{network} in `allowed_sources` has no effect: it lies in no network of `refused`");
+            let help = "a network whose sources may not come by a peer's waypoint belongs into `customers`";
+            warnings.push(Fault::at(self.waypoints.span(), message).help(help));
         }
     }
 
@@ -477,6 +470,7 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
 #[cfg(test)]
 mod tests {
     use wayleave_control::capability::RatePayer;
+    use wayleave_control::leases::Offline;
     use wayleave_packet::platypus::header::{DelegationId, Principal};
 
     use super::*;
@@ -624,10 +618,10 @@ mod tests {
         assert_eq!(
             rates.collect::<Vec<_>>(),
             [
-                (7, Some(3), 900, Some(2), longest),
-                (9, None, 70_000_000, Some(2), 2 * COMMON),
                 (7, None, 1_000, None, longest),
                 (8, None, 2, None, longest),
+                (7, Some(3), 900, Some(2), longest),
+                (9, None, 70_000_000, Some(2), 2 * COMMON),
             ]
         );
         assert_eq!(section.with_shared(&[]).rates.len(), 3);
@@ -648,12 +642,14 @@ mod tests {
         assert!(said.len() == 1 && said[0].contains("may say that a packet came from yours"), "{said:?}");
         for (key, section, link) in [
             ("customers", "customers = [\"203.0.113.0/24\", \"2001:db8::/32\"]\n", ""),
-            ("allowed_sources", "allowed_sources = [\"2001:db8::/32\"]\n", ""),
+            ("allowed_sources", "refused = [\"2001:db8::/32\"]\nallowed_sources = [\"2001:db8::/32\"]\n", ""),
             ("sources", "", "sources = [\"2001:db8::/32\"]\n"),
         ] {
             let said = warned(section, link);
             assert!(said.len() == 1 && said[0].contains(&format!("2001:db8::/32 in `{key}`")), "{said:?}");
         }
+        let said = warned("refused = [\"10.0.0.0/8\"]\nallowed_sources = [\"10.1.0.0/16\", \"192.0.2.0/24\"]\n", "");
+        assert!(said.len() == 1 && said[0].contains("192.0.2.0/24 in `allowed_sources` has no effect"), "{said:?}");
     }
 
     /// A plain router by IP, too, without links and without a key server.

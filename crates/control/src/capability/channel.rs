@@ -3,6 +3,8 @@
 //! A link carries each inside a record with its length. `docs/wire/capabilities.md` says where every octet lies. Everything that is
 //! counted is bounded before it is allocated, and nothing may be left over.
 
+use std::fmt;
+
 use wayleave_core::wire::{Blob, Codec, List16, Malformed, Reader, Wire, Writer};
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 
@@ -38,7 +40,38 @@ pub struct RatePayer {
     pub delegation: Option<DelegationId>,
 }
 
+impl RateTerms {
+    /// Octets a second or at once, at most.
+    pub const MOST: u64 = 1 << 40;
+    /// Octets at once, at least: a common packet.
+    pub const LEAST_BURST: u64 = 1_500;
+
+    /// Whether the numbers make sense: at least an octet a second, and a common packet at once.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let is_burst = self.burst == 0 || (Self::LEAST_BURST..=Self::MOST).contains(&self.burst);
+        (1..=Self::MOST).contains(&self.rate) && is_burst
+    }
+}
+
+impl fmt::Display for RatePayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "principal {}", self.principal.number())?;
+        self.delegation.map_or(Ok(()), |id| write!(f, " with delegation {}", id.number()))
+    }
+}
+
 wayleave_core::wire! {
+    /// A rate of all routers together.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct RateTerms {
+        /// Octets a second.
+        pub rate: u64,
+        /// Octets at once at each router; zero leaves it to the router.
+        pub burst: u64,
+        pub offline: Offline,
+    }
+
     /// A rate that routers share, as the server told it.
     #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
     pub struct SharedRate {

@@ -37,7 +37,7 @@ mod usage;
 mod zone;
 
 pub use answer::{Answer, Denial, EpochSecret, OpenError, SEALED};
-pub use channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_MESSAGE, MAX_RATES, RatePayer, SharedRate};
+pub use channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_MESSAGE, MAX_RATES, RatePayer, RateTerms, SharedRate};
 pub use charged::Month;
 pub use credential::{Credential, CredentialError, PREFIX};
 pub use invitation::{
@@ -58,8 +58,7 @@ pub use request::{
 };
 pub use router_client::{RouterClient, RouterClientEvent, ServerFault};
 pub use router_server::{
-    RateTerms, RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, RouterStatus,
-    UsageBatch,
+    RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, RouterStatus, UsageBatch,
 };
 pub use server::{
     BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, Served, ServerCounters, Transport,

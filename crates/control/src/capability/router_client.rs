@@ -140,6 +140,11 @@ impl RouterClient {
         self.shares.iter().map(move |share| (share.rate.payer, share.lease.rate(now)))
     }
 
+    /// The rates that are shared.
+    pub fn shared(&self) -> impl Iterator<Item = SharedRate> {
+        self.shares.iter().map(|share| share.rate)
+    }
+
     /// The shared rates, each with the octets a second beyond this router's floor, and until when.
     pub fn leases(&self, now: Instant) -> impl Iterator<Item = (RatePayer, (u64, Instant))> {
         self.shares.iter().map(move |share| (share.rate.payer, share.lease.share(now).unwrap_or((0, now))))

@@ -8,12 +8,12 @@ use std::time::Duration;
 use wayleave_core::wire::Malformed;
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 
-use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_RATES, PIECE, RatePayer, SharedRate};
+use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_RATES, PIECE, RatePayer, RateTerms, SharedRate};
 use super::state::ChangeTimes;
 use super::usage::{
     Fold, JournalId, Ledger, Reopening, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
 };
-use crate::leases::{LeaseRequest, Lessor, Offline, floor};
+use crate::leases::{LeaseRequest, Lessor, floor};
 
 /// Totals, and batches of them, that wait to be durable, at most: beyond, reports are left unanswered, and routers repeat them.
 const MAX_UNDURABLE: usize = 1 << 16;
@@ -25,18 +25,10 @@ const DAY_SECS: u64 = 86_400;
 const FOLDED: usize = 5_000;
 /// How long a router may go on by the rates that it was told before.
 const TELLING: Duration = Duration::from_secs(10);
+/// After this time nothing is left of what was given.
+const FORGOTTEN: Duration = Duration::from_secs(400);
 /// Answers that wait for the store, at most: a router has one report under way at a time.
 const MAX_WAITING: usize = 4_096;
-
-/// A rate of all routers together.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RateTerms {
-    /// Octets a second.
-    pub rate: u64,
-    /// Octets at once at each router; zero leaves it to the router.
-    pub burst: u64,
-    pub offline: Offline,
-}
 
 /// What a provider's key server knows of its routers.
 pub struct RouterServerConfig {
@@ -140,6 +132,11 @@ pub enum RouterEvent {
     Late(RouterNumber),
     /// The router reported usage of time that was closed before it was configured, which is on no statement.
     TooLate(RouterNumber),
+    /// The router goes on by another rate than this, and not because it has just been told another one.
+    Differs {
+        router: RouterNumber,
+        rate: SharedRate,
+    },
     /// The router has a list of revocations that is later than this server's, or of other records under the same numbers: the records
     /// were set back.
     Ahead {
@@ -160,6 +157,8 @@ pub struct RouterStatus {
     pub follows: bool,
     /// When it was last told all rates, if it wants to be.
     pub told: Option<Instant>,
+    /// Whether it was said on this link that it goes on by others.
+    differs: bool,
     /// Whether its list is later than this server's, or was at some time and it is not known whether these records have what that list
     /// has; or is of other records. The server's records were set back, and it is sent no other list.
     pub is_ahead: bool,
@@ -190,6 +189,9 @@ pub struct RouterServer {
     status: BTreeMap<RouterNumber, RouterStatus>,
     rates: BTreeMap<RatePayer, RateTerms>,
     lessors: BTreeMap<RatePayer, Lessor>,
+    /// When the server began, and when rates were taken out: routers may use what was given of these before.
+    begun: Instant,
+    taken_out: BTreeMap<RatePayer, Instant>,
     ledger: Ledger<ChargedAccount>,
     list: Option<(u64, Arc<[u8]>)>,
     /// When changes of the list's records were signed.
@@ -214,6 +216,8 @@ impl RouterServer {
             status: BTreeMap::new(),
             rates: BTreeMap::new(),
             lessors: BTreeMap::new(),
+            begun: now,
+            taken_out: BTreeMap::new(),
             ledger: config.ledger,
             list: None,
             times: ChangeTimes::default(),
@@ -257,9 +261,13 @@ impl RouterServer {
         // By identity: another router with the number of one has nothing of what that may use.
         let replaced = self.routers.iter().filter(|(identity, number)| routers.get(*identity) != Some(number));
         let replaced: Vec<RouterNumber> = replaced.map(|(_, number)| *number).collect();
+        self.taken_out.retain(|_, then| now.since(*then) < FORGOTTEN);
+        let taken_out = self.lessors.keys().filter(|payer| !rates.contains_key(payer)).map(|payer| (*payer, now));
+        self.taken_out.extend(taken_out);
         self.lessors.retain(|payer, _| rates.contains_key(payer));
         for (payer, RateTerms { rate, offline, .. }) in &rates {
-            let new = || Lessor::new(*rate, *offline, &numbers, now);
+            let begun = self.taken_out.remove(payer).unwrap_or(self.begun);
+            let new = || Lessor::new(*rate, *offline, &numbers, begun);
             let lessor = self.lessors.entry(*payer).or_insert_with(new);
             replaced.iter().for_each(|router| lessor.remove(*router));
             lessor.change(*rate, *offline, &numbers);
@@ -291,7 +299,7 @@ impl RouterServer {
     fn tell(&mut self, router: RouterNumber, now: Instant) {
         let Some(status) = self.status.get_mut(&router) else { return };
         let Some(link) = status.link else { return };
-        status.told = Some(now);
+        (status.told, status.differs) = (Some(now), false);
         let routers = self.routers.len() as u16; // at most MAX_ROUTERS
         let rate = |(payer, terms): (&RatePayer, &RateTerms)| {
             (SharedRate { payer: *payer, rate: terms.rate, routers, offline: terms.offline }, terms.burst)
@@ -322,7 +330,7 @@ impl RouterServer {
         self.links.insert(link, Link { peer: *peer, number });
         let status = self.status.entry(number).or_default();
         let before = status.link.replace(link);
-        (status.follows, status.told, status.list) = (false, None, None);
+        (status.follows, status.told, status.differs, status.list) = (false, None, false, None);
         if let Some(before) = before {
             self.links.remove(&before);
             self.outputs.push_back(RouterServerOutput::Close { link: before, why: "this router has connected again" });
@@ -524,27 +532,22 @@ impl RouterServer {
 
     fn ask(&mut self, link: u64, router: RouterNumber, requests: &[(SharedRate, LeaseRequest)], now: Instant) {
         let (mut answers, routers) = (Vec::new(), self.routers.len() as u16); // at most MAX_ROUTERS
-        // By the terms of before a router asks until it has been told of others: both are good together. One that is told nothing, as of an
-        // earlier version, has to have the present ones of its own.
-        let may_be_old = self.status.get(&router).and_then(|status| status.told).map(|told| now.since(told) < TELLING);
+        // By the terms of before a router asks until it has been told of others: both are good together.
+        let told = self.status.get(&router).and_then(|status| status.told);
+        let may_be_old = told.is_some_and(|told| now.since(told) < TELLING);
         for (rate, request) in requests {
-            let own = self.rates.get(&rate.payer);
-            let is_present =
-                own.is_some_and(|own| (own.rate, own.offline, routers) == (rate.rate, rate.offline, rate.routers));
-            match may_be_old {
-                _ if is_present => {}
-                Some(true) => {}
-                Some(false) => {
-                    self.event(RouterEvent::Unexpected(router));
-                    return self.close(link, "a request by a rate that is not the one which was told");
-                }
-                None => continue,
-            }
-            // A rate that was taken out.
-            let Some(lessor) = self.lessors.get_mut(&rate.payer) else { continue };
+            // A rate that was taken out is asked for until the router has been told so.
+            let (Some(own), Some(lessor)) = (self.rates.get(&rate.payer), self.lessors.get_mut(&rate.payer)) else {
+                continue;
+            };
             // What the router's floor takes is given to nobody.
             lessor.use_floor(router, floor(rate.rate, rate.routers.into()));
-            answers.extend(lessor.handle(router, request, now).map(|answer| (rate.payer, answer)));
+            if may_be_old || (own.rate, own.offline, routers) == (rate.rate, rate.offline, rate.routers) {
+                answers.extend(lessor.handle(router, request, now).map(|answer| (rate.payer, answer)));
+            } else if let Some(status) = self.status.get_mut(&router).filter(|status| !status.differs) {
+                status.differs = true;
+                self.event(RouterEvent::Differs { router, rate: *rate });
+            }
         }
         if !answers.is_empty() {
             self.send(link, &ChannelMessage::Leased(answers));

@@ -22,6 +22,7 @@ use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Prin
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
 
+use super::channel::{MAX_RATES, RatePayer, RateTerms};
 use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStatus, Invitations, MAX_NAME};
 use super::keys::{MasterKey, ProviderKey};
 use super::request::{read_delegation, write_delegation};
@@ -104,6 +105,13 @@ wayleave_core::wire! {
             holder: Terms,
             delegation: (DelegationId, Option<DelegationId>) as DelegationCodec,
         },
+        /// A rate over all routers is set, or another one.
+        11 = SetRate {
+            payer: RatePayer,
+            terms: RateTerms,
+        },
+        /// There is no rate for this payer any more.
+        12 = EndRate(RatePayer),
     }
 
     /// A change with its number.
@@ -222,6 +230,16 @@ pub enum ChangeError {
     Times,
     #[error("no such revocation")]
     NotRevoked,
+    #[error("there is no such rate")]
+    NoRate,
+    #[error(
+        "a rate of 0 octets a second or more than {}, or less than {} at once; to let nothing pass, revoke",
+        RateTerms::MOST,
+        RateTerms::LEAST_BURST
+    )]
+    RateTerms,
+    #[error("there are {MAX_RATES} rates")]
+    Rates,
     #[error("the account has {MAX_GRANTS} grants")]
     Grants,
     #[error("{MAX_REVOCATIONS} revocations are in force")]
@@ -329,6 +347,8 @@ pub struct State {
     /// Number of grants by interval.
     intervals: [usize; 32],
     invitations: Invitations,
+    /// Of all routers together.
+    rates: BTreeMap<RatePayer, RateTerms>,
 }
 
 impl State {
@@ -354,7 +374,23 @@ impl State {
             sweep_at: SWEEP,
             intervals: [0; 32],
             invitations: Invitations::default(),
+            rates: BTreeMap::new(),
         }
+    }
+
+    /// The rates over all routers.
+    #[must_use]
+    pub fn rates(&self) -> &BTreeMap<RatePayer, RateTerms> {
+        &self.rates
+    }
+
+    /// Those of a principal and of its delegations.
+    pub fn rates_of(&self, principal: Principal) -> impl Iterator<Item = (RatePayer, RateTerms)> {
+        let first = RatePayer { principal, delegation: None };
+        self.rates
+            .range(first..)
+            .take_while(move |(payer, _)| payer.principal == principal)
+            .map(|(payer, terms)| (*payer, *terms))
     }
 
     /// The number of the last change.
@@ -723,6 +759,15 @@ impl State {
                 self.check_capacity(&self.invitations.redeemable(*invitation, issued)?.terms, most)
             }
             ChangeBody::Uninvite(invitation) => Ok(self.invitations.withdrawable(*invitation)?),
+            ChangeBody::SetRate { payer, terms } => {
+                account(payer.principal)?;
+                if !terms.is_sound() {
+                    return Err(ChangeError::RateTerms);
+                }
+                let is_full = self.rates.len() >= MAX_RATES && !self.rates.contains_key(payer);
+                if is_full { Err(ChangeError::Rates) } else { Ok(()) }
+            }
+            ChangeBody::EndRate(payer) => self.rates.get(payer).map(drop).ok_or(ChangeError::NoRate),
         }
     }
 
@@ -778,6 +823,8 @@ impl State {
                 }
                 self.withdrawn.retain(|(of, _), _| of != principal);
                 self.invitations.withdraw_of(*principal);
+                // Whoever has the number then begins without.
+                self.rates.retain(|payer, _| payer.principal != *principal);
             }
             ChangeBody::Grant(grant) => self.insert(grant),
             ChangeBody::Withdraw(terms) => {
@@ -800,6 +847,12 @@ impl State {
             ChangeBody::Invite(invitation) => self.invitations.insert(invitation, issued),
             ChangeBody::Redeem { invitation, holder } => self.redeem(*invitation, *holder, change),
             ChangeBody::Uninvite(invitation) => self.invitations.set(*invitation, InvitationStatus::Withdrawn),
+            ChangeBody::SetRate { payer, terms } => {
+                self.rates.insert(*payer, *terms);
+            }
+            ChangeBody::EndRate(payer) => {
+                self.rates.remove(payer);
+            }
         }
         // What has expired is harmless where it is; it is swept out when there is twice as much as before.
         if self.revocations.len() >= self.sweep_at {

@@ -407,6 +407,7 @@ fn routers_share_a_rate_and_one_that_is_told_nothing_and_has_another_gets_no_mor
         let octets = clients[0].ask(now(5_000).instant).expect("a rate is shared");
         server.input(RouterServerInput::Frame { link: 0, octets }, 5_000);
         assert_eq!((server.sent.len(), server.closed.len()), (0, 0));
+        assert!(server.events.contains(&RouterEvent::Differs { router: 10, rate: shared(RATE + 1, 2) }), "said once");
         let later = now(5_000).instant + Duration::from_secs(300);
         assert!(clients[0].rates(later).all(|(_, rate)| rate <= RATE / 100));
     }
@@ -480,9 +481,18 @@ fn routers_are_told_rates_and_go_on_by_those_of_before_until_they_are() {
     server.input(RouterServerInput::Frame { link: 0, octets: octets.clone() }, millis);
     assert_eq!(ChannelMessage::decode(&server.sent[0].1), Ok(ChannelMessage::Rates(Vec::new())));
     assert_eq!(server.sent.len(), 2, "told both, and answered nothing");
-    // It was told long ago.
-    server.input(RouterServerInput::Frame { link: 0, octets }, millis + 10_000);
-    assert_eq!(server.closed, [(0, "a request by a rate that is not the one which was told")]);
+    server.sent.clear();
+    // One that was told long ago, and goes on by another rate, gets no more of it, which is said once.
+    let rates = BTreeMap::from([(payer(None), terms(RATE * 3))]);
+    let known = [(router(1), 10), (router(2), 20)];
+    server.input(RouterServerInput::Configure { routers: known.into(), rates }, millis);
+    server.sent.clear();
+    for late in [10_000, 10_100] {
+        server.input(RouterServerInput::Frame { link: 0, octets: octets.clone() }, millis + late);
+    }
+    assert_eq!((server.sent.len(), server.closed.len()), (0, 0));
+    let differs = |event: &&RouterEvent| matches!(event, RouterEvent::Differs { router: 10, .. });
+    assert_eq!(server.events.iter().filter(differs).count(), 1);
 }
 
 #[test]

@@ -66,6 +66,10 @@ fn revocation(number: u32, choice: u8, now: u64) -> Revocation {
     Revocation { principal: principal(number), delegation, epoch }
 }
 
+fn payer(number: u32, choice: u8) -> RatePayer {
+    RatePayer { principal: principal(number), delegation: (choice & 1 != 0).then(|| id(choice.into())) }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Open(u32, u32),
@@ -79,6 +83,8 @@ enum Step {
     Invite(u32, u8),
     Redeem(u8),
     Uninvite(u8),
+    SetRate(u32, u8),
+    EndRate(u32, u8),
     Wait(u64),
     /// The second state is made anew from the rows.
     Reload,
@@ -98,6 +104,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (number(), 0u8..8).prop_map(|(number, choice)| Step::Invite(number, choice)),
         2 => (0u8..8).prop_map(Step::Redeem),
         1 => (0u8..8).prop_map(Step::Uninvite),
+        2 => (number(), 0u8..4).prop_map(|(number, choice)| Step::SetRate(number, choice)),
+        1 => (number(), 0u8..4).prop_map(|(number, choice)| Step::EndRate(number, choice)),
         2 => (1u64..40).prop_map(Step::Wait),
         2 => Just(Step::Reload),
     ]
@@ -112,6 +120,11 @@ fn body(step: &Step, now: u64) -> Option<ChangeBody> {
         Step::Grant(number, choice, time) => {
             ChangeBody::Grant(Grant { terms: terms(number, choice), not_before: now, not_after: now + time })
         }
+        Step::SetRate(number, choice) => {
+            let terms = RateTerms { rate: 1 + u64::from(choice), ..RateTerms::default() };
+            ChangeBody::SetRate { payer: payer(number, choice), terms }
+        }
+        Step::EndRate(number, choice) => ChangeBody::EndRate(payer(number, choice)),
         Step::Withdraw(number, choice) => ChangeBody::Withdraw(terms(number, choice)),
         Step::WithdrawBranch(number, choice) => ChangeBody::WithdrawBranch(terms(number, choice)),
         Step::WithdrawDelegation(number, choice) => ChangeBody::WithdrawDelegation {

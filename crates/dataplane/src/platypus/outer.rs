@@ -14,6 +14,12 @@ pub fn destination(octets: &[u8]) -> Option<IpAddr> {
     address(octets, 16, 24)
 }
 
+/// Returns the source of an IP packet.
+#[must_use]
+pub fn source(octets: &[u8]) -> Option<IpAddr> {
+    address(octets, 12, 8)
+}
+
 /// The address at the one offset in an IPv4 header, and at the other in an IPv6 header.
 #[inline]
 fn address(octets: &[u8], in_ipv4: usize, in_ipv6: usize) -> Option<IpAddr> {

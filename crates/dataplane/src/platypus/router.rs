@@ -64,7 +64,8 @@ pub enum Reason {
 }
 
 impl Reason {
-    const COUNT: usize = verify::Reason::ALL.len() + 10;
+    /// How many there are.
+    pub const COUNT: usize = verify::Reason::ALL.len() + 10;
 
     fn number(self) -> usize {
         let own = |n| verify::Reason::ALL.len() + n;

@@ -83,15 +83,6 @@ pub fn stamped(octets: &[u8]) -> Result<Option<Packet<'_>>, Dropped> {
     }
 }
 
-/// The source of a whole IP packet.
-#[must_use]
-pub fn outer_source(octets: &[u8]) -> Option<IpAddr> {
-    Some(match octets[0] >> 4 {
-        4 => <[u8; 4]>::try_from(octets.get(12..16)?).ok()?.into(),
-        _ => <[u8; 16]>::try_from(octets.get(8..24)?).ok()?.into(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     //! PLA, stamper on the way: packets that are unsound, expired or from nowhere: they go no further.

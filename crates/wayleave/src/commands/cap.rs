@@ -25,6 +25,7 @@ use zeroize::Zeroizing;
 
 use super::cap_accept::{self, Accept};
 use super::cap_invitations::{self, Invitations, Invite};
+use super::cap_rate::{self, Rate};
 use super::cap_remote::{self, KeyServerAt, Provider};
 use super::capability::{self, Mint, Narrow};
 use super::realm::write_new;
@@ -82,6 +83,8 @@ pub enum Cap {
     Withdraw(Withdraw),
     /// Revoke: as the provider whatever is named, as a holder the current secret of a capability or a delegation of it.
     Revoke(Revoke),
+    /// What a principal or a delegation may send a second through all routers: set, ended, listed.
+    Rate(Rate),
     /// Look up the secret of the current key epoch, and the next.
     Lookup(LookUp),
     /// What principals sent, as the routers reported it: a statement to bill from.
@@ -344,6 +347,7 @@ pub fn run(command: &Cap) -> Outcome {
         Cap::Delegate(command) => delegate(command),
         Cap::Withdraw(command) => withdraw(command),
         Cap::Revoke(command) => revoke(command),
+        Cap::Rate(command) => cap_rate::rate(command),
         Cap::Lookup(command) => look_up(command),
         Cap::Usage(command) => usage_of(command),
         Cap::Import(command) => import(command),

@@ -5,6 +5,7 @@ mod backup;
 mod cap;
 mod cap_accept;
 mod cap_invitations;
+mod cap_rate;
 mod cap_remote;
 mod capability;
 mod check;

@@ -111,6 +111,8 @@ pub fn summary(body: &ChangeBody) -> String {
         }
         ChangeBody::Revoke(entry) => format!("revoked: {}", RevocationEntry(*entry)),
         ChangeBody::Lift(entry) => format!("revocation lifted: {}", RevocationEntry(*entry)),
+        ChangeBody::SetRate { payer, terms } => format!("rate of {payer} set to {} octets a second", terms.rate),
+        ChangeBody::EndRate(payer) => format!("rate of {payer} ended"),
         ChangeBody::Invite(invitation) => format!("invitation {}", invitation.id),
         ChangeBody::Redeem { invitation, .. } => format!("invitation {invitation} redeemed"),
         ChangeBody::Uninvite(invitation) => format!("invitation {invitation} withdrawn"),

@@ -97,7 +97,8 @@ impl Role for KeyRole {
             number = core.server.state().number(), "answering questions"
         );
         let core = Arc::new(Mutex::new(core));
-        let routers = Routers::start(&config, source, *clock, log.clone()).await?;
+        let rates = core.lock().map(|core| core.server.state().rates().clone()).unwrap_or_default();
+        let routers = Routers::start(&config, source, rates, *clock, log.clone()).await?;
         let (to, failures) = mpsc::channel(1);
         let mut parts = Parts::default();
         let datagrams = dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()).map_err(failed)?;
@@ -183,7 +184,7 @@ async fn follow_database(
 ) {
     let list = lock(&core).list();
     // Reopenings that the ledger has been told of: a state that is loaded anew has them in another order.
-    let (mut sent, mut reopened) = (0, BTreeSet::new());
+    let (mut sent, mut reopened, mut rates) = (0, BTreeSet::new(), None);
     loop {
         // Whoever panicked with the server in hand may have left a change half done; the database is whole.
         let (following, now) = (Arc::clone(&core), clock.now());
@@ -202,7 +203,15 @@ async fn follow_database(
                 let event = routers::Event::Input(RouterServerInput::List { number, octets, times });
                 let _ = listeners.send(event).await; // fails if the role has stopped
             }
-            let reopenings = lock(&core).server.state().reopened().to_vec();
+            let (reopenings, present) = {
+                let core = lock(&core);
+                let state = core.server.state();
+                (state.reopened().to_vec(), state.rates().clone())
+            };
+            if rates.as_ref() != Some(&present) {
+                rates = Some(present.clone());
+                let _ = listeners.send(routers::Event::Own(routers::Own::Rates(present))).await; // fails if the role has stopped
+            }
             for reopening in reopenings {
                 if !reopened.insert((reopening.principal, reopening.generation)) {
                     continue;

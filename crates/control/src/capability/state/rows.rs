@@ -13,6 +13,7 @@ use super::{
     Account, Change, ChangeBody, Delegated, Entry, Grant, MAX_GRANTS, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE,
     PrincipalCodec, RevocationCodec, State,
 };
+use crate::capability::channel::{MAX_RATES, RatePayer, RateTerms};
 use crate::capability::invitation::{Invitation, InvitationStatus, MAX_NAME};
 use crate::capability::keys::ProviderKey;
 use crate::capability::usage::Reopening;
@@ -31,6 +32,8 @@ wayleave_core::wire! {
         7 = Reopened { principal: Principal as PrincipalCodec, generation: u32, at: u64 },
         /// Until which Unix second secrets of grants that were withdrawn may be good.
         8 = Withdrawn { principal: Principal as PrincipalCodec, interval: Interval as IntervalCodec, until: u64 },
+        /// A rate over all routers.
+        9 = Rate { payer: RatePayer, terms: RateTerms },
     }
 }
 
@@ -69,6 +72,7 @@ impl Row {
             Self::Withdrawn { principal, interval, .. } => {
                 id.bytes(&principal.octets()).u8(interval.exponent());
             }
+            Self::Rate { payer, .. } => payer.write(&mut id),
         }
         RowKey { kind: self.kind(), id: id.finish() }
     }
@@ -84,6 +88,7 @@ impl Row {
             Self::Invitation { .. } => RowKind::Invitation,
             Self::Reopened { .. } => RowKind::Reopened,
             Self::Withdrawn { .. } => RowKind::Withdrawn,
+            Self::Rate { .. } => RowKind::Rate,
         }
     }
 
@@ -98,6 +103,7 @@ impl Row {
             Self::Grant(grant) => grant.terms.principal,
             Self::Revocation(revocation) => revocation.principal,
             Self::Invitation { invitation, .. } => invitation.principal().unwrap_or_default(),
+            Self::Rate { payer, .. } => payer.principal,
         }
     }
 
@@ -124,11 +130,20 @@ pub enum RowKind {
     Invitation,
     Reopened,
     Withdrawn,
+    Rate,
 }
 
 impl RowKind {
-    pub const ALL: [Self; 7] =
-        [Self::Closed, Self::Account, Self::Grant, Self::Revocation, Self::Invitation, Self::Reopened, Self::Withdrawn];
+    pub const ALL: [Self; 8] = [
+        Self::Closed,
+        Self::Account,
+        Self::Grant,
+        Self::Revocation,
+        Self::Invitation,
+        Self::Reopened,
+        Self::Withdrawn,
+        Self::Rate,
+    ];
 }
 
 /// What names a row.
@@ -188,6 +203,7 @@ impl State {
             .chain(self.revocations.iter().map(|revocation| revocation.principal))
             .chain(self.invitations().filter_map(|(invitation, _)| invitation.principal()))
             .chain(self.withdrawn.keys().map(|(principal, _)| *principal))
+            .chain(self.rates.keys().map(|payer| payer.principal))
             .collect();
         principals.into_iter().flat_map(|principal| self.rows_of(principal))
     }
@@ -209,6 +225,7 @@ impl State {
         rows.extend(reopened.map(|of| Row::Reopened { principal, generation: of.generation, at: of.at }));
         let withdrawn = self.withdrawn_of(principal);
         rows.extend(withdrawn.map(|(interval, until)| Row::Withdrawn { principal, interval, until }));
+        rows.extend(self.rates_of(principal).map(|(payer, terms)| Row::Rate { payer, terms }));
         rows
     }
 
@@ -275,6 +292,7 @@ impl State {
         }
         part.reopened.extend(self.reopened.iter().filter(|of| of.principal == number).copied());
         part.withdrawn.extend(self.withdrawn_of(principal).map(|(interval, until)| ((principal, interval), until)));
+        part.rates.extend(self.rates_of(principal));
         part
     }
 
@@ -292,6 +310,7 @@ impl State {
             ChangeBody::Invite(invitation) => invitation.principal(),
             ChangeBody::Redeem { invitation, .. } => of_invitation(*invitation),
             ChangeBody::Uninvite(id) => of_invitation(*id),
+            ChangeBody::SetRate { payer, .. } | ChangeBody::EndRate(payer) => Some(payer.principal),
         }
     }
 
@@ -350,6 +369,12 @@ impl State {
             }
             Row::Withdrawn { principal, interval, until } => {
                 self.withdrawn.insert((principal, interval), until);
+            }
+            Row::Rate { payer, terms } => {
+                if self.rates.len() >= MAX_RATES {
+                    return Err("too many rates");
+                }
+                self.rates.insert(payer, terms);
             }
         }
         Ok(())

@@ -292,6 +292,8 @@ fn kind(body: &ChangeBody) -> &'static str {
         ChangeBody::Withdraw(_) => "a grant withdrawn",
         ChangeBody::Revoke(_) => "a revocation",
         ChangeBody::Lift(_) => "a revocation taken back",
+        ChangeBody::SetRate { .. } => "a rate",
+        ChangeBody::EndRate(_) => "a rate ended",
         ChangeBody::Invite(_) => "an invitation",
         ChangeBody::Redeem { .. } => "an invitation redeemed",
         ChangeBody::Uninvite(_) => "an invitation withdrawn",

@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing::{info, warn};
 use wayleave_control::capability::{
-    ChargedAccount, JournalId, Ledger, MAX_MESSAGE, Reopening, RouterEvent, RouterNumber, RouterServer,
-    RouterServerConfig, RouterServerInput, RouterServerOutput, Usage, UsageBatch, UsageRecord,
+    ChargedAccount, JournalId, Ledger, MAX_MESSAGE, RatePayer, RateTerms, Reopening, RouterEvent, RouterNumber,
+    RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, Usage, UsageBatch, UsageRecord,
 };
+use wayleave_core::IdentityKey;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::utc;
 use wayleave_runtime::drive::Step;
@@ -49,7 +50,12 @@ pub enum Own {
     /// Time to see whether an operator closed some.
     Settle,
     Configure(Box<KeyFile>),
+    /// The rates that the routers share are these now.
+    Rates(SharedRates),
 }
+
+/// Rates over all routers, by whose they are.
+pub type SharedRates = BTreeMap<RatePayer, RateTerms>;
 
 /// The running machine.
 pub struct Routers {
@@ -60,7 +66,13 @@ pub struct Routers {
 
 impl Routers {
     /// Listens for routers; `None` if the configuration has none.
-    pub async fn start(config: &KeyFile, source: &Source, clock: Clock, log: Events) -> Outcome<Option<Self>> {
+    pub async fn start(
+        config: &KeyFile,
+        source: &Source,
+        rates: SharedRates,
+        clock: Clock,
+        log: Events,
+    ) -> Outcome<Option<Self>> {
         let Some(section) = &config.key.routers else { return Ok(None) };
         let seed = node::load(KeyKind::Identity, &source.resolve(section.identity.get_ref()))?;
         let identity = NodeIdentity::from_seed(seed.expose())?;
@@ -69,7 +81,7 @@ impl Routers {
         let store = Arc::new(FileStore::open(&path)?);
         let ledger = ledger(|table| store.load(table))?;
         let machine = RouterServer::new(
-            RouterServerConfig { routers: config.routers(), rates: config.rates(), ledger, ahead: ahead(&store)? },
+            RouterServerConfig { routers: config.routers(), rates: rates.clone(), ledger, ahead: ahead(&store)? },
             clock.now().instant,
         );
         let (events, inbox) = mpsc::channel(QUEUE);
@@ -80,8 +92,17 @@ impl Routers {
             listening.map_err(|error| Failure::system(format!("cannot listen for routers at {at}"), &error))?;
         info!(identity = %identity.identity(), listen = %listening.address, routers = config.key.router.len(), "listening for routers");
         let names = config.router_names();
-        let io =
-            RouterIo { closing: closing(&path), links, store: Arc::clone(&store), events: events.clone(), names, log };
+        let (closing, store_of, events_of) = (closing(&path), Arc::clone(&store), events.clone());
+        let io = RouterIo {
+            closing,
+            links,
+            store: store_of,
+            events: events_of,
+            names,
+            routers: config.routers(),
+            rates,
+            log,
+        };
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
         Ok(Some(Self { running, store, _listening: listening }))
     }
@@ -205,6 +226,8 @@ struct RouterIo {
     store: Arc<FileStore>,
     events: mpsc::Sender<Event>,
     names: BTreeMap<RouterNumber, String>,
+    routers: BTreeMap<IdentityKey, RouterNumber>,
+    rates: SharedRates,
     log: Events,
 }
 
@@ -227,8 +250,12 @@ impl LinkIo<RouterServer> for RouterIo {
         Step::Input(match own {
             Own::Settle => RouterServerInput::Settle { closed: closed_by_operator(&self.closing) },
             Own::Configure(config) => {
-                self.names = config.router_names();
-                RouterServerInput::Configure { routers: config.routers(), rates: config.rates() }
+                (self.names, self.routers) = (config.router_names(), config.routers());
+                self.configure()
+            }
+            Own::Rates(rates) => {
+                self.rates = rates;
+                self.configure()
             }
         })
     }
@@ -248,6 +275,10 @@ impl LinkIo<RouterServer> for RouterIo {
 }
 
 impl RouterIo {
+    fn configure(&self) -> RouterServerInput {
+        RouterServerInput::Configure { routers: self.routers.clone(), rates: self.rates.clone() }
+    }
+
     fn name(&self, router: RouterNumber) -> String {
         self.names.get(&router).cloned().unwrap_or_else(|| format!("router {router}"))
     }
@@ -280,6 +311,12 @@ impl RouterIo {
             RouterEvent::TooLate(of) => event!(ERROR "usage-too-late" by *of, { router = name(of) }
                 "the router reported usage of time that was closed before this server knew it: it is on no statement, since it may be on \
                  another router's; if the router was never billed, see `wayleave show accounts` there"),
+            RouterEvent::Differs { router: of, rate } => {
+                let (principal, routers) = (rate.payer.principal.number(), rate.routers);
+                event!(WARN "rate-differs" by *of, { router = name(of), principal, rate = rate.rate, routers }
+                    "the router goes by another rate, number of routers or `offline` than it was told: it gets no more of it; one of an earlier \
+                     version has these in its own configuration")
+            }
             RouterEvent::Ahead { router: of, has, own, .. } => {
                 event!(ERROR "router-ahead" by *of, { router = name(of) }
                 "the router has list {has} of revocations, which was made of change {} of another history than the database's, which makes \
@@ -298,6 +335,7 @@ pub fn status(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -> 
             "name": names.get(number),
             "connected": status.link.is_some(),
             "list": status.list,
+            "told_rates": status.told.is_some(),
             "ahead": status.is_ahead,
             "reports": status.reports,
             "refused": status.refused,

@@ -47,7 +47,32 @@ fn an_account_is_opened_renamed_given_other_keys_and_closed_and_old_lines_end_wi
     world.done("DELETE", &format!("/v1/grants/7/{}", second["id"].as_str().expect("an ID")), None);
     fails("second.line");
     world.done("POST", "/v1/grants", Some(&order));
+    // Rates over all routers: what is set twice is no change, and they end with the account.
+    let rate = json!({ "principal": 7, "octets_per_second": 1_000_000 });
+    let set = world.done("PUT", "/v1/rates", Some(&rate));
+    assert_eq!(world.done("PUT", "/v1/rates", Some(&rate))["number"], set["number"]);
+    let of_delegation = json!({
+        "principal": 7, "delegation": 3, "octets_per_second": 5_000, "burst_octets": 2_000, "offline": "floor",
+    });
+    world.done("PUT", "/v1/rates", Some(&of_delegation));
+    let rates = || world.done("GET", "/v1/rates", None)["rates"].clone();
+    assert_eq!((&rates()[1], rates().as_array().map(Vec::len)), (&of_delegation, Some(2)));
+    world.done("DELETE", "/v1/rates?principal=7&delegation=3", None);
+    let refused = |method: &str, path: &str, body: Option<&Value>, kind: &str| {
+        let answer = world.call(Some(&world.full), method, path, body);
+        assert!(answer.is(kind), "{answer:?}");
+    };
+    refused("DELETE", "/v1/rates?principal=7&delegation=3", None, "not-found");
+    refused("PUT", "/v1/rates", Some(&json!({ "principal": 99, "octets_per_second": 1 })), "not-found");
+    for (key, value) in
+        [("octets_per_second", 0_u64), ("octets_per_second", 1 << 41), ("burst_octets", 0), ("burst_octets", 1_499)]
+    {
+        let mut wrong = rate.clone();
+        wrong[key] = value.into();
+        refused("PUT", "/v1/rates", Some(&wrong), "request");
+    }
     world.done("DELETE", "/v1/accounts/7", None);
+    assert_eq!(rates(), json!([]));
     fails("second.line");
     // As long as what was looked up may be good, the number is given to nobody; whoever closed it by mistake lifts its revocations.
     let another = json!({ "principal": 7, "name": "another" });

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use wayleave_lab::netns::{self, NetworkNamespace};
 
 use super::common::{Folder, Router, eventually, free};
@@ -467,9 +467,11 @@ fn revocations_are_pushed_to_routers_and_stay_when_the_key_server_is_gone() {
 fn a_shared_rate_goes_where_the_packets_are_and_stays_there_without_the_key_server() {
     const RATE: u64 = 400_000;
     const BURST: u64 = 65_535;
-    let rate = format!("[[key.rate]]\nprincipal = 7\nrate = {RATE}\nburst = {BURST}\n");
     let name = "billed::a_shared_rate_goes_where_the_packets_are_and_stays_there_without_the_key_server";
-    let Some(mut site) = Site::new(name, &rate, |_, _| String::new()) else { return };
+    let Some(mut site) = Site::new(name, "", |_, _| String::new()) else { return };
+    site.ok(&["cap", "grant", "--principal", "7", "--waypoint", &WAYPOINTS[0].to_string(), "--config", "key.toml"]);
+    let (rate, burst) = (RATE.to_string(), BURST.to_string());
+    site.ok(&["cap", "rate", "7", &rate, "--burst", &burst, "--config", "key.toml"]);
     eventually("both routers were told the rate", || site.routers.iter().all(|router| keeps_rate(router, 7)));
     let mut host = Socket::new(HOST, PLATYPUS);
     let octets = |site: &Site| -> u64 {
@@ -519,11 +521,15 @@ fn a_shared_rate_goes_where_the_packets_are_and_stays_there_without_the_key_serv
         passed >= RATE / 2 * elapsed.as_millis() as u64 / 1_000
     });
 
-    // It is lowered at the key server alone.
+    // It is lowered by one command.
     let lowered = RATE / 4;
-    let page = fs::read_to_string(site.folder.0.join("key.toml")).expect("there");
-    site.folder.write("key.toml", &page.replace(&format!("rate = {RATE}\n"), &format!("rate = {lowered}\n")));
-    site.key.reload();
+    site.ok(&["cap", "rate", "7", &lowered.to_string(), "--burst", &burst, "--config", "key.toml"]);
+    let listed: Value =
+        serde_json::from_str(&site.ok(&["cap", "rate", "--config", "key.toml", "--json"])).expect("JSON");
+    let said = json!({
+        "principal": 7, "delegation": null, "octets_per_second": lowered, "burst_octets": BURST, "offline": "decay",
+    });
+    assert_eq!(listed["rates"], json!([said]));
     let told = |router: &Router| router.status()["provider"]["rates"][0]["rate"].as_u64();
     eventually("both are told", || site.routers.iter().all(|router| told(router) == Some(lowered)));
     flood(&mut site, Duration::from_secs(2), false);

@@ -101,16 +101,19 @@ impl Site {
             server = server.replace(&format!("\"{file}\""), &format!("\"server/{file}\""));
         }
         let (address, own) = (free(), identity("server.identity"));
-        server += &format!(
-            "[key.routers]\nlisten = \"{address}\"\nidentity = \"server.identity\"\nusage = \"usage\"\n\
-             [[key.rate]]\nprincipal = 7\nrate = {RATE}\nburst = {BURST}\n"
-        );
+        server +=
+            &format!("[key.routers]\nlisten = \"{address}\"\nidentity = \"server.identity\"\nusage = \"usage\"\n");
         for which in 0..ROUTERS {
             let router = identity(&format!("{which}.identity"));
             server += &format!("[[key.router]]\nnumber = {}\nidentity = \"{router}\"\n", which + 1);
+            server += &format!("[[key.waypoint]]\naddress = \"{}\"\nkey = \"{which}.key\"\n", waypoint(which));
             folder.keys(&format!("{which}.key"), "platypus", &[(0, key(which))]);
         }
         let key = Router::start_role("key", &folder, "key", NetworkNamespace::Own, &server);
+        let waypoint_of = waypoint(0).to_string();
+        ok(&["cap", "grant", "--principal", "7", "--waypoint", &waypoint_of, "--config", "key.toml"]);
+        let (rate, burst) = (RATE.to_string(), BURST.to_string());
+        ok(&["cap", "rate", "7", &rate, "--burst", &burst, "--config", "key.toml"]);
         let links: Vec<Relay> =
             (0..ROUTERS).map(|_| Relay::start(address.parse().expect("an address")).expect("a relay")).collect();
         let start = |(which, link): (usize, &Relay)| {

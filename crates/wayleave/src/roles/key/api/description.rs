@@ -8,7 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::problem::Details;
-use super::{Api, accounts, grants, invitations, revocations, server, usage};
+use super::{Api, accounts, grants, invitations, rates, revocations, server, usage};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -33,6 +33,7 @@ pub fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(grants::list, grants::grant, grants::put))
         .routes(routes!(grants::withdraw))
         .routes(routes!(revocations::list, revocations::revoke, revocations::lift))
+        .routes(routes!(rates::list, rates::set, rates::end))
         .routes(routes!(usage::list))
         .routes(routes!(invitations::list, invitations::create))
         .routes(routes!(invitations::withdraw))

@@ -8,6 +8,7 @@ mod extract;
 mod grants;
 mod invitations;
 pub mod problem;
+mod rates;
 mod revocations;
 mod server;
 mod usage;

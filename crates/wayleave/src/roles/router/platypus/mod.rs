@@ -37,6 +37,7 @@ use super::output::OutputQueues;
 use super::ports::{AttachedPort, Carrier, PortKind, PortSpec};
 use super::settings::{Settings, random};
 use super::threads::Threads;
+use crate::config::Fault;
 use crate::config::router::platypus::{PlatypusSection, RepeatedName};
 use crate::config::router::{FormatName, LinkSection};
 use crate::failure::{Failure, Outcome};
@@ -52,7 +53,7 @@ use stamper::{Stamping, StampingPlan};
 const DELEGATIONS: usize = 1024;
 const ICMP: u8 = 1;
 /// Reasons that follow from the router's state, and not from the packet alone.
-const AFTER_MAC: [Reason; 9] = [
+const AFTER_MAC: [Reason; 10] = [
     Reason::Revoked,
     Reason::RevocationsUnknown,
     Reason::BeforeStart,
@@ -62,7 +63,9 @@ const AFTER_MAC: [Reason; 9] = [
     Reason::AccountsFull,
     Reason::Relayed,
     Reason::Unrelated,
+    Reason::RelayLimit,
 ];
+const _: () = assert!(AFTER_MAC.len() + verify::Reason::ALL.len() == Reason::COUNT, "a reason is shown nowhere");
 
 /// One thread's router.
 pub struct Platypus {
@@ -106,10 +109,15 @@ fn plain(networks: &[Spanned<Prefix>]) -> Vec<Prefix> {
     networks.iter().map(|network| *network.get_ref()).collect()
 }
 
-/// What the configuration names behind a link.
+/// What the configuration names behind a link. Whose packets are stamped may send.
 fn behind(link: &LinkSection) -> Link {
     let (own, peers) = (plain(&link.own_waypoints), plain(&link.peer_waypoints));
-    Link { own, peers, sources: link.sources.clone() }
+    let stamped = (!link.stamp.is_empty() && !peers.is_empty()).then(Vec::new);
+    let sources = link.sources.clone().or(stamped).map(|mut sources| {
+        sources.extend(&link.stamp);
+        sources
+    });
+    Link { own, peers, sources }
 }
 
 /// The waypoints with their live keys.
@@ -583,8 +591,16 @@ impl Control<Platypus> for PlatypusControl {
         self.capabilities = next.capabilities;
     }
 
-    async fn planned(&mut self, _: &Settings) {
+    async fn planned(&mut self, settings: &Settings) {
         self.note_stamped();
+        let (Some(provider), Ok(section)) = (&self.provider, section(settings)) else { return };
+        provider.applied();
+        let section = section.with_shared(&provider.rates().0);
+        let shortage = section.shortages(*settings.file.forwarding.workers.get_ref()).into_iter().next();
+        let said = |fault: Fault| {
+            format!("with the rates that the key server told, {}; {}", fault.message, fault.help.unwrap_or_default())
+        };
+        provider.note_room(shortage.map(said));
     }
 
     fn is_stale(&mut self, now: UnixTime) -> bool {

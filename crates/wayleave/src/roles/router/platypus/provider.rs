@@ -18,7 +18,6 @@ use wayleave_control::capability::{
     ChannelMessage, ChargedAccount, JournalId, MAX_MESSAGE, RatePayer, RouterClient, RouterClientEvent, SharedRate,
     Usage,
 };
-use wayleave_control::leases::Offline;
 use wayleave_control::realm::Server;
 use wayleave_core::{Instant, UnixTime};
 use wayleave_crypto::sign::VerifyingKey;
@@ -54,6 +53,8 @@ const JOURNAL: &[u8] = b"journal";
 const STARTS: &[u8] = b"starts";
 /// The rates that the server told last, as it sent them.
 const RATES: &[u8] = b"rates";
+/// What is wrong with the configuration beside the rates that were told.
+const ROOM: &str = "room";
 /// Octets that may wait for the key server.
 const LINK_QUEUE: usize = 4 << 20;
 
@@ -75,6 +76,8 @@ pub struct State {
     /// What the server told, each rate with its burst or zero; and how often that was another than before.
     rates: Vec<(SharedRate, u64)>,
     told: u64,
+    /// They are not in the store yet.
+    are_unkept: bool,
     /// Of this process, for leases.
     session: u64,
 }
@@ -142,7 +145,7 @@ impl Provider {
         };
         let mut client = RouterClient::new(id, base, list);
         // Until it is told others: where the server cannot be reached, this router keeps to its floors of these.
-        let rates = match stored.get(RATES).map(|value| ChannelMessage::decode(value)) {
+        let rates = match stored.get(&rates_key(&plan.server)).map(|value| ChannelMessage::decode(value)) {
             Some(Ok(ChannelMessage::Rates(rates))) => rates,
             _ => Vec::new(),
         };
@@ -151,7 +154,7 @@ impl Provider {
             client.hold();
             (id, BTreeMap::new())
         });
-        let state = State { client, unwritten, problems: BTreeMap::new(), rates, told: 0, session };
+        let state = State { client, unwritten, problems: BTreeMap::new(), rates, told: 0, are_unkept: false, session };
         Ok(Self { state: Arc::new(Mutex::new(state)), task: None })
     }
 
@@ -172,6 +175,7 @@ impl Provider {
             clock,
             store: Arc::clone(&plan.store),
             list: plan.list.clone(),
+            rates_key: rates_key(&plan.server),
             looked: clock.now().instant,
             log,
             _connecting: connecting,
@@ -189,6 +193,22 @@ impl Provider {
     pub fn rates(&self) -> (Vec<(SharedRate, u64)>, u64) {
         let state = lock(&self.state);
         (state.rates.clone(), state.told)
+    }
+
+    /// All threads have these rates: from now on the server hears of them.
+    pub fn applied(&self) {
+        let mut state = lock(&self.state);
+        let (rates, session) = (plain(&state.rates), state.session);
+        state.client.share(&rates, session);
+    }
+
+    /// Says, or no longer, that something in the configuration is too small for the rates that were told.
+    pub fn note_room(&self, problem: Option<String>) {
+        let mut state = lock(&self.state);
+        match problem {
+            Some(problem) => state.problems.insert(ROOM, problem),
+            None => state.problems.remove(ROOM),
+        };
     }
 
     /// These totals are durable here, and with them everything that was counted until `complete`.
@@ -252,10 +272,7 @@ pub fn status(state: &SharedState) -> Value {
             "rate": rate.rate,
             "routers": rate.routers,
             "burst": Some(*burst).filter(|burst| *burst > 0),
-            "offline": match rate.offline {
-                Offline::Decay => "decay",
-                Offline::Floor => "floor",
-            },
+            "offline": rate.offline.name(),
         })
     };
     json!({
@@ -275,6 +292,7 @@ struct Task {
     clock: Clock,
     store: Arc<FileStore>,
     list: Option<(PathBuf, VerifyingKey)>,
+    rates_key: Vec<u8>,
     /// When demands were last taken.
     looked: Instant,
     log: Events,
@@ -297,6 +315,7 @@ impl Task {
                         lock(&self.state).client.begun();
                     }
                     self.write_identity(&written);
+                    self.keep_rates();
                     self.lease().await;
                     self.report();
                 }
@@ -326,13 +345,14 @@ impl Task {
                 self.log.report(event!(INFO "provider-connected" {} "the key server is connected"));
                 let hello = {
                     let mut state = lock(&self.state);
-                    state.problems.clear();
+                    state.problems.retain(|about, _| *about == ROOM);
                     state.client.connected()
                 };
+                // In front of a list that may be long.
+                self.send(RouterClient::watch());
                 if self.list.is_some() {
                     self.send(hello);
                 }
-                self.send(RouterClient::watch());
             }
             LinkEvent::Frame { link, bytes, .. } if self.link == Some(link) => {
                 self.frame(link, source.as_ref(), &bytes).await
@@ -387,18 +407,22 @@ impl Task {
         if state.rates == rates {
             return;
         }
-        let message = ChannelMessage::Rates(rates.clone()).encode();
-        let change = Change { table: TABLE, key: RATES.to_vec(), value: Some(message) };
-        // Not there after a crash, it is told again once there is a link.
-        if let Err(error) = self.store.submit(vec![change], Box::new(|| ())) {
-            warn!("the rates that the key server told are not kept for a restart without it: {error}");
-        }
-        let session = state.session;
-        state.client.share(&plain(&rates), session);
-        (state.rates, state.told) = (rates, state.told + 1);
+        (state.rates, state.told, state.are_unkept) = (rates, state.told + 1, true);
         let count = state.rates.len();
         drop(state);
+        self.keep_rates();
         self.log.report(event!(INFO "rates" {; rates = count } "the key server told {count} rates that routers share"));
+    }
+
+    /// Hands the rates that were told to the store, which may be busy: for a restart while there is no server.
+    fn keep_rates(&self) {
+        let mut state = lock(&self.state);
+        if !state.are_unkept {
+            return;
+        }
+        let message = ChannelMessage::Rates(state.rates.clone()).encode();
+        let change = Change { table: TABLE, key: self.rates_key.clone(), value: Some(message) };
+        state.are_unkept = self.store.submit(vec![change], Box::new(|| ())).is_err();
     }
 
     /// The server has greater totals than this router: it goes on under another identity.
@@ -463,7 +487,7 @@ impl Task {
 
     /// Asks for shares by the demand that threads have met, and divides among them what this router has.
     async fn lease(&mut self) {
-        let rates = plain(&lock(&self.state).rates);
+        let rates: Vec<SharedRate> = lock(&self.state).client.shared().collect();
         if rates.is_empty() {
             return;
         }
@@ -511,6 +535,11 @@ impl Task {
         // It says what is in use: not before all threads use it, and nothing more.
         request.into_iter().for_each(|octets| self.send(octets));
     }
+}
+
+/// Under what the rates of this server are in the store: another one's are not taken for them.
+fn rates_key(server: &Server) -> Vec<u8> {
+    [RATES, &server.identity.0].concat()
 }
 
 fn plain(rates: &[(SharedRate, u64)]) -> Vec<SharedRate> {
@@ -565,8 +594,15 @@ mod tests {
                 client.durable(ChargedAccount(record::encode(&charge(*epoch))), usage);
             }
             client.connected();
-            let state =
-                State { client, unwritten: None, problems: BTreeMap::new(), rates: Vec::new(), told: 0, session: 1 };
+            let state = State {
+                client,
+                unwritten: None,
+                problems: BTreeMap::new(),
+                rates: Vec::new(),
+                told: 0,
+                are_unkept: false,
+                session: 1,
+            };
             Self { state, ledger: Ledger::new(100) }
         }
 

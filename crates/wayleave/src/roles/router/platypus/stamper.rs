@@ -8,10 +8,12 @@ use tracing::error;
 use wayleave_core::{Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::frame::BURST;
-use wayleave_dataplane::stamper::transit::{Dropped, outer_source, pass_on, stamped};
+use wayleave_dataplane::platypus::outer::{destination, source};
+use wayleave_dataplane::stamper::transit::{Dropped, pass_on, stamped};
 use wayleave_dataplane::stamper::{
     Config, ConfigError, LeaveReason, Location, Outcome, OutgoingPacket, Rule, RuleAction, Stamper,
 };
+use wayleave_packet::platypus::header::Packet;
 use wayleave_packet::platypus::mint::Position;
 use wayleave_packet::platypus::verify::Link;
 use wayleave_runtime::packets::Burst;
@@ -39,6 +41,8 @@ pub struct StampingPlan {
     config: Config,
     threads: u32,
     links: Vec<StampedLink>,
+    /// This router's ends of links.
+    local: Vec<IpAddr>,
 }
 
 /// What is known of a link's packets.
@@ -48,6 +52,20 @@ struct StampedLink {
     stamp: Vec<Prefix>,
     /// From where stamped packets come.
     behind: Link,
+    /// Sources that no packet over the link has: ends of other links, by which datagrams of these are known, and waypoints that are not
+    /// behind this one.
+    elsewhere: Vec<Prefix>,
+}
+
+impl StampedLink {
+    fn is_elsewhere(&self, source: IpAddr) -> bool {
+        is_in(&self.elsewhere, source) && !is_in(&self.behind.own, source) && !is_in(&self.behind.peers, source)
+    }
+}
+
+fn is_in(networks: &[Prefix], address: IpAddr) -> bool {
+    let host = Prefix::truncated(address, if address.is_ipv4() { 32 } else { 128 });
+    host.is_ok_and(|host| networks.iter().any(|network| network.afi() == host.afi() && network.contains(&host)))
 }
 
 impl StampingPlan {
@@ -65,17 +83,26 @@ impl StampingPlan {
             rules: section.map_or(&[][..], |section| &section.rules).iter().map(rule).collect(),
             share: section.map_or([0, 1], StamperSection::share).into(),
         };
+        let links = || file.link.iter().map(Spanned::get_ref);
+        let local: Vec<IpAddr> = links().map(|link| link.local.get_ref().0.ip()).collect();
+        let host = |address: &IpAddr| Prefix::truncated(*address, if address.is_ipv4() { 32 } else { 128 }).ok();
+        let section = file.platypus.as_ref().map(Spanned::get_ref);
+        let own = section.map_or(Vec::new(), |section| {
+            let here = section.waypoints.get_ref().iter().filter_map(|waypoint| host(&waypoint.0.into()));
+            let others = section.own_waypoints.iter().chain(&section.peer_waypoints);
+            here.chain(others.map(|network| *network.get_ref())).collect()
+        });
         let of_link = |link: &LinkSection| {
-            let mut behind = super::behind(link);
-            if let Some(sources) = &mut behind.sources {
-                sources.extend(&link.stamp);
-            } else if !behind.peers.is_empty() {
-                behind.sources = Some(link.stamp.clone());
-            }
-            StampedLink { stamp: link.stamp.clone(), behind }
+            let other = |other: &LinkSection| other.remote.get_ref().0.ip() != link.remote.get_ref().0.ip();
+            let others = || links().filter(|of| other(of));
+            let ends = local.iter().copied().chain(others().map(|of| of.remote.get_ref().0.ip()));
+            let waypoints = others().flat_map(|of| of.own_waypoints.iter().chain(&of.peer_waypoints));
+            let elsewhere = ends.filter_map(|end| host(&end)).chain(waypoints.map(|network| *network.get_ref()));
+            let elsewhere = elsewhere.chain(own.iter().copied()).collect();
+            StampedLink { stamp: link.stamp.clone(), behind: super::behind(link), elsewhere }
         };
-        let links = file.link.iter().map(|link| of_link(link.get_ref())).collect();
-        Self { config, threads: u32::try_from(*file.forwarding.workers.get_ref()).unwrap_or(1), links }
+        let links = links().map(of_link).collect();
+        Self { config, threads: u32::try_from(*file.forwarding.workers.get_ref()).unwrap_or(1), links, local }
     }
 
     /// The stamper of a thread, which has nonces of its own.
@@ -97,8 +124,10 @@ struct TransitCounters {
     unsound: u64,
     martian: u64,
     expired: u64,
-    /// Dropped: stamped packets whose outer source is none that they may have over their link.
+    /// Dropped: packets whose outer source is somewhere else, and stamped ones from whom their link does not name.
     outer_source: u64,
+    /// Dropped, since they are for this machine: what it sends to itself looks like its own.
+    own_address: u64,
 }
 
 impl TransitCounters {
@@ -115,6 +144,7 @@ impl TransitCounters {
 pub struct Stamping {
     stamper: Stamper,
     links: Vec<StampedLink>,
+    local: Vec<IpAddr>,
     /// Whether each packet of the batch may be stamped, in their order.
     may_stamp: Vec<bool>,
     transit: TransitCounters,
@@ -125,8 +155,8 @@ impl Stamping {
     /// What is wrong with the plan.
     pub fn new(plan: &StampingPlan, thread: u32) -> Answer<Self> {
         let stamper = plan.stamper(thread).map_err(|error| Failure::new(error.to_string()))?;
-        let links = plan.links.clone();
-        Ok(Self { stamper, links, may_stamp: Vec::with_capacity(BURST), transit: TransitCounters::default() })
+        let (links, local) = (plan.links.clone(), plan.local.clone());
+        Ok(Self { stamper, links, local, may_stamp: Vec::with_capacity(BURST), transit: TransitCounters::default() })
     }
 
     /// Takes another plan between two bursts; nonces and counters go on.
@@ -137,6 +167,7 @@ impl Stamping {
             return;
         }
         self.links.clone_from(&plan.links);
+        self.local.clone_from(&plan.local);
     }
 
     /// What became of packets that may be stamped, and why packets were left without a stamp.
@@ -150,6 +181,7 @@ impl Stamping {
             ("martian", transit.martian),
             ("expired", transit.expired),
             ("outer-source", transit.outer_source),
+            ("own-address", transit.own_address),
         ];
         let unstamped = LeaveReason::ALL.into_iter().map(|reason| (reason.name(), stamper.unchanged(reason)));
         (became.into(), unstamped.chain([("source", transit.source)]).collect())
@@ -178,24 +210,27 @@ impl Stamping {
                 return true;
             }
         };
-        if packet.as_ref().is_some_and(|packet| !self.links[link].behind.may_pass(packet)) {
+        if destination(octets).is_some_and(|address| self.local.contains(&address)) {
+            self.transit.own_address += 1;
+            return true;
+        }
+        let of = &self.links[link];
+        // Waypoints have IPv4 addresses: no packet of IPv6 says anything of them.
+        let is_refused = |packet: &Packet<'_>| packet.outer().source.is_ipv4() && !of.behind.may_pass(packet);
+        let is_elsewhere = source(octets).is_none_or(|source| of.is_elsewhere(source));
+        if is_elsewhere || packet.as_ref().is_some_and(is_refused) {
             self.transit.outer_source += 1;
             return true;
         }
         if !grown.push_behind(HEADROOM, octets, from) {
             return false;
         }
-        let source = packet.map_or_else(|| outer_source(octets), |packet| Some(packet.original_source()));
-        let may_stamp = source.is_some_and(|source| self.is_source(link, source));
+        let source = packet.map_or_else(|| source(octets), |packet| Some(packet.original_source()));
+        let may_stamp = source.is_some_and(|source| is_in(&self.links[link].stamp, source));
         self.transit.passed += 1;
         self.transit.source += u64::from(!may_stamp);
         self.may_stamp.push(may_stamp);
         true
-    }
-
-    fn is_source(&self, link: usize, source: IpAddr) -> bool {
-        let Ok(host) = Prefix::truncated(source, if source.is_ipv4() { 32 } else { 128 }) else { return false };
-        self.links[link].stamp.iter().any(|prefix| prefix.afi() == host.afi() && prefix.contains(&host))
     }
 
     /// Stamps the packets of the batch, at most [`BURST`].
