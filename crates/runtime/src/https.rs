@@ -262,6 +262,11 @@ pub struct Peer {
 }
 
 impl Peer {
+    /// Whoever connected from this address, and the slot of the connection.
+    pub fn new(address: SocketAddr, slot: SlotHandle) -> Self {
+        Self { address, slot }
+    }
+
     /// The address of whoever connected.
     pub fn source(&self) -> IpAddr {
         self.address.ip().to_canonical()
@@ -270,7 +275,7 @@ impl Peer {
 
 impl Connected<IncomingStream<'_, Ready>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Ready>) -> Self {
-        Self { address: *stream.remote_addr(), slot: stream.io().slot.handle() }
+        Self::new(*stream.remote_addr(), stream.io().slot.handle())
     }
 }
 

@@ -10,8 +10,12 @@ const LINES: u32 = 20;
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// The limit of lines of one kind.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct LogLimit {
+    /// Lines at once.
+    lines: u32,
+    /// When one line more may follow.
+    line_every: Duration,
     /// When as many lines as may be logged at once may be so again.
     full_at: Option<Instant>,
     /// Lines that were not logged since the last one that was.
@@ -27,16 +31,28 @@ pub struct Line {
     pub suppressed: Option<u64>,
 }
 
+impl Default for LogLimit {
+    fn default() -> Self {
+        Self::new(LINES, LINE_EVERY)
+    }
+}
+
 impl LogLimit {
+    /// So many lines at once, and one more after each such time.
+    #[must_use]
+    pub fn new(lines: u32, line_every: Duration) -> Self {
+        Self { lines, line_every, full_at: None, waiting: 0, suppressed: 0 }
+    }
+
     /// Whether one more line is logged now; if not, it is counted.
     pub fn note(&mut self, now: Instant) -> Option<Line> {
         let full_at = self.full_at.map_or(now, |at| at.max(now));
-        if full_at - now > LINE_EVERY * (LINES - 1) {
+        if full_at - now > self.line_every * self.lines.saturating_sub(1) {
             self.waiting += 1;
             self.suppressed += 1;
             return None;
         }
-        self.full_at = Some(full_at + LINE_EVERY);
+        self.full_at = Some(full_at + self.line_every);
         let suppressed = std::mem::take(&mut self.waiting);
         Some(Line { suppressed: (suppressed > 0).then_some(suppressed) })
     }
@@ -65,6 +81,10 @@ mod tests {
         let lines: Vec<Line> = (1..8_640).filter_map(|step| limit.note(begin + LINE_EVERY * (1 + step))).collect();
         assert_eq!(lines.len(), 8_639);
         assert_eq!((lines[0].suppressed, lines[1].suppressed), (Some(1), None));
+        let mut one_a_minute = LogLimit::new(1, Duration::from_secs(60));
+        let lines: Vec<_> = (0..120).map(|second| one_a_minute.note(begin + Duration::from_secs(second))).collect();
+        assert_eq!((lines[0], lines[60]), (Some(Line::default()), Some(Line { suppressed: Some(59) })));
+        assert_eq!(lines.into_iter().flatten().count(), 2);
         // After a silence as many at once as before.
         let later = begin + LINE_EVERY * 10_000;
         assert_eq!((0..100).filter(|_| limit.note(later).is_some()).count(), LINES as usize);

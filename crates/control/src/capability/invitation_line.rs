@@ -122,7 +122,7 @@ pub enum InvitationLineError {
 }
 
 impl InvitationLine {
-    /// The public half of the one-time key, for the records.
+    /// The public half of the one-time key, for the database.
     #[must_use]
     pub fn key(&self) -> [u8; 32] {
         SigningKey::from_seed(&self.secret).verifying_key().to_bytes()

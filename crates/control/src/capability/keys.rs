@@ -64,12 +64,18 @@ impl ProviderKey {
         kdf::derive("wayleave/capability/store/v1", self.0.expose(), b"")
     }
 
-    /// ID and one-time key of the invitation of a request that may be repeated: `key` names the request, and `content` is all of it.
-    /// All key servers of a provider derive the same, so that none has to remember either.
-    pub(super) fn invitation(&self, key: &[u8; 32], content: &[u8; 32]) -> (InvitationId, Seed) {
+    /// The ID of the invitation of a request that may be repeated, which `key` names. All key servers of a provider derive the same, and
+    /// the same one-time key, so that none has to remember either.
+    pub(super) fn invitation_id(&self, key: &[u8; 32]) -> InvitationId {
         let id = kdf::derive("wayleave/capability/invitation-id/v1", self.0.expose(), key);
-        let secret = kdf::derive("wayleave/capability/invitation/v1", self.0.expose(), &[*key, *content].concat());
-        (InvitationId(*id.expose()), secret)
+        InvitationId(*id.expose())
+    }
+
+    /// Its one-time key: `content` is all of the request. An invitation is forgotten after its last second alone, so that what the same
+    /// request makes then ends later and has another key: the first line does not become good again.
+    pub(super) fn invitation_key(&self, key: &[u8; 32], content: &[u8; 32], not_after: u64) -> Seed {
+        let context = [&key[..], content, &not_after.to_be_bytes()].concat();
+        kdf::derive("wayleave/capability/invitation/v1", self.0.expose(), &context)
     }
 
     /// What places source prefixes in the table of response rate limiting.

@@ -125,7 +125,7 @@ impl State {
         }
         let of = |terms| {
             let slot = self.find(terms)?;
-            let (grant, key) = (self.grant(slot)?, self.key(slot)?.clone());
+            let (grant, key) = (self.capped(slot)?, self.key(slot)?.clone());
             Some((Credential { zone: zone.clone(), terms: grant.terms, key }, grant.not_after))
         };
         invitation.terms.iter().map(of).collect::<Option<_>>().ok_or(RedemptionRefusal::Gone)

@@ -209,7 +209,7 @@ pub enum Status {
     )]
     NotAllowed,
     #[error(
-        "the provider's records have no room for more of this by this capability; revoke in whole what was delegated, or ask the provider"
+        "the provider has no room for more of this by this capability; revoke in whole what was delegated, or ask the provider"
     )]
     Full,
     /// The server's disk is full or broken.

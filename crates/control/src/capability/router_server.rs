@@ -38,7 +38,7 @@ pub struct RouterServerConfig {
     pub rates: BTreeMap<RatePayer, RateTerms>,
     /// What the store has.
     pub ledger: Ledger<ChargedAccount>,
-    /// Routers that had a later list than these records, or one of others, by what the store has; and the number of that list.
+    /// Routers that had a later list than the database has, or one of another, by what the store has; and the number of that list.
     pub ahead: BTreeMap<RouterNumber, u64>,
 }
 
@@ -54,9 +54,9 @@ pub enum RouterServerInput {
     Disconnected {
         link: u64,
     },
-    /// The records of [`RouterServerOutput::Persist`] with this number are durable.
+    /// The batch of [`RouterServerOutput::Persist`] with this number is durable.
     Persisted(u64),
-    /// The list of revocations in force: its number, its octets with the signature, and when changes of its records were signed.
+    /// The list of revocations in force: its number, its octets with the signature, and when changes of its state were signed.
     List {
         number: u64,
         octets: Arc<[u8]>,
@@ -103,7 +103,7 @@ pub struct UsageBatch {
     /// Up to when routers have reported everything.
     pub confirmed: Vec<(RouterNumber, u64)>,
     pub reopened: Option<Reopening>,
-    /// A router has a list of other records than these, with this number; or has one no longer.
+    /// A router has a list of another database than this one, with this number; or has one no longer.
     pub ahead: Option<(RouterNumber, Option<u64>)>,
 }
 
@@ -137,8 +137,8 @@ pub enum RouterEvent {
         router: RouterNumber,
         rate: SharedRate,
     },
-    /// The router has a list of revocations that is later than this server's, or of other records under the same numbers: the records
-    /// were set back.
+    /// The router has a list of revocations that is later than this server's, or of another database under the same numbers: the database
+    /// was set back.
     Ahead {
         router: RouterNumber,
         has: u64,
@@ -159,8 +159,8 @@ pub struct RouterStatus {
     pub told: Option<Instant>,
     /// Whether it was said on this link that it goes on by others.
     differs: bool,
-    /// Whether its list is later than this server's, or was at some time and it is not known whether these records have what that list
-    /// has; or is of other records. The server's records were set back, and it is sent no other list.
+    /// Whether its list is later than this server's, or was at some time and it is not known whether the database has what that list
+    /// has; or is of another database. The server's was set back, and it is sent no other list.
     pub is_ahead: bool,
     /// Reports that were taken since the server's start, and refused ones.
     pub reports: u64,
@@ -194,9 +194,9 @@ pub struct RouterServer {
     taken_out: BTreeMap<RatePayer, Instant>,
     ledger: Ledger<ChargedAccount>,
     list: Option<(u64, Arc<[u8]>)>,
-    /// When changes of the list's records were signed.
+    /// When changes of the list's state were signed.
     times: ChangeTimes,
-    /// Routers that have a list of other records, and those that were reported to the operator since the start.
+    /// Routers that have a list of another database, and those that were reported to the operator since the start.
     ahead: BTreeMap<RouterNumber, u64>,
     reported: BTreeSet<RouterNumber>,
     waiting: VecDeque<Waiting>,
@@ -486,11 +486,11 @@ impl RouterServer {
         };
         let Some(link) = status.link.filter(|_| status.follows) else { return };
         let has = status.list;
-        // A list of records that were set back lacks revocations, also once its number is higher: the router keeps the one that it has.
+        // A list of a database that was set back lacks revocations, also once its number is higher: the router keeps the one that it has.
         match has.map(|has| if has > number { Some(false) } else { self.times.has_list(has, now) }) {
             Some(Some(false)) => self.set_ahead(router, has),
             Some(None) => {}
-            // The records are in order again, or the operator has made the router forget its list.
+            // The database is in order again, or the operator has made the router forget its list.
             Some(Some(true)) | None => self.set_ahead(router, None),
         }
         if let Some(has) = self.ahead.get(&router).copied() {
@@ -512,7 +512,7 @@ impl RouterServer {
         }
     }
 
-    /// Notes, durably, which list of other records a router has; or that it has none.
+    /// Notes, durably, which list of another database a router has; or that it has none.
     fn set_ahead(&mut self, router: RouterNumber, has: Option<u64>) {
         let before = match has {
             Some(has) => self.ahead.insert(router, has),

@@ -54,6 +54,8 @@ pub const TIMES: usize = 4_096;
 /// Up to so many accounts are sorted for a page of them; of more, so many numbers are looked at for one.
 const SORTED: usize = 65_536;
 const LOOKED_AT: u32 = 262_144;
+/// Key epochs that are revoked at once: the current one, that before and that after.
+const EPOCHS: usize = 3;
 /// No grant.
 const NONE: u32 = u32::MAX;
 
@@ -202,9 +204,7 @@ pub enum ChangeError {
     #[error("change {got} does not follow change {held}")]
     Gap { held: u64, got: u64 },
     /// The same number was used twice: the writer was set back to an old copy.
-    #[error(
-        "change {0} does not continue what is held: the writer's records were set back to an old copy, or are forged"
-    )]
+    #[error("change {0} does not continue what is held: the database was set back to an old copy, or is forged")]
     Fork(u64),
     #[error("there is no account of principal {0}")]
     NoAccount(u32),
@@ -242,7 +242,10 @@ pub enum ChangeError {
     Rates,
     #[error("the account has {MAX_GRANTS} grants")]
     Grants,
-    #[error("{MAX_REVOCATIONS} revocations are in force")]
+    #[error(
+        "{MAX_REVOCATIONS} revocations are in force, and this makes more, without which secrets that were looked up would stay good: \
+         lift some, or wait until those of single key epochs have expired"
+    )]
     Revocations,
     #[error("{MAX_WAYPOINTS} waypoints are in use")]
     Waypoints,
@@ -279,8 +282,8 @@ struct Account {
     first: u32,
 }
 
-/// When the last changes of some records were signed, at most [`TIMES`] of them: by this it is seen whether a list of revocations was made
-/// of these records, or of others under the same numbers.
+/// When the last changes of a state were signed, at most [`TIMES`] of them: by this it is seen whether a list of revocations was made
+/// of this state, or of another under the same numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ChangeTimes {
     /// The number of the last change.
@@ -298,15 +301,15 @@ impl ChangeTimes {
     }
 
     /// The number of the next list of revocations: the number of its last change, and a second below. `before` is that of the list
-    /// before. The second is no earlier than the change, whatever the clock says: a list with an earlier one is of other records.
+    /// before. The second is no earlier than the change, whatever the clock says: a list with an earlier one is of another state.
     #[must_use]
     pub fn list_number(&self, before: u64, now: UnixTime) -> u64 {
         let second = now.secs().max(self.seconds.last().copied().unwrap_or(0));
         (self.last << 32 | second & SECOND).max(before + 1)
     }
 
-    /// Whether the list with this number was made of these records; `None` if that is not known. A change whose time is still to come
-    /// was signed by a clock that was ahead: a list with an earlier second may be of these records or of others.
+    /// Whether the list with this number was made of this state; `None` if that is not known. A change whose time is still to come
+    /// was signed by a clock that was ahead: a list with an earlier second may be of this state or of another.
     #[must_use]
     pub fn has_list(&self, number: u64, now: UnixTime) -> Option<bool> {
         let time = self.at(number >> 32)?;
@@ -571,11 +574,18 @@ impl State {
         self.slots_of(principal).filter_map(|slot| self.capped(slot))
     }
 
-    /// ID and one-time key of the invitation of a request that may be repeated: `key` names the request, and `content` is all of it.
-    /// Where the state has an invitation of this ID with another key, the request was another one.
+    /// The invitation that a request made which may be repeated, and what became of it; `key` names the request. `None` if it made none,
+    /// or that is forgotten.
     #[must_use]
-    pub fn invitation_of_request(&self, key: &[u8; 32], content: &[u8; 32]) -> (InvitationId, Seed) {
-        self.provider.invitation(key, content)
+    pub fn invitation_of_request(&self, key: &[u8; 32]) -> Option<(&Invitation, InvitationStatus)> {
+        self.invitation(self.provider.invitation_id(key))
+    }
+
+    /// ID and one-time key of the invitation of such a request: `content` is all of it, and `not_after` the invitation's last second. Where
+    /// the state has it with another key, the request was another one.
+    #[must_use]
+    pub fn names_of_request(&self, key: &[u8; 32], content: &[u8; 32], not_after: u64) -> (InvitationId, Seed) {
+        (self.provider.invitation_id(key), self.provider.invitation_key(key, content, not_after))
     }
 
     /// What was delegated from these terms, and from that, with the times in which it is answered.
@@ -652,10 +662,8 @@ impl State {
             ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => {
                 self.find(terms).ok_or(ChangeError::NoGrant)?;
             }
-            ChangeBody::WithdrawDelegation { .. }
-                if self.revocations.len() + 3 > MAX_REVOCATIONS && self.in_force(now.secs()) + 3 > MAX_REVOCATIONS =>
-            {
-                return Err(ChangeError::Revocations);
+            ChangeBody::Close { .. } | ChangeBody::WithdrawDelegation { .. } => {
+                self.check_revocations(&body, now.secs(), MAX_REVOCATIONS)?;
             }
             ChangeBody::Redeem { invitation, .. } => {
                 let principal = self.invitations.get(*invitation).and_then(|(invitation, _)| invitation.principal());
@@ -745,12 +753,8 @@ impl State {
                 self.check_capacity(std::slice::from_ref(terms), most)
             }
             ChangeBody::Withdraw(_) | ChangeBody::WithdrawBranch(_) | ChangeBody::WithdrawDelegation { .. } => Ok(()),
-            ChangeBody::Revoke(_)
-                if self.revocations.len() >= MAX_REVOCATIONS && self.in_force(issued) >= MAX_REVOCATIONS =>
-            {
-                Err(ChangeError::Revocations)
-            }
-            ChangeBody::Revoke(_) | ChangeBody::Lift(_) => Ok(()),
+            ChangeBody::Revoke(_) => self.check_revocations(body, issued, MAX_REVOCATIONS),
+            ChangeBody::Lift(_) => Ok(()),
             ChangeBody::Invite(invitation) => {
                 self.invitations.check(invitation, issued)?;
                 self.check_capacity(&invitation.terms, most)
@@ -786,6 +790,27 @@ impl State {
         if is_full { Err(ChangeError::Grants) } else { Ok(()) }
     }
 
+    /// Whether the revocations that a change makes at this second are within `most` with those in force.
+    fn check_revocations(&self, body: &ChangeBody, second: u64, most: usize) -> Result<(), ChangeError> {
+        let more = match body {
+            ChangeBody::Revoke(_) => 1,
+            ChangeBody::WithdrawDelegation { .. } => EPOCHS,
+            ChangeBody::Close { principal } => EPOCHS * self.intervals_of(*principal, second).len(),
+            _ => 0,
+        };
+        let is_full = |held: usize| held + more > most;
+        let is_refused = more > 0 && is_full(self.revocations.len()) && is_full(self.in_force(second));
+        if is_refused { Err(ChangeError::Revocations) } else { Ok(()) }
+    }
+
+    /// The lengths of key epochs of which holders of an account may have secrets at this second: those of its grants, and of what was
+    /// withdrawn lately.
+    fn intervals_of(&self, principal: Principal, second: u64) -> BTreeSet<Interval> {
+        let withdrawn = self.withdrawn_of(principal).filter(|(_, until)| *until > second);
+        let granted = self.slots_of(principal).filter_map(|slot| self.interval_of(slot));
+        granted.chain(withdrawn.map(|(interval, _)| interval)).collect()
+    }
+
     /// Revocations that have not expired at this second.
     fn in_force(&self, second: u64) -> usize {
         self.revocations.iter().filter(|entry| entry.expires_at().is_none_or(|expiry| expiry > second)).count()
@@ -813,9 +838,7 @@ impl State {
             ChangeBody::Close { principal } => {
                 let slots: Vec<u32> = self.slots_of(*principal).collect();
                 // What its holder has looked up ends too.
-                let mut intervals: BTreeSet<_> = slots.iter().filter_map(|slot| self.interval_of(*slot)).collect();
-                let withdrawn = self.withdrawn_of(*principal).filter(|(_, until)| *until > issued);
-                intervals.extend(withdrawn.map(|(interval, _)| interval));
+                let intervals = self.intervals_of(*principal, issued);
                 intervals.into_iter().for_each(|interval| self.revoke_accepted(*principal, None, interval, issued));
                 slots.into_iter().for_each(|slot| self.release(slot));
                 if let Some(account) = self.accounts.remove(&principal.number()) {
@@ -1094,4 +1117,37 @@ fn is_part(terms: &Terms, holder: &Terms, id: DelegationId, sub: Option<Delegati
 /// Octets that the allocator takes for so many: a header of 8, in multiples of 16, at least 32 (glibc).
 fn allocated(octets: usize) -> usize {
     if octets == 0 { 0 } else { (octets + 8).next_multiple_of(16).max(32) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_account_whose_secrets_could_not_be_revoked_is_not_closed() {
+        const NOW: UnixTime = UnixTime(1_800_000_000 * 1_000_000);
+        let key = SigningKey::from_seed(&Seed::new([1; 32]));
+        let mut state = State::new(ProviderKey::new(Seed::new([2; 32])));
+        let change = |state: &mut State, body| {
+            let signed = state.sign(body, &key, NOW).expect("possible");
+            state.apply(&signed, &key.verifying_key()).expect("the next");
+        };
+        let principal = Principal::new(7).expect("24 bits");
+        let waypoint = IpAddr::from([198, 51, 100, 1]);
+        let close = ChangeBody::Close { principal };
+        change(&mut state, ChangeBody::Account { principal, generation: 0, name: String::new() });
+        change(&mut state, ChangeBody::Revoke(Revocation { principal, delegation: None, epoch: None }));
+        assert_eq!(state.check_revocations(&close, NOW.secs(), 1), Ok(()), "nothing was looked up");
+        for exponent in [12, 16] {
+            let interval = Interval::new(exponent).expect("in range");
+            let terms = Terms { waypoint, principal, interval, width: Width::Full, delegation: None };
+            change(&mut state, ChangeBody::Grant(Grant { terms, not_before: 0, not_after: NOW.secs() + 1 }));
+            change(&mut state, ChangeBody::Withdraw(terms));
+        }
+        // One is held; two lengths of epochs are revoked, three epochs of each.
+        assert_eq!(state.check_revocations(&close, NOW.secs(), 6), Err(ChangeError::Revocations));
+        assert_eq!(state.check_revocations(&close, NOW.secs(), 7), Ok(()));
+        change(&mut state, close);
+        assert_eq!(state.revocations().len(), 7, "as many as were reckoned with");
+    }
 }

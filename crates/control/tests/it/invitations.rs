@@ -178,6 +178,19 @@ fn a_redemption_never_shortens_what_is_granted() {
 }
 
 #[test]
+fn a_redeemed_delegation_is_said_to_end_with_what_it_was_delegated_from() {
+    let mut server = server_with(&[]);
+    let end = at(0).unix.secs() + DAY;
+    let delegated = Delegation { prefix: "203.0.113.0/24".parse().expect("a prefix"), id: id(3), sub: None };
+    let part = Terms { delegation: Some(delegated), ..terms(7) };
+    change(&mut server, ChangeBody::Account { principal: principal(7), generation: 1, name: String::new() }, at(0));
+    change(&mut server, ChangeBody::Grant(Grant { terms: terms(7), not_before: 0, not_after: end }), at(0));
+    change(&mut server, ChangeBody::Invite(invitation(&line(1), vec![part])), at(0));
+    let given = redeem(&mut server, &line(1).redeem(&holder(1), at(1).unix), at(1)).expect("redeemed");
+    assert_eq!(given[0].1, end);
+}
+
+#[test]
 fn an_invitation_that_cannot_be_redeemed_is_not_made() {
     let mut server = server_with(&[]);
     let good = invitation(&line(1), vec![terms(7)]);
@@ -204,6 +217,31 @@ fn invitations_are_forgotten_a_while_after_they_expired() {
     change(&mut server, ChangeBody::Invite(next(3, 9)), at(until + 1));
     assert_eq!(server.state().invitations().len(), 2);
     assert!(server.state().invitation(line(1).id).is_none());
+}
+
+/// Whoever has the first line, used or stolen, holds nothing when the same request is sent again.
+#[test]
+fn the_same_request_makes_another_key_once_its_invitation_is_forgotten() {
+    let mut server = server_with(&[]);
+    let (key, content) = ([5; 32], [6; 32]);
+    let made = |server: &KeyServer, not_after| {
+        let (id, secret) = server.state().names_of_request(&key, &content, not_after);
+        InvitationLine { id, secret, not_after, ..line(1) }
+    };
+    let first = made(&server, line(1).not_after);
+    change(&mut server, ChangeBody::Invite(invitation(&first, vec![terms(7)])), at(0));
+    let (held, _) = server.state().invitation_of_request(&key).expect("it is remembered");
+    assert_eq!((held.key, made(&server, held.not_after).key()), (first.key(), first.key()), "a repeat has the same");
+    let request = first.redeem(&holder(1), at(1).unix);
+    redeem(&mut server, &request, at(1)).expect("redeemed");
+    let forgotten = at(first.not_after + REMEMBERED + 1 - at(0).unix.secs());
+    change(&mut server, ChangeBody::Invite(invitation(&line(2), vec![terms(8)])), forgotten);
+    assert!(server.state().invitation_of_request(&key).is_none());
+    let second = made(&server, forgotten.unix.secs() + DAY);
+    change(&mut server, ChangeBody::Invite(invitation(&second, vec![terms(7)])), forgotten);
+    let by_another = |line: &InvitationLine| line.redeem(&holder(2), forgotten.unix);
+    assert_eq!(redeem(&mut server, &by_another(&first), forgotten), Err(RedemptionRefusal::Unknown));
+    assert!(redeem(&mut server, &by_another(&second), forgotten).is_ok());
 }
 
 #[test]

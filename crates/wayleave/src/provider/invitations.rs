@@ -28,7 +28,7 @@ pub struct InvitationOrder {
     pub not_after: u64,
 }
 
-/// A new invitation: the line for whoever is invited, and what the records have of it. `named` are its ID and secret, if they are
+/// A new invitation: the line for whoever is invited, and what the database has of it. `named` are its ID and secret, if they are
 /// not to be drawn.
 ///
 /// # Errors
@@ -92,6 +92,7 @@ pub fn state_of(invitation: &Invitation, status: InvitationStatus, now: u64) -> 
 pub struct ListedInvitation {
     #[schema(pattern = "^[0-9a-f]{16}$")]
     pub id: String,
+    #[schema(required)]
     principal: Option<u32>,
     name: String,
     state: InvitationState,
@@ -100,6 +101,7 @@ pub struct ListedInvitation {
     /// Days of the grants, from the redemption on.
     days: u64,
     /// The Unix second at which it was redeemed.
+    #[schema(required)]
     used: Option<u64>,
     grants: Vec<InvitedGrant>,
 }
@@ -114,7 +116,9 @@ pub struct InvitedGrant {
     /// Binary logarithm of a key epoch's length in seconds.
     #[schema(minimum = 4, maximum = 24)]
     interval: u8,
+    #[schema(required)]
     delegation: Option<u32>,
+    #[schema(required)]
     prefix: Option<String>,
 }
 

@@ -189,6 +189,40 @@ pub struct GrantFields {
     pub ends: Option<Time>,
 }
 
+/// A capability to grant until a time, as a request says it.
+#[derive(Clone, Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(
+    as = PutGrant,
+    example = json!({ "principal": 7, "waypoint": "198.51.100.1", "ends": "2100-01-01T00:00:00Z" })
+)]
+pub struct PutGrantFields {
+    #[schema(maximum = 16_777_215)]
+    principal: u32,
+    /// An IP address.
+    #[schema(value_type = String)]
+    waypoint: IpAddr,
+    /// Binary logarithm of a key epoch's length in seconds; 12 by default.
+    #[schema(minimum = 4, maximum = 24)]
+    interval: Option<u8>,
+    /// Whether bindings have 64 bits.
+    #[serde(default)]
+    narrow: bool,
+    /// Destinations that it is restricted to; needs `delegation`.
+    prefix: Option<String>,
+    #[schema(maximum = 16_777_215)]
+    delegation: Option<u32>,
+    /// Until when it is granted, be that later or sooner than before. Days would be counted anew with each repeat.
+    ends: Time,
+}
+
+impl From<PutGrantFields> for GrantFields {
+    fn from(put: PutGrantFields) -> Self {
+        let PutGrantFields { principal, waypoint, interval, narrow, prefix, delegation, ends } = put;
+        Self { principal, waypoint, interval, narrow, prefix, delegation, days: None, ends: Some(ends) }
+    }
+}
+
 impl GrantFields {
     /// The order.
     ///

@@ -32,8 +32,9 @@ pub struct Waypoint {
     #[schema(value_type = String)]
     address: IpAddr,
     /// Null if the configuration has no key of it.
-    #[schema(value_type = Option<String>, pattern = "^(router|pop|as)$")]
+    #[schema(required, value_type = Option<String>, pattern = "^(router|pop|as)$")]
     kind: Option<&'static str>,
+    #[schema(required)]
     name: Option<String>,
 }
 
@@ -63,9 +64,12 @@ pub struct GrantTree {
     interval: u8,
     /// Whether bindings have 64 bits.
     narrow: bool,
+    #[schema(required)]
     delegation: Option<u32>,
+    #[schema(required)]
     sub_delegation: Option<u32>,
     /// Destinations that it is restricted to.
+    #[schema(required)]
     prefix: Option<String>,
     /// Unix seconds.
     from: u64,

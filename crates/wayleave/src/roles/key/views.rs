@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -18,7 +18,9 @@ use wayleave_runtime::store::FileStore;
 use super::api::counts::ApiCounts;
 use super::core::{Core, lock};
 use super::routers::{self, Event, Routers};
+use crate::config::Fault;
 use crate::config::key::KeyFile;
+use crate::config::key_api::ApiSection;
 use crate::output::cell;
 use crate::overview::Overview;
 use crate::provider::invitations::{InvitationState, state_of};
@@ -56,6 +58,18 @@ impl Connections {
     }
 }
 
+/// What a reload may change.
+struct Configured {
+    routers: BTreeMap<RouterNumber, String>,
+    api: Option<ApiSection>,
+}
+
+impl Configured {
+    fn new(config: &KeyFile) -> Self {
+        Self { routers: config.router_names(), api: config.key.api.clone() }
+    }
+}
+
 #[derive(Clone)]
 pub struct KeyView {
     core: Arc<Mutex<Core>>,
@@ -63,7 +77,7 @@ pub struct KeyView {
     writer: String,
     /// The machine of the routers' links and its store.
     routers: Option<(mpsc::Sender<Event>, Arc<FileStore>)>,
-    names: Arc<Mutex<BTreeMap<RouterNumber, String>>>,
+    configured: Arc<Mutex<Configured>>,
     api: Option<Arc<ApiCounts>>,
     connections: Connections,
 }
@@ -76,18 +90,36 @@ impl KeyView {
         (api, connections): (Option<Arc<ApiCounts>>, Connections),
     ) -> Self {
         let routers = routers.map(|routers| (routers.running.events.clone(), Arc::clone(&routers.store)));
-        let names = Arc::new(Mutex::new(config.router_names()));
+        let configured = Arc::new(Mutex::new(Configured::new(config)));
         let (zone, writer) = (config.zone().to_string(), config.key.writer.get_ref().0.to_string());
-        Self { core: Arc::clone(core), zone, writer, routers, names, api, connections }
+        Self { core: Arc::clone(core), zone, writer, routers, configured, api, connections }
     }
 
     /// Another configuration counts.
     pub fn configure(&self, config: &KeyFile) {
-        *self.names.lock().unwrap_or_else(PoisonError::into_inner) = config.router_names();
+        *self.configured() = Configured::new(config);
+    }
+
+    fn configured(&self) -> MutexGuard<'_, Configured> {
+        self.configured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn names(&self) -> BTreeMap<RouterNumber, String> {
-        self.names.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.configured().routers.clone()
+    }
+
+    /// When the next token of the API expires, in Unix seconds; and which have expired or do so soon.
+    fn expiring(&self) -> (Option<u64>, Vec<String>) {
+        let now = unix_now().secs();
+        let configured = self.configured();
+        let Some(api) = &configured.api else { return (None, Vec::new()) };
+        let next =
+            api.token.iter().filter_map(|token| token.get_ref().expires()).filter(|expires| *expires > now).min();
+        let problem = |Fault { message, help, .. }| match help {
+            Some(help) => format!("{message}; {help}"),
+            None => message,
+        };
+        (next, api.warnings(now).into_iter().map(problem).collect())
     }
 
     /// The status of each router; null without any.
@@ -159,6 +191,7 @@ fn account(text: &str) -> Option<ChargedAccount> {
 impl View for KeyView {
     async fn status(&self) -> Result<Value, ViewError> {
         let routers = self.routers().await?;
+        let (next_expiry, problems) = self.expiring();
         let core = lock(&self.core);
         let list = core.list().map(|list| list.written());
         let (server, state) = (&core.server, core.server.state());
@@ -185,6 +218,8 @@ impl View for KeyView {
             "invitations": invitations(state),
             "api": self.api.as_ref().map(|counts| counts.json()),
             "connections": self.connections.json(),
+            "next_token_expires": next_expiry.map(utc),
+            "problems": problems,
         }))
     }
 

@@ -4,6 +4,8 @@ use std::fs;
 use std::thread;
 
 use serde_json::{Value, json};
+use wayleave_control::capability::InvitationLine;
+use wayleave_runtime::api_tls::KeyPin;
 
 use super::world::{WAYPOINT, World};
 use crate::common::{eventually, text};
@@ -117,7 +119,10 @@ fn a_grant_that_is_put_again_changes_nothing_and_gives_its_line() {
     });
     let before = times(&world.done("GET", "/v1/accounts/7", None));
     assert_eq!(first["ends"], "2100-01-01T00:00:00Z");
-    assert_eq!([put("2100-01-01T00:00:00Z"), put("2100-01-01T02:00:00+02:00")], [first.clone(), first.clone()]);
+    assert_eq!(first["previous_ends"], Value::Null);
+    let mut same = first.clone();
+    same["previous_ends"] = same["ends"].clone();
+    assert_eq!([put("2100-01-01T00:00:00Z"), put("2100-01-01T02:00:00+02:00")], [same.clone(), same]);
     assert_eq!(world.running.count("number"), number, "nothing has changed");
     let later = put("2100-01-01T00:00:01Z");
     assert_eq!((&later["capability"], &later["number"]), (&first["capability"], &json!(number + 1)));
@@ -335,10 +340,19 @@ fn an_operators_own_chain_is_shown_and_pinned_and_one_that_does_not_fit_is_named
     world.running.signal("-HUP");
     eventually("the renewed certificate is shown", || shown().is_some_and(|shown| shown != first));
     world.folder.ok(&["cap", "accept", "--line", "two.line"]);
-    // One that does not fit is named in the log, and the one in force stays.
+    let line = fs::read_to_string(world.folder.0.join("two.line")).expect("there");
+    world.pin = KeyPin(line.trim().parse::<InvitationLine>().expect("an invitation").pin);
+    // One that does not fit is named in the log, and all that was in force stays, a token that is taken away too.
     fs::copy(world.folder.0.join("server/other.pem"), world.folder.0.join("server/chain.pem")).expect("copied");
+    let without = fs::read_to_string(&path).expect("there").replace(
+        "name = \"billing\"\nhash = \"token:sha256:",
+        &format!("name = \"another\"\nhash = \"token:sha256:{}\"\n#", "11".repeat(32)),
+    );
+    fs::write(&path, without).expect("written");
     world.running.signal("-HUP");
     eventually("the log says so", || world.running.log().contains("is not that of the first certificate"));
+    assert!(world.running.log().contains("also those that were taken away"));
+    assert_eq!(world.call(Some(&world.read), "GET", "/v1/accounts", None).status, 200);
     world.folder.ok(&["cap", "accept", "--line", "two.line"]);
 }
 

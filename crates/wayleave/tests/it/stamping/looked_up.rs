@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::time::SystemTime;
+
+use wayleave_runtime::clock::unix_now;
 
 use super::world::{self, PRINCIPALS, World, balance, body, text};
 use crate::router::common::{Router, eventually};
@@ -13,7 +14,7 @@ const INTERVAL: &str = "4";
 
 /// The key epoch of [`INTERVAL`] now.
 fn epoch() -> u64 {
-    SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() >> 4
+    unix_now().secs() >> 4
 }
 
 impl World {

@@ -11,7 +11,7 @@ use wayleave_packet::platypus::header::Principal;
 
 use super::super::core::lock;
 use super::caller::{Caller, Owner, Reader, Seller};
-use super::extract::{Json, NoIdempotencyKey, NoQuery, Path, PrincipalNumber, Query, most};
+use super::extract::{Json, NoBody, NoQuery, Path, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api, Changed, Created};
 use crate::provider::orders::{check_name, open_or_rename, principal_of};
@@ -70,6 +70,7 @@ pub struct Accounts {
     number: u64,
     accounts: Vec<Account>,
     /// The value of `after` for the next page; null behind the last. A page may be empty and not the last.
+    #[schema(required)]
     next: Option<u32>,
 }
 
@@ -113,7 +114,12 @@ fn described(state: &Records, principal: Principal) -> Option<Account> {
     params(Page),
     responses((status = 200, description = "Done.", body = Accounts))
 )]
-pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Query<Page>) -> Answer<Accounts> {
+pub async fn list(
+    State(api): State<Arc<Api>>,
+    _: Caller<Reader>,
+    Query(page): Query<Page>,
+    _: NoBody,
+) -> Answer<Accounts> {
     let most = most(page.most, PAGE)?;
     api.run(move |api| {
         let core = lock(&api.core);
@@ -139,6 +145,7 @@ pub async fn show(
     caller: Caller<Owner>,
     _: NoQuery,
     Path(OfPrincipal { principal }): Path<OfPrincipal>,
+    _: NoBody,
 ) -> Answer<AccountTree> {
     let principal = principal.0;
     caller.may_read(principal)?;
@@ -164,7 +171,6 @@ pub async fn open(
     State(api): State<Arc<Api>>,
     caller: Caller<Seller>,
     _: NoQuery,
-    _: NoIdempotencyKey,
     Json(OpenAccount { principal, name }): Json<OpenAccount>,
 ) -> Created<Account> {
     let principal = principal_of(principal)?;
@@ -253,6 +259,7 @@ pub async fn close(
     caller: Caller<Seller>,
     _: NoQuery,
     Path(OfPrincipal { principal }): Path<OfPrincipal>,
+    _: NoBody,
 ) -> Answer<Changed> {
     let principal = principal.0;
     api.run(move |api| {

@@ -2,18 +2,24 @@
 
 use std::marker::PhantomData;
 use std::net::IpAddr;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
+use axum::http::Uri;
 use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use tokio::time::Instant;
 use tracing::warn;
 use wayleave_control::capability::Verdict;
+use wayleave_core::Instant as Monotonic;
 use wayleave_crypto::hash::sha256;
 use wayleave_crypto::secret::Seed;
+use wayleave_dataplane::limit::TokenBucket;
 use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::https::{Peer, authorization};
+use wayleave_runtime::log_limit::{Line, LogLimit};
 
 use super::Api;
 use super::counts::count;
@@ -22,6 +28,16 @@ use crate::config::key_api::{Access, TokenEntry};
 
 /// In front of a token.
 const BEARER: &str = "Bearer ";
+
+/// Requests a second with a token that is for one principal's own, and with any other; twice as many may come at once. The first are in
+/// customers' hands, and the others in programs of the operator's.
+const OWN_PER_SECOND: u32 = 10;
+const PER_SECOND: u32 = 500;
+const BURST_SECS: u32 = 2;
+/// How often the log has a line of refused requests with one token.
+const LINE_EVERY: Duration = Duration::from_secs(60);
+/// Octets of a query.
+const MAX_QUERY: usize = 4 * 1024;
 
 /// A token of the configuration.
 pub struct Token {
@@ -39,6 +55,13 @@ pub struct Holder {
     access: Access,
     /// Whose account and usage it is for, if it is for no more.
     principal: Option<Principal>,
+    limits: Arc<Mutex<Limits>>,
+}
+
+/// What the requests with one token may cost.
+struct Limits {
+    requests: TokenBucket,
+    refusals: LogLimit,
 }
 
 /// What was found out of a request's sender before its route.
@@ -53,8 +76,33 @@ impl Token {
     /// The token of an entry.
     pub fn new(entry: &TokenEntry) -> Self {
         let (name, access, principal) = (entry.name.clone(), entry.access.get_ref().0, entry.principal());
-        let holder = Holder { name, access, principal };
+        let rate = if access == Access::Own { OWN_PER_SECOND } else { PER_SECOND };
+        let requests = TokenBucket::new(rate, BURST_SECS * rate);
+        let limits = Arc::new(Mutex::new(Limits { requests, refusals: LogLimit::new(1, LINE_EVERY) }));
+        let holder = Holder { name, access, principal, limits };
         Self { hash: Seed::new(entry.hash.0.0), holder, expires: entry.expires() }
+    }
+}
+
+impl Holder {
+    /// Whose connections share a part of the slots: the tokens of customers have one for all of them, since together they could take all.
+    pub fn client(&self) -> String {
+        if self.access == Access::Own { "tokens with access `own`".to_owned() } else { self.name.clone() }
+    }
+
+    /// Whether one more request is within the limit of the token.
+    fn takes(&self, now: Monotonic) -> bool {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner).requests.take(now)
+    }
+
+    /// Logs that a request is refused, if that was not logged lately.
+    fn note_refusal(&self, path: &str, why: &str) {
+        let line = self.limits.lock().unwrap_or_else(PoisonError::into_inner).refusals.note(Instant::now());
+        if let Some(Line { suppressed }) = line {
+            let more =
+                suppressed.map_or_else(String::new, |more| format!(", and refused {more} since the last such line"));
+            warn!(by = self.name, path, "the API refuses a request: {why}{more}");
+        }
     }
 }
 
@@ -68,12 +116,12 @@ pub async fn admit(
     count(&api.counts.requests);
     let holder = authorization(request.headers()).ok_or("the request has no token").and_then(|token| api.find(token));
     let sender = Sender { source: peer.source(), holder };
-    let response = if sender.holder.is_ok() || api.takes_a_strangers(sender.source) {
-        request.extensions_mut().insert(sender);
-        next.run(request).await
-    } else {
-        let problem = Problem::new(ProblemKind::TooMany, "too many requests of this source without a valid token");
-        problem.help("wait a second, or send a token").into_response()
+    let response = match api.refusal(&sender, request.uri()) {
+        Some(problem) => problem.into_response(),
+        None => {
+            request.extensions_mut().insert(sender);
+            next.run(request).await
+        }
     };
     if let Some(kind) = response.extensions().get() {
         api.count(*kind);
@@ -102,6 +150,25 @@ impl Api {
             return Err("the token has expired");
         }
         Ok(token.holder.clone())
+    }
+
+    /// Why a request does not come to its route.
+    fn refusal(&self, sender: &Sender, uri: &Uri) -> Option<Problem> {
+        let too_many = |why, help: &str| Some(Problem::new(ProblemKind::TooMany, why).help(help));
+        match &sender.holder {
+            Ok(holder) if !holder.takes(self.clock.now().instant) => {
+                let why = "too many requests with this token";
+                holder.note_refusal(uri.path(), why);
+                return too_many(why, "wait a second");
+            }
+            Err(_) if !self.takes_a_strangers(sender.source) => {
+                let why = "too many requests of this source without a valid token";
+                return too_many(why, "wait a second, or send a token");
+            }
+            _ => {}
+        }
+        let is_long = uri.query().is_some_and(|query| query.len() > MAX_QUERY);
+        is_long.then(|| Problem::new(ProblemKind::LongQuery, format!("the query is longer than {MAX_QUERY} octets")))
     }
 
     /// Whether a request without a valid token is within the limit of its source.
@@ -181,7 +248,7 @@ impl<R: Role> FromRequestParts<Arc<Api>> for Caller<R> {
             }
             (Some(access), Ok(holder)) if holder.access < access => {
                 let (has, needed) = (holder.access.name(), access.name());
-                warn!(by = holder.name, path = parts.uri.path(), "the API refuses a request: the token is for `{has}`");
+                holder.note_refusal(parts.uri.path(), &format!("the token is for `{has}`"));
                 let what = format!("this token is for `{has}`, and the request needs `{needed}`");
                 let help = format!("use a token with `access = \"{needed}\"`");
                 return Err(Problem::new(ProblemKind::Access, what).help(help));

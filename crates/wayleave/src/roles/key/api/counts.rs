@@ -26,7 +26,7 @@ counts! {
     unauthenticated,
     /// Requests whose token allows less.
     forbidden,
-    /// Requests beyond the limit of their source prefix.
+    /// Requests beyond the limit of their source prefix, or of their token.
     limited,
     /// Requests that were refused for any other reason.
     refused,

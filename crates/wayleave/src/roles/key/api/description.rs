@@ -60,15 +60,18 @@ fn members(of: &mut Value) -> impl Iterator<Item = &mut Value> {
 fn add_problems(method: &str, operation: &mut Value) {
     let needs_token = operation["security"][0].get("token").is_some();
     let is_change = method != "get";
-    let has_body = operation.get("requestBody").is_some();
-    let is_described = operation["operationId"] == "description";
     let common = [
-        (!is_described, "400", "The request is malformed, or says what cannot be."),
+        (true, "400", "The request is malformed, or says what cannot be."),
         (needs_token, "401", "There is no token, or nobody's."),
         (needs_token, "403", "The token allows less."),
         (is_change, "409", "The state does not allow it."),
-        (has_body, "413", "The body is longer than 64 KiB."),
-        (true, "429", "Too many requests of this source without a token."),
+        (true, "413", "The body is longer than 64 KiB, or broke off."),
+        (true, "414", "The query is longer than 4 KiB."),
+        (
+            true,
+            "429",
+            "Too many requests of this source without a token, or with this token: `Retry-After` says when to ask again.",
+        ),
         (is_change, "500", "The change could not be written."),
         (true, "503", "The server is busy, starting or stopping: ask again."),
     ];

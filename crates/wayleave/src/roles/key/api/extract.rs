@@ -1,5 +1,6 @@
 //! What handlers take from a request: axum's extractors, whose rejections are problems.
 
+use axum::body::Bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::extract::{FromRequest, FromRequestParts, OptionalFromRequestParts, Request};
 use axum::http::request::Parts;
@@ -45,28 +46,15 @@ const MAX_KEY: usize = 255;
 impl<S: Send + Sync> OptionalFromRequestParts<S> for IdempotencyKey {
     type Rejection = Problem;
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Option<Self>, Problem> {
-        let mut all = parts.headers.get_all(IDEMPOTENCY_KEY).iter();
-        let (Some(header), other) = (all.next(), all.next()) else { return Ok(None) };
+        let is_one = parts.headers.get_all(IDEMPOTENCY_KEY).iter().nth(1).is_none();
+        // It is taken out: whoever reads the body refuses one that is left.
+        let Some(header) = parts.headers.remove(IDEMPOTENCY_KEY) else { return Ok(None) };
         let text = header.to_str().unwrap_or_default();
         let key = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text);
-        if other.is_some() || key.is_empty() || key.len() > MAX_KEY {
+        if !is_one || key.is_empty() || key.len() > MAX_KEY {
             return Err(request(format!("`Idempotency-Key` is not one text of 1 to {MAX_KEY} characters")));
         }
         Ok(Some(Self(key.to_owned())))
-    }
-}
-
-/// The request takes no `Idempotency-Key`: that it were ignored would double what whoever sends it takes for safe.
-pub struct NoIdempotencyKey;
-
-impl<S: Send + Sync> FromRequestParts<S> for NoIdempotencyKey {
-    type Rejection = Problem;
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        if !parts.headers.contains_key(IDEMPOTENCY_KEY) {
-            return Ok(Self);
-        }
-        Err(request("this request takes no `Idempotency-Key`".to_owned())
-            .help("PUT does the same, and may be repeated"))
     }
 }
 
@@ -89,15 +77,36 @@ pub struct Json<T>(pub T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = Problem;
     async fn from_request(from: Request, state: &S) -> Result<Self, Problem> {
-        let is_refused = from.extensions().get::<BodyRefused>().is_some();
-        let body = axum::body::Bytes::from_request(from, state).await.ok().filter(|_| !is_refused);
-        let body = body.ok_or_else(|| {
-            let what = format!("the body is longer than {} octets, or ended in the middle", LIMITS.body);
-            Problem::new(ProblemKind::TooLarge, what)
-        })?;
-        let read = serde_json::from_slice(&body);
+        let read = serde_json::from_slice(&body(from, state).await?);
         read.map(Self).map_err(|error| request(format!("the body is not as described: {error}")))
     }
+}
+
+/// There is no body: one that broke off, or was not meant for this request, does not carry it out.
+pub struct NoBody;
+
+impl<S: Send + Sync> FromRequest<S> for NoBody {
+    type Rejection = Problem;
+    async fn from_request(from: Request, state: &S) -> Result<Self, Problem> {
+        if body(from, state).await?.is_empty() {
+            return Ok(Self);
+        }
+        Err(request("the request has a body, expected none".to_owned()))
+    }
+}
+
+/// The whole body of a request. It comes last: an `Idempotency-Key` that nobody took before is refused, since that it were ignored would
+/// double what whoever sends it takes for safe.
+async fn body<S: Send + Sync>(from: Request, state: &S) -> Result<Bytes, Problem> {
+    if from.headers().contains_key(IDEMPOTENCY_KEY) {
+        return Err(request("this request takes no `Idempotency-Key`".to_owned())
+            .help("POST /v1/invitations takes one; where the path has a PUT, that may be repeated as it is"));
+    }
+    let is_refused = from.extensions().get::<BodyRefused>().is_some();
+    Bytes::from_request(from, state).await.ok().filter(|_| !is_refused).ok_or_else(|| {
+        let what = format!("the body is longer than {} octets, or ended in the middle", LIMITS.body);
+        Problem::new(ProblemKind::TooLarge, what)
+    })
 }
 
 impl<T: Serialize> IntoResponse for Json<T> {
@@ -131,6 +140,15 @@ pub fn most(requested: Option<usize>, (default, most): (usize, usize)) -> Result
         return Ok(requested);
     }
     Err(request(format!("`most` is {requested}, expected 1 to {most}")))
+}
+
+/// A page of at most `most` entries, and what the last of them is by `key` if others follow.
+pub fn page<T, K>(all: impl Iterator<Item = T>, most: usize, key: impl Fn(&T) -> K) -> (Vec<T>, Option<K>) {
+    let mut page: Vec<T> = all.take(most + 1).collect();
+    let has_more = page.len() > most;
+    page.truncate(most);
+    let next = page.last().filter(|_| has_more).map(key);
+    (page, next)
 }
 
 #[cfg(test)]

@@ -15,10 +15,10 @@ use zeroize::Zeroizing;
 use super::super::core::lock;
 use super::accounts::missing;
 use super::caller::{Caller, Reader, Seller};
-use super::extract::{Json, NoIdempotencyKey, NoQuery, Path, PrincipalNumber, Query, most};
+use super::extract::{Json, NoBody, NoQuery, Path, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api, Created};
-use crate::provider::orders::{DEFAULT_DAYS, GrantFields, NamedGrant, beyond, end, grant_id, named};
+use crate::provider::orders::{DEFAULT_DAYS, GrantFields, NamedGrant, PutGrantFields, beyond, end, grant_id, named};
 use crate::provider::tree::{AccountGrants, AccountTree};
 
 /// Accounts of a page: by default, and at most; and grants after which a page ends.
@@ -29,7 +29,8 @@ const MOST_GRANTS: usize = 20_000;
 #[derive(Serialize, ToSchema)]
 pub struct GrantTrees {
     principals: Vec<AccountTree>,
-    /// The value of `after` for the next page; null behind the last.
+    /// The value of `after` for the next page; null behind the last. A page may be empty and not the last.
+    #[schema(required)]
     next: Option<u32>,
 }
 
@@ -46,9 +47,12 @@ pub struct Granted {
     terms: String,
     /// Unix seconds.
     until: u64,
-    /// The same as a time (RFC 3339): a request with it as `ends` changes nothing.
+    /// The same as a time (RFC 3339): no later than what it was delegated from, however late it was asked for.
     #[schema(format = DateTime)]
     ends: String,
+    /// Until when it was granted before; null if it was not. If that is later than `ends`, it was shortened.
+    #[schema(required, format = DateTime)]
+    previous_ends: Option<String>,
     /// What was delegated from it and lasted longer: it ends with it now.
     shortened: Vec<NamedGrant>,
 }
@@ -98,37 +102,52 @@ pub struct OneGrant {
     params(Page),
     responses((status = 200, description = "Done.", body = GrantTrees))
 )]
-pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Query<Page>) -> Answer<GrantTrees> {
+pub async fn list(
+    State(api): State<Arc<Api>>,
+    _: Caller<Reader>,
+    Query(page): Query<Page>,
+    _: NoBody,
+) -> Answer<GrantTrees> {
     let most = most(page.most, PAGE)?;
     api.run(move |api| {
         let now = api.clock.now().unix;
         let labels = api.settings().labels.clone();
         let (after, waypoint) = (page.after.map(|after| after.0), page.waypoint);
-        let (page, mut next) = match page.principal {
-            Some(only) => (vec![only.0], None),
+        let principals = match page.principal {
+            Some(only) => (vec![only.0].into_iter().filter(|only| Some(*only) > after).collect(), None),
             None => lock(&api.core).server.state().accounts_after(after, most),
         };
-        let (mut trees, mut grants) = (Vec::new(), 0);
-        let last = page.last().copied();
-        for principal in page {
-            // The lock is held for one account at a time: questions wait for it.
-            let read = AccountGrants::read(lock(&api.core).server.state(), principal, now);
-            let Some(mut account) = read else { continue };
-            grants += account.len();
-            if let Some(waypoint) = waypoint
-                && !account.keep_at(waypoint)
-            {
-                continue;
-            }
-            trees.push(account.tree(&labels));
-            if grants >= MOST_GRANTS && Some(principal) != last {
-                next = Some(principal);
-                break;
-            }
-        }
-        Ok(Json(GrantTrees { principals: trees, next: next.map(Principal::number) }))
+        // The lock is held for one account at a time: questions wait for it.
+        let read = |principal| AccountGrants::read(lock(&api.core).server.state(), principal, now);
+        let (accounts, next) = read_page(principals, read, waypoint, MOST_GRANTS);
+        let principals = accounts.iter().map(|account| account.tree(&labels)).collect();
+        Ok(Json(GrantTrees { principals, next: next.map(Principal::number) }))
     })
     .await
+}
+
+/// The accounts of a page, with what they have at a waypoint if one is named; and behind which one the next page begins. A page ends when
+/// so many grants were looked at, wanted or not.
+fn read_page(
+    (principals, next): (Vec<Principal>, Option<Principal>),
+    read: impl Fn(Principal) -> Option<AccountGrants>,
+    waypoint: Option<IpAddr>,
+    most_grants: usize,
+) -> (Vec<AccountGrants>, Option<Principal>) {
+    let (mut accounts, mut grants) = (Vec::new(), 0);
+    let last = principals.last().copied();
+    for principal in principals {
+        if let Some(mut account) = read(principal) {
+            grants += account.len();
+            if waypoint.is_none_or(|waypoint| account.keep_at(waypoint)) {
+                accounts.push(account);
+            }
+        }
+        if grants >= most_grants && Some(principal) != last {
+            return (accounts, Some(principal));
+        }
+    }
+    (accounts, next)
 }
 
 /// Grant a capability to an account, or change how long one is granted; what was delegated from it lasts no longer
@@ -143,7 +162,6 @@ pub async fn grant(
     State(api): State<Arc<Api>>,
     caller: Caller<Seller>,
     _: NoQuery,
-    _: NoIdempotencyKey,
     Json(fields): Json<GrantFields>,
 ) -> Created<Granted> {
     let terms = fields.order()?.terms()?;
@@ -154,29 +172,23 @@ pub async fn grant(
     api.run(move |api| Ok((StatusCode::CREATED, Json(granted(api, &caller.by, &terms, not_after, &decide)?)))).await
 }
 
-/// Grant a capability until a time, if it is not granted until then: a repeat changes nothing, and gives the same line
+/// Grant a capability until a time, also a sooner one: a repeat changes nothing, and gives the same line
 #[utoipa::path(
     put,
     path = "/v1/grants",
     operation_id = "putGrant",
     security(("token" = ["sell"])),
-    request_body(content = GrantFields, example = json!({
-        "principal": 7, "waypoint": "198.51.100.1", "ends": "2100-01-01T00:00:00Z",
-    })),
     responses((status = 200, description = "Done.", body = Granted), (status = 404, description = "There is no such thing."))
 )]
 pub async fn put(
     State(api): State<Arc<Api>>,
     caller: Caller<Seller>,
     _: NoQuery,
-    Json(fields): Json<GrantFields>,
+    Json(fields): Json<PutGrantFields>,
 ) -> Answer<Granted> {
+    let fields = GrantFields::from(fields);
     let terms = fields.order()?.terms()?;
     let now = api.clock.now().unix.secs();
-    if fields.ends.is_none() {
-        let what = "`ends` is missing: days would be counted anew with each repeat";
-        return Err(Problem::new(ProblemKind::Request, what));
-    }
     let not_after = end(fields.ends, fields.days, DEFAULT_DAYS, now)?;
     let wanted = Grant { terms, not_before: now, not_after };
     // What is granted now has begun, and its begin stays.
@@ -196,17 +208,18 @@ fn granted(
     not_after: u64,
     decide: &dyn Fn(&Records) -> Option<Grant>,
 ) -> Result<Granted, Problem> {
-    let mut shortened = Vec::new();
+    let (mut shortened, mut before) = (Vec::new(), None);
+    let held =
+        |state: &Records| state.find(terms).and_then(|slot| Some((state.capped(slot)?, state.key(slot)?.clone())));
     let number = api.change(by, &mut |state| {
         state.account(terms.principal).ok_or_else(|| missing(terms.principal))?;
+        before = held(state).map(|(grant, _)| grant.not_after);
         let grant = decide(state);
         shortened = grant.as_ref().map_or_else(Vec::new, |_| beyond(state, terms, not_after));
         Ok(grant.map(ChangeBody::Grant))
     })?;
     let core = lock(&api.core);
-    let state = core.server.state();
-    let key = state.find(terms).and_then(|slot| state.key(slot)).cloned();
-    let Some(key) = key else {
+    let Some((Grant { not_after: until, .. }, key)) = held(core.server.state()) else {
         return Err(Problem::new(ProblemKind::Conflict, "the grant was withdrawn again before it was answered"));
     };
     let zone = core.server.zone().clone();
@@ -216,8 +229,9 @@ fn granted(
         id: grant_id(terms),
         capability: Zeroizing::new(Credential { zone, terms: *terms, key }.expose()),
         terms: terms.to_string(),
-        until: not_after,
-        ends: utc(not_after),
+        until,
+        ends: utc(until),
+        previous_ends: before.map(utc),
         shortened: named(&shortened),
     })
 }
@@ -236,6 +250,7 @@ pub async fn withdraw(
     caller: Caller<Seller>,
     _: NoQuery,
     Path(one): Path<OneGrant>,
+    _: NoBody,
 ) -> Answer<Withdrawn> {
     let (principal, id) = (one.principal.0, one.grant);
     api.run(move |api| {
@@ -253,4 +268,52 @@ pub async fn withdraw(
         Ok(Json(Withdrawn { number, ended: named(&ended) }))
     })
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use wayleave_control::capability::{ProviderKey, State};
+    use wayleave_core::UnixTime;
+    use wayleave_crypto::secret::Seed;
+    use wayleave_crypto::sign::SigningKey;
+    use wayleave_packet::platypus::header::{Interval, Width};
+
+    use super::*;
+    use crate::provider::waypoints::WaypointLabels;
+
+    #[test]
+    fn a_page_ends_when_enough_grants_were_looked_at_and_the_next_goes_on_behind_it() {
+        const NOW: UnixTime = UnixTime(1_800_000_000 * 1_000_000);
+        let key = SigningKey::from_seed(&Seed::new([1; 32]));
+        let mut state = State::new(ProviderKey::new(Seed::new([2; 32])));
+        let mut change = |body| {
+            let signed = state.sign(body, &key, NOW).expect("possible");
+            state.apply(&signed, &key.verifying_key()).expect("the next");
+        };
+        let principals: Vec<Principal> = (1..=6).filter_map(Principal::new).collect();
+        let [first, other] = [1, 2].map(|last| IpAddr::from([198, 51, 100, last]));
+        for principal in &principals {
+            let interval = Interval::new(12).expect("in range");
+            let waypoint = if principal.number() == 6 { other } else { first };
+            let terms = Terms { waypoint, principal: *principal, interval, width: Width::Full, delegation: None };
+            change(ChangeBody::Account { principal: *principal, generation: 0, name: String::new() });
+            change(ChangeBody::Grant(Grant { terms, not_before: 0, not_after: NOW.secs() + 1 }));
+        }
+        let (mut after, mut found, mut looked_at) = (None, Vec::new(), Vec::new());
+        loop {
+            let count = std::cell::Cell::new(0);
+            let read = |principal| {
+                count.set(count.get() + 1);
+                AccountGrants::read(&state, principal, NOW)
+            };
+            let (page, next) = read_page(state.accounts_after(after, 5), read, Some(other), 2);
+            found.extend(page.iter().map(|account| account.tree(&WaypointLabels::new()).principal));
+            looked_at.push(count.get());
+            after = next;
+            if next.is_none() {
+                break;
+            }
+        }
+        assert_eq!((found, looked_at), (vec![6], vec![2, 2, 2]));
+    }
 }

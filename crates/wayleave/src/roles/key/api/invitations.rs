@@ -9,17 +9,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::{IntoParams, ToSchema};
 use wayleave_control::capability::{
-    ChangeBody, Credential, Invitation, InvitationError, InvitationId, InvitationStatus, MAX_INVITED, Redemption,
-    RedemptionRefusal, RedemptionRequest,
+    ApiUrl, ChangeBody, Credential, Invitation, InvitationError, InvitationId, InvitationLine, InvitationStatus,
+    MAX_INVITED, REMEMBERED, Redemption, RedemptionRefusal, RedemptionRequest, State as Records, Terms,
 };
 use wayleave_crypto::hash::sha256;
+use wayleave_runtime::api_tls::KeyPin;
+use wayleave_runtime::clock::utc;
 use wayleave_runtime::identity::from_hex;
 use zeroize::Zeroizing;
 
 use super::super::core::lock;
 use super::caller::{Caller, Reader, Redeemer, Seller};
 use super::counts::count;
-use super::extract::{IdempotencyKey, Json, NoQuery, Path, PrincipalNumber, Query, most};
+use super::extract::{IdempotencyKey, Json, NoBody, NoQuery, Path, PrincipalNumber, Query, most, page};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api, Changed, Created};
 use crate::provider::invitations::{
@@ -116,6 +118,7 @@ pub struct OneInvitation {
 pub struct Invitations {
     invitations: Vec<ListedInvitation>,
     /// The value of `after` for the next page; null behind the last.
+    #[schema(required)]
     next: Option<String>,
 }
 
@@ -166,25 +169,26 @@ fn id(text: &str) -> Result<InvitationId, Problem> {
     params(Page),
     responses((status = 200, description = "Done.", body = Invitations))
 )]
-pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Query<Page>) -> Answer<Invitations> {
-    let after = page.after.as_deref().map(id).transpose()?;
-    let most = most(page.most, PAGE)?;
+pub async fn list(
+    State(api): State<Arc<Api>>,
+    _: Caller<Reader>,
+    Query(wanted): Query<Page>,
+    _: NoBody,
+) -> Answer<Invitations> {
+    let after = wanted.after.as_deref().map(id).transpose()?;
+    let most = most(wanted.most, PAGE)?;
     api.run(move |api| {
         let now = api.clock.now().unix.secs();
         let core = lock(&api.core);
         let is_wanted = |(invitation, status): &(&Invitation, InvitationStatus)| {
             Some(invitation.id) > after
-                && page.principal.is_none_or(|principal| invitation.principal() == Some(principal.0))
-                && page.state.is_none_or(|state| state_of(invitation, *status, now) == state)
+                && wanted.principal.is_none_or(|principal| invitation.principal() == Some(principal.0))
+                && wanted.state.is_none_or(|state| state_of(invitation, *status, now) == state)
         };
         let behind = core.server.state().invitations().filter(is_wanted);
-        let mut page: Vec<_> =
-            behind.take(most + 1).map(|(invitation, status)| describe(invitation, status, now)).collect();
-        drop(core);
-        let more = page.len() > most;
-        page.truncate(most);
-        let next = if more { page.last().map(|last| last.id.clone()) } else { None };
-        Ok(Json(Invitations { invitations: page, next }))
+        let described = behind.map(|(invitation, status)| describe(invitation, status, now));
+        let (invitations, next) = page(described, most, |last| last.id.clone());
+        Ok(Json(Invitations { invitations, next }))
     })
     .await
 }
@@ -198,9 +202,9 @@ pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Q
     params((
         "Idempotency-Key" = Option<String>,
         Header,
-        description = "Names the request: a repeat with the same key and body gives the same invitation, at any key server and for as long as the database has it. 1 to 255 characters."
+        description = "Names the request: a repeat with the same key and body gives the same invitation, at any key server and for as long as it can be redeemed; after that the answer says what became of it (409 or 410). 1 to 255 characters."
     )),
-    responses((status = 201, description = "Done.", body = Invited), (status = 422, description = "The `Idempotency-Key` was sent with another body."))
+    responses((status = 201, description = "Done.", body = Invited), (status = 410, description = "The invitation of this request was withdrawn, or has expired."), (status = 422, description = "The `Idempotency-Key` was sent with another body."))
 )]
 pub async fn create(
     State(api): State<Arc<Api>>,
@@ -222,42 +226,100 @@ pub async fn create(
             .terms()
     };
     let terms = fields.waypoints.iter().map(terms).collect::<Result<_, _>>()?;
-    let not_after = end(fields.expires, fields.expires_days, DEFAULT_EXPIRY, api.clock.now().unix.secs())?;
-    let content = sha256(json!(fields).to_string().as_bytes());
-    let order = InvitationOrder { name: fields.name, terms, lasts: days(fields.days, DEFAULT_DAYS)?, not_after };
+    let named = key.map(|key| {
+        let name = sha256(format!("{}\n{}", caller.by, key.0).as_bytes());
+        (name, sha256(json!(fields).to_string().as_bytes()))
+    });
+    let lasts = days(fields.days, DEFAULT_DAYS)?;
     let url = api.settings().url.clone().ok_or_else(|| {
         Problem::new(ProblemKind::Conflict, "the address at which holders reach this API is not known")
             .help("the operator adds `url` to [key.api]")
     })?;
+    let NewInvitation { name, expires, expires_days, again, .. } = fields;
     api.run(move |api| {
-        let named = key.map(|key| {
-            let key = sha256(format!("{}\n{}", caller.by, key.0).as_bytes());
-            lock(&api.core).server.state().invitation_of_request(&key, &content)
-        });
-        let (mut line, invitation) = invite(order, (url, api.shown.pin()), named)?;
+        let wanted = Wanted { name, terms, lasts, expires, expires_days, again, at: (url, api.shown.pin()), named };
+        let mut line = None;
         let number = api.change(&caller.by, &mut |state| {
-            if let Some((earlier, _)) = state.invitation(invitation.id) {
-                if earlier.key != invitation.key {
-                    let what = "this `Idempotency-Key` was sent with another request";
-                    return Err(Problem::new(ProblemKind::Repeated, what).help("send each request with a key of its own"));
-                }
-                line.not_after = earlier.not_after;
-                return Ok(None);
-            }
-            let shared = shared_with(state, &invitation, api.clock.now().unix.secs());
-            match shared.filter(|_| !fields.again) {
-                None => Ok(Some(ChangeBody::Invite(invitation.clone()))),
-                Some(shared) => Err(Problem::new(ProblemKind::Conflict, shared).help(
-                    "choose another principal; or repeat the request with `again` (`--again` of the command) if it is the same customer",
-                )),
-            }
+            let (made, invitation) = wanted.decide(state, api.clock.now().unix.secs())?;
+            line = Some(made);
+            Ok(invitation.map(ChangeBody::Invite))
         })?;
-        let invitation = Zeroizing::new(line.expose());
-        let expires = line.not_after;
-        let invited = Invited { number, id: line.id.to_string(), invitation, expires };
-        Ok((StatusCode::CREATED, Json(invited)))
+        let line = line.ok_or_else(|| Problem::new(ProblemKind::Stopping, "nobody decided about the request"))?;
+        let (id, invitation) = (line.id.to_string(), Zeroizing::new(line.expose()));
+        Ok((StatusCode::CREATED, Json(Invited { number, id, invitation, expires: line.not_after })))
     })
     .await
+}
+
+/// An invitation as a request asks for it.
+struct Wanted {
+    name: String,
+    terms: Vec<Terms>,
+    lasts: u64,
+    expires: Option<Time>,
+    expires_days: Option<u64>,
+    again: bool,
+    at: (ApiUrl, KeyPin),
+    /// Of a request that may be repeated, the digests of what names it and of all of it.
+    named: Option<([u8; 32], [u8; 32])>,
+}
+
+impl Wanted {
+    /// The line of the invitation; and the invitation, if no earlier request like this one has made it.
+    fn decide(&self, state: &Records, now: u64) -> Result<(InvitationLine, Option<Invitation>), Problem> {
+        let earlier = self.named.and_then(|(name, _)| state.invitation_of_request(&name));
+        let not_after = earlier.map_or_else(|| self.end(now), |(earlier, _)| Ok(earlier.not_after))?;
+        let names = self.named.map(|(name, content)| state.names_of_request(&name, &content, not_after));
+        let (name, terms) = (self.name.clone(), self.terms.clone());
+        let order = InvitationOrder { name, terms, lasts: self.lasts, not_after };
+        let (line, invitation) = invite(order, self.at.clone(), names)?;
+        let Some((earlier, status)) = earlier else {
+            let shared = shared_with(state, &invitation, now).filter(|_| !self.again);
+            return shared.map_or(Ok((line, Some(invitation))), |shared| {
+                Err(Problem::new(ProblemKind::Conflict, shared).help(
+                    "choose another principal; or repeat the request with `again` (`--again` of the command) if it is the same customer",
+                ))
+            });
+        };
+        if earlier.key != invitation.key {
+            let what = "this `Idempotency-Key` was sent with another request";
+            return Err(Problem::new(ProblemKind::Repeated, what).help("send each request with a key of its own"));
+        }
+        spent(earlier, status, now).map_or(Ok((line, None)), Err)
+    }
+
+    /// The last second of a new invitation. What such a request may have made long ago is forgotten.
+    fn end(&self, now: u64) -> Result<u64, Problem> {
+        match self.expires {
+            Some(Time(expires)) if self.named.is_some() && expires.saturating_add(REMEMBERED) < now => {
+                let what = format!(
+                    "what this request invites to expired at {}, and is forgotten if it was made",
+                    utc(expires)
+                );
+                Err(Problem::new(ProblemKind::Gone, what).help(ANEW))
+            }
+            _ => Ok(end(self.expires, self.expires_days, DEFAULT_EXPIRY, now)?),
+        }
+    }
+}
+
+const ANEW: &str = "to invite anew, send a request with another `Idempotency-Key`";
+
+/// Why the line of an invitation that was made is not given again: nobody can redeem it any more.
+fn spent(invitation: &Invitation, status: InvitationStatus, now: u64) -> Option<Problem> {
+    let what = format!("this request made invitation {}, which", invitation.id);
+    let problem = match status {
+        InvitationStatus::Open if invitation.not_after >= now => return None,
+        InvitationStatus::Open => {
+            Problem::new(ProblemKind::Gone, format!("{what} expired at {}", utc(invitation.not_after))).help(ANEW)
+        }
+        InvitationStatus::Redeemed { at, .. } => {
+            Problem::new(ProblemKind::Conflict, format!("{what} was redeemed at {}", utc(at))).help(ANEW)
+        }
+        InvitationStatus::Withdrawn => Problem::new(ProblemKind::Gone, format!("{what} was withdrawn"))
+            .help(format!("`wayleave cap changes` at the server says when, and by whom; {ANEW}")),
+    };
+    Some(problem)
 }
 
 /// Withdraw an invitation that nobody has used
@@ -274,6 +336,7 @@ pub async fn withdraw(
     caller: Caller<Seller>,
     _: NoQuery,
     Path(one): Path<OneInvitation>,
+    _: NoBody,
 ) -> Answer<Changed> {
     let id = id(&one.invitation)?;
     api.run(move |api| {
@@ -388,4 +451,52 @@ fn refused_by(api: &Api, refused: RedemptionRefusal) -> Problem {
         RedemptionRefusal::TooSoon => &counts.redemptions_too_soon,
     });
     problem(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use wayleave_control::capability::ProviderKey;
+    use wayleave_core::UnixTime;
+    use wayleave_crypto::secret::Seed;
+    use wayleave_crypto::sign::SigningKey;
+    use wayleave_packet::platypus::header::{Interval, Principal, Width};
+
+    use super::*;
+
+    #[test]
+    fn a_repeat_whose_time_is_over_says_what_became_of_what_it_made() {
+        const NOW: u64 = 1_800_000_000;
+        let key = SigningKey::from_seed(&Seed::new([1; 32]));
+        let empty = || Records::new(ProviderKey::new(Seed::new([2; 32])));
+        let mut state = empty();
+        let (principal, interval) = (Principal::new(7).expect("24 bits"), Interval::new(12).expect("in range"));
+        let waypoint = IpAddr::from([198, 51, 100, 1]);
+        let wanted = Wanted {
+            name: "customer".to_owned(),
+            terms: vec![Terms { waypoint, principal, interval, width: Width::Full, delegation: None }],
+            lasts: 9,
+            expires: Some(Time(NOW + 9)),
+            expires_days: None,
+            again: false,
+            at: ("https://keys.example.net:8495".parse().expect("an address"), KeyPin([3; 32])),
+            named: Some(([4; 32], [5; 32])),
+        };
+        let (line, invitation) = wanted.decide(&state, NOW).expect("made");
+        let body = ChangeBody::Invite(invitation.expect("a new one"));
+        let change = state.sign(body, &key, UnixTime(NOW * 1_000_000)).expect("possible");
+        state.apply(&change, &key.verifying_key()).expect("the next");
+        let (again, invitation) = wanted.decide(&state, NOW + 9).expect("in time");
+        assert!(again.expose() == line.expose() && invitation.is_none());
+        let refused = |state: &Records, now| {
+            let problem = wanted.decide(state, now).expect_err("refused");
+            (problem.kind, format!("{problem:?}"))
+        };
+        let (kind, said) = refused(&state, NOW + 10);
+        assert!(kind == ProblemKind::Gone && said.contains(&format!("expired at {}", utc(NOW + 9))), "{said}");
+        // Of a state without it nobody knows whether it was made, once it would be forgotten.
+        assert_eq!(refused(&empty(), NOW + 10).0, ProblemKind::Request);
+        assert_eq!(refused(&empty(), NOW + 9 + REMEMBERED).0, ProblemKind::Request);
+        let (kind, said) = refused(&empty(), NOW + 9 + REMEMBERED + 1);
+        assert!(kind == ProblemKind::Gone && said.contains("is forgotten"), "{said}");
+    }
 }

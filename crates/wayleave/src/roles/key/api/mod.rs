@@ -11,6 +11,8 @@ pub mod problem;
 mod rates;
 mod revocations;
 mod server;
+#[cfg(test)]
+mod tests;
 mod usage;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -136,7 +138,7 @@ impl RunningApi {
         });
         let at = section.listen.get_ref().0;
         let clients = Arc::clone(&api);
-        let client = move |authorization: &str| clients.find(authorization).ok().map(|holder| holder.name);
+        let client = move |authorization: &str| clients.find(authorization).ok().map(|holder| holder.client());
         let serving = serve_api(at, shown.server_config()?, (slots, LIMITS), (client, routes(&api))).await;
         let mut serving =
             serving.map_err(|error| Failure::system(format!("cannot listen for the API at {at}"), &error))?;
@@ -151,7 +153,13 @@ impl RunningApi {
     /// If the certificate cannot be read. Nothing has changed.
     pub fn configure(&self, config: &KeyFile, source: &Source) -> Outcome {
         let Some(section) = &config.key.api else { return Ok(()) };
-        let key = section.key(source)?;
+        // An operator who takes a token away must not believe that it is gone.
+        let key = section.key(source).map_err(|failure| {
+            let why =
+                format!("the API keeps its certificate and all its tokens, also those that were taken away: {failure}");
+            let kept = Failure::new(why);
+            failure.remedy().map_or_else(|| kept.clone(), |help| kept.clone().help(help))
+        })?;
         let before = self.api.shown.pin();
         if key.pin() != before {
             warn!(%before, after = %key.pin(), "the API key has changed: invitations made before cannot be redeemed any more");

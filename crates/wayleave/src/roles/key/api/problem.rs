@@ -24,6 +24,7 @@ pub enum ProblemKind {
     /// It was there, and is no more.
     Gone,
     TooLarge,
+    LongQuery,
     /// What names the request for repeats names another one.
     Repeated,
     TooMany,
@@ -44,6 +45,7 @@ impl ProblemKind {
             Self::Conflict => ("conflict", 409, "caller", "The state does not allow the change"),
             Self::Gone => ("gone", 410, "caller", "It is no longer there"),
             Self::TooLarge => ("too-large", 413, "caller", "The request is too long"),
+            Self::LongQuery => ("long-query", 414, "caller", "The query is too long"),
             Self::Repeated => ("repeated", 422, "caller", "The idempotency key is of another request"),
             Self::TooMany => ("too-many", 429, "caller", "Too many requests"),
             Self::Disk => ("disk", 500, "server", "The server cannot write"),

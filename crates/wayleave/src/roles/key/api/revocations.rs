@@ -10,7 +10,7 @@ use wayleave_packet::platypus::revocation::Revocation;
 
 use super::super::core::lock;
 use super::caller::{Caller, Operator, Reader};
-use super::extract::{Json, NoQuery, Query, most};
+use super::extract::{Json, NoBody, NoQuery, Query, most, page};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api, Changed};
 use crate::key_files::revocation::RevocationEntry;
@@ -48,6 +48,7 @@ pub struct Revocations {
     #[schema(value_type = Vec<Entry>)]
     revocations: Vec<String>,
     /// The value of `after` for the next page; null behind the last.
+    #[schema(required)]
     next: Option<String>,
 }
 
@@ -81,19 +82,21 @@ pub struct Lifted {
     params(Page),
     responses((status = 200, description = "Done.", body = Revocations))
 )]
-pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, Query(page): Query<Page>) -> Answer<Revocations> {
-    let most = most(page.most, PAGE)?;
+pub async fn list(
+    State(api): State<Arc<Api>>,
+    _: Caller<Reader>,
+    Query(wanted): Query<Page>,
+    _: NoBody,
+) -> Answer<Revocations> {
+    let most = most(wanted.most, PAGE)?;
     api.run(move |api| {
         let core = lock(&api.core);
         let state = core.server.state();
-        let mut page: Vec<_> =
-            state.revocations_after(page.after.map(|after| after.0)).take(most + 1).copied().collect();
+        let behind = state.revocations_after(wanted.after.map(|after| after.0)).copied();
+        let (entries, next) = page(behind, most, |last| RevocationEntry(*last).to_string());
         let number = state.number();
         drop(core);
-        let more = page.len() > most;
-        page.truncate(most);
-        let revocations: Vec<String> = page.iter().map(|entry| RevocationEntry(*entry).to_string()).collect();
-        let next = if more { revocations.last().cloned() } else { None };
+        let revocations = entries.into_iter().map(|entry| RevocationEntry(entry).to_string()).collect();
         Ok(Json(Revocations { number, revocations, next }))
     })
     .await
@@ -135,6 +138,7 @@ pub async fn lift(
     State(api): State<Arc<Api>>,
     caller: Caller<Operator>,
     Query(Lifted { entry: Entry(revocation) }): Query<Lifted>,
+    _: NoBody,
 ) -> Answer<Changed> {
     api.run(move |api| {
         let number = api.change(&caller.by, &mut |state| {

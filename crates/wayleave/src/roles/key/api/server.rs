@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::super::core::lock;
 use super::caller::{Caller, Reader};
-use super::extract::{Json, NoQuery};
+use super::extract::{Json, NoBody, NoQuery};
 use super::{Answer, Api, description};
 use crate::provider::tree::Waypoint;
 
@@ -34,7 +34,7 @@ pub struct Server {
     security(()),
     responses((status = 200, description = "Done.", body = Value))
 )]
-pub async fn describe() -> impl IntoResponse {
+pub async fn describe(_: NoQuery, _: NoBody) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "application/json")], description::TEXT.as_str())
 }
 
@@ -46,7 +46,7 @@ pub async fn describe() -> impl IntoResponse {
     security(("token" = ["read"])),
     responses((status = 200, description = "Done.", body = Server))
 )]
-pub async fn show(State(api): State<Arc<Api>>, _: Caller<Reader>, _: NoQuery) -> Answer<Server> {
+pub async fn show(State(api): State<Arc<Api>>, _: Caller<Reader>, _: NoQuery, _: NoBody) -> Answer<Server> {
     api.run(|api| {
         let (number, accounts) = {
             let core = lock(&api.core);

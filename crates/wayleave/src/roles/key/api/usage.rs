@@ -18,7 +18,7 @@ use wayleave_runtime::http::ViewError;
 use super::super::views::PAGE;
 use super::Api;
 use super::caller::{Caller, Owner};
-use super::extract::{Json, PrincipalNumber, Query, most};
+use super::extract::{Json, NoBody, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
 use crate::usage::{By, ListingCursor, Statement, StatementPage, csv, csv_lines, is_within};
 
@@ -70,6 +70,7 @@ pub struct UsagePage {
     #[schema(value_type = Vec<UsageLine>)]
     usage: Vec<Value>,
     /// The value of `after` for the next page; null behind the last.
+    #[schema(required)]
     next: Option<String>,
 }
 
@@ -130,6 +131,7 @@ pub async fn list(
     headers: HeaderMap,
     RawQuery(query): RawQuery,
     Query(page): Query<Page>,
+    _: NoBody,
 ) -> Result<Response, Problem> {
     let refused = |what: String| Problem::new(ProblemKind::Request, what);
     let by = page.by.unwrap_or(By::Delegation);
