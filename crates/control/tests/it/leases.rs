@@ -221,6 +221,30 @@ impl World {
 
 const GOOD: Weather = Weather { lost: 0, twice: 0, delay: 20_000_000 };
 
+/// What a router says of its floor takes no more from the others than a lone router's floor: a hundredth.
+#[test]
+fn a_router_that_lies_of_its_floor_takes_a_hundredth_from_the_others() {
+    let numbers = BTreeSet::from([1, 2]);
+    let mut lessor = Lessor::new(100_000, Offline::Decay, &numbers, Instant(0));
+    let later = Instant(0) + Duration::from_secs(1_000);
+    let share = |lessor: &mut Lessor, number: u64| {
+        let request = LeaseRequest { session: 1 << 32, number, uses: number - 1, share: 0, demand: 200_000 };
+        lessor.handle(1, &request, later + Duration::from_millis(100 * number)).expect("a router").share
+    };
+    assert_eq!(share(&mut lessor, 1), 99_000);
+    lessor.use_floor(2, u64::MAX / 100);
+    assert_eq!(share(&mut lessor, 2), 100_000 - 1_000 - 500);
+    // A floor of before the rate was lowered is honest: for so long the others have less.
+    lessor.change(50_000, Offline::Decay, &numbers);
+    lessor.use_floor(2, 500);
+    assert_eq!(share(&mut lessor, 3), 50_000 - 500 - 250);
+    lessor.use_floor(2, 250);
+    assert_eq!(share(&mut lessor, 4), 49_500);
+    // One that is no router's says nothing.
+    lessor.use_floor(3, 1_000);
+    assert_eq!(share(&mut lessor, 5), 49_500);
+}
+
 #[test]
 fn steady_demand_gets_the_rate_within_two_per_cent_however_it_is_spread() {
     let spreads: [[u64; ROUTERS]; 5] = [

@@ -413,6 +413,44 @@ fn routers_share_a_rate_and_one_that_is_told_nothing_and_has_another_gets_no_mor
     }
 }
 
+/// A server that has run for long gave nothing of a rate that is set now, though a router is silent; of one that was taken out a
+/// moment ago it did.
+#[test]
+fn a_rate_that_is_new_is_given_at_once_and_one_that_was_taken_out_when_what_was_given_is_over() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+    server.connect(0, 1);
+    client.connected();
+    server.input(RouterServerInput::Frame { link: 0, octets: RouterClient::watch() }, 0);
+    let known = || BTreeMap::from([(router(1), 10), (router(2), 20)]);
+    let mut share_at = |server: &mut Server, millis: u64, rates: BTreeMap<RatePayer, RateTerms>| {
+        server.input(RouterServerInput::Configure { routers: known(), rates }, millis);
+        for _ in 0..2 {
+            for (_, octets) in std::mem::take(&mut server.sent) {
+                for event in client.frame(&octets, now(millis).instant).expect("sound") {
+                    let RouterClientEvent::Rates(rates) = event else { panic!("{event:?}") };
+                    client.share(&rates.into_iter().map(|(rate, _)| rate).collect::<Vec<_>>(), 1);
+                }
+            }
+            client.demand(&payer(Some(3)), RATE);
+            let Some(octets) = client.ask(now(millis).instant) else { return 0 };
+            server.input(RouterServerInput::Frame { link: 0, octets }, millis);
+        }
+        let of = |(_, octets): &(u64, Vec<u8>)| match ChannelMessage::decode(octets) {
+            Ok(ChannelMessage::Leased(answers)) => answers.iter().map(|(_, answer)| answer.share).max(),
+            _ => None,
+        };
+        server.sent.iter().filter_map(of).max().unwrap_or(0)
+    };
+    let set = || BTreeMap::from([(payer(Some(3)), terms(RATE))]);
+    let day = 86_400_000;
+    assert_eq!(share_at(&mut server, day, BTreeMap::new()), 0);
+    assert_eq!(share_at(&mut server, day + 1_000, set()), RATE - RATE / 100);
+    share_at(&mut server, day + 2_000, BTreeMap::new());
+    assert_eq!(share_at(&mut server, day + 3_000, set()), 0, "the silent one may have had something");
+    assert_eq!(share_at(&mut server, day + 2_000 + 400_000, set()), RATE - RATE / 100);
+}
+
 /// The rate is lowered, raised, and shared with one router more: whoever has not been told yet is served, and all of them never have
 /// more together than the greater rate before, and the present one after they were told.
 #[test]

@@ -11,7 +11,7 @@ use wayleave_packet::platypus::header::{DelegationId, Principal};
 
 use super::super::core::lock;
 use super::caller::{Caller, Operator, Reader};
-use super::extract::{Json, NoQuery, Query};
+use super::extract::{Json, NoBody, NoQuery, Query};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api, Changed};
 
@@ -110,7 +110,7 @@ impl Rate {
     security(("token" = ["read"])),
     responses((status = 200, description = "Done.", body = Rates))
 )]
-pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, _: NoQuery) -> Answer<Rates> {
+pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, _: NoQuery, _: NoBody) -> Answer<Rates> {
     api.run(move |api| {
         let core = lock(&api.core);
         let state = core.server.state();
@@ -161,7 +161,12 @@ pub async fn set(
     params(Whose),
     responses((status = 200, description = "Done.", body = Changed), (status = 404, description = "There is no such thing."))
 )]
-pub async fn end(State(api): State<Arc<Api>>, caller: Caller<Operator>, Query(whose): Query<Whose>) -> Answer<Changed> {
+pub async fn end(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Operator>,
+    Query(whose): Query<Whose>,
+    _: NoBody,
+) -> Answer<Changed> {
     let payer = payer(whose.principal, whose.delegation)?;
     api.run(move |api| {
         let number = api.change(&caller.by, &mut |state| {
