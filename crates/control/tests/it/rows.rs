@@ -12,6 +12,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use serde_json::Value;
 use wayleave_control::capability::*;
+use wayleave_control::leases;
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
@@ -363,11 +364,16 @@ fn the_snapshot_of_an_independent_program_is_the_state_that_its_changes_make() {
     let sub = SubDelegation { at: 8, id: id(9) };
     let delegation = Delegation { prefix: "203.0.112.0/20".parse().expect("a prefix"), id: id(3), sub: Some(sub) };
     let branch = Terms { delegation: Some(delegation), ..whole };
+    let floored = RateTerms { rate: 500, burst: 2_000, offline: leases::Offline::Floor };
     let bodies = [
         ChangeBody::Withdraw(branch),
         ChangeBody::WithdrawBranch(branch),
         ChangeBody::WithdrawDelegation { holder: whole, delegation: (id(3), Some(id(9))) },
+        ChangeBody::SetRate { payer: payer(7, 0), terms: RateTerms { rate: 1_250_000, ..RateTerms::default() } },
+        ChangeBody::SetRate { payer: payer(7, 3), terms: floored },
+        ChangeBody::EndRate(payer(7, 3)),
     ];
+    assert_eq!(withdrawals.len(), bodies.len());
     for (octets, body) in withdrawals.zip(bodies) {
         let change = Signed::<Change>::decode(&octets).expect("a change");
         assert_eq!(change.verify(&writer.verifying_key().to_bytes()).expect("signed").body, body);

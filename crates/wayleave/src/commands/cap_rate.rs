@@ -87,7 +87,9 @@ fn set(place: &KeyServerAt<'_>, payer: RatePayer, terms: RateTerms, json: bool) 
             changed(config, &mut |held| (held != Some(terms)).then_some(ChangeBody::SetRate { payer, terms }), payer)?
         }
     };
-    say(&json!({ "number": number, "rate": line(&payer, &terms) }), json);
+    let mut said = line(&payer, &terms);
+    said["number"] = number;
+    say(&said, json);
     Ok(())
 }
 

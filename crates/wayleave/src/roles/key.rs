@@ -61,7 +61,6 @@ impl Role for KeyRole {
         "key.longest_interval",
         "key.max_staleness_secs",
         "key.router",
-        "key.rate",
         "key.api.token",
         "key.api.requests_per_second",
         "key.api.url",

@@ -87,10 +87,12 @@ fn packets_are_stamped_on_their_way_and_pass_a_waypoint() {
     let config = |rules: &str| {
         format!(
             "[forwarding]\nformat = \"platypus\"\nkeys = \"s.key\"\n[platypus]\nwaypoints = []\naccounts = 0\n\
+             own_waypoints = [\"{}/32\"]\n\
              [stamper]\nroutes = [{{ name = \"through\", capabilities = [\"edge.cap\"], mtu = 1400 }}]\nrules = [{rules}]\n\
              [[link]]\nlocal = \"{inside}\"\nremote = \"{outside}\"\nstamp = [\"192.0.2.0/24\"]\nroutes = [\"192.0.2.0/24\"]\n\
              [[link]]\nlocal = \"{there}\"\nremote = \"{here}\"\nroutes = [\"0.0.0.0/0\"]\n\
-             [[link]]\nlocal = \"{other}\"\nremote = \"{tail}\"\nroutes = [\"203.0.113.128/25\"]\n"
+             [[link]]\nlocal = \"{other}\"\nremote = \"{tail}\"\nroutes = [\"203.0.113.128/25\"]\n",
+            WAYPOINTS[0]
         )
     };
     let rules = "{ to = \"203.0.113.0/24\", route = \"through\" }, { to = \"203.0.113.192/26\" }";
@@ -158,12 +160,14 @@ fn packets_are_stamped_on_their_way_and_pass_a_waypoint() {
     claimed[16..20].copy_from_slice(&WAYPOINTS[1].octets());
     claimed[22] = 7;
     send(&checked(claimed));
+    // Nor does an ordinary packet come from there.
+    send(&plain(WAYPOINTS[0], LAST, 443, 100));
     // In pieces, which the waypoint's system would put together.
     let mut piece = packet(&[1], 3, 200);
     piece[6] = 0x20;
     send(&checked(piece));
     let dropped = |why: &str| stamper.count("stamper", why);
-    eventually("both are counted", || (dropped("outer-source"), dropped("unsound")) == (1, 2));
+    eventually("all are counted", || (dropped("outer-source"), dropped("unsound")) == (2, 2));
 
     // Rules that the delegation does not reach change nothing; others are taken.
     let page = fs::read_to_string(folder.0.join("stamper.toml")).expect("its configuration");
