@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_control::capability::{
-    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RouterClient, RouterServer,
-    RouterServerConfig, RouterServerInput, RouterServerOutput, SharedRate, Usage,
+    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RateTerms, RouterClient,
+    RouterClientEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, SharedRate, Usage,
 };
 use wayleave_control::leases::Offline;
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
@@ -21,7 +21,8 @@ fuzz_target!(|data: &[u8]| {
     let at = |millis: u64| Now { instant: Instant(millis * 1_000_000), unix: UnixTime(1_800_000_000_000_000) };
     let ledger = Ledger::new(100).with_calendar(ChargedAccount::CALENDAR, 1_000_000_000);
     let routers = BTreeMap::from([(IdentityKey([1; 32]), 1), (IdentityKey([2; 32]), 2)]);
-    let config = RouterServerConfig { routers, rates: BTreeMap::from([(payer, (RATE, Offline::Decay))]), ledger, ahead: BTreeMap::new() };
+    let rates = BTreeMap::from([(payer, RateTerms { rate: RATE, ..RateTerms::default() })]);
+    let config = RouterServerConfig { routers, rates, ledger, ahead: BTreeMap::new() };
     let mut server = RouterServer::new(config, at(0).instant);
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), Some(3));
     client.share(&[SharedRate { payer, rate: RATE, routers: 2, offline: Offline::Decay }], 9);
@@ -58,7 +59,11 @@ fuzz_target!(|data: &[u8]| {
                 RouterServerOutput::Close { .. } | RouterServerOutput::Event(_) => {}
             }
         }
-        let _ = client.frame(frame, at(millis).instant);
+        for event in client.frame(frame, at(millis).instant).unwrap_or_default() {
+            if let RouterClientEvent::Rates(rates) = event {
+                client.share(&rates.into_iter().map(|(rate, _)| rate).collect::<Vec<_>>(), 9);
+            }
+        }
         let _ = client.report(at(millis).instant);
         let _ = client.ask(at(millis).instant);
     }
