@@ -49,11 +49,14 @@ fn a_customer_is_invited_and_accounts_are_kept_from_elsewhere_as_the_guide_says(
     assert!(said.contains("principal 8 other") && said.contains("third"), "{said}");
     assert!(!curl || said.contains("\"name\":\"customer\""), "{said}");
     if curl {
-        // The same again changes nothing.
+        // The same again changes nothing, and says until when it was granted before.
         let put = commands(&put).join("\n");
-        let granted = shell.run(&put);
-        assert!(granted.contains("wayleave-cap-"), "{granted}");
-        assert_eq!(shell.run(&put), granted);
+        let granted = || serde_json::from_str::<serde_json::Value>(&shell.run(&put)).expect("JSON");
+        let (first, mut again) = (granted(), granted());
+        assert!(first["capability"].as_str().is_some_and(|line| line.starts_with("wayleave-cap-")), "{first}");
+        assert_eq!((&first["previous_ends"], &again["previous_ends"]), (&serde_json::Value::Null, &first["ends"]));
+        again["previous_ends"] = serde_json::Value::Null;
+        assert_eq!(again, first);
     }
     let lines =
         ["customer.line", "other.line"].map(|file| fs::read_to_string(shell.folder.0.join(file)).expect("there"));

@@ -128,6 +128,9 @@ fn every_operation_works_with_its_example_and_answers_as_it_is_described() {
     let invited = attempt("invite", &[], None);
     attempt("openAccount", &[], None);
     attempt("putAccount", &[], None);
+    attempt("setRate", &[], None);
+    assert_eq!(attempt("listRates", &[], None)["rates"][0]["delegation"], 3);
+    attempt("endRate", &[], None);
     assert_eq!(attempt("listInvitations", &[], None)["invitations"].as_array().map(Vec::len), Some(1));
     assert_eq!(attempt("listAccounts", &[], None)["accounts"][0]["name"], "customer");
     let granted = attempt("grant", &[], None);

@@ -27,7 +27,7 @@ pub enum WhenOffline {
 /// What a principal with all its delegations, or one delegation, may send a second through all routers together.
 #[derive(Clone, Copy, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "principal": 7, "octets_per_second": 1_250_000 }))]
+#[schema(example = json!({ "principal": 7, "delegation": 3, "octets_per_second": 1_250_000 }))]
 pub struct Rate {
     #[schema(maximum = 16_777_215)]
     principal: u32,
@@ -61,7 +61,7 @@ pub struct Whose {
     #[param(maximum = 16_777_215, example = 7)]
     principal: u32,
     /// Of this delegation of the principal's.
-    #[param(maximum = 16_777_215)]
+    #[param(maximum = 16_777_215, example = 3)]
     delegation: Option<u32>,
 }
 
