@@ -141,6 +141,7 @@ pub struct KeySection {
     pub records: Option<Spanned<toml::Value>>,
     pub replica: Option<Spanned<toml::Value>>,
     pub follow: Option<Spanned<toml::Value>>,
+    pub rate: Option<Spanned<toml::Value>>,
 }
 
 fn default_database() -> Spanned<Text<Place>> {
@@ -273,6 +274,10 @@ impl KeyFile {
         }
         if key.writer_key.is_none() {
             faults.push(no_writer_key());
+        }
+        if let Some(rate) = &key.rate {
+            let fault = Fault::at(rate.span(), "rates over all routers are in the database now");
+            faults.push(fault.help("remove [[key.rate]], and set each: wayleave cap rate PRINCIPAL OCTETS --config FILE"));
         }
         for (name, former) in [("[[key.replica]]", &key.replica), ("[key.follow]", &key.follow)] {
             if let Some(former) = former {

@@ -782,6 +782,7 @@ fn principal_of(body: &ChangeBody, effects: &RowEffects) -> Option<u32> {
         ChangeBody::Close { principal } => Some(principal.number()),
         ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => Some(terms.principal.number()),
         ChangeBody::Lift(revocation) => Some(revocation.principal.number()),
+        ChangeBody::EndRate(payer) => Some(payer.principal.number()),
         _ => None,
     })
 }

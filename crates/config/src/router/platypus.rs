@@ -231,16 +231,15 @@ impl PlatypusSection {
             routers: Some(rate.routers.max(1)),
             burst: Some(*burst).filter(|burst| *burst > 0).map(number),
         };
-        let is_told = |rate: &RateSection| {
-            shared.iter().any(|(told, _)| {
-                let delegation = rate.delegation.as_ref().map(|id| *id.get_ref());
-                (u64::from(told.payer.principal.number()), told.payer.delegation.map(|id| u64::from(id.number())))
-                    == (*rate.principal.get_ref(), delegation)
-            })
-        };
-        let own = self.rates.iter().filter(|rate| !is_told(rate.get_ref())).cloned();
-        // Those of the file first: each keeps its place in the replay filter, whatever is told.
-        let rates = own.chain(shared.iter().map(|rate| Spanned::new(0..0, told(rate)))).collect();
+        let payer = |rate: &RateSection| (*rate.principal.get_ref(), rate.delegation.as_ref().map(|id| *id.get_ref()));
+        // Those of the file first, and in their order: each keeps its place in the replay filter, whatever is told.
+        let mut rates = self.rates.clone();
+        for told in shared.iter().map(told) {
+            match rates.iter_mut().find(|rate| payer(rate.get_ref()) == payer(&told)) {
+                Some(rate) => *rate.get_mut() = told,
+                None => rates.push(Spanned::new(0..0, told)),
+            }
+        }
         Self { rates, ..self.clone() }
     }
 
@@ -619,8 +618,8 @@ mod tests {
             rates.collect::<Vec<_>>(),
             [
                 (7, None, 1_000, None, longest),
-                (8, None, 2, None, longest),
                 (7, Some(3), 900, Some(2), longest),
+                (8, None, 2, None, longest),
                 (9, None, 70_000_000, Some(2), 2 * COMMON),
             ]
         );

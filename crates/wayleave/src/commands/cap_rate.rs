@@ -29,7 +29,7 @@ pub struct Rate {
     /// What becomes of a router's share while it hears nothing from the key server.
     #[arg(long, value_enum, default_value_t = WhenOffline::Decay, requires = "octets")]
     pub offline: WhenOffline,
-    /// End the rate: nothing is limited any more.
+    /// End the rate over all routers.
     #[arg(long, requires = "principal", conflicts_with = "octets")]
     pub end: bool,
     #[command(flatten)]
@@ -140,7 +140,7 @@ fn list(place: &KeyServerAt<'_>, command: &Rate) -> Outcome {
         return Ok(());
     }
     if all.is_empty() {
-        print("no rates: nothing is limited over all routers\n");
+        print("no rates over all routers\n");
         return Ok(());
     }
     let columns = ["principal", "delegation", "octets_per_second", "burst_octets", "offline"];

@@ -120,7 +120,7 @@ pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, _: NoQuery, _:
     .await
 }
 
-/// Set a rate, in the place of one that there is; routers are told at once
+/// Set a rate, in the place of one that there is; this server's routers are told at once
 #[utoipa::path(
     put,
     path = "/v1/rates",
@@ -152,7 +152,7 @@ pub async fn set(
     .await
 }
 
-/// End a rate: nothing is limited any more
+/// End a rate over all routers
 #[utoipa::path(
     delete,
     path = "/v1/rates",

@@ -13,6 +13,7 @@ use std::sync::{Arc, PoisonError};
 use serde_json::{Map, Value, json};
 use toml::Spanned;
 use tracing::error;
+use wayleave_control::capability::SharedRate;
 use wayleave_core::{Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
@@ -452,9 +453,21 @@ impl PlatypusControl {
     }
 
     /// The section's rates and those that the key server told, for so many threads.
-    fn rates(&self, section: &PlatypusSection, threads: u64) -> Rates {
-        let told = self.provider.as_ref().map_or(Vec::new(), |provider| provider.rates().0);
-        Rates::new(&section.with_shared(&told), threads, self.capacity(section))
+    fn rates(&self, section: &PlatypusSection, told: &[(SharedRate, u64)], threads: u64) -> Rates {
+        Rates::new(&section.with_shared(told), threads, self.capacity(section))
+    }
+
+    /// Says what is too small for the rates that the key server told.
+    fn note_room(&self, settings: &Settings) {
+        let (Some(provider), Ok(section)) = (&self.provider, section(settings)) else { return };
+        let told = provider.rates().0;
+        let shortages = || section.with_shared(&told).shortages(*settings.file.forwarding.workers.get_ref());
+        let shortage = if told.is_empty() { None } else { shortages().into_iter().next() };
+        let said = |fault: Fault| {
+            let help = fault.help.unwrap_or_default();
+            format!("with the rates that the key server told, {}; {help}", fault.message)
+        };
+        provider.note_room(shortage.map(said));
     }
 
     /// Notes the epochs that threads stamp with, and logs which capabilities end.
@@ -554,6 +567,7 @@ impl Control<Platypus> for PlatypusControl {
 
     fn plan(&self, settings: &Settings) -> Result<Plan, Failure> {
         let section = section(settings)?;
+        let told = self.provider.as_ref().map_or(Vec::new(), Provider::planned);
         let links = || settings.file.link.iter().map(Spanned::get_ref).enumerate();
         let routes = |(number, link): (usize, &'_ LinkSection)| {
             link.routes.iter().map(|prefix| (*prefix, number)).collect::<Vec<_>>()
@@ -563,7 +577,7 @@ impl Control<Platypus> for PlatypusControl {
         Ok(Plan {
             waypoints: waypoints(settings, section),
             ordinary: section.decapsulate.clone(),
-            rates: self.rates(section, *settings.file.forwarding.workers.get_ref()),
+            rates: self.rates(section, &told, *settings.file.forwarding.workers.get_ref()),
             stamping: self.capabilities.as_ref().map(|files| StampingPlan::new(&settings.file, files, unix_now())),
             remotes: links().map(|(_, link)| link.remote.get_ref().0).collect(),
             routes,
@@ -572,6 +586,7 @@ impl Control<Platypus> for PlatypusControl {
 
     fn start(&mut self, context: Context<'_, Platypus>) {
         self.note_stamped();
+        self.note_room(context.settings);
         let (Some(plan), Some(provider)) = (&self.provider_plan, &mut self.provider) else { return };
         let started = provider.start(plan, context.threads.clone(), context.clock, context.log.clone());
         if let Err(failures) = started {
@@ -593,14 +608,10 @@ impl Control<Platypus> for PlatypusControl {
 
     async fn planned(&mut self, settings: &Settings) {
         self.note_stamped();
-        let (Some(provider), Ok(section)) = (&self.provider, section(settings)) else { return };
-        provider.applied();
-        let section = section.with_shared(&provider.rates().0);
-        let shortage = section.shortages(*settings.file.forwarding.workers.get_ref()).into_iter().next();
-        let said = |fault: Fault| {
-            format!("with the rates that the key server told, {}; {}", fault.message, fault.help.unwrap_or_default())
-        };
-        provider.note_room(shortage.map(said));
+        self.note_room(settings);
+        if let Some(provider) = &self.provider {
+            provider.applied();
+        }
     }
 
     fn is_stale(&mut self, now: UnixTime) -> bool {
@@ -614,7 +625,8 @@ impl Control<Platypus> for PlatypusControl {
         self.foreign.report(&settings.file.link, threads, log).await;
         match section(settings) {
             Ok(section) => {
-                self.rates(section, threads.count() as u64).divide(threads).await;
+                let told = self.provider.as_ref().map_or(Vec::new(), |provider| provider.rates().0);
+                self.rates(section, &told, threads.count() as u64).divide(threads).await;
             }
             Err(failure) => error!("rates stay divided among the threads as before: {failure}"),
         }

@@ -76,6 +76,8 @@ pub struct State {
     /// What the server told, each rate with its burst or zero; and how often that was another than before.
     rates: Vec<(SharedRate, u64)>,
     told: u64,
+    /// Those that threads have, or are about to get.
+    planned: Vec<(SharedRate, u64)>,
     /// They are not in the store yet.
     are_unkept: bool,
     /// Of this process, for leases.
@@ -154,7 +156,7 @@ impl Provider {
             client.hold();
             (id, BTreeMap::new())
         });
-        let state = State { client, unwritten, problems: BTreeMap::new(), rates, told: 0, are_unkept: false, session };
+        let state = State { client, unwritten, problems: BTreeMap::new(), planned: rates.clone(), rates, told: 0, are_unkept: false, session };
         Ok(Self { state: Arc::new(Mutex::new(state)), task: None })
     }
 
@@ -195,10 +197,17 @@ impl Provider {
         (state.rates.clone(), state.told)
     }
 
-    /// All threads have these rates: from now on the server hears of them.
+    /// The rates that threads are about to get.
+    pub fn planned(&self) -> Vec<(SharedRate, u64)> {
+        let mut state = lock(&self.state);
+        state.planned = state.rates.clone();
+        state.planned.clone()
+    }
+
+    /// All threads have what was planned: from now on the server hears of it.
     pub fn applied(&self) {
         let mut state = lock(&self.state);
-        let (rates, session) = (plain(&state.rates), state.session);
+        let (rates, session) = (plain(&state.planned), state.session);
         state.client.share(&rates, session);
     }
 
@@ -600,6 +609,7 @@ mod tests {
                 problems: BTreeMap::new(),
                 rates: Vec::new(),
                 told: 0,
+                planned: Vec::new(),
                 are_unkept: false,
                 session: 1,
             };
