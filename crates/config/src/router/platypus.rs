@@ -638,7 +638,7 @@ mod tests {
             assert_eq!(warned("", sound), Vec::<String>::new());
         }
         let said = warned("", &format!("{own}{peers}"));
-        assert!(said.len() == 1 && said[0].contains("may say that a packet came from yours"), "{said:?}");
+        assert!(said.len() == 1 && said[0].contains("a link with waypoints of yours and of peers"), "{said:?}");
         for (key, section, link) in [
             ("customers", "customers = [\"203.0.113.0/24\", \"2001:db8::/32\"]\n", ""),
             ("allowed_sources", "refused = [\"2001:db8::/32\"]\nallowed_sources = [\"2001:db8::/32\"]\n", ""),
