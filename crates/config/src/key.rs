@@ -277,7 +277,9 @@ impl KeyFile {
         }
         if let Some(rate) = &key.rate {
             let fault = Fault::at(rate.span(), "rates over all routers are in the database now");
-            faults.push(fault.help("remove [[key.rate]], and set each: wayleave cap rate PRINCIPAL OCTETS --config FILE"));
+            faults.push(
+                fault.help("remove [[key.rate]], and set each: wayleave cap rate PRINCIPAL OCTETS --config FILE"),
+            );
         }
         for (name, former) in [("[[key.replica]]", &key.replica), ("[key.follow]", &key.follow)] {
             if let Some(former) = former {

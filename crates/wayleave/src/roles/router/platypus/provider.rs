@@ -156,7 +156,16 @@ impl Provider {
             client.hold();
             (id, BTreeMap::new())
         });
-        let state = State { client, unwritten, problems: BTreeMap::new(), planned: rates.clone(), rates, told: 0, are_unkept: false, session };
+        let state = State {
+            client,
+            unwritten,
+            problems: BTreeMap::new(),
+            planned: rates.clone(),
+            rates,
+            told: 0,
+            are_unkept: false,
+            session,
+        };
         Ok(Self { state: Arc::new(Mutex::new(state)), task: None })
     }
 
