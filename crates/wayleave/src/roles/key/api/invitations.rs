@@ -237,7 +237,8 @@ pub async fn create(
     })?;
     let NewInvitation { name, expires, expires_days, again, .. } = fields;
     api.run(move |api| {
-        let wanted = Wanted { name, terms, lasts, expires, expires_days, again, at: (url, api.shown.pin()), named };
+        let wanted =
+            RequestedInvitation { name, terms, lasts, expires, expires_days, again, at: (url, api.shown.pin()), named };
         let mut line = None;
         let number = api.change(&caller.by, &mut |state| {
             let (made, invitation) = wanted.decide(state, api.clock.now().unix.secs())?;
@@ -252,7 +253,7 @@ pub async fn create(
 }
 
 /// An invitation as a request asks for it.
-struct Wanted {
+struct RequestedInvitation {
     name: String,
     terms: Vec<Terms>,
     lasts: u64,
@@ -264,7 +265,7 @@ struct Wanted {
     named: Option<([u8; 32], [u8; 32])>,
 }
 
-impl Wanted {
+impl RequestedInvitation {
     /// The line of the invitation; and the invitation, if no earlier request like this one has made it.
     fn decide(&self, state: &Records, now: u64) -> Result<(InvitationLine, Option<Invitation>), Problem> {
         let earlier = self.named.and_then(|(name, _)| state.invitation_of_request(&name));
@@ -471,7 +472,7 @@ mod tests {
         let mut state = empty();
         let (principal, interval) = (Principal::new(7).expect("24 bits"), Interval::new(12).expect("in range"));
         let waypoint = IpAddr::from([198, 51, 100, 1]);
-        let wanted = Wanted {
+        let wanted = RequestedInvitation {
             name: "customer".to_owned(),
             terms: vec![Terms { waypoint, principal, interval, width: Width::Full, delegation: None }],
             lasts: 9,
