@@ -29,6 +29,18 @@ fn a_providers_commands_do_the_same_by_the_api_as_at_the_records() {
             by_api(&[&["cap", "list"], more].concat()) == here(&[&["cap", "list"], more].concat())
         });
     }
+    // Rates are set at either place, listed alike, and ended.
+    by_api(&["cap", "rate", "7", "1000000"]);
+    here(&["cap", "rate", "7", "5000", "--delegation", "3", "--burst", "2000", "--offline", "floor"]);
+    for more in [&[][..], &["--json"], &["7", "--delegation", "3"]] {
+        eventually("both have all rates", || {
+            by_api(&[&["cap", "rate"], more].concat()) == here(&[&["cap", "rate"], more].concat())
+        });
+    }
+    by_api(&["cap", "rate", "7", "--delegation", "3", "--end"]);
+    here(&["cap", "rate", "7", "--end"]);
+    assert_eq!(by_api(&["cap", "rate"]), "no rates over all routers\n");
+    world.folder.fails(1, &[&["cap", "rate", "7", "--end"], &full[..]].concat());
     let line = by_api(&["cap", "invite", "--name", "third", "--principal", "9", "--waypoint", WAYPOINT]);
     world.folder.write("third.invitation", &line);
     assert_eq!(by_api(&["cap", "invitations"]), here(&["cap", "invitations"]));
