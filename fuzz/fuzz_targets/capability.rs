@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use wayleave_control::capability::{
     Acknowledgement, Answer, ApiUrl, Change, ChannelMessage, Client, Credential, INVITATION_PREFIX, InvitationLine,
     KeyServer, KeyServerConfig, Lookup, LookupConfig, LookupInput, LookupOutput, LookupPolicy, NameServer, ProviderKey,
-    Served, SignedRequest, Transport,
+    Served, SignedRequest, Statement, Transport,
 };
 use wayleave_core::{Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::Seed;
@@ -77,6 +77,10 @@ fuzz_target!(|data: &[u8]| {
     }
     if let Ok(change) = Signed::<Change>::decode(data) {
         assert_eq!(&**change.octets(), data);
+    }
+    if let Ok(statement) = Signed::<Statement>::decode(data) {
+        assert_eq!(&**statement.octets(), data);
+        let _ = statement.object().total();
     }
     if let Ok(message) = ChannelMessage::decode(data) {
         assert_eq!(message.encode(), data);

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use libfuzzer_sys::fuzz_target;
 use wayleave_control::capability::{
     ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RateTerms, RouterClient,
-    RouterClientEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, SharedRate, Usage,
+    RouterClientEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, SharedRate, Taken,
+    Usage, UsageChange,
 };
 use wayleave_control::leases::Offline;
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
@@ -19,10 +20,12 @@ const RATE: u64 = 1_000_000;
 fuzz_target!(|data: &[u8]| {
     let payer = RatePayer { principal: Principal::new(7).expect("24 bits"), delegation: None };
     let at = |millis: u64| Now { instant: Instant(millis * 1_000_000), unix: UnixTime(1_800_000_000_000_000) };
-    let ledger = Ledger::new(100).with_calendar(ChargedAccount::CALENDAR, 1_000_000_000);
+    // The store of the server.
+    let mut ledger = Ledger::new(100).with_calendar(ChargedAccount::CALENDAR, (1_000_000_000, 1));
     let routers = BTreeMap::from([(IdentityKey([1; 32]), 1), (IdentityKey([2; 32]), 2)]);
     let rates = BTreeMap::from([(payer, RateTerms { rate: RATE, ..RateTerms::default() })]);
-    let config = RouterServerConfig { routers, rates, ledger, ahead: BTreeMap::new() };
+    let (confirmed, ahead) = (BTreeMap::new(), BTreeMap::new());
+    let config = RouterServerConfig { routers, rates, confirmed, ahead };
     let mut server = RouterServer::new(config, at(0).instant);
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), Some(3));
     client.share(&[SharedRate { payer, rate: RATE, routers: 2, offline: Offline::Decay }], 9);
@@ -46,11 +49,20 @@ fuzz_target!(|data: &[u8]| {
         for link in [1, 2] {
             server.handle(RouterServerInput::Frame { link, octets: frame.to_vec() }, at(millis));
         }
-        server.handle(RouterServerInput::Settle { closed: millis }, at(millis));
         while let Some(output) = server.poll() {
             match output {
-                RouterServerOutput::Persist(batch) => {
-                    server.handle(RouterServerInput::Persisted(batch.id), at(millis));
+                RouterServerOutput::Store { step, change } => {
+                    let outcome = match change {
+                        UsageChange::Report { router, report, received } => {
+                            ledger.take(router, &report, received.secs()).map(Taken::from)
+                        }
+                        UsageChange::Confirm { router, through } => {
+                            ledger.confirm(router, through);
+                            Ok(Taken::default())
+                        }
+                        UsageChange::Ahead { .. } => Ok(Taken::default()),
+                    };
+                    server.handle(RouterServerInput::Stored { step, outcome }, at(millis));
                 }
                 RouterServerOutput::Send { link, octets } => {
                     assert_eq!(link, 1, "the other is a stranger");
@@ -59,6 +71,7 @@ fuzz_target!(|data: &[u8]| {
                 RouterServerOutput::Close { .. } | RouterServerOutput::Event(_) => {}
             }
         }
+        server.handle(RouterServerInput::Confirmed(ledger.confirmed().clone()), at(millis));
         for event in client.frame(frame, at(millis).instant).unwrap_or_default() {
             if let RouterClientEvent::Rates(rates) = event {
                 client.share(&rates.into_iter().map(|(rate, _)| rate).collect::<Vec<_>>(), 9);
@@ -67,5 +80,6 @@ fuzz_target!(|data: &[u8]| {
         let _ = client.report(at(millis).instant);
         let _ = client.ask(at(millis).instant);
     }
-    assert!(server.ledger().len() <= 100);
+    assert!(ledger.counts().values().all(|count| *count <= 100));
+    assert_eq!(server.waiting(), 0);
 });

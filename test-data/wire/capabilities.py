@@ -179,6 +179,19 @@ def withdrawals(terms, branch):
     return [signed("wayleave/capability/change/v1", of, writer).hex() for of in fields]
 
 
+def statement():
+    """A statement for one who pays, signed by the writer whose key's seed is 32 octets of 30."""
+    month, day = 1_798_761_600, 1_801_440_000
+    lines = [
+        b"\x00" + b"\x00" + struct.pack(">QQB", month, month + 31 * 86_400, 0) + bytes(8) + struct.pack(">Q", 5) + bytes(8) + struct.pack(">Q", 584),
+        b"\x01" + struct.pack(">I", 3) + b"\x01" + struct.pack(">I", 9) + struct.pack(">QQB", day, day + 86_400, 1) + bytes(15) + b"\x01" + b"\x01" + bytes(15),
+    ]
+    fields = bytes([len(ZONE)]) + ZONE.encode() + struct.pack(">QI", 2, 7) + b"\x01"
+    fields += struct.pack(">QQQ", month, day, day + 90_000) + struct.pack(">H", 1) + struct.pack(">HQ", 11, day - 1)
+    fields += struct.pack(">I", len(lines)) + b"".join(lines)
+    return signed("wayleave/capability/statement/v1", fields, bytes([30] * 32)).hex()
+
+
 def made():
     v4 = {"waypoint": "198.51.100.1", "principal": 7, "interval": 12, "narrow": False}
     v6 = {"waypoint": "2001:db8::1", "principal": 0xFFFFFF, "interval": 4, "narrow": True}
@@ -193,7 +206,7 @@ def made():
     branch = {**v4, "prefix": "203.0.112.0/20", "id": 3, "at": 8, "sub": 9}
     taken = snapshot([v4, {**v4, "waypoint": "2001:db8::1", "narrow": True}, branch])
     return {"format": "capabilities; see docs/wire/capabilities.md", "zone": ZONE, "cases": cases, "snapshot": taken,
-            "withdrawals": withdrawals(v4, branch)}
+            "withdrawals": withdrawals(v4, branch), "statement": statement()}
 
 
 def main():

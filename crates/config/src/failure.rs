@@ -29,6 +29,12 @@ impl Failure {
         Self { message: message.to_string(), help: None, location: None, usage: false }
     }
 
+    /// Whether it is a mistake of whoever gave the command or made the request.
+    #[must_use]
+    pub fn is_usage(&self) -> bool {
+        self.usage
+    }
+
     /// A mistake on the command line, which ends the process with code 2.
     pub fn usage(message: impl fmt::Display) -> Self {
         Self { usage: true, ..Self::new(message) }

@@ -171,8 +171,8 @@ pub struct RoutersSection {
     pub listen: Spanned<Text<SocketAddr>>,
     /// The file of this server's identity.
     pub identity: Spanned<PathBuf>,
-    /// The file of what routers reported.
-    pub usage: Spanned<PathBuf>,
+    /// What earlier versions had: routers' usage is in the database.
+    pub usage: Option<Spanned<toml::Value>>,
 }
 
 /// `[[key.router]]`.
@@ -293,10 +293,16 @@ impl KeyFile {
 
     fn router_faults(&self, faults: &mut Vec<Fault>) {
         let key = &self.key;
+        if let Some(former) = key.routers.as_ref().and_then(|routers| routers.usage.as_ref()) {
+            let fault = Fault::at(former.span(), "`usage` is no longer there: what routers report is in the database");
+            faults.push(
+                fault.help("remove it; `wayleave cap import-usage FILE` brings an earlier version's file in, once"),
+            );
+        }
         let first = key.router.first().map(Spanned::span);
         if let (None, Some(at)) = (&key.routers, first) {
             let fault = Fault::at(at, "routers without [key.routers]: nobody listens for them");
-            faults.push(fault.help("add [key.routers] with `listen`, `identity` and `usage`"));
+            faults.push(fault.help("add [key.routers] with `listen` and `identity`"));
         }
         if let Some(routers) = &key.routers
             && routers.listen.get_ref() == key.listen.get_ref()
@@ -543,7 +549,6 @@ impl KeyFile {
             Place::File(path) if !path.exists() => FileFault::Missing(fault),
             _ => FileFault::Unusable(fault),
         }));
-        faults.extend(key.routers.as_ref().and_then(|routers| state_fault(&routers.usage, source)));
         faults.extend(state_fault(&key.position, source));
         faults.extend(key.api.as_ref().into_iter().flat_map(|api| api.file_faults(source)));
         faults
@@ -605,7 +610,6 @@ pub fn template(new: &NewKeyServer<'_>) -> String {
          # This server's own key: wayleave keys node identity.key --kind identity\n\
          #identity = \"identity.key\"\n\
          # What routers reported: bills are written from it. Keep copies.\n\
-         #usage = \"usage\"\n\
          # The routers; a number is never given to another router. Reloaded on SIGHUP.\n\
          #[[key.router]]\n\
          #number = 1\n\

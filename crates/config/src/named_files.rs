@@ -20,7 +20,7 @@ pub enum Loss {
 }
 
 /// Every setting that names a file or a folder, without the indices of lists.
-const SETTINGS: [(&str, Loss); 62] = [
+const SETTINGS: [(&str, Loss); 61] = [
     ("attest.state", Loss::MadeAnew),
     ("attestation.keys.anchor", Loss::ForGood),
     ("attestation.keys.objects", Loss::Continued),
@@ -50,7 +50,6 @@ const SETTINGS: [(&str, Loss); 62] = [
     ("key.records", Loss::Continued),
     ("key.revocations", Loss::Continued),
     ("key.routers.identity", Loss::ForGood),
-    ("key.routers.usage", Loss::Continued),
     ("key.waypoint.key", Loss::ForGood),
     ("key.writer_key", Loss::ForGood),
     ("keys.anchor", Loss::ForGood),

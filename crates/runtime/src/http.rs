@@ -39,6 +39,8 @@ pub enum ViewError {
     Request(String),
     /// There is no such thing.
     NotFound(String),
+    /// What it needs cannot be read now.
+    Failed(String),
     /// The process is starting or stopping.
     Unavailable,
 }
@@ -377,6 +379,9 @@ fn answer(result: Result<Value, ViewError>) -> Response {
         Ok(value) => axum::Json(value).into_response(),
         Err(ViewError::Request(why)) => (StatusCode::BAD_REQUEST, axum::Json(json!({ "error": why }))).into_response(),
         Err(ViewError::NotFound(why)) => (StatusCode::NOT_FOUND, axum::Json(json!({ "error": why }))).into_response(),
+        Err(ViewError::Failed(why)) => {
+            (StatusCode::SERVICE_UNAVAILABLE, axum::Json(json!({ "error": why }))).into_response()
+        }
         Err(ViewError::Unavailable) => {
             (StatusCode::SERVICE_UNAVAILABLE, axum::Json(json!({ "error": "starting or stopping" }))).into_response()
         }

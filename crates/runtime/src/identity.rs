@@ -75,6 +75,14 @@ pub fn from_hex(text: &str) -> Option<[u8; 32]> {
     Some(out)
 }
 
+/// Octets in hexadecimal, two digits each; `None` for anything else.
+#[must_use]
+pub fn octets_of(text: &str) -> Option<Vec<u8>> {
+    let is_hex = text.len().is_multiple_of(2) && text.bytes().all(|octet| octet.is_ascii_hexdigit());
+    let octet = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+    text.as_bytes().chunks_exact(2).filter(|_| is_hex).map(octet).collect::<Option<_>>().filter(|_| is_hex)
+}
+
 /// Octets as lowercase hexadecimal.
 #[must_use]
 pub fn to_hex(bytes: &[u8]) -> String {

@@ -15,6 +15,8 @@ const ROW: &str = "wayleave/store/row/v1";
 const ELEMENT: &str = "wayleave/store/element/v1";
 const MASK: &str = "wayleave/store/mask/v1";
 const CHANGE: &str = "wayleave/store/change/v1";
+const STATEMENT: &str = "wayleave/store/statement/v1";
+const PART: &str = "wayleave/store/statement-part/v1";
 const ADOPTION: &str = "wayleave/store/adoption/v1";
 
 /// The key of all MACs of a store.
@@ -84,6 +86,16 @@ impl StoreKey {
     /// The MAC of a row that this change wrote.
     pub(crate) fn row(&self, change: u64, content: &[u8]) -> [u8; 32] {
         self.mac(ROW, &[&change.to_be_bytes(), content])
+    }
+
+    /// The MAC of a statement that is complete: of what it says, of its parts, and of the one before.
+    pub(crate) fn statement(&self, content: &[u8], parts: &[u8], before: &[u8]) -> [u8; 32] {
+        self.mac(STATEMENT, &[content, parts, before])
+    }
+
+    /// The MAC of what of a statement is of one who pays.
+    pub(crate) fn part(&self, statement: u64, principal: u32, sums: &[u8]) -> [u8; 32] {
+        self.mac(PART, &[&statement.to_be_bytes(), &principal.to_be_bytes(), sums])
     }
 
     /// What a row adds to the sum.

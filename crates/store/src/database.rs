@@ -139,6 +139,14 @@ impl Database {
         Ok(new)
     }
 
+    /// Begins to read what there is at one moment. It is rolled back.
+    pub(crate) async fn begin_to_read(&self) -> Result<Transaction, StoreError> {
+        let begin = if self.is_postgres() { "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" } else { "BEGIN" };
+        let mut new = Transaction { connection: self.pool.acquire().await?, is_over: false };
+        new.connection.execute(begin).await?;
+        Ok(new)
+    }
+
     /// Connects. `creates`: a SQLite file that is not there is made.
     pub(crate) async fn connect(place: &Place, creates: bool) -> Result<Self, StoreError> {
         install_default_drivers();

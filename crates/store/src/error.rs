@@ -12,6 +12,9 @@ pub enum StoreError {
     /// There are changes in a database that is to have none.
     #[error("it has changes already")]
     Imported,
+    /// There is a statement of usage that was closed here.
+    #[error("it has statements of usage already")]
+    Stated,
     /// It has no tables of a store, or those of a later version.
     #[error("the database is no store of this version: {0}")]
     Schema(String),

@@ -1,4 +1,4 @@
-//! The provider's store: accounts, grants, revocations and every change of them, in a database.
+//! The provider's store: accounts, grants, revocations, every change of them, and what routers reported, in a database.
 //!
 //! Key servers answer from memory. The [`Store`] is what they start from, write to, and follow each other by: SQLite, a file that needs
 //! no set-up, or PostgreSQL, to which any number of key servers connect. One schema and one set of queries serve both.
@@ -15,9 +15,11 @@ mod error;
 mod position;
 mod store;
 mod table;
+mod usage;
 
 pub use authentic::StoreKey;
 pub use database::{BadPlace, Place};
 pub use error::StoreError;
 pub use position::Position;
 pub use store::{Appended, Loaded, Note, Recorded, Store};
+pub use usage::{Closing, KnownRouters, MANY_OF_PAYER, MAX_OF_PAYER, StatementSums, UsageHead, UsageStatement};

@@ -24,8 +24,11 @@ use crate::position::Position;
 use crate::table::{Column, Table, columns, name_of, name_of_key, signed, table};
 
 /// The schema's versions, the latest last. One that was released never changes.
-const MIGRATIONS: &[(i64, &str, &str)] =
-    &[(1, "begin", include_str!("../migrations/1_begin.sql")), (2, "rates", include_str!("../migrations/2_rates.sql"))];
+const MIGRATIONS: &[(i64, &str, &str)] = &[
+    (1, "begin", include_str!("../migrations/1_begin.sql")),
+    (2, "rates", include_str!("../migrations/2_rates.sql")),
+    (3, "usage", include_str!("../migrations/3_usage.sql")),
+];
 /// How often a state is read again because a change came meanwhile.
 const LOADS: usize = 16;
 /// Changes that are read at a time.
@@ -51,8 +54,8 @@ const RECONNECT: Duration = Duration::from_secs(1);
 /// A provider's store.
 #[derive(Clone, Debug)]
 pub struct Store {
-    database: Database,
-    key: StoreKey,
+    pub(crate) database: Database,
+    pub(crate) key: StoreKey,
     place: Place,
 }
 

@@ -27,7 +27,7 @@ const ANSWERS: Duration = Duration::from_secs(10);
 const LOADS: Duration = Duration::from_secs(600);
 /// Of connections that are closed.
 const CLOSES: Duration = Duration::from_secs(2);
-/// Of an import, which writes row by row and nobody waits behind.
+/// Of an import, or of a whole statement, which nobody waits behind.
 const IMPORTS: Duration = Duration::from_secs(86_400);
 
 type Step = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -212,6 +212,25 @@ impl DatabaseRecords {
         let position = adopted?.map_err(|error| refused(place, &error))?;
         seen.remember(position)?;
         Ok(position)
+    }
+
+    /// Does something with a store that needs no state: with what routers reported.
+    ///
+    /// # Errors
+    /// If the database cannot be used, or was changed by somebody else.
+    pub fn with_store<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
+        place: &Place,
+        provider: &ProviderKey,
+        step: impl FnOnce(Store) -> F + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (at, key) = (place.clone(), StoreKey::new(provider.store_key()));
+        let done = run((&start()?, IMPORTS), async move {
+            let store = Store::open(&at, key).await?;
+            let done = step(store.clone()).await;
+            store.close().await;
+            done
+        });
+        done?.map_err(|error| refused(place, &error))
     }
 
     /// Since when it cannot be used.
@@ -470,6 +489,9 @@ fn refused(place: &Place, error: &StoreError) -> Failure {
         ),
         StoreError::Imported => failure.help(
             "if it has what is to be imported, start the key server; to import again, remove the database and the file `position` before",
+        ),
+        StoreError::Stated => failure.help(
+            "the file of an earlier version is brought in before time is closed here: close the same time by hand, and keep the file",
         ),
         StoreError::Schema(_) => failure.help("name a database of a key server of this version, or restore one"),
         StoreError::Row { .. } | StoreError::Rows(_) | StoreError::State(_) => failure.help(

@@ -98,6 +98,12 @@ wayleave_core::wire! {
             number: u64,
             why: UsageRefusal,
         },
+        /// Of the report with this number, whose answer follows, these entries are not taken, by their places: who pays for them has as many
+        /// records as one may have.
+        19 = Untaken {
+            number: u64,
+            entries: Vec<u16> as List16<MAX_ENTRIES>,
+        },
         /// A router has the list of revocations with this number, or none, and wants each later one.
         4 = Follow {
             list: Option<u64> as NumberCodec,

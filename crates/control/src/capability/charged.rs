@@ -5,7 +5,9 @@ use super::channel::ChargedAccount;
 use super::usage::Calendar;
 use wayleave_packet::platypus::header::{Interval, Principal};
 
-/// Flags: there is an interval; the account is a sum; it is what has gone into sums; it is a sum of what came late.
+/// Flags: it is delegated; sub-delegated; there is an interval; the account is a sum; it is what has gone into sums; it is a sum of what came late.
+const DELEGATED: u8 = 1;
+const SUB_DELEGATED: u8 = 2;
 const INTERVAL: u8 = 4;
 const SUM: u8 = 8;
 const FOLDED: u8 = 16;
@@ -65,13 +67,32 @@ impl ChargedAccount {
         ended_at: Self::ended_at,
         sum: Self::sum,
         late: Self::late,
+        coarse: Self::coarse,
         folded: Self::folded,
         unfolded: Self::unfolded,
         is_own: Self::is_own,
     };
 
-    fn principal(&self) -> u32 {
-        u32::from_be_bytes([0, self.0[0], self.0[1], self.0[2]])
+    /// The number of whoever pays.
+    #[must_use]
+    pub fn principal(&self) -> u32 {
+        self.id(0)
+    }
+
+    /// The number of its delegation, and of its sub-delegation, if there is one.
+    #[must_use]
+    pub fn delegation(&self) -> Option<u32> {
+        (self.0[FLAGS] & DELEGATED != 0).then(|| self.id(4))
+    }
+
+    #[must_use]
+    pub fn sub_delegation(&self) -> Option<u32> {
+        (self.0[FLAGS] & SUB_DELEGATED != 0).then(|| self.id(7))
+    }
+
+    /// The 24 bits from an octet on.
+    fn id(&self, at: usize) -> u32 {
+        u32::from_be_bytes([0, self.0[at], self.0[at + 1], self.0[at + 2]])
     }
 
     /// The first and the last account that a principal can have.
@@ -132,6 +153,15 @@ impl ChargedAccount {
     #[must_use]
     pub fn late(&self, account_period: u8, day: u64) -> Self {
         self.sum_of(SUM | LATE, account_period, u32::try_from(day).unwrap_or(u32::MAX))
+    }
+
+    /// The same without delegations.
+    #[must_use]
+    pub fn coarse(&self) -> Self {
+        let mut coarse = *self;
+        coarse.0[FLAGS] &= !(DELEGATED | SUB_DELEGATED);
+        coarse.0[FLAGS + 1..EXPONENT].fill(0);
+        coarse
     }
 
     /// The account that says how much of this one is in sums.

@@ -32,6 +32,7 @@ mod router_server;
 mod sealed;
 mod server;
 mod state;
+mod statement;
 mod terms;
 mod usage;
 mod zone;
@@ -58,7 +59,7 @@ pub use request::{
 };
 pub use router_client::{RouterClient, RouterClientEvent, ServerFault};
 pub use router_server::{
-    RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, RouterStatus, UsageBatch,
+    RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, RouterStatus, UsageChange,
 };
 pub use server::{
     BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, Served, ServerCounters, Transport,
@@ -68,9 +69,10 @@ pub use state::{
     MAX_REVOCATIONS, MAX_REVOKED, MAX_WAYPOINTS, OPERATOR_GRANTS, Row, RowEffects, RowError, RowKey, RowKind,
     SnapshotError, SnapshotHead, State, TIMES,
 };
+pub use statement::{MAX_LINES, Statement, StatementGap, StatementLine};
 pub use terms::Terms;
 pub use usage::{
     Accepted, AccountPeriods, Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reopening, Reporter,
-    RouterNumber, Usage, UsageAnswer, UsagePage, UsageRecord, UsageRefusal, UsageReport,
+    RouterNumber, Taken, Usage, UsageAnswer, UsagePage, UsageRecord, UsageRefusal, UsageReport,
 };
 pub use zone::{MAX_ZONE, Zone, ZoneError};

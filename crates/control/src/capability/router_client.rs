@@ -20,6 +20,11 @@ const CONFIRM_STEP: u64 = 60;
 const CLOCK_MARGIN: u64 = 300;
 /// How long a report that was refused is not repeated.
 const REFUSED: Duration = Duration::from_secs(30);
+/// For how long after its end, in seconds, what the server had no room for holds its confirmation back: 30 days. One payer's records would
+/// stop every statement.
+const GIVEN_UP: u64 = 30 * 86_400;
+/// How long what the server had no room for is not repeated.
+const UNTAKEN: Duration = Duration::from_secs(600);
 
 /// What the driver is to do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -30,6 +35,8 @@ pub enum RouterClientEvent {
     Behind,
     /// The server does not take usage.
     Refused(UsageRefusal),
+    /// It has no room for so many accounts of those who pay for them.
+    Untaken(usize),
     /// All rates that routers share, each with its burst in octets, or zero: to be kept, and handed to [`RouterClient::share`].
     Rates(Vec<(SharedRate, u64)>),
 }
@@ -59,6 +66,8 @@ pub struct RouterClient {
     /// When the last report went out, and until when none goes out.
     reported: Option<Instant>,
     refused_until: Option<Instant>,
+    /// When what the server had no room for is reported again.
+    untaken_until: Option<Instant>,
     /// A new identity is not durable yet: nothing is reported.
     is_held: bool,
     /// The Unix second until which everything counted is durable here; what the server was told on this link to have; when that was seen
@@ -83,6 +92,7 @@ impl RouterClient {
             is_up: false,
             reported: None,
             refused_until: None,
+            untaken_until: None,
             is_held: false,
             counted_until: None,
             confirmed: None,
@@ -197,6 +207,9 @@ impl RouterClient {
         if !self.is_up || self.is_held || self.refused_until.is_some_and(|until| now < until) {
             return None;
         }
+        if self.untaken_until.take_if(|until| now >= *until).is_some() {
+            self.reporter.try_again();
+        }
         let is_overdue = self.reported.is_none_or(|at| now.since(at) >= TIMEOUT);
         let report = match self.reporter.pending() {
             Some(report) if is_overdue => report.clone(),
@@ -218,7 +231,11 @@ impl RouterClient {
         }
         self.looked = Some(now);
         let counted = self.counted_until?.saturating_sub(CLOCK_MARGIN);
-        let ends = self.reporter.unknown().filter_map(ChargedAccount::ended_at);
+        let holds_back = |account: &&ChargedAccount| {
+            let is_given_up = |end: u64| self.reporter.is_untaken(account) && end.saturating_add(GIVEN_UP) < counted;
+            !account.ended_at().is_some_and(is_given_up)
+        };
+        let ends = self.reporter.unknown().filter(holds_back).filter_map(ChargedAccount::ended_at);
         let through = ends.map(|end| end.saturating_sub(1)).fold(counted, u64::min);
         if self.confirmed.is_some_and(|confirmed| through < confirmed.saturating_add(CONFIRM_STEP)) {
             return None;
@@ -255,6 +272,11 @@ impl RouterClient {
                 self.reporter.refused();
                 (self.reported, self.refused_until) = (None, Some(now + REFUSED));
                 Ok(vec![RouterClientEvent::Refused(why)])
+            }
+            ChannelMessage::Untaken { number, entries } => {
+                self.reporter.untaken(number, &entries);
+                self.untaken_until.get_or_insert(now + UNTAKEN);
+                Ok(vec![RouterClientEvent::Untaken(entries.len())])
             }
             ChannelMessage::Piece { length, offset, octets } => self.piece(length, offset, &octets),
             ChannelMessage::Leased(answers) => {

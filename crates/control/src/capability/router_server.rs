@@ -10,25 +10,18 @@ use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 
 use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_RATES, PIECE, RatePayer, RateTerms, SharedRate};
 use super::state::ChangeTimes;
-use super::usage::{
-    Fold, JournalId, Ledger, Reopening, RouterNumber, UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
-};
+use super::usage::{RouterNumber, Taken, UsageAnswer, UsageRefusal, UsageReport};
 use crate::leases::{LeaseRequest, Lessor, floor};
 
-/// Totals, and batches of them, that wait to be durable, at most: beyond, reports are left unanswered, and routers repeat them.
-const MAX_UNDURABLE: usize = 1 << 16;
-const MAX_BATCHES: usize = 1_024;
-/// Seconds after its end for which usage of a key epoch is kept as it was reported: a year, and a month to bill it.
-const KEPT_SECS: u64 = 400 * DAY_SECS;
-const DAY_SECS: u64 = 86_400;
-/// Totals that are looked at for folding at a time.
-const FOLDED: usize = 5_000;
 /// How long a router may go on by the rates that it was told before.
 const TELLING: Duration = Duration::from_secs(10);
 /// After this time nothing is left of what was given.
 const FORGOTTEN: Duration = Duration::from_secs(400);
-/// Answers that wait for the store, at most: a router has one report under way at a time.
-const MAX_WAITING: usize = 4_096;
+/// Steps that wait for the store, at most: a router has one report under way at a time. Beyond, reports are left unanswered, and routers
+/// repeat them.
+const MAX_WAITING: usize = 1_024;
+/// Of one router: it repeats what is not answered.
+const MAX_OF_ROUTER: usize = 4;
 
 /// What a provider's key server knows of its routers.
 pub struct RouterServerConfig {
@@ -36,8 +29,8 @@ pub struct RouterServerConfig {
     pub routers: BTreeMap<IdentityKey, RouterNumber>,
     /// Rates that they share; each of the routers has a floor in every one.
     pub rates: BTreeMap<RatePayer, RateTerms>,
-    /// What the store has.
-    pub ledger: Ledger<ChargedAccount>,
+    /// Up to which Unix second routers have reported everything, by what the store has.
+    pub confirmed: BTreeMap<RouterNumber, u64>,
     /// Routers that had a later list than the database has, or one of another, by what the store has; and the number of that list.
     pub ahead: BTreeMap<RouterNumber, u64>,
 }
@@ -54,21 +47,21 @@ pub enum RouterServerInput {
     Disconnected {
         link: u64,
     },
-    /// The batch of [`RouterServerOutput::Persist`] with this number is durable.
-    Persisted(u64),
+    /// The store has carried out the step of [`RouterServerOutput::Store`] with this number, and those before: what became of it.
+    Stored {
+        step: u64,
+        outcome: Result<Taken, UsageRefusal>,
+    },
     /// The list of revocations in force: its number, its octets with the signature, and when changes of its state were signed.
     List {
         number: u64,
         octets: Arc<[u8]>,
         times: ChangeTimes,
     },
-    /// Time to close what is long over, and to fold a part of what is closed; the operator closed the time up to this Unix second, or
-    /// none (0).
-    Settle {
-        closed: u64,
-    },
-    /// The number of an account that was closed has another owner.
-    Reopened(Reopening),
+    /// Up to which Unix second routers have reported everything, by what the store has: other key servers may have been told.
+    Confirmed(BTreeMap<RouterNumber, u64>),
+    /// The store was set back, and has this: routers report all totals again.
+    SetBack(BTreeMap<RouterNumber, u64>),
     /// Other routers or rates are configured.
     Configure {
         routers: BTreeMap<IdentityKey, RouterNumber>,
@@ -86,25 +79,23 @@ pub enum RouterServerOutput {
         link: u64,
         why: &'static str,
     },
-    /// To be durable at once.
-    Persist(UsageBatch),
+    /// For the store, in the order of these steps.
+    Store {
+        step: u64,
+        change: UsageChange,
+    },
     Event(RouterEvent),
 }
 
-/// Changes of what the store has.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct UsageBatch {
-    pub id: u64,
-    pub records: Vec<UsageRecord<ChargedAccount>>,
-    /// Totals that are in sums of `records` now.
-    pub removed: Vec<(RouterNumber, JournalId, ChargedAccount)>,
-    /// Time is closed up to this Unix second.
-    pub closed: Option<u64>,
-    /// Up to when routers have reported everything.
-    pub confirmed: Vec<(RouterNumber, u64)>,
-    pub reopened: Option<Reopening>,
-    /// A router has a list of another database than this one, with this number; or has one no longer.
-    pub ahead: Option<(RouterNumber, Option<u64>)>,
+/// What the store is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum UsageChange {
+    /// To take a report over.
+    Report { router: RouterNumber, report: UsageReport<ChargedAccount>, received: UnixTime },
+    /// To note up to which Unix second a router has reported everything.
+    Confirm { router: RouterNumber, through: u64 },
+    /// To note that a router has a list of another database than this one, with this number; or has one no longer.
+    Ahead { router: RouterNumber, has: Option<u64> },
 }
 
 /// What the operator should know.
@@ -124,8 +115,11 @@ pub enum RouterEvent {
         router: RouterNumber,
         why: UsageRefusal,
     },
-    /// The usage of key epochs that had ended at this Unix second is closed.
-    Closed(u64),
+    /// Of a report of the router so many entries are not taken: who pays for them has as many records as one may have.
+    Untaken {
+        router: RouterNumber,
+        entries: usize,
+    },
     /// The router's totals are older than those that it reported before, or another router's.
     Behind(RouterNumber),
     /// The router reported usage of closed time, which is on the next statement.
@@ -167,13 +161,24 @@ pub struct RouterStatus {
     pub refused: u64,
     /// Totals in reports that are on no statement: of time that was closed before the router was configured.
     pub too_late: u64,
+    /// Entries that were not taken, since who pays for them has no room.
+    pub untaken: u64,
 }
 
-/// An answer that waits for the store.
+/// A step that waits for the store.
 struct Waiting {
-    persisted: u64,
-    link: u64,
-    answer: UsageAnswer,
+    step: u64,
+    router: RouterNumber,
+    for_whom: WaitingFor,
+}
+
+enum WaitingFor {
+    /// The report with this number was sent by this link.
+    Report {
+        link: u64,
+        number: u64,
+    },
+    Nobody,
 }
 
 /// Who is at the other end of a link, and the number that it had when it connected.
@@ -192,7 +197,7 @@ pub struct RouterServer {
     /// When the server began, and when rates were taken out: routers may use what was given of these before.
     begun: Instant,
     taken_out: BTreeMap<RatePayer, Instant>,
-    ledger: Ledger<ChargedAccount>,
+    confirmed: BTreeMap<RouterNumber, u64>,
     list: Option<(u64, Arc<[u8]>)>,
     /// When changes of the list's state were signed.
     times: ChangeTimes,
@@ -200,10 +205,7 @@ pub struct RouterServer {
     ahead: BTreeMap<RouterNumber, u64>,
     reported: BTreeSet<RouterNumber>,
     waiting: VecDeque<Waiting>,
-    submitted: u64,
-    persisted: u64,
-    /// Numbers of records in batches that are not durable.
-    undurable: VecDeque<(u64, usize)>,
+    steps: u64,
     outputs: VecDeque<RouterServerOutput>,
 }
 
@@ -218,25 +220,23 @@ impl RouterServer {
             lessors: BTreeMap::new(),
             begun: now,
             taken_out: BTreeMap::new(),
-            ledger: config.ledger,
+            confirmed: config.confirmed,
             list: None,
             times: ChangeTimes::default(),
             ahead: config.ahead,
             reported: BTreeSet::new(),
             waiting: VecDeque::new(),
-            submitted: 0,
-            persisted: 0,
-            undurable: VecDeque::new(),
+            steps: 0,
             outputs: VecDeque::new(),
         };
         server.configure(config.routers, config.rates, now);
         server
     }
 
-    /// What routers reported.
+    /// Up to which Unix second routers have reported everything.
     #[must_use]
-    pub fn ledger(&self) -> &Ledger<ChargedAccount> {
-        &self.ledger
+    pub fn confirmed(&self) -> &BTreeMap<RouterNumber, u64> {
+        &self.confirmed
     }
 
     /// The routers, by number.
@@ -245,7 +245,7 @@ impl RouterServer {
         &self.status
     }
 
-    /// Answers that wait for the store.
+    /// Steps that wait for the store.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()
@@ -340,7 +340,6 @@ impl RouterServer {
 
     fn disconnected(&mut self, link: u64) {
         let Some(Link { number, .. }) = self.links.remove(&link) else { return };
-        self.waiting.retain(|waiting| waiting.link != link);
         // A router that has connected again meanwhile has a newer link, which stays.
         if let Some(status) = self.status.get_mut(&number).filter(|status| status.link == Some(link)) {
             (status.link, status.follows, status.told) = (None, false, None);
@@ -358,7 +357,7 @@ impl RouterServer {
             }
         };
         match message {
-            ChannelMessage::Report(report) => self.report(link, router, &report, now),
+            ChannelMessage::Report(report) => self.report(link, router, report, now),
             ChannelMessage::Confirm { through } => self.confirm(router, through, now),
             ChannelMessage::Follow { list } => {
                 if let Some(status) = self.status.get_mut(&router) {
@@ -375,25 +374,53 @@ impl RouterServer {
         }
     }
 
-    fn report(&mut self, link: u64, router: RouterNumber, report: &UsageReport<ChargedAccount>, now: Now) {
-        if self.is_store_behind() {
+    fn report(&mut self, link: u64, router: RouterNumber, report: UsageReport<ChargedAccount>, now: Now) {
+        let of_router = self.waiting.iter().filter(|waiting| waiting.router == router).count();
+        if self.waiting.len() >= MAX_WAITING || of_router >= MAX_OF_ROUTER {
             return;
         }
-        let taken = match self.ledger.take(router, report, now.unix.secs()) {
+        let for_whom = WaitingFor::Report { link, number: report.number };
+        self.store(router, for_whom, UsageChange::Report { router, report, received: now.unix });
+    }
+
+    /// A router whose clock is ahead confirms nothing that has not passed here.
+    fn confirm(&mut self, router: RouterNumber, through: u64, now: Now) {
+        let through = through.min(now.unix.secs());
+        let is_new = self.confirmed.get(&router).is_none_or(|before| through > *before);
+        if is_new && self.waiting.len() < MAX_WAITING {
+            self.confirmed.insert(router, through);
+            self.store(router, WaitingFor::Nobody, UsageChange::Confirm { router, through });
+        }
+    }
+
+    fn store(&mut self, router: RouterNumber, for_whom: WaitingFor, change: UsageChange) {
+        self.steps += 1;
+        self.waiting.push_back(Waiting { step: self.steps, router, for_whom });
+        self.outputs.push_back(RouterServerOutput::Store { step: self.steps, change });
+    }
+
+    /// The store has carried out a step: whoever waits for it is answered.
+    fn stored(&mut self, step: u64, outcome: Result<Taken, UsageRefusal>) {
+        while self.waiting.pop_front_if(|waiting| waiting.step < step).is_some() {}
+        let Some(Waiting { router, for_whom, .. }) = self.waiting.pop_front_if(|waiting| waiting.step == step) else {
+            return;
+        };
+        let WaitingFor::Report { link, number } = for_whom else { return };
+        let taken = match outcome {
             Ok(taken) => taken,
             Err(why) => {
-                if let Some(status) = self.status.get_mut(&router) {
-                    status.refused += 1;
-                }
-                self.send(link, &ChannelMessage::Refused { number: report.number, why });
+                self.count(router, |status| status.refused += 1);
+                self.answer(link, &ChannelMessage::Refused { number, why });
                 return self.event(RouterEvent::Refused { router, why });
             }
         };
-        if let Some(status) = self.status.get_mut(&router) {
+        let (too_late, untaken) = (taken.too_late, taken.untaken.len());
+        self.count(router, |status| {
             status.reports += 1;
-            status.too_late += taken.too_late;
-        }
-        if taken.too_late > 0 {
+            status.too_late += too_late;
+            status.untaken += untaken as u64;
+        });
+        if too_late > 0 {
             self.event(RouterEvent::TooLate(router));
         }
         if taken.is_behind {
@@ -402,72 +429,24 @@ impl RouterServer {
         if taken.is_late {
             self.event(RouterEvent::Late(router));
         }
-        if !taken.changed.is_empty() {
-            self.persist(UsageBatch { records: taken.changed, removed: taken.removed, ..UsageBatch::default() });
+        if untaken > 0 {
+            self.event(RouterEvent::Untaken { router, entries: untaken });
+            self.answer(link, &ChannelMessage::Untaken { number, entries: taken.untaken });
         }
-        // Totals that changed nothing may be those of a batch that is not durable yet.
-        let answer = UsageAnswer { number: report.number, is_behind: taken.is_behind };
-        self.waiting.push_back(Waiting { persisted: self.submitted, link, answer });
-        self.answer();
+        self.answer(link, &ChannelMessage::Answer(UsageAnswer { number, is_behind: taken.is_behind }));
     }
 
-    /// A router whose clock is ahead confirms nothing that has not passed here.
-    fn confirm(&mut self, router: RouterNumber, through: u64, now: Now) {
-        let through = through.min(now.unix.secs());
-        if !self.is_store_behind() && self.ledger.confirm(router, through) {
-            let confirmed = self.ledger.confirmed().get(&router).map(|second| (router, *second));
-            self.persist(UsageBatch { confirmed: confirmed.into_iter().collect(), ..UsageBatch::default() });
+    fn count(&mut self, router: RouterNumber, add: impl FnOnce(&mut RouterStatus)) {
+        if let Some(status) = self.status.get_mut(&router) {
+            add(status);
         }
     }
 
-    fn reopened(&mut self, reopening: Reopening) {
-        if let Some(reopening) = self.ledger.reopen(reopening) {
-            self.persist(UsageBatch { reopened: Some(reopening), ..UsageBatch::default() });
+    /// Sends an answer, unless the link has ended meanwhile.
+    fn answer(&mut self, link: u64, message: &ChannelMessage) {
+        if self.links.contains_key(&link) {
+            self.send(link, message);
         }
-    }
-
-    fn persist(&mut self, batch: UsageBatch) {
-        self.submitted += 1;
-        self.undurable.push_back((self.submitted, batch.records.len() + batch.removed.len()));
-        self.outputs.push_back(RouterServerOutput::Persist(UsageBatch { id: self.submitted, ..batch }));
-    }
-
-    fn is_store_behind(&self) -> bool {
-        let undurable: usize = self.undurable.iter().map(|(_, records)| records).sum();
-        undurable > MAX_UNDURABLE || self.undurable.len() >= MAX_BATCHES || self.waiting.len() >= MAX_WAITING
-    }
-
-    /// Closes the time that the operator closed, and what ended very long ago by this clock and by that of the routers. Then folds.
-    fn settle(&mut self, operator: u64, now: Now) {
-        let latest = self.ledger.latest().unwrap_or(0).min(now.unix.secs());
-        let old = latest.saturating_sub(KEPT_SECS) / DAY_SECS * DAY_SECS;
-        // A clock that is wrong closes nothing that has not ended.
-        if self.ledger.close(old.max(operator.min(now.unix.secs())), self.routers.values().copied()) {
-            let closed = self.ledger.closed();
-            let confirmed = self.ledger.confirmed().iter().map(|(router, second)| (*router, *second)).collect();
-            self.persist(UsageBatch { closed: Some(closed), confirmed, ..UsageBatch::default() });
-            self.event(RouterEvent::Closed(closed));
-        }
-        if self.is_store_behind() {
-            return;
-        }
-        // After the closing, also in the store, where batches become durable in this order: totals that were folded by a closing that is
-        // not there would come again.
-        if let Some(Fold { changed, removed }) = self.ledger.fold(FOLDED).filter(|fold| !fold.removed.is_empty()) {
-            self.persist(UsageBatch { records: changed, removed, ..UsageBatch::default() });
-        }
-    }
-
-    fn answer(&mut self) {
-        while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.persisted <= self.persisted) {
-            self.send(waiting.link, &ChannelMessage::Answer(waiting.answer));
-        }
-    }
-
-    fn persisted(&mut self, id: u64) {
-        self.persisted = self.persisted.max(id);
-        while self.undurable.pop_front_if(|(submitted, _)| *submitted <= id).is_some() {}
-        self.answer();
     }
 
     fn set_list(&mut self, number: u64, octets: Arc<[u8]>, times: ChangeTimes, now: UnixTime) {
@@ -527,7 +506,7 @@ impl RouterServer {
         if has.is_none() {
             self.reported.remove(&router);
         }
-        self.persist(UsageBatch { ahead: Some((router, has)), ..UsageBatch::default() });
+        self.store(router, WaitingFor::Nobody, UsageChange::Ahead { router, has });
     }
 
     fn ask(&mut self, link: u64, router: RouterNumber, requests: &[(SharedRate, LeaseRequest)], now: Instant) {
@@ -564,9 +543,20 @@ impl Machine for RouterServer {
             RouterServerInput::Connected { link, peer } => self.connected(link, &peer),
             RouterServerInput::Frame { link, octets } => self.frame(link, &octets, now),
             RouterServerInput::Disconnected { link } => self.disconnected(link),
-            RouterServerInput::Persisted(id) => self.persisted(id),
-            RouterServerInput::Settle { closed } => self.settle(closed, now),
-            RouterServerInput::Reopened(reopening) => self.reopened(reopening),
+            RouterServerInput::Stored { step, outcome } => self.stored(step, outcome),
+            RouterServerInput::SetBack(confirmed) => {
+                self.confirmed = confirmed;
+                let links: Vec<u64> = self.links.keys().copied().collect();
+                links
+                    .into_iter()
+                    .for_each(|link| self.close(link, "the database was set back: report all totals again"));
+            }
+            RouterServerInput::Confirmed(confirmed) => {
+                for (router, through) in confirmed {
+                    let known = self.confirmed.entry(router).or_default();
+                    *known = through.max(*known);
+                }
+            }
             RouterServerInput::List { number, octets, times } => self.set_list(number, octets, times, now.unix),
             RouterServerInput::Configure { routers, rates } => self.configure(routers, rates, now.instant),
         }

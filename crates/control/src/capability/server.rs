@@ -13,6 +13,7 @@ use hickory_proto::rr::rdata::opt::{EdnsCode, EdnsOption};
 use hickory_proto::rr::rdata::{A, AAAA, NS, SOA, TXT};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 use hickory_proto::serialize::binary::{BinDecodable, BinDecoder};
+use wayleave_core::wire::Malformed;
 use wayleave_core::{Now, UnixTime};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_crypto::signed::Signed;
@@ -33,6 +34,7 @@ use super::rate_limit::{RateLimit, Verdict};
 use super::request::{Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, may_end, revocation};
 use super::sealed::SealedSecrets;
 use super::state::{Change, ChangeBody, ChangeError, Grant, State};
+use super::statement::Statement;
 use super::terms::Terms;
 use super::zone::{MAX_ZONE, Zone};
 
@@ -298,6 +300,14 @@ impl KeyServer {
         (self.waypoints, self.policy) = (waypoints, policy);
         self.rate_limit.set(responses_per_second);
         self.sealed.clear();
+    }
+
+    /// Signs a statement for one who pays.
+    ///
+    /// # Errors
+    /// If it has more than one may have.
+    pub fn sign_statement(&self, statement: &Statement) -> Result<Signed<Statement>, Malformed> {
+        Signed::sign(statement, &self.signer)
     }
 
     /// Signs a change of the operator's.

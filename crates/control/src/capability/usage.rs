@@ -15,7 +15,6 @@
 //! or again, is on no bill twice. A router forgets totals that the server has, long after their epoch.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
 
 mod account_period;
 mod folding;
@@ -37,7 +36,7 @@ wayleave_core::wire! {
     pub struct JournalId(pub [u8; 16]);
 
     /// What an account has sent.
-    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
     pub struct Usage {
         pub packets: u128,
         /// Octets of IP packets, headers included.
@@ -45,8 +44,37 @@ wayleave_core::wire! {
     }
 }
 
+impl JournalId {
+    /// At the beginning of what sums are kept under; routers' own are random.
+    const SUMS: [u8; 8] = [0xff; 8];
+
+    /// Under which the sums of a statement are kept.
+    #[must_use]
+    pub fn of_statement(number: u64) -> Self {
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&Self::SUMS);
+        id[8..].copy_from_slice(&number.to_be_bytes());
+        Self(id)
+    }
+
+    /// The number of the statement, if sums are kept under it.
+    #[must_use]
+    pub fn statement(&self) -> Option<u64> {
+        let [.., a, b, c, d, e, f, g, h] = self.0;
+        self.is_of_sums().then_some(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+    }
+
+    /// Whether sums are kept under it.
+    #[must_use]
+    pub fn is_of_sums(&self) -> bool {
+        self.0.starts_with(&Self::SUMS)
+    }
+}
+
 impl Usage {
-    fn plus(self, other: Self) -> Self {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
         Self { packets: self.packets.saturating_add(other.packets), octets: self.octets.saturating_add(other.octets) }
     }
 
@@ -99,13 +127,16 @@ pub struct Reporter<A> {
     /// The report that waits for its answer.
     pending: Option<UsageReport<A>>,
     number: u64,
+    /// Accounts for which the server has no room: their totals wait for [`Reporter::try_again`].
+    untaken: BTreeSet<A>,
 }
 
 impl<A: Copy + Ord> Reporter<A> {
     /// Reports what `journal` holds above `base`; both are kept together with the totals.
     #[must_use]
     pub fn new(journal: JournalId, base: BTreeMap<A, Usage>) -> Self {
-        Self { journal, base, totals: BTreeMap::new(), unknown: BTreeSet::new(), pending: None, number: 0 }
+        let (totals, unknown, untaken) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        Self { journal, base, totals, unknown, pending: None, number: 0, untaken }
     }
 
     /// The journal that is reported.
@@ -126,6 +157,26 @@ impl<A: Copy + Ord> Reporter<A> {
     pub fn connected(&mut self) {
         (self.pending, self.number) = (None, 0);
         self.unknown.extend(self.totals.keys());
+        self.untaken.clear();
+    }
+
+    /// The server has no room for these entries of the report that waits for its answer, by their places in it: they are reported again
+    /// after [`Self::try_again`], and others meanwhile.
+    pub fn untaken(&mut self, number: u64, places: &[u16]) {
+        let Some(report) = self.pending.as_ref().filter(|pending| pending.number == number) else { return };
+        let accounts = places.iter().filter_map(|place| report.entries.get(usize::from(*place)));
+        self.untaken.extend(accounts.map(|(account, _)| *account));
+    }
+
+    /// Whether the server had no room for an account when it was last reported.
+    #[must_use]
+    pub fn is_untaken(&self, account: &A) -> bool {
+        self.untaken.contains(account)
+    }
+
+    /// What the server had no room for is reported again.
+    pub fn try_again(&mut self) {
+        self.untaken.clear();
     }
 
     /// The report that waits for its answer. Repeated as it is, an answer to any copy of it counts: where answers are always late,
@@ -142,7 +193,7 @@ impl<A: Copy + Ord> Reporter<A> {
 
     /// The next report, unless one waits for its answer or there is nothing to say.
     pub fn report(&mut self) -> Option<UsageReport<A>> {
-        if self.pending.is_some() || self.unknown.is_empty() {
+        if self.pending.is_some() || self.unknown.len() == self.untaken.len() {
             return None;
         }
         self.number += 1;
@@ -150,7 +201,7 @@ impl<A: Copy + Ord> Reporter<A> {
             let base = self.base.get(account).copied().unwrap_or_default();
             (*account, self.totals.get(account).copied().unwrap_or_default().above(base))
         };
-        let entries = self.unknown.iter().take(MAX_ENTRIES).map(entry).collect();
+        let entries = self.unknown.difference(&self.untaken).take(MAX_ENTRIES).map(entry).collect();
         let report = UsageReport { journal: self.journal, number: self.number, entries };
         self.pending = Some(report.clone());
         Some(report)
@@ -165,7 +216,7 @@ impl<A: Copy + Ord> Reporter<A> {
         for (account, reported) in report.entries {
             let base = self.base.get(&account).copied().unwrap_or_default();
             let total = self.totals.get(&account).copied().unwrap_or_default();
-            if total.above(base) == reported {
+            if total.above(base) == reported && !self.untaken.contains(&account) {
                 self.unknown.remove(&account);
             }
         }
@@ -177,6 +228,7 @@ impl<A: Copy + Ord> Reporter<A> {
         self.journal = journal;
         self.base = self.totals.clone();
         self.unknown.clear();
+        self.untaken.clear();
         self.pending = None;
         &self.base
     }
@@ -195,6 +247,7 @@ impl<A: Copy + Ord> Reporter<A> {
         self.base.remove(account);
         self.totals.remove(account);
         self.unknown.remove(account);
+        self.untaken.remove(account);
     }
 
     /// The accounts whose totals are held here.
@@ -229,7 +282,9 @@ wayleave_core::wire! {
         #[error("more than {MAX_JOURNALS} journals: the router has lost its memory too often")]
         2 = TooManyJournals,
         #[error("more accounts than the server keeps")]
-        3 = LedgerFull,
+        3 = LedgerFull, // by servers of earlier versions
+        #[error("the server's database has rows that it cannot read")]
+        4 = Unreadable,
     }
 }
 
@@ -255,11 +310,36 @@ pub struct Accepted<A> {
     pub is_late: bool,
     /// Totals that are on no statement: of time that was closed before the ledger knew the router.
     pub too_late: u64,
+    /// Places of entries that are not taken: who pays for them has as many records as one may have.
+    pub untaken: Vec<u16>,
+}
+
+/// What became of a report.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Taken {
+    /// As in [`Accepted`].
+    pub is_behind: bool,
+    pub is_late: bool,
+    pub too_late: u64,
+    pub untaken: Vec<u16>,
+}
+
+impl<A> From<Accepted<A>> for Taken {
+    fn from(Accepted { is_behind, is_late, too_late, untaken, .. }: Accepted<A>) -> Self {
+        Self { is_behind, is_late, too_late, untaken }
+    }
 }
 
 impl<A> Default for Accepted<A> {
     fn default() -> Self {
-        Self { changed: Vec::new(), removed: Vec::new(), is_behind: false, is_late: false, too_late: 0 }
+        Self {
+            changed: Vec::new(),
+            removed: Vec::new(),
+            is_behind: false,
+            is_late: false,
+            too_late: 0,
+            untaken: Vec::new(),
+        }
     }
 }
 
@@ -302,20 +382,22 @@ impl<A: Copy + Ord> Journal<A> {
     }
 }
 
-/// The key server's side: the greatest total of each account of each journal of each router.
+/// The key server's side: the greatest total of each account of each journal of each router. What takes a report, or folds, decides by the
+/// records that these touch: a store may put the ledger together from those alone.
 #[derive(Clone, Debug)]
 pub struct Ledger<A> {
     journals: BTreeMap<RouterNumber, BTreeMap<JournalId, Journal<A>>>,
-    count: usize,
+    /// Records of each payer that are no sums, and how many one may have.
+    counts: BTreeMap<u32, usize>,
     limit: usize,
     calendar: Option<Calendar<A>>,
     /// Unix seconds: the time before is closed.
     closed: u64,
+    /// The number of the statement with which it was; the next one has what comes late.
+    statement: u64,
     /// The Unix second up to which a router has reported everything.
     confirmed: BTreeMap<RouterNumber, u64>,
     account_periods: AccountPeriods,
-    /// When the latest account ended or ends.
-    latest: Option<u64>,
     /// Where folding goes on; `None` if all that is closed is folded.
     folding: Option<(RouterNumber, JournalId, Option<A>)>,
     /// Totals that were added to sums.
@@ -323,21 +405,29 @@ pub struct Ledger<A> {
 }
 
 impl<A: Copy + Ord> Ledger<A> {
-    /// A ledger that keeps at most `limit` totals.
+    /// A ledger that keeps at most `limit` records for each who pays, without sums. Of those beyond a tenth of that, sums are of whoever
+    /// pays alone, without delegations: holders make as many IDs of these as they please.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self {
             journals: BTreeMap::new(),
-            count: 0,
+            counts: BTreeMap::new(),
             limit,
             calendar: None,
             closed: 0,
+            statement: 0,
             moved: 0,
             confirmed: BTreeMap::new(),
             account_periods: AccountPeriods::default(),
-            latest: None,
             folding: None,
         }
+    }
+
+    /// The same with owners of numbers one after the other: what began before a reopening goes into other sums.
+    #[must_use]
+    pub fn with_periods(mut self, account_periods: AccountPeriods) -> Self {
+        self.account_periods = account_periods;
+        self
     }
 
     /// Takes a stored confirmation in, before any report.
@@ -345,38 +435,47 @@ impl<A: Copy + Ord> Ledger<A> {
         self.confirmed.insert(router, second);
     }
 
-    /// A principal's number has another owner: what began before goes into other sums. Returns what is to be stored, if it is new.
-    pub fn reopen(&mut self, reopening: Reopening) -> Option<Reopening> {
-        self.account_periods.insert(reopening)
+    /// A router has this journal.
+    pub fn restore_journal(&mut self, router: RouterNumber, journal: JournalId) {
+        self.journals.entry(router).or_default().entry(journal).or_default();
     }
 
-    /// Who had a principal's number when.
-    #[must_use]
-    pub fn account_periods(&self) -> &AccountPeriods {
-        &self.account_periods
+    /// How many records that are no sums a payer has, of which some may not be here.
+    pub fn restore_count(&mut self, payer: u32, records: usize) {
+        self.counts.insert(payer, records);
     }
 
     /// Takes a stored total in, before any report.
     pub fn restore(&mut self, record: &UsageRecord<A>) {
         self.put(record);
-        self.note(&record.account);
+    }
+
+    fn payer(&self, account: &A) -> u32 {
+        self.calendar.map_or(0, |calendar| (calendar.payer)(account))
     }
 
     fn put(&mut self, record: &UsageRecord<A>) {
-        let is_folded = self.is_folded(&record.account);
+        let (is_folded, payer) = (self.is_folded(&record.account), self.payer(&record.account));
         let journal = self.journals.entry(record.router).or_default().entry(record.journal).or_default();
         let before = journal.of(is_folded).insert(record.account, record.total);
-        self.count += usize::from(before.is_none());
+        let is_counted = before.is_none() && !record.journal.is_of_sums();
+        *self.counts.entry(payer).or_default() += usize::from(is_counted);
+    }
+
+    /// Whether sums of a payer are without delegations.
+    fn is_coarse(&self, payer: u32) -> bool {
+        self.counts.get(&payer).is_some_and(|count| *count > self.limit / 10)
     }
 
     fn held(&self, router: RouterNumber, journal: JournalId, account: &A) -> Option<Usage> {
         self.journals.get(&router)?.get(&journal)?.get(account)
     }
 
-    /// Takes a report of `router` over, all of it or nothing. What is of closed time comes late at the Unix second `now`.
+    /// Takes a report of `router` over. What is of closed time comes late at the Unix second `now`. An entry whose payer has no room is not
+    /// taken; what needs none is, also of such a payer.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// Why all of it is refused.
     pub fn take(
         &mut self,
         router: RouterNumber,
@@ -386,35 +485,33 @@ impl<A: Copy + Ord> Ledger<A> {
         if report.entries.len() > MAX_ENTRIES {
             return Err(UsageRefusal::TooLong);
         }
-        let is_final = |(account, _): &&(A, Usage)| self.is_final(router, account);
-        let done: Vec<(A, Usage)> = report.entries.iter().filter(is_final).copied().collect();
-        let entries: Vec<(A, Usage)> = report.entries.iter().filter(|entry| !is_final(entry)).copied().collect();
+        let entries = (0_u16..).zip(&report.entries); // at most MAX_ENTRIES
+        let (done, entries): (Vec<_>, Vec<_>) = entries.partition(|(_, (account, _))| self.is_final(router, account));
         let is_lost =
-            |(account, total): &&(A, Usage)| *total != Usage::default() && self.is_of_stranger(router, account);
-        let mut taken = Accepted { too_late: done.iter().filter(is_lost).count() as u64, ..Accepted::default() };
+            |(account, total): &(A, Usage)| *total != Usage::default() && self.is_of_stranger(router, account);
+        let too_late = done.iter().filter(|(_, entry)| is_lost(entry)).count() as u64;
+        let mut taken = Accepted { too_late, ..Accepted::default() };
         if entries.is_empty() {
             return Ok(taken);
         }
         let journals = self.journals.get(&router);
-        let known = journals.and_then(|journals| journals.get(&report.journal));
-        if known.is_none() && self.is_of_another(router, report.journal) {
+        let is_known = journals.is_some_and(|journals| journals.contains_key(&report.journal));
+        // Under a journal of sums it would change a statement, perhaps one that is complete.
+        if report.journal.is_of_sums() || !is_known && self.is_of_another(router, report.journal) {
             return Ok(Accepted { is_behind: true, ..taken });
         }
-        let count = journals.map_or(0, |journals| journals.keys().filter(|journal| **journal != folding::SUMS).count());
-        if known.is_none() && count >= MAX_JOURNALS {
+        let count = journals.map_or(0, |journals| journals.keys().filter(|journal| !journal.is_of_sums()).count());
+        if !is_known && count >= MAX_JOURNALS {
             return Err(UsageRefusal::TooManyJournals);
         }
         let since = self.late_since(now);
         let of = (router, report.journal);
-        // Counted before anything changes: a report is taken as a whole or not at all.
-        let fresh: BTreeSet<(JournalId, A)> =
-            entries.iter().flat_map(|(account, total)| self.fresh(of, account, *total, since)).collect();
-        // What needs no room is taken from whoever has some already, also when sums have filled the ledger.
-        if !fresh.is_empty() && self.count + fresh.len() > self.limit {
-            return Err(UsageRefusal::LedgerFull);
-        }
-        for (account, total) in &entries {
-            self.note(account);
+        for (place, (account, total)) in entries {
+            let held = self.counts.get(&self.payer(account)).copied().unwrap_or(0);
+            if held >= self.limit && self.is_fresh(of, account) {
+                taken.untaken.push(place);
+                continue;
+            }
             match self.calendar_of_late(account) {
                 Some(calendar) => self.take_late(calendar, of, (*account, *total), since, &mut taken),
                 None => self.take_total(of, (*account, *total), &mut taken),
@@ -423,19 +520,34 @@ impl<A: Copy + Ord> Ledger<A> {
         Ok(taken)
     }
 
-    /// The totals that the ledger has to add for one of a report.
-    fn fresh(
+    /// Which records decide about a report, beside those of the ledger's head: a store has no need to read others.
+    #[must_use]
+    pub fn read_by(
         &self,
-        (router, journal): (RouterNumber, JournalId),
-        account: &A,
-        total: Usage,
-        since: u64,
-    ) -> Vec<(JournalId, A)> {
-        let needed = match self.calendar_of_late(account) {
-            None => vec![(journal, *account)],
-            Some(calendar) => self.needed_late(calendar, (router, journal), (account, total), since),
-        };
-        needed.into_iter().filter(|(journal, account)| self.held(router, *journal, account).is_none()).collect()
+        router: RouterNumber,
+        report: &UsageReport<A>,
+        now: u64,
+    ) -> BTreeSet<(RouterNumber, JournalId, A)> {
+        let since = self.late_since(now);
+        let mut read = BTreeSet::new();
+        for (account, _) in &report.entries {
+            read.insert((router, report.journal, *account));
+            if let Some(calendar) = self.calendar_of_late(account) {
+                let late = (calendar.late)(account, self.account_period(calendar, account), since);
+                let late = [late, (calendar.coarse)(&late)].map(|late| (self.late_journal(), late));
+                let folded = (report.journal, (calendar.folded)(account));
+                let all = self.sums_of(account).into_iter().chain(late).chain([folded]);
+                read.extend(all.map(|(journal, account)| (router, journal, account)));
+            }
+        }
+        read
+    }
+
+    /// Whether the ledger has nothing yet of an account of a report: it needs one record more.
+    fn is_fresh(&self, (router, journal): (RouterNumber, JournalId), account: &A) -> bool {
+        let folded = self.calendar_of_late(account).map(|calendar| (calendar.folded)(account));
+        let is_held = |account: &A| self.held(router, journal, account).is_some();
+        !is_held(account) && !folded.is_some_and(|folded| is_held(&folded))
     }
 
     fn take_total(
@@ -469,39 +581,6 @@ impl<A: Copy + Ord> Ledger<A> {
             }
         }
         sums
-    }
-
-    /// What each router reported for the first `most` accounts from `first` to `last`; and the last of these, if others may follow.
-    /// It takes time and memory by `most` and the number of journals, however much the ledger has.
-    #[must_use]
-    pub fn page(&self, first: Bound<A>, last: Option<A>, most: usize) -> UsagePage<A> {
-        let journals =
-            || self.journals.iter().flat_map(|(router, all)| all.values().map(move |one| (*router, &one.totals)));
-        let mut accounts: BTreeSet<A> = BTreeSet::new();
-        for (_, journal) in journals() {
-            for account in journal.range((first, Bound::Unbounded)).map(|(account, _)| *account) {
-                let is_full = accounts.len() >= most && accounts.last().is_none_or(|greatest| account > *greatest);
-                if is_full || last.is_some_and(|last| account > last) {
-                    break;
-                }
-                accounts.insert(account);
-                if accounts.len() > most {
-                    accounts.pop_last();
-                }
-            }
-        }
-        let Some(greatest) = accounts.last().copied() else {
-            return UsagePage { totals: BTreeMap::new(), next: None, moved: self.moved };
-        };
-        let mut totals = BTreeMap::new();
-        for (router, journal) in journals() {
-            let of_page = journal.range((first, Bound::Unbounded)).take_while(|(account, _)| **account <= greatest);
-            for (account, total) in of_page {
-                let sum: &mut Usage = totals.entry((*account, router)).or_default();
-                *sum = sum.plus(*total);
-            }
-        }
-        UsagePage { totals, next: (accounts.len() >= most).then_some(greatest), moved: self.moved }
     }
 
     /// The sum of each account over all routers.

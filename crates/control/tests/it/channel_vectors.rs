@@ -45,13 +45,14 @@ fn messages() -> Vec<ChannelMessage> {
     ];
     let refusals = [UsageRefusal::TooLong, UsageRefusal::TooManyJournals, UsageRefusal::LedgerFull];
     all.extend(refusals.map(|why| ChannelMessage::Refused { number: 2, why }));
+    all.push(ChannelMessage::Untaken { number: 2, entries: vec![0, 7, 511] });
     all
 }
 
 #[test]
 fn every_message_has_the_published_octets() {
     let all: Vec<Vec<u8>> = messages().iter().map(ChannelMessage::encode).collect();
-    for code in (1..=7).chain(16..=18) {
+    for code in (1..=7).chain(16..=19) {
         assert!(all.iter().any(|octets| octets[1] == code), "no message of type {code}");
     }
     for (message, octets) in messages().into_iter().zip(&all) {
@@ -66,4 +67,11 @@ fn every_message_has_the_published_octets() {
     }
     let published: Value = serde_json::from_slice(&std::fs::read(file()).expect("the file is there")).expect("JSON");
     assert_eq!(found, published);
+}
+
+#[test]
+fn a_key_server_that_cannot_read_its_database_says_so_in_octets_of_their_own() {
+    let message = ChannelMessage::Refused { number: 2, why: UsageRefusal::Unreadable };
+    assert_eq!(hex(&message.encode()), "0103000000000000000204");
+    assert_eq!(ChannelMessage::decode(&message.encode()), Ok(message));
 }

@@ -3,8 +3,8 @@
 //!
 //! PLA-06, behind and set back: a router with a later list, or one of other records under the same numbers: it is sent
 //! no other list, also by the next process.
-//! PLA, folded usage: a clock that is wrong, usage that comes after its time was closed: a clock alone closes nothing;
-//! it is billed once, as late.
+//! PLA, folded usage: a router's clock that is ahead, usage that comes after its time was closed: no more is confirmed
+//! than has passed; it is billed once, as late.
 //! PLA, usage: reports lost, late and repeated, and another router in the place of one: totals are answered once they
 //! are durable, and never counted twice.
 
@@ -14,9 +14,9 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wayleave_control::capability::{
-    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RateTerms, RouterClient,
+    ChangeTimes, ChannelMessage, ChargedAccount, Fold, JournalId, Ledger, RatePayer, RateTerms, RouterClient,
     RouterClientEvent, RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput,
-    ServerFault, SharedRate, Usage, UsageAnswer, UsageBatch, UsageRecord, UsageRefusal, UsageReport,
+    ServerFault, SharedRate, Taken, Usage, UsageAnswer, UsageChange, UsageRecord, UsageRefusal, UsageReport,
 };
 use wayleave_control::leases::{LeaseAnswer, LeaseRequest, Offline, floor};
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
@@ -45,16 +45,22 @@ fn now(millis: u64) -> Now {
     Now { instant: Instant(millis * 1_000_000), unix: UnixTime(1_800_000_000_000_000 + millis * 1_000) }
 }
 
-/// A server, what its store has, and what it said to its driver.
+type Stored = BTreeMap<(u16, JournalId, ChargedAccount), Usage>;
+
+/// A server, its store, and what it said to its driver.
 struct Server {
     machine: RouterServer,
-    stored: BTreeMap<(u16, JournalId, ChargedAccount), Usage>,
-    pending: Vec<UsageBatch>,
+    /// What a store decides by, which has every step at once, and what of it is durable.
+    ledger: Ledger<ChargedAccount>,
+    limit: usize,
+    stored: Stored,
+    /// Steps that the store is not at yet.
+    pending: Vec<(u64, UsageChange)>,
     sent: Vec<(u64, Vec<u8>)>,
     closed: Vec<(u64, &'static str)>,
     events: Vec<RouterEvent>,
-    /// The second up to which time is closed, in the store.
-    closed_up_to: u64,
+    /// The second up to which time is closed, and the number of the statement, in the store.
+    closed_up_to: (u64, u64),
     confirmed: BTreeMap<u16, u64>,
 }
 
@@ -68,27 +74,30 @@ impl Server {
         self.machine.status().values().filter(|status| status.told.is_some()).count()
     }
 
-    fn new(stored: BTreeMap<(u16, JournalId, ChargedAccount), Usage>, millis: u64) -> Self {
-        let mut ledger = Ledger::new(1_000).with_calendar(ChargedAccount::CALENDAR, 0);
-        for ((router, journal, account), total) in &stored {
-            ledger.restore(&UsageRecord { router: *router, journal: *journal, account: *account, total: *total });
-        }
+    fn new(stored: Stored, millis: u64) -> Self {
+        Self::with_limit(stored, 1_000, millis)
+    }
+
+    /// One that keeps so many records of each payer.
+    fn with_limit(stored: Stored, limit: usize, millis: u64) -> Self {
         let routers = BTreeMap::from([(router(1), 10), (router(2), 20)]);
         let rates = BTreeMap::from([(payer(None), terms(RATE)), (payer(Some(9)), terms(RATE))]);
-        let machine = RouterServer::new(
-            RouterServerConfig { routers, rates, ledger, ahead: BTreeMap::new() },
-            now(millis).instant,
-        );
-        Self {
-            machine,
+        let (confirmed, ahead) = (BTreeMap::new(), BTreeMap::new());
+        let config = RouterServerConfig { routers, rates, confirmed, ahead };
+        let mut server = Self {
+            machine: RouterServer::new(config, now(millis).instant),
+            ledger: Ledger::new(limit),
+            limit,
             stored,
             pending: Vec::new(),
             sent: Vec::new(),
             closed: Vec::new(),
             events: Vec::new(),
-            closed_up_to: 0,
+            closed_up_to: (0, 0),
             confirmed: BTreeMap::new(),
-        }
+        };
+        server.ledger = server.restored();
+        server
     }
 
     fn input(&mut self, input: RouterServerInput, millis: u64) {
@@ -97,7 +106,7 @@ impl Server {
             match output {
                 RouterServerOutput::Send { link, octets } => self.sent.push((link, octets)),
                 RouterServerOutput::Close { link, why } => self.closed.push((link, why)),
-                RouterServerOutput::Persist(batch) => self.pending.push(batch),
+                RouterServerOutput::Store { step, change } => self.pending.push((step, change)),
                 RouterServerOutput::Event(event) => self.events.push(event),
             }
         }
@@ -115,42 +124,74 @@ impl Server {
         self.input(RouterServerInput::Connected { link, peer: router(number) }, 0);
     }
 
-    /// All that waits becomes durable.
-    fn sync(&mut self, millis: u64) {
-        for batch in std::mem::take(&mut self.pending) {
-            for record in batch.records {
-                self.stored.insert((record.router, record.journal, record.account), record.total);
+    /// What a step does in the store.
+    fn carry_out(&mut self, change: UsageChange) -> Result<Taken, UsageRefusal> {
+        match change {
+            UsageChange::Report { router, report, received } => {
+                let mut taken = self.ledger.take(router, &report, received.secs())?;
+                let (changed, removed) = (std::mem::take(&mut taken.changed), std::mem::take(&mut taken.removed));
+                self.keep(changed, &removed);
+                return Ok(taken.into());
             }
-            for total in &batch.removed {
-                self.stored.remove(total);
+            UsageChange::Confirm { router, through } => {
+                self.ledger.confirm(router, through);
+                self.confirmed.clone_from(self.ledger.confirmed());
             }
-            self.closed_up_to = batch.closed.unwrap_or(self.closed_up_to);
-            self.confirmed.extend(batch.confirmed);
-            self.input(RouterServerInput::Persisted(batch.id), millis);
+            UsageChange::Ahead { .. } => {}
+        }
+        Ok(Taken::default())
+    }
+
+    fn keep(&mut self, changed: Vec<UsageRecord<ChargedAccount>>, removed: &[(u16, JournalId, ChargedAccount)]) {
+        for UsageRecord { router, journal, account, total } in changed {
+            self.stored.insert((router, journal, account), total);
+        }
+        for total in removed {
+            self.stored.remove(total);
         }
     }
 
-    fn settle(&mut self, closed: u64, second: u64) {
-        let unix = UnixTime(second * 1_000_000);
-        self.machine.handle(RouterServerInput::Settle { closed }, Now { instant: Instant(0), unix });
-        while let Some(output) = self.machine.poll() {
-            match output {
-                RouterServerOutput::Persist(batch) => self.pending.push(batch),
-                RouterServerOutput::Event(event) => self.events.push(event),
-                other => panic!("{other:?}"),
-            }
+    /// All that waits becomes durable.
+    fn sync(&mut self, millis: u64) {
+        for (step, change) in std::mem::take(&mut self.pending) {
+            let outcome = self.carry_out(change);
+            self.input(RouterServerInput::Stored { step, outcome }, millis);
         }
+    }
+
+    /// The store closes time up to this second, behind all that waits, and folds it.
+    fn close(&mut self, second: u64) {
         self.sync(0);
+        assert!(self.ledger.close(second, self.machine.status().keys().copied()));
+        self.closed_up_to = (self.ledger.closed(), self.ledger.statement());
+        self.confirmed.clone_from(self.ledger.confirmed());
+        self.fold();
+        self.input(RouterServerInput::Confirmed(self.confirmed.clone()), 0);
+    }
+
+    fn fold(&mut self) {
+        while let Some(Fold { changed, removed }) = self.ledger.fold(2) {
+            self.keep(changed, &removed);
+        }
     }
 
     /// What a new process has, which starts on what is stored.
     fn restored(&self) -> Ledger<ChargedAccount> {
-        let mut ledger = Ledger::new(1_000).with_calendar(ChargedAccount::CALENDAR, self.closed_up_to);
+        let mut ledger = Ledger::new(self.limit).with_calendar(ChargedAccount::CALENDAR, self.closed_up_to);
         for ((router, journal, account), total) in &self.stored {
             ledger.restore(&UsageRecord { router: *router, journal: *journal, account: *account, total: *total });
         }
         self.confirmed.iter().for_each(|(router, second)| ledger.restore_confirmed(*router, *second));
         ledger
+    }
+
+    /// Which lists of other databases routers have, as the store is to note it.
+    fn ahead(&self) -> Vec<(u16, Option<u64>)> {
+        let ahead = |(_, change): &(u64, UsageChange)| match change {
+            UsageChange::Ahead { router, has } => Some((*router, *has)),
+            _ => None,
+        };
+        self.pending.iter().filter_map(ahead).collect()
     }
 
     fn sent(&mut self) -> Vec<(u64, ChannelMessage)> {
@@ -185,7 +226,7 @@ fn strangers_malformed_messages_and_those_that_routers_do_not_send_are_named_and
     assert_eq!(server.closed, [(1, "no router of this provider")]);
     // What a stranger sent before its link was closed.
     server.frame(1, &report(1, vec![(account(1), usage(5))]), 0);
-    assert!(server.machine.ledger().sums().is_empty() && server.pending.is_empty());
+    assert!(server.pending.is_empty());
 
     server.connect(2, 1);
     server.input(RouterServerInput::Frame { link: 2, octets: vec![1, 1, 0] }, 0);
@@ -210,14 +251,17 @@ fn a_refused_report_names_why_and_the_router_pauses() {
         let report =
             UsageReport { journal: JournalId([journal; 16]), number: 1, entries: vec![(account(1), usage(1))] };
         server.frame(1, &ChannelMessage::Report(report), 0);
+        server.sync(0);
     }
     let mut client = RouterClient::new(JournalId([200; 16]), BTreeMap::new(), None);
     client.connected();
     client.durable(account(1), usage(1));
     let report = client.report(now(0).instant).expect("there is usage");
-    server.sync(0);
     server.sent.clear();
     server.input(RouterServerInput::Frame { link: 1, octets: report }, 0);
+    assert!(server.sent.is_empty(), "the store says so");
+    server.sync(0);
+    assert_eq!(server.machine.status()[&10].refused, 1);
     let refused = RouterEvent::Refused { router: 10, why: UsageRefusal::TooManyJournals };
     assert_eq!(server.events.last(), Some(&refused));
     let (_, answer) = server.sent.pop().expect("an answer");
@@ -225,6 +269,17 @@ fn a_refused_report_names_why_and_the_router_pauses() {
     assert_eq!(events, [RouterClientEvent::Refused(UsageRefusal::TooManyJournals)]);
     assert_eq!(client.report(now(29_000).instant), None);
     assert!(client.report(now(31_000).instant).is_some(), "it is tried again");
+    // So does a server that cannot read what its database has.
+    server.frame(
+        1,
+        &ChannelMessage::Report(UsageReport { journal: JournalId([1; 16]), number: 7, entries: vec![] }),
+        0,
+    );
+    let (step, _) = server.pending.remove(0);
+    server.input(RouterServerInput::Stored { step, outcome: Err(UsageRefusal::Unreadable) }, 0);
+    let (_, answer) = server.sent.pop().expect("an answer");
+    let events = client.frame(&answer, now(31_000).instant).expect("well formed");
+    assert_eq!(events, [RouterClientEvent::Refused(UsageRefusal::Unreadable)]);
 }
 
 #[test]
@@ -312,13 +367,13 @@ fn a_router_with_a_list_of_other_records_is_told_from_one_that_is_behind_also_af
     for behind in [at(90, 3_999), at(95, 5_100), at(3, 3)] {
         assert_eq!(follow(&mut server, 2, Some(behind)), 1, "{behind:x}");
     }
-    let ahead = server.pending.iter().filter_map(|batch| batch.ahead).collect::<Vec<_>>();
-    assert_eq!(ahead, [(10, Some(at(100, 4_000)))]);
+    assert_eq!(server.ahead(), [(10, Some(at(100, 4_000)))]);
     // The next process knows nothing of change 100, as it began with a snapshot; the mark stays.
     let restarted = |ahead: BTreeMap<u16, u64>, times: ChangeTimes| {
         let mut server = Server::new(BTreeMap::new(), 0);
         let routers = BTreeMap::from([(router(1), 10), (router(2), 20)]);
-        let config = RouterServerConfig { routers, rates: BTreeMap::new(), ledger: Ledger::new(10), ahead };
+        let (rates, confirmed) = (BTreeMap::new(), BTreeMap::new());
+        let config = RouterServerConfig { routers, rates, confirmed, ahead };
         server.machine = RouterServer::new(config, now(0).instant);
         server.list(at(200, 9_000), Arc::clone(&list), times);
         server
@@ -338,7 +393,7 @@ fn a_router_with_a_list_of_other_records_is_told_from_one_that_is_behind_also_af
     let mut restored = restarted(mark, whole);
     assert_eq!(follow(&mut restored, 1, Some(at(100, 4_000))), 1);
     for server in [&server, &restored] {
-        assert_eq!(server.pending.iter().filter_map(|batch| batch.ahead).collect::<Vec<_>>(), [(10, None)]);
+        assert_eq!(server.ahead(), [(10, None)]);
         assert!(!server.machine.status()[&10].is_ahead);
     }
 }
@@ -627,18 +682,176 @@ fn a_router_repeats_its_report_after_an_answer_that_was_late_or_to_another_one()
     assert!(client.report(now(11_000).instant).is_some());
 }
 
+/// A server of so many routers, each on the link of its number.
+fn of_many(routers: u16) -> Server {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    let identity = |number: u16| {
+        let mut identity = IdentityKey([7; 32]);
+        identity.0[..2].copy_from_slice(&number.to_be_bytes());
+        identity
+    };
+    let known = (1..=routers).map(|number| (identity(number), number)).collect();
+    server.input(RouterServerInput::Configure { routers: known, rates: BTreeMap::new() }, 0);
+    for number in 1..=routers {
+        server.input(RouterServerInput::Connected { link: number.into(), peer: identity(number) }, 0);
+    }
+    server
+}
+
+/// The report of one packet count by the router with this number.
+fn report_of(link: u64, number: u64, packets: u128) -> ChannelMessage {
+    let journal = JournalId((u128::from(link) + 1).to_be_bytes());
+    ChannelMessage::Report(UsageReport { journal, number, entries: vec![(account(1), usage(packets))] })
+}
+
+fn answer(link: u64, number: u64) -> (u64, ChannelMessage) {
+    (link, ChannelMessage::Answer(UsageAnswer { number, is_behind: false }))
+}
+
 #[test]
-fn reports_beyond_what_the_store_has_taken_are_left_unanswered() {
+fn reports_beyond_four_of_one_router_that_wait_for_the_store_are_left_unanswered_and_hold_up_no_other_router() {
+    let mut server = of_many(2);
+    for number in 0..5_000_u32 {
+        server.frame(1, &report_of(1, number.into(), number.into()), 0);
+    }
+    assert_eq!((server.pending.len(), server.machine.waiting(), server.sent.len()), (4, 4, 0));
+    server.frame(2, &report_of(2, 1, 9), 0);
+    assert_eq!((server.pending.len(), server.machine.waiting()), (5, 5));
+    // On a new link the same router has no more.
+    let peer = IdentityKey([&[0, 1][..], &[7; 30]].concat().try_into().expect("32 octets"));
+    server.input(RouterServerInput::Connected { link: 3, peer }, 0);
+    server.frame(3, &report_of(1, 1, 6_000), 0);
+    assert_eq!(server.pending.len(), 5);
+    server.sync(0);
+    assert_eq!(server.sent(), [answer(2, 1)], "the other link is closed");
+    assert_eq!(server.stored.values().copied().collect::<Vec<_>>(), [usage(3), usage(9)]);
+    // As soon as the store has one of them, there is room for another.
+    for number in 1..=6 {
+        server.frame(3, &report_of(1, number, 6_000 + u128::from(number)), 0);
+    }
+    assert_eq!(server.machine.waiting(), 4);
+    let (step, change) = server.pending.remove(0);
+    let outcome = server.carry_out(change);
+    server.input(RouterServerInput::Stored { step, outcome }, 0);
+    for number in 7..=8 {
+        server.frame(3, &report_of(1, number, 6_000 + u128::from(number)), 0);
+    }
+    server.sync(0);
+    assert_eq!(server.sent(), [1, 2, 3, 4, 7].map(|number| answer(3, number)));
+    assert_eq!(server.machine.waiting(), 0);
+    assert_eq!(server.stored.values().copied().collect::<Vec<_>>(), [usage(6_007), usage(9)]);
+}
+
+#[test]
+fn reports_beyond_a_thousand_and_twenty_four_steps_that_wait_for_the_store_are_left_unanswered() {
+    let mut server = of_many(300);
+    let links = || (0..5_000_u64).map(|number| (number % 300 + 1, number));
+    for (link, number) in links() {
+        server.frame(link, &report_of(link, number, number.into()), 0);
+    }
+    // Nor is more confirmed than the store is at.
+    server.frame(300, &ChannelMessage::Confirm { through: 1_000 }, 0);
+    assert_eq!((server.pending.len(), server.machine.waiting(), server.sent.len()), (1_024, 1_024, 0));
+    assert!(server.machine.confirmed().is_empty());
+    server.sync(0);
+    let answers: Vec<_> = links().take(1_024).map(|(link, number)| answer(link, number)).collect();
+    assert_eq!(server.sent(), answers);
+    assert_eq!(server.machine.waiting(), 0);
+    server.frame(300, &report_of(300, 9_000, 6_000), 0);
+    server.frame(300, &ChannelMessage::Confirm { through: 1_000 }, 0);
+    server.sync(0);
+    assert_eq!(server.sent(), [answer(300, 9_000)]);
+    assert_eq!(server.ledger.by_router()[&(account(1), 300)], usage(6_000));
+    assert_eq!(server.confirmed, BTreeMap::from([(300, 1_000)]));
+}
+
+/// A backup of the database was put back: it lacks what was answered since, and what routers have confirmed is lower again.
+#[test]
+fn routers_report_all_totals_again_to_a_server_whose_database_was_set_back() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+    server.connect(1, 1);
+    server.connect(2, 2);
+    client.connected();
+    let confirm = |server: &mut Server, through: u64| {
+        server.frame(2, &ChannelMessage::Confirm { through }, 0);
+        server.sync(0);
+    };
+    confirm(&mut server, 700);
+    let backup = (server.stored.clone(), server.confirmed.clone());
+    [(1, 5), (2, 6)].iter().for_each(|(number, packets)| client.durable(in_epoch(*number), usage(*packets)));
+    let reported = |server: &mut Server, client: &mut RouterClient, link: u64| {
+        let octets = client.report(now(0).instant).expect("something to report");
+        server.input(RouterServerInput::Frame { link, octets }, 0);
+        server.sync(0);
+        for (_, octets) in std::mem::take(&mut server.sent).into_iter().filter(|(to, _)| *to == link) {
+            assert_eq!(client.frame(&octets, now(0).instant), Ok(Vec::new()));
+        }
+    };
+    reported(&mut server, &mut client, 1);
+    assert_eq!((client.waiting(), server.stored.len()), (0, 2));
+    confirm(&mut server, 900);
+    // One report is under way when it is put back: its answer goes to nobody.
+    client.durable(in_epoch(2), usage(7));
+    let octets = client.report(now(0).instant).expect("more");
+    server.input(RouterServerInput::Frame { link: 1, octets }, 0);
+    (server.stored, server.confirmed) = backup;
+    server.ledger = server.restored();
+    server.events.clear();
+    server.input(RouterServerInput::SetBack(server.confirmed.clone()), 0);
+    let why = "the database was set back: report all totals again";
+    assert_eq!(server.closed, [(1, why), (2, why)]);
+    assert_eq!(server.events, [RouterEvent::Disconnected(10), RouterEvent::Disconnected(20)]);
+    assert!(server.machine.status().values().all(|status| status.link.is_none()));
+    assert_eq!(server.machine.confirmed(), &BTreeMap::from([(20, 700)]), "also lower ones");
+    server.sync(0);
+    server.frame(1, &report(9, vec![(in_epoch(3), usage(1))]), 0);
+    assert_eq!((server.sent(), server.pending.len()), (Vec::new(), 0));
+
+    client.disconnected();
+    server.connect(3, 1);
+    client.connected();
+    reported(&mut server, &mut client, 3);
+    assert_eq!(server.ledger.sums(), BTreeMap::from([(in_epoch(1), usage(5)), (in_epoch(2), usage(7))]));
+    assert_eq!(client.waiting(), 0);
+    // What was confirmed before is confirmed anew.
+    server.connect(2, 2);
+    confirm(&mut server, 800);
+    assert_eq!((&server.confirmed, server.machine.confirmed()[&20]), (&BTreeMap::from([(20, 800)]), 800));
+}
+
+/// The link ends while its report waits for the store, and the router's next link has reports with the same numbers.
+#[test]
+fn a_report_whose_link_has_ended_is_taken_and_its_answer_goes_to_no_other_link() {
     let mut server = Server::new(BTreeMap::new(), 0);
     server.connect(1, 1);
-    for number in 0..5_000_u32 {
-        server.frame(1, &report(number.into(), vec![(account(1), usage(number.into()))]), 0);
+    server.frame(1, &report(1, vec![(account(1), usage(5))]), 0);
+    server.input(RouterServerInput::Disconnected { link: 1 }, 0);
+    server.connect(2, 1);
+    server.frame(2, &report(1, vec![(account(1), usage(9))]), 0);
+    let (step, change) = server.pending.remove(0);
+    let outcome = server.carry_out(change);
+    server.input(RouterServerInput::Stored { step, outcome }, 0);
+    assert_eq!(server.sent(), []);
+    assert_eq!(server.stored.values().copied().collect::<Vec<_>>(), [usage(5)]);
+    server.sync(0);
+    assert_eq!(server.sent(), [(2, ChannelMessage::Answer(UsageAnswer { number: 1, is_behind: false }))]);
+    assert_eq!(server.machine.status()[&10].reports, 2);
+}
+
+/// Several key servers share a store: what a router has told one of them, it tells the others after it has connected to them.
+#[test]
+fn what_another_key_server_was_told_to_be_confirmed_is_no_step_for_the_store() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.connect(1, 1);
+    server.input(RouterServerInput::Confirmed(BTreeMap::from([(10, 500), (20, 900)])), 0);
+    server.input(RouterServerInput::Confirmed(BTreeMap::from([(10, 400)])), 0);
+    assert_eq!(server.machine.confirmed(), &BTreeMap::from([(10, 500), (20, 900)]), "never back");
+    for through in [300, 500, 501, 501] {
+        server.frame(1, &ChannelMessage::Confirm { through }, 0);
     }
-    assert!(server.pending.len() <= 1_024 && server.machine.waiting() <= 4_096);
-    server.sync(0);
-    server.frame(1, &report(9_000, vec![(account(1), usage(6_000))]), 0);
-    server.sync(0);
-    assert_eq!(server.stored.values().copied().collect::<Vec<_>>(), [usage(6_000)]);
+    let change = UsageChange::Confirm { router: 10, through: 501 };
+    assert_eq!(server.pending.iter().map(|(_, change)| change).collect::<Vec<_>>(), [&change]);
 }
 
 #[test]
@@ -689,7 +902,7 @@ fn what_a_router_counted_is_at_the_server_in_the_end_although_links_and_both_pro
                 assert_eq!(client.frame(&octets, now(millis).instant), Ok(Vec::new()));
             }
         }
-        assert!(server.machine.ledger().sums().values().all(|sum| sum.packets <= total));
+        assert!(server.ledger.sums().values().all(|sum| sum.packets <= total));
     }
     for millis in (600_000..620_000).step_by(100) {
         client
@@ -712,43 +925,37 @@ fn in_epoch(epoch: u32) -> ChargedAccount {
 }
 
 #[test]
-fn time_is_closed_by_the_operator_or_after_four_hundred_days_and_never_by_a_clock_alone() {
-    const DAY: u64 = 86_400;
+fn no_more_is_confirmed_than_has_passed_and_what_is_closed_and_confirmed_is_billed_once() {
     let mut server = Server::new(BTreeMap::new(), 0);
     server.connect(1, 1);
-    let (first, second) = (400_000_u32, 400_000 + 402 * DAY as u32 / 4_096);
+    let (first, second) = (400_000_u32, 408_480);
     let all = vec![(in_epoch(first), usage(5)), (in_epoch(first + 1), usage(6)), (in_epoch(second), usage(7))];
     server.frame(1, &report(1, all.clone()), 0);
     // A router whose clock is ahead confirms no more than what has passed here.
     server.frame(1, &ChannelMessage::Confirm { through: u64::MAX }, 0);
     server.sync(0);
     assert_eq!(server.confirmed, BTreeMap::from([(10, now(0).unix.secs())]));
-    let begin = u64::from(first) << 12;
-    // A clock that is wrong closes nothing: routers have nothing of that time.
-    server.settle(0, begin + 100_000 * DAY);
-    assert_eq!(server.machine.ledger().sums().len(), 2, "one sum, and what is younger than 400 days before the last");
-    assert!(server.closed_up_to < (u64::from(second) << 12) - 399 * DAY);
+    assert_eq!(server.machine.confirmed(), &server.confirmed);
+    server.close((u64::from(first) + 4) << 12);
+    assert_eq!(server.ledger.sums().len(), 2, "one sum, and what ends later");
     assert_eq!(server.stored.len(), 2);
-    assert_eq!(server.machine.ledger().sums()[&in_epoch(first).sum(0)], usage(11));
-    assert!(matches!(server.events[..], [RouterEvent::Connected(_), RouterEvent::Closed(_)]), "{:?}", server.events);
+    assert_eq!(server.ledger.sums()[&in_epoch(first).sum(0)], usage(11));
+    assert!(matches!(server.events[..], [RouterEvent::Connected(_)]), "{:?}", server.events);
     // The router reports all of it again: it is acknowledged, and billed once.
     server.sent.clear();
     server.frame(1, &report(2, all), 0);
+    server.sync(0);
     assert_eq!(server.sent(), [(1, ChannelMessage::Answer(UsageAnswer { number: 2, is_behind: false }))]);
-    assert_eq!(server.machine.ledger().sums()[&in_epoch(first).sum(0)], usage(11));
-    // The operator closes more; nothing that has not ended by this clock, and never back.
+    assert_eq!(server.ledger.sums()[&in_epoch(first).sum(0)], usage(11));
     let end = (u64::from(second) + 3) << 12;
-    server.settle(u64::MAX, end - 1);
-    assert_eq!(server.closed_up_to, end - 1);
-    assert_eq!(server.machine.ledger().sums()[&in_epoch(second)], usage(7));
-    server.settle(end, end);
-    assert_eq!(server.machine.ledger().sums()[&in_epoch(second).sum(0)], usage(7));
-    assert_eq!(server.stored.len(), 2);
-    server.settle(5, end + DAY);
-    assert_eq!(server.closed_up_to, end);
+    server.close(end - 1);
+    assert_eq!(server.ledger.sums()[&in_epoch(second)], usage(7));
+    server.close(end);
+    assert_eq!(server.ledger.sums()[&in_epoch(second).sum(0)], usage(7));
+    assert_eq!((server.stored.len(), server.closed_up_to), (2, (end, 3)));
     // A new process goes on from what is stored.
     let mut ledger = server.restored();
-    assert_eq!(ledger.sums(), server.machine.ledger().sums());
+    assert_eq!(ledger.sums(), server.ledger.sums());
     assert!(ledger.fold(100).is_some_and(|fold| fold.removed.is_empty()));
 }
 
@@ -765,23 +972,29 @@ fn usage_of_closed_time_that_a_router_had_not_confirmed_is_billed_once_as_late()
     let late = |days: u64| plain.late(0, day(days));
     server.frame(1, &report(1, vec![(plain, usage(10))]), 0);
     server.frame(2, &ChannelMessage::Confirm { through: end }, 0);
-    server.settle(end, end + 1);
+    server.close(end);
     assert_eq!(server.confirmed, BTreeMap::from([(10, 0), (20, end)]), "the first one owes something");
-    assert_eq!(server.machine.ledger().sums(), BTreeMap::from([(month, usage(10))]));
+    assert_eq!(server.ledger.sums(), BTreeMap::from([(month, usage(10))]));
     // It comes twice, and in parts; the bill of the closed time stays what it was.
     for (number, total, so_far) in [(2, 15, 5), (3, 15, 5), (4, 17, 7)] {
         server.frame(1, &report(number, vec![(plain, usage(total))]), 0);
         server.sync(0);
         let sums = BTreeMap::from([(month, usage(10)), (late(0), usage(so_far))]);
-        assert_eq!((server.machine.ledger().sums(), server.restored().sums()), (sums.clone(), sums));
+        assert_eq!((server.ledger.sums(), server.restored().sums()), (sums.clone(), sums));
     }
     assert_eq!(server.events.iter().filter(|event| **event == RouterEvent::Late(10)).count(), 2);
-    // On the next day it is late for that.
-    server.settle(end + 100, end + 101);
+    // On the next day it is late for that, by when the server had it and not by when the store is at it.
+    server.close(end + 100);
     server.frame(1, &report(5, vec![(plain, usage(20))]), 86_400_000);
     server.sync(0);
     let sums = BTreeMap::from([(month, usage(10)), (late(0), usage(7)), (late(1), usage(3))]);
-    assert_eq!(server.machine.ledger().sums(), sums);
+    assert_eq!(server.ledger.sums(), sums);
+    // What came between two closings is on the statement of the second one.
+    let statement = |number| JournalId::of_statement(number);
+    let stated = [(1, month, 10), (2, late(0), 7), (3, late(1), 3)];
+    for (number, account, packets) in stated {
+        assert_eq!(server.stored.get(&(10, statement(number), account)), Some(&usage(packets)));
+    }
     // An old copy of its memory is told apart, as ever.
     server.sent.clear();
     server.frame(1, &report(6, vec![(plain, usage(19))]), 0);
@@ -796,38 +1009,177 @@ fn usage_of_closed_time_that_a_router_had_not_confirmed_is_billed_once_as_late()
     server.input(RouterServerInput::Configure { routers, rates: BTreeMap::new() }, 0);
     server.connect(3, 3);
     let copy = UsageReport { journal: JournalId([9; 16]), number: 1, entries: vec![(plain, usage(50))] };
+    server.sync(0);
     assert_eq!(server.machine.status()[&10].too_late, 0, "it is repeated, by what the router has confirmed");
     server.frame(3, &ChannelMessage::Report(copy), 0);
     server.sync(0);
     // That it is on no statement is said.
     assert_eq!(server.machine.status()[&30].too_late, 1);
     assert_eq!(server.events.last(), Some(&RouterEvent::TooLate(30)));
-    server.settle(0, end + 200);
-    assert_eq!((server.machine.ledger().sums(), server.restored().sums()), (sums.clone(), sums));
+    server.fold();
+    assert_eq!((server.ledger.sums(), server.restored().sums()), (sums.clone(), sums));
     assert_eq!(server.stored.len(), 3, "how much was folded is known no more");
 }
 
 #[test]
-fn usage_that_comes_long_after_time_was_closed_by_itself_is_on_the_statement_of_the_day_on_which_it_came() {
+fn usage_that_comes_long_after_its_time_was_closed_is_on_the_statement_of_the_day_on_which_it_came() {
     const DAY: u64 = 86_400;
     let mut server = Server::new(BTreeMap::new(), 0);
     server.connect(1, 1);
     server.connect(2, 2);
     let (first, today) = (400_000_u32, now(0).unix.secs());
-    // The second router reports of today, and time 400 days before that closes by itself.
+    // The second router reports of today, and time long before that is closed.
     server.frame(2, &report(1, vec![(in_epoch((today >> 12) as u32 - 4), usage(1))]), 0);
-    server.settle(0, today);
-    let closed = server.machine.ledger().closed();
-    assert!(closed > (u64::from(first) + 3) << 12 && closed < today - 399 * DAY, "{closed}");
+    let closed = today - 400 * DAY;
+    assert!(closed > (u64::from(first) + 3) << 12);
+    server.close(closed);
     // The first one was away for longer than that. No statement of the time after that closing is still to be written.
     let entries = vec![(in_epoch(first), usage(5))];
     let own = UsageReport { journal: JournalId([9; 16]), number: 1, entries };
     server.frame(1, &ChannelMessage::Report(own), 0);
     server.sync(0);
-    let late: Vec<u64> = server.machine.ledger().sums().keys().filter_map(ChargedAccount::late_since).collect();
+    let late: Vec<u64> = server.ledger.sums().keys().filter_map(ChargedAccount::late_since).collect();
     assert_eq!(late, [today / DAY * DAY]);
-    assert_eq!(server.restored().sums(), server.machine.ledger().sums());
+    assert_eq!(server.restored().sums(), server.ledger.sums());
     assert_eq!(server.events.last(), Some(&RouterEvent::Late(10)));
+}
+
+/// Principal 7 has three accounts where the server keeps two.
+#[test]
+fn a_router_reports_others_while_the_server_has_no_room_for_one_and_that_again_ten_minutes_later() {
+    let mut server = Server::with_limit(BTreeMap::new(), 2, 0);
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+    // Not long ago, by the clock of these tests.
+    let first = (now(0).unix.secs() >> 12) as u32 - 50;
+    let other = |number: u8| {
+        let mut other = in_epoch(first);
+        other.0[2] = number;
+        other
+    };
+    let mut link = 1;
+    server.connect(link, 1);
+    client.connected();
+    // Returns the accounts that are reported at this time, and what became of them.
+    let reported = |server: &mut Server, client: &mut RouterClient, link: u64, millis: u64| {
+        let octets = client.report(now(millis).instant)?;
+        let Ok(ChannelMessage::Report(report)) = ChannelMessage::decode(&octets) else { panic!("no report") };
+        server.input(RouterServerInput::Frame { link, octets }, millis);
+        server.sync(millis);
+        let mut events = Vec::new();
+        for (_, octets) in std::mem::take(&mut server.sent) {
+            events.extend(client.frame(&octets, now(millis).instant).expect("well formed"));
+        }
+        Some((report.entries.iter().map(|(account, _)| *account).collect::<Vec<_>>(), events))
+    };
+    let all = [in_epoch(first), in_epoch(first + 1), in_epoch(first + 2), other(8)];
+    all.iter().for_each(|account| client.durable(*account, usage(5)));
+    let untaken = || vec![RouterClientEvent::Untaken(1)];
+    assert_eq!(reported(&mut server, &mut client, link, 0), Some((all.to_vec(), untaken())));
+    assert_eq!(server.events.last(), Some(&RouterEvent::Untaken { router: 10, entries: 1 }));
+    assert_eq!((server.machine.status()[&10].untaken, server.machine.status()[&10].reports), (1, 1));
+    assert_eq!(server.stored.len(), 3);
+    let is_forgettable = |client: &RouterClient| all.map(|account| client.is_forgettable(&account));
+    assert_eq!((is_forgettable(&client), client.waiting()), ([true, true, false, true], 1));
+    // Others meanwhile, also when there is more of that one.
+    assert_eq!(reported(&mut server, &mut client, link, 1_000), None);
+    client.durable(other(9), usage(1));
+    client.durable(all[2], usage(6));
+    assert_eq!(reported(&mut server, &mut client, link, 2_000), Some((vec![other(9)], Vec::new())));
+    assert_eq!(reported(&mut server, &mut client, link, 599_999), None);
+    assert_eq!(reported(&mut server, &mut client, link, 600_000), Some((vec![all[2]], untaken())));
+    assert_eq!(reported(&mut server, &mut client, link, 1_199_999), None);
+
+    // On a new link all are reported at once, and from then on it is ten minutes.
+    client.disconnected();
+    link += 1;
+    server.connect(link, 1);
+    client.connected();
+    let whole: Vec<ChargedAccount> = [&all[..], &[other(9)]].concat();
+    assert_eq!(reported(&mut server, &mut client, link, 1_200_000), Some((whole, untaken())));
+    assert_eq!(reported(&mut server, &mut client, link, 1_799_999), None);
+    // It holds the router's confirmation back, and time before it is closed: there is room.
+    client.counted_until(now(0).unix.secs());
+    let octets = client.confirm(now(1_799_999).instant).expect("something is new");
+    let end = |epoch: u32| (u64::from(epoch) + 3) << 12;
+    assert_eq!(ChannelMessage::decode(&octets), Ok(ChannelMessage::Confirm { through: end(first + 2) - 1 }));
+    server.input(RouterServerInput::Frame { link, octets }, 1_799_999);
+    server.close(end(first + 1));
+    assert_eq!((server.ledger.counts()[&7], server.stored.len()), (0, 3), "the sum of both needs no room");
+    assert_eq!(reported(&mut server, &mut client, link, 1_800_000), Some((vec![all[2]], Vec::new())));
+    assert_eq!((client.waiting(), is_forgettable(&client)), (0, [true; 4]));
+    assert_eq!(server.ledger.sums()[&all[2]], usage(6));
+}
+
+/// Answers the report that is due at this time, of which the server has no room for entries at these places.
+fn answered(client: &mut RouterClient, second: u64, untaken: &[u16]) -> Option<Vec<ChargedAccount>> {
+    let at = Instant(second * 1_000_000_000);
+    let octets = client.report(at)?;
+    let Ok(ChannelMessage::Report(UsageReport { number, entries, .. })) = ChannelMessage::decode(&octets) else {
+        panic!("no report")
+    };
+    let mut answers = vec![ChannelMessage::Answer(UsageAnswer { number, is_behind: false })];
+    if !untaken.is_empty() {
+        answers.insert(0, ChannelMessage::Untaken { number, entries: untaken.to_vec() });
+    }
+    answers.iter().for_each(|answer| drop(client.frame(&answer.encode(), at).expect("well formed")));
+    Some(entries.into_iter().map(|(account, _)| account).collect())
+}
+
+/// There are always new accounts for which the server has no room.
+#[test]
+fn what_the_server_had_no_room_for_is_reported_again_ten_minutes_later_also_if_there_are_others_meanwhile() {
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+    client.connected();
+    client.durable(in_epoch(1), usage(1));
+    assert_eq!(answered(&mut client, 0, &[0]), Some(vec![in_epoch(1)]));
+    for second in (1..600).step_by(60) {
+        client.durable(in_epoch(second), usage(1));
+        let fresh = (second > 1).then(|| vec![in_epoch(second)]);
+        assert_eq!(answered(&mut client, second.into(), &[0]), fresh);
+    }
+    assert_eq!(answered(&mut client, 599, &[]), None);
+    let all: Vec<ChargedAccount> = (1..600).step_by(60).map(in_epoch).collect();
+    assert_eq!(answered(&mut client, 600, &[1]), Some(all.clone()));
+    // From then on it is ten minutes again.
+    assert_eq!(answered(&mut client, 1_199, &[]), None);
+    assert_eq!(answered(&mut client, 1_200, &[]), Some(vec![all[1]]));
+    assert_eq!((client.waiting(), answered(&mut client, 1_800, &[])), (0, None));
+}
+
+#[test]
+fn what_the_server_has_no_room_for_holds_the_confirmation_back_for_thirty_days() {
+    const DAYS: u64 = 30 * 86_400;
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+    let end = |epoch: u32| u64::from(epoch + 3) << 12;
+    let mut second = 0;
+    let mut through = |client: &mut RouterClient, counted: u64| {
+        second += 2;
+        client.counted_until(counted);
+        client.confirm(Instant(second * 1_000_000_000)).map(|octets| match ChannelMessage::decode(&octets) {
+            Ok(ChannelMessage::Confirm { through }) => through,
+            other => panic!("{other:?}"),
+        })
+    };
+    client.connected();
+    let (first, second) = (400_000, 400_001);
+    [first, second].iter().for_each(|epoch| client.durable(in_epoch(*epoch), usage(1)));
+    // Not yet reported, it holds back for as long as it takes.
+    assert_eq!(through(&mut client, end(first) + 2 * DAYS), Some(end(first) - 1));
+    assert!(answered(&mut client, 0, &[0, 1]).is_some());
+    // The clock may go back by five minutes.
+    let counted = |epoch: u32| end(epoch) + DAYS + 300;
+    assert_eq!(through(&mut client, counted(first)), None, "thirty days are not over");
+    assert_eq!(through(&mut client, counted(first) + 1), Some(end(second) - 1), "it is the other one's turn");
+    assert_eq!(through(&mut client, counted(second)), None);
+    assert_eq!(through(&mut client, counted(second) + 1), Some(end(second) + DAYS + 1));
+    // What is reported once more, or for the first time, holds back until it is untaken again; what was confirmed stays.
+    assert!(client.report(Instant(600_000_000_000)).is_some());
+    assert_eq!(through(&mut client, counted(second) + 100), None);
+    client.disconnected();
+    client.connected();
+    assert_eq!(through(&mut client, counted(second) + 100), Some(end(first) - 1), "a server that has lost all");
+    assert!(answered(&mut client, 700, &[0]).is_some());
+    assert_eq!(through(&mut client, counted(second) + 200), Some(end(second) + DAYS + 200), "it has the other one");
 }
 
 #[test]
@@ -883,8 +1235,12 @@ fn messages() -> impl Strategy<Value = ChannelMessage> {
     });
     let answers = (payers, any::<[u64; 3]>())
         .prop_map(|(payer, [session, number, share])| (payer, LeaseAnswer { session, number, share }));
-    let refusals =
-        prop_oneof![Just(UsageRefusal::TooLong), Just(UsageRefusal::TooManyJournals), Just(UsageRefusal::LedgerFull)];
+    let refusals = prop_oneof![
+        Just(UsageRefusal::TooLong),
+        Just(UsageRefusal::TooManyJournals),
+        Just(UsageRefusal::LedgerFull),
+        Just(UsageRefusal::Unreadable),
+    ];
     prop_oneof![
         (any::<[u8; 16]>(), any::<u64>(), entries).prop_map(|(journal, number, entries)| ChannelMessage::Report(
             UsageReport { journal: JournalId(journal), number, entries }
@@ -901,6 +1257,8 @@ fn messages() -> impl Strategy<Value = ChannelMessage> {
         Just(ChannelMessage::Watch),
         prop::collection::vec((rates, any::<u64>()), 0..5).prop_map(ChannelMessage::Rates),
         any::<u64>().prop_map(|through| ChannelMessage::Confirm { through }),
+        (any::<u64>(), prop::collection::vec(any::<u16>(), 0..20))
+            .prop_map(|(number, entries)| ChannelMessage::Untaken { number, entries }),
     ]
 }
 

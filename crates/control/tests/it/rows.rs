@@ -394,6 +394,58 @@ fn the_snapshot_of_an_independent_program_is_the_state_that_its_changes_make() {
     }
 }
 
+/// `test-data/wire/capabilities.py`, which shares no code with this.
+#[test]
+fn the_statement_of_an_independent_program_is_signed_and_every_change_of_it_is_noticed() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/wire/capabilities.json");
+    let file: Value = serde_json::from_slice(&std::fs::read(path).expect("there")).expect("JSON");
+    let octets = unhex(&file["statement"]);
+    let writer = SigningKey::from_seed(&Seed::new([30; 32]));
+    let (month, day) = (1_798_761_600, 1_801_440_000);
+    let whole = StatementLine {
+        delegation: None,
+        sub_delegation: None,
+        begins: month,
+        ends: month + 31 * 86_400,
+        is_late: false,
+        usage: Usage { packets: 5, octets: 584 },
+    };
+    let usage = Usage { packets: 1, octets: 1 << 120 };
+    let late = StatementLine {
+        delegation: Some(3),
+        sub_delegation: Some(9),
+        begins: day,
+        ends: day + 86_400,
+        is_late: true,
+        usage,
+    };
+    let expected = Statement {
+        zone: "keys.example.net".to_owned(),
+        number: 2,
+        principal: 7,
+        owner: 1,
+        after: month,
+        before: day,
+        made: day + 90_000,
+        gaps: vec![StatementGap { router: 11, confirmed: day - 1 }],
+        lines: vec![whole, late],
+    };
+    let signed = Signed::<Statement>::decode(&octets).expect("a statement");
+    let key = writer.verifying_key().to_bytes();
+    assert_eq!(signed.verify(&key), Ok(&expected));
+    assert_eq!(Signed::sign(&expected, &writer).expect("signed"), signed);
+    assert_eq!(expected.total(), usage.plus(whole.usage));
+    for place in 0..octets.len() {
+        let mut changed = octets.clone();
+        changed[place] ^= 1;
+        let is_refused = Signed::<Statement>::decode(&changed).map_or(true, |signed| signed.verify(&key).is_err());
+        assert!(is_refused, "{place}");
+    }
+    for length in 0..octets.len() {
+        assert!(Signed::<Statement>::decode(&octets[..length]).is_err(), "{length}");
+    }
+}
+
 /// A snapshot of change 1 that the writer signed over this piece: what a later version, or a writer that erred, may have made.
 fn signed_over(piece: &[u8]) -> Result<State, SnapshotError> {
     let digest =

@@ -4,11 +4,11 @@
 //! PLA, usage: random crashes, cut links, lost memories and old copies at routers and at the key server: sums never
 //! above what was forwarded; without lost memories all that was durable.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::collections::{BTreeMap, VecDeque};
 
 use wayleave_control::capability::{
-    JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reporter, Usage, UsageAnswer, UsageRecord, UsageRefusal, UsageReport,
+    Calendar, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reporter, Usage, UsageAnswer, UsageRecord, UsageRefusal,
+    UsageReport,
 };
 
 use crate::common::Random;
@@ -255,37 +255,25 @@ fn a_memory_that_another_router_has_reported_is_on_no_bill_twice() {
     assert_eq!(ledger.by_router(), BTreeMap::from([((7, 0), usage(510)), ((7, 1), usage(30))]));
 }
 
-#[test]
-fn pages_have_every_total_once_and_look_at_no_more_than_they_hold() {
-    let mut ledger = Ledger::new(10_000);
-    for (router, journal, accounts) in [(0, 1, 0..300), (0, 2, 100..150), (1, 3, 0..500), (2, 4, 400..700)] {
-        let entries = accounts.map(|account| (account, usage(u128::from(journal)))).collect();
-        let report = UsageReport { journal: JournalId([journal; 16]), number: 1, entries };
-        ledger.take(router, &report, 0).expect("taken");
-    }
-    for most in [1, 7, 350, 700, 10_000] {
-        let (mut all, mut first, mut pages) = (BTreeMap::new(), Bound::Unbounded, 0);
-        loop {
-            let page = ledger.page(first, None, most);
-            let accounts: BTreeSet<Account> = page.totals.keys().map(|(account, _)| *account).collect();
-            assert!(accounts.len() <= most, "{most}");
-            for (key, total) in page.totals {
-                assert_eq!(all.insert(key, total), None, "{key:?} comes once");
-            }
-            pages += 1;
-            let Some(next) = page.next else { break };
-            first = Bound::Excluded(next);
-        }
-        assert!(pages <= 700 / most + 1, "{most}: {pages}");
-        assert_eq!(all, ledger.by_router(), "{most}");
-    }
-    let part = ledger.page(Bound::Included(120), Some(140), 1_000);
-    assert_eq!((part.totals.len(), part.next), (42, None));
-    assert_eq!(ledger.page(Bound::Excluded(140), Some(120), 10).totals, BTreeMap::new(), "an end before its begin");
+/// A hundred accounts each are one payer's, and none of them ever ends.
+const PAYERS: Calendar<Account> = Calendar {
+    payer: |account| account / 100,
+    begins_at: |_| None,
+    ended_at: |_| None,
+    sum: |account, _| *account,
+    late: |account, _, _| *account,
+    coarse: |account| *account,
+    folded: |account| *account,
+    unfolded: |_| None,
+    is_own: |_| false,
+};
+
+fn of_payers(limit: usize) -> Ledger<Account> {
+    Ledger::new(limit).with_calendar(PAYERS, (0, 0))
 }
 
 #[test]
-fn a_refused_report_leaves_nothing_behind() {
+fn a_refused_report_leaves_nothing_behind_and_one_beyond_a_payers_limit_what_there_is_room_for() {
     let mut ledger = Ledger::new(3);
     let report = |journal: u8, accounts: std::ops::Range<Account>| {
         let entries = accounts.map(|account| (account, usage(1))).collect();
@@ -293,10 +281,11 @@ fn a_refused_report_leaves_nothing_behind() {
     };
     let before = ledger.take(0, &report(0, 0..2), 0).expect("room for three").changed;
     assert_eq!(before.len(), 2);
-    assert_eq!(ledger.take(0, &report(0, 0..4), 0), Err(UsageRefusal::LedgerFull));
     assert_eq!(ledger.take(0, &report(0, 0..MAX_ENTRIES as Account + 1), 0), Err(UsageRefusal::TooLong));
     assert_eq!(ledger.sums().len(), 2);
-    ledger.take(0, &report(0, 0..3), 0).expect("room for three");
+    let taken = ledger.take(0, &report(0, 0..4), 0).expect("entries are taken one by one");
+    assert_eq!((taken.changed.len(), taken.untaken), (1, vec![3]));
+    assert_eq!((ledger.sums().len(), ledger.len()), (3, 3));
     let mut ledger = Ledger::new(10_000);
     for journal in 0..MAX_JOURNALS as u8 {
         ledger.take(0, &report(journal, 0..1), 0).expect("as many as may be");
@@ -304,4 +293,125 @@ fn a_refused_report_leaves_nothing_behind() {
     assert_eq!(ledger.take(0, &report(200, 0..1), 0), Err(UsageRefusal::TooManyJournals));
     ledger.take(1, &report(200, 0..1), 0).expect("another router's");
     ledger.take(0, &report(3, 1..2), 0).expect("a known journal");
+}
+
+#[test]
+fn a_payer_without_room_takes_none_from_others_and_may_report_more_of_what_it_has() {
+    let mut ledger = of_payers(3);
+    let report = |entries: &[(Account, u128)]| UsageReport {
+        journal: JournalId([1; 16]),
+        number: 1,
+        entries: entries.iter().map(|(account, packets)| (*account, usage(*packets))).collect(),
+    };
+    // Between accounts of the full payer are some of others.
+    let all = [(0, 5), (1, 5), (100, 5), (2, 5), (3, 5), (101, 5), (4, 5), (200, 5)];
+    let taken = ledger.take(0, &report(&all), 0).expect("taken");
+    assert_eq!((taken.changed.len(), taken.untaken, taken.is_behind), (6, vec![4, 6], false));
+    assert_eq!(ledger.counts(), &BTreeMap::from([(0, 3), (1, 2), (2, 1)]));
+    // What needs no room is taken, and an account that is there twice needs it once.
+    let more = [(3, 9), (2, 9), (102, 1), (102, 2), (5, 1), (0, 6)];
+    let taken = ledger.take(0, &report(&more), 0).expect("taken");
+    assert_eq!(taken.untaken, [0, 4]);
+    assert_eq!(ledger.counts(), &BTreeMap::from([(0, 3), (1, 3), (2, 1)]));
+    let sums = [(0, 6), (1, 5), (2, 9), (100, 5), (101, 5), (102, 2), (200, 5)];
+    assert_eq!(ledger.sums(), sums.map(|(account, packets)| (account, usage(packets))).into());
+    // The limit is one for all routers together, and for all of their journals.
+    let other = UsageReport { journal: JournalId([2; 16]), number: 1, entries: vec![(0, usage(1)), (201, usage(1))] };
+    assert_eq!(ledger.take(1, &other, 0).expect("taken").untaken, [0]);
+    assert_eq!(ledger.take(0, &UsageReport { journal: JournalId([3; 16]), ..other }, 0).expect("taken").untaken, [0]);
+    // Entries without room leave a router without a journal.
+    let only = UsageReport { journal: JournalId([4; 16]), number: 1, entries: vec![(7, usage(1))] };
+    assert_eq!(ledger.take(2, &only, 0).expect("not taken, and no fault").untaken, [0]);
+    assert!(!ledger.take(3, &only, 0).expect("no other router's").is_behind);
+}
+
+#[test]
+fn sums_of_statements_are_never_changed_by_a_report_under_their_journals() {
+    let mut ledger = of_payers(100);
+    let sums = JournalId::of_statement(1);
+    for (router, account) in [(0, 7), (1, 8)] {
+        ledger.restore(&UsageRecord { router, journal: sums, account, total: usage(50) });
+    }
+    let before = ledger.by_router();
+    for number in [0, 1, 2, u64::MAX] {
+        let (journal, entries) = (JournalId::of_statement(number), vec![(7, usage(900)), (9, usage(900))]);
+        let report = UsageReport { journal, number: 1, entries };
+        // A router that has met such a number by chance goes on under another.
+        for router in [0, 1, 2] {
+            let taken = ledger.take(router, &report, 0).expect("answered");
+            assert_eq!((taken.changed.len(), taken.removed.len(), taken.is_behind), (0, 0, true), "{number} {router}");
+        }
+    }
+    assert_eq!((ledger.by_router(), ledger.len()), (before, 2));
+}
+
+fn accounts(report: &UsageReport<Account>) -> Vec<Account> {
+    report.entries.iter().map(|(account, _)| *account).collect()
+}
+
+#[test]
+fn a_router_reports_others_while_some_are_untaken_and_keeps_these_until_they_are_taken() {
+    let mut reporter = Reporter::new(JournalId([1; 16]), BTreeMap::new());
+    [1, 2, 3, 4].iter().for_each(|account| reporter.durable(*account, usage(5)));
+    let answer = |number| UsageAnswer { number, is_behind: false };
+    let first = reporter.report().expect("four");
+    // What is said of another report, or of entries that it does not have, counts nothing.
+    reporter.untaken(first.number + 1, &[0]);
+    reporter.untaken(first.number, &[1, 3, 4, u16::MAX]);
+    reporter.answered(answer(first.number));
+    assert_eq!(reporter.unknown().copied().collect::<Vec<_>>(), [2, 4]);
+    for account in [1, 2, 3, 4] {
+        let is_taken = [1, 3].contains(&account);
+        assert_eq!((reporter.is_known(&account), reporter.is_forgettable(&account)), (is_taken, is_taken));
+    }
+    assert_eq!(reporter.report(), None, "the untaken wait");
+    // More of an untaken one waits with it; others are reported.
+    [(2, 8), (3, 8), (5, 8)].iter().for_each(|(account, total)| reporter.durable(*account, usage(*total)));
+    let second = reporter.report().expect("two");
+    assert_eq!(accounts(&second), [3, 5]);
+    assert!([2, 4].iter().all(|account| !reporter.is_known(account) && !reporter.is_forgettable(account)));
+    reporter.answered(answer(second.number));
+    assert_eq!((reporter.report(), reporter.waiting()), (None, 2));
+
+    // In time they are tried again, with what they are then: one of them is taken.
+    reporter.try_again();
+    let third = reporter.report().expect("again");
+    assert_eq!(third.entries, [(2, usage(8)), (4, usage(5))]);
+    reporter.untaken(third.number, &[1]);
+    reporter.answered(answer(third.number));
+    assert_eq!([2, 4].map(|account| reporter.is_forgettable(&account)), [true, false]);
+    // What comes twice is of a report that waits no longer.
+    reporter.untaken(third.number, &[0]);
+    assert_eq!((reporter.report(), reporter.waiting()), (None, 1));
+
+    // On a new connection all are reported, and those among them.
+    reporter.connected();
+    let again = reporter.report().expect("all");
+    assert_eq!(accounts(&again), [1, 2, 3, 4, 5]);
+    reporter.untaken(again.number, &[3]);
+    reporter.answered(answer(again.number));
+    assert!(!reporter.is_forgettable(&4) && reporter.is_forgettable(&5));
+    // A new identity has in its base what the old one could not report: it is on no bill twice.
+    assert!(reporter.begin(JournalId([2; 16])).contains_key(&4));
+    assert_eq!(reporter.report(), None);
+    reporter.durable(4, usage(6));
+    assert_eq!(reporter.report().expect("one").entries, [(4, usage(1))]);
+}
+
+/// Reports go on until all of the others is there, however many accounts have no room.
+#[test]
+fn many_untaken_accounts_hold_back_no_others() {
+    let mut ledger = of_payers(10);
+    let mut reporter = Reporter::new(JournalId([1; 16]), BTreeMap::new());
+    let all = 30 * 100;
+    (0..all).for_each(|account| reporter.durable(account, usage(1)));
+    let mut reports = 0;
+    while let Some(report) = reporter.report() {
+        let taken = ledger.take(0, &report, 0).expect("taken");
+        reporter.untaken(report.number, &taken.untaken);
+        reporter.answered(UsageAnswer { number: report.number, is_behind: taken.is_behind });
+        reports += 1;
+    }
+    assert_eq!((reports, reporter.waiting(), ledger.len()), (6, 30 * 90, 30 * 10));
+    assert!(ledger.counts().values().all(|count| *count == 10));
 }

@@ -192,9 +192,7 @@ impl Files<'_> {
         let at = ["--listen", &listen, "--status", &status];
         self.run(&[&["cap", "init", "server"], &zone[..], &at[..]].concat())?;
         let identity = self.identity("server/identity.key")?;
-        let mut more = format!(
-            "[key.routers]\nlisten = \"{KEY_SERVER}:{REPORTS}\"\nidentity = \"identity.key\"\nusage = \"usage\"\n"
-        );
+        let mut more = format!("[key.routers]\nlisten = \"{KEY_SERVER}:{REPORTS}\"\nidentity = \"identity.key\"\n");
         for (index, waypoint) in WAYPOINTS.into_iter().enumerate() {
             let key = format!("{index}.key");
             self.run(&["keys", "forwarding", &key, "--format", "platypus"])?;

@@ -192,8 +192,7 @@ impl Overlay {
         let text = fs::read_to_string(&file).map_err(named(&file))?;
         let settings: toml::Table = text.parse().map_err(|error| format!("{}: {error}", file.display()))?;
         let writer = settings["key"]["writer"].as_str().unwrap_or_default();
-        let mut more =
-            format!("[key.routers]\nlisten = \"{reports}\"\nidentity = \"identity.key\"\nusage = \"usage\"\n");
+        let mut more = format!("[key.routers]\nlisten = \"{reports}\"\nidentity = \"identity.key\"\n");
         let of_server = |router: &&Router| router.waypoint.as_ref().is_some_and(|at| at.key_server == *name);
         for (number, router) in (1..).zip(plan.routers.iter().filter(of_server)) {
             let Some(waypoint) = &router.waypoint else { continue };

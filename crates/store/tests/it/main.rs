@@ -1,6 +1,7 @@
 //! The provider's store in SQLite. The laboratory's tests run the same suite in PostgreSQL.
 
 mod suite;
+mod usage_suite;
 
 use std::path::PathBuf;
 
@@ -29,18 +30,18 @@ impl Drop for Folder {
 }
 
 macro_rules! in_sqlite {
-    ($($test:ident),* $(,)?) => {
+    ($suite:ident: $($test:ident),* $(,)?) => {
         $(
             #[tokio::test]
             async fn $test() {
                 let folder = Folder::new(stringify!($test));
-                suite::$test(&folder.place()).await;
+                $suite::$test(&folder.place()).await;
             }
         )*
     };
 }
 
-in_sqlite!(
+in_sqlite!(suite:
     what_is_written_is_what_another_loads_after_every_change,
     of_two_that_change_at_once_one_follows_and_nothing_is_lost,
     a_row_that_was_changed_is_refused_by_name,
@@ -51,4 +52,16 @@ in_sqlite!(
     a_database_that_was_set_back_is_refused_until_it_is_adopted,
     revocations_that_have_expired_leave_the_database,
     another_providers_key_opens_nothing,
+);
+
+in_sqlite!(usage_suite:
+    the_database_takes_sums_and_closes_as_the_ledger_does,
+    a_complete_statement_never_changes_and_what_comes_late_is_on_the_next,
+    a_statement_that_somebody_changed_is_refused_by_name_and_never_authenticated_anew,
+    two_key_servers_at_once_lose_nothing_and_take_nothing_twice,
+    who_has_no_room_holds_nobody_else_up,
+    pages_are_within_their_bounds,
+    usage_of_a_file_is_brought_over_once_and_what_was_closed_is_on_no_statement_again,
+    a_count_that_no_column_holds_is_the_greatest_that_one_does,
+    what_ended_long_ago_is_closed_by_itself_and_by_no_clock_alone,
 );

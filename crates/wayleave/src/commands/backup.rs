@@ -31,8 +31,8 @@ const VERSION: u32 = 1;
 const ARCHIVE: &str = "tar";
 /// The longest file that is copied, in octets: keys, sets and records are far shorter.
 const LONGEST: u64 = 1 << 30;
-/// What lies beside a file and goes with it: what an operator's key signed, what an anchor published, what usage was closed.
-const BESIDE: [&str; 3] = [".signed", ".manifest", ".closed"];
+/// What lies beside a file and goes with it: what an operator's key signed, what an anchor published.
+const BESIDE: [&str; 2] = [".signed", ".manifest"];
 /// Settings whose files may not have been written yet.
 const MAY_BE_ABSENT: [&str; 4] = ["gateway.choices", "key.revocations", "path.membership", "realm.servers"];
 /// Reads of a file that a running role changes, until two in a row are alike.
@@ -477,10 +477,10 @@ fn what_to_do(setting: &str) -> &'static str {
             "compare with `wayleave show members` of a path server; a node that was removed since is to be removed again"
         }
         DATABASE => {
-            "it is refused where later changes were seen: `wayleave cap adopt` accepts it; then revoke again what was revoked since"
+            "it is refused where later changes were seen: `wayleave cap adopt` accepts it; then revoke again what was revoked since; routers \
+             report again what they have, and what was closed since is to be closed again"
         }
         "key.records" => "`wayleave cap import` brings it into a database; then revoke again what was revoked since",
-        "key.routers.usage" => "what routers reported since is not in it, and on no statement",
         "key.revocations" => "routers refuse a list that is older than theirs: `wayleave cap new-list` signs it anew",
         "platypus.revocations.file" => {
             "a router without its state takes only a list signed recently: fetch the present one"

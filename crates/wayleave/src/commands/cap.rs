@@ -1,6 +1,5 @@
 //! `cap`: capabilities that people hold. The provider grants, lists and revokes; a holder delegates, revokes and looks secrets up.
 
-use std::cell::Cell;
 use std::fs;
 use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
@@ -10,8 +9,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_control::capability::{
-    Acknowledgement, ChangeBody, ChargedAccount, Credential, Grant, KeyServer, Ledger, Obtained, Order, Ordering,
-    ProviderKey, State, Status, Terms, Zone, delegated,
+    Acknowledgement, ChangeBody, Credential, Grant, KeyServer, Obtained, Order, Ordering, ProviderKey, State, Status,
+    Terms, Zone, delegated,
 };
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::header::DelegationId;
@@ -19,7 +18,6 @@ use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_runtime::clock::{unix_now, unix_of_day, utc};
 use wayleave_runtime::identity::{DEFAULT_VALIDITY, Identity};
-use wayleave_runtime::store::{self, FileStore, Record, Store as _, StoreError};
 use wayleave_store::{Place, Position};
 use zeroize::Zeroizing;
 
@@ -27,6 +25,7 @@ use super::cap_accept::{self, Accept};
 use super::cap_invitations::{self, Invitations, Invite};
 use super::cap_rate::{self, Rate};
 use super::cap_remote::{self, KeyServerAt, Provider};
+use super::cap_usage::{self, ImportUsage, StatementsOf, UsageOf, Verify};
 use super::capability::{self, Mint, Narrow};
 use super::realm::write_new;
 use super::revoke::{self as revocation_lists, RevokeList, Revoked};
@@ -41,7 +40,6 @@ use crate::key_files::capability::Capabilities;
 use crate::key_files::database::DatabaseRecords;
 use crate::key_files::node::{self, KeyKind, fresh};
 use crate::key_files::old_records;
-use crate::key_files::private::replace;
 use crate::key_files::revocation::{self, RevocationEntry};
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
@@ -49,14 +47,9 @@ use crate::provider::orders::{
     DAY, GrantOrder, beyond, check_name, delegation_id, open_or_rename, principal_of, summary,
 };
 use crate::provider::tree::{self, AccountGrants};
-use crate::roles::usage_store::{closed_by_operator, closing, ledger};
-use crate::usage::{self, By, Statement, csv, is_cut, is_within, statement};
 
 /// How long the answer to an order may take, by UDP and by TCP.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// How often, and with which pause, the file of usage is looked at that others open and close.
-const TRIES: usize = 20;
-const PAUSE: Duration = Duration::from_millis(250);
 /// How long a running key server may take to have what a command recorded, and how often it is asked.
 const FOLLOWED: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -89,6 +82,12 @@ pub enum Cap {
     Lookup(LookUp),
     /// What principals sent, as the routers reported it: a statement to bill from.
     Usage(UsageOf),
+    /// Statements of usage: each has what ended in the time that it closed, and what came late for those before; or one of them, whole.
+    Statements(StatementsOf),
+    /// Check a signed statement, and print it.
+    Verify(Verify),
+    /// Bring the file of usage of an earlier version into the database, once.
+    ImportUsage(ImportUsage),
     /// Bring the file of records of an earlier version into the database, once. Stop the key server first.
     Import(Import),
     /// Who changed what of accounts, grants and revocations, when, and why: of a key server with a database.
@@ -302,40 +301,6 @@ pub struct LookUp {
     pub json: bool,
 }
 
-#[derive(Args, Debug)]
-pub struct UsageOf {
-    /// Only this principal.
-    #[arg(long)]
-    pub principal: Option<u32>,
-    /// What has a line of its own.
-    #[arg(long, value_enum, default_value = "delegation")]
-    pub by: By,
-    /// Only key epochs that begin on this day or later: YYYY-MM-DD (UTC), or Unix seconds.
-    #[arg(long, value_parser = seconds_of)]
-    pub from: Option<u64>,
-    /// Only key epochs that begin before this day.
-    #[arg(long, value_parser = seconds_of)]
-    pub to: Option<u64>,
-    /// Comma-separated values.
-    #[arg(long, conflicts_with = "json")]
-    pub csv: bool,
-    /// Close the time before this day, which has to be past: totals of key epochs that had ended by then are folded into months. All
-    /// routers must have confirmed that they have reported it. Cannot be undone.
-    #[arg(long, value_name = "DAY", value_parser = seconds_of, conflicts_with_all = ["principal", "by", "from", "to", "csv"])]
-    pub close: Option<u64>,
-    /// Close although this router, by its name or number, has not confirmed that it has reported everything: what it reports later is
-    /// on the next statement, marked as late.
-    #[arg(long, value_name = "ROUTER", requires = "close")]
-    pub without: Vec<String>,
-    /// Close whatever routers have confirmed, also while no key server runs.
-    #[arg(long, requires = "close")]
-    pub force: bool,
-    #[command(flatten)]
-    pub provider: Provider,
-    #[arg(long)]
-    pub json: bool,
-}
-
 pub fn run(command: &Cap) -> Outcome {
     match command {
         Cap::Init(command) => init(command),
@@ -349,7 +314,10 @@ pub fn run(command: &Cap) -> Outcome {
         Cap::Revoke(command) => revoke(command),
         Cap::Rate(command) => cap_rate::rate(command),
         Cap::Lookup(command) => look_up(command),
-        Cap::Usage(command) => usage_of(command),
+        Cap::Usage(command) => cap_usage::usage(command),
+        Cap::Statements(command) => cap_usage::statements(command),
+        Cap::Verify(command) => cap_usage::verify(command),
+        Cap::ImportUsage(command) => cap_usage::import(command),
         Cap::Import(command) => import(command),
         Cap::Adopt(command) => adopt(command),
         Cap::Changes(command) => changes_of(command),
@@ -485,7 +453,7 @@ fn changes_of(command: &ChangesOf) -> Outcome {
 }
 
 /// Who gives a command, for the audit trail.
-fn user() -> String {
+pub fn user() -> String {
     format!("user {} of this machine", rustix::process::getuid().as_raw())
 }
 
@@ -795,236 +763,15 @@ fn new_list(command: &NewList) -> Outcome {
 }
 
 /// A day, or Unix seconds.
-fn seconds_of(text: &str) -> Result<u64, String> {
+pub fn seconds_of(text: &str) -> Result<u64, String> {
     if let Ok(seconds) = text.parse() {
         return Ok(seconds);
     }
     unix_of_day(text).ok_or_else(|| "expected a day, such as 2026-11-01, or Unix seconds".to_owned())
 }
 
-fn usage_of(command: &UsageOf) -> Outcome {
-    if let (Some(from), Some(to)) = (command.from, command.to)
-        && from >= to
-    {
-        return Err(Failure::usage(format!("--from is {}, and --to is not later: {}", utc(from), utc(to))).into());
-    }
-    let statement = match (command.provider.place()?, command.close) {
-        (KeyServerAt::Here(config), Some(second)) => return close_usage(command, config, second),
-        (KeyServerAt::At(_), Some(_)) => {
-            return Err(Failure::usage("time is closed at the key server's own machine: give --config").into());
-        }
-        (KeyServerAt::Here(config), None) => usage_here(command, config)?,
-        (KeyServerAt::At(at), None) => usage_at(command, &at)?,
-    };
-    if command.csv {
-        print(&csv(&statement));
-    } else if command.json {
-        print_json(json!({ "usage": statement.lines }));
-    } else if statement.lines.is_empty() {
-        print("no usage\n");
-    } else {
-        print(&objects(&statement.lines, &statement.columns));
-    }
-    Ok(())
-}
-
-fn usage_at(command: &UsageOf, at: &ApiTarget) -> Outcome<Statement> {
-    let time = |name: &str, second: Option<u64>| second.map_or(String::new(), |second| format!("&{name}={second}"));
-    let principal = command.principal.map_or(String::new(), |principal| format!("&principal={principal}"));
-    let (from, to) = (time("from", command.from), time("to", command.to));
-    let path = format!("/v1/usage?by={}{principal}{from}{to}", command.by.name());
-    let lines = cap_remote::all(at, &path, "usage")?;
-    Ok(Statement { columns: command.by.all_columns(), lines })
-}
-
-fn usage_here(command: &UsageOf, config: &Path) -> Outcome<Statement> {
-    let source = Source::read(config)?;
-    let file = KeyFile::parse(&source)?;
-    let path = usage_file(&source, &file)?;
-    let lines = match kept(&path)? {
-        UsageFile::AtRest(mut ledger) => {
-            let (server, _) = file.server(&source)?;
-            // Those that the server has not seen, if it was stopped meanwhile.
-            for reopening in server.state().reopened() {
-                ledger.reopen(*reopening);
-            }
-            let account = |principal| server.state().account(principal).map(|(name, _)| name.to_owned());
-            let (totals, names) = (ledger.by_router(), file.router_names());
-            usage::lines(&totals, command.principal, &account, ledger.account_periods(), &names)
-        }
-        UsageFile::InUse => {
-            let target = Target { url: None, config: Some(config.to_owned()) };
-            pages(&target, command.principal)?
-        }
-        UsageFile::Missing => {
-            warn(&format!(
-                "{} is not there: no key server has run with this configuration yet, or its usage was moved away",
-                path.display()
-            ));
-            Vec::new()
-        }
-    };
-    if is_cut(&lines, command.from, command.to) {
-        warn("usage of closed time is kept by the month: --from and --to are good for whole months of it");
-    }
-    let lines = lines.iter().filter(|line| is_within(line, command.from, command.to));
-    Ok(statement(lines, command.by))
-}
-
-/// What there is of what routers reported.
-enum UsageFile {
-    /// In a file that no process has open.
-    AtRest(Box<Ledger<ChargedAccount>>),
-    /// A key server has it, which runs or is starting.
-    InUse,
-    Missing,
-}
-
-/// Reads the file of usage, unless a key server has it: one may start at any time.
-fn kept(path: &Path) -> Outcome<UsageFile> {
-    for _ in 0..TRIES {
-        if !path.exists() {
-            return Ok(UsageFile::Missing);
-        }
-        if let Some(ledger) = at_rest(|table| store::peek(path, table))? {
-            return Ok(UsageFile::AtRest(Box::new(ledger)));
-        }
-        if store::is_open(path)? {
-            return Ok(UsageFile::InUse);
-        }
-        // After a crash the file has to be repaired, which whoever opens it does.
-        match FileStore::open(path) {
-            Ok(store) => return Ok(UsageFile::AtRest(Box::new(ledger(|table| store.load(table))?))),
-            Err(StoreError::InUse(_)) => std::thread::sleep(PAUSE),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(Failure::new(format!("{} is opened and closed all the time", path.display()))
-        .help("does its key server start again and again? `wayleave show status` and its log say why")
-        .into())
-}
-
-/// The ledger that a file has; `None` if some table cannot be read, since another process has the file by now: without that table
-/// the statement would be another one, or empty.
-fn at_rest(
-    peek: impl Fn(&'static str) -> Result<Option<Vec<Record>>, StoreError>,
-) -> Result<Option<Ledger<ChargedAccount>>, StoreError> {
-    let is_taken = Cell::new(false);
-    let ledger = ledger(|table| {
-        let records = peek(table)?;
-        is_taken.set(is_taken.get() || records.is_none());
-        Ok(records.unwrap_or_default())
-    })?;
-    Ok((!is_taken.get()).then_some(ledger))
-}
-
-/// All that a running key server on this machine has of what routers reported.
-fn pages(target: &Target, principal: Option<u32>) -> Outcome<Vec<Value>> {
-    // Totals that are added to sums meanwhile would be on two pages, or on none.
-    for _ in 0..300 {
-        if let Some(lines) = pages_of_one_time(target, principal)? {
-            return Ok(lines);
-        }
-        std::thread::sleep(Duration::from_secs(1));
-    }
-    Err(Failure::new("usage of closed time is being added up").help("ask again in some minutes").into())
-}
-
-/// The pages, if no total was added to a sum between them.
-fn pages_of_one_time(target: &Target, principal: Option<u32>) -> Outcome<Option<Vec<Value>>> {
-    let of = principal.map_or(String::new(), |principal| format!("principal={principal}&"));
-    let (mut lines, mut after, mut before) = (Vec::new(), String::new(), None);
-    loop {
-        let behind = if after.is_empty() { String::new() } else { format!("after={after}") };
-        let mut page = fetch::json(target, &format!("/api/v1/usage?{of}{behind}"))?;
-        let moved = page["moved"].as_u64();
-        if *before.get_or_insert(moved) != moved {
-            return Ok(None);
-        }
-        if let Value::Array(of_page) = page["usage"].take() {
-            lines.extend(of_page);
-        }
-        match page["next"].as_str() {
-            None => return Ok(Some(lines)),
-            // Each is above the one before, so that there is a last one.
-            Some(next) if *next > *after => next.clone_into(&mut after),
-            Some(next) => {
-                return Err(Failure::new(format!("the key server names the page {next} after {after}")).into());
-            }
-        }
-    }
-}
-
-/// Where the key server keeps what routers reported.
-fn usage_file(source: &Source, file: &KeyFile) -> Result<PathBuf, Failure> {
-    let routers = file.key.routers.as_ref().ok_or_else(|| {
-        Failure::new("this key server has no [key.routers]: nobody reports usage to it")
-            .help("add the section; `wayleave init key` shows it")
-    })?;
-    Ok(source.resolve(routers.usage.get_ref()))
-}
-
-/// Writes down that time is closed, for the key server to read.
-fn close_usage(command: &UsageOf, config: &Path, second: u64) -> Outcome {
-    /// Seconds for which a day has to be past, so that routers with other clocks have reported it.
-    const PAST: u64 = 86_400;
-    let source = Source::read(config)?;
-    let file = closing(&usage_file(&source, &KeyFile::parse(&source)?)?);
-    if second.saturating_add(PAST) > unix_now().secs() {
-        return Err(Failure::usage(format!("{} is not a day ago yet: routers still report it", utc(second))).into());
-    }
-    if !command.force {
-        let target = Target { url: None, config: Some(config.to_owned()) };
-        let status = fetch::json(&target, "/api/v1/status").map_err(|failures| {
-            Failure::new(format!("whether all routers have reported cannot be seen: {failures}"))
-                .help("start the key server, or add --force")
-        })?;
-        let routers = status["routers"].as_array().cloned().unwrap_or_default();
-        check_confirmed(&routers, second, &command.without)?;
-    }
-    let before = closed_by_operator(&file);
-    if before < second {
-        replace(&file, &format!("{second}\n"))?;
-    }
-    report(json!({ "closed_before": utc(second.max(before)) }), command.json);
-    Ok(())
-}
-
-/// Checks that all routers of a key server's status have confirmed that they reported what ended before a Unix second, but for those
-/// that are named.
-fn check_confirmed(routers: &[Value], second: u64, without: &[String]) -> Result<(), Failure> {
-    let name = |router: &Value| router["name"].as_str().map_or_else(|| router["number"].to_string(), str::to_owned);
-    let has_number = |router: &Value, named: &str| named.parse().is_ok_and(|number: u64| router["number"] == number);
-    let is_named = |router: &Value, named: &String| *named == name(router) || has_number(router, named);
-    if let Some(named) = without.iter().find(|named| !routers.iter().any(|router| is_named(router, named))) {
-        return Err(Failure::usage(format!("the key server has no router {named}")));
-    }
-    let lacks = |router: &&Value| {
-        let has_confirmed = router["confirmed"].as_u64().is_some_and(|through| through >= second);
-        !has_confirmed && !without.iter().any(|named| is_named(router, named))
-    };
-    let lacking: Vec<String> = routers
-        .iter()
-        .filter(lacks)
-        .map(|router| {
-            let is_up = router["connected"] == true;
-            let through = router["confirmed"]
-                .as_u64()
-                .filter(|through| *through > 0)
-                .map_or_else(|| "nothing".to_owned(), |second| format!("up to {}", utc(second)));
-            format!("{} (confirmed: {through}; {})", name(router), if is_up { "connected" } else { "not connected" })
-        })
-        .collect();
-    if lacking.is_empty() {
-        return Ok(());
-    }
-    let routers = lacking.join(", ");
-    Err(Failure::new(format!("not all usage before {} is reported, by what these routers have confirmed: {routers}", utc(second)))
-        .help("wait until they have; or add --without ROUTER, and what it reports later is on the next statement, marked as late"))
-}
-
 /// The capability in a file. A line is a secret, so that it is no argument, which other users could see.
-fn read_line(path: &Path) -> Result<Credential, Failure> {
+pub fn read_line(path: &Path) -> Result<Credential, Failure> {
     let text = read_text(path)?;
     text.trim().parse().map_err(|error| {
         Failure::new(format!("{}: {error}", path.display()))
@@ -1089,28 +836,4 @@ fn order(credential: &Credential, order: Order, servers: &Servers) -> Result<Ack
     }
     Err(Failure::new(format!("it is not known whether the order was carried out: {last}"))
         .help("repeat the command: an order is carried out once, however often it comes"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn usage_of_which_a_key_server_takes_a_part_away_is_no_usage_at_rest() {
-        let read = |missing: Option<&str>| {
-            let peek = |table: &'static str| Ok((missing != Some(table)).then(Vec::new));
-            at_rest(peek).expect("no error").is_some()
-        };
-        let tables = Cell::new(Vec::new());
-        let note = |table: &'static str| {
-            tables.set([tables.take(), vec![table]].concat());
-            Ok(Some(Vec::new()))
-        };
-        assert!(at_rest(note).expect("no error").is_some());
-        let tables = tables.take();
-        assert!(read(None) && tables.len() == 4, "{tables:?}");
-        for table in tables {
-            assert!(!read(Some(table)), "{table}");
-        }
-    }
 }

@@ -2,6 +2,7 @@
 
 pub mod invitations;
 pub mod orders;
+pub mod statements;
 pub mod tree;
 
 pub use crate::config::waypoints;

@@ -10,9 +10,9 @@ mod parts;
 pub mod routers;
 #[cfg(test)]
 mod tests;
+pub mod usage;
 mod views;
 
-use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::UdpSocket;
 use std::sync::{Arc, Mutex};
@@ -97,9 +97,10 @@ impl Role for KeyRole {
         );
         let core = Arc::new(Mutex::new(core));
         let rates = core.lock().map(|core| core.server.state().rates().clone()).unwrap_or_default();
-        let routers = Routers::start(&config, source, rates, *clock, log.clone()).await?;
         let (to, failures) = mpsc::channel(1);
         let mut parts = Parts::default();
+        let of_routers = (*clock, log.clone());
+        let routers = Routers::start(&config, source, (&core, rates), of_routers, &mut parts).await?;
         let datagrams = dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()).map_err(failed)?;
         let connections =
             Connections { dns: dns::connection_slots(), api: config.key.api.as_ref().map(|_| api::connection_slots()) };
@@ -182,8 +183,7 @@ async fn follow_database(
     failed: mpsc::Sender<Failure>,
 ) {
     let list = lock(&core).list();
-    // Reopenings that the ledger has been told of: a state that is loaded anew has them in another order.
-    let (mut sent, mut reopened, mut rates) = (0, BTreeSet::new(), None);
+    let (mut sent, mut rates) = (0, None);
     loop {
         // Whoever panicked with the server in hand may have left a change half done; the database is whole.
         let (following, now) = (Arc::clone(&core), clock.now());
@@ -202,22 +202,11 @@ async fn follow_database(
                 let event = routers::Event::Input(RouterServerInput::List { number, octets, times });
                 let _ = listeners.send(event).await; // fails if the role has stopped
             }
-            let (reopenings, present) = {
-                let core = lock(&core);
-                let state = core.server.state();
-                (state.reopened().to_vec(), state.rates().clone())
-            };
+            let present = lock(&core).server.state().rates().clone();
             if rates.as_ref() != Some(&present) {
                 rates = Some(present.clone());
                 let _ = listeners.send(routers::Event::Own(routers::Own::Rates(present))).await; // fails if the role has stopped
             }
-            for reopening in reopenings {
-                if !reopened.insert((reopening.principal, reopening.generation)) {
-                    continue;
-                }
-                let _ = listeners.send(routers::Event::Input(RouterServerInput::Reopened(reopening))).await; // fails if the role has stopped
-            }
-            let _ = listeners.try_send(routers::Event::Own(routers::Own::Settle)); // with a full queue, at the next look
         }
         let _ = tokio::time::timeout(FOLLOW, changed.notified()).await; // nobody need tell
     }

@@ -41,8 +41,6 @@ pub use daemon::Options;
 use daemon::Role;
 pub use events::Events;
 /// How a gateway learns whom it hears and how it verifies, for benchmarks that are the ends of paths themselves.
-/// What `wayleave cap usage` reads if no key server runs.
-pub use key::routers as usage_store;
 pub use member::{party_endpoints, party_verifier};
 pub use overlay::{records, role_names};
 pub use rs::{peer_endpoint, peer_verifier};

@@ -17,6 +17,19 @@ pub struct Reopening {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AccountPeriods(BTreeMap<u32, Vec<Reopening>>);
 
+/// From reopenings in any order.
+impl FromIterator<Reopening> for AccountPeriods {
+    fn from_iter<I: IntoIterator<Item = Reopening>>(reopenings: I) -> Self {
+        let mut sorted: Vec<Reopening> = reopenings.into_iter().collect();
+        sorted.sort_unstable_by_key(|reopening| (reopening.principal, reopening.generation));
+        let mut periods = Self::default();
+        for reopening in sorted {
+            periods.insert(reopening);
+        }
+        periods
+    }
+}
+
 impl AccountPeriods {
     /// Takes a reopening over, unless it is known. A clock that went back moves it to the one before: the order is that of generations.
     /// Returns it as it is kept, if it is new.

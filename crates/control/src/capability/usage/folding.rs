@@ -14,8 +14,6 @@ use std::ops::Bound;
 
 use super::{Accepted, JournalId, Ledger, RouterNumber, Usage, UsageRecord};
 
-/// The journal under which sums are kept; routers' own are random.
-pub(super) const SUMS: JournalId = JournalId([0xff; 16]);
 const DAY_SECS: u64 = 86_400;
 
 /// What the ledger has to know of its accounts' time.
@@ -31,6 +29,8 @@ pub struct Calendar<A> {
     pub sum: fn(&A, u8) -> A,
     /// That which has the sum of what came late, by the Unix second at which that day began.
     pub late: fn(&A, u8, u64) -> A,
+    /// The same sum without delegations.
+    pub coarse: fn(&A) -> A,
     /// That which says how much of the account is in sums, and the way back.
     pub folded: fn(&A) -> A,
     pub unfolded: fn(&A) -> Option<A>,
@@ -64,16 +64,11 @@ enum Folding {
     Drop,
 }
 
-/// The later one of a second, and of that at which an account ends.
-pub(super) fn later<A>(calendar: Option<Calendar<A>>, latest: Option<u64>, account: &A) -> Option<u64> {
-    latest.max(calendar.and_then(|calendar| (calendar.ended_at)(account)))
-}
-
 impl<A: Copy + Ord> Ledger<A> {
-    /// The same ledger with accounts that end. What is closed already is closed up to this Unix second.
+    /// The same ledger with accounts that end. What is closed already is closed up to this Unix second, with the statement of this number.
     #[must_use]
-    pub fn with_calendar(mut self, calendar: Calendar<A>, closed: u64) -> Self {
-        (self.calendar, self.closed) = (Some(calendar), closed);
+    pub fn with_calendar(mut self, calendar: Calendar<A>, (closed, statement): (u64, u64)) -> Self {
+        (self.calendar, self.closed, self.statement) = (Some(calendar), closed, statement);
         self.folding = Some(Self::beginning());
         self
     }
@@ -88,16 +83,35 @@ impl<A: Copy + Ord> Ledger<A> {
         self.closed
     }
 
-    /// Totals and sums.
+    /// The number of the last statement.
+    #[must_use]
+    pub fn statement(&self) -> u64 {
+        self.statement
+    }
+
+    /// How many totals have been added to sums so far.
+    #[must_use]
+    pub fn moved(&self) -> u64 {
+        self.moved
+    }
+
+    /// How many records that are no sums each payer has.
+    #[must_use]
+    pub fn counts(&self) -> &BTreeMap<u32, usize> {
+        &self.counts
+    }
+
+    /// All records, sums among them.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.count
+        let journals = self.journals.values().flat_map(BTreeMap::values);
+        journals.map(|journal| journal.totals.len() + journal.folded.len()).sum()
     }
 
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.len() == 0
     }
 
     /// Up to which Unix second each router has confirmed that all it counted is here.
@@ -154,9 +168,9 @@ impl<A: Copy + Ord> Ledger<A> {
         self.closed.max(now / DAY_SECS * DAY_SECS)
     }
 
-    /// Closes the time up to this Unix second; never back. `routers` are those that there are: what they have not confirmed, they may
-    /// report late. Returns whether that is new, which has to be durable, with [`Self::confirmed`], before anything that
-    /// [`Self::fold`] returns.
+    /// Closes the time up to this Unix second, with the next statement; never back. What was closed before has to be folded, or is on this
+    /// one. `routers` are those that there are: what they have not confirmed, they may report late. Returns whether that is new, which has
+    /// to be durable, with [`Self::confirmed`], before anything that [`Self::fold`] returns.
     pub fn close(&mut self, second: u64, routers: impl IntoIterator<Item = RouterNumber>) -> bool {
         if self.calendar.is_none() || second <= self.closed {
             return false;
@@ -164,24 +178,32 @@ impl<A: Copy + Ord> Ledger<A> {
         for router in routers.into_iter().chain(self.journals.keys().copied()) {
             self.confirmed.entry(router).or_insert(self.closed);
         }
-        self.closed = second;
+        (self.closed, self.statement) = (second, self.statement + 1);
         self.folding = Some(Self::beginning());
         true
-    }
-
-    /// The greatest second at which an account of the ledger has ended or ends: a clock that does not depend on this machine's.
-    #[must_use]
-    pub fn latest(&self) -> Option<u64> {
-        self.latest
-    }
-
-    pub(super) fn note(&mut self, account: &A) {
-        self.latest = later(self.calendar, self.latest, account);
     }
 
     /// Whether an account is no usage of its own, but says how much of one is in sums.
     pub(super) fn is_folded(&self, account: &A) -> bool {
         self.calendar.is_some_and(|calendar| (calendar.unfolded)(account).is_some())
+    }
+
+    /// The sums into which a record may go when it is folded.
+    #[must_use]
+    pub fn sums_of(&self, account: &A) -> Vec<(JournalId, A)> {
+        let Some(calendar) = self.calendar else { return Vec::new() };
+        let sum = (calendar.sum)(account, self.account_period(calendar, account));
+        [sum, (calendar.coarse)(&sum)].map(|sum| (JournalId::of_statement(self.statement), sum)).into()
+    }
+
+    /// Under which sums of what comes late are kept.
+    pub(super) fn late_journal(&self) -> JournalId {
+        JournalId::of_statement(self.statement + 1)
+    }
+
+    /// A sum, without delegations if the payer has too many records.
+    fn as_fine_as_may_be(&self, calendar: Calendar<A>, sum: A) -> A {
+        if self.is_coarse((calendar.payer)(&sum)) { (calendar.coarse)(&sum) } else { sum }
     }
 
     fn folding_of(&self, calendar: Calendar<A>, router: RouterNumber, account: &A) -> Option<Folding> {
@@ -235,7 +257,7 @@ impl<A: Copy + Ord> Ledger<A> {
     }
 
     /// Who had the payer's number when the account's key epoch began.
-    fn account_period(&self, calendar: Calendar<A>, account: &A) -> u8 {
+    pub(super) fn account_period(&self, calendar: Calendar<A>, account: &A) -> u8 {
         self.account_periods.at((calendar.payer)(account), (calendar.begins_at)(account).unwrap_or(0))
     }
 
@@ -247,33 +269,13 @@ impl<A: Copy + Ord> Ledger<A> {
         taken: &mut Accepted<A>,
     ) {
         let UsageRecord { router, journal, account, total } = *record;
-        self.remove(router, journal, &account, taken);
         let sum = (calendar.sum)(&account, self.account_period(calendar, &account));
-        self.add_to_sum(router, sum, total, taken);
+        let sum = self.as_fine_as_may_be(calendar, sum);
+        self.remove(router, journal, &account, taken);
+        self.add_to_sum(router, (JournalId::of_statement(self.statement), sum), total, taken);
         if is_owed {
             self.set(UsageRecord { router, journal, account: (calendar.folded)(&account), total }, taken);
         }
-    }
-
-    /// The totals that [`Self::take_late`] sets, but for those that take the place of others.
-    pub(super) fn needed_late(
-        &self,
-        calendar: Calendar<A>,
-        (router, journal): (RouterNumber, JournalId),
-        (account, total): (&A, Usage),
-        since: u64,
-    ) -> Vec<(JournalId, A)> {
-        let (held, account_period) = (self.held(router, journal, account), self.account_period(calendar, account));
-        let folded = (calendar.folded)(account);
-        let before = held.or_else(|| self.held(router, journal, &folded));
-        let mut needed = match held {
-            Some(_) => vec![(SUMS, (calendar.sum)(account, account_period))],
-            None => vec![(journal, folded)],
-        };
-        if total.above(before.unwrap_or_default()) != Usage::default() {
-            needed.push((SUMS, (calendar.late)(account, account_period, since)));
-        }
-        needed
     }
 
     /// Takes a total of closed time that its router has not confirmed: what is in no sum yet comes late, at `since`.
@@ -301,14 +303,21 @@ impl<A: Copy + Ord> Ledger<A> {
         if more != Usage::default() {
             taken.is_late = true;
             let late = (calendar.late)(&account, self.account_period(calendar, &account), since);
+            let late = (self.late_journal(), self.as_fine_as_may_be(calendar, late));
             self.add_to_sum(router, late, more, taken);
         }
     }
 
-    fn add_to_sum(&mut self, router: RouterNumber, account: A, more: Usage, taken: &mut Accepted<A>) {
+    fn add_to_sum(
+        &mut self,
+        router: RouterNumber,
+        (journal, account): (JournalId, A),
+        more: Usage,
+        taken: &mut Accepted<A>,
+    ) {
         self.moved += 1;
-        let total = self.held(router, SUMS, &account).unwrap_or_default().plus(more);
-        self.set(UsageRecord { router, journal: SUMS, account, total }, taken);
+        let total = self.held(router, journal, &account).unwrap_or_default().plus(more);
+        self.set(UsageRecord { router, journal, account, total }, taken);
     }
 
     /// Sets a total, which is to be stored.
@@ -318,10 +327,12 @@ impl<A: Copy + Ord> Ledger<A> {
     }
 
     fn remove(&mut self, router: RouterNumber, journal: JournalId, account: &A, taken: &mut Accepted<A>) {
-        let is_folded = self.is_folded(account);
+        let (is_folded, payer) = (self.is_folded(account), self.payer(account));
         let Some(journals) = self.journals.get_mut(&router) else { return };
         if let Some(accounts) = journals.get_mut(&journal) {
-            self.count -= usize::from(accounts.of(is_folded).remove(account).is_some());
+            let was_counted = accounts.of(is_folded).remove(account).is_some() && !journal.is_of_sums();
+            // A count that somebody made too small in a store wraps into none.
+            self.counts.entry(payer).and_modify(|count| *count = count.saturating_sub(usize::from(was_counted)));
             // A router that has lost its memory often has room for new ones again.
             if accounts.is_empty() {
                 journals.remove(&journal);

@@ -1,15 +1,14 @@
-//! The links to the provider's routers: their usage goes to a store of its own, lists and shares of rates go to them.
+//! The links to the provider's routers: their usage goes to the database, lists and shares of rates go to them.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::info;
 use wayleave_control::capability::{
-    ChargedAccount, JournalId, Ledger, MAX_MESSAGE, RatePayer, RateTerms, Reopening, RouterEvent, RouterNumber,
-    RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, Usage, UsageBatch, UsageRecord,
+    MAX_MESSAGE, RatePayer, RateTerms, RouterEvent, RouterNumber, RouterServer, RouterServerConfig, RouterServerInput,
+    RouterServerOutput,
 };
 use wayleave_core::IdentityKey;
 use wayleave_runtime::Clock;
@@ -17,8 +16,8 @@ use wayleave_runtime::clock::utc;
 use wayleave_runtime::drive::Step;
 use wayleave_runtime::links::{Limits, LinkEvent, Links, Listening};
 use wayleave_runtime::node_tls::NodeIdentity;
-use wayleave_runtime::store::{Change, FileStore, Record, Store, StoreError};
 use wayleave_runtime::tls::Role;
+use wayleave_store::{KnownRouters, Store, StoreKey};
 
 use crate::config::Source;
 use crate::config::key::KeyFile;
@@ -26,29 +25,24 @@ use crate::failure::{Failure, Outcome};
 use crate::key_files::node::{self, KeyKind};
 use crate::roles::daemon::{QUEUE, Running};
 use crate::roles::events::{EventLine, Events, event, shown};
-use crate::roles::link_driver::{self, Driver, LinkIo, when_durable};
+use crate::roles::link_driver::{self, Driver, LinkIo};
 
-/// Totals that are kept, at most: about 100 octets each.
-const TOTALS: usize = 4 << 20;
+use super::core::Core;
+use super::parts::Parts;
+use super::usage::{UsageProblem, UsageStep, UsageStore};
+
 /// Octets that may wait for one router: a whole list of revocations, and answers.
 const LINK_QUEUE: usize = 96 << 20;
-/// The table of totals; that of the second up to which time is closed, under an empty key; those of seconds up to which routers have
-/// reported everything, by their numbers; those at which numbers of closed accounts got another owner, by number and generation; numbers of
-/// lists of revocations that routers have and that are of another history than the server's, by the routers' numbers.
-pub const TABLE: &str = "usage";
-const CLOSED: &str = "usage-closed";
-const CONFIRMED: &str = "usage-confirmed";
-const OWNERS: &str = "usage-owners";
-const AHEAD: &str = "routers-ahead";
-/// Octets of a total's key: router, journal, account.
-const KEY: usize = 2 + 16 + ChargedAccount::LENGTH;
-
 /// What reaches the machine's loop.
 pub type Event = link_driver::Event<RouterServer, Own>;
 
 pub enum Own {
-    /// Time to see whether an operator closed some.
-    Settle,
+    /// The database takes something no longer: what, and why; or does so again.
+    Unwritten(Option<String>),
+    /// The database has less usage than before.
+    SetBack,
+    /// All time up to this Unix second is on statements, of which this is the last.
+    Closed(u64, u64),
     Configure(Box<KeyFile>),
     /// The rates that the routers share are these now.
     Rates(SharedRates),
@@ -60,28 +54,31 @@ pub type SharedRates = BTreeMap<RatePayer, RateTerms>;
 /// The running machine.
 pub struct Routers {
     pub running: Running<Event>,
-    pub store: Arc<FileStore>,
+    pub store: Store,
+    pub problems: [UsageProblem; 3],
     _listening: Listening,
 }
 
 impl Routers {
-    /// Listens for routers; `None` if the configuration has none.
+    /// Listens for routers; `None` if the configuration has none. What takes their usage is added to `parts`.
     pub async fn start(
         config: &KeyFile,
         source: &Source,
-        rates: SharedRates,
-        clock: Clock,
-        log: Events,
+        (core, rates): (&Arc<Mutex<Core>>, SharedRates),
+        (clock, log): (Clock, Events),
+        parts: &mut Parts,
     ) -> Outcome<Option<Self>> {
         let Some(section) = &config.key.routers else { return Ok(None) };
         let seed = node::load(KeyKind::Identity, &source.resolve(section.identity.get_ref()))?;
         let identity = NodeIdentity::from_seed(seed.expose())?;
         drop(seed);
-        let path = source.resolve(section.usage.get_ref());
-        let store = Arc::new(FileStore::open(&path)?);
-        let ledger = ledger(|table| store.load(table))?;
+        let place = config.database(source);
+        let key = StoreKey::new(config.provider(source)?.store_key());
+        let unusable = |error| Failure::new(format!("{place}: {error}"));
+        let store = Store::open(&place, key).await.map_err(unusable)?;
+        let KnownRouters { confirmed, ahead, .. } = store.known_routers().await.map_err(unusable)?;
         let machine = RouterServer::new(
-            RouterServerConfig { routers: config.routers(), rates: rates.clone(), ledger, ahead: ahead(&store)? },
+            RouterServerConfig { routers: config.routers(), rates: rates.clone(), confirmed, ahead },
             clock.now().instant,
         );
         let (events, inbox) = mpsc::channel(QUEUE);
@@ -92,141 +89,36 @@ impl Routers {
             listening.map_err(|error| Failure::system(format!("cannot listen for routers at {at}"), &error))?;
         info!(identity = %identity.identity(), listen = %listening.address, routers = config.key.router.len(), "listening for routers");
         let names = config.router_names();
-        let (closing, store_of, events_of) = (closing(&path), Arc::clone(&store), events.clone());
-        let io = RouterIo {
-            closing,
-            links,
-            store: store_of,
-            events: events_of,
-            names,
-            routers: config.routers(),
-            rates,
-            log,
+        // Bounded by the machine, which has no more steps under way than it may have.
+        let (usage, steps) = mpsc::unbounded_channel();
+        let numbers = Arc::new(Mutex::new(config.routers().into_values().collect()));
+        let problems = <[UsageProblem; 3]>::default();
+        // Readers have connections of their own: whoever reads much holds no report up.
+        let key = StoreKey::new(config.provider(source)?.store_key());
+        let read = Store::open(&place, key).await.map_err(unusable)?;
+        let task = UsageStore {
+            store,
+            core: Arc::clone(core),
+            events: events.clone(),
+            doing: "what routers report, which they keep,",
+            problem: problems[0].clone(),
+            heavy: problems[2].clone(),
         };
+        parts.spawn("usage", task.clone().write(steps));
+        let task = UsageStore { doing: "statements of usage", problem: problems[1].clone(), ..task };
+        parts.spawn("statements", task.settle(Arc::clone(&numbers), clock));
+        let io = RouterIo { links, usage, names, routers: config.routers(), numbers, rates, log };
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
-        Ok(Some(Self { running, store, _listening: listening }))
-    }
-}
-
-/// Which routers had lists of another history than the server's.
-fn ahead(store: &FileStore) -> Result<BTreeMap<RouterNumber, u64>, StoreError> {
-    let read = |(key, value): Record| {
-        Some((u16::from_be_bytes(key.try_into().ok()?), u64::from_be_bytes(value.try_into().ok()?)))
-    };
-    Ok(store.load(AHEAD)?.into_iter().filter_map(read).collect())
-}
-
-/// What a store has, which is read by `load`.
-///
-/// # Errors
-/// What is wrong with the store.
-pub fn ledger(
-    load: impl Fn(&'static str) -> Result<Vec<Record>, StoreError>,
-) -> Result<Ledger<ChargedAccount>, StoreError> {
-    let second = |value: &[u8]| value.try_into().ok().map(u64::from_be_bytes);
-    let closed = load(CLOSED)?.first().and_then(|(_, value)| second(value)).unwrap_or(0);
-    let mut ledger = Ledger::new(TOTALS).with_calendar(ChargedAccount::CALENDAR, closed);
-    for (key, value) in load(CONFIRMED)? {
-        if let (Ok(router), Some(second)) = (key.try_into(), second(&value)) {
-            ledger.restore_confirmed(u16::from_be_bytes(router), second);
-        }
-    }
-    for (key, value) in load(OWNERS)? {
-        if let ([a, b, c, d, generation @ ..], Some(at)) = (&key[..], second(&value)) {
-            let Ok(generation) = generation.try_into().map(u32::from_be_bytes) else { continue };
-            ledger.reopen(Reopening { principal: u32::from_be_bytes([*a, *b, *c, *d]), at, generation });
-        }
-    }
-    stored(load(TABLE)?).iter().for_each(|record| ledger.restore(record));
-    Ok(ledger)
-}
-
-/// The totals of a store.
-fn stored(records: Vec<Record>) -> Vec<UsageRecord<ChargedAccount>> {
-    let read = |(key, value): &Record| {
-        let key: &[u8; KEY] = key.as_slice().try_into().ok()?;
-        let value: &[u8; 32] = value.as_slice().try_into().ok()?;
-        let (router, rest) = key.split_first_chunk::<2>()?;
-        let (journal, account) = rest.split_first_chunk::<16>()?;
-        let (packets, octets) = value.split_first_chunk::<16>()?;
-        Some(UsageRecord {
-            router: u16::from_be_bytes(*router),
-            journal: JournalId(*journal),
-            account: ChargedAccount(account.try_into().ok()?),
-            total: Usage {
-                packets: u128::from_be_bytes(*packets),
-                octets: u128::from_be_bytes(octets.try_into().ok()?),
-            },
-        })
-    };
-    let all: Vec<_> = records.iter().filter_map(read).collect();
-    if all.len() < records.len() {
-        warn!(
-            records = records.len() - all.len(),
-            "the file of usage has records of another version: they stay there, unchanged, and are in no statement"
-        );
-    }
-    all
-}
-
-/// What changes at once in the store.
-fn changes(batch: &UsageBatch) -> Vec<Change> {
-    let key = |router: RouterNumber, journal: &JournalId, account: &ChargedAccount| {
-        [&router.to_be_bytes()[..], &journal.0, &account.0].concat()
-    };
-    let total = |record: &UsageRecord<ChargedAccount>| Change {
-        table: TABLE,
-        key: key(record.router, &record.journal, &record.account),
-        value: Some([record.total.packets.to_be_bytes(), record.total.octets.to_be_bytes()].concat()),
-    };
-    let removed = |(router, journal, account): &(RouterNumber, JournalId, ChargedAccount)| Change {
-        table: TABLE,
-        key: key(*router, journal, account),
-        value: None,
-    };
-    let closed = |second: u64| Change { table: CLOSED, key: Vec::new(), value: Some(second.to_be_bytes().to_vec()) };
-    let confirmed = |(router, second): &(RouterNumber, u64)| Change {
-        table: CONFIRMED,
-        key: router.to_be_bytes().to_vec(),
-        value: Some(second.to_be_bytes().to_vec()),
-    };
-    let reopened = |reopening: &Reopening| Change {
-        table: OWNERS,
-        key: [reopening.principal.to_be_bytes(), reopening.generation.to_be_bytes()].concat(),
-        value: Some(reopening.at.to_be_bytes().to_vec()),
-    };
-    let ahead = |(router, has): &(RouterNumber, Option<u64>)| Change {
-        table: AHEAD,
-        key: router.to_be_bytes().to_vec(),
-        value: has.map(|has| has.to_be_bytes().to_vec()),
-    };
-    let totals = batch.records.iter().map(total).chain(batch.removed.iter().map(removed));
-    let routers = batch.confirmed.iter().map(confirmed).chain(batch.reopened.iter().map(reopened));
-    totals.chain(batch.closed.map(closed)).chain(routers).chain(batch.ahead.iter().map(ahead)).collect()
-}
-
-/// Where an operator's command says up to when time is closed: beside the file of usage.
-pub fn closing(usage: &Path) -> PathBuf {
-    let mut name = usage.file_name().unwrap_or_default().to_owned();
-    name.push(".closed");
-    usage.with_file_name(name)
-}
-
-/// What a command wrote there, in Unix seconds; zero if none did.
-pub fn closed_by_operator(path: &Path) -> u64 {
-    match std::fs::read_to_string(path) {
-        Ok(text) => text.trim().parse().unwrap_or(0),
-        Err(_) => 0,
+        Ok(Some(Self { running, store: read, problems, _listening: listening }))
     }
 }
 
 struct RouterIo {
-    closing: PathBuf,
     links: Links,
-    store: Arc<FileStore>,
-    events: mpsc::Sender<Event>,
+    usage: mpsc::UnboundedSender<UsageStep>,
     names: BTreeMap<RouterNumber, String>,
     routers: BTreeMap<IdentityKey, RouterNumber>,
+    numbers: Arc<Mutex<BTreeSet<RouterNumber>>>,
     rates: SharedRates,
     log: Events,
 }
@@ -248,9 +140,26 @@ impl LinkIo<RouterServer> for RouterIo {
 
     fn own(&mut self, own: Own) -> Step<RouterServer> {
         Step::Input(match own {
-            Own::Settle => RouterServerInput::Settle { closed: closed_by_operator(&self.closing) },
+            Own::Unwritten(why) => {
+                self.log.report(match why {
+                    Some(why) => event!(ERROR "usage-unwritten" by 0, {} "{why}"),
+                    None => event!(INFO "usage-written" by 0, {} "usage can be written again"),
+                });
+                return Step::Ignore;
+            }
+            Own::SetBack => {
+                self.log.report(event!(ERROR "usage-set-back" by 0, {}
+                    "the database has less usage than it had: it was set back to an old copy; routers report again what they have"));
+                return Step::Ignore;
+            }
+            Own::Closed(statement, before) => {
+                self.log.report(event!(INFO "usage-closed" by 0, { statement, before = utc(before) }
+                    "usage is closed: statement {statement} has all that ended before"));
+                return Step::Ignore;
+            }
             Own::Configure(config) => {
                 (self.names, self.routers) = (config.router_names(), config.routers());
+                *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = self.routers.values().copied().collect();
                 self.configure()
             }
             Own::Rates(rates) => {
@@ -264,9 +173,8 @@ impl LinkIo<RouterServer> for RouterIo {
         match output {
             RouterServerOutput::Send { link, octets } => self.links.send(link, octets),
             RouterServerOutput::Close { link, why } => self.links.close(link, why),
-            RouterServerOutput::Persist(batch) => {
-                let durable = when_durable(&self.events, RouterServerInput::Persisted(batch.id));
-                self.store.submit(changes(&batch), durable)?;
+            RouterServerOutput::Store { step, change } => {
+                let _ = self.usage.send(UsageStep { step, change }); // fails if the task has ended, which ends the role
             }
             RouterServerOutput::Event(event) => self.log.report(self.line(&event)),
         }
@@ -287,8 +195,10 @@ impl RouterIo {
     fn line(&self, event: &RouterEvent) -> EventLine {
         let name = |router: &RouterNumber| self.name(*router);
         match event {
-            RouterEvent::Closed(second) => event!(INFO "usage-closed" by 0, { before = utc(*second) }
-                "usage is closed: its key epochs are kept as sums of months"),
+            RouterEvent::Untaken { router: of, entries } => {
+                event!(ERROR "usage-untaken" by *of, { router = name(of); entries = *entries }
+                "{entries} accounts in a report of the router are not taken, since whoever pays for them has as many records as one may                  have: close the time before this month (`wayleave cap usage --close`); the router keeps them and reports them again")
+            }
             RouterEvent::Connected(of) => event!(INFO "router-connected" by *of, { router = name(of) } "connected"),
             RouterEvent::Disconnected(of) => event!(INFO "router-disconnected" by *of, { router = name(of) }
                 "disconnected: it keeps its usage until it connects again"),
@@ -340,7 +250,8 @@ pub fn status(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -> 
             "reports": status.reports,
             "refused": status.refused,
             "too_late": status.too_late,
-            "confirmed": server.ledger().confirmed().get(number),
+            "untaken": status.untaken,
+            "confirmed": server.confirmed().get(number),
         })
     };
     server.status().iter().map(router).collect()

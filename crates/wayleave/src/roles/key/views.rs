@@ -1,12 +1,14 @@
 //! What the status pages show of a key server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
-use wayleave_control::capability::{ChargedAccount, RouterNumber, RouterServer, State, UsagePage};
+use wayleave_control::capability::{
+    AccountPeriods, ChargedAccount, RouterNumber, RouterServer, State, Usage, UsagePage,
+};
 use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::connection_slots::ConnectionSlots;
@@ -14,10 +16,12 @@ use wayleave_runtime::http::{Metric, Parameters, ViewError};
 use wayleave_runtime::identity::to_hex;
 use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
+use wayleave_store::Store;
 
 use super::api::counts::ApiCounts;
 use super::core::{Core, lock};
 use super::routers::{self, Event, Routers};
+use super::usage::UsageProblem;
 use crate::config::Fault;
 use crate::config::key::KeyFile;
 use crate::config::key_api::ApiSection;
@@ -61,12 +65,14 @@ impl Connections {
 /// What a reload may change.
 struct Configured {
     routers: BTreeMap<RouterNumber, String>,
+    numbers: BTreeSet<RouterNumber>,
     api: Option<ApiSection>,
 }
 
 impl Configured {
     fn new(config: &KeyFile) -> Self {
-        Self { routers: config.router_names(), api: config.key.api.clone() }
+        let numbers = config.routers().into_values().collect();
+        Self { routers: config.router_names(), numbers, api: config.key.api.clone() }
     }
 }
 
@@ -75,8 +81,8 @@ pub struct KeyView {
     core: Arc<Mutex<Core>>,
     zone: String,
     writer: String,
-    /// The machine of the routers' links and its store.
-    routers: Option<(mpsc::Sender<Event>, Arc<FileStore>)>,
+    /// The machine of the routers' links, the store of usage, and why something of it cannot be written.
+    routers: Option<(mpsc::Sender<Event>, Store, [UsageProblem; 3])>,
     configured: Arc<Mutex<Configured>>,
     api: Option<Arc<ApiCounts>>,
     connections: Connections,
@@ -89,7 +95,8 @@ impl KeyView {
         routers: Option<&Routers>,
         (api, connections): (Option<Arc<ApiCounts>>, Connections),
     ) -> Self {
-        let routers = routers.map(|routers| (routers.running.events.clone(), Arc::clone(&routers.store)));
+        let of = |routers: &Routers| (routers.running.events.clone(), routers.store.clone(), routers.problems.clone());
+        let routers = routers.map(of);
         let configured = Arc::new(Mutex::new(Configured::new(config)));
         let (zone, writer) = (config.zone().to_string(), config.key.writer.get_ref().0.to_string());
         Self { core: Arc::clone(core), zone, writer, routers, configured, api, connections }
@@ -104,8 +111,33 @@ impl KeyView {
         self.configured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn names(&self) -> BTreeMap<RouterNumber, String> {
+    /// The names of routers that have one.
+    pub(super) fn names(&self) -> BTreeMap<RouterNumber, String> {
         self.configured().routers.clone()
+    }
+
+    /// The numbers of all routers.
+    pub(super) fn numbers(&self) -> BTreeSet<RouterNumber> {
+        self.configured().numbers.clone()
+    }
+
+    /// The store of usage, if routers report any.
+    pub(super) fn usage_store(&self) -> Option<&Store> {
+        self.routers.as_ref().map(|(_, store, _)| store)
+    }
+
+    /// Lines of sums, with the names of accounts.
+    pub(super) fn lines(&self, sums: &BTreeMap<(ChargedAccount, RouterNumber), Usage>) -> Vec<Value> {
+        // Questions wait while the server is locked: only names are taken there.
+        let (names, account_periods): (BTreeMap<_, _>, AccountPeriods) = {
+            let core = lock(&self.core);
+            let state = core.server.state();
+            let of = |principal| Some((principal, state.account(principal)?.0.to_owned()));
+            let names = usage::principals(sums).into_iter().filter_map(of).collect();
+            (names, state.reopened().iter().copied().collect())
+        };
+        let account = |principal| names.get(&principal).cloned();
+        usage::lines(sums, None, &account, &account_periods, &self.names())
     }
 
     /// When the next token of the API expires, in Unix seconds; and which have expired or do so soon.
@@ -124,7 +156,7 @@ impl KeyView {
 
     /// The status of each router; null without any.
     async fn routers(&self) -> Result<Value, ViewError> {
-        let Some((events, _)) = &self.routers else { return Ok(Value::Null) };
+        let Some((events, ..)) = &self.routers else { return Ok(Value::Null) };
         let names = self.names();
         daemon::query(events, move |server: &mut RouterServer| routers::status(server, &names)).await
     }
@@ -154,27 +186,15 @@ impl KeyView {
         principal: Option<Principal>,
         most: usize,
     ) -> Result<(Vec<Value>, Option<ChargedAccount>, u64), ViewError> {
-        let Some((events, _)) = &self.routers else {
+        let Some((_, store, _)) = &self.routers else {
             return Err(ViewError::Request("this key server has no [key.routers]: nobody reports usage".to_owned()));
         };
         let bounds = principal.map(ChargedAccount::bounds);
         let begin = bounds.map_or(Bound::Unbounded, |(first, _)| Bound::Included(first));
         let (first, last) = (first.unwrap_or(begin), bounds.map(|(_, last)| last));
-        let read = move |server: &mut RouterServer| {
-            (server.ledger().page(first, last, most), server.ledger().account_periods().clone())
-        };
-        let (UsagePage { totals, next, moved }, account_periods) = daemon::query(events, read).await?;
-        let router = self.names();
-        // Questions wait while the server is locked: only names are taken there.
-        let names: BTreeMap<_, _> = {
-            let core = lock(&self.core);
-            let state = core.server.state();
-            let of = |principal| Some((principal, state.account(principal)?.0.to_owned()));
-            usage::principals(&totals).into_iter().filter_map(of).collect()
-        };
-        let account = |principal| names.get(&principal).cloned();
-        let principal = principal.map(Principal::number);
-        Ok((usage::lines(&totals, principal, &account, &account_periods, &router), next, moved))
+        let read = store.usage_page(first, last, most).await;
+        let UsagePage { totals, next, moved } = read.map_err(|error| ViewError::Failed(error.to_string()))?;
+        Ok((self.lines(&totals), next, moved))
     }
 }
 
@@ -191,7 +211,8 @@ fn account(text: &str) -> Option<ChargedAccount> {
 impl View for KeyView {
     async fn status(&self) -> Result<Value, ViewError> {
         let routers = self.routers().await?;
-        let (next_expiry, problems) = self.expiring();
+        let (next_expiry, mut problems) = self.expiring();
+        problems.extend(self.routers.iter().flat_map(|(.., problems)| problems).filter_map(UsageProblem::get));
         let core = lock(&self.core);
         let list = core.list().map(|list| list.written());
         let (server, state) = (&core.server, core.server.state());
@@ -293,10 +314,20 @@ impl View for KeyView {
             gauge "router" Links "Routers that are connected" = connected;
             counter "usage" Messages "Reports of usage that were taken" = sum("reports");
             counter "usage_refused" Messages "Reports of usage that were refused" = sum("refused");
+            counter "usage_untaken" Messages "Accounts in reports that were not taken, since whoever pays for them has as many records as one may have" =
+                sum("untaken");
             counter "usage_too_late" Messages "Totals of time that was closed before their router was configured, which are on no statement" =
                 sum("too_late");
         });
         Some(metrics)
+    }
+
+    fn store(&self) -> Option<&Arc<FileStore>> {
+        None
+    }
+
+    fn pages(views: Views<Self>) -> Views<Self> {
+        views.page("usage", Self::usage)
     }
 
     async fn readiness(&self) -> Option<Result<(), String>> {
@@ -311,14 +342,6 @@ impl View for KeyView {
             return Some(Err(format!("routers do not learn of revocations: {problem}")));
         }
         Some(if is_prepared { Ok(()) } else { Err("handles of the next key epoch are being made".to_owned()) })
-    }
-
-    fn store(&self) -> Option<&Arc<FileStore>> {
-        self.routers.as_ref().map(|(_, store)| store)
-    }
-
-    fn pages(views: Views<Self>) -> Views<Self> {
-        views.page("usage", Self::usage)
     }
 }
 

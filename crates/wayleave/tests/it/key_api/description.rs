@@ -105,7 +105,7 @@ fn every_operation_describes_the_answer_of_a_server_that_cannot_answer_now() {
 
 #[test]
 fn every_operation_works_with_its_example_and_answers_as_it_is_described() {
-    let routers = format!("[key.routers]\nlisten = \"{}\"\nidentity = \"identity.key\"\nusage = \"usage\"\n", free());
+    let routers = format!("[key.routers]\nlisten = \"{}\"\nidentity = \"identity.key\"\n", free());
     let world = World::with("description", &routers);
     let description = description();
     let all = operations(&description);
@@ -142,6 +142,14 @@ fn every_operation_works_with_its_example_and_answers_as_it_is_described() {
     assert_eq!(attempt("listRevocations", &[], None)["revocations"], json!(["7/3"]));
     attempt("liftRevocation", &[], None);
     attempt("usage", &[], None);
+    attempt("closeUsage", &[], None);
+    eventually("it is complete", || {
+        let statement = world.call(Some(&world.read), "GET", "/v1/statements/1", None);
+        statement.json()["complete"] == true
+    });
+    assert_eq!(attempt("listStatements", &[], None)["statements"][0]["statement"], 1);
+    attempt("statement", &[], None);
+    attempt("signedStatement", &[], None);
     let line: InvitationLine = invited["invitation"].as_str().expect("a line").parse().expect("an invitation");
     let redeemed = attempt("redeem", &[], Some(redemption(&line, 5, unix_now())));
     assert_eq!(redeemed["repeated"], false);

@@ -7,7 +7,7 @@ use crate::common::{eventually, free, text};
 
 #[test]
 fn a_providers_commands_do_the_same_by_the_api_as_at_the_records() {
-    let routers = format!("[key.routers]\nlisten = \"{}\"\nidentity = \"identity.key\"\nusage = \"usage\"\n", free());
+    let routers = format!("[key.routers]\nlisten = \"{}\"\nidentity = \"identity.key\"\n", free());
     let world = World::with("remote", &routers);
     let (url, pin) = (format!("https://{}", world.api), world.pin.to_string());
     let at = |token: &'static str| ["--api", url.as_str(), "--token", token, "--pin", pin.as_str()];

@@ -64,7 +64,7 @@ impl Site {
         let (api, hash) = (free(), &token["hash"]);
         server += &format!(
             "[key.api]\nlisten = \"{api}\"\nidentity = \"server/api.key\"\n[[key.api.token]]\nname = \"billing\"\nhash = {hash}\n\
-             [key.routers]\nlisten = \"{address}\"\nidentity = \"server.identity\"\nusage = \"usage\"\n{of_key}"
+             [key.routers]\nlisten = \"{address}\"\nidentity = \"server.identity\"\n{of_key}"
         );
         for which in 0..2 {
             let router = identity(&format!("{which}.identity"));

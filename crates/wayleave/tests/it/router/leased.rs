@@ -101,8 +101,7 @@ impl Site {
             server = server.replace(&format!("\"{file}\""), &format!("\"server/{file}\""));
         }
         let (address, own) = (free(), identity("server.identity"));
-        server +=
-            &format!("[key.routers]\nlisten = \"{address}\"\nidentity = \"server.identity\"\nusage = \"usage\"\n");
+        server += &format!("[key.routers]\nlisten = \"{address}\"\nidentity = \"server.identity\"\n");
         for which in 0..ROUTERS {
             let router = identity(&format!("{which}.identity"));
             server += &format!("[[key.router]]\nnumber = {}\nidentity = \"{router}\"\n", which + 1);

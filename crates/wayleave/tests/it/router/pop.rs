@@ -64,7 +64,7 @@ impl Site {
         }
         let own = identity("server.identity");
         server += &format!(
-            "[key.routers]\nlisten = \"{LAST}:{REPORTS}\"\nidentity = \"server.identity\"\nusage = \"usage\"\n\
+            "[key.routers]\nlisten = \"{LAST}:{REPORTS}\"\nidentity = \"server.identity\"\n\
              [[key.waypoint]]\naddress = \"{}\"\nkey = \"pop.key\"\nkind = \"pop\"\nname = \"fra\"\n",
             WAYPOINTS[0]
         );

@@ -8,7 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::problem::Details;
-use super::{Api, accounts, grants, invitations, rates, revocations, server, usage};
+use super::{Api, accounts, grants, invitations, rates, revocations, server, statements, usage};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -35,6 +35,9 @@ pub fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(revocations::list, revocations::revoke, revocations::lift))
         .routes(routes!(rates::list, rates::set, rates::end))
         .routes(routes!(usage::list))
+        .routes(routes!(statements::list, statements::close))
+        .routes(routes!(statements::show))
+        .routes(routes!(statements::signed))
         .routes(routes!(invitations::list, invitations::create))
         .routes(routes!(invitations::withdraw))
         .routes(routes!(invitations::redeem))

@@ -11,6 +11,7 @@ pub mod problem;
 mod rates;
 mod revocations;
 mod server;
+mod statements;
 #[cfg(test)]
 mod tests;
 mod usage;
@@ -23,7 +24,7 @@ use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 use serde::Serialize;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::spawn_blocking;
 use tracing::{error, info, warn};
 use utoipa::ToSchema;
@@ -78,6 +79,8 @@ pub struct Api {
     failed: mpsc::Sender<Failure>,
     zone: String,
     writer: String,
+    /// Who reads a whole statement.
+    reading: Semaphore,
 }
 
 /// A running API.
@@ -135,6 +138,7 @@ impl RunningApi {
             failed,
             zone: config.zone().to_string(),
             writer: config.key.writer.get_ref().0.to_string(),
+            reading: Semaphore::new(1),
         });
         let at = section.listen.get_ref().0;
         let clients = Arc::clone(&api);

@@ -117,7 +117,14 @@ impl IntoResponse for Problem {
 /// What a request says and cannot be.
 impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
-        let problem = Self::new(ProblemKind::Request, failure.to_string());
+        Self::of(ProblemKind::Request, failure)
+    }
+}
+
+impl Problem {
+    /// A failure as a problem of this kind.
+    pub fn of(kind: ProblemKind, failure: Failure) -> Self {
+        let problem = Self::new(kind, failure.to_string());
         match failure.remedy() {
             Some(help) => problem.help(help),
             None => problem,

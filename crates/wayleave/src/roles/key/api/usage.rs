@@ -233,13 +233,14 @@ async fn read_parts(
 
 /// Whether a line is for who may read what is one principal's. Its number may have been somebody else's: what that one sent is for those who
 /// may read everybody's.
-fn is_readable(line: &Value, own: Option<Principal>) -> bool {
+pub fn is_readable(line: &Value, own: Option<Principal>) -> bool {
     own.is_none() || line["generation"].is_null()
 }
 
 fn unavailable(error: ViewError) -> Problem {
     match error {
         ViewError::Request(why) | ViewError::NotFound(why) => Problem::new(ProblemKind::NotFound, why),
+        ViewError::Failed(why) => Problem::new(ProblemKind::Busy, why),
         ViewError::Unavailable => Problem::new(ProblemKind::Stopping, "starting or stopping"),
     }
 }

@@ -413,6 +413,9 @@ impl Task {
                     self.note("usage", Some(format!("the key server does not take usage: {why}")));
                     continue;
                 }
+                RouterClientEvent::Untaken(accounts) => self.log.report(event!(ERROR "usage-untaken" { accounts }
+                    "the key server has no room for {accounts} accounts of this router's, of those who pay for them: they are kept here, and \
+                     reported again in ten minutes; its operator has to close time")),
                 RouterClientEvent::Rates(rates) => self.take_rates(rates),
             }
         }

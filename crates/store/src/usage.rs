@@ -1,0 +1,985 @@
+//! What routers reported: totals of their accounts, and statements of them.
+//!
+//! The rules are those of [`Ledger`], which is put together here from the records that a step touches, and knows no database. Each step is a
+//! transaction that holds the one row of `usage_head`: several key servers take turns.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::time::{Duration, Instant};
+
+use futures_util::TryStreamExt;
+use sqlx::any::{AnyArguments, AnyRow};
+use sqlx::query::Query;
+use sqlx::{Any, AnyConnection, Row as _, query};
+use wayleave_control::capability::{
+    AccountPeriods, ChargedAccount, Fold, JournalId, Ledger, Month, RouterNumber, Taken, Usage, UsageChange, UsagePage,
+    UsageRecord, UsageRefusal, UsageReport,
+};
+use wayleave_core::UnixTime;
+
+use crate::authentic::is_mac;
+use crate::database::Transaction;
+use crate::error::StoreError;
+use crate::store::{Note, Store};
+use crate::table::signed;
+
+/// Records of one who pays, at most, without sums. Key epochs of an hour at ten routers make 84,000 in the 400 days after which time is closed
+/// by itself; from a tenth of this on sums are without delegations.
+pub const MAX_OF_PAYER: usize = 1 << 20;
+/// From how many on the operator should close time.
+pub const MANY_OF_PAYER: usize = MAX_OF_PAYER / 10 * 7;
+/// What an SQL statement names, at most.
+const NAMED: usize = 500;
+/// Rows that it writes, at most.
+const WRITTEN: usize = 200;
+/// How long others that write to a SQLite file have, at least, between two parts that are added up: they wait without a queue.
+const PAUSE: Duration = Duration::from_millis(150);
+/// The columns of a record.
+const COLUMNS: usize = 12;
+
+type Key = (RouterNumber, JournalId, ChargedAccount);
+type Bound1<'q> = Query<'q, Any, AnyArguments<'q>>;
+
+/// Where statements end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct UsageHead {
+    /// The number of the last one; zero if there is none.
+    pub statement: u64,
+    /// The Unix second before which time is closed.
+    pub closed_before: u64,
+    /// Whether all of that time is in sums.
+    pub is_complete: bool,
+    /// How many totals have been added to sums.
+    pub moved: u64,
+    /// How often usage was changed.
+    pub steps: u64,
+}
+
+/// What is known of routers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct KnownRouters {
+    /// Up to which Unix second each has reported everything.
+    pub confirmed: BTreeMap<RouterNumber, u64>,
+    /// Those that have a list of revocations of another database, and its number.
+    pub ahead: BTreeMap<RouterNumber, u64>,
+    /// Those of which there is anything else than sums.
+    pub reporting: BTreeSet<RouterNumber>,
+}
+
+/// What became of a closing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Closing {
+    /// Time is closed with this statement.
+    Done(UsageStatement),
+    /// It was closed up to that very second with this one.
+    Same(UsageStatement),
+    /// It was closed further than that already, up to this Unix second.
+    Before(u64),
+    /// The statement with this number is still being added up.
+    Incomplete(u64),
+}
+
+/// A statement: the sums of the time that it closed, and of what came late for earlier ones.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UsageStatement {
+    pub number: u64,
+    /// The Unix seconds between which the key epochs had ended that it closed.
+    pub closed_after: u64,
+    pub closed_before: u64,
+    /// The Unix second at which it was made, by whom, and why.
+    pub made_at: u64,
+    pub actor: String,
+    pub reason: String,
+    /// Up to which Unix second each router had confirmed then that all it counted is reported; none if it never had.
+    pub routers: BTreeMap<RouterNumber, Option<u64>>,
+    /// Whether all of it is added up; until then its sums grow.
+    pub is_complete: bool,
+}
+
+/// Records as they are in the database.
+type Records = BTreeMap<Key, Usage>;
+
+impl Store {
+    /// Where statements end.
+    ///
+    /// # Errors
+    /// If the database cannot be used.
+    pub async fn usage_head(&self) -> Result<UsageHead, StoreError> {
+        self.database.check_in_place()?;
+        let mut connection = self.database.pool.acquire().await?;
+        head(&mut connection).await
+    }
+
+    /// What is known of routers.
+    ///
+    /// # Errors
+    /// If the database cannot be used.
+    pub async fn known_routers(&self) -> Result<KnownRouters, StoreError> {
+        let mut connection = self.database.pool.acquire().await?;
+        let known = known_routers(&mut connection).await?;
+        Ok(KnownRouters { reporting: reporting(&mut connection).await?, ..known })
+    }
+
+    /// Carries out what routers said, in this order and all at once. `periods` are those of the state. Returns what became of each.
+    ///
+    /// # Errors
+    /// If nothing was written, or that is not known: the same may be carried out again.
+    pub async fn change_usage(
+        &self,
+        changes: &[UsageChange],
+        periods: &AccountPeriods,
+    ) -> Result<Vec<Result<Taken, UsageRefusal>>, StoreError> {
+        let mut step = self.begin_usage().await?;
+        let mut outcomes = Vec::with_capacity(changes.len());
+        for change in changes {
+            outcomes.push(match change {
+                UsageChange::Report { router, report, received } => {
+                    step.take(*router, report, *received, periods).await?
+                }
+                UsageChange::Confirm { router, through } => step.confirm(*router, *through).await?,
+                UsageChange::Ahead { router, has } => {
+                    step.set_ahead(*router, *has).await?;
+                    Ok(Taken::default())
+                }
+            });
+        }
+        step.commit(self).await?;
+        Ok(outcomes)
+    }
+
+    async fn begin_usage(&self) -> Result<Step, StoreError> {
+        self.database.check_in_place()?;
+        let mut transaction = self.database.begin().await?;
+        // Others wait here: what is read next is what this one goes on from.
+        query("UPDATE usage_head SET moved = moved WHERE id = 1").execute(&mut *transaction).await?;
+        let head = head(&mut transaction).await?;
+        Ok(Step { transaction, head })
+    }
+
+    /// Closes the time before a Unix second with the next statement. `routers` are those that there are: what they have not confirmed they
+    /// may report late.
+    ///
+    /// # Errors
+    /// If the database cannot be used.
+    pub async fn close_usage(
+        &self,
+        before: u64,
+        routers: &BTreeSet<RouterNumber>,
+        (made_at, note): (u64, Note<'_>),
+    ) -> Result<Closing, StoreError> {
+        let mut step = self.begin_usage().await?;
+        let UsageHead { statement, closed_before, is_complete, .. } = step.head;
+        if before <= closed_before {
+            let last = statement_row(&mut step.transaction, statement).await?.map(|(statement, _)| statement);
+            step.transaction.roll_back().await?;
+            return Ok(match last {
+                Some(last) if before == closed_before => Closing::Same(last),
+                _ => Closing::Before(closed_before),
+            });
+        }
+        if !is_complete {
+            step.transaction.roll_back().await?;
+            return Ok(Closing::Incomplete(statement));
+        }
+        let known = known_routers(&mut step.transaction).await?;
+        let reporting = reporting(&mut step.transaction).await?;
+        let all: BTreeSet<RouterNumber> =
+            routers.iter().chain(known.confirmed.keys()).chain(&reporting).copied().collect();
+        // What these have not confirmed they still owe; another router that takes over a number later owes nothing.
+        for router in all.iter().filter(|router| !known.confirmed.contains_key(router)) {
+            step.set_confirmed(*router, closed_before).await?;
+        }
+        let confirmed: serde_json::Map<String, serde_json::Value> = all
+            .iter()
+            .map(|router| (router.to_string(), known.confirmed.get(router).copied().filter(|at| *at > 0).into()))
+            .collect();
+        let number = statement + 1;
+        let insert =
+            "INSERT INTO usage_statement (number, closed_after, closed_before, made_at, actor, reason, routers)
+                      VALUES ($1, $2, $3, $4, $5, $6, $7)";
+        let insert = query(insert).bind(signed(number)).bind(signed(closed_before)).bind(signed(before));
+        let insert = insert.bind(signed(made_at)).bind(note.actor).bind(note.reason);
+        let routers = serde_json::Value::Object(confirmed).to_string();
+        insert.bind(routers).execute(&mut *step.transaction).await?;
+        let made = statement_row(&mut step.transaction, number).await?;
+        let (made, _) = made.ok_or_else(|| bad(STATEMENT_TABLE, "it is missing"))?;
+        step.head = UsageHead { statement: number, closed_before: before, is_complete: false, ..step.head };
+        step.commit(self).await?;
+        Ok(Closing::Done(made))
+    }
+
+    /// Adds all that is closed to sums, a part of `most` totals after the other.
+    ///
+    /// # Errors
+    /// If the rest was not written, or that is not known.
+    pub async fn fold_all_usage(&self, most: usize, periods: &AccountPeriods) -> Result<(), StoreError> {
+        loop {
+            let begun = Instant::now();
+            if !self.fold_usage(most, periods).await? {
+                return Ok(());
+            }
+            if !self.database.is_postgres() {
+                tokio::time::sleep(begun.elapsed().max(PAUSE)).await;
+            }
+        }
+    }
+
+    /// Adds a part of what is closed to sums, of at most `most` totals, and takes away what says how much of them is there once nobody may
+    /// report it again. Returns whether more is left.
+    ///
+    /// # Errors
+    /// If nothing was written, or that is not known.
+    pub async fn fold_usage(&self, most: usize, periods: &AccountPeriods) -> Result<bool, StoreError> {
+        // Nobody else waits for who finds nothing.
+        if !self.has_unfolded().await? {
+            return Ok(false);
+        }
+        let mut step = self.begin_usage().await?;
+        let due = step.due(most).await?;
+        let is_left = !due.is_empty();
+        if is_left {
+            step.fold(&due, periods).await?;
+        } else if !step.head.is_complete {
+            // What was brought over from a file may be closed without a statement.
+            if step.head.statement > 0 {
+                self.complete(&mut step.transaction, step.head.statement).await?;
+            }
+            step.head.is_complete = true;
+        }
+        step.commit(self).await?;
+        Ok(is_left)
+    }
+
+    /// Writes the MACs of a statement that is added up.
+    async fn complete(&self, connection: &mut AnyConnection, of: u64) -> Result<(), StoreError> {
+        for (principal, sums) in self.parts(connection, of, None).await? {
+            let insert = query("INSERT INTO usage_part (statement, principal, mac) VALUES ($1, $2, $3)");
+            let insert = insert.bind(signed(of)).bind(i64::from(principal));
+            insert.bind(self.key.part(of, principal, &sums.octets).to_vec()).execute(&mut *connection).await?;
+        }
+        let mac = self.statement_mac(connection, of).await?;
+        let set = query("UPDATE usage_statement SET mac = $1 WHERE number = $2 AND mac IS NULL").bind(mac.to_vec());
+        let set = set.bind(signed(of)).execute(&mut *connection).await?;
+        // Somebody made it incomplete again, to have other sums authenticated.
+        if set.rows_affected() == 1 { Ok(()) } else { Err(bad_statement(of, "it was complete before")) }
+    }
+
+    /// The MAC of a complete statement, by what the database says and the MACs of its parts.
+    async fn statement_mac(&self, connection: &mut AnyConnection, of: u64) -> Result<[u8; 32], StoreError> {
+        let missing = |number| bad_statement(number, "it is missing");
+        let (statement, _) = statement_row(connection, of).await?.ok_or_else(|| missing(of))?;
+        let before = match of {
+            1 => Vec::new(),
+            _ => {
+                let (_, mac) = statement_row(connection, of - 1).await?.ok_or_else(|| missing(of - 1))?;
+                mac.ok_or_else(|| bad_statement(of - 1, "it has no MAC, and later ones have"))?
+            }
+        };
+        let select = "SELECT principal, mac FROM usage_part WHERE statement = $1 ORDER BY principal";
+        let mut parts = Vec::new();
+        for read in query(select).bind(signed(of)).fetch_all(&mut *connection).await? {
+            let (principal, mac): (u32, Vec<u8>) = (number(&read, 0)?, read.try_get(1)?);
+            parts.extend_from_slice(&principal.to_be_bytes());
+            parts.extend_from_slice(&(mac.len() as u64).to_be_bytes());
+            parts.extend_from_slice(&mac);
+        }
+        Ok(self.key.statement(&statement.octets(), &parts, &before))
+    }
+
+    /// A statement, if it is as a key server wrote it; none if there is none with this number.
+    async fn authentic_statement(
+        &self,
+        connection: &mut AnyConnection,
+        of: u64,
+    ) -> Result<Option<UsageStatement>, StoreError> {
+        let Some((statement, mac)) = statement_row(connection, of).await? else {
+            let head = head(connection).await?;
+            return if (1..=head.statement).contains(&of) { Err(bad_statement(of, "it is missing")) } else { Ok(None) };
+        };
+        match mac {
+            Some(mac) if is_mac(&mac, &self.statement_mac(connection, of).await?) => Ok(Some(statement)),
+            Some(_) => Err(bad_statement(of, "its MAC is not that of what it says and of its parts")),
+            None => {
+                let head = head(connection).await?;
+                let is_open = (head.statement, head.is_complete) == (of, false);
+                if is_open { Ok(Some(statement)) } else { Err(bad_statement(of, "it has no MAC")) }
+            }
+        }
+    }
+
+    /// The sums of a statement, by who pays, or of one of them.
+    async fn parts(
+        &self,
+        connection: &mut AnyConnection,
+        of: u64,
+        only: Option<u32>,
+    ) -> Result<BTreeMap<u32, Part>, StoreError> {
+        let which = if only.is_some() { " AND principal = $2" } else { "" };
+        let select = format!(
+            "SELECT account, router, packets, octets FROM usage_record WHERE statement = $1{which} ORDER BY account, router"
+        );
+        let mut select = query(&select).bind(signed(of));
+        if let Some(only) = only {
+            select = select.bind(i64::from(only));
+        }
+        let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
+        let mut rows = select.fetch(&mut *connection);
+        while let Some(read) = rows.try_next().await? {
+            let (account, router, total) = (account_of(&read, 0)?, router_number(&read, 1)?, usage(&read, 2)?);
+            let part = parts.entry(account.principal()).or_default();
+            part.octets.extend_from_slice(&account.0);
+            part.octets.extend_from_slice(&router.to_be_bytes());
+            part.octets.extend_from_slice(&total.packets.to_be_bytes());
+            part.octets.extend_from_slice(&total.octets.to_be_bytes());
+            part.sums.push(((account, router), total));
+        }
+        Ok(parts)
+    }
+
+    async fn has_unfolded(&self) -> Result<bool, StoreError> {
+        self.database.check_in_place()?;
+        let mut connection = self.database.pool.acquire().await?;
+        if !head(&mut connection).await?.is_complete {
+            return Ok(true);
+        }
+        Ok(!due_folded(&mut connection, 1).await?.is_empty())
+    }
+
+    /// The first and the last Unix second at which an account that is in no sum has ended or ends: a clock that does not depend on this
+    /// machine's.
+    async fn ends_of_usage(&self) -> Result<Option<(u64, u64)>, StoreError> {
+        let mut connection = self.database.pool.acquire().await?;
+        let mut ends = [None; 2];
+        for (end, which) in ends.iter_mut().zip(["MIN", "MAX"]) {
+            let select = format!("SELECT {which}(ends_at) FROM usage_record WHERE kind = 0");
+            *end = optional(&query(&select).fetch_one(&mut *connection).await?, 0)?;
+        }
+        Ok(ends[0].zip(ends[1]))
+    }
+
+    /// Who has many records: more than seven tenths of what one may have.
+    ///
+    /// # Errors
+    /// If the database cannot be used.
+    pub async fn heavy_payers(&self) -> Result<Vec<(u32, u64)>, StoreError> {
+        let mut connection = self.database.pool.acquire().await?;
+        let select = "SELECT principal, records FROM usage_payer WHERE records > $1 ORDER BY principal LIMIT 100";
+        let rows = query(select).bind(signed(MANY_OF_PAYER as u64)).fetch_all(&mut *connection).await?;
+        rows.iter().map(|read| Ok((number(read, 0)?, number(read, 1)?))).collect()
+    }
+
+    /// What each router reported for the first `most` accounts from `first` to `last`, at one moment; and the last of these, if others may
+    /// follow.
+    ///
+    /// # Errors
+    /// If the database cannot be used.
+    pub async fn usage_page(
+        &self,
+        first: Bound<ChargedAccount>,
+        last: Option<ChargedAccount>,
+        most: usize,
+    ) -> Result<UsagePage<ChargedAccount>, StoreError> {
+        self.database.check_in_place()?;
+        let mut transaction = self.database.begin_to_read().await?;
+        let page = page(&mut transaction, first, last, most).await;
+        transaction.roll_back().await?;
+        page
+    }
+
+    /// The statements behind a number, in order, `most` of them.
+    ///
+    /// # Errors
+    /// If the database cannot be used, or one of them is not as a key server wrote it.
+    pub async fn statements(&self, after: u64, most: usize) -> Result<Vec<UsageStatement>, StoreError> {
+        self.database.check_in_place()?;
+        let mut transaction = self.database.begin_to_read().await?;
+        let statements = self.statements_in(&mut transaction, after, most).await;
+        transaction.roll_back().await?;
+        statements
+    }
+
+    async fn statements_in(
+        &self,
+        connection: &mut AnyConnection,
+        after: u64,
+        most: usize,
+    ) -> Result<Vec<UsageStatement>, StoreError> {
+        let last = head(connection).await?.statement.min(after.saturating_add(most as u64));
+        let mut statements = Vec::new();
+        for number in after.saturating_add(1)..=last {
+            statements.extend(self.authentic_statement(connection, number).await?);
+        }
+        Ok(statements)
+    }
+
+    /// A statement with its sums, by account and router, of one principal or of all; without sums while it is not complete; none if there is
+    /// none with this number.
+    ///
+    /// # Errors
+    /// If the database cannot be used, or it is not as a key server wrote it.
+    pub async fn statement(&self, of: u64, principal: Option<u32>) -> Result<Option<StatementSums>, StoreError> {
+        self.database.check_in_place()?;
+        let mut transaction = self.database.begin_to_read().await?;
+        let statement = self.statement_in(&mut transaction, of, principal).await;
+        transaction.roll_back().await?;
+        statement
+    }
+
+    async fn statement_in(
+        &self,
+        connection: &mut AnyConnection,
+        of: u64,
+        principal: Option<u32>,
+    ) -> Result<Option<StatementSums>, StoreError> {
+        let Some(statement) = self.authentic_statement(connection, of).await? else { return Ok(None) };
+        let mut sums = BTreeMap::new();
+        if !statement.is_complete {
+            return Ok(Some((statement, sums)));
+        }
+        let which = if principal.is_some() { " AND principal = $2" } else { "" };
+        let select = format!("SELECT principal, mac FROM usage_part WHERE statement = $1{which}");
+        let mut select = query(&select).bind(signed(of));
+        if let Some(principal) = principal {
+            select = select.bind(i64::from(principal));
+        }
+        let mut macs = BTreeMap::new();
+        for read in select.fetch_all(&mut *connection).await? {
+            let mac: Vec<u8> = read.try_get(1)?;
+            macs.insert(number::<u32>(&read, 0)?, mac);
+        }
+        for (principal, part) in self.parts(connection, of, principal).await? {
+            let is_as_written =
+                macs.remove(&principal).is_some_and(|mac| is_mac(&mac, &self.key.part(of, principal, &part.octets)));
+            if !is_as_written {
+                return Err(bad_statement(of, "its sums are not those of its MAC"));
+            }
+            sums.extend(part.sums);
+        }
+        if macs.is_empty() {
+            Ok(Some((statement, sums)))
+        } else {
+            Err(bad_statement(of, "some of its sums are missing"))
+        }
+    }
+
+    /// Brings in what an earlier version kept in a file, in the place of what there is: records, up to when time is closed, what routers
+    /// confirmed, and which have a list of another database. What routers have reported since they report again at their next connection.
+    ///
+    /// # Errors
+    /// If there is a statement already, or the database cannot be used.
+    pub async fn import_usage(
+        &self,
+        records: &[UsageRecord<ChargedAccount>],
+        closed_before: u64,
+        known: &KnownRouters,
+    ) -> Result<(), StoreError> {
+        let mut step = self.begin_usage().await?;
+        if step.head.statement > 0 {
+            return Err(StoreError::Stated);
+        }
+        for table in ["usage_record", "usage_journal", "usage_payer", "usage_router"] {
+            query(&format!("DELETE FROM {table}")).execute(&mut *step.transaction).await?;
+        }
+        (step.head.closed_before, step.head.is_complete) = (closed_before, closed_before == 0);
+        for (router, through) in &known.confirmed {
+            step.set_confirmed(*router, *through).await?;
+        }
+        for (router, list) in &known.ahead {
+            step.set_ahead(*router, Some(*list)).await?;
+        }
+        let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+        for record in records {
+            *counts.entry(record.account.principal()).or_default() += usize::from(!record.journal.is_of_sums());
+        }
+        step.write(&Records::new(), records.to_vec(), &[], &counts).await?;
+        step.commit(self).await
+    }
+
+    /// Closes months that ended more than so many seconds before both the last end that routers reported and `now`: one clock that is wrong
+    /// closes nothing that has not ended. Without `routers`, as [`Store::close_usage`].
+    ///
+    /// # Errors
+    /// If the database cannot be used.
+    pub async fn close_old_usage(
+        &self,
+        kept_secs: u64,
+        routers: &BTreeSet<RouterNumber>,
+        (now, note): (u64, Note<'_>),
+    ) -> Result<(), StoreError> {
+        let Some((first, latest)) = self.ends_of_usage().await? else { return Ok(()) };
+        let latest = latest.min(now);
+        let old = Month::of(latest.saturating_sub(kept_secs)).begin();
+        let head = self.usage_head().await?;
+        if latest > kept_secs && first <= old && old > head.closed_before && head.is_complete {
+            self.close_usage(old, routers, (now, note)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A statement, and its sums by account and router.
+pub type StatementSums = (UsageStatement, BTreeMap<(ChargedAccount, RouterNumber), Usage>);
+
+/// What of a statement is of one who pays.
+#[derive(Default)]
+struct Part {
+    /// That its MAC covers.
+    octets: Vec<u8>,
+    sums: Vec<((ChargedAccount, RouterNumber), Usage)>,
+}
+
+impl UsageStatement {
+    /// What of it a MAC covers beside its parts.
+    fn octets(&self) -> Vec<u8> {
+        let mut octets = Vec::new();
+        for value in [self.number, self.closed_after, self.closed_before, self.made_at] {
+            octets.extend_from_slice(&value.to_be_bytes());
+        }
+        for text in [&self.actor, &self.reason] {
+            octets.extend_from_slice(&(text.len() as u64).to_be_bytes());
+            octets.extend_from_slice(text.as_bytes());
+        }
+        for (router, confirmed) in &self.routers {
+            octets.extend_from_slice(&router.to_be_bytes());
+            octets.extend_from_slice(&confirmed.unwrap_or(0).to_be_bytes());
+        }
+        octets
+    }
+}
+
+/// A transaction that holds the head.
+struct Step {
+    transaction: Transaction,
+    head: UsageHead,
+}
+
+impl Step {
+    async fn commit(mut self, store: &Store) -> Result<(), StoreError> {
+        let UsageHead { statement, closed_before, is_complete, moved, steps } = self.head;
+        let set = "UPDATE usage_head SET statement = $1, closed_before = $2, is_complete = $3, moved = $4, steps = $5 WHERE id = 1";
+        let set = query(set).bind(signed(statement)).bind(signed(closed_before)).bind(i64::from(is_complete));
+        set.bind(signed(moved)).bind(signed(steps + 1)).execute(&mut *self.transaction).await?;
+        self.transaction.commit().await?;
+        // What was written to a file that has just been replaced is lost.
+        store.database.check_in_place()
+    }
+
+    /// A ledger that knows nothing but the head and what routers confirmed.
+    async fn ledger(&mut self, periods: &AccountPeriods) -> Result<Ledger<ChargedAccount>, StoreError> {
+        let closed = (self.head.closed_before, self.head.statement);
+        let mut ledger = Ledger::new(MAX_OF_PAYER).with_calendar(ChargedAccount::CALENDAR, closed);
+        for (router, second) in known_routers(&mut self.transaction).await?.confirmed {
+            ledger.restore_confirmed(router, second);
+        }
+        Ok(ledger.with_periods(periods.clone()))
+    }
+
+    async fn take(
+        &mut self,
+        router: RouterNumber,
+        report: &UsageReport<ChargedAccount>,
+        received: UnixTime,
+        periods: &AccountPeriods,
+    ) -> Result<Result<Taken, UsageRefusal>, StoreError> {
+        let report = &held(report);
+        let now = received.secs();
+        let mut ledger = self.ledger(periods).await?;
+        let journals = query("SELECT journal, router FROM usage_journal WHERE router = $1 OR journal = $2");
+        let journals = journals.bind(i64::from(router)).bind(report.journal.0.to_vec());
+        for read in journals.fetch_all(&mut *self.transaction).await? {
+            ledger.restore_journal(router_number(&read, 1)?, journal_of(&read, 0)?);
+        }
+        let found = self.find(&ledger.read_by(router, report, now)).await?;
+        restore(&mut ledger, &found);
+        // After the records, which are counted where they are restored.
+        self.restore_counts(&mut ledger, report.entries.iter().map(|(account, _)| account)).await?;
+        let mut accepted = match ledger.take(router, report, now) {
+            Ok(accepted) => accepted,
+            Err(why) => return Ok(Err(why)),
+        };
+        let (changed, removed) = (std::mem::take(&mut accepted.changed), std::mem::take(&mut accepted.removed));
+        self.head.moved += ledger.moved();
+        self.write(&found, changed, &removed, ledger.counts()).await?;
+        Ok(Ok(accepted.into()))
+    }
+
+    async fn confirm(&mut self, router: RouterNumber, through: u64) -> Result<Result<Taken, UsageRefusal>, StoreError> {
+        let mut ledger = self.ledger(&AccountPeriods::default()).await?;
+        if ledger.confirm(router, through)
+            && let Some(through) = ledger.confirmed().get(&router)
+        {
+            self.set_confirmed(router, *through).await?;
+        }
+        Ok(Ok(Taken::default()))
+    }
+
+    async fn set_ahead(&mut self, router: RouterNumber, has: Option<u64>) -> Result<(), StoreError> {
+        let ahead = "INSERT INTO usage_router (router, list_ahead) VALUES ($1, $2)
+                     ON CONFLICT (router) DO UPDATE SET list_ahead = excluded.list_ahead";
+        query(ahead).bind(i64::from(router)).bind(has.map(signed)).execute(&mut *self.transaction).await?;
+        Ok(())
+    }
+
+    async fn set_confirmed(&mut self, router: RouterNumber, through: u64) -> Result<(), StoreError> {
+        let set = "INSERT INTO usage_router (router, confirmed_through) VALUES ($1, $2)
+                   ON CONFLICT (router) DO UPDATE SET confirmed_through = excluded.confirmed_through";
+        query(set).bind(i64::from(router)).bind(signed(through)).execute(&mut *self.transaction).await?;
+        Ok(())
+    }
+
+    /// Those of some records that there are.
+    async fn find(&mut self, keys: &BTreeSet<Key>) -> Result<Records, StoreError> {
+        let mut of: BTreeMap<(RouterNumber, JournalId), Vec<ChargedAccount>> = BTreeMap::new();
+        for (router, journal, account) in keys {
+            of.entry((*router, *journal)).or_default().push(*account);
+        }
+        let mut found = Records::new();
+        for ((router, journal), accounts) in of {
+            for portion in accounts.chunks(NAMED) {
+                let select = format!(
+                    "SELECT account, packets, octets FROM usage_record WHERE router = $1 AND journal = $2 AND account IN ({})",
+                    places(3, portion.len())
+                );
+                let select = named(&select, (router, journal), portion);
+                for read in select.fetch_all(&mut *self.transaction).await? {
+                    found.insert((router, journal, account_of(&read, 0)?), usage(&read, 1)?);
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// How many records those have who pay for some accounts.
+    async fn restore_counts(
+        &mut self,
+        ledger: &mut Ledger<ChargedAccount>,
+        accounts: impl Iterator<Item = &ChargedAccount>,
+    ) -> Result<(), StoreError> {
+        let payers: Vec<u32> = accounts.map(ChargedAccount::principal).collect::<BTreeSet<_>>().into_iter().collect();
+        for portion in payers.chunks(NAMED) {
+            portion.iter().for_each(|payer| ledger.restore_count(*payer, 0));
+            let select =
+                format!("SELECT principal, records FROM usage_payer WHERE principal IN ({})", places(1, portion.len()));
+            let select = portion.iter().fold(query(&select), |query, payer| query.bind(i64::from(*payer)));
+            for read in select.fetch_all(&mut *self.transaction).await? {
+                ledger
+                    .restore_count(number(&read, 0)?, usize::try_from(number::<u64>(&read, 1)?).unwrap_or(usize::MAX));
+            }
+        }
+        Ok(())
+    }
+
+    /// Totals of closed time; without any, what says how much of such ones is in sums and matters no more.
+    async fn due(&mut self, most: usize) -> Result<Records, StoreError> {
+        let select = format!(
+            "SELECT router, journal, account, packets, octets FROM usage_record WHERE kind = 0 AND ends_at <= $1 LIMIT {most}"
+        );
+        let closed = signed(self.head.closed_before);
+        let totals = query(&select).bind(closed).fetch_all(&mut *self.transaction).await?;
+        if totals.is_empty() && self.head.is_complete {
+            return due_folded(&mut self.transaction, most).await;
+        }
+        totals.iter().map(record).collect()
+    }
+
+    async fn fold(&mut self, due: &Records, periods: &AccountPeriods) -> Result<(), StoreError> {
+        let mut ledger = self.ledger(periods).await?;
+        let totals = due.keys().filter(|(.., account)| account.unfolded().is_none());
+        let sums = totals.flat_map(|(router, _, account)| {
+            ledger.sums_of(account).into_iter().map(|(journal, sum)| (*router, journal, sum))
+        });
+        let sums: BTreeSet<Key> = sums.collect();
+        let mut found = self.find(&sums).await?;
+        found.extend(due.iter().map(|(key, total)| (*key, *total)));
+        restore(&mut ledger, &found);
+        self.restore_counts(&mut ledger, found.keys().map(|(_, _, account)| account)).await?;
+        let Some(Fold { changed, removed }) = ledger.fold(usize::MAX) else { return Ok(()) };
+        self.head.moved += ledger.moved();
+        self.write(&found, changed, &removed, ledger.counts()).await
+    }
+
+    /// Writes records, and takes others away. `found` are those of them that were there; `counts`, how many each payer has afterwards.
+    async fn write(
+        &mut self,
+        found: &Records,
+        changed: Vec<UsageRecord<ChargedAccount>>,
+        removed: &[Key],
+        counts: &BTreeMap<u32, usize>,
+    ) -> Result<(), StoreError> {
+        if changed.is_empty() && removed.is_empty() {
+            return Ok(());
+        }
+        // Of one that is here twice the last counts.
+        let changed: Records = changed
+            .into_iter()
+            .map(|UsageRecord { router, journal, account, total }| ((router, journal, account), total))
+            .collect();
+        let rows: Vec<(&Key, &Usage)> = changed.iter().collect();
+        for portion in rows.chunks(WRITTEN) {
+            self.upsert(portion).await?;
+        }
+        let mut of: BTreeMap<(RouterNumber, JournalId), Vec<ChargedAccount>> = BTreeMap::new();
+        for (router, journal, account) in removed {
+            of.entry((*router, *journal)).or_default().push(*account);
+        }
+        for ((router, journal), accounts) in &of {
+            for portion in accounts.chunks(NAMED) {
+                let delete = format!(
+                    "DELETE FROM usage_record WHERE router = $1 AND journal = $2 AND account IN ({})",
+                    places(3, portion.len())
+                );
+                named(&delete, (*router, *journal), portion).execute(&mut *self.transaction).await?;
+            }
+        }
+        // A router that has lost its memory often has room for new ones once nothing is kept of the old ones.
+        let mut journals: BTreeMap<(RouterNumber, JournalId), i64> = BTreeMap::new();
+        let came = changed.keys().filter(|key| !found.contains_key(key)).map(|key| (key, 1));
+        let went =
+            removed.iter().filter(|key| found.contains_key(key) || changed.contains_key(key)).map(|key| (key, -1));
+        // Sums are under journals of their own, which are no router's.
+        for ((router, journal, _), more) in came.chain(went).filter(|((_, journal, _), _)| !journal.is_of_sums()) {
+            *journals.entry((*router, *journal)).or_default() += more;
+        }
+        for ((router, journal), more) in journals {
+            let add = "INSERT INTO usage_journal (journal, router, records) VALUES ($1, $2, $3)
+                       ON CONFLICT (journal) DO UPDATE SET records = usage_journal.records + excluded.records";
+            let add = query(add).bind(journal.0.to_vec()).bind(i64::from(router)).bind(more);
+            add.execute(&mut *self.transaction).await?;
+        }
+        query("DELETE FROM usage_journal WHERE records <= 0").execute(&mut *self.transaction).await?;
+        let payers: BTreeSet<u32> = changed.keys().chain(removed).map(|(_, _, account)| account.principal()).collect();
+        for payer in payers {
+            let set = "INSERT INTO usage_payer (principal, records) VALUES ($1, $2)
+                       ON CONFLICT (principal) DO UPDATE SET records = excluded.records";
+            let records = counts.get(&payer).copied().unwrap_or(0) as u64;
+            query(set).bind(i64::from(payer)).bind(signed(records)).execute(&mut *self.transaction).await?;
+        }
+        Ok(())
+    }
+
+    async fn upsert(&mut self, rows: &[(&Key, &Usage)]) -> Result<(), StoreError> {
+        let tuples: Vec<String> =
+            (0..rows.len()).map(|row| format!("({})", places(row * COLUMNS + 1, COLUMNS))).collect();
+        let insert = format!(
+            "INSERT INTO usage_record (router, journal, account, kind, principal, delegation, sub_delegation, begins_at, ends_at, \
+             statement, packets, octets) VALUES {} ON CONFLICT (router, journal, account) DO UPDATE SET packets = excluded.packets, \
+             octets = excluded.octets",
+            tuples.join(", ")
+        );
+        let mut insert = query(&insert);
+        for ((router, journal, account), Usage { packets, octets }) in rows {
+            let plain = account.unfolded();
+            let of = plain.unwrap_or(*account);
+            let kind = match (plain, account.month(), account.late_since()) {
+                (Some(_), ..) => 1,
+                (_, Some(_), _) => 2,
+                (_, _, Some(_)) => 3,
+                _ => 0,
+            };
+            let month = account.month().map(|month| (month.begin(), month.next().begin())).unzip();
+            let begins = of.begins_at().or(month.0).or(account.late_since());
+            let ends = of.ended_at().filter(|_| kind < 2);
+            insert = insert.bind(i64::from(*router)).bind(journal.0.to_vec()).bind(account.0.to_vec()).bind(kind);
+            insert = insert.bind(i64::from(account.principal()));
+            insert = insert.bind(account.delegation().map(i64::from)).bind(account.sub_delegation().map(i64::from));
+            insert = insert.bind(begins.map(signed)).bind(ends.map(signed)).bind(journal.statement().map(signed));
+            insert = insert.bind(counted(*packets)).bind(counted(*octets));
+        }
+        insert.execute(&mut *self.transaction).await?;
+        Ok(())
+    }
+}
+
+const STATEMENT_TABLE: &str = "usage_statement";
+
+const SELECT_STATEMENT: &str =
+    "SELECT number, closed_after, closed_before, made_at, actor, reason, routers, mac FROM usage_statement";
+
+async fn head(connection: &mut AnyConnection) -> Result<UsageHead, StoreError> {
+    let select = "SELECT statement, closed_before, is_complete, moved, steps FROM usage_head WHERE id = 1";
+    let read = query(select).fetch_one(&mut *connection).await?;
+    let is_complete: i64 = read.try_get(2)?;
+    Ok(UsageHead {
+        statement: number(&read, 0)?,
+        closed_before: number(&read, 1)?,
+        is_complete: is_complete != 0,
+        moved: number(&read, 3)?,
+        steps: number(&read, 4)?,
+    })
+}
+
+/// Some of what says how much of totals is in sums that their routers have confirmed: it matters no more.
+async fn due_folded(connection: &mut AnyConnection, most: usize) -> Result<Records, StoreError> {
+    let mut due = Records::new();
+    for (router, through) in known_routers(connection).await?.confirmed {
+        let select = format!(
+            "SELECT router, journal, account, packets, octets FROM usage_record WHERE kind = 1 AND router = $1 AND ends_at <= $2 LIMIT {}",
+            most - due.len()
+        );
+        let rows = query(&select).bind(i64::from(router)).bind(signed(through)).fetch_all(&mut *connection).await?;
+        for read in &rows {
+            let (key, total) = record(read)?;
+            due.insert(key, total);
+        }
+        if due.len() >= most {
+            break;
+        }
+    }
+    Ok(due)
+}
+
+async fn page(
+    connection: &mut AnyConnection,
+    first: Bound<ChargedAccount>,
+    last: Option<ChargedAccount>,
+    most: usize,
+) -> Result<UsagePage<ChargedAccount>, StoreError> {
+    let moved = head(connection).await?.moved;
+    let (begin, first) = match first {
+        Bound::Unbounded => (">=", Vec::new()),
+        Bound::Included(account) => (">=", account.0.to_vec()),
+        Bound::Excluded(account) => (">", account.0.to_vec()),
+    };
+    let last = last.map_or(vec![0xff; ChargedAccount::LENGTH], |account| account.0.to_vec());
+    let within = format!("kind <> 1 AND account {begin} $1 AND account <= $2");
+    let select = format!("SELECT DISTINCT account FROM usage_record WHERE {within} ORDER BY account LIMIT {most}");
+    let accounts = query(&select).bind(first.clone()).bind(last).fetch_all(&mut *connection).await?;
+    let mut totals = BTreeMap::new();
+    let Some(greatest) = accounts.last().map(|read| account_of(read, 0)).transpose()? else {
+        return Ok(UsagePage { totals, next: None, moved });
+    };
+    let select = format!("SELECT router, account, packets, octets FROM usage_record WHERE {within}");
+    let mut rows = query(&select).bind(first).bind(greatest.0.to_vec()).fetch(&mut *connection);
+    while let Some(read) = rows.try_next().await? {
+        let sum: &mut Usage = totals.entry((account_of(&read, 1)?, router_number(&read, 0)?)).or_default();
+        *sum = sum.plus(usage(&read, 2)?);
+    }
+    Ok(UsagePage { totals, next: (accounts.len() >= most).then_some(greatest), moved })
+}
+
+/// Routers of which there is anything else than sums.
+async fn reporting(connection: &mut AnyConnection) -> Result<BTreeSet<RouterNumber>, StoreError> {
+    let rows = query("SELECT DISTINCT router FROM usage_journal").fetch_all(&mut *connection).await?;
+    rows.iter().map(|read| router_number(read, 0)).collect()
+}
+
+/// A statement and its MAC, as the database has them.
+async fn statement_row(
+    connection: &mut AnyConnection,
+    of: u64,
+) -> Result<Option<(UsageStatement, Option<Vec<u8>>)>, StoreError> {
+    let select = format!("{SELECT_STATEMENT} WHERE number = $1");
+    let read = query(&select).bind(signed(of)).fetch_optional(&mut *connection).await?;
+    read.as_ref().map(statement).transpose()
+}
+
+async fn known_routers(connection: &mut AnyConnection) -> Result<KnownRouters, StoreError> {
+    let mut known = KnownRouters::default();
+    let select = "SELECT router, confirmed_through, list_ahead FROM usage_router";
+    for read in query(select).fetch_all(&mut *connection).await? {
+        let router = router_number(&read, 0)?;
+        known.confirmed.extend(optional(&read, 1)?.map(|second| (router, second)));
+        known.ahead.extend(optional(&read, 2)?.map(|list| (router, list)));
+    }
+    Ok(known)
+}
+
+/// A statement, and its MAC.
+fn statement(read: &AnyRow) -> Result<(UsageStatement, Option<Vec<u8>>), StoreError> {
+    let (routers, mac): (String, Option<Vec<u8>>) = (read.try_get(6)?, read.try_get(7)?);
+    let number: u64 = number(read, 0)?;
+    let refused = || StoreError::Row { row: format!("statement {number}"), what: "it names routers in another form" };
+    let routers: BTreeMap<RouterNumber, Option<u64>> = serde_json::from_str(&routers).map_err(|_| refused())?;
+    let statement = UsageStatement {
+        number,
+        closed_after: self::number(read, 1)?,
+        closed_before: self::number(read, 2)?,
+        made_at: self::number(read, 3)?,
+        actor: read.try_get(4)?,
+        reason: read.try_get(5)?,
+        routers,
+        is_complete: mac.is_some(),
+    };
+    Ok((statement, mac))
+}
+
+fn restore(ledger: &mut Ledger<ChargedAccount>, found: &Records) {
+    for ((router, journal, account), total) in found {
+        ledger.restore(&UsageRecord { router: *router, journal: *journal, account: *account, total: *total });
+    }
+}
+
+/// The report with totals that a column holds.
+fn held(report: &UsageReport<ChargedAccount>) -> UsageReport<ChargedAccount> {
+    let most = |value: u128| value.min(i64::MAX as u128);
+    let entry = |(account, Usage { packets, octets }): &(ChargedAccount, Usage)| {
+        (*account, Usage { packets: most(*packets), octets: most(*octets) })
+    };
+    UsageReport { entries: report.entries.iter().map(entry).collect(), ..*report }
+}
+
+/// A count as a column holds it: one beyond 2^63 - 1 is that.
+fn counted(count: u128) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Placeholders for so many values from a number on.
+fn places(first: usize, count: usize) -> String {
+    let all: Vec<String> = (first..first + count).map(|place| format!("${place}")).collect();
+    all.join(", ")
+}
+
+/// Binds a journal and accounts of it.
+fn named<'q>(sql: &'q str, (router, journal): (RouterNumber, JournalId), accounts: &[ChargedAccount]) -> Bound1<'q> {
+    let query = query(sql).bind(i64::from(router)).bind(journal.0.to_vec());
+    accounts.iter().fold(query, |query, account| query.bind(account.0.to_vec()))
+}
+
+fn record(read: &AnyRow) -> Result<(Key, Usage), StoreError> {
+    let (router, journal, account) = (router_number(read, 0)?, journal_of(read, 1)?, account_of(read, 2)?);
+    let total = usage(read, 3).map_err(|_| {
+        let id: String = account.0.iter().map(|octet| format!("{octet:02x}")).collect();
+        bad(&format!("usage_record` with router {router} and `account {id}"), "it has no count")
+    })?;
+    Ok(((router, journal, account), total))
+}
+
+/// A row that no key server wrote so.
+fn bad(of: &str, what: &'static str) -> StoreError {
+    StoreError::Row { row: format!("a row of table `{of}`"), what }
+}
+
+fn bad_statement(number: u64, what: &'static str) -> StoreError {
+    StoreError::Row { row: format!("statement {number}"), what }
+}
+
+/// The number in a column of a table whose name begins with `usage`.
+fn number<T: TryFrom<i64>>(read: &AnyRow, at: usize) -> Result<T, StoreError> {
+    let value: i64 = read.try_get(at)?;
+    T::try_from(value).map_err(|_| bad("usage_…", "it has a number that is out of range"))
+}
+
+fn optional(read: &AnyRow, at: usize) -> Result<Option<u64>, StoreError> {
+    let value: Option<i64> = read.try_get(at)?;
+    let number = |value| u64::try_from(value).map_err(|_| bad("usage_router", "it has a number that is out of range"));
+    value.map(number).transpose()
+}
+
+fn router_number(read: &AnyRow, at: usize) -> Result<RouterNumber, StoreError> {
+    number(read, at)
+}
+
+fn journal_of(read: &AnyRow, at: usize) -> Result<JournalId, StoreError> {
+    let octets: Vec<u8> = read.try_get(at)?;
+    Ok(JournalId(octets.try_into().map_err(|_| bad("usage_journal", "it has no journal's identity"))?))
+}
+
+fn account_of(read: &AnyRow, at: usize) -> Result<ChargedAccount, StoreError> {
+    let octets: Vec<u8> = read.try_get(at)?;
+    Ok(ChargedAccount(octets.try_into().map_err(|_| bad("usage_record", "it has no account"))?))
+}
+
+fn usage(read: &AnyRow, at: usize) -> Result<Usage, StoreError> {
+    let [packets, octets]: [u64; 2] = [number(read, at)?, number(read, at + 1)?];
+    Ok(Usage { packets: packets.into(), octets: octets.into() })
+}

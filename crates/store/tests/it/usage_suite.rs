@@ -1,0 +1,449 @@
+//! What routers reported, and statements of it: one suite for SQLite and PostgreSQL, of which each test begins with an empty database.
+//!
+//! PLA, usage in the database: reports, confirmations and closings at random: what is taken, summed and confirmed is what the ledger in
+//! memory says; two key servers at once lose nothing and take nothing twice.
+//! PLA, statements: one that is complete never changes, whatever comes late; one that was changed is refused by name.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+
+use sqlx::AnyPool;
+use wayleave_control::capability::{
+    AccountPeriods, ChargedAccount, JournalId, Ledger, ProviderKey, Reopening, RouterNumber, Taken, Usage, UsageChange,
+    UsageRecord, UsageReport,
+};
+use wayleave_core::UnixTime;
+use wayleave_crypto::secret::Seed;
+use wayleave_store::{Closing, KnownRouters, MAX_OF_PAYER, Note, Place, Store, StoreError, StoreKey};
+
+/// The exponent of key epochs, and the one in which tests begin.
+const INTERVAL: u8 = 12;
+const FIRST: u32 = 440_000;
+const NOTE: Note<'_> = Note { actor: "a test", reason: "the month is over" };
+
+type Totals = BTreeMap<(ChargedAccount, RouterNumber), Usage>;
+
+async fn store(place: &Place) -> Store {
+    let key = StoreKey::new(ProviderKey::new(Seed::new([7; 32])).store_key());
+    Store::create(place, key).await.expect("a store")
+}
+
+/// Whoever can write to the database, without the key servers' secret.
+async fn write(place: &Place, sql: &str) -> u64 {
+    sqlx::any::install_default_drivers();
+    let uri = match place {
+        Place::File(path) => format!("sqlite://{}", path.display()),
+        Place::Postgres(uri) => uri.clone(),
+    };
+    let pool = AnyPool::connect(&uri).await.expect("connected");
+    let done = sqlx::query(sql).execute(&pool).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    pool.close().await;
+    done.rows_affected()
+}
+
+fn account(principal: u32, delegation: Option<u32>, epoch: u32) -> ChargedAccount {
+    let mut octets = [0; ChargedAccount::LENGTH];
+    octets[..3].copy_from_slice(&principal.to_be_bytes()[1..]);
+    octets[3] = 4 | u8::from(delegation.is_some());
+    octets[4..7].copy_from_slice(&delegation.unwrap_or(0).to_be_bytes()[1..]);
+    octets[10] = INTERVAL;
+    octets[11..].copy_from_slice(&epoch.to_be_bytes());
+    ChargedAccount(octets)
+}
+
+/// The Unix second at which an epoch begins.
+fn second(epoch: u32) -> u64 {
+    u64::from(epoch) << INTERVAL
+}
+
+fn usage(packets: u128) -> Usage {
+    Usage { packets, octets: packets * 100 }
+}
+
+fn journal(number: u8) -> JournalId {
+    JournalId([number; 16])
+}
+
+fn report(router: RouterNumber, of: u8, entries: &[(ChargedAccount, u128)], at: u64) -> UsageChange {
+    let entries = entries.iter().map(|(account, packets)| (*account, usage(*packets))).collect();
+    let report = UsageReport { journal: journal(of), number: 1, entries };
+    UsageChange::Report { router, report, received: UnixTime(at * 1_000_000) }
+}
+
+async fn take(store: &Store, change: UsageChange) -> Taken {
+    let outcomes = store.change_usage(&[change], &AccountPeriods::default()).await.expect("the database works");
+    outcomes.into_iter().next().expect("one").expect("taken")
+}
+
+/// What became of a closing; of one that was made, or is there, the number.
+async fn close(store: &Store, before: u64, routers: &[RouterNumber]) -> (&'static str, u64) {
+    let routers: BTreeSet<RouterNumber> = routers.iter().copied().collect();
+    match store.close_usage(before, &routers, (before, NOTE)).await.expect("the database works") {
+        Closing::Done(made) => ("done", made.number),
+        Closing::Same(made) => ("same", made.number),
+        Closing::Before(closed) => ("before", closed),
+        Closing::Incomplete(number) => ("incomplete", number),
+    }
+}
+
+async fn fold(store: &Store, most: usize, periods: &AccountPeriods) {
+    while store.fold_usage(most, periods).await.expect("the database works") {}
+}
+
+/// All pages, of so many accounts each.
+async fn all(store: &Store, most: usize) -> Totals {
+    let (mut all, mut first) = (Totals::new(), Bound::Unbounded);
+    loop {
+        let page = store.usage_page(first, None, most).await.expect("the database works");
+        let accounts: BTreeSet<ChargedAccount> = page.totals.keys().map(|(account, _)| *account).collect();
+        assert!(accounts.len() <= most);
+        for (key, total) in page.totals {
+            assert_eq!(all.insert(key, total), None, "{key:?} comes once");
+        }
+        let Some(next) = page.next else { return all };
+        first = Bound::Excluded(next);
+    }
+}
+
+/// The sums of all statements that there are.
+async fn billed(store: &Store) -> Totals {
+    let mut all = Totals::new();
+    for statement in store.statements(0, 1_000).await.expect("the database works") {
+        let found = store.statement(statement.number, None).await.expect("as it was written").expect("there");
+        for (key, total) in found.1 {
+            let sum = all.entry(key).or_default();
+            *sum = sum.plus(total);
+        }
+    }
+    all
+}
+
+/// Numbers that look like chance.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % most
+    }
+}
+
+pub(crate) async fn the_database_takes_sums_and_closes_as_the_ledger_does(place: &Place) {
+    let store = store(place).await;
+    let periods: AccountPeriods =
+        [Reopening { principal: 2, at: second(FIRST + 3), generation: 5 }].into_iter().collect();
+    let mut ledger =
+        Ledger::new(MAX_OF_PAYER).with_calendar(ChargedAccount::CALENDAR, (0, 0)).with_periods(periods.clone());
+    let mut random = Random(17);
+    let mut epoch = FIRST;
+    let routers = 1..=3;
+    for step in 0..250 {
+        let router = 1 + random.below(3) as RouterNumber;
+        match random.below(20) {
+            0 => epoch += 1,
+            1 => {
+                let before = second(epoch.saturating_sub(random.below(4) as u32));
+                let is_new = ledger.close(before, routers.clone());
+                let closing = close(&store, before, &[1, 2, 3]).await;
+                assert_eq!(closing.0 == "done", is_new, "{step}");
+                while ledger.fold(100).is_some() {}
+                fold(&store, 1 + random.below(30) as usize, &periods).await;
+            }
+            2 | 3 => {
+                let through = second(epoch) - random.below(8) * 4_096;
+                ledger.confirm(router, through);
+                let change = UsageChange::Confirm { router, through };
+                store.change_usage(&[change], &periods).await.expect("the database works");
+                while ledger.fold(100).is_some() {}
+                fold(&store, 10, &periods).await;
+            }
+            _ => {
+                // Journals of other routers are among them: states that were copied.
+                let of = router as u8 * 10 + random.below(12) as u8;
+                let mut entries = Vec::new();
+                for _ in 0..1 + random.below(6) {
+                    let delegation = Some(random.below(3) as u32).filter(|id| *id > 0);
+                    let account = account(1 + random.below(3) as u32, delegation, epoch - random.below(7) as u32);
+                    entries.push((account, u128::from(random.below(500))));
+                }
+                let change = report(router, of, &entries, second(epoch));
+                let UsageChange::Report { report: said, received, .. } = &change else { unreachable!("a report") };
+                let expected = ledger.take(router, said, received.secs()).map(Taken::from);
+                let outcome = store.change_usage(std::slice::from_ref(&change), &periods).await;
+                assert_eq!(outcome.expect("the database works"), [expected], "{step}");
+            }
+        }
+        if step % 10 == 0 {
+            assert_eq!(all(&store, 7).await, ledger.by_router(), "{step}");
+        }
+    }
+    let head = store.usage_head().await.expect("the database works");
+    assert_eq!((head.statement, head.closed_before), (ledger.statement(), ledger.closed()));
+    assert!(head.is_complete && head.statement > 5, "{head:?}");
+    assert_eq!(store.known_routers().await.expect("the database works").confirmed, *ledger.confirmed());
+    // What is on statements is what is in sums, once what came late is on one too.
+    ledger.close(second(epoch + 10), routers.clone());
+    while ledger.fold(1_000).is_some() {}
+    close(&store, second(epoch + 10), &[1, 2, 3]).await;
+    fold(&store, 1_000, &periods).await;
+    assert_eq!((billed(&store).await, all(&store, 1_000).await), (ledger.by_router(), ledger.by_router()));
+    assert!(ledger.by_router().keys().all(|(account, _)| account.is_own()), "nothing else is left");
+}
+
+pub(crate) async fn a_complete_statement_never_changes_and_what_comes_late_is_on_the_next(place: &Place) {
+    let store = store(place).await;
+    let of = [account(7, None, FIRST), account(7, Some(3), FIRST), account(8, None, FIRST)];
+    take(&store, report(1, 1, &of.map(|account| (account, 100)), second(FIRST + 1))).await;
+    let before = second(FIRST + 5);
+    assert_eq!(close(&store, before, &[1, 2]).await, ("done", 1));
+    assert_eq!(close(&store, before + 4_096, &[1, 2]).await, ("incomplete", 1));
+    let half = store.statement(1, None).await.expect("read").expect("there");
+    assert!(!half.0.is_complete && half.1.is_empty(), "{half:?}");
+    fold(&store, 1, &AccountPeriods::default()).await;
+    assert_eq!(close(&store, before, &[1, 2]).await, ("same", 1));
+    assert_eq!(close(&store, before - 1, &[1, 2]).await, ("before", before));
+    let first = store.statement(1, None).await.expect("read").expect("there");
+    assert!(first.0.is_complete);
+    assert_eq!((first.0.closed_after, first.0.closed_before, first.0.reason.as_str()), (0, before, NOTE.reason));
+    assert_eq!(first.0.routers, BTreeMap::from([(1, None), (2, None)]));
+    assert_eq!(first.1.values().map(|total| total.packets).sum::<u128>(), 300);
+    // What comes late is on the next one, and the first stays as it is.
+    let late = take(&store, report(1, 1, &[(of[0], 130), (account(9, None, FIRST), 5)], before + 86_400)).await;
+    assert!(late.is_late);
+    assert_eq!(store.statement(1, None).await.expect("read").expect("there"), first);
+    assert_eq!(close(&store, before + 172_800, &[1, 2]).await, ("done", 2));
+    fold(&store, 100, &AccountPeriods::default()).await;
+    assert_eq!(store.statement(1, None).await.expect("read").expect("there"), first);
+    let second = store.statement(2, None).await.expect("read").expect("there");
+    assert_eq!(second.0.closed_after, before);
+    assert!(second.1.keys().all(|(account, _)| account.late_since().is_some()), "{second:?}");
+    assert_eq!(second.1.values().map(|total| total.packets).sum::<u128>(), 35);
+    let own = store.statement(2, Some(9)).await.expect("read").expect("there");
+    assert_eq!(own.1.len(), 1);
+    assert_eq!(store.statements(1, 10).await.expect("read"), [second.0]);
+    assert_eq!(store.statement(3, None).await.expect("read"), None);
+}
+
+pub(crate) async fn a_statement_that_somebody_changed_is_refused_by_name_and_never_authenticated_anew(place: &Place) {
+    let store = store(place).await;
+    for (number, epoch) in [(1_u64, FIRST), (2, FIRST + 10)] {
+        let of = [account(7, None, epoch), account(7, Some(3), epoch), account(8, None, epoch)];
+        take(&store, report(1, 1, &of.map(|account| (account, 100 * u128::from(number))), second(epoch + 1))).await;
+        assert_eq!(close(&store, second(epoch + 5), &[1]).await, ("done", number));
+        fold(&store, 100, &AccountPeriods::default()).await;
+    }
+    let whole = [1, 2].map(|number| (number, None));
+    let all_of = async |store: &Store| {
+        for (number, principal) in whole {
+            store.statement(number, principal).await?.expect("there");
+        }
+        store.statements(0, 10).await.map(|all| all.len())
+    };
+    assert_eq!(all_of(&store).await, Ok(2));
+    // What is another's is refused, and what is one's own is read, but where the statement itself was changed.
+    let one = "WHERE statement = 1 AND principal = 8";
+    for (change, back) in [
+        ("packets = packets + 1", "packets = packets - 1"),
+        ("octets = octets - 1", "octets = octets + 1"),
+        ("router = 2", "router = 1"),
+        ("statement = 2", ""),
+    ] {
+        assert_eq!(write(place, &format!("UPDATE usage_record SET {change} {one}")).await, 1);
+        for principal in [None, Some(8)] {
+            let refused = store.statement(1, principal).await;
+            assert!(
+                matches!(&refused, Err(StoreError::Row { row, .. }) if row == "statement 1"),
+                "{change}: {refused:?}"
+            );
+        }
+        assert!(store.statement(1, Some(7)).await.is_ok(), "{change}");
+        if !back.is_empty() {
+            write(place, &format!("UPDATE usage_record SET {back} {one}")).await;
+        }
+    }
+    assert!(store.statement(2, None).await.is_err(), "what was moved to it");
+    write(place, "UPDATE usage_record SET statement = 1 WHERE statement = 2 AND principal = 8 AND packets = 100").await;
+    assert_eq!(all_of(&store).await, Ok(2));
+    for (change, back) in [
+        (
+            "usage_statement SET closed_before = closed_before + 1",
+            "usage_statement SET closed_before = closed_before - 1",
+        ),
+        ("usage_statement SET reason = 'another'", "usage_statement SET reason = 'the month is over'"),
+        ("usage_statement SET made_at = made_at - 1", "usage_statement SET made_at = made_at + 1"),
+        ("usage_statement SET routers = '{}'", "usage_statement SET routers = '{\"1\":null}'"),
+    ] {
+        for number in [1, 2] {
+            write(place, &format!("UPDATE {change} WHERE number = {number}")).await;
+            let refused = store.statement(number, Some(7)).await;
+            let named = format!("statement {number}");
+            assert!(matches!(&refused, Err(StoreError::Row { row, .. }) if *row == named), "{change}: {refused:?}");
+            assert!(store.statements(0, 10).await.is_err(), "{change}");
+            write(place, &format!("UPDATE {back} WHERE number = {number}")).await;
+        }
+    }
+    assert_eq!(all_of(&store).await, Ok(2));
+    // Made incomplete again, so that a key server should authenticate other sums.
+    for number in [1, 2] {
+        write(place, &format!("UPDATE usage_head SET is_complete = 0, statement = {number}")).await;
+        write(place, &format!("UPDATE usage_record SET packets = 7 WHERE statement = {number}")).await;
+        let refused = store.fold_usage(100, &AccountPeriods::default()).await;
+        assert!(matches!(&refused, Err(StoreError::Row { .. })) || refused.is_err(), "{refused:?}");
+        assert!(store.statement(number, None).await.is_err());
+        write(place, &format!("UPDATE usage_record SET packets = 100 * {number} WHERE statement = {number}")).await;
+        write(place, "UPDATE usage_head SET is_complete = 1, statement = 2").await;
+    }
+    assert_eq!(all_of(&store).await, Ok(2));
+    for change in
+        ["UPDATE usage_statement SET mac = NULL WHERE number = 1", "DELETE FROM usage_statement WHERE number = 1"]
+    {
+        write(place, change).await;
+        for number in [1, 2] {
+            assert!(store.statement(number, Some(7)).await.is_err(), "{change}: {number}");
+        }
+    }
+}
+
+pub(crate) async fn two_key_servers_at_once_lose_nothing_and_take_nothing_twice(place: &Place) {
+    let (one, other) = (store(place).await, store(place).await);
+    let before = second(FIRST + 20);
+    let reports = |store: Store, router: RouterNumber| async move {
+        for total in 1..=40_u32 {
+            let of = account(7, Some(total % 5), FIRST + total % 10);
+            // Each is repeated to the same server, and the last ones come after the time was closed.
+            for _ in 0..2 {
+                take(&store, report(router, router as u8, &[(of, total.into())], before + 86_400)).await;
+            }
+        }
+    };
+    let closes = |store: Store| async move {
+        close(&store, before, &[1, 2]).await;
+        for _ in 0..20 {
+            fold(&store, 3, &AccountPeriods::default()).await;
+        }
+    };
+    // The same journal to both: a router that connects now here, now there.
+    let same = (reports(one.clone(), 1), reports(other.clone(), 1), reports(other.clone(), 2));
+    tokio::join!(same.0, same.1, same.2, closes(one.clone()), closes(other.clone()));
+    fold(&one, 100, &AccountPeriods::default()).await;
+    let mut greatest: BTreeMap<(u32, u32), u128> = BTreeMap::new();
+    for total in 1..=40_u32 {
+        let held = greatest.entry((total % 5, total % 10)).or_default();
+        *held = (*held).max(total.into());
+    }
+    let expected: u128 = greatest.values().sum();
+    let mut by_router: BTreeMap<RouterNumber, u128> = BTreeMap::new();
+    for ((_, router), total) in all(&other, 1_000).await {
+        *by_router.entry(router).or_default() += total.packets;
+    }
+    assert_eq!(by_router, BTreeMap::from([(1, expected), (2, expected)]));
+    assert_eq!(one.usage_head().await.expect("read").statement, 1);
+}
+
+pub(crate) async fn who_has_no_room_holds_nobody_else_up(place: &Place) {
+    let store = store(place).await;
+    let of = |principal, epoch| account(principal, None, FIRST + epoch);
+    take(&store, report(1, 1, &[(of(7, 0), 5), (of(8, 0), 5)], second(FIRST))).await;
+    assert_eq!(store.heavy_payers().await.expect("read"), []);
+    write(place, &format!("UPDATE usage_payer SET records = {MAX_OF_PAYER} WHERE principal = 7")).await;
+    let taken = take(&store, report(1, 1, &[(of(7, 0), 6), (of(7, 1), 1), (of(8, 1), 1)], second(FIRST))).await;
+    assert_eq!(taken, Taken { untaken: vec![1], ..Taken::default() });
+    assert_eq!(store.heavy_payers().await.expect("read"), [(7, MAX_OF_PAYER as u64)]);
+    let expected = Totals::from([((of(7, 0), 1), usage(6)), ((of(8, 0), 1), usage(5)), ((of(8, 1), 1), usage(1))]);
+    assert_eq!(all(&store, 10).await, expected);
+}
+
+pub(crate) async fn pages_are_within_their_bounds(place: &Place) {
+    let store = store(place).await;
+    for (router, of, accounts) in [(1, 1, 0..60), (1, 2, 20..30), (2, 3, 0..100), (3, 4, 80..140)] {
+        let entries: Vec<_> = accounts.map(|number| (account(number, None, FIRST), u128::from(of))).collect();
+        take(&store, report(router, of, &entries, second(FIRST))).await;
+    }
+    let whole = all(&store, 1_000).await;
+    assert_eq!((whole.len(), whole[&(account(25, None, FIRST), 1)]), (220, usage(3)));
+    for most in [1, 7, 70, 140] {
+        assert_eq!(all(&store, most).await, whole, "{most}");
+    }
+    let of = |number| account(number, None, FIRST);
+    let part = store.usage_page(Bound::Included(of(20)), Some(of(24)), 1_000).await.expect("read");
+    assert_eq!((part.totals.len(), part.next), (10, None));
+    let none = store.usage_page(Bound::Excluded(of(24)), Some(of(20)), 10).await.expect("read");
+    assert_eq!((none.totals.len(), none.next), (0, None));
+}
+
+pub(crate) async fn usage_of_a_file_is_brought_over_once_and_what_was_closed_is_on_no_statement_again(place: &Place) {
+    let store = store(place).await;
+    let of = |epoch: u32| account(7, None, FIRST + epoch);
+    let record = |journal, account, packets| UsageRecord { router: 1, journal, account, total: usage(packets) };
+    let sums = JournalId::of_statement(0);
+    let records = [record(journal(1), of(9), 5), record(journal(1), of(0), 3), record(sums, of(1).sum(0), 100)];
+    let known = KnownRouters {
+        confirmed: BTreeMap::from([(1, second(FIRST + 8))]),
+        ahead: BTreeMap::from([(2, 17)]),
+        ..KnownRouters::default()
+    };
+    // A key server that ran before it has been told some of that again: it is in the file.
+    take(&store, report(1, 1, &[(of(0), 3), (of(1), 100)], second(FIRST))).await;
+    for _ in 0..2 {
+        store.import_usage(&records, second(FIRST + 5), &known).await.expect("no statement");
+    }
+    let held = store.known_routers().await.expect("read");
+    assert_eq!(
+        (held.confirmed, held.ahead, held.reporting),
+        (known.confirmed.clone(), known.ahead.clone(), BTreeSet::from([1]))
+    );
+    let late = take(&store, report(1, 1, &[(of(1), 100)], second(FIRST + 6))).await;
+    assert_eq!(late, Taken::default(), "its router had confirmed that time");
+    fold(&store, 100, &AccountPeriods::default()).await;
+    let expected = Totals::from([((of(9), 1), usage(5)), ((of(1).sum(0), 1), usage(103))]);
+    assert_eq!(all(&store, 10).await, expected);
+    assert_eq!(close(&store, second(FIRST + 5), &[1]).await, ("before", second(FIRST + 5)));
+    assert_eq!(close(&store, second(FIRST + 20), &[1]).await, ("done", 1));
+    assert_eq!(store.import_usage(&records, second(FIRST + 5), &known).await, Err(StoreError::Stated));
+    fold(&store, 100, &AccountPeriods::default()).await;
+    assert_eq!(billed(&store).await, Totals::from([((of(9).sum(0), 1), usage(5))]));
+}
+
+pub(crate) async fn a_count_that_no_column_holds_is_the_greatest_that_one_does(place: &Place) {
+    let store = store(place).await;
+    let of = account(7, None, FIRST);
+    let entries = vec![(of, Usage { packets: u128::MAX, octets: u128::MAX }), (account(7, Some(1), FIRST), usage(1))];
+    let said = UsageReport { journal: journal(1), number: 1, entries };
+    for _ in 0..2 {
+        let change = UsageChange::Report { router: 1, report: said.clone(), received: UnixTime(0) };
+        assert_eq!(take(&store, change).await, Taken::default());
+    }
+    let most = i64::MAX as u128;
+    let second_of = second(FIRST + 5);
+    assert_eq!(all(&store, 10).await[&(of, 1)], Usage { packets: most, octets: most });
+    // Two of them in one sum are no more either.
+    let other = UsageReport { journal: journal(2), number: 1, entries: said.entries.clone() };
+    take(&store, UsageChange::Report { router: 1, report: other, received: UnixTime(0) }).await;
+    close(&store, second_of, &[1]).await;
+    fold(&store, 100, &AccountPeriods::default()).await;
+    assert_eq!(billed(&store).await[&(of.sum(0), 1)], Usage { packets: most, octets: most });
+}
+
+pub(crate) async fn what_ended_long_ago_is_closed_by_itself_and_by_no_clock_alone(place: &Place) {
+    const KEPT: u64 = 400 * 86_400;
+    let store = store(place).await;
+    let routers = BTreeSet::from([1]);
+    let old = async |now: u64| {
+        store.close_old_usage(KEPT, &routers, (now, NOTE)).await.expect("the database works");
+        fold(&store, 100, &AccountPeriods::default()).await;
+        store.usage_head().await.expect("read").closed_before
+    };
+    let first = second(FIRST);
+    assert_eq!(old(first).await, 0, "nothing was reported");
+    take(&store, report(1, 1, &[(account(7, None, FIRST), 5)], first)).await;
+    // This machine's clock is a year and a half ahead; then a router's is.
+    assert_eq!(old(first + 550 * 86_400).await, 0);
+    let ahead = FIRST + (550 * 86_400 >> INTERVAL) as u32;
+    take(&store, report(1, 1, &[(account(7, None, ahead), 5)], first)).await;
+    assert_eq!(old(first + 86_400).await, 0);
+    // Both agree: whole months, of which the last ended 400 days before.
+    let closed = old(first + 550 * 86_400).await;
+    assert!(closed > first + 3 * 4_096 && closed <= first + 150 * 86_400, "{closed}");
+    assert_eq!(store.statements(0, 10).await.expect("read").len(), 1);
+    assert_eq!(old(first + 551 * 86_400).await, closed, "within one month once");
+}
