@@ -609,7 +609,6 @@ pub fn template(new: &NewKeyServer<'_>) -> String {
          #listen = \"192.0.2.1:8494\"\n\
          # This server's own key: wayleave keys node identity.key --kind identity\n\
          #identity = \"identity.key\"\n\
-         # What routers reported: bills are written from it. Keep copies.\n\
          # The routers; a number is never given to another router. Reloaded on SIGHUP.\n\
          #[[key.router]]\n\
          #number = 1\n\

@@ -15,6 +15,9 @@ pub enum StoreError {
     /// There is a statement of usage that was closed here.
     #[error("it has statements of usage already")]
     Stated,
+    /// There is usage already.
+    #[error("it has usage already")]
+    Used,
     /// It has no tables of a store, or those of a later version.
     #[error("the database is no store of this version: {0}")]
     Schema(String),

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
@@ -22,6 +23,7 @@ use crate::database::{Database, Place, Transaction};
 use crate::error::StoreError;
 use crate::position::Position;
 use crate::table::{Column, Table, columns, name_of, name_of_key, signed, table};
+use crate::usage::SeenUsage;
 
 /// The schema's versions, the latest last. One that was released never changes.
 const MIGRATIONS: &[(i64, &str, &str)] = &[
@@ -57,6 +59,7 @@ pub struct Store {
     pub(crate) database: Database,
     pub(crate) key: StoreKey,
     place: Place,
+    pub(crate) usage: Arc<SeenUsage>,
 }
 
 /// Who makes a change, and why: for the audit trail.
@@ -128,7 +131,7 @@ impl Store {
         }
         has_store?;
         migrate(&database).await?;
-        Ok(Self { database, key, place: place.clone() })
+        Ok(Self { database, key, place: place.clone(), usage: Arc::default() })
     }
 
     /// Makes the tables of a store in a database that has none; a SQLite file is made. One that is there is left as it is.
@@ -138,7 +141,7 @@ impl Store {
     pub async fn create(place: &Place, key: StoreKey) -> Result<Self, StoreError> {
         let database = Database::connect(place, true).await?;
         migrate(&database).await?;
-        Ok(Self { database, key, place: place.clone() })
+        Ok(Self { database, key, place: place.clone(), usage: Arc::default() })
     }
 
     #[must_use]

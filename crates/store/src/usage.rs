@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use sqlx::any::{AnyArguments, AnyRow};
@@ -40,6 +41,13 @@ const COLUMNS: usize = 12;
 type Key = (RouterNumber, JournalId, ChargedAccount);
 type Bound1<'q> = Query<'q, Any, AnyArguments<'q>>;
 
+/// What this process has seen of usage.
+#[derive(Debug, Default)]
+pub(crate) struct SeenUsage {
+    steps: AtomicU64,
+    is_set_back: AtomicBool,
+}
+
 /// Where statements end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct UsageHead {
@@ -62,8 +70,6 @@ pub struct KnownRouters {
     pub confirmed: BTreeMap<RouterNumber, u64>,
     /// Those that have a list of revocations of another database, and its number.
     pub ahead: BTreeMap<RouterNumber, u64>,
-    /// Those of which there is anything else than sums.
-    pub reporting: BTreeSet<RouterNumber>,
 }
 
 /// What became of a closing.
@@ -107,7 +113,10 @@ impl Store {
     pub async fn usage_head(&self) -> Result<UsageHead, StoreError> {
         self.database.check_in_place()?;
         let mut connection = self.database.pool.acquire().await?;
-        head(&mut connection).await
+        let before = self.usage.steps.load(Ordering::Acquire);
+        let head = head(&mut connection).await?;
+        self.note_steps(before, head.steps);
+        Ok(head)
     }
 
     /// What is known of routers.
@@ -116,8 +125,16 @@ impl Store {
     /// If the database cannot be used.
     pub async fn known_routers(&self) -> Result<KnownRouters, StoreError> {
         let mut connection = self.database.pool.acquire().await?;
-        let known = known_routers(&mut connection).await?;
-        Ok(KnownRouters { reporting: reporting(&mut connection).await?, ..known })
+        known_routers(&mut connection).await
+    }
+
+    /// Routers that have reported usage of time before a Unix second that is on no statement.
+    ///
+    /// # Errors
+    /// If the database cannot be used.
+    pub async fn routers_to_close(&self, before: u64) -> Result<BTreeSet<RouterNumber>, StoreError> {
+        let mut connection = self.database.pool.acquire().await?;
+        with_totals(&mut connection, before).await
     }
 
     /// Carries out what routers said, in this order and all at once. `periods` are those of the state. Returns what became of each.
@@ -147,12 +164,30 @@ impl Store {
         Ok(outcomes)
     }
 
+    /// Whether usage that this process has seen is no longer there, since this was last asked.
+    #[must_use]
+    pub fn take_set_back(&self) -> bool {
+        self.usage.is_set_back.swap(false, Ordering::AcqRel)
+    }
+
+    /// Notes what was read of the head after this many steps had been seen.
+    fn note_steps(&self, before: u64, steps: u64) {
+        if steps < before {
+            self.usage.is_set_back.store(true, Ordering::Release);
+            self.usage.steps.store(steps, Ordering::Release);
+        } else {
+            self.usage.steps.fetch_max(steps, Ordering::AcqRel);
+        }
+    }
+
     async fn begin_usage(&self) -> Result<Step, StoreError> {
         self.database.check_in_place()?;
+        let before = self.usage.steps.load(Ordering::Acquire);
         let mut transaction = self.database.begin().await?;
         // Others wait here: what is read next is what this one goes on from.
         query("UPDATE usage_head SET moved = moved WHERE id = 1").execute(&mut *transaction).await?;
         let head = head(&mut transaction).await?;
+        self.note_steps(before, head.steps);
         Ok(Step { transaction, head })
     }
 
@@ -182,9 +217,8 @@ impl Store {
             return Ok(Closing::Incomplete(statement));
         }
         let known = known_routers(&mut step.transaction).await?;
-        let reporting = reporting(&mut step.transaction).await?;
-        let all: BTreeSet<RouterNumber> =
-            routers.iter().chain(known.confirmed.keys()).chain(&reporting).copied().collect();
+        let with_totals = with_totals(&mut step.transaction, before).await?;
+        let all: BTreeSet<RouterNumber> = routers.union(&with_totals).copied().collect();
         // What these have not confirmed they still owe; another router that takes over a number later owes nothing.
         for router in all.iter().filter(|router| !known.confirmed.contains_key(router)) {
             step.set_confirmed(*router, closed_before).await?;
@@ -202,7 +236,7 @@ impl Store {
         let routers = serde_json::Value::Object(confirmed).to_string();
         insert.bind(routers).execute(&mut *step.transaction).await?;
         let made = statement_row(&mut step.transaction, number).await?;
-        let (made, _) = made.ok_or_else(|| bad(STATEMENT_TABLE, "it is missing"))?;
+        let (made, _) = made.ok_or_else(|| bad("`usage_statement`", "it is missing"))?;
         step.head = UsageHead { statement: number, closed_before: before, is_complete: false, ..step.head };
         step.commit(self).await?;
         Ok(Closing::Done(made))
@@ -214,7 +248,7 @@ impl Store {
     /// If the rest was not written, or that is not known.
     pub async fn fold_all_usage(&self, most: usize, periods: &AccountPeriods) -> Result<(), StoreError> {
         loop {
-            let begun = Instant::now();
+            let begun = tokio::time::Instant::now();
             if !self.fold_usage(most, periods).await? {
                 return Ok(());
             }
@@ -252,10 +286,19 @@ impl Store {
 
     /// Writes the MACs of a statement that is added up.
     async fn complete(&self, connection: &mut AnyConnection, of: u64) -> Result<(), StoreError> {
-        for (principal, sums) in self.parts(connection, of, None).await? {
-            let insert = query("INSERT INTO usage_part (statement, principal, mac) VALUES ($1, $2, $3)");
-            let insert = insert.bind(signed(of)).bind(i64::from(principal));
-            insert.bind(self.key.part(of, principal, &sums.octets).to_vec()).execute(&mut *connection).await?;
+        let parts: Vec<(u32, [u8; 32])> = self
+            .parts(connection, of, None)
+            .await?
+            .into_iter()
+            .map(|(principal, part)| (principal, self.key.part(of, principal, &part.octets)))
+            .collect();
+        for portion in parts.chunks(WRITTEN) {
+            let tuples: Vec<String> = (0..portion.len()).map(|row| format!("({})", places(row * 3 + 1, 3))).collect();
+            let insert = format!("INSERT INTO usage_part (statement, principal, mac) VALUES {}", tuples.join(", "));
+            let insert = portion.iter().fold(query(&insert), |insert, (principal, mac)| {
+                insert.bind(signed(of)).bind(i64::from(*principal)).bind(mac.to_vec())
+            });
+            insert.execute(&mut *connection).await?;
         }
         let mac = self.statement_mac(connection, of).await?;
         let set = query("UPDATE usage_statement SET mac = $1 WHERE number = $2 AND mac IS NULL").bind(mac.to_vec());
@@ -462,21 +505,27 @@ impl Store {
         }
     }
 
-    /// Brings in what an earlier version kept in a file, in the place of what there is: records, up to when time is closed, what routers
+    /// Brings in what an earlier version kept in a file, in the place of what there is if it `replaces` that: records, up to when time is closed, what routers
     /// confirmed, and which have a list of another database. What routers have reported since they report again at their next connection.
     ///
     /// # Errors
-    /// If there is a statement already, or the database cannot be used.
+    /// If there is a statement already, or usage that it does not replace; or the database cannot be used.
     pub async fn import_usage(
         &self,
         records: &[UsageRecord<ChargedAccount>],
         closed_before: u64,
-        known: &KnownRouters,
+        (known, replaces): (&KnownRouters, bool),
     ) -> Result<(), StoreError> {
         let mut step = self.begin_usage().await?;
         if step.head.statement > 0 {
             return Err(StoreError::Stated);
         }
+        let any = query("SELECT router FROM usage_record LIMIT 1").fetch_optional(&mut *step.transaction).await?;
+        if any.is_some() && !replaces {
+            return Err(StoreError::Used);
+        }
+        // Who runs takes it for a database that was set back, and has routers report again.
+        step.head.steps = 0;
         for table in ["usage_record", "usage_journal", "usage_payer", "usage_router"] {
             query(&format!("DELETE FROM {table}")).execute(&mut *step.transaction).await?;
         }
@@ -560,6 +609,7 @@ impl Step {
         let set = query(set).bind(signed(statement)).bind(signed(closed_before)).bind(i64::from(is_complete));
         set.bind(signed(moved)).bind(signed(steps + 1)).execute(&mut *self.transaction).await?;
         self.transaction.commit().await?;
+        store.usage.steps.fetch_max(steps + 1, Ordering::AcqRel);
         // What was written to a file that has just been replaced is lost.
         store.database.check_in_place()
     }
@@ -642,7 +692,9 @@ impl Step {
                 );
                 let select = named(&select, (router, journal), portion);
                 for read in select.fetch_all(&mut *self.transaction).await? {
-                    found.insert((router, journal, account_of(&read, 0)?), usage(&read, 1)?);
+                    let account = account_of(&read, 0)?;
+                    let total = usage(&read, 1).map_err(|_| bad_record(router, account))?;
+                    found.insert((router, journal, account), total);
                 }
             }
         }
@@ -693,7 +745,14 @@ impl Step {
         found.extend(due.iter().map(|(key, total)| (*key, *total)));
         restore(&mut ledger, &found);
         self.restore_counts(&mut ledger, found.keys().map(|(_, _, account)| account)).await?;
-        let Some(Fold { changed, removed }) = ledger.fold(usize::MAX) else { return Ok(()) };
+        let Fold { changed, removed } =
+            ledger.fold(usize::MAX).unwrap_or(Fold { changed: Vec::new(), removed: Vec::new() });
+        // Its columns say that it is due, and it is not: it would be due for ever.
+        if let Some((router, _, account)) = due.keys().find(|key| !removed.contains(key))
+            && removed.is_empty()
+        {
+            return Err(bad_record(*router, *account));
+        }
         self.head.moved += ledger.moved();
         self.write(&found, changed, &removed, ledger.counts()).await
     }
@@ -790,8 +849,6 @@ impl Step {
     }
 }
 
-const STATEMENT_TABLE: &str = "usage_statement";
-
 const SELECT_STATEMENT: &str =
     "SELECT number, closed_after, closed_before, made_at, actor, reason, routers, mac FROM usage_statement";
 
@@ -857,10 +914,16 @@ async fn page(
     Ok(UsagePage { totals, next: (accounts.len() >= most).then_some(greatest), moved })
 }
 
-/// Routers of which there is anything else than sums.
-async fn reporting(connection: &mut AnyConnection) -> Result<BTreeSet<RouterNumber>, StoreError> {
-    let rows = query("SELECT DISTINCT router FROM usage_journal").fetch_all(&mut *connection).await?;
-    rows.iter().map(|read| router_number(read, 0)).collect()
+/// Routers of which there are totals that ended before a Unix second, or at it.
+async fn with_totals(connection: &mut AnyConnection, before: u64) -> Result<BTreeSet<RouterNumber>, StoreError> {
+    let mut found = BTreeSet::new();
+    for read in query("SELECT DISTINCT router FROM usage_journal").fetch_all(&mut *connection).await? {
+        let router = router_number(&read, 0)?;
+        let select = "SELECT router FROM usage_record WHERE kind = 0 AND router = $1 AND ends_at <= $2 LIMIT 1";
+        let one = query(select).bind(i64::from(router)).bind(signed(before)).fetch_optional(&mut *connection).await?;
+        found.extend(one.map(|_| router));
+    }
+    Ok(found)
 }
 
 /// A statement and its MAC, as the database has them.
@@ -937,16 +1000,18 @@ fn named<'q>(sql: &'q str, (router, journal): (RouterNumber, JournalId), account
 
 fn record(read: &AnyRow) -> Result<(Key, Usage), StoreError> {
     let (router, journal, account) = (router_number(read, 0)?, journal_of(read, 1)?, account_of(read, 2)?);
-    let total = usage(read, 3).map_err(|_| {
-        let id: String = account.0.iter().map(|octet| format!("{octet:02x}")).collect();
-        bad(&format!("usage_record` with router {router} and `account {id}"), "it has no count")
-    })?;
+    let total = usage(read, 3).map_err(|_| bad_record(router, account))?;
     Ok(((router, journal, account), total))
 }
 
 /// A row that no key server wrote so.
 fn bad(of: &str, what: &'static str) -> StoreError {
-    StoreError::Row { row: format!("a row of table `{of}`"), what }
+    StoreError::Row { row: format!("a row of table {of}"), what }
+}
+
+fn bad_record(router: RouterNumber, account: ChargedAccount) -> StoreError {
+    let id: String = account.0.iter().map(|octet| format!("{octet:02x}")).collect();
+    bad(&format!("`usage_record` with router {router} and account {id}"), "it has no count")
 }
 
 fn bad_statement(number: u64, what: &'static str) -> StoreError {
@@ -956,12 +1021,13 @@ fn bad_statement(number: u64, what: &'static str) -> StoreError {
 /// The number in a column of a table whose name begins with `usage`.
 fn number<T: TryFrom<i64>>(read: &AnyRow, at: usize) -> Result<T, StoreError> {
     let value: i64 = read.try_get(at)?;
-    T::try_from(value).map_err(|_| bad("usage_…", "it has a number that is out of range"))
+    T::try_from(value).map_err(|_| bad("`usage_…`", "it has a number that is out of range"))
 }
 
 fn optional(read: &AnyRow, at: usize) -> Result<Option<u64>, StoreError> {
     let value: Option<i64> = read.try_get(at)?;
-    let number = |value| u64::try_from(value).map_err(|_| bad("usage_router", "it has a number that is out of range"));
+    let number =
+        |value| u64::try_from(value).map_err(|_| bad("`usage_router`", "it has a number that is out of range"));
     value.map(number).transpose()
 }
 
@@ -971,12 +1037,12 @@ fn router_number(read: &AnyRow, at: usize) -> Result<RouterNumber, StoreError> {
 
 fn journal_of(read: &AnyRow, at: usize) -> Result<JournalId, StoreError> {
     let octets: Vec<u8> = read.try_get(at)?;
-    Ok(JournalId(octets.try_into().map_err(|_| bad("usage_journal", "it has no journal's identity"))?))
+    Ok(JournalId(octets.try_into().map_err(|_| bad("`usage_journal`", "it has no journal's identity"))?))
 }
 
 fn account_of(read: &AnyRow, at: usize) -> Result<ChargedAccount, StoreError> {
     let octets: Vec<u8> = read.try_get(at)?;
-    Ok(ChargedAccount(octets.try_into().map_err(|_| bad("usage_record", "it has no account"))?))
+    Ok(ChargedAccount(octets.try_into().map_err(|_| bad("`usage_record`", "it has no account"))?))
 }
 
 fn usage(read: &AnyRow, at: usize) -> Result<Usage, StoreError> {

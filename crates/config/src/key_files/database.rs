@@ -490,6 +490,9 @@ fn refused(place: &Place, error: &StoreError) -> Failure {
         StoreError::Imported => failure.help(
             "if it has what is to be imported, start the key server; to import again, remove the database and the file `position` before",
         ),
+        StoreError::Used => failure.help(
+            "if key servers wrote it since the upgrade, add --replace: routers report again what they have",
+        ),
         StoreError::Stated => failure.help(
             "the file of an earlier version is brought in before time is closed here: close the same time by hand, and keep the file",
         ),

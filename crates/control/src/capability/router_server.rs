@@ -375,8 +375,7 @@ impl RouterServer {
     }
 
     fn report(&mut self, link: u64, router: RouterNumber, report: UsageReport<ChargedAccount>, now: Now) {
-        let of_router = self.waiting.iter().filter(|waiting| waiting.router == router).count();
-        if self.waiting.len() >= MAX_WAITING || of_router >= MAX_OF_ROUTER {
+        if !self.has_room(router) {
             return;
         }
         let for_whom = WaitingFor::Report { link, number: report.number };
@@ -387,10 +386,16 @@ impl RouterServer {
     fn confirm(&mut self, router: RouterNumber, through: u64, now: Now) {
         let through = through.min(now.unix.secs());
         let is_new = self.confirmed.get(&router).is_none_or(|before| through > *before);
-        if is_new && self.waiting.len() < MAX_WAITING {
+        if is_new && self.has_room(router) {
             self.confirmed.insert(router, through);
             self.store(router, WaitingFor::Nobody, UsageChange::Confirm { router, through });
         }
+    }
+
+    /// Whether one more step of a router's may wait for the store.
+    fn has_room(&self, router: RouterNumber) -> bool {
+        let of_router = self.waiting.iter().filter(|waiting| waiting.router == router).count();
+        self.waiting.len() < MAX_WAITING && of_router < MAX_OF_ROUTER
     }
 
     fn store(&mut self, router: RouterNumber, for_whom: WaitingFor, change: UsageChange) {

@@ -44,3 +44,10 @@ in_postgres!(usage_suite:
     a_count_that_no_column_holds_is_the_greatest_that_one_does,
     what_ended_long_ago_is_closed_by_itself_and_by_no_clock_alone,
 );
+
+#[tokio::test]
+#[ignore = "takes minutes: measures"]
+async fn many_totals_are_closed_and_read() {
+    let Some(postgres) = Postgres::start_for_test() else { return };
+    usage_suite::many_totals_are_closed_and_read(&Place::parse(&postgres.url()).expect("a place")).await;
+}

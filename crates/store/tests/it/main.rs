@@ -65,3 +65,10 @@ in_sqlite!(usage_suite:
     a_count_that_no_column_holds_is_the_greatest_that_one_does,
     what_ended_long_ago_is_closed_by_itself_and_by_no_clock_alone,
 );
+
+#[tokio::test]
+#[ignore = "takes minutes: measures"]
+async fn many_totals_are_closed_and_read() {
+    let folder = Folder::new("many_totals");
+    usage_suite::many_totals_are_closed_and_read(&folder.place()).await;
+}

@@ -377,21 +377,23 @@ pub(crate) async fn usage_of_a_file_is_brought_over_once_and_what_was_closed_is_
     let record = |journal, account, packets| UsageRecord { router: 1, journal, account, total: usage(packets) };
     let sums = JournalId::of_statement(0);
     let records = [record(journal(1), of(9), 5), record(journal(1), of(0), 3), record(sums, of(1).sum(0), 100)];
-    let known = KnownRouters {
-        confirmed: BTreeMap::from([(1, second(FIRST + 8))]),
-        ahead: BTreeMap::from([(2, 17)]),
-        ..KnownRouters::default()
-    };
+    let known = KnownRouters { confirmed: BTreeMap::from([(1, second(FIRST + 8))]), ahead: BTreeMap::from([(2, 17)]) };
     // A key server that ran before it has been told some of that again: it is in the file.
     take(&store, report(1, 1, &[(of(0), 3), (of(1), 100)], second(FIRST))).await;
-    for _ in 0..2 {
-        store.import_usage(&records, second(FIRST + 5), &known).await.expect("no statement");
-    }
+    assert_eq!(store.import_usage(&records, second(FIRST + 5), (&known, false)).await, Err(StoreError::Used));
+    assert!(!store.take_set_back());
+    store.import_usage(&records, second(FIRST + 5), (&known, true)).await.expect("no statement");
+    // Who has seen more than that has routers report again.
+    let other = self::store(place).await;
+    take(&other, report(1, 1, &[], second(FIRST))).await;
+    take(&other, report(1, 1, &[], second(FIRST))).await;
+    other.import_usage(&records, second(FIRST + 5), (&known, true)).await.expect("no statement");
+    other.usage_head().await.expect("read");
+    assert!(other.take_set_back() && !other.take_set_back());
     let held = store.known_routers().await.expect("read");
-    assert_eq!(
-        (held.confirmed, held.ahead, held.reporting),
-        (known.confirmed.clone(), known.ahead.clone(), BTreeSet::from([1]))
-    );
+    assert_eq!((held.confirmed, held.ahead), (known.confirmed.clone(), known.ahead.clone()));
+    let owing = async |epoch| store.routers_to_close(second(FIRST + epoch)).await.expect("read");
+    assert_eq!((owing(11).await, owing(12).await), (BTreeSet::from([1]), BTreeSet::from([1])));
     let late = take(&store, report(1, 1, &[(of(1), 100)], second(FIRST + 6))).await;
     assert_eq!(late, Taken::default(), "its router had confirmed that time");
     fold(&store, 100, &AccountPeriods::default()).await;
@@ -399,7 +401,7 @@ pub(crate) async fn usage_of_a_file_is_brought_over_once_and_what_was_closed_is_
     assert_eq!(all(&store, 10).await, expected);
     assert_eq!(close(&store, second(FIRST + 5), &[1]).await, ("before", second(FIRST + 5)));
     assert_eq!(close(&store, second(FIRST + 20), &[1]).await, ("done", 1));
-    assert_eq!(store.import_usage(&records, second(FIRST + 5), &known).await, Err(StoreError::Stated));
+    assert_eq!(store.import_usage(&records, second(FIRST + 5), (&known, true)).await, Err(StoreError::Stated));
     fold(&store, 100, &AccountPeriods::default()).await;
     assert_eq!(billed(&store).await, Totals::from([((of(9).sum(0), 1), usage(5))]));
 }
@@ -438,7 +440,7 @@ pub(crate) async fn what_ended_long_ago_is_closed_by_itself_and_by_no_clock_alon
     take(&store, report(1, 1, &[(account(7, None, FIRST), 5)], first)).await;
     // This machine's clock is a year and a half ahead; then a router's is.
     assert_eq!(old(first + 550 * 86_400).await, 0);
-    let ahead = FIRST + (550 * 86_400 >> INTERVAL) as u32;
+    let ahead = FIRST + ((550 * 86_400) >> INTERVAL) as u32;
     take(&store, report(1, 1, &[(account(7, None, ahead), 5)], first)).await;
     assert_eq!(old(first + 86_400).await, 0);
     // Both agree: whole months, of which the last ended 400 days before.
@@ -446,4 +448,35 @@ pub(crate) async fn what_ended_long_ago_is_closed_by_itself_and_by_no_clock_alon
     assert!(closed > first + 3 * 4_096 && closed <= first + 150 * 86_400, "{closed}");
     assert_eq!(store.statements(0, 10).await.expect("read").len(), 1);
     assert_eq!(old(first + 551 * 86_400).await, closed, "within one month once");
+}
+
+/// Not in every run: how long a large ledger takes is printed, and its sums are checked.
+pub(crate) async fn many_totals_are_closed_and_read(place: &Place) {
+    const EACH: u32 = 1_000;
+    const EPOCHS: u32 = 1_000;
+    let store = store(place).await;
+    let timed =
+        async |what: &str, begun: tokio::time::Instant| println!("{what}: {:.1} s", begun.elapsed().as_secs_f64());
+    let begun = tokio::time::Instant::now();
+    let mut records = Vec::new();
+    for number in 0..EPOCHS * EACH {
+        let of = account(1 + number % EACH / 10, Some(1 + number % 10), FIRST + number / EACH);
+        records.push(UsageRecord { router: 1, journal: journal(1), account: of, total: usage(1) });
+    }
+    store.import_usage(&records, 0, (&KnownRouters::default(), false)).await.expect("empty");
+    timed("written", begun).await;
+    let change = UsageChange::Confirm { router: 1, through: second(FIRST + EPOCHS + 5) };
+    store.change_usage(&[change], &AccountPeriods::default()).await.expect("the database works");
+    let begun = tokio::time::Instant::now();
+    let page = store.usage_page(Bound::Unbounded, None, 1_000).await.expect("read");
+    assert_eq!(page.totals.len(), 1_000);
+    timed("a page of 1,000", begun).await;
+    let begun = tokio::time::Instant::now();
+    assert_eq!(close(&store, second(FIRST + EPOCHS + 5), &[1]).await, ("done", 1));
+    store.fold_all_usage(10_000, &AccountPeriods::default()).await.expect("the database works");
+    timed("closed", begun).await;
+    let begun = tokio::time::Instant::now();
+    let (_, sums) = store.statement(1, None).await.expect("read").expect("there");
+    assert_eq!(sums.values().map(|total| total.packets).sum::<u128>(), u128::from(EPOCHS * EACH));
+    timed("the statement", begun).await;
 }

@@ -36,7 +36,7 @@ use crate::usage::{self, By, Statement, csv, is_cut, is_within, statement};
 const PAGE: usize = 10_000;
 const TRIES: usize = 100;
 /// Totals that are added to sums at a time.
-const FOLDED: usize = 5_000;
+const FOLDED: usize = 10_000;
 /// How often, and how many times, it is asked whether a statement is complete.
 const PAUSE: Duration = Duration::from_millis(500);
 const ASKED: usize = 7_200;
@@ -125,11 +125,14 @@ pub struct Verify {
 
 #[derive(Args, Debug)]
 pub struct ImportUsage {
-    /// The file that [key.routers] `usage` named. No key server has it open.
+    /// The file that [key.routers] `usage` named. It is left as it is.
     pub file: PathBuf,
     /// The configuration of the key server, which names the database.
     #[arg(long, short)]
     pub config: PathBuf,
+    /// In the place of usage that is there already: what routers have reported since the upgrade, which they report again.
+    #[arg(long)]
+    pub replace: bool,
     #[arg(long)]
     pub json: bool,
 }
@@ -255,7 +258,7 @@ fn close(command: &UsageOf, here: &Here, before: u64) -> Outcome {
     let (head, known) =
         here.store(|store| async move { Ok((store.usage_head().await?, store.known_routers().await?)) })?;
     if before > head.closed_before && !command.force {
-        numbers.extend(&known.reporting);
+        numbers.extend(here.store(move |store| async move { store.routers_to_close(before).await })?);
         check_confirmed(&numbers, &names, &known.confirmed, (before, &command.without))?;
     }
     let (_, periods) = here.accounts()?;
@@ -536,7 +539,8 @@ pub fn import(command: &ImportUsage) -> Outcome {
     let file = FileStore::open(&command.file)?;
     let (records, closed, known) = read(|table| file.load(table))?;
     let count = records.len();
-    here.store(move |store| async move { store.import_usage(&records, closed, &known).await })?;
+    let replaces = command.replace;
+    here.store(move |store| async move { store.import_usage(&records, closed, (&known, replaces)).await })?;
     if command.json {
         print_json(json!({ "records": count, "closed_before": utc(closed) }));
     } else {
@@ -558,7 +562,6 @@ fn read(
     let known = KnownRouters {
         confirmed: load(CONFIRMED)?.into_iter().filter_map(confirmed).collect(),
         ahead: load(AHEAD)?.into_iter().filter_map(confirmed).collect(),
-        ..KnownRouters::default()
     };
     let all = load(TOTALS)?;
     let records: Vec<_> = all.iter().filter_map(|record| self::record(record, closed)).collect();

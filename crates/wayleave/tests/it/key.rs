@@ -209,6 +209,35 @@ fn a_server_with_an_old_copy_of_its_database_does_not_start_also_where_nothing_i
     assert!(said.contains("restore it from a backup"), "{said}");
 }
 
+/// What earlier versions had in the configuration is named, with what is in its place.
+#[test]
+fn what_is_no_longer_in_the_configuration_is_named_with_what_to_do() {
+    let server = Server::new("former");
+    let config = fs::read_to_string(server.folder.0.join(&server.config)).expect("there");
+    let identity = "node:ed25519:3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29";
+    for (more, said) in [
+        (
+            "[[key.rate]]\nprincipal = 7\nrate = 5\n",
+            ["rates over all routers are in the database now", "cap rate PRINCIPAL"],
+        ),
+        (
+            "[key.routers]\nlisten = \"127.0.0.1:1\"\nidentity = \"writer.key\"\nusage = \"usage\"\n",
+            ["what routers report is in the database", "cap import-usage FILE"],
+        ),
+        (
+            &format!("[[key.replica]]\nidentity = \"{identity}\"\n"),
+            ["nobody copies records", "share a PostgreSQL database"],
+        ),
+    ] {
+        server.folder.write("server/former.toml", &config.replace("[status]", &format!("{more}[status]")));
+        let output = text_of(&server.folder.run(&["check", "server/former.toml"]));
+        let output = output.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ");
+        for said in said {
+            assert!(output.contains(said), "{more}: {output}");
+        }
+    }
+}
+
 /// Copies a SQLite database that nobody uses, with what a killed process left of it, between two folders.
 pub(super) fn copy_database(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("made");

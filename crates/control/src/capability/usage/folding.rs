@@ -5,8 +5,7 @@
 //!
 //! A router *confirms* up to which second the server has all that it counted. Of closed time that it has confirmed, nothing is taken from
 //! it any more. Of closed time that it has not, the ledger keeps how much of each total is in sums; what exceeds that comes late, and
-//! goes into a sum of its own, whose time is the day on which it came: time is also closed by itself, long after its statement was
-//! written, and only a day that is not over is on a statement to come. A router that was not known when time was closed is owed nothing
+//! goes into a sum of its own on the next statement, whose time is the day on which it came. A router that was not known when time was closed is owed nothing
 //! of it: its totals may be those of another router, whose number it took over. They are counted as too late.
 
 use std::collections::BTreeMap;

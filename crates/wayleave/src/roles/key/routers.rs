@@ -39,8 +39,8 @@ pub type Event = link_driver::Event<RouterServer, Own>;
 pub enum Own {
     /// The database takes something no longer: what, and why; or does so again.
     Unwritten(Option<String>),
-    /// The database has less usage than before.
-    SetBack,
+    /// The database has less usage than before, and this is what routers have confirmed of it.
+    SetBack(BTreeMap<RouterNumber, u64>),
     /// All time up to this Unix second is on statements, of which this is the last.
     Closed(u64, u64),
     Configure(Box<KeyFile>),
@@ -100,6 +100,7 @@ impl Routers {
             store,
             core: Arc::clone(core),
             events: events.clone(),
+            era: Arc::default(),
             doing: "what routers report, which they keep,",
             problem: problems[0].clone(),
             heavy: problems[2].clone(),
@@ -107,7 +108,7 @@ impl Routers {
         parts.spawn("usage", task.clone().write(steps));
         let task = UsageStore { doing: "statements of usage", problem: problems[1].clone(), ..task };
         parts.spawn("statements", task.settle(Arc::clone(&numbers), clock));
-        let io = RouterIo { links, usage, names, routers: config.routers(), numbers, rates, log };
+        let io = RouterIo { links, usage, era: 0, names, routers: config.routers(), numbers, rates, log };
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
         Ok(Some(Self { running, store: read, problems, _listening: listening }))
     }
@@ -116,6 +117,7 @@ impl Routers {
 struct RouterIo {
     links: Links,
     usage: mpsc::UnboundedSender<UsageStep>,
+    era: u64,
     names: BTreeMap<RouterNumber, String>,
     routers: BTreeMap<IdentityKey, RouterNumber>,
     numbers: Arc<Mutex<BTreeSet<RouterNumber>>>,
@@ -147,10 +149,11 @@ impl LinkIo<RouterServer> for RouterIo {
                 });
                 return Step::Ignore;
             }
-            Own::SetBack => {
+            Own::SetBack(confirmed) => {
+                self.era += 1;
                 self.log.report(event!(ERROR "usage-set-back" by 0, {}
                     "the database has less usage than it had: it was set back to an old copy; routers report again what they have"));
-                return Step::Ignore;
+                RouterServerInput::SetBack(confirmed)
             }
             Own::Closed(statement, before) => {
                 self.log.report(event!(INFO "usage-closed" by 0, { statement, before = utc(before) }
@@ -174,7 +177,7 @@ impl LinkIo<RouterServer> for RouterIo {
             RouterServerOutput::Send { link, octets } => self.links.send(link, octets),
             RouterServerOutput::Close { link, why } => self.links.close(link, why),
             RouterServerOutput::Store { step, change } => {
-                let _ = self.usage.send(UsageStep { step, change }); // fails if the task has ended, which ends the role
+                let _ = self.usage.send(UsageStep { step, change, era: self.era }); // fails if the task has ended, which ends the role
             }
             RouterServerOutput::Event(event) => self.log.report(self.line(&event)),
         }
@@ -197,7 +200,8 @@ impl RouterIo {
         match event {
             RouterEvent::Untaken { router: of, entries } => {
                 event!(ERROR "usage-untaken" by *of, { router = name(of); entries = *entries }
-                "{entries} accounts in a report of the router are not taken, since whoever pays for them has as many records as one may                  have: close the time before this month (`wayleave cap usage --close`); the router keeps them and reports them again")
+                "{entries} accounts in a report of the router are not taken, since whoever pays for them has as many records as one may \
+                 have: close the time before this month (`wayleave cap usage --close`); the router keeps them and reports them again")
             }
             RouterEvent::Connected(of) => event!(INFO "router-connected" by *of, { router = name(of) } "connected"),
             RouterEvent::Disconnected(of) => event!(INFO "router-disconnected" by *of, { router = name(of) }

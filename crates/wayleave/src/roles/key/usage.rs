@@ -1,14 +1,18 @@
 //! What routers reported goes to the database: by two tasks beside the loop of the routers' links, which leases rates and waits for nobody.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::sleep;
-use wayleave_control::capability::{AccountPeriods, RouterNumber, RouterServerInput, Taken, UsageChange, UsageRefusal};
+use wayleave_control::capability::{
+    AccountPeriods, JournalId, RouterNumber, RouterServerInput, Taken, UsageChange, UsageRefusal, UsageReport,
+};
+use wayleave_core::UnixTime;
 use wayleave_runtime::Clock;
-use wayleave_store::{KnownRouters, MAX_OF_PAYER, Note, Store, StoreError, UsageHead};
+use wayleave_store::{MAX_OF_PAYER, Note, Store, StoreError};
 
 use super::core::{Core, lock};
 use super::routers::{Event, Own};
@@ -20,7 +24,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How often it is looked whether something is to be closed or added to sums.
 const SETTLE: Duration = Duration::from_millis(500);
 /// Totals that are added to sums at a time: others wait for the database meanwhile.
-const FOLDED: usize = 2_000;
+const FOLDED: usize = 10_000;
 /// Seconds after its end for which usage of a key epoch is kept as it was reported: a year, and a month to bill it.
 const KEPT_SECS: u64 = 400 * 86_400;
 
@@ -28,6 +32,8 @@ const KEPT_SECS: u64 = 400 * 86_400;
 pub struct UsageStep {
     pub step: u64,
     pub change: UsageChange,
+    /// How often the database had been set back, as far as the loop had heard.
+    pub era: u64,
 }
 
 /// Why one of the tasks cannot go on, if it cannot.
@@ -55,6 +61,8 @@ pub struct UsageStore {
     pub store: Store,
     pub core: Arc<Mutex<Core>>,
     pub events: mpsc::Sender<Event>,
+    /// How often the database was set back.
+    pub era: Arc<AtomicU64>,
     /// What this task does, and why it cannot.
     pub doing: &'static str,
     pub problem: UsageProblem,
@@ -86,8 +94,13 @@ impl UsageStore {
     pub async fn write(self, mut steps: mpsc::UnboundedReceiver<UsageStep>) {
         let mut together = Vec::new();
         while steps.recv_many(&mut together, TOGETHER).await > 0 {
-            let (numbers, changes): (Vec<u64>, Vec<UsageChange>) =
-                together.drain(..).map(|UsageStep { step, change }| (step, change)).unzip();
+            let era = self.era.load(Ordering::Acquire);
+            let (numbers, changes): (Vec<u64>, Vec<UsageChange>) = together
+                .drain(..)
+                .map(|UsageStep { step, change, era: of }| {
+                    (step, if of < era { without_confirmation(change) } else { change })
+                })
+                .unzip();
             let outcomes = self.carry_out(&changes).await;
             for (step, outcome) in numbers.into_iter().zip(outcomes) {
                 let stored = Event::Input(RouterServerInput::Stored { step, outcome });
@@ -127,23 +140,11 @@ impl UsageStore {
 
     /// Adds what is closed to sums, closes what ended long ago, and says what others closed and confirmed.
     pub async fn settle(self, routers: Arc<Mutex<BTreeSet<RouterNumber>>>, clock: Clock) {
-        let (mut seen, mut steps) = (0, 0);
+        let mut seen = None;
         loop {
             let configured = routers.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let settled = self.settle_once(&configured, clock.now().unix.secs()).await;
-            if let Some((head, known)) = self.noted(settled).await {
-                if head.is_complete && head.statement > seen {
-                    self.say(Event::Own(Own::Closed(head.statement, head.closed_before))).await;
-                    seen = head.statement;
-                }
-                // An old copy of the database: what it lacks, routers have to report again.
-                let input = if head.steps < steps { RouterServerInput::SetBack } else { RouterServerInput::Confirmed };
-                if head.steps < steps {
-                    self.say(Event::Own(Own::SetBack)).await;
-                }
-                steps = head.steps;
-                self.say(Event::Input(input(known.confirmed))).await;
-            }
+            let settled = self.settle_once(&mut seen, &configured, clock.now().unix.secs()).await;
+            self.noted(settled).await;
             sleep(SETTLE).await;
         }
     }
@@ -152,21 +153,47 @@ impl UsageStore {
         let _ = self.events.send(event).await; // fails if the role has stopped
     }
 
+    /// `seen` is the last statement that was complete.
     async fn settle_once(
         &self,
+        seen: &mut Option<u64>,
         routers: &BTreeSet<RouterNumber>,
         now: u64,
-    ) -> Result<(UsageHead, KnownRouters), StoreError> {
+    ) -> Result<(), StoreError> {
+        let (head, known) = (self.store.usage_head().await?, self.store.known_routers().await?);
+        if head.is_complete && seen.replace(head.statement).is_some_and(|seen| seen != head.statement) {
+            self.say(Event::Own(Own::Closed(head.statement, head.closed_before))).await;
+        }
+        // An old copy of the database: what it lacks, routers have to report again.
+        if self.store.take_set_back() {
+            self.era.fetch_add(1, Ordering::AcqRel);
+            self.say(Event::Own(Own::SetBack(known.confirmed))).await;
+        } else {
+            self.say(Event::Input(RouterServerInput::Confirmed(known.confirmed))).await;
+        }
+        let heavy = self.store.heavy_payers().await?;
+        self.heavy.set(heavy.first().map(|(principal, records)| {
+            format!(
+                "principal {principal} has {records} records of usage, of {MAX_OF_PAYER} at most: close time (`wayleave cap usage --close`)"
+            )
+        }));
         // Who does not know of all owners of a number adds nothing up.
         if lock(&self.core).outage().is_none() {
             self.store.fold_all_usage(FOLDED, &self.periods()).await?;
             let note = Note { actor: "the key server", reason: "it ended more than 400 days ago" };
             self.store.close_old_usage(KEPT_SECS, routers, (now, note)).await?;
         }
-        let heavy = self.store.heavy_payers().await?;
-        *self.heavy.0.lock().unwrap_or_else(PoisonError::into_inner) = heavy.first().map(|(principal, records)| {
-            format!("principal {principal} has {records} records of usage, of {MAX_OF_PAYER} at most: close time (`wayleave cap usage --close`)")
-        });
-        Ok((self.store.usage_head().await?, self.store.known_routers().await?))
+        Ok(())
+    }
+}
+
+/// What a router said before the database was set back: what it confirmed then it may have to report again.
+fn without_confirmation(change: UsageChange) -> UsageChange {
+    match change {
+        UsageChange::Confirm { router, .. } => {
+            let nothing = UsageReport { journal: JournalId([0; 16]), number: 0, entries: Vec::new() };
+            UsageChange::Report { router, report: nothing, received: UnixTime(0) }
+        }
+        other => other,
     }
 }

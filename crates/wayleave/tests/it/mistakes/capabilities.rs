@@ -8,6 +8,7 @@ use crate::common::{Folder, text};
 type CommandMistake = (&'static [&'static str], i32, &'static [&'static str]);
 
 const CONFIG: &str = "server/key.toml";
+const WRITER: &str = "writer:ed25519:3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29";
 
 const MISTAKES: &[CommandMistake] = &[
     (
@@ -31,6 +32,13 @@ const MISTAKES: &[CommandMistake] = &[
         &["--from is 2026-12-01", "--to is not later"],
     ),
     (&["usage", "--from", "yesterday", "--config", CONFIG], 2, &["2026-11-01, or Unix seconds"]),
+    (&["usage", "--close", "20261101", "--config", CONFIG], 2, &["`20261101` is no day (2026-11-01, UTC)"]),
+    (&["usage", "--close", "2099-01-01", "--config", CONFIG], 2, &["is not a day ago yet"]),
+    (&["usage", "--close", "2026-01-01", "--config", CONFIG, "--principal", "7"], 2, &["cannot be used with"]),
+    (&["statements", "1", "--config", CONFIG], 1, &["there is no statement 1", "cap statements"]),
+    (&["statements", "--signed", "x", "--config", CONFIG], 2, &["--principal"]),
+    (&["verify", "server/key.toml", "--writer", WRITER], 1, &["no signed statement"]),
+    (&["import-usage", "none", "--config", CONFIG], 1, &["none is not there"]),
     (&["grant", "--principal", "16777216", "--waypoint", "198.51.100.1", "--config", CONFIG], 2, &["24 bits"]),
     (
         &["grant", "--principal", "7", "--waypoint", "198.51.100.1", "--interval", "3", "--config", CONFIG],

@@ -42,14 +42,16 @@ fn put(site: &Site, router: usize, totals: &[(u64, u128)], journal: Option<[u8; 
     store.close();
 }
 
-/// As if routers had never said up to when they have reported everything.
-fn forget_confirmations(site: &Site) {
+/// Does something to the database behind the key server's back.
+fn write(site: &Site, statements: &[&str]) {
     let uri = format!("sqlite://{}", site.folder.0.join("server/accounts.db").display());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         sqlx::any::install_default_drivers();
         let mut connection = sqlx::AnyConnection::connect(&uri).await.expect("a database");
-        sqlx::query("DELETE FROM usage_router").execute(&mut connection).await.expect("deleted");
+        for statement in statements {
+            sqlx::query(statement).execute(&mut connection).await.expect("written");
+        }
         connection.close().await.expect("closed");
     });
 }
@@ -87,7 +89,8 @@ fn usage_of_a_router_that_was_away_when_time_was_closed_is_on_the_next_statement
     eventually("both routers are connected", || site.connected());
     // The server has never heard of what the second router has.
     site.routers.iter_mut().chain([&mut site.key]).for_each(|process| process.kill());
-    forget_confirmations(&site);
+    // As if they had never said up to when they have reported everything.
+    write(&site, &["DELETE FROM usage_router"]);
     put(&site, 0, &[(10, 1_000)], None);
     put(&site, 1, &[(10, 100)], None);
     site.key.start_process();
@@ -191,4 +194,47 @@ fn old_usage_is_folded_and_forgotten_and_stays_on_the_bill_once() {
     let begins = lines(&site, &["--by", "epoch"]).into_iter().filter(|line| line["epoch"].is_null()).count();
     assert!(output.status.success() && begins >= 3, "{begins}");
     assert!(has_warning, "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Threat 0b, 2: what if state is old? Links stay up while the database loses what was written last.
+#[test]
+fn what_a_database_that_is_set_back_under_a_running_server_lacks_is_reported_again() {
+    let name = "folded::what_a_database_that_is_set_back_under_a_running_server_lacks_is_reported_again";
+    let Some(mut site) = Site::new(name, "", |_, _| String::new()) else { return };
+    eventually("both routers are connected", || site.connected());
+    site.routers.iter_mut().for_each(|router| router.kill());
+    put(&site, 0, &[(10, 1_000)], None);
+    put(&site, 1, &[(10, 100)], None);
+    site.routers.iter_mut().for_each(|router| router.start_process());
+    eventually("all of it is reported", || site.billed() == [1_000, 100]);
+    let tables = ["usage_record", "usage_journal", "usage_payer", "usage_router"];
+    let delete: Vec<String> = tables.iter().map(|table| format!("DELETE FROM {table}")).collect();
+    let delete: Vec<&str> = delete.iter().map(String::as_str).chain(["UPDATE usage_head SET steps = 0"]).collect();
+    write(&site, &delete);
+    eventually("it is noticed", || site.key.log().contains("it was set back to an old copy"));
+    eventually("all of it is there again", || site.connected() && site.billed() == [1_000, 100]);
+}
+
+/// A row that no key server wrote holds up nobody but whom it is of.
+#[test]
+fn usage_that_cannot_be_read_is_named_and_holds_no_other_router_up() {
+    let name = "folded::usage_that_cannot_be_read_is_named_and_holds_no_other_router_up";
+    let Some(mut site) = Site::new(name, "", |_, _| String::new()) else { return };
+    eventually("both routers are connected", || site.connected());
+    site.routers.iter_mut().for_each(|router| router.kill());
+    put(&site, 0, &[(10, 1_000)], None);
+    site.routers[0].start_process();
+    eventually("it is reported", || site.billed() == [1_000, 0]);
+    site.routers[0].kill();
+    write(&site, &["UPDATE usage_record SET packets = -1 WHERE router = 1"]);
+    put(&site, 0, &[(10, 1_500)], None);
+    put(&site, 1, &[(10, 100)], None);
+    site.routers.iter_mut().for_each(|router| router.start_process());
+    eventually("it is named", || site.key.log().contains("`usage_record` with router 1 and account 000007"));
+    let refused = |site: &Site| site.key.status()["routers"][0]["refused"].as_u64();
+    eventually("its router is told", || refused(&site) > Some(0));
+    let waiting = |site: &Site| site.routers[1].status()["provider"]["waiting"].as_u64();
+    eventually("the other one's usage is taken", || waiting(&site) == Some(0));
+    write(&site, &["UPDATE usage_record SET packets = 1000 WHERE router = 1"]);
+    assert_eq!(site.billed()[1], 100);
 }

@@ -216,7 +216,7 @@ pub async fn close(
     let closed = store.usage_head().await.map_err(unusable)?.closed_before;
     if before > closed && !new.force {
         let known = store.known_routers().await.map_err(unusable)?;
-        numbers.extend(known.reporting);
+        numbers.extend(store.routers_to_close(before).await.map_err(unusable)?);
         check_confirmed(&numbers, &names, &known.confirmed, (before, &new.without)).map_err(|failure| {
             // What is named and not there is the caller's error.
             if failure.is_usage() { Problem::from(failure) } else { Problem::of(ProblemKind::Conflict, failure) }
@@ -314,7 +314,7 @@ pub async fn signed(
         let signed = lock(&api.core).server.sign_statement(&object);
         let signed = signed.map_err(|error| {
             tracing::error!("a statement cannot be signed: {error}");
-            Problem::new(ProblemKind::Conflict, "it has more months than a signed one may have")
+            Problem::new(ProblemKind::Conflict, "it has more routers or months than a signed one may have")
         })?;
         Ok(Json(SignedStatement { signed: to_hex(signed.octets()), writer: api.writer.clone() }))
     })
