@@ -217,7 +217,7 @@ fn a_statement_is_made_signed_and_checked_by_who_pays_and_never_changes() {
     let next = ["cap", "verify", "next.statement", "--writer", &writer, "--previous"];
     world.folder.ok(&[&next[..], &["one.statement"]].concat());
     let said = world.folder.fails(1, &[&next[..], &["next.statement"]].concat());
-    assert!(said.contains("it is not the one before"), "{said}");
+    assert!(said.contains("and statement 2 up to"), "{said}");
     let mut octets = read("one.statement");
     let last = octets.len() - 70;
     octets[last] ^= 1;
