@@ -748,8 +748,8 @@ impl Step {
         let Fold { changed, removed } =
             ledger.fold(usize::MAX).unwrap_or(Fold { changed: Vec::new(), removed: Vec::new() });
         // Its columns say that it is due, and it is not: it would be due for ever.
-        if let Some((router, _, account)) = due.keys().find(|key| !removed.contains(key))
-            && removed.is_empty()
+        if removed.is_empty()
+            && let Some((router, _, account)) = due.keys().next()
         {
             return Err(bad_record(*router, *account));
         }
