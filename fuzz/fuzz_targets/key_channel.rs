@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_control::capability::{
-    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RateTerms, RouterClient,
-    RouterClientEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, SharedRate, Taken,
-    Usage, UsageChange,
+    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RateTerms, ReportOutcome, RouterClient,
+    RouterClientEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, SharedRate, Usage,
+    UsageChange,
 };
 use wayleave_control::leases::Offline;
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
@@ -54,13 +54,13 @@ fuzz_target!(|data: &[u8]| {
                 RouterServerOutput::Store { step, change } => {
                     let outcome = match change {
                         UsageChange::Report { router, report, received } => {
-                            ledger.take(router, &report, received.secs()).map(Taken::from)
+                            ledger.take(router, &report, received.secs()).map(ReportOutcome::from)
                         }
                         UsageChange::Confirm { router, through } => {
                             ledger.confirm(router, through);
-                            Ok(Taken::default())
+                            Ok(ReportOutcome::default())
                         }
-                        UsageChange::Ahead { .. } => Ok(Taken::default()),
+                        UsageChange::Ahead { .. } => Ok(ReportOutcome::default()),
                     };
                     server.handle(RouterServerInput::Stored { step, outcome }, at(millis));
                 }

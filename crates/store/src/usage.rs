@@ -13,8 +13,8 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, AnyConnection, Row as _, query};
 use wayleave_control::capability::{
-    AccountPeriods, ChargedAccount, Fold, JournalId, Ledger, Month, RouterNumber, Taken, Usage, UsageChange, UsagePage,
-    UsageRecord, UsageRefusal, UsageReport,
+    AccountPeriods, ChargedAccount, Fold, JournalId, Ledger, Month, ReportOutcome, RouterNumber, Usage, UsageChange,
+    UsagePage, UsageRecord, UsageRefusal, UsageReport,
 };
 use wayleave_core::UnixTime;
 
@@ -39,7 +39,7 @@ const PAUSE: Duration = Duration::from_millis(150);
 const COLUMNS: usize = 12;
 
 type Key = (RouterNumber, JournalId, ChargedAccount);
-type Bound1<'q> = Query<'q, Any, AnyArguments<'q>>;
+type BoundQuery<'q> = Query<'q, Any, AnyArguments<'q>>;
 
 /// What this process has seen of usage.
 #[derive(Debug, Default)]
@@ -145,7 +145,7 @@ impl Store {
         &self,
         changes: &[UsageChange],
         periods: &AccountPeriods,
-    ) -> Result<Vec<Result<Taken, UsageRefusal>>, StoreError> {
+    ) -> Result<Vec<Result<ReportOutcome, UsageRefusal>>, StoreError> {
         let mut step = self.begin_usage().await?;
         let mut outcomes = Vec::with_capacity(changes.len());
         for change in changes {
@@ -153,10 +153,14 @@ impl Store {
                 UsageChange::Report { router, report, received } => {
                     step.take(*router, report, *received, periods).await?
                 }
+                // What a router confirmed of a database that was set back since, it may have to report again.
+                UsageChange::Confirm { .. } if self.usage.is_set_back.load(Ordering::Acquire) => {
+                    Ok(ReportOutcome::default())
+                }
                 UsageChange::Confirm { router, through } => step.confirm(*router, *through).await?,
                 UsageChange::Ahead { router, has } => {
                     step.set_ahead(*router, *has).await?;
-                    Ok(Taken::default())
+                    Ok(ReportOutcome::default())
                 }
             });
         }
@@ -630,7 +634,7 @@ impl Step {
         report: &UsageReport<ChargedAccount>,
         received: UnixTime,
         periods: &AccountPeriods,
-    ) -> Result<Result<Taken, UsageRefusal>, StoreError> {
+    ) -> Result<Result<ReportOutcome, UsageRefusal>, StoreError> {
         let report = &held(report);
         let now = received.secs();
         let mut ledger = self.ledger(periods).await?;
@@ -653,14 +657,18 @@ impl Step {
         Ok(Ok(accepted.into()))
     }
 
-    async fn confirm(&mut self, router: RouterNumber, through: u64) -> Result<Result<Taken, UsageRefusal>, StoreError> {
+    async fn confirm(
+        &mut self,
+        router: RouterNumber,
+        through: u64,
+    ) -> Result<Result<ReportOutcome, UsageRefusal>, StoreError> {
         let mut ledger = self.ledger(&AccountPeriods::default()).await?;
         if ledger.confirm(router, through)
             && let Some(through) = ledger.confirmed().get(&router)
         {
             self.set_confirmed(router, *through).await?;
         }
-        Ok(Ok(Taken::default()))
+        Ok(Ok(ReportOutcome::default()))
     }
 
     async fn set_ahead(&mut self, router: RouterNumber, has: Option<u64>) -> Result<(), StoreError> {
@@ -993,7 +1001,11 @@ fn places(first: usize, count: usize) -> String {
 }
 
 /// Binds a journal and accounts of it.
-fn named<'q>(sql: &'q str, (router, journal): (RouterNumber, JournalId), accounts: &[ChargedAccount]) -> Bound1<'q> {
+fn named<'q>(
+    sql: &'q str,
+    (router, journal): (RouterNumber, JournalId),
+    accounts: &[ChargedAccount],
+) -> BoundQuery<'q> {
     let query = query(sql).bind(i64::from(router)).bind(journal.0.to_vec());
     accounts.iter().fold(query, |query, account| query.bind(account.0.to_vec()))
 }

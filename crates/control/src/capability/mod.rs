@@ -72,7 +72,7 @@ pub use state::{
 pub use statement::{MAX_LINES, Statement, StatementGap, StatementLine};
 pub use terms::Terms;
 pub use usage::{
-    Accepted, AccountPeriods, Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reopening, Reporter,
-    RouterNumber, Taken, Usage, UsageAnswer, UsagePage, UsageRecord, UsageRefusal, UsageReport,
+    Accepted, AccountPeriods, Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reopening, ReportOutcome,
+    Reporter, RouterNumber, Usage, UsageAnswer, UsagePage, UsageRecord, UsageRefusal, UsageReport,
 };
 pub use zone::{MAX_ZONE, Zone, ZoneError};

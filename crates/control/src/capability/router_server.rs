@@ -10,7 +10,7 @@ use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 
 use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_RATES, PIECE, RatePayer, RateTerms, SharedRate};
 use super::state::ChangeTimes;
-use super::usage::{RouterNumber, Taken, UsageAnswer, UsageRefusal, UsageReport};
+use super::usage::{ReportOutcome, RouterNumber, UsageAnswer, UsageRefusal, UsageReport};
 use crate::leases::{LeaseRequest, Lessor, floor};
 
 /// How long a router may go on by the rates that it was told before.
@@ -50,7 +50,7 @@ pub enum RouterServerInput {
     /// The store has carried out the step of [`RouterServerOutput::Store`] with this number, and those before: what became of it.
     Stored {
         step: u64,
-        outcome: Result<Taken, UsageRefusal>,
+        outcome: Result<ReportOutcome, UsageRefusal>,
     },
     /// The list of revocations in force: its number, its octets with the signature, and when changes of its state were signed.
     List {
@@ -405,7 +405,7 @@ impl RouterServer {
     }
 
     /// The store has carried out a step: whoever waits for it is answered.
-    fn stored(&mut self, step: u64, outcome: Result<Taken, UsageRefusal>) {
+    fn stored(&mut self, step: u64, outcome: Result<ReportOutcome, UsageRefusal>) {
         while self.waiting.pop_front_if(|waiting| waiting.step < step).is_some() {}
         let Some(Waiting { router, for_whom, .. }) = self.waiting.pop_front_if(|waiting| waiting.step == step) else {
             return;

@@ -316,7 +316,7 @@ pub struct Accepted<A> {
 
 /// What became of a report.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Taken {
+pub struct ReportOutcome {
     /// As in [`Accepted`].
     pub is_behind: bool,
     pub is_late: bool,
@@ -324,7 +324,7 @@ pub struct Taken {
     pub untaken: Vec<u16>,
 }
 
-impl<A> From<Accepted<A>> for Taken {
+impl<A> From<Accepted<A>> for ReportOutcome {
     fn from(Accepted { is_behind, is_late, too_late, untaken, .. }: Accepted<A>) -> Self {
         Self { is_behind, is_late, too_late, untaken }
     }

@@ -14,9 +14,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wayleave_control::capability::{
-    ChangeTimes, ChannelMessage, ChargedAccount, Fold, JournalId, Ledger, RatePayer, RateTerms, RouterClient,
-    RouterClientEvent, RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput,
-    ServerFault, SharedRate, Taken, Usage, UsageAnswer, UsageChange, UsageRecord, UsageRefusal, UsageReport,
+    ChangeTimes, ChannelMessage, ChargedAccount, Fold, JournalId, Ledger, RatePayer, RateTerms, ReportOutcome,
+    RouterClient, RouterClientEvent, RouterEvent, RouterServer, RouterServerConfig, RouterServerInput,
+    RouterServerOutput, ServerFault, SharedRate, Usage, UsageAnswer, UsageChange, UsageRecord, UsageRefusal,
+    UsageReport,
 };
 use wayleave_control::leases::{LeaseAnswer, LeaseRequest, Offline, floor};
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
@@ -125,7 +126,7 @@ impl Server {
     }
 
     /// What a step does in the store.
-    fn carry_out(&mut self, change: UsageChange) -> Result<Taken, UsageRefusal> {
+    fn carry_out(&mut self, change: UsageChange) -> Result<ReportOutcome, UsageRefusal> {
         match change {
             UsageChange::Report { router, report, received } => {
                 let mut taken = self.ledger.take(router, &report, received.secs())?;
@@ -139,7 +140,7 @@ impl Server {
             }
             UsageChange::Ahead { .. } => {}
         }
-        Ok(Taken::default())
+        Ok(ReportOutcome::default())
     }
 
     fn keep(&mut self, changed: Vec<UsageRecord<ChargedAccount>>, removed: &[(u16, JournalId, ChargedAccount)]) {

@@ -9,8 +9,8 @@ use std::ops::Bound;
 
 use sqlx::AnyPool;
 use wayleave_control::capability::{
-    AccountPeriods, ChargedAccount, JournalId, Ledger, ProviderKey, Reopening, RouterNumber, Taken, Usage, UsageChange,
-    UsageRecord, UsageReport,
+    AccountPeriods, ChargedAccount, JournalId, Ledger, ProviderKey, Reopening, ReportOutcome, RouterNumber, Usage,
+    UsageChange, UsageRecord, UsageReport,
 };
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Seed;
@@ -70,7 +70,7 @@ fn report(router: RouterNumber, of: u8, entries: &[(ChargedAccount, u128)], at: 
     UsageChange::Report { router, report, received: UnixTime(at * 1_000_000) }
 }
 
-async fn take(store: &Store, change: UsageChange) -> Taken {
+async fn take(store: &Store, change: UsageChange) -> ReportOutcome {
     let outcomes = store.change_usage(&[change], &AccountPeriods::default()).await.expect("the database works");
     outcomes.into_iter().next().expect("one").expect("taken")
 }
@@ -168,7 +168,7 @@ pub(crate) async fn the_database_takes_sums_and_closes_as_the_ledger_does(place:
                 }
                 let change = report(router, of, &entries, second(epoch));
                 let UsageChange::Report { report: said, received, .. } = &change else { unreachable!("a report") };
-                let expected = ledger.take(router, said, received.secs()).map(Taken::from);
+                let expected = ledger.take(router, said, received.secs()).map(ReportOutcome::from);
                 let outcome = store.change_usage(std::slice::from_ref(&change), &periods).await;
                 assert_eq!(outcome.expect("the database works"), [expected], "{step}");
             }
@@ -347,7 +347,7 @@ pub(crate) async fn who_has_no_room_holds_nobody_else_up(place: &Place) {
     assert_eq!(store.heavy_payers().await.expect("read"), []);
     write(place, &format!("UPDATE usage_payer SET records = {MAX_OF_PAYER} WHERE principal = 7")).await;
     let taken = take(&store, report(1, 1, &[(of(7, 0), 6), (of(7, 1), 1), (of(8, 1), 1)], second(FIRST))).await;
-    assert_eq!(taken, Taken { untaken: vec![1], ..Taken::default() });
+    assert_eq!(taken, ReportOutcome { untaken: vec![1], ..ReportOutcome::default() });
     assert_eq!(store.heavy_payers().await.expect("read"), [(7, MAX_OF_PAYER as u64)]);
     let expected = Totals::from([((of(7, 0), 1), usage(6)), ((of(8, 0), 1), usage(5)), ((of(8, 1), 1), usage(1))]);
     assert_eq!(all(&store, 10).await, expected);
@@ -389,13 +389,17 @@ pub(crate) async fn usage_of_a_file_is_brought_over_once_and_what_was_closed_is_
     take(&other, report(1, 1, &[], second(FIRST))).await;
     other.import_usage(&records, second(FIRST + 5), (&known, true)).await.expect("no statement");
     other.usage_head().await.expect("read");
+    // What was confirmed of what is gone counts no more.
+    let confirm = UsageChange::Confirm { router: 1, through: second(FIRST + 90) };
+    take(&other, confirm).await;
+    assert_eq!(other.known_routers().await.expect("read").confirmed, known.confirmed);
     assert!(other.take_set_back() && !other.take_set_back());
     let held = store.known_routers().await.expect("read");
     assert_eq!((held.confirmed, held.ahead), (known.confirmed.clone(), known.ahead.clone()));
     let owing = async |epoch| store.routers_to_close(second(FIRST + epoch)).await.expect("read");
     assert_eq!((owing(11).await, owing(12).await), (BTreeSet::from([1]), BTreeSet::from([1])));
     let late = take(&store, report(1, 1, &[(of(1), 100)], second(FIRST + 6))).await;
-    assert_eq!(late, Taken::default(), "its router had confirmed that time");
+    assert_eq!(late, ReportOutcome::default(), "its router had confirmed that time");
     fold(&store, 100, &AccountPeriods::default()).await;
     let expected = Totals::from([((of(9), 1), usage(5)), ((of(1).sum(0), 1), usage(103))]);
     assert_eq!(all(&store, 10).await, expected);
@@ -413,7 +417,7 @@ pub(crate) async fn a_count_that_no_column_holds_is_the_greatest_that_one_does(p
     let said = UsageReport { journal: journal(1), number: 1, entries };
     for _ in 0..2 {
         let change = UsageChange::Report { router: 1, report: said.clone(), received: UnixTime(0) };
-        assert_eq!(take(&store, change).await, Taken::default());
+        assert_eq!(take(&store, change).await, ReportOutcome::default());
     }
     let most = i64::MAX as u128;
     let second_of = second(FIRST + 5);

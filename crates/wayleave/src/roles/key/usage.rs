@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use wayleave_control::capability::{
-    AccountPeriods, JournalId, RouterNumber, RouterServerInput, Taken, UsageChange, UsageRefusal, UsageReport,
+    AccountPeriods, JournalId, ReportOutcome, RouterNumber, RouterServerInput, UsageChange, UsageRefusal, UsageReport,
 };
 use wayleave_core::UnixTime;
 use wayleave_runtime::Clock;
@@ -113,7 +113,7 @@ impl UsageStore {
 
     /// Writes all of them, again and again until the database can be used. If it cannot be read, each goes by itself: a row that somebody
     /// changed holds up what touches it alone.
-    async fn carry_out(&self, changes: &[UsageChange]) -> Vec<Result<Taken, UsageRefusal>> {
+    async fn carry_out(&self, changes: &[UsageChange]) -> Vec<Result<ReportOutcome, UsageRefusal>> {
         loop {
             let written = self.store.change_usage(changes, &self.periods()).await;
             let is_unreadable = written.as_ref().is_err_and(|error| !error.is_passing());
@@ -129,7 +129,7 @@ impl UsageStore {
         for change in changes {
             outcomes.push(loop {
                 match self.store.change_usage(std::slice::from_ref(change), &self.periods()).await {
-                    Ok(mut outcome) => break outcome.pop().unwrap_or_else(|| Ok(Taken::default())),
+                    Ok(mut outcome) => break outcome.pop().unwrap_or_else(|| Ok(ReportOutcome::default())),
                     Err(error) if error.is_passing() => sleep(RETRY).await,
                     Err(_) => break Err(UsageRefusal::Unreadable),
                 }
