@@ -24,4 +24,5 @@ pub mod path;
 pub mod realm;
 mod rng;
 pub mod store;
+pub mod tenure;
 pub mod topology;

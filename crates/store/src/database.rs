@@ -1,7 +1,7 @@
 //! Where a database is, and how connections to it are made.
 
 use std::fmt;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
@@ -196,9 +196,14 @@ fn make(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(()),
         made => made?,
     };
+    give_to_owner(&file, path)
+}
+
+/// Leaves a file to whose its folder is.
+pub(crate) fn give_to_owner(file: &File, path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
     let owner = std::fs::metadata(folder)?;
-    let _ = fchown(&file, Some(owner.uid()), Some(owner.gid())); // fails if this is not root, and then it is its own
+    let _ = fchown(file, Some(owner.uid()), Some(owner.gid())); // fails if this is not root, and then it is its own
     Ok(())
 }
 

@@ -12,6 +12,7 @@
 mod authentic;
 mod database;
 mod error;
+mod lessor;
 mod position;
 mod store;
 mod table;
@@ -20,6 +21,7 @@ mod usage;
 pub use authentic::StoreKey;
 pub use database::{BadPlace, Place};
 pub use error::StoreError;
+pub use lessor::LessorLock;
 pub use position::Position;
 pub use store::{Appended, Loaded, Note, Recorded, Store};
 pub use usage::{Closing, KnownRouters, MANY_OF_PAYER, MAX_OF_PAYER, StatementSums, UsageHead, UsageStatement};

@@ -30,6 +30,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "begin", include_str!("../migrations/1_begin.sql")),
     (2, "rates", include_str!("../migrations/2_rates.sql")),
     (3, "usage", include_str!("../migrations/3_usage.sql")),
+    (4, "lessor", include_str!("../migrations/4_lessor.sql")),
 ];
 /// How often a state is read again because a change came meanwhile.
 const LOADS: usize = 16;

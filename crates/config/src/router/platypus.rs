@@ -1,12 +1,14 @@
 //! The configuration of a Platypus router without its links: waypoints, networks, accounts, revocations.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::capability::SharedRate;
+use wayleave_control::realm::Server;
 use wayleave_core::{Afi, Prefix};
 use wayleave_dataplane::platypus::account::{LINES_OF_REGISTERED, most_registered};
 use wayleave_dataplane::replay::{MOST_PARTITIONS, Partitions, packets_of};
@@ -85,13 +87,44 @@ pub struct PlatypusSection {
     pub provider: Option<Spanned<ProviderSection>>,
 }
 
-/// The key server of this router's provider.
+/// The key server of this router's provider, or several with one database.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProviderSection {
     /// The file of this router's identity.
     pub identity: Spanned<PathBuf>,
-    pub server: ServerEntry,
+    pub server: Option<ServerEntry>,
+    /// In the place of `server`: the router is connected to all of them.
+    pub servers: Option<Spanned<Vec<ServerEntry>>>,
+}
+
+/// Key servers of one provider, at most.
+const MAX_SERVERS: usize = 8;
+
+impl ProviderSection {
+    /// The key servers, the first one first.
+    pub fn servers(&self) -> impl Iterator<Item = Server> {
+        let several = self.servers.iter().flat_map(|servers| servers.get_ref());
+        self.server.iter().chain(several).map(ServerEntry::server)
+    }
+
+    fn fault(&self, place: Range<usize>) -> Option<Fault> {
+        let several = match (&self.server, &self.servers) {
+            (Some(_), None) => return None,
+            (None, Some(several)) => several,
+            _ => {
+                let fault = Fault::at(place, "a provider with `server` and `servers`, or with neither");
+                return Some(fault.help("name one key server as `server`, or each of several in `servers`"));
+            }
+        };
+        let count = several.get_ref().len();
+        if !(1..=MAX_SERVERS).contains(&count) {
+            return Some(Fault::at(several.span(), format!("{count} servers, expected 1 to {MAX_SERVERS}")));
+        }
+        let addresses: BTreeSet<String> = self.servers().map(|server| server.address).collect();
+        let is_twice = addresses.len() < count;
+        is_twice.then(|| Fault::at(several.span(), "two of the servers have the same address"))
+    }
 }
 
 /// The rate of a principal with all its delegations, or of one delegation.
@@ -170,6 +203,7 @@ impl FormatSection for PlatypusSection {
         if self.waypoints.get_ref().is_empty() && file.stamper.is_none() {
             faults.push(Fault::at(self.waypoints.span(), "no waypoint address, expected at least one"));
         }
+        faults.extend(self.provider.as_ref().and_then(|provider| provider.get_ref().fault(provider.span())));
         if let Some(provider) = &self.provider
             && *self.accounts.get_ref() == 0
         {

@@ -82,7 +82,8 @@ wayleave_core::wire! {
         pub offline: Offline,
     }
 
-    /// A message. Types 8 to 15 were those of replicas and of rates that routers had themselves, which earlier versions had.
+    /// A message. Types 8 to 15 were those of replicas and of rates that routers had themselves, 6 and 7 of shares from a server that was alone,
+    /// which earlier versions had.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub enum ChannelMessage: "a message's type", Self::check {
         /// A router reports totals.
@@ -114,9 +115,20 @@ wayleave_core::wire! {
             offset: u32,
             octets: Vec<u8> as Blob<PIECE>,
         },
-        /// A router asks for its shares of rates.
-        6 = Ask(Vec<(SharedRate, LeaseRequest)> as List16<MAX_RATES>),
-        7 = Leased(Vec<(RatePayer, LeaseAnswer)> as List16<MAX_RATES>),
+        /// This server leases rates, in the term with this epoch, until there is one with a higher epoch.
+        20 = Lessor {
+            epoch: u64,
+        },
+        /// A router asks the lessor of this epoch for its shares of rates. An empty one says to a lessor of a lower epoch which one the router
+        /// has heard of.
+        21 = Ask {
+            epoch: u64,
+            requests: Vec<(SharedRate, LeaseRequest)> as List16<MAX_RATES>,
+        },
+        22 = Leased {
+            epoch: u64,
+            answers: Vec<(RatePayer, LeaseAnswer)> as List16<MAX_RATES>,
+        },
         /// A router wants to be told the rates that routers share, now and whenever they change.
         17 = Watch,
         /// All rates that routers share, in the place of those that were told before; each with its burst in octets, which zero leaves to

@@ -1,5 +1,6 @@
-//! A router's end of the channel with its provider's key server: it reports usage, follows the list of revocations, and asks for its
-//! shares of rates. Without I/O: the link, the store and the clock are its driver's.
+//! A router's end of the channel with its provider's key servers: it reports usage to one of them, follows the lists of revocations of
+//! all, and asks the one that leases rates for its shares ([`crate::tenure`]). Without I/O: links, the store and the clock are its
+//! driver's.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,6 +40,21 @@ pub enum RouterClientEvent {
     Untaken(usize),
     /// All rates that routers share, each with its burst in octets, or zero: to be kept, and handed to [`RouterClient::share`].
     Rates(Vec<(SharedRate, u64)>),
+    /// The server at the other end of this link leases rates now, in the term with this epoch.
+    Lessor { link: u64, epoch: u64 },
+    /// The server at the other end of the link says that it leases rates, and there was one of this higher epoch: it is to be told so.
+    Superseded { epoch: u64, octets: Vec<u8> },
+}
+
+/// A link to one of the key servers.
+#[derive(Default)]
+struct Link {
+    /// Octets of the list that is on its way, and its length.
+    pieces: Option<(u32, Vec<u8>)>,
+    /// The rates that the server told.
+    told: Option<Vec<(SharedRate, u64)>>,
+    /// The epoch in which it said to be lessor.
+    epoch: Option<u64>,
 }
 
 /// Why the link is closed: the server erred.
@@ -62,7 +78,12 @@ struct Share {
 /// The router's end.
 pub struct RouterClient {
     reporter: Reporter<ChargedAccount>,
-    is_up: bool,
+    links: BTreeMap<u64, Link>,
+    /// The link by which usage is reported.
+    reports_to: Option<u64>,
+    /// The highest epoch of a lessor that was heard of, and the link to it.
+    epoch: u64,
+    lessor: Option<u64>,
     /// When the last report went out, and until when none goes out.
     reported: Option<Instant>,
     refused_until: Option<Instant>,
@@ -76,8 +97,6 @@ pub struct RouterClient {
     confirmed: Option<u64>,
     looked: Option<Instant>,
     list: Option<u64>,
-    /// Octets of the list that is on its way, and its length.
-    pieces: Option<(u32, Vec<u8>)>,
     shares: Vec<Share>,
     /// The greatest number of a request for a share that is no longer there.
     asked: u64,
@@ -89,7 +108,10 @@ impl RouterClient {
     pub fn new(journal: JournalId, base: BTreeMap<ChargedAccount, Usage>, list: Option<u64>) -> Self {
         Self {
             reporter: Reporter::new(journal, base),
-            is_up: false,
+            links: BTreeMap::new(),
+            reports_to: None,
+            epoch: 0,
+            lessor: None,
             reported: None,
             refused_until: None,
             untaken_until: None,
@@ -98,7 +120,6 @@ impl RouterClient {
             confirmed: None,
             looked: None,
             list,
-            pieces: None,
             shares: Vec::new(),
             asked: 0,
         }
@@ -130,7 +151,7 @@ impl RouterClient {
     /// Whether an account to which nothing more is charged may leave the store, since the server has its total.
     #[must_use]
     pub fn is_forgettable(&self, account: &ChargedAccount) -> bool {
-        self.is_up && !self.is_held && self.reporter.is_forgettable(account)
+        self.is_up() && !self.is_held && self.reporter.is_forgettable(account)
     }
 
     /// Forgets such an account, once the store has taken the removal of its total and of its base.
@@ -165,13 +186,20 @@ impl RouterClient {
         self.is_held = true;
     }
 
-    /// A link to the server is up. Returns what to send.
-    pub fn connected(&mut self) -> Vec<u8> {
-        (self.is_up, self.pieces, self.reported) = (true, None, None);
+    /// A link to a server is up. Returns what to send by it.
+    pub fn connected(&mut self, link: u64) -> Vec<u8> {
+        self.links.insert(link, Link::default());
+        if self.reports_to.is_none() {
+            self.report_to(link);
+        }
+        ChannelMessage::Follow { list: self.list }.encode()
+    }
+
+    /// Reports by another link than before: whoever is there has everything that was durable at the other.
+    fn report_to(&mut self, link: u64) {
+        (self.reports_to, self.reported) = (Some(link), None);
         (self.confirmed, self.looked) = (None, None);
         self.reporter.connected();
-        self.shares.iter_mut().for_each(|share| share.lease.reconnected());
-        ChannelMessage::Follow { list: self.list }.encode()
     }
 
     /// What to send on a new link to be told the rates that routers share.
@@ -180,15 +208,37 @@ impl RouterClient {
         ChannelMessage::Watch.encode()
     }
 
-    /// The link is down.
-    pub fn disconnected(&mut self) {
-        self.is_up = false;
+    /// A link is down. Returns what follows from it.
+    pub fn disconnected(&mut self, link: u64) -> Vec<RouterClientEvent> {
+        self.links.remove(&link);
+        if self.reports_to.take_if(|to| *to == link).is_some()
+            && let Some(other) = self.links.keys().next().copied()
+        {
+            self.report_to(other);
+        }
+        self.lessor.take_if(|lessor| *lessor == link);
+        // A newer link to the same server may be up before this one is known to be down.
+        let same = self.links.iter().find(|(_, of)| of.epoch == Some(self.epoch)).map(|(other, _)| *other);
+        let same = same.filter(|_| self.lessor.is_none());
+        same.map_or_else(Vec::new, |other| self.take_lessor(other, self.epoch))
     }
 
     /// Whether there is a link.
     #[must_use]
     pub fn is_up(&self) -> bool {
-        self.is_up
+        !self.links.is_empty()
+    }
+
+    /// The link to the server that leases rates.
+    #[must_use]
+    pub fn lessor(&self) -> Option<u64> {
+        self.lessor
+    }
+
+    /// The link by which usage is reported.
+    #[must_use]
+    pub fn reports_to(&self) -> Option<u64> {
+        self.reports_to
     }
 
     /// The driver has taken over the list with this number.
@@ -202,9 +252,10 @@ impl RouterClient {
         self.reporter.waiting()
     }
 
-    /// The next report, if one is due.
-    pub fn report(&mut self, now: Instant) -> Option<Vec<u8>> {
-        if !self.is_up || self.is_held || self.refused_until.is_some_and(|until| now < until) {
+    /// The next report, if one is due, and by which link.
+    pub fn report(&mut self, now: Instant) -> Option<(u64, Vec<u8>)> {
+        let to = self.reports_to?;
+        if self.is_held || self.refused_until.is_some_and(|until| now < until) {
             return None;
         }
         if self.untaken_until.take_if(|until| now >= *until).is_some() {
@@ -216,7 +267,7 @@ impl RouterClient {
             _ => self.reporter.report()?,
         };
         self.reported = Some(now);
-        Some(ChannelMessage::Report(report).encode())
+        Some((to, ChannelMessage::Report(report).encode()))
     }
 
     /// Everything that was counted up to this Unix second is durable, and was said to be by [`RouterClient::durable`].
@@ -225,8 +276,9 @@ impl RouterClient {
     }
 
     /// Tells the server up to when it has everything, if that is new. What is not there yet and has ended holds it back.
-    pub fn confirm(&mut self, now: Instant) -> Option<Vec<u8>> {
-        if !self.is_up || self.is_held || self.looked.is_some_and(|at| now.since(at) < CONFIRM) {
+    pub fn confirm(&mut self, now: Instant) -> Option<(u64, Vec<u8>)> {
+        let to = self.reports_to?;
+        if self.is_held || self.looked.is_some_and(|at| now.since(at) < CONFIRM) {
             return None;
         }
         self.looked = Some(now);
@@ -241,27 +293,37 @@ impl RouterClient {
             return None;
         }
         self.confirmed = Some(through);
-        Some(ChannelMessage::Confirm { through }.encode())
+        Some((to, ChannelMessage::Confirm { through }.encode()))
     }
 
-    /// The request for shares, to be sent every [`leases::INTERVAL`]; none without a link, or without shared rates.
-    pub fn ask(&mut self, now: Instant) -> Option<Vec<u8>> {
-        if !self.is_up || self.shares.is_empty() {
-            return None;
-        }
+    /// The request for shares, to be sent every [`leases::INTERVAL`] by this link; none without a link to who leases, or without shared
+    /// rates.
+    pub fn ask(&mut self, now: Instant) -> Option<(u64, Vec<u8>)> {
+        let to = self.lessor.filter(|_| !self.shares.is_empty())?;
         let request = |share: &mut Share| (share.rate, share.lease.request(share.demand, now));
-        Some(ChannelMessage::Ask(self.shares.iter_mut().map(request).collect()).encode())
+        let requests = self.shares.iter_mut().map(request).collect();
+        Some((to, ChannelMessage::Ask { epoch: self.epoch, requests }.encode()))
     }
 
     /// How often [`RouterClient::ask`] is called.
     pub const INTERVAL: Duration = leases::INTERVAL;
 
-    /// Takes a message in.
+    /// Takes a message in that came by a link.
     ///
     /// # Errors
     /// What the server did wrong; the link is to be closed.
-    pub fn frame(&mut self, octets: &[u8], now: Instant) -> Result<Vec<RouterClientEvent>, ServerFault> {
-        match ChannelMessage::decode(octets)? {
+    pub fn frame(&mut self, link: u64, octets: &[u8], now: Instant) -> Result<Vec<RouterClientEvent>, ServerFault> {
+        let message = ChannelMessage::decode(octets)?;
+        // What comes by a link that has ended is of nobody.
+        let Some(of) = self.links.get_mut(&link) else { return Ok(Vec::new()) };
+        let is_reporting = self.reports_to == Some(link);
+        match message {
+            // Of a report that went there before another server was reported to.
+            ChannelMessage::Answer(_) | ChannelMessage::Refused { .. } | ChannelMessage::Untaken { .. }
+                if !is_reporting =>
+            {
+                Ok(Vec::new())
+            }
             ChannelMessage::Answer(answer) => {
                 let is_behind = self.reporter.answered(answer);
                 // An answer to another report leaves the time of the one that waits, or that one would never be repeated.
@@ -278,24 +340,67 @@ impl RouterClient {
                 self.untaken_until.get_or_insert(now + UNTAKEN);
                 Ok(vec![RouterClientEvent::Untaken(entries.len())])
             }
-            ChannelMessage::Piece { length, offset, octets } => self.piece(length, offset, &octets),
-            ChannelMessage::Leased(answers) => {
-                for (payer, answer) in answers {
+            ChannelMessage::Piece { length, offset, octets } => of.piece(length, offset, &octets),
+            ChannelMessage::Leased { epoch, answers } => {
+                let is_lessor = (self.lessor, self.epoch) == (Some(link), epoch);
+                for (payer, answer) in answers.into_iter().filter(|_| is_lessor) {
                     if let Some(share) = self.shares.iter_mut().find(|share| share.rate.payer == payer) {
                         share.lease.handle(&answer, now);
                     }
                 }
                 Ok(Vec::new())
             }
-            ChannelMessage::Rates(rates) => Ok(vec![RouterClientEvent::Rates(rates)]),
+            ChannelMessage::Rates(rates) => {
+                of.told = Some(rates.clone());
+                // What others tell may be older than what the lessor has, or newer: it goes by its own.
+                let counts = self.lessor.map_or(is_reporting, |lessor| lessor == link);
+                Ok(counts.then_some(RouterClientEvent::Rates(rates)).into_iter().collect())
+            }
+            ChannelMessage::Lessor { epoch } => Ok(self.take_lessor(link, epoch)),
             ChannelMessage::Report(_)
             | ChannelMessage::Confirm { .. }
             | ChannelMessage::Follow { .. }
             | ChannelMessage::Watch
-            | ChannelMessage::Ask(_) => Err(ServerFault::Unexpected),
+            | ChannelMessage::Ask { .. } => Err(ServerFault::Unexpected),
         }
     }
 
+    /// The server at the other end of a link says that it leases rates.
+    fn take_lessor(&mut self, link: u64, epoch: u64) -> Vec<RouterClientEvent> {
+        if let Some(of) = self.links.get_mut(&link) {
+            of.epoch = Some(epoch);
+        }
+        if epoch < self.epoch {
+            let octets = ChannelMessage::Ask { epoch: self.epoch, requests: Vec::new() }.encode();
+            return vec![RouterClientEvent::Superseded { epoch: self.epoch, octets }];
+        }
+        // Of two that say the same the first counts.
+        if epoch == self.epoch && self.lessor.is_some() {
+            return Vec::new();
+        }
+        (self.epoch, self.lessor) = (epoch, Some(link));
+        // Who is asked from now on does not know of answers that are still to come, nor who has a link to it again.
+        self.shares.iter_mut().for_each(|share| share.lease.reconnected());
+        let mut events = vec![RouterClientEvent::Lessor { link, epoch }];
+        let told = self.links.get(&link).and_then(|of| of.told.clone());
+        events.extend(told.map(RouterClientEvent::Rates));
+        events
+    }
+
+    /// Goes on under a new identity, and reports nothing until [`RouterClient::begun`]. Returns the new base, which has to be
+    /// durable together with the identity.
+    pub fn begin(&mut self, journal: JournalId) -> &BTreeMap<ChargedAccount, Usage> {
+        self.is_held = true;
+        self.reporter.begin(journal)
+    }
+
+    /// The new identity and its base are durable.
+    pub fn begun(&mut self) {
+        self.is_held = false;
+    }
+}
+
+impl Link {
     fn piece(&mut self, length: u32, offset: u32, octets: &[u8]) -> Result<Vec<RouterClientEvent>, ServerFault> {
         // A list may replace one that is still on its way.
         let (whole, mut list) = match self.pieces.take() {
@@ -311,17 +416,5 @@ impl RouterClient {
             return Ok(Vec::new());
         }
         Ok(vec![RouterClientEvent::List(list)])
-    }
-
-    /// Goes on under a new identity, and reports nothing until [`RouterClient::begun`]. Returns the new base, which has to be
-    /// durable together with the identity.
-    pub fn begin(&mut self, journal: JournalId) -> &BTreeMap<ChargedAccount, Usage> {
-        self.is_held = true;
-        self.reporter.begin(journal)
-    }
-
-    /// The new identity and its base are durable.
-    pub fn begun(&mut self) {
-        self.is_held = false;
     }
 }

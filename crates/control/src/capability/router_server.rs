@@ -12,6 +12,7 @@ use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_RATES, PIECE,
 use super::state::ChangeTimes;
 use super::usage::{ReportOutcome, RouterNumber, UsageAnswer, UsageRefusal, UsageReport};
 use crate::leases::{LeaseRequest, Lessor, floor};
+use crate::tenure::Term;
 
 /// How long a router may go on by the rates that it was told before.
 const TELLING: Duration = Duration::from_secs(10);
@@ -62,6 +63,12 @@ pub enum RouterServerInput {
     Confirmed(BTreeMap<RouterNumber, u64>),
     /// The store was set back, and has this: routers report all totals again.
     SetBack(BTreeMap<RouterNumber, u64>),
+    /// This server is the lessor of rates in this term, or of none. The same epoch again prolongs it.
+    Term(Option<Term>),
+    /// Everything that the store had was read: changes up to this one.
+    Read {
+        number: u64,
+    },
     /// Other routers or rates are configured.
     Configure {
         routers: BTreeMap<IdentityKey, RouterNumber>,
@@ -83,6 +90,11 @@ pub enum RouterServerOutput {
     Store {
         step: u64,
         change: UsageChange,
+    },
+    /// A router has heard of a lessor with this epoch, and this server's is lower.
+    Superseded {
+        router: RouterNumber,
+        epoch: u64,
     },
     Event(RouterEvent),
 }
@@ -153,6 +165,8 @@ pub struct RouterStatus {
     pub told: Option<Instant>,
     /// Whether it was said on this link that it goes on by others.
     differs: bool,
+    /// It has a list of later changes than this server's store had when it said so: how often that was read since.
+    later: Option<u8>,
     /// Whether its list is later than this server's, or was at some time and it is not known whether the database has what that list
     /// has; or is of another database. The server's was set back, and it is sent no other list.
     pub is_ahead: bool,
@@ -193,8 +207,10 @@ pub struct RouterServer {
     links: BTreeMap<u64, Link>,
     status: BTreeMap<RouterNumber, RouterStatus>,
     rates: BTreeMap<RatePayer, RateTerms>,
+    /// The term in which this server leases rates, and what it has leased in it.
+    term: Option<Term>,
     lessors: BTreeMap<RatePayer, Lessor>,
-    /// When the server began, and when rates were taken out: routers may use what was given of these before.
+    /// When the term began, and when rates were taken out: routers may use what was given of these before.
     begun: Instant,
     taken_out: BTreeMap<RatePayer, Instant>,
     confirmed: BTreeMap<RouterNumber, u64>,
@@ -217,6 +233,7 @@ impl RouterServer {
             links: BTreeMap::new(),
             status: BTreeMap::new(),
             rates: BTreeMap::new(),
+            term: None,
             lessors: BTreeMap::new(),
             begun: now,
             taken_out: BTreeMap::new(),
@@ -245,6 +262,12 @@ impl RouterServer {
         &self.status
     }
 
+    /// The term in which this server leases rates.
+    #[must_use]
+    pub fn term(&self) -> Option<Term> {
+        self.term
+    }
+
     /// Steps that wait for the store.
     #[must_use]
     pub fn waiting(&self) -> usize {
@@ -265,7 +288,7 @@ impl RouterServer {
         let taken_out = self.lessors.keys().filter(|payer| !rates.contains_key(payer)).map(|payer| (*payer, now));
         self.taken_out.extend(taken_out);
         self.lessors.retain(|payer, _| rates.contains_key(payer));
-        for (payer, RateTerms { rate, offline, .. }) in &rates {
+        for (payer, RateTerms { rate, offline, .. }) in rates.iter().filter(|_| self.term.is_some()) {
             let begun = self.taken_out.remove(payer).unwrap_or(self.begun);
             let new = || Lessor::new(*rate, *offline, &numbers, begun);
             let lessor = self.lessors.entry(*payer).or_insert_with(new);
@@ -293,6 +316,32 @@ impl RouterServer {
                 .into_iter()
                 .for_each(|router| self.tell(router, now));
         }
+    }
+
+    /// Takes a term over, or none.
+    fn set_term(&mut self, term: Option<Term>, now: Instant) {
+        let before = std::mem::replace(&mut self.term, term);
+        if before.map(|term| term.epoch) == term.map(|term| term.epoch) {
+            return;
+        }
+        // What others gave is not known, and what this server gave in an earlier term is over, or routers say it.
+        self.begun = now;
+        self.taken_out.clear();
+        self.lessors.clear();
+        if term.is_some() {
+            self.configure(self.routers.clone(), self.rates.clone(), now);
+            let watching = self.status.iter().filter(|(_, status)| status.told.is_some());
+            let watching: Vec<RouterNumber> = watching.map(|(router, _)| *router).collect();
+            watching.into_iter().for_each(|router| self.lead(router, now));
+        }
+    }
+
+    /// Says to a router that this server leases rates, if it does, and tells it all rates: those of the lessor count.
+    fn lead(&mut self, router: RouterNumber, now: Instant) {
+        if let (Some(Term { epoch, .. }), Some(link)) = (self.term, self.status.get(&router).and_then(|of| of.link)) {
+            self.send(link, &ChannelMessage::Lessor { epoch });
+        }
+        self.tell(router, now);
     }
 
     /// Tells a router all rates.
@@ -330,7 +379,7 @@ impl RouterServer {
         self.links.insert(link, Link { peer: *peer, number });
         let status = self.status.entry(number).or_default();
         let before = status.link.replace(link);
-        (status.follows, status.told, status.differs, status.list) = (false, None, false, None);
+        (status.follows, status.told, status.differs, status.list, status.later) = (false, None, false, None, None);
         if let Some(before) = before {
             self.links.remove(&before);
             self.outputs.push_back(RouterServerOutput::Close { link: before, why: "this router has connected again" });
@@ -361,12 +410,12 @@ impl RouterServer {
             ChannelMessage::Confirm { through } => self.confirm(router, through, now),
             ChannelMessage::Follow { list } => {
                 if let Some(status) = self.status.get_mut(&router) {
-                    (status.follows, status.list) = (true, list);
+                    (status.follows, status.list, status.later) = (true, list, None);
                 }
                 self.hand_out(router, now.unix);
             }
-            ChannelMessage::Watch => self.tell(router, now.instant),
-            ChannelMessage::Ask(requests) => self.ask(link, router, &requests, now.instant),
+            ChannelMessage::Watch => self.lead(router, now.instant),
+            ChannelMessage::Ask { epoch, requests } => self.ask((link, router), epoch, &requests, now),
             _ => {
                 self.event(RouterEvent::Unexpected(router));
                 self.close(link, "a message that routers do not send");
@@ -428,7 +477,8 @@ impl RouterServer {
         if too_late > 0 {
             self.event(RouterEvent::TooLate(router));
         }
-        if taken.is_behind {
+        // What came by a link that has ended may have waited here while another key server took newer totals.
+        if taken.is_behind && self.links.contains_key(&link) {
             self.event(RouterEvent::Behind(router));
         }
         if taken.is_late {
@@ -470,8 +520,16 @@ impl RouterServer {
         };
         let Some(link) = status.link.filter(|_| status.follows) else { return };
         let has = status.list;
+        let has_later_changes = |has: u64| has >> 32 > number >> 32;
+        if has.is_some_and(has_later_changes) && !self.ahead.contains_key(&router) {
+            // Of another key server, which has read the store later: until this one has, too.
+            if let Some(status) = self.status.get_mut(&router) {
+                status.later.get_or_insert(0);
+            }
+            return;
+        }
         // A list of a database that was set back lacks revocations, also once its number is higher: the router keeps the one that it has.
-        match has.map(|has| if has > number { Some(false) } else { self.times.has_list(has, now) }) {
+        match has.map(|has| if has_later_changes(has) { Some(false) } else { self.times.has_list(has, now) }) {
             Some(Some(false)) => self.set_ahead(router, has),
             Some(None) => {}
             // The database is in order again, or the operator has made the router forget its list.
@@ -483,7 +541,8 @@ impl RouterServer {
             }
             return;
         }
-        if has == Some(number) {
+        // Another key server may have signed a later one of the same changes.
+        if has >= Some(number) {
             return;
         }
         let Some(status) = self.status.get_mut(&router) else { return };
@@ -514,7 +573,44 @@ impl RouterServer {
         self.store(router, WaitingFor::Nobody, UsageChange::Ahead { router, has });
     }
 
-    fn ask(&mut self, link: u64, router: RouterNumber, requests: &[(SharedRate, LeaseRequest)], now: Instant) {
+    /// The store was read: a list of later changes than it has is of another one.
+    fn read(&mut self, number: u64, now: UnixTime) {
+        let mut later = Vec::new();
+        for (router, status) in &mut self.status {
+            let Some(read) = &mut status.later else { continue };
+            *read += 1;
+            // The first may have begun before the router said so.
+            if *read < 2 {
+                continue;
+            }
+            status.later = None;
+            later.extend(status.list.map(|has| (*router, has)));
+        }
+        for (router, has) in later {
+            if has >> 32 > number {
+                self.set_ahead(router, Some(has));
+            }
+            self.hand_out(router, now);
+        }
+    }
+
+    fn ask(
+        &mut self,
+        (link, router): (u64, RouterNumber),
+        epoch: u64,
+        requests: &[(SharedRate, LeaseRequest)],
+        now: Now,
+    ) {
+        let Some(term) = self.term else { return };
+        if epoch > term.epoch {
+            self.outputs.push_back(RouterServerOutput::Superseded { router, epoch });
+        }
+        // A router takes no answer of another term: none is given, which would count as used. Nor after the term's end, when another may be
+        // lessor: what was given until then stays known, should the term be prolonged after all.
+        if epoch != term.epoch || term.is_over(now) {
+            return;
+        }
+        let now = now.instant;
         let (mut answers, routers) = (Vec::new(), self.routers.len() as u16); // at most MAX_ROUTERS
         // By the terms of before a router asks until it has been told of others: both are good together.
         let told = self.status.get(&router).and_then(|status| status.told);
@@ -534,7 +630,7 @@ impl RouterServer {
             }
         }
         if !answers.is_empty() {
-            self.send(link, &ChannelMessage::Leased(answers));
+            self.send(link, &ChannelMessage::Leased { epoch, answers });
         }
     }
 }
@@ -562,6 +658,8 @@ impl Machine for RouterServer {
                     *known = through.max(*known);
                 }
             }
+            RouterServerInput::Term(term) => self.set_term(term, now.instant),
+            RouterServerInput::Read { number } => self.read(number, now.unix),
             RouterServerInput::List { number, octets, times } => self.set_list(number, octets, times, now.unix),
             RouterServerInput::Configure { routers, rates } => self.configure(routers, rates, now.instant),
         }

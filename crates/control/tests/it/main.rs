@@ -25,5 +25,6 @@ mod policy;
 mod router_channel;
 mod rows;
 mod search;
+mod tenure;
 mod usage;
 mod vectors;

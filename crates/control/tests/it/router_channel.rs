@@ -20,6 +20,7 @@ use wayleave_control::capability::{
     UsageReport,
 };
 use wayleave_control::leases::{LeaseAnswer, LeaseRequest, Offline, floor};
+use wayleave_control::tenure::Term;
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 
@@ -42,6 +43,19 @@ fn payer(delegation: Option<u32>) -> RatePayer {
     RatePayer { principal: Principal::new(7).expect("24 bits"), delegation }
 }
 
+/// What a router sends by its one link.
+fn by_link((link, octets): (u64, Vec<u8>)) -> Vec<u8> {
+    assert_eq!(link, 1);
+    octets
+}
+
+/// The router at this end has heard that the server leases rates.
+fn lease_from(client: &mut RouterClient, epoch: u64) {
+    let octets = ChannelMessage::Lessor { epoch }.encode();
+    let heard = RouterClientEvent::Lessor { link: 1, epoch };
+    assert_eq!(client.frame(1, &octets, now(0).instant), Ok(vec![heard]));
+}
+
 fn now(millis: u64) -> Now {
     Now { instant: Instant(millis * 1_000_000), unix: UnixTime(1_800_000_000_000_000 + millis * 1_000) }
 }
@@ -60,6 +74,7 @@ struct Server {
     sent: Vec<(u64, Vec<u8>)>,
     closed: Vec<(u64, &'static str)>,
     events: Vec<RouterEvent>,
+    superseded: Option<u64>,
     /// The second up to which time is closed, and the number of the statement, in the store.
     closed_up_to: (u64, u64),
     confirmed: BTreeMap<u16, u64>,
@@ -94,10 +109,12 @@ impl Server {
             sent: Vec::new(),
             closed: Vec::new(),
             events: Vec::new(),
+            superseded: None,
             closed_up_to: (0, 0),
             confirmed: BTreeMap::new(),
         };
         server.ledger = server.restored();
+        server.input(RouterServerInput::Term(Some(Term { epoch: 1, until: Now { instant: Instant(u64::MAX), unix: UnixTime(u64::MAX) } })), millis);
         server
     }
 
@@ -108,6 +125,7 @@ impl Server {
                 RouterServerOutput::Send { link, octets } => self.sent.push((link, octets)),
                 RouterServerOutput::Close { link, why } => self.closed.push((link, why)),
                 RouterServerOutput::Store { step, change } => self.pending.push((step, change)),
+                RouterServerOutput::Superseded { epoch, .. } => self.superseded = Some(epoch),
                 RouterServerOutput::Event(event) => self.events.push(event),
             }
         }
@@ -255,9 +273,9 @@ fn a_refused_report_names_why_and_the_router_pauses() {
         server.sync(0);
     }
     let mut client = RouterClient::new(JournalId([200; 16]), BTreeMap::new(), None);
-    client.connected();
+    client.connected(1);
     client.durable(account(1), usage(1));
-    let report = client.report(now(0).instant).expect("there is usage");
+    let report = client.report(now(0).instant).map(by_link).expect("there is usage");
     server.sent.clear();
     server.input(RouterServerInput::Frame { link: 1, octets: report }, 0);
     assert!(server.sent.is_empty(), "the store says so");
@@ -266,10 +284,10 @@ fn a_refused_report_names_why_and_the_router_pauses() {
     let refused = RouterEvent::Refused { router: 10, why: UsageRefusal::TooManyJournals };
     assert_eq!(server.events.last(), Some(&refused));
     let (_, answer) = server.sent.pop().expect("an answer");
-    let events = client.frame(&answer, now(0).instant).expect("well formed");
+    let events = client.frame(1, &answer, now(0).instant).expect("well formed");
     assert_eq!(events, [RouterClientEvent::Refused(UsageRefusal::TooManyJournals)]);
-    assert_eq!(client.report(now(29_000).instant), None);
-    assert!(client.report(now(31_000).instant).is_some(), "it is tried again");
+    assert_eq!(client.report(now(29_000).instant).map(by_link), None);
+    assert!(client.report(now(31_000).instant).map(by_link).is_some(), "it is tried again");
     // So does a server that cannot read what its database has.
     server.frame(
         1,
@@ -279,7 +297,7 @@ fn a_refused_report_names_why_and_the_router_pauses() {
     let (step, _) = server.pending.remove(0);
     server.input(RouterServerInput::Stored { step, outcome: Err(UsageRefusal::Unreadable) }, 0);
     let (_, answer) = server.sent.pop().expect("an answer");
-    let events = client.frame(&answer, now(31_000).instant).expect("well formed");
+    let events = client.frame(1, &answer, now(31_000).instant).expect("well formed");
     assert_eq!(events, [RouterClientEvent::Refused(UsageRefusal::Unreadable)]);
 }
 
@@ -290,7 +308,7 @@ fn a_list_goes_once_to_whoever_follows_and_has_an_older_one_and_in_pieces() {
     server.connect(1, 1);
     server.connect(2, 2);
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), Some(3));
-    server.input(RouterServerInput::Frame { link: 1, octets: client.connected() }, 0);
+    server.input(RouterServerInput::Frame { link: 1, octets: client.connected(1) }, 0);
     server.list(3, Arc::clone(&list), ChangeTimes::default());
     assert!(server.sent.is_empty(), "it has that list");
     server.list(4, Arc::clone(&list), ChangeTimes::default());
@@ -299,17 +317,17 @@ fn a_list_goes_once_to_whoever_follows_and_has_an_older_one_and_in_pieces() {
     assert!(sent.len() == 3 && sent.iter().all(|(link, _)| *link == 1), "nobody else follows");
     let mut events = Vec::new();
     for (_, octets) in &sent {
-        events.extend(client.frame(octets, now(0).instant).expect("in order"));
+        events.extend(client.frame(1, octets, now(0).instant).expect("in order"));
     }
     assert_eq!(events, [RouterClientEvent::List(list.to_vec())]);
     client.has_list(4);
-    server.input(RouterServerInput::Frame { link: 1, octets: client.connected() }, 0);
+    server.input(RouterServerInput::Frame { link: 1, octets: client.connected(1) }, 0);
     assert!(server.sent.is_empty(), "it has said that it has it");
 
     // Pieces that do not follow one another are the server's fault.
-    client.frame(&sent[0].1, now(0).instant).expect("the first");
-    assert_eq!(client.frame(&sent[2].1, now(0).instant), Err(ServerFault::Pieces));
-    assert_eq!(client.frame(&report(1, Vec::new()).encode(), now(0).instant), Err(ServerFault::Unexpected));
+    client.frame(1, &sent[0].1, now(0).instant).expect("the first");
+    assert_eq!(client.frame(1, &sent[2].1, now(0).instant), Err(ServerFault::Pieces));
+    assert_eq!(client.frame(1, &report(1, Vec::new()).encode(), now(0).instant), Err(ServerFault::Unexpected));
 }
 
 #[test]
@@ -318,19 +336,25 @@ fn a_router_with_a_later_list_than_the_server_shows_that_it_was_set_back_and_is_
     let list: Arc<[u8]> = Arc::from([9_u8; 100]);
     server.connect(1, 1);
     server.connect(2, 2);
-    server.frame(1, &ChannelMessage::Follow { list: Some(8) }, 0);
-    server.frame(2, &ChannelMessage::Follow { list: Some(5) }, 0);
+    let of_change = |change: u64| change << 32 | 7;
+    server.frame(1, &ChannelMessage::Follow { list: Some(of_change(8)) }, 0);
+    server.frame(2, &ChannelMessage::Follow { list: Some(of_change(5)) }, 0);
     server.events.clear();
-    server.list(6, Arc::clone(&list), ChangeTimes::default());
-    assert_eq!(server.events, [RouterEvent::Ahead { router: 10, has: 8, own: 6 }]);
+    server.list(of_change(6), Arc::clone(&list), ChangeTimes::default());
     let links = |server: &mut Server| server.sent().iter().map(|(link, _)| *link).collect::<Vec<_>>();
-    assert_eq!(links(&mut server), [2]);
+    assert_eq!((links(&mut server), server.events.len()), (vec![2], 0), "another key server may have more");
+    // The store was read since the router said so, and has no more.
+    let read = |server: &mut Server, number| server.input(RouterServerInput::Read { number }, 0);
+    read(&mut server, 6);
+    assert_eq!(server.events, []);
+    read(&mut server, 6);
+    assert_eq!(server.events, [RouterEvent::Ahead { router: 10, has: of_change(8), own: of_change(6) }]);
     // Also once the number is higher, since the list lacks what was lost; the other router was never ahead.
-    server.list(9, Arc::clone(&list), ChangeTimes::default());
+    server.list(of_change(9), Arc::clone(&list), ChangeTimes::default());
     assert_eq!(links(&mut server), [2]);
     server.input(RouterServerInput::Disconnected { link: 1 }, 0);
     server.connect(3, 1);
-    server.frame(3, &ChannelMessage::Follow { list: Some(8) }, 0);
+    server.frame(3, &ChannelMessage::Follow { list: Some(of_change(8)) }, 0);
     assert!(links(&mut server).is_empty());
     let status = |server: &Server| server.machine.status().values().map(|of| of.is_ahead).collect::<Vec<_>>();
     assert_eq!(status(&server), [true, false]);
@@ -339,6 +363,30 @@ fn a_router_with_a_later_list_than_the_server_shows_that_it_was_set_back_and_is_
     server.frame(3, &report(1, vec![(account(1), usage(5))]), 0);
     server.sync(0);
     assert_eq!(server.sent().len(), 1);
+}
+
+/// A router has lists of two key servers, of which one has read the store later, or has signed the same changes later.
+#[test]
+fn a_list_of_another_key_server_is_no_sign_of_a_database_that_was_set_back() {
+    let mut server = Server::new(BTreeMap::new(), 0);
+    let list: Arc<[u8]> = Arc::from([9_u8; 100]);
+    let times = |last: u64| ChangeTimes { last, seconds: (0..=last).map(|change| 100 + change).collect() };
+    let at = |change: u64, second: u64| change << 32 | second;
+    server.connect(1, 1);
+    server.list(at(6, 200), Arc::clone(&list), times(6));
+    for (has, behind) in [(at(6, 150), 1), (at(6, 200), 0), (at(6, 300), 0)] {
+        server.frame(1, &ChannelMessage::Follow { list: Some(has) }, 0);
+        assert_eq!(server.sent().len(), behind, "{has:x}");
+    }
+    server.frame(1, &ChannelMessage::Follow { list: Some(at(8, 250)) }, 0);
+    // It has read change 8, and its list of that is still being written.
+    for _ in 0..5 {
+        server.input(RouterServerInput::Read { number: 8 }, 0);
+    }
+    server.list(at(7, 260), Arc::clone(&list), times(7));
+    server.list(at(8, 270), Arc::clone(&list), times(8));
+    assert_eq!(server.sent().len(), 1, "the list of change 8 is later than the other's");
+    assert!(!server.machine.status()[&10].is_ahead && server.ahead().is_empty() && server.events.len() == 1);
 }
 
 /// The writer's disk is lost after change 100, and the backup ends with change 90. It goes on from there to change 101.
@@ -433,17 +481,18 @@ fn routers_share_a_rate_and_one_that_is_told_nothing_and_has_another_gets_no_mor
         .collect();
     for (link, client) in clients.iter_mut().enumerate() {
         server.connect(link as u64, link as u8 + 1);
-        client.connected();
+        client.connected(1);
+        lease_from(client, 1);
         client.demand(&payer(None), [900_000, 300_000][link]);
     }
     let floor = floor(RATE, 2);
     for millis in (0..3_000).step_by(100) {
         for (link, client) in clients.iter_mut().enumerate() {
-            let octets = client.ask(now(millis).instant).expect("a rate is shared");
+            let octets = client.ask(now(millis).instant).map(by_link).expect("a rate is shared");
             server.input(RouterServerInput::Frame { link: link as u64, octets }, millis);
             for (to, octets) in std::mem::take(&mut server.sent) {
                 assert_eq!(to, link as u64);
-                assert_eq!(client.frame(&octets, now(millis).instant), Ok(Vec::new()));
+                assert_eq!(client.frame(1, &octets, now(millis).instant), Ok(Vec::new()));
             }
         }
     }
@@ -460,7 +509,7 @@ fn routers_share_a_rate_and_one_that_is_told_nothing_and_has_another_gets_no_mor
 
     for other in [shared(RATE + 1, 2), shared(RATE, 3), SharedRate { offline: Offline::Floor, ..shared(RATE, 2) }] {
         clients[0].share(&[other], 1);
-        let octets = clients[0].ask(now(5_000).instant).expect("a rate is shared");
+        let octets = clients[0].ask(now(5_000).instant).map(by_link).expect("a rate is shared");
         server.input(RouterServerInput::Frame { link: 0, octets }, 5_000);
         assert_eq!((server.sent.len(), server.closed.len()), (0, 0));
         assert!(server.events.contains(&RouterEvent::Differs { router: 10, rate: shared(RATE + 1, 2) }), "said once");
@@ -476,24 +525,24 @@ fn a_rate_that_is_new_is_given_at_once_and_one_that_was_taken_out_when_what_was_
     let mut server = Server::new(BTreeMap::new(), 0);
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
     server.connect(0, 1);
-    client.connected();
+    client.connected(1);
     server.input(RouterServerInput::Frame { link: 0, octets: RouterClient::watch() }, 0);
     let known = || BTreeMap::from([(router(1), 10), (router(2), 20)]);
     let mut share_at = |server: &mut Server, millis: u64, rates: BTreeMap<RatePayer, RateTerms>| {
         server.input(RouterServerInput::Configure { routers: known(), rates }, millis);
         for _ in 0..2 {
             for (_, octets) in std::mem::take(&mut server.sent) {
-                for event in client.frame(&octets, now(millis).instant).expect("sound") {
-                    let RouterClientEvent::Rates(rates) = event else { panic!("{event:?}") };
+                for event in client.frame(1, &octets, now(millis).instant).expect("sound") {
+                    let RouterClientEvent::Rates(rates) = event else { continue };
                     client.share(&rates.into_iter().map(|(rate, _)| rate).collect::<Vec<_>>(), 1);
                 }
             }
             client.demand(&payer(Some(3)), RATE);
-            let Some(octets) = client.ask(now(millis).instant) else { return 0 };
+            let Some(octets) = client.ask(now(millis).instant).map(by_link) else { return 0 };
             server.input(RouterServerInput::Frame { link: 0, octets }, millis);
         }
         let of = |(_, octets): &(u64, Vec<u8>)| match ChannelMessage::decode(octets) {
-            Ok(ChannelMessage::Leased(answers)) => answers.iter().map(|(_, answer)| answer.share).max(),
+            Ok(ChannelMessage::Leased { answers, .. }) => answers.iter().map(|(_, answer)| answer.share).max(),
             _ => None,
         };
         server.sent.iter().filter_map(of).max().unwrap_or(0)
@@ -516,7 +565,7 @@ fn routers_are_told_rates_and_go_on_by_those_of_before_until_they_are() {
         (0..2).map(|which| RouterClient::new(JournalId([which; 16]), BTreeMap::new(), None)).collect();
     for (link, client) in clients.iter_mut().enumerate() {
         server.connect(link as u64, link as u8 + 1);
-        client.connected();
+        client.connected(1);
         server.input(RouterServerInput::Frame { link: link as u64, octets: RouterClient::watch() }, 0);
     }
     // Each takes what it is told, the second one late.
@@ -531,8 +580,8 @@ fn routers_are_told_rates_and_go_on_by_those_of_before_until_they_are() {
         }
         for (which, client) in clients.iter_mut().enumerate().filter(|(which, _)| !is_late || *which == 0) {
             for octets in std::mem::take(&mut told[which]) {
-                for event in client.frame(&octets, now(millis).instant).expect("sound") {
-                    let RouterClientEvent::Rates(rates) = event else { panic!("{event:?}") };
+                for event in client.frame(1, &octets, now(millis).instant).expect("sound") {
+                    let RouterClientEvent::Rates(rates) = event else { continue };
                     let rates: Vec<SharedRate> = rates.into_iter().map(|(rate, _)| rate).collect();
                     client.share(&rates, which as u64 + 1);
                 }
@@ -552,7 +601,7 @@ fn routers_are_told_rates_and_go_on_by_those_of_before_until_they_are() {
             deliver(&mut server, &mut told, &mut clients, millis, is_late);
             for (link, client) in clients.iter_mut().enumerate() {
                 client.demand(&payer(None), RATE);
-                let octets = client.ask(now(millis).instant).expect("a rate is shared");
+                let octets = client.ask(now(millis).instant).map(by_link).expect("a rate is shared");
                 server.input(RouterServerInput::Frame { link: link as u64, octets }, millis);
             }
             deliver(&mut server, &mut told, &mut clients, millis, is_late);
@@ -571,7 +620,7 @@ fn routers_are_told_rates_and_go_on_by_those_of_before_until_they_are() {
         RouterServerInput::Configure { routers: [(router(1), 10), (router(2), 20)].into(), rates: BTreeMap::new() },
         millis,
     );
-    let octets = clients[0].ask(now(millis).instant).expect("not told yet");
+    let octets = clients[0].ask(now(millis).instant).map(by_link).expect("not told yet");
     server.input(RouterServerInput::Frame { link: 0, octets: octets.clone() }, millis);
     assert_eq!(ChannelMessage::decode(&server.sent[0].1), Ok(ChannelMessage::Rates(Vec::new())));
     assert_eq!(server.sent.len(), 2, "told both, and answered nothing");
@@ -595,19 +644,21 @@ fn another_router_in_the_place_of_one_gets_nothing_until_all_have_said_what_they
     let shared = SharedRate { payer: payer(None), rate: RATE, routers: 2, offline: Offline::Decay };
     let mut first = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
     first.share(&[shared], 1);
-    first.connected();
+    first.connected(1);
+    lease_from(&mut first, 1);
     first.demand(&payer(None), RATE);
     server.connect(1, 1);
     server.connect(2, 2);
     let mut second = RouterClient::new(JournalId([2; 16]), BTreeMap::new(), None);
     second.share(&[shared], 1);
-    second.connected();
+    second.connected(1);
+    lease_from(&mut second, 1);
     let ask = |server: &mut Server, client: &mut RouterClient, link: u64, millis: u64| {
         client.demand(&payer(None), RATE);
-        let octets = client.ask(now(millis).instant).expect("a rate is shared");
+        let octets = client.ask(now(millis).instant).map(by_link).expect("a rate is shared");
         server.input(RouterServerInput::Frame { link, octets }, millis);
         for (_, octets) in std::mem::take(&mut server.sent) {
-            client.frame(&octets, now(millis).instant).expect("well formed");
+            client.frame(1, &octets, now(millis).instant).expect("well formed");
         }
         client.rates(now(millis).instant).next().expect("one").1
     };
@@ -622,7 +673,8 @@ fn another_router_in_the_place_of_one_gets_nothing_until_all_have_said_what_they
     server.connect(3, 3);
     let mut other = RouterClient::new(JournalId([3; 16]), BTreeMap::new(), None);
     other.share(&[shared], 2);
-    other.connected();
+    other.connected(1);
+    lease_from(&mut other, 1);
     for millis in (1_100..1_500).step_by(100) {
         let sum = ask(&mut server, &mut other, 3, millis) + first.rates(now(millis).instant).next().expect("one").1;
         assert!(sum <= RATE, "{sum} at {millis}");
@@ -661,26 +713,26 @@ fn a_router_repeats_its_report_after_an_answer_that_was_late_or_to_another_one()
     let mut server = Server::new(BTreeMap::new(), 0);
     server.connect(1, 1);
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
-    client.connected();
+    client.connected(1);
     client.durable(account(1), usage(5));
-    let first = client.report(now(0).instant).expect("a report");
+    let first = client.report(now(0).instant).map(by_link).expect("a report");
     server.input(RouterServerInput::Frame { link: 1, octets: first }, 0);
-    assert_eq!(client.report(now(4_999).instant), None, "it waits for the answer");
-    let second = client.report(now(5_000).instant).expect("no answer came");
+    assert_eq!(client.report(now(4_999).instant).map(by_link), None, "it waits for the answer");
+    let second = client.report(now(5_000).instant).map(by_link).expect("no answer came");
     drop(second);
     // To a report that nobody waits for.
     let other = ChannelMessage::Answer(UsageAnswer { number: 7, is_behind: false }).encode();
-    assert_eq!(client.frame(&other, now(5_500).instant), Ok(Vec::new()));
-    assert_eq!(client.report(now(9_999).instant), None, "the repetition waits");
-    assert!(client.report(now(10_000).instant).is_some(), "it is lost, and repeated");
+    assert_eq!(client.frame(1, &other, now(5_500).instant), Ok(Vec::new()));
+    assert_eq!(client.report(now(9_999).instant).map(by_link), None, "the repetition waits");
+    assert!(client.report(now(10_000).instant).map(by_link).is_some(), "it is lost, and repeated");
     // Where every answer comes after the repetition, the totals arrive all the same.
     server.sync(11_000);
     for (_, octets) in std::mem::take(&mut server.sent) {
-        assert_eq!(client.frame(&octets, now(11_000).instant), Ok(Vec::new()));
+        assert_eq!(client.frame(1, &octets, now(11_000).instant), Ok(Vec::new()));
     }
     assert_eq!(client.waiting(), 0);
     client.durable(account(1), usage(6));
-    assert!(client.report(now(11_000).instant).is_some());
+    assert!(client.report(now(11_000).instant).map(by_link).is_some());
 }
 
 /// A server of so many routers, each on the link of its number.
@@ -773,7 +825,7 @@ fn routers_report_all_totals_again_to_a_server_whose_database_was_set_back() {
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
     server.connect(1, 1);
     server.connect(2, 2);
-    client.connected();
+    client.connected(1);
     let confirm = |server: &mut Server, through: u64| {
         server.frame(2, &ChannelMessage::Confirm { through }, 0);
         server.sync(0);
@@ -782,11 +834,11 @@ fn routers_report_all_totals_again_to_a_server_whose_database_was_set_back() {
     let backup = (server.stored.clone(), server.confirmed.clone());
     [(1, 5), (2, 6)].iter().for_each(|(number, packets)| client.durable(in_epoch(*number), usage(*packets)));
     let reported = |server: &mut Server, client: &mut RouterClient, link: u64| {
-        let octets = client.report(now(0).instant).expect("something to report");
+        let octets = client.report(now(0).instant).map(by_link).expect("something to report");
         server.input(RouterServerInput::Frame { link, octets }, 0);
         server.sync(0);
         for (_, octets) in std::mem::take(&mut server.sent).into_iter().filter(|(to, _)| *to == link) {
-            assert_eq!(client.frame(&octets, now(0).instant), Ok(Vec::new()));
+            assert_eq!(client.frame(1, &octets, now(0).instant), Ok(Vec::new()));
         }
     };
     reported(&mut server, &mut client, 1);
@@ -794,7 +846,7 @@ fn routers_report_all_totals_again_to_a_server_whose_database_was_set_back() {
     confirm(&mut server, 900);
     // One report is under way when it is put back: its answer goes to nobody.
     client.durable(in_epoch(2), usage(7));
-    let octets = client.report(now(0).instant).expect("more");
+    let octets = client.report(now(0).instant).map(by_link).expect("more");
     server.input(RouterServerInput::Frame { link: 1, octets }, 0);
     (server.stored, server.confirmed) = backup;
     server.ledger = server.restored();
@@ -809,9 +861,9 @@ fn routers_report_all_totals_again_to_a_server_whose_database_was_set_back() {
     server.frame(1, &report(9, vec![(in_epoch(3), usage(1))]), 0);
     assert_eq!((server.sent(), server.pending.len()), (Vec::new(), 0));
 
-    client.disconnected();
+    client.disconnected(1);
     server.connect(3, 1);
-    client.connected();
+    client.connected(1);
     reported(&mut server, &mut client, 3);
     assert_eq!(server.ledger.sums(), BTreeMap::from([(in_epoch(1), usage(5)), (in_epoch(2), usage(7))]));
     assert_eq!(client.waiting(), 0);
@@ -877,10 +929,10 @@ fn what_a_router_counted_is_at_the_server_in_the_end_although_links_and_both_pro
                 // The server dies with what is not durable.
                 stored.clone_from(&server.stored);
                 server = Server::new(stored.clone(), millis);
-                client.disconnected();
+                client.disconnected(1);
             }
             1 => client = fresh(total),
-            2 => client.disconnected(),
+            2 => drop(client.disconnected(1)),
             3..6 => server.sync(millis),
             6..20 => {
                 total += 1;
@@ -892,15 +944,15 @@ fn what_a_router_counted_is_at_the_server_in_the_end_although_links_and_both_pro
             link += 1;
             server.connect(link, 1);
             server.sent.clear();
-            let octets = client.connected();
+            let octets = client.connected(1);
             server.input(RouterServerInput::Frame { link, octets }, millis);
         }
-        if let Some(octets) = client.report(now(millis).instant) {
+        if let Some(octets) = client.report(now(millis).instant).map(by_link) {
             server.input(RouterServerInput::Frame { link, octets }, millis);
         }
         for (to, octets) in std::mem::take(&mut server.sent) {
             if to == link {
-                assert_eq!(client.frame(&octets, now(millis).instant), Ok(Vec::new()));
+                assert_eq!(client.frame(1, &octets, now(millis).instant), Ok(Vec::new()));
             }
         }
         assert!(server.ledger.sums().values().all(|sum| sum.packets <= total));
@@ -908,11 +960,12 @@ fn what_a_router_counted_is_at_the_server_in_the_end_although_links_and_both_pro
     for millis in (600_000..620_000).step_by(100) {
         client
             .report(now(millis).instant)
+            .map(by_link)
             .into_iter()
             .for_each(|octets| server.input(RouterServerInput::Frame { link, octets }, millis));
         server.sync(millis);
         for (_, octets) in std::mem::take(&mut server.sent) {
-            client.frame(&octets, now(millis).instant).expect("well formed");
+            client.frame(1, &octets, now(millis).instant).expect("well formed");
         }
     }
     assert_eq!(client.waiting(), 0);
@@ -1059,16 +1112,16 @@ fn a_router_reports_others_while_the_server_has_no_room_for_one_and_that_again_t
     };
     let mut link = 1;
     server.connect(link, 1);
-    client.connected();
+    client.connected(1);
     // Returns the accounts that are reported at this time, and what became of them.
     let reported = |server: &mut Server, client: &mut RouterClient, link: u64, millis: u64| {
-        let octets = client.report(now(millis).instant)?;
+        let octets = client.report(now(millis).instant).map(by_link)?;
         let Ok(ChannelMessage::Report(report)) = ChannelMessage::decode(&octets) else { panic!("no report") };
         server.input(RouterServerInput::Frame { link, octets }, millis);
         server.sync(millis);
         let mut events = Vec::new();
         for (_, octets) in std::mem::take(&mut server.sent) {
-            events.extend(client.frame(&octets, now(millis).instant).expect("well formed"));
+            events.extend(client.frame(1, &octets, now(millis).instant).expect("well formed"));
         }
         Some((report.entries.iter().map(|(account, _)| *account).collect::<Vec<_>>(), events))
     };
@@ -1091,16 +1144,16 @@ fn a_router_reports_others_while_the_server_has_no_room_for_one_and_that_again_t
     assert_eq!(reported(&mut server, &mut client, link, 1_199_999), None);
 
     // On a new link all are reported at once, and from then on it is ten minutes.
-    client.disconnected();
+    client.disconnected(1);
     link += 1;
     server.connect(link, 1);
-    client.connected();
+    client.connected(1);
     let whole: Vec<ChargedAccount> = [&all[..], &[other(9)]].concat();
     assert_eq!(reported(&mut server, &mut client, link, 1_200_000), Some((whole, untaken())));
     assert_eq!(reported(&mut server, &mut client, link, 1_799_999), None);
     // It holds the router's confirmation back, and time before it is closed: there is room.
     client.counted_until(now(0).unix.secs());
-    let octets = client.confirm(now(1_799_999).instant).expect("something is new");
+    let octets = client.confirm(now(1_799_999).instant).map(by_link).expect("something is new");
     let end = |epoch: u32| (u64::from(epoch) + 3) << 12;
     assert_eq!(ChannelMessage::decode(&octets), Ok(ChannelMessage::Confirm { through: end(first + 2) - 1 }));
     server.input(RouterServerInput::Frame { link, octets }, 1_799_999);
@@ -1114,7 +1167,7 @@ fn a_router_reports_others_while_the_server_has_no_room_for_one_and_that_again_t
 /// Answers the report that is due at this time, of which the server has no room for entries at these places.
 fn answered(client: &mut RouterClient, second: u64, untaken: &[u16]) -> Option<Vec<ChargedAccount>> {
     let at = Instant(second * 1_000_000_000);
-    let octets = client.report(at)?;
+    let octets = client.report(at).map(by_link)?;
     let Ok(ChannelMessage::Report(UsageReport { number, entries, .. })) = ChannelMessage::decode(&octets) else {
         panic!("no report")
     };
@@ -1122,7 +1175,7 @@ fn answered(client: &mut RouterClient, second: u64, untaken: &[u16]) -> Option<V
     if !untaken.is_empty() {
         answers.insert(0, ChannelMessage::Untaken { number, entries: untaken.to_vec() });
     }
-    answers.iter().for_each(|answer| drop(client.frame(&answer.encode(), at).expect("well formed")));
+    answers.iter().for_each(|answer| drop(client.frame(1, &answer.encode(), at).expect("well formed")));
     Some(entries.into_iter().map(|(account, _)| account).collect())
 }
 
@@ -1130,7 +1183,7 @@ fn answered(client: &mut RouterClient, second: u64, untaken: &[u16]) -> Option<V
 #[test]
 fn what_the_server_had_no_room_for_is_reported_again_ten_minutes_later_also_if_there_are_others_meanwhile() {
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
-    client.connected();
+    client.connected(1);
     client.durable(in_epoch(1), usage(1));
     assert_eq!(answered(&mut client, 0, &[0]), Some(vec![in_epoch(1)]));
     for second in (1..600).step_by(60) {
@@ -1156,12 +1209,14 @@ fn what_the_server_has_no_room_for_holds_the_confirmation_back_for_thirty_days()
     let mut through = |client: &mut RouterClient, counted: u64| {
         second += 2;
         client.counted_until(counted);
-        client.confirm(Instant(second * 1_000_000_000)).map(|octets| match ChannelMessage::decode(&octets) {
-            Ok(ChannelMessage::Confirm { through }) => through,
-            other => panic!("{other:?}"),
+        client.confirm(Instant(second * 1_000_000_000)).map(by_link).map(|octets| {
+            match ChannelMessage::decode(&octets) {
+                Ok(ChannelMessage::Confirm { through }) => through,
+                other => panic!("{other:?}"),
+            }
         })
     };
-    client.connected();
+    client.connected(1);
     let (first, second) = (400_000, 400_001);
     [first, second].iter().for_each(|epoch| client.durable(in_epoch(*epoch), usage(1)));
     // Not yet reported, it holds back for as long as it takes.
@@ -1174,10 +1229,10 @@ fn what_the_server_has_no_room_for_holds_the_confirmation_back_for_thirty_days()
     assert_eq!(through(&mut client, counted(second)), None);
     assert_eq!(through(&mut client, counted(second) + 1), Some(end(second) + DAYS + 1));
     // What is reported once more, or for the first time, holds back until it is untaken again; what was confirmed stays.
-    assert!(client.report(Instant(600_000_000_000)).is_some());
+    assert!(client.report(Instant(600_000_000_000)).map(by_link).is_some());
     assert_eq!(through(&mut client, counted(second) + 100), None);
-    client.disconnected();
-    client.connected();
+    client.disconnected(1);
+    client.connected(1);
     assert_eq!(through(&mut client, counted(second) + 100), Some(end(first) - 1), "a server that has lost all");
     assert!(answered(&mut client, 700, &[0]).is_some());
     assert_eq!(through(&mut client, counted(second) + 200), Some(end(second) + DAYS + 200), "it has the other one");
@@ -1193,32 +1248,32 @@ fn a_router_confirms_what_the_server_has_and_is_held_back_by_what_it_has_not() {
         None => None,
         other => panic!("{other:?}"),
     };
-    client.connected();
-    assert_eq!(client.confirm(at(1)), None, "nothing is known to be durable");
+    client.connected(1);
+    assert_eq!(client.confirm(at(1)).map(by_link), None, "nothing is known to be durable");
     client.durable(in_epoch(400_000), usage(1));
     client.counted_until(ends + 1_000);
-    assert_eq!(client.confirm(at(1)), None, "it was seen just now");
-    assert_eq!(through(client.confirm(at(3))), Some(ends - 1));
+    assert_eq!(client.confirm(at(1)).map(by_link), None, "it was seen just now");
+    assert_eq!(through(client.confirm(at(3)).map(by_link)), Some(ends - 1));
     // A key epoch that has not ended holds nothing back, and the clock may go back by five minutes.
     client.durable(in_epoch(400_010), usage(1));
     let ChannelMessage::Report(report) =
-        ChannelMessage::decode(&client.report(at(3)).expect("two")).expect("well formed")
+        ChannelMessage::decode(&client.report(at(3)).map(by_link).expect("two")).expect("well formed")
     else {
         panic!("no report")
     };
     let answer = ChannelMessage::Answer(UsageAnswer { number: report.number, is_behind: false });
-    assert_eq!(client.frame(&answer.encode(), at(4)), Ok(Vec::new()));
+    assert_eq!(client.frame(1, &answer.encode(), at(4)), Ok(Vec::new()));
     client.durable(in_epoch(400_010), usage(2));
-    assert_eq!(through(client.confirm(at(5))), Some(ends + 700));
+    assert_eq!(through(client.confirm(at(5)).map(by_link)), Some(ends + 700));
     client.counted_until(ends + 1_059);
-    assert_eq!(client.confirm(at(6)), None, "hardly more");
+    assert_eq!(client.confirm(at(6)).map(by_link), None, "hardly more");
     client.counted_until(ends + 1_060);
-    assert_eq!(through(client.confirm(at(7))), Some(ends + 760));
+    assert_eq!(through(client.confirm(at(7)).map(by_link)), Some(ends + 760));
     // A server that has started again is told again; all totals are reported to it first.
-    client.disconnected();
-    assert_eq!(client.confirm(at(9)), None);
-    client.connected();
-    assert_eq!(through(client.confirm(at(9))), Some(ends - 1));
+    client.disconnected(1);
+    assert_eq!(client.confirm(at(9)).map(by_link), None);
+    client.connected(1);
+    assert_eq!(through(client.confirm(at(9)).map(by_link)), Some(ends - 1));
 }
 
 fn messages() -> impl Strategy<Value = ChannelMessage> {
@@ -1253,8 +1308,11 @@ fn messages() -> impl Strategy<Value = ChannelMessage> {
         (0..1_000_u32, prop::collection::vec(any::<u8>(), 1..100)).prop_map(|(offset, octets)| {
             ChannelMessage::Piece { length: offset + octets.len() as u32, offset, octets }
         }),
-        prop::collection::vec(requests, 0..5).prop_map(ChannelMessage::Ask),
-        prop::collection::vec(answers, 0..5).prop_map(ChannelMessage::Leased),
+        any::<u64>().prop_map(|epoch| ChannelMessage::Lessor { epoch }),
+        (any::<u64>(), prop::collection::vec(requests, 0..5))
+            .prop_map(|(epoch, requests)| ChannelMessage::Ask { epoch, requests }),
+        (any::<u64>(), prop::collection::vec(answers, 0..5))
+            .prop_map(|(epoch, answers)| ChannelMessage::Leased { epoch, answers }),
         Just(ChannelMessage::Watch),
         prop::collection::vec((rates, any::<u64>()), 0..5).prop_map(ChannelMessage::Rates),
         any::<u64>().prop_map(|through| ChannelMessage::Confirm { through }),

@@ -4,6 +4,7 @@
 pub mod api;
 mod core;
 pub mod dns;
+mod lessor;
 mod listing;
 mod operator;
 mod parts;
@@ -168,9 +169,10 @@ impl Role for KeyRole {
         }
     }
 
-    async fn stop(self) {
+    async fn stop(mut self) {
+        self.parts.end().await;
         if let Some(routers) = self.routers {
-            routers.running.stop(routers::Event::Stop).await;
+            routers.stop().await;
         }
     }
 }
@@ -202,7 +204,15 @@ async fn follow_database(
                 let event = routers::Event::Input(RouterServerInput::List { number, octets, times });
                 let _ = listeners.send(event).await; // fails if the role has stopped
             }
-            let present = lock(&core).server.state().rates().clone();
+            let (present, number, is_read) = {
+                let core = lock(&core);
+                let state = core.server.state();
+                (state.rates().clone(), state.number(), core.outage().is_none())
+            };
+            if is_read {
+                let event = routers::Event::Input(RouterServerInput::Read { number });
+                let _ = listeners.send(event).await; // fails if the role has stopped
+            }
             if rates.as_ref() != Some(&present) {
                 rates = Some(present.clone());
                 let _ = listeners.send(routers::Event::Own(routers::Own::Rates(present))).await; // fails if the role has stopped

@@ -24,6 +24,11 @@ impl Parts {
         self.names.insert(id, name);
     }
 
+    /// Ends all of them, and waits for that.
+    pub async fn end(&mut self) {
+        self.tasks.shutdown().await;
+    }
+
     /// Waits until one of them ends, by a panic or by itself, and returns which. Cancel safe.
     pub async fn failed(&mut self) -> Failure {
         let id = match self.tasks.join_next_with_id().await {

@@ -1,6 +1,7 @@
 //! The links to the provider's routers: their usage goes to the database, lists and shares of rates go to them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
@@ -10,6 +11,7 @@ use wayleave_control::capability::{
     MAX_MESSAGE, RatePayer, RateTerms, RouterEvent, RouterNumber, RouterServer, RouterServerConfig, RouterServerInput,
     RouterServerOutput,
 };
+use wayleave_control::tenure::Holder;
 use wayleave_core::IdentityKey;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::utc;
@@ -26,8 +28,10 @@ use crate::key_files::node::{self, KeyKind};
 use crate::roles::daemon::{QUEUE, Running};
 use crate::roles::events::{EventLine, Events, event, shown};
 use crate::roles::link_driver::{self, Driver, LinkIo};
+use crate::roles::router::random;
 
 use super::core::Core;
+use super::lessor::{self, LessorTask, LessorView};
 use super::parts::Parts;
 use super::usage::{UsageProblem, UsageStep, UsageStore};
 
@@ -46,6 +50,8 @@ pub enum Own {
     Configure(Box<KeyFile>),
     /// The rates that the routers share are these now.
     Rates(SharedRates),
+    /// A router says that it has heard of a lessor with this epoch, which cannot be.
+    MadeUp(u64),
 }
 
 /// Rates over all routers, by whose they are.
@@ -56,6 +62,8 @@ pub struct Routers {
     pub running: Running<Event>,
     pub store: Store,
     pub problems: [UsageProblem; 3],
+    pub lessor: Arc<Mutex<LessorView>>,
+    own: Holder,
     _listening: Listening,
 }
 
@@ -107,10 +115,21 @@ impl Routers {
         };
         parts.spawn("usage", task.clone().write(steps));
         let task = UsageStore { doing: "statements of usage", problem: problems[1].clone(), ..task };
+        let own = Holder(random()?);
+        let name = identity.identity().to_string();
+        let leasing = LessorTask::new(task.store.clone(), clock, events.clone(), name, own);
+        let (heard, lessor) = (Arc::clone(&leasing.heard), Arc::clone(&leasing.view));
         parts.spawn("statements", task.settle(Arc::clone(&numbers), clock));
-        let io = RouterIo { links, usage, era: 0, names, routers: config.routers(), numbers, rates, log };
+        parts.spawn("who leases rates", leasing.run());
+        let io = RouterIo { links, usage, era: 0, names, routers: config.routers(), numbers, rates, heard, log };
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
-        Ok(Some(Self { running, store: read, problems, _listening: listening }))
+        Ok(Some(Self { running, store: read, problems, lessor, own, _listening: listening }))
+    }
+
+    /// Ends the machine, and leaves leasing to another. What has the store of [`Routers::start`] has ended.
+    pub async fn stop(self) {
+        self.running.stop(Event::Stop).await;
+        lessor::give_up(&self.store, &self.lessor, self.own).await;
     }
 }
 
@@ -122,6 +141,7 @@ struct RouterIo {
     routers: BTreeMap<IdentityKey, RouterNumber>,
     numbers: Arc<Mutex<BTreeSet<RouterNumber>>>,
     rates: SharedRates,
+    heard: Arc<AtomicU64>,
     log: Events,
 }
 
@@ -169,6 +189,12 @@ impl LinkIo<RouterServer> for RouterIo {
                 self.rates = rates;
                 self.configure()
             }
+            Own::MadeUp(epoch) => {
+                self.log.report(event!(ERROR "lessor-made-up" by 0, { epoch }
+                    "a router has heard of a lessor of rates with epoch {epoch}, years ahead: the clock of a key server was wrong, or the router's \
+                     word is; restart the router"));
+                return Step::Ignore;
+            }
         })
     }
 
@@ -178,6 +204,11 @@ impl LinkIo<RouterServer> for RouterIo {
             RouterServerOutput::Close { link, why } => self.links.close(link, why),
             RouterServerOutput::Store { step, change } => {
                 let _ = self.usage.send(UsageStep { step, change, era: self.era }); // fails if the task has ended, which ends the role
+            }
+            RouterServerOutput::Superseded { router, epoch } => {
+                self.heard.fetch_max(epoch, Ordering::AcqRel);
+                self.log.report(event!(WARN "lessor-superseded" by router, { epoch; router = self.name(router) }
+                    "the router has heard of another lessor of rates after this one: this server begins anew behind it, if it is the lessor still"));
             }
             RouterServerOutput::Event(event) => self.log.report(self.line(&event)),
         }

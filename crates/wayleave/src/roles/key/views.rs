@@ -20,6 +20,7 @@ use wayleave_store::Store;
 
 use super::api::counts::ApiCounts;
 use super::core::{Core, lock};
+use super::lessor::LessorView;
 use super::routers::{self, Event, Routers};
 use super::usage::UsageProblem;
 use crate::config::Fault;
@@ -76,13 +77,22 @@ impl Configured {
     }
 }
 
+/// What is shown of routers.
+#[derive(Clone)]
+struct OfRouters {
+    events: mpsc::Sender<Event>,
+    store: Store,
+    problems: [UsageProblem; 3],
+    lessor: Arc<Mutex<LessorView>>,
+}
+
 #[derive(Clone)]
 pub struct KeyView {
     core: Arc<Mutex<Core>>,
     zone: String,
     writer: String,
     /// The machine of the routers' links, the store of usage, and why something of it cannot be written.
-    routers: Option<(mpsc::Sender<Event>, Store, [UsageProblem; 3])>,
+    routers: Option<OfRouters>,
     configured: Arc<Mutex<Configured>>,
     api: Option<Arc<ApiCounts>>,
     connections: Connections,
@@ -95,7 +105,12 @@ impl KeyView {
         routers: Option<&Routers>,
         (api, connections): (Option<Arc<ApiCounts>>, Connections),
     ) -> Self {
-        let of = |routers: &Routers| (routers.running.events.clone(), routers.store.clone(), routers.problems.clone());
+        let of = |routers: &Routers| OfRouters {
+            events: routers.running.events.clone(),
+            store: routers.store.clone(),
+            problems: routers.problems.clone(),
+            lessor: Arc::clone(&routers.lessor),
+        };
         let routers = routers.map(of);
         let configured = Arc::new(Mutex::new(Configured::new(config)));
         let (zone, writer) = (config.zone().to_string(), config.key.writer.get_ref().0.to_string());
@@ -123,7 +138,7 @@ impl KeyView {
 
     /// The store of usage, if routers report any.
     pub(super) fn usage_store(&self) -> Option<&Store> {
-        self.routers.as_ref().map(|(_, store, _)| store)
+        self.routers.as_ref().map(|of| &of.store)
     }
 
     /// Lines of sums, with the names of accounts.
@@ -156,9 +171,9 @@ impl KeyView {
 
     /// The status of each router; null without any.
     async fn routers(&self) -> Result<Value, ViewError> {
-        let Some((events, ..)) = &self.routers else { return Ok(Value::Null) };
+        let Some(of) = &self.routers else { return Ok(Value::Null) };
         let names = self.names();
-        daemon::query(events, move |server: &mut RouterServer| routers::status(server, &names)).await
+        daemon::query(&of.events, move |server: &mut RouterServer| routers::status(server, &names)).await
     }
 
     /// A page of what principals sent, by account and router: `after` is where the page before ended.
@@ -186,7 +201,7 @@ impl KeyView {
         principal: Option<Principal>,
         most: usize,
     ) -> Result<(Vec<Value>, Option<ChargedAccount>, u64), ViewError> {
-        let Some((_, store, _)) = &self.routers else {
+        let Some(store) = self.usage_store() else {
             return Err(ViewError::Request("this key server has no [key.routers]: nobody reports usage".to_owned()));
         };
         let bounds = principal.map(ChargedAccount::bounds);
@@ -212,7 +227,9 @@ impl View for KeyView {
     async fn status(&self) -> Result<Value, ViewError> {
         let routers = self.routers().await?;
         let (next_expiry, mut problems) = self.expiring();
-        problems.extend(self.routers.iter().flat_map(|(.., problems)| problems).filter_map(UsageProblem::get));
+        problems.extend(self.routers.iter().flat_map(|of| &of.problems).filter_map(UsageProblem::get));
+        let lessor = self.routers.as_ref().map(|of| of.lessor.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        problems.extend(lessor.iter().filter_map(|lessor| lessor.problem.clone()));
         let core = lock(&self.core);
         let list = core.list().map(|list| list.written());
         let (server, state) = (&core.server, core.server.state());
@@ -231,6 +248,11 @@ impl View for KeyView {
             "octets": server.memory(),
             "answers": counters,
             "routers": routers,
+            "lessor": lessor.map(|LessorView { row, is_own, .. }| json!({
+                "own": is_own,
+                "epoch": row.epoch,
+                "identity": Some(row.name).filter(|name| !name.is_empty()),
+            })),
             "database": {
                 "up": core.outage().is_none(),
                 "down_secs": core.outage().map(|outage| outage.since.elapsed().as_secs()),
@@ -253,6 +275,15 @@ impl View for KeyView {
             let confirmed = router["confirmed"].as_u64().filter(|second| *second > 0).map(utc);
             let state = if up { "connected" } else { "not connected" };
             overview.row(up, [json!(name), json!(state), json!(confirmed), router["reports"].clone()]);
+        }
+        if let Some(of) = self.routers.as_ref().map(|_| &status["lessor"]) {
+            let state = match (&of["own"], of["identity"].as_str()) {
+                (Value::Bool(true), _) => "by this server".to_owned(),
+                (_, Some(identity)) => format!("by {identity}"),
+                _ => "by nobody".to_owned(),
+            };
+            let up = of["own"] == true || of["identity"].is_string();
+            overview.row(up, [json!("leases of rates"), json!(state), Value::Null, Value::Null]);
         }
         let database = &status["database"];
         let up = database["up"] == true;

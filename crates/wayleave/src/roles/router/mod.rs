@@ -29,6 +29,7 @@ use super::daemon::{self, Options};
 use crate::config::Source;
 use crate::config::router::{FormatName, RouterFile};
 use crate::failure::Outcome;
+pub use settings::random;
 use supervisor::Supervisor;
 
 /// Runs the router until SIGTERM.

@@ -1,4 +1,4 @@
-//! The link to the provider's key server: durable totals go there, lists of revocations and shares of rates come from there.
+//! The links to the provider's key servers: durable totals go to one of them, lists of revocations and shares of rates come from there.
 //!
 //! A list goes to the file that [`super::revocations`] reads, so that a restart has it and one piece of code decides which list is in
 //! force. Without a link the router forwards on: totals wait, the list stays, and shares of rates stay for a minute and then dwindle to the router's floors.
@@ -61,7 +61,7 @@ const LINK_QUEUE: usize = 4 << 20;
 /// What is needed to reach the key server.
 pub struct ProviderPlan {
     identity: NodeIdentity,
-    server: Server,
+    servers: Vec<Server>,
     store: Arc<FileStore>,
     list: Option<(PathBuf, VerifyingKey)>,
 }
@@ -71,6 +71,8 @@ pub struct State {
     client: RouterClient,
     /// A new identity with its base that the store did not take yet.
     unwritten: Option<(JournalId, BTreeMap<ChargedAccount, Usage>)>,
+    /// The key servers, in the order of the configuration.
+    servers: Vec<ServerLink>,
     /// What is wrong, by what it is about.
     problems: BTreeMap<&'static str, String>,
     /// What the server told, each rate with its burst or zero; and how often that was another than before.
@@ -82,6 +84,19 @@ pub struct State {
     are_unkept: bool,
     /// Of this process, for leases.
     session: u64,
+}
+
+/// A key server, and the link to it.
+struct ServerLink {
+    name: String,
+    link: Option<u64>,
+    problem: Option<String>,
+}
+
+impl ServerLink {
+    fn new(server: &Server) -> Self {
+        Self { name: server.address.clone(), link: None, problem: None }
+    }
 }
 
 pub type SharedState = Arc<Mutex<State>>;
@@ -111,7 +126,7 @@ pub fn plan(
     let list = section.revocations.as_ref().map(Spanned::get_ref);
     Ok(Some(ProviderPlan {
         identity: NodeIdentity::from_seed(seed.expose())?,
-        server: provider.server.server(),
+        servers: provider.servers().collect(),
         store: Arc::clone(store),
         list: list.map(|list| (settings.source.resolve(&list.file), list.key.0.0)),
     }))
@@ -147,10 +162,12 @@ impl Provider {
         };
         let mut client = RouterClient::new(id, base, list);
         // Until it is told others: where the server cannot be reached, this router keeps to its floors of these.
-        let rates = match stored.get(&rates_key(&plan.server)).map(|value| ChannelMessage::decode(value)) {
-            Some(Ok(ChannelMessage::Rates(rates))) => rates,
-            _ => Vec::new(),
-        };
+        let told = plan.servers.iter().filter_map(|server| stored.get(&rates_key(server)));
+        let told = told.filter_map(|value| match ChannelMessage::decode(value) {
+            Ok(ChannelMessage::Rates(rates)) => Some(rates),
+            _ => None,
+        });
+        let rates = { told }.next().unwrap_or_default();
         client.share(&plain(&rates), session);
         let unwritten = is_new.then(|| {
             client.hold();
@@ -159,6 +176,7 @@ impl Provider {
         let state = State {
             client,
             unwritten,
+            servers: plan.servers.iter().map(ServerLink::new).collect(),
             problems: BTreeMap::new(),
             planned: rates.clone(),
             rates,
@@ -176,17 +194,27 @@ impl Provider {
     pub fn start(&mut self, plan: &ProviderPlan, threads: Threads<Platypus>, clock: Clock, log: Events) -> Outcome {
         let links = Links::new(Limits { queue: LINK_QUEUE, frame: MAX_MESSAGE as u32, ..Limits::default() });
         let (events, inbox) = mpsc::channel(QUEUE);
-        let connecting =
-            links.connect_node(plan.server.address.clone(), &plan.identity, plan.server.identity, events)?;
+        let mut connecting = Vec::new();
+        for (server, of) in plan.servers.iter().enumerate() {
+            let (own, mut from) = mpsc::channel(QUEUE);
+            connecting.push(links.connect_node(of.address.clone(), &plan.identity, of.identity, own)?);
+            let events = events.clone();
+            tokio::spawn(async move {
+                while let Some(event) = from.recv().await {
+                    if events.send((server, event)).await.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
         let task = Task {
             state: Arc::clone(&self.state),
             links,
-            link: None,
             threads,
             clock,
             store: Arc::clone(&plan.store),
             list: plan.list.clone(),
-            rates_key: rates_key(&plan.server),
+            rates_keys: plan.servers.iter().map(rates_key).collect(),
             looked: clock.now().instant,
             log,
             _connecting: connecting,
@@ -293,11 +321,21 @@ pub fn status(state: &SharedState) -> Value {
             "offline": rate.offline.name(),
         })
     };
+    let server = |server: &ServerLink| {
+        json!({
+            "address": server.name,
+            "connected": server.link.is_some(),
+            "takes_usage": server.link.is_some() && server.link == state.client.reports_to(),
+            "leases": server.link.is_some() && server.link == state.client.lessor(),
+        })
+    };
+    let problems = state.servers.iter().filter_map(|server| server.problem.as_ref()).chain(state.problems.values());
     json!({
         "connected": state.client.is_up(),
+        "servers": state.servers.iter().map(server).collect::<Vec<_>>(),
         "rates": state.rates.iter().map(rate).collect::<Vec<_>>(),
         "waiting": state.client.waiting(),
-        "problems": state.problems.values().collect::<Vec<_>>(),
+        "problems": problems.collect::<Vec<_>>(),
     })
 }
 
@@ -305,27 +343,26 @@ pub fn status(state: &SharedState) -> Value {
 struct Task {
     state: SharedState,
     links: Links,
-    link: Option<u64>,
     threads: Threads<Platypus>,
     clock: Clock,
     store: Arc<FileStore>,
     list: Option<(PathBuf, VerifyingKey)>,
-    rates_key: Vec<u8>,
+    rates_keys: Vec<Vec<u8>>,
     /// When demands were last taken.
     looked: Instant,
     log: Events,
-    _connecting: Connecting,
+    _connecting: Vec<Connecting>,
 }
 
 impl Task {
-    async fn run(mut self, mut inbox: mpsc::Receiver<LinkEvent>) {
+    async fn run(mut self, mut inbox: mpsc::Receiver<(usize, LinkEvent)>) {
         let mut due = interval(RouterClient::INTERVAL);
         due.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let written = Arc::new(AtomicBool::new(false));
         loop {
             tokio::select! {
                 event = inbox.recv() => match event {
-                    Some(event) => self.event(event).await,
+                    Some((server, event)) => self.event(server, event).await,
                     None => return,
                 },
                 _ = due.tick() => {
@@ -341,12 +378,6 @@ impl Task {
         }
     }
 
-    fn send(&self, octets: Vec<u8>) {
-        if let Some(link) = self.link {
-            self.links.send(link, octets);
-        }
-    }
-
     fn note(&self, about: &'static str, problem: Option<String>) {
         let mut state = lock(&self.state);
         match problem {
@@ -355,54 +386,80 @@ impl Task {
         };
     }
 
-    async fn event(&mut self, event: LinkEvent) {
+    async fn event(&mut self, server: usize, event: LinkEvent) {
         let source = event.source().cloned();
         match event {
             LinkEvent::Up { link, .. } => {
-                self.link = Some(link);
-                self.log.report(event!(INFO "provider-connected" {} "the key server is connected"));
-                let hello = {
+                let (name, hello) = {
                     let mut state = lock(&self.state);
                     state.problems.retain(|about, _| *about == ROOM);
-                    state.client.connected()
+                    let hello = state.client.connected(link);
+                    let server = &mut state.servers[server];
+                    (server.link, server.problem) = (Some(link), None);
+                    (server.name.clone(), hello)
                 };
+                self.log.report(event!(INFO "provider-connected" by server, {; server = name } "the key server is connected"));
                 // In front of a list that may be long.
-                self.send(RouterClient::watch());
+                self.links.send(link, RouterClient::watch());
                 if self.list.is_some() {
-                    self.send(hello);
+                    self.links.send(link, hello);
                 }
             }
-            LinkEvent::Frame { link, bytes, .. } if self.link == Some(link) => {
-                self.frame(link, source.as_ref(), &bytes).await
-            }
-            LinkEvent::Down { link, reason } if self.link == Some(link) => {
-                self.link = None;
-                lock(&self.state).client.disconnected();
-                self.log.report(event!(WARN "provider-disconnected" {; why = reason }
-                    "the link to the key server is down: {reason}; usage waits, and shares of rates stay for a minute and then dwindle to this router's floors"));
-                self.note("link", Some(format!("no link to the key server: {reason}")));
+            LinkEvent::Frame { link, bytes, .. } => self.frame(link, source.as_ref(), &bytes).await,
+            LinkEvent::Down { link, reason } => {
+                let (name, is_up, events) = {
+                    let mut state = lock(&self.state);
+                    let events = state.client.disconnected(link);
+                    let is_up = state.client.is_up();
+                    let server = &mut state.servers[server];
+                    // A newer one may be up.
+                    if server.link == Some(link) {
+                        server.link = None;
+                        server.problem = Some(format!("no link to the key server at {}: {reason}", server.name));
+                    }
+                    (server.name.clone(), is_up, events)
+                };
+                let consequence = if is_up {
+                    "others go on for it"
+                } else {
+                    "usage waits, and shares of rates stay for a minute and then dwindle to this router's floors"
+                };
+                self.log.report(event!(WARN "provider-disconnected" by server, {; server = name, why = reason }
+                    "the link to the key server is down: {reason}; {consequence}"));
+                self.perform(link, events).await;
             }
             LinkEvent::Failed { failure, .. } => {
-                warn!("the key server cannot be reached: {failure}");
-                self.note("link", Some(format!("no link to the key server: {failure}")));
+                let mut state = lock(&self.state);
+                let server = &mut state.servers[server];
+                warn!(server = server.name, "the key server cannot be reached: {failure}");
+                server.problem = Some(format!("no link to the key server at {}: {failure}", server.name));
             }
-            LinkEvent::Frame { .. } | LinkEvent::Down { .. } => {}
         }
     }
 
     async fn frame(&mut self, link: u64, source: Option<&PeerName>, octets: &[u8]) {
         let now = self.clock.now().instant;
         let handling = source.map(Handling::begin);
-        let taken = lock(&self.state).client.frame(octets, now);
+        let taken = lock(&self.state).client.frame(link, octets, now);
         drop(handling);
-        let events = match taken {
-            Ok(events) => events,
+        match taken {
+            Ok(events) => self.perform(link, events).await,
             Err(fault) => {
                 error!("{fault}");
                 self.note("server", Some(fault.to_string()));
                 return self.links.close_refused(link, "a message that this router does not understand");
             }
-        };
+        }
+        self.report();
+    }
+
+    fn name_of(&self, link: u64) -> String {
+        let state = lock(&self.state);
+        state.servers.iter().find(|server| server.link == Some(link)).map_or_else(String::new, |of| of.name.clone())
+    }
+
+    /// Does what follows from what came by a link.
+    async fn perform(&self, link: u64, events: Vec<RouterClientEvent>) {
         for event in events {
             match event {
                 RouterClientEvent::List(octets) => self.keep(octets).await,
@@ -411,15 +468,20 @@ impl Task {
                     self.log.report(event!(ERROR "usage-refused" {; why = shown(why) }
                         "the key server does not take this router's usage: {why}"));
                     self.note("usage", Some(format!("the key server does not take usage: {why}")));
-                    continue;
                 }
                 RouterClientEvent::Untaken(accounts) => self.log.report(event!(ERROR "usage-untaken" { accounts }
                     "the key server has no room for {accounts} accounts of this router's, of those who pay for them: they are kept here, and \
                      reported again in ten minutes; its operator has to close time")),
                 RouterClientEvent::Rates(rates) => self.take_rates(rates),
+                RouterClientEvent::Lessor { link, epoch } => self.log.report(event!(INFO "lessor" { epoch; server = self.name_of(link) }
+                    "rates are leased by this key server")),
+                RouterClientEvent::Superseded { epoch, octets } => {
+                    self.log.report(event!(WARN "lessor-superseded" { epoch; server = self.name_of(link) }
+                        "the key server says that it leases rates, and another one has done so since: it is asked for nothing"));
+                    self.links.send(link, octets);
+                }
             }
         }
-        self.report();
     }
 
     /// Takes rates that the server told; threads have them with the next plan.
@@ -442,8 +504,8 @@ impl Task {
             return;
         }
         let message = ChannelMessage::Rates(state.rates.clone()).encode();
-        let change = Change { table: TABLE, key: self.rates_key.clone(), value: Some(message) };
-        state.are_unkept = self.store.submit(vec![change], Box::new(|| ())).is_err();
+        let change = |key: &Vec<u8>| Change { table: TABLE, key: key.clone(), value: Some(message.clone()) };
+        state.are_unkept = self.store.submit(self.rates_keys.iter().map(change).collect(), Box::new(|| ())).is_err();
     }
 
     /// The server has greater totals than this router: it goes on under another identity.
@@ -485,7 +547,7 @@ impl Task {
             let mut state = lock(&self.state);
             (state.client.report(now), state.client.confirm(now))
         };
-        report.into_iter().chain(confirmation).for_each(|octets| self.send(octets));
+        report.into_iter().chain(confirmation).for_each(|(link, octets)| self.links.send(link, octets));
     }
 
     /// Puts a list where the router reads it.
@@ -554,7 +616,7 @@ impl Task {
             let _ = self.threads.query(thread, set).await;
         }
         // It says what is in use: not before all threads use it, and nothing more.
-        request.into_iter().for_each(|octets| self.send(octets));
+        request.into_iter().for_each(|(link, octets)| self.links.send(link, octets));
     }
 }
 
@@ -614,10 +676,11 @@ mod tests {
                 let usage = Usage { packets: *packets, octets: packets * 100 };
                 client.durable(ChargedAccount(record::encode(&charge(*epoch))), usage);
             }
-            client.connected();
+            client.connected(1);
             let state = State {
                 client,
                 unwritten: None,
+                servers: Vec::new(),
                 problems: BTreeMap::new(),
                 rates: Vec::new(),
                 told: 0,
@@ -629,11 +692,11 @@ mod tests {
         }
 
         fn report(&mut self) {
-            while let Some(octets) = self.state.client.report(Instant(1)) {
+            while let Some((_, octets)) = self.state.client.report(Instant(1)) {
                 let Ok(ChannelMessage::Report(report)) = ChannelMessage::decode(&octets) else { panic!("no report") };
                 let taken = self.ledger.take(1, &report, 0).expect("there is room");
                 let answer = UsageAnswer { number: report.number, is_behind: taken.is_behind };
-                let events = self.state.client.frame(&ChannelMessage::Answer(answer).encode(), Instant(1));
+                let events = self.state.client.frame(1, &ChannelMessage::Answer(answer).encode(), Instant(1));
                 assert_eq!(events, Ok(Vec::new()));
             }
         }

@@ -1,0 +1,126 @@
+//! The row of who leases rates ([`wayleave_control::tenure`]).
+//!
+//! A key server on PostgreSQL renews it every second. All those on a SQLite file are on one machine: there the lessor holds a lock on a
+//! file beside it, which ends with its process, and the row is written only when that changes hands. A full disk ends no lease.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+
+use sqlx::{Row as _, query};
+use wayleave_control::tenure::{Holder, LessorRow};
+
+use crate::database::{Place, give_to_owner};
+use crate::error::StoreError;
+use crate::store::Store;
+use crate::table::signed;
+
+/// What shows that no other process leases: a lock on a file, for as long as this is there.
+#[derive(Debug)]
+pub struct LessorLock {
+    path: PathBuf,
+    file: File,
+}
+
+impl LessorLock {
+    /// Whether the file is still the one that others would lock.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        let of = |metadata: std::fs::Metadata| (metadata.dev(), metadata.ino());
+        match (std::fs::metadata(&self.path), self.file.metadata()) {
+            (Ok(there), Ok(held)) => of(there) == of(held),
+            _ => false,
+        }
+    }
+}
+
+impl Store {
+    /// Who leases rates.
+    ///
+    /// # Errors
+    /// If the database cannot be used, or has no sound row.
+    pub async fn lessor(&self) -> Result<LessorRow, StoreError> {
+        self.database.check_in_place()?;
+        let select = query("SELECT epoch, renewed, holder, name FROM lessor WHERE id = 1");
+        let row = select.fetch_one(&self.database.pool).await?;
+        let refused = |what| StoreError::Row { row: "the row of the lessor".to_owned(), what };
+        let number = |at: usize| -> Result<u64, StoreError> {
+            // Half of all numbers are left above one that somebody wrote.
+            let number = u64::try_from(row.try_get::<i64, _>(at)?).ok().filter(|number| *number <= u64::MAX / 4);
+            number.ok_or_else(|| refused("its numbers are none"))
+        };
+        let (holder, name): (Option<Vec<u8>>, String) = (row.try_get(2)?, row.try_get(3)?);
+        let holder = holder.map(|octets| octets.try_into().map(Holder).map_err(|_| refused("its holder is none")));
+        let holder = holder.transpose()?;
+        Ok(LessorRow { epoch: number(0)?, renewed: number(1)?, holder, name })
+    }
+
+    /// Takes the row, if it is still as it was seen. Returns whether it is the new holder's.
+    ///
+    /// # Errors
+    /// If the database cannot be used: it may have been taken nevertheless.
+    pub async fn take_lessor(
+        &self,
+        from: &LessorRow,
+        epoch: u64,
+        (holder, name): (Holder, &str),
+    ) -> Result<bool, StoreError> {
+        self.database.check_in_place()?;
+        let update = query(
+            "UPDATE lessor SET epoch = $1, renewed = 0, holder = $2, name = $3 WHERE id = 1 AND epoch = $4 AND renewed = $5",
+        );
+        let update = update.bind(signed(epoch)).bind(holder.0.to_vec()).bind(name.to_owned());
+        let update = update.bind(signed(from.epoch)).bind(signed(from.renewed));
+        Ok(update.execute(&self.database.pool).await?.rows_affected() == 1)
+    }
+
+    /// Renews the row; with a lock it is enough that this is still the one on that file. Returns whether it is still the holder's.
+    ///
+    /// # Errors
+    /// If the database cannot be used.
+    pub async fn renew_lessor(
+        &self,
+        epoch: u64,
+        holder: Holder,
+        lock: Option<&LessorLock>,
+    ) -> Result<bool, StoreError> {
+        self.database.check_in_place()?;
+        if let Some(lock) = lock {
+            return Ok(lock.is_in_place());
+        }
+        let update = query("UPDATE lessor SET renewed = renewed + 1 WHERE id = 1 AND epoch = $1 AND holder = $2");
+        let update = update.bind(signed(epoch)).bind(holder.0.to_vec());
+        Ok(update.execute(&self.database.pool).await?.rows_affected() == 1)
+    }
+
+    /// Gives the row up: a successor waits for nothing.
+    ///
+    /// # Errors
+    /// If the database cannot be used.
+    pub async fn give_up_lessor(&self, epoch: u64, holder: Holder) -> Result<(), StoreError> {
+        let update = query("UPDATE lessor SET holder = NULL, name = '' WHERE id = 1 AND epoch = $1 AND holder = $2");
+        let update = update.bind(signed(epoch)).bind(holder.0.to_vec());
+        update.execute(&self.database.pool).await?;
+        Ok(())
+    }
+
+    /// The lock of the one process that may lease, on a file beside a SQLite database; `None` if another has it, or in PostgreSQL.
+    ///
+    /// # Errors
+    /// If the file cannot be made.
+    pub fn lock_lessor(&self) -> Result<Option<LessorLock>, StoreError> {
+        let Place::File(database) = self.place() else { return Ok(None) };
+        let mut path = database.clone().into_os_string();
+        path.push("-lessor");
+        let path = PathBuf::from(path);
+        let failed = |error| StoreError::Unavailable(format!("{}: {error}", path.display()));
+        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = file.map_err(failed)?;
+        give_to_owner(&file, &path).map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(LessorLock { path, file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(failed(error)),
+        }
+    }
+}
