@@ -403,6 +403,38 @@ fn a_lessor_of_a_database_that_was_set_back_begins_above_what_routers_have_heard
     assert_eq!(tenure.wants(&LessorRow::default(), false, now), Some(now.unix.secs() + 1_001));
 }
 
+/// Whoever writes to the database, or an old copy of it, names another holder while the lessor is one still: the next begins at once.
+#[test]
+fn two_that_both_lease_never_give_more_than_the_rate_together() {
+    for seed in 30..36 {
+        let mut world = World::new(seed);
+        world.run(Duration::from_secs(5));
+        let (mut both, mut shared) = (0, 0);
+        for _ in 0..120 {
+            let server = world.random.below(SERVERS as u64) as usize;
+            world.row.holder = world.sites[server].process.as_ref().map(|of| of.tenure.holder());
+            for _ in 0..5 {
+                let (router, demand) = (world.random.below(ROUTERS as u64) as usize, world.random.below(2) * RATE);
+                world.routers[router].demand = demand;
+                if world.random.below(20) == 0 {
+                    world.restart_router(router);
+                }
+                // Who holds the row does not renew it, and does not see yet that it is another's.
+                if world.random.below(3) == 0 {
+                    world.sites[world.lessors().first().copied().unwrap_or(0)].has_database ^= true;
+                }
+                world.run(Duration::from_millis(100 + STEP * world.random.below(10)));
+                both += usize::from(world.lessors().len() > 1);
+                let asked = world.routers.iter().filter_map(|of| world.links.get(&of.client.lessor()?));
+                let asked: std::collections::BTreeSet<usize> = asked.map(|(_, server)| *server).collect();
+                shared += usize::from(asked.len() > 1);
+            }
+            world.sites.iter_mut().for_each(|site| site.has_database = true);
+        }
+        assert!(both > 20 && shared > 0, "seed {seed}: {both} {shared}");
+    }
+}
+
 #[test]
 fn whatever_happens_routers_never_have_more_than_the_rate_and_have_it_again_afterwards() {
     for seed in 10..26 {
