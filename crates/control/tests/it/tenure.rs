@@ -5,7 +5,7 @@
 //! routers; the database gone, or set back; routers started again: the sum of all that routers may let pass is never above the rate, and
 //! what they had stays over the change.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use wayleave_control::capability::{
@@ -421,12 +421,14 @@ fn two_that_both_lease_never_give_more_than_the_rate_together() {
                 }
                 // Who holds the row does not renew it, and does not see yet that it is another's.
                 if world.random.below(3) == 0 {
-                    world.sites[world.lessors().first().copied().unwrap_or(0)].has_database ^= true;
+                    let lessor = world.lessors().first().copied().unwrap_or(0);
+                    world.sites[lessor].has_database ^= true;
                 }
-                world.run(Duration::from_millis(100 + STEP * world.random.below(10)));
+                let pause = 100 + STEP * world.random.below(10);
+                world.run(Duration::from_millis(pause));
                 both += usize::from(world.lessors().len() > 1);
                 let asked = world.routers.iter().filter_map(|of| world.links.get(&of.client.lessor()?));
-                let asked: std::collections::BTreeSet<usize> = asked.map(|(_, server)| *server).collect();
+                let asked: BTreeSet<usize> = asked.map(|(_, server)| *server).collect();
                 shared += usize::from(asked.len() > 1);
             }
             world.sites.iter_mut().for_each(|site| site.has_database = true);
