@@ -114,7 +114,13 @@ impl Server {
             confirmed: BTreeMap::new(),
         };
         server.ledger = server.restored();
-        server.input(RouterServerInput::Term(Some(Term { epoch: 1, until: Now { instant: Instant(u64::MAX), unix: UnixTime(u64::MAX) } })), millis);
+        server.input(
+            RouterServerInput::Term(Some(Term {
+                epoch: 1,
+                until: Now { instant: Instant(u64::MAX), unix: UnixTime(u64::MAX) },
+            })),
+            millis,
+        );
         server
     }
 

@@ -127,12 +127,7 @@ impl World {
         let mut random = Random(seed);
         let clocks: Vec<Drift> = (0..ROUTERS).map(|_| Drift::new(&mut random)).collect();
         let sites: Vec<Site> = (0..SERVERS)
-            .map(|_| Site {
-                process: None,
-                clock: Drift::new(&mut random),
-                is_still: false,
-                has_database: true,
-            })
+            .map(|_| Site { process: None, clock: Drift::new(&mut random), is_still: false, has_database: true })
             .collect();
         let mut world = Self {
             random,
@@ -176,7 +171,8 @@ impl World {
             RouterServerConfig { routers: routers(), rates, confirmed: BTreeMap::new(), ahead: BTreeMap::new() };
         self.processes += 1;
         let tenure = Tenure::new(Holder([self.processes; 16]));
-        self.sites[which].process = Some(Server { machine: RouterServer::new(config, now.instant), tenure, told: None });
+        self.sites[which].process =
+            Some(Server { machine: RouterServer::new(config, now.instant), tenure, told: None });
         self.sites[which].is_still = false;
     }
 

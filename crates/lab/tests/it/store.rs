@@ -43,6 +43,7 @@ in_postgres!(usage_suite:
     usage_of_a_file_is_brought_over_once_and_what_was_closed_is_on_no_statement_again,
     a_count_that_no_column_holds_is_the_greatest_that_one_does,
     what_ended_long_ago_is_closed_by_itself_and_by_no_clock_alone,
+    one_process_at_a_time_holds_the_row_of_the_lessor,
 );
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 //!
 //! PLA, usage in the database: reports, confirmations and closings at random: what is taken, summed and confirmed is what the ledger in
 //! memory says; two key servers at once lose nothing and take nothing twice.
+//! PLA, one lessor at a time: the row is taken as it was seen or not at all, and renewed by who has it.
 //! PLA, statements: one that is complete never changes, whatever comes late; one that was changed is refused by name.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,6 +13,7 @@ use wayleave_control::capability::{
     AccountPeriods, ChargedAccount, JournalId, Ledger, ProviderKey, Reopening, ReportOutcome, RouterNumber, Usage,
     UsageChange, UsageRecord, UsageReport,
 };
+use wayleave_control::tenure::{Holder, LessorRow};
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Seed;
 use wayleave_store::{Closing, KnownRouters, MAX_OF_PAYER, Note, Place, Store, StoreError, StoreKey};
@@ -483,4 +485,45 @@ pub(crate) async fn many_totals_are_closed_and_read(place: &Place) {
     let (_, sums) = store.statement(1, None).await.expect("read").expect("there");
     assert_eq!(sums.values().map(|total| total.packets).sum::<u128>(), u128::from(EPOCHS * EACH));
     timed("the statement", begun).await;
+}
+
+pub(crate) async fn one_process_at_a_time_holds_the_row_of_the_lessor(place: &Place) {
+    let (one, other) = (store(place).await, store(place).await);
+    let (first, second) = (Holder([1; 16]), Holder([2; 16]));
+    let begin = one.lessor().await.expect("a row");
+    assert_eq!(begin, LessorRow::default());
+    assert!(one.take_lessor(&begin, 1_800_000_000, (first, "the first")).await.expect("it works"));
+    assert!(!other.take_lessor(&begin, 1_800_000_001, (second, "the second")).await.expect("it works"), "it was taken");
+    let seen = other.lessor().await.expect("a row");
+    assert_eq!((seen.epoch, seen.holder, seen.name.as_str()), (1_800_000_000, Some(first), "the first"));
+    assert!(one.renew_lessor(seen.epoch, first, None).await.expect("it works"));
+    assert!(!one.renew_lessor(seen.epoch, second, None).await.expect("it works"));
+    assert!(!other.take_lessor(&seen, 1_800_000_001, (second, "")).await.expect("it works"), "it was renewed since");
+    let seen = other.lessor().await.expect("a row");
+    assert_eq!(seen.renewed, 1);
+    assert!(other.take_lessor(&seen, 1_800_000_001, (second, "the second")).await.expect("it works"));
+    assert!(!one.renew_lessor(1_800_000_000, first, None).await.expect("it works"), "another has it");
+    one.give_up_lessor(1_800_000_000, first).await.expect("it works");
+    assert_eq!(one.lessor().await.expect("a row").holder, Some(second));
+    other.give_up_lessor(1_800_000_001, second).await.expect("it works");
+    assert_eq!(one.lessor().await.expect("a row").holder, None);
+    for epoch in ["-1", "9223372036854775807"] {
+        write(place, &format!("UPDATE lessor SET epoch = {epoch}")).await;
+        let refused = one.lessor().await.expect_err("no number of an epoch").to_string();
+        assert!(refused.starts_with("the row of the lessor is not as"), "{refused}");
+    }
+    write(place, "UPDATE lessor SET epoch = 7").await;
+    // On one machine a lock says that there is no other process.
+    let lock = one.lock_lessor().expect("it works");
+    let Place::File(path) = place else { return assert!(lock.is_none()) };
+    let lock = lock.expect("free");
+    assert!(other.lock_lessor().expect("it works").is_none());
+    drop(lock);
+    let lock = other.lock_lessor().expect("it works").expect("free");
+    assert!(other.renew_lessor(7, second, Some(&lock)).await.expect("it works"));
+    assert_eq!(one.lessor().await.expect("a row").renewed, 0, "nothing is written");
+    let file = path.with_file_name("store.db-lessor");
+    std::fs::remove_file(&file).expect("there");
+    assert!(one.lock_lessor().expect("another file").is_some());
+    assert!(!other.renew_lessor(7, second, Some(&lock)).await.expect("it works"), "no longer the one that others lock");
 }

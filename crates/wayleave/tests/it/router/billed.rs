@@ -40,6 +40,17 @@ pub(super) struct Site {
 impl Site {
     pub(super) fn new(name: &str, of_key: &str, of_routers: impl Fn(usize, &str) -> String) -> Option<Self> {
         netns::enter_for_test(&format!("router::{name}"))?;
+        Some(Self::with(&[], of_key, |_, server| format!("server = {server}"), of_routers))
+    }
+
+    /// `init`: more arguments of `cap init`; `servers`: what follows `identity` in routers' `provider`, by the folder and the key server there
+    /// is.
+    pub(super) fn with(
+        init: &[&str],
+        of_key: &str,
+        servers: impl FnOnce(&Folder, &str) -> String,
+        of_routers: impl Fn(usize, &str) -> String,
+    ) -> Self {
         let folder = lay_out();
         let ok = |line: &[&str]| {
             let output = folder.run(line);
@@ -52,7 +63,7 @@ impl Site {
             made["public"].as_str().expect("a key").to_owned()
         };
         let zone = ["--zone", "keys.example.net", "--name-server", "ns1.example.net"];
-        ok(&[&["cap", "init", "server", "--listen", &free(), "--status", "127.0.0.1:1"], &zone[..]].concat());
+        ok(&[&["cap", "init", "server", "--listen", &free(), "--status", "127.0.0.1:1"], &zone[..], init].concat());
         let mut server = fs::read_to_string(folder.0.join("server/key.toml")).expect("there");
         server.truncate(server.find("[status]").expect("a section"));
         for file in ["accounts.key", "writer.key", "accounts.db", "revoked"] {
@@ -77,17 +88,18 @@ impl Site {
             folder.keys(&format!("{which}.key"), "platypus", &[(0, KEYS[which])]);
         }
         let key = Router::start_role("key", &folder, "key", NetworkNamespace::Own, &server);
+        let servers = servers(&folder, &format!("{{ identity = \"{own}\", address = \"{address}\" }}"));
         let routers = (0..2)
             .map(|which| {
                 let provider = format!(
-                    "provider = {{ identity = \"{which}.identity\", server = {{ identity = \"{own}\", address = \"{address}\" }} }}\n{}",
+                    "provider = {{ identity = \"{which}.identity\", {servers} }}\n{}",
                     of_routers(which, &writer)
                 );
                 let config = config(which, &provider);
                 Router::start(&folder, &format!("waypoint{which}"), NetworkNamespace::Own, &config)
             })
             .collect();
-        Some(Self { folder, routers, key, api })
+        Self { folder, routers, key, api }
     }
 
     pub(super) fn ok(&self, line: &[&str]) -> String {
@@ -226,7 +238,7 @@ impl Sender {
 }
 
 /// Octets of a payer's packet through a router.
-fn octets(payer: usize, router: usize) -> usize {
+pub(super) fn octets(payer: usize, router: usize) -> usize {
     packet_of(PAYERS[payer], &[router], 0, length(payer, router)).len()
 }
 
@@ -514,7 +526,7 @@ fn a_shared_rate_goes_where_the_packets_are_and_stays_there_without_the_key_serv
     assert!(passed <= whole + BURST, "{passed} of {whole}");
     assert!(passed >= whole / 100 * 85, "{passed} of {whole}");
     let problems = site.routers[0].status()["provider"]["problems"].to_string();
-    assert!(problems.contains("no link to the key server"), "{problems}");
+    assert!(problems.contains("no link to the key server at 127.0.0.1:"), "{problems}");
     site.key.start_process();
     eventually("the rate comes back", || {
         let (passed, elapsed) = flood(&mut site, Duration::from_secs(1), false);

@@ -168,6 +168,13 @@ impl Router {
         }
     }
 
+    /// Stops it in order.
+    pub(crate) fn stop(&mut self) {
+        self.signal("-TERM");
+        let ended = self.child.take().expect("running").wait();
+        assert!(ended.expect("a child").success(), "{}", self.log());
+    }
+
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.join(format!("{}.log", self.name))).unwrap_or_default()
     }

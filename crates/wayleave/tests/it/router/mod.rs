@@ -15,4 +15,5 @@ mod rates;
 mod refused;
 mod revoke;
 pub(crate) mod scion;
+mod servers;
 mod stamper;

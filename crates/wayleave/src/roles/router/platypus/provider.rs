@@ -398,7 +398,9 @@ impl Task {
                     (server.link, server.problem) = (Some(link), None);
                     (server.name.clone(), hello)
                 };
-                self.log.report(event!(INFO "provider-connected" by server, {; server = name } "the key server is connected"));
+                self.log.report(
+                    event!(INFO "provider-connected" by server, {; server = name } "the key server is connected"),
+                );
                 // In front of a list that may be long.
                 self.links.send(link, RouterClient::watch());
                 if self.list.is_some() {

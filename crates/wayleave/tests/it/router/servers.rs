@@ -1,0 +1,168 @@
+//! Routers with two key servers on one PostgreSQL database, all as processes: either may be killed, and the database too.
+//!
+//! PLA, several key servers by process: the lessor killed while packets are sent: another leases within seconds, routers never let pass more than
+//! the rate and their bursts, and keep most of it meanwhile; what is sent is billed once, by whichever server; a revocation at either is in
+//! force at all routers; with the database gone nobody leases, and all goes on when it is back.
+
+use std::cell::OnceCell;
+use std::fs;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use wayleave_lab::netns::{self, NetworkNamespace};
+use wayleave_lab::postgres::Postgres;
+
+use super::billed::{Sender, Site, keeps_rate, octets};
+use super::common::{Folder, Router, eventually, free};
+
+/// Octets a second through both routers; about a third of what is sent.
+const RATE: u64 = 40_000;
+const BURST: u64 = 65_535;
+
+/// Which of the two servers a router says of itself to do this.
+fn does(router: &Router, what: &str) -> Vec<bool> {
+    let status = router.status();
+    let servers = status["provider"]["servers"].as_array().cloned().unwrap_or_default();
+    servers.iter().map(|server| server[what] == true).collect()
+}
+
+/// The number of the key server that leases, if routers and servers agree on it.
+fn lessor(site: &Site, second: &Router) -> Option<usize> {
+    let own: Vec<bool> = [&site.key, second].map(|server| server.status()["lessor"]["own"] == true).into();
+    let agree = site.routers.iter().all(|router| does(router, "leases") == own);
+    (agree && own.iter().filter(|own| **own).count() == 1).then(|| own.iter().position(|own| *own)).flatten()
+}
+
+#[test]
+fn of_two_key_servers_either_may_be_killed_and_the_database_too() {
+    let name = "router::servers::of_two_key_servers_either_may_be_killed_and_the_database_too";
+    if netns::enter_for_test(name).is_none() {
+        return;
+    }
+    let Some(mut postgres) = Postgres::start_for_test() else { return };
+    let (address, identity) = (free(), OnceCell::new());
+    let servers = |folder: &Folder, first: &str| {
+        let made = folder.run(&["keys", "node", "second.identity", "--kind", "identity", "--json"]);
+        let made: Value = serde_json::from_slice(&made.stdout).expect("JSON");
+        let second = made["public"].as_str().expect("a key").to_owned();
+        let second = format!("{{ identity = \"{}\", address = \"{address}\" }}", identity.get_or_init(|| second));
+        format!("servers = [{first}, {second}]")
+    };
+    let mut site = Site::with(&["--database", &postgres.url()], "", servers, |which, writer| {
+        format!("revocations = {{ file = \"{which}.revoked\", key = {writer}, required = false }}\n")
+    });
+    // The other one: keys and database are the same, and so are the routers.
+    let config = fs::read_to_string(site.folder.0.join("key.toml")).expect("there");
+    let config = &config[..config.find("[status]").expect("a section")];
+    let value = |key: &str, section: &str| {
+        let from = &config[config.find(section).expect("a section")..];
+        from.lines()
+            .find_map(|line| line.strip_prefix(&format!("{key} = ")))
+            .expect("a key")
+            .trim_matches('"')
+            .to_owned()
+    };
+    let config = config
+        .replace(&value("listen", "[key.routers]"), &address)
+        .replace(&value("listen", "[key.api]"), &free())
+        .replace(&value("listen", "[key]"), &free())
+        .replace("\"server.identity\"", "\"second.identity\"")
+        .replace("\"server/revoked\"", "\"server/revoked-2\"")
+        .replacen("[key]\n", "[key]\nposition = \"position-2\"\n", 1);
+    site.folder.write("second.toml", &config);
+    site.ok(&["cap", "new-list", "--config", "second.toml"]);
+    let mut second = Router::start_role("key", &site.folder, "second", NetworkNamespace::Own, &config);
+    let (rate, burst) = (RATE.to_string(), BURST.to_string());
+    site.ok(&["cap", "rate", "7", &rate, "--burst", &burst, "--config", "key.toml"]);
+    eventually("both routers are connected to both servers", || {
+        site.routers.iter().all(|router| does(router, "connected") == [true, true])
+    });
+    for router in &site.routers {
+        assert_eq!(does(router, "takes_usage").iter().filter(|takes| **takes).count(), 1);
+    }
+    eventually("both keep the rate", || site.routers.iter().all(|router| keeps_rate(router, 7)));
+    eventually("one leases, and all say so", || lessor(&site, &second).is_some());
+    let first = lessor(&site, &second).expect("it was just now");
+    let sender = Sender::start(0);
+    let begin = Instant::now();
+    let sent = |sender: &Sender| -> u64 {
+        let arrived = sender.arrived();
+        (0..2).map(|router| arrived[router] * octets(0, router) as u64).sum()
+    };
+    let within = |sender: &Sender| {
+        let most = RATE * (begin.elapsed().as_micros() as u64 + 50_000) / 1_000_000 + 2 * BURST;
+        assert!(sent(sender) <= most, "{} of {most}", sent(sender));
+    };
+    // Bursts are used up, and shares follow demand.
+    let measure = |sender: &Sender, time: Duration| {
+        let (before, begin) = (sent(sender), Instant::now());
+        std::thread::sleep(time);
+        (sent(sender) - before) * 1_000_000 / begin.elapsed().as_micros() as u64
+    };
+    eventually("bursts are used up", || {
+        let rate = measure(&sender, Duration::from_secs(2));
+        (RATE * 95 / 100..RATE * 105 / 100).contains(&rate)
+    });
+    // One after the other is killed while it leases.
+    for round in 0..2 {
+        let which = (first + round) % 2;
+        let server = if which == 0 { &mut site.key } else { &mut second };
+        server.kill();
+        let meanwhile = measure(&sender, Duration::from_secs(3));
+        assert!(meanwhile > RATE * 9 / 10, "{meanwhile} octets a second without a lessor");
+        within(&sender);
+        let other = 1 - which;
+        eventually("the other leases", || {
+            let own = [&site.key, &second][other].status()["lessor"]["own"] == true;
+            own && site.routers.iter().all(|router| does(router, "leases")[other])
+        });
+        within(&sender);
+        let server = if which == 0 { &mut site.key } else { &mut second };
+        server.start_process();
+        eventually("it is back", || site.routers.iter().all(|router| does(router, "connected") == [true, true]));
+        assert_eq!(lessor(&site, &second), Some(other), "who leases goes on");
+    }
+    // The database is gone for longer than a term.
+    postgres.kill().expect("killed");
+    eventually("nobody leases", || [&site.key, &second].iter().all(|server| server.status()["lessor"]["own"] == false));
+    let problems = site.key.status()["problems"].to_string();
+    assert!(problems.contains("who leases rates is not known"), "{problems}");
+    let meanwhile = measure(&sender, Duration::from_secs(2));
+    assert!(meanwhile > RATE * 9 / 10, "{meanwhile} octets a second without a database");
+    postgres.restart().expect("it replays its log");
+    eventually("one leases again", || lessor(&site, &second).is_some());
+    within(&sender);
+    // One that is stopped in order leaves at once.
+    let which = lessor(&site, &second).expect("it was just now");
+    let server = if which == 0 { &mut site.key } else { &mut second };
+    server.stop();
+    let stopped = Instant::now();
+    let other = 1 - which;
+    eventually("the other leases", || [&site.key, &second][other].status()["lessor"]["own"] == true);
+    println!("after a stop the other leases within {:?}", stopped.elapsed());
+    let server = if which == 0 { &mut site.key } else { &mut second };
+    server.start_process();
+    eventually("it is back", || site.routers.iter().all(|router| does(router, "connected") == [true, true]));
+    // A revocation at either is in force at both routers.
+    let lists = |server: &Router| server.status()["list"].as_u64();
+    for config in ["key.toml", "second.toml"] {
+        let number = site.key.status()["number"].as_u64().expect("a number");
+        site.ok(&["cap", "revoke", &(100 + number).to_string(), "--config", config]);
+        eventually("both routers have the list of the change", || {
+            site.routers.iter().all(|router| {
+                router.status()["revocations"]["sequence"].as_u64().is_some_and(|list| list >> 32 > number)
+            })
+        });
+        eventually("both servers too", || {
+            [&site.key, &second].iter().all(|of| lists(of).is_some_and(|list| list >> 32 > number))
+        });
+    }
+    let (_, arrived) = sender.stop();
+    eventually("all that arrived is billed, once", || site.billed() == arrived);
+    for server in [&site.key, &second] {
+        let log = server.log();
+        for wrong in ["set back", "older than those", "goes by another rate", "heard of another lessor"] {
+            assert!(!log.contains(wrong), "{wrong}: {log}");
+        }
+    }
+}
