@@ -14,6 +14,7 @@ use wayleave_lab::postgres::Postgres;
 
 use super::billed::{Sender, Site, keeps_rate, octets};
 use super::common::{Folder, Router, eventually, free};
+use super::platypus::WAYPOINTS;
 
 /// Octets a second through both routers; about a third of what is sent.
 const RATE: u64 = 40_000;
@@ -55,7 +56,7 @@ fn of_two_key_servers_either_may_be_killed_and_the_database_too() {
     let config = fs::read_to_string(site.folder.0.join("key.toml")).expect("there");
     let config = &config[..config.find("[status]").expect("a section")];
     let value = |key: &str, section: &str| {
-        let from = &config[config.find(section).expect("a section")..];
+        let from = &config[config.find(&format!("\n{section}\n")).expect("a section")..];
         from.lines()
             .find_map(|line| line.strip_prefix(&format!("{key} = ")))
             .expect("a key")
@@ -73,6 +74,7 @@ fn of_two_key_servers_either_may_be_killed_and_the_database_too() {
     site.ok(&["cap", "new-list", "--config", "second.toml"]);
     let mut second = Router::start_role("key", &site.folder, "second", NetworkNamespace::Own, &config);
     let (rate, burst) = (RATE.to_string(), BURST.to_string());
+    site.ok(&["cap", "grant", "--principal", "7", "--waypoint", &WAYPOINTS[0].to_string(), "--config", "key.toml"]);
     site.ok(&["cap", "rate", "7", &rate, "--burst", &burst, "--config", "key.toml"]);
     eventually("both routers are connected to both servers", || {
         site.routers.iter().all(|router| does(router, "connected") == [true, true])
