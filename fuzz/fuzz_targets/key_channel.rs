@@ -12,6 +12,7 @@ use wayleave_control::capability::{
     UsageChange,
 };
 use wayleave_control::leases::Offline;
+use wayleave_control::tenure::Term;
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 use wayleave_packet::platypus::header::Principal;
 
@@ -30,7 +31,10 @@ fuzz_target!(|data: &[u8]| {
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), Some(3));
     client.share(&[SharedRate { payer, rate: RATE, routers: 2, offline: Offline::Decay }], 9);
     client.durable(ChargedAccount([3; 15]), Usage { packets: 1, octets: 1 });
-    client.connected();
+    client.connected(1);
+    client.connected(2);
+    let until = Now { instant: Instant(u64::MAX), unix: UnixTime(u64::MAX) };
+    server.handle(RouterServerInput::Term(Some(Term { epoch: 1, until })), at(0));
     server.handle(RouterServerInput::Connected { link: 1, peer: IdentityKey([1; 32]) }, at(0));
     server.handle(RouterServerInput::Connected { link: 2, peer: IdentityKey([9; 32]) }, at(0));
     server.handle(
@@ -68,13 +72,17 @@ fuzz_target!(|data: &[u8]| {
                     assert_eq!(link, 1, "the other is a stranger");
                     assert!(ChannelMessage::decode(&octets).is_ok());
                 }
+                RouterServerOutput::Superseded { epoch, .. } => assert!(epoch > 1),
                 RouterServerOutput::Close { .. } | RouterServerOutput::Event(_) => {}
             }
         }
         server.handle(RouterServerInput::Confirmed(ledger.confirmed().clone()), at(millis));
-        for event in client.frame(frame, at(millis).instant).unwrap_or_default() {
-            if let RouterClientEvent::Rates(rates) = event {
-                client.share(&rates.into_iter().map(|(rate, _)| rate).collect::<Vec<_>>(), 9);
+        server.handle(RouterServerInput::Read { number: 5 }, at(millis));
+        for link in [1, 2] {
+            for event in client.frame(link, frame, at(millis).instant).unwrap_or_default() {
+                if let RouterClientEvent::Rates(rates) = event {
+                    client.share(&rates.into_iter().map(|(rate, _)| rate).collect::<Vec<_>>(), 9);
+                }
             }
         }
         let _ = client.report(at(millis).instant);

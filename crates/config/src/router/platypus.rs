@@ -475,6 +475,7 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
      # The provider's key server: usage is reported to it, and it sends lists of revocations, rates and shares of them.\n\
      # This router's own key: wayleave keys node router.identity --kind identity\n\
      #provider = { identity = \"router.identity\", server = { identity = \"node:ed25519:...\", address = \"192.0.2.1:8494\" } }\n\
+     # Of several with one database: `servers = [{ ... }, { ... }]` in the place of `server`.\n\
      # A list signed by `wayleave cap revoke-list` or by the key server; with `required`, no packet passes until it has been read.\n\
      # A router without a record of the last one (`state`) takes only one signed less than `recent_secs` ago.\n\
      #revocations = { file = \"revoked\", key = \"writer:ed25519:...\", required = true, recent_secs = 86400 }\n\
@@ -549,6 +550,34 @@ mod tests {
              {section}\n{more}"
         );
         RouterFile::checked(&Source::of_text("router.toml", &text))
+    }
+
+    #[test]
+    fn a_provider_has_one_server_or_several_at_different_addresses() {
+        let server = |port: u16| {
+            let key = "8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c";
+            format!("{{ identity = \"node:ed25519:{key}\", address = \"192.0.2.1:{port}\" }}")
+        };
+        let said = |servers: String| {
+            let section = format!("provider = {{ identity = \"router.identity\"{servers} }}");
+            let errors = checked(&section, "").errors;
+            errors.iter().map(ToString::to_string).filter(|said| !said.contains("without accounts")).collect::<String>()
+        };
+        let (one, two) = (format!(", server = {}", server(1)), format!(", servers = [{}, {}]", server(1), server(2)));
+        for good in [&one, &two] {
+            assert!(!said(good.clone()).contains("server"), "{}", said(good.clone()));
+        }
+        let nine = (1..10).map(server).collect::<Vec<_>>().join(", ");
+        for (bad, why) in [
+            (String::new(), "`server` and `servers`, or with neither"),
+            (format!("{one}{two}"), "`server` and `servers`, or with neither"),
+            (", servers = []".to_owned(), "0 servers"),
+            (format!(", servers = [{nine}]"), "9 servers"),
+            (format!(", servers = [{}, {}]", server(1), server(1)), "the same address"),
+        ] {
+            let said = said(bad.clone());
+            assert!(said.contains(why), "{bad}: {said}");
+        }
     }
 
     const LINK: &str = "[[link]]\nlocal = \"127.0.0.1:1\"\nremote = \"127.0.0.1:2\"\n";

@@ -18,8 +18,8 @@ fn a_key_server_is_set_up_and_a_capability_handed_over_as_the_guide_says() {
     let _network = Network::new().expect("a network");
     let [set_up, run, hand_over, identities, bills] =
         snippets("capabilities.md", "sh").try_into().expect("five snippets");
-    let [waypoint, routers, provider, rule, limit] =
-        snippets("capabilities.md", "toml").try_into().expect("five snippets");
+    let [waypoint, routers, provider, providers, rule, limit] =
+        snippets("capabilities.md", "toml").try_into().expect("six snippets");
     let shell = Shell::new("guide-capabilities");
     commands(&set_up).iter().for_each(|command| drop(shell.run(command)));
     let file = shell.folder.0.join("server/key.toml");
@@ -43,14 +43,11 @@ fn a_key_server_is_set_up_and_a_capability_handed_over_as_the_guide_says() {
     // One after the other, as somebody pastes them.
     commands(&hand_over).iter().for_each(|command| drop(shell.run(command)));
     assert!(shell.folder.ok(&["keys", "show", "customer.cap"]).contains("198.51.100.1"));
-    shell.folder.write(
-        "router.toml",
-        &laid_over(
-            "[forwarding]\nformat = \"platypus\"\nkeys = \"router.key\"\nstate = \"router.redb\"\n[platypus]\nwaypoints = [\"127.0.0.1\"]\n\
-             [status]\nlisten = \"127.0.0.1:8495\"\n",
-            &with_key(&provider, "server/identity.key"),
-        ),
-    );
+    let router = "[forwarding]\nformat = \"platypus\"\nkeys = \"router.key\"\nstate = \"router.redb\"\n[platypus]\n\
+                  waypoints = [\"127.0.0.1\"]\n[status]\nlisten = \"127.0.0.1:8495\"\n";
+    shell.folder.write("router.toml", &laid_over(router, &providers));
+    shell.folder.ok(&["check", "router.toml"]);
+    shell.folder.write("router.toml", &laid_over(router, &with_key(&provider, "server/identity.key")));
     shell.folder.ok(&["check", "router.toml"]);
     let _router = start(&shell, "router", "router.toml");
     eventually("the router is connected", || {

@@ -31,7 +31,7 @@ use super::common::{Folder, text};
 const TRIED: [(&str, &[(&str, usize)]); 11] = [
     ("applications.md", &[("sh", 5), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("attest.md", &[("sh", 4), ("toml", 3), ("bird", 1), ("frr", 1)]),
-    ("capabilities.md", &[("sh", 5), ("toml", 5), ("bird", 0), ("frr", 0)]),
+    ("capabilities.md", &[("sh", 5), ("toml", 6), ("bird", 0), ("frr", 0)]),
     ("exchange.md", &[("sh", 10), ("toml", 5), ("bird", 0), ("frr", 0)]),
     ("invitations.md", &[("sh", 5), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("lab.md", &[("sh", 3), ("toml", 3), ("bird", 0), ("frr", 0)]),
