@@ -2,7 +2,7 @@
 //! and a stranger gets nothing.
 #![no_main]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
@@ -33,8 +33,8 @@ fuzz_target!(|data: &[u8]| {
     client.durable(ChargedAccount([3; 15]), Usage { packets: 1, octets: 1 });
     client.connected(1);
     client.connected(2);
-    let until = Now { instant: Instant(u64::MAX), unix: UnixTime(u64::MAX) };
-    server.handle(RouterServerInput::Term(Some(Term { epoch: 1, until })), at(0));
+    let renewed = Now { instant: Instant(u64::MAX), unix: UnixTime(u64::MAX) };
+    server.handle(RouterServerInput::Term(Some(Term { epoch: 1, renewed }), BTreeSet::from([1, 2])), at(0));
     server.handle(RouterServerInput::Connected { link: 1, peer: IdentityKey([1; 32]) }, at(0));
     server.handle(RouterServerInput::Connected { link: 2, peer: IdentityKey([9; 32]) }, at(0));
     server.handle(
@@ -73,6 +73,7 @@ fuzz_target!(|data: &[u8]| {
                     assert!(ChannelMessage::decode(&octets).is_ok());
                 }
                 RouterServerOutput::Superseded { epoch, .. } => assert!(epoch > 1),
+                RouterServerOutput::Renew => {}
                 RouterServerOutput::Close { .. } | RouterServerOutput::Event(_) => {}
             }
         }

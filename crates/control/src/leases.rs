@@ -200,6 +200,18 @@ impl Lessor {
     /// something already that was given before `begun`.
     #[must_use]
     pub fn new(rate: u64, offline: Offline, routers: &BTreeSet<RouterNumber>, begun: Instant) -> Self {
+        Self::after(rate, offline, (routers, &BTreeSet::new()), begun)
+    }
+
+    /// The same behind a lessor that may have given something to routers of which this one knows nothing more, too: until that is over, nobody
+    /// gets more than it has.
+    #[must_use]
+    pub fn after(
+        rate: u64,
+        offline: Offline,
+        (routers, others): (&BTreeSet<RouterNumber>, &BTreeSet<RouterNumber>),
+        begun: Instant,
+    ) -> Self {
         let mut new = Self {
             rate: 0,
             most: 0,
@@ -211,7 +223,7 @@ impl Lessor {
             gone: Vec::new(),
         };
         new.change(rate, offline, routers);
-        new.unknown = new.routers.keys().copied().collect();
+        new.unknown = new.routers.keys().chain(others).copied().collect();
         new
     }
 

@@ -12,9 +12,12 @@
 //! Routers ask the lessor of the highest epoch that they have heard of, and no other one any more. So a lessor that does not know yet
 //! that it was succeeded, or that was succeeded since the database was set back, is asked by nobody who has heard of its successor.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use wayleave_core::{Instant, Now, UnixTime};
+
+use crate::leases::RouterNumber;
 
 /// How often the holder renews the row, and the others look at it.
 pub const RENEWAL: Duration = Duration::from_secs(1);
@@ -22,6 +25,9 @@ pub const RENEWAL: Duration = Duration::from_secs(1);
 pub const VALID: Duration = Duration::from_secs(8);
 /// How long the row does not change before another takes it: clocks differ by an eighth at most.
 pub const VACANT: Duration = Duration::from_millis(9_200);
+/// How long what a router was given may be in use, by any clock; and how often what a router says ends a term, at most.
+const REMEMBERED: Duration = Duration::from_secs(400);
+const BEGUN_ANEW: Duration = Duration::from_secs(300);
 /// By how many seconds an epoch that a router has heard of may be ahead of the time: 10 years. Beyond, it was made up.
 const AHEAD: u64 = 315_360_000;
 
@@ -39,26 +45,25 @@ pub struct LessorRow {
     pub holder: Option<Holder>,
     /// The holder's name, for people.
     pub name: String,
+    /// Routers that may use something which it or one before it leased.
+    pub routers: BTreeSet<RouterNumber>,
 }
 
 /// A turn as lessor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Term {
     pub epoch: u64,
-    /// Nothing is leased from then on, by either clock, unless the row was renewed.
-    pub until: Now,
+    /// When its last renewal began: that it was nobody else's turn then is certain.
+    pub renewed: Now,
 }
 
 impl Term {
-    fn new(epoch: u64, asked: Now) -> Self {
-        let micros = u64::try_from(VALID.as_micros()).unwrap_or(u64::MAX);
-        let unix = UnixTime(asked.unix.0.saturating_add(micros));
-        Self { epoch, until: Now { instant: asked.instant + VALID, unix } }
-    }
-
+    /// Nothing is leased then, by either clock.
     #[must_use]
     pub fn is_over(&self, now: Now) -> bool {
-        now.instant >= self.until.instant || now.unix >= self.until.unix
+        let micros = u64::try_from(VALID.as_micros()).unwrap_or(u64::MAX);
+        let until = UnixTime(self.renewed.unix.0.saturating_add(micros));
+        now.instant.since(self.renewed.instant) >= VALID || now.unix >= until
     }
 }
 
@@ -69,14 +74,25 @@ pub struct Tenure {
     term: Option<Term>,
     /// The row as it was seen last, and since when it is so.
     seen: Option<(LessorRow, Instant)>,
-    /// An epoch that routers have heard of: the next is above it.
+    /// An epoch that routers have heard of: the next is above it. One that is not taken for sound yet, and when one was the last time.
     above: u64,
+    heard: u64,
+    heeded: Option<Instant>,
+    /// Routers that may use something, and when they were last known to be there.
+    routers: BTreeMap<RouterNumber, Instant>,
 }
 
 impl Tenure {
     #[must_use]
     pub fn new(own: Holder) -> Self {
-        Self { own, term: None, seen: None, above: 0 }
+        Self { own, term: None, seen: None, above: 0, heard: 0, heeded: None, routers: BTreeMap::new() }
+    }
+
+    /// Which routers there are. Returns all that may use something: those that were taken out lately too.
+    pub fn routers(&mut self, present: &BTreeSet<RouterNumber>, now: Instant) -> BTreeSet<RouterNumber> {
+        self.routers.extend(present.iter().map(|router| (*router, now)));
+        self.routers.retain(|_, seen| now.since(*seen) < REMEMBERED);
+        self.routers.keys().copied().collect()
     }
 
     #[must_use]
@@ -104,34 +120,51 @@ impl Tenure {
             return;
         };
         // Routers have heard of a higher epoch, as before the database was set back: this one begins anew above it.
-        self.term = (term.epoch > self.above).then(|| Term::new(term.epoch, asked));
+        self.term = (term.epoch > self.above).then_some(Term { renewed: asked, ..term });
     }
 
-    /// Which epoch to take the row with, if it may be taken as it is. `is_alone`: no other process can hold it, by a lock on the file.
-    pub fn wants(&mut self, row: &LessorRow, is_alone: bool, now: Now) -> Option<u64> {
+    /// Which epoch to take the row with, if it may be taken as it is. `is_alone`: whether no other process can hold it, where a lock says
+    /// that.
+    pub fn wants(&mut self, row: &LessorRow, is_alone: Option<bool>, now: Now) -> Option<u64> {
         let since = match &self.seen {
             Some((seen, since)) if seen == row => *since,
             _ => now.instant,
         };
         self.seen = Some((row.clone(), since));
         let is_vacant = now.instant.since(since) >= VACANT;
-        let is_free = is_alone || is_vacant || row.holder.is_none_or(|holder| holder == self.own);
+        let is_free = is_alone.unwrap_or(is_vacant || row.holder.is_none_or(|holder| holder == self.own));
         // By the time too, so that it is above those that were taken since a copy of the database was made.
         is_free.then(|| row.epoch.max(self.above).saturating_add(1).max(now.unix.secs()))
     }
 
-    /// The row was taken, which began at `asked`.
-    pub fn taken(&mut self, epoch: u64, asked: Now) {
-        self.term = Some(Term::new(epoch, asked));
+    /// The row was taken as it was seen, which began at `asked`.
+    pub fn taken(&mut self, from: &LessorRow, epoch: u64, asked: Now) {
+        self.term = Some(Term { epoch, renewed: asked });
         self.seen = None;
+        // Those that this server does not know may use what an earlier lessor gave them.
+        self.routers.extend(from.routers.iter().map(|router| (*router, asked.instant)));
     }
 
-    /// A router has heard of a lessor with this epoch. Returns whether it can be so.
-    pub fn heard_of(&mut self, epoch: u64, now: Now) -> bool {
-        let is_sound = epoch <= now.unix.secs().saturating_add(AHEAD);
-        if is_sound {
-            self.above = self.above.max(epoch);
+    /// The row is given up.
+    pub fn given_up(&mut self) {
+        self.term = None;
+    }
+
+    /// A router has heard of a lessor with this epoch.
+    pub fn heard_of(&mut self, epoch: u64) {
+        self.heard = self.heard.max(epoch);
+    }
+
+    /// Heeds what was heard, unless a term has lately ended for such a word, and says whether it can be so: the clock of this or of another
+    /// server may be wrong, and later right.
+    pub fn heed(&mut self, now: Now) -> Result<(), u64> {
+        if self.heard <= self.above || self.heeded.is_some_and(|then| now.instant.since(then) < BEGUN_ANEW) {
+            return Ok(());
         }
-        is_sound
+        if self.heard > now.unix.secs().saturating_add(AHEAD) {
+            return Err(self.heard);
+        }
+        (self.above, self.heeded) = (self.heard, Some(now.instant));
+        Ok(())
     }
 }

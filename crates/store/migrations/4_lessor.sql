@@ -7,6 +7,8 @@ CREATE TABLE lessor (
     renewed BIGINT NOT NULL,
     -- The process that holds it, NULL if it was given up; and its name for people.
     holder BYTEA,
-    name TEXT NOT NULL
+    name TEXT NOT NULL,
+    -- Numbers of routers, with commas, that may use something which it or one before it leased.
+    routers TEXT NOT NULL
 );
-INSERT INTO lessor (id, epoch, renewed, holder, name) VALUES (1, 0, 0, NULL, '');
+INSERT INTO lessor (id, epoch, renewed, holder, name, routers) VALUES (1, 0, 0, NULL, '', '');

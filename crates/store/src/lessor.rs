@@ -1,9 +1,12 @@
 //! The row of who leases rates ([`wayleave_control::tenure`]).
 //!
 //! A key server on PostgreSQL renews it every second. All those on a SQLite file are on one machine: there the lessor holds a lock on a
-//! file beside it, which ends with its process, and the row is written only when that changes hands. A full disk ends no lease.
+//! file beside it, which ends with its process, and nobody takes the row without. It is written only when that changes hands, and a
+//! full disk keeps nobody from it.
 
+use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions, TryLockError};
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
@@ -14,6 +17,9 @@ use crate::database::{Place, give_to_owner};
 use crate::error::StoreError;
 use crate::store::Store;
 use crate::table::signed;
+
+/// A symbolic link is not followed (`O_NOFOLLOW`, open(2)).
+const NO_FOLLOW: i32 = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
 
 /// What shows that no other process leases: a lock on a file, for as long as this is there.
 #[derive(Debug)]
@@ -41,7 +47,7 @@ impl Store {
     /// If the database cannot be used, or has no sound row.
     pub async fn lessor(&self) -> Result<LessorRow, StoreError> {
         self.database.check_in_place()?;
-        let select = query("SELECT epoch, renewed, holder, name FROM lessor WHERE id = 1");
+        let select = query("SELECT epoch, renewed, holder, name, routers FROM lessor WHERE id = 1");
         let row = select.fetch_one(&self.database.pool).await?;
         let refused = |what| StoreError::Row { row: "the row of the lessor".to_owned(), what };
         let number = |at: usize| -> Result<u64, StoreError> {
@@ -52,25 +58,27 @@ impl Store {
         let (holder, name): (Option<Vec<u8>>, String) = (row.try_get(2)?, row.try_get(3)?);
         let holder = holder.map(|octets| octets.try_into().map(Holder).map_err(|_| refused("its holder is none")));
         let holder = holder.transpose()?;
-        Ok(LessorRow { epoch: number(0)?, renewed: number(1)?, holder, name })
+        let routers: String = row.try_get(4)?;
+        let routers: Result<BTreeSet<u16>, _> =
+            routers.split(',').filter(|number| !number.is_empty()).map(str::parse).collect();
+        let routers = routers.map_err(|_| refused("its routers are no numbers"))?;
+        Ok(LessorRow { epoch: number(0)?, renewed: number(1)?, holder, name, routers })
     }
 
-    /// Takes the row, if it is still as it was seen. Returns whether it is the new holder's.
+    /// Takes the row, or changes what it says of its holder, if it is still as it was seen. Returns whether it says so now.
     ///
     /// # Errors
     /// If the database cannot be used: it may have been taken nevertheless.
-    pub async fn take_lessor(
-        &self,
-        from: &LessorRow,
-        epoch: u64,
-        (holder, name): (Holder, &str),
-    ) -> Result<bool, StoreError> {
+    pub async fn take_lessor(&self, from: &LessorRow, to: &LessorRow) -> Result<bool, StoreError> {
         self.database.check_in_place()?;
         let update = query(
-            "UPDATE lessor SET epoch = $1, renewed = 0, holder = $2, name = $3 WHERE id = 1 AND epoch = $4 AND renewed = $5",
+            "UPDATE lessor SET epoch = $1, renewed = $2, holder = $3, name = $4, routers = $5
+             WHERE id = 1 AND epoch = $6 AND renewed = $7",
         );
-        let update = update.bind(signed(epoch)).bind(holder.0.to_vec()).bind(name.to_owned());
-        let update = update.bind(signed(from.epoch)).bind(signed(from.renewed));
+        let routers: Vec<String> = to.routers.iter().map(u16::to_string).collect();
+        let update = update.bind(signed(to.epoch)).bind(signed(to.renewed));
+        let update = update.bind(to.holder.map(|holder| holder.0.to_vec())).bind(to.name.clone());
+        let update = update.bind(routers.join(",")).bind(signed(from.epoch)).bind(signed(from.renewed));
         Ok(update.execute(&self.database.pool).await?.rows_affected() == 1)
     }
 
@@ -93,15 +101,21 @@ impl Store {
         Ok(update.execute(&self.database.pool).await?.rows_affected() == 1)
     }
 
-    /// Gives the row up: a successor waits for nothing.
+    /// Gives the row up, if it is this holder's: a successor waits for nothing.
     ///
     /// # Errors
     /// If the database cannot be used.
-    pub async fn give_up_lessor(&self, epoch: u64, holder: Holder) -> Result<(), StoreError> {
-        let update = query("UPDATE lessor SET holder = NULL, name = '' WHERE id = 1 AND epoch = $1 AND holder = $2");
-        let update = update.bind(signed(epoch)).bind(holder.0.to_vec());
-        update.execute(&self.database.pool).await?;
+    pub async fn give_up_lessor(&self, holder: Holder) -> Result<(), StoreError> {
+        let update =
+            query("UPDATE lessor SET holder = NULL, name = '', renewed = renewed + 1 WHERE id = 1 AND holder = $1");
+        update.bind(holder.0.to_vec()).execute(&self.database.pool).await?;
         Ok(())
+    }
+
+    /// Whether all who may lease are on this machine, where a lock says which of them does.
+    #[must_use]
+    pub fn is_on_one_machine(&self) -> bool {
+        matches!(self.place(), Place::File(_))
     }
 
     /// The lock of the one process that may lease, on a file beside a SQLite database; `None` if another has it, or in PostgreSQL.
@@ -114,9 +128,18 @@ impl Store {
         path.push("-lessor");
         let path = PathBuf::from(path);
         let failed = |error| StoreError::Unavailable(format!("{}: {error}", path.display()));
-        let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
-        let file = file.map_err(failed)?;
-        give_to_owner(&file, &path).map_err(failed)?;
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let file = match made {
+            // What a link leads to is not ours.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                OpenOptions::new().write(true).custom_flags(NO_FOLLOW).open(&path).map_err(failed)?
+            }
+            made => {
+                let file = made.map_err(failed)?;
+                give_to_owner(&file, &path).map_err(failed)?;
+                file
+            }
+        };
         match file.try_lock() {
             Ok(()) => Ok(Some(LessorLock { path, file })),
             Err(TryLockError::WouldBlock) => Ok(None),

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use wayleave_control::capability::SharedRate;
 use wayleave_control::realm::Server;
-use wayleave_core::{Afi, Prefix};
+use wayleave_core::{Afi, IdentityKey, Prefix};
 use wayleave_dataplane::platypus::account::{LINES_OF_REGISTERED, most_registered};
 use wayleave_dataplane::replay::{MOST_PARTITIONS, Partitions, packets_of};
 use wayleave_packet::platypus::verify::{MAX_FRESHNESS, MIN_FRESHNESS};
@@ -121,9 +121,11 @@ impl ProviderSection {
         if !(1..=MAX_SERVERS).contains(&count) {
             return Some(Fault::at(several.span(), format!("{count} servers, expected 1 to {MAX_SERVERS}")));
         }
+        // A server that is connected to twice ends the older link of the two, again and again.
         let addresses: BTreeSet<String> = self.servers().map(|server| server.address).collect();
-        let is_twice = addresses.len() < count;
-        is_twice.then(|| Fault::at(several.span(), "two of the servers have the same address"))
+        let identities: BTreeSet<IdentityKey> = self.servers().map(|server| server.identity).collect();
+        let is_twice = addresses.len() < count || identities.len() < count;
+        is_twice.then(|| Fault::at(several.span(), "two of the servers have the same identity or address"))
     }
 }
 
@@ -505,6 +507,8 @@ pub(super) const TEMPLATE: &str = "# For format = \"platypus\", instead of [scio
 mod tests {
     use wayleave_control::capability::RatePayer;
     use wayleave_control::leases::Offline;
+    use wayleave_crypto::secret::Seed;
+    use wayleave_crypto::sign::SigningKey;
     use wayleave_packet::platypus::header::{DelegationId, Principal};
 
     use super::*;
@@ -554,10 +558,12 @@ mod tests {
 
     #[test]
     fn a_provider_has_one_server_or_several_at_different_addresses() {
-        let server = |port: u16| {
-            let key = "8a88e3dd7409f195fd52db2d3cba5d72ca6709bf1d94121bf3748801b40f6f5c";
+        let with = |key: u8, port: u16| {
+            let key = SigningKey::from_seed(&Seed::new([key; 32])).verifying_key().0;
+            let key: String = key.iter().map(|octet| format!("{octet:02x}")).collect();
             format!("{{ identity = \"node:ed25519:{key}\", address = \"192.0.2.1:{port}\" }}")
         };
+        let server = |which: u8| with(which, which.into());
         let said = |servers: String| {
             let section = format!("provider = {{ identity = \"router.identity\"{servers} }}");
             let errors = checked(&section, "").errors;
@@ -573,7 +579,8 @@ mod tests {
             (format!("{one}{two}"), "`server` and `servers`, or with neither"),
             (", servers = []".to_owned(), "0 servers"),
             (format!(", servers = [{nine}]"), "9 servers"),
-            (format!(", servers = [{}, {}]", server(1), server(1)), "the same address"),
+            (format!(", servers = [{}, {}]", server(1), with(2, 1)), "the same identity or address"),
+            (format!(", servers = [{}, {}]", server(1), with(1, 2)), "the same identity or address"),
         ] {
             let said = said(bad.clone());
             assert!(said.contains(why), "{bad}: {said}");

@@ -19,6 +19,8 @@ const CONFIRM: Duration = Duration::from_secs(1);
 const CONFIRM_STEP: u64 = 60;
 /// By how many seconds a clock may go back: what ended before that is charged no more.
 const CLOCK_MARGIN: u64 = 300;
+/// How often a report is not answered before another server is reported to, if there is one.
+const UNANSWERED: u32 = 3;
 /// How long a report that was refused is not repeated.
 const REFUSED: Duration = Duration::from_secs(30);
 /// For how long after its end, in seconds, what the server had no room for holds its confirmation back: 30 days. One payer's records would
@@ -84,8 +86,9 @@ pub struct RouterClient {
     /// The highest epoch of a lessor that was heard of, and the link to it.
     epoch: u64,
     lessor: Option<u64>,
-    /// When the last report went out, and until when none goes out.
+    /// When the last report went out, how often it was not answered, and until when none goes out.
     reported: Option<Instant>,
+    unanswered: u32,
     refused_until: Option<Instant>,
     /// When what the server had no room for is reported again.
     untaken_until: Option<Instant>,
@@ -113,6 +116,7 @@ impl RouterClient {
             epoch: 0,
             lessor: None,
             reported: None,
+            unanswered: 0,
             refused_until: None,
             untaken_until: None,
             is_held: false,
@@ -123,6 +127,12 @@ impl RouterClient {
             shares: Vec::new(),
             asked: 0,
         }
+    }
+
+    /// No lessor below this epoch is asked: a process before this one has heard of it.
+    #[must_use]
+    pub fn with_epoch(self, epoch: u64) -> Self {
+        Self { epoch, ..self }
     }
 
     /// The rates that are shared; `session` is that of this process ([`leases::LeaseRequest`]), the same in each call. What the router
@@ -197,7 +207,7 @@ impl RouterClient {
 
     /// Reports by another link than before: whoever is there has everything that was durable at the other.
     fn report_to(&mut self, link: u64) {
-        (self.reports_to, self.reported) = (Some(link), None);
+        (self.reports_to, self.reported, self.unanswered) = (Some(link), None, 0);
         (self.confirmed, self.looked) = (None, None);
         self.reporter.connected();
     }
@@ -208,8 +218,29 @@ impl RouterClient {
         ChannelMessage::Watch.encode()
     }
 
+    /// Reports by another link, if there is one. The server that was reported to is up, and cannot take usage.
+    fn report_to_next(&mut self) {
+        let after = self.reports_to.and_then(|to| self.links.range(to + 1..).next());
+        let next = after.or_else(|| self.links.iter().next()).map(|(link, _)| *link);
+        if let Some(next) = next.filter(|next| self.reports_to != Some(*next)) {
+            self.report_to(next);
+        }
+    }
+
+    /// The link whose server's rates count: what others tell may be older than what the lessor has, or newer.
+    fn counted(&self) -> Option<u64> {
+        self.lessor.or(self.reports_to)
+    }
+
+    /// The rates that count now, if these are another server's than before.
+    fn recount(&self, before: Option<u64>) -> Option<RouterClientEvent> {
+        let counted = self.counted().filter(|counted| before != Some(*counted))?;
+        self.links.get(&counted)?.told.clone().map(RouterClientEvent::Rates)
+    }
+
     /// A link is down. Returns what follows from it.
     pub fn disconnected(&mut self, link: u64) -> Vec<RouterClientEvent> {
+        let before = self.counted();
         self.links.remove(&link);
         if self.reports_to.take_if(|to| *to == link).is_some()
             && let Some(other) = self.links.keys().next().copied()
@@ -219,8 +250,10 @@ impl RouterClient {
         self.lessor.take_if(|lessor| *lessor == link);
         // A newer link to the same server may be up before this one is known to be down.
         let same = self.links.iter().find(|(_, of)| of.epoch == Some(self.epoch)).map(|(other, _)| *other);
-        let same = same.filter(|_| self.lessor.is_none());
-        same.map_or_else(Vec::new, |other| self.take_lessor(other, self.epoch))
+        match same.filter(|_| self.lessor.is_none()) {
+            Some(other) => self.take_lessor(other, self.epoch),
+            None => self.recount(before).into_iter().collect(),
+        }
     }
 
     /// Whether there is a link.
@@ -241,9 +274,18 @@ impl RouterClient {
         self.reports_to
     }
 
-    /// The driver has taken over the list with this number.
-    pub fn has_list(&mut self, number: u64) {
+    /// The driver has taken over the list with this number. Returns by which links to say so: whoever has not sent it need not send its own.
+    pub fn has_list(&mut self, number: u64) -> Option<(Vec<u64>, Vec<u8>)> {
+        let is_new = self.list < Some(number);
         self.list = self.list.max(Some(number));
+        let others = self.links.keys().copied().collect();
+        (is_new && self.links.len() > 1).then(|| (others, ChannelMessage::Follow { list: self.list }.encode()))
+    }
+
+    /// Whether a list with this number is later than the one that is in force.
+    #[must_use]
+    pub fn is_later(&self, number: u64) -> bool {
+        self.list < Some(number)
     }
 
     /// Accounts whose totals the server does not have.
@@ -254,6 +296,9 @@ impl RouterClient {
 
     /// The next report, if one is due, and by which link.
     pub fn report(&mut self, now: Instant) -> Option<(u64, Vec<u8>)> {
+        if self.unanswered >= UNANSWERED {
+            self.report_to_next();
+        }
         let to = self.reports_to?;
         if self.is_held || self.refused_until.is_some_and(|until| now < until) {
             return None;
@@ -263,7 +308,10 @@ impl RouterClient {
         }
         let is_overdue = self.reported.is_none_or(|at| now.since(at) >= TIMEOUT);
         let report = match self.reporter.pending() {
-            Some(report) if is_overdue => report.clone(),
+            Some(report) if is_overdue => {
+                self.unanswered += u32::from(self.reported.is_some());
+                report.clone()
+            }
             _ => self.reporter.report()?,
         };
         self.reported = Some(now);
@@ -326,6 +374,7 @@ impl RouterClient {
             }
             ChannelMessage::Answer(answer) => {
                 let is_behind = self.reporter.answered(answer);
+                self.unanswered = 0;
                 // An answer to another report leaves the time of the one that waits, or that one would never be repeated.
                 self.reported = self.reported.filter(|_| self.reporter.pending().is_some());
                 Ok(if is_behind { vec![RouterClientEvent::Behind] } else { Vec::new() })
@@ -333,6 +382,7 @@ impl RouterClient {
             ChannelMessage::Refused { why, .. } => {
                 self.reporter.refused();
                 (self.reported, self.refused_until) = (None, Some(now + REFUSED));
+                self.report_to_next();
                 Ok(vec![RouterClientEvent::Refused(why)])
             }
             ChannelMessage::Untaken { number, entries } => {
@@ -352,8 +402,7 @@ impl RouterClient {
             }
             ChannelMessage::Rates(rates) => {
                 of.told = Some(rates.clone());
-                // What others tell may be older than what the lessor has, or newer: it goes by its own.
-                let counts = self.lessor.map_or(is_reporting, |lessor| lessor == link);
+                let counts = self.counted() == Some(link);
                 Ok(counts.then_some(RouterClientEvent::Rates(rates)).into_iter().collect())
             }
             ChannelMessage::Lessor { epoch } => Ok(self.take_lessor(link, epoch)),

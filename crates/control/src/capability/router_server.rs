@@ -24,6 +24,9 @@ const MAX_WAITING: usize = 1_024;
 /// Of one router: it repeats what is not answered.
 const MAX_OF_ROUTER: usize = 4;
 
+/// Seconds between two lists of the same changes of which a router needs one.
+const SIGNED_ALIKE: u64 = 1_800;
+
 /// What a provider's key server knows of its routers.
 pub struct RouterServerConfig {
     /// Who they are, each with its number.
@@ -63,8 +66,9 @@ pub enum RouterServerInput {
     Confirmed(BTreeMap<RouterNumber, u64>),
     /// The store was set back, and has this: routers report all totals again.
     SetBack(BTreeMap<RouterNumber, u64>),
-    /// This server is the lessor of rates in this term, or of none. The same epoch again prolongs it.
-    Term(Option<Term>),
+    /// This server is the lessor of rates in this term, or of none. The same epoch again prolongs it. These routers may use what lessors before
+    /// gave.
+    Term(Option<Term>, BTreeSet<RouterNumber>),
     /// Everything that the store had was read: changes up to this one.
     Read {
         number: u64,
@@ -91,6 +95,8 @@ pub enum RouterServerOutput {
         step: u64,
         change: UsageChange,
     },
+    /// A router has connected: whether this server is the lessor still is to be seen at once.
+    Renew,
     /// A router has heard of a lessor with this epoch, and this server's is lower.
     Superseded {
         router: RouterNumber,
@@ -165,6 +171,8 @@ pub struct RouterStatus {
     pub told: Option<Instant>,
     /// Whether it was said on this link that it goes on by others.
     differs: bool,
+    /// When it asked to be told, until it has heard that this server leases rates.
+    watched: Option<Instant>,
     /// It has a list of later changes than this server's store had when it said so: how often that was read since.
     later: Option<u8>,
     /// Whether its list is later than this server's, or was at some time and it is not known whether the database has what that list
@@ -209,6 +217,8 @@ pub struct RouterServer {
     rates: BTreeMap<RatePayer, RateTerms>,
     /// The term in which this server leases rates, and what it has leased in it.
     term: Option<Term>,
+    /// Routers that may use what lessors before gave.
+    others: BTreeSet<RouterNumber>,
     lessors: BTreeMap<RatePayer, Lessor>,
     /// When the term began, and when rates were taken out: routers may use what was given of these before.
     begun: Instant,
@@ -234,6 +244,7 @@ impl RouterServer {
             status: BTreeMap::new(),
             rates: BTreeMap::new(),
             term: None,
+            others: BTreeSet::new(),
             lessors: BTreeMap::new(),
             begun: now,
             taken_out: BTreeMap::new(),
@@ -290,7 +301,7 @@ impl RouterServer {
         self.lessors.retain(|payer, _| rates.contains_key(payer));
         for (payer, RateTerms { rate, offline, .. }) in rates.iter().filter(|_| self.term.is_some()) {
             let begun = self.taken_out.remove(payer).unwrap_or(self.begun);
-            let new = || Lessor::new(*rate, *offline, &numbers, begun);
+            let new = || Lessor::after(*rate, *offline, (&numbers, &self.others), begun);
             let lessor = self.lessors.entry(*payer).or_insert_with(new);
             replaced.iter().for_each(|router| lessor.remove(*router));
             lessor.change(*rate, *offline, &numbers);
@@ -319,29 +330,48 @@ impl RouterServer {
     }
 
     /// Takes a term over, or none.
-    fn set_term(&mut self, term: Option<Term>, now: Instant) {
+    fn set_term(&mut self, term: Option<Term>, others: BTreeSet<RouterNumber>, now: Instant) {
         let before = std::mem::replace(&mut self.term, term);
-        if before.map(|term| term.epoch) == term.map(|term| term.epoch) {
-            return;
+        if before.map(|term| term.epoch) != term.map(|term| term.epoch) {
+            self.begin_term(others, now);
         }
+        let watching = self.status.iter().filter(|(_, status)| status.watched.is_some());
+        let watching: Vec<RouterNumber> = watching.map(|(router, _)| *router).collect();
+        watching.into_iter().for_each(|router| self.lead(router));
+    }
+
+    fn begin_term(&mut self, others: BTreeSet<RouterNumber>, now: Instant) {
+        self.others = others;
         // What others gave is not known, and what this server gave in an earlier term is over, or routers say it.
         self.begun = now;
         self.taken_out.clear();
         self.lessors.clear();
-        if term.is_some() {
-            self.configure(self.routers.clone(), self.rates.clone(), now);
-            let watching = self.status.iter().filter(|(_, status)| status.told.is_some());
-            let watching: Vec<RouterNumber> = watching.map(|(router, _)| *router).collect();
-            watching.into_iter().for_each(|router| self.lead(router, now));
+        self.configure(self.routers.clone(), self.rates.clone(), now);
+        // Rates of before count for a while yet, and all are told anew who is to be asked.
+        let Some(Term { renewed, .. }) = self.term else { return };
+        for status in self.status.values_mut().filter(|status| status.told.is_some()) {
+            status.told = Some(now);
+            status.watched.get_or_insert(renewed.instant);
         }
     }
 
-    /// Says to a router that this server leases rates, if it does, and tells it all rates: those of the lessor count.
-    fn lead(&mut self, router: RouterNumber, now: Instant) {
-        if let (Some(Term { epoch, .. }), Some(link)) = (self.term, self.status.get(&router).and_then(|of| of.link)) {
-            self.send(link, &ChannelMessage::Lessor { epoch });
-        }
+    /// A router wants to be told rates. Who leases them it hears once that is certain: a machine that was halted may have been succeeded.
+    fn watch(&mut self, router: RouterNumber, now: Instant) {
         self.tell(router, now);
+        if let Some(status) = self.status.get_mut(&router) {
+            status.watched = Some(now);
+            self.outputs.push_back(RouterServerOutput::Renew);
+        }
+    }
+
+    /// Says to a router that this server leases rates, if it was the lessor after the router had asked.
+    fn lead(&mut self, router: RouterNumber) {
+        let (Some(term), Some(status)) = (self.term, self.status.get_mut(&router)) else { return };
+        let (Some(link), Some(watched)) = (status.link, status.watched) else { return };
+        if term.renewed.instant >= watched {
+            status.watched = None;
+            self.send(link, &ChannelMessage::Lessor { epoch: term.epoch });
+        }
     }
 
     /// Tells a router all rates.
@@ -379,7 +409,8 @@ impl RouterServer {
         self.links.insert(link, Link { peer: *peer, number });
         let status = self.status.entry(number).or_default();
         let before = status.link.replace(link);
-        (status.follows, status.told, status.differs, status.list, status.later) = (false, None, false, None, None);
+        (status.follows, status.told, status.differs, status.list) = (false, None, false, None);
+        (status.later, status.watched) = (None, None);
         if let Some(before) = before {
             self.links.remove(&before);
             self.outputs.push_back(RouterServerOutput::Close { link: before, why: "this router has connected again" });
@@ -391,7 +422,7 @@ impl RouterServer {
         let Some(Link { number, .. }) = self.links.remove(&link) else { return };
         // A router that has connected again meanwhile has a newer link, which stays.
         if let Some(status) = self.status.get_mut(&number).filter(|status| status.link == Some(link)) {
-            (status.link, status.follows, status.told) = (None, false, None);
+            (status.link, status.follows, status.told, status.watched) = (None, false, None, None);
             self.event(RouterEvent::Disconnected(number));
         }
     }
@@ -414,7 +445,7 @@ impl RouterServer {
                 }
                 self.hand_out(router, now.unix);
             }
-            ChannelMessage::Watch => self.lead(router, now.instant),
+            ChannelMessage::Watch => self.watch(router, now.instant),
             ChannelMessage::Ask { epoch, requests } => self.ask((link, router), epoch, &requests, now),
             _ => {
                 self.event(RouterEvent::Unexpected(router));
@@ -541,8 +572,9 @@ impl RouterServer {
             }
             return;
         }
-        // Another key server may have signed a later one of the same changes.
-        if has >= Some(number) {
+        // Another key server may have signed a later one of the same changes, or one not much earlier.
+        let is_alike = |has: u64| has >> 32 == number >> 32 && number.saturating_sub(has) < SIGNED_ALIKE;
+        if has.is_some_and(|has| has >= number || is_alike(has)) {
             return;
         }
         let Some(status) = self.status.get_mut(&router) else { return };
@@ -658,7 +690,7 @@ impl Machine for RouterServer {
                     *known = through.max(*known);
                 }
             }
-            RouterServerInput::Term(term) => self.set_term(term, now.instant),
+            RouterServerInput::Term(term, others) => self.set_term(term, others, now.instant),
             RouterServerInput::Read { number } => self.read(number, now.unix),
             RouterServerInput::List { number, octets, times } => self.set_list(number, octets, times, now.unix),
             RouterServerInput::Configure { routers, rates } => self.configure(routers, rates, now.instant),

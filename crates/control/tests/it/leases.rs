@@ -720,3 +720,26 @@ fn an_answer_that_comes_late_does_not_replace_a_newer_one_and_ends_with_its_requ
     lease.handle(&answer(3, 9_000), at(700));
     assert_eq!(lease.rate(at(700)), own, "too late for its own time");
 }
+
+/// The lessor before this one knew a router that is not configured here, or had just been taken out: it may have had all.
+#[test]
+fn what_a_router_has_that_only_the_lessor_before_knew_is_given_to_nobody() {
+    let (own, others) = (BTreeSet::from([1, 2]), BTreeSet::from([1, 2, 3]));
+    let mut lessor = Lessor::after(RATE, Offline::Decay, (&own, &others), Instant(0));
+    let mut numbers = [0, 0];
+    let mut sum = |lessor: &mut Lessor, secs: u64, share: u64| -> u64 {
+        let ask = |router: u16| {
+            let number = &mut numbers[usize::from(router) - 1];
+            *number += 1;
+            let request =
+                LeaseRequest { session: router.into(), number: *number, uses: *number - 1, share, demand: RATE };
+            lessor.handle(router, &request, Instant(secs * 1_000_000_000)).map_or(0, |answer| answer.share)
+        };
+        (1..=2).map(ask).sum()
+    };
+    assert_eq!(sum(&mut lessor, 1, RATE / 10), RATE / 10 * 2);
+    for secs in [10, 100, 300] {
+        assert!(sum(&mut lessor, secs, RATE / 10) <= RATE / 10 * 2, "{secs}");
+    }
+    assert!((344..350).map(|secs| sum(&mut lessor, secs, RATE / 10)).max() > Some(RATE * 9 / 10));
+}

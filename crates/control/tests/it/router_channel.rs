@@ -3,12 +3,14 @@
 //!
 //! PLA-06, behind and set back: a router with a later list, or one of other records under the same numbers: it is sent
 //! no other list, also by the next process.
+//! PLA, several key servers: one that takes no usage is left for another; rates are the lessor's; lists of others are no sign of an old
+//! database.
 //! PLA, folded usage: a router's clock that is ahead, usage that comes after its time was closed: no more is confirmed
 //! than has passed; it is billed once, as late.
 //! PLA, usage: reports lost, late and repeated, and another router in the place of one: totals are answered once they
 //! are durable, and never counted twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +43,11 @@ fn router(number: u8) -> IdentityKey {
 fn payer(delegation: Option<u32>) -> RatePayer {
     let delegation = delegation.map(|id| DelegationId::new(id).expect("24 bits"));
     RatePayer { principal: Principal::new(7).expect("24 bits"), delegation }
+}
+
+/// A term without an end.
+fn lasting() -> Term {
+    Term { epoch: 1, renewed: Now { instant: Instant(u64::MAX), unix: UnixTime(u64::MAX) } }
 }
 
 /// What a router sends by its one link.
@@ -114,13 +121,7 @@ impl Server {
             confirmed: BTreeMap::new(),
         };
         server.ledger = server.restored();
-        server.input(
-            RouterServerInput::Term(Some(Term {
-                epoch: 1,
-                until: Now { instant: Instant(u64::MAX), unix: UnixTime(u64::MAX) },
-            })),
-            millis,
-        );
+        server.input(RouterServerInput::Term(Some(lasting()), BTreeSet::new()), millis);
         server
     }
 
@@ -131,6 +132,9 @@ impl Server {
                 RouterServerOutput::Send { link, octets } => self.sent.push((link, octets)),
                 RouterServerOutput::Close { link, why } => self.closed.push((link, why)),
                 RouterServerOutput::Store { step, change } => self.pending.push((step, change)),
+                RouterServerOutput::Renew => {
+                    self.machine.handle(RouterServerInput::Term(Some(lasting()), BTreeSet::new()), now(millis));
+                }
                 RouterServerOutput::Superseded { epoch, .. } => self.superseded = Some(epoch),
                 RouterServerOutput::Event(event) => self.events.push(event),
             }
@@ -293,7 +297,7 @@ fn a_refused_report_names_why_and_the_router_pauses() {
     let events = client.frame(1, &answer, now(0).instant).expect("well formed");
     assert_eq!(events, [RouterClientEvent::Refused(UsageRefusal::TooManyJournals)]);
     assert_eq!(client.report(now(29_000).instant).map(by_link), None);
-    assert!(client.report(now(31_000).instant).map(by_link).is_some(), "it is tried again");
+    assert!(client.report(now(41_000).instant).map(by_link).is_some(), "it is tried again");
     // So does a server that cannot read what its database has.
     server.frame(
         1,
@@ -303,7 +307,7 @@ fn a_refused_report_names_why_and_the_router_pauses() {
     let (step, _) = server.pending.remove(0);
     server.input(RouterServerInput::Stored { step, outcome: Err(UsageRefusal::Unreadable) }, 0);
     let (_, answer) = server.sent.pop().expect("an answer");
-    let events = client.frame(1, &answer, now(31_000).instant).expect("well formed");
+    let events = client.frame(1, &answer, now(41_000).instant).expect("well formed");
     assert_eq!(events, [RouterClientEvent::Refused(UsageRefusal::Unreadable)]);
 }
 
@@ -313,12 +317,12 @@ fn a_list_goes_once_to_whoever_follows_and_has_an_older_one_and_in_pieces() {
     let list: Arc<[u8]> = (0..600_000_u32).map(|octet| octet as u8).collect();
     server.connect(1, 1);
     server.connect(2, 2);
-    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), Some(3));
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), Some(3 << 32));
     server.input(RouterServerInput::Frame { link: 1, octets: client.connected(1) }, 0);
-    server.list(3, Arc::clone(&list), ChangeTimes::default());
+    server.list(3 << 32, Arc::clone(&list), ChangeTimes::default());
     assert!(server.sent.is_empty(), "it has that list");
-    server.list(4, Arc::clone(&list), ChangeTimes::default());
-    server.list(2, Arc::from([9_u8]), ChangeTimes::default());
+    server.list(4 << 32, Arc::clone(&list), ChangeTimes::default());
+    server.list(2 << 32, Arc::from([9_u8]), ChangeTimes::default());
     let sent = std::mem::take(&mut server.sent);
     assert!(sent.len() == 3 && sent.iter().all(|(link, _)| *link == 1), "nobody else follows");
     let mut events = Vec::new();
@@ -326,7 +330,7 @@ fn a_list_goes_once_to_whoever_follows_and_has_an_older_one_and_in_pieces() {
         events.extend(client.frame(1, octets, now(0).instant).expect("in order"));
     }
     assert_eq!(events, [RouterClientEvent::List(list.to_vec())]);
-    client.has_list(4);
+    assert_eq!(client.has_list(4 << 32), None, "there is no other server");
     server.input(RouterServerInput::Frame { link: 1, octets: client.connected(1) }, 0);
     assert!(server.sent.is_empty(), "it has said that it has it");
 
@@ -379,8 +383,9 @@ fn a_list_of_another_key_server_is_no_sign_of_a_database_that_was_set_back() {
     let times = |last: u64| ChangeTimes { last, seconds: (0..=last).map(|change| 100 + change).collect() };
     let at = |change: u64, second: u64| change << 32 | second;
     server.connect(1, 1);
-    server.list(at(6, 200), Arc::clone(&list), times(6));
-    for (has, behind) in [(at(6, 150), 1), (at(6, 200), 0), (at(6, 300), 0)] {
+    server.list(at(6, 2_000), Arc::clone(&list), times(6));
+    // It is signed anew each hour.
+    for (has, behind) in [(at(6, 200), 1), (at(6, 201), 0), (at(6, 2_000), 0), (at(6, 2_100), 0)] {
         server.frame(1, &ChannelMessage::Follow { list: Some(has) }, 0);
         assert_eq!(server.sent().len(), behind, "{has:x}");
     }
@@ -391,7 +396,7 @@ fn a_list_of_another_key_server_is_no_sign_of_a_database_that_was_set_back() {
     }
     server.list(at(7, 260), Arc::clone(&list), times(7));
     server.list(at(8, 270), Arc::clone(&list), times(8));
-    assert_eq!(server.sent().len(), 1, "the list of change 8 is later than the other's");
+    assert_eq!(server.sent().len(), 0, "another's of the same changes is as good");
     assert!(!server.machine.status()[&10].is_ahead && server.ahead().is_empty() && server.events.len() == 1);
 }
 
@@ -976,6 +981,60 @@ fn what_a_router_counted_is_at_the_server_in_the_end_although_links_and_both_pro
     }
     assert_eq!(client.waiting(), 0);
     assert!(total > 1_000 && server.stored.values().all(|stored| *stored == usage(total)), "{total}");
+}
+
+/// The server that a router reports to is up, and its database is not: another one takes usage.
+#[test]
+fn a_server_that_cannot_take_usage_is_left_for_another() {
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+    client.connected(1);
+    client.connected(2);
+    client.durable(account(1), usage(1));
+    let at = |client: &mut RouterClient, secs: u64| client.report(now(secs * 1_000).instant).map(|(link, _)| link);
+    let sent: Vec<Option<u64>> = (0..=40).step_by(5).map(|secs| at(&mut client, secs)).collect();
+    assert_eq!(sent, [1, 1, 1, 1, 2, 2, 2, 2, 1].map(Some));
+    assert_eq!(client.reports_to(), Some(1));
+    let refused = ChannelMessage::Refused { number: 1, why: UsageRefusal::Unreadable }.encode();
+    // A late word of the one that is not reported to is nothing.
+    assert_eq!(client.frame(2, &refused, now(41_000).instant), Ok(Vec::new()));
+    assert!(client.frame(1, &refused, now(41_000).instant).is_ok_and(|events| events.len() == 1));
+    assert_eq!((client.reports_to(), at(&mut client, 70), at(&mut client, 72)), (Some(2), None, Some(2)));
+    // Alone it is asked again.
+    client.disconnected(1);
+    assert_eq!((80..=110).step_by(5).filter_map(|secs| at(&mut client, secs)).collect::<Vec<_>>(), [2; 7]);
+}
+
+/// A router's servers tell rates, and do not lease them: those of the one that it reports to count, and the next one's when that is gone.
+#[test]
+fn rates_are_those_of_the_lessor_or_of_the_server_that_takes_usage() {
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+    (1..=3).for_each(|link| drop(client.connected(link)));
+    let told = |rate: u64| {
+        let shared = SharedRate { payer: payer(None), rate, routers: 2, offline: Offline::Decay };
+        vec![(shared, 0)]
+    };
+    let tell = |client: &mut RouterClient, link: u64| {
+        client.frame(link, &ChannelMessage::Rates(told(link)).encode(), now(0).instant).expect("sound")
+    };
+    assert_eq!(tell(&mut client, 2), []);
+    assert_eq!(tell(&mut client, 3), []);
+    assert_eq!(client.disconnected(1), [RouterClientEvent::Rates(told(2))]);
+    let leads = |client: &mut RouterClient, link: u64, epoch: u64| {
+        client.frame(link, &ChannelMessage::Lessor { epoch }.encode(), now(0).instant).expect("sound")
+    };
+    assert_eq!(
+        leads(&mut client, 3, 7),
+        [RouterClientEvent::Lessor { link: 3, epoch: 7 }, RouterClientEvent::Rates(told(3))]
+    );
+    assert_eq!(tell(&mut client, 2), []);
+    assert_eq!(tell(&mut client, 3), [RouterClientEvent::Rates(told(3))]);
+    let [RouterClientEvent::Superseded { epoch: 7, .. }] = leads(&mut client, 2, 6)[..] else { panic!("it is lower") };
+    assert_eq!((client.lessor(), client.disconnected(3)), (Some(3), vec![RouterClientEvent::Rates(told(2))]));
+    // After a restart too.
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None).with_epoch(7);
+    client.connected(1);
+    assert!(matches!(leads(&mut client, 1, 6)[..], [RouterClientEvent::Superseded { .. }]));
+    assert_eq!(leads(&mut client, 1, 7).len(), 1);
 }
 
 /// The account of principal 7 in an epoch of 4,096 s.

@@ -490,40 +490,54 @@ pub(crate) async fn many_totals_are_closed_and_read(place: &Place) {
 pub(crate) async fn one_process_at_a_time_holds_the_row_of_the_lessor(place: &Place) {
     let (one, other) = (store(place).await, store(place).await);
     let (first, second) = (Holder([1; 16]), Holder([2; 16]));
+    let row = |epoch, holder, name: &str| LessorRow {
+        epoch,
+        renewed: 0,
+        holder: Some(holder),
+        name: name.to_owned(),
+        routers: BTreeSet::from([1, 20, 65_535]),
+    };
+    let (of_first, of_second) = (row(1_800_000_000, first, "the first"), row(1_800_000_001, second, "the second"));
     let begin = one.lessor().await.expect("a row");
     assert_eq!(begin, LessorRow::default());
-    assert!(one.take_lessor(&begin, 1_800_000_000, (first, "the first")).await.expect("it works"));
-    assert!(!other.take_lessor(&begin, 1_800_000_001, (second, "the second")).await.expect("it works"), "it was taken");
+    assert!(one.take_lessor(&begin, &of_first).await.expect("it works"));
+    assert!(!other.take_lessor(&begin, &of_second).await.expect("it works"), "it was taken");
     let seen = other.lessor().await.expect("a row");
-    assert_eq!((seen.epoch, seen.holder, seen.name.as_str()), (1_800_000_000, Some(first), "the first"));
+    assert_eq!(seen, of_first);
     assert!(one.renew_lessor(seen.epoch, first, None).await.expect("it works"));
     assert!(!one.renew_lessor(seen.epoch, second, None).await.expect("it works"));
-    assert!(!other.take_lessor(&seen, 1_800_000_001, (second, "")).await.expect("it works"), "it was renewed since");
+    assert!(!other.take_lessor(&seen, &of_second).await.expect("it works"), "it was renewed since");
     let seen = other.lessor().await.expect("a row");
-    assert_eq!(seen.renewed, 1);
-    assert!(other.take_lessor(&seen, 1_800_000_001, (second, "the second")).await.expect("it works"));
+    assert_eq!(seen, LessorRow { renewed: 1, ..of_first });
+    assert!(other.take_lessor(&seen, &of_second).await.expect("it works"));
     assert!(!one.renew_lessor(1_800_000_000, first, None).await.expect("it works"), "another has it");
-    one.give_up_lessor(1_800_000_000, first).await.expect("it works");
-    assert_eq!(one.lessor().await.expect("a row").holder, Some(second));
-    other.give_up_lessor(1_800_000_001, second).await.expect("it works");
-    assert_eq!(one.lessor().await.expect("a row").holder, None);
-    for epoch in ["-1", "9223372036854775807"] {
-        write(place, &format!("UPDATE lessor SET epoch = {epoch}")).await;
-        let refused = one.lessor().await.expect_err("no number of an epoch").to_string();
+    one.give_up_lessor(first).await.expect("it works");
+    assert_eq!(one.lessor().await.expect("a row"), of_second);
+    other.give_up_lessor(second).await.expect("it works");
+    let given_up = LessorRow { renewed: 1, holder: None, name: String::new(), ..of_second };
+    assert_eq!(one.lessor().await.expect("a row"), given_up);
+    for (column, value) in [("epoch", "-1"), ("epoch", "9223372036854775807"), ("routers", "'1,two'")] {
+        write(place, &format!("UPDATE lessor SET {column} = {value}")).await;
+        let refused = one.lessor().await.expect_err("no such row").to_string();
         assert!(refused.starts_with("the row of the lessor is not as"), "{refused}");
+        write(place, "UPDATE lessor SET epoch = 7, routers = ''").await;
     }
-    write(place, "UPDATE lessor SET epoch = 7").await;
     // On one machine a lock says that there is no other process.
     let lock = one.lock_lessor().expect("it works");
+    assert_eq!(one.is_on_one_machine(), matches!(place, Place::File(_)));
     let Place::File(path) = place else { return assert!(lock.is_none()) };
     let lock = lock.expect("free");
     assert!(other.lock_lessor().expect("it works").is_none());
     drop(lock);
     let lock = other.lock_lessor().expect("it works").expect("free");
     assert!(other.renew_lessor(7, second, Some(&lock)).await.expect("it works"));
-    assert_eq!(one.lessor().await.expect("a row").renewed, 0, "nothing is written");
+    assert_eq!(one.lessor().await.expect("a row").renewed, 1, "nothing is written");
     let file = path.with_file_name("store.db-lessor");
     std::fs::remove_file(&file).expect("there");
     assert!(one.lock_lessor().expect("another file").is_some());
     assert!(!other.renew_lessor(7, second, Some(&lock)).await.expect("it works"), "no longer the one that others lock");
+    // What a link leads to is left alone.
+    std::fs::remove_file(&file).expect("there");
+    std::os::unix::fs::symlink("/dev/null", &file).expect("made");
+    assert!(one.lock_lessor().is_err());
 }

@@ -169,10 +169,9 @@ impl Role for KeyRole {
         }
     }
 
-    async fn stop(mut self) {
-        self.parts.end().await;
+    async fn stop(self) {
         if let Some(routers) = self.routers {
-            routers.stop().await;
+            routers.stop(self.parts).await;
         }
     }
 }

@@ -1,16 +1,19 @@
 //! Which of the key servers with one database leases rates: this one, for as long as it holds the row of the lessor.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
-use wayleave_control::capability::RouterServerInput;
-use wayleave_control::tenure::{Holder, LessorRow, RENEWAL, Tenure};
+use tokio::sync::{Notify, mpsc};
+use tokio::time::timeout;
+use wayleave_control::capability::{RouterNumber, RouterServerInput};
+use wayleave_control::tenure::{LessorRow, RENEWAL, Tenure, VALID};
+use wayleave_core::Instant;
 use wayleave_runtime::Clock;
 use wayleave_store::{LessorLock, Store, StoreError};
 
+use super::core::{Core, lock};
 use super::routers::{Event, Own};
 
 /// How long the database may take; what is held is lost after twice that.
@@ -27,46 +30,78 @@ pub struct LessorView {
     pub problem: Option<String>,
 }
 
+/// What the links' side says.
+#[derive(Default)]
+pub struct LessorWord {
+    /// How many routers are connected.
+    pub connected: AtomicUsize,
+    /// The highest epoch of another lessor of which routers have heard.
+    pub heard: AtomicU64,
+    /// The row is to be looked at now.
+    pub due: Notify,
+}
+
 /// Holds the row, or waits for it.
 pub struct LessorTask {
     pub store: Store,
+    pub core: Arc<Mutex<Core>>,
     pub clock: Clock,
     pub events: mpsc::Sender<Event>,
     /// This server's name, for people.
     pub name: String,
-    /// The highest epoch of another lessor of which routers have heard.
-    pub heard: Arc<AtomicU64>,
+    /// The numbers of the routers.
+    pub routers: Arc<Mutex<BTreeSet<RouterNumber>>>,
+    pub word: Arc<LessorWord>,
     pub view: Arc<Mutex<LessorView>>,
-    tenure: Tenure,
+    pub tenure: Tenure,
+    pub state: LessorState,
+}
+
+#[derive(Default)]
+pub struct LessorState {
     lock: Option<LessorLock>,
+    /// The row as this server wrote it, while it holds it.
+    written: LessorRow,
     /// What the machine of links was told last.
     told: Option<u64>,
+    /// An epoch that was found to be made up.
+    made_up: Option<u64>,
+    /// Since when no router is connected.
+    alone: Option<Instant>,
 }
 
 impl LessorTask {
-    pub fn new(store: Store, clock: Clock, events: mpsc::Sender<Event>, name: String, holder: Holder) -> Self {
-        let (heard, view, tenure) = (Arc::default(), Arc::default(), Tenure::new(holder));
-        Self { store, clock, events, name, heard, view, tenure, lock: None, told: None }
-    }
-
     /// Runs for as long as the role.
     pub async fn run(mut self) {
         loop {
-            let heard = self.heard.swap(0, Ordering::AcqRel);
-            if heard > 0 && !self.tenure.heard_of(heard, self.clock.now()) {
-                self.say(Event::Own(Own::MadeUp(heard))).await;
-            }
-            let before = self.tenure.term(self.clock.now());
+            self.heed().await;
             // A database that does not answer at all is one that cannot be used.
             let looked = timeout(LIMIT, self.look()).await;
             let looked = looked.unwrap_or_else(|_| Err(StoreError::Unavailable("it does not answer".to_owned())));
-            let term = self.tenure.term(self.clock.now());
-            if term != before || term.map(|term| term.epoch) != self.told {
-                self.told = term.map(|term| term.epoch);
-                self.say(Event::Input(RouterServerInput::Term(term))).await;
+            let now = self.clock.now();
+            let term = self.tenure.term(now);
+            if term.is_some() || self.state.told.is_some() {
+                self.state.told = term.map(|term| term.epoch);
+                let others = self.tenure.routers(&self.present(), now.instant);
+                self.say(Event::Input(RouterServerInput::Term(term, others))).await;
             }
             self.show(looked, term.is_some());
-            sleep(RENEWAL).await;
+            let _ = timeout(RENEWAL, self.word.due.notified()).await; // nobody need say so
+        }
+    }
+
+    fn present(&self) -> BTreeSet<RouterNumber> {
+        self.routers.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn heed(&mut self) {
+        self.tenure.heard_of(self.word.heard.load(Ordering::Acquire));
+        let made_up = self.tenure.heed(self.clock.now()).err();
+        if made_up != self.state.made_up {
+            self.state.made_up = made_up;
+            if let Some(epoch) = made_up {
+                self.say(Event::Own(Own::MadeUp(epoch))).await;
+            }
         }
     }
 
@@ -83,33 +118,80 @@ impl LessorTask {
     /// Renews the row, or takes it if it may be taken. Returns it, if it was looked at.
     async fn look(&mut self) -> Result<Option<LessorRow>, StoreError> {
         let (asked, holder) = (self.clock.now(), self.tenure.holder());
+        // Who does not know the present rates leases none.
+        if let Some(outage) = lock(&self.core).outage() {
+            return Err(StoreError::Unavailable(outage.why.clone()));
+        }
+        if self.is_unreached(asked.instant) {
+            // Another may have links to routers.
+            if self.tenure.renews(asked).is_some() {
+                self.tenure.given_up();
+                self.state.lock = None;
+                self.store.give_up_lessor(holder).await?;
+            }
+            return self.store.lessor().await.map(Some);
+        }
         if let Some(epoch) = self.tenure.renews(asked) {
-            let is_own = self.store.renew_lessor(epoch, holder, self.lock.as_ref()).await?;
+            let is_own = self.renew(epoch, asked.instant).await?;
             self.tenure.renewed(is_own, asked, self.clock.now());
             // If it is lost, nothing more is leased before anything else is done.
-            return Ok(None);
+            return Ok(is_own.then(|| self.state.written.clone()));
         }
-        if self.lock.as_ref().is_none_or(|lock| !lock.is_in_place()) {
-            self.lock = self.store.lock_lessor()?;
-        }
+        let is_alone = self.store.is_on_one_machine().then(|| self.is_alone()).transpose()?;
         let row = self.store.lessor().await?;
-        let Some(epoch) = self.tenure.wants(&row, self.lock.is_some(), self.clock.now()) else { return Ok(Some(row)) };
-        if self.store.take_lessor(&row, epoch, (holder, &self.name)).await? {
-            self.tenure.taken(epoch, asked);
-            return Ok(Some(LessorRow { epoch, renewed: 0, holder: Some(holder), name: self.name.clone() }));
+        let Some(epoch) = self.tenure.wants(&row, is_alone, self.clock.now()) else { return Ok(Some(row)) };
+        let mut routers = self.tenure.routers(&self.present(), asked.instant);
+        routers.extend(&row.routers);
+        let own = LessorRow { epoch, renewed: 0, holder: Some(holder), name: self.name.clone(), routers };
+        let is_taken = match self.store.take_lessor(&row, &own).await {
+            // A full disk: that no other process takes it is certain, and that the epoch is a later one follows from the time.
+            Err(error) if error.is_passing() && is_alone == Some(true) => true,
+            taken => taken?,
+        };
+        if !is_taken {
+            return Ok(Some(row));
         }
-        Ok(Some(row))
+        self.tenure.taken(&row, epoch, asked);
+        self.state.written = own.clone();
+        Ok(Some(own))
+    }
+
+    /// Whether no router has been connected for a while.
+    fn is_unreached(&mut self, now: Instant) -> bool {
+        if self.word.connected.load(Ordering::Acquire) > 0 {
+            self.state.alone = None;
+            return false;
+        }
+        // At its start nobody is connected yet, and nothing is held.
+        let since = *self.state.alone.get_or_insert(now);
+        self.state.told.is_none() || now.since(since) >= VALID
+    }
+
+    /// Whether this process has the lock.
+    fn is_alone(&mut self) -> Result<bool, StoreError> {
+        if self.state.lock.as_ref().is_none_or(|lock| !lock.is_in_place()) {
+            self.state.lock = self.store.lock_lessor()?;
+        }
+        Ok(self.state.lock.is_some())
+    }
+
+    /// Whether the row is still this server's. Routers that were added or taken out are written there first.
+    async fn renew(&mut self, epoch: u64, now: Instant) -> Result<bool, StoreError> {
+        let (holder, routers) = (self.tenure.holder(), self.tenure.routers(&self.present(), now));
+        if !routers.is_subset(&self.state.written.routers) {
+            let row = self.store.lessor().await?;
+            if (row.epoch, row.holder) != (epoch, Some(holder)) {
+                return Ok(false);
+            }
+            let own = LessorRow { renewed: row.renewed + 1, routers, ..row.clone() };
+            let is_own = self.store.take_lessor(&row, &own).await?;
+            self.state.written = own;
+            return Ok(is_own);
+        }
+        self.store.renew_lessor(epoch, holder, self.state.lock.as_ref()).await
     }
 
     async fn say(&self, event: Event) {
         let _ = self.events.send(event).await; // fails if the role has stopped
-    }
-}
-
-/// Gives the row up, for whoever waits for it. If that does not succeed, the others wait until it is vacant.
-pub async fn give_up(store: &Store, view: &Mutex<LessorView>, holder: Holder) {
-    let LessorView { row, is_own, .. } = view.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    if is_own {
-        let _ = timeout(RENEWAL, store.give_up_lessor(row.epoch, holder)).await; // it is vacant by itself soon
     }
 }

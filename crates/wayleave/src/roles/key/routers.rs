@@ -1,17 +1,18 @@
 //! The links to the provider's routers: their usage goes to the database, lists and shares of rates go to them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tracing::info;
 use wayleave_control::capability::{
     MAX_MESSAGE, RatePayer, RateTerms, RouterEvent, RouterNumber, RouterServer, RouterServerConfig, RouterServerInput,
     RouterServerOutput,
 };
-use wayleave_control::tenure::Holder;
+use wayleave_control::tenure::{Holder, RENEWAL, Tenure};
 use wayleave_core::IdentityKey;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::utc;
@@ -31,7 +32,7 @@ use crate::roles::link_driver::{self, Driver, LinkIo};
 use crate::roles::router::random;
 
 use super::core::Core;
-use super::lessor::{self, LessorTask, LessorView};
+use super::lessor::{LessorState, LessorTask, LessorView, LessorWord};
 use super::parts::Parts;
 use super::usage::{UsageProblem, UsageStep, UsageStore};
 
@@ -117,19 +118,34 @@ impl Routers {
         let task = UsageStore { doing: "statements of usage", problem: problems[1].clone(), ..task };
         let own = Holder(random()?);
         let name = identity.identity().to_string();
-        let leasing = LessorTask::new(task.store.clone(), clock, events.clone(), name, own);
-        let (heard, lessor) = (Arc::clone(&leasing.heard), Arc::clone(&leasing.view));
+        // Nobody else's work holds its connection up.
+        let key = StoreKey::new(config.provider(source)?.store_key());
+        let (word, lessor) = (Arc::<LessorWord>::default(), Arc::<Mutex<LessorView>>::default());
+        let leasing = LessorTask {
+            store: Store::open(&place, key).await.map_err(unusable)?,
+            core: Arc::clone(core),
+            clock,
+            events: events.clone(),
+            name,
+            routers: Arc::clone(&numbers),
+            word: Arc::clone(&word),
+            view: Arc::clone(&lessor),
+            tenure: Tenure::new(own),
+            state: LessorState::default(),
+        };
         parts.spawn("statements", task.settle(Arc::clone(&numbers), clock));
         parts.spawn("who leases rates", leasing.run());
-        let io = RouterIo { links, usage, era: 0, names, routers: config.routers(), numbers, rates, heard, log };
+        let (routers, connected) = (config.routers(), BTreeSet::new());
+        let io = RouterIo { links, usage, era: 0, names, routers, numbers, rates, word, connected, log };
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
         Ok(Some(Self { running, store: read, problems, lessor, own, _listening: listening }))
     }
 
-    /// Ends the machine, and leaves leasing to another. What has the store of [`Routers::start`] has ended.
-    pub async fn stop(self) {
+    /// Ends the machine, then `parts`, and leaves leasing to another.
+    pub async fn stop(self, mut parts: Parts) {
         self.running.stop(Event::Stop).await;
-        lessor::give_up(&self.store, &self.lessor, self.own).await;
+        parts.end().await;
+        let _ = timeout(RENEWAL, self.store.give_up_lessor(self.own)).await; // without, others wait until it is vacant
     }
 }
 
@@ -141,7 +157,9 @@ struct RouterIo {
     routers: BTreeMap<IdentityKey, RouterNumber>,
     numbers: Arc<Mutex<BTreeSet<RouterNumber>>>,
     rates: SharedRates,
-    heard: Arc<AtomicU64>,
+    word: Arc<LessorWord>,
+    /// Routers that are connected.
+    connected: BTreeSet<RouterNumber>,
     log: Events,
 }
 
@@ -205,12 +223,16 @@ impl LinkIo<RouterServer> for RouterIo {
             RouterServerOutput::Store { step, change } => {
                 let _ = self.usage.send(UsageStep { step, change, era: self.era }); // fails if the task has ended, which ends the role
             }
+            RouterServerOutput::Renew => self.word.due.notify_one(),
             RouterServerOutput::Superseded { router, epoch } => {
-                self.heard.fetch_max(epoch, Ordering::AcqRel);
+                self.word.heard.fetch_max(epoch, Ordering::AcqRel);
                 self.log.report(event!(WARN "lessor-superseded" by router, { epoch; router = self.name(router) }
                     "the router has heard of another lessor of rates after this one: this server begins anew behind it, if it is the lessor still"));
             }
-            RouterServerOutput::Event(event) => self.log.report(self.line(&event)),
+            RouterServerOutput::Event(event) => {
+                self.count(&event);
+                self.log.report(self.line(&event));
+            }
         }
         Ok(())
     }
@@ -219,6 +241,16 @@ impl LinkIo<RouterServer> for RouterIo {
 impl RouterIo {
     fn configure(&self) -> RouterServerInput {
         RouterServerInput::Configure { routers: self.routers.clone(), rates: self.rates.clone() }
+    }
+
+    /// Who leases rates depends on whether routers are connected.
+    fn count(&mut self, event: &RouterEvent) {
+        match event {
+            RouterEvent::Connected(router) => drop(self.connected.insert(*router)),
+            RouterEvent::Disconnected(router) => drop(self.connected.remove(router)),
+            _ => return,
+        }
+        self.word.connected.store(self.connected.len(), Ordering::Release);
     }
 
     fn name(&self, router: RouterNumber) -> String {

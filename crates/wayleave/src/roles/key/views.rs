@@ -282,7 +282,9 @@ impl View for KeyView {
                 (_, Some(identity)) => format!("by {identity}"),
                 _ => "by nobody".to_owned(),
             };
-            let up = of["own"] == true || of["identity"].is_string();
+            let is_connected = |router: &Value| router["connected"] == true;
+            let is_wanted = status["routers"].as_array().is_some_and(|routers| routers.iter().any(is_connected));
+            let up = of["own"] == true || of["identity"].is_string() || !is_wanted;
             overview.row(up, [json!("leases of rates"), json!(state), Value::Null, Value::Null]);
         }
         let database = &status["database"];

@@ -4,7 +4,6 @@
 //! the rate and their bursts, and keep most of it meanwhile; what is sent is billed once, by whichever server; a revocation at either is in
 //! force at all routers; with the database gone nobody leases, and all goes on when it is back.
 
-use std::cell::OnceCell;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -34,22 +33,16 @@ fn lessor(site: &Site, second: &Router) -> Option<usize> {
     (agree && own.iter().filter(|own| **own).count() == 1).then(|| own.iter().position(|own| *own)).flatten()
 }
 
-#[test]
-fn of_two_key_servers_either_may_be_killed_and_the_database_too() {
-    let name = "router::servers::of_two_key_servers_either_may_be_killed_and_the_database_too";
-    if netns::enter_for_test(name).is_none() {
-        return;
-    }
-    let Some(mut postgres) = Postgres::start_for_test() else { return };
-    let (address, identity) = (free(), OnceCell::new());
+/// Two routers, and two key servers with one database; both are connected to both. `init`: which database.
+fn two_servers(init: &[&str]) -> (Site, Router) {
+    let address = free();
     let servers = |folder: &Folder, first: &str| {
         let made = folder.run(&["keys", "node", "second.identity", "--kind", "identity", "--json"]);
         let made: Value = serde_json::from_slice(&made.stdout).expect("JSON");
-        let second = made["public"].as_str().expect("a key").to_owned();
-        let second = format!("{{ identity = \"{}\", address = \"{address}\" }}", identity.get_or_init(|| second));
-        format!("servers = [{first}, {second}]")
+        let identity = made["public"].as_str().expect("a key");
+        format!("servers = [{first}, {{ identity = \"{identity}\", address = \"{address}\" }}]")
     };
-    let mut site = Site::with(&["--database", &postgres.url()], "", servers, |which, writer| {
+    let site = Site::with(init, "", servers, |which, writer| {
         format!("revocations = {{ file = \"{which}.revoked\", key = {writer}, required = false }}\n")
     });
     // The other one: keys and database are the same, and so are the routers.
@@ -72,7 +65,7 @@ fn of_two_key_servers_either_may_be_killed_and_the_database_too() {
         .replacen("[key]\n", "[key]\nposition = \"position-2\"\n", 1);
     site.folder.write("second.toml", &config);
     site.ok(&["cap", "new-list", "--config", "second.toml"]);
-    let mut second = Router::start_role("key", &site.folder, "second", NetworkNamespace::Own, &config);
+    let second = Router::start_role("key", &site.folder, "second", NetworkNamespace::Own, &config);
     let (rate, burst) = (RATE.to_string(), BURST.to_string());
     site.ok(&["cap", "grant", "--principal", "7", "--waypoint", &WAYPOINTS[0].to_string(), "--config", "key.toml"]);
     site.ok(&["cap", "rate", "7", &rate, "--burst", &burst, "--config", "key.toml"]);
@@ -84,6 +77,49 @@ fn of_two_key_servers_either_may_be_killed_and_the_database_too() {
     }
     eventually("both keep the rate", || site.routers.iter().all(|router| keeps_rate(router, 7)));
     eventually("one leases, and all say so", || lessor(&site, &second).is_some());
+    (site, second)
+}
+
+/// On one machine a lock says who leases, and the row does not change: the other one waits for as long as that process lives.
+#[test]
+fn of_two_key_servers_on_one_file_one_leases_until_it_is_killed() {
+    let name = "router::servers::of_two_key_servers_on_one_file_one_leases_until_it_is_killed";
+    if netns::enter_for_test(name).is_none() {
+        return;
+    }
+    let (mut site, mut second) = two_servers(&[]);
+    let epoch = |server: &Router| server.status()["lessor"]["epoch"].as_u64();
+    let first = lessor(&site, &second).expect("it was just now");
+    let before = epoch(&site.key);
+    assert_eq!(before, epoch(&second));
+    // Longer than a row of PostgreSQL may stand as it is.
+    std::thread::sleep(Duration::from_secs(12));
+    assert_eq!((lessor(&site, &second), epoch(&site.key), epoch(&second)), (Some(first), before, before));
+    let server = if first == 0 { &mut site.key } else { &mut second };
+    server.kill();
+    let killed = Instant::now();
+    let other = 1 - first;
+    eventually("the other leases", || {
+        let own = [&site.key, &second][other].status()["lessor"]["own"] == true;
+        own && site.routers.iter().all(|router| does(router, "leases")[other])
+    });
+    println!("after a kill the other leases within {:?}", killed.elapsed());
+    assert!(epoch([&site.key, &second][other]) > before);
+    let server = if first == 0 { &mut site.key } else { &mut second };
+    server.start_process();
+    eventually("it is back", || site.routers.iter().all(|router| does(router, "connected") == [true, true]));
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(lessor(&site, &second), Some(other));
+}
+
+#[test]
+fn of_two_key_servers_either_may_be_killed_and_the_database_too() {
+    let name = "router::servers::of_two_key_servers_either_may_be_killed_and_the_database_too";
+    if netns::enter_for_test(name).is_none() {
+        return;
+    }
+    let Some(mut postgres) = Postgres::start_for_test() else { return };
+    let (mut site, mut second) = two_servers(&["--database", &postgres.url()]);
     let first = lessor(&site, &second).expect("it was just now");
     let sender = Sender::start(0);
     let begin = Instant::now();

@@ -53,6 +53,8 @@ const JOURNAL: &[u8] = b"journal";
 const STARTS: &[u8] = b"starts";
 /// The rates that the server told last, as it sent them.
 const RATES: &[u8] = b"rates";
+/// The highest epoch of a lessor of rates that was heard of.
+const EPOCH: &[u8] = b"epoch";
 /// What is wrong with the configuration beside the rates that were told.
 const ROOM: &str = "room";
 /// Octets that may wait for the key server.
@@ -80,8 +82,9 @@ pub struct State {
     told: u64,
     /// Those that threads have, or are about to get.
     planned: Vec<(SharedRate, u64)>,
-    /// They are not in the store yet.
+    /// They are not in the store yet; nor is this epoch of a lessor.
     are_unkept: bool,
+    unkept_epoch: Option<u64>,
     /// Of this process, for leases.
     session: u64,
 }
@@ -160,7 +163,8 @@ impl Provider {
             Some(id) => (id, false),
             None => (JournalId(random()?), true),
         };
-        let mut client = RouterClient::new(id, base, list);
+        let epoch = stored.get(EPOCH).and_then(|value| value.as_slice().try_into().ok()).map_or(0, u64::from_be_bytes);
+        let mut client = RouterClient::new(id, base, list).with_epoch(epoch);
         // Until it is told others: where the server cannot be reached, this router keeps to its floors of these.
         let told = plan.servers.iter().filter_map(|server| stored.get(&rates_key(server)));
         let told = told.filter_map(|value| match ChannelMessage::decode(value) {
@@ -182,6 +186,7 @@ impl Provider {
             rates,
             told: 0,
             are_unkept: false,
+            unkept_epoch: None,
             session,
         };
         Ok(Self { state: Arc::new(Mutex::new(state)), task: None })
@@ -392,7 +397,10 @@ impl Task {
             LinkEvent::Up { link, .. } => {
                 let (name, hello) = {
                     let mut state = lock(&self.state);
-                    state.problems.retain(|about, _| *about == ROOM);
+                    // What others said is not over.
+                    if !state.client.is_up() {
+                        state.problems.retain(|about, _| *about == ROOM);
+                    }
                     let hello = state.client.connected(link);
                     let server = &mut state.servers[server];
                     (server.link, server.problem) = (Some(link), None);
@@ -417,7 +425,8 @@ impl Task {
                     // A newer one may be up.
                     if server.link == Some(link) {
                         server.link = None;
-                        server.problem = Some(format!("no link to the key server at {}: {reason}", server.name));
+                        let problem = format!("no link to the key server at {}: {reason}", server.name);
+                        server.problem.get_or_insert(problem);
                     }
                     (server.name.clone(), is_up, events)
                 };
@@ -447,8 +456,11 @@ impl Task {
         match taken {
             Ok(events) => self.perform(link, events).await,
             Err(fault) => {
-                error!("{fault}");
-                self.note("server", Some(fault.to_string()));
+                let name = self.name_of(link);
+                error!(server = name, "{fault}");
+                if let Some(server) = lock(&self.state).servers.iter_mut().find(|server| server.link == Some(link)) {
+                    server.problem = Some(format!("{fault} ({name})"));
+                }
                 return self.links.close_refused(link, "a message that this router does not understand");
             }
         }
@@ -467,16 +479,20 @@ impl Task {
                 RouterClientEvent::List(octets) => self.keep(octets).await,
                 RouterClientEvent::Behind => self.begin(),
                 RouterClientEvent::Refused(why) => {
-                    self.log.report(event!(ERROR "usage-refused" {; why = shown(why) }
+                    let name = self.name_of(link);
+                    self.log.report(event!(ERROR "usage-refused" {; server = name, why = shown(why) }
                         "the key server does not take this router's usage: {why}"));
-                    self.note("usage", Some(format!("the key server does not take usage: {why}")));
+                    self.note("usage", Some(format!("the key server at {name} does not take usage: {why}")));
                 }
                 RouterClientEvent::Untaken(accounts) => self.log.report(event!(ERROR "usage-untaken" { accounts }
                     "the key server has no room for {accounts} accounts of this router's, of those who pay for them: they are kept here, and \
                      reported again in ten minutes; its operator has to close time")),
                 RouterClientEvent::Rates(rates) => self.take_rates(rates),
-                RouterClientEvent::Lessor { link, epoch } => self.log.report(event!(INFO "lessor" { epoch; server = self.name_of(link) }
-                    "rates are leased by this key server")),
+                RouterClientEvent::Lessor { link, epoch } => {
+                    lock(&self.state).unkept_epoch = Some(epoch);
+                    self.log.report(event!(INFO "lessor" { epoch; server = self.name_of(link) }
+                        "rates are leased by this key server"));
+                }
                 RouterClientEvent::Superseded { epoch, octets } => {
                     self.log.report(event!(WARN "lessor-superseded" { epoch; server = self.name_of(link) }
                         "the key server says that it leases rates, and another one has done so since: it is asked for nothing"));
@@ -502,6 +518,10 @@ impl Task {
     /// Hands the rates that were told to the store, which may be busy: for a restart while there is no server.
     fn keep_rates(&self) {
         let mut state = lock(&self.state);
+        if let Some(epoch) = state.unkept_epoch {
+            let change = Change { table: TABLE, key: EPOCH.to_vec(), value: Some(epoch.to_be_bytes().to_vec()) };
+            state.unkept_epoch = self.store.submit(vec![change], Box::new(|| ())).is_err().then_some(epoch);
+        }
         if !state.are_unkept {
             return;
         }
@@ -555,10 +575,17 @@ impl Task {
     /// Puts a list where the router reads it.
     async fn keep(&self, octets: Vec<u8>) {
         let Some((path, key)) = self.list.clone() else { return };
+        // Each server sends its own: what is no later than another's is not looked at.
+        if number_of(&octets).is_some_and(|number| !lock(&self.state).client.is_later(number)) {
+            return;
+        }
         let kept = tokio::task::spawn_blocking(move || keep_list(&path, &key, &octets)).await;
         match kept {
             Ok(Ok(number)) => {
-                lock(&self.state).client.has_list(number);
+                let say = lock(&self.state).client.has_list(number);
+                if let Some((links, octets)) = say {
+                    links.into_iter().for_each(|link| self.links.send(link, octets.clone()));
+                }
                 self.note("list", None);
                 self.log.note(&json!({ "event": "revocations-received", "sequence": number }));
             }
@@ -641,6 +668,11 @@ fn read_base(key: &[u8], value: &[u8]) -> Option<(ChargedAccount, Usage)> {
     Some((ChargedAccount(key.try_into().ok()?), total))
 }
 
+/// The number that a signed list says to have.
+fn number_of(octets: &[u8]) -> Option<u64> {
+    octets.get(SIGNATURE..)?.first_chunk().map(|number| u64::from_be_bytes(*number))
+}
+
 /// Replaces the list in `path` by one that is newer and signed, in one step. Returns the number of the list that is there then.
 fn keep_list(path: &Path, key: &VerifyingKey, octets: &[u8]) -> Result<u64, String> {
     let (signature, list) = octets.split_first_chunk::<SIGNATURE>().ok_or("it is too short")?;
@@ -688,6 +720,7 @@ mod tests {
                 told: 0,
                 planned: Vec::new(),
                 are_unkept: false,
+                unkept_epoch: None,
                 session: 1,
             };
             Self { state, ledger: Ledger::new(100) }
