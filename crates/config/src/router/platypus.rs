@@ -559,7 +559,7 @@ mod tests {
     #[test]
     fn a_provider_has_one_server_or_several_at_different_addresses() {
         let with = |key: u8, port: u16| {
-            let key = SigningKey::from_seed(&Seed::new([key; 32])).verifying_key().0;
+            let key = SigningKey::from_seed(&Seed::new([key; 32])).verifying_key().to_bytes();
             let key: String = key.iter().map(|octet| format!("{octet:02x}")).collect();
             format!("{{ identity = \"node:ed25519:{key}\", address = \"192.0.2.1:{port}\" }}")
         };
