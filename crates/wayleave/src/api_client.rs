@@ -24,6 +24,8 @@ pub struct ApiTarget {
     pub url: ApiUrl,
     pub pin: KeyPin,
     pub token: Option<Zeroizing<String>>,
+    /// Why something is changed.
+    pub reason: Option<String>,
 }
 
 /// What a server says.
@@ -109,6 +111,9 @@ impl ApiTarget {
             request.push_str("Authorization: Bearer ");
             request.push_str(token);
             request.push_str("\r\n");
+        }
+        if let Some(reason) = self.reason.as_ref().filter(|_| method != "GET") {
+            request.push_str(&format!("Wayleave-Reason: {reason}\r\n"));
         }
         request.push_str("\r\n");
         request.push_str(&body);

@@ -24,7 +24,7 @@ use zeroize::Zeroizing;
 use super::cap_accept::{self, Accept};
 use super::cap_invitations::{self, Invitations, Invite};
 use super::cap_rate::{self, Rate};
-use super::cap_remote::{self, KeyServerAt, Provider};
+use super::cap_remote::{self, KeyServerAt, Provider, Why};
 use super::cap_usage::{self, ImportUsage, StatementsOf, UsageOf, Verify};
 use super::capability::{self, Mint, Narrow};
 use super::realm::write_new;
@@ -44,7 +44,7 @@ use crate::key_files::revocation::{self, RevocationEntry};
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
 use crate::provider::orders::{
-    DAY, GrantOrder, beyond, check_name, delegation_id, open_or_rename, principal_of, summary,
+    DAY, GrantOrder, MadeChange, beyond, check_name, delegation_id, open_or_rename, principal_of,
 };
 use crate::provider::tree::{self, AccountGrants};
 
@@ -53,6 +53,8 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a running key server may take to have what a command recorded, and how often it is asked.
 const FOLLOWED: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Changes of a page of the API, at most.
+const CHANGES: u64 = 1_000;
 /// Octets of a file with a line, at most.
 const LINE: u64 = 4_096;
 
@@ -146,9 +148,8 @@ pub struct Import {
 
 #[derive(Args, Debug)]
 pub struct ChangesOf {
-    /// The configuration of a key server of the database.
-    #[arg(long, short)]
-    pub config: PathBuf,
+    #[command(flatten)]
+    pub provider: Provider,
     /// Those behind this number. Default: the last ones.
     #[arg(long)]
     pub after: Option<u64>,
@@ -206,6 +207,8 @@ pub struct GrantCap {
     /// Days for which secrets are given.
     #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=36_500))]
     pub days: u64,
+    #[command(flatten)]
+    pub why: Why,
     #[command(flatten)]
     pub provider: Provider,
     #[arg(long)]
@@ -273,9 +276,11 @@ pub struct Revoke {
     #[arg(long, requires = "entries")]
     pub lift: bool,
     #[command(flatten)]
+    pub why: Why,
+    #[command(flatten)]
     pub provider: Provider,
     /// The file with the capability's line; - is the standard input. For its holder.
-    #[arg(long, conflicts_with_all = ["config", "api", "entries"])]
+    #[arg(long, conflicts_with_all = ["config", "api", "entries", "reason"])]
     pub line: Option<PathBuf>,
     /// A delegation of the capability, DELEGATION or DELEGATION/SUB-DELEGATION, in all epochs. Default: the capability's own secret
     /// of the current key epoch.
@@ -424,24 +429,17 @@ fn adopt(command: &Adopt) -> Outcome {
 }
 
 fn changes_of(command: &ChangesOf) -> Outcome {
-    let source = Source::read(&command.config)?;
-    let file = KeyFile::parse(&source)?;
-    let (place, provider) = (file.database(&source), file.provider(&source)?);
-    let most = usize::try_from(command.most).unwrap_or(usize::MAX);
-    let changes = DatabaseRecords::trail(&place, &provider, command.after, most)?;
-    let rows: Vec<Value> = changes
-        .iter()
-        .map(|recorded| {
-            let what = recorded.change.as_ref().map(|change| summary(&change.object().body));
-            json!({
-                "number": recorded.position.number,
-                "time": utc(recorded.issued),
-                "by": recorded.actor,
-                "what": what.unwrap_or_else(|| "another state was taken over".to_owned()),
-                "reason": recorded.reason,
-            })
-        })
-        .collect();
+    let rows: Vec<Value> = match command.provider.place()? {
+        KeyServerAt::Here(config) => {
+            let source = Source::read(config)?;
+            let file = KeyFile::parse(&source)?;
+            let (place, provider) = (file.database(&source), file.provider(&source)?);
+            let most = usize::try_from(command.most).unwrap_or(usize::MAX);
+            let changes = DatabaseRecords::trail(&place, &provider, command.after, most)?;
+            changes.iter().map(|recorded| json!(MadeChange::from(recorded))).collect()
+        }
+        KeyServerAt::At(at) => changes_at(&at, command)?,
+    };
     if command.json {
         print_json(json!({ "changes": rows }));
     } else if rows.is_empty() {
@@ -450,6 +448,22 @@ fn changes_of(command: &ChangesOf) -> Outcome {
         print(&objects(&rows, &["number", "time", "by", "what", "reason"]));
     }
     Ok(())
+}
+
+/// The same by the API, whose pages are shorter.
+fn changes_at(at: &ApiTarget, command: &ChangesOf) -> Outcome<Vec<Value>> {
+    let (mut rows, mut after) = (Vec::new(), command.after);
+    while (rows.len() as u64) < command.most {
+        let most = (command.most - rows.len() as u64).min(CHANGES);
+        let behind = after.map_or_else(String::new, |after| format!("&after={after}"));
+        let mut page = at.json("GET", &format!("/v1/changes?most={most}{behind}"), None)?;
+        rows.extend(page["changes"].as_array_mut().map(std::mem::take).unwrap_or_default());
+        after = page["next"].as_u64();
+        if after.is_none() {
+            break;
+        }
+    }
+    Ok(rows)
 }
 
 /// Who gives a command, for the audit trail.
@@ -461,6 +475,7 @@ pub fn user() -> String {
 pub fn change(
     server: &mut KeyServer,
     database: &mut DatabaseRecords,
+    why: &Why,
     decide: &mut dyn FnMut(&State) -> Option<ChangeBody>,
 ) -> Outcome {
     let by = user();
@@ -468,7 +483,7 @@ pub fn change(
         let Some(body) = decide(server.state()) else { return Ok(()) };
         let signed = server.sign(body, unix_now()).map_err(|error| Failure::new(error.to_string()))?;
         let effects = (server.state().effects(signed.object()), server.state().settled());
-        let unread = database.append(&signed, effects, (&by, ""))?;
+        let unread = database.append(&signed, effects, (&by, why.text()))?;
         let is_written = unread.is_empty();
         unread.apply(server)?;
         if is_written {
@@ -496,7 +511,7 @@ pub fn wait_until_followed(config: &Path, number: u64) {
 }
 
 fn grant(command: &GrantCap) -> Outcome {
-    let config = match command.provider.place()? {
+    let config = match command.provider.place_for(&command.why)? {
         KeyServerAt::Here(config) => config,
         KeyServerAt::At(at) => return grant_at(command, &at),
     };
@@ -508,12 +523,12 @@ fn grant(command: &GrantCap) -> Outcome {
     command.name.as_deref().map_or(Ok(()), check_name)?;
     warn_of_unknown(&file, waypoint);
     let opened = |state: &State| open_or_rename(state, terms.principal, command.name.as_deref());
-    change(&mut server, &mut changes, &mut |state| opened(state))?;
+    change(&mut server, &mut changes, &command.why, &mut |state| opened(state))?;
     let now = unix_now().secs();
     let not_after = now + command.days * DAY;
     let granted = ChangeBody::Grant(Grant { terms, not_before: now, not_after });
     let mut shortened = Vec::new();
-    change(&mut server, &mut changes, &mut |state| {
+    change(&mut server, &mut changes, &command.why, &mut |state| {
         shortened = beyond(state, &terms, not_after);
         Some(granted.clone())
     })?;
@@ -665,7 +680,8 @@ fn branch(text: &str) -> Outcome<(DelegationId, Option<DelegationId>)> {
 
 fn revoke(command: &Revoke) -> Outcome {
     match (command.provider.place_if_any()?, &command.line) {
-        (Some(KeyServerAt::At(at)), None) if !command.entries.is_empty() => {
+        (Some(KeyServerAt::At(mut at)), None) if !command.entries.is_empty() => {
+            at.reason.clone_from(&command.why.reason);
             let mut number = Value::Null;
             for entry in &command.entries {
                 let text = entry.to_string();
@@ -695,7 +711,7 @@ fn revoke(command: &Revoke) -> Outcome {
                         )
                         .into());
                 }
-                change(&mut server, &mut changes, &mut |_| Some(body(entry)))?;
+                change(&mut server, &mut changes, &command.why, &mut |_| Some(body(entry)))?;
             }
             let (number, count) = (server.state().number(), server.state().revocations().len());
             wait_until_followed(config, number);

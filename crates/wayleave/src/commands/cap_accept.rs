@@ -62,7 +62,7 @@ pub fn accept(command: &Accept) -> Outcome {
     };
     let request = line.redeem(&SigningKey::from_seed(&seed), unix_now());
     drop(seed);
-    let target = ApiTarget { url: line.url.clone(), pin: KeyPin(line.pin), token: None };
+    let target = ApiTarget { url: line.url.clone(), pin: KeyPin(line.pin), token: None, reason: None };
     let body = json!({
         "invitation": request.id.to_string(), "holder": to_hex(&request.holder), "time": request.time,
         "proof": to_hex(&request.proof), "possession": to_hex(&request.possession),

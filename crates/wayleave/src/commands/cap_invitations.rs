@@ -10,7 +10,7 @@ use wayleave_runtime::clock::{unix_now, utc};
 use zeroize::Zeroizing;
 
 use super::cap::{change, wait_until_followed, warn_of_unknown};
-use super::cap_remote::{KeyServerAt, Provider, all};
+use super::cap_remote::{KeyServerAt, Provider, Why, all};
 use crate::api_client::ApiTarget;
 use crate::config::Source;
 use crate::config::key::KeyFile;
@@ -54,6 +54,8 @@ pub struct Invite {
     #[arg(long)]
     pub again: bool,
     #[command(flatten)]
+    pub why: Why,
+    #[command(flatten)]
     pub provider: Provider,
     #[arg(long)]
     pub json: bool,
@@ -65,6 +67,8 @@ pub struct Invitations {
     #[arg(long, value_name = "ID")]
     pub withdraw: Option<InvitationId>,
     #[command(flatten)]
+    pub why: Why,
+    #[command(flatten)]
     pub provider: Provider,
     #[arg(long)]
     pub json: bool,
@@ -72,7 +76,7 @@ pub struct Invitations {
 
 /// Makes an invitation.
 pub fn invite(command: &Invite) -> Outcome {
-    let config = match command.provider.place()? {
+    let config = match command.provider.place_for(&command.why)? {
         KeyServerAt::Here(config) => config,
         KeyServerAt::At(at) => return invite_at(command, &at),
     };
@@ -95,7 +99,7 @@ pub fn invite(command: &Invite) -> Outcome {
     let order = InvitationOrder { name: command.name.clone(), terms, lasts: command.days * DAY, not_after };
     let (line, invitation) = make(order, (url, pin), None)?;
     let mut shared = None;
-    change(&mut server, &mut changes, &mut |state| {
+    change(&mut server, &mut changes, &command.why, &mut |state| {
         shared = shared_with(state, &invitation, unix_now().secs()).filter(|_| !command.again);
         shared.is_none().then(|| ChangeBody::Invite(invitation.clone()))
     })?;
@@ -136,7 +140,7 @@ fn hand_over(command: &Invite, line: &str, id: &str, not_after: u64) {
 
 /// Lists invitations, or withdraws one.
 pub fn list(command: &Invitations) -> Outcome {
-    let all: Vec<Value> = match (command.provider.place()?, command.withdraw) {
+    let all: Vec<Value> = match (command.provider.place_for(&command.why)?, command.withdraw) {
         (KeyServerAt::At(at), Some(id)) => {
             let done = at.json("DELETE", &format!("/v1/invitations/{id}"), None)?;
             return withdrawn(command, id, &done["number"]);
@@ -146,7 +150,7 @@ pub fn list(command: &Invitations) -> Outcome {
             let source = Source::read(config)?;
             let (mut server, mut changes) = KeyFile::parse(&source)?.server(&source)?;
             if let Some(id) = withdraw {
-                change(&mut server, &mut changes, &mut |_| Some(ChangeBody::Uninvite(id)))?;
+                change(&mut server, &mut changes, &command.why, &mut |_| Some(ChangeBody::Uninvite(id)))?;
                 let number = server.state().number();
                 wait_until_followed(config, number);
                 return withdrawn(command, id, &json!(number));

@@ -7,7 +7,7 @@ use wayleave_control::leases::Offline;
 use wayleave_packet::platypus::header::DelegationId;
 
 use super::cap::{change, wait_until_followed};
-use super::cap_remote::{KeyServerAt, Provider};
+use super::cap_remote::{KeyServerAt, Provider, Why};
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::Outcome;
@@ -32,6 +32,8 @@ pub struct Rate {
     /// End the rate over all routers.
     #[arg(long, requires = "principal", conflicts_with = "octets")]
     pub end: bool,
+    #[command(flatten)]
+    pub why: Why,
     #[command(flatten)]
     pub provider: Provider,
     #[arg(long)]
@@ -72,49 +74,50 @@ pub fn rate(command: &Rate) -> Outcome {
         burst: command.burst.unwrap_or(0),
         offline: command.offline.into(),
     });
-    let place = command.provider.place()?;
+    let place = command.provider.place_for(&command.why)?;
     match (payer, terms) {
-        (Some(payer), Some(terms)) => set(&place, payer, terms, command.json),
-        (Some(payer), None) if command.end => end(&place, payer, command.json),
+        (Some(payer), Some(terms)) => set(&place, payer, terms, command),
+        (Some(payer), None) if command.end => end(&place, payer, command),
         _ => list(&place, command),
     }
 }
 
-fn set(place: &KeyServerAt<'_>, payer: RatePayer, terms: RateTerms, json: bool) -> Outcome {
+fn set(place: &KeyServerAt<'_>, payer: RatePayer, terms: RateTerms, command: &Rate) -> Outcome {
     let number = match place {
         KeyServerAt::At(at) => at.json("PUT", "/v1/rates", Some(&line(&payer, &terms)))?["number"].clone(),
         KeyServerAt::Here(config) => {
-            changed(config, &mut |held| (held != Some(terms)).then_some(ChangeBody::SetRate { payer, terms }), payer)?
+            let set = ChangeBody::SetRate { payer, terms };
+            changed((config, &command.why), &mut |held| (held != Some(terms)).then(|| set.clone()), payer)?
         }
     };
     let mut said = line(&payer, &terms);
     said["number"] = number;
-    say(&said, json);
+    say(&said, command.json);
     Ok(())
 }
 
-fn end(place: &KeyServerAt<'_>, payer: RatePayer, json: bool) -> Outcome {
+fn end(place: &KeyServerAt<'_>, payer: RatePayer, command: &Rate) -> Outcome {
     let number = match place {
         KeyServerAt::At(at) => {
             let delegation = payer.delegation.map_or(String::new(), |id| format!("&delegation={}", id.number()));
             let path = format!("/v1/rates?principal={}{delegation}", payer.principal.number());
             at.json("DELETE", &path, None)?["number"].clone()
         }
-        KeyServerAt::Here(config) => changed(config, &mut |_| Some(ChangeBody::EndRate(payer)), payer)?,
+        KeyServerAt::Here(config) => changed((config, &command.why), &mut |_| Some(ChangeBody::EndRate(payer)), payer)?,
     };
-    say(&json!({ "number": number, "ended": true }), json);
+    say(&json!({ "number": number, "ended": true }), command.json);
     Ok(())
 }
 
 /// Makes one change at the database of this machine, of what is held for the payer. Returns the number of the last change.
 fn changed(
-    config: &std::path::Path,
+    (config, why): (&std::path::Path, &Why),
     decide: &mut dyn FnMut(Option<RateTerms>) -> Option<ChangeBody>,
     payer: RatePayer,
 ) -> Outcome<Value> {
     let source = Source::read(config)?;
     let (mut server, mut changes) = KeyFile::parse(&source)?.server(&source)?;
-    change(&mut server, &mut changes, &mut |state| decide(state.rates().get(&payer).copied()))?;
+    change(&mut server, &mut changes, why, &mut |state| decide(state.rates().get(&payer).copied()))?;
     let number = server.state().number();
     wait_until_followed(config, number);
     Ok(number.into())

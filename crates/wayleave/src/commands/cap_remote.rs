@@ -14,6 +14,8 @@ use crate::config::parse::argument;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
 
+/// Octets of a reason.
+const MAX_REASON: usize = 200;
 /// Entries of a page that is asked for.
 const PAGE: usize = 1_000;
 /// Pages that are read, at most: a server that names a next one for ever is told so.
@@ -41,6 +43,28 @@ pub struct Provider {
     pub pin: Option<KeyPin>,
 }
 
+/// Why the provider changes something.
+#[derive(Args, Debug)]
+pub struct Why {
+    /// Why, for the trail of changes (`cap changes`).
+    #[arg(long, value_parser = reason)]
+    pub reason: Option<String>,
+}
+
+/// A reason that the trail takes.
+fn reason(text: &str) -> Result<String, String> {
+    if text.len() > MAX_REASON || text.chars().any(char::is_control) {
+        return Err(format!("expected at most {MAX_REASON} octets without control characters"));
+    }
+    Ok(text.to_owned())
+}
+
+impl Why {
+    pub fn text(&self) -> &str {
+        self.reason.as_deref().unwrap_or_default()
+    }
+}
+
 /// Where a command works.
 pub enum KeyServerAt<'a> {
     /// By this configuration.
@@ -59,6 +83,18 @@ impl Provider {
         })?)
     }
 
+    /// Where to change something, and why.
+    ///
+    /// # Errors
+    /// If nothing says so, or the token cannot be read.
+    pub fn place_for(&self, why: &Why) -> Outcome<KeyServerAt<'_>> {
+        let mut place = self.place()?;
+        if let KeyServerAt::At(at) = &mut place {
+            at.reason.clone_from(&why.reason);
+        }
+        Ok(place)
+    }
+
     /// Where to work, if it is the provider who works.
     ///
     /// # Errors
@@ -70,7 +106,7 @@ impl Provider {
         let (Some(url), Some(token), Some(pin)) = (&self.api, &self.token, self.pin) else { return Ok(None) };
         let text = private::read(token)?;
         let token = Some(Zeroizing::new(text.trim().to_owned()));
-        Ok(Some(KeyServerAt::At(ApiTarget { url: url.clone(), pin, token })))
+        Ok(Some(KeyServerAt::At(ApiTarget { url: url.clone(), pin, token, reason: None })))
     }
 }
 

@@ -10,6 +10,7 @@ use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Prin
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_runtime::clock::{unix_of_utc, utc};
 use wayleave_runtime::identity::to_hex;
+use wayleave_store::Recorded;
 
 use crate::failure::Failure;
 use crate::key_files::revocation::RevocationEntry;
@@ -264,4 +265,30 @@ pub fn days(named: Option<u64>, default: u64) -> Result<u64, Failure> {
         return Ok(days * DAY);
     }
     Err(Failure::usage(format!("{days} days, expected 1 to {MAX_DAYS}")))
+}
+
+/// A change, as commands and the API show it.
+#[derive(Serialize, ToSchema)]
+pub struct MadeChange {
+    pub number: u64,
+    /// ISO 8601.
+    time: String,
+    /// The name of a token, a user of the machine, or the holder.
+    by: String,
+    what: String,
+    /// As whoever made it said.
+    reason: String,
+}
+
+impl From<&Recorded> for MadeChange {
+    fn from(recorded: &Recorded) -> Self {
+        let what = recorded.change.as_ref().map(|change| summary(&change.object().body));
+        Self {
+            number: recorded.position.number,
+            time: utc(recorded.issued),
+            by: recorded.actor.clone(),
+            what: what.unwrap_or_else(|| "another state was taken over".to_owned()),
+            reason: recorded.reason.clone(),
+        }
+    }
 }

@@ -13,14 +13,14 @@ use super::core::{ATTEMPTS, Core, database, hold, lock};
 use crate::failure::Failure;
 use crate::provider::orders::summary;
 
-/// Makes the change that `decide` says by the state as it is then; none if it says so. Returns the number of the state. It may wait for
+/// Makes the change that `decide` says by the state as it is then, by somebody for a reason; none if it says so. Returns the number of the state. It may wait for
 /// the database.
 ///
 /// # Errors
 /// The inner one is for who asked. The outer one is this machine's: the role ends.
 pub fn change(
     core: &Mutex<Core>,
-    by: &str,
+    (by, reason): (&str, &str),
     now: Now,
     decide: &mut dyn FnMut(&State) -> Result<Option<ChangeBody>, Problem>,
 ) -> Result<Result<u64, Problem>, Failure> {
@@ -51,7 +51,7 @@ pub fn change(
             let effects = core.effects(&signed);
             (signed, effects)
         };
-        let appended = database.append(&signed, effects, (by, ""));
+        let appended = database.append(&signed, effects, (by, reason));
         let mut core = lock(core);
         core.note_outage(&database);
         match appended {

@@ -141,6 +141,8 @@ fn every_operation_works_with_its_example_and_answers_as_it_is_described() {
     attempt("revoke", &[], None);
     assert_eq!(attempt("listRevocations", &[], None)["revocations"], json!(["7/3"]));
     attempt("liftRevocation", &[], None);
+    let changes = attempt("listChanges", &[], None);
+    assert!(changes["changes"].as_array().is_some_and(|changes| changes.len() > 5), "{changes}");
     attempt("usage", &[], None);
     attempt("closeUsage", &[], None);
     eventually("it is complete", || {

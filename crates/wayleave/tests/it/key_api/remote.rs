@@ -60,6 +60,32 @@ fn a_providers_commands_do_the_same_by_the_api_as_at_the_records() {
             assert_eq!(by_api(&command), here(&command), "{by} {form:?}");
         }
     }
+    // Each change says why, wherever it was made, and both places show the same trail.
+    by_api(&["cap", "revoke", "8/5", "--reason", "contract 2026-117, § 4"]);
+    by_api(&["cap", "rate", "7", "7000", "--reason", "more was paid for"]);
+    here(&["cap", "revoke", "8/5", "--lift", "--reason", "it was paid"]);
+    for more in [&[][..], &["--json"], &["--after", "2"], &["--after", "2", "--most", "3", "--json"], &["--most", "2"]]
+    {
+        let command = [&["cap", "changes"], more].concat();
+        assert_eq!(by_api(&command), here(&command), "{more:?}");
+    }
+    let trail: Value = serde_json::from_str(&by_api(&["cap", "changes", "--most", "3", "--json"])).expect("JSON");
+    let said = trail["changes"].as_array().expect("changes").iter();
+    let said: Vec<[&str; 3]> =
+        said.map(|of| ["by", "what", "reason"].map(|name| of[name].as_str().expect("a text"))).collect();
+    assert_eq!(said[0], ["operator", "revoked: 8/5", "contract 2026-117, § 4"]);
+    assert_eq!((said[1][0], said[1][2]), ("operator", "more was paid for"));
+    assert!(said[2][0].starts_with("user ") && said[2][2] == "it was paid", "{said:?}");
+    let long = "x".repeat(201);
+    for reason in ["two\nlines", long.as_str()] {
+        let command = [&["cap", "revoke", "8", "--reason", reason], &full[..]].concat();
+        assert!(world.folder.fails(2, &command).contains("expected at most 200 octets"), "{reason}");
+    }
+    for header in [format!("Wayleave-Reason: {long}"), "Wayleave-Reason: a\r\nWayleave-Reason: b".to_owned()] {
+        let head = format!("Authorization: Bearer {}\r\n{header}\r\n", world.full);
+        let answer = world.request("POST", "/v1/revocations", &head, "{\"entry\":\"8/6\"}").expect("an answer");
+        assert!(answer.status == 400 && answer.body.contains("Wayleave-Reason"), "{}", answer.body);
+    }
     // What the token or the pin does not allow.
     let refused = |command: &[&str], code: i32, why: &str| {
         let output = world.folder.run(command);

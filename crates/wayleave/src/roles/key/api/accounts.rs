@@ -176,7 +176,7 @@ pub async fn open(
     let principal = principal_of(principal)?;
     check_name(&name)?;
     api.run(move |api| {
-        api.change(&caller.by, &mut |state| {
+        api.change(caller.note(), &mut |state| {
             if state.account(principal).is_some() {
                 let what = format!("principal {} has an account already", principal.number());
                 return Err(Problem::new(ProblemKind::Conflict, what).help("PATCH changes it"));
@@ -208,7 +208,7 @@ pub async fn put(
     let principal = principal.0;
     check_name(&name)?;
     api.run(move |api| {
-        api.change(&caller.by, &mut |state| Ok(open_or_rename(state, principal, Some(&name))))?;
+        api.change(caller.note(), &mut |state| Ok(open_or_rename(state, principal, Some(&name))))?;
         Ok(Json(account(api, principal)?))
     })
     .await
@@ -233,7 +233,7 @@ pub async fn amend(
     let principal = principal.0;
     name.as_deref().map_or(Ok(()), check_name)?;
     api.run(move |api| {
-        api.change(&caller.by, &mut |state| {
+        api.change(caller.note(), &mut |state| {
             let (held, generation) = state.account(principal).ok_or_else(|| missing(principal))?;
             let name = name.clone().unwrap_or_else(|| held.to_owned());
             let is_same = name == held && !replace_keys;
@@ -263,7 +263,7 @@ pub async fn close(
 ) -> Answer<Changed> {
     let principal = principal.0;
     api.run(move |api| {
-        let number = api.change(&caller.by, &mut |state| {
+        let number = api.change(caller.note(), &mut |state| {
             state.account(principal).ok_or_else(|| missing(principal))?;
             Ok(Some(ChangeBody::Close { principal }))
         })?;

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
-use axum::http::Uri;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::time::Instant;
@@ -36,6 +36,9 @@ const PER_SECOND: u32 = 500;
 const BURST_SECS: u32 = 2;
 /// How often the log has a line of refused requests with one token.
 const LINE_EVERY: Duration = Duration::from_secs(60);
+/// The header that says why a change is made, and how many octets that has at most.
+pub const REASON: &str = "wayleave-reason";
+pub const MAX_REASON: usize = 200;
 /// Octets of a query.
 const MAX_QUERY: usize = 4 * 1024;
 
@@ -215,11 +218,20 @@ roles! {
 
 /// Whoever asks, and may.
 pub struct Caller<R> {
-    /// For the log.
+    /// For the log, and the trail of changes.
     pub by: String,
+    /// Why it asks for a change, as it says itself; or nothing.
+    reason: String,
     /// Whose account and usage it may read, if no others.
     pub own: Option<Principal>,
     role: PhantomData<R>,
+}
+
+impl<R> Caller<R> {
+    /// Who makes a change, and why.
+    pub fn note(&self) -> (&str, &str) {
+        (&self.by, &self.reason)
+    }
 }
 
 impl Caller<Owner> {
@@ -233,6 +245,20 @@ impl Caller<Owner> {
             _ => Ok(()),
         }
     }
+}
+
+/// Why a request is made, by its headers.
+fn reason(headers: &HeaderMap) -> Result<String, Problem> {
+    let mut all = headers.get_all(REASON).iter();
+    let Some(first) = all.next() else { return Ok(String::new()) };
+    let text = std::str::from_utf8(first.as_bytes()).ok().filter(|text| !text.chars().any(char::is_control));
+    let text = text.filter(|text| text.len() <= MAX_REASON && all.next().is_none()).map(|text| text.trim().to_owned());
+    text.ok_or_else(|| {
+        let why = format!(
+            "`Wayleave-Reason` is not one text in UTF-8 of at most {MAX_REASON} octets, without control characters"
+        );
+        Problem::new(ProblemKind::Request, why)
+    })
 }
 
 impl<R: Role> FromRequestParts<Arc<Api>> for Caller<R> {
@@ -255,6 +281,6 @@ impl<R: Role> FromRequestParts<Arc<Api>> for Caller<R> {
             }
             (_, Ok(holder)) => (holder.name.clone(), holder.principal),
         };
-        Ok(Self { by, own, role: PhantomData })
+        Ok(Self { by, own, reason: reason(&parts.headers)?, role: PhantomData })
     }
 }

@@ -7,8 +7,9 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::caller::MAX_REASON;
 use super::problem::Details;
-use super::{Api, accounts, grants, invitations, rates, revocations, server, statements, usage};
+use super::{Api, accounts, changes, grants, invitations, rates, revocations, server, statements, usage};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -34,6 +35,7 @@ pub fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(grants::withdraw))
         .routes(routes!(revocations::list, revocations::revoke, revocations::lift))
         .routes(routes!(rates::list, rates::set, rates::end))
+        .routes(routes!(changes::list))
         .routes(routes!(usage::list))
         .routes(routes!(statements::list, statements::close))
         .routes(routes!(statements::show))
@@ -50,6 +52,7 @@ pub static TEXT: LazyLock<String> = LazyLock::new(|| {
     for operations in members(&mut description["paths"]) {
         for (method, operation) in operations.as_object_mut().into_iter().flatten() {
             add_problems(method, operation);
+            add_reason(method, operation);
         }
     }
     serde_json::to_string_pretty(&description).unwrap_or_default() + "\n" // its keys are texts
@@ -57,6 +60,25 @@ pub static TEXT: LazyLock<String> = LazyLock::new(|| {
 
 fn members(of: &mut Value) -> impl Iterator<Item = &mut Value> {
     of.as_object_mut().into_iter().flatten().map(|(_, value)| value)
+}
+
+/// Adds the header by which a change says why it is made.
+fn add_reason(method: &str, operation: &mut Value) {
+    if method == "get" || operation["security"][0].get("token").is_none() {
+        return;
+    }
+    let header = json!({
+        "name": "Wayleave-Reason",
+        "in": "header",
+        "description": "Why, for the trail of changes (`GET /v1/changes`).",
+        "required": false,
+        "schema": { "type": "string", "maxLength": MAX_REASON },
+        "example": "contract 2026-117",
+    });
+    match operation["parameters"].as_array_mut() {
+        Some(parameters) => parameters.push(header),
+        None => operation["parameters"] = json!([header]),
+    }
 }
 
 /// Adds how an operation is refused by what is in front of all of one kind, and what a refusal looks like.

@@ -169,7 +169,7 @@ pub async fn grant(
     let not_after = end(fields.ends, fields.days, DEFAULT_DAYS, now)?;
     let grant = Grant { terms, not_before: now, not_after };
     let decide = move |_: &Records| Some(grant);
-    api.run(move |api| Ok((StatusCode::CREATED, Json(granted(api, &caller.by, &terms, not_after, &decide)?)))).await
+    api.run(move |api| Ok((StatusCode::CREATED, Json(granted(api, caller.note(), &terms, not_after, &decide)?)))).await
 }
 
 /// Grant a capability until a time, also a sooner one: a repeat changes nothing, and gives the same line
@@ -197,13 +197,13 @@ pub async fn put(
         Some(held) if held.not_after >= now => Some(Grant { not_before: held.not_before, ..wanted }),
         _ => Some(wanted),
     };
-    api.run(move |api| Ok(Json(granted(api, &caller.by, &terms, not_after, &decide)?))).await
+    api.run(move |api| Ok(Json(granted(api, caller.note(), &terms, not_after, &decide)?))).await
 }
 
 /// Makes a grant of these terms as `decide` says by the state as it is then, and gives its line.
 fn granted(
     api: &Api,
-    by: &str,
+    note: (&str, &str),
     terms: &Terms,
     not_after: u64,
     decide: &dyn Fn(&Records) -> Option<Grant>,
@@ -211,7 +211,7 @@ fn granted(
     let (mut shortened, mut before) = (Vec::new(), None);
     let held =
         |state: &Records| state.find(terms).and_then(|slot| Some((state.capped(slot)?, state.key(slot)?.clone())));
-    let number = api.change(by, &mut |state| {
+    let number = api.change(note, &mut |state| {
         state.account(terms.principal).ok_or_else(|| missing(terms.principal))?;
         before = held(state).map(|(grant, _)| grant.not_after);
         let grant = decide(state);
@@ -255,7 +255,7 @@ pub async fn withdraw(
     let (principal, id) = (one.principal.0, one.grant);
     api.run(move |api| {
         let mut ended = Vec::new();
-        let number = api.change(&caller.by, &mut |state| {
+        let number = api.change(caller.note(), &mut |state| {
             state.account(principal).ok_or_else(|| missing(principal))?;
             let found = state.grants_of(principal).find(|grant| grant_id(&grant.terms) == id);
             let grant = found.ok_or_else(|| {

@@ -240,7 +240,7 @@ pub async fn create(
         let wanted =
             RequestedInvitation { name, terms, lasts, expires, expires_days, again, at: (url, api.shown.pin()), named };
         let mut line = None;
-        let number = api.change(&caller.by, &mut |state| {
+        let number = api.change(caller.note(), &mut |state| {
             let (made, invitation) = wanted.decide(state, api.clock.now().unix.secs())?;
             line = Some(made);
             Ok(invitation.map(ChangeBody::Invite))
@@ -341,7 +341,7 @@ pub async fn withdraw(
 ) -> Answer<Changed> {
     let id = id(&one.invitation)?;
     api.run(move |api| {
-        let number = api.change(&caller.by, &mut |state| {
+        let number = api.change(caller.note(), &mut |state| {
             if state.invitation(id).is_none() {
                 return Err(Problem::new(ProblemKind::NotFound, InvitationError::Unknown.to_string()));
             }
@@ -367,10 +367,10 @@ pub async fn redeem(
     Json(fields): Json<RedeemInvitation>,
 ) -> Answer<Redeemed> {
     let request = request(&fields)?;
-    api.run(move |api| redeemed(api, &caller.by, &request)).await
+    api.run(move |api| redeemed(api, caller.note(), &request)).await
 }
 
-fn redeemed(api: &Api, by: &str, request: &RedemptionRequest) -> Answer<Redeemed> {
+fn redeemed(api: &Api, note: (&str, &str), request: &RedemptionRequest) -> Answer<Redeemed> {
     let now = api.clock.now().unix;
     let mut is_repeated = false;
     let mut refusal = None;
@@ -379,7 +379,7 @@ fn redeemed(api: &Api, by: &str, request: &RedemptionRequest) -> Answer<Redeemed
     if !key.is_some_and(|key| request.is_signed(&key)) {
         return Err(refused_by(api, RedemptionRefusal::Unknown));
     }
-    let changed = api.change(by, &mut |state| match state.redemption(request, now) {
+    let changed = api.change(note, &mut |state| match state.redemption(request, now) {
         Ok(Redemption::New(body)) => Ok(Some(body)),
         Ok(Redemption::Repeated) => {
             is_repeated = true;

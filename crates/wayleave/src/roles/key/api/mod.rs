@@ -2,6 +2,7 @@
 
 mod accounts;
 mod caller;
+mod changes;
 pub mod counts;
 mod description;
 mod extract;
@@ -211,11 +212,11 @@ impl Api {
     /// Makes a change, and waits until routers can read it; the role ends if the database and the state part.
     fn change(
         &self,
-        by: &str,
+        note: (&str, &str),
         decide: &mut dyn FnMut(&State) -> Result<Option<ChangeBody>, Problem>,
     ) -> Result<u64, Problem> {
         let mut is_change = false;
-        let outcome = operator::change(&self.core, by, self.clock.now(), &mut |state| {
+        let outcome = operator::change(&self.core, note, self.clock.now(), &mut |state| {
             let body = decide(state)?;
             is_change = body.is_some();
             Ok(body)

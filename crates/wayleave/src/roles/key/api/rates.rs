@@ -139,7 +139,7 @@ pub async fn set(
 ) -> Answer<Changed> {
     let (payer, terms) = (payer(rate.principal, rate.delegation)?, rate.terms()?);
     api.run(move |api| {
-        let number = api.change(&caller.by, &mut |state| {
+        let number = api.change(caller.note(), &mut |state| {
             if state.account(payer.principal).is_none() {
                 let why = format!("principal {} has no account", payer.principal.number());
                 return Err(Problem::new(ProblemKind::NotFound, why));
@@ -169,7 +169,7 @@ pub async fn end(
 ) -> Answer<Changed> {
     let payer = payer(whose.principal, whose.delegation)?;
     api.run(move |api| {
-        let number = api.change(&caller.by, &mut |state| {
+        let number = api.change(caller.note(), &mut |state| {
             if state.rates().contains_key(&payer) {
                 return Ok(Some(ChangeBody::EndRate(payer)));
             }

@@ -117,7 +117,7 @@ pub async fn revoke(
     Json(Revoked { entry: Entry(revocation) }): Json<Revoked>,
 ) -> Answer<Changed> {
     api.run(move |api| {
-        let number = api.change(&caller.by, &mut |state| {
+        let number = api.change(caller.note(), &mut |state| {
             Ok((!state.is_listed(&revocation)).then_some(ChangeBody::Revoke(revocation)))
         })?;
         Ok(Json(Changed { number }))
@@ -141,7 +141,7 @@ pub async fn lift(
     _: NoBody,
 ) -> Answer<Changed> {
     api.run(move |api| {
-        let number = api.change(&caller.by, &mut |state| {
+        let number = api.change(caller.note(), &mut |state| {
             if state.is_listed(&revocation) {
                 return Ok(Some(ChangeBody::Lift(revocation)));
             }

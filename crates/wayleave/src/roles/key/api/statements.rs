@@ -222,7 +222,8 @@ pub async fn close(
             if failure.is_usage() { Problem::from(failure) } else { Problem::of(ProblemKind::Conflict, failure) }
         })?;
     }
-    let note = Note { actor: &caller.by, reason: &new.reason };
+    let (actor, said) = caller.note();
+    let note = Note { actor, reason: if new.reason.is_empty() { said } else { &new.reason } };
     let conflict = |why: String| Err(Problem::new(ProblemKind::Conflict, why));
     match store.close_usage(before, &numbers, (now, note)).await.map_err(unusable)? {
         Closing::Done(made) => Ok((StatusCode::CREATED, Json(StatementHead::of(&made, &names)))),
