@@ -4,6 +4,7 @@ mod description;
 mod full_disk;
 mod hostile;
 mod invitations;
+mod kills;
 mod listing;
 mod operators;
 mod remote;

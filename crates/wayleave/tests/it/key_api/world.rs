@@ -44,7 +44,7 @@ pub(super) fn connect_from(source: [u8; 4], to: &str) -> TcpStream {
 }
 
 /// A connection on which the server has to show this key.
-fn secured(stream: TcpStream, pin: KeyPin) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+pub(super) fn secured(stream: TcpStream, pin: KeyPin) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     let name = ServerName::try_from("127.0.0.1").expect("a name");
     let config = client_config(pin).expect("a configuration");
@@ -91,11 +91,16 @@ impl World {
 
     /// With more lines in front of the status section.
     pub(super) fn with(name: &str, more: &str) -> Self {
+        Self::on(name, &[], more)
+    }
+
+    /// `init`: more arguments of `cap init`.
+    pub(super) fn on(name: &str, init: &[&str], more: &str) -> Self {
         let folder = Folder::new(&format!("key-api-{name}"));
         let [listen, status, api] = [free(), free(), free()];
         folder.ok(&["keys", "forwarding", "router.key", "--format", "platypus"]);
         let zone = ["cap", "init", "server", "--zone", "keys.example.net", "--name-server", "ns1.example.net"];
-        folder.ok(&[&zone[..], &["--listen", &listen, "--status", &status, "--api", &api]].concat());
+        folder.ok(&[&zone[..], &["--listen", &listen, "--status", &status, "--api", &api], init].concat());
         folder.ok(&["keys", "node", "server/identity.key", "--kind", "identity"]);
         let token = |name: &str| {
             let made = folder.ok(&["keys", "token", name, "--json"]);
