@@ -31,6 +31,12 @@ const BEGUN_ANEW: Duration = Duration::from_secs(300);
 /// By how many seconds an epoch that a router has heard of may be ahead of the time: 10 years. Beyond, it was made up.
 const AHEAD: u64 = 315_360_000;
 
+/// The highest epoch that there can be: it follows the time, but for clocks that are wrong.
+#[must_use]
+pub fn last_epoch(now: UnixTime) -> u64 {
+    now.secs().saturating_add(AHEAD)
+}
+
 /// A process that may hold the row: random.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Holder(pub [u8; 16]);
@@ -74,7 +80,9 @@ pub struct Tenure {
     term: Option<Term>,
     /// The row as it was seen last, and since when it is so.
     seen: Option<(LessorRow, Instant)>,
-    /// An epoch that routers have heard of: the next is above it. One that is not taken for sound yet, and when one was the last time.
+    /// The row as this server has left it, and its epoch: while nobody has taken it, nobody has leased anything.
+    left: Option<LessorRow>,
+    /// An epoch that routers have heard of: the next is above it. The highest that was not heeded yet, and when one was the last time.
     above: u64,
     heard: u64,
     heeded: Option<Instant>,
@@ -85,7 +93,7 @@ pub struct Tenure {
 impl Tenure {
     #[must_use]
     pub fn new(own: Holder) -> Self {
-        Self { own, term: None, seen: None, above: 0, heard: 0, heeded: None, routers: BTreeMap::new() }
+        Self { own, term: None, seen: None, left: None, above: 0, heard: 0, heeded: None, routers: BTreeMap::new() }
     }
 
     /// Which routers there are. Returns all that may use something: those that were taken out lately too.
@@ -133,6 +141,9 @@ impl Tenure {
         self.seen = Some((row.clone(), since));
         let is_vacant = now.instant.since(since) >= VACANT;
         let is_free = is_alone.unwrap_or(is_vacant || row.holder.is_none_or(|holder| holder == self.own));
+        if self.left.as_ref() == Some(row) && row.epoch > self.above {
+            return Some(row.epoch);
+        }
         // By the time too, so that it is above those that were taken since a copy of the database was made.
         is_free.then(|| row.epoch.max(self.above).saturating_add(1).max(now.unix.secs()))
     }
@@ -140,31 +151,29 @@ impl Tenure {
     /// The row was taken as it was seen, which began at `asked`.
     pub fn taken(&mut self, from: &LessorRow, epoch: u64, asked: Now) {
         self.term = Some(Term { epoch, renewed: asked });
-        self.seen = None;
+        (self.seen, self.left) = (None, None);
         // Those that this server does not know may use what an earlier lessor gave them.
         self.routers.extend(from.routers.iter().map(|router| (*router, asked.instant)));
     }
 
-    /// The row is given up.
-    pub fn given_up(&mut self) {
-        self.term = None;
+    /// The row is given up, and says this now. Taken back as it is, it is the same term.
+    pub fn given_up(&mut self, left: Option<LessorRow>) {
+        (self.term, self.left) = (None, left);
     }
 
-    /// A router has heard of a lessor with this epoch.
-    pub fn heard_of(&mut self, epoch: u64) {
-        self.heard = self.heard.max(epoch);
+    /// A router has heard of a lessor with this epoch. Returns whether it can be so.
+    pub fn heard_of(&mut self, epoch: u64, now: Now) -> bool {
+        let is_sound = epoch <= last_epoch(now.unix);
+        if is_sound {
+            self.heard = self.heard.max(epoch);
+        }
+        is_sound
     }
 
-    /// Heeds what was heard, unless a term has lately ended for such a word, and says whether it can be so: the clock of this or of another
-    /// server may be wrong, and later right.
-    pub fn heed(&mut self, now: Now) -> Result<(), u64> {
-        if self.heard <= self.above || self.heeded.is_some_and(|then| now.instant.since(then) < BEGUN_ANEW) {
-            return Ok(());
+    /// Heeds what was heard, unless a term has lately ended for such a word.
+    pub fn heed(&mut self, now: Now) {
+        if self.heard > self.above && self.heeded.is_none_or(|then| now.instant.since(then) >= BEGUN_ANEW) {
+            (self.above, self.heeded) = (self.heard, Some(now.instant));
         }
-        if self.heard > now.unix.secs().saturating_add(AHEAD) {
-            return Err(self.heard);
-        }
-        (self.above, self.heeded) = (self.heard, Some(now.instant));
-        Ok(())
     }
 }

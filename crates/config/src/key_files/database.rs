@@ -118,16 +118,6 @@ impl DatabaseRecords {
         read?.map_err(|error| refused(place, &error))
     }
 
-    /// Changes behind one with this number, or the last ones: at most so many.
-    ///
-    /// # Errors
-    /// If the database cannot be used, or was changed by somebody else.
-    pub fn trail_after(&self, after: Option<u64>, most: usize) -> Result<Vec<Recorded>, Failure> {
-        let store = self.store.clone();
-        let read = run((&self.steps, LOADS), async move { store.trail(after, most).await })?;
-        read.map_err(|error| refused(self.store.place(), &error))
-    }
-
     /// Makes the tables in a database that has none, and a SQLite file.
     ///
     /// # Errors

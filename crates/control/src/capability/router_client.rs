@@ -19,8 +19,10 @@ const CONFIRM: Duration = Duration::from_secs(1);
 const CONFIRM_STEP: u64 = 60;
 /// By how many seconds a clock may go back: what ended before that is charged no more.
 const CLOCK_MARGIN: u64 = 300;
-/// How often a report is not answered before another server is reported to, if there is one.
+/// How often a report is not answered before another server is reported to, if there is one; and how often that is doubled, at most, while
+/// none answers.
 const UNANSWERED: u32 = 3;
+const DOUBLED: u32 = 5;
 /// How long a report that was refused is not repeated.
 const REFUSED: Duration = Duration::from_secs(30);
 /// For how long after its end, in seconds, what the server had no room for holds its confirmation back: 30 days. One payer's records would
@@ -38,6 +40,8 @@ pub enum RouterClientEvent {
     Behind,
     /// The server does not take usage.
     Refused(UsageRefusal),
+    /// It takes usage again.
+    Taken,
     /// It has no room for so many accounts of those who pay for them.
     Untaken(usize),
     /// All rates that routers share, each with its burst in octets, or zero: to be kept, and handed to [`RouterClient::share`].
@@ -86,9 +90,16 @@ pub struct RouterClient {
     /// The highest epoch of a lessor that was heard of, and the link to it.
     epoch: u64,
     lessor: Option<u64>,
+    /// The highest epoch that there can be.
+    last_epoch: u64,
     /// When the last report went out, how often it was not answered, and until when none goes out.
     reported: Option<Instant>,
     unanswered: u32,
+    /// How often another server was reported to since one has answered; and whether the last report was refused.
+    turns: u32,
+    is_refused: bool,
+    /// Another server's rates may count.
+    is_recounted: bool,
     refused_until: Option<Instant>,
     /// When what the server had no room for is reported again.
     untaken_until: Option<Instant>,
@@ -115,8 +126,12 @@ impl RouterClient {
             reports_to: None,
             epoch: 0,
             lessor: None,
+            last_epoch: u64::MAX,
             reported: None,
             unanswered: 0,
+            turns: 0,
+            is_refused: false,
+            is_recounted: false,
             refused_until: None,
             untaken_until: None,
             is_held: false,
@@ -133,6 +148,11 @@ impl RouterClient {
     #[must_use]
     pub fn with_epoch(self, epoch: u64) -> Self {
         Self { epoch, ..self }
+    }
+
+    /// An epoch above what the time allows was made up, or is by a clock that is wrong ([`crate::tenure::last_epoch`]).
+    pub fn set_last_epoch(&mut self, epoch: u64) {
+        self.last_epoch = epoch;
     }
 
     /// The rates that are shared; `session` is that of this process ([`leases::LeaseRequest`]), the same in each call. What the router
@@ -224,7 +244,13 @@ impl RouterClient {
         let next = after.or_else(|| self.links.iter().next()).map(|(link, _)| *link);
         if let Some(next) = next.filter(|next| self.reports_to != Some(*next)) {
             self.report_to(next);
+            (self.turns, self.is_recounted) = (self.turns + 1, true);
         }
+    }
+
+    /// The rates that count, if usage went to another server since this was last asked.
+    pub fn recounted(&mut self) -> Option<RouterClientEvent> {
+        if std::mem::take(&mut self.is_recounted) && self.lessor.is_none() { self.recount(None) } else { None }
     }
 
     /// The link whose server's rates count: what others tell may be older than what the lessor has, or newer.
@@ -296,7 +322,7 @@ impl RouterClient {
 
     /// The next report, if one is due, and by which link.
     pub fn report(&mut self, now: Instant) -> Option<(u64, Vec<u8>)> {
-        if self.unanswered >= UNANSWERED {
+        if self.unanswered >= UNANSWERED << self.turns.min(DOUBLED) {
             self.report_to_next();
         }
         let to = self.reports_to?;
@@ -374,14 +400,15 @@ impl RouterClient {
             }
             ChannelMessage::Answer(answer) => {
                 let is_behind = self.reporter.answered(answer);
-                self.unanswered = 0;
+                (self.unanswered, self.turns) = (0, 0);
+                let taken = std::mem::take(&mut self.is_refused).then_some(RouterClientEvent::Taken);
                 // An answer to another report leaves the time of the one that waits, or that one would never be repeated.
                 self.reported = self.reported.filter(|_| self.reporter.pending().is_some());
-                Ok(if is_behind { vec![RouterClientEvent::Behind] } else { Vec::new() })
+                Ok(is_behind.then_some(RouterClientEvent::Behind).into_iter().chain(taken).collect())
             }
             ChannelMessage::Refused { why, .. } => {
                 self.reporter.refused();
-                (self.reported, self.refused_until) = (None, Some(now + REFUSED));
+                (self.reported, self.refused_until, self.is_refused) = (None, Some(now + REFUSED), true);
                 self.report_to_next();
                 Ok(vec![RouterClientEvent::Refused(why)])
             }
@@ -416,6 +443,9 @@ impl RouterClient {
 
     /// The server at the other end of a link says that it leases rates.
     fn take_lessor(&mut self, link: u64, epoch: u64) -> Vec<RouterClientEvent> {
+        if epoch > self.last_epoch {
+            return Vec::new();
+        }
         if let Some(of) = self.links.get_mut(&link) {
             of.epoch = Some(epoch);
         }

@@ -215,8 +215,9 @@ pub struct RouterServer {
     links: BTreeMap<u64, Link>,
     status: BTreeMap<RouterNumber, RouterStatus>,
     rates: BTreeMap<RatePayer, RateTerms>,
-    /// The term in which this server leases rates, and what it has leased in it.
+    /// The term in which this server leases rates, its epoch or that of the one before, and what it has leased in it.
     term: Option<Term>,
+    epoch: Option<u64>,
     /// Routers that may use what lessors before gave.
     others: BTreeSet<RouterNumber>,
     lessors: BTreeMap<RatePayer, Lessor>,
@@ -244,6 +245,7 @@ impl RouterServer {
             status: BTreeMap::new(),
             rates: BTreeMap::new(),
             term: None,
+            epoch: None,
             others: BTreeSet::new(),
             lessors: BTreeMap::new(),
             begun: now,
@@ -299,7 +301,7 @@ impl RouterServer {
         let taken_out = self.lessors.keys().filter(|payer| !rates.contains_key(payer)).map(|payer| (*payer, now));
         self.taken_out.extend(taken_out);
         self.lessors.retain(|payer, _| rates.contains_key(payer));
-        for (payer, RateTerms { rate, offline, .. }) in rates.iter().filter(|_| self.term.is_some()) {
+        for (payer, RateTerms { rate, offline, .. }) in rates.iter().filter(|_| self.epoch.is_some()) {
             let begun = self.taken_out.remove(payer).unwrap_or(self.begun);
             let new = || Lessor::after(*rate, *offline, (&numbers, &self.others), begun);
             let lessor = self.lessors.entry(*payer).or_insert_with(new);
@@ -331,9 +333,15 @@ impl RouterServer {
 
     /// Takes a term over, or none.
     fn set_term(&mut self, term: Option<Term>, others: BTreeSet<RouterNumber>, now: Instant) {
-        let before = std::mem::replace(&mut self.term, term);
-        if before.map(|term| term.epoch) != term.map(|term| term.epoch) {
+        let is_again = self.term.is_none() && term.is_some();
+        self.term = term;
+        // The same epoch goes on behind a pause in which nobody else was lessor.
+        if let Some(epoch) = term.map(|term| term.epoch)
+            && self.epoch.replace(epoch) != Some(epoch)
+        {
             self.begin_term(others, now);
+        } else if is_again {
+            self.tell_anew(now);
         }
         let watching = self.status.iter().filter(|(_, status)| status.watched.is_some());
         let watching: Vec<RouterNumber> = watching.map(|(router, _)| *router).collect();
@@ -347,7 +355,11 @@ impl RouterServer {
         self.taken_out.clear();
         self.lessors.clear();
         self.configure(self.routers.clone(), self.rates.clone(), now);
-        // Rates of before count for a while yet, and all are told anew who is to be asked.
+        self.tell_anew(now);
+    }
+
+    /// Rates of before count for a while yet, and all are told anew who is to be asked.
+    fn tell_anew(&mut self, now: Instant) {
         let Some(Term { renewed, .. }) = self.term else { return };
         for status in self.status.values_mut().filter(|status| status.told.is_some()) {
             status.told = Some(now);

@@ -153,9 +153,10 @@ impl<A: Copy + Ord> Reporter<A> {
         }
     }
 
-    /// A link to the server is up: all totals are reported again, since the server may have been put back too.
+    /// A link to the server is up, or another server is reported to: all totals are reported again, since the server may have been put back
+    /// too. Numbers go on: a late answer is to none of the reports that follow.
     pub fn connected(&mut self) {
-        (self.pending, self.number) = (None, 0);
+        self.pending = None;
         self.unknown.extend(self.totals.keys());
         self.untaken.clear();
     }

@@ -990,18 +990,39 @@ fn a_server_that_cannot_take_usage_is_left_for_another() {
     client.connected(1);
     client.connected(2);
     client.durable(account(1), usage(1));
-    let at = |client: &mut RouterClient, secs: u64| client.report(now(secs * 1_000).instant).map(|(link, _)| link);
-    let sent: Vec<Option<u64>> = (0..=40).step_by(5).map(|secs| at(&mut client, secs)).collect();
-    assert_eq!(sent, [1, 1, 1, 1, 2, 2, 2, 2, 1].map(Some));
-    assert_eq!(client.reports_to(), Some(1));
-    let refused = ChannelMessage::Refused { number: 1, why: UsageRefusal::Unreadable }.encode();
+    let sent = |client: &mut RouterClient, secs: u64| {
+        let (link, octets) = client.report(now(secs * 1_000).instant)?;
+        let Ok(ChannelMessage::Report(report)) = ChannelMessage::decode(&octets) else { panic!("no report") };
+        Some((link, report.number))
+    };
+    let all: Vec<(u64, u64)> = (0..=80).step_by(5).filter_map(|secs| sent(&mut client, secs)).collect();
+    let links: Vec<u64> = all.iter().map(|(link, _)| *link).collect();
+    // Twice as long each time: a database that is slow is not made slower.
+    assert_eq!(links, [[1; 4].as_slice(), &[2; 7], &[1; 6]].concat());
+    assert_eq!((all[0].1, all[4].1, all[11].1), (1, 2, 3), "numbers go on");
+    // What came to the first report is of none that followed, though it is by the same link.
+    let answered = |client: &mut RouterClient, link: u64, message: ChannelMessage| {
+        client.frame(link, &message.encode(), now(81_000).instant).expect("sound")
+    };
+    for is_behind in [true, false] {
+        let late = ChannelMessage::Answer(UsageAnswer { number: 1, is_behind });
+        assert_eq!(answered(&mut client, 1, late), []);
+    }
+    assert_eq!(client.waiting(), 1);
+    let refused = |number| ChannelMessage::Refused { number, why: UsageRefusal::Unreadable };
     // A late word of the one that is not reported to is nothing.
-    assert_eq!(client.frame(2, &refused, now(41_000).instant), Ok(Vec::new()));
-    assert!(client.frame(1, &refused, now(41_000).instant).is_ok_and(|events| events.len() == 1));
-    assert_eq!((client.reports_to(), at(&mut client, 70), at(&mut client, 72)), (Some(2), None, Some(2)));
-    // Alone it is asked again.
+    assert_eq!(answered(&mut client, 2, refused(2)), []);
+    assert_eq!(answered(&mut client, 1, refused(3)).len(), 1);
+    assert_eq!((client.reports_to(), sent(&mut client, 110), sent(&mut client, 112)), (Some(2), None, Some((2, 4))));
+    let taken = ChannelMessage::Answer(UsageAnswer { number: 4, is_behind: false });
+    assert_eq!(answered(&mut client, 2, taken), [RouterClientEvent::Taken]);
+    assert_eq!(client.waiting(), 0);
+    // Alone it is asked again and again.
     client.disconnected(1);
-    assert_eq!((80..=110).step_by(5).filter_map(|secs| at(&mut client, secs)).collect::<Vec<_>>(), [2; 7]);
+    client.durable(account(1), usage(2));
+    let links: Vec<u64> =
+        (120..=150).step_by(5).filter_map(|secs| sent(&mut client, secs)).map(|(link, _)| link).collect();
+    assert_eq!(links, [2; 7]);
 }
 
 /// A router's servers tell rates, and do not lease them: those of the one that it reports to count, and the next one's when that is gone.
@@ -1030,11 +1051,21 @@ fn rates_are_those_of_the_lessor_or_of_the_server_that_takes_usage() {
     assert_eq!(tell(&mut client, 3), [RouterClientEvent::Rates(told(3))]);
     let [RouterClientEvent::Superseded { epoch: 7, .. }] = leads(&mut client, 2, 6)[..] else { panic!("it is lower") };
     assert_eq!((client.lessor(), client.disconnected(3)), (Some(3), vec![RouterClientEvent::Rates(told(2))]));
+    // One that reports elsewhere goes by that one's.
+    client.connected(4);
+    assert_eq!(tell(&mut client, 4), []);
+    client.durable(account(1), usage(1));
+    (0..=4).for_each(|turn| drop(client.report(now(turn * 5_000).instant)));
+    assert_eq!((client.reports_to(), client.recounted()), (Some(4), Some(RouterClientEvent::Rates(told(4)))));
+    assert_eq!(client.recounted(), None);
     // After a restart too.
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None).with_epoch(7);
     client.connected(1);
     assert!(matches!(leads(&mut client, 1, 6)[..], [RouterClientEvent::Superseded { .. }]));
     assert_eq!(leads(&mut client, 1, 7).len(), 1);
+    // One that the time does not allow is nobody's.
+    client.set_last_epoch(100);
+    assert_eq!((leads(&mut client, 1, 101), leads(&mut client, 1, 100).len()), (Vec::new(), 1));
 }
 
 /// The account of principal 7 in an epoch of 4,096 s.

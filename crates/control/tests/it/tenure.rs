@@ -216,7 +216,7 @@ impl World {
                     let arrives = self.millis + STEP + self.random.below(4) * STEP;
                     self.frames.push_back(Frame { link, to_server: false, octets, arrives });
                 }
-                RouterServerOutput::Superseded { epoch, .. } => server.tenure.heard_of(epoch),
+                RouterServerOutput::Superseded { epoch, .. } => assert!(server.tenure.heard_of(epoch, now)),
                 RouterServerOutput::Renew => server.is_due = true,
                 RouterServerOutput::Close { .. } | RouterServerOutput::Store { .. } | RouterServerOutput::Event(_) => {}
             }
@@ -231,18 +231,18 @@ impl World {
         let Some(server) = &mut site.process else { return };
         server.is_due = false;
         let tenure = &mut server.tenure;
-        tenure.heed(now).expect("nobody makes one up");
+        tenure.heed(now);
         let is_connected = server.machine.status().values().any(|of| of.link.is_some());
         server.alone = if is_connected { None } else { server.alone.or(Some(now.instant)) };
         let is_unreached = server.alone.is_some_and(|since| server.told.is_none() || now.instant.since(since) >= VALID);
+        let is_unreached = is_unreached && !(self.is_one_machine && server.told.is_some());
         let own = tenure.holder();
         if is_unreached {
             if tenure.renews(now).is_some() {
-                tenure.given_up();
-                self.lock.take_if(|holder| *holder == own);
-                if is_up {
-                    self.row.holder.take_if(|holder| *holder == own);
+                tenure.given_up(None);
+                if is_up && self.row.holder.take_if(|holder| *holder == own).is_some() {
                     self.row.renewed += 1;
+                    tenure.given_up(Some(self.row.clone()));
                 }
             }
         } else if let Some(epoch) = tenure.renews(now) {
@@ -256,15 +256,19 @@ impl World {
         } else if is_up {
             let is_alone = self.is_one_machine.then(|| *self.lock.get_or_insert(own) == own);
             if let Some(epoch) = tenure.wants(&self.row, is_alone, now) {
-                assert!(epoch > self.row.epoch);
+                assert!(epoch >= self.row.epoch && (epoch > self.row.epoch || self.row.holder.is_none()));
+                let renewed = if epoch == self.row.epoch { self.row.renewed + 1 } else { 0 };
                 let mut numbers = tenure.routers(&routers().into_values().collect(), now.instant);
                 numbers.extend(&self.row.routers);
                 tenure.taken(&self.row, epoch, now);
-                self.row = LessorRow { epoch, renewed: 0, holder: Some(own), name: String::new(), routers: numbers };
+                self.row = LessorRow { epoch, renewed, holder: Some(own), name: String::new(), routers: numbers };
             }
         }
         let others = tenure.routers(&routers().into_values().collect(), now.instant);
         let term = tenure.term(now);
+        if term.is_none() {
+            self.lock.take_if(|holder| *holder == own);
+        }
         if term.is_some() || server.told.is_some() {
             server.told = term.map(|term| term.epoch);
             self.input(which, RouterServerInput::Term(term, others));
@@ -431,19 +435,17 @@ fn a_lessor_of_a_database_that_was_set_back_begins_above_what_routers_have_heard
     world.run(Duration::from_secs(40));
     assert!(world.row.epoch > epoch && world.lessors().len() == 1);
     assert!(world.sum() > RATE * 98 / 100, "{}", world.sum());
-    // One of them is made up: nobody begins above it.
-    let (mut tenure, mut wrong) = (Tenure::new(Holder([1; 16])), Tenure::new(Holder([2; 16])));
+    // One of them is made up: nobody begins above it, and others are heeded all the same.
+    let mut tenure = Tenure::new(Holder([1; 16]));
     let now = world.clocks[0].now(world.millis);
-    tenure.heard_of(now.unix.secs() + 1_000);
-    wrong.heard_of(u64::MAX);
-    assert_eq!((tenure.heed(now), wrong.heed(now)), (Ok(()), Err(u64::MAX)));
+    assert!(!tenure.heard_of(u64::MAX, now) && tenure.heard_of(now.unix.secs() + 1_000, now));
+    tenure.heed(now);
     assert_eq!(tenure.wants(&LessorRow::default(), None, now), Some(now.unix.secs() + 1_001));
-    assert_eq!(wrong.wants(&LessorRow::default(), None, now), Some(now.unix.secs()));
     // What one router says ends no term again and again.
-    tenure.heard_of(now.unix.secs() + 5_000);
+    assert!(tenure.heard_of(now.unix.secs() + 5_000, now));
     let later = |secs: u64| Now { instant: now.instant + Duration::from_secs(secs), unix: now.unix };
     for (secs, epoch) in [(299, 1_001), (300, 5_001)] {
-        assert_eq!(tenure.heed(later(secs)), Ok(()));
+        tenure.heed(later(secs));
         assert_eq!(tenure.wants(&LessorRow::default(), None, later(secs)), Some(now.unix.secs() + epoch));
     }
 }
@@ -465,6 +467,25 @@ fn on_one_machine_the_process_with_the_lock_leases_and_the_next_begins_at_once()
     world.kill(first);
     world.run(Duration::from_secs(3));
     assert!(world.lessors().len() == 1 && world.sum() > RATE * 98 / 100, "{}", world.sum());
+}
+
+/// The only server, whose network was away: nobody leased meanwhile, and what it gave is known.
+#[test]
+fn a_lessor_that_takes_back_what_nobody_took_goes_on_in_its_term() {
+    let mut world = World::new(7);
+    (1..SERVERS).for_each(|which| world.kill(which));
+    world.run(Duration::from_secs(5));
+    let epoch = world.row.epoch;
+    // One router does not come back: who does not know what it has gives nobody more than that for minutes.
+    world.cut.iter_mut().for_each(|of| of[0] = true);
+    world.close(|_| true);
+    world.run(Duration::from_secs(20));
+    assert_eq!((world.lessors().len(), world.row.holder), (0, None));
+    world.cut[1..].iter_mut().for_each(|of| of[0] = false);
+    (1..ROUTERS).for_each(|router| world.restart_router(router));
+    world.run(Duration::from_secs(5));
+    assert_eq!((world.lessors(), world.row.epoch), (vec![0], epoch));
+    assert!(world.sum() > RATE * 95 / 100, "{}", world.sum());
 }
 
 #[test]

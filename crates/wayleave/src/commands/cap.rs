@@ -452,18 +452,37 @@ fn changes_of(command: &ChangesOf) -> Outcome {
 
 /// The same by the API, whose pages are shorter.
 fn changes_at(at: &ApiTarget, command: &ChangesOf) -> Outcome<Vec<Value>> {
-    let (mut rows, mut after) = (Vec::new(), command.after);
-    while (rows.len() as u64) < command.most {
-        let most = (command.most - rows.len() as u64).min(CHANGES);
-        let behind = after.map_or_else(String::new, |after| format!("&after={after}"));
-        let mut page = at.json("GET", &format!("/v1/changes?most={most}{behind}"), None)?;
-        rows.extend(page["changes"].as_array_mut().map(std::mem::take).unwrap_or_default());
-        after = page["next"].as_u64();
-        if after.is_none() {
-            break;
-        }
+    let first = |rows: &[Value]| rows.first().and_then(|row| row["number"].as_u64());
+    let Some(after) = command.after else {
+        let (mut rows, _) = page_at(at, None, command.most.min(CHANGES))?;
+        // Those in front of the last ones: numbers follow on each other, but where a database was adopted.
+        let rest = command.most - rows.len() as u64;
+        let Some(begins) = first(&rows).filter(|begins| rest > 0 && *begins > 1) else { return Ok(rows) };
+        let mut earlier = pages_at(at, begins.saturating_sub(rest + 1), rest)?;
+        earlier.retain(|row| row["number"].as_u64() < Some(begins));
+        earlier.append(&mut rows);
+        return Ok(earlier);
+    };
+    pages_at(at, after, command.most)
+}
+
+/// So many changes behind this one.
+fn pages_at(at: &ApiTarget, after: u64, most: u64) -> Outcome<Vec<Value>> {
+    let (mut rows, mut after) = (Vec::new(), after);
+    while (rows.len() as u64) < most {
+        let (mut page, next) = page_at(at, Some(after), (most - rows.len() as u64).min(CHANGES))?;
+        rows.append(&mut page);
+        let Some(next) = next else { break };
+        after = next;
     }
     Ok(rows)
+}
+
+fn page_at(at: &ApiTarget, after: Option<u64>, most: u64) -> Outcome<(Vec<Value>, Option<u64>)> {
+    let behind = after.map_or_else(String::new, |after| format!("&after={after}"));
+    let mut page = at.json("GET", &format!("/v1/changes?most={most}{behind}"), None)?;
+    let rows = page["changes"].as_array_mut().map(std::mem::take).unwrap_or_default();
+    Ok((rows, page["next"].as_u64()))
 }
 
 /// Who gives a command, for the audit trail.

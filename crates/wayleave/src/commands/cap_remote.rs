@@ -13,6 +13,7 @@ use crate::api_client::ApiTarget;
 use crate::config::parse::argument;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
+use crate::provider::orders::is_unshown;
 
 /// Octets of a reason.
 const MAX_REASON: usize = 200;
@@ -53,7 +54,7 @@ pub struct Why {
 
 /// A reason that the trail takes.
 fn reason(text: &str) -> Result<String, String> {
-    if text.len() > MAX_REASON || text.chars().any(char::is_control) {
+    if text.len() > MAX_REASON || text.chars().any(is_unshown) {
         return Err(format!("expected at most {MAX_REASON} octets without control characters"));
     }
     Ok(text.to_owned())

@@ -267,6 +267,13 @@ pub fn days(named: Option<u64>, default: u64) -> Result<u64, Failure> {
     Err(Failure::usage(format!("{days} days, expected 1 to {MAX_DAYS}")))
 }
 
+/// Whether a character changes how others are shown: a control character, or one of direction or of no width (Unicode, categories Cc and
+/// Cf).
+pub fn is_unshown(character: char) -> bool {
+    let is_format = matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    character.is_control() || is_format
+}
+
 /// A change, as commands and the API show it.
 #[derive(Serialize, ToSchema)]
 pub struct MadeChange {

@@ -170,8 +170,10 @@ impl Role for KeyRole {
     }
 
     async fn stop(self) {
-        if let Some(routers) = self.routers {
-            routers.stop(self.parts).await;
+        let mut parts = self.parts;
+        match self.routers {
+            Some(routers) => routers.stop(parts).await,
+            None => parts.end().await,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use wayleave_control::capability::{RouterNumber, RouterServerInput};
 use wayleave_control::tenure::{LessorRow, RENEWAL, Tenure, VALID};
 use wayleave_core::Instant;
@@ -16,6 +16,8 @@ use wayleave_store::{LessorLock, Store, StoreError};
 use super::core::{Core, lock};
 use super::routers::{Event, Own};
 
+/// How soon the row is looked at again, at least.
+const PAUSE: Duration = Duration::from_millis(50);
 /// How long the database may take; what is held is lost after twice that.
 const LIMIT: Duration = Duration::from_secs(4);
 
@@ -64,8 +66,6 @@ pub struct LessorState {
     written: LessorRow,
     /// What the machine of links was told last.
     told: Option<u64>,
-    /// An epoch that was found to be made up.
-    made_up: Option<u64>,
     /// Since when no router is connected.
     alone: Option<Instant>,
 }
@@ -85,7 +85,12 @@ impl LessorTask {
                 let others = self.tenure.routers(&self.present(), now.instant);
                 self.say(Event::Input(RouterServerInput::Term(term, others))).await;
             }
+            if term.is_none() {
+                // Another process may take it.
+                self.state.lock = None;
+            }
             self.show(looked, term.is_some());
+            sleep(PAUSE).await;
             let _ = timeout(RENEWAL, self.word.due.notified()).await; // nobody need say so
         }
     }
@@ -95,14 +100,11 @@ impl LessorTask {
     }
 
     async fn heed(&mut self) {
-        self.tenure.heard_of(self.word.heard.load(Ordering::Acquire));
-        let made_up = self.tenure.heed(self.clock.now()).err();
-        if made_up != self.state.made_up {
-            self.state.made_up = made_up;
-            if let Some(epoch) = made_up {
-                self.say(Event::Own(Own::MadeUp(epoch))).await;
-            }
+        let (epoch, now) = (self.word.heard.swap(0, Ordering::AcqRel), self.clock.now());
+        if !self.tenure.heard_of(epoch, now) {
+            self.say(Event::Own(Own::MadeUp(epoch))).await;
         }
+        self.tenure.heed(now);
     }
 
     fn show(&self, looked: Result<Option<LessorRow>, StoreError>, is_own: bool) {
@@ -124,12 +126,16 @@ impl LessorTask {
         }
         if self.is_unreached(asked.instant) {
             // Another may have links to routers.
-            if self.tenure.renews(asked).is_some() {
-                self.tenure.given_up();
-                self.state.lock = None;
+            let is_held = self.tenure.renews(asked).is_some();
+            if is_held {
+                self.tenure.given_up(None);
                 self.store.give_up_lessor(holder).await?;
             }
-            return self.store.lessor().await.map(Some);
+            let row = self.store.lessor().await?;
+            if is_held && row.holder.is_none() && row.epoch == self.state.written.epoch {
+                self.tenure.given_up(Some(row.clone()));
+            }
+            return Ok(Some(row));
         }
         if let Some(epoch) = self.tenure.renews(asked) {
             let is_own = self.renew(epoch, asked.instant).await?;
@@ -142,7 +148,9 @@ impl LessorTask {
         let Some(epoch) = self.tenure.wants(&row, is_alone, self.clock.now()) else { return Ok(Some(row)) };
         let mut routers = self.tenure.routers(&self.present(), asked.instant);
         routers.extend(&row.routers);
-        let own = LessorRow { epoch, renewed: 0, holder: Some(holder), name: self.name.clone(), routers };
+        // Of the same epoch it is another row all the same.
+        let renewed = if epoch == row.epoch { row.renewed + 1 } else { 0 };
+        let own = LessorRow { epoch, renewed, holder: Some(holder), name: self.name.clone(), routers };
         let is_taken = match self.store.take_lessor(&row, &own).await {
             // A full disk: that no other process takes it is certain, and that the epoch is a later one follows from the time.
             Err(error) if error.is_passing() && is_alone == Some(true) => true,
@@ -162,9 +170,9 @@ impl LessorTask {
             self.state.alone = None;
             return false;
         }
-        // At its start nobody is connected yet, and nothing is held.
+        // At its start nobody is connected yet, and nothing is held. On one machine routers reach each process alike.
         let since = *self.state.alone.get_or_insert(now);
-        self.state.told.is_none() || now.since(since) >= VALID
+        self.state.told.is_none() || !self.store.is_on_one_machine() && now.since(since) >= VALID
     }
 
     /// Whether this process has the lock.
@@ -175,10 +183,10 @@ impl LessorTask {
         Ok(self.state.lock.is_some())
     }
 
-    /// Whether the row is still this server's. Routers that were added or taken out are written there first.
+    /// Whether the row is still this server's. Routers that were added, or taken out long ago, are written there first.
     async fn renew(&mut self, epoch: u64, now: Instant) -> Result<bool, StoreError> {
         let (holder, routers) = (self.tenure.holder(), self.tenure.routers(&self.present(), now));
-        if !routers.is_subset(&self.state.written.routers) {
+        if routers != self.state.written.routers {
             let row = self.store.lessor().await?;
             if (row.epoch, row.holder) != (epoch, Some(holder)) {
                 return Ok(false);

@@ -210,7 +210,7 @@ impl LinkIo<RouterServer> for RouterIo {
             Own::MadeUp(epoch) => {
                 self.log.report(event!(ERROR "lessor-made-up" by 0, { epoch }
                     "a router has heard of a lessor of rates with epoch {epoch}, years ahead: the clock of a key server was wrong, or the router's \
-                     word is; restart the router"));
+                     word is: it asks nobody below that"));
                 return Step::Ignore;
             }
         })

@@ -25,6 +25,7 @@ use super::Api;
 use super::counts::count;
 use super::problem::{Problem, ProblemKind};
 use crate::config::key_api::{Access, TokenEntry};
+use crate::provider::orders::is_unshown;
 
 /// In front of a token.
 const BEARER: &str = "Bearer ";
@@ -251,7 +252,7 @@ impl Caller<Owner> {
 fn reason(headers: &HeaderMap) -> Result<String, Problem> {
     let mut all = headers.get_all(REASON).iter();
     let Some(first) = all.next() else { return Ok(String::new()) };
-    let text = std::str::from_utf8(first.as_bytes()).ok().filter(|text| !text.chars().any(char::is_control));
+    let text = std::str::from_utf8(first.as_bytes()).ok().filter(|text| !text.chars().any(is_unshown));
     let text = text.filter(|text| text.len() <= MAX_REASON && all.next().is_none()).map(|text| text.trim().to_owned());
     text.ok_or_else(|| {
         let why = format!(
@@ -281,6 +282,8 @@ impl<R: Role> FromRequestParts<Arc<Api>> for Caller<R> {
             }
             (_, Ok(holder)) => (holder.name.clone(), holder.principal),
         };
-        Ok(Self { by, own, reason: reason(&parts.headers)?, role: PhantomData })
+        // Who has no token says nothing that stays.
+        let reason = if R::ACCESS.is_some() { reason(&parts.headers)? } else { String::new() };
+        Ok(Self { by, own, reason, role: PhantomData })
     }
 }

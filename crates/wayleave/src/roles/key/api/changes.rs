@@ -1,26 +1,56 @@
 //! The trail of changes: who changed what of accounts, grants, revocations and rates, when, and why.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
+use tokio::sync::OnceCell;
+use tokio::time::timeout;
 use utoipa::{IntoParams, ToSchema};
+use wayleave_store::{Place, Recorded, Store, StoreError, StoreKey};
 
-use super::super::core::{database, hold};
-use super::caller::{Caller, Reader};
+use super::caller::{Caller, Operator};
 use super::extract::{Json, NoBody, Query, most};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api};
+use crate::config::Source;
+use crate::config::key::KeyFile;
+use crate::failure::Outcome;
 use crate::provider::orders::MadeChange;
 
 /// Changes of a page: by default, and at most.
 const PAGE: (usize, usize) = (100, 1_000);
 
+/// How long the database may take.
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The database for whoever reads the trail, by connections of its own: nobody who changes something waits for a reader.
+pub struct Trail {
+    place: Place,
+    key: StoreKey,
+    opened: OnceCell<Store>,
+}
+
+impl Trail {
+    /// # Errors
+    /// If the key of the database cannot be read.
+    pub fn of(config: &KeyFile, source: &Source) -> Outcome<Self> {
+        let key = StoreKey::new(config.provider(source)?.store_key());
+        Ok(Self { place: config.database(source), key, opened: OnceCell::new() })
+    }
+
+    async fn read(&self, after: Option<u64>, most: usize) -> Result<Vec<Recorded>, StoreError> {
+        let store = self.opened.get_or_try_init(|| Store::open(&self.place, self.key.clone())).await?;
+        store.trail(after, most).await
+    }
+}
+
 /// A page of changes.
 #[derive(Serialize, ToSchema)]
 pub struct Changes {
     changes: Vec<MadeChange>,
-    /// The value of `after` for the next page; null behind the last.
+    /// The value of `after` for the next page; null behind the last, and without `after`.
     #[schema(required)]
     next: Option<u64>,
 }
@@ -42,25 +72,22 @@ pub struct Page {
     get,
     path = "/v1/changes",
     operation_id = "listChanges",
-    security(("token" = ["read"])),
+    security(("token" = ["operate"])),
     params(Page),
     responses((status = 200, description = "Done.", body = Changes))
 )]
 pub async fn list(
     State(api): State<Arc<Api>>,
-    _: Caller<Reader>,
+    _: Caller<Operator>,
     Query(wanted): Query<Page>,
     _: NoBody,
 ) -> Answer<Changes> {
     let most = most(wanted.most, PAGE)?;
-    api.run(move |api| {
-        // Whoever changes something waits for the page; look-ups do not.
-        let database = database(&api.core);
-        let read = hold(&database).trail_after(wanted.after, most);
-        let read = read.map_err(|failure| Problem::of(ProblemKind::Disk, failure))?;
-        let changes: Vec<MadeChange> = read.iter().map(MadeChange::from).collect();
-        let next = changes.last().filter(|_| wanted.after.is_some() && changes.len() == most).map(|last| last.number);
-        Ok(Json(Changes { changes, next }))
-    })
-    .await
+    let read = timeout(LIMIT, api.trail.read(wanted.after, most)).await;
+    let read =
+        read.map_err(|_| "it does not answer".to_owned()).and_then(|read| read.map_err(|error| error.to_string()));
+    let read = read.map_err(|why| Problem::new(ProblemKind::Disk, format!("the trail cannot be read: {why}")))?;
+    let changes: Vec<MadeChange> = read.iter().map(MadeChange::from).collect();
+    let next = changes.last().filter(|_| wanted.after.is_some() && changes.len() == most).map(|last| last.number);
+    Ok(Json(Changes { changes, next }))
 }

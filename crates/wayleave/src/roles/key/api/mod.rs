@@ -38,6 +38,7 @@ use wayleave_runtime::connection_slots::{ConnectionSlots, SlotLimits};
 use wayleave_runtime::https::{HttpsLimits, serve_api};
 
 use self::caller::{Token, admit};
+use self::changes::Trail;
 use self::counts::{ApiCounts, count};
 use self::extract::Json;
 use self::problem::{Problem, ProblemKind};
@@ -82,6 +83,7 @@ pub struct Api {
     writer: String,
     /// Who reads a whole statement.
     reading: Semaphore,
+    trail: Trail,
 }
 
 /// A running API.
@@ -127,6 +129,7 @@ impl RunningApi {
     ) -> Outcome<Option<Self>> {
         let Some(section) = &config.key.api else { return Ok(None) };
         let shown = ShownKey::new(section.key(source)?);
+        let trail = Trail::of(config, source)?;
         let limit = RateLimit::new(Key128::new(*fresh()?), section.requests_per_second());
         let api = Arc::new(Api {
             core,
@@ -140,6 +143,7 @@ impl RunningApi {
             zone: config.zone().to_string(),
             writer: config.key.writer.get_ref().0.to_string(),
             reading: Semaphore::new(1),
+            trail,
         });
         let at = section.listen.get_ref().0;
         let clients = Arc::clone(&api);

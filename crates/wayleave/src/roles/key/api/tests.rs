@@ -85,6 +85,7 @@ impl World {
             zone: config.zone().to_string(),
             writer: config.key.writer.get_ref().0.to_string(),
             reading: tokio::sync::Semaphore::new(1),
+            trail: Trail::of(&config, &source).expect("a key"),
         };
         let peer = Peer::new(SocketAddr::new(stranger, 1), slot.handle());
         Self { api: Arc::new(api), peer, _slot: slot, provider }

@@ -19,6 +19,7 @@ use wayleave_control::capability::{
     Usage,
 };
 use wayleave_control::realm::Server;
+use wayleave_control::tenure::last_epoch;
 use wayleave_core::{Instant, UnixTime};
 use wayleave_crypto::sign::VerifyingKey;
 use wayleave_dataplane::platypus::account::{Payer, shares};
@@ -27,6 +28,7 @@ use wayleave_dataplane::platypus::revocation::RevocationList;
 use wayleave_packet::platypus::header::DelegationId;
 use wayleave_packet::platypus::verify::Charge;
 use wayleave_runtime::Clock;
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
 use wayleave_runtime::node_tls::NodeIdentity;
@@ -163,8 +165,10 @@ impl Provider {
             Some(id) => (id, false),
             None => (JournalId(random()?), true),
         };
-        let epoch = stored.get(EPOCH).and_then(|value| value.as_slice().try_into().ok()).map_or(0, u64::from_be_bytes);
-        let mut client = RouterClient::new(id, base, list).with_epoch(epoch);
+        let heard = plan.servers.iter().filter_map(|server| stored.get(&epoch_key(server))?.as_slice().try_into().ok());
+        // A clock was wrong then, or is now.
+        let heard = heard.map(u64::from_be_bytes).filter(|epoch| *epoch <= last_epoch(unix_now()));
+        let mut client = RouterClient::new(id, base, list).with_epoch({ heard }.max().unwrap_or(0));
         // Until it is told others: where the server cannot be reached, this router keeps to its floors of these.
         let told = plan.servers.iter().filter_map(|server| stored.get(&rates_key(server)));
         let told = told.filter_map(|value| match ChannelMessage::decode(value) {
@@ -220,6 +224,7 @@ impl Provider {
             store: Arc::clone(&plan.store),
             list: plan.list.clone(),
             rates_keys: plan.servers.iter().map(rates_key).collect(),
+            epoch_keys: plan.servers.iter().map(epoch_key).collect(),
             looked: clock.now().instant,
             log,
             _connecting: connecting,
@@ -353,6 +358,7 @@ struct Task {
     store: Arc<FileStore>,
     list: Option<(PathBuf, VerifyingKey)>,
     rates_keys: Vec<Vec<u8>>,
+    epoch_keys: Vec<Vec<u8>>,
     /// When demands were last taken.
     looked: Instant,
     log: Events,
@@ -484,6 +490,7 @@ impl Task {
                         "the key server does not take this router's usage: {why}"));
                     self.note("usage", Some(format!("the key server at {name} does not take usage: {why}")));
                 }
+                RouterClientEvent::Taken => self.note("usage", None),
                 RouterClientEvent::Untaken(accounts) => self.log.report(event!(ERROR "usage-untaken" { accounts }
                     "the key server has no room for {accounts} accounts of this router's, of those who pay for them: they are kept here, and \
                      reported again in ten minutes; its operator has to close time")),
@@ -519,8 +526,10 @@ impl Task {
     fn keep_rates(&self) {
         let mut state = lock(&self.state);
         if let Some(epoch) = state.unkept_epoch {
-            let change = Change { table: TABLE, key: EPOCH.to_vec(), value: Some(epoch.to_be_bytes().to_vec()) };
-            state.unkept_epoch = self.store.submit(vec![change], Box::new(|| ())).is_err().then_some(epoch);
+            let value = || Some(epoch.to_be_bytes().to_vec());
+            let change = |key: &Vec<u8>| Change { table: TABLE, key: key.clone(), value: value() };
+            let changes = self.epoch_keys.iter().map(change).collect();
+            state.unkept_epoch = self.store.submit(changes, Box::new(|| ())).is_err().then_some(epoch);
         }
         if !state.are_unkept {
             return;
@@ -564,11 +573,16 @@ impl Task {
     }
 
     fn report(&self) {
-        let now = self.clock.now().instant;
-        let (report, confirmation) = {
+        let now = self.clock.now();
+        let (report, confirmation, rates) = {
             let mut state = lock(&self.state);
-            (state.client.report(now), state.client.confirm(now))
+            state.client.set_last_epoch(last_epoch(now.unix));
+            let client = &mut state.client;
+            (client.report(now.instant), client.confirm(now.instant), client.recounted())
         };
+        if let Some(RouterClientEvent::Rates(rates)) = rates {
+            self.take_rates(rates);
+        }
         report.into_iter().chain(confirmation).for_each(|(link, octets)| self.links.send(link, octets));
     }
 
@@ -652,6 +666,11 @@ impl Task {
 /// Under what the rates of this server are in the store: another one's are not taken for them.
 fn rates_key(server: &Server) -> Vec<u8> {
     [RATES, &server.identity.0].concat()
+}
+
+/// The same of the highest epoch of a lessor.
+fn epoch_key(server: &Server) -> Vec<u8> {
+    [EPOCH, &server.identity.0].concat()
 }
 
 fn plain(rates: &[(SharedRate, u64)]) -> Vec<SharedRate> {
