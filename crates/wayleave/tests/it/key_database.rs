@@ -92,6 +92,27 @@ fn an_old_copy_of_a_database_is_refused_until_an_operator_adopts_it() {
     assert_eq!(server.list().1, ["7"]);
 }
 
+/// A secret of 12 days that was looked up is good for up to 36: who wants such key epochs says so.
+#[test]
+fn key_epochs_of_more_than_three_days_are_granted_only_if_the_configuration_allows_them() {
+    let server = Server::new("sqlite-interval");
+    let grant = |interval: &str| {
+        let command = ["cap", "grant", "--principal", "7", "--waypoint", "198.51.100.1", "--interval", interval];
+        server.folder.run(&[&command[..], &["--config", &server.config]].concat())
+    };
+    assert!(grant("18").status.success());
+    let refused = grant("19");
+    let said = text(&refused.stderr).split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ");
+    assert!(
+        !refused.status.success() && said.contains("expected 4 to 18") && said.contains("longest_interval"),
+        "{said}"
+    );
+    let path = server.folder.0.join(&server.config);
+    let config = fs::read_to_string(&path).expect("there").replace("#longest_interval = 18", "longest_interval = 20");
+    fs::write(&path, config).expect("written");
+    assert!(grant("19").status.success());
+}
+
 #[test]
 fn a_database_that_somebody_changed_is_refused_by_name() {
     let mut server = Server::new("sqlite-changed");

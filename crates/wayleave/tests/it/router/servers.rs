@@ -3,8 +3,12 @@
 //! PLA, several key servers by process: the lessor killed while packets are sent: another leases within seconds, routers never let pass more than
 //! the rate and their bursts, and keep most of it meanwhile; what is sent is billed once, by whichever server; a revocation at either is in
 //! force at all routers; with the database gone nobody leases, and all goes on when it is back.
+//! PLA, usage and a full disk: PostgreSQL's disk is full while routers report: packets pass, usage waits, and is billed once afterwards.
 
 use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -203,4 +207,91 @@ fn of_two_key_servers_either_may_be_killed_and_the_database_too() {
             assert!(!log.contains(wrong), "{wrong}: {log}");
         }
     }
+}
+
+/// The data of a server on a disk of its own, with a little room. The mount is that of this test's own namespace, and ends with it.
+struct SmallDisk {
+    data: PathBuf,
+}
+
+impl SmallDisk {
+    fn new(postgres: &mut Postgres) -> Self {
+        let url = postgres.url();
+        let data = Path::new(url.split_once("?host=").expect("a folder").1).join("data");
+        postgres.stop().expect("stopped");
+        let run = |command: &str| {
+            let done = Command::new("sh").args(["-ec", command]).status().expect("sh runs");
+            assert!(done.success(), "{command}");
+        };
+        let (at, disk) = (data.display(), data.with_file_name("disk"));
+        let disk = disk.display();
+        run(&format!(
+            "size=$(du -sm {at} | cut -f 1); mkdir {disk}; mount -t tmpfs -o size=$((size + 6))m tmpfs {disk}; \
+             cp -a {at}/. {disk}/; mount --bind {disk} {at}"
+        ));
+        postgres.restart().expect("started");
+        Self { data }
+    }
+
+    fn fill(&self) {
+        let mut file = fs::File::create(self.data.join("fill")).expect("made");
+        let block = [7; 4_096];
+        while file.write_all(&block).is_ok() {}
+    }
+
+    fn free(&self) {
+        fs::remove_file(self.data.join("fill")).expect("removed");
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let disk = self.data.with_file_name("disk");
+        let _ = Command::new("umount").arg("-l").args([&self.data, &disk]).status();
+    }
+}
+
+#[test]
+fn a_full_disk_of_the_database_loses_no_usage_and_stops_no_packet() {
+    let name = "router::servers::a_full_disk_of_the_database_loses_no_usage_and_stops_no_packet";
+    if netns::enter_for_test(name).is_none() {
+        return;
+    }
+    let Some(mut postgres) = Postgres::start_for_test() else { return };
+    let disk = SmallDisk::new(&mut postgres);
+    let init = ["--database", &postgres.url()];
+    let site = Site::with(&init, "", |_, server| format!("server = {server}"), |_, _| String::new());
+    let sender = Sender::start(0);
+    eventually("usage is billed", || site.billed().iter().all(|billed| *billed > 0));
+    disk.fill();
+    // Something may still fit into what the database has.
+    let mut number = 100;
+    loop {
+        let output = site.folder.run(&["cap", "revoke", &number.to_string(), "--config", "key.toml"]);
+        if !output.status.success() {
+            break;
+        }
+        number += 1;
+        assert!(number < 2_000, "the disk is full");
+    }
+    eventually("usage waits", || {
+        site.routers.iter().all(|router| router.status()["provider"]["waiting"].as_u64() > Some(0))
+            && !site.key.status()["problems"].as_array().expect("problems").is_empty()
+    });
+    let before = sender.arrived();
+    eventually("packets pass", || sender.arrived().iter().zip(before).all(|(now, before)| *now > before + 200));
+    disk.free();
+    postgres.restart().expect("it replays its log");
+    eventually("changes are made again", || {
+        site.folder.run(&["cap", "revoke", &number.to_string(), "--config", "key.toml"]).status.success()
+    });
+    let (_, arrived) = sender.stop();
+    eventually("all that arrived is billed, once", || site.billed() == arrived);
+    let all = u64::from(number) - 100 + 1;
+    eventually("the server has all revocations", || site.key.status()["revocations"].as_u64() == Some(all));
+    eventually("nothing is wrong any more", || {
+        let problems = site.key.status()["problems"].as_array().expect("problems").clone();
+        !problems.iter().any(|problem| problem.as_str().is_some_and(|problem| problem.contains("cannot be written")))
+    });
+    postgres.stop().expect("stopped");
 }

@@ -82,3 +82,25 @@ fn nftables_marks_packets_of_other_hosts_where_they_arrive_and_these_alone_are_s
         assert_eq!(world.books(which), [(u64::from(principal), world.forwarded(which))]);
     }
 }
+
+/// Sockets of a host for packets with a header (IP protocol 253).
+fn sockets(world: &World) -> usize {
+    let output = world.site.client.command("cat").arg("/proc/net/raw").output().expect("cat runs");
+    let is_one = |line: &&str| line.split_whitespace().nth(1).is_some_and(|address| address.ends_with(":00FD"));
+    text(&output.stdout).lines().filter(is_one).count()
+}
+
+/// An address alone takes no header off: there is a socket for such packets only where somebody asked for them.
+#[test]
+fn a_host_has_a_socket_for_packets_with_a_header_only_if_it_was_asked_for() {
+    let name = "stamping::marked::a_host_has_a_socket_for_packets_with_a_header_only_if_it_was_asked_for";
+    if world::enter(name).is_none() {
+        return;
+    }
+    let world = World::start("stamping-socket", false);
+    for (more, expected) in [("", 0), ("receive_from = [\"198.51.100.0/24\"]\n", 1), ("", 0)] {
+        let stamper = world.stamper(&format!("address = \"{HOST}\"\n{more}"), &rule());
+        assert_eq!(sockets(&world), expected, "{more}");
+        drop(stamper);
+    }
+}
