@@ -141,11 +141,14 @@ impl Tenure {
         self.seen = Some((row.clone(), since));
         let is_vacant = now.instant.since(since) >= VACANT;
         let is_free = is_alone.unwrap_or(is_vacant || row.holder.is_none_or(|holder| holder == self.own));
+        if !is_free {
+            return None;
+        }
         if self.left.as_ref() == Some(row) && row.epoch > self.above {
             return Some(row.epoch);
         }
         // By the time too, so that it is above those that were taken since a copy of the database was made.
-        is_free.then(|| row.epoch.max(self.above).saturating_add(1).max(now.unix.secs()))
+        Some(row.epoch.max(self.above).saturating_add(1).max(now.unix.secs()))
     }
 
     /// The row was taken as it was seen, which began at `asked`.

@@ -13,10 +13,8 @@ use crate::api_client::ApiTarget;
 use crate::config::parse::argument;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
-use crate::provider::orders::is_unshown;
+use crate::provider::orders::{MAX_REASON, is_reason};
 
-/// Octets of a reason.
-const MAX_REASON: usize = 200;
 /// Entries of a page that is asked for.
 const PAGE: usize = 1_000;
 /// Pages that are read, at most: a server that names a next one for ever is told so.
@@ -54,7 +52,7 @@ pub struct Why {
 
 /// A reason that the trail takes.
 fn reason(text: &str) -> Result<String, String> {
-    if text.len() > MAX_REASON || text.chars().any(is_unshown) {
+    if !is_reason(text) {
         return Err(format!("expected at most {MAX_REASON} octets without control characters"));
     }
     Ok(text.to_owned())

@@ -267,9 +267,17 @@ pub fn days(named: Option<u64>, default: u64) -> Result<u64, Failure> {
     Err(Failure::usage(format!("{days} days, expected 1 to {MAX_DAYS}")))
 }
 
+/// Octets of the reason of a change, at most.
+pub const MAX_REASON: usize = 200;
+
+/// Whether the trail of changes takes a text as the reason of one.
+pub fn is_reason(text: &str) -> bool {
+    text.len() <= MAX_REASON && !text.chars().any(is_unshown)
+}
+
 /// Whether a character changes how others are shown: a control character, or one of direction or of no width (Unicode, categories Cc and
 /// Cf).
-pub fn is_unshown(character: char) -> bool {
+fn is_unshown(character: char) -> bool {
     let is_format = matches!(character, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     character.is_control() || is_format
 }

@@ -27,13 +27,13 @@ fn kills() -> u32 {
 
 /// Where the API is, and a token for it.
 #[derive(Clone)]
-struct Place {
+struct ApiAccess {
     api: String,
     pin: KeyPin,
     token: String,
 }
 
-impl Place {
+impl ApiAccess {
     /// The answer to a change that was acknowledged; `None` without a whole answer.
     fn change(&self, method: &str, path: &str, body: &Value) -> Option<Value> {
         let stream = TcpStream::connect(&self.api).ok()?;
@@ -58,18 +58,18 @@ impl Place {
 type Acknowledged = Vec<(String, u64)>;
 
 /// One after another: a revocation, or an account and a grant, of a number that nobody else uses.
-fn use_api(place: &Place, next: &AtomicU32, is_over: &AtomicBool) -> Acknowledged {
+fn use_api(access: &ApiAccess, next: &AtomicU32, is_over: &AtomicBool) -> Acknowledged {
     let mut acknowledged = Vec::new();
     while !is_over.load(Ordering::Acquire) {
         let principal = next.fetch_add(1, Ordering::Relaxed);
         let (what, answer) = if principal.is_multiple_of(3) {
             let path = format!("/v1/accounts/{principal}");
             let grant = json!({ "principal": principal, "waypoint": WAYPOINT, "ends": "2100-01-01T00:00:00Z" });
-            let account = place.change("PUT", &path, &json!({ "name": "customer" }));
-            let granted = account.and_then(|_| place.change("PUT", "/v1/grants", &grant));
+            let account = access.change("PUT", &path, &json!({ "name": "customer" }));
+            let granted = account.and_then(|_| access.change("PUT", "/v1/grants", &grant));
             (format!("granted: waypoint {WAYPOINT}, principal {principal}"), granted)
         } else {
-            let revoked = place.change("POST", "/v1/revocations", &json!({ "entry": principal.to_string() }));
+            let revoked = access.change("POST", "/v1/revocations", &json!({ "entry": principal.to_string() }));
             (format!("revoked: {principal}"), revoked)
         };
         match answer.and_then(|answer| answer["number"].as_u64()) {
@@ -82,11 +82,11 @@ fn use_api(place: &Place, next: &AtomicU32, is_over: &AtomicBool) -> Acknowledge
 
 fn kills_lose_nothing(name: &str, init: &[&str]) {
     let mut world = World::on(name, init, "");
-    let place = Place { api: world.api.clone(), pin: world.pin, token: world.full.clone() };
+    let access = ApiAccess { api: world.api.clone(), pin: world.pin, token: world.full.clone() };
     let (next, is_over) = (AtomicU32::new(100), AtomicBool::new(false));
     let mut random = 7_u64;
     let acknowledged: Acknowledged = std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| use_api(&place, &next, &is_over))).collect();
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(|| use_api(&access, &next, &is_over))).collect();
         for _ in 0..kills() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             std::thread::sleep(Duration::from_millis(20 + (random >> 33) % 200));

@@ -25,7 +25,7 @@ use super::Api;
 use super::counts::count;
 use super::problem::{Problem, ProblemKind};
 use crate::config::key_api::{Access, TokenEntry};
-use crate::provider::orders::is_unshown;
+use crate::provider::orders::{MAX_REASON, is_reason};
 
 /// In front of a token.
 const BEARER: &str = "Bearer ";
@@ -37,9 +37,8 @@ const PER_SECOND: u32 = 500;
 const BURST_SECS: u32 = 2;
 /// How often the log has a line of refused requests with one token.
 const LINE_EVERY: Duration = Duration::from_secs(60);
-/// The header that says why a change is made, and how many octets that has at most.
-pub const REASON: &str = "wayleave-reason";
-pub const MAX_REASON: usize = 200;
+/// The header that says why a change is made.
+const REASON: &str = "wayleave-reason";
 /// Octets of a query.
 const MAX_QUERY: usize = 4 * 1024;
 
@@ -252,8 +251,8 @@ impl Caller<Owner> {
 fn reason(headers: &HeaderMap) -> Result<String, Problem> {
     let mut all = headers.get_all(REASON).iter();
     let Some(first) = all.next() else { return Ok(String::new()) };
-    let text = std::str::from_utf8(first.as_bytes()).ok().filter(|text| !text.chars().any(is_unshown));
-    let text = text.filter(|text| text.len() <= MAX_REASON && all.next().is_none()).map(|text| text.trim().to_owned());
+    let text = std::str::from_utf8(first.as_bytes()).ok().filter(|text| is_reason(text) && all.next().is_none());
+    let text = text.map(|text| text.trim().to_owned());
     text.ok_or_else(|| {
         let why = format!(
             "`Wayleave-Reason` is not one text in UTF-8 of at most {MAX_REASON} octets, without control characters"

@@ -7,9 +7,9 @@ use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::caller::MAX_REASON;
 use super::problem::Details;
 use super::{Api, accounts, changes, grants, invitations, rates, revocations, server, statements, usage};
+use crate::provider::orders::MAX_REASON;
 
 #[derive(OpenApi)]
 #[openapi(
