@@ -7,4 +7,5 @@
 pub mod header;
 pub mod mint;
 pub mod revocation;
+pub mod sources;
 pub mod verify;
