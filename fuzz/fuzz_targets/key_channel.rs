@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_control::capability::{
-    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, RatePayer, RateTerms, ReportOutcome, RouterClient,
-    RouterClientEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, SharedRate, Usage,
-    UsageChange,
+    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, Position, RatePayer, RateTerms, ReportOutcome,
+    RouterClient, RouterClientEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput,
+    SharedRate, Usage, UsageChange,
 };
 use wayleave_control::leases::Offline;
 use wayleave_control::tenure::Term;
@@ -74,11 +74,15 @@ fuzz_target!(|data: &[u8]| {
                 }
                 RouterServerOutput::Superseded { epoch, .. } => assert!(epoch > 1),
                 RouterServerOutput::Renew => {}
+                RouterServerOutput::Check { link, seen } => {
+                    let continues = seen.number <= 5;
+                    server.handle(RouterServerInput::Checked { link, seen, continues }, at(millis));
+                }
                 RouterServerOutput::Close { .. } | RouterServerOutput::Event(_) => {}
             }
         }
         server.handle(RouterServerInput::Confirmed(ledger.confirmed().clone()), at(millis));
-        server.handle(RouterServerInput::Read { number: 5 }, at(millis));
+        server.handle(RouterServerInput::Read(Position { timeline: 0, number: 5, digest: [1; 32] }), at(millis));
         for link in [1, 2] {
             for event in client.frame(link, frame, at(millis).instant).unwrap_or_default() {
                 if let RouterClientEvent::Rates(rates) = event {

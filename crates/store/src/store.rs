@@ -14,14 +14,13 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgListener;
 use sqlx::{AnyConnection, Executor, Row as _, query};
 use wayleave_control::capability::{
-    Change, ChangeBody, ChangesEnd, ProviderKey, Row, RowEffects, RowError, RowKey, RowKind, State, TIMES,
+    Change, ChangeBody, ChangesEnd, Position, ProviderKey, Row, RowEffects, RowError, RowKey, RowKind, State, TIMES,
 };
 use wayleave_crypto::signed::Signed;
 
 use crate::authentic::{ChangeParts, StoreKey, Total, adoption, is_mac};
 use crate::database::{Database, Place, Transaction};
 use crate::error::StoreError;
-use crate::position::Position;
 use crate::table::{Column, Table, columns, name_of, name_of_key, signed, table};
 use crate::usage::SeenUsage;
 
@@ -328,6 +327,20 @@ impl Store {
         match self.check_has(connection, seen, end).await? {
             Some(from) => self.check_chain(connection, from, end).await,
             None => Ok(()),
+        }
+    }
+
+    /// Whether the database has the change that somebody has seen, or was adopted above it since.
+    ///
+    /// # Errors
+    /// If it cannot be used, or was changed by somebody else.
+    pub async fn has(&self, seen: &Position) -> Result<bool, StoreError> {
+        let mut connection = self.database.pool.acquire().await?;
+        let end = self.end(&mut connection).await?.position;
+        match self.check_has(&mut connection, seen, &end).await {
+            Ok(_) => Ok(true),
+            Err(StoreError::Behind { .. } | StoreError::Fork(_)) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

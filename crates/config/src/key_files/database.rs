@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use wayleave_control::capability::{Change, KeyServer, ProviderKey, RowEffects, State};
 use wayleave_core::UnixTime;
+use wayleave_core::wire::{decode, encode};
 use wayleave_crypto::signed::Signed;
 use wayleave_store::{Appended, Loaded, Note, Place, Position, Recorded, Store, StoreError, StoreKey};
 
@@ -238,6 +239,11 @@ impl DatabaseRecords {
         self.outage.as_ref()
     }
 
+    /// Where the changes end that were taken over.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
     /// When it was last known where the changes end, and all were taken over.
     pub fn last_read(&self) -> Instant {
         self.read
@@ -393,7 +399,7 @@ struct SeenFile {
 impl SeenFile {
     fn read(path: &Path) -> Result<Self, Failure> {
         let position = match fs::read(path) {
-            Ok(octets) => Some(Position::from_octets(&octets).ok_or_else(|| {
+            Ok(octets) => Some(decode(&octets).map_err(|_| {
                 Failure::new(format!("{} does not say what was seen of the database", path.display()))
                     .help("restore the file from a backup; if the database was not set back since, delete it")
             })?),
@@ -405,13 +411,12 @@ impl SeenFile {
 
     /// In the place of what was there, before anything that follows from it is acknowledged. Of several processes the highest stays.
     fn remember(&mut self, position: Position) -> Result<(), Failure> {
-        let order = |of: &Position| (of.timeline, of.number);
-        if self.position.is_some_and(|held| order(&held) >= order(&position)) {
+        if self.position.is_some_and(|held| held.order() >= position.order()) {
             return Ok(());
         }
         let system = |error| Failure::system(self.path.display(), &error);
         if let Ok(octets) = fs::read(&self.path)
-            && Position::from_octets(&octets).is_some_and(|held| order(&held) > order(&position))
+            && decode::<Position>(&octets).is_ok_and(|held| held.order() > position.order())
         {
             return Ok(());
         }
@@ -425,7 +430,7 @@ impl SeenFile {
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
         let written = made.and_then(|mut file| {
             let _ = fchown(&file, Some(owner.uid()), Some(owner.gid())); // fails if this is not root, and then it is its own
-            file.write_all(&position.octets()).and_then(|()| file.sync_all())
+            file.write_all(&encode(&position)).and_then(|()| file.sync_all())
         });
         let placed = written.and_then(|()| fs::rename(&new, &self.path));
         placed.inspect_err(|_| drop(fs::remove_file(&new))).map_err(system)?;

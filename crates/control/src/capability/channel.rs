@@ -8,6 +8,7 @@ use std::fmt;
 use wayleave_core::wire::{Blob, Codec, List16, Malformed, Reader, Wire, Writer};
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 
+use super::position::Position;
 use super::state::PrincipalCodec;
 use super::usage::{JournalId, MAX_ENTRIES, UsageAnswer, UsageRefusal, UsageReport};
 use crate::leases::{LeaseAnswer, LeaseRequest, Offline};
@@ -83,7 +84,7 @@ wayleave_core::wire! {
     }
 
     /// A message. Types 8 to 15 were those of replicas and of rates that routers had themselves, 6 and 7 of shares from a server that was alone,
-    /// which earlier versions had.
+    /// 17 a router's wish for rates, which earlier versions had.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub enum ChannelMessage: "a message's type", Self::check {
         /// A router reports totals.
@@ -129,8 +130,19 @@ wayleave_core::wire! {
             epoch: u64,
             answers: Vec<(RatePayer, LeaseAnswer)> as List16<MAX_RATES>,
         },
-        /// A router wants to be told the rates that routers share, now and whenever they change.
-        17 = Watch,
+        /// A router wants to be told the rates that routers share, now and whenever they change, if the server's database continues what
+        /// it has seen.
+        23 = Watch {
+            seen: Position,
+        },
+        /// The database continues what the router has seen, and is at this change.
+        24 = Continues {
+            position: Position,
+        },
+        /// It does not: it ends with this change, and was set back, or is another one. The router is told nothing.
+        25 = Lacks {
+            position: Position,
+        },
         /// All rates that routers share, in the place of those that were told before; each with its burst in octets, which zero leaves to
         /// the router.
         18 = Rates(Vec<(SharedRate, u64)> as List16<MAX_RATES>),

@@ -23,6 +23,7 @@ mod name;
 mod order_limits;
 mod plain_question;
 mod policy;
+mod position;
 mod rate_limit;
 mod redemption;
 mod renewal;
@@ -51,6 +52,7 @@ pub use lookup::{Lookup, LookupConfig, LookupEvent, LookupFailure, LookupInput, 
 pub use message::{MAX_UDP, Reply, ReplyError};
 pub use name::{LookupName, NameError, RequestName};
 pub use policy::{LookupPolicy, LookupPolicyError, LookupRule, MAX_RULES};
+pub use position::Position;
 pub use rate_limit::{RateLimit, Verdict};
 pub use redemption::{Redemption, RedemptionRefusal, RedemptionRequest};
 pub use renewal::Renewal;

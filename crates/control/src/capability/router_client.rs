@@ -9,6 +9,7 @@ use wayleave_core::Instant;
 use wayleave_core::wire::Malformed;
 
 use super::channel::{ChannelMessage, ChargedAccount, RatePayer, SharedRate};
+use super::position::Position;
 use super::usage::{JournalId, Reporter, Usage, UsageRefusal};
 use crate::leases::{self, Lease};
 
@@ -48,6 +49,10 @@ pub enum RouterClientEvent {
     Rates(Vec<(SharedRate, u64)>),
     /// The server at the other end of this link leases rates now, in the term with this epoch.
     Lessor { link: u64, epoch: u64 },
+    /// The server's database has gone on to this change: to be kept.
+    Seen(Position),
+    /// The server's database lacks what was seen: it ends with `own`, or has another history. Nothing of it counts.
+    Lacks { seen: Position, own: Position },
     /// The server at the other end of the link says that it leases rates, and there was one of this higher epoch: it is to be told so.
     Superseded { epoch: u64, octets: Vec<u8> },
 }
@@ -57,6 +62,8 @@ pub enum RouterClientEvent {
 struct Link {
     /// Octets of the list that is on its way, and its length.
     pieces: Option<(u32, Vec<u8>)>,
+    /// Whether the server's database continues what was seen.
+    continues: bool,
     /// The rates that the server told.
     told: Option<Vec<(SharedRate, u64)>>,
     /// The epoch in which it said to be lessor.
@@ -87,6 +94,8 @@ pub struct RouterClient {
     links: BTreeMap<u64, Link>,
     /// The link by which usage is reported.
     reports_to: Option<u64>,
+    /// The last change of the database that a server has told.
+    seen: Position,
     /// The highest epoch of a lessor that was heard of, and the link to it.
     epoch: u64,
     lessor: Option<u64>,
@@ -124,6 +133,7 @@ impl RouterClient {
             reporter: Reporter::new(journal, base),
             links: BTreeMap::new(),
             reports_to: None,
+            seen: Position::default(),
             epoch: 0,
             lessor: None,
             last_epoch: u64::MAX,
@@ -148,6 +158,12 @@ impl RouterClient {
     #[must_use]
     pub fn with_epoch(self, epoch: u64) -> Self {
         Self { epoch, ..self }
+    }
+
+    /// A server whose database does not continue this is not believed: a process before this one has seen it.
+    #[must_use]
+    pub fn with_seen(self, seen: Position) -> Self {
+        Self { seen, ..self }
     }
 
     /// An epoch above what the time allows was made up, or is by a clock that is wrong ([`crate::tenure::last_epoch`]).
@@ -234,8 +250,8 @@ impl RouterClient {
 
     /// What to send on a new link to be told the rates that routers share.
     #[must_use]
-    pub fn watch() -> Vec<u8> {
-        ChannelMessage::Watch.encode()
+    pub fn watch(&self) -> Vec<u8> {
+        ChannelMessage::Watch { seen: self.seen }.encode()
     }
 
     /// Reports by another link, if there is one. The server that was reported to is up, and cannot take usage.
@@ -427,18 +443,40 @@ impl RouterClient {
                 }
                 Ok(Vec::new())
             }
+            // Nothing of a database that was set back counts.
+            ChannelMessage::Rates(_) | ChannelMessage::Lessor { .. } if !of.continues => Ok(Vec::new()),
             ChannelMessage::Rates(rates) => {
                 of.told = Some(rates.clone());
                 let counts = self.counted() == Some(link);
                 Ok(counts.then_some(RouterClientEvent::Rates(rates)).into_iter().collect())
             }
             ChannelMessage::Lessor { epoch } => Ok(self.take_lessor(link, epoch)),
+            ChannelMessage::Continues { position } => {
+                let is_fork = position.order() == self.seen.order() && position != self.seen && position.number > 0;
+                if is_fork {
+                    return Ok(self.take_back(link, position));
+                }
+                of.continues = true;
+                let is_later = position.order() > self.seen.order();
+                self.seen = if is_later { position } else { self.seen };
+                Ok(is_later.then_some(RouterClientEvent::Seen(position)).into_iter().collect())
+            }
+            ChannelMessage::Lacks { position } => Ok(self.take_back(link, position)),
             ChannelMessage::Report(_)
             | ChannelMessage::Confirm { .. }
             | ChannelMessage::Follow { .. }
-            | ChannelMessage::Watch
+            | ChannelMessage::Watch { .. }
             | ChannelMessage::Ask { .. } => Err(ServerFault::Unexpected),
         }
+    }
+
+    /// The database of the server at the other end of a link was set back: what that server told counts no longer.
+    fn take_back(&mut self, link: u64, own: Position) -> Vec<RouterClientEvent> {
+        if let Some(of) = self.links.get_mut(&link) {
+            (of.continues, of.told, of.epoch) = (false, None, None);
+        }
+        self.lessor.take_if(|lessor| *lessor == link);
+        vec![RouterClientEvent::Lacks { seen: self.seen, own }]
     }
 
     /// The server at the other end of a link says that it leases rates.

@@ -9,6 +9,7 @@ use wayleave_core::wire::Malformed;
 use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 
 use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_RATES, PIECE, RatePayer, RateTerms, SharedRate};
+use super::position::Position;
 use super::state::ChangeTimes;
 use super::usage::{ReportOutcome, RouterNumber, UsageAnswer, UsageRefusal, UsageReport};
 use crate::leases::{LeaseRequest, Lessor, floor};
@@ -70,8 +71,12 @@ pub enum RouterServerInput {
     /// gave.
     Term(Option<Term>, BTreeSet<RouterNumber>),
     /// Everything that the store had was read: changes up to this one.
-    Read {
-        number: u64,
+    Read(Position),
+    /// Whether the store continues what a router has seen, which [`RouterServerOutput::Check`] asked for.
+    Checked {
+        link: u64,
+        seen: Position,
+        continues: bool,
     },
     /// Other routers or rates are configured.
     Configure {
@@ -94,6 +99,11 @@ pub enum RouterServerOutput {
     Store {
         step: u64,
         change: UsageChange,
+    },
+    /// For the store: whether it has what a router has seen. Without an answer the router is told nothing.
+    Check {
+        link: u64,
+        seen: Position,
     },
     /// A router has connected: whether this server is the lessor still is to be seen at once.
     Renew,
@@ -149,6 +159,12 @@ pub enum RouterEvent {
         router: RouterNumber,
         rate: SharedRate,
     },
+    /// The router has seen a change that the database has not, which ends with `own`: it was set back.
+    Lacks {
+        router: RouterNumber,
+        seen: u64,
+        own: u64,
+    },
     /// The router has a list of revocations that is later than this server's, or of another database under the same numbers: the database
     /// was set back.
     Ahead {
@@ -169,6 +185,9 @@ pub struct RouterStatus {
     pub follows: bool,
     /// When it was last told all rates, if it wants to be.
     pub told: Option<Instant>,
+    /// What it has seen of the database, if it waits to be told rates; whether it has been told that the database lacks that.
+    seen: Option<Position>,
+    pub lacks: bool,
     /// Whether it was said on this link that it goes on by others.
     differs: bool,
     /// When it asked to be told, until it has heard that this server leases rates.
@@ -225,6 +244,8 @@ pub struct RouterServer {
     begun: Instant,
     taken_out: BTreeMap<RatePayer, Instant>,
     confirmed: BTreeMap<RouterNumber, u64>,
+    /// Where the changes end that were read.
+    position: Position,
     list: Option<(u64, Arc<[u8]>)>,
     /// When changes of the list's state were signed.
     times: ChangeTimes,
@@ -251,6 +272,7 @@ impl RouterServer {
             begun: now,
             taken_out: BTreeMap::new(),
             confirmed: config.confirmed,
+            position: Position::default(),
             list: None,
             times: ChangeTimes::default(),
             ahead: config.ahead,
@@ -367,12 +389,31 @@ impl RouterServer {
         }
     }
 
-    /// A router wants to be told rates. Who leases them it hears once that is certain: a machine that was halted may have been succeeded.
-    fn watch(&mut self, router: RouterNumber, now: Instant) {
-        self.tell(router, now);
-        if let Some(status) = self.status.get_mut(&router) {
-            status.watched = Some(now);
+    /// A router wants to be told rates: it is, if the store has what the router has seen of it.
+    fn watch(&mut self, router: RouterNumber, seen: Position, now: Instant) {
+        let Some(status) = self.status.get_mut(&router) else { return };
+        let Some(link) = status.link else { return };
+        (status.seen, status.lacks, status.told, status.watched) = (Some(seen), false, None, None);
+        if seen.number == 0 {
+            self.checked(link, seen, true, now);
+        } else {
+            self.outputs.push_back(RouterServerOutput::Check { link, seen });
+        }
+    }
+
+    /// Who leases rates the router hears once that is certain: a machine that was halted may have been succeeded.
+    fn checked(&mut self, link: u64, seen: Position, continues: bool, now: Instant) {
+        let Some(router) = self.links.get(&link).map(|link| link.number) else { return };
+        let position = self.position;
+        let Some(status) = self.status.get_mut(&router).filter(|status| status.seen == Some(seen)) else { return };
+        if continues {
+            (status.seen, status.lacks, status.watched) = (None, false, Some(now));
+            self.send(link, &ChannelMessage::Continues { position });
+            self.tell(router, now);
             self.outputs.push_back(RouterServerOutput::Renew);
+        } else if !std::mem::replace(&mut status.lacks, true) {
+            self.send(link, &ChannelMessage::Lacks { position });
+            self.event(RouterEvent::Lacks { router, seen: seen.number, own: position.number });
         }
     }
 
@@ -422,7 +463,7 @@ impl RouterServer {
         let status = self.status.entry(number).or_default();
         let before = status.link.replace(link);
         (status.follows, status.told, status.differs, status.list) = (false, None, false, None);
-        (status.later, status.watched) = (None, None);
+        (status.later, status.watched, status.seen, status.lacks) = (None, None, None, false);
         if let Some(before) = before {
             self.links.remove(&before);
             self.outputs.push_back(RouterServerOutput::Close { link: before, why: "this router has connected again" });
@@ -435,6 +476,7 @@ impl RouterServer {
         // A router that has connected again meanwhile has a newer link, which stays.
         if let Some(status) = self.status.get_mut(&number).filter(|status| status.link == Some(link)) {
             (status.link, status.follows, status.told, status.watched) = (None, false, None, None);
+            (status.seen, status.lacks) = (None, false);
             self.event(RouterEvent::Disconnected(number));
         }
     }
@@ -457,7 +499,7 @@ impl RouterServer {
                 }
                 self.hand_out(router, now.unix);
             }
-            ChannelMessage::Watch => self.watch(router, now.instant),
+            ChannelMessage::Watch { seen } => self.watch(router, seen, now.instant),
             ChannelMessage::Ask { epoch, requests } => self.ask((link, router), epoch, &requests, now),
             _ => {
                 self.event(RouterEvent::Unexpected(router));
@@ -618,7 +660,11 @@ impl RouterServer {
     }
 
     /// The store was read: a list of later changes than it has is of another one.
-    fn read(&mut self, number: u64, now: UnixTime) {
+    fn read(&mut self, position: Position, now: UnixTime) {
+        let (number, before) = (position.number, std::mem::replace(&mut self.position, position));
+        if before != position {
+            self.say_position(before.timeline != position.timeline);
+        }
         let mut later = Vec::new();
         for (router, status) in &mut self.status {
             let Some(read) = &mut status.later else { continue };
@@ -636,6 +682,24 @@ impl RouterServer {
             }
             self.hand_out(router, now);
         }
+    }
+
+    /// Says to routers that were told rates where the changes end now. Those whose changes the database lacked may be content with it, if an
+    /// operator has adopted it since.
+    fn say_position(&mut self, is_adopted: bool) {
+        let position = self.position;
+        let mut outputs = Vec::new();
+        for status in self.status.values() {
+            match (status.link, status.seen) {
+                (Some(link), Some(seen)) if is_adopted => outputs.push(RouterServerOutput::Check { link, seen }),
+                (Some(link), None) if status.told.is_some() => {
+                    let octets = ChannelMessage::Continues { position }.encode();
+                    outputs.push(RouterServerOutput::Send { link, octets });
+                }
+                _ => {}
+            }
+        }
+        self.outputs.extend(outputs);
     }
 
     fn ask(
@@ -703,7 +767,8 @@ impl Machine for RouterServer {
                 }
             }
             RouterServerInput::Term(term, others) => self.set_term(term, others, now.instant),
-            RouterServerInput::Read { number } => self.read(number, now.unix),
+            RouterServerInput::Read(position) => self.read(position, now.unix),
+            RouterServerInput::Checked { link, seen, continues } => self.checked(link, seen, continues, now.instant),
             RouterServerInput::List { number, octets, times } => self.set_list(number, octets, times, now.unix),
             RouterServerInput::Configure { routers, rates } => self.configure(routers, rates, now.instant),
         }

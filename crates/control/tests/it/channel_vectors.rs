@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use wayleave_control::capability::{
-    ChannelMessage, ChargedAccount, JournalId, RatePayer, SharedRate, Usage, UsageAnswer, UsageRefusal, UsageReport,
+    ChannelMessage, ChargedAccount, JournalId, Position, RatePayer, SharedRate, Usage, UsageAnswer, UsageRefusal,
+    UsageReport,
 };
 use wayleave_control::leases::{LeaseAnswer, LeaseRequest, Offline};
 use wayleave_packet::platypus::header::{DelegationId, Principal};
@@ -31,6 +32,7 @@ fn messages() -> Vec<ChannelMessage> {
     let answer = LeaseAnswer { session: 1, number: 2, share: 3 };
     let entry = |octet, packets| (ChargedAccount([octet; ChargedAccount::LENGTH]), Usage { packets, octets: 1 << 70 });
     let report = UsageReport { journal: JournalId([1; 16]), number: 2, entries: vec![entry(3, 4), entry(5, 6)] };
+    let position = Position { timeline: 1, number: 2, digest: [3; 32] };
     let mut all = vec![
         ChannelMessage::Report(report),
         ChannelMessage::Confirm { through: 1_800_000_000 },
@@ -41,7 +43,9 @@ fn messages() -> Vec<ChannelMessage> {
         ChannelMessage::Lessor { epoch: 1_800_000_000 },
         ChannelMessage::Ask { epoch: 1_800_000_000, requests: vec![(rate(None), request), (rate(Some(5)), request)] },
         ChannelMessage::Leased { epoch: 1_800_000_000, answers: vec![(payer(None), answer), (payer(Some(5)), answer)] },
-        ChannelMessage::Watch,
+        ChannelMessage::Watch { seen: position },
+        ChannelMessage::Continues { position },
+        ChannelMessage::Lacks { position },
         ChannelMessage::Rates(vec![(rate(None), 0), (rate(Some(5)), 65_535)]),
     ];
     let refusals = [UsageRefusal::TooLong, UsageRefusal::TooManyJournals, UsageRefusal::LedgerFull];
@@ -53,7 +57,7 @@ fn messages() -> Vec<ChannelMessage> {
 #[test]
 fn every_message_has_the_published_octets() {
     let all: Vec<Vec<u8>> = messages().iter().map(ChannelMessage::encode).collect();
-    for code in (1..=5).chain(16..=22) {
+    for code in (1..=5).chain([16]).chain(18..=25) {
         assert!(all.iter().any(|octets| octets[1] == code), "no message of type {code}");
     }
     for (message, octets) in messages().into_iter().zip(&all) {

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wayleave_control::capability::{
-    ChangeTimes, ChannelMessage, ChargedAccount, Fold, JournalId, Ledger, RatePayer, RateTerms, ReportOutcome,
-    RouterClient, RouterClientEvent, RouterEvent, RouterServer, RouterServerConfig, RouterServerInput,
+    ChangeTimes, ChannelMessage, ChargedAccount, Fold, JournalId, Ledger, Position, RatePayer, RateTerms,
+    ReportOutcome, RouterClient, RouterClientEvent, RouterEvent, RouterServer, RouterServerConfig, RouterServerInput,
     RouterServerOutput, ServerFault, SharedRate, Usage, UsageAnswer, UsageChange, UsageRecord, UsageRefusal,
     UsageReport,
 };
@@ -50,14 +50,30 @@ fn lasting() -> Term {
     Term { epoch: 1, renewed: Now { instant: Instant(u64::MAX), unix: UnixTime(u64::MAX) } }
 }
 
+/// Where the changes of a database end, or of another one.
+fn at_change_of(number: u64, history: u8) -> Position {
+    Position { timeline: 0, number, digest: [history; 32] }
+}
+
+fn at_change(number: u64) -> Position {
+    at_change_of(number, 1)
+}
+
 /// What a router sends by its one link.
 fn by_link((link, octets): (u64, Vec<u8>)) -> Vec<u8> {
     assert_eq!(link, 1);
     octets
 }
 
+/// The router at this end has heard that the database of the server at this link has what it has seen.
+fn believe(client: &mut RouterClient, link: u64) {
+    let octets = ChannelMessage::Continues { position: Position::default() }.encode();
+    assert_eq!(client.frame(link, &octets, now(0).instant), Ok(Vec::new()));
+}
+
 /// The router at this end has heard that the server leases rates.
 fn lease_from(client: &mut RouterClient, epoch: u64) {
+    believe(client, 1);
     let octets = ChannelMessage::Lessor { epoch }.encode();
     let heard = RouterClientEvent::Lessor { link: 1, epoch };
     assert_eq!(client.frame(1, &octets, now(0).instant), Ok(vec![heard]));
@@ -82,6 +98,7 @@ struct Server {
     closed: Vec<(u64, &'static str)>,
     events: Vec<RouterEvent>,
     superseded: Option<u64>,
+    checks: Vec<(u64, Position)>,
     /// The second up to which time is closed, and the number of the statement, in the store.
     closed_up_to: (u64, u64),
     confirmed: BTreeMap<u16, u64>,
@@ -117,6 +134,7 @@ impl Server {
             closed: Vec::new(),
             events: Vec::new(),
             superseded: None,
+            checks: Vec::new(),
             closed_up_to: (0, 0),
             confirmed: BTreeMap::new(),
         };
@@ -132,6 +150,7 @@ impl Server {
                 RouterServerOutput::Send { link, octets } => self.sent.push((link, octets)),
                 RouterServerOutput::Close { link, why } => self.closed.push((link, why)),
                 RouterServerOutput::Store { step, change } => self.pending.push((step, change)),
+                RouterServerOutput::Check { link, seen } => self.checks.push((link, seen)),
                 RouterServerOutput::Renew => {
                     self.machine.handle(RouterServerInput::Term(Some(lasting()), BTreeSet::new()), now(millis));
                 }
@@ -354,7 +373,7 @@ fn a_router_with_a_later_list_than_the_server_shows_that_it_was_set_back_and_is_
     let links = |server: &mut Server| server.sent().iter().map(|(link, _)| *link).collect::<Vec<_>>();
     assert_eq!((links(&mut server), server.events.len()), (vec![2], 0), "another key server may have more");
     // The store was read since the router said so, and has no more.
-    let read = |server: &mut Server, number| server.input(RouterServerInput::Read { number }, 0);
+    let read = |server: &mut Server, number| server.input(RouterServerInput::Read(at_change(number)), 0);
     read(&mut server, 6);
     assert_eq!(server.events, []);
     read(&mut server, 6);
@@ -392,12 +411,96 @@ fn a_list_of_another_key_server_is_no_sign_of_a_database_that_was_set_back() {
     server.frame(1, &ChannelMessage::Follow { list: Some(at(8, 250)) }, 0);
     // It has read change 8, and its list of that is still being written.
     for _ in 0..5 {
-        server.input(RouterServerInput::Read { number: 8 }, 0);
+        server.input(RouterServerInput::Read(at_change(8)), 0);
     }
     server.list(at(7, 260), Arc::clone(&list), times(7));
     server.list(at(8, 270), Arc::clone(&list), times(8));
     assert_eq!(server.sent().len(), 0, "another's of the same changes is as good");
     assert!(!server.machine.status()[&10].is_ahead && server.ahead().is_empty() && server.events.len() == 1);
+}
+
+/// The router's part is played by a client; what the server says goes to it, and what it makes of that is returned.
+fn hear(server: &mut Server, client: &mut RouterClient, link: u64) -> Vec<RouterClientEvent> {
+    let sent = std::mem::take(&mut server.sent);
+    let heard = sent.iter().flat_map(|(_, octets)| client.frame(link, octets, now(0).instant).expect("sound"));
+    heard.collect()
+}
+
+#[test]
+fn a_server_whose_database_lacks_what_the_router_has_seen_tells_it_nothing_until_it_is_adopted() {
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+    let watch = |server: &mut Server, client: &mut RouterClient, link| {
+        server.connect(link, 1);
+        client.connected(link);
+        server.input(RouterServerInput::Frame { link, octets: client.watch() }, 0);
+    };
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.input(RouterServerInput::Read(at_change(5)), 0);
+    watch(&mut server, &mut client, 1);
+    let events = hear(&mut server, &mut client, 1);
+    assert_eq!(events.first(), Some(&RouterClientEvent::Seen(at_change(5))));
+    assert!(
+        matches!(events[1..], [RouterClientEvent::Rates(_), RouterClientEvent::Lessor { link: 1, .. }, ..]),
+        "{events:?}"
+    );
+    server.input(RouterServerInput::Read(at_change(6)), 0);
+    assert_eq!(hear(&mut server, &mut client, 1), [RouterClientEvent::Seen(at_change(6))]);
+    server.input(RouterServerInput::Read(at_change(6)), 0);
+    assert_eq!(server.sent(), []);
+    client.disconnected(1);
+
+    // Another process on an old copy, which has gone on from there: to the same number, and further.
+    let mut server = Server::new(BTreeMap::new(), 0);
+    server.input(RouterServerInput::Read(at_change_of(7, 2)), 0);
+    watch(&mut server, &mut client, 2);
+    assert_eq!((server.checks.clone(), server.sent.len()), (vec![(2, at_change(6))], 0), "the store says it first");
+    let checked = |seen, continues| RouterServerInput::Checked { link: 2, seen, continues };
+    server.input(checked(at_change(5), true), 0);
+    assert_eq!(server.sent.len(), 0, "of what it had not asked for");
+    server.input(checked(at_change(6), false), 0);
+    let own = at_change_of(7, 2);
+    assert_eq!(hear(&mut server, &mut client, 2), [RouterClientEvent::Lacks { seen: at_change(6), own }]);
+    assert!(server.events.contains(&RouterEvent::Lacks { router: 10, seen: 6, own: 7 }));
+    assert!(server.machine.status()[&10].lacks && client.lessor().is_none());
+    // Whatever it says later, and more changes.
+    server.input(RouterServerInput::Read(at_change_of(8, 2)), 0);
+    server
+        .input(RouterServerInput::Configure { routers: BTreeMap::from([(router(1), 10)]), rates: BTreeMap::new() }, 0);
+    assert_eq!((hear(&mut server, &mut client, 2), server.checks.len()), (Vec::new(), 1));
+    for message in [ChannelMessage::Rates(Vec::new()), ChannelMessage::Lessor { epoch: 9 }] {
+        assert_eq!(client.frame(2, &message.encode(), now(0).instant), Ok(Vec::new()));
+    }
+    // Its operator accepts it.
+    let adopted = Position { timeline: 1, number: 1_000, digest: [3; 32] };
+    server.input(RouterServerInput::Read(adopted), 0);
+    assert_eq!(server.checks.last(), Some(&(2, at_change(6))));
+    server.input(checked(at_change(6), true), 0);
+    let events = hear(&mut server, &mut client, 2);
+    assert_eq!(events.first(), Some(&RouterClientEvent::Seen(adopted)));
+    assert!(
+        matches!(events[1..], [RouterClientEvent::Rates(_), RouterClientEvent::Lessor { link: 2, .. }, ..]),
+        "{events:?}"
+    );
+}
+
+/// Two key servers, of which one is on a copy of the database that has gone on by itself: the router tells them apart by itself.
+#[test]
+fn of_two_databases_with_one_number_the_router_believes_the_one_that_it_has_seen() {
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+    for link in [1, 2] {
+        client.connected(link);
+    }
+    let mut hear =
+        |link, message: ChannelMessage| client.frame(link, &message.encode(), now(0).instant).expect("sound");
+    hear(1, ChannelMessage::Continues { position: at_change(5) });
+    hear(2, ChannelMessage::Continues { position: at_change(4) });
+    hear(2, ChannelMessage::Lessor { epoch: 3 });
+    let (seen, own) = (at_change(5), at_change_of(5, 2));
+    let events = hear(2, ChannelMessage::Continues { position: own });
+    assert_eq!(events, [RouterClientEvent::Lacks { seen, own }]);
+    assert_eq!(hear(2, ChannelMessage::Lessor { epoch: 4 }), []);
+    assert_eq!(hear(1, ChannelMessage::Lessor { epoch: 3 }), [RouterClientEvent::Lessor { link: 1, epoch: 3 }]);
+    assert_eq!(hear(2, ChannelMessage::Rates(Vec::new())), []);
 }
 
 /// The writer's disk is lost after change 100, and the backup ends with change 90. It goes on from there to change 101.
@@ -537,7 +640,7 @@ fn a_rate_that_is_new_is_given_at_once_and_one_that_was_taken_out_when_what_was_
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
     server.connect(0, 1);
     client.connected(1);
-    server.input(RouterServerInput::Frame { link: 0, octets: RouterClient::watch() }, 0);
+    server.input(RouterServerInput::Frame { link: 0, octets: client.watch() }, 0);
     let known = || BTreeMap::from([(router(1), 10), (router(2), 20)]);
     let mut share_at = |server: &mut Server, millis: u64, rates: BTreeMap<RatePayer, RateTerms>| {
         server.input(RouterServerInput::Configure { routers: known(), rates }, millis);
@@ -577,7 +680,7 @@ fn routers_are_told_rates_and_go_on_by_those_of_before_until_they_are() {
     for (link, client) in clients.iter_mut().enumerate() {
         server.connect(link as u64, link as u8 + 1);
         client.connected(1);
-        server.input(RouterServerInput::Frame { link: link as u64, octets: RouterClient::watch() }, 0);
+        server.input(RouterServerInput::Frame { link: link as u64, octets: client.watch() }, 0);
     }
     // Each takes what it is told, the second one late.
     let mut told: [Vec<Vec<u8>>; 2] = Default::default();
@@ -1030,6 +1133,7 @@ fn a_server_that_cannot_take_usage_is_left_for_another() {
 fn rates_are_those_of_the_lessor_or_of_the_server_that_takes_usage() {
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
     (1..=3).for_each(|link| drop(client.connected(link)));
+    (1..=3).for_each(|link| believe(&mut client, link));
     let told = |rate: u64| {
         let shared = SharedRate { payer: payer(None), rate, routers: 2, offline: Offline::Decay };
         vec![(shared, 0)]
@@ -1053,6 +1157,7 @@ fn rates_are_those_of_the_lessor_or_of_the_server_that_takes_usage() {
     assert_eq!((client.lessor(), client.disconnected(3)), (Some(3), vec![RouterClientEvent::Rates(told(2))]));
     // One that reports elsewhere goes by that one's.
     client.connected(4);
+    believe(&mut client, 4);
     assert_eq!(tell(&mut client, 4), []);
     client.durable(account(1), usage(1));
     (0..=4).for_each(|turn| drop(client.report(now(turn * 5_000).instant)));
@@ -1372,6 +1477,14 @@ fn a_router_confirms_what_the_server_has_and_is_held_back_by_what_it_has_not() {
     assert_eq!(through(client.confirm(at(9)).map(by_link)), Some(ends - 1));
 }
 
+fn positions() -> impl Strategy<Value = Position> {
+    (any::<u64>(), any::<u64>(), any::<[u8; 32]>()).prop_map(|(timeline, number, digest)| Position {
+        timeline,
+        number,
+        digest,
+    })
+}
+
 fn messages() -> impl Strategy<Value = ChannelMessage> {
     let usages = (any::<u128>(), any::<u128>()).prop_map(|(packets, octets)| Usage { packets, octets });
     let entries = prop::collection::vec((any::<[u8; 15]>().prop_map(ChargedAccount), usages), 0..20);
@@ -1409,7 +1522,9 @@ fn messages() -> impl Strategy<Value = ChannelMessage> {
             .prop_map(|(epoch, requests)| ChannelMessage::Ask { epoch, requests }),
         (any::<u64>(), prop::collection::vec(answers, 0..5))
             .prop_map(|(epoch, answers)| ChannelMessage::Leased { epoch, answers }),
-        Just(ChannelMessage::Watch),
+        positions().prop_map(|seen| ChannelMessage::Watch { seen }),
+        positions().prop_map(|position| ChannelMessage::Continues { position }),
+        positions().prop_map(|position| ChannelMessage::Lacks { position }),
         prop::collection::vec((rates, any::<u64>()), 0..5).prop_map(ChannelMessage::Rates),
         any::<u64>().prop_map(|through| ChannelMessage::Confirm { through }),
         (any::<u64>(), prop::collection::vec(any::<u16>(), 0..20))

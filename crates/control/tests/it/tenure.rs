@@ -218,7 +218,10 @@ impl World {
                 }
                 RouterServerOutput::Superseded { epoch, .. } => assert!(server.tenure.heard_of(epoch, now)),
                 RouterServerOutput::Renew => server.is_due = true,
-                RouterServerOutput::Close { .. } | RouterServerOutput::Store { .. } | RouterServerOutput::Event(_) => {}
+                RouterServerOutput::Close { .. }
+                | RouterServerOutput::Check { .. }
+                | RouterServerOutput::Store { .. }
+                | RouterServerOutput::Event(_) => {}
             }
         }
     }
@@ -290,8 +293,8 @@ impl World {
                 self.links.insert(link, (router, server));
                 self.routers[router].client.connected(link);
                 self.input(server, RouterServerInput::Connected { link, peer: IdentityKey([router as u8; 32]) });
-                let arrives = millis + STEP;
-                self.frames.push_back(Frame { link, to_server: true, octets: RouterClient::watch(), arrives });
+                let (octets, arrives) = (self.routers[router].client.watch(), millis + STEP);
+                self.frames.push_back(Frame { link, to_server: true, octets, arrives });
             }
         }
         for which in 0..SERVERS {

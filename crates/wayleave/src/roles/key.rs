@@ -205,13 +205,13 @@ async fn follow_database(
                 let event = routers::Event::Input(RouterServerInput::List { number, octets, times });
                 let _ = listeners.send(event).await; // fails if the role has stopped
             }
-            let (present, number, is_read) = {
+            let (present, position, is_read) = {
                 let core = lock(&core);
                 let state = core.server.state();
-                (state.rates().clone(), state.number(), core.outage().is_none())
+                (state.rates().clone(), core.position(), core.outage().is_none())
             };
             if is_read {
-                let event = routers::Event::Input(RouterServerInput::Read { number });
+                let event = routers::Event::Input(RouterServerInput::Read(position));
                 let _ = listeners.send(event).await; // fails if the role has stopped
             }
             if rates.as_ref() != Some(&present) {

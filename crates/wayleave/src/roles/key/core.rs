@@ -18,6 +18,7 @@ use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::database::{DatabaseRecords, Outage, Unread};
 use crate::roles::events::{Events, event};
+use wayleave_control::capability::Position;
 
 /// Handles that are made at a time while questions wait, and at start.
 const HANDLES: u32 = 20_000;
@@ -32,7 +33,8 @@ pub struct Core {
     /// How long look-ups are answered while the database cannot be used, and since when it cannot.
     max_staleness: Duration,
     outage: Option<Outage>,
-    /// When the database was last known to have nothing that is not here.
+    /// Where the changes of the database end, and when it was last known to have nothing that is not here.
+    position: Position,
     last_read: std::time::Instant,
     list: Option<ListHandle>,
     pub(super) log: Events,
@@ -152,7 +154,9 @@ impl Core {
         let mut writer = ListWriter::open(config, source, number, now.instant)?;
         let list = writer.as_ref().map(ListWriter::handle);
         let (max_staleness, outage, last_read) = (config.max_staleness(), None, std::time::Instant::now());
-        let core = Self { server, database, max_staleness, outage, last_read, list, log, clock, is_prepared: true };
+        let position = hold(&database).position();
+        let core =
+            Self { server, database, max_staleness, outage, position, last_read, list, log, clock, is_prepared: true };
         if let Some(writer) = &mut writer {
             writer.write(core.server.state().times(), &core.revocations(now), now);
         }
@@ -190,13 +194,18 @@ impl Core {
         self.outage.as_ref()
     }
 
+    /// Where the changes of the database end.
+    pub fn position(&self) -> Position {
+        self.position
+    }
+
     /// Another configuration counts.
     pub fn configure(&mut self, config: &KeyFile) {
         self.max_staleness = config.max_staleness();
     }
 
     pub(super) fn note_outage(&mut self, database: &DatabaseRecords) {
-        self.last_read = database.last_read();
+        (self.position, self.last_read) = (database.position(), database.last_read());
         let outage = database.outage().cloned();
         match (&self.outage, &outage) {
             (None, Some(outage)) => self.log.report(event!(

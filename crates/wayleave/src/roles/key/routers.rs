@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::info;
 use wayleave_control::capability::{
-    MAX_MESSAGE, RatePayer, RateTerms, RouterEvent, RouterNumber, RouterServer, RouterServerConfig, RouterServerInput,
-    RouterServerOutput,
+    MAX_MESSAGE, Position, RatePayer, RateTerms, RouterEvent, RouterNumber, RouterServer, RouterServerConfig,
+    RouterServerInput, RouterServerOutput,
 };
 use wayleave_control::tenure::{Holder, RENEWAL, Tenure};
 use wayleave_core::IdentityKey;
@@ -34,7 +34,7 @@ use crate::roles::router::random;
 use super::core::Core;
 use super::lessor::{LessorState, LessorTask, LessorView, LessorWord};
 use super::parts::Parts;
-use super::usage::{UsageProblem, UsageStep, UsageStore};
+use super::usage::{RETRY, UsageProblem, UsageStep, UsageStore};
 
 /// Octets that may wait for one router: a whole list of revocations, and answers.
 const LINK_QUEUE: usize = 96 << 20;
@@ -133,10 +133,12 @@ impl Routers {
             tenure: Tenure::new(own),
             state: LessorState::default(),
         };
+        let (checks, to_check) = mpsc::unbounded_channel();
+        parts.spawn("what routers have seen", check_seen(read.clone(), to_check, events.clone()));
         parts.spawn("statements", task.settle(Arc::clone(&numbers), clock));
         parts.spawn("who leases rates", leasing.run());
         let (routers, connected) = (config.routers(), BTreeSet::new());
-        let io = RouterIo { links, usage, era: 0, names, routers, numbers, rates, word, connected, log };
+        let io = RouterIo { links, usage, checks, era: 0, names, routers, numbers, rates, word, connected, log };
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
         Ok(Some(Self { running, store: read, problems, lessor, own, _listening: listening }))
     }
@@ -149,9 +151,29 @@ impl Routers {
     }
 }
 
+/// Says whether the database has what routers have seen. What cannot be read now is tried again.
+async fn check_seen(store: Store, mut seen: mpsc::UnboundedReceiver<(u64, Position)>, events: mpsc::Sender<Event>) {
+    while let Some((link, seen)) = seen.recv().await {
+        let continues = loop {
+            match store.has(&seen).await {
+                Ok(continues) => break continues,
+                Err(error) if error.is_passing() => sleep(RETRY).await,
+                // Rows that were changed by hand: nothing of it is believed.
+                Err(_) => break false,
+            }
+        };
+        let checked = Event::Input(RouterServerInput::Checked { link, seen, continues });
+        let _ = events.send(checked).await; // fails if the role has stopped
+    }
+    // The machine that asks has ended, and says why.
+    std::future::pending::<()>().await;
+}
+
 struct RouterIo {
     links: Links,
     usage: mpsc::UnboundedSender<UsageStep>,
+    /// At most one for each link at a time, and for each adoption.
+    checks: mpsc::UnboundedSender<(u64, Position)>,
     era: u64,
     names: BTreeMap<RouterNumber, String>,
     routers: BTreeMap<IdentityKey, RouterNumber>,
@@ -222,6 +244,9 @@ impl LinkIo<RouterServer> for RouterIo {
             RouterServerOutput::Close { link, why } => self.links.close(link, why),
             RouterServerOutput::Store { step, change } => {
                 let _ = self.usage.send(UsageStep { step, change, era: self.era }); // fails if the task has ended, which ends the role
+            }
+            RouterServerOutput::Check { link, seen } => {
+                let _ = self.checks.send((link, seen)); // fails if the task has ended, which ends the role
             }
             RouterServerOutput::Renew => self.word.due.notify_one(),
             RouterServerOutput::Superseded { router, epoch } => {
@@ -294,6 +319,12 @@ impl RouterIo {
                     "the router goes by another rate, number of routers or `offline` than it was told: it gets no more of it; one of an earlier \
                      version has these in its own configuration")
             }
+            RouterEvent::Lacks { router: of, seen, own } => {
+                event!(ERROR "router-ahead" by *of, { router = name(of) }
+                "the router has seen change {seen} of another history than the database's, which ends with change {own}: it was set back to an \
+                 old copy; the router goes on by the rates that it was told before and asks for no shares; restore the last backup and start \
+                 again, or accept the database (`wayleave cap adopt`)")
+            }
             RouterEvent::Ahead { router: of, has, own, .. } => {
                 event!(ERROR "router-ahead" by *of, { router = name(of) }
                 "the router has list {has} of revocations, which was made of change {} of another history than the database's, which makes \
@@ -313,7 +344,7 @@ pub fn status(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -> 
             "connected": status.link.is_some(),
             "list": status.list,
             "told_rates": status.told.is_some(),
-            "ahead": status.is_ahead,
+            "ahead": status.is_ahead || status.lacks,
             "reports": status.reports,
             "refused": status.refused,
             "too_late": status.too_late,

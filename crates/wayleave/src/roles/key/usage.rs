@@ -20,7 +20,7 @@ use super::routers::{Event, Own};
 /// What routers said that goes into one transaction, at most.
 const TOGETHER: usize = 32;
 /// How soon the database is tried again.
-const RETRY: Duration = Duration::from_secs(1);
+pub const RETRY: Duration = Duration::from_secs(1);
 /// How often it is looked whether something is to be closed or added to sums.
 const SETTLE: Duration = Duration::from_millis(500);
 /// Totals that are added to sums at a time: others wait for the database meanwhile.

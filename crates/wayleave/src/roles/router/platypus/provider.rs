@@ -15,11 +15,12 @@ use tokio::time::{MissedTickBehavior, interval};
 use toml::Spanned;
 use tracing::{error, warn};
 use wayleave_control::capability::{
-    ChannelMessage, ChargedAccount, JournalId, MAX_MESSAGE, RatePayer, RouterClient, RouterClientEvent, SharedRate,
-    Usage,
+    ChannelMessage, ChargedAccount, JournalId, MAX_MESSAGE, Position, RatePayer, RouterClient, RouterClientEvent,
+    SharedRate, Usage,
 };
 use wayleave_control::realm::Server;
 use wayleave_control::tenure::last_epoch;
+use wayleave_core::wire::{decode, encode};
 use wayleave_core::{Instant, UnixTime};
 use wayleave_crypto::sign::VerifyingKey;
 use wayleave_dataplane::platypus::account::{Payer, shares};
@@ -57,6 +58,8 @@ const STARTS: &[u8] = b"starts";
 const RATES: &[u8] = b"rates";
 /// The highest epoch of a lessor of rates that was heard of.
 const EPOCH: &[u8] = b"epoch";
+/// The last change of the database that was told.
+const SEEN: &[u8] = b"seen";
 /// What is wrong with the configuration beside the rates that were told.
 const ROOM: &str = "room";
 /// Octets that may wait for the key server.
@@ -87,6 +90,7 @@ pub struct State {
     /// They are not in the store yet; nor is this epoch of a lessor.
     are_unkept: bool,
     unkept_epoch: Option<u64>,
+    unkept_seen: Option<Position>,
     /// Of this process, for leases.
     session: u64,
 }
@@ -168,7 +172,9 @@ impl Provider {
         let heard = plan.servers.iter().filter_map(|server| stored.get(&epoch_key(server))?.as_slice().try_into().ok());
         // A clock was wrong then, or is now.
         let heard = heard.map(u64::from_be_bytes).filter(|epoch| *epoch <= last_epoch(unix_now()));
-        let mut client = RouterClient::new(id, base, list).with_epoch({ heard }.max().unwrap_or(0));
+        let seen = plan.servers.iter().filter_map(|server| decode(stored.get(&seen_key(server))?).ok());
+        let seen = seen.max_by_key(Position::order).unwrap_or_default();
+        let mut client = RouterClient::new(id, base, list).with_epoch({ heard }.max().unwrap_or(0)).with_seen(seen);
         // Until it is told others: where the server cannot be reached, this router keeps to its floors of these.
         let told = plan.servers.iter().filter_map(|server| stored.get(&rates_key(server)));
         let told = told.filter_map(|value| match ChannelMessage::decode(value) {
@@ -191,6 +197,7 @@ impl Provider {
             told: 0,
             are_unkept: false,
             unkept_epoch: None,
+            unkept_seen: None,
             session,
         };
         Ok(Self { state: Arc::new(Mutex::new(state)), task: None })
@@ -225,6 +232,7 @@ impl Provider {
             list: plan.list.clone(),
             rates_keys: plan.servers.iter().map(rates_key).collect(),
             epoch_keys: plan.servers.iter().map(epoch_key).collect(),
+            seen_keys: plan.servers.iter().map(seen_key).collect(),
             looked: clock.now().instant,
             log,
             _connecting: connecting,
@@ -359,6 +367,7 @@ struct Task {
     list: Option<(PathBuf, VerifyingKey)>,
     rates_keys: Vec<Vec<u8>>,
     epoch_keys: Vec<Vec<u8>>,
+    seen_keys: Vec<Vec<u8>>,
     /// When demands were last taken.
     looked: Instant,
     log: Events,
@@ -401,7 +410,7 @@ impl Task {
         let source = event.source().cloned();
         match event {
             LinkEvent::Up { link, .. } => {
-                let (name, hello) = {
+                let (name, watch, hello) = {
                     let mut state = lock(&self.state);
                     // What others said is not over.
                     if !state.client.is_up() {
@@ -410,13 +419,13 @@ impl Task {
                     let hello = state.client.connected(link);
                     let server = &mut state.servers[server];
                     (server.link, server.problem) = (Some(link), None);
-                    (server.name.clone(), hello)
+                    (server.name.clone(), state.client.watch(), hello)
                 };
                 self.log.report(
                     event!(INFO "provider-connected" by server, {; server = name } "the key server is connected"),
                 );
                 // In front of a list that may be long.
-                self.links.send(link, RouterClient::watch());
+                self.links.send(link, watch);
                 if self.list.is_some() {
                     self.links.send(link, hello);
                 }
@@ -500,6 +509,21 @@ impl Task {
                     self.log.report(event!(INFO "lessor" { epoch; server = self.name_of(link) }
                         "rates are leased by this key server"));
                 }
+                RouterClientEvent::Seen(position) => {
+                    let mut state = lock(&self.state);
+                    state.unkept_seen = Some(position);
+                    // It may have been adopted.
+                    state.servers.iter_mut().filter(|of| of.link == Some(link)).for_each(|of| of.problem = None);
+                }
+                RouterClientEvent::Lacks { seen, own } => {
+                    let (name, seen, own) = (self.name_of(link), seen.number, own.number);
+                    self.log.report(event!(ERROR "provider-behind" { seen, own; server = name.as_str() }
+                        "the key server's database ends with change {own} and lacks change {seen} as this router has seen it: it was set back, or \
+                         is another; its rates and shares are not taken until its operator restores it, or accepts it (`wayleave cap adopt`)"));
+                    if let Some(server) = lock(&self.state).servers.iter_mut().find(|server| server.link == Some(link)) {
+                        server.problem = Some(format!("the database of the key server at {name} was set back, or is another: it lacks change {seen}"));
+                    }
+                }
                 RouterClientEvent::Superseded { epoch, octets } => {
                     self.log.report(event!(WARN "lessor-superseded" { epoch; server = self.name_of(link) }
                         "the key server says that it leases rates, and another one has done so since: it is asked for nothing"));
@@ -530,6 +554,11 @@ impl Task {
             let change = |key: &Vec<u8>| Change { table: TABLE, key: key.clone(), value: value() };
             let changes = self.epoch_keys.iter().map(change).collect();
             state.unkept_epoch = self.store.submit(changes, Box::new(|| ())).is_err().then_some(epoch);
+        }
+        if let Some(seen) = state.unkept_seen {
+            let change = |key: &Vec<u8>| Change { table: TABLE, key: key.clone(), value: Some(encode(&seen)) };
+            let changes = self.seen_keys.iter().map(change).collect();
+            state.unkept_seen = self.store.submit(changes, Box::new(|| ())).is_err().then_some(seen);
         }
         if !state.are_unkept {
             return;
@@ -673,6 +702,11 @@ fn epoch_key(server: &Server) -> Vec<u8> {
     [EPOCH, &server.identity.0].concat()
 }
 
+/// The same of the last change that was told.
+fn seen_key(server: &Server) -> Vec<u8> {
+    [SEEN, &server.identity.0].concat()
+}
+
 fn plain(rates: &[(SharedRate, u64)]) -> Vec<SharedRate> {
     rates.iter().map(|(rate, _)| *rate).collect()
 }
@@ -740,6 +774,7 @@ mod tests {
                 planned: Vec::new(),
                 are_unkept: false,
                 unkept_epoch: None,
+                unkept_seen: None,
                 session: 1,
             };
             Self { state, ledger: Ledger::new(100) }
