@@ -214,13 +214,18 @@ impl Postgres {
         wait_until(END, || is_stopped().then_some(()));
         let children = children(daemon.id());
         daemon.kill();
-        for id in children.iter().filter_map(|id| Pid::from_raw(i32::try_from(*id).ok()?)) {
-            // An error means that it has ended already.
-            let _ = kill_process(id, Signal::KILL);
-        }
+        signal_all(&children, Signal::KILL);
         let left = || children.iter().copied().filter(|id| process(*id).is_some_and(|process| process.state != 'Z'));
         wait_until(END, || left().next().is_none().then_some(()))
             .ok_or_else(|| PostgresError::NotEnded { path: self.folder.path.clone(), ids: left().collect() })
+    }
+
+    /// Stops all processes of the server in their tracks (`SIGSTOP`): connections stay and are not answered, as by a disk that hangs. Returns what
+    /// lets them go on when it is dropped.
+    pub fn halt(&self) -> Halted {
+        let all: Vec<u32> = self.id().into_iter().flat_map(|id| [vec![id], children(id)].concat()).collect();
+        signal_all(&all, Signal::STOP);
+        Halted(all)
     }
 
     /// Ends the server in order: it breaks connections off and writes all that is in memory.
@@ -410,6 +415,22 @@ struct Process {
     /// `T`: stopped; `Z`: ended, and nobody has asked how.
     state: char,
     parent: u32,
+}
+
+/// Processes that are stopped; dropped, they go on.
+#[derive(Debug)]
+pub struct Halted(Vec<u32>);
+
+impl Drop for Halted {
+    fn drop(&mut self) {
+        signal_all(&self.0, Signal::CONT);
+    }
+}
+
+fn signal_all(ids: &[u32], signal: Signal) {
+    for id in ids.iter().filter_map(|id| Pid::from_raw(i32::try_from(*id).ok()?)) {
+        let _ = kill_process(id, signal); // an error means that it has ended
+    }
 }
 
 fn process(id: u32) -> Option<Process> {

@@ -171,6 +171,12 @@ pub fn revocation(terms: &Terms, request: &Request) -> Option<Revocation> {
     }
 }
 
+/// Whether a revocation of an epoch of `terms` is one of `other` as well, which is another holder's: routers know neither by the waypoint.
+pub(super) fn shares_epochs(terms: &Terms, other: &Terms) -> bool {
+    let ids = |terms: &Terms| terms.delegation.map(|delegation| (delegation.id, delegation.sub.map(|sub| sub.id)));
+    terms != other && (terms.principal, terms.interval, ids(terms)) == (other.principal, other.interval, ids(other))
+}
+
 /// Whether the holder of `terms` may end this delegation, or sub-delegation: one of its own, itself included.
 pub(super) fn may_end(terms: &Terms, id: DelegationId, sub: Option<DelegationId>) -> bool {
     match terms.delegation.map(|delegation| (delegation.id, delegation.sub.map(|sub| sub.id))) {
@@ -220,10 +226,16 @@ pub enum Status {
         "more orders came than the key server takes in a short time, and nothing was changed; repeat it in some seconds"
     )]
     Busy,
+    #[error(
+        "other capabilities of the account would end with this one, since routers know its secrets by the account and the epoch; ask the \
+         provider, who can withdraw this one alone"
+    )]
+    Shared,
 }
 
 impl Status {
-    const ALL: [Self; 6] = [Self::Done, Self::Clock, Self::NotAllowed, Self::Full, Self::Unwritten, Self::Busy];
+    const ALL: [Self; 7] =
+        [Self::Done, Self::Clock, Self::NotAllowed, Self::Full, Self::Unwritten, Self::Busy, Self::Shared];
 
     fn code(self) -> u8 {
         match self {
@@ -233,6 +245,7 @@ impl Status {
             Self::Full => 3,
             Self::Unwritten => 4,
             Self::Busy => 5,
+            Self::Shared => 6,
         }
     }
 }

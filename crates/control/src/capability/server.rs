@@ -31,7 +31,9 @@ use super::order_limits::{OrderBudgets, PastOrders};
 use super::plain_question::PlainQuestion;
 use super::policy::LookupPolicy;
 use super::rate_limit::{RateLimit, Verdict};
-use super::request::{Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, may_end, revocation};
+use super::request::{
+    Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, may_end, revocation, shares_epochs,
+};
 use super::sealed::SealedSecrets;
 use super::state::{Change, ChangeBody, ChangeError, Grant, State};
 use super::statement::Statement;
@@ -769,6 +771,10 @@ impl KeyServer {
         let entry = revocation(&grant.terms, &signed.request).ok_or(Status::NotAllowed)?;
         if self.state.is_listed(&entry) {
             return Ok(None);
+        }
+        let mut others = self.state.grants_of(grant.terms.principal).filter(|other| other.not_after >= now.secs());
+        if entry.epoch.is_some() && others.any(|other| shares_epochs(&grant.terms, &other.terms)) {
+            return Err(Status::Shared);
         }
         if entry.epoch.is_none() && !self.state.is_within_revocation_quota(&grant.terms, &entry) {
             return Err(Status::Full);

@@ -634,6 +634,26 @@ fn a_revocation_by_its_holder_is_durable_idempotent_and_acknowledged() {
     assert!(direct(&mut server, &credential, epoch + 1, at(2)).0.is_ok(), "the next epoch's secret is another");
 }
 
+/// Routers know a secret by the account and the epoch, not by the waypoint: who holds one capability of an account ends no other's.
+#[test]
+fn a_holder_revokes_an_epoch_only_where_no_other_capability_of_the_account_ends_with_it() {
+    let (mut server, credential) = one();
+    let other = Terms { waypoint: IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2)), ..credential.terms };
+    let longer = Terms { interval: Interval::new(13).expect("in range"), ..other };
+    change(&mut server, ChangeBody::Grant(Grant { terms: longer, not_before: 0, not_after: u64::MAX }), at(0));
+    change(&mut server, ChangeBody::Grant(Grant { terms: other, not_before: 0, not_after: u64::MAX }), at(0));
+    let status = |server: &mut KeyServer, credential: &Credential, nonce| {
+        order(server, credential, Order::RevokeEpoch, nonce, at(0)).expect("acknowledged").status
+    };
+    assert_eq!(status(&mut server, &credential, 1), Status::Shared);
+    assert_eq!(server.state().revocations().len(), 0);
+    change(&mut server, ChangeBody::Withdraw(other), at(0));
+    assert_eq!(status(&mut server, &credential, 2), Status::Done, "the one of other epochs stays");
+    // What is done already is done for whoever asks.
+    change(&mut server, ChangeBody::Grant(Grant { terms: other, not_before: 0, not_after: u64::MAX }), at(0));
+    assert_eq!(status(&mut server, &credential, 3), Status::Done);
+}
+
 /// PLA-07: a name has at most 255 octets, each label at most 63 (RFC 1035, section 2.3.4).
 #[test]
 fn the_longest_orders_fit_a_name_under_the_longest_zone() {

@@ -30,6 +30,9 @@ pub struct Demo {
     /// Keep configurations, state and logs in this folder.
     #[arg(long)]
     pub keep: Option<PathBuf>,
+    /// The key server keeps accounts and usage in PostgreSQL, which is fetched.
+    #[arg(long)]
+    pub postgresql: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -56,6 +59,7 @@ pub fn run(options: &Demo) -> ExitCode {
         prefixes: options.prefixes,
         table: options.table.clone(),
         keep: options.keep.clone(),
+        postgresql: options.postgresql,
     };
     demo::run(&options, &std::env::args_os().skip(1).collect::<Vec<_>>())
 }

@@ -48,6 +48,8 @@ pub struct Options {
     pub table: Option<PathBuf>,
     /// Keep configurations, state and logs in this folder.
     pub keep: Option<PathBuf>,
+    /// The key server of the paid transit has a PostgreSQL database, which is fetched; else a SQLite file.
+    pub postgresql: bool,
 }
 
 /// Prefixes of the recorded table by default.

@@ -18,9 +18,10 @@ use super::http::get_json;
 use super::report::SKIPPED;
 use crate::netns::{Network, NetworkNamespace, ip};
 use crate::overlay::tun_problem;
+use crate::postgres::Postgres;
 use crate::process::wait_until;
 use crate::role_process::RoleProcess;
-use crate::routers::{CURL, Installation, default_cache, locate_or_fetch_router};
+use crate::routers::{CURL, Installation, POSTGRESQL, default_cache, locate_or_fetch_router};
 use crate::wire::Capture;
 
 type Facts = Vec<String>;
@@ -56,10 +57,12 @@ struct PaidTransit {
     waypoints: [NetworkNamespace; 2],
     key_server: NetworkNamespace,
     roles: Vec<RoleProcess>,
+    /// The key server's database, if it is not a file.
+    _postgres: Option<Postgres>,
 }
 
 impl PaidTransit {
-    fn start(network: &Network, folder: &Path, binary: &Path) -> Result<Self, String> {
+    fn start(network: &Network, (folder, binary): (&Path, &Path), postgres: Option<Postgres>) -> Result<Self, String> {
         let failed = |error: crate::netns::NetworkError| error.to_string();
         network.bridge("transit", "198.18.77.254/24").map_err(failed)?;
         let attach = |name: &str, address: Ipv4Addr| {
@@ -77,7 +80,7 @@ impl PaidTransit {
         serve(&web).map_err(|error| format!("web server: {error}"))?;
         fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         let files = Files { folder, binary };
-        let identity = files.key_server()?;
+        let identity = files.key_server(postgres.as_ref().map(Postgres::url))?;
         let role = |name: &str, place: &NetworkNamespace, role, config: &str| {
             let log = folder.join(format!("{}.log", name.replace(' ', "-")));
             RoleProcess::new(name.to_owned(), place, binary, role, folder.join(config), log)
@@ -94,7 +97,7 @@ impl PaidTransit {
         for role in roles.iter_mut().rev() {
             role.start()?;
         }
-        let transit = Self { desk, waypoints, key_server, roles };
+        let transit = Self { desk, waypoints, key_server, roles, _postgres: postgres };
         transit.wait()?;
         Ok(transit)
     }
@@ -186,11 +189,12 @@ impl Files<'_> {
     }
 
     /// Makes the key server with a capability for each principal, as lines; returns its public key.
-    fn key_server(&self) -> Result<String, String> {
+    fn key_server(&self, database: Option<String>) -> Result<String, String> {
         let (listen, status) = (format!("{KEY_SERVER}:53"), PAGE.to_string());
         let zone = ["--zone", "keys.demo", "--name-server", "ns.keys.demo"];
         let at = ["--listen", &listen, "--status", &status];
-        self.run(&[&["cap", "init", "server"], &zone[..], &at[..]].concat())?;
+        let database: Vec<&str> = database.iter().flat_map(|url| ["--database", url]).collect();
+        self.run(&[&["cap", "init", "server"], &zone[..], &at[..], &database[..]].concat())?;
         let identity = self.identity("server/identity.key")?;
         let mut more = format!("[key.routers]\nlisten = \"{KEY_SERVER}:{REPORTS}\"\nidentity = \"identity.key\"\n");
         for (index, waypoint) in WAYPOINTS.into_iter().enumerate() {
@@ -247,7 +251,7 @@ impl Files<'_> {
     }
 }
 
-pub(super) fn transit(exchange: &mut DemoExchange, _: &Options, facts: &mut Facts) -> Result<(), String> {
+pub(super) fn transit(exchange: &mut DemoExchange, options: &Options, facts: &mut Facts) -> Result<(), String> {
     let network = exchange.network().ok_or("this rung has no network namespaces")?;
     if let Some(reason) = tun_problem() {
         facts.push(format!("{SKIPPED}{reason}; the stamper needs it"));
@@ -260,7 +264,15 @@ pub(super) fn transit(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
             return Ok(());
         }
     };
-    let mut transit = PaidTransit::start(network, &exchange.state().join("paid"), exchange.binary())?;
+    let postgres = if options.postgresql {
+        let installation = locate_or_fetch_router(&POSTGRESQL, &default_cache(), &mut |_| ());
+        let installation = installation.map_err(|error| error.to_string())?;
+        Some(Postgres::start(&installation).map_err(|error| error.to_string())?)
+    } else {
+        None
+    };
+    let database = if options.postgresql { "a PostgreSQL database" } else { "a SQLite file" };
+    let mut transit = PaidTransit::start(network, (&exchange.state().join("paid"), exchange.binary()), postgres)?;
     let capture = Capture::start(&transit.waypoints[0], is_paid).map_err(|error| format!("capture: {error}"))?;
 
     transit.curl(&curl, None)?;
@@ -284,8 +296,8 @@ pub(super) fn transit(exchange: &mut DemoExchange, _: &Options, facts: &mut Fact
         wait_until(TIMEOUT, billed).ok_or_else(|| format!("the bills are wrong: {}", bills()))?;
     facts.push(format!("curl as user {USER}: {packets} packets cross both waypoints; principals {PRINCIPALS:?} pay"));
     facts.push(format!(
-        "the key server's statement has {packets} packets, {octets} octets for each waypoint: what was captured in front of the \
-         first"
+        "the key server's statement, from {database}, has {packets} packets, {octets} octets for each waypoint: what was captured in \
+         front of the first"
     ));
 
     transit.curl(&curl, None)?;

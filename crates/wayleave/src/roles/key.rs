@@ -30,7 +30,7 @@ use self::api::RunningApi;
 use self::api::counts::ApiCounts;
 use self::core::{Core, lock};
 use self::listing::{ListHandle, WrittenList};
-use self::parts::{Parts, stopped};
+use self::parts::{OwnRuntime, Parts, stopped};
 use super::daemon::{Daemon, Role};
 use crate::config::Source;
 use crate::config::key::KeyFile;
@@ -51,6 +51,7 @@ pub struct KeyRole {
     api: Option<RunningApi>,
     parts: Parts,
     _datagrams: dns::Datagrams,
+    _lane: OwnRuntime,
 }
 
 impl Role for KeyRole {
@@ -100,8 +101,10 @@ impl Role for KeyRole {
         let rates = core.lock().map(|core| core.server.state().rates().clone()).unwrap_or_default();
         let (to, failures) = mpsc::channel(1);
         let mut parts = Parts::default();
-        let of_routers = (*clock, log.clone());
-        let routers = Routers::start(&config, source, (&core, rates), of_routers, &mut parts).await?;
+        // Look-ups by TCP and the API wait for locks and the disk; who leases rates must not.
+        let lane = OwnRuntime::start("routers").map_err(|error| Failure::system("cannot start threads", &error))?;
+        let begin = Routers::start(config.clone(), source.clone(), (Arc::clone(&core), rates), (*clock, log.clone()));
+        let routers = lane.run(begin).await.map_err(|_| stopped("routers"))??;
         let datagrams = dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()).map_err(failed)?;
         let connections =
             Connections { dns: dns::connection_slots(), api: config.key.api.as_ref().map(|_| api::connection_slots()) };
@@ -126,7 +129,7 @@ impl Role for KeyRole {
         let of_api = (Arc::clone(&core), view.clone());
         let counts = (slots, counts.unwrap_or_default());
         let api = RunningApi::start(&config, source, of_api, clock, counts, (to, &mut parts)).await?;
-        Ok(Self { core, failures, routers, view, api, parts, _datagrams: datagrams })
+        Ok(Self { core, failures, routers, view, api, parts, _datagrams: datagrams, _lane: lane })
     }
 
     fn view(&self) -> KeyView {
@@ -153,7 +156,7 @@ impl Role for KeyRole {
     async fn next(&mut self) -> Result<Infallible, Failure> {
         let routers = async {
             match &mut self.routers {
-                Some(routers) => routers.running.failed().await,
+                Some(routers) => routers.failed().await,
                 None => std::future::pending().await,
             }
         };
@@ -171,9 +174,9 @@ impl Role for KeyRole {
 
     async fn stop(self) {
         let mut parts = self.parts;
-        match self.routers {
-            Some(routers) => routers.stop(parts).await,
-            None => parts.end().await,
+        parts.end().await;
+        if let Some(routers) = self.routers {
+            routers.stop().await;
         }
     }
 }

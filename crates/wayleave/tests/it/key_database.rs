@@ -1,6 +1,8 @@
 //! A key server whose accounts are in a database, as a process: SQLite, and PostgreSQL with several key servers.
 //!
 //! PLA-06, the database: a row that somebody changed: the server does not start, and names it.
+//! PLA, a database that hangs: look-ups are answered all the while, and orders are refused.
+//! PLA-06, hints of the database that are lost: a revocation is known at the other key server all the same.
 //! PLA-06, behind and set back: an old copy of a SQLite file, a lost standby: refused until an operator adopts it.
 //! PLA-06, kills and a full disk: commands killed at any moment, a disk that fills: what was said is there, once.
 //! PLA-06, key servers: two on one PostgreSQL, one killed; PostgreSQL killed and started again: look-ups are answered from memory for as
@@ -305,6 +307,16 @@ fn two_key_servers_share_a_postgresql_database_and_either_may_be_killed() {
     one.folder.write("branch.line", &text(&delegated.stdout));
     eventually("the first follows", || one.running.count("grants") == 2);
     one.answered(&["cap", "lookup", "--line", "branch.line"]);
+    // What the database tells is a hint: whoever cannot hear it for a while knows each change all the same.
+    postgres
+        .administer("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'")
+        .expect("cut off");
+    one.folder.ok(&["cap", "revoke", "9", "--config", &one.config]);
+    let acknowledged = Instant::now();
+    eventually("the second has the revocation", || two.count("revocations") == 1);
+    println!("known at the other after {:?}", acknowledged.elapsed());
+    one.folder.ok(&["cap", "revoke", "--lift", "9", "--config", &one.config]);
+    eventually("the second follows", || two.count("revocations") == 0);
     one.answered(&["cap", "revoke", "--line", "own.line", "--delegation", "3"]);
     one.running.kill();
     eventually("the second has the revocation", || two.count("revocations") == 1);
@@ -342,6 +354,20 @@ fn without_its_database_a_key_server_answers_from_memory_and_then_refuses() {
     let mut server = Server::with("postgres-down", &["--database", &postgres.url()]);
     server.grant("own.line", &["--principal", "7"]);
     eventually("the server follows", || server.running.count("grants") == 1);
+    postgres.kill().expect("killed");
+    eventually("it is seen", || server.running.status("database")["up"] == false);
+    postgres.restart().expect("started");
+    eventually("it is back", || server.running.status("database")["up"] == true);
+    // It hangs: no connection is refused or ends, and none is answered.
+    let halted = postgres.halt();
+    for _ in 0..3 {
+        server.answered(&["cap", "lookup", "--line", "own.line"]);
+    }
+    eventually("it is seen", || server.running.status("database")["up"] == false);
+    server.refused(&["cap", "revoke", "--line", "own.line"], "");
+    server.answered(&["cap", "lookup", "--line", "own.line"]);
+    drop(halted);
+    eventually("it is back", || server.running.status("database")["up"] == true);
     postgres.kill().expect("killed");
     eventually("it is seen", || server.running.status("database")["up"] == false);
     // Look-ups go on; an order is not acknowledged, and says why.

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::io;
 use std::thread::JoinHandle;
 
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::task::{Id, JoinSet};
 
@@ -37,6 +38,38 @@ impl Parts {
             Some(Err(error)) => error.id(),
         };
         stopped(self.names.get(&id).copied().unwrap_or("a task"))
+    }
+}
+
+/// Threads for tasks that nobody else's work may hold up. Its tasks end when this is dropped.
+pub struct OwnRuntime(Option<Runtime>);
+
+impl OwnRuntime {
+    /// With two threads, named so.
+    pub fn start(name: &'static str) -> io::Result<Self> {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        Ok(Self(Some(builder.enable_all().worker_threads(2).thread_name(name).build()?)))
+    }
+
+    /// Runs a task on it, and whatever that starts.
+    ///
+    /// # Errors
+    /// If it panicked.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T, tokio::task::JoinError> {
+        match &self.0 {
+            Some(runtime) => runtime.spawn(task).await,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for OwnRuntime {
+    fn drop(&mut self) {
+        // Within another runtime nobody may wait for its threads.
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
     }
 }
 

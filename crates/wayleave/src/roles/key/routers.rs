@@ -61,6 +61,8 @@ pub type SharedRates = BTreeMap<RatePayer, RateTerms>;
 /// The running machine.
 pub struct Routers {
     pub running: Running<Event>,
+    /// What writes usage, and leases.
+    parts: Parts,
     pub store: Store,
     pub problems: [UsageProblem; 3],
     pub lessor: Arc<Mutex<LessorView>>,
@@ -69,14 +71,14 @@ pub struct Routers {
 }
 
 impl Routers {
-    /// Listens for routers; `None` if the configuration has none. What takes their usage is added to `parts`.
+    /// Listens for routers; `None` if the configuration has none.
     pub async fn start(
-        config: &KeyFile,
-        source: &Source,
-        (core, rates): (&Arc<Mutex<Core>>, SharedRates),
+        config: KeyFile,
+        source: Source,
+        (core, rates): (Arc<Mutex<Core>>, SharedRates),
         (clock, log): (Clock, Events),
-        parts: &mut Parts,
     ) -> Outcome<Option<Self>> {
+        let (source, mut parts) = (&source, Parts::default());
         let Some(section) = &config.key.routers else { return Ok(None) };
         let seed = node::load(KeyKind::Identity, &source.resolve(section.identity.get_ref()))?;
         let identity = NodeIdentity::from_seed(seed.expose())?;
@@ -107,7 +109,7 @@ impl Routers {
         let read = Store::open(&place, key).await.map_err(unusable)?;
         let task = UsageStore {
             store,
-            core: Arc::clone(core),
+            core: Arc::clone(&core),
             events: events.clone(),
             era: Arc::default(),
             doing: "what routers report, which they keep,",
@@ -123,7 +125,7 @@ impl Routers {
         let (word, lessor) = (Arc::<LessorWord>::default(), Arc::<Mutex<LessorView>>::default());
         let leasing = LessorTask {
             store: Store::open(&place, key).await.map_err(unusable)?,
-            core: Arc::clone(core),
+            core,
             clock,
             events: events.clone(),
             name,
@@ -140,13 +142,21 @@ impl Routers {
         let (routers, connected) = (config.routers(), BTreeSet::new());
         let io = RouterIo { links, usage, checks, era: 0, names, routers, numbers, rates, word, connected, log };
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
-        Ok(Some(Self { running, store: read, problems, lessor, own, _listening: listening }))
+        Ok(Some(Self { running, parts, store: read, problems, lessor, own, _listening: listening }))
     }
 
-    /// Ends the machine, then `parts`, and leaves leasing to another.
-    pub async fn stop(self, mut parts: Parts) {
+    /// Waits until the machine or a task ends without being stopped, and returns why. Cancel safe.
+    pub async fn failed(&mut self) -> Failure {
+        tokio::select! {
+            failure = self.running.failed() => failure,
+            failure = self.parts.failed() => failure,
+        }
+    }
+
+    /// Ends the machine, then its tasks, and leaves leasing to another.
+    pub async fn stop(mut self) {
         self.running.stop(Event::Stop).await;
-        parts.end().await;
+        self.parts.end().await;
         let _ = timeout(RENEWAL, self.store.give_up_lessor(self.own)).await; // without, others wait until it is vacant
     }
 }

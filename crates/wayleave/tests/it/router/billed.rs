@@ -4,20 +4,24 @@
 //! PLA, usage by process: routers and key server killed while packets are sent and each is repeated (100 kills by
 //! `WAYLEAVE_BILLED_KILLS`): the statement is never above what arrived, and below it by a second of each payer's
 //! packets at most, over all kills of routers together; what was counted just before a kill is on it.
+//! PLA, usage and PostgreSQL: the database killed in turn with the key server, and lost to a synchronous standby while routers report:
+//! nothing is missing, and nothing is billed twice.
 //! PLA-06, pushed: a revocation at the key server; the server gone, and the routers restarted: refused by each router,
 //! then too.
+//! PLA-06, set back: a key server that comes back from an old backup: routers that have seen more take no rates of it until it is adopted.
 //! PLA, leases: a shared rate between running routers: it goes where the packets are, and stays there without the
 //! key server.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use wayleave_lab::netns::{self, NetworkNamespace};
+use wayleave_lab::postgres::Postgres;
 
 use super::common::{Folder, Router, eventually, free};
 use super::platypus::{HOST, KEYS, LAST, PLATYPUS, Socket, WAYPOINTS, config, lay_out, packet, packet_of};
@@ -339,18 +343,82 @@ fn statements_equal_what_arrived_and_are_never_above_it_whoever_is_killed() {
     let before = [arrived[0] + more[0], arrived[1] + more[1]];
     eventually("what waited is reported", || site.billed() == before);
 
-    // Anybody is killed, again and again, while packets are sent and repeated. A key server has what it acknowledged, and routers
-    // report the rest again: its kills take nothing.
+    judge_kills(&mut site, None, &[(&[2], 0), (&[0, 1, 2], 1)]);
+}
+
+/// The same with PostgreSQL, which is killed in turn with the key server.
+#[test]
+fn statements_from_postgresql_equal_what_arrived_whoever_is_killed() {
+    if netns::enter_for_test("router::billed::statements_from_postgresql_equal_what_arrived_whoever_is_killed")
+        .is_none()
+    {
+        return;
+    }
+    let Some(mut postgres) = Postgres::start_for_test() else { return };
+    let database = postgres.url();
+    let server = |_: &Folder, server: &str| format!("server = {server}");
+    let mut site = Site::with(&["--database", &database], "", server, |_, _| String::new());
+    eventually("both routers are connected", || site.connected());
+    judge_kills(&mut site, Some(&mut postgres), &[(&[2, 3], 0)]);
+}
+
+/// The primary is lost, and its address goes over to the synchronous standby: the key server goes on in the same process.
+#[test]
+fn a_standby_takes_over_while_routers_report_and_all_is_billed_once() {
+    if netns::enter_for_test("router::billed::a_standby_takes_over_while_routers_report_and_all_is_billed_once")
+        .is_none()
+    {
+        return;
+    }
+    let Some(mut primary) = Postgres::start_for_test() else { return };
+    let mut standby = Postgres::standby(&primary, true).expect("a standby");
+    // A socket's path is short.
+    let link = std::env::temp_dir().join(format!("wayleave-primary-{}", std::process::id()));
+    let folder = |of: &Postgres| of.url().split_once("host=").expect("a folder").1.to_owned();
+    let point_to = |server: &Postgres| {
+        let _ = fs::remove_file(&link); // there may be none
+        symlink(folder(server), &link).expect("linked");
+    };
+    point_to(&primary);
+    let database = primary.url().replace(&folder(&primary), &link.display().to_string());
+    let server = |_: &Folder, server: &str| format!("server = {server}");
+    let site = Site::with(&["--database", &database], "", server, |_, _| String::new());
+    eventually("both routers are connected", || site.connected());
+    settle(&site);
+    let before = [sums(&site, "delegation", "delegation"), sums(&site, "router", "router")];
+    let sender = Sender::start_for(PAYERS.len(), 2_000_000);
+    eventually("packets arrive", || sender.arrived().iter().all(|arrived| *arrived > 300));
+    primary.kill().expect("killed");
+    standby.promote().expect("promoted");
+    point_to(&standby);
+    eventually("the database is back", || site.key.status()["database"]["up"] == true);
+    let count = sender.arrived();
+    eventually("packets arrive", || (0..2).all(|which| sender.arrived()[which] > count[which] + 300));
+    let arrived = sender.stop_counts();
+    settle(&site);
+    judge(&site, &before, &arrived, [0; 2]);
+    fs::remove_file(&link).expect("removed");
+}
+
+/// Anybody is killed, again and again, while packets are sent and repeated: routers, by their place, the key server (2) or its database (3).
+/// A key server has what it acknowledged, and routers report the rest again: its kills take nothing. Each with the seconds of packets
+/// that may be missing.
+fn judge_kills(site: &mut Site, mut postgres: Option<&mut Postgres>, phases: &[(&[usize], u64)]) {
     let kills = std::env::var("WAYLEAVE_BILLED_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(KILLS);
-    for (first, victims, seconds) in [(2_000_000, &[2][..], 0), (3_000_000, &[0, 1, 2], 1)] {
-        settle(&site);
-        let before = [sums(&site, "delegation", "delegation"), sums(&site, "router", "router")];
-        let sender = Sender::start_for(PAYERS.len(), first);
+    for (phase, (victims, seconds)) in phases.iter().enumerate() {
+        settle(site);
+        let before = [sums(site, "delegation", "delegation"), sums(site, "router", "router")];
+        let sender = Sender::start_for(PAYERS.len(), 2_000_000 + 1_000_000 * phase as u32);
         for kill in 0..kills {
             std::thread::sleep(Duration::from_millis(200 + 37 * (kill as u64 % 11)));
-            let victim = match victims[kill % victims.len()] {
-                2 => &mut site.key,
-                router => &mut site.routers[router],
+            let victim = match (victims[kill % victims.len()], &mut postgres) {
+                (3, Some(postgres)) => {
+                    postgres.kill().expect("killed");
+                    postgres.restart().expect("started");
+                    continue;
+                }
+                (router @ (0 | 1), _) => &mut site.routers[router],
+                _ => &mut site.key,
             };
             victim.kill();
             victim.start_process();
@@ -358,12 +426,11 @@ fn statements_equal_what_arrived_and_are_never_above_it_whoever_is_killed() {
         let count = sender.arrived();
         eventually("packets arrive again", || (0..2).all(|which| sender.arrived()[which] > count[which]));
         let arrived = sender.stop_counts();
-        settle(&site);
-        judge(&site, &before, &arrived, [seconds; 2]);
+        settle(site);
+        judge(site, &before, &arrived, [*seconds; 2]);
     }
 }
 
-/// A kill takes what was counted in the last few milliseconds, and not what a commit of the store would have been needed for.
 #[test]
 fn what_a_router_counted_just_before_it_was_killed_is_on_the_statement() {
     let name = "billed::what_a_router_counted_just_before_it_was_killed_is_on_the_statement";
@@ -557,6 +624,53 @@ fn a_shared_rate_goes_where_the_packets_are_and_stays_there_without_the_key_serv
     let (passed, elapsed) = flood(&mut site, Duration::from_secs(2), false);
     let floor = lowered / 200 * elapsed.as_millis() as u64 / 1_000;
     assert!(passed > 0 && passed <= floor + BURST, "{passed} of {floor}");
+}
+
+/// The key server's machine comes back from a backup of everything that it knew its database by: routers are left that have seen more.
+#[test]
+fn a_router_takes_no_rates_of_a_database_that_was_set_back_until_it_is_adopted() {
+    let name = "billed::a_router_takes_no_rates_of_a_database_that_was_set_back_until_it_is_adopted";
+    let Some(mut site) = Site::new(name, "", |_, _| String::new()) else { return };
+    let set = |site: &Site, rate: &str| drop(site.ok(&["cap", "rate", "7", rate, "--config", "key.toml"]));
+    let told = |router: &Router| router.status()["provider"]["rates"][0]["rate"].as_u64();
+    let all_told = |site: &Site, rate: u64| site.routers.iter().all(|router| told(router) == Some(rate));
+    site.ok(&["cap", "grant", "--principal", "7", "--waypoint", &WAYPOINTS[0].to_string(), "--config", "key.toml"]);
+    set(&site, "400000");
+    eventually("both are told", || all_told(&site, 400_000));
+    let files = ["server/accounts.db", "server/revoked", "position"];
+    let file = |site: &Site, name: &str| site.folder.0.join(name);
+    site.key.stop();
+    for name in files {
+        fs::copy(file(&site, name), file(&site, &format!("{name}.backup"))).expect("copied");
+    }
+    site.key.start_process();
+    set(&site, "500000");
+    eventually("both are told", || all_told(&site, 500_000));
+    site.key.stop();
+    for name in files {
+        fs::rename(file(&site, &format!("{name}.backup")), file(&site, name)).expect("restored");
+    }
+    site.key.start_process();
+    let problems = |router: &Router| router.status()["provider"]["problems"].to_string();
+    let are_refused = |site: &Site| site.routers.iter().all(|router| problems(router).contains("was set back"));
+    eventually("both have noticed", || are_refused(&site));
+    let ahead = |site: &Site| {
+        site.key.status()["routers"].as_array().is_some_and(|all| all.iter().all(|of| of["ahead"] == true))
+    };
+    eventually("and the key server has", || ahead(&site));
+    // It has as many changes as before and more, of another history.
+    set(&site, "600000");
+    set(&site, "700000");
+    site.routers[0].kill();
+    site.routers[0].start_process();
+    eventually("both have noticed", || are_refused(&site));
+    assert!(all_told(&site, 500_000), "it stays, also over a restart");
+
+    site.key.stop();
+    site.ok(&["cap", "adopt", "--config", "key.toml", "--reason", "the disk was lost"]);
+    site.key.start_process();
+    eventually("both are told", || all_told(&site, 700_000));
+    eventually("all is well", || site.routers.iter().all(|router| problems(router) == "[]") && !ahead(&site));
 }
 
 /// Whether a router holds a principal to a rate.
