@@ -508,6 +508,10 @@ impl<A: Copy + Ord> Ledger<A> {
         let since = self.late_since(now);
         let of = (router, report.journal);
         for (place, (account, total)) in entries {
+            // All that was counted was credited.
+            if *total == Usage::default() && self.is_fresh(of, account) {
+                continue;
+            }
             let held = self.counts.get(&self.payer(account)).copied().unwrap_or(0);
             if held >= self.limit && self.is_fresh(of, account) {
                 taken.untaken.push(place);

@@ -9,6 +9,7 @@ mod format;
 mod icing;
 mod journal;
 mod output;
+mod payers;
 mod platypus;
 mod ports;
 mod scion;
