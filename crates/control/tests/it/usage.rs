@@ -302,6 +302,7 @@ fn a_total_of_nothing_is_taken_and_kept_nowhere() {
     let report = |number, entries| UsageReport { journal: JournalId([1; 16]), number, entries };
     let taken = ledger.take(1, &report(1, vec![(1, usage(0)), (2, usage(0)), (3, usage(5))]), 0).expect("taken");
     assert!(taken.untaken.is_empty() && !taken.is_behind);
+    assert_eq!(taken.more.into_values().collect::<Vec<_>>(), [usage(5)]);
     assert_eq!(ledger.sums(), BTreeMap::from([(3, usage(5))]));
     // Of what is known it says that the router's memory is a copy.
     assert!(ledger.take(1, &report(2, vec![(3, usage(0))]), 0).expect("taken").is_behind);

@@ -1,6 +1,5 @@
 //! What payers sent and what became of it, by principal: the largest ones, and all others together.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
@@ -8,9 +7,7 @@ use wayleave_runtime::http::{Labels, Metric, Unit};
 
 use super::counters::{Named, PayerCounts};
 use super::journal::Total;
-
-/// Payers that are told apart, at most.
-const SHOWN: usize = 20;
+use crate::roles::payers::{Payer, count, label, largest};
 
 /// What a payer sent since the process started; accounts that were restored are among what was accepted.
 #[derive(Clone, Default)]
@@ -19,7 +16,18 @@ struct PayerRow {
     counts: PayerCounts,
 }
 
-/// The payers with most accepted octets, in this order; and behind them, under `None`, all others.
+impl Payer for PayerRow {
+    fn octets(&self) -> u128 {
+        self.accepted.octets
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.accepted = self.accepted.plus(other.accepted);
+        self.counts.add(&other.counts);
+    }
+}
+
+/// The payers with most accepted octets, and all others.
 pub struct PayerRows(Vec<(Option<u32>, PayerRow)>);
 
 impl PayerRows {
@@ -32,15 +40,7 @@ impl PayerRows {
         for (principal, counts) in counts {
             rows.entry(*principal).or_default().counts.add(counts);
         }
-        let mut others = rows.remove(&None).unwrap_or_default();
-        let mut rows: Vec<(Option<u32>, PayerRow)> = rows.into_iter().collect();
-        rows.sort_by_key(|(_, row)| Reverse(row.accepted.octets));
-        for (_, row) in rows.drain(SHOWN.min(rows.len())..) {
-            others.accepted = others.accepted.plus(row.accepted);
-            others.counts.add(&row.counts);
-        }
-        rows.push((None, others));
-        Self(rows)
+        Self(largest(rows))
     }
 
     /// A row for each in the status view; `principal` is null for the others.
@@ -65,14 +65,9 @@ impl PayerRows {
         self.0.iter().fold(Total::default(), |sum, (_, row)| sum.plus(row.counts.credited))
     }
 
-    /// With the label `principal`, which is `other` for the others.
     pub fn metrics(&self) -> Vec<Metric> {
-        let number = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
-        let label = |principal: Option<u32>| {
-            ("principal", principal.map_or_else(|| "other".to_owned(), |number| number.to_string()))
-        };
         let each = |of: fn(&PayerRow) -> u128| -> Vec<(Labels, u64)> {
-            self.0.iter().map(|(principal, row)| (vec![label(*principal)], number(of(row)))).collect()
+            self.0.iter().map(|(principal, row)| (vec![label(*principal)], count(of(row)))).collect()
         };
         let refused = self.0.iter().flat_map(|(principal, row)| {
             let labels = |reason: &str| vec![label(*principal), ("reason", reason.to_owned())];
@@ -103,6 +98,7 @@ impl PayerRows {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::roles::payers::SHOWN;
 
     #[test]
     fn the_largest_payers_have_rows_and_all_others_have_one() {

@@ -343,3 +343,16 @@ fn metrics(counters: &Counters) -> Vec<Metric> {
     }
     all
 }
+
+/// The names of a Platypus router's metrics, on its page.
+#[cfg(test)]
+pub fn metric_names() -> Vec<String> {
+    let format = FormatCounters {
+        reasons: super::platypus::reasons().map(|reason| (reason.name(), 0)).collect(),
+        accounts: Some(AccountTable::default()),
+        ..FormatCounters::default()
+    };
+    let mut all = metrics(&Counters { format, ..Counters::default() });
+    all.extend(PayerRows::new(Default::default(), &Default::default()).metrics());
+    all.iter().map(|metric| metric.name("router")).collect()
+}

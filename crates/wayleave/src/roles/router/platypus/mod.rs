@@ -71,6 +71,11 @@ const AFTER_MAC: [Reason; 10] = [
 ];
 const _: () = assert!(AFTER_MAC.len() + verify::Reason::ALL.len() == Reason::COUNT, "a reason is shown nowhere");
 
+/// All reasons for which a packet is not forwarded.
+pub fn reasons() -> impl Iterator<Item = Reason> {
+    verify::Reason::ALL.into_iter().map(Reason::Packet).chain(AFTER_MAC)
+}
+
 /// One thread's router.
 pub struct Platypus {
     router: Router,
@@ -400,7 +405,6 @@ impl Format for Platypus {
 
     fn counters(&self, now: Now) -> FormatCounters {
         let of = self.router.counters();
-        let packet = verify::Reason::ALL.into_iter().map(Reason::Packet);
         let mut counters = FormatCounters {
             decided: [
                 ("forwarded", of.forwarded),
@@ -409,7 +413,7 @@ impl Format for Platypus {
                 ("unanswered", of.unanswered),
             ]
             .into(),
-            reasons: packet.chain(AFTER_MAC).map(|reason| (reason.name(), of.of(reason))).collect(),
+            reasons: reasons().map(|reason| (reason.name(), of.of(reason))).collect(),
             replay: self.router.replay().map(|filter| self.replay_counters(filter, now)),
             accounts: self.account_table(),
             payers: self.payer_counts(now.instant),
