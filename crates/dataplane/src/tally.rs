@@ -58,6 +58,12 @@ impl Total {
         Self { packets: self.packets + other.packets, octets: self.octets + other.octets }
     }
 
+    /// What lies above `other`; zero where nothing does.
+    #[must_use]
+    pub fn above(self, other: Self) -> Self {
+        Self { packets: self.packets.saturating_sub(other.packets), octets: self.octets.saturating_sub(other.octets) }
+    }
+
     #[must_use]
     pub fn greatest(self, other: Self) -> Self {
         Self { packets: self.packets.max(other.packets), octets: self.octets.max(other.octets) }

@@ -147,6 +147,13 @@ impl Metric {
         Self::new(thing, Unit::Up, help, Sample::Gauge(f64::from(is_up)))
     }
 
+    /// The name of its samples on the page of `role`.
+    #[must_use]
+    pub fn name(&self, role: &str) -> String {
+        let total = if matches!(self.sample, Sample::Counter(_) | Sample::Counters(_)) { "_total" } else { "" };
+        format!("wayleave_{role}_{}_{}{total}", self.thing, self.unit.name())
+    }
+
     fn new(thing: &str, unit: Unit, help: &'static str, sample: Sample) -> Self {
         let is_word = |word: &str| {
             !word.is_empty() && word.bytes().all(|octet| octet.is_ascii_lowercase() || octet.is_ascii_digit())
@@ -471,6 +478,12 @@ mod tests {
         let values = vec![(labels("alpha"), 1.0), (labels(hostile), 2.0)];
         let page = open_metrics("rs", &[Metric::gauges("reported", Unit::Members, "Members", values)]);
         assert!(page.contains("\nwayleave_rs_reported_members{slot=\"7\",member=\"alpha\"} 1"), "{page}");
+        let names = [
+            Metric::gauges("reported", Unit::Members, "Members", Vec::new()),
+            Metric::counter("reported", Unit::Members, "Members", 1),
+        ];
+        let names = names.map(|metric| metric.name("rs"));
+        assert_eq!(names, ["wayleave_rs_reported_members", "wayleave_rs_reported_members_total"]);
         let escaped = r#"{slot="7",member="a\"} 1\nwayleave_rs_connected_members 0\\"} 2"#;
         assert!(page.contains(escaped), "{page}");
         assert!(!page.lines().any(|line| line.starts_with("wayleave_rs_connected")), "{page}");

@@ -313,6 +313,8 @@ pub struct Accepted<A> {
     pub too_late: u64,
     /// Places of entries that are not taken: who pays for them has as many records as one may have.
     pub untaken: Vec<u16>,
+    /// What is new, by who pays.
+    pub more: BTreeMap<u32, Usage>,
 }
 
 /// What became of a report.
@@ -323,11 +325,19 @@ pub struct ReportOutcome {
     pub is_late: bool,
     pub too_late: u64,
     pub untaken: Vec<u16>,
+    pub more: BTreeMap<u32, Usage>,
 }
 
 impl<A> From<Accepted<A>> for ReportOutcome {
-    fn from(Accepted { is_behind, is_late, too_late, untaken, .. }: Accepted<A>) -> Self {
-        Self { is_behind, is_late, too_late, untaken }
+    fn from(Accepted { is_behind, is_late, too_late, untaken, more, .. }: Accepted<A>) -> Self {
+        Self { is_behind, is_late, too_late, untaken, more }
+    }
+}
+
+impl<A> Accepted<A> {
+    fn add(&mut self, payer: u32, more: Usage) {
+        let sum = self.more.entry(payer).or_default();
+        *sum = sum.plus(more);
     }
 }
 
@@ -340,6 +350,7 @@ impl<A> Default for Accepted<A> {
             is_late: false,
             too_late: 0,
             untaken: Vec::new(),
+            more: BTreeMap::new(),
         }
     }
 }
@@ -508,6 +519,10 @@ impl<A: Copy + Ord> Ledger<A> {
         let since = self.late_since(now);
         let of = (router, report.journal);
         for (place, (account, total)) in entries {
+            // All that was counted was credited.
+            if *total == Usage::default() && self.is_fresh(of, account) {
+                continue;
+            }
             let held = self.counts.get(&self.payer(account)).copied().unwrap_or(0);
             if held >= self.limit && self.is_fresh(of, account) {
                 taken.untaken.push(place);
@@ -561,6 +576,7 @@ impl<A: Copy + Ord> Ledger<A> {
         let greatest = known.unwrap_or_default().greatest(total);
         taken.is_behind |= !total.covers(known.unwrap_or_default());
         if known != Some(greatest) {
+            taken.add(self.payer(&account), greatest.above(known.unwrap_or_default()));
             self.set(UsageRecord { router, journal, account, total: greatest }, taken);
         }
     }

@@ -295,6 +295,19 @@ fn a_refused_report_leaves_nothing_behind_and_one_beyond_a_payers_limit_what_the
     ledger.take(0, &report(3, 1..2), 0).expect("a known journal");
 }
 
+/// An account of which everything that was counted was credited, since it could not be sent.
+#[test]
+fn a_total_of_nothing_is_taken_and_kept_nowhere() {
+    let mut ledger = of_payers(1);
+    let report = |number, entries| UsageReport { journal: JournalId([1; 16]), number, entries };
+    let taken = ledger.take(1, &report(1, vec![(1, usage(0)), (2, usage(0)), (3, usage(5))]), 0).expect("taken");
+    assert!(taken.untaken.is_empty() && !taken.is_behind);
+    assert_eq!(taken.more.into_values().collect::<Vec<_>>(), [usage(5)]);
+    assert_eq!(ledger.sums(), BTreeMap::from([(3, usage(5))]));
+    // Of what is known it says that the router's memory is a copy.
+    assert!(ledger.take(1, &report(2, vec![(3, usage(0))]), 0).expect("taken").is_behind);
+}
+
 #[test]
 fn a_payer_without_room_takes_none_from_others_and_may_report_more_of_what_it_has() {
     let mut ledger = of_payers(3);

@@ -5,6 +5,9 @@
 //! key epochs that can have one at once, are more than a quarter of the lines. An account leaves five minutes after its key
 //! epoch is over, once its record is durable: short epochs have many at once.
 //!
+//! What was accepted, counted, and then not sent is credited ([`Accounts::credit`]) before the next record of the journal: a
+//! recorded total only grows.
+//!
 //! The journal holds totals, not differences, so that a record read twice counts once. The driver writes it every few
 //! milliseconds: after a crash a total is too low by what was counted since, and never too high.
 
@@ -16,7 +19,7 @@ use wayleave_packet::platypus::verify::Charge;
 
 use super::account_shares::{AccountShares, parent};
 pub use super::account_shares::{LINES_OF_REGISTERED, most_registered};
-use super::revocation::pack_fields;
+use super::revocation::{pack_fields, packed_principal};
 use super::totals::Totals;
 use crate::replay::Partition;
 pub use crate::tally::Total;
@@ -31,6 +34,26 @@ pub enum ChargeOutcome {
     OverRate,
     /// The table has no free entry for the principal's own account.
     TableFull,
+}
+
+/// Where a packet was counted, and with how many octets: what [`Accounts::credit`] takes back. It is good until an account is closed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Charged {
+    line: u32,
+    /// No counted packet is without octets: zero says that nothing was counted.
+    octets: u32,
+}
+
+impl Charged {
+    #[inline(always)]
+    fn new(line: usize, octets: u64) -> Self {
+        // A table has far fewer lines, and a packet fewer octets.
+        Self { line: line as u32, octets: octets as u32 }
+    }
+
+    pub(super) fn octets(self) -> u64 {
+        self.octets.into()
+    }
 }
 
 /// Whom a rate limits: a principal with all delegations, or one delegation.
@@ -75,6 +98,8 @@ pub struct PayerState {
     /// `None` stands for all payers without a partition of their own.
     pub payer: Option<Payer>,
     pub partition: Partition,
+    /// Octets a second that it may send here, with what is leased; zero if it has no rate.
+    pub rate: u64,
     pub refused: Refused,
 }
 
@@ -187,13 +212,14 @@ impl Accounts {
     }
 
     /// The pool first, then all payers with a rate, in no order.
-    pub fn payers(&self) -> impl Iterator<Item = PayerState> {
-        let of = |(payer, bucket): (&Payer, &Bucket)| PayerState {
+    pub fn payers(&self, now: Instant) -> impl Iterator<Item = PayerState> {
+        let of = move |(payer, bucket): (&Payer, &Bucket)| PayerState {
             payer: Some(*payer),
             partition: bucket.partition.unwrap_or(self.pool),
+            rate: bucket.rate + if now < bucket.lease.1 { bucket.lease.0 } else { 0 },
             refused: bucket.refused,
         };
-        let pool = PayerState { payer: None, partition: self.pool, refused: self.pool_refused };
+        let pool = PayerState { payer: None, partition: self.pool, rate: 0, refused: self.pool_refused };
         std::iter::once(pool).chain(self.buckets.iter().map(of))
     }
 
@@ -249,7 +275,7 @@ impl Accounts {
     #[inline]
     pub fn charge(&mut self, charge: &Charge, octets: u64, now: Instant) -> ChargeOutcome {
         match self.claim(|| *charge, octets, now) {
-            Some(_) => self.add(self.look_up(charge), || *charge, octets),
+            Some(_) => self.add(self.look_up(charge), || *charge, octets).0,
             None => ChargeOutcome::OverRate,
         }
     }
@@ -319,13 +345,18 @@ impl Accounts {
     /// Counts a packet of `octets` octets in the account whose key `look_up` returned for `charge`. An account that exists needs
     /// no more than its own cache line; everything else is out of line.
     #[inline(always)]
-    pub(super) fn add(&mut self, key: AccountKey, charge: impl Fn() -> Charge, octets: u64) -> ChargeOutcome {
+    pub(super) fn add(
+        &mut self,
+        key: AccountKey,
+        charge: impl Fn() -> Charge,
+        octets: u64,
+    ) -> (ChargeOutcome, Charged) {
         match self.totals.add_known(key.packed, key.home, octets) {
-            Some(is_first) => {
+            Some((line, is_first)) => {
                 if is_first {
                     self.changed.push(charge());
                 }
-                ChargeOutcome::Charged
+                (ChargeOutcome::Charged, Charged::new(line, octets))
             }
             None => self.add_new(&charge(), octets),
         }
@@ -334,7 +365,7 @@ impl Accounts {
     /// The same for an account that does not exist: it is opened, or the packet counts in the first of those above it that
     /// exists or may be opened.
     #[inline(never)]
-    fn add_new(&mut self, charge: &Charge, octets: u64) -> ChargeOutcome {
+    fn add_new(&mut self, charge: &Charge, octets: u64) -> (ChargeOutcome, Charged) {
         let mut account = *charge;
         while !self.totals.contains(pack(&account)) {
             if self.shares.may_open(&account, self.most - self.totals.count()) {
@@ -343,17 +374,26 @@ impl Accounts {
             }
             match parent(&account) {
                 Some(parent) => account = parent,
-                None => return ChargeOutcome::TableFull,
+                None => return (ChargeOutcome::TableFull, Charged::default()),
             }
         }
-        if self.totals.add(pack(&account), octets) {
+        let (line, is_first) = self.totals.add(pack(&account), octets);
+        if is_first {
             self.changed.push(account);
         }
-        if account == *charge {
-            return ChargeOutcome::Charged;
-        }
-        self.folded += 1;
-        ChargeOutcome::Folded
+        let is_own = account == *charge;
+        self.folded += u64::from(!is_own);
+        (if is_own { ChargeOutcome::Charged } else { ChargeOutcome::Folded }, Charged::new(line, octets))
+    }
+
+    /// Takes back what a packet was counted with that was not sent, and returns whose it was. `None`, and nothing is taken back, if
+    /// nothing was counted, or if a record of the journal has it: what is recorded never becomes less. The rate's tokens
+    /// stay taken: they bound what arrives, whatever becomes of it.
+    #[cold]
+    pub(super) fn credit(&mut self, charged: Charged) -> Option<Principal> {
+        let Charged { line, octets } = charged;
+        let key = if octets == 0 { None } else { self.totals.credit(line as usize, octets.into()) };
+        key.and_then(packed_principal)
     }
 
     /// What an account has sent.
@@ -422,6 +462,8 @@ pub fn shares(rate: u64, demands: &[u64]) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    //! PLA, credit: packets that were counted and not sent, credited once, twice, after the journal has them, and with what was
+    //! never counted: no total below what was sent, none below its last record.
     //! PLA-09, tokens: repeated packets where they pass: half of what may be sent at once is left.
     //! PLA, accounts: a principal with delegations without end, up to the lines of the table: others have room.
     //! PLA, rates: a reload with the same, a greater and no rate: it gives no credit.
@@ -465,6 +507,53 @@ mod tests {
         assert_eq!(accounts.total(&charge(1, None, 7)).octets, restored.total(&charge(1, None, 7)).octets + 5);
     }
 
+    fn counted(accounts: &mut Accounts, charge: &Charge, octets: u64) -> Charged {
+        accounts.add(accounts.look_up(charge), || *charge, octets).1
+    }
+
+    #[test]
+    fn what_was_not_sent_is_credited_before_the_next_record_and_never_after_it() {
+        let mut accounts = Accounts::new(10, 1);
+        let (one, other) = (charge(1, None, 7), charge(2, Some(5), 7));
+        let first = counted(&mut accounts, &one, 100);
+        let second = counted(&mut accounts, &one, 40);
+        let others = counted(&mut accounts, &other, 70);
+        assert_eq!(accounts.credit(first), Some(one.principal));
+        assert_eq!(accounts.total(&one), Total { packets: 1, octets: 40 });
+        // There is no such packet any more, nor one that counts nothing.
+        assert_eq!((accounts.credit(first), accounts.credit(Charged::default())), (None, None));
+        assert_eq!(accounts.credit(Charged { line: u32::MAX, octets: 1 }), None);
+        assert_eq!(accounts.journal().len(), 2);
+        assert_eq!([second, others].map(|charged| accounts.credit(charged)), [None, None]);
+        assert_eq!(accounts.total(&one), Total { packets: 1, octets: 40 });
+        assert_eq!(accounts.total(&other), Total { packets: 1, octets: 70 });
+    }
+
+    #[test]
+    fn an_account_whose_packets_are_all_credited_is_written_once_and_can_be_closed() {
+        let mut accounts = Accounts::new(10, 1);
+        let of = charge(1, None, 7);
+        for _ in 0..100 {
+            let charged = counted(&mut accounts, &of, 100);
+            assert_eq!(accounts.credit(charged), Some(of.principal));
+        }
+        assert!(accounts.changed.len() == 1 && accounts.changed.capacity() == 10);
+        assert!(!accounts.close(&of), "its record is not durable");
+        assert_eq!(accounts.journal(), [(of, Total::default())]);
+        assert!(accounts.close(&of));
+    }
+
+    #[test]
+    fn a_packet_is_credited_where_it_was_counted() {
+        let mut accounts = Accounts::new(16, 1);
+        // Some of these have no place of their own.
+        let counted: Vec<Charged> = (0..8).map(|id| counted(&mut accounts, &charge(1, Some(id), 0), 10)).collect();
+        assert_eq!(accounts.folded(), 2);
+        assert_eq!(accounts.total(&charge(1, None, 0)), Total { packets: 2, octets: 20 });
+        assert!(counted.into_iter().all(|charged| accounts.credit(charged) == Principal::new(1)));
+        assert!(accounts.journal().into_iter().all(|(_, total)| total == Total::default()));
+    }
+
     #[test]
     fn a_delegation_is_limited_by_its_own_rate_and_by_its_principals() {
         let mut accounts = Accounts::new(10, 1);
@@ -503,8 +592,9 @@ mod tests {
         assert_eq!(demand, [50_000, 100]);
         // So another thread, with 900 octets of the principal's own, keeps its rate.
         assert!(shares(1_000, &[demand[1], 900])[1] >= 900);
-        let refused =
-            |id| accounts.payers().find(|state| state.payer == Some(payer(id))).map(|state| state.refused.rate);
+        let refused = |id| {
+            accounts.payers(seconds(0)).find(|state| state.payer == Some(payer(id))).map(|state| state.refused.rate)
+        };
         assert_eq!((refused(Some(5)), refused(None)), (Some(998), Some(0)), "each counts what it refuses");
     }
 
@@ -518,6 +608,8 @@ mod tests {
         };
         assert_eq!(passed(&mut accounts, 0), 200, "what the bucket holds at first");
         accounts.set_lease(&payer, 90, seconds(10), seconds(0));
+        let rate = |at| accounts.payers(at).find(|state| state.payer == Some(payer)).map(|state| state.rate);
+        assert_eq!((rate(seconds(9)), rate(seconds(10))), (Some(100), Some(10)));
         assert_eq!(passed(&mut accounts, 10), 100, "ten seconds at 100 octets");
         assert_eq!(passed(&mut accounts, 20), 10, "ten at 10");
         // A lease that is over when the next packet comes counts to its end and no further.
@@ -625,7 +717,7 @@ mod tests {
         assert_eq!(partition(2, Some(5)), Some(partitions.each[2]));
         assert_eq!(partition(2, Some(6)), Some(partitions.pool));
         assert_eq!(partition(3, None), Some(partitions.pool));
-        assert_eq!(accounts.payers().count(), 4);
+        assert_eq!(accounts.payers(Instant(0)).count(), 4);
     }
 
     #[test]

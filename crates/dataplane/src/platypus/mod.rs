@@ -7,10 +7,12 @@ mod foreign;
 pub mod journal;
 pub mod lanes;
 pub mod outer;
+mod payers;
 pub mod record;
 pub mod revocation;
 mod router;
 mod totals;
 
 pub use foreign::{ForeignWaypoint, MOST_OF_PRINCIPAL};
+pub use payers::{MOST_PAYERS, PayerCounters};
 pub use router::{Action, Config, Counters, Forwarding, Reason, ReplayPolicy, Router};

@@ -298,6 +298,11 @@ pub(super) fn pack_fields(
     packed
 }
 
+/// The principal of what [`pack_fields`] has packed.
+pub(super) fn packed_principal(packed: u128) -> Option<Principal> {
+    u32::try_from(packed >> (2 + 24 + 24 + 5 + 32)).ok().and_then(Principal::new)
+}
+
 /// An entry; fields that it does not have are zero.
 fn decode(octets: &[u8; ENTRY]) -> Option<Revocation> {
     let number = |at: usize| u32::from_be_bytes([0, octets[at], octets[at + 1], octets[at + 2]]);

@@ -8,13 +8,14 @@ use std::net::IpAddr;
 
 use crate::lanes::{CpuKernel, LANES, VectorCode};
 use wayleave_core::{Instant, Now, Prefix};
-use wayleave_packet::platypus::header::Packet;
+use wayleave_packet::platypus::header::{Packet, Principal};
 use wayleave_packet::platypus::verify::{self, Arrival, Charge, Forward, IcmpError, Verdict, Waypoint, icmp, verify};
 
-use super::account::{AccountKey, Accounts, ChargeOutcome, PayerState};
+use super::account::{AccountKey, Accounts, ChargeOutcome, Charged, PayerState};
 use super::delivery;
 use super::foreign::{ForeignWaypoint, ForeignWaypoints};
 use super::lanes::{BurstVerifier, Decision, Group, Verdicts};
+use super::payers::{PayerCounters, Payers};
 use super::revocation::RevocationTable;
 use crate::answers::AnswerLimit;
 use crate::frame::{BURST, Frame, Ingress};
@@ -66,6 +67,8 @@ pub enum Reason {
 impl Reason {
     /// How many there are.
     pub const COUNT: usize = verify::Reason::ALL.len() + 10;
+    /// How many of them a packet alone does not give.
+    pub(super) const OF_PAYERS: usize = Self::COUNT - verify::Reason::ALL.len();
 
     fn number(self) -> usize {
         let own = |n| verify::Reason::ALL.len() + n;
@@ -82,6 +85,11 @@ impl Reason {
             Self::BeforeStart => own(8),
             Self::RelayLimit => own(9),
         }
+    }
+
+    /// Its number among those that a packet alone does not give.
+    pub(super) fn of_payer(self) -> Option<usize> {
+        self.number().checked_sub(verify::Reason::ALL.len())
     }
 
     /// Its name in metrics.
@@ -180,12 +188,15 @@ pub struct Router {
     /// Their original sources, as far as `hashes` are computed.
     origins: [[u8; 16]; BURST],
     account_keys: [AccountKey; BURST],
+    /// Where the packets of the last burst were counted, as far as they are forwarded.
+    charged: [Charged; BURST],
     revocations: RevocationTable,
     need_revocations: bool,
     repeated: ReplayPolicy,
     replay: ReplayFilter,
     is_accounting: bool,
     accounts: Accounts,
+    payers: Payers,
     answers: AnswerLimit,
     /// Quotes whose MAC may be checked, where there is no replay filter.
     quotes: AnswerLimit,
@@ -259,12 +270,14 @@ impl Router {
             hashes: [[0; 16]; BURST],
             origins: [[0; 16]; BURST],
             account_keys: [AccountKey::default(); BURST],
+            charged: [Charged::default(); BURST],
             revocations: RevocationTable::default(),
             need_revocations: config.need_revocations,
             repeated: config.repeated,
             replay: config.replay,
             is_accounting: config.accounts > 0,
             accounts,
+            payers: Payers::new(config.account_seed),
             answers: AnswerLimit::new(config.answers_per_second, config.answers_per_second, 1),
             quotes: AnswerLimit::new(config.answers_per_second, config.answers_per_second, 1),
             answers_per_second: config.answers_per_second,
@@ -442,7 +455,10 @@ impl Router {
                 forward.apply(frame.octets);
                 Action::Route
             }
-            Err(reason) => Action::Drop(reason),
+            Err(reason) => {
+                self.payers.refuse(forward.charge(frame.octets).principal, reason);
+                Action::Drop(reason)
+            }
         }
     }
 
@@ -457,14 +473,17 @@ impl Router {
     ) -> Result<(), Reason> {
         self.check_revocation(octets, forward)?;
         let counted = self.admit(octets, forward, index, now)?;
-        if !self.is_accounting || counted == Counted::No {
+        if !self.is_accounting {
+            return Ok(());
+        }
+        self.charged[index] = Charged::default();
+        if counted == Counted::No {
             return Ok(());
         }
         let (key, charge) = (self.account_keys[index], || forward.charge(octets));
-        match self.accounts.add(key, charge, octets.len() as u64) {
-            ChargeOutcome::TableFull => Err(Reason::AccountsFull),
-            _ => Ok(()),
-        }
+        let (outcome, charged) = self.accounts.add(key, charge, octets.len() as u64);
+        self.charged[index] = charged;
+        if outcome == ChargeOutcome::TableFull { Err(Reason::AccountsFull) } else { Ok(()) }
     }
 
     #[inline(always)]
@@ -561,6 +580,27 @@ impl Router {
         }
     }
 
+    /// Where the packet at this index of the last burst was counted, if it is forwarded.
+    #[inline(always)]
+    #[must_use]
+    pub fn charged(&self, index: usize) -> Charged {
+        self.charged[index]
+    }
+
+    /// Credits its payer with a packet that was counted and could not be sent. It must be done before [`Accounts::journal`] and
+    /// [`Accounts::close`] are called: what is recorded is not taken back.
+    #[cold]
+    pub fn credit(&mut self, charged: Charged) {
+        if let Some(principal) = self.accounts.credit(charged) {
+            self.payers.credit(principal, charged.octets());
+        }
+    }
+
+    /// What was refused and credited to each payer, and under `None` to those beyond [`super::MOST_PAYERS`].
+    pub fn payers(&self) -> impl Iterator<Item = (Option<Principal>, &PayerCounters)> {
+        self.payers.iter()
+    }
+
     /// This core's counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
@@ -597,7 +637,7 @@ impl Router {
 
     /// Every payer's partition and what it was refused, with the packets that all threads have taken of the partition in this turn.
     pub fn partitions(&self, now: Now) -> impl Iterator<Item = (PayerState, u64)> {
-        self.accounts.payers().map(move |state| (state, self.replay.taken(state.partition, now.instant)))
+        self.accounts.payers(now.instant).map(move |state| (state, self.replay.taken(state.partition, now.instant)))
     }
 
     /// Compares the clocks where no packets come, and returns how the wall clock jumped since the start.

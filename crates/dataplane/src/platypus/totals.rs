@@ -15,8 +15,9 @@ const USED: u128 = 1 << 127;
 #[repr(align(64))]
 struct AccountLine {
     key: u128,
-    /// Since the last record in the journal.
-    packets: u64,
+    /// Since the last record in the journal, and one more if there were any: a key whose packets were all credited is still known
+    /// to have changed.
+    packets_and_one: u64,
     octets: u64,
     /// In the last record.
     recorded: Recorded,
@@ -43,16 +44,21 @@ impl AccountLine {
     /// Whether this packet is the first one since the last record.
     #[inline(always)]
     fn add(&mut self, octets: u64) -> bool {
-        let is_first = self.packets == 0;
-        self.packets += 1;
+        let is_first = self.packets_and_one == 0;
+        self.packets_and_one += 1 + u64::from(is_first);
         self.octets += octets;
         is_first
+    }
+
+    /// Packets since the last record.
+    fn packets(&self) -> u64 {
+        self.packets_and_one.saturating_sub(1)
     }
 
     fn total(&self) -> Total {
         let recorded = self.recorded.total();
         Total {
-            packets: recorded.packets + u128::from(self.packets),
+            packets: recorded.packets + u128::from(self.packets()),
             octets: recorded.octets + u128::from(self.octets),
         }
     }
@@ -137,23 +143,32 @@ impl Totals {
 
     /// Whether nothing was added to a key since its last record.
     pub(super) fn is_recorded(&self, key: u128) -> bool {
-        self.lines[self.find(key | USED)].packets == 0
+        self.lines[self.find(key | USED)].packets_and_one == 0
     }
 
-    /// Adds one packet to a key that has a line, and returns whether it is the first one since the last record. `home` is
-    /// what [`Totals::fetch`] returned.
+    /// Adds one packet to a key that has a line, and returns the line's index and whether the packet is the first one since the
+    /// last record. `home` is what [`Totals::fetch`] returned.
     #[inline(always)]
-    pub(super) fn add_known(&mut self, key: u128, home: usize, octets: u64) -> Option<bool> {
+    pub(super) fn add_known(&mut self, key: u128, home: usize, octets: u64) -> Option<(usize, bool)> {
         let index = self.find_from(home, key | USED);
         let line = &mut self.lines[index];
-        (line.key != 0).then(|| line.add(octets))
+        (line.key != 0).then(|| (index, line.add(octets)))
     }
 
-    /// Adds one packet, and returns whether it is the first one since the last record. The caller has checked
-    /// [`Totals::has_capacity`].
+    /// The same for any key. The caller has checked [`Totals::has_capacity`].
     #[inline(always)]
-    pub(super) fn add(&mut self, key: u128, octets: u64) -> bool {
-        self.open(key).add(octets)
+    pub(super) fn add(&mut self, key: u128, octets: u64) -> (usize, bool) {
+        let index = self.open(key);
+        (index, self.lines[index].add(octets))
+    }
+
+    /// Takes back one packet that was added to the line at this index since its last record, and returns the key. `None`, and
+    /// nothing is taken back, if no such packet can have been: what is recorded never becomes less.
+    pub(super) fn credit(&mut self, index: usize, octets: u64) -> Option<u128> {
+        let line = self.lines.get_mut(index).filter(|line| line.packets() > 0 && line.octets >= octets)?;
+        line.packets_and_one -= 1;
+        line.octets -= octets;
+        Some(line.key & !USED)
     }
 
     /// The total of a key, which counts as recorded from now on.
@@ -164,7 +179,7 @@ impl Totals {
             return None;
         }
         let total = line.total();
-        (line.packets, line.octets, line.recorded) = (0, 0, Recorded::new(total));
+        (line.packets_and_one, line.octets, line.recorded) = (0, 0, Recorded::new(total));
         Some(total)
     }
 
@@ -173,9 +188,10 @@ impl Totals {
         if !self.has_capacity() && !self.contains(key) {
             return false;
         }
-        let line = self.open(key);
+        let index = self.open(key);
+        let line = &mut self.lines[index];
         if line.total().packets < total.packets {
-            (line.packets, line.octets, line.recorded) = (0, 0, Recorded::new(total));
+            (line.packets_and_one, line.octets, line.recorded) = (0, 0, Recorded::new(total));
         }
         true
     }
@@ -223,15 +239,16 @@ impl Totals {
         index
     }
 
+    /// The index of a key's line, which it has from now on.
     #[inline(always)]
-    fn open(&mut self, key: u128) -> &mut AccountLine {
+    fn open(&mut self, key: u128) -> usize {
         let index = self.find(key | USED);
         let line = &mut self.lines[index];
         if line.key == 0 {
             line.key = key | USED;
             self.count += 1;
         }
-        line
+        index
     }
 }
 
@@ -241,10 +258,12 @@ mod tests {
 
     use super::*;
 
-    /// Keys that are added, counted, recorded and removed at random, compared with a map of the standard library.
+    /// Keys that are added, counted, credited, recorded and removed at random, compared with a map of the standard library.
     #[test]
     fn the_table_is_a_map() {
         let (mut table, mut map) = (Totals::new(50, 7), HashMap::<u128, Total>::new());
+        // What was added since the last record, by key, and for how many keys the table said that there was a first packet.
+        let (mut unrecorded, mut listed) = (HashMap::<u128, Vec<u64>>::new(), HashMap::<u128, u32>::new());
         let mut state = 1u64;
         for step in 0..100_000u64 {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -253,16 +272,38 @@ mod tests {
                 0 => {
                     table.remove(key);
                     map.remove(&key);
+                    (unrecorded.remove(&key), listed.remove(&key));
                 }
-                1 => assert_eq!(table.record(key), map.get(&key).copied(), "{step}"),
+                1 => {
+                    assert_eq!(table.record(key), map.get(&key).copied(), "{step}");
+                    (unrecorded.remove(&key), listed.remove(&key));
+                }
+                2 if table.contains(key) => {
+                    let index = table.find(key | USED);
+                    let added = unrecorded.get_mut(&key).and_then(Vec::pop);
+                    // What was not added is not taken back.
+                    let credited = table.credit(index, added.unwrap_or(1));
+                    assert_eq!(credited, added.map(|_| key), "{step}");
+                    let total = map.entry(key).or_default();
+                    let octets = u128::from(added.unwrap_or_default());
+                    *total =
+                        Total { packets: total.packets - u128::from(added.is_some()), octets: total.octets - octets };
+                }
                 _ if table.has_capacity() || table.contains(key) => {
-                    table.add(key, step);
+                    let (index, is_first) = table.add(key, step);
+                    assert_eq!(table.lines[index].key, key | USED);
+                    unrecorded.entry(key).or_default().push(step);
+                    let times = listed.entry(key).or_default();
+                    *times += u32::from(is_first);
+                    assert_eq!(*times, 1, "listed once between two records: {step}");
                     let total = map.entry(key).or_default();
                     *total = Total { packets: total.packets + 1, octets: total.octets + u128::from(step) };
                 }
                 _ => assert!(map.len() == 50 && !map.contains_key(&key)),
             }
             assert_eq!(table.total(key), map.get(&key).copied().unwrap_or_default(), "{step}");
+            let has_unrecorded = unrecorded.get(&key).is_some_and(|added| !added.is_empty());
+            assert!(!has_unrecorded || !table.is_recorded(key), "{step}");
         }
         assert!(!map.is_empty());
     }

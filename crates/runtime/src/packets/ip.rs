@@ -77,4 +77,8 @@ impl Port for Ip {
     fn send(&mut self, burst: &Burst, out: &[Outgoing]) -> io::Result<usize> {
         self.batcher.send(self.socket.as_fd(), burst, out)
     }
+
+    fn unsent(&self) -> Option<&[u32]> {
+        Some(self.batcher.unsent())
+    }
 }

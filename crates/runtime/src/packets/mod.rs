@@ -47,6 +47,12 @@ pub trait Port: AsFd + Send {
     /// What the system said of the first packet that it refused for another reason than want of room.
     fn send(&mut self, burst: &Burst, out: &[Outgoing]) -> io::Result<usize>;
 
+    /// The indices in the burst of the packets that the last [`Port::send`] was given and the system did not take, if it took others
+    /// behind them; `None` if they are those behind as many as it took.
+    fn unsent(&self) -> Option<&[u32]> {
+        None
+    }
+
     /// Sends packets of `size` octets each but the last, which may be shorter, from where they lie one behind the other. Returns how many
     /// the system accepted; `None` if it has to be done by [`Port::send`], and then nothing was sent.
     ///

@@ -11,7 +11,7 @@ use super::burst::MESSAGE;
 use super::steering::Steering;
 use super::system::messages::{Receiver, Sender};
 use super::system::options;
-use super::{Burst, Outgoing, Port};
+use super::{Burst, MAX_PACKETS, Outgoing, Port};
 
 /// Bytes that the system may queue on a socket.
 const BUFFERS: i32 = 8 << 20;
@@ -187,6 +187,10 @@ impl Port for Udp {
         self.batcher.send(self.socket.as_fd(), burst, out)
     }
 
+    fn unsent(&self) -> Option<&[u32]> {
+        Some(self.batcher.unsent())
+    }
+
     fn send_run(&mut self, octets: &[u8], size: usize, to: SocketAddr) -> Option<io::Result<usize>> {
         self.batcher.send_run(self.socket.as_fd(), octets, size, to)
     }
@@ -199,11 +203,14 @@ pub(super) struct Batcher {
     counts: Vec<usize>,
     /// Packets that the system cuts a message into, at most.
     segments: usize,
+    /// Of the last [`Batcher::send`], the packets that did not leave, by their indices in the burst.
+    unsent: Vec<u32>,
 }
 
 impl Default for Batcher {
     fn default() -> Self {
-        Self { sender: Sender::default(), counts: Vec::new(), segments: SEGMENTS }
+        let unsent = Vec::with_capacity(MAX_PACKETS);
+        Self { sender: Sender::default(), counts: Vec::new(), segments: SEGMENTS, unsent }
     }
 }
 
@@ -213,7 +220,12 @@ impl Batcher {
         Self { segments: 1, ..Self::default() }
     }
 
+    pub(super) fn unsent(&self) -> &[u32] {
+        &self.unsent
+    }
+
     pub(super) fn send(&mut self, socket: BorrowedFd<'_>, burst: &Burst, out: &[Outgoing]) -> io::Result<usize> {
+        self.unsent.clear();
         let mut progress = Progress { rest: out, sent: 0, failed: None };
         while !progress.rest.is_empty() {
             self.gather(burst, progress.rest, self.segments);
@@ -222,6 +234,7 @@ impl Batcher {
                 halt => halt,
             };
             if matches!(halt, Halt::QueueFull) {
+                self.unsent.extend(progress.rest.iter().map(|out| out.packet));
                 break;
             }
         }
@@ -282,6 +295,7 @@ impl Batcher {
                 }
                 Err(error) => {
                     progress.failed.get_or_insert(error);
+                    self.unsent.extend(progress.rest[..self.counts[first]].iter().map(|out| out.packet));
                     1
                 }
             };
@@ -316,7 +330,9 @@ impl Batcher {
             self.gather(burst, progress.rest, 1);
             halt = self.flush(socket, burst, progress);
         }
-        if !matches!(halt, Halt::QueueFull) {
+        if matches!(halt, Halt::QueueFull) {
+            self.unsent.extend(after.iter().map(|out| out.packet));
+        } else {
             progress.rest = after;
         }
         halt
@@ -500,6 +516,7 @@ mod tests {
         let to = |packet: u32| if (3..6).contains(&packet) { nowhere } else { there };
         let out: Vec<Outgoing> = (0..9).map(|packet| Outgoing { packet, to: to(packet) }).collect();
         assert_eq!(sender.send(&burst, &out).expect("sent"), 6);
+        assert_eq!(sender.unsent(), Some(&[3, 4, 5][..]));
         let first: Vec<u8> = receive(&mut receiver, 6).iter().map(|packet| packet[0]).collect();
         assert_eq!(first, [0, 1, 2, 6, 7, 8]);
     }
@@ -515,6 +532,7 @@ mod tests {
             let to = |packet: u32| if packet < 60 { nowhere } else { there };
             let out: Vec<Outgoing> = (0..120).map(|packet| Outgoing { packet, to: to(packet) }).collect();
             assert_eq!(sender.send(&burst, &out).expect("sent"), 60, "{nowhere}");
+            assert!(sender.unsent().is_some_and(|unsent| unsent.iter().copied().eq(0..60)), "{nowhere}");
             assert_eq!(sender.batcher.segments, SEGMENTS);
             assert_eq!(sender.batcher.counts.last(), Some(&60), "{nowhere}");
         }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::system::bpf::{self, Attach};
 use super::system::interfaces;
 use super::system::rings::Rings;
-use super::{Burst, Outgoing, Port};
+use super::{Burst, MAX_PACKETS, Outgoing, Port};
 
 /// Ethernet, IPv4 without options, UDP.
 const HEADERS: usize = 14 + 20 + 8;
@@ -49,6 +49,8 @@ pub struct Xdp {
     attached: Attach,
     identification: u16,
     lost: u64,
+    /// Of the last burst that was sent.
+    unsent: Vec<u32>,
     _map: OwnedFd,
     _program: OwnedFd,
     _link: OwnedFd,
@@ -94,7 +96,17 @@ impl Xdp {
         let here = interfaces::ethernet_address(UdpSocket::bind("0.0.0.0:0")?.as_fd(), &endpoint.interface)?;
         let there = ethernet_address_of(endpoint.neighbor)?;
         let headers = headers(here, there, endpoint.local);
-        Ok(Self { rings, headers, attached, identification: 0, lost: 0, _map: map, _program: program, _link: link })
+        Ok(Self {
+            rings,
+            headers,
+            attached,
+            identification: 0,
+            lost: 0,
+            unsent: Vec::with_capacity(MAX_PACKETS),
+            _map: map,
+            _program: program,
+            _link: link,
+        })
     }
 
     /// Whether the program runs in the driver; the generic mode behind it is slower.
@@ -133,14 +145,16 @@ impl Port for Xdp {
 
     fn send(&mut self, burst: &Burst, out: &[Outgoing]) -> io::Result<usize> {
         self.rings.reap();
-        let mut sent = 0;
+        self.unsent.clear();
         for out in out {
-            let SocketAddr::V4(to) = out.to else { continue };
             let octets = burst.octets(out.packet as usize);
             let (headers, identification) = (&self.headers, self.identification);
-            let write = |frame: &mut [u8]| write(frame, headers, octets, to, identification);
+            let write = |to| move |frame: &mut [u8]| write(frame, headers, octets, to, identification);
             self.identification = self.identification.wrapping_add(1);
-            sent += usize::from(self.rings.transmit(write));
+            let is_sent = matches!(out.to, SocketAddr::V4(to) if self.rings.transmit(write(to)));
+            if !is_sent {
+                self.unsent.push(out.packet);
+            }
         }
         for _ in 0..KICKS {
             self.rings.kick()?;
@@ -148,7 +162,11 @@ impl Port for Xdp {
                 break;
             }
         }
-        Ok(sent)
+        Ok(out.len() - self.unsent.len())
+    }
+
+    fn unsent(&self) -> Option<&[u32]> {
+        Some(&self.unsent)
     }
 }
 

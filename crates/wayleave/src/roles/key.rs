@@ -9,10 +9,14 @@ mod listing;
 mod operator;
 mod parts;
 pub mod routers;
+mod sold;
 #[cfg(test)]
 mod tests;
 pub mod usage;
 mod views;
+
+#[cfg(test)]
+pub use tests::metric_names;
 
 use std::convert::Infallible;
 use std::net::UdpSocket;

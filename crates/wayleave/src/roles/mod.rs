@@ -6,6 +6,8 @@ mod attestation;
 pub mod bgp_peer;
 mod consent;
 mod daemon;
+#[cfg(test)]
+mod dashboards;
 mod dns_tcp;
 mod events;
 mod gateway;
@@ -20,6 +22,7 @@ mod member;
 mod origins;
 pub mod overlay;
 mod path;
+mod payers;
 mod peer_tcp;
 mod realm;
 mod router;

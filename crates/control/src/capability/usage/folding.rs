@@ -301,6 +301,7 @@ impl<A: Copy + Ord> Ledger<A> {
         let more = greatest.above(before);
         if more != Usage::default() {
             taken.is_late = true;
+            taken.add(self.payer(&account), more);
             let late = (calendar.late)(&account, self.account_period(calendar, &account), since);
             let late = (self.late_journal(), self.as_fine_as_may_be(calendar, late));
             self.add_to_sum(router, late, more, taken);

@@ -2,6 +2,7 @@
 //! another. What a packet alone decides is [`Waypoint::verify`], whose own model is among the tests of `packet`, but for its
 //! sources, which are judged here anew: a router has several addresses, and packets come by IP and over links.
 //!
+//! PLA, credit: some of the packets that are forwarded are not sent: what was counted for them is taken back, and no more.
 //! PLA, without lanes: a router with the vector path and one without, with revocations, replays, rates, partitions, accounts
 //! and restarts: equal actions, octets, counters and journals.
 //! PLA, state: the order of resources of a router (revocations, repeats, rates, partitions, accounts) over restarts, on
@@ -246,6 +247,10 @@ struct Model {
     /// of those has a packet is the router's to choose, within `check_accounts`.
     accepted: BTreeMap<String, (Charge, Total)>,
     recorded: BTreeMap<String, (Charge, Total)>,
+    /// For each packet of this burst, what it said of its payer if it was counted.
+    counted: Vec<Option<String>>,
+    /// What was counted and not sent, by principal, since the last start.
+    credited: BTreeMap<Principal, Total>,
     /// How often a packet counted one level higher than it said.
     folded: u64,
     rates: Vec<Rate>,
@@ -256,6 +261,7 @@ struct Model {
 impl Model {
     /// What becomes of a packet; `is_full` says whether the router had no account for it, which may be so only in a full table.
     fn process(&mut self, datagram: &[u8], ingress: Ingress, is_full: bool, now: Now) -> (Action, Vec<u8>) {
+        self.counted.push(None);
         match self.verdict(datagram, ingress, now) {
             Verdict::Forward(forward) => {
                 let (charge, fingerprint) = identify(datagram);
@@ -362,10 +368,23 @@ impl Model {
         if is_full {
             return Err(Reason::AccountsFull);
         }
-        let (_, total) = self.accepted.entry(format!("{charge:?}")).or_insert((*charge, Total::default()));
+        let name = format!("{charge:?}");
+        let (_, total) = self.accepted.entry(name.clone()).or_insert((*charge, Total::default()));
         total.packets += 1;
         total.octets += u128::from(octets);
+        self.counted.pop();
+        self.counted.push(Some(name));
         Ok(())
+    }
+
+    /// The packet at this place of the burst was not sent.
+    fn credit(&mut self, place: usize, octets: usize) {
+        let Some(name) = self.counted[place].take() else { return };
+        let (charge, total) = self.accepted.get_mut(&name).expect("it was counted");
+        total.packets -= 1;
+        total.octets -= octets as u128;
+        let credited = self.credited.entry(charge.principal).or_default();
+        *credited = credited.plus(Total { packets: 1, octets: octets as u128 });
     }
 
     /// Every accepted packet is in one account: its own, its delegation's or its principal's, of its key epoch.
@@ -397,6 +416,10 @@ impl Model {
         for (charge, total) in self.recorded.values() {
             assert_eq!(router.accounts().total(charge), *total, "{charge:?}");
         }
+        let credited = router.payers().filter(|(_, of)| of.credited != Total::default());
+        let credited: BTreeMap<Principal, Total> =
+            credited.filter_map(|(principal, of)| Some((principal?, of.credited))).collect();
+        assert_eq!(credited, self.credited);
     }
 
     /// Half of the limit is for all, and the other half is divided among the places where packets come in.
@@ -592,6 +615,8 @@ fn pair(repeated: ReplayPolicy, is_rated: bool, now: Now) -> (Router, Model) {
             partitions,
             accepted,
             recorded,
+            counted: Vec::new(),
+            credited: BTreeMap::new(),
             folded: 0,
             rates,
             answers,
@@ -673,6 +698,7 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
             let actions = router.process(&mut frames, now);
             let full = Action::Drop(Reason::AccountsFull);
             let packets = sent.iter().zip(&came).zip(actions);
+            model.counted.clear();
             let expected: Vec<(Action, Vec<u8>)> = packets
                 .map(|((datagram, ingress), action)| model.process(datagram, *ingress, action == full, now))
                 .collect();
@@ -692,6 +718,11 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
                 // What was sent on comes to the next waypoint, which may be one of ours.
                 if *action == Action::Route && random.below(3) == 0 {
                     pool.push(octets.clone());
+                }
+                // Or could not be sent, for want of room or of a route.
+                if *action == Action::Route && random.below(8) == 0 {
+                    router.credit(router.charged(place));
+                    model.credit(place, sent[place].len());
                 }
             }
             done += expected.len() as u64;
@@ -776,10 +807,21 @@ fn the_router_does_the_same_with_and_without_lanes() {
                 (actions, frames.iter().map(|frame| frame.octets.to_vec()).collect::<Vec<_>>())
             });
             assert_eq!((actions, octets), (plain_actions, plain_octets), "{repeated:?}, burst {burst}");
+            for place in (0..datagrams.len()).filter(|place| actions[*place] == Action::Route) {
+                assert_eq!(fast.charged(place), plain.charged(place), "{repeated:?}, burst {burst}");
+                if random.below(8) == 0 {
+                    [&mut fast, &mut plain].into_iter().for_each(|router| router.credit(router.charged(place)));
+                }
+            }
             routed += actions.iter().filter(|action| **action == Action::Route).count();
         }
         assert_eq!(fast.counters(), plain.counters());
         assert_eq!(fast.accounts().journal(), plain.accounts().journal());
+        let payers = [&fast, &plain].map(|router| {
+            let counters = router.payers().map(|(principal, of)| (principal, *of));
+            counters.collect::<BTreeMap<_, _>>()
+        });
+        assert_eq!(payers[0], payers[1]);
         assert!(routed > 3_000, "{routed} packets were forwarded");
         assert_eq!(full > 0, repeated != ReplayPolicy::Pass, "{full}");
     }

@@ -1,6 +1,7 @@
 //! The Platypus router: what was revoked, repeated, unpaid or unanswerable.
 //!
 //! PLA-06: revoked, then one, two, three epochs later; a restart; old lists: never accepted again.
+//! PLA, credit: packets of a burst that could not be sent: their payers' counters and journal are those of the others.
 //! PLA-08: one packet many times, by one router and two: counted once by each.
 //! PLA-11, sources: a list whose first waypoint is the sender's own: dropped under its own name, unless a peer runs it.
 //! PLA-12: a flood of invalid packets: 100 ICMP errors a second, none longer than its cause.
@@ -370,6 +371,61 @@ fn a_packet_that_comes_again_is_counted_once() {
         let expected = if later <= 5 { Reason::Replayed } else { stale };
         assert!(matches!(found, Action::Drop(reason) | Action::Answer(reason) if reason == expected), "{found:?}");
     }
+}
+
+/// Two packets of a burst are not sent, one of them a copy that was not counted.
+#[test]
+fn a_payer_is_credited_with_what_was_counted_and_could_not_be_sent() {
+    let epoch = current_epoch(NOW);
+    let mut router = router(ReplayPolicy::CountOnce);
+    let mut packets: Vec<Vec<u8>> = [1, 2, 3, 2].map(|counter| packet(epoch, None, counter, NOW)).to_vec();
+    let length = packets[0].len() as u128;
+    packets.push(packet(epoch - 5, None, 4, NOW));
+    let mut frames: Vec<Frame<'_>> =
+        packets.iter_mut().map(|octets| Frame { octets, ingress: Ingress::Internal }).collect();
+    let actions = router.process(&mut frames, now(NOW));
+    assert_eq!(actions[..4], [Action::Route; 4]);
+    assert_ne!(actions[4], Action::Route);
+    for unsent in [1, 3, 1] {
+        router.credit(router.charged(unsent));
+    }
+    // The third one found another packet of that length to take back; the driver credits each packet once.
+    let total = Total { packets: 1, octets: length };
+    let (charge, recorded) = router.accounts().journal()[0];
+    assert_eq!((charge.principal, recorded), (principal(7), total));
+    router.credit(router.charged(0));
+    assert_eq!(router.accounts().total(&charge), total, "what is recorded stays");
+    let credited = |router: &Router| {
+        router.payers().find(|(who, _)| *who == Some(principal(7))).map_or(Total::default(), |(_, of)| of.credited)
+    };
+    assert_eq!(credited(&router), Total { packets: 2, octets: 2 * length });
+}
+
+#[test]
+fn refusals_are_counted_for_whoever_pays_by_reason() {
+    let mut router = router(ReplayPolicy::Drop);
+    router.accounts().set_rate(Payer { principal: principal(7), delegation: None }, 100, 200, now(NOW).instant);
+    let epoch = current_epoch(NOW);
+    let sent = packet(epoch, None, 1, NOW);
+    assert_eq!(action(&mut router, sent.clone(), NOW), Action::Route);
+    assert_eq!(action(&mut router, sent, NOW), Action::Drop(Reason::Replayed));
+    for counter in 2..5 {
+        action(&mut router, packet(epoch, None, counter, NOW), NOW);
+    }
+    // A binding that is wrong names nobody.
+    let mut forged = packet(epoch, None, 9, NOW);
+    *forged.last_mut().expect("octets") ^= 1;
+    action(&mut router, forged, NOW);
+    let refused = |reason| {
+        let of = |who| move |(principal, _): &(Option<Principal>, _)| *principal == who;
+        let one = router.payers().find(of(Some(principal(7)))).map_or(0, |(_, counters)| counters.refused(reason));
+        let others = router.payers().find(of(None)).map_or(0, |(_, counters)| counters.refused(reason));
+        (one, others)
+    };
+    assert_eq!(refused(Reason::Replayed), (1, 0));
+    assert_eq!(refused(Reason::Rate), (router.counters().of(Reason::Rate), 0));
+    assert!(refused(Reason::Rate).0 >= 2);
+    assert_eq!(refused(Reason::Packet(verify::Reason::Binding)), (0, 0));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A panic with the server in hand, and a clock that goes back.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,9 +9,25 @@ use wayleave_core::{Now, UnixTime};
 use wayleave_runtime::Clock;
 
 use super::core::{Core, lock};
+use super::dns::connection_slots;
 use super::follow_database;
+use super::sold::Sold;
+use super::views::{Connections, KeyView};
 use crate::config::testing::Provider;
 use crate::roles::Events;
+use crate::roles::daemon::View;
+
+/// The names of a key server's metrics, on its page.
+pub async fn metric_names() -> Vec<String> {
+    let provider = Provider::new("metrics");
+    let (config, source) = provider.config();
+    let (core, _) = Core::open(&config, &source, Clock::start(), Events::default()).expect("opened");
+    let connections = Connections { dns: connection_slots(), api: None };
+    let view = KeyView::new(&Arc::new(Mutex::new(core)), &config, None, (None, connections));
+    let mut metrics = view.metrics().await.expect("metrics");
+    metrics.extend(Sold::default().metrics(&BTreeMap::new(), &BTreeMap::new()));
+    metrics.iter().map(|metric| metric.name("key")).collect()
+}
 
 #[tokio::test]
 async fn a_panic_with_the_server_in_hand_ends_the_role() {

@@ -22,6 +22,7 @@ use super::api::counts::ApiCounts;
 use super::core::{Core, lock};
 use super::lessor::LessorView;
 use super::routers::{self, Event, Routers};
+use super::sold::Sold;
 use super::usage::UsageProblem;
 use crate::config::Fault;
 use crate::config::key::KeyFile;
@@ -84,6 +85,7 @@ struct OfRouters {
     store: Store,
     problems: [UsageProblem; 3],
     lessor: Arc<Mutex<LessorView>>,
+    sold: Sold,
 }
 
 #[derive(Clone)]
@@ -110,6 +112,7 @@ impl KeyView {
             store: routers.store.clone(),
             problems: routers.problems.clone(),
             lessor: Arc::clone(&routers.lessor),
+            sold: routers.sold.clone(),
         };
         let routers = routers.map(of);
         let configured = Arc::new(Mutex::new(Configured::new(config)));
@@ -352,6 +355,17 @@ impl View for KeyView {
             counter "usage_too_late" Messages "Totals of time that was closed before their router was configured, which are on no statement" =
                 sum("too_late");
         });
+        if let Some(of) = &self.routers {
+            let name = |router: &Value| match &router["name"] {
+                Value::String(name) => name.clone(),
+                _ => router["number"].to_string(),
+            };
+            let confirmed = |router: &Value| (name(router), router["confirmed"].as_u64().unwrap_or(0));
+            let confirmed = routers.as_array().into_iter().flatten().map(confirmed).collect();
+            let own = state.rates().iter().filter(|(payer, _)| payer.delegation.is_none());
+            let rates = own.map(|(payer, terms)| (payer.principal.number(), terms.rate)).collect();
+            metrics.extend(of.sold.metrics(&rates, &confirmed));
+        }
         Some(metrics)
     }
 

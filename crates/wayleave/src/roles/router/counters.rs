@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use wayleave_dataplane::replay::ClockJumps;
 
+use super::journal::Total;
+
 wayleave_core::counters! {
     /// What a thread counts whatever the format.
     #[derive(Clone, Copy, Default, Debug)]
@@ -51,6 +53,30 @@ pub struct FormatCounters {
     pub replay: Option<ReplayCounters>,
     /// The table of accounts, where it has a bound.
     pub accounts: Option<AccountTable>,
+    /// By principal, where the format has them; under `None` those that are not told apart.
+    pub payers: BTreeMap<Option<u32>, PayerCounts>,
+}
+
+/// What a payer sent that did not leave, and what it may send.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct PayerCounts {
+    /// Accepted, and taken back, since it could not be sent.
+    pub credited: Total,
+    /// Packets by reason.
+    pub refused: Named,
+    /// Octets a second, if it has a rate.
+    pub rate: Option<u64>,
+}
+
+impl PayerCounts {
+    /// Adds another thread's, or another payer's.
+    pub fn add(&mut self, more: &Self) {
+        self.credited = self.credited.plus(more.credited);
+        more.refused.iter().for_each(|(name, count)| *self.refused.entry(name).or_default() += count);
+        if let Some(rate) = more.rate {
+            *self.rate.get_or_insert_default() += rate;
+        }
+    }
 }
 
 /// A replay filter and who has room in it.
@@ -139,6 +165,7 @@ impl FormatCounters {
         for (sum, more) in sums.into_iter().zip([&other.decided, &other.reasons, &other.stamped, &other.unstamped]) {
             more.iter().for_each(|(name, count)| *sum.entry(name).or_default() += count);
         }
+        other.payers.iter().for_each(|(payer, more)| self.payers.entry(*payer).or_default().add(more));
         other.bad_macs.iter().for_each(|(id, count)| *self.bad_macs.entry(*id).or_default() += count);
     }
 }

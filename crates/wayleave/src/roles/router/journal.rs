@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -54,6 +54,11 @@ pub trait Account: Copy + PartialEq + Debug + Send + Sync + 'static {
 
     /// Its members in the view of accounts.
     fn json(&self) -> Value;
+
+    /// The principal that pays, where the format has principals.
+    fn principal(&self) -> Option<u32> {
+        None
+    }
 }
 
 /// The account of formats that charge nobody.
@@ -112,28 +117,53 @@ impl<A: Account> Record<A> {
     }
 }
 
-/// Every account's latest record, by its key: what the view of accounts shows.
+/// Every account's latest record: what the views of accounts and payers show.
 #[derive(Clone)]
-pub struct Totals<A>(Arc<Mutex<BTreeMap<Vec<u8>, Record<A>>>>);
+pub struct Totals<A>(Arc<Mutex<Known<A>>>);
+
+struct Known<A> {
+    /// By their keys.
+    records: BTreeMap<Vec<u8>, Record<A>>,
+    /// What each principal has sent, over all accounts, also those that are forgotten since: it only grows.
+    principals: BTreeMap<u32, Total>,
+}
 
 impl<A: Account> Totals<A> {
+    fn empty() -> Self {
+        Self(Arc::new(Mutex::new(Known { records: BTreeMap::new(), principals: BTreeMap::new() })))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known<A>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn get(&self, key: &[u8]) -> Option<Total> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(key).map(|record| record.total)
+        self.known().records.get(key).map(|record| record.total)
     }
 
     fn insert(&self, record: Record<A>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(record.key(), record);
+        let mut known = self.known();
+        let before = known.records.insert(record.key(), record).map_or(Total::default(), |before| before.total);
+        if let Some(principal) = record.account.principal() {
+            let sent = known.principals.entry(principal).or_default();
+            *sent = sent.plus(record.total.above(before));
+        }
     }
 
     fn records(&self) -> impl Iterator<Item = Record<A>> + use<A> {
-        let records: Vec<Record<A>> = self.0.lock().unwrap_or_else(PoisonError::into_inner).values().copied().collect();
+        let records: Vec<Record<A>> = self.known().records.values().copied().collect();
         records.into_iter()
+    }
+
+    /// What each principal has sent, over all threads.
+    pub fn by_principal(&self) -> BTreeMap<u32, Total> {
+        self.known().principals.clone()
     }
 
     /// Totals by account, over all threads.
     pub fn by_account(&self) -> Vec<(A, Total)> {
         let mut sums: BTreeMap<Vec<u8>, (A, Total)> = BTreeMap::new();
-        for Record { account, total, .. } in self.0.lock().unwrap_or_else(PoisonError::into_inner).values() {
+        for Record { account, total, .. } in self.known().records.values() {
             let (_, sum) = sums.entry(account.key()).or_insert((*account, Total::default()));
             *sum = sum.plus(*total);
         }
@@ -208,7 +238,7 @@ impl<A: Account> Journal<A> {
         let mut journal = Self {
             store,
             tally,
-            totals: Totals(Arc::default()),
+            totals: Totals::empty(),
             unsent: BTreeMap::new(),
             untallied: BTreeMap::new(),
             in_flight: VecDeque::new(),
@@ -449,9 +479,9 @@ impl<A: Account> Journal<A> {
             return false;
         }
         accounts.iter().for_each(|account| drop(self.on_disk.remove(&account.key())));
-        let mut totals = self.totals.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.totals.known();
         for key in &keys {
-            totals.remove(key);
+            known.records.remove(key);
         }
         true
     }

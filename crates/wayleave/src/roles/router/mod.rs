@@ -9,6 +9,7 @@ mod format;
 mod icing;
 mod journal;
 mod output;
+mod payers;
 mod platypus;
 mod ports;
 mod scion;
@@ -31,6 +32,8 @@ use crate::config::router::{FormatName, RouterFile};
 use crate::failure::Outcome;
 pub use settings::random;
 use supervisor::Supervisor;
+#[cfg(test)]
+pub use view::metric_names;
 
 /// Runs the router until SIGTERM.
 pub async fn run(path: &Path, options: Options) -> Outcome {

@@ -10,6 +10,7 @@ use wayleave_dataplane::limit::TokenBucket;
 use wayleave_runtime::packets::{Burst, Outgoing};
 
 use super::counters::ThreadCounters;
+use super::ports::AttachedPort;
 
 /// Control packets a second, and at once, that one neighbour may cause: four times what it sends at the least BFD interval
 /// that can be configured, with polls and changes of state.
@@ -94,19 +95,26 @@ impl OutputQueues {
         self.counters.control_lost += u64::from(!is_taken);
     }
 
-    /// Empties the queues through `send`, which is given a port's index, the packets' memory and the packets, and returns
-    /// how many were sent.
-    pub fn drain(&mut self, burst: &Burst, mut send: impl FnMut(usize, &Burst, &[Outgoing]) -> std::io::Result<usize>) {
+    /// Empties the queues into the ports, and gives to `unsent` the data packets of the burst that a port did not take, by their
+    /// indices: somebody may have been charged for them.
+    pub fn drain(&mut self, burst: &Burst, ports: &mut [AttachedPort], mut unsent: impl FnMut(usize)) {
         let Self { urgent, data, grown, grown_urgent, grown_data, counters, .. } = self;
-        let answers = [(burst, urgent), (&*grown, grown_urgent)];
-        for (burst, queues) in answers.into_iter().chain([(burst, data), (&*grown, grown_data)]) {
-            for (port, queue) in queues.iter_mut().enumerate().filter(|(_, queue)| !queue.is_empty()) {
-                let sent = send(port, burst, queue).unwrap_or_else(|_| {
-                    counters.failures += 1;
-                    0
-                });
-                counters.sent += sent as u64;
-                counters.unsent += (queue.len() - sent) as u64;
+        let grown_burst = &*grown;
+        let queues = [(burst, urgent, false), (grown_burst, grown_urgent, false), (burst, data, true)];
+        for (burst, queues, is_charged) in queues.into_iter().chain([(grown_burst, grown_data, false)]) {
+            let queues = queues.iter_mut().zip(&mut *ports);
+            for (queue, AttachedPort { port, .. }) in queues.filter(|(queue, _)| !queue.is_empty()) {
+                let sent = port.send(burst, queue);
+                counters.failures += u64::from(sent.is_err());
+                let count = *sent.as_ref().unwrap_or(&0);
+                counters.sent += count as u64;
+                counters.unsent += (queue.len() - count) as u64;
+                if is_charged && count < queue.len() {
+                    match port.unsent().filter(|_| sent.is_ok()) {
+                        Some(packets) => packets.iter().for_each(|packet| unsent(*packet as usize)),
+                        None => queue[count..].iter().for_each(|out| unsent(out.packet as usize)),
+                    }
+                }
                 queue.clear();
             }
         }

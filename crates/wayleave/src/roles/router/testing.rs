@@ -17,8 +17,11 @@ use super::settings::Settings;
 use crate::config::router::FormatName;
 use crate::failure::{Failure, Outcome};
 
-/// Sends every packet back to where it came from.
-pub struct Echo;
+/// Sends every packet back to where it came from, and notes which could not be sent.
+#[derive(Default)]
+pub struct Echo {
+    pub unsent: Vec<usize>,
+}
 
 impl Format for Echo {
     type Plan = ();
@@ -26,7 +29,7 @@ impl Format for Echo {
     type Control = ();
 
     fn open((): &mut (), _: &Settings, _: usize, _: &[AttachedPort], _: Vec<(NoAccount, Total)>) -> Outcome<Self> {
-        Ok(Self)
+        Ok(Self::default())
     }
 
     fn reload(&mut self, (): (), _: &[AttachedPort], _: Now) -> Result<(), Failure> {
@@ -41,6 +44,10 @@ impl Format for Echo {
         for (packet, _, from) in batch.packets() {
             out.data(batch.port, packet, from);
         }
+    }
+
+    fn unsent(&mut self, packet: usize) {
+        self.unsent.push(packet);
     }
 
     fn counters(&self, _: Now) -> FormatCounters {

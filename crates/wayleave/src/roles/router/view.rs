@@ -9,9 +9,12 @@ use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Metric, Unit, ViewError};
 use wayleave_runtime::store::FileStore;
 
-use super::counters::{AccountTable, Counters, Named, PartitionCounters, ReplayCounters, ThreadCounters};
+use super::counters::{
+    AccountTable, Counters, FormatCounters, Named, PartitionCounters, ReplayCounters, ThreadCounters,
+};
 use super::format::{Control, Format};
 use super::journal::{Account, Total, Totals};
+use super::payers::PayerRows;
 use super::settings::Settings;
 use super::threads::Threads;
 use super::worker::Worker;
@@ -112,6 +115,10 @@ impl<F: Format> RouterView<F> {
         Some(sum)
     }
 
+    fn payers(&self, format: &FormatCounters) -> PayerRows {
+        PayerRows::new(self.totals.by_principal(), &format.payers)
+    }
+
     async fn peers(&self) -> Result<Value, ViewError> {
         let bad_macs = self.counters().await.ok_or(ViewError::Unavailable)?.format.bad_macs;
         let mut rows = self.configured().peers;
@@ -148,6 +155,8 @@ impl<F: Format> View for RouterView<F> {
         let not_zero =
             |counts: &Named| counts.iter().filter(|(_, n)| **n > 0).map(|(k, n)| (*k, *n)).collect::<Named>();
         let agreements = format.agreements.map(|count| ("agreements", count));
+        let payers = self.payers(&format);
+        let credited = payers.credited();
         let decided: Named = format.decided.into_iter().chain(agreements).collect();
         let mut status = json!({
             "role": "router",
@@ -168,8 +177,11 @@ impl<F: Format> View for RouterView<F> {
             "refuses_until": refuses_until(format.replay.as_ref()),
             "clock": format.replay.as_ref().map(|replay| clock(&replay.clock)),
             "accounts": format.accounts.map(|AccountTable { open, most, octets, folded }| {
-                json!({ "open": open, "most": most, "octets": octets, "folded": folded })
+                let credited =
+                    json!({ "packets": credited.packets.to_string(), "octets": credited.octets.to_string() });
+                json!({ "open": open, "most": most, "octets": octets, "folded": folded, "credited": credited })
             }),
+            "payers": format.accounts.map(|_| payers.json()),
             "decided": decided,
             "agreed_keys": format.agreed,
             "reasons": not_zero(&format.reasons),
@@ -215,7 +227,9 @@ impl<F: Format> View for RouterView<F> {
     }
 
     async fn metrics(&self) -> Option<Vec<Metric>> {
-        let mut all = metrics(&self.counters().await?);
+        let counters = self.counters().await?;
+        let mut all = metrics(&counters);
+        all.extend(counters.format.accounts.iter().flat_map(|_| self.payers(&counters.format).metrics()));
         all.extend(F::Control::metrics(&self.format));
         Some(all)
     }
@@ -328,4 +342,17 @@ fn metrics(counters: &Counters) -> Vec<Metric> {
         all.extend(counts.iter().map(|(name, count)| packets(&format!("{group}{name}"), help, *count)));
     }
     all
+}
+
+/// The names of a Platypus router's metrics, on its page.
+#[cfg(test)]
+pub fn metric_names() -> Vec<String> {
+    let format = FormatCounters {
+        reasons: super::platypus::reasons().map(|reason| (reason.name(), 0)).collect(),
+        accounts: Some(AccountTable::default()),
+        ..FormatCounters::default()
+    };
+    let mut all = metrics(&Counters { format, ..Counters::default() });
+    all.extend(PayerRows::new(Default::default(), &Default::default()).metrics());
+    all.iter().map(|metric| metric.name("router")).collect()
 }

@@ -194,8 +194,8 @@ impl<F: Format> Worker<F> {
     }
 
     fn send(&mut self) {
-        let Self { ports, burst, out, .. } = self;
-        out.drain(burst, |port, burst, packets| ports[port].port.send(burst, packets));
+        let Self { format, ports, burst, out, .. } = self;
+        out.drain(burst, ports, |packet| format.unsent(packet));
     }
 
     /// Sends a packet of this router's own to `to` by the data port of `kind`.
@@ -245,8 +245,8 @@ mod tests {
     use super::super::testing::Echo;
     use super::*;
 
-    /// Always has a full burst, and notes which port received.
-    struct Endless(UdpSocket, usize, Arc<Mutex<Vec<usize>>>);
+    /// Always has a full burst, and notes which port received. It takes no packet whose number is in the list.
+    struct Endless(UdpSocket, usize, Arc<Mutex<Vec<usize>>>, Vec<u32>);
 
     impl AsFd for Endless {
         fn as_fd(&self) -> BorrowedFd<'_> {
@@ -265,20 +265,44 @@ mod tests {
         }
 
         fn send(&mut self, _: &Burst, out: &[Outgoing]) -> std::io::Result<usize> {
-            Ok(out.len())
+            match out.len() - self.3.len() {
+                0 => Err(std::io::ErrorKind::NetworkUnreachable.into()),
+                sent => Ok(sent),
+            }
+        }
+
+        fn unsent(&self) -> Option<&[u32]> {
+            Some(&self.3)
         }
     }
 
     fn worker(ports: usize, control: usize) -> (Worker<Echo>, Arc<Mutex<Vec<usize>>>) {
         let received = Arc::new(Mutex::new(Vec::new()));
         let port = |number: usize| AttachedPort {
-            port: Box::new(Endless(UdpSocket::bind("127.0.0.1:0").expect("a socket"), number, Arc::clone(&received))),
+            port: Box::new(endless(number, Arc::clone(&received), Vec::new())),
             kind: PortKind::Ip,
             is_control: number < control,
             key: number.to_string(),
         };
         let ports = (0..ports).map(port).collect();
-        (Worker::new(Echo, ports, OutputQueues::default(), Clock::start(), channel().1), received)
+        (Worker::new(Echo::default(), ports, OutputQueues::default(), Clock::start(), channel().1), received)
+    }
+
+    fn endless(number: usize, received: Arc<Mutex<Vec<usize>>>, refused: Vec<u32>) -> Endless {
+        Endless(UdpSocket::bind("127.0.0.1:0").expect("a socket"), number, received, refused)
+    }
+
+    #[test]
+    fn a_format_is_told_which_packets_could_not_be_sent() {
+        let (mut worker, received) = worker(1, 0);
+        for refused in [Vec::new(), vec![3, 4, 63], (0..64).collect::<Vec<u32>>()] {
+            worker.format.unsent.clear();
+            worker.ports[0].port = Box::new(endless(0, Arc::clone(&received), refused.clone()));
+            worker.turn();
+            assert!(worker.format.unsent.iter().map(|packet| *packet as u32).eq(refused.iter().copied()));
+        }
+        let counters = worker.out.counters;
+        assert_eq!((counters.sent, counters.unsent, counters.failures), (64 + 61, 3 + 64, 1));
     }
 
     #[test]

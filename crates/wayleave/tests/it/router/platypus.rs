@@ -5,6 +5,8 @@
 //! PLA-12, by process: a thousand wrong bindings by raw sockets: answers within the limit, none longer than its cause;
 //! the others counted as unanswered.
 //! PLA-12, relayed errors: an error about what was sent is relayed by a running router, forged ones are counted.
+//! PLA, credit, by process: the interface behind a waypoint is down, and up again: who pays pays for what left, before
+//! and after a restart.
 //! PLA, revocations at a restart: a restart beside an older list, with state and without: refused by its number;
 //! refused as too old, and nothing passes until a recent list is there; `show status` says so.
 //! PLA, crash: `kill -9` under traffic: accounts never over; what is older than a second is kept.
@@ -13,6 +15,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Key128;
 use wayleave_crypto::secret::Secret;
@@ -318,6 +321,55 @@ fn an_error_about_what_was_sent_is_relayed_and_forged_ones_are_counted() {
     eventually("one is about nothing of ours", || router.count("reasons", "malformed") == 1);
     assert_eq!(router.count("reasons", "relayed"), 1);
     assert!(host.receive(Duration::from_millis(200)).is_empty());
+}
+
+/// The way to the packets' destination is an interface that goes down and comes back.
+#[test]
+fn what_could_not_be_sent_is_credited_to_its_payer() {
+    if netns::enter_for_test("router::platypus::what_could_not_be_sent_is_credited_to_its_payer").is_none() {
+        return;
+    }
+    let folder = lay_out();
+    let ip = |line: &str| {
+        assert!(Command::new("ip").args(line.split(' ')).status().expect("ip").success(), "ip {line}");
+    };
+    ip(&format!("addr del {LAST}/32 dev lo"));
+    ip("link add out0 type dummy");
+    ip("addr add 203.0.113.1/24 dev out0");
+    ip("link set out0 up");
+    let mut router = start(&folder, 0, "");
+    let mut host = Socket::new(HOST, ICMP);
+    let mut number = 0;
+    let mut send = |principal: u32, count: u64| {
+        for _ in 0..count {
+            number += 1;
+            host.send(&packet_of((principal, None), &[0], number, 100));
+        }
+    };
+    let credited = |router: &Router| router.status()["accounts"]["credited"]["packets"].clone();
+    let of = |router: &Router, principal: u32| {
+        let status = router.status();
+        let rows = status["payers"].as_array().cloned().unwrap_or_default();
+        let row = rows.into_iter().find(|row| row["principal"] == principal).unwrap_or_default();
+        (row["accepted"]["packets"].clone(), row["credited"]["packets"].clone())
+    };
+    send(7, 5);
+    eventually("those that left are in the accounts", || account(&router) == 5);
+    ip("link set out0 down");
+    send(7, 4);
+    send(9, 3);
+    eventually("those that could not be sent are credited", || credited(&router) == "7");
+    assert_eq!(router.count("decided", "forwarded"), 12, "{}", router.status());
+    ip("link set out0 up");
+    send(9, 2);
+    eventually("what leaves counts again", || account(&router) == 7);
+    assert_eq!((of(&router, 7), of(&router, 9)), ((json!("5"), json!("4")), (json!("2"), json!("3"))));
+    // What was written down is what left.
+    std::thread::sleep(Duration::from_secs(1));
+    router.kill();
+    router.start_process();
+    assert_eq!(account(&router), 7);
+    assert_eq!(of(&router, 7), (json!("5"), json!("0")));
 }
 
 /// The filter is lost with the process; what it knew does not pass again.

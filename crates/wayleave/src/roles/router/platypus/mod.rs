@@ -7,6 +7,7 @@ mod revocations;
 mod stamper;
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError};
 
@@ -18,20 +19,22 @@ use wayleave_core::{Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::frame::Ingress;
-use wayleave_dataplane::platypus::account::Accounts;
+use wayleave_dataplane::platypus::account::{Accounts, Charged};
 use wayleave_dataplane::platypus::outer::{destination, is_icmp_error};
-use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router, account, record};
+use wayleave_dataplane::platypus::{Action, Config, PayerCounters, Reason, ReplayPolicy, Router, account, record};
 use wayleave_dataplane::replay::{ClockJumps, ReplayFilter};
+use wayleave_packet::platypus::header::Principal;
 use wayleave_packet::platypus::header::offsets::PROTOCOL;
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_packet::platypus::verify::{self, Charge, Link, Policy, Waypoint};
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::packets::MAX_PACKETS;
 use wayleave_runtime::packets::steering::Steering;
 use wayleave_runtime::store::{Change, FileStore};
 
 use super::batch::Batch;
-use super::counters::{AccountTable, FormatCounters, PartitionCounters, ReplayCounters};
+use super::counters::{AccountTable, FormatCounters, PartitionCounters, PayerCounts, ReplayCounters};
 use super::format::{Context, Control, Format};
 use super::journal::{Account, Total};
 use super::output::OutputQueues;
@@ -68,6 +71,11 @@ const AFTER_MAC: [Reason; 10] = [
 ];
 const _: () = assert!(AFTER_MAC.len() + verify::Reason::ALL.len() == Reason::COUNT, "a reason is shown nowhere");
 
+/// All reasons for which a packet is not forwarded.
+pub fn reasons() -> impl Iterator<Item = Reason> {
+    verify::Reason::ALL.into_iter().map(Reason::Packet).chain(AFTER_MAC)
+}
+
 /// One thread's router.
 pub struct Platypus {
     router: Router,
@@ -79,6 +87,8 @@ pub struct Platypus {
     links: Vec<usize>,
     ip: Option<usize>,
     stamping: Option<Stamping>,
+    /// For each packet of the burst that goes out as data, where it was counted.
+    charged: Box<[Charged]>,
 }
 
 /// What threads forward by.
@@ -200,6 +210,21 @@ impl Platypus {
         }
     }
 
+    fn payer_counts(&self, now: Instant) -> BTreeMap<Option<u32>, PayerCounts> {
+        let of = |(principal, counters): (Option<Principal>, &PayerCounters)| {
+            let refused = AFTER_MAC.iter().map(|reason| (reason.name(), counters.refused(*reason))).collect();
+            let counts = PayerCounts { credited: counters.credited, refused, rate: None };
+            (principal.map(Principal::number), counts)
+        };
+        let mut counts: BTreeMap<Option<u32>, PayerCounts> = self.router.payers().map(of).collect();
+        for state in self.router.account_table().payers(now) {
+            if let Some(payer) = state.payer.filter(|payer| payer.delegation.is_none()) {
+                counts.entry(Some(payer.principal.number())).or_default().rate = Some(state.rate);
+            }
+        }
+        counts
+    }
+
     fn account_table(&self) -> Option<AccountTable> {
         let table = self.router.account_table();
         let (open, most) = table.open();
@@ -300,7 +325,8 @@ impl Format for Platypus {
         let stamping = plan.stamping.as_ref().map(|plan| Stamping::new(plan, number)).transpose()?;
         let router = Router::new(config, CpuKernel::best());
         let (remotes, routes, links) = (Vec::new(), Vec::new(), Vec::new());
-        let mut platypus = Self { router, remotes, routes, links, ip: None, stamping };
+        let charged = vec![Charged::default(); MAX_PACKETS].into_boxed_slice();
+        let mut platypus = Self { router, remotes, routes, links, ip: None, stamping, charged };
         // Every bucket is full whenever it begins.
         platypus.take_over(plan, ports, Instant(0));
         platypus.router.accounts().restore(accounts);
@@ -328,7 +354,7 @@ impl Format for Platypus {
         let actions = self.router.process(batch.frames(), now);
         // Packets in a row often go to one destination.
         let mut last = None;
-        for ((packet, frame, _), action) in batch.packets().zip(actions) {
+        for (index, ((packet, frame, _), action)) in batch.packets().zip(actions).enumerate() {
             if let Action::Drop(_) = action {
                 continue;
             }
@@ -340,6 +366,9 @@ impl Format for Platypus {
             last = Some((destination, next));
             let Some(next) = next else {
                 out.counters.unreachable += 1;
+                if action == Action::Route {
+                    self.router.credit(self.router.charged(index));
+                }
                 continue;
             };
             let direct;
@@ -352,10 +381,18 @@ impl Format for Platypus {
             };
             match action {
                 Action::Answer(_) => out.urgent(port, packet, *to),
-                _ => out.data(port, packet, to),
+                _ => {
+                    self.charged[packet] = self.router.charged(index);
+                    out.data(port, packet, to);
+                }
             }
         }
         self.stamp(now, out);
+    }
+
+    #[cold]
+    fn unsent(&mut self, packet: usize) {
+        self.router.credit(std::mem::take(&mut self.charged[packet]));
     }
 
     fn journal(&mut self) -> Vec<(Charge, Total)> {
@@ -368,7 +405,6 @@ impl Format for Platypus {
 
     fn counters(&self, now: Now) -> FormatCounters {
         let of = self.router.counters();
-        let packet = verify::Reason::ALL.into_iter().map(Reason::Packet);
         let mut counters = FormatCounters {
             decided: [
                 ("forwarded", of.forwarded),
@@ -377,9 +413,10 @@ impl Format for Platypus {
                 ("unanswered", of.unanswered),
             ]
             .into(),
-            reasons: packet.chain(AFTER_MAC).map(|reason| (reason.name(), of.of(reason))).collect(),
+            reasons: reasons().map(|reason| (reason.name(), of.of(reason))).collect(),
             replay: self.router.replay().map(|filter| self.replay_counters(filter, now)),
             accounts: self.account_table(),
+            payers: self.payer_counts(now.instant),
             ..FormatCounters::default()
         };
         if let Some(stamping) = &self.stamping {
@@ -418,6 +455,10 @@ impl Account for Charge {
             "sub_delegation": self.delegation.and_then(|(_, sub)| sub).map(|id| id.number()),
             "epoch": self.epoch,
         })
+    }
+
+    fn principal(&self) -> Option<u32> {
+        Some(self.principal.number())
     }
 }
 
