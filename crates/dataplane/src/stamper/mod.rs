@@ -143,6 +143,8 @@ pub enum Outcome {
         /// to the sender.
         mtu: Option<usize>,
     },
+    /// It cannot be stamped, and its rule lets it leave in no other way ([`RuleAction::Require`]).
+    Dropped(LeaveReason),
 }
 
 impl From<LeaveReason> for Outcome {
@@ -159,6 +161,7 @@ pub struct Counters {
     /// Stamped before, and again here.
     pub appended: u64,
     unchanged: [u64; LeaveReason::ALL.len()],
+    dropped: [u64; LeaveReason::ALL.len()],
 }
 
 impl Counters {
@@ -166,6 +169,12 @@ impl Counters {
     #[must_use]
     pub fn unchanged(&self, reason: LeaveReason) -> u64 {
         self.unchanged[reason as usize]
+    }
+
+    /// Packets that were dropped because for this reason they could not be stamped.
+    #[must_use]
+    pub fn dropped(&self, reason: LeaveReason) -> u64 {
+        self.dropped[reason as usize]
     }
 }
 
@@ -246,7 +255,7 @@ impl Stamper {
     /// The route of packets to `destination`, by its index, and the key epoch of its first capability.
     #[must_use]
     pub fn route_of(&self, destination: IpAddr, user: Option<u32>, mark: u32) -> Option<(u16, u32)> {
-        let RuleAction::Take(route) = self.rules.find(destination, user, mark) else { return None };
+        let route = self.rules.find(destination, user, mark).route()?;
         let hops = &self.routes[usize::from(route)].route.hops;
         Some((route, hops.first()?.capability.epoch))
     }
@@ -300,11 +309,25 @@ impl Stamper {
             };
         }
         self.stamp_together(packets, &together[..waiting], outcomes);
-        for outcome in outcomes.iter().take(count) {
-            if let Outcome::Unchanged { reason, .. } = outcome {
-                self.counters.unchanged[*reason as usize] += 1;
+        for (packet, outcome) in packets.iter().zip(outcomes).take(count) {
+            let Outcome::Unchanged { reason, .. } = *outcome else { continue };
+            if self.is_required(packet, reason) {
+                *outcome = Outcome::Dropped(reason);
+                self.counters.dropped[reason as usize] += 1;
+            } else {
+                self.counters.unchanged[reason as usize] += 1;
             }
         }
+    }
+
+    /// Whether a packet that was not stamped may not leave. Name servers' packets always may: without them no secret would ever be found.
+    fn is_required(&self, packet: &OutgoingPacket<'_>, reason: LeaveReason) -> bool {
+        if matches!(reason, LeaveReason::Rule | LeaveReason::Dns | LeaveReason::Stamped) {
+            return false;
+        }
+        let destination = packet.buffer.get(packet.begin..).and_then(traffic::destination);
+        let action = destination.map(|destination| self.rules.find(destination, packet.user, packet.mark));
+        matches!(action, Some(RuleAction::Require(_)))
     }
 
     /// The route of a packet that will be stamped, its nonce, and how many capabilities it has if it is stamped already.
@@ -314,9 +337,8 @@ impl Stamper {
         if traffic.stamped.is_some() && self.location == Location::Host {
             return Err(LeaveReason::Stamped.into());
         }
-        let RuleAction::Take(route) = self.rules.find(traffic.destination, packet.user, packet.mark) else {
-            return Err(LeaveReason::Rule.into());
-        };
+        let action = self.rules.find(traffic.destination, packet.user, packet.mark);
+        let route = action.route().ok_or(LeaveReason::Rule)?;
         if is_martian(traffic.source) || is_martian(traffic.destination) {
             return Err(LeaveReason::Martian.into());
         }
@@ -433,7 +455,7 @@ fn prepare(routes: Vec<Route>, rules: &[Rule]) -> Result<(Box<[PreparedRoute]>, 
     let routes: Vec<PreparedRoute> =
         routes.into_iter().enumerate().map(|(index, route)| prepare_route(index, route)).collect::<Result<_, _>>()?;
     for (index, rule) in rules.iter().enumerate() {
-        let RuleAction::Take(route) = rule.action else { continue };
+        let Some(route) = rule.action.route() else { continue };
         let route = &routes.get(usize::from(route)).ok_or(ConfigError::NoRoute(index))?.route;
         if route.hops.iter().any(|hop| hop.capability.waypoint.is_ipv6() != rule.to.address().is_ipv6()) {
             return Err(ConfigError::NoRoute(index));

@@ -22,6 +22,12 @@ pub struct LookedUp {
     events: Vec<LookupEvent>,
 }
 
+impl LookedUp {
+    pub fn credential(&self) -> &Credential {
+        &self.credential
+    }
+}
+
 /// What the look-ups came to.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct LookupCounters {
@@ -114,10 +120,13 @@ impl Secrets {
         }
     }
 
-    /// Takes a look-up's result in, and says what is to be said of it.
-    pub fn done(&mut self, ended: LookedUp, now: UnixTime) {
+    /// Takes a look-up's result in, and says what is to be said of it. Returns whether secrets, or why there are none, differ from before.
+    pub fn done(&mut self, ended: LookedUp, now: UnixTime) -> bool {
         let LookedUp { credential, result, events } = ended;
-        let Some(renewal) = self.held.iter_mut().find(|renewal| *renewal.credential() == credential) else { return };
+        let Some(renewal) = self.held.iter_mut().find(|renewal| *renewal.credential() == credential) else {
+            return false;
+        };
+        let before = (renewal.secrets().to_vec(), renewal.failure());
         let (terms, zone) = (credential.terms, credential.zone.as_str());
         for event in events {
             self.counters.events += 1;
@@ -139,6 +148,7 @@ impl Secrets {
             }
         }
         renewal.done(result, now);
+        before != (renewal.secrets().to_vec(), renewal.failure())
     }
 }
 

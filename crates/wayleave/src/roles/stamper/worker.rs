@@ -33,6 +33,8 @@ use crate::roles::worker_thread::{self, Inbox, Work};
 const TURN: usize = 16;
 /// The thread looks for tasks at least this often.
 const IDLE: Duration = Duration::from_millis(100);
+/// What is left of a packet that is dropped.
+const NOTHING: Range<usize> = 0..0;
 /// Packets in a burst come from no sender.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
@@ -235,9 +237,11 @@ impl Worker {
             let ranges: [Option<Range<usize>>; BURST] = outcomes.map(|outcome| match outcome {
                 Outcome::Stamped(range) => Some(range),
                 Outcome::Unchanged { .. } => None,
+                Outcome::Dropped(_) => Some(NOTHING),
             });
             for (to, range) in destinations.iter().zip(&ranges) {
-                if let (Some(to), Some(_)) = (to, range)
+                if let (Some(to), Some(range)) = (to, range)
+                    && !range.is_empty()
                     && !servers.contains(to)
                 {
                     servers.push(*to);
@@ -316,7 +320,7 @@ impl Worker {
 
     fn send(&mut self) {
         let Self { burst, outgoing, out, counters, .. } = self;
-        for number in 0..burst.len() {
+        for number in (0..burst.len()).filter(|number| !burst.octets(*number).is_empty()) {
             match destination(burst.octets(number)) {
                 Some(to @ IpAddr::V4(_)) => {
                     outgoing.push(Outgoing { packet: number as u32, to: SocketAddr::new(to, 0) }); // at most a burst
