@@ -271,18 +271,29 @@ impl Stamper {
         route: Option<u16>,
         now: UnixTime,
     ) -> Result<Vec<u8>, mint::MintError> {
-        let mut inner = [0; IPV4_HEADER];
-        (inner[0], inner[3], inner[8], inner[9]) = (0x45, IPV4_HEADER as u8, TTL, replies::NO_NEXT_HEADER);
-        inner[12..16].copy_from_slice(&source.octets());
-        inner[16..20].copy_from_slice(&destination.octets());
         let nonce = self.nonces.next(now);
-        let (hops, sealed, carriage) = match route.and_then(|route| self.routes.get(usize::from(route))) {
-            Some(PreparedRoute { route, .. }) => (&route.hops[..], route.sealed, route.carriage),
-            None => (&[][..], false, Carriage::Ip),
+        let route = match route.and_then(|route| self.routes.get(usize::from(route))) {
+            Some(PreparedRoute { route: Route { hops, sealed, carriage, .. }, .. }) => {
+                mint::Route { hops, nonce, sealed: *sealed, reply_option: option, carriage: *carriage }
+            }
+            None => mint::Route { hops: &[], nonce, sealed: false, reply_option: option, carriage: Carriage::Ip },
         };
-        let mut out = Vec::new();
-        encapsulate(&inner, &mint::Route { hops, nonce, sealed, reply_option: option, carriage }, &mut out)?;
-        Ok(out)
+        carry((source, destination), &route)
+    }
+
+    /// The same straight to its destination, carried as what it answers.
+    ///
+    /// # Errors
+    /// What is wrong with addresses or option.
+    pub fn answer(
+        &mut self,
+        option: &[u8],
+        ends: (Ipv4Addr, Ipv4Addr),
+        carriage: Carriage,
+        now: UnixTime,
+    ) -> Result<Vec<u8>, mint::MintError> {
+        let nonce = self.nonces.next(now);
+        carry(ends, &mint::Route { hops: &[], nonce, sealed: false, reply_option: option, carriage })
     }
 
     /// What this core has counted.
@@ -437,6 +448,17 @@ impl Stamper {
         packet.buffer[range.clone()].copy_from_slice(&self.scratch);
         Outcome::Stamped(range)
     }
+}
+
+/// A packet that carries the route's reply option and nothing else.
+fn carry((source, destination): (Ipv4Addr, Ipv4Addr), route: &mint::Route<'_>) -> Result<Vec<u8>, mint::MintError> {
+    let mut inner = [0; IPV4_HEADER];
+    (inner[0], inner[3], inner[8], inner[9]) = (0x45, IPV4_HEADER as u8, TTL, replies::NO_NEXT_HEADER);
+    inner[12..16].copy_from_slice(&source.octets());
+    inner[16..20].copy_from_slice(&destination.octets());
+    let mut out = Vec::new();
+    encapsulate(&inner, route, &mut out)?;
+    Ok(out)
 }
 
 /// Adds `hops` to the stamped packet in `octets`, so that they are passed in their order.

@@ -28,14 +28,14 @@ use wayleave_dataplane::stamper::{
     Config, ConfigError, Location, Route, Rule, RuleAction, Rules, SenderClass, Stamper,
 };
 use wayleave_packet::platypus::header::Carriage;
-use wayleave_packet::platypus::header::offsets::PROTOCOL;
+use wayleave_packet::platypus::header::offsets::{PROTOCOL, UDP_PORT};
 use wayleave_packet::platypus::mint::Hop;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::packets::ip::Ip;
 
 use super::daemon::{Daemon, QUEUE, Role, seed};
 use super::events::{Events, event};
-use super::stamping::{CapabilityEpoch, CapabilityFile, RouteCapabilities};
+use super::stamping::{CapabilityEpoch, CapabilityFile, RouteCapabilities, carriage};
 use crate::config::Source;
 use crate::config::router::stamper::Otherwise;
 use crate::config::rs::StatusSection;
@@ -54,8 +54,8 @@ const LOOK: Duration = Duration::from_millis(500);
 const CHECK: u32 = 10;
 /// The MTU of interfaces that no route limits.
 const DEFAULT_MTU: u32 = 1_500;
-/// Octets that a reply grows by: a header, and a delegated and sub-delegated capability.
-const REPLY_GROWTH: u32 = 20 + 24 + 16;
+/// Octets that a reply grows by: UDP, a header, and a delegated and sub-delegated capability.
+const REPLY_GROWTH: u32 = 8 + 20 + 24 + 16;
 /// Stamped packets leave by a socket that receives nothing (IPPROTO_RAW).
 const RAW: u8 = 255;
 
@@ -172,7 +172,7 @@ pub struct StamperRole {
     look: tokio::time::Interval,
     looks: u32,
     /// Clients that pay for replies, and what packets to each are stamped with.
-    clients: Vec<(IpAddr, Hop)>,
+    clients: Vec<(IpAddr, Hop, Carriage)>,
     granted: Arc<Notify>,
     /// See [`Event::Confirm`].
     confirm: Arc<Notify>,
@@ -231,13 +231,20 @@ impl Role for StamperRole {
         let receives = host.address.as_ref().filter(|_| host.receives(plan.file.stamper.get_ref()));
         let arriving = match receives.map(|address| address.0) {
             Some(address) => {
-                let socket = Ip::open(address, PROTOCOL);
                 let failed = |error| Failure::system(format!("cannot receive stamped packets at {address}"), &error);
+                let in_udp = |error| {
+                    Failure::system(format!("cannot receive stamped packets at {address}:{UDP_PORT}"), &error)
+                        .help("no other program may have this UDP port")
+                };
+                let sockets = [
+                    Ip::open(address, PROTOCOL).map_err(failed)?,
+                    Ip::open_datagrams(address, UDP_PORT).map_err(in_udp)?,
+                ];
                 let of =
                     |networks: &[Spanned<Prefix>]| networks.iter().map(|named| *named.get_ref()).collect::<Vec<_>>();
                 let from = [of(&host.receive_from), of(&host.reply_waypoints)].concat();
                 let inside = [of(&host.sources), of(&host.refused_sources)].concat();
-                Some((socket.map_err(failed)?, Arriving::new(address.into(), from, inside)))
+                Some((sockets, Arriving::new(address.into(), from, inside)))
             }
             None => None,
         };
@@ -492,7 +499,8 @@ impl StamperRole {
         let clients = self.running.handle.ask(move |worker| {
             let grants = worker.replies.as_mut()?.grants.as_mut()?;
             let have_ended = grants.expire(now);
-            (is_new || have_ended).then(|| grants.clients().map(|(client, hop)| (client, hop.clone())).collect())
+            (is_new || have_ended)
+                .then(|| grants.clients().map(|(client, hop, carriage)| (client, hop.clone(), carriage)).collect())
         });
         let Some(Some(clients)) = clients.await else { return false };
         self.clients = clients;
@@ -589,7 +597,12 @@ impl StamperRole {
         for registration in self.registered.values() {
             let Ok(route) = u16::try_from(routes.len()) else { break };
             let hops = registration.capabilities.iter().map(|held| held.capabilities.hop_or_first(now)).collect();
-            routes.push(Route { hops, sealed: false, carriage: Carriage::Ip, mtu: registration.mtu.into() });
+            routes.push(Route {
+                hops,
+                sealed: false,
+                carriage: carriage(registration.udp),
+                mtu: registration.mtu.into(),
+            });
             let user = registration.user;
             let rule = |to: &Prefix| {
                 let action = match self.otherwise(user, to) {
@@ -600,14 +613,14 @@ impl StamperRole {
             };
             rules.extend(registration.to.iter().map(rule));
         }
-        for (client, hop) in &self.clients {
+        for (client, hop, carriage) in &self.clients {
             let (Ok(to), Ok(route)) = (Prefix::new(*client, 32), u16::try_from(routes.len())) else { continue };
             // A rule of the configuration comes first.
             if rules.iter().any(|rule| (rule.to, rule.user, rule.mark) == (to, None, None)) {
                 continue;
             }
             let hops = vec![hop.clone()];
-            routes.push(Route { hops, sealed: false, carriage: Carriage::Ip, mtu: DEFAULT_MTU as usize });
+            routes.push(Route { hops, sealed: false, carriage: *carriage, mtu: DEFAULT_MTU as usize });
             rules.push(Rule { to, user: None, mark: None, action: RuleAction::Take(route) });
         }
         (routes, rules)

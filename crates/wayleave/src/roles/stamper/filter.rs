@@ -8,6 +8,8 @@ use std::fmt::Write as _;
 use wayleave_core::Prefix;
 use wayleave_dataplane::stamper::{Rule, RuleAction, SenderClass};
 
+use crate::config::stamper::MAX_SENDERS;
+
 /// The table.
 pub const TABLE: &str = "wayleave_stamper";
 /// Its counter of packets that were dropped.
@@ -44,6 +46,12 @@ impl Filter {
         self.groups.iter().map(|(path, _)| path.as_str()).filter(|path| !self.there.contains_key(*path))
     }
 
+    /// The names of all interfaces that there may be: how they begin may be the beginning of another's.
+    fn interfaces(&self) -> String {
+        let names: Vec<String> = (0..MAX_SENDERS).map(|number| format!("\"{}{number}\"", self.interface)).collect();
+        names.join(", ")
+    }
+
     /// Commands of `nft` that make the table, or another one of it: whoever reads it sees the old rules or the new ones. The counter
     /// goes on.
     pub fn commands(&self) -> String {
@@ -69,7 +77,7 @@ impl Filter {
         let mut rule = |text: &str| rule("closed", text);
         // What goes to the stamper, and what has left it: it decides, or has decided.
         rule(&format!("meta mark {} accept", self.own));
-        rule(&format!("oifname {{ \"lo\", \"{}*\" }} accept", self.interface));
+        rule(&format!("oifname {{ \"lo\", {} }} accept", self.interfaces()));
         rule("meta l4proto { tcp, udp } th dport 53 accept");
         rule("meta l4proto { tcp, udp } th sport 53 accept");
         // In the order of `Rules::find`, so that the first one that fits decides.
@@ -164,11 +172,13 @@ mod tests {
             rule("198.51.100.0/24", None, Some(77), RuleAction::Require(0)),
             rule("198.51.100.0/24", Some(7), Some(77), RuleAction::Take(0)),
         ]);
+        let interfaces = filter.interfaces();
+        assert!(interfaces.starts_with("\"stamp0\", \"stamp1\", ") && interfaces.ends_with(", \"stamp255\""));
         let begins = [
-            "meta mark 9 accept",
-            "oifname { \"lo\", \"stamp*\" } accept",
-            "meta l4proto { tcp, udp } th dport 53 accept",
-            "meta l4proto { tcp, udp } th sport 53 accept",
+            "meta mark 9 accept".to_owned(),
+            format!("oifname {{ \"lo\", {interfaces} }} accept"),
+            "meta l4proto { tcp, udp } th dport 53 accept".to_owned(),
+            "meta l4proto { tcp, udp } th sport 53 accept".to_owned(),
         ];
         let drop = "counter name dropped drop";
         let rules = [
@@ -178,7 +188,7 @@ mod tests {
             format!("meta skuid 7 ip daddr 203.0.113.0/24 {drop}"),
             format!("fib saddr type local ip daddr 0.0.0.0/0 {drop}"),
         ];
-        let expected = [&begins.map(str::to_owned)[..], &rules].concat();
+        let expected = [&begins[..], &rules].concat();
         assert!(filter.is_closed());
         assert_eq!(chain(&filter, "closed"), expected);
         filter.sources = vec!["192.0.2.0/24".parse().expect("a prefix"), "10.0.0.0/8".parse().expect("a prefix")];

@@ -190,3 +190,38 @@ impl Lines for Secrets {
         Ok(Known { secrets: Vec::new(), failure: None })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use wayleave_control::capability::{MasterKey, Terms};
+    use wayleave_crypto::secret::Key128;
+    use wayleave_packet::platypus::header::{Interval, Principal, Width};
+
+    use super::*;
+
+    #[test]
+    fn a_look_up_that_fails_as_the_last_one_changes_nothing() {
+        let terms = Terms {
+            waypoint: "198.51.100.1".parse().expect("an address"),
+            principal: Principal::new(8).expect("24 bits"),
+            interval: Interval::new(4).expect("in range"),
+            width: Width::Full,
+            delegation: None,
+        };
+        let zone = "keys.example.net".parse().expect("a zone");
+        let credential = Credential { zone, terms, key: MasterKey::new(Key128::new([1; 16])) };
+        let mut secrets = Secrets::new(Vec::new(), Events::default());
+        secrets.hold(&credential).expect("randomness");
+        let mut now = 1_795_240_800;
+        let mut fails = |failure: LookupFailure| {
+            // Beyond every pause.
+            now += 10_000;
+            let at = UnixTime(now * 1_000_000);
+            assert!(secrets.held[0].due(at).is_some());
+            secrets.done(LookedUp { credential: credential.clone(), result: Err(failure), events: Vec::new() }, at)
+        };
+        let changed = [LookupFailure::NoServer, LookupFailure::NoServer, LookupFailure::Forged, LookupFailure::Forged];
+        assert_eq!(changed.map(&mut fails), [true, false, true, false]);
+        assert_eq!((secrets.counters.found, secrets.counters.failed), (0, 4));
+    }
+}

@@ -91,8 +91,8 @@ pub struct Worker {
     pub counters: IoCounters,
     pub replies: Option<Replies>,
     out: Ip,
-    /// Packets with a header for this host, and whose lose it.
-    arriving: Option<(Ip, Arriving)>,
+    /// Packets with a header for this host, over IP and in UDP, and whose lose it.
+    arriving: Option<([Ip; 2], Arriving)>,
     clock: Clock,
     inbox: Inbox<Self>,
     /// Packets of one interface with headroom, and packets that arrived.
@@ -107,7 +107,7 @@ pub struct Worker {
 pub fn start(
     (stamper, replies): (Stamper, Option<Replies>),
     out: Ip,
-    arriving: Option<(Ip, Arriving)>,
+    arriving: Option<([Ip; 2], Arriving)>,
     clock: Clock,
 ) -> Result<Running, Failure> {
     let worker = |inbox| Worker {
@@ -144,7 +144,9 @@ impl Work for Worker {
             for end in 0..self.ends.len() {
                 is_busy |= self.read(end);
             }
-            is_busy |= self.arrive();
+            for socket in 0..2 {
+                is_busy |= self.arrive(socket);
+            }
             if !is_busy {
                 self.wait();
             }
@@ -175,7 +177,7 @@ impl Worker {
 
     fn wait(&mut self) {
         let interfaces = self.ends.iter().map(|end| end.tun.as_fd());
-        let arriving = self.arriving.iter().map(|(socket, _)| socket.as_fd());
+        let arriving = self.arriving.iter().flat_map(|(sockets, _)| sockets).map(|socket| socket.as_fd());
         self.counters.failures += u64::from(self.inbox.wait(interfaces.chain(arriving), IDLE));
     }
 
@@ -275,9 +277,14 @@ impl Worker {
     /// Sends a reply option.
     fn carry(&mut self, option: &[u8], ends: (Ipv4Addr, Ipv4Addr), route: Option<u16>) {
         let now = self.clock.now().unix;
-        let Ok(packet) = self.stamper.carry(option, ends, route, now) else { return };
+        if let Ok(packet) = self.stamper.carry(option, ends, route, now) {
+            self.send_option(&packet);
+        }
+    }
+
+    fn send_option(&mut self, packet: &[u8]) {
         self.burst.clear();
-        if self.burst.push(&packet, NOWHERE) {
+        if self.burst.push(packet, NOWHERE) {
             self.counters.options += 1;
             self.send();
         }
@@ -310,8 +317,10 @@ impl Worker {
         let Some(grants) = &mut replies.grants else { return };
         match grants.receive(&packet, own, now) {
             Some(Answer::Offer(IpAddr::V4(client), offer)) => {
-                let from = replies.address;
-                self.carry(&offer, (from, client), None);
+                let ends = (replies.address, client);
+                if let Ok(offer) = stamper.answer(&offer, ends, packet.outer().carriage, now.unix) {
+                    self.send_option(&offer);
+                }
             }
             Some(Answer::Granted(_)) => replies.granted.notify_one(),
             _ => {}
@@ -342,10 +351,10 @@ impl Worker {
 
     /// Takes packets that arrived for this host with a header, and hands them to the system without it. Returns whether there was
     /// anything.
-    fn arrive(&mut self) -> bool {
+    fn arrive(&mut self, socket: usize) -> bool {
         let Self { ends, counters, arriving, received, .. } = self;
-        let Some((socket, arriving)) = arriving else { return false };
-        let Ok(count) = socket.receive(received) else {
+        let Some((sockets, arriving)) = arriving else { return false };
+        let Ok(count) = sockets[socket].receive(received) else {
             counters.failures += 1;
             return false;
         };
