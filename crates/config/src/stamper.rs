@@ -12,7 +12,7 @@ use wayleave_packet::platypus::verify::is_martian;
 
 use super::check::{Checked, RoleConfig};
 use super::parse::Text;
-use super::router::stamper::{RuleSection, StamperSection, UserName};
+use super::router::stamper::{Otherwise, RuleSection, StamperSection, UserName};
 use super::rs::{FileFault, StatusSection, range, status_warning};
 use super::{Fault, Source};
 use crate::failure::Failures;
@@ -217,6 +217,10 @@ impl HostFile {
             // Waypoints of routers have IPv4 addresses.
             faults.push(Fault::at(at.clone(), "destinations of IPv6, expected a network of IPv4"));
         }
+        if let (Some(otherwise), None) = (&rule.otherwise, &rule.route) {
+            let message = "packets without a route are never stamped, expected `route`, or no `otherwise`";
+            faults.push(Fault::at(otherwise.span(), message));
+        }
         if let Some(user) = &rule.user
             && user.get_ref().number().is_none()
         {
@@ -271,7 +275,11 @@ impl HostFile {
         let rule = |rule: &Spanned<RuleSection>| {
             let rule = rule.get_ref();
             let route = rule.route.as_ref().and_then(|name| stamper.route(name.get_ref()));
-            let action = route.and_then(|route| u16::try_from(route).ok()).map_or(RuleAction::Pass, RuleAction::Take);
+            let action = match (route.and_then(|route| u16::try_from(route).ok()), rule.otherwise()) {
+                (None, _) => RuleAction::Pass,
+                (Some(route), Otherwise::Plain) => RuleAction::Take(route),
+                (Some(route), Otherwise::Drop) => RuleAction::Require(route),
+            };
             let group = rule.cgroup.as_ref().and_then(|path| cgroups.iter().position(|other| other == path.get_ref()));
             let mark = rule.mark.as_ref().map(|mark| *mark.get_ref()).or(group.map(|index| self.cgroup_mark(index)));
             // A name without a user is a fault; a number that nobody has keeps its packets apart in any case.
@@ -343,7 +351,8 @@ const TEMPLATE: &str = "# A stamper at a host: packets that you choose carry cap
      routes = [{ name = \"transit\", capabilities = [\"desk.cap\"], sealed = false, udp = false, mtu = 1500 }]\n\
      # Who and where to: `user` (name or number), `mark` (of the socket), `cgroup` (path), or anybody. Rules of a user and a mark\n\
      # come first, then those of a mark or control group, of a user, of everybody; within each the longest prefix counts. A rule\n\
-     # without a route leaves packets unchanged. Name servers' packets are never stamped.\n\
+     # without a route leaves packets unchanged. Name servers' packets are never stamped. With `otherwise = \"drop\"` packets that\n\
+     # cannot be stamped do not leave, also while the role does not run; else they leave as they are (\"plain\").\n\
      rules = [{ to = \"203.0.113.0/24\", route = \"transit\", user = \"nobody\" }]\n\
      \n\
      # Status pages and metrics, for you alone.\n\

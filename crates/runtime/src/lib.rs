@@ -10,6 +10,7 @@ pub mod connection_slots;
 pub mod drive;
 pub mod ending;
 pub mod faults;
+pub mod folder_watch;
 pub mod frames;
 pub mod http;
 pub mod https;

@@ -91,6 +91,32 @@ pub struct RuleSection {
     pub mark: Option<Spanned<u32>>,
     /// At a host: only packets of sockets in this control group, by its path below the root of version 2.
     pub cgroup: Option<Spanned<String>>,
+    /// At a host: what becomes of these packets while they cannot be stamped.
+    pub otherwise: Option<Spanned<Otherwise>>,
+}
+
+/// What becomes of packets that cannot be stamped: they leave as they are, or not at all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Otherwise {
+    #[default]
+    Plain,
+    Drop,
+}
+
+impl Otherwise {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Drop => "drop",
+        }
+    }
+}
+
+impl RuleSection {
+    pub fn otherwise(&self) -> Otherwise {
+        self.otherwise.as_ref().map_or(Otherwise::Plain, |otherwise| *otherwise.get_ref())
+    }
 }
 
 /// A user of this machine.
@@ -191,6 +217,12 @@ impl RouterFile {
                 rule.mark.as_ref().map(Spanned::span),
                 rule.cgroup.as_ref().map(Spanned::span),
             ];
+            if let Some(otherwise) = &rule.otherwise {
+                let message = "a router drops no packet because it cannot stamp it, expected no `otherwise`";
+                faults.push(
+                    Fault::at(otherwise.span(), message).help("`wayleave run stamper` does, at the host that sends"),
+                );
+            }
             if let Some(span) = sender.into_iter().flatten().next() {
                 let message = "a router does not know who sent a packet, expected a rule by destination alone";
                 faults.push(

@@ -143,6 +143,8 @@ pub enum Outcome {
         /// to the sender.
         mtu: Option<usize>,
     },
+    /// It cannot be stamped, and its rule lets it leave in no other way ([`RuleAction::Require`]).
+    Dropped(LeaveReason),
 }
 
 impl From<LeaveReason> for Outcome {
@@ -159,6 +161,7 @@ pub struct Counters {
     /// Stamped before, and again here.
     pub appended: u64,
     unchanged: [u64; LeaveReason::ALL.len()],
+    dropped: [u64; LeaveReason::ALL.len()],
 }
 
 impl Counters {
@@ -166,6 +169,12 @@ impl Counters {
     #[must_use]
     pub fn unchanged(&self, reason: LeaveReason) -> u64 {
         self.unchanged[reason as usize]
+    }
+
+    /// Packets that were dropped because for this reason they could not be stamped.
+    #[must_use]
+    pub fn dropped(&self, reason: LeaveReason) -> u64 {
+        self.dropped[reason as usize]
     }
 }
 
@@ -246,7 +255,7 @@ impl Stamper {
     /// The route of packets to `destination`, by its index, and the key epoch of its first capability.
     #[must_use]
     pub fn route_of(&self, destination: IpAddr, user: Option<u32>, mark: u32) -> Option<(u16, u32)> {
-        let RuleAction::Take(route) = self.rules.find(destination, user, mark) else { return None };
+        let route = self.rules.find(destination, user, mark).route()?;
         let hops = &self.routes[usize::from(route)].route.hops;
         Some((route, hops.first()?.capability.epoch))
     }
@@ -262,18 +271,29 @@ impl Stamper {
         route: Option<u16>,
         now: UnixTime,
     ) -> Result<Vec<u8>, mint::MintError> {
-        let mut inner = [0; IPV4_HEADER];
-        (inner[0], inner[3], inner[8], inner[9]) = (0x45, IPV4_HEADER as u8, TTL, replies::NO_NEXT_HEADER);
-        inner[12..16].copy_from_slice(&source.octets());
-        inner[16..20].copy_from_slice(&destination.octets());
         let nonce = self.nonces.next(now);
-        let (hops, sealed, carriage) = match route.and_then(|route| self.routes.get(usize::from(route))) {
-            Some(PreparedRoute { route, .. }) => (&route.hops[..], route.sealed, route.carriage),
-            None => (&[][..], false, Carriage::Ip),
+        let route = match route.and_then(|route| self.routes.get(usize::from(route))) {
+            Some(PreparedRoute { route: Route { hops, sealed, carriage, .. }, .. }) => {
+                mint::Route { hops, nonce, sealed: *sealed, reply_option: option, carriage: *carriage }
+            }
+            None => mint::Route { hops: &[], nonce, sealed: false, reply_option: option, carriage: Carriage::Ip },
         };
-        let mut out = Vec::new();
-        encapsulate(&inner, &mint::Route { hops, nonce, sealed, reply_option: option, carriage }, &mut out)?;
-        Ok(out)
+        carry((source, destination), &route)
+    }
+
+    /// The same straight to its destination, carried as what it answers.
+    ///
+    /// # Errors
+    /// What is wrong with addresses or option.
+    pub fn answer(
+        &mut self,
+        option: &[u8],
+        ends: (Ipv4Addr, Ipv4Addr),
+        carriage: Carriage,
+        now: UnixTime,
+    ) -> Result<Vec<u8>, mint::MintError> {
+        let nonce = self.nonces.next(now);
+        carry(ends, &mint::Route { hops: &[], nonce, sealed: false, reply_option: option, carriage })
     }
 
     /// What this core has counted.
@@ -300,11 +320,25 @@ impl Stamper {
             };
         }
         self.stamp_together(packets, &together[..waiting], outcomes);
-        for outcome in outcomes.iter().take(count) {
-            if let Outcome::Unchanged { reason, .. } = outcome {
-                self.counters.unchanged[*reason as usize] += 1;
+        for (packet, outcome) in packets.iter().zip(outcomes).take(count) {
+            let Outcome::Unchanged { reason, .. } = *outcome else { continue };
+            if self.is_required(packet, reason) {
+                *outcome = Outcome::Dropped(reason);
+                self.counters.dropped[reason as usize] += 1;
+            } else {
+                self.counters.unchanged[reason as usize] += 1;
             }
         }
+    }
+
+    /// Whether a packet that was not stamped may not leave. Name servers' packets always may: without them no secret would ever be found.
+    fn is_required(&self, packet: &OutgoingPacket<'_>, reason: LeaveReason) -> bool {
+        if matches!(reason, LeaveReason::Rule | LeaveReason::Dns | LeaveReason::Stamped) {
+            return false;
+        }
+        let destination = packet.buffer.get(packet.begin..).and_then(traffic::destination);
+        let action = destination.map(|destination| self.rules.find(destination, packet.user, packet.mark));
+        matches!(action, Some(RuleAction::Require(_)))
     }
 
     /// The route of a packet that will be stamped, its nonce, and how many capabilities it has if it is stamped already.
@@ -314,9 +348,8 @@ impl Stamper {
         if traffic.stamped.is_some() && self.location == Location::Host {
             return Err(LeaveReason::Stamped.into());
         }
-        let RuleAction::Take(route) = self.rules.find(traffic.destination, packet.user, packet.mark) else {
-            return Err(LeaveReason::Rule.into());
-        };
+        let action = self.rules.find(traffic.destination, packet.user, packet.mark);
+        let route = action.route().ok_or(LeaveReason::Rule)?;
         if is_martian(traffic.source) || is_martian(traffic.destination) {
             return Err(LeaveReason::Martian.into());
         }
@@ -417,6 +450,17 @@ impl Stamper {
     }
 }
 
+/// A packet that carries the route's reply option and nothing else.
+fn carry((source, destination): (Ipv4Addr, Ipv4Addr), route: &mint::Route<'_>) -> Result<Vec<u8>, mint::MintError> {
+    let mut inner = [0; IPV4_HEADER];
+    (inner[0], inner[3], inner[8], inner[9]) = (0x45, IPV4_HEADER as u8, TTL, replies::NO_NEXT_HEADER);
+    inner[12..16].copy_from_slice(&source.octets());
+    inner[16..20].copy_from_slice(&destination.octets());
+    let mut out = Vec::new();
+    encapsulate(&inner, route, &mut out)?;
+    Ok(out)
+}
+
 /// Adds `hops` to the stamped packet in `octets`, so that they are passed in their order.
 fn append_all(octets: &[u8], hops: &[Hop], location: Location, scratch: &mut Vec<u8>) -> Result<(), mint::MintError> {
     scratch.clear();
@@ -433,7 +477,7 @@ fn prepare(routes: Vec<Route>, rules: &[Rule]) -> Result<(Box<[PreparedRoute]>, 
     let routes: Vec<PreparedRoute> =
         routes.into_iter().enumerate().map(|(index, route)| prepare_route(index, route)).collect::<Result<_, _>>()?;
     for (index, rule) in rules.iter().enumerate() {
-        let RuleAction::Take(route) = rule.action else { continue };
+        let Some(route) = rule.action.route() else { continue };
         let route = &routes.get(usize::from(route)).ok_or(ConfigError::NoRoute(index))?.route;
         if route.hops.iter().any(|hop| hop.capability.waypoint.is_ipv6() != rule.to.address().is_ipv6()) {
             return Err(ConfigError::NoRoute(index));

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use wayleave_core::{Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::secret::Seed;
-use wayleave_packet::platypus::header::{Capability, Interval, Packet};
+use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Packet};
 use wayleave_packet::platypus::mint::reply::{Granted, Parties, ReplyClient, ReplyOption, ReplyServer};
 use wayleave_packet::platypus::mint::{Hop, epoch};
 use wayleave_packet::platypus::verify::is_martian;
@@ -148,6 +148,8 @@ pub enum Answer {
 #[derive(Debug)]
 struct Client {
     hop: Hop,
+    /// What its grant came in: what reaches the server so may pass the other way too.
+    carriage: Carriage,
     /// How many grants were taken before this one.
     order: u64,
 }
@@ -228,7 +230,8 @@ impl ReplyGrants {
             return None;
         }
         self.make_room(client);
-        self.clients.insert(client, Client { hop: Hop { capability, key }, order: self.taken });
+        let carriage = packet.outer().carriage;
+        self.clients.insert(client, Client { hop: Hop { capability, key }, carriage, order: self.taken });
         self.taken += 1;
         Some(Answer::Granted(client))
     }
@@ -271,9 +274,9 @@ impl ReplyGrants {
         oldest.max_by_key(|(rank, _)| *rank).map(|(_, client)| client)
     }
 
-    /// The clients, and what packets to each are stamped with.
-    pub fn clients(&self) -> impl Iterator<Item = (IpAddr, &Hop)> {
-        self.clients.iter().map(|(client, held)| (*client, &held.hop))
+    /// The clients, what packets to each are stamped with, and what carries them.
+    pub fn clients(&self) -> impl Iterator<Item = (IpAddr, &Hop, Carriage)> {
+        self.clients.iter().map(|(client, held)| (*client, &held.hop, held.carriage))
     }
 
     /// Gives up capabilities that no waypoint accepts any longer. Returns whether there were any.

@@ -14,6 +14,19 @@ pub enum RuleAction {
     Pass,
     /// They take this route, by its index in the configuration.
     Take(u16),
+    /// They take this route or none: what cannot be stamped is dropped.
+    Require(u16),
+}
+
+impl RuleAction {
+    /// The route that packets take.
+    #[must_use]
+    pub fn route(self) -> Option<u16> {
+        match self {
+            Self::Pass => None,
+            Self::Take(route) | Self::Require(route) => Some(route),
+        }
+    }
 }
 
 /// Packets to a network, of anybody or of one user, with any socket mark or with one.

@@ -6,6 +6,7 @@ use wayleave_packet::platypus::header::offsets::{PROTOCOL, UDP_PORT, WORD};
 use wayleave_packet::platypus::header::{IPV4_HEADER, IPV6_HEADER, Packet};
 
 use super::LeaveReason;
+use crate::platypus::outer;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -29,7 +30,7 @@ pub(super) struct Traffic {
 impl Traffic {
     /// Reads the front of `octets`.
     pub(super) fn read(octets: &[u8]) -> Result<Self, LeaveReason> {
-        let (source, destination, protocol, header, length) = outer(octets).ok_or(LeaveReason::Malformed)?;
+        let (source, destination, protocol, header, length) = headers(octets).ok_or(LeaveReason::Malformed)?;
         let payload = octets.get(header..length).ok_or(LeaveReason::Malformed)?;
         let is_stamped = protocol == PROTOCOL || protocol == UDP && port(payload, 2) == Some(UDP_PORT);
         if is_stamped {
@@ -64,8 +65,14 @@ impl Traffic {
     }
 }
 
+/// The final destination of any IP packet, also of one that cannot be stamped.
+pub(super) fn destination(octets: &[u8]) -> Option<IpAddr> {
+    let stamped = Packet::decode(octets).map(|packet| packet.final_destination());
+    stamped.ok().or_else(|| outer::destination(octets))
+}
+
 /// Addresses, protocol, octets of the header and of the whole packet.
-fn outer(octets: &[u8]) -> Option<(IpAddr, IpAddr, u8, usize, usize)> {
+fn headers(octets: &[u8]) -> Option<(IpAddr, IpAddr, u8, usize, usize)> {
     let half = |at: usize| Some(usize::from(u16::from_be_bytes(*octets.get(at..)?.first_chunk()?)));
     let v4 = |at: usize| Some(IpAddr::V4(Ipv4Addr::from(*octets.get(at..)?.first_chunk::<4>()?)));
     let v6 = |at: usize| Some(IpAddr::V6(Ipv6Addr::from(*octets.get(at..)?.first_chunk::<16>()?)));

@@ -38,8 +38,12 @@ fn hop(waypoint: Ipv4Addr) -> Hop {
 }
 
 fn stamped(hops: &[Hop], source: Ipv4Addr) -> Vec<u8> {
+    stamped_in(Carriage::Ip, hops, source)
+}
+
+fn stamped_in(carriage: Carriage, hops: &[Hop], source: Ipv4Addr) -> Vec<u8> {
     let nonce = Nonce::new(NOW, 1);
-    let route = Route { hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
+    let route = Route { hops, nonce, sealed: false, reply_option: &[], carriage };
     let mut inner = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
     inner.extend_from_slice(&source.octets());
     inner.extend_from_slice(&HOST.octets());
@@ -51,6 +55,10 @@ fn stamped(hops: &[Hop], source: Ipv4Addr) -> Vec<u8> {
 
 /// A packet behind its waypoint, as that sends it.
 fn passed(source: Ipv4Addr) -> Vec<u8> {
+    passed_in(Carriage::Ip, source)
+}
+
+fn passed_in(carriage: Carriage, source: Ipv4Addr) -> Vec<u8> {
     let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
     let started = UnixTime(NOW.0 - 10_000_000);
     let config = Config {
@@ -64,7 +72,7 @@ fn passed(source: Ipv4Addr) -> Vec<u8> {
         delegations: 16,
     };
     let mut router = Router::new(config, CpuKernel::PORTABLE);
-    let mut octets = stamped(&[hop(WAYPOINT)], source);
+    let mut octets = stamped_in(carriage, &[hop(WAYPOINT)], source);
     let now = Now { instant: wayleave_core::Instant(10_000_000_000), unix: NOW };
     let mut frames = [Frame { octets: &mut octets, ingress: Ingress::Internal }];
     assert_eq!(router.process(&mut frames, now)[0], Action::Route);
@@ -118,6 +126,8 @@ fn a_host_takes_the_header_off_what_a_waypoint_that_it_knows_sent_and_nothing_el
     arriving.set_waypoints([IpAddr::from(WAYPOINT)].into_iter());
     let inner = taken(&arriving, &good).expect("taken");
     assert_eq!((&inner[12..16], &inner[16..20]), (&SENDER.octets()[..], &HOST.octets()[..]));
+    // The same in UDP.
+    assert_eq!(taken(&arriving, &passed_in(Carriage::Udp, SENDER)), Ok(inner));
     // Without a list of waypoints; with a list of the stranger's own; in the name of a waypoint that did not send it.
     assert_eq!(taken(&arriving, &bare(SENDER)), Err(ArrivalRefusal::Stranger));
     assert_eq!(taken(&arriving, &from(bare(SENDER), WAYPOINT)), Err(ArrivalRefusal::Stranger));

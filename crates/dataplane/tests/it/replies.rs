@@ -105,7 +105,8 @@ fn new() -> (ReplyRequests, ReplyGrants) {
 fn what_is_granted_stamps_packets_to_the_client_and_to_nobody_else() {
     let (mut requests, mut grants) = new();
     assert!(exchange(&mut requests, &mut grants, CLIENT, at(0)));
-    let (client, hop) = grants.clients().next().expect("one");
+    let (client, hop, carriage) = grants.clients().next().expect("one");
+    assert_eq!(carriage, Carriage::Ip);
     assert_eq!((client, requests.granted(), grants.refused), (IpAddr::V4(CLIENT), 1, 0));
     let waypoint =
         Waypoint::new(WAYPOINT.into(), wayleave_packet::platypus::mint::WaypointKeys::new(key()), Policy::default());
@@ -126,6 +127,26 @@ fn what_is_granted_stamps_packets_to_the_client_and_to_nobody_else() {
         |to: &str| Config { location: Location::Host, routes: vec![route()], rules: vec![rule(to)], share: (0, 1) };
     assert!(Stamper::new(with("192.0.2.10/32"), CpuKernel::best()).is_ok());
     assert!(Stamper::new(with("192.0.2.8/29"), CpuKernel::best()).is_err());
+}
+
+#[test]
+fn what_comes_in_udp_is_answered_in_udp_and_so_are_packets_to_the_client() {
+    let (mut requests, mut grants) = new();
+    let mut stamper = stamper(Vec::new(), Vec::new());
+    let mut carried = |option: &[u8], ends| stamper.answer(option, ends, Carriage::Udp, at(0).unix).expect("a packet");
+    let granted = granted(CLIENT, at(0).unix);
+    let hello = requests.leaves(SERVER.into(), granted.capability.epoch, at(0).instant, seed(1)).expect("it asks");
+    let hello = carried(&hello, (CLIENT, SERVER));
+    let hello = Packet::decode(&hello).expect("sound");
+    assert_eq!(hello.outer().carriage, Carriage::Udp);
+    let Some(Answer::Offer(_, offer)) = grants.receive(&hello, SERVER.into(), at(0)) else { panic!("an offer") };
+    let offer = carried(&offer, (SERVER, CLIENT));
+    let offer = Packet::decode(&offer).expect("sound");
+    let (_, grant) = requests.offered(&offer, CLIENT.into(), |_| Some(granted)).expect("a grant");
+    let grant = carried(&grant, (CLIENT, SERVER));
+    let taken = grants.receive(&Packet::decode(&grant).expect("sound"), SERVER.into(), at(0));
+    assert_eq!(taken, Some(Answer::Granted(CLIENT.into())));
+    assert_eq!(grants.clients().map(|(.., carriage)| carriage).collect::<Vec<_>>(), [Carriage::Udp]);
 }
 
 #[test]
@@ -151,7 +172,7 @@ fn each_key_epoch_has_an_exchange_of_its_own_and_old_capabilities_are_given_up()
     assert!(!grants.expire(at(0).unix));
     let next = 4_096;
     assert!(exchange(&mut requests, &mut grants, CLIENT, at(next)));
-    let of = |grants: &ReplyGrants| grants.clients().map(|(_, hop)| hop.capability.epoch).collect::<Vec<_>>();
+    let of = |grants: &ReplyGrants| grants.clients().map(|(_, hop, _)| hop.capability.epoch).collect::<Vec<_>>();
     assert_eq!(of(&grants), [epoch + 1]);
     // Accepted for one epoch more, and then given up.
     assert!(!grants.expire(at(next + 4_096).unix));
@@ -239,7 +260,7 @@ fn who_fills_the_table_of_clients_keeps_nobody_out() {
         let now = Now { instant: at(0).instant + Duration::from_millis(count * 6), ..at(0) };
         assert!(exchange(&mut ReplyRequests::default(), grants, client, now), "{client}");
     };
-    let is_there = |grants: &ReplyGrants, client: Ipv4Addr| grants.clients().any(|(of, _)| of == IpAddr::V4(client));
+    let is_there = |grants: &ReplyGrants, client: Ipv4Addr| grants.clients().any(|(of, ..)| of == IpAddr::V4(client));
     let in_network = |network: u32, host: u32| Ipv4Addr::from(0x0a00_0000 + (network << 8) + host);
     joins(&mut grants, CLIENT);
     // One network takes its own share, whatever it has of addresses.

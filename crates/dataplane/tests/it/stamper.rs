@@ -126,6 +126,7 @@ fn stamp(
             assert!(stamper.counters().unchanged(why) > 0);
             Err((why, mtu))
         }
+        Outcome::Dropped(why) => panic!("dropped: {why:?}"),
     }
 }
 
@@ -413,4 +414,52 @@ fn rules_that_no_waypoint_would_honour_are_refused() {
     assert_eq!(refused(vec![route(true, [1, 1, 1])], vec![]), Some(ConfigError::Route(0)));
     let socket = Route { carriage: Carriage::Socket, ..route(true, [1]) };
     assert_eq!(refused(vec![socket], vec![]), Some(ConfigError::Carriage(0)));
+}
+
+/// The rule of a host whose packets have no other way. What is in pieces or has options has a rule too, by its destination.
+#[test]
+fn what_a_rule_requires_to_be_stamped_is_dropped_otherwise_but_for_name_servers() {
+    let required = |route: Route| {
+        let rules = vec![
+            Rule { action: RuleAction::Require(0), ..rule(prefix("203.0.113.0", 24), 0) },
+            Rule { action: RuleAction::Pass, ..rule(prefix("203.0.113.200", 32), 0) },
+        ];
+        stamper(Config { rules, ..config(Location::Host, vec![route]) })
+    };
+    let at = |stamper: &mut Stamper, octets: &[u8], now: UnixTime| {
+        let mut buffer = [&[0; ROOM][..], octets].concat();
+        let mut outcomes = [Outcome::from(LeaveReason::Rule)];
+        let mut packets = [OutgoingPacket { buffer: &mut buffer, begin: ROOM, user: None, mark: 0 }];
+        stamper.stamp(&mut packets, now, &mut outcomes);
+        outcomes[0].clone()
+    };
+    let ended = UnixTime(now().0 + 100 * 86_400 * 1_000_000);
+    for route in [route(true, [1]), route(true, [1, 2])] {
+        let mut stamper = required(route.clone());
+        assert!(matches!(at(&mut stamper, &web(V4), now()), Outcome::Stamped(_)));
+        assert_eq!(at(&mut stamper, &web(V4), ended), Outcome::Dropped(LeaveReason::Epoch));
+        let mut pieces = web(V4);
+        pieces[6] = 0x20;
+        let mut options = web(V4);
+        options[0] = 0x46;
+        for unreadable in [pieces, options] {
+            assert_eq!(at(&mut stamper, &unreadable, now()), Outcome::Dropped(LeaveReason::Malformed));
+        }
+        assert_eq!(
+            at(&mut stamper, &packet(V4, 17, &to_port(54, 1_500)), now()),
+            Outcome::Dropped(LeaveReason::TooLong)
+        );
+        assert_eq!(at(&mut stamper, &packet(V4, 17, &to_port(53, 40)), ended), Outcome::from(LeaveReason::Dns));
+        // Rules that say nothing of the sort, and what carries capabilities already.
+        assert_eq!(at(&mut stamper, &web("203.0.113.200"), ended), Outcome::from(LeaveReason::Rule));
+        assert_eq!(at(&mut stamper, &web("192.0.2.1"), ended), Outcome::from(LeaveReason::Rule));
+        let stamped = plain(&web(V4), &route, 0).unwrap();
+        assert_eq!(at(&mut stamper, &stamped, ended), Outcome::from(LeaveReason::Stamped));
+        let counters = stamper.counters();
+        let dropped = |reason| (counters.dropped(reason), counters.unchanged(reason));
+        assert_eq!(dropped(LeaveReason::Epoch), (1, 0));
+        assert_eq!(dropped(LeaveReason::Malformed), (2, 0));
+        assert_eq!(dropped(LeaveReason::TooLong), (1, 0));
+        assert_eq!(dropped(LeaveReason::Rule), (0, 2));
+    }
 }

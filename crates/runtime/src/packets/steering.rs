@@ -35,6 +35,18 @@ const TO_X: u32 = instruction(0x07, 0, 0);
 const RETURN: u32 = instruction(0x06, 0, 0);
 const RETURN_A: u32 = instruction(0x16, 0, 0);
 
+/// Four times the low half of an octet, as an IPv4 header says its length.
+const LENGTH_TO_X: u32 = instruction(0xb1, 0, 0);
+const LOAD_HALF_BEHIND_X: u32 = instruction(0x48, 0, 0);
+
+/// A program that lets a raw socket receive UDP to this port alone.
+pub(super) fn only_port(port: u16) -> [[u32; 2]; 5] {
+    [[LENGTH_TO_X, 0], [LOAD_HALF_BEHIND_X, 2], [skip_if_equal(1), port.into()], NOTHING[0], [RETURN, u32::MAX]]
+}
+
+/// A program that lets a socket receive nothing.
+pub(super) const NOTHING: [[u32; 2]; 1] = [[RETURN, 0]];
+
 /// Added to an offset that counts from the IP header, and not from the payload (`SKF_NET_OFF`).
 const OF_IP: u32 = 0xfff0_0000;
 

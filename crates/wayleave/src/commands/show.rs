@@ -165,7 +165,7 @@ pub fn show(command: &Show) -> Outcome {
         Noun::Stamping => {
             let columns = ["route", "waypoint", "principal", "delegation", "epoch", "until", "file"];
             let routes = objects(&list("stamping").iter().flat_map(waypoints).collect::<Vec<_>>(), &columns);
-            let columns = ["to", "user", "mark", "cgroup", "route", "interface"];
+            let columns = ["to", "user", "mark", "cgroup", "route", "otherwise", "interface"];
             format!("{routes}\n{}", objects(&list("rules"), &columns))
         }
         Noun::Reports => objects(&list("reports"), &["handle", "index", "window", "packets", "octets"]),

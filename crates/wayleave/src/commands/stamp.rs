@@ -31,6 +31,9 @@ pub struct Stamp {
     /// MTU of the route.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u16).range(576..))]
     pub mtu: u16,
+    /// Packets are sent in UDP (port 49253), for paths that protocol 253 does not pass.
+    #[arg(long)]
+    pub udp: bool,
     /// The command; without one, until the standard input ends.
     #[arg(last = true)]
     pub command: Vec<String>,
@@ -57,7 +60,7 @@ pub fn run(command: &Stamp) -> Result<ExitCode, Failures> {
 fn register(command: &Stamp) -> Result<UnixStream, Failure> {
     let read = |path: &PathBuf| private::read(path).map(|text| Zeroizing::new(text.to_string()));
     let capabilities = command.capabilities.iter().map(read).collect::<Result<_, _>>()?;
-    let request = Request { version: 1, to: command.to.clone(), capabilities, mtu: command.mtu };
+    let request = Request { version: 1, to: command.to.clone(), capabilities, mtu: command.mtu, udp: command.udp };
     let line = serde_json::to_string(&request).map(Zeroizing::new);
     let line = line.map_err(|error| Failure::new(format!("cannot write the request: {error}")))?;
     let failed = |error: std::io::Error| {

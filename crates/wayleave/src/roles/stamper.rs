@@ -2,6 +2,7 @@
 //!
 //! The system hands them to TUN interfaces, one for each kind of sender (`system`); a thread stamps and sends them (`worker`).
 
+mod filter;
 pub mod registration;
 mod secrets;
 mod system;
@@ -27,15 +28,16 @@ use wayleave_dataplane::stamper::{
     Config, ConfigError, Location, Route, Rule, RuleAction, Rules, SenderClass, Stamper,
 };
 use wayleave_packet::platypus::header::Carriage;
-use wayleave_packet::platypus::header::offsets::PROTOCOL;
+use wayleave_packet::platypus::header::offsets::{PROTOCOL, UDP_PORT};
 use wayleave_packet::platypus::mint::Hop;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::packets::ip::Ip;
 
 use super::daemon::{Daemon, QUEUE, Role, seed};
 use super::events::{Events, event};
-use super::stamping::{CapabilityEpoch, CapabilityFile, RouteCapabilities};
+use super::stamping::{CapabilityEpoch, CapabilityFile, RouteCapabilities, carriage};
 use crate::config::Source;
+use crate::config::router::stamper::Otherwise;
 use crate::config::rs::StatusSection;
 use crate::config::stamper::HostFile;
 use crate::failure::{Failure, Outcome};
@@ -48,10 +50,12 @@ use worker::{Replies, Running};
 
 /// How often files and epochs are looked at.
 const LOOK: Duration = Duration::from_millis(500);
+/// How many of these looks pass between two at the table of nftables, which takes a process each.
+const CHECK: u32 = 10;
 /// The MTU of interfaces that no route limits.
 const DEFAULT_MTU: u32 = 1_500;
-/// Octets that a reply grows by: a header, and a delegated and sub-delegated capability.
-const REPLY_GROWTH: u32 = 20 + 24 + 16;
+/// Octets that a reply grows by: UDP, a header, and a delegated and sub-delegated capability.
+const REPLY_GROWTH: u32 = 8 + 20 + 24 + 16;
 /// Stamped packets leave by a socket that receives nothing (IPPROTO_RAW).
 const RAW: u8 = 255;
 
@@ -123,10 +127,8 @@ impl Plan {
     fn shown(&self, system: &System, now: UnixTime) -> Shown {
         let section = self.file.stamper.get_ref();
         let rules = self.rules();
-        let name = |action: RuleAction| match action {
-            RuleAction::Take(route) => Some(section.routes[usize::from(route)].get_ref().name.clone()),
-            RuleAction::Pass => None,
-        };
+        let name =
+            |action: RuleAction| action.route().map(|route| section.routes[usize::from(route)].get_ref().name.clone());
         let route = |(section, files): (&Spanned<crate::config::router::stamper::RouteSection>, &[CapabilityFile])| {
             RouteView::new(section.get_ref(), files, now)
         };
@@ -139,13 +141,16 @@ impl Plan {
             user: rule.user,
             mark: rule.mark,
             cgroup: section.get_ref().cgroup.as_ref().map(|cgroup| cgroup.get_ref().clone()),
+            is_missing: section.get_ref().cgroup.as_ref().is_some_and(|cgroup| !system.has_group(cgroup.get_ref())),
             route: name(rule.action),
+            otherwise: Some(section.get_ref().otherwise()).filter(|_| rule.action != RuleAction::Pass),
             interface: interface(rule),
         };
         Shown {
             routes: section.routes.iter().zip(self.capabilities.by_route()).map(route).collect(),
             rules: rules.iter().zip(&section.rules).map(rule).collect(),
             lookups: LookupCounters::default(),
+            dropped: system.dropped,
             table: Rules::new(&rules).unwrap_or_default(),
         }
     }
@@ -165,8 +170,9 @@ pub struct StamperRole {
     secrets: Secrets,
     shown: Arc<RwLock<Shown>>,
     look: tokio::time::Interval,
+    looks: u32,
     /// Clients that pay for replies, and what packets to each are stamped with.
-    clients: Vec<(IpAddr, Hop)>,
+    clients: Vec<(IpAddr, Hop, Carriage)>,
     granted: Arc<Notify>,
     /// See [`Event::Confirm`].
     confirm: Arc<Notify>,
@@ -182,6 +188,8 @@ pub struct StamperRole {
 /// What the role waits for.
 pub enum Event {
     Look,
+    /// A control group may have been made or removed.
+    Groups,
     Granted,
     Registered(Registered),
     LookedUp(LookedUp),
@@ -223,20 +231,27 @@ impl Role for StamperRole {
         let receives = host.address.as_ref().filter(|_| host.receives(plan.file.stamper.get_ref()));
         let arriving = match receives.map(|address| address.0) {
             Some(address) => {
-                let socket = Ip::open(address, PROTOCOL);
                 let failed = |error| Failure::system(format!("cannot receive stamped packets at {address}"), &error);
+                let in_udp = |error| {
+                    Failure::system(format!("cannot receive stamped packets at {address}:{UDP_PORT}"), &error)
+                        .help("no other program may have this UDP port")
+                };
+                let sockets = [
+                    Ip::open(address, PROTOCOL).map_err(failed)?,
+                    Ip::open_datagrams(address, UDP_PORT).map_err(in_udp)?,
+                ];
                 let of =
                     |networks: &[Spanned<Prefix>]| networks.iter().map(|named| *named.get_ref()).collect::<Vec<_>>();
                 let from = [of(&host.receive_from), of(&host.reply_waypoints)].concat();
                 let inside = [of(&host.sources), of(&host.refused_sources)].concat();
-                Some((socket.map_err(failed)?, Arriving::new(address.into(), from, inside)))
+                Some((sockets, Arriving::new(address.into(), from, inside)))
             }
             None => None,
         };
         let now = unix_now();
         let stamper = Stamper::new(plan.config(now), CpuKernel::best());
         let stamper = stamper.map_err(|error| daemon.source.failure(plan.file.stamper.get_ref().locate(error)))?;
-        let system = System::open(&plan.file)?;
+        let system = System::open(&plan.file, daemon.events.clone())?;
         let granted = Arc::new(Notify::new());
         let replies = match receives.map(|address| address.0) {
             Some(address) => Some(Replies {
@@ -267,6 +282,7 @@ impl Role for StamperRole {
             running,
             secrets,
             look: tokio::time::interval(LOOK),
+            looks: 0,
             clients: Vec::new(),
             granted,
             confirm: Arc::default(),
@@ -303,6 +319,7 @@ impl Role for StamperRole {
     async fn next(&mut self) -> Result<Event, Failure> {
         Ok(tokio::select! {
             _ = self.look.tick() => Event::Look,
+            () = self.system.groups_changed() => Event::Groups,
             () = self.granted.notified() => Event::Granted,
             Some(registered) = self.registering.recv() => Event::Registered(registered),
             ended = self.secrets.next() => Event::LookedUp(ended),
@@ -318,13 +335,11 @@ impl Role for StamperRole {
                 return Ok(());
             }
             Event::LookedUp(ended) => {
-                self.secrets.done(ended, now);
-                self.plan_again();
-                self.look_up_registered();
-                self.settle_awaiting(now).await;
-                if let Err(failures) = self.apply(now).await {
-                    warn!("packet routes unchanged: {failures}");
-                }
+                self.looked_up(ended, now).await;
+                return Ok(());
+            }
+            Event::Groups => {
+                self.filter(now);
                 return Ok(());
             }
             Event::Confirm => {
@@ -347,6 +362,13 @@ impl Role for StamperRole {
                 return Ok(());
             }
         }
+        self.looks = self.looks.wrapping_add(1);
+        if self.looks.is_multiple_of(CHECK) {
+            self.system.check(&self.plan.file);
+            self.shown.write().unwrap_or_else(PoisonError::into_inner).dropped = self.system.dropped;
+        }
+        // Also where the system had no watch left.
+        self.filter(now);
         let files = self.plan.files();
         if files != self.files {
             self.files = files;
@@ -379,6 +401,33 @@ impl StamperRole {
         let named = named.filter_map(|capability| capability.line.clone());
         let used: Vec<Credential> = self.plan.lines.iter().cloned().chain(named).collect();
         self.secrets.keep(&used);
+    }
+
+    /// A look-up has ended. Files are read and packet routes set only if it has changed something: a zone that is silent has many fail alike.
+    async fn looked_up(&mut self, ended: LookedUp, now: UnixTime) {
+        let is_of_plan = self.plan.lines.contains(ended.credential());
+        let is_new = self.secrets.done(ended, now);
+        if is_new && is_of_plan {
+            self.plan_again();
+        }
+        if is_new {
+            self.look_up_registered();
+        }
+        self.settle_awaiting(now).await;
+        if !is_new {
+            self.shown.write().unwrap_or_else(PoisonError::into_inner).lookups = self.secrets.counters;
+        } else if let Err(failures) = self.apply(now).await {
+            warn!("packet routes unchanged: {failures}");
+        }
+    }
+
+    /// Takes over which control groups are there.
+    fn filter(&mut self, now: UnixTime) {
+        match self.system.set_filter(&self.plan.file) {
+            Ok(false) => {}
+            Ok(true) => *self.shown.write().unwrap_or_else(PoisonError::into_inner) = self.shown(now),
+            Err(failures) => warn!("control groups and packets to drop are as before: {failures}"),
+        }
     }
 
     /// Takes over what is known of the secrets of the lines that users registered.
@@ -450,7 +499,8 @@ impl StamperRole {
         let clients = self.running.handle.ask(move |worker| {
             let grants = worker.replies.as_mut()?.grants.as_mut()?;
             let have_ended = grants.expire(now);
-            (is_new || have_ended).then(|| grants.clients().map(|(client, hop)| (client, hop.clone())).collect())
+            (is_new || have_ended)
+                .then(|| grants.clients().map(|(client, hop, carriage)| (client, hop.clone(), carriage)).collect())
         });
         let Some(Some(clients)) = clients.await else { return false };
         self.clients = clients;
@@ -477,7 +527,9 @@ impl StamperRole {
                 user: Some(registration.user),
                 mark: None,
                 cgroup: None,
+                is_missing: false,
                 route: Some(name.clone()),
+                otherwise: Some(self.otherwise(registration.user, to)),
                 interface: interface.map(|interface| interface.name.clone()).unwrap_or_default(),
             };
             shown.rules.extend(registration.to.iter().map(rule));
@@ -545,30 +597,51 @@ impl StamperRole {
         for registration in self.registered.values() {
             let Ok(route) = u16::try_from(routes.len()) else { break };
             let hops = registration.capabilities.iter().map(|held| held.capabilities.hop_or_first(now)).collect();
-            routes.push(Route { hops, sealed: false, carriage: Carriage::Ip, mtu: registration.mtu.into() });
-            let (user, action) = (Some(registration.user), RuleAction::Take(route));
-            rules.extend(registration.to.iter().map(|to| Rule { to: *to, user, mark: None, action }));
+            routes.push(Route {
+                hops,
+                sealed: false,
+                carriage: carriage(registration.udp),
+                mtu: registration.mtu.into(),
+            });
+            let user = registration.user;
+            let rule = |to: &Prefix| {
+                let action = match self.otherwise(user, to) {
+                    Otherwise::Plain => RuleAction::Take(route),
+                    Otherwise::Drop => RuleAction::Require(route),
+                };
+                Rule { to: *to, user: Some(user), mark: None, action }
+            };
+            rules.extend(registration.to.iter().map(rule));
         }
-        for (client, hop) in &self.clients {
+        for (client, hop, carriage) in &self.clients {
             let (Ok(to), Ok(route)) = (Prefix::new(*client, 32), u16::try_from(routes.len())) else { continue };
             // A rule of the configuration comes first.
             if rules.iter().any(|rule| (rule.to, rule.user, rule.mark) == (to, None, None)) {
                 continue;
             }
             let hops = vec![hop.clone()];
-            routes.push(Route { hops, sealed: false, carriage: Carriage::Ip, mtu: DEFAULT_MTU as usize });
+            routes.push(Route { hops, sealed: false, carriage: *carriage, mtu: DEFAULT_MTU as usize });
             rules.push(Rule { to, user: None, mark: None, action: RuleAction::Take(route) });
         }
         (routes, rules)
     }
 
+    /// What becomes of a user's packets to `to`, which it registers capabilities for, while they cannot be stamped: the operator's rules
+    /// for any of them say it.
+    fn otherwise(&self, user: u32, to: &Prefix) -> Otherwise {
+        let is_of = |rule: &Rule| {
+            let is_of_user = rule.mark.is_none() && rule.user.is_none_or(|of| of == user);
+            let is_required = matches!(rule.action, RuleAction::Require(_));
+            is_required && is_of_user && (rule.to.contains(to) || to.contains(&rule.to))
+        };
+        if self.plan.rules().iter().any(is_of) { Otherwise::Drop } else { Otherwise::Plain }
+    }
+
     /// The MTU of a class's interface: what the longest of its routes leaves.
     fn mtu(&self, class: &SenderClass, routes: &[Route], rules: &[Rule]) -> u32 {
         let is_of_class = |rule: &&Rule| (rule.user, rule.mark) == (class.user, class.mark);
-        let of_class = rules.iter().filter(is_of_class).filter_map(|rule| match rule.action {
-            RuleAction::Take(route) => routes.get(usize::from(route)).cloned(),
-            RuleAction::Pass => None,
-        });
+        let of_class = rules.iter().filter(is_of_class).filter_map(|rule| rule.action.route());
+        let of_class = of_class.filter_map(|route| routes.get(usize::from(route)).cloned());
         let headroom = Stamper::least_headroom(&of_class.collect::<Vec<_>>());
         let headroom = headroom.and_then(|headroom| u32::try_from(headroom).ok()).unwrap_or(DEFAULT_MTU);
         // Clients come and go; the interface stays.
@@ -598,7 +671,7 @@ impl StamperRole {
             // Their waypoints are taken from what pays, too.
             worker.set_routes(routes, &rules);
         });
-        self.system.mark_cgroups(&self.plan.file)?;
+        self.system.set_filter(&self.plan.file)?;
         self.system.set(&classes, &self.running.handle).await?;
         self.plan.capabilities.warn(now);
         self.stamped = self.epochs(now);

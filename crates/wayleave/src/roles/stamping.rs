@@ -22,6 +22,11 @@ pub const HEADROOM: usize = 44 + 8 + 8 * 64;
 /// Seconds before the end of capabilities at which the log warns.
 const WARNED_AHEAD: u64 = 3_600;
 
+/// What carries packets that are sent in UDP, or are not.
+pub fn carriage(udp: bool) -> Carriage {
+    if udp { Carriage::Udp } else { Carriage::Ip }
+}
+
 /// What is known now of a capability that is named by its line.
 pub struct Known {
     /// Key epochs and the secrets of them.
@@ -136,7 +141,7 @@ impl RouteCapabilities {
                 // Packets of a route whose capabilities have ended are left unstamped, and counted.
                 hops: files.iter().map(|held| held.capabilities.hop_or_first(now)).collect(),
                 sealed: section.sealed,
-                carriage: if section.udp { Carriage::Udp } else { Carriage::Ip },
+                carriage: carriage(section.udp),
                 mtu: usize::try_from(*section.mtu.get_ref()).unwrap_or(usize::MAX),
             }
         };

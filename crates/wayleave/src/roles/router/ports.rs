@@ -71,6 +71,8 @@ enum Socket {
     Ethernet(ethernet::Endpoint),
     /// IP packets of a protocol to this address; other threads than the first only send.
     Ip(Ipv4Addr, u8),
+    /// IP packets with UDP to this address and port, at the first thread.
+    Datagrams(Ipv4Addr, u16),
 }
 
 /// The part of a configuration's section that says how a neighbour is reached.
@@ -91,6 +93,7 @@ impl PortSpec {
             Socket::Xdp(endpoint) => format!("{endpoint:?}"),
             Socket::Ethernet(endpoint) => format!("ethernet {endpoint:?}"),
             Socket::Ip(address, protocol) => format!("ip {address} {protocol}"),
+            Socket::Datagrams(address, port) => format!("ip {address}:{port}"),
         };
         Self { kind, key, socket, name }
     }
@@ -143,6 +146,11 @@ impl PortSpec {
         Self::new(kind, Socket::Ip(address, protocol), name)
     }
 
+    /// IPv4 packets with UDP to `port` at `address`.
+    pub fn datagrams(kind: PortKind, address: Ipv4Addr, port: u16, name: String) -> Self {
+        Self::new(kind, Socket::Datagrams(address, port), name)
+    }
+
     /// The address that only one socket or group can have at a time.
     pub fn address(&self) -> String {
         match &self.socket {
@@ -151,6 +159,7 @@ impl PortSpec {
             Socket::Xdp(endpoint) => endpoint.local.to_string(),
             Socket::Ethernet(endpoint) => format!("{endpoint:?}"),
             Socket::Ip(address, protocol) => format!("{address} {protocol}"),
+            Socket::Datagrams(address, port) => format!("{address}:{port}"),
         }
     }
 
@@ -165,6 +174,10 @@ impl PortSpec {
     /// What the system said, and what to do about it.
     pub fn open(&self, threads: usize) -> Result<Vec<(usize, AttachedPort)>, Failure> {
         let Self { kind, key, socket, name } = self;
+        let raw = |address: &Ipv4Addr, error| {
+            Failure::system(format!("{name}: cannot receive at {address}"), &error)
+                .help("raw sockets need CAP_NET_RAW, and the address must be one of this machine's")
+        };
         let attached = |port, is_control| AttachedPort { port, kind: *kind, is_control, key: key.clone() };
         match socket {
             Socket::UdpGroup(local, intake, steering) => {
@@ -223,13 +236,14 @@ impl PortSpec {
                 for thread in 0..threads {
                     // Every raw socket gets every packet: only one may receive.
                     let protocol = if thread == 0 { *protocol } else { SEND_ONLY };
-                    let port = Ip::open(*address, protocol).map_err(|error| {
-                        Failure::system(format!("{name}: cannot receive at {address}"), &error)
-                            .help("raw sockets need CAP_NET_RAW, and the address must be one of this machine's")
-                    })?;
+                    let port = Ip::open(*address, protocol).map_err(|error| raw(address, error))?;
                     all.push((thread, attached(Box::new(port) as _, false)));
                 }
                 Ok(all)
+            }
+            Socket::Datagrams(address, port) => {
+                let port = Ip::open_datagrams(*address, *port).map_err(|error| raw(address, error))?;
+                Ok(vec![(0, attached(Box::new(port) as _, false))])
             }
         }
     }

@@ -50,6 +50,9 @@ pub struct Request {
     pub capabilities: Vec<Zeroizing<String>>,
     /// The route's MTU.
     pub mtu: u16,
+    /// Whether packets are sent in UDP; left out if not, as an earlier stamper knows it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub udp: bool,
 }
 
 /// What became of it; an error says what to change.
@@ -66,6 +69,7 @@ pub struct Registration {
     pub to: Vec<Prefix>,
     pub capabilities: Vec<RegisteredCapability>,
     pub mtu: u16,
+    pub udp: bool,
 }
 
 /// What pays at one waypoint.
@@ -91,7 +95,7 @@ impl Registration {
     fn read(line: &[u8], user: u32) -> Result<Self, Failure> {
         // The parser's message would quote what it read, which is secret.
         let request: Request = serde_json::from_slice(line).map_err(|_| Failure::new("the request is malformed"))?;
-        let Request { version, to, capabilities, mtu } = request;
+        let Request { version, to, capabilities, mtu, udp } = request;
         if version != 1 {
             return Err(Failure::new(format!("the request has version {version}, expected 1")));
         }
@@ -107,7 +111,7 @@ impl Registration {
         let name = |index: usize| format!("file {} of the request", index + 1);
         let capabilities = capabilities.iter().enumerate();
         let capabilities = capabilities.map(|(index, text)| RegisteredCapability::read(text, &name(index)));
-        Ok(Self { user, to, capabilities: capabilities.collect::<Result<_, _>>()?, mtu })
+        Ok(Self { user, to, capabilities: capabilities.collect::<Result<_, _>>()?, mtu, udp })
     }
 }
 

@@ -22,6 +22,12 @@ pub struct LookedUp {
     events: Vec<LookupEvent>,
 }
 
+impl LookedUp {
+    pub fn credential(&self) -> &Credential {
+        &self.credential
+    }
+}
+
 /// What the look-ups came to.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct LookupCounters {
@@ -114,10 +120,13 @@ impl Secrets {
         }
     }
 
-    /// Takes a look-up's result in, and says what is to be said of it.
-    pub fn done(&mut self, ended: LookedUp, now: UnixTime) {
+    /// Takes a look-up's result in, and says what is to be said of it. Returns whether secrets, or why there are none, differ from before.
+    pub fn done(&mut self, ended: LookedUp, now: UnixTime) -> bool {
         let LookedUp { credential, result, events } = ended;
-        let Some(renewal) = self.held.iter_mut().find(|renewal| *renewal.credential() == credential) else { return };
+        let Some(renewal) = self.held.iter_mut().find(|renewal| *renewal.credential() == credential) else {
+            return false;
+        };
+        let before = (renewal.secrets().to_vec(), renewal.failure());
         let (terms, zone) = (credential.terms, credential.zone.as_str());
         for event in events {
             self.counters.events += 1;
@@ -139,6 +148,7 @@ impl Secrets {
             }
         }
         renewal.done(result, now);
+        before != (renewal.secrets().to_vec(), renewal.failure())
     }
 }
 
@@ -178,5 +188,40 @@ impl Lines for Secrets {
         let seed = seed().map_err(|_| Failure::new("the system gave no randomness"))?;
         self.held.push(Renewal::new(credential.clone(), seed));
         Ok(Known { secrets: Vec::new(), failure: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use wayleave_control::capability::{MasterKey, Terms};
+    use wayleave_crypto::secret::Key128;
+    use wayleave_packet::platypus::header::{Interval, Principal, Width};
+
+    use super::*;
+
+    #[test]
+    fn a_look_up_that_fails_as_the_last_one_changes_nothing() {
+        let terms = Terms {
+            waypoint: "198.51.100.1".parse().expect("an address"),
+            principal: Principal::new(8).expect("24 bits"),
+            interval: Interval::new(4).expect("in range"),
+            width: Width::Full,
+            delegation: None,
+        };
+        let zone = "keys.example.net".parse().expect("a zone");
+        let credential = Credential { zone, terms, key: MasterKey::new(Key128::new([1; 16])) };
+        let mut secrets = Secrets::new(Vec::new(), Events::default());
+        secrets.hold(&credential).expect("randomness");
+        let mut now = 1_795_240_800;
+        let mut fails = |failure: LookupFailure| {
+            // Beyond every pause.
+            now += 10_000;
+            let at = UnixTime(now * 1_000_000);
+            assert!(secrets.held[0].due(at).is_some());
+            secrets.done(LookedUp { credential: credential.clone(), result: Err(failure), events: Vec::new() }, at)
+        };
+        let changed = [LookupFailure::NoServer, LookupFailure::NoServer, LookupFailure::Forged, LookupFailure::Forged];
+        assert_eq!(changed.map(&mut fails), [true, false, true, false]);
+        assert_eq!((secrets.counters.found, secrets.counters.failed), (0, 4));
     }
 }

@@ -1,5 +1,5 @@
 //! What the system is told, so that packets reach the stamper: an interface with a routing table for each kind of sender, rules
-//! that look there first, and marks for control groups.
+//! that look there first, marks for control groups, and what drops packets that must not leave unstamped.
 //!
 //! What leaves the stamper has a mark of its own, which the first rule sends past all the others. Interfaces and their routes end
 //! with the process; rules that a killed process left lead to empty tables, so that packets take their usual path.
@@ -7,20 +7,26 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::net::IpAddr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use tracing::warn;
+use tracing::{info, warn};
 use wayleave_core::{Afi, Prefix};
 use wayleave_dataplane::stamper::SenderClass;
+use wayleave_runtime::folder_watch::FolderWatch;
 use wayleave_runtime::packets::tun::Tun;
 use wayleave_runtime::routes::{MAIN, Routes, RoutingRule};
 
+use super::filter::{self, Filter};
 use super::worker::{End, Handle};
 use crate::config::stamper::{HostFile, MAX_SENDERS};
 use crate::failure::{Failure, Outcome};
+use crate::roles::events::{Events, event};
 
-/// The table of nftables that marks control groups.
-const NFTABLES: &str = "wayleave_stamper";
+/// The root of control groups of version 2, where nft looks for them.
+const GROUPS: &str = "/sys/fs/cgroup";
+const NEEDS: &str =
+    "control groups and `otherwise = \"drop\"` need the program nft (package nftables), groups also their version 2";
 
 /// User and mark.
 type Sender = (Option<u32>, Option<u32>);
@@ -45,12 +51,20 @@ pub struct System {
     sources: Vec<Prefix>,
     pub interfaces: BTreeMap<Sender, Interface>,
     priorities: Vec<u32>,
-    has_nftables: bool,
+    watch: FolderWatch,
+    /// What nftables was told last, if that is known.
+    filter: Option<Filter>,
+    /// Whether nftables did as it was told, and whether there may be a table of ours.
+    is_set: bool,
+    has_table: bool,
+    /// Packets that the kernel has dropped, by the last look.
+    pub dropped: u64,
+    log: Events,
 }
 
 impl System {
     /// Removes what an earlier process left, and lets what leaves the stamper pass.
-    pub fn open(file: &HostFile) -> Outcome<Self> {
+    pub fn open(file: &HostFile, log: Events) -> Outcome<Self> {
         let host = file.host.get_ref();
         let failed = |error: io::Error| {
             Failure::system("cannot set routing rules", &error)
@@ -71,7 +85,12 @@ impl System {
             sources: host.sources.iter().map(|prefix| *prefix.get_ref()).collect(),
             interfaces: BTreeMap::new(),
             priorities,
-            has_nftables: false,
+            watch: FolderWatch::default(),
+            filter: None,
+            is_set: false,
+            has_table: false,
+            dropped: 0,
+            log,
         })
     }
 
@@ -164,60 +183,139 @@ impl System {
         let _ = worker.ask(move |worker| worker.ends.retain(|end| end.number != interface.number)).await;
     }
 
-    /// Lets nftables mark the packets of control groups.
-    pub fn mark_cgroups(&mut self, file: &HostFile) -> Outcome {
-        let groups = file.cgroups();
-        if groups.is_empty() && !self.has_nftables {
-            return Ok(());
+    /// Lets nftables mark the packets of control groups that are there, and drop those that may leave in no other way than stamped where the
+    /// stamper does not see them. Returns whether anything has changed since the last call; if not, nobody is asked.
+    pub fn set_filter(&mut self, file: &HostFile) -> Outcome<bool> {
+        let paths = file.cgroups();
+        if self.filter.is_none() && !paths.is_empty() && !Path::new(GROUPS).join("cgroup.procs").exists() {
+            return Err(Failure::new(format!("there is no version 2 of control groups at {GROUPS}"))
+                .help(NEEDS)
+                .into());
         }
-        let rules: String = groups
-            .iter()
-            .enumerate()
-            .map(|(index, path)| {
-                let level = path.split('/').count();
-                format!("    socket cgroupv2 level {level} \"{path}\" meta mark set {}\n", file.cgroup_mark(index))
-            })
-            .collect();
-        // A table is replaced as a whole: whoever reads it sees the old rules or the new ones.
-        let table = format!(
-            "table ip {NFTABLES}\ndelete table ip {NFTABLES}\ntable ip {NFTABLES} {{\n  chain marks {{\n    \
-             type route hook output priority mangle; policy accept;\n    meta mark {} accept\n{rules}  }}\n}}\n",
-            file.host.get_ref().mark.get_ref()
-        );
-        nft(&table)?;
-        self.has_nftables = true;
-        Ok(())
+        let there = self.watch.look(Path::new(GROUPS), paths.iter().copied());
+        let host = file.host.get_ref();
+        let filter = Filter {
+            own: *host.mark.get_ref(),
+            interface: self.prefix.clone(),
+            there: there.into_iter().map(|(path, number)| (path.to_owned(), number)).collect(),
+            groups: paths
+                .iter()
+                .enumerate()
+                .map(|(index, path)| ((*path).to_owned(), file.cgroup_mark(index)))
+                .collect(),
+            rules: file.rules(),
+            sources: self.sources.clone(),
+        };
+        if self.filter.as_ref() == Some(&filter) {
+            return Ok(false);
+        }
+        self.report_groups(&filter);
+        let is_needed = filter.is_needed();
+        // Whatever comes of it: `check` tries it again.
+        self.filter = Some(filter);
+        if is_needed {
+            let commands = self.filter.as_ref().map(Filter::commands).unwrap_or_default();
+            (self.is_set, self.has_table) = (false, true);
+            nft(&commands)?;
+            self.is_set = true;
+        } else if let Err(failures) = nft(&filter::removal())
+            && std::mem::take(&mut self.has_table)
+        {
+            // At a start there is rarely one, and a machine without rules of the sort need not have the program.
+            warn!(
+                "the table {} of nftables stays: {failures}; `nft delete table ip {}` removes it",
+                filter::TABLE,
+                filter::TABLE
+            );
+        }
+        Ok(true)
     }
 
-    /// Takes back everything that would stay.
+    /// Reports the groups that are missing, and those that were made since the last look.
+    fn report_groups(&self, filter: &Filter) {
+        let before = self.filter.as_ref();
+        for (index, (group, _)) in filter.groups.iter().enumerate() {
+            let is_new = before.is_none_or(|before| !before.missing().any(|path| path == group));
+            match (filter.there.get(group), before.and_then(|before| before.there.get(group))) {
+                (None, _) if is_new => self.log.report(event!(INFO "control-group-missing" by index, { group }
+                    "control group {group} does not exist: its packets are stamped from when it is made")),
+                (Some(number), other) if before.is_some() && other != Some(number) => {
+                    self.log.report(event!(INFO "control-group-made" by index, { group }
+                        "control group {group} was made: its packets are stamped from now on"));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether a group that rules name is there.
+    pub fn has_group(&self, path: &str) -> bool {
+        self.filter.as_ref().is_some_and(|filter| filter.there.contains_key(path))
+    }
+
+    /// Waits until a control group may have been made or removed.
+    pub async fn groups_changed(&self) {
+        self.watch.changed().await;
+    }
+
+    /// Reads how many packets the kernel has dropped. Where somebody has removed the table, or it could not be set, it is set.
+    pub fn check(&mut self, file: &HostFile) {
+        if !self.filter.as_ref().is_some_and(Filter::is_needed) {
+            return;
+        }
+        if self.is_set {
+            match nft(&filter::question()).map(|text| filter::answer(&text)) {
+                Ok(Some(dropped)) => {
+                    self.dropped = dropped;
+                    return;
+                }
+                _ => self.log.report(event!(WARN "filter-removed" by 0, {}
+                    "the table {} of nftables is gone: it is set again; whoever loads the machine's packet filter must leave it there",
+                    filter::TABLE)),
+            }
+        }
+        self.filter = None;
+        if let Err(failures) = self.set_filter(file) {
+            let why = failures.to_string();
+            self.log.report(
+                event!(WARN "filter-refused" by 0, { why } "the table {} of nftables is missing: {why}", filter::TABLE),
+            );
+        }
+    }
+
+    /// Takes back everything that would stay, but what drops packets that may leave in no other way than stamped.
     pub fn close(mut self) {
         for priority in &self.priorities {
             if let Err(error) = self.routes.remove_rules(Afi::Ipv4, *priority) {
                 warn!(priority, "cannot remove routing rules: {error}; `ip rule del priority {priority}` does");
             }
         }
-        if self.has_nftables && nft(&format!("delete table ip {NFTABLES}\n")).is_err() {
-            warn!("cannot remove the table {NFTABLES} of nftables; `nft delete table ip {NFTABLES}` does");
+        let table = filter::TABLE;
+        if self.is_set && self.filter.as_ref().is_some_and(Filter::is_closed) {
+            info!(
+                "packets of rules with `otherwise = \"drop\"` are dropped until the role runs again; `nft delete table ip {table}` lets them leave"
+            );
+        } else if self.has_table && nft(&filter::removal()).is_err() {
+            warn!("cannot remove the table {table} of nftables; `nft delete table ip {table}` does");
         }
     }
 }
 
-/// Runs the program `nft` with these commands.
-fn nft(commands: &str) -> Outcome {
-    let help = "control groups need the program nft (package nftables) and version 2 of control groups";
-    let failed = |error: io::Error| Failure::system("cannot mark control groups with nft", &error).help(help);
+/// Runs the program `nft` with these commands, and returns what it prints.
+fn nft(commands: &str) -> Outcome<String> {
+    let failed = |error: io::Error| Failure::system("cannot set packet filters with nft", &error).help(NEEDS);
     let mut child = Command::new("nft")
         .args(["-f", "-"])
         .stdin(Stdio::piped())
-        .stdout(Stdio::null())
+        .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .map_err(failed)?;
     let written = child.stdin.take().map(|mut stdin| stdin.write_all(commands.as_bytes()));
     let output = child.wait_with_output().map_err(failed)?;
     if output.status.success() && written.is_some_and(|written| written.is_ok()) {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("it failed").to_owned();
-    Err(Failure::new(format!("nft did not mark control groups: {said}")).help(help).into())
+    Err(Failure::new(format!("nft did not set its table: {said}")).help(NEEDS).into())
 }

@@ -16,7 +16,7 @@ use wayleave_runtime::store::FileStore;
 use super::registration::Registration;
 use super::secrets::LookupCounters;
 use super::worker::{Handle, IoCounters};
-use crate::config::router::stamper::RouteSection;
+use crate::config::router::stamper::{Otherwise, RouteSection};
 use crate::key_files::capability::Capabilities;
 use crate::overview::Overview;
 use crate::roles::daemon::{View, Views};
@@ -94,7 +94,10 @@ pub struct RuleView {
     pub user: Option<u32>,
     pub mark: Option<u32>,
     pub cgroup: Option<String>,
+    /// There is no such control group now.
+    pub is_missing: bool,
     pub route: Option<String>,
+    pub otherwise: Option<Otherwise>,
     pub interface: String,
 }
 
@@ -103,7 +106,20 @@ pub struct Shown {
     pub routes: Vec<RouteView>,
     pub rules: Vec<RuleView>,
     pub lookups: LookupCounters,
+    /// Packets that the kernel has dropped.
+    pub dropped: u64,
     pub table: Rules,
+}
+
+impl Shown {
+    /// Control groups of rules that do not exist, each once.
+    fn missing(&self) -> Vec<String> {
+        let mut missing: Vec<String> =
+            self.rules.iter().filter(|rule| rule.is_missing).filter_map(|rule| rule.cgroup.clone()).collect();
+        missing.sort();
+        missing.dedup();
+        missing
+    }
 }
 
 #[derive(Clone)]
@@ -158,7 +174,7 @@ impl StamperView {
         let rule = |rule: &RuleView| {
             json!({
                 "to": rule.to, "user": rule.user, "mark": rule.mark, "cgroup": rule.cgroup, "route": rule.route,
-                "interface": rule.interface,
+                "interface": rule.interface, "otherwise": rule.otherwise.map(Otherwise::name), "missing": rule.is_missing,
             })
         };
         let of = |shown: &Shown| -> (Vec<Value>, Vec<Value>) {
@@ -202,15 +218,16 @@ impl StamperView {
             }
             let row = |(user, mark, cgroup): (Option<u32>, Option<u32>, Option<&String>)| {
                 let action = shown.table.find(address, user, mark.unwrap_or(0));
-                let route = match action {
-                    RuleAction::Take(route) => shown.routes.get(usize::from(route)),
-                    RuleAction::Pass => None,
-                };
+                let route = action.route().and_then(|route| shown.routes.get(usize::from(route)));
+                let leaves =
+                    if matches!(action, RuleAction::Require(_)) { "is dropped" } else { "leaves without a stamp" };
                 let why = match route.map(|route| (route, route.halted(now))) {
                     None => "leaves without a stamp: no rule gives it a route".to_owned(),
-                    Some((route, Some(why))) => format!("leaves without a stamp: route {}: {why}", route.name),
+                    Some((route, Some(why))) => format!("{leaves}: route {}: {why}", route.name),
                     Some((route, None)) => format!("is stamped for route {}", route.name),
                 };
+                let is_missing = shown.rules.iter().any(|rule| rule.is_missing && rule.cgroup.as_ref() == cgroup);
+                let why = if is_missing { format!("{why}; the group does not exist now") } else { why };
                 // A control group's mark is the role's own affair.
                 let mark = mark.filter(|_| cgroup.is_none());
                 json!({
@@ -243,12 +260,19 @@ impl View for StamperView {
             }
             (shown.routes.len(), shown.rules.len(), problems)
         });
-        let lookups = self.with(|shown| shown.lookups);
+        let dropped: Map<String, Value> = LeaveReason::ALL
+            .iter()
+            .map(|reason| (reason.name().to_owned(), json!(counters.dropped(*reason))))
+            .collect();
+        let (lookups, dropped_by_kernel, missing) = self.with(|shown| (shown.lookups, shown.dropped, shown.missing()));
         Ok(json!({
             "routes": routes,
             "rules": rules,
             "stamper": { "stamped": counters.stamped, "appended": counters.appended },
             "left": left,
+            "dropped": dropped,
+            "dropped_by_kernel": dropped_by_kernel,
+            "missing_groups": missing,
             "read": io.read,
             "sent": io.sent,
             "unsent": io.unsent,
@@ -285,6 +309,14 @@ impl View for StamperView {
         overview.count(format!("{} rules", status["rules"]));
         overview.count(format!("{} packets stamped", status["stamper"]["stamped"]));
         overview.count(format!("{} left without a stamp", sum(&status["left"])));
+        let dropped = sum(&status["dropped"]) + status["dropped_by_kernel"].as_u64().unwrap_or(0);
+        if dropped > 0 {
+            overview.count(format!("{dropped} dropped without a stamp"));
+        }
+        let missing = status["missing_groups"].as_array().map_or(0, Vec::len);
+        if missing > 0 {
+            overview.count(format!("{missing} control groups missing"));
+        }
         overview.count(format!("{} sent, {} unsent", status["sent"], status["unsent"]));
         overview.count(format!("{} stamped ones arrived", status["arrived"]));
         Ok(overview)
@@ -294,7 +326,8 @@ impl View for StamperView {
         let (io, counters) = self.counters().await.ok()?;
         let replies = self.replies().await;
         let (gauge, counter) = (Metric::gauge, Metric::counter);
-        let lookups = self.with(|shown| shown.lookups);
+        let (lookups, dropped, missing) = self.with(|shown| (shown.lookups, shown.dropped, shown.missing().len()));
+        let required: u64 = LeaveReason::ALL.iter().map(|reason| counters.dropped(*reason)).sum();
         let (rules, end) = self.with(|shown| (shown.rules.len(), shown.routes.iter().map(|route| route.ends).min()));
         let mut all = metrics! {
             gauge "configured" Routes "Rules in force" = rules;
@@ -308,6 +341,9 @@ impl View for StamperView {
             counter "delivered" Packets "Arrived packets handed over without their header" = io.delivered;
             counter "refused_strangers" Packets "Arrived packets that no waypoint of this host sent" = io.refused_strangers;
             counter "refused_sources" Packets "Arrived packets whose original source cannot be outside" = io.refused_sources;
+            counter "dropped" Packets "Packets that could not be stamped, and whose rule lets them leave in no other way" = required;
+            counter "kernel_dropped" Packets "The same that the kernel has dropped, also while the role did not run" = dropped;
+            gauge "missing_group" Number "Control groups of rules that do not exist" = missing;
             gauge "reply_server" Number "Servers that were handed a capability for replies" = replies.servers;
             gauge "reply_client" Number "Clients whose capabilities replies are stamped with" = replies.clients;
             counter "reply_refused" Messages "Reply options that were refused" = replies.refused;

@@ -33,6 +33,8 @@ use crate::roles::worker_thread::{self, Inbox, Work};
 const TURN: usize = 16;
 /// The thread looks for tasks at least this often.
 const IDLE: Duration = Duration::from_millis(100);
+/// What is left of a packet that is dropped.
+const NOTHING: Range<usize> = 0..0;
 /// Packets in a burst come from no sender.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
@@ -89,8 +91,8 @@ pub struct Worker {
     pub counters: IoCounters,
     pub replies: Option<Replies>,
     out: Ip,
-    /// Packets with a header for this host, and whose lose it.
-    arriving: Option<(Ip, Arriving)>,
+    /// Packets with a header for this host, over IP and in UDP, and whose lose it.
+    arriving: Option<([Ip; 2], Arriving)>,
     clock: Clock,
     inbox: Inbox<Self>,
     /// Packets of one interface with headroom, and packets that arrived.
@@ -105,7 +107,7 @@ pub struct Worker {
 pub fn start(
     (stamper, replies): (Stamper, Option<Replies>),
     out: Ip,
-    arriving: Option<(Ip, Arriving)>,
+    arriving: Option<([Ip; 2], Arriving)>,
     clock: Clock,
 ) -> Result<Running, Failure> {
     let worker = |inbox| Worker {
@@ -142,7 +144,9 @@ impl Work for Worker {
             for end in 0..self.ends.len() {
                 is_busy |= self.read(end);
             }
-            is_busy |= self.arrive();
+            for socket in 0..2 {
+                is_busy |= self.arrive(socket);
+            }
             if !is_busy {
                 self.wait();
             }
@@ -173,7 +177,7 @@ impl Worker {
 
     fn wait(&mut self) {
         let interfaces = self.ends.iter().map(|end| end.tun.as_fd());
-        let arriving = self.arriving.iter().map(|(socket, _)| socket.as_fd());
+        let arriving = self.arriving.iter().flat_map(|(sockets, _)| sockets).map(|socket| socket.as_fd());
         self.counters.failures += u64::from(self.inbox.wait(interfaces.chain(arriving), IDLE));
     }
 
@@ -235,9 +239,11 @@ impl Worker {
             let ranges: [Option<Range<usize>>; BURST] = outcomes.map(|outcome| match outcome {
                 Outcome::Stamped(range) => Some(range),
                 Outcome::Unchanged { .. } => None,
+                Outcome::Dropped(_) => Some(NOTHING),
             });
             for (to, range) in destinations.iter().zip(&ranges) {
-                if let (Some(to), Some(_)) = (to, range)
+                if let (Some(to), Some(range)) = (to, range)
+                    && !range.is_empty()
                     && !servers.contains(to)
                 {
                     servers.push(*to);
@@ -271,9 +277,14 @@ impl Worker {
     /// Sends a reply option.
     fn carry(&mut self, option: &[u8], ends: (Ipv4Addr, Ipv4Addr), route: Option<u16>) {
         let now = self.clock.now().unix;
-        let Ok(packet) = self.stamper.carry(option, ends, route, now) else { return };
+        if let Ok(packet) = self.stamper.carry(option, ends, route, now) {
+            self.send_option(&packet);
+        }
+    }
+
+    fn send_option(&mut self, packet: &[u8]) {
         self.burst.clear();
-        if self.burst.push(&packet, NOWHERE) {
+        if self.burst.push(packet, NOWHERE) {
             self.counters.options += 1;
             self.send();
         }
@@ -306,8 +317,10 @@ impl Worker {
         let Some(grants) = &mut replies.grants else { return };
         match grants.receive(&packet, own, now) {
             Some(Answer::Offer(IpAddr::V4(client), offer)) => {
-                let from = replies.address;
-                self.carry(&offer, (from, client), None);
+                let ends = (replies.address, client);
+                if let Ok(offer) = stamper.answer(&offer, ends, packet.outer().carriage, now.unix) {
+                    self.send_option(&offer);
+                }
             }
             Some(Answer::Granted(_)) => replies.granted.notify_one(),
             _ => {}
@@ -316,7 +329,7 @@ impl Worker {
 
     fn send(&mut self) {
         let Self { burst, outgoing, out, counters, .. } = self;
-        for number in 0..burst.len() {
+        for number in (0..burst.len()).filter(|number| !burst.octets(*number).is_empty()) {
             match destination(burst.octets(number)) {
                 Some(to @ IpAddr::V4(_)) => {
                     outgoing.push(Outgoing { packet: number as u32, to: SocketAddr::new(to, 0) }); // at most a burst
@@ -338,10 +351,10 @@ impl Worker {
 
     /// Takes packets that arrived for this host with a header, and hands them to the system without it. Returns whether there was
     /// anything.
-    fn arrive(&mut self) -> bool {
+    fn arrive(&mut self, socket: usize) -> bool {
         let Self { ends, counters, arriving, received, .. } = self;
-        let Some((socket, arriving)) = arriving else { return false };
-        let Ok(count) = socket.receive(received) else {
+        let Some((sockets, arriving)) = arriving else { return false };
+        let Ok(count) = sockets[socket].receive(received) else {
             counters.failures += 1;
             return false;
         };

@@ -1,16 +1,19 @@
 //! A stamper on the client's own machine: by control group, with the system's own groups and nftables.
 //!
 //! PLA, stamper by process: stamping by control group (of version 2, with nftables): only packets of it and of groups
-//! below.
+//! below, also of a group that is made later, or anew as with each start of a service.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde_json::json;
 use wayleave_lab::netns::{self, Rung};
+use wayleave_lab::routers::Installation;
 
 use super::nft;
 use super::world::{self, World, body, settled, text};
+use crate::router::common::eventually;
 use crate::router::platypus::{HOST, LAST};
 
 const GROUPS: &str = "/sys/fs/cgroup";
@@ -42,6 +45,30 @@ fn mount_groups() -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(text(&output.stderr)) }
 }
 
+/// The machines, with control groups and the program nft at the client's.
+fn start(name: &str, folder: &str, nft: &Installation) -> Option<World> {
+    let world = World::start(folder, false);
+    if let Err(why) = mount_groups() {
+        netns::skipped(&format!("{name}: no control groups of version 2: {why}"));
+        return None;
+    }
+    nft::install(nft, &world.folder.0);
+    Some(world)
+}
+
+/// Fetches the page by a process in a group. Returns how many packets each waypoint forwards for it.
+fn fetch(world: &World, group: Option<&str>) -> [u64; 2] {
+    let forwarded = || [world.forwarded(0), world.forwarded(1)];
+    let before = forwarded();
+    let enter = group.map_or(String::new(), |group| format!("echo $$ >{GROUPS}/{group}/cgroup.procs && "));
+    let line = format!("{enter}exec curl --silent --show-error --max-time 20 http://{LAST}/");
+    let mut command = world.site.client.command("sh");
+    let output = world.with_curl(&mut command).args(["-c", &line]).output().expect("sh runs");
+    assert!(output.stdout == body(), "{group:?}: {}{}", text(&output.stderr), stamper_log(world));
+    let after = settled(forwarded);
+    [after[0] - before[0], after[1] - before[1]]
+}
+
 #[test]
 fn packets_are_stamped_by_control_group_and_in_groups_below_it_and_in_no_other() {
     let name = "stamping::cgroup::packets_are_stamped_by_control_group_and_in_groups_below_it_and_in_no_other";
@@ -51,12 +78,7 @@ fn packets_are_stamped_by_control_group_and_in_groups_below_it_and_in_no_other()
         netns::skipped(&format!("{name}: who is not root has no control groups of their own"));
         return;
     }
-    let world = World::start("stamping-cgroup", false);
-    if let Err(why) = mount_groups() {
-        netns::skipped(&format!("{name}: no control groups of version 2: {why}"));
-        return;
-    }
-    nft::install(&nft, &world.folder.0);
+    let Some(world) = start(name, "stamping-cgroup", &nft) else { return };
     let own = format!("wayleave-test-{}", std::process::id());
     let made = Group::new(&own).and_then(|outer| Ok((outer, Group::new(&format!("{own}/below"))?)));
     let (_outer, _below) = made.expect("control groups");
@@ -64,18 +86,7 @@ fn packets_are_stamped_by_control_group_and_in_groups_below_it_and_in_no_other()
     let _other = Group::new(&other).expect("a control group");
     let rule = format!("{{ to = \"203.0.113.0/24\", route = \"paid\", cgroup = \"{own}\" }}");
     let mut stamper = world.stamper(&format!("address = \"{HOST}\"\n"), &rule);
-    // How many packets each waypoint forwards for the page, fetched by a process in a group.
-    let fetch = |group: Option<&str>| {
-        let forwarded = || [world.forwarded(0), world.forwarded(1)];
-        let before = forwarded();
-        let enter = group.map_or(String::new(), |group| format!("echo $$ >{GROUPS}/{group}/cgroup.procs && "));
-        let line = format!("{enter}exec curl --silent --show-error --max-time 20 http://{LAST}/");
-        let mut command = world.site.client.command("sh");
-        let output = world.with_curl(&mut command).args(["-c", &line]).output().expect("sh runs");
-        assert!(output.stdout == body(), "{group:?}: {}{}", text(&output.stderr), stamper_log(&world));
-        let after = settled(forwarded);
-        [after[0] - before[0], after[1] - before[1]]
-    };
+    let fetch = |group: Option<&str>| fetch(&world, group);
     assert_eq!(fetch(None), [0, 0], "in no group");
     assert_eq!(fetch(Some(&other)), [0, 0], "in another group");
     for group in [own.clone(), format!("{own}/below")] {
@@ -101,6 +112,54 @@ fn packets_are_stamped_by_control_group_and_in_groups_below_it_and_in_no_other()
     assert!(child.wait().expect("it ends").success(), "{}", stamper.log());
     assert_eq!(tables(), "");
     assert_eq!(fetch(Some(&own)), [0, 0], "after its end");
+}
+
+/// As systemd does with a service's group at each of its starts. The table of nftables has the group's number, and not its path.
+#[test]
+fn a_control_group_that_is_made_later_or_anew_is_waited_for_and_stamped_from_then_on() {
+    let name = "stamping::cgroup::a_control_group_that_is_made_later_or_anew_is_waited_for_and_stamped_from_then_on";
+    let Some(nft) = nft::fetched(name) else { return };
+    let Some(rung) = world::enter(name) else { return };
+    if rung != Rung::Root {
+        netns::skipped(&format!("{name}: who is not root has no control groups of their own"));
+        return;
+    }
+    let Some(world) = start(name, "stamping-cgroup-anew", &nft) else { return };
+    let slice = format!("wayleave-test-{}-slice", std::process::id());
+    let service = format!("{slice}/service");
+    let rule = format!("{{ to = \"203.0.113.0/24\", route = \"paid\", cgroup = \"{service}\" }}");
+    let stamper = world.stamper(&format!("address = \"{HOST}\"\n"), &rule);
+    assert_eq!(stamper.status()["missing_groups"], json!([service]), "{}", stamper.log());
+    let why = || text(&stamper.show(&["why", &LAST.to_string()]).stdout);
+    assert!(why().contains("the group does not exist now"), "{}", why());
+    let made = || stamper.log().matches(&format!("control group {service} was made")).count();
+    for round in 1..=3 {
+        // The slice is made anew too, once.
+        let slice = Group::new(&slice).expect("a control group");
+        let of_slice = if round < 3 { 1 } else { 2 };
+        for _ in 0..of_slice {
+            let before = made();
+            let group = Group::new(&service).expect("a control group");
+            eventually("the group is noticed", || made() == before + 1);
+            eventually("it is in use", || stamper.status()["missing_groups"] == json!([]));
+            let [first, second] = fetch(&world, Some(&service));
+            assert!(first > 10 && first == second, "{round}: {first} {second}");
+            assert!(!why().contains("does not exist"), "{}", why());
+            drop(group);
+            eventually("it is missed", || stamper.status()["missing_groups"] == json!([service]));
+        }
+        drop(slice);
+    }
+    // Whoever loads the machine's packet filter anew removes the table: it is set again.
+    nft::set(&nft, &world.site.client, "flush ruleset");
+    let (_slice, _service) = (Group::new(&slice).expect("a group"), Group::new(&service).expect("a group"));
+    let tables = || {
+        let mut command = world.site.client.command(nft.program("nft"));
+        nft.prepare(&mut command);
+        text(&command.args(["list", "tables"]).output().expect("nft runs").stdout)
+    };
+    eventually("the table is there", || tables().contains("wayleave_stamper"));
+    assert!(fetch(&world, Some(&service))[1] > 10);
 }
 
 fn stamper_log(world: &World) -> String {

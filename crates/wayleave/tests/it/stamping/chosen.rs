@@ -161,6 +161,8 @@ fn mistakes_in_a_stampers_configuration_are_refused_with_their_place() {
         ("", "{ to = \"203.0.113.0/24\", mark = 5, cgroup = \"a\" }", "one of them"),
         ("", "{ to = \"203.0.113.0/24\", cgroup = \"../a\" }", "no path of a control group"),
         ("", "{ to = \"203.0.113.0/24\", cgroup = \"a\\\" accept\" }", "no path of a control group"),
+        ("", "{ to = \"203.0.113.0/24\", otherwise = \"drop\" }", "never stamped"),
+        ("", "{ to = \"203.0.113.0/24\", route = \"paid\", otherwise = \"close\" }", "drop"),
     ] {
         folder.write("s.toml", &config(host, rules));
         let output = folder.run(&["check", "s.toml"]);

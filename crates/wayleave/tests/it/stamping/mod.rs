@@ -4,6 +4,7 @@
 mod between;
 mod cgroup;
 mod chosen;
+mod closed;
 mod delegated;
 mod dns;
 mod epochs;

@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 
 use wayleave_lab::netns::NetworkNamespace;
 
+use super::nft;
 use super::world::{self, World, body, ip, settled, text};
 use crate::router::common::{Router, eventually};
 use crate::router::platypus::{HOST, LAST};
@@ -101,4 +102,85 @@ fn a_client_pays_for_replies_and_the_server_uses_that_for_this_client_alone() {
     let [first, second] = world.fetch(None);
     assert!(first > 10 && first == second, "{first} {second} {}", client.status());
     assert_eq!(settled(|| world.delegated(0, DELEGATION)), paid, "nobody pays for replies");
+}
+
+/// Neither machine sends or receives protocol 253: hosts carry everything in UDP, and so do waypoints what came so.
+#[test]
+fn where_protocol_253_does_not_pass_packets_replies_and_registered_ones_go_in_udp() {
+    let name = "stamping::replies::where_protocol_253_does_not_pass_packets_replies_and_registered_ones_go_in_udp";
+    let Some(nft) = nft::fetched(name) else { return };
+    if world::enter(name).is_none() {
+        return;
+    }
+    let world = World::start_with("stamping-udp", false, "");
+    let block = "table ip block { \
+                 chain sent { type filter hook output priority filter; ip protocol 253 drop; }; \
+                 chain received { type filter hook input priority filter; ip protocol 253 drop; }; }";
+    for place in [&world.site.client, &world.site.server] {
+        nft::set(&nft, place, block);
+    }
+    world.mint_file("back.cap", 0, PAYER, &[]);
+    world.mint_file("own0.cap", 0, 21, &[]);
+    world.mint_file("own1.cap", 1, 22, &[]);
+    let page = |address, more: &str, rest: &str| format!("[host]\naddress = \"{address}\"\n{more}[stamper]\n{rest}");
+    let paid = |udp: bool| {
+        format!(
+            "routes = [{{ name = \"paid\", capabilities = [\"0.cap\", \"1.cap\"], reply = \"back.cap\", reply_id = {DELEGATION}, \
+             udp = {udp} }}]\nrules = [{{ to = \"203.0.113.0/24\", route = \"paid\" }}]\n"
+        )
+    };
+    let config = page(LAST, "replies = true\nreply_waypoints = [\"198.51.100.0/24\"]\n", "routes = []\nrules = []\n");
+    let server = Router::start_role("stamper", &world.folder, "server", world.site.server.clone(), &config);
+    let socket = "socket = \"stamper.sock\"\n";
+    let client = |udp| {
+        let config = page(HOST, socket, &paid(udp));
+        Router::start_role("stamper", &world.folder, "client", world.site.client.clone(), &config)
+    };
+
+    // Over IP nothing passes.
+    let over_ip = client(false);
+    let output = world.curl_from(&world.site.client, None, &["--max-time", "2"]);
+    assert!(output.stdout.is_empty(), "{}", over_ip.status());
+    drop(over_ip);
+
+    let client = client(true);
+    let [first, second] = world.fetch(None);
+    assert!(first > 10 && first == second, "{first} {second} {}", client.status());
+    eventually("the server has a capability", || server.status()["replies"]["clients"] == 1);
+    let before = settled(|| server.count("stamper", "stamped"));
+    world.fetch(None);
+    let replies = settled(|| server.count("stamper", "stamped")) - before;
+    assert!(replies > 10, "{replies} {}", server.status());
+    eventually("the books have the replies", || world.delegated(0, DELEGATION) == before + replies);
+
+    // What a user registers: root's here, whose capabilities come before those of everybody's rule.
+    let binary = env!("CARGO_BIN_EXE_wayleave");
+    let url = format!("http://{LAST}/");
+    let line = [
+        "stamp",
+        "--socket",
+        "stamper.sock",
+        "--to",
+        "203.0.113.0/24",
+        "--capability",
+        "own0.cap",
+        "--capability",
+        "own1.cap",
+        "--udp",
+        "--",
+        "curl",
+        "--silent",
+        "--show-error",
+        "--max-time",
+        "20",
+        &url,
+    ];
+    let mut command = world.site.client.command(binary);
+    let output = world.with_curl(&mut command).args(line).current_dir(&world.folder.0).output().expect("it runs");
+    assert!(output.stdout == body(), "{}", text(&output.stderr));
+    for (which, principal) in [(0, 21), (1, 22)] {
+        eventually("the books have its packets", || {
+            world.books(which).iter().any(|(of, packets)| *of == principal && *packets > 10)
+        });
+    }
 }

@@ -24,7 +24,7 @@ use wayleave_dataplane::platypus::outer::{destination, is_icmp_error};
 use wayleave_dataplane::platypus::{Action, Config, PayerCounters, Reason, ReplayPolicy, Router, account, record};
 use wayleave_dataplane::replay::{ClockJumps, ReplayFilter};
 use wayleave_packet::platypus::header::Principal;
-use wayleave_packet::platypus::header::offsets::PROTOCOL;
+use wayleave_packet::platypus::header::offsets::{PROTOCOL, UDP_PORT};
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_packet::platypus::verify::{self, Charge, Link, Policy, Waypoint};
 use wayleave_runtime::Clock;
@@ -589,6 +589,7 @@ impl Control<Platypus> for PlatypusControl {
     fn ports(settings: &Settings) -> Vec<PortSpec> {
         let mut all = Vec::new();
         for address in section(settings).iter().flat_map(|section| section.waypoints.get_ref()).map(|text| text.0) {
+            all.push(PortSpec::datagrams(PortKind::Ip, address, UDP_PORT, format!("waypoint {address} by UDP")));
             all.push(PortSpec::ip(PortKind::Ip, address, PROTOCOL, format!("waypoint {address}")));
             all.push(PortSpec::ip(PortKind::Icmp, address, ICMP, format!("errors for waypoint {address}")));
         }

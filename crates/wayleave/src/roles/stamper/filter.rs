@@ -1,0 +1,204 @@
+//! The stamper's table of nftables: the marks of control groups, and what drops packets that may leave in no other way than stamped and
+//! that the stamper does not see.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use wayleave_core::Prefix;
+use wayleave_dataplane::stamper::{Rule, RuleAction, SenderClass};
+
+use crate::config::stamper::MAX_SENDERS;
+
+/// The table.
+pub const TABLE: &str = "wayleave_stamper";
+/// Its counter of packets that were dropped.
+pub const DROPPED: &str = "dropped";
+
+/// What the table says.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Filter {
+    /// The mark of what leaves the stamper.
+    pub own: u32,
+    /// How the names of its interfaces begin.
+    pub interface: String,
+    /// Control groups that rules name: path and mark.
+    pub groups: Vec<(String, u32)>,
+    /// The inode numbers of those that are there. The table has these and not the paths: a group that is made anew needs another table.
+    pub there: BTreeMap<String, u64>,
+    pub rules: Vec<Rule>,
+    /// Networks whose packets pass through this machine and are stamped.
+    pub sources: Vec<Prefix>,
+}
+
+impl Filter {
+    /// Whether any rule has packets dropped that are not stamped.
+    pub fn is_closed(&self) -> bool {
+        self.rules.iter().any(|rule| matches!(rule.action, RuleAction::Require(_)))
+    }
+
+    pub fn is_needed(&self) -> bool {
+        !self.groups.is_empty() || self.is_closed()
+    }
+
+    /// The paths of groups that are not there.
+    pub fn missing(&self) -> impl Iterator<Item = &str> {
+        self.groups.iter().map(|(path, _)| path.as_str()).filter(|path| !self.there.contains_key(*path))
+    }
+
+    /// The names of all interfaces that there may be: how they begin may be the beginning of another's.
+    fn interfaces(&self) -> String {
+        let names: Vec<String> = (0..MAX_SENDERS).map(|number| format!("\"{}{number}\"", self.interface)).collect();
+        names.join(", ")
+    }
+
+    /// Commands of `nft` that make the table, or another one of it: whoever reads it sees the old rules or the new ones. The counter
+    /// goes on.
+    pub fn commands(&self) -> String {
+        let chains = [
+            ("marks", "type route hook output priority mangle"),
+            // Behind all routing: where packets are sent, the kernel still has the interface of before they were marked.
+            ("closed", "type filter hook postrouting priority filter"),
+        ];
+        let mut out = format!("add table ip {TABLE}\nadd counter ip {TABLE} {DROPPED}\n");
+        for (chain, hook) in chains {
+            let _ = writeln!(out, "add chain ip {TABLE} {chain} {{ {hook}; policy accept; }}");
+            let _ = writeln!(out, "flush chain ip {TABLE} {chain}");
+        }
+        let mut rule = |chain: &str, rule: &str| _ = writeln!(out, "add rule ip {TABLE} {chain} {rule}");
+        rule("marks", &format!("meta mark {} accept", self.own));
+        for (path, mark) in self.groups.iter().filter(|(path, _)| self.there.contains_key(path)) {
+            let level = path.split('/').count();
+            rule("marks", &format!("socket cgroupv2 level {level} \"{path}\" meta mark set {mark}"));
+        }
+        if !self.is_closed() {
+            return out;
+        }
+        let mut rule = |text: &str| rule("closed", text);
+        // What goes to the stamper, and what has left it: it decides, or has decided.
+        rule(&format!("meta mark {} accept", self.own));
+        rule(&format!("oifname {{ \"lo\", {} }} accept", self.interfaces()));
+        rule("meta l4proto { tcp, udp } th dport 53 accept");
+        rule("meta l4proto { tcp, udp } th sport 53 accept");
+        // In the order of `Rules::find`, so that the first one that fits decides.
+        let mut rules = self.rules.clone();
+        let rank = |rule: &Rule| SenderClass { user: rule.user, mark: rule.mark, to: Vec::new() }.rank();
+        rules.sort_by_key(|rule| (rank(rule), Reverse(rule.to.len())));
+        let sources: Vec<String> = self.sources.iter().map(ToString::to_string).collect();
+        for Rule { to, user, mark, action } in rules {
+            let verdict = match action {
+                RuleAction::Require(_) => format!("counter name {DROPPED} drop"),
+                RuleAction::Pass | RuleAction::Take(_) => "accept".to_owned(),
+            };
+            let by_mark = mark.map_or(String::new(), |mark| format!("meta mark {mark} "));
+            let by_user = user.map_or(String::new(), |user| format!("meta skuid {user} "));
+            let rest = format!("ip daddr {to} {verdict}");
+            if (user, mark) == (None, None) {
+                // This machine's own, and what passes through it from these networks.
+                rule(&format!("fib saddr type local {rest}"));
+                if !sources.is_empty() {
+                    rule(&format!("ip saddr {{ {} }} {rest}", sources.join(", ")));
+                }
+            } else {
+                rule(&format!("{by_mark}{by_user}{rest}"));
+            }
+        }
+        out
+    }
+}
+
+/// Commands that remove the table.
+pub fn removal() -> String {
+    format!("add table ip {TABLE}\ndelete table ip {TABLE}\n")
+}
+
+/// Commands that print the counter, and what they print.
+pub fn question() -> String {
+    format!("list counter ip {TABLE} {DROPPED}\n")
+}
+
+pub fn answer(text: &str) -> Option<u64> {
+    let mut words = text.split_whitespace();
+    words.find(|word| *word == "packets")?;
+    words.next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(to: &str, user: Option<u32>, mark: Option<u32>, action: RuleAction) -> Rule {
+        Rule { to: to.parse().expect("a prefix"), user, mark, action }
+    }
+
+    fn filter(rules: Vec<Rule>) -> Filter {
+        Filter {
+            own: 9,
+            interface: "stamp".to_owned(),
+            groups: Vec::new(),
+            there: BTreeMap::new(),
+            rules,
+            sources: Vec::new(),
+        }
+    }
+
+    /// The rules of a chain, in their order.
+    fn chain(filter: &Filter, chain: &str) -> Vec<String> {
+        let begin = format!("add rule ip {TABLE} {chain} ");
+        filter.commands().lines().filter_map(|line| line.strip_prefix(&begin)).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn only_groups_that_are_there_have_marks_and_nothing_is_dropped_unless_a_rule_says_so() {
+        let mut filter = filter(vec![rule("0.0.0.0/0", None, Some(10), RuleAction::Take(0))]);
+        assert!(!filter.is_needed());
+        filter.groups = vec![("system.slice/a.service".to_owned(), 10), ("b".to_owned(), 11)];
+        filter.there.insert("system.slice/a.service".to_owned(), 557);
+        assert!(filter.is_needed() && !filter.is_closed());
+        assert_eq!(filter.missing().collect::<Vec<_>>(), ["b"]);
+        assert_eq!(
+            chain(&filter, "marks"),
+            ["meta mark 9 accept", "socket cgroupv2 level 2 \"system.slice/a.service\" meta mark set 10"]
+        );
+        assert!(chain(&filter, "closed").is_empty());
+    }
+
+    #[test]
+    fn the_first_rule_of_the_table_that_fits_is_the_one_that_the_stamper_goes_by() {
+        let mut filter = filter(vec![
+            rule("0.0.0.0/0", None, None, RuleAction::Require(0)),
+            rule("203.0.113.0/24", Some(7), None, RuleAction::Require(0)),
+            rule("203.0.113.9/32", Some(7), None, RuleAction::Pass),
+            rule("198.51.100.0/24", None, Some(77), RuleAction::Require(0)),
+            rule("198.51.100.0/24", Some(7), Some(77), RuleAction::Take(0)),
+        ]);
+        let interfaces = filter.interfaces();
+        assert!(interfaces.starts_with("\"stamp0\", \"stamp1\", ") && interfaces.ends_with(", \"stamp255\""));
+        let begins = [
+            "meta mark 9 accept".to_owned(),
+            format!("oifname {{ \"lo\", {interfaces} }} accept"),
+            "meta l4proto { tcp, udp } th dport 53 accept".to_owned(),
+            "meta l4proto { tcp, udp } th sport 53 accept".to_owned(),
+        ];
+        let drop = "counter name dropped drop";
+        let rules = [
+            "meta mark 77 meta skuid 7 ip daddr 198.51.100.0/24 accept".to_owned(),
+            format!("meta mark 77 ip daddr 198.51.100.0/24 {drop}"),
+            "meta skuid 7 ip daddr 203.0.113.9/32 accept".to_owned(),
+            format!("meta skuid 7 ip daddr 203.0.113.0/24 {drop}"),
+            format!("fib saddr type local ip daddr 0.0.0.0/0 {drop}"),
+        ];
+        let expected = [&begins[..], &rules].concat();
+        assert!(filter.is_closed());
+        assert_eq!(chain(&filter, "closed"), expected);
+        filter.sources = vec!["192.0.2.0/24".parse().expect("a prefix"), "10.0.0.0/8".parse().expect("a prefix")];
+        let of_sources = format!("ip saddr {{ 192.0.2.0/24, 10.0.0.0/8 }} ip daddr 0.0.0.0/0 {drop}");
+        assert_eq!(chain(&filter, "closed"), [expected, vec![of_sources]].concat());
+    }
+
+    #[test]
+    fn the_counter_is_read_from_what_nft_prints() {
+        let text = "table ip wayleave_stamper {\n\tcounter dropped {\n\t\tpackets 12 bytes 29\n\t}\n}\n";
+        assert_eq!((answer(text), answer(""), answer("packets x")), (Some(12), None, None));
+    }
+}
