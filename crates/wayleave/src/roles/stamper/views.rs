@@ -121,7 +121,7 @@ const STEP: Duration = Duration::from_millis(50);
 /// What became of capabilities for replies.
 #[derive(Clone, Copy, Default)]
 struct ReplyCounters {
-    /// Servers that were handed one.
+    /// Servers that acknowledged one.
     servers: usize,
     /// Clients whose replies are stamped.
     clients: usize,
@@ -308,7 +308,7 @@ impl View for StamperView {
             counter "delivered" Packets "Arrived packets handed over without their header" = io.delivered;
             counter "refused_strangers" Packets "Arrived packets that no waypoint of this host sent" = io.refused_strangers;
             counter "refused_sources" Packets "Arrived packets whose original source cannot be outside" = io.refused_sources;
-            gauge "reply_server" Number "Servers that were handed a capability for replies" = replies.servers;
+            gauge "reply_server" Number "Servers that acknowledged a capability for replies" = replies.servers;
             gauge "reply_client" Number "Clients whose capabilities replies are stamped with" = replies.clients;
             counter "reply_refused" Messages "Reply options that were refused" = replies.refused;
             counter "reply_other_waypoint" Messages "Grants for waypoints that the configuration does not name" = replies.other_waypoint;
