@@ -87,13 +87,15 @@ fuzz_target!(|data: &[u8]| {
                 let Ok(packet) = Packet::decode(&octets) else { continue };
                 if to_server {
                     match grants.receive(&packet, SERVER.into(), now) {
-                        Some(Answer::Offer(to, offer)) => {
+                        Some(Answer::Option(to, answer) | Answer::Granted(to, answer)) => {
                             assert_eq!(to, IpAddr::V4(CLIENT));
-                            under_way.push((false, offer));
+                            assert!(answer.len() <= option.len(), "an answer longer than its question");
+                            under_way.push((false, answer));
                         }
-                        Some(Answer::Granted(to)) => assert_eq!(to, IpAddr::V4(CLIENT)),
                         None => {}
                     }
+                } else if requests.acknowledged(&packet, now.instant) {
+                    assert_eq!(requests.granted(), 1);
                 } else if let Some((to, grant)) = requests.offered(&packet, CLIENT.into(), |_| Some(granted(now.unix)))
                 {
                     assert_eq!(to, IpAddr::V4(SERVER));

@@ -95,7 +95,30 @@ def orders():
         b"\x03" + u24(3) + within + struct.pack(">Q", 1_900_000_000),
         b"\x04" + sub_delegation,
         b"\x04" + u24(3) + b"\x00" + u24(0),
+        b"\x06",
+        b"\x07" + struct.pack(">I", 12),
     ]
+
+
+def report(key, signed, length, plain):
+    request = labelled_hash("wayleave/capability/request/v1", signed[:-16], signed[-16:])
+    both = hkdf("wayleave/capability/report/v1", cmac(key, b"wl-cap-report-v1" + request), b"committing-aead", 64)
+    return both[32:] + gcm_siv(both[:32], request, plain + bytes(length - len(plain)))
+
+
+def reports():
+    """What a holder is told, by the order that asks for it: octets before sealing, and what is sealed."""
+    head = struct.pack(">QQ", 77, 1_800_000_003)
+    rate = b"\x01" + struct.pack(">QQB", 1_250_000, 0, 0)
+    counts = b"".join(number.to_bytes(16, "big") for number in (5, 5_000, 2, 2_000))
+    usage = b"\x01" + counts + struct.pack(">QB", 1_799_000_000, 0)
+    status = struct.pack(">QQ", 1_700_000_000, 1_900_000_000) + b"\x01" + struct.pack(">II", 90, 1) + rate + usage
+    held = u24(3) + b"\x01" + u24(9) + bytes([4, 24, 203, 0, 113]) + struct.pack(">Q", 1_900_000_000) + b"\x02\x00"
+    page = struct.pack(">IIH", 13, 12, 1) + held
+    return {
+        "status": (b"\x06", 192, head + b"\x00" + status),
+        "delegations": (b"\x07" + struct.pack(">I", 12), 720, head + b"\x01" + page),
+    }
 
 
 def case(terms, generation, epoch):
@@ -115,6 +138,12 @@ def case(terms, generation, epoch):
         "request": signed.hex(),
         "orders": [request(key, terms, epoch, 1_800_000_000, b"\x01\x02\x03\x04", order).hex() for order in orders()],
         "done": acknowledgement(key, signed, 0, 77, 1_800_000_003).hex(),
+        **{
+            name: report(
+                key, request(key, terms, epoch, 1_800_000_000, b"\x01\x02\x03\x04", order), length, plain
+            ).hex()
+            for name, (order, length, plain) in reports().items()
+        },
     }
 
 

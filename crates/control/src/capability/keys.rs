@@ -2,8 +2,8 @@
 //!
 //! A provider's key makes an account's, which makes the master key (`c_k`, paper section 4.1) of each capability, which makes
 //! that of each delegation. So a key server keeps one secret and derives the rest, and a holder of a delegation can ask for
-//! nothing else. Each step is AES-128-CMAC over a label of 16 octets and an injective encoding; a master key has three uses, each
-//! under its own label: handles, answers, requests.
+//! nothing else. Each step is AES-128-CMAC over a label of 16 octets and an injective encoding; a master key has four uses, each
+//! under its own label: handles, answers, requests, reports.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -24,6 +24,7 @@ const HANDLE: &Block = b"wl-cap-handle-v1";
 const ANSWER: &Block = b"wl-cap-answer-v1";
 const REQUEST: &Block = b"wl-cap-reques-v1";
 const ACKNOWLEDGEMENT: &Block = b"wl-cap-acknow-v1";
+const REPORT: &Block = b"wl-cap-report-v1";
 
 /// The MAC of a label and octets under `key`.
 fn prf(key: &Key128, label: &Block, octets: &[u8]) -> Block {
@@ -148,6 +149,11 @@ impl MasterKey {
     /// The MAC of the server's acknowledgement.
     pub(super) fn acknowledgement_tag(&self, octets: &[u8]) -> Block {
         prf(&self.0, ACKNOWLEDGEMENT, octets)
+    }
+
+    /// The key that seals what a request with this digest asks for.
+    pub(super) fn report(&self, digest: &[u8; 32]) -> Key128 {
+        Key128::new(prf(&self.0, REPORT, digest))
     }
 }
 

@@ -13,6 +13,7 @@ mod charged;
 mod cookie;
 mod credential;
 mod dns;
+mod holder;
 mod index;
 mod invitation;
 mod invitation_line;
@@ -42,6 +43,9 @@ pub use answer::{Answer, Denial, EpochSecret, OpenError, SEALED};
 pub use channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_MESSAGE, MAX_RATES, RatePayer, RateTerms, SharedRate};
 pub use charged::Month;
 pub use credential::{Credential, CredentialError, PREFIX};
+pub use holder::{
+    CapabilityStatus, DelegationPage, HeldDelegation, HolderContent, HolderReport, HolderUsage, PAGE_DELEGATIONS,
+};
 pub use invitation::{
     BadInvitationId, Invitation, InvitationError, InvitationId, InvitationStatus, MAX_INVITATIONS, MAX_INVITED,
     MAX_NAME, REMEMBERED,
@@ -64,7 +68,8 @@ pub use router_server::{
     RouterEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, RouterStatus, UsageChange,
 };
 pub use server::{
-    BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, Served, ServerCounters, Transport,
+    BadNameServer, Client, KeyServer, KeyServerConfig, NameServer, PendingOrder, PendingStatus, Served, ServerCounters,
+    Transport,
 };
 pub use state::{
     Change, ChangeBody, ChangeError, ChangeTimes, ChangesEnd, DELEGATES_GRANTS, DELEGATES_REVOKED, Grant, MAX_GRANTS,

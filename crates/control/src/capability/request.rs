@@ -1,4 +1,5 @@
-//! Requests that a holder makes of its key server by DNS, under MAC: to revoke, and to register a delegation.
+//! Requests that a holder makes of its key server by DNS, under MAC: to revoke, to register a delegation, and to learn of its own
+//! capability.
 //!
 //! A request is a question for a name that nobody asked for before, so that no cache answers it. It is idempotent: what is asked
 //! for twice is done once and acknowledged twice. The acknowledgement is under MAC too, so that nobody on the way can pretend
@@ -13,6 +14,7 @@ use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::credential::Credential;
+use super::holder::HolderReport;
 use super::keys::{Handle, MasterKey};
 use super::message::{self, Reply, ReplyError};
 use super::name::signed_labels;
@@ -37,6 +39,10 @@ pub enum Order {
     Delegate { id: DelegationId, prefix: Prefix, until: Option<u64> },
     /// A delegation, or the sub-delegation of one, ends with all that was handed on from it, and its place is free. Who had it would have the same keys if its number were given again.
     Withdraw { id: DelegationId, sub: Option<DelegationId> },
+    /// The holder asks how its capability stands: a [`super::HolderReport`] answers.
+    Status,
+    /// The holder asks for its delegations behind the first so many.
+    Delegations { from: u32 },
 }
 
 /// A request.
@@ -77,6 +83,12 @@ impl Request {
                 out.u8(3).bytes(&id.octets()).prefix(&prefix).u64(until);
             }
             Order::Withdraw { id, sub } => write_delegation(out.u8(4), id, sub),
+            Order::Status => {
+                out.u8(6);
+            }
+            Order::Delegations { from } => {
+                out.u8(7).u32(from);
+            }
         }
         out.finish()
     }
@@ -135,6 +147,8 @@ impl SignedRequest {
                 let (id, sub) = read_delegation(&mut reader)?;
                 Order::Withdraw { id, sub }
             }
+            6 => Order::Status,
+            7 => Order::Delegations { from: reader.u32()? },
             _ => return Err(Malformed::Value("the kind of a request")),
         };
         reader.end()?;
@@ -167,7 +181,7 @@ pub fn revocation(terms: &Terms, request: &Request) -> Option<Revocation> {
         Order::RevokeDelegation { id, sub } => {
             may_end(terms, id, sub).then_some(Revocation { principal, delegation: Some((id, sub)), epoch: None })
         }
-        Order::Delegate { .. } | Order::Withdraw { .. } => None,
+        Order::Delegate { .. } | Order::Withdraw { .. } | Order::Status | Order::Delegations { .. } => None,
     }
 }
 
@@ -321,5 +335,16 @@ impl Ordering {
     pub fn read(&self, octets: &[u8], id: u16) -> Result<Option<Acknowledgement>, ReplyError> {
         let Reply::Texts { texts, .. } = Reply::read(octets, id, &self.name)? else { return Ok(None) };
         Ok(texts.iter().find_map(|text| Acknowledgement::open(text, &self.request, &self.credential.key)))
+    }
+
+    /// The same of an order that asks for something: what is asked for, or why the server does not say it.
+    ///
+    /// # Errors
+    /// If the octets are no answer to the question.
+    pub fn read_report(&self, octets: &[u8], id: u16) -> Result<Option<Result<HolderReport, Status>>, ReplyError> {
+        let Reply::Texts { texts, .. } = Reply::read(octets, id, &self.name)? else { return Ok(None) };
+        let (request, key) = (&self.request, &self.credential.key);
+        let refusal = |text: &Vec<u8>| Acknowledgement::open(text, request, key).map(|answer| Err(answer.status));
+        Ok(texts.iter().find_map(|text| HolderReport::open(text, request, key).map(Ok).or_else(|| refusal(text))))
     }
 }

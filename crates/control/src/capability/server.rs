@@ -21,8 +21,13 @@ use wayleave_packet::platypus::header::Interval;
 use wayleave_packet::platypus::mint::{WaypointKeys, epoch};
 
 use super::answer::{Answer, Denial, EpochSecret, SEALED};
+use super::channel::RatePayer;
 use super::cookie::{CookieKey, Presented};
 use super::dns::{COOKIE, COOKIE_OPTION, HEADER, IN_CLASS, OPT, OPT_TYPE, PLAIN_UDP, TXT_TYPE};
+use super::holder::{
+    CapabilityStatus, DelegationPage, HeldDelegation, HolderContent, HolderReport, HolderUsage, PAGE_DELEGATIONS,
+    report_length,
+};
 use super::index::EpochIndex;
 use super::keys::{MasterKey, ProviderKey};
 use super::message::{ANSWER_RECORD, MAX_UDP};
@@ -45,8 +50,10 @@ const STATIC_TTL: u32 = 3_600;
 const NEGATIVE_TTL: u32 = 5;
 /// Seconds that a denial may be cached, at most.
 const DENIAL_TTL: u32 = 60;
-/// A sealed answer is one character-string (RFC 1035 section 3.3), and its record has a length of one octet.
-const _: () = assert!(SEALED < 255);
+/// Octets of a character-string, at most (RFC 1035 section 3.3).
+const STRING: usize = 255;
+/// A sealed answer is one, and its record has a length of one octet.
+const _: () = assert!(SEALED < STRING);
 /// What the zone's apex has as a static record.
 const STATIC_TEXT: &str = "a key server of wayleave: look-ups are made by holders of capabilities";
 
@@ -98,6 +105,8 @@ pub enum Served {
     Nothing,
     /// An order of a holder: make the change durable, [`KeyServer::apply`] it, and send what [`KeyServer::acknowledge`] returns.
     Order(Box<PendingOrder>),
+    /// A holder asks how its capability stands: find out what it used, and send what [`KeyServer::answer_status`] returns.
+    Status(Box<PendingStatus>),
 }
 
 /// An order that waits to be durable.
@@ -114,6 +123,17 @@ pub struct PendingOrder {
     query: Query,
 }
 
+/// A holder's question that waits for what it used.
+#[derive(Debug)]
+pub struct PendingStatus {
+    /// With the times of what it was delegated from.
+    pub grant: Grant,
+    request: SignedRequest,
+    key: MasterKey,
+    question: Question,
+    query: Query,
+}
+
 /// What becomes of an order that its holder may give.
 enum Decided {
     /// Nothing: it was carried out.
@@ -121,6 +141,9 @@ enum Decided {
     /// Nothing: all is as it wants.
     AsIs,
     Change(Signed<Change>),
+    /// The holder of this asks how it stands.
+    Status(Grant),
+    Report(HolderReport),
 }
 
 /// What an answer repeats of its question beside the name, and what the client may have.
@@ -521,8 +544,12 @@ impl KeyServer {
                 }
                 // Before anything is computed or done: it would be asked for again by TCP.
                 Ok(_) if answer_length(&question, &wire_name(query.name())) > question.limit => Content::cut(),
-                Ok(RequestName::Signed(request)) => match self.order(&request, now) {
+                Ok(RequestName::Signed(request)) => match self.order(&request, (&question, &query), now) {
                     Err(content) => content,
+                    Ok((request, key, Ok(Decided::Report(report)))) => text(&query, &report.seal(&request, &key)),
+                    Ok((request, key, Ok(Decided::Status(grant)))) => {
+                        return Served::Status(Box::new(PendingStatus { grant, request, key, question, query }));
+                    }
                     Ok((request, key, Err(status))) => {
                         let acknowledgement = self.acknowledgement(status, now.unix);
                         text(&query, &acknowledgement.encode(&request, &key))
@@ -530,8 +557,8 @@ impl KeyServer {
                     Ok((request, key, Ok(decided))) => {
                         let (is_repeated, change) = match decided {
                             Decided::Repeated => (true, None),
-                            Decided::AsIs => (false, None),
                             Decided::Change(change) => (false, Some(change)),
+                            _ => (false, None),
                         };
                         let digest = request.digest();
                         let order = PendingOrder { change, is_repeated, request, digest, key, question, query };
@@ -604,6 +631,51 @@ impl KeyServer {
         };
         let acknowledgement = self.acknowledgement(status, now.unix).encode(&order.request, &order.key);
         self.respond(&order.question, order.query.clone(), text(&order.query, &acknowledgement), now)
+    }
+
+    /// The answer to a holder that asks how its capability stands; `usage` is what it used, where that is known.
+    pub fn answer_status(&mut self, status: &PendingStatus, usage: Option<HolderUsage>, now: Now) -> Vec<u8> {
+        let PendingStatus { grant, request, key, question, query } = status;
+        let terms = &grant.terms;
+        let payer = RatePayer { principal: terms.principal, delegation: terms.delegation.map(|held| held.id) };
+        let report = self.report(
+            HolderContent::Status(CapabilityStatus {
+                not_before: grant.not_before,
+                not_after: grant.not_after,
+                denied: self.decide(grant, epoch::epoch_at(terms.interval, now.unix), now.unix).err(),
+                delegations: self.state.delegations_below(terms).len() as u32, // at most `MAX_GRANTS`
+                rate: self.state.rates().get(&payer).copied(),
+                usage,
+            }),
+            now.unix,
+        );
+        self.respond(question, query.clone(), text(query, &report.seal(request, key)), now)
+    }
+
+    fn report(&self, content: HolderContent, now: UnixTime) -> HolderReport {
+        HolderReport { number: self.state.number(), time: now.secs(), content }
+    }
+
+    /// A page of what the holder of `terms` delegated.
+    fn delegations(&self, terms: &Terms, from: u32, now: UnixTime) -> DelegationPage {
+        let all = self.state.delegations_below(terms);
+        let (principal, epoch) = (terms.principal, epoch::epoch_at(terms.interval, now));
+        let page = all.iter().skip(from as usize).take(PAGE_DELEGATIONS);
+        let delegations = page.filter_map(|grant| {
+            let held = grant.terms.delegation?;
+            let denied = match self.state.is_revoked(&grant.terms, epoch) {
+                true => Some(Denial::Revoked),
+                false => (grant.not_after < now.secs()).then_some(Denial::Ended),
+            };
+            Some(HeldDelegation {
+                id: (held.id, held.sub.map(|sub| sub.id)),
+                prefix: held.prefix,
+                not_after: grant.not_after,
+                denied,
+                rate: self.state.rates().get(&RatePayer { principal, delegation: Some(held.id) }).copied(),
+            })
+        });
+        DelegationPage { all: all.len() as u32, from, delegations: delegations.collect() }
     }
 
     fn acknowledgement(&self, status: Status, now: UnixTime) -> Acknowledgement {
@@ -693,6 +765,7 @@ impl KeyServer {
     fn order(
         &mut self,
         octets: &[u8],
+        (question, query): (&Question, &Query),
         now: Now,
     ) -> Result<(SignedRequest, MasterKey, Result<Decided, Status>), Content> {
         let Ok(signed) = SignedRequest::decode(octets) else {
@@ -700,6 +773,11 @@ impl KeyServer {
             return Err(self.no_name());
         };
         let request = signed.request;
+        // Before anything is done: it would be asked for again by TCP.
+        let report = report_length(&request.order);
+        if report.is_some_and(|octets| text_length(question, query, octets) > question.limit) {
+            return Err(Content::cut());
+        }
         let name = LookupName { interval: request.interval, epoch: request.epoch, handle: request.handle };
         let slot = self.find(&name);
         let found = slot.and_then(|slot| Some((self.state.capped(slot)?, self.state.key(slot)?.clone())));
@@ -715,6 +793,11 @@ impl KeyServer {
         // What comes again counts for no rate, so that who repeats others' orders uses up nothing of theirs.
         let digest = signed.digest();
         match self.past_orders.answered(&digest) {
+            // It is answered once, since it costs as much each time; who lost the answer asks anew.
+            Some(Status::Done) if report.is_some() => {
+                self.counters.orders_repeated += 1;
+                return Ok((signed, key, Err(Status::Busy)));
+            }
             Some(Status::Done) => return Ok((signed, key, Ok(Decided::Repeated))),
             Some(status) => {
                 self.counters.orders_repeated += 1;
@@ -725,6 +808,18 @@ impl KeyServer {
         if !self.budgets.take(&grant.terms, now.instant) {
             self.counters.orders_busy += 1;
             return Ok((signed, key, Err(Status::Busy)));
+        }
+        if report.is_some() {
+            self.counters.orders += 1;
+            self.past_orders.insert(&digest, Status::Done, now.instant);
+            let decided = match request.order {
+                Order::Delegations { from } => {
+                    let content = HolderContent::Delegations(self.delegations(&grant.terms, from, now.unix));
+                    Decided::Report(self.report(content, now.unix))
+                }
+                _ => Decided::Status(grant),
+            };
+            return Ok((signed, key, Ok(decided)));
         }
         let outcome = self.change_of(&request.order, &grant, &signed, now.unix).and_then(|body| match body {
             None => Ok(Decided::AsIs),
@@ -962,9 +1057,9 @@ impl Content {
     }
 }
 
-/// A text for this question alone: it is never cached.
+/// A text for this question alone, in as many strings as it needs: it is never cached.
 fn text(query: &Query, octets: &[u8]) -> Content {
-    let data = RData::TXT(TXT::from_bytes(vec![octets]));
+    let data = RData::TXT(TXT::from_bytes(octets.chunks(STRING).collect()));
     Content { answers: vec![Record::from_rdata(query.name().clone(), 0, data)], ..Content::default() }
 }
 
@@ -972,6 +1067,11 @@ fn text(query: &Query, octets: &[u8]) -> Content {
 fn answer_length(question: &Question, wire: &[u8]) -> usize {
     let options = if question.is_extended { OPT } else { 0 };
     HEADER + wire.len() + 4 + ANSWER_RECORD + options
+}
+
+/// The same of an answer with a text of so many octets.
+fn text_length(question: &Question, query: &Query, octets: usize) -> usize {
+    answer_length(question, &wire_name(query.name())) - SEALED - 1 + octets + octets.div_ceil(STRING)
 }
 
 /// A name's labels behind their lengths, the root's at the end.

@@ -610,6 +610,19 @@ impl State {
         self.grants_of(holder.principal).any(|grant| is_part(&grant.terms, holder, id, sub))
     }
 
+    /// What was delegated from these terms, and handed on, that is not forgotten: with the times in which it is answered, in ascending
+    /// order of numbers.
+    #[must_use]
+    pub fn delegations_below(&self, terms: &Terms) -> Vec<Grant> {
+        let kept = self.kept_slots_of(terms.principal).filter_map(|slot| self.capped(slot));
+        let mut below: Vec<Grant> = kept.filter(|grant| grant.terms.is_below(terms)).collect();
+        let order = |grant: &Grant| {
+            grant.terms.delegation.map(|held| (held.id.number(), held.sub.map(|sub| sub.id.number()), held.prefix))
+        };
+        below.sort_by_key(order);
+        below
+    }
+
     /// The slot of the grant with these terms.
     #[must_use]
     pub fn find(&self, terms: &Terms) -> Option<u32> {

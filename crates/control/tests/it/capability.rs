@@ -169,7 +169,7 @@ fn run(
     }
 }
 
-fn reply(server: &mut KeyServer, question: &[u8], transport: Transport, now: Now) -> Vec<u8> {
+pub(super) fn reply(server: &mut KeyServer, question: &[u8], transport: Transport, now: Now) -> Vec<u8> {
     match server.serve(question, client(transport), now) {
         Served::Reply(octets) => octets,
         Served::Nothing => Vec::new(),
@@ -179,6 +179,7 @@ fn reply(server: &mut KeyServer, question: &[u8], transport: Transport, now: Now
             }
             server.acknowledge(&order, Ok(()), now)
         }
+        Served::Status(status) => server.answer_status(&status, None, now),
     }
 }
 
@@ -250,6 +251,8 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
             Order::Delegate { id: three, prefix, until: Some(1_900_000_000) },
             Order::Withdraw { id: three, sub: Some(nine) },
             Order::Withdraw { id: three, sub: None },
+            Order::Status,
+            Order::Delegations { from: 12 },
         ];
         let ordered = orders.map(|order| SignedRequest::sign(Request { order, ..request }, &key));
         let published = case["orders"].as_array().expect("a list");
@@ -262,6 +265,42 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
         assert_eq!(SignedRequest::decode(&unhex(&case["request"])), Ok(signed.clone()));
         let done = Acknowledgement { status: Status::Done, number: 77, time: 1_800_000_003 };
         assert_eq!(hex(&done.encode(&signed, &key)), case["done"]);
+        let (number, time) = (77, 1_800_000_003);
+        let rate = Some(RateTerms { rate: 1_250_000, ..RateTerms::default() });
+        let usage = HolderUsage {
+            packets: 5,
+            octets: 5_000,
+            month_packets: 2,
+            month_octets: 2_000,
+            closed_before: 1_799_000_000,
+            is_partial: false,
+        };
+        let status = CapabilityStatus {
+            not_before: 1_700_000_000,
+            not_after: 1_900_000_000,
+            denied: Some(Denial::NotNow { retry_secs: 90 }),
+            delegations: 1,
+            rate,
+            usage: Some(usage),
+        };
+        let held = HeldDelegation {
+            id: (three, Some(nine)),
+            prefix,
+            not_after: 1_900_000_000,
+            denied: Some(Denial::Revoked),
+            rate: None,
+        };
+        let page = DelegationPage { all: 13, from: 12, delegations: vec![held] };
+        let reports = [
+            (Order::Status, HolderContent::Status(status)),
+            (Order::Delegations { from: 12 }, HolderContent::Delegations(page)),
+        ];
+        for ((order, content), name) in reports.into_iter().zip(["status", "delegations"]) {
+            let signed = SignedRequest::sign(Request { order, ..request }, &key);
+            let report = HolderReport { number, time, content };
+            assert_eq!(hex(&report.seal(&signed, &key)), case[name], "{name}");
+            assert_eq!(HolderReport::open(&unhex(&case[name]), &signed, &key), Some(report));
+        }
     }
 }
 
@@ -1599,7 +1638,7 @@ fn a_source_prefix_over_its_limit_has_truncated_answers_and_silence_and_goes_on_
     let ask = |server: &mut KeyServer, octets: &[u8], from: Client, secs| match server.serve(octets, from, at(secs)) {
         Served::Reply(octets) => Some(Message::from_vec(&octets).expect("a message")),
         Served::Nothing => None,
-        Served::Order(_) => panic!("no order"),
+        Served::Order(_) | Served::Status(_) => panic!("no order"),
     };
     let kind = |answer: &Option<Message>| match answer {
         Some(answer) if answer.metadata.truncation => "truncated",

@@ -11,6 +11,7 @@ mod consent_client;
 mod database;
 mod folding;
 mod frames;
+mod holder;
 mod insider;
 mod invitations;
 mod join;

@@ -39,7 +39,7 @@ fn compare([fast, general]: &mut [KeyServer; 2], octets: &[u8], client: Client, 
     let [fast_answer, general_answer] = answers.map(|served| match served {
         Served::Reply(octets) => Some(octets),
         Served::Nothing => None,
-        Served::Order(_) => panic!("nobody orders anything here"),
+        Served::Order(_) | Served::Status(_) => panic!("nobody orders anything here"),
     });
     assert_eq!(fast_answer, general_answer, "{octets:02x?}");
     assert_eq!(fast.counters(), general.counters(), "{octets:02x?}");

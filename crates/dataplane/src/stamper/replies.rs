@@ -2,19 +2,22 @@
 //! packets to the client, so that the client pays for both directions.
 //!
 //! Two machines without I/O. [`ReplyRequests`] is the client's: it begins when packets to a server take a route that pays for
-//! replies. [`ReplyGrants`] is the server's: until a grant is open it keeps nothing of a client, and computes nothing but a MAC.
+//! replies, and repeats its hello until the server acknowledges. [`ReplyGrants`] is the server's: until a grant is open it keeps
+//! nothing of a client, and computes nothing but a MAC.
 //! Their messages are the options of [`wayleave_packet::platypus::mint::reply`], in packets of their own that carry nothing else
 //! ([`NO_NEXT_HEADER`]), so that packets of connections keep their length.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
 use wayleave_core::{Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::secret::Seed;
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Packet};
-use wayleave_packet::platypus::mint::reply::{Granted, Parties, ReplyClient, ReplyOption, ReplyServer};
+use wayleave_packet::platypus::mint::reply::{
+    Acknowledgement, Granted, Opened, Parties, ReplyClient, ReplyOption, ReplyServer,
+};
 use wayleave_packet::platypus::mint::{Hop, epoch};
 use wayleave_packet::platypus::verify::is_martian;
 
@@ -32,25 +35,42 @@ pub const MAX_OF_NETWORK: usize = 64;
 /// The longest key epoch, in the exponent of its seconds, of a capability that a client may grant: 18 hours. The client chooses it, and
 /// the server holds the capability until the epoch after it has ended.
 pub const LONGEST_GRANT: u8 = 16;
-/// Hellos in a row, a second apart, before a pause.
-const TRIES: u32 = 3;
-/// Seconds between hellos.
+/// Seconds from the first hello to the second; each further one waits twice as long, up to `LONGEST_RETRY`.
 const RETRY: u64 = 1;
-/// Seconds after which a server that does not answer is asked again.
-const PAUSE: u64 = 60;
-/// Grants that one hello may lead to.
-const MAX_GRANTS: u32 = 3;
+const LONGEST_RETRY: u64 = 64;
+/// Seconds from an acknowledgement to the next hello: a server that was started anew, or gave the capability up for others', is handed
+/// it again.
+const CHECK: u64 = 30;
+/// Grants of one key whose acknowledgement counts: those of late offers may be under way when the server opens one.
+const MAX_GRANTS: usize = 4;
 /// Hellos that a server answers in a second, and grants that it opens, each two Diffie-Hellman agreements.
 const OFFERS: u32 = 1_000;
 const ACCEPTS: u32 = 200;
 
 /// The state of one server.
 #[derive(Debug)]
-enum Request {
-    /// Hellos were sent with this key; the next one is due then.
-    Requested { client: Box<ReplyClient>, tries: u32, due: Instant },
-    /// It was sent a capability of this epoch, so many times.
-    Granted { epoch: u32, client: Box<ReplyClient>, grants: u32 },
+struct Request {
+    /// Of the capability that it is to have.
+    epoch: u32,
+    client: Box<ReplyClient>,
+    /// Hellos since the last acknowledgement.
+    hellos: u32,
+    /// When the next one is due.
+    due: Instant,
+    /// The last hello has not led to a grant yet.
+    may_grant: bool,
+    /// Of the latest grants.
+    acknowledgements: VecDeque<Acknowledgement>,
+    is_acknowledged: bool,
+}
+
+impl Request {
+    fn hello(&mut self, now: Instant) -> Vec<u8> {
+        let wait = RETRY.checked_shl(self.hellos).map_or(LONGEST_RETRY, |wait| wait.min(LONGEST_RETRY));
+        (self.due, self.hellos, self.may_grant) =
+            (now + Duration::from_secs(wait), self.hellos.saturating_add(1), true);
+        self.client.hello()
+    }
 }
 
 /// What a client's stamper knows of servers' stampers.
@@ -69,34 +89,30 @@ impl ReplyRequests {
         now: Instant,
         seed: impl FnOnce() -> Option<Seed>,
     ) -> Option<Vec<u8>> {
-        match self.servers.get_mut(&server) {
-            Some(Request::Granted { epoch: of, .. }) if *of == epoch => None,
-            Some(Request::Requested { client, tries, due }) => {
-                if now < *due {
-                    return None;
-                }
-                *tries += 1;
-                let wait = if tries.is_multiple_of(TRIES) { PAUSE } else { RETRY };
-                *due = now + Duration::from_secs(wait);
-                Some(client.hello())
-            }
-            // New, or the capability that it has is of an epoch that ends.
-            known => {
-                if known.is_none() && self.servers.len() >= MAX_SERVERS {
-                    self.forget(now);
-                }
-                let client = Box::new(ReplyClient::new(&seed()?));
-                let hello = client.hello();
-                let due = now + Duration::from_secs(RETRY);
-                self.servers.insert(server, Request::Requested { client, tries: 1, due });
-                Some(hello)
-            }
+        if let Some(request) = self.servers.get_mut(&server).filter(|request| request.epoch == epoch) {
+            return (request.due <= now).then(|| request.hello(now));
         }
+        // New, or the capability that it has is of an epoch that ends.
+        if !self.servers.contains_key(&server) && self.servers.len() >= MAX_SERVERS {
+            self.forget(now);
+        }
+        let mut request = Request {
+            epoch,
+            client: Box::new(ReplyClient::new(&seed()?)),
+            hellos: 0,
+            due: now,
+            may_grant: false,
+            acknowledgements: VecDeque::new(),
+            is_acknowledged: false,
+        };
+        let hello = request.hello(now);
+        self.servers.insert(server, request);
+        Some(hello)
     }
 
     /// Makes room: servers whose answer is overdue go, or else any one.
     fn forget(&mut self, now: Instant) {
-        self.servers.retain(|_, request| !matches!(request, Request::Requested { due, .. } if *due <= now));
+        self.servers.retain(|_, request| request.is_acknowledged || request.due > now);
         if self.servers.len() >= MAX_SERVERS
             && let Some(any) = self.servers.keys().next().copied()
         {
@@ -112,36 +128,50 @@ impl ReplyRequests {
         granted: impl FnOnce(IpAddr) -> Option<Granted>,
     ) -> Option<(IpAddr, Vec<u8>)> {
         let server = packet.original_source();
-        // Only a server that was asked. An offer that somebody else sent in its name does not keep the server's own from being
-        // answered, unless there are too many.
-        let (ours, grants) = match self.servers.get(&server)? {
-            Request::Requested { client, .. } => (client, 0),
-            Request::Granted { client, grants, .. } if *grants < MAX_GRANTS => (client, *grants),
-            Request::Granted { .. } => return None,
-        };
+        // Only a server that was asked, and once for each hello.
+        let request = self.servers.get_mut(&server).filter(|request| request.may_grant)?;
         let (option, _) = ReplyOption::decode(packet.payload()).ok()?;
         let parties = Parties { client, server, protocol: packet.inner_protocol() };
         let granted = granted(server)?;
-        let grant = ours.grant(&option, &parties, None, &granted).ok()?;
-        let (client, grants) = (ours.clone(), grants + 1);
-        self.servers.insert(server, Request::Granted { epoch: granted.capability.epoch, client, grants });
-        Some((server, grant))
+        let grant = request.client.grant(&option, &parties, None, &granted).ok()?;
+        (request.epoch, request.may_grant, request.is_acknowledged) = (granted.capability.epoch, false, false);
+        if request.acknowledgements.len() >= MAX_GRANTS {
+            request.acknowledgements.pop_front();
+        }
+        request.acknowledgements.push_back(grant.acknowledgement);
+        Some((server, grant.option))
     }
 
-    /// Servers that have a capability.
+    /// Takes an acknowledgement in `packet`: the server has the capability, and is asked again some time later only. Returns whether it
+    /// was one of a grant of ours.
+    pub fn acknowledged(&mut self, packet: &Packet<'_>, now: Instant) -> bool {
+        let Ok((option, _)) = ReplyOption::decode(packet.payload()) else { return false };
+        let (Some(acknowledgement), Some(request)) =
+            (option.acknowledgement(), self.servers.get_mut(&packet.original_source()))
+        else {
+            return false;
+        };
+        if !request.acknowledgements.contains(&acknowledgement) {
+            return false;
+        }
+        (request.due, request.hellos, request.is_acknowledged) = (now + Duration::from_secs(CHECK), 0, true);
+        true
+    }
+
+    /// Servers that acknowledged a capability.
     #[must_use]
     pub fn granted(&self) -> usize {
-        self.servers.values().filter(|request| matches!(request, Request::Granted { .. })).count()
+        self.servers.values().filter(|request| request.is_acknowledged).count()
     }
 }
 
 /// What a server's stamper does about an option.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// This option goes to the client.
-    Offer(IpAddr, Vec<u8>),
-    /// Packets to this client are stamped with what it granted from now on.
-    Granted(IpAddr),
+    /// This option goes to the client: an offer, or the acknowledgement of what it granted before.
+    Option(IpAddr, Vec<u8>),
+    /// Packets to this client are stamped with what it granted from now on, and this acknowledgement goes to it.
+    Granted(IpAddr, Vec<u8>),
 }
 
 /// A client's capability.
@@ -150,6 +180,9 @@ struct Client {
     hop: Hop,
     /// What its grant came in: what reaches the server so may pass the other way too.
     carriage: Carriage,
+    /// The client's public key, and what a hello with it is answered.
+    key: [u8; 32],
+    acknowledgement: Acknowledgement,
     /// How many grants were taken before this one.
     order: u64,
 }
@@ -212,16 +245,24 @@ impl ReplyGrants {
         let client = packet.original_source();
         let parties = Parties { client, server, protocol: packet.inner_protocol() };
         let (option, _) = ReplyOption::decode(packet.payload()).ok()?;
-        if option.is_hello() {
+        if let Some(key) = option.hello() {
             if !self.offers.take(now.instant) {
                 return None;
             }
-            return Some(Answer::Offer(client, self.server.offer(&option, &parties, now.unix).ok()?));
+            let held = self.clients.get(&client).filter(|held| held.key == key);
+            return Some(Answer::Option(
+                client,
+                match held {
+                    Some(held) => held.acknowledgement.option(),
+                    None => self.server.offer(&option, &parties, now.unix).ok()?,
+                },
+            ));
         }
         if !self.accepts.take(now.instant) {
             return None;
         }
-        let Granted { capability, key } = self.server.accept(&option, &parties, now.unix).ok()?;
+        let Opened { granted: Granted { capability, key: stamping }, client: key, acknowledgement } =
+            self.server.accept(&option, &parties, now.unix).ok()?;
         if !self.is_named(capability.waypoint) {
             self.other_waypoint += 1;
             return None;
@@ -230,10 +271,11 @@ impl ReplyGrants {
             return None;
         }
         self.make_room(client);
+        let (answer, hop) = (acknowledgement.option(), Hop { capability, key: stamping });
         let carriage = packet.outer().carriage;
-        self.clients.insert(client, Client { hop: Hop { capability, key }, carriage, order: self.taken });
+        self.clients.insert(client, Client { hop, carriage, key, acknowledgement, order: self.taken });
         self.taken += 1;
-        Some(Answer::Granted(client))
+        Some(Answer::Granted(client, answer))
     }
 
     /// Whether clients may grant capabilities for this waypoint.

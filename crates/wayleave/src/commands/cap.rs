@@ -25,6 +25,7 @@ use super::cap_accept::{self, Accept};
 use super::cap_invitations::{self, Invitations, Invite};
 use super::cap_rate::{self, Rate};
 use super::cap_remote::{self, KeyServerAt, Provider, Why};
+use super::cap_status::{self, StatusOf};
 use super::cap_usage::{self, ImportUsage, StatementsOf, UsageOf, Verify};
 use super::capability::{self, Mint, Narrow};
 use super::realm::write_new;
@@ -80,6 +81,8 @@ pub enum Cap {
     Revoke(Revoke),
     /// What a principal or a delegation may send a second through all routers: set, ended, listed.
     Rate(Rate),
+    /// How a capability stands, for its holder: until when it is answered, rate, usage, delegations.
+    Status(StatusOf),
     /// Look up the secret of the current key epoch, and the next.
     Lookup(LookUp),
     /// What principals sent, as the routers reported it: a statement to bill from.
@@ -318,6 +321,7 @@ pub fn run(command: &Cap) -> Outcome {
         Cap::Withdraw(command) => withdraw(command),
         Cap::Revoke(command) => revoke(command),
         Cap::Rate(command) => cap_rate::rate(command),
+        Cap::Status(command) => cap_status::status(command),
         Cap::Lookup(command) => look_up(command),
         Cap::Usage(command) => cap_usage::usage(command),
         Cap::Statements(command) => cap_usage::statements(command),
@@ -844,31 +848,47 @@ fn obtain(credential: &Credential, epoch: u32, servers: &[SocketAddr]) -> Result
     found.map_err(|failure| Failure::new(failure.to_string()))
 }
 
-/// Has an order carried out: by UDP, then by TCP, of each server.
-fn order(credential: &Credential, order: Order, servers: &Servers) -> Result<Acknowledgement, Failure> {
+/// Has an order carried out.
+pub fn order(credential: &Credential, order: Order, servers: &Servers) -> Result<Acknowledgement, Failure> {
+    match answered(credential, order, servers, |ordering, octets, id| ordering.read(octets, id).ok())? {
+        Ok(answer) if answer.status == Status::Done => Ok(answer),
+        Ok(answer) => Err(Failure::new(format!("the key server refuses: {}", answer.status))),
+        Err(last) => Err(Failure::new(format!("it is not known whether the order was carried out: {last}"))
+            .help("repeat the command: an order is carried out once, however often it comes")),
+    }
+}
+
+/// Gives an order, by UDP, then by TCP, to each server, until one answers it as `read` reads it; or says what the last one did.
+pub fn answered<T>(
+    credential: &Credential,
+    order: Order,
+    servers: &Servers,
+    read: impl Fn(&Ordering, &[u8], u16) -> Option<Option<T>>,
+) -> Result<Result<T, String>, Failure> {
     let now = unix_now();
     let current = epoch::epoch_at(credential.terms.interval, now);
-    let ordering = Ordering::new(credential.clone(), order, *fresh()?, current, now);
+    let new = || Ok::<_, Failure>(Ordering::new(credential.clone(), order, *fresh()?, current, now));
+    let mut ordering = new()?;
     let mut last = "no server answered".to_owned();
     for server in servers.addresses()? {
         for is_tcp in [false, true] {
             let id = u16::from_be_bytes(*fresh()?);
             let question = ordering.question(id);
             let answer = match is_tcp {
-                false => by_udp(server, &question, TIMEOUT, |octets| ordering.read(octets, id).ok()),
-                true => by_tcp(server, &question, TIMEOUT).map(|octets| ordering.read(&octets, id).ok()),
+                false => by_udp(server, &question, TIMEOUT, |octets| read(&ordering, octets, id)),
+                true => by_tcp(server, &question, TIMEOUT).map(|octets| read(&ordering, &octets, id)),
             };
             match answer {
-                Ok(Some(Some(answer))) if answer.status == Status::Done => return Ok(answer),
-                Ok(Some(Some(answer))) => {
-                    return Err(Failure::new(format!("the key server refuses: {}", answer.status)));
-                }
+                Ok(Some(Some(answer))) => return Ok(Ok(answer)),
                 Ok(Some(None)) => last = format!("{server} does not acknowledge it"),
                 Ok(None) => last = format!("{server} does not answer"),
                 Err(error) => last = format!("{server}: {error}"),
             }
+            // What only asks is answered once.
+            if matches!(order, Order::Status | Order::Delegations { .. }) {
+                ordering = new()?;
+            }
         }
     }
-    Err(Failure::new(format!("it is not known whether the order was carried out: {last}"))
-        .help("repeat the command: an order is carried out once, however often it comes"))
+    Ok(Err(last))
 }

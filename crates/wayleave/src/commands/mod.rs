@@ -7,6 +7,7 @@ mod cap_accept;
 mod cap_invitations;
 mod cap_rate;
 mod cap_remote;
+mod cap_status;
 mod cap_usage;
 mod capability;
 mod check;

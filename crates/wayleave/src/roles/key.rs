@@ -4,6 +4,7 @@
 pub mod api;
 mod core;
 pub mod dns;
+mod holder_usage;
 mod lessor;
 mod listing;
 mod operator;
@@ -109,11 +110,13 @@ impl Role for KeyRole {
         let lane = OwnRuntime::start("routers").map_err(|error| Failure::system("cannot start threads", &error))?;
         let begin = Routers::start(config.clone(), source.clone(), (Arc::clone(&core), rates), (*clock, log.clone()));
         let routers = lane.run(begin).await.map_err(|_| stopped("routers"))??;
-        let datagrams = dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()).map_err(failed)?;
+        let store = routers.as_ref().map(|routers| routers.store.clone());
+        let of_holders = (Arc::clone(&core), store);
+        let datagrams = dns::answer_datagrams(udp, of_holders.clone(), *clock, to.clone()).map_err(failed)?;
         let connections =
             Connections { dns: dns::connection_slots(), api: config.key.api.as_ref().map(|_| api::connection_slots()) };
         let slots = connections.dns.clone();
-        parts.spawn("dns by TCP", dns::answer_connections(tcp, slots, Arc::clone(&core), *clock, to.clone()));
+        parts.spawn("dns by TCP", dns::answer_connections(tcp, slots, of_holders, *clock, to.clone()));
         if let Some(writer) = list_writer {
             parts.spawn("list of revocations", writer.run(Arc::clone(&core), *clock));
         }

@@ -1,11 +1,13 @@
 //! Reply capabilities: a client hands a server a capability and a key for packets to the client, inside the packets of
 //! their connection (paper, section 4.2).
 //!
-//! Three messages, each an option in front of the payload of a packet with the reply flag. `hello`: the client's public
-//! key. `offer`: the server's public key of this period, the time, and a cookie over both addresses and the client's key,
-//! so that the server keeps nothing and computes no Diffie-Hellman for a source that cannot answer. `grant`: all of it
-//! again, and the sealed capability and stamping key. The key of the seal is bound to the transcript; with the server's
-//! long-term key mixed in, nobody but that server opens it. What is granted serves for the client's own address only.
+//! Four messages, each an option in front of the payload of a packet with the reply flag. `hello`: the client's public
+//! key, padded, so that no answer is longer. `offer`: the server's public key of this period, the time, a cookie over both
+//! addresses and the client's key, so that the server keeps nothing and computes no Diffie-Hellman for a source that cannot
+//! answer, and an echo of the client's key, so that nobody who did not see the hello is answered. `grant`: all of it again,
+//! and the sealed capability and stamping key. `acknowledgement`: a tag that only who opened the grant can make. The key of
+//! the seal is bound to the transcript; with the server's long-term key mixed in, nobody but that server opens it. What is
+//! granted serves for the client's own address only.
 
 use std::net::IpAddr;
 
@@ -29,16 +31,24 @@ const OPTION_HEADER: usize = 4;
 const HELLO: u8 = 1;
 const OFFER: u8 = 2;
 const GRANT: u8 = 3;
+const ACKNOWLEDGEMENT: u8 = 4;
 /// Flag of a grant: the server's long-term key is mixed in.
 const FLAG_AUTHENTICATED: u8 = 1;
 const COOKIE: usize = 16;
+/// Octets of the client's key that an offer echoes.
+const ECHO: usize = 8;
+/// Octets of zeros behind the client's key: a hello is as long as an offer.
+const PADDING: usize = 4 + COOKIE + ECHO;
 
-/// Why a reply capability was refused. `Malformed`, `Cookie`, `Key` and `Sealed` blame the peer.
+/// Why a reply capability was refused. `Malformed`, `Echo`, `Cookie`, `Key` and `Sealed` blame the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReplyError {
     /// Not an option, or another one than expected.
     #[error("malformed or unexpected reply option")]
     Malformed,
+    /// The offer is for another client's key: whoever made it did not see this client's hello.
+    #[error("the offer does not answer this client's hello")]
+    Echo,
     /// The cookie is too old, from the future, or not this server's for these addresses and this key.
     #[error("the cookie has expired or is not for this connection")]
     Cookie,
@@ -81,6 +91,35 @@ impl Granted {
     }
 }
 
+/// Shows a client that its grant was opened: nobody else could have made it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acknowledgement(Key128);
+
+impl Acknowledgement {
+    /// The option that a server sends.
+    #[must_use]
+    pub fn option(&self) -> Vec<u8> {
+        option(ACKNOWLEDGEMENT, 0, &[self.0.expose()])
+    }
+}
+
+/// A client's answer to an offer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    pub option: Vec<u8>,
+    /// What the server answers once it has opened the grant.
+    pub acknowledgement: Acknowledgement,
+}
+
+/// A grant that a server opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opened {
+    pub granted: Granted,
+    /// The client's public key, by which its further hellos are known.
+    pub client: [u8; 32],
+    pub acknowledgement: Acknowledgement,
+}
+
 /// A reply option in front of a payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyOption<'a> {
@@ -94,23 +133,31 @@ impl<'a> ReplyOption<'a> {
     pub fn decode(payload: &'a [u8]) -> Result<(Self, &'a [u8]), ReplyError> {
         let &[kind, words, flags, 0, ..] = payload else { return Err(ReplyError::Malformed) };
         let length = usize::from(words) * WORD;
-        if length < OPTION_HEADER || payload.len() < length || !(HELLO..=GRANT).contains(&kind) {
+        if length < OPTION_HEADER || payload.len() < length || !(HELLO..=ACKNOWLEDGEMENT).contains(&kind) {
             return Err(ReplyError::Malformed);
         }
         let (option, rest) = payload.split_at(length);
         Ok((Self { kind, flags, body: &option[OPTION_HEADER..] }, rest))
     }
 
-    /// Whether it is a client's first message.
+    /// The client's public key, if it is a client's first message.
     #[must_use]
-    pub fn is_hello(&self) -> bool {
-        self.kind == HELLO
+    pub fn hello(&self) -> Option<[u8; 32]> {
+        let (client, padding) = self.body_of(HELLO).ok()?.split_first_chunk::<32>()?;
+        (*padding == [0; PADDING]).then_some(*client)
     }
 
     /// Whether it is a server's answer to a hello.
     #[must_use]
     pub fn is_offer(&self) -> bool {
         self.kind == OFFER
+    }
+
+    /// Whether it is a server's answer to a grant, or to the hello of a client whose grant it holds.
+    #[must_use]
+    pub fn acknowledgement(&self) -> Option<Acknowledgement> {
+        let tag = self.body_of(ACKNOWLEDGEMENT).ok()?.try_into().ok()?;
+        Some(Acknowledgement(Key128::new(tag)))
     }
 
     fn body_of(&self, kind: u8) -> Result<&'a [u8], ReplyError> {
@@ -143,7 +190,7 @@ impl ReplyClient {
     /// The option of the first packet.
     #[must_use]
     pub fn hello(&self) -> Vec<u8> {
-        option(HELLO, 0, &[&self.public.to_bytes()])
+        option(HELLO, 0, &[&self.public.to_bytes(), &[0; PADDING]])
     }
 
     /// The option that answers the server's `offer`. `identity` is the server's long-term public key, if it is known.
@@ -153,23 +200,29 @@ impl ReplyClient {
         parties: &Parties,
         identity: Option<&DhPublic>,
         granted: &Granted,
-    ) -> Result<Vec<u8>, ReplyError> {
+    ) -> Result<Grant, ReplyError> {
         granted.check_scope(parties.client)?;
         let body = offer.body_of(OFFER)?;
         let (server, rest) = body.split_first_chunk::<32>().ok_or(ReplyError::Malformed)?;
-        let (time, cookie) = rest.split_first_chunk::<4>().ok_or(ReplyError::Malformed)?;
-        let cookie: [u8; COOKIE] = cookie.try_into().map_err(|_| ReplyError::Malformed)?;
+        let (time, rest) = rest.split_first_chunk::<4>().ok_or(ReplyError::Malformed)?;
+        let (cookie, rest) = rest.split_first_chunk::<COOKIE>().ok_or(ReplyError::Malformed)?;
+        let found: [u8; ECHO] = rest.try_into().map_err(|_| ReplyError::Malformed)?;
+        if found != echo(&self.public) {
+            return Err(ReplyError::Echo);
+        }
         let server = DhPublic::from_bytes(*server)?;
         let shared = self.secret.agree(&server)?;
-        let transcript =
-            Transcript { parties, client: &self.public, server: &server, time: *time, cookie: &cookie, identity };
+        let transcript = Transcript { parties, client: &self.public, server: &server, time: *time, cookie, identity };
         let authenticating = identity.map(|identity| self.secret.agree(identity)).transpose()?;
         let key = transcript.key(shared.expose(), authenticating.as_ref().map(|secret| secret.expose()));
         let mut plain = granted.key.expose().to_vec();
         plain.extend_from_slice(granted.capability.octets().as_slice());
         let sealed = seal::seal(SEAL, &key, &transcript.hash(), &plain);
         let flags = if identity.is_some() { FLAG_AUTHENTICATED } else { 0 };
-        Ok(option(GRANT, flags, &[&self.public.to_bytes(), time, &cookie, &sealed]))
+        Ok(Grant {
+            option: option(GRANT, flags, &[&self.public.to_bytes(), time, cookie, &sealed]),
+            acknowledgement: transcript.acknowledgement(&key),
+        })
     }
 }
 
@@ -199,16 +252,15 @@ impl ReplyServer {
 
     /// The option that answers a `hello`. It costs one MAC, and a Diffie-Hellman key once a period.
     pub fn offer(&mut self, hello: &ReplyOption<'_>, parties: &Parties, now: UnixTime) -> Result<Vec<u8>, ReplyError> {
-        let client: [u8; 32] = hello.body_of(HELLO)?.try_into().map_err(|_| ReplyError::Malformed)?;
-        let client = DhPublic::from_bytes(client)?;
+        let client = DhPublic::from_bytes(hello.hello().ok_or(ReplyError::Malformed)?)?;
         let public = self.public(now.secs());
         let time = (now.secs() as u32).to_be_bytes();
         let cookie = self.cookie(parties, &client, time);
-        Ok(option(OFFER, 0, &[&public.to_bytes(), &time, &cookie]))
+        Ok(option(OFFER, 0, &[&public.to_bytes(), &time, &cookie, &echo(&client)]))
     }
 
     /// Opens a client's `grant`. The cookie comes first; only then there is Diffie-Hellman.
-    pub fn accept(&mut self, grant: &ReplyOption<'_>, parties: &Parties, now: UnixTime) -> Result<Granted, ReplyError> {
+    pub fn accept(&mut self, grant: &ReplyOption<'_>, parties: &Parties, now: UnixTime) -> Result<Opened, ReplyError> {
         let body = grant.body_of(GRANT)?;
         let (client, rest) = body.split_first_chunk::<32>().ok_or(ReplyError::Malformed)?;
         let (time, rest) = rest.split_first_chunk::<4>().ok_or(ReplyError::Malformed)?;
@@ -242,7 +294,7 @@ impl ReplyServer {
         let plain = seal::open(SEAL, &key, &transcript.hash(), sealed).map_err(|_| ReplyError::Sealed)?;
         let granted = read_granted(&plain, if parties.client.is_ipv4() { &IPV4 } else { &IPV6 })?;
         granted.check_scope(parties.client)?;
-        Ok(granted)
+        Ok(Opened { granted, client: client.to_bytes(), acknowledgement: transcript.acknowledgement(&key) })
     }
 
     fn secret_of(&self, period: u64) -> DhSecret {
@@ -309,6 +361,16 @@ impl Transcript<'_> {
         zeroize::Zeroize::zeroize(&mut secret);
         key
     }
+
+    fn acknowledgement(&self, key: &Key128) -> Acknowledgement {
+        Acknowledgement(kdf::derive("wayleave/platypus/reply-acknowledgement/v1", key.expose(), &self.hash()))
+    }
+}
+
+/// What only who saw the hello knows of it.
+fn echo(client: &DhPublic) -> [u8; ECHO] {
+    let octets = client.to_bytes();
+    std::array::from_fn(|at| octets[at])
 }
 
 /// Family, client, server, protocol; the family fixes the lengths.

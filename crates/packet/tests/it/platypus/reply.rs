@@ -61,10 +61,15 @@ fn a_server_answers_with_the_clients_capability() {
         let grant = client
             .grant(&option(offer.payload()), &parties, Some(&identity), &granted(parties.client, afi.bits()))
             .expect("an offer");
-        let grant = carry(parties.client, parties.server, &grant);
+        let acknowledgement = grant.acknowledgement;
+        let grant = carry(parties.client, parties.server, &grant.option);
         let grant = world::decode(&grant);
-        let taken = server.accept(&option(grant.payload()), &parties, world::at(NOW + 1)).expect("it opens");
+        let opened = server.accept(&option(grant.payload()), &parties, world::at(NOW + 1)).expect("it opens");
+        let taken = opened.granted;
         assert_eq!(taken, granted(parties.client, afi.bits()));
+        // The client learns that it was opened.
+        assert_eq!(option(&opened.acknowledgement.option()).acknowledgement(), Some(acknowledgement));
+        assert_eq!(opened.client, option(hello.payload()).hello().expect("a hello"));
         // What the server's protocol stack sees has no trace of it.
         let inner = decapsulate(&grant).expect("at its end");
         assert_eq!(inner, world::inner_to(parties.client, parties.server, b"SYN, SYN-ACK or GET"));
@@ -87,7 +92,7 @@ fn a_grant_is_bound_to_its_transcript() {
     let offer = here.offer(&option(&hello), &parties, world::at(NOW)).expect("a hello");
     let identity = identity_of(3).public();
     let granted = granted(parties.client, 32);
-    let grant = client.grant(&option(&offer), &parties, Some(&identity), &granted).expect("an offer");
+    let grant = client.grant(&option(&offer), &parties, Some(&identity), &granted).expect("an offer").option;
     assert!(here.accept(&option(&grant), &parties, world::at(NOW + 30)).is_ok());
     for later in [31, 300, 100_000] {
         assert_eq!(here.accept(&option(&grant), &parties, world::at(NOW + later)), Err(ReplyError::Cookie));
@@ -116,7 +121,7 @@ fn a_grant_is_bound_to_its_transcript() {
     let mut replaced = offer.clone();
     replaced[4..36].copy_from_slice(&identity_of(77).public().to_bytes());
     let grant = client.grant(&option(&replaced), &parties, Some(&identity), &granted).expect("an offer");
-    assert_eq!(here.accept(&option(&grant), &parties, world::at(NOW)), Err(ReplyError::Sealed));
+    assert_eq!(here.accept(&option(&grant.option), &parties, world::at(NOW)), Err(ReplyError::Sealed));
 }
 
 #[test]
@@ -133,12 +138,71 @@ fn what_reaches_more_than_the_client_is_neither_given_nor_taken() {
     // A client that gives it all the same: as if its address were another.
     let other = Parties { client: world::waypoint_address(Afi::Ipv4, 5), ..parties };
     let grant = client.grant(&option(&offer), &other, None, &granted(other.client, 32)).expect("an offer");
-    assert!(here.accept(&option(&grant), &parties, world::at(NOW)).is_err());
+    assert!(here.accept(&option(&grant.option), &parties, world::at(NOW)).is_err());
+}
+
+/// Who sends many short questions in another's name makes a server send no more than that.
+#[test]
+fn no_answer_is_longer_than_what_it_answers() {
+    let parties = parties(Afi::Ipv4);
+    let (client, mut here) = (ReplyClient::new(&Secret::new([1; 32])), server(2, None));
+    let hello = client.hello();
+    let offer = here.offer(&option(&hello), &parties, world::at(NOW)).expect("a hello");
+    let grant = client.grant(&option(&offer), &parties, None, &granted(parties.client, 32)).expect("an offer");
+    let opened = here.accept(&option(&grant.option), &parties, world::at(NOW)).expect("it opens");
+    assert_eq!((hello.len(), offer.len()), (64, 64));
+    assert!(opened.acknowledgement.option().len() < hello.len());
+    // A hello without its padding, or with something else in its place, is none.
+    let mut short = hello[..36].to_vec();
+    short[1] = 9;
+    let mut filled = hello.clone();
+    filled[63] = 1;
+    for bad in [short, filled] {
+        assert_eq!(option(&bad).hello(), None);
+        assert_eq!(here.offer(&option(&bad), &parties, world::at(NOW)), Err(ReplyError::Malformed));
+    }
+}
+
+#[test]
+fn an_offer_of_who_did_not_see_the_hello_is_not_answered() {
+    let parties = parties(Afi::Ipv4);
+    let (client, stranger) = (ReplyClient::new(&Secret::new([1; 32])), ReplyClient::new(&Secret::new([5; 32])));
+    let mut here = server(2, None);
+    let forged = here.offer(&option(&stranger.hello()), &parties, world::at(NOW)).expect("a hello");
+    let granted = granted(parties.client, 32);
+    assert_eq!(client.grant(&option(&forged), &parties, None, &granted), Err(ReplyError::Echo));
+    let offer = here.offer(&option(&client.hello()), &parties, world::at(NOW)).expect("a hello");
+    for at in 56..64 {
+        let mut bent = offer.clone();
+        bent[at] ^= 1;
+        assert_eq!(client.grant(&option(&bent), &parties, None, &granted), Err(ReplyError::Echo));
+    }
+    assert!(client.grant(&option(&offer), &parties, None, &granted).is_ok());
+}
+
+/// Another exchange's acknowledgement, or one of who did not open the grant, is not taken for this one's.
+#[test]
+fn an_acknowledgement_is_of_one_grant() {
+    let parties = parties(Afi::Ipv4);
+    let (client, mut here) = (ReplyClient::new(&Secret::new([1; 32])), server(2, None));
+    let granted = granted(parties.client, 32);
+    let mut grant = |secs| {
+        let offer = here.offer(&option(&client.hello()), &parties, world::at(NOW + secs)).expect("a hello");
+        client.grant(&option(&offer), &parties, None, &granted).expect("an offer")
+    };
+    let (one, other) = (grant(0), grant(1));
+    assert_ne!(one.acknowledgement, other.acknowledgement);
+    let octets = one.acknowledgement.option();
+    for bad in [&octets[..16], &[octets.clone(), vec![0; 4]].concat()] {
+        let mut bad = bad.to_vec();
+        bad[1] = (bad.len() / 4) as u8;
+        assert_eq!(option(&bad).acknowledgement(), None);
+    }
 }
 
 #[test]
 fn options_that_lie_about_their_length_are_refused() {
-    for bad in [&[][..], &[1], &[1, 1, 0], &[0, 1, 0, 0], &[4, 1, 0, 0], &[1, 0, 0, 0], &[1, 2, 0, 0], &[1, 1, 0, 1]] {
+    for bad in [&[][..], &[1], &[1, 1, 0], &[0, 1, 0, 0], &[5, 1, 0, 0], &[1, 0, 0, 0], &[1, 2, 0, 0], &[1, 1, 0, 1]] {
         assert_eq!(ReplyOption::decode(bad).err(), Some(ReplyError::Malformed), "{bad:?}");
     }
     assert_eq!(ReplyOption::decode(&[1, 1, 0, 0, 7]).map(|(_, rest)| rest), Ok(&[7][..]));

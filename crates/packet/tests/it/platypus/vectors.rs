@@ -195,11 +195,13 @@ fn reply() -> Value {
     let option = |octets| ReplyOption::decode(octets).expect("an option").0;
     let offer = server.offer(&option(&hello), &parties, world::at(NOW)).expect("a hello");
     let grant = client.grant(&option(&offer), &parties, None, &granted).expect("an offer");
-    assert_eq!(server.accept(&option(&grant), &parties, world::at(NOW)), Ok(granted));
+    let opened = server.accept(&option(&grant.option), &parties, world::at(NOW)).expect("it opens");
+    assert_eq!((&opened.granted, &opened.acknowledgement), (&granted, &grant.acknowledgement));
     json!({
         "client": parties.client.to_string(), "server": parties.server.to_string(), "protocol": 6, "now": NOW,
         "client_seed": hex(&[1; 32]), "server_seed": hex(&[2; 32]),
-        "hello": hex(&hello), "offer": hex(&offer), "grant": hex(&grant), "stamp_key": hex(held.stamp_key().expose()),
+        "hello": hex(&hello), "offer": hex(&offer), "grant": hex(&grant.option),
+        "acknowledgement": hex(&opened.acknowledgement.option()), "stamp_key": hex(held.stamp_key().expose()),
     })
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tracing::{error, info};
 use wayleave_control::capability::{
-    Change, ChangeBody, Client, KeyServer, PendingOrder, RowEffects, Served, Status, Transport,
+    Change, ChangeBody, Client, KeyServer, PendingOrder, PendingStatus, RowEffects, Served, Status, Transport,
 };
 use wayleave_core::Now;
 use wayleave_crypto::signed::Signed;
@@ -54,6 +54,8 @@ pub enum Response {
     },
     /// An order that waits for the database: [`carry_out`] says what to answer.
     Order(Box<PendingOrder>),
+    /// A holder asks how its capability stands, and usage is read from the database: [`super::holder_usage::answer`].
+    Status(Box<PendingStatus>),
 }
 
 /// Locks the server; a panic elsewhere has left it between two messages.
@@ -112,7 +114,7 @@ pub fn carry_out(
             if !is_next(&order, core.server.state().number()) {
                 order = match core.server.serve(octets, client, now) {
                     Served::Reply(answer) => return Ok(Response::Ready(answer)),
-                    Served::Nothing => return Ok(Response::Nothing),
+                    Served::Nothing | Served::Status(_) => return Ok(Response::Nothing),
                     Served::Order(order) => order,
                 };
             }
@@ -264,6 +266,7 @@ impl Core {
             Served::Reply(answer) => Response::Ready(answer),
             Served::Nothing => Response::Nothing,
             Served::Order(order) if order.change.is_some() => Response::Order(order),
+            Served::Status(status) => Response::Status(status),
             // Done before; perhaps just now.
             Served::Order(order) => self.acknowledge(&order, client, now),
         }

@@ -9,15 +9,17 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, mpsc};
-use wayleave_control::capability::{Client, PendingOrder, Transport};
+use wayleave_control::capability::{Client, PendingOrder, PendingStatus, Transport};
 use wayleave_core::Now;
 use wayleave_runtime::connection_slots::{ConnectionSlots, SlotHandle, SlotLimits};
 use wayleave_runtime::packets::requests::RequestBatch;
 use wayleave_runtime::packets::udp::Udp;
 use wayleave_runtime::packets::{Port, wait};
 use wayleave_runtime::{Clock, faults};
+use wayleave_store::Store;
 
 use super::core::{Core, Response, carry_out, lock};
+use super::holder_usage;
 use super::listing::ListHandle;
 use super::parts::{start_thread, stopped};
 use crate::failure::Failure;
@@ -51,11 +53,12 @@ impl Drop for Datagrams {
 /// Answers datagrams in a thread of its own.
 pub fn answer_datagrams(
     socket: UdpSocket,
-    core: Arc<Mutex<Core>>,
+    (core, store): (Arc<Mutex<Core>>, Option<Store>),
     clock: Clock,
     failed: mpsc::Sender<Failure>,
 ) -> std::io::Result<Datagrams> {
     let acknowledging = Acknowledging {
+        store,
         socket: Arc::new(socket.try_clone()?),
         list: lock(&core).list(),
         runtime: Handle::current(),
@@ -105,6 +108,10 @@ fn answer_batch(batch: &mut RequestBatch, core: &Mutex<Core>, now: Now, acknowle
                 acknowledging.carry_out(order, octets.to_vec(), from);
                 None
             }
+            Response::Status(status) => {
+                acknowledging.answer_status(status, from);
+                None
+            }
         }
     });
 }
@@ -116,6 +123,8 @@ struct Acknowledging {
     runtime: Handle,
     /// Where orders are carried out that wait for the database.
     core: Arc<Mutex<Core>>,
+    /// Where usage is, if routers report it.
+    store: Option<Store>,
     waiting: Arc<Semaphore>,
     clock: Clock,
     failed: mpsc::Sender<Failure>,
@@ -136,6 +145,18 @@ impl Acknowledging {
                 Ok(None) => {}
                 Err(failure) => drop(failed.send(failure).await), // fails if the role has stopped
             }
+        });
+    }
+
+    /// Answers a holder that asks how its capability stands. If too many wait, it asks again.
+    fn answer_status(&self, status: Box<PendingStatus>, to: SocketAddr) {
+        let Ok(place) = Arc::clone(&self.waiting).try_acquire_owned() else { return };
+        let (core, store, clock) = (Arc::clone(&self.core), self.store.clone(), self.clock);
+        let socket = Arc::clone(&self.socket);
+        self.runtime.spawn(async move {
+            let octets = holder_usage::answer(&core, &status, store.as_ref(), clock).await;
+            drop(place);
+            let _ = socket.send_to(&octets, to); // who gets none asks again
         });
     }
 
@@ -167,7 +188,7 @@ async fn carry_out_waiting(
             }
             Ok(Some(octets))
         }
-        Response::Nothing | Response::Order(_) => Ok(None),
+        Response::Nothing | Response::Order(_) | Response::Status(_) => Ok(None),
     }
 }
 
@@ -180,7 +201,7 @@ pub fn connection_slots() -> ConnectionSlots {
 pub async fn answer_connections(
     listener: TcpListener,
     slots: ConnectionSlots,
-    core: Arc<Mutex<Core>>,
+    (core, store): (Arc<Mutex<Core>>, Option<Store>),
     clock: Clock,
     failed: mpsc::Sender<Failure>,
 ) {
@@ -193,10 +214,11 @@ pub async fn answer_connections(
         };
         let Some((slot, eviction)) = slots.take(from.ip().to_canonical()) else { continue };
         let (core, orders, failed) = (Arc::clone(&core), Arc::clone(&orders), failed.clone());
+        let store = store.clone();
         tokio::spawn(async move {
             let handle = slot.handle();
             let answered = tokio::select! {
-                answered = answer_stream((stream, from), &handle, (&core, &orders), clock) => answered,
+                answered = answer_stream((stream, from), &handle, (&core, &orders, &store), clock) => answered,
                 _ = eviction => Ok(()),
             };
             if let Err(Some(failure)) = answered {
@@ -210,12 +232,12 @@ pub async fn answer_connections(
 async fn answer_stream(
     (stream, from): (TcpStream, SocketAddr),
     slot: &SlotHandle,
-    (core, orders): (&Arc<Mutex<Core>>, &Arc<Semaphore>),
+    (core, orders, store): (&Arc<Mutex<Core>>, &Arc<Semaphore>, &Option<Store>),
     clock: Clock,
 ) -> Result<(), Option<Failure>> {
     let client = Client { address: from.ip().to_canonical(), transport: Transport::Tcp };
     let answer = |question: Vec<u8>, _| {
-        let (core, orders) = (Arc::clone(core), Arc::clone(orders));
+        let (core, orders, store) = (Arc::clone(core), Arc::clone(orders), store.clone());
         async move {
             let now = clock.now();
             let (response, list) = {
@@ -235,6 +257,10 @@ async fn answer_stream(
                     // Closed for nobody.
                     let _place = orders.acquire_owned().await;
                     carry_out_waiting(core, order, question, (client, now), list).await?
+                }
+                Response::Status(status) => {
+                    let _place = orders.acquire_owned().await;
+                    Some(holder_usage::answer(&core, &status, store.as_ref(), clock).await)
                 }
             })
         }

@@ -137,7 +137,7 @@ const STEP: Duration = Duration::from_millis(50);
 /// What became of capabilities for replies.
 #[derive(Clone, Copy, Default)]
 struct ReplyCounters {
-    /// Servers that were handed one.
+    /// Servers that acknowledged one.
     servers: usize,
     /// Clients whose replies are stamped.
     clients: usize,
@@ -344,7 +344,7 @@ impl View for StamperView {
             counter "dropped" Packets "Packets that could not be stamped, and whose rule lets them leave in no other way" = required;
             counter "kernel_dropped" Packets "The same that the kernel has dropped, also while the role did not run" = dropped;
             gauge "missing_group" Number "Control groups of rules that do not exist" = missing;
-            gauge "reply_server" Number "Servers that were handed a capability for replies" = replies.servers;
+            gauge "reply_server" Number "Servers that acknowledged a capability for replies" = replies.servers;
             gauge "reply_client" Number "Clients whose capabilities replies are stamped with" = replies.clients;
             counter "reply_refused" Messages "Reply options that were refused" = replies.refused;
             counter "reply_other_waypoint" Messages "Grants for waypoints that the configuration does not name" = replies.other_waypoint;

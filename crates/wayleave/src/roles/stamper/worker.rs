@@ -296,8 +296,12 @@ impl Worker {
         let Self { stamper, replies, .. } = self;
         let (Some(replies), Ok(packet)) = (replies, Packet::decode(octets)) else { return };
         let own = IpAddr::V4(replies.address);
-        let is_offer = ReplyOption::decode(packet.payload()).is_ok_and(|(option, _)| option.is_offer());
-        if is_offer {
+        let option = ReplyOption::decode(packet.payload()).ok().map(|(option, _)| option);
+        if option.is_some_and(|option| option.acknowledgement().is_some()) {
+            replies.requests.acknowledged(&packet, now.instant);
+            return;
+        }
+        if option.is_some_and(|option| option.is_offer()) {
             let Replies { requests, paying, .. } = replies;
             let mut taken = None;
             let answer = requests.offered(&packet, own, |server| {
@@ -315,15 +319,17 @@ impl Worker {
             return;
         }
         let Some(grants) = &mut replies.grants else { return };
-        match grants.receive(&packet, own, now) {
-            Some(Answer::Offer(IpAddr::V4(client), offer)) => {
-                let ends = (replies.address, client);
-                if let Ok(offer) = stamper.answer(&offer, ends, packet.outer().carriage, now.unix) {
-                    self.send_option(&offer);
-                }
+        let (client, answer) = match grants.receive(&packet, own, now) {
+            Some(Answer::Option(client, answer)) => (client, answer),
+            Some(Answer::Granted(client, answer)) => {
+                replies.granted.notify_one();
+                (client, answer)
             }
-            Some(Answer::Granted(_)) => replies.granted.notify_one(),
-            _ => {}
+            None => return,
+        };
+        let (from, IpAddr::V4(client)) = (replies.address, client) else { return };
+        if let Ok(answer) = stamper.answer(&answer, (from, client), packet.outer().carriage, now.unix) {
+            self.send_option(&answer);
         }
     }
 

@@ -48,14 +48,14 @@ fn a_client_pays_for_replies_and_the_server_uses_that_for_this_client_alone() {
     );
     let server = world.site.server.clone();
     let config = page(LAST, "replies = true\nreply_waypoints = [\"198.51.100.0/24\"]\n", "routes = []\nrules = []\n");
-    let server = Router::start_role("stamper", &world.folder, "server", server, &config);
+    let mut server = Router::start_role("stamper", &world.folder, "server", server, &config);
     let client = world.site.client.clone();
     let client = Router::start_role("stamper", &world.folder, "client", client, &page(HOST, "", &paid));
 
     // The first connection's packets begin the exchange; those of the next are paid for in both directions.
     world.fetch(None);
     eventually("the server has a capability", || server.status()["replies"]["clients"] == 1);
-    assert_eq!(client.status()["replies"]["servers"], 1);
+    eventually("the client has the acknowledgement", || client.status()["replies"]["servers"] == 1);
     let before = settled(|| server.count("stamper", "stamped"));
     let [first, second] = world.fetch(None);
     let replies = settled(|| server.count("stamper", "stamped")) - before;
@@ -89,6 +89,14 @@ fn a_client_pays_for_replies_and_the_server_uses_that_for_this_client_alone() {
     send_bare(&other, Ipv4Addr::new(10, 0, 0, 5), LAST);
     eventually("the server has refused it", || count("refused_strangers") == 1);
     assert_eq!(count("delivered"), delivered);
+
+    // The server's stamper is started anew, and knows nothing: the client asks from time to time, and hands it over again.
+    server.kill();
+    server.start_process();
+    eventually("the server has the capability again", || {
+        world.fetch(None);
+        server.status()["replies"]["clients"] == 1
+    });
 
     // A server without a stamper, and a last waypoint that takes the header off for it: the page comes all the same, and replies take
     // their usual path.

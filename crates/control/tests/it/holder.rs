@@ -1,0 +1,214 @@
+//! What a holder is told of its own capability: how it stands, what it used, what it delegated.
+//!
+//! PLA, who asks for another's status, repeats a question or bends an answer: nobody but the holder reads one, each question is
+//! answered once and not before it is known that the answer may go out, and no other answer is taken for it.
+
+use std::net::IpAddr;
+
+use wayleave_control::capability::*;
+use wayleave_core::Now;
+use wayleave_packet::platypus::mint::epoch;
+
+use super::capability::*;
+use super::common::{NOW, at};
+
+/// An order of the holder's that asks for something.
+fn asking(credential: &Credential, asked: Order, nonce: u8, now: Now) -> Ordering {
+    let epoch = epoch::epoch_at(credential.terms.interval, now.unix);
+    Ordering::new(credential.clone(), asked, [nonce; 4], epoch, now.unix)
+}
+
+/// What the server says to it by TCP.
+fn ask(
+    server: &mut KeyServer,
+    credential: &Credential,
+    asked: Order,
+    nonce: u8,
+    now: Now,
+) -> Option<Result<HolderReport, Status>> {
+    let ordering = asking(credential, asked, nonce, now);
+    let answer = reply(server, &ordering.question(1), Transport::Tcp, now);
+    ordering.read_report(&answer, 1).expect("an answer")
+}
+
+fn status(server: &mut KeyServer, credential: &Credential, nonce: u8, now: Now) -> CapabilityStatus {
+    match ask(server, credential, Order::Status, nonce, now).expect("the holder").expect("answered").content {
+        HolderContent::Status(status) => status,
+        other @ HolderContent::Delegations(_) => panic!("{other:?}"),
+    }
+}
+
+fn page(server: &mut KeyServer, credential: &Credential, from: u32, nonce: u8, now: Now) -> DelegationPage {
+    match ask(server, credential, Order::Delegations { from }, nonce, now)
+        .expect("the holder")
+        .expect("answered")
+        .content
+    {
+        HolderContent::Delegations(page) => page,
+        other @ HolderContent::Status(_) => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_holder_learns_how_its_capability_stands_and_nobody_else_does() {
+    let (mut server, credential) = one();
+    let now = at(0);
+    let rate = RateTerms { rate: 1_250_000, ..RateTerms::default() };
+    change(
+        &mut server,
+        ChangeBody::SetRate { payer: RatePayer { principal: principal(7), delegation: None }, terms: rate },
+        now,
+    );
+    let ordering = asking(&credential, Order::Status, 1, now);
+    let question = ordering.question(1);
+    // Without a cookie no answer is longer than its question: by UDP it is cut, and nothing is looked at.
+    let cut = reply(&mut server, &question, Transport::Udp, now);
+    assert!(cut.len() <= question.len());
+    assert_eq!((ordering.read_report(&cut, 1), server.counters().truncated), (Ok(None), 1));
+    let Served::Status(pending) = server.serve(&question, client(Transport::Tcp), now) else { panic!("a question") };
+    assert_eq!(pending.grant.terms, credential.terms);
+    let usage = HolderUsage { packets: 3, octets: 300, ..HolderUsage::default() };
+    let answer = server.answer_status(&pending, Some(usage), now);
+    let report = ordering.read_report(&answer, 1).expect("an answer").expect("the server's").expect("answered");
+    assert_eq!((report.number, report.time), (server.state().number(), NOW));
+    let HolderContent::Status(told) = report.content else { panic!("a status") };
+    assert_eq!((told.rate, told.usage, told.denied, told.delegations), (Some(rate), Some(usage), None, 0));
+    let grant = server.state().find(&credential.terms).and_then(|slot| server.state().grant(slot)).expect("granted");
+    assert_eq!((told.not_before, told.not_after), (grant.not_before, grant.not_after));
+    // The same question again has no second answer, and a later question is not answered by this one.
+    let again = reply(&mut server, &question, Transport::Tcp, at(1));
+    assert_eq!(ordering.read_report(&again, 1), Ok(Some(Err(Status::Busy))));
+    let later = asking(&credential, Order::Status, 2, now);
+    let other = Credential { key: MasterKey::new(wayleave_crypto::secret::Key128::new([9; 16])), ..credential.clone() };
+    for (asked, of) in [(&later, 1), (&asking(&other, Order::Status, 1, now), 1)] {
+        assert!(!matches!(asked.read_report(&answer, of), Ok(Some(_))), "another's answer");
+    }
+    let forged = asking(&other, Order::Status, 3, now).question(1);
+    let before = server.counters().orders_forged;
+    assert!(matches!(server.serve(&forged, client(Transport::Tcp), now), Served::Reply(_)));
+    assert_eq!(server.counters().orders_forged, before + 1);
+    // An old question is not answered at all.
+    let old = asking(&credential, Order::Status, 4, now).question(1);
+    let late = reply(&mut server, &old, Transport::Tcp, at(301));
+    assert_eq!(asking(&credential, Order::Status, 4, now).read_report(&late, 1), Ok(Some(Err(Status::Clock))));
+}
+
+#[test]
+fn an_answer_that_was_bent_is_none() {
+    let (mut server, credential) = one();
+    let ordering = asking(&credential, Order::Delegations { from: 0 }, 1, at(0));
+    let answer = reply(&mut server, &ordering.question(1), Transport::Tcp, at(0));
+    assert!(matches!(ordering.read_report(&answer, 1), Ok(Some(Ok(_)))));
+    for octet in 0..answer.len() {
+        let mut bent = answer.clone();
+        bent[octet] ^= 1;
+        let read = ordering.read_report(&bent, 1);
+        // What lies around the answer, such as its TTL, is not under the seal.
+        assert!(!matches!(read, Ok(Some(Err(_)))), "{octet}");
+        if let Ok(Some(Ok(report))) = read {
+            assert!(matches!(report.content, HolderContent::Delegations(DelegationPage { all: 0, .. })), "{octet}");
+        }
+    }
+}
+
+#[test]
+fn a_capability_that_is_revoked_or_has_ended_says_so() {
+    let (mut server, credential) = one();
+    let until = |server: &mut KeyServer, not_after| {
+        change(server, ChangeBody::Grant(Grant { terms: credential.terms, not_before: 0, not_after }), at(0));
+    };
+    until(&mut server, NOW - 1);
+    assert_eq!(status(&mut server, &credential, 1, at(0)).denied, Some(Denial::Ended));
+    until(&mut server, NOW + 86_400);
+    assert_eq!(status(&mut server, &credential, 2, at(0)).denied, None);
+    order(&mut server, &credential, Order::RevokeEpoch, 3, at(0)).expect("acknowledged");
+    assert_eq!(status(&mut server, &credential, 4, at(0)).denied, Some(Denial::Revoked));
+    change(&mut server, ChangeBody::Close { principal: principal(7) }, at(0));
+    assert_eq!(ask(&mut server, &credential, Order::Status, 5, at(0)), None, "nobody holds it");
+}
+
+#[test]
+fn a_holder_lists_what_it_delegated_and_a_delegate_what_it_handed_on() {
+    let (mut server, credential) = one();
+    let part = |number: u32| Order::Delegate { id: id(number), prefix: prefix("203.0.0.0/16"), until: None };
+    for number in (1..=30).rev() {
+        let done = order(&mut server, &credential, part(number), number as u8, at(0)).expect("acknowledged");
+        assert_eq!(done.status, Status::Done);
+    }
+    let payer = RatePayer { principal: principal(7), delegation: Some(id(3)) };
+    let rate = RateTerms { rate: 1_000_000, ..RateTerms::default() };
+    change(&mut server, ChangeBody::SetRate { payer, terms: rate }, at(0));
+    let terms = delegated(&credential.terms, id(3), prefix("203.0.0.0/16")).expect("possible");
+    let delegate = credential.delegate(terms);
+    assert!(server.prepare(at(0).unix, u32::MAX));
+    let on = Order::Delegate { id: id(9), prefix: prefix("203.0.113.0/24"), until: Some(NOW + 60) };
+    assert_eq!(order(&mut server, &delegate, on, 40, at(0)).expect("acknowledged").status, Status::Done);
+    let revoked = Order::RevokeDelegation { id: id(5), sub: None };
+    order(&mut server, &credential, revoked, 41, at(0)).expect("acknowledged");
+
+    let now = at(61);
+    let (mut all, mut nonce) = (Vec::new(), 50);
+    while all.len() < 31 {
+        let page = page(&mut server, &credential, all.len() as u32, nonce, now);
+        assert_eq!((page.all, page.from as usize), (31, all.len()));
+        all.extend(page.delegations);
+        nonce += 1;
+    }
+    assert_eq!(nonce, 53, "twelve on a page");
+    let numbers: Vec<u32> = all.iter().filter(|held| held.id.1.is_none()).map(|held| held.id.0.number()).collect();
+    assert_eq!(numbers, (1..=30).collect::<Vec<_>>());
+    assert_eq!((all[2].rate, all[3].id, all[3].rate), (Some(rate), (id(3), Some(id(9))), Some(rate)));
+    assert_eq!((all[3].prefix, all[3].not_after), (prefix("203.0.113.0/24"), NOW + 60));
+    let denied: Vec<_> = all.iter().filter_map(|held| Some((held.id.0.number(), held.denied?))).collect();
+    assert_eq!(denied, [(3, Denial::Ended), (5, Denial::Revoked)]);
+    // The delegate sees its own part, and what bounds it.
+    let own = page(&mut server, &delegate, 0, 60, now);
+    assert_eq!((own.all, own.delegations[0].id), (1, (id(3), Some(id(9)))));
+    let told = status(&mut server, &delegate, 61, now);
+    assert_eq!((told.delegations, told.rate), (1, Some(rate)));
+    assert_eq!(status(&mut server, &credential, 62, now).delegations, 31);
+    // Behind the last there is nothing.
+    let behind = page(&mut server, &credential, u32::MAX, 63, now);
+    assert_eq!((behind.all, behind.delegations.len()), (31, 0));
+}
+
+/// The account of principal 7 at routers: its delegation and sub-delegation or zeros, in the key epoch of 4,096 s at `NOW` + `secs`.
+fn account(delegation: Option<u8>, sub: Option<u8>, secs: u64) -> ChargedAccount {
+    let flags = 4 | u8::from(delegation.is_some()) | u8::from(sub.is_some()) << 1;
+    let [a, b, c, d] = (((NOW + secs) >> 12) as u32).to_be_bytes();
+    let (id, sub) = (delegation.unwrap_or(0), sub.unwrap_or(0));
+    ChargedAccount([0, 0, 7, flags, 0, 0, id, 0, 0, sub, 12, a, b, c, d])
+}
+
+#[test]
+fn usage_is_that_of_the_holder_and_not_of_who_had_the_number_before() {
+    let root = terms(7);
+    let three = delegated(&root, id(3), prefix("203.0.0.0/16")).expect("possible");
+    let nine = delegated(&three, id(9), prefix("203.0.113.0/24")).expect("possible");
+    let month = 40 * 86_400;
+    let charged = [
+        (account(None, None, 0), 1),
+        (account(None, None, month), 10),
+        (account(Some(3), None, month), 100),
+        (account(Some(3), Some(9), month), 1_000),
+        (account(Some(4), Some(9), month), 10_000),
+        (account(None, None, month).sum(0), 100_000),
+        (account(None, None, month).folded(), 1_000_000),
+        (ChargedAccount([0, 0, 8, 4, 0, 0, 0, 0, 0, 0, 12, 0, 6, 26, 128]), 10_000_000),
+    ];
+    let sum = |terms: &Terms, periods: &AccountPeriods| {
+        let mut usage = HolderUsage::default();
+        for (account, octets) in &charged {
+            usage.add(terms, (account, Usage { packets: 1, octets: *octets }), periods, at(month).unix);
+        }
+        (usage.octets, usage.month_octets)
+    };
+    let none = AccountPeriods::default();
+    assert_eq!(sum(&root, &none), (111_111, 111_110));
+    assert_eq!(sum(&three, &none), (1_100, 1_100));
+    assert_eq!(sum(&nine, &none), (1_000, 1_000));
+    // The number got another owner before the last month: the sum of the first owner is not this one's.
+    let reopened = [Reopening { principal: 7, at: NOW + month - 86_400, generation: 1 }];
+    assert_eq!(sum(&root, &reopened.into_iter().collect()), (11_110, 11_110));
+    assert_eq!(sum(&Terms { waypoint: IpAddr::from([198, 51, 100, 2]), ..nine }, &none), (1_000, 1_000));
+}

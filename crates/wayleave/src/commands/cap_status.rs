@@ -1,0 +1,124 @@
+//! `wayleave cap status`: how a capability stands, as its key server says to its holder.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+use wayleave_control::capability::{
+    CapabilityStatus, Credential, HeldDelegation, HolderContent, HolderReport, HolderUsage, Order, Status,
+};
+use wayleave_runtime::clock::utc;
+
+use super::cap::{Servers, answered, read_line};
+use crate::failure::{Failure, Outcome};
+use crate::output::{fields, objects, print, print_json};
+
+/// Pages are asked for one after the other; beyond what a key server answers at once it is waited for, so often.
+const TRIES: usize = 100;
+const PAUSE: Duration = Duration::from_millis(200);
+
+#[derive(Args, Debug)]
+pub struct StatusOf {
+    /// The file with the capability's line; - is the standard input.
+    #[arg(long)]
+    pub line: PathBuf,
+    #[command(flatten)]
+    pub servers: Servers,
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Shows times, rate, usage and delegations of a capability.
+///
+/// # Errors
+/// If no key server answers, or it refuses.
+pub fn status(command: &StatusOf) -> Outcome {
+    let credential = read_line(&command.line)?;
+    let report = ask(&credential, Order::Status, &command.servers)?;
+    let HolderContent::Status(status) = report.content else { return Err(another().into()) };
+    let mut delegations: Vec<HeldDelegation> = Vec::new();
+    while delegations.len() < status.delegations as usize {
+        let from = u32::try_from(delegations.len()).unwrap_or(u32::MAX);
+        let report = ask(&credential, Order::Delegations { from }, &command.servers)?;
+        let HolderContent::Delegations(page) = report.content else { return Err(another().into()) };
+        if page.delegations.is_empty() {
+            break;
+        }
+        delegations.extend(page.delegations);
+    }
+    let mut shown = shown(&credential, report.number, &status);
+    let delegations: Vec<Value> = delegations.iter().map(delegation).collect();
+    if command.json {
+        shown["delegations"] = delegations.into();
+        print_json(shown);
+        return Ok(());
+    }
+    print(&fields(&shown));
+    if !delegations.is_empty() {
+        print(&format!(
+            "\n{}",
+            objects(&delegations, &["delegation", "prefix", "until", "denied", "octets_per_second"])
+        ));
+    }
+    Ok(())
+}
+
+fn another() -> Failure {
+    Failure::new("the key server answers another question")
+}
+
+fn ask(credential: &Credential, order: Order, servers: &Servers) -> Result<HolderReport, Failure> {
+    for _ in 0..TRIES {
+        let answer =
+            answered(credential, order, servers, |ordering, octets, id| ordering.read_report(octets, id).ok())?;
+        match answer {
+            Ok(Ok(report)) => return Ok(report),
+            Ok(Err(Status::Busy)) => std::thread::sleep(PAUSE),
+            Ok(Err(status)) => return Err(Failure::new(format!("the key server refuses: {status}"))),
+            Err(last) => {
+                return Err(Failure::new(format!("the key server did not answer: {last}")).help(
+                    "a capability that is no longer granted, or a key server of an earlier version, has no answer",
+                ));
+            }
+        }
+    }
+    Err(Failure::new(format!("the key server refuses: {}", Status::Busy)))
+}
+
+/// A status for people, and as JSON.
+fn shown(credential: &Credential, number: u64, status: &CapabilityStatus) -> Value {
+    let CapabilityStatus { not_before, not_after, denied, rate, usage, .. } = *status;
+    let mut shown = json!({
+        "terms": credential.terms.to_string(),
+        "zone": credential.zone.as_str(),
+        "number": number,
+        "from": utc(not_before),
+        "until": utc(not_after),
+        "denied": denied.map(|denied| denied.to_string()),
+        "octets_per_second": rate.map(|rate| rate.rate),
+        "burst_octets": rate.map(|rate| rate.burst).filter(|burst| *burst > 0),
+    });
+    if let Some(HolderUsage { packets, octets, month_packets, month_octets, closed_before, is_partial }) = usage {
+        // Texts, since they may have more digits than a number of JSON.
+        shown["packets"] = packets.to_string().into();
+        shown["octets"] = octets.to_string().into();
+        shown["month_packets"] = month_packets.to_string().into();
+        shown["month_octets"] = month_octets.to_string().into();
+        shown["closed_before"] = Some(closed_before).filter(|before| *before > 0).map(utc).into();
+        shown["is_partial"] = is_partial.into();
+    }
+    shown
+}
+
+fn delegation(held: &HeldDelegation) -> Value {
+    let (id, sub) = held.id;
+    let sub = sub.map_or_else(String::new, |sub| format!("/{}", sub.number()));
+    json!({
+        "delegation": format!("{}{sub}", id.number()),
+        "prefix": held.prefix.to_string(),
+        "until": utc(held.not_after),
+        "denied": held.denied.map(|denied| denied.to_string()),
+        "octets_per_second": held.rate.map(|rate| rate.rate),
+    })
+}
