@@ -55,7 +55,8 @@ pub use rate_limit::{RateLimit, Verdict};
 pub use redemption::{Redemption, RedemptionRefusal, RedemptionRequest};
 pub use renewal::Renewal;
 pub use request::{
-    ACKNOWLEDGEMENT, Acknowledgement, Order, Ordering, Request, SignedRequest, Status, WINDOW, delegated, revocation,
+    ACKNOWLEDGEMENT, Acknowledgement, Order, OrderedPrefixes, Ordering, Request, SignedRequest, Status, WINDOW,
+    delegated, revocation,
 };
 pub use router_client::{RouterClient, RouterClientEvent, ServerFault};
 pub use router_server::{
@@ -66,8 +67,8 @@ pub use server::{
 };
 pub use state::{
     Change, ChangeBody, ChangeError, ChangeTimes, ChangesEnd, DELEGATES_GRANTS, DELEGATES_REVOKED, Grant, MAX_GRANTS,
-    MAX_REVOCATIONS, MAX_REVOKED, MAX_WAYPOINTS, OPERATOR_GRANTS, Row, RowEffects, RowError, RowKey, RowKind,
-    SnapshotError, SnapshotHead, State, TIMES,
+    MAX_REVOCATIONS, MAX_REVOKED, MAX_SOURCES, MAX_WAYPOINTS, OPERATOR_GRANTS, Row, RowEffects, RowError, RowKey,
+    RowKind, SnapshotError, SnapshotHead, State, TIMES,
 };
 pub use statement::{MAX_LINES, Statement, StatementGap, StatementLine};
 pub use terms::Terms;

@@ -19,6 +19,7 @@ use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::header::Interval;
 use wayleave_packet::platypus::mint::{WaypointKeys, epoch};
+use wayleave_packet::platypus::sources::Sources;
 
 use super::answer::{Answer, Denial, EpochSecret, SEALED};
 use super::cookie::{CookieKey, Presented};
@@ -726,7 +727,12 @@ impl KeyServer {
         }
         let outcome = self.change_of(&request.order, &grant, &signed, now.unix).and_then(|body| match body {
             None => Ok(Decided::AsIs),
-            Some(body) => self.state.sign(body, &self.signer, now.unix).map(Decided::Change).map_err(|_| Status::Full),
+            Some(body) => {
+                self.state.sign(body, &self.signer, now.unix).map(Decided::Change).map_err(|error| match error {
+                    ChangeError::SourcesBeyond => Status::NotAllowed,
+                    _ => Status::Full,
+                })
+            }
         });
         if let Err(status) = outcome {
             self.counters.orders_refused += 1;
@@ -765,6 +771,15 @@ impl KeyServer {
             return Ok(
                 is_there.then_some(ChangeBody::WithdrawDelegation { holder: grant.terms, delegation: (id, sub) })
             );
+        }
+        if let Order::Sources { id, prefixes } = *order {
+            let is_own = grant.terms.delegation.is_none() && self.state.has_delegation(&grant.terms, id, None);
+            if !is_own || !self.decide_ends(grant, now) {
+                return Err(Status::NotAllowed);
+            }
+            let (principal, prefixes) = (grant.terms.principal, prefixes.iter().collect());
+            let sources = Sources { principal, delegation: Some(id), delegates_any: false, prefixes };
+            return Ok((!self.state.has_sources(&sources)).then_some(ChangeBody::SetSources(sources)));
         }
         let entry = revocation(&grant.terms, &signed.request).ok_or(Status::NotAllowed)?;
         if self.state.is_listed(&entry) {

@@ -36,6 +36,7 @@ use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, SubDelegation, Width};
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_packet::platypus::revocation::Revocation;
+use wayleave_packet::platypus::sources::Sources;
 
 use super::common::{NOW, at, seed};
 use super::rows::reloaded;
@@ -250,6 +251,7 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
             Order::Delegate { id: three, prefix, until: Some(1_900_000_000) },
             Order::Withdraw { id: three, sub: Some(nine) },
             Order::Withdraw { id: three, sub: None },
+            Order::Sources { id: three, prefixes: ordered_prefixes(&["192.0.2.0/25", "203.0.113.9/32"]) },
         ];
         let ordered = orders.map(|order| SignedRequest::sign(Request { order, ..request }, &key));
         let published = case["orders"].as_array().expect("a list");
@@ -658,8 +660,15 @@ fn the_longest_orders_fit_a_name_under_the_longest_zone() {
         Order::RevokeDelegation { id: id(0xff_ffff), sub: Some(id(0xff_fffe)) },
         Order::Withdraw { id: id(0xff_ffff), sub: Some(id(0xff_fffe)) },
         Order::Delegate { id: id(0xff_fffe), prefix, until: Some(u64::MAX - 1) },
+        Order::Delegate { id: id(0xff_fffd), prefix, until: None },
+        Order::Sources { id: id(0xff_fffd), prefixes: OrderedPrefixes::new(&[prefix]).expect("one fits") },
+        Order::Sources {
+            id: id(0xff_fffd),
+            prefixes: ordered_prefixes(&["192.0.2.1/32", "192.0.2.3/32", "192.0.2.5/32", "192.0.2.7/32"]),
+        },
         Order::RevokeEpoch,
     ];
+    assert_eq!(OrderedPrefixes::new(&["192.0.2.1/32".parse().expect("a prefix"), prefix]), None, "too long");
     for (order, nonce) in orders.into_iter().zip(1..) {
         let ordering = Ordering::new(whole.clone(), order, [nonce; 4], epoch_at(at(0)), at(0).unix);
         let question = ordering.question(u16::from(nonce));
@@ -788,6 +797,98 @@ fn delegations_are_registered_looked_up_handed_on_once_and_revoked() {
     assert_eq!(done(order(&mut server, &credential, whole, 9, now)), Status::Done);
     assert_eq!(direct(&mut server, &delegate, epoch, now).0, denied);
     assert!(direct(&mut server, &credential, epoch, now).0.is_ok());
+}
+
+fn ordered_prefixes(all: &[&str]) -> OrderedPrefixes {
+    let all: Vec<Prefix> = all.iter().map(|text| prefix(text)).collect();
+    OrderedPrefixes::new(&all).expect("ascending, and short enough")
+}
+
+fn sources(delegation: Option<u32>, prefixes: &[&str]) -> Sources {
+    let prefixes = prefixes.iter().map(|text| prefix(text)).collect();
+    Sources { principal: principal(7), delegation: delegation.map(id), delegates_any: false, prefixes }
+}
+
+/// PLA-04, sources: a holder says where its delegation sends from, a delegate, of another's, outside what is granted: by rule.
+#[test]
+fn a_delegation_names_its_own_sources_within_the_grants() {
+    let (mut server, credential) = one();
+    let delegate = branch(&mut server, &credential, 3, u64::MAX);
+    let mut nonce = 0;
+    let mut say = |server: &mut KeyServer, holder: &Credential, number: u32, all: &[&str]| {
+        nonce += 1;
+        let given = Order::Sources { id: id(number), prefixes: ordered_prefixes(all) };
+        order(server, holder, given, nonce, at(nonce.into())).expect("acknowledged").status
+    };
+    let set = |server: &mut KeyServer, sources: Sources| drop(change(server, ChangeBody::SetSources(sources), at(0)));
+    // The principal names none: its delegation may be restricted to any.
+    assert_eq!(say(&mut server, &credential, 3, &["192.0.2.0/24"]), Status::Done);
+    let number = server.state().number();
+    assert_eq!(say(&mut server, &credential, 3, &["192.0.2.0/24"]), Status::Done);
+    assert_eq!(server.state().number(), number, "done once");
+    assert!(server.state().sources().eq([&sources(Some(3), &["192.0.2.0/24"])]));
+    // Nobody's but one's own, and none that is not registered.
+    assert_eq!(say(&mut server, &delegate, 3, &["192.0.2.0/25"]), Status::NotAllowed);
+    assert_eq!(say(&mut server, &credential, 4, &["192.0.2.0/25"]), Status::NotAllowed);
+    // Within the principal's, as long as that does not say otherwise.
+    set(&mut server, sources(None, &["198.18.0.0/24", "198.18.4.0/24"]));
+    assert_eq!(say(&mut server, &credential, 3, &["192.0.2.0/25"]), Status::NotAllowed);
+    assert_eq!(say(&mut server, &credential, 3, &["198.18.4.0/25", "198.18.5.0/24"]), Status::NotAllowed);
+    assert_eq!(say(&mut server, &credential, 3, &["198.18.0.0/25", "198.18.4.0/24"]), Status::Done);
+    set(&mut server, Sources { delegates_any: true, ..sources(None, &["198.18.0.0/24"]) });
+    assert_eq!(say(&mut server, &credential, 3, &["192.0.2.0/25"]), Status::Done);
+    // It names none any more, and that is remembered as long as it is there.
+    assert_eq!(say(&mut server, &credential, 3, &[]), Status::Done);
+    assert_eq!(server.state().sources_of(principal(7)).count(), 2);
+    let withdrawn = order(&mut server, &credential, Order::Withdraw { id: id(3), sub: None }, 99, at(99));
+    assert_eq!(withdrawn.expect("acknowledged").status, Status::Done);
+    assert_eq!(server.state().sources_of(principal(7)).count(), 1);
+}
+
+#[test]
+fn sources_that_make_no_sense_and_too_many_of_all_are_refused() {
+    let (mut server, _) = one();
+    let refused = |server: &KeyServer, sources: Sources| {
+        server.sign(ChangeBody::SetSources(sources), at(0).unix).expect_err("refused")
+    };
+    let unsorted = sources(None, &["198.18.4.0/24", "198.18.0.0/24"]);
+    let speaks_for_others = Sources { delegates_any: true, ..sources(Some(3), &[]) };
+    let many = |count: u8| {
+        let prefixes = (0..count).map(|at| prefix(&format!("198.18.{at}.0/24"))).collect();
+        Sources { prefixes, ..sources(None, &[]) }
+    };
+    for wrong in [unsorted, speaks_for_others, many(17)] {
+        assert_eq!(refused(&server, wrong), ChangeError::SourcesTerms);
+    }
+    let nobodys = Sources { principal: principal(8), ..sources(None, &[]) };
+    assert_eq!(refused(&server, nobodys), ChangeError::NoAccount(8));
+    change(&mut server, ChangeBody::SetSources(many(16)), at(0));
+    let within = |number: u32| Sources { delegation: Some(id(number)), ..many(16) };
+    let beyond = Sources { prefixes: vec![prefix("198.18.0.0/23")], ..within(1) };
+    assert_eq!(refused(&server, beyond), ChangeError::SourcesBeyond);
+    // As many as the list has space for.
+    let mut rows = server.state().rows();
+    rows.extend((1..MAX_SOURCES as u32 / 16).map(|number| Row::Sources(within(number))));
+    let end = ChangesEnd {
+        number: server.state().number(),
+        last: server.state().last(),
+        issued: server.state().times().seconds.to_vec(),
+        times: Vec::new(),
+    };
+    server.replace(State::from_rows::<RowError>(provider(), &end, rows.into_iter().map(Ok)).expect("a state"));
+    assert_eq!(refused(&server, within(1 << 20)), ChangeError::Sources);
+    // Another one in the place of these is no more.
+    change(
+        &mut server,
+        ChangeBody::SetSources(Sources { prefixes: within(5).prefixes[1..].to_vec(), ..within(5) }),
+        at(0),
+    );
+    let one_more = Sources { prefixes: within(9).prefixes[..1].to_vec(), ..within(1 << 20) };
+    change(&mut server, ChangeBody::SetSources(one_more), at(0));
+    assert_eq!(
+        refused(&server, Sources { prefixes: vec![prefix("198.18.0.0/25")], ..within(7 << 20) }),
+        ChangeError::Sources
+    );
 }
 
 #[test]
