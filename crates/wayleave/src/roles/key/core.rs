@@ -294,6 +294,7 @@ fn kind(body: &ChangeBody) -> &'static str {
         ChangeBody::Lift(_) => "a revocation taken back",
         ChangeBody::SetRate { .. } => "a rate",
         ChangeBody::EndRate(_) => "a rate ended",
+        ChangeBody::SetSources(_) => "sources named",
         ChangeBody::Invite(_) => "an invitation",
         ChangeBody::Redeem { .. } => "an invitation redeemed",
         ChangeBody::Uninvite(_) => "an invitation withdrawn",
