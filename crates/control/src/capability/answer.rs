@@ -107,8 +107,8 @@ impl EpochSecret {
     /// What a key server answers: the secret made from the waypoint's key.
     #[must_use]
     pub fn mint(capability: Capability, waypoint: &WaypointKey) -> Self {
-        let Capability { waypoint: address, principal, interval, epoch, delegation, .. } = capability;
-        let secret = waypoint.secret(address, principal, interval, epoch);
+        let Capability { waypoint: address, principal, interval, delegation, .. } = capability;
+        let secret = waypoint.secret(address, principal, interval, capability.secret_epoch());
         let key = match delegation {
             None => *secret.expose(),
             Some(delegation) => *secret.follow(&delegation).expose(),

@@ -13,7 +13,7 @@ use wayleave_control::capability::{
     State, Status, Terms, Zone, delegated,
 };
 use wayleave_core::Prefix;
-use wayleave_packet::platypus::header::DelegationId;
+use wayleave_packet::platypus::header::{Capability, DelegationId};
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_runtime::clock::{unix_now, unix_of_day, utc};
@@ -824,7 +824,11 @@ fn look_up(command: &LookUp) -> Outcome {
     let until = obtained.last().map_or(0, |last| last.until);
     let Terms { waypoint, principal, interval, width, delegation } = credential.terms;
     if let Some(out) = &command.out {
-        let secrets = obtained.iter().map(|one| (one.secret.capability.epoch, one.secret.key().clone())).collect();
+        let held = |one: &Obtained| {
+            let Capability { epoch, marks, .. } = one.secret.capability;
+            (epoch, marks, one.secret.key().clone())
+        };
+        let secrets = obtained.iter().map(held).collect();
         let file = Capabilities::of_secrets((waypoint, principal, interval, width), delegation, secrets);
         file.save(out, out.exists())?;
     }

@@ -19,7 +19,7 @@ use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
 use wayleave_lab::netns::{self, Network, NetworkNamespace};
-use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Principal, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Marks, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::ip::Ip;
@@ -86,7 +86,15 @@ pub(crate) fn packet_of(payer: (u32, Option<u32>), waypoints: &[usize], number: 
             key.secret(waypoint, principal, interval, epoch).delegate(id, all).expect("of the family").delegation()
         });
         let keys = WaypointKeys::new(key);
-        let capability = Capability { waypoint, principal, interval, epoch, delegation, width: Width::Full };
+        let capability = Capability {
+            waypoint,
+            principal,
+            interval,
+            epoch,
+            marks: Marks::default(),
+            delegation,
+            width: Width::Full,
+        };
         Hop { key: keys.stamp_key(&capability).expect("one key for ever"), capability }
     };
     let hops: Vec<Hop> = waypoints.iter().map(hop).collect();
