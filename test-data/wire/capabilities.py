@@ -116,6 +116,7 @@ def case(terms, generation, epoch):
         "handle": handle.hex(),
         "name": name,
         "secret": answer(key, terms, epoch, b"\x00" + secret + bytes(4)).hex(),
+        "bound": answer(key, terms, epoch, b"\x04" + secret + bytes(4)).hex(),
         "not_now": answer(key, terms, epoch, b"\x01" + bytes(16) + struct.pack(">I", 90)).hex(),
         "request": signed.hex(),
         "orders": [request(key, terms, epoch, 1_800_000_000, b"\x01\x02\x03\x04", order).hex() for order in orders()],

@@ -9,10 +9,9 @@ use std::str::FromStr;
 use wayleave_control::capability::{self, State};
 use wayleave_core::UnixTime;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
-use wayleave_dataplane::platypus::revocation::{
-    ListKind, MAX_ENTRIES, MAX_LIST, Revocation, RevocationList, sign_list,
-};
+use wayleave_dataplane::platypus::revocation::{MAX_ENTRIES, MAX_LIST, Revocation, RevocationList, sign_whole};
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
+use wayleave_packet::platypus::sources::Sources;
 
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
@@ -164,7 +163,8 @@ pub fn begin(
         return Err(Failure::new(format!("{} {what}", path.display())).help(help).into());
     }
     let entries: Vec<Revocation> = state.listed(now.secs()).copied().collect();
-    let (list, signature) = sign_list(signer, state.times().list_number(0, now), now, ListKind::Whole, &entries);
+    let sources: Vec<Sources> = state.sources().cloned().collect();
+    let (list, signature) = sign_whole(signer, state.times().list_number(0, now), now, &entries, &sources);
     put(path, &[&signature, &list])?;
     Ok(entries.len())
 }

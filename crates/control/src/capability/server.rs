@@ -17,7 +17,7 @@ use wayleave_core::wire::Malformed;
 use wayleave_core::{Now, UnixTime};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_crypto::signed::Signed;
-use wayleave_packet::platypus::header::Interval;
+use wayleave_packet::platypus::header::{Capability, Interval};
 use wayleave_packet::platypus::mint::{WaypointKeys, epoch};
 use wayleave_packet::platypus::sources::Sources;
 
@@ -365,6 +365,11 @@ impl KeyServer {
                 let invited = self.state.invitation(*invitation).map_or(&[][..], |(invitation, _)| &invitation.terms);
                 invited.iter().filter_map(|terms| self.state.find(terms)).collect()
             }
+            // It may be that secrets are bound now, or not any more.
+            ChangeBody::SetSources(_) => {
+                self.sealed.clear();
+                Vec::new()
+            }
             _ => Vec::new(),
         };
         for index in &mut self.indexes {
@@ -648,13 +653,15 @@ impl KeyServer {
                     self.counters.no_key += 1;
                     return Err(Content { code: ResponseCode::ServFail, ..Content::default() });
                 };
-                let secret = EpochSecret::mint(capability, waypoint);
-                (Answer::Secret(secret.key().clone()), rest)
+                // Handle and sealing are those of the terms, which have no marks.
+                let marks = self.state.marks_of(&grant.terms);
+                let secret = EpochSecret::mint(Capability { marks, ..capability }, waypoint);
+                (Answer::Secret { key: secret.key().clone(), marks }, rest)
             }
         };
         let sealed = answer.seal(key, &capability, &self.zone);
         match answer {
-            Answer::Secret(_) => {
+            Answer::Secret { .. } => {
                 self.counters.secrets += 1;
                 self.sealed.keep(name, slot, key, &sealed);
             }

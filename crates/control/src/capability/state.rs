@@ -18,10 +18,10 @@ use wayleave_core::wire::{Ascii, Codec, Malformed, Reader, Wire, Writer};
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_crypto::signed::{Object, SIGNATURE, Signed};
-use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
+use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Marks, Principal, Width};
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
-use wayleave_packet::platypus::sources::{MAX_PREFIXES, Sources};
+use wayleave_packet::platypus::sources::{MAX_PREFIXES, MAX_SOURCES, Sources};
 
 use super::channel::{MAX_RATES, RatePayer, RateTerms};
 use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStatus, Invitations, MAX_NAME};
@@ -42,8 +42,6 @@ pub const MAX_WAYPOINTS: usize = 65_535;
 pub const MAX_REVOCATIONS: usize = 4 << 20;
 /// Revocations without an epoch that the holders of one principal's capabilities may order: the list of all goes to every router.
 pub const MAX_REVOKED: usize = 4_096;
-/// Entries for source prefixes in the list of all that goes to every router: one for each prefix, and for each payer without.
-pub const MAX_SOURCES: usize = 131_072;
 /// Grants whose memory is taken at a time.
 const CHUNK: usize = 4_096;
 /// Seconds for which a delegation that has ended is remembered at least, so that its holder learns why it is answered nothing.
@@ -461,6 +459,16 @@ impl State {
         self.sources.get(&sources.into()).map_or(names_any, |held| held == sources)
     }
 
+    /// The marks of secrets that are looked up with these terms: bound if they are of a payer that names prefixes.
+    #[must_use]
+    pub fn marks_of(&self, terms: &Terms) -> Marks {
+        let payer = |delegation| RatePayer { principal: terms.principal, delegation };
+        let names = |payer: RatePayer| self.sources.get(&payer).is_some_and(|held| !held.prefixes.is_empty());
+        let delegation = terms.delegation.map(|delegation| delegation.id);
+        let is_bound = names(payer(None)) || delegation.is_some_and(|id| names(payer(Some(id))));
+        if is_bound { Marks::BOUND } else { Marks::default() }
+    }
+
     /// The number of the last change.
     #[must_use]
     pub fn number(&self) -> u64 {
@@ -856,8 +864,8 @@ impl State {
             return Err(ChangeError::SourcesBeyond);
         }
         let others = self.sources.iter().filter(|(payer, _)| **payer != sources.into());
-        let listed: usize = others.map(|(_, held)| entries(held)).sum();
-        if listed + entries(sources) > MAX_SOURCES { Err(ChangeError::Sources) } else { Ok(()) }
+        let listed: usize = others.map(|(_, held)| held.entries()).sum();
+        if listed + sources.entries() > MAX_SOURCES { Err(ChangeError::Sources) } else { Ok(()) }
     }
 
     /// Whether the limits leave space for these grants of one principal.
@@ -1206,11 +1214,6 @@ impl State {
         let delegations = delegated * allocated(size_of::<Delegated>());
         accounts + names + entries + delegations + self.closed.capacity() * size_of::<(u32, u32)>()
     }
-}
-
-/// Entries of a payer in the list for routers.
-fn entries(sources: &Sources) -> usize {
-    sources.prefixes.len().max(1)
 }
 
 /// Whether terms are of this delegation, or sub-delegation, or of what was handed on from it.

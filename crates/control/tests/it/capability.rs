@@ -33,10 +33,10 @@ use wayleave_core::{Machine, Now, Prefix, UnixTime};
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
-use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, SubDelegation, Width};
+use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Marks, Principal, SubDelegation, Width};
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_packet::platypus::revocation::Revocation;
-use wayleave_packet::platypus::sources::Sources;
+use wayleave_packet::platypus::sources::{MAX_SOURCES, Sources};
 
 use super::common::{NOW, at, seed};
 use super::rows::reloaded;
@@ -231,8 +231,11 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
         let lookup = LookupConfig { credential, epoch, servers: Vec::new(), seed: seed(1, 1) };
         assert_eq!(Lookup::new(lookup).name(), case["name"]);
         let capability = terms.capability(epoch);
-        let secret = Answer::Secret(Key128::new(std::array::from_fn(|at| 100 + at as u8)));
-        assert_eq!(hex(&secret.seal(&key, &capability, &zone())), case["secret"]);
+        for (marks, name) in [(Marks::default(), "secret"), (Marks::BOUND, "bound")] {
+            let secret = Answer::Secret { key: Key128::new(std::array::from_fn(|at| 100 + at as u8)), marks };
+            assert_eq!(hex(&secret.seal(&key, &capability, &zone())), case[name]);
+            assert_eq!(Answer::open(&unhex(&case[name]), &key, &capability, &zone()), Ok(secret));
+        }
         let denied = Answer::Denied(Denial::NotNow { retry_secs: 90 });
         assert_eq!(hex(&denied.seal(&key, &capability, &zone())), case["not_now"]);
         let request = Request {
@@ -668,7 +671,8 @@ fn the_longest_orders_fit_a_name_under_the_longest_zone() {
         },
         Order::RevokeEpoch,
     ];
-    assert_eq!(OrderedPrefixes::new(&["192.0.2.1/32".parse().expect("a prefix"), prefix]), None, "too long");
+    assert_eq!(OrderedPrefixes::new(&["2001:db8::/64".parse().expect("a prefix"), prefix]), None, "too long");
+
     for (order, nonce) in orders.into_iter().zip(1..) {
         let ordering = Ordering::new(whole.clone(), order, [nonce; 4], epoch_at(at(0)), at(0).unix);
         let question = ordering.question(u16::from(nonce));
@@ -843,6 +847,38 @@ fn a_delegation_names_its_own_sources_within_the_grants() {
     let withdrawn = order(&mut server, &credential, Order::Withdraw { id: id(3), sub: None }, 99, at(99));
     assert_eq!(withdrawn.expect("acknowledged").status, Status::Done);
     assert_eq!(server.state().sources_of(principal(7)).count(), 1);
+}
+
+/// PLA-04, bound secrets: from the change on that names sources, whoever asked before, and not longer.
+#[test]
+fn a_grant_with_sources_is_answered_with_bound_secrets() {
+    let (mut server, credential) = one();
+    let delegate = branch(&mut server, &credential, 3, u64::MAX);
+    let keys = WaypointKeys::new(waypoint_key());
+    assert!(server.prepare(at(0).unix, u32::MAX));
+    let is_bound = |server: &mut KeyServer, holder: &Credential| {
+        // Twice, so that the second answer is the one that was kept.
+        let [first, second] = [0, 1].map(|second| {
+            let found = direct(server, holder, epoch_at(at(0)), at(second)).0.expect("a secret").secret;
+            // What the waypoint makes of the packet's capability is what the holder has.
+            let hop = found.hop();
+            assert_eq!(keys.stamp_key(&hop.capability), Some(hop.key));
+            found
+        });
+        assert_eq!(first, second);
+        first.capability.marks == Marks::BOUND
+    };
+    let both = |server: &mut KeyServer| [&credential, &delegate].map(|holder| is_bound(server, holder));
+    assert_eq!(both(&mut server), [false, false]);
+    let set = |server: &mut KeyServer, sources: Sources| drop(change(server, ChangeBody::SetSources(sources), at(0)));
+    set(&mut server, sources(Some(3), &["192.0.2.0/24"]));
+    assert_eq!(both(&mut server), [false, true]);
+    set(&mut server, sources(None, &["192.0.2.0/24"]));
+    assert_eq!(both(&mut server), [true, true]);
+    set(&mut server, sources(Some(3), &[]));
+    assert_eq!(both(&mut server), [true, true], "its principal's count");
+    set(&mut server, sources(None, &[]));
+    assert_eq!(both(&mut server), [false, false]);
 }
 
 #[test]

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use wayleave_core::wire::{Ascii, Codec, Malformed, Reader, Wire, Writer, decode, encode};
 use wayleave_packet::platypus::header::{Interval, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
-use wayleave_packet::platypus::sources::Sources;
+use wayleave_packet::platypus::sources::{MAX_SOURCES, Sources};
 
 use super::{
-    Account, Change, ChangeBody, Delegated, Entry, Grant, MAX_GRANTS, MAX_REVOCATIONS, MAX_SOURCES, MAX_WAYPOINTS,
-    NONE, PrincipalCodec, RevocationCodec, SourcesCodec, State,
+    Account, Change, ChangeBody, Delegated, Entry, Grant, MAX_GRANTS, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE,
+    PrincipalCodec, RevocationCodec, SourcesCodec, State,
 };
 use crate::capability::channel::{MAX_RATES, RatePayer, RateTerms};
 use crate::capability::invitation::{Invitation, InvitationStatus, MAX_NAME};
