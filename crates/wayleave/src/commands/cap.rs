@@ -558,7 +558,9 @@ fn grant(command: &GrantCap) -> Outcome {
     let opened = |state: &State| open_or_rename(state, terms.principal, command.name.as_deref());
     change(&mut server, &mut changes, &command.why, &mut |state| opened(state))?;
     // First these, so that there is no moment in which it is granted without.
-    change(&mut server, &mut changes, &command.why, &mut |state| sources.change(state))?;
+    if let Some(sources) = sources {
+        change(&mut server, &mut changes, &command.why, &mut |state| sources.change(state))?;
+    }
     let now = unix_now().secs();
     let not_after = now + command.days * DAY;
     let granted = ChangeBody::Grant(Grant { terms, not_before: now, not_after });

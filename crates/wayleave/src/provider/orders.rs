@@ -83,7 +83,7 @@ pub struct SourcesOrder {
 }
 
 impl SourcesOrder {
-    /// What is said with a grant of these terms.
+    /// What is said with a grant of these terms; none if nothing is.
     ///
     /// # Errors
     /// If there are too many prefixes, or a delegation would say what delegations may name.
@@ -91,7 +91,7 @@ impl SourcesOrder {
         terms: &Terms,
         prefixes: Option<Vec<Prefix>>,
         delegates: Option<DelegateSources>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Option<Self>, Failure> {
         let payer =
             RatePayer { principal: terms.principal, delegation: terms.delegation.map(|delegation| delegation.id) };
         if payer.delegation.is_some() && delegates.is_some() {
@@ -104,7 +104,7 @@ impl SourcesOrder {
         });
         match prefixes.as_ref().map(Vec::len).filter(|count| *count > MAX_PREFIXES) {
             Some(count) => Err(Failure::usage(format!("{count} source prefixes, expected at most {MAX_PREFIXES}"))),
-            None => Ok(Self { payer, prefixes, delegates }),
+            None => Ok((prefixes.is_some() || delegates.is_some()).then_some(Self { payer, prefixes, delegates })),
         }
     }
 
@@ -328,11 +328,11 @@ impl GrantFields {
         Ok(GrantOrder { principal, waypoint, interval, narrow, prefix, delegation })
     }
 
-    /// What it says of sources, where it grants these terms.
+    /// What it says of sources, where it grants these terms; none if that is nothing.
     ///
     /// # Errors
     /// If a prefix is none, or what [`SourcesOrder::new`] refuses.
-    pub fn sources(&self, terms: &Terms) -> Result<SourcesOrder, Failure> {
+    pub fn sources(&self, terms: &Terms) -> Result<Option<SourcesOrder>, Failure> {
         let parse = |text: &String| text.parse().map_err(|error| Failure::usage(format!("`sources`: {error}")));
         let prefixes = self.sources.as_ref().map(|all| all.iter().map(parse).collect()).transpose()?;
         SourcesOrder::new(terms, prefixes, self.delegate_sources)

@@ -173,7 +173,8 @@ pub async fn grant(
     let grant = Grant { terms, not_before: now, not_after };
     let sources = fields.sources(&terms)?;
     let decide = move |_: &Records| Some(grant);
-    api.run(move |api| Ok((StatusCode::CREATED, Json(granted(api, caller.note(), &grant, &sources, &decide)?)))).await
+    api.run(move |api| Ok((StatusCode::CREATED, Json(granted(api, caller.note(), &grant, sources.as_ref(), &decide)?))))
+        .await
 }
 
 /// Grant a capability until a time, also a sooner one: a repeat changes nothing, and gives the same line
@@ -202,7 +203,7 @@ pub async fn put(
         Some(held) if held.not_after >= now => Some(Grant { not_before: held.not_before, ..wanted }),
         _ => Some(wanted),
     };
-    api.run(move |api| Ok(Json(granted(api, caller.note(), &wanted, &sources, &decide)?))).await
+    api.run(move |api| Ok(Json(granted(api, caller.note(), &wanted, sources.as_ref(), &decide)?))).await
 }
 
 /// Makes a grant with the terms and end of `wanted` as `decide` says by the state as it is then, and gives its line. There is no moment in which
@@ -211,14 +212,16 @@ fn granted(
     api: &Api,
     note: (&str, &str),
     Grant { terms, not_after, .. }: &Grant,
-    sources: &SourcesOrder,
+    sources: Option<&SourcesOrder>,
     decide: &dyn Fn(&Records) -> Option<Grant>,
 ) -> Result<Granted, Problem> {
     let (mut shortened, mut before) = (Vec::new(), None);
-    api.change(note, &mut |state| {
-        state.account(terms.principal).ok_or_else(|| missing(terms.principal))?;
-        Ok(sources.change(state))
-    })?;
+    if let Some(sources) = sources {
+        api.change(note, &mut |state| {
+            state.account(terms.principal).ok_or_else(|| missing(terms.principal))?;
+            Ok(sources.change(state))
+        })?;
+    }
     let held =
         |state: &Records| state.find(terms).and_then(|slot| Some((state.capped(slot)?, state.key(slot)?.clone())));
     let number = api.change(note, &mut |state| {
