@@ -204,7 +204,7 @@ def made():
     cases = [
         case(v4, 0, 439_453),
         case(v4, 3, 439_454),
-        case(v6, 0, 0xFFFFFFFF),
+        case(v6, 0, 0x3FFFFFFF),
         case({**v4, "prefix": "203.0.0.0/8", "id": 3}, 0, 439_453),
         case({**v4, "prefix": "203.0.112.0/20", "id": 3, "at": 8, "sub": 9}, 0, 439_453),
         case({**v6, "prefix": "2001:db8::/32", "id": 1}, 1, 112_500_000),
