@@ -5,6 +5,8 @@
 //! stranger; the right epoch's secret.
 //! PLA-04, look-ups: a holder delegates, a delegate hands on, within and outside the prefix, twice: by rule; each looks
 //! up its own secret alone, and is revoked alone.
+//! PLA-04, sources: a holder says where its delegation sends from, a delegate does, or it lies outside what is granted:
+//! by rule; secrets of whoever names sources are bound, also where others were answered before.
 //! PLA-06, look-ups: revoked by the holder, by a forger, by a late clock, twice: once, durable, in the routers' list,
 //! whose number never falls.
 //! PLA-06, one principal's orders: as many lasting revocations as are allowed, and one more: full; others and epochs go
@@ -813,7 +815,6 @@ fn sources(delegation: Option<u32>, prefixes: &[&str]) -> Sources {
     Sources { principal: principal(7), delegation: delegation.map(id), delegates_any: false, prefixes }
 }
 
-/// PLA-04, sources: a holder says where its delegation sends from, a delegate, of another's, outside what is granted: by rule.
 #[test]
 fn a_delegation_names_its_own_sources_within_the_grants() {
     let (mut server, credential) = one();
@@ -849,7 +850,6 @@ fn a_delegation_names_its_own_sources_within_the_grants() {
     assert_eq!(server.state().sources_of(principal(7)).count(), 1);
 }
 
-/// PLA-04, bound secrets: from the change on that names sources, whoever asked before, and not longer.
 #[test]
 fn a_grant_with_sources_is_answered_with_bound_secrets() {
     let (mut server, credential) = one();
