@@ -11,7 +11,7 @@ use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_dataplane::stamper::replies::{Answer, ReplyGrants, ReplyRequests};
 use wayleave_dataplane::stamper::{Config, Location, Stamper};
-use wayleave_packet::platypus::header::{Capability, DelegationId, Interval, Packet, Principal, Width};
+use wayleave_packet::platypus::header::{Capability, DelegationId, Interval, Marks, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::reply::Granted;
 use wayleave_packet::platypus::mint::{WaypointKey, epoch};
 
@@ -35,7 +35,7 @@ fn granted(now: UnixTime) -> Granted {
     let held = held.delegate(DelegationId::new(5).expect("24 bits"), prefix).expect("of the family");
     let delegation = Some(held.delegation());
     let capability =
-        Capability { waypoint: WAYPOINT.into(), principal, interval, epoch, delegation, width: Width::Full };
+        Capability { waypoint: WAYPOINT.into(), principal, interval, epoch, marks: Marks::default(), delegation, width: Width::Full };
     Granted { capability, key: held.stamp_key() }
 }
 

@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_dataplane::platypus::revocation::{ListError, ListKind, RevocationList, RevocationTable, sign_list};
+use wayleave_dataplane::platypus::revocation::{ListError, ListKind, RevocationList, RevocationTable, sign_list, sign_whole};
 
 const LABEL: &str = "wayleave/platypus/revocations/v1";
 
@@ -23,13 +23,17 @@ fuzz_target!(|data: &[u8]| {
         let signature = signer.sign(LABEL, list);
         let opened = RevocationList::open(list, &signature, &writer.verifying_key());
         match (table.apply(list, &signature, &writer.verifying_key()), opened) {
-            (Ok(()), Ok(RevocationList { sequence, issued, kind, entries })) => {
+            (Ok(()), Ok(RevocationList { sequence, issued, kind, entries, sources })) => {
                 assert!(what % 16 != 15);
                 assert!(held < Some(sequence));
                 held = Some(sequence);
                 let now = UnixTime(issued.saturating_mul(1_000_000));
                 if now.secs() == issued {
-                    assert_eq!(sign_list(&writer, sequence, now, kind, &entries).0, list);
+                    let again = match kind {
+                        ListKind::Whole => sign_whole(&writer, sequence, now, &entries, &sources),
+                        ListKind::Addition => sign_list(&writer, sequence, now, kind, &entries),
+                    };
+                    assert_eq!(again.0, list);
                 }
                 match kind {
                     ListKind::Whole => assert!(table.len() <= entries.len()),

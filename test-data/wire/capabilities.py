@@ -83,10 +83,14 @@ def acknowledgement(key, signed, status, number, time):
     return octets + cmac(key, b"wl-cap-acknow-v1" + digest + octets)
 
 
+def prefix_octets(text):
+    prefix = ipaddress.ip_network(text)
+    return bytes([prefix.version, prefix.prefixlen]) + prefix.network_address.packed[: (prefix.prefixlen + 7) // 8]
+
+
 def orders():
     """What a holder may order, by kind."""
-    prefix = ipaddress.ip_network("203.0.113.0/24")
-    within = bytes([prefix.version, prefix.prefixlen]) + prefix.network_address.packed[:3]
+    within = prefix_octets("203.0.113.0/24")
     sub_delegation = u24(3) + b"\x01" + u24(9)
     return [
         b"\x00",
@@ -95,6 +99,7 @@ def orders():
         b"\x03" + u24(3) + within + struct.pack(">Q", 1_900_000_000),
         b"\x04" + sub_delegation,
         b"\x04" + u24(3) + b"\x00" + u24(0),
+        b"\x05" + u24(3) + prefix_octets("192.0.2.0/25") + prefix_octets("203.0.113.9/32"),
         b"\x06",
         b"\x07" + struct.pack(">I", 12),
     ]
@@ -134,6 +139,7 @@ def case(terms, generation, epoch):
         "handle": handle.hex(),
         "name": name,
         "secret": answer(key, terms, epoch, b"\x00" + secret + bytes(4)).hex(),
+        "bound": answer(key, terms, epoch, b"\x04" + secret + bytes(4)).hex(),
         "not_now": answer(key, terms, epoch, b"\x01" + bytes(16) + struct.pack(">I", 90)).hex(),
         "request": signed.hex(),
         "orders": [request(key, terms, epoch, 1_800_000_000, b"\x01\x02\x03\x04", order).hex() for order in orders()],
@@ -152,10 +158,8 @@ def terms_octets(terms):
     flags = 1 if terms["narrow"] else 0
     rest = b""
     if "prefix" in terms:
-        prefix = ipaddress.ip_network(terms["prefix"])
         flags |= 2
-        octets = prefix.network_address.packed[: (prefix.prefixlen + 7) // 8]
-        rest = bytes([prefix.version, prefix.prefixlen]) + octets + u24(terms["id"])
+        rest = prefix_octets(terms["prefix"]) + u24(terms["id"])
         if "sub" in terms:
             flags |= 4
             rest += bytes([terms["at"]]) + u24(terms["sub"])
@@ -197,13 +201,15 @@ def snapshot(grants):
 
 
 def withdrawals(terms, branch):
-    """Signed changes that withdraw: a grant, one with all below it, and a delegation by its holder; that set two rates and end one."""
+    """Signed changes that withdraw: a grant, one with all below it, and a delegation by its holder; that set two rates and end one;
+    that set two payers' sources."""
     writer, second = bytes([30] * 32), 1_800_000_000
     by_holder = terms_octets(terms) + u24(branch["id"]) + b"\x01" + u24(branch["sub"])
     payers = [u24(7) + b"\x00" + struct.pack(">I", 0), u24(7) + b"\x01" + struct.pack(">I", branch["id"])]
     bodies = [(3, terms_octets(branch)), (9, terms_octets(branch)), (10, by_holder)]
     bodies += [(11, payers[0] + struct.pack(">QQB", 1_250_000, 0, 0)), (11, payers[1] + struct.pack(">QQB", 500, 2_000, 1))]
     bodies += [(12, payers[1])]
+    bodies += [(13, payers[0] + b"\x01\x02" + prefix_octets("192.0.2.0/25") + prefix_octets("2001:db8::/36")), (13, payers[1] + b"\x00\x00")]
     fields = [struct.pack(">Q", 1) + bytes(32) + struct.pack(">QB", second, kind) + body for kind, body in bodies]
     return [signed("wayleave/capability/change/v1", of, writer).hex() for of in fields]
 
@@ -227,7 +233,7 @@ def made():
     cases = [
         case(v4, 0, 439_453),
         case(v4, 3, 439_454),
-        case(v6, 0, 0xFFFFFFFF),
+        case(v6, 0, 0x3FFFFFFF),
         case({**v4, "prefix": "203.0.0.0/8", "id": 3}, 0, 439_453),
         case({**v4, "prefix": "203.0.112.0/20", "id": 3, "at": 8, "sub": 9}, 0, 439_453),
         case({**v6, "prefix": "2001:db8::/32", "id": 1}, 1, 112_500_000),

@@ -55,6 +55,7 @@ pub(crate) fn table(kind: RowKind) -> Table {
         RowKind::Reopened => ("reopening", &["principal", "generation", "reopened_at"]),
         RowKind::Withdrawn => ("withdrawn_secret", &["principal", "epoch_exponent", "good_until"]),
         RowKind::Rate => ("rate", &["principal", "delegation", "octets_per_second", "burst_octets", "offline"]),
+        RowKind::Sources => ("source", &["principal", "delegation", "prefixes", "delegates"]),
     };
     Table { name, columns }
 }
@@ -107,6 +108,15 @@ pub(crate) fn columns(row: &Row) -> Vec<Column> {
             Column::Number(Some(terms.burst).filter(|burst| *burst > 0).map(signed)),
             Column::text(terms.offline.name()),
         ],
+        Row::Sources(sources) => {
+            let prefixes: Vec<String> = sources.prefixes.iter().map(ToString::to_string).collect();
+            vec![
+                principal,
+                Column::Number(sources.delegation.map(|id| id.number().into())),
+                Column::text(prefixes.join(" ")),
+                Column::text(if sources.delegates_any { "any" } else { "own" }),
+            ]
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use wayleave_control::capability::{Credential, PREFIX, Terms};
 use wayleave_core::{Afi, Prefix, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::header::{
-    Capability, Delegation, DelegationId, Interval, Principal, SubDelegation, Width,
+    Capability, Delegation, DelegationId, Interval, Marks, Principal, SubDelegation, Width,
 };
 use wayleave_packet::platypus::mint::{
     DelegateError, DelegatedSecret, Hop, StampKey, TemporalSecret, WaypointKey, epoch,
@@ -59,6 +59,9 @@ struct SubLine {
 #[serde(deny_unknown_fields)]
 struct SecretLine {
     epoch: u32,
+    /// Whether routers must know from where the principal may send.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    bound: bool,
     secret: Zeroizing<String>,
 }
 
@@ -70,8 +73,8 @@ pub struct Capabilities {
     pub interval: Interval,
     pub width: Width,
     pub delegation: Option<Delegation>,
-    /// In ascending order of epochs.
-    secrets: Vec<(u32, Key128)>,
+    /// In ascending order of epochs, with the marks from which they were made.
+    secrets: Vec<(u32, Marks, Key128)>,
 }
 
 impl Capabilities {
@@ -85,7 +88,7 @@ impl Capabilities {
         let first = epoch::epoch_at(interval, now);
         let secret = |epoch| {
             let key = WaypointKey::new(&Key128::new(*keys.at(epoch::epoch_begin(interval, epoch))));
-            (epoch, Key128::new(*key.secret(waypoint, principal, interval, epoch).expose()))
+            (epoch, Marks::default(), Key128::new(*key.secret(waypoint, principal, interval, epoch).expose()))
         };
         let secrets = (first..first.saturating_add(epochs)).map(secret).collect();
         Self { waypoint, principal, interval, width, delegation: None, secrets }
@@ -95,17 +98,17 @@ impl Capabilities {
     pub fn of_secrets(
         (waypoint, principal, interval, width): (IpAddr, Principal, Interval, Width),
         delegation: Option<Delegation>,
-        secrets: Vec<(u32, Key128)>,
+        secrets: Vec<(u32, Marks, Key128)>,
     ) -> Self {
         Self { waypoint, principal, interval, width, delegation, secrets }
     }
 
     /// Capabilities of a line with the secrets that were looked up so far; without any, no waypoint accepts it.
-    pub fn of_line(credential: &Credential, secrets: &[(u32, Key128)]) -> Self {
+    pub fn of_line(credential: &Credential, secrets: &[(u32, Marks, Key128)]) -> Self {
         let Terms { waypoint, principal, interval, width, delegation } = credential.terms;
         let secrets = match secrets {
             // Of the first key epoch of all, in 1970: a stamper leaves packets alone, as with any that has ended.
-            [] => vec![(0, Key128::new([0; 16]))],
+            [] => vec![(0, Marks::default(), Key128::new([0; 16]))],
             secrets => secrets.to_vec(),
         };
         Self::of_secrets((waypoint, principal, interval, width), delegation, secrets)
@@ -116,7 +119,7 @@ impl Capabilities {
         let refused = |error: DelegateError| Failure::usage(error);
         let mut delegation = None;
         let mut secrets = Vec::with_capacity(self.secrets.len());
-        for (epoch, key) in &self.secrets {
+        for (epoch, marks, key) in &self.secrets {
             let next = match (self.delegation, id) {
                 (None, None) => {
                     return Err(
@@ -131,7 +134,7 @@ impl Capabilities {
             };
             let next = next.map_err(refused)?;
             delegation = Some(next.delegation());
-            secrets.push((*epoch, Key128::new(*next.expose())));
+            secrets.push((*epoch, *marks, Key128::new(*next.expose())));
         }
         Ok(Self { delegation, secrets, ..*self })
     }
@@ -139,24 +142,21 @@ impl Capabilities {
     /// The stamping key for the key epoch at `now`, or for the next or previous one, which waypoints accept too, if the file
     /// lacks it.
     pub fn hop(&self, now: UnixTime) -> Option<Hop> {
-        let held = self.secrets.iter().map(|(of, _)| *of);
-        let chosen = epoch::to_stamp_with(self.interval, held, now)?;
-        let (epoch, key) = self.secrets.iter().find(|(of, _)| *of == chosen)?;
-        let capability = Capability {
-            waypoint: self.waypoint,
-            principal: self.principal,
-            interval: self.interval,
-            epoch: *epoch,
-            delegation: self.delegation,
-            width: self.width,
-        };
-        Some(Hop { capability, key: self.stamp_key(key) })
+        let (epoch, marks, key) = self.held(now)?;
+        Some(Hop { capability: self.capability(*epoch, *marks), key: self.stamp_key(key) })
+    }
+
+    /// What is used at `now`.
+    fn held(&self, now: UnixTime) -> Option<&(u32, Marks, Key128)> {
+        let chosen = epoch::to_stamp_with(self.interval, self.secrets.iter().map(|(of, ..)| *of), now)?;
+        self.secrets.iter().find(|(of, ..)| *of == chosen)
     }
 
     /// The stamping key, or that of the first epoch if none is accepted now.
     pub fn hop_or_first(&self, now: UnixTime) -> Hop {
         // A file has at least one epoch.
-        self.hop(now).unwrap_or_else(|| Hop { capability: self.capability(), key: self.stamp_key(&self.secrets[0].1) })
+        let (epoch, marks, key) = self.held(now).unwrap_or(&self.secrets[0]);
+        Hop { capability: self.capability(*epoch, *marks), key: self.stamp_key(key) }
     }
 
     fn stamp_key(&self, key: &Key128) -> StampKey {
@@ -173,7 +173,7 @@ impl Capabilities {
     /// The first and the last key epoch.
     pub fn epochs(&self) -> (u32, u32) {
         let ends = self.secrets.first().zip(self.secrets.last());
-        ends.map_or((0, 0), |((first, _), (last, _))| (*first, *last))
+        ends.map_or((0, 0), |((first, ..), (last, ..))| (*first, *last))
     }
 
     /// The Unix second from which no waypoint accepts any of them.
@@ -218,7 +218,8 @@ impl Capabilities {
         };
         let mut secrets = Vec::with_capacity(file.secret.len());
         for line in &file.secret {
-            secrets.push((line.epoch, Key128::new(read_secret(&line.secret)?)));
+            let marks = if line.bound { Marks::BOUND } else { Marks::default() };
+            secrets.push((line.epoch, marks, Key128::new(read_secret(&line.secret)?)));
         }
         let all = Self {
             waypoint: file.waypoint,
@@ -230,16 +231,16 @@ impl Capabilities {
         };
         let is_sound =
             all.secrets.is_sorted_by(|a, b| a.0 < b.0) && (1..=MOST_EPOCHS as usize).contains(&all.secrets.len());
-        (is_sound && all.capability().is_consistent()).then_some(all)
+        (is_sound && all.capability(all.epochs().0, Marks::default()).is_consistent()).then_some(all)
     }
 
-    /// The capability of the first epoch.
-    fn capability(&self) -> Capability {
+    fn capability(&self, epoch: u32, marks: Marks) -> Capability {
         Capability {
             waypoint: self.waypoint,
             principal: self.principal,
             interval: self.interval,
-            epoch: self.epochs().0,
+            epoch,
+            marks,
             delegation: self.delegation,
             width: self.width,
         }
@@ -247,8 +248,9 @@ impl Capabilities {
 
     /// Writes or replaces a file that only its owner can read.
     pub fn save(&self, path: &Path, replace: bool) -> Outcome {
-        let secret = |(epoch, key): &(u32, Key128)| SecretLine {
+        let secret = |(epoch, marks, key): &(u32, Marks, Key128)| SecretLine {
             epoch: *epoch,
+            bound: marks.is_bound(),
             secret: Zeroizing::new(format!("{:032x}", u128::from_be_bytes(*key.expose()))),
         };
         let line = |delegation: Delegation| DelegationLine {

@@ -6,11 +6,12 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use wayleave_control::capability::State;
+use wayleave_control::capability::{self, State};
 use wayleave_core::UnixTime;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
-use wayleave_dataplane::platypus::revocation::{ListKind, MAX_ENTRIES, Revocation, RevocationList, sign_list};
+use wayleave_dataplane::platypus::revocation::{MAX_ENTRIES, MAX_LIST, Revocation, RevocationList, sign_whole};
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
+use wayleave_packet::platypus::sources::Sources;
 
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
@@ -21,8 +22,9 @@ const WAY_OUT: &str = "restore the database that goes with it from the last back
 
 /// Octets of the signature, which precedes the list.
 pub const SIGNATURE: usize = 64;
-/// Largest list in octets, with 15 for each entry.
-const MOST_OCTETS: u64 = (SIGNATURE + 17 + 15 * MAX_ENTRIES) as u64;
+/// Octets of the largest file.
+const MOST_OCTETS: u64 = (SIGNATURE + MAX_LIST) as u64;
+const _: () = assert!(SIGNATURE + MAX_LIST <= capability::MAX_LIST, "routers take it from key servers");
 
 /// The octets of a list's file, if it is not too long for one.
 pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
@@ -161,7 +163,8 @@ pub fn begin(
         return Err(Failure::new(format!("{} {what}", path.display())).help(help).into());
     }
     let entries: Vec<Revocation> = state.listed(now.secs()).copied().collect();
-    let (list, signature) = sign_list(signer, state.times().list_number(0, now), now, ListKind::Whole, &entries);
+    let sources: Vec<Sources> = state.sources().cloned().collect();
+    let (list, signature) = sign_whole(signer, state.times().list_number(0, now), now, &entries, &sources);
     put(path, &[&signature, &list])?;
     Ok(entries.len())
 }

@@ -5,8 +5,7 @@
 use wayleave_core::{Afi, Prefix};
 use wayleave_crypto::seal;
 use wayleave_crypto::secret::Key128;
-use wayleave_packet::platypus::header::Capability;
-use wayleave_packet::platypus::header::DelegationId;
+use wayleave_packet::platypus::header::{Capability, DelegationId, Marks};
 use wayleave_packet::platypus::mint::{DelegateError, DelegatedSecret, Hop, StampKey, TemporalSecret, WaypointKey};
 use zeroize::Zeroizing;
 
@@ -14,6 +13,8 @@ use super::keys::{MasterKey, associated};
 use super::zone::Zone;
 
 const LABEL: &str = "wayleave/capability/answer/v1";
+/// The kind of a bound secret.
+const BOUND: u8 = 4;
 /// Octets before sealing: kind, secret, seconds.
 const PLAIN: usize = 1 + 16 + 4;
 /// Octets of a sealed answer.
@@ -22,8 +23,12 @@ pub const SEALED: usize = PLAIN + seal::OVERHEAD;
 /// What is answered to the holder.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// The temporal secret of the epoch; of a delegated capability, the secret of the delegation.
-    Secret(Key128),
+    /// The temporal secret of the epoch; of a delegated capability, the secret of the delegation. The marks, of which it has
+    /// [`Marks::BOUND`] alone, are part of what it was made from.
+    Secret {
+        key: Key128,
+        marks: Marks,
+    },
     Denied(Denial),
 }
 
@@ -52,7 +57,10 @@ impl Answer {
     pub fn seal(&self, key: &MasterKey, capability: &Capability, zone: &Zone) -> [u8; SEALED] {
         let mut plain = Zeroizing::new([0; PLAIN]);
         match self {
-            Self::Secret(secret) => plain[1..17].copy_from_slice(secret.expose()),
+            Self::Secret { key, marks } => {
+                plain[0] = if marks.is_bound() { BOUND } else { 0 };
+                plain[1..17].copy_from_slice(key.expose());
+            }
             Self::Denied(Denial::NotNow { retry_secs }) => {
                 plain[0] = 1;
                 plain[17..].copy_from_slice(&retry_secs.to_be_bytes());
@@ -81,7 +89,8 @@ impl Answer {
         let (secret, seconds) = rest.split_first_chunk::<16>().ok_or(OpenError)?;
         let retry_secs = u32::from_be_bytes(seconds.try_into().map_err(|_| OpenError)?);
         match kind {
-            0 => Ok(Self::Secret(Key128::new(*secret))),
+            0 => Ok(Self::Secret { key: Key128::new(*secret), marks: Marks::default() }),
+            &BOUND => Ok(Self::Secret { key: Key128::new(*secret), marks: Marks::BOUND }),
             1 => Ok(Self::Denied(Denial::NotNow { retry_secs })),
             2 => Ok(Self::Denied(Denial::Revoked)),
             3 => Ok(Self::Denied(Denial::Ended)),
@@ -107,8 +116,8 @@ impl EpochSecret {
     /// What a key server answers: the secret made from the waypoint's key.
     #[must_use]
     pub fn mint(capability: Capability, waypoint: &WaypointKey) -> Self {
-        let Capability { waypoint: address, principal, interval, epoch, delegation, .. } = capability;
-        let secret = waypoint.secret(address, principal, interval, epoch);
+        let Capability { waypoint: address, principal, interval, delegation, .. } = capability;
+        let secret = waypoint.secret(address, principal, interval, capability.secret_epoch());
         let key = match delegation {
             None => *secret.expose(),
             Some(delegation) => *secret.follow(&delegation).expose(),

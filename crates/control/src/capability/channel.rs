@@ -7,6 +7,7 @@ use std::fmt;
 
 use wayleave_core::wire::{Blob, Codec, List16, Malformed, Reader, Wire, Writer};
 use wayleave_packet::platypus::header::{DelegationId, Principal};
+use wayleave_packet::platypus::sources::Sources;
 
 use super::position::Position;
 use super::state::PrincipalCodec;
@@ -34,11 +35,17 @@ impl ChargedAccount {
     pub const LENGTH: usize = 15;
 }
 
-/// Who has a rate: a principal with all its delegations, or one delegation.
+/// Who has a rate or sources: a principal with all its delegations, or one delegation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct RatePayer {
     pub principal: Principal,
     pub delegation: Option<DelegationId>,
+}
+
+impl From<&Sources> for RatePayer {
+    fn from(sources: &Sources) -> Self {
+        Self { principal: sources.principal, delegation: sources.delegation }
+    }
 }
 
 impl RateTerms {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use hickory_proto::rr::Name;
 use wayleave_core::{Instant, Machine, Now};
 use wayleave_crypto::secret::Seed;
+use wayleave_packet::platypus::header::Capability;
 use wayleave_packet::platypus::mint::epoch;
 
 use super::answer::{Answer, Denial, EpochSecret};
@@ -238,14 +239,15 @@ impl Lookup {
                 let open =
                     |text: &Vec<u8>| Answer::open(text, &self.credential.key, &capability, &self.credential.zone).ok();
                 match texts.iter().find_map(open) {
-                    Some(Answer::Secret(key)) => {
+                    Some(Answer::Secret { key, marks }) => {
                         let until = epoch::epoch_begin(self.credential.terms.interval, self.epoch.saturating_add(1));
                         let rest = until.saturating_sub(now.unix.secs());
                         if u64::from(ttl) > rest + TTL_TOLERANCE {
                             let event = LookupEvent::Ttl { server: from, ttl, rest };
                             self.outputs.push_back(LookupOutput::Event(event));
                         }
-                        return self.finish(Ok(Obtained { secret: EpochSecret::new(capability, key), until }));
+                        let secret = EpochSecret::new(Capability { marks, ..capability }, key);
+                        return self.finish(Ok(Obtained { secret, until }));
                     }
                     // Authentic, and perhaps of earlier: no denial has a time in it, and a resolver may repeat one after the operator
                     // has lifted a revocation, granted anew, or the hour has passed. The others are asked too.

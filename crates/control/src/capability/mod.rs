@@ -61,7 +61,8 @@ pub use rate_limit::{RateLimit, Verdict};
 pub use redemption::{Redemption, RedemptionRefusal, RedemptionRequest};
 pub use renewal::Renewal;
 pub use request::{
-    ACKNOWLEDGEMENT, Acknowledgement, Order, Ordering, Request, SignedRequest, Status, WINDOW, delegated, revocation,
+    ACKNOWLEDGEMENT, Acknowledgement, Order, OrderedPrefixes, Ordering, Request, SignedRequest, Status, WINDOW,
+    delegated, revocation,
 };
 pub use router_client::{RouterClient, RouterClientEvent, ServerFault};
 pub use router_server::{

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::{Key128, Seed};
+use wayleave_packet::platypus::header::Marks;
 use wayleave_packet::platypus::mint::epoch;
 
 use super::answer::Denial;
@@ -31,7 +32,7 @@ pub struct Renewal {
     credential: Credential,
     rng: Rng,
     /// In ascending order of epochs: the current one and those beside it.
-    secrets: Vec<(u32, Key128)>,
+    secrets: Vec<(u32, Marks, Key128)>,
     /// The epoch that is asked for now.
     asking: Option<u32>,
     /// Which part of the time in which the next epoch's secret is asked for has to be over, in parts of 65,536.
@@ -70,9 +71,9 @@ impl Renewal {
         &self.credential
     }
 
-    /// Key epochs and their secrets, in ascending order.
+    /// Key epochs and their secrets with the marks from which these were made, in ascending order.
     #[must_use]
-    pub fn secrets(&self) -> &[(u32, Key128)] {
+    pub fn secrets(&self) -> &[(u32, Marks, Key128)] {
         &self.secrets
     }
 
@@ -102,7 +103,7 @@ impl Renewal {
         }
         let interval = self.credential.terms.interval;
         let current = epoch::epoch_at(interval, now);
-        let has = |epoch: u32| self.secrets.iter().any(|(of, _)| *of == epoch);
+        let has = |epoch: u32| self.secrets.iter().any(|(of, ..)| *of == epoch);
         self.asking = if !has(current) || self.confirms {
             Some(current)
         } else {
@@ -123,9 +124,10 @@ impl Renewal {
         match result {
             Ok(obtained) => {
                 let current = epoch::epoch_at(self.credential.terms.interval, now);
-                self.secrets.retain(|(of, _)| *of != requested && of.saturating_add(1) >= current);
-                self.secrets.push((requested, obtained.secret.key().clone()));
-                self.secrets.sort_unstable_by_key(|(of, _)| *of);
+                self.secrets.retain(|(of, ..)| *of != requested && of.saturating_add(1) >= current);
+                let marks = obtained.secret.capability.marks;
+                self.secrets.push((requested, marks, obtained.secret.key().clone()));
+                self.secrets.sort_unstable_by_key(|(of, ..)| *of);
                 (self.failure, self.failures, self.pause) = (None, 0, None);
                 self.share = u16::from_be_bytes(self.rng.bytes());
             }
@@ -224,7 +226,7 @@ mod tests {
                 renewal.done(found, second(now));
             }
             let current = (now >> INTERVAL) as u32;
-            assert!(renewal.secrets().iter().any(|(of, _)| *of == current), "{now}");
+            assert!(renewal.secrets().iter().any(|(of, ..)| *of == current), "{now}");
             assert!(renewal.secrets().len() <= 3);
         }
         requests

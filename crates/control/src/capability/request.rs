@@ -17,12 +17,14 @@ use super::credential::Credential;
 use super::holder::HolderReport;
 use super::keys::{Handle, MasterKey};
 use super::message::{self, Reply, ReplyError};
-use super::name::signed_labels;
+use super::name::{MAX_MESSAGE, signed_labels};
 use super::terms::Terms;
 
 /// Seconds by which the clocks of holder and server may differ: a request is good for as long.
 pub const WINDOW: u64 = 300;
 const TAG: usize = 16;
+/// Octets of a request in front of its kind: interval, epoch, handle, time, nonce.
+const HEAD: usize = 1 + 4 + 16 + 8 + 4;
 /// Octets of an acknowledgement: status, number, time, MAC.
 pub const ACKNOWLEDGEMENT: usize = 1 + 8 + 8 + TAG;
 
@@ -39,10 +41,36 @@ pub enum Order {
     Delegate { id: DelegationId, prefix: Prefix, until: Option<u64> },
     /// A delegation, or the sub-delegation of one, ends with all that was handed on from it, and its place is free. Who had it would have the same keys if its number were given again.
     Withdraw { id: DelegationId, sub: Option<DelegationId> },
+    /// Where packets of a delegation of the holder's, and of what was handed on from it, may come from, in the place of what was said before.
+    Sources { id: DelegationId, prefixes: OrderedPrefixes },
     /// The holder asks how its capability stands: a [`super::HolderReport`] answers.
     Status,
     /// The holder asks for its delegations behind the first so many.
     Delegations { from: u32 },
+}
+
+/// The source prefixes of an order, as many as fit a name: four of IPv4, or one of any length of IPv6.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OrderedPrefixes([Option<Prefix>; Self::MOST]);
+
+impl OrderedPrefixes {
+    const MOST: usize = 4;
+    /// Octets of all: what a name has beside the operation, the request's head, kind, delegation and MAC.
+    const MAX: usize = MAX_MESSAGE - 1 - HEAD - 1 - 3 - TAG;
+
+    /// `None` if there are too many, or they do not ascend.
+    #[must_use]
+    pub fn new(prefixes: &[Prefix]) -> Option<Self> {
+        let mut all = [None; Self::MOST];
+        all.iter_mut().zip(prefixes).for_each(|(place, prefix)| *place = Some(*prefix));
+        let octets: usize = prefixes.iter().map(|prefix| 2 + usize::from(prefix.len()).div_ceil(8)).sum();
+        let fits = prefixes.len() <= Self::MOST && octets <= Self::MAX;
+        (fits && prefixes.is_sorted_by(|a, b| a < b)).then_some(Self(all))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Prefix> {
+        self.0.iter().copied().flatten()
+    }
 }
 
 /// A request.
@@ -83,6 +111,12 @@ impl Request {
                 out.u8(3).bytes(&id.octets()).prefix(&prefix).u64(until);
             }
             Order::Withdraw { id, sub } => write_delegation(out.u8(4), id, sub),
+            Order::Sources { id, prefixes } => {
+                out.u8(5).bytes(&id.octets());
+                prefixes.iter().for_each(|prefix| {
+                    out.prefix(&prefix);
+                });
+            }
             Order::Status => {
                 out.u8(6);
             }
@@ -147,6 +181,14 @@ impl SignedRequest {
                 let (id, sub) = read_delegation(&mut reader)?;
                 Order::Withdraw { id, sub }
             }
+            5 => {
+                let (id, mut prefixes) = (DelegationId::from_octets(reader.array()?), Vec::new());
+                while reader.left() > 0 {
+                    prefixes.push(reader.prefix()?);
+                }
+                let prefixes = OrderedPrefixes::new(&prefixes).ok_or(Malformed::Value("source prefixes"))?;
+                Order::Sources { id, prefixes }
+            }
             6 => Order::Status,
             7 => Order::Delegations { from: reader.u32()? },
             _ => return Err(Malformed::Value("the kind of a request")),
@@ -181,7 +223,11 @@ pub fn revocation(terms: &Terms, request: &Request) -> Option<Revocation> {
         Order::RevokeDelegation { id, sub } => {
             may_end(terms, id, sub).then_some(Revocation { principal, delegation: Some((id, sub)), epoch: None })
         }
-        Order::Delegate { .. } | Order::Withdraw { .. } | Order::Status | Order::Delegations { .. } => None,
+        Order::Delegate { .. }
+        | Order::Withdraw { .. }
+        | Order::Sources { .. }
+        | Order::Status
+        | Order::Delegations { .. } => None,
     }
 }
 

@@ -49,7 +49,7 @@ impl SealedSecrets {
         self.0[place(name)] = Some(Entry { interval, epoch, handle, slot, key: key.clone(), sealed: *sealed });
     }
 
-    /// Forgets all: they were made with keys of waypoints that have changed.
+    /// Forgets all: they were made with keys of waypoints, or for sources, that have changed.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

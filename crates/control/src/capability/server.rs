@@ -17,8 +17,9 @@ use wayleave_core::wire::Malformed;
 use wayleave_core::{Now, UnixTime};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_crypto::signed::Signed;
-use wayleave_packet::platypus::header::Interval;
+use wayleave_packet::platypus::header::{Capability, Interval};
 use wayleave_packet::platypus::mint::{WaypointKeys, epoch};
+use wayleave_packet::platypus::sources::Sources;
 
 use super::answer::{Answer, Denial, EpochSecret, SEALED};
 use super::channel::RatePayer;
@@ -389,6 +390,11 @@ impl KeyServer {
                 let invited = self.state.invitation(*invitation).map_or(&[][..], |(invitation, _)| &invitation.terms);
                 invited.iter().filter_map(|terms| self.state.find(terms)).collect()
             }
+            // It may be that secrets are bound now, or not any more.
+            ChangeBody::SetSources(_) => {
+                self.sealed.clear();
+                Vec::new()
+            }
             _ => Vec::new(),
         };
         for index in &mut self.indexes {
@@ -721,13 +727,15 @@ impl KeyServer {
                     self.counters.no_key += 1;
                     return Err(Content { code: ResponseCode::ServFail, ..Content::default() });
                 };
-                let secret = EpochSecret::mint(capability, waypoint);
-                (Answer::Secret(secret.key().clone()), rest)
+                // Handle and sealing are those of the terms, which have no marks.
+                let marks = self.state.marks_of(&grant.terms);
+                let secret = EpochSecret::mint(Capability { marks, ..capability }, waypoint);
+                (Answer::Secret { key: secret.key().clone(), marks }, rest)
             }
         };
         let sealed = answer.seal(key, &capability, &self.zone);
         match answer {
-            Answer::Secret(_) => {
+            Answer::Secret { .. } => {
                 self.counters.secrets += 1;
                 self.sealed.keep(name, slot, key, &sealed);
             }
@@ -823,7 +831,12 @@ impl KeyServer {
         }
         let outcome = self.change_of(&request.order, &grant, &signed, now.unix).and_then(|body| match body {
             None => Ok(Decided::AsIs),
-            Some(body) => self.state.sign(body, &self.signer, now.unix).map(Decided::Change).map_err(|_| Status::Full),
+            Some(body) => {
+                self.state.sign(body, &self.signer, now.unix).map(Decided::Change).map_err(|error| match error {
+                    ChangeError::SourcesBeyond => Status::NotAllowed,
+                    _ => Status::Full,
+                })
+            }
         });
         if let Err(status) = outcome {
             self.counters.orders_refused += 1;
@@ -862,6 +875,15 @@ impl KeyServer {
             return Ok(
                 is_there.then_some(ChangeBody::WithdrawDelegation { holder: grant.terms, delegation: (id, sub) })
             );
+        }
+        if let Order::Sources { id, prefixes } = *order {
+            let is_own = grant.terms.delegation.is_none() && self.state.has_delegation(&grant.terms, id, None);
+            if !is_own || !self.decide_ends(grant, now) {
+                return Err(Status::NotAllowed);
+            }
+            let (principal, prefixes) = (grant.terms.principal, prefixes.iter().collect());
+            let sources = Sources { principal, delegation: Some(id), delegates_any: false, prefixes };
+            return Ok((!self.state.has_sources(&sources)).then_some(ChangeBody::SetSources(sources)));
         }
         let entry = revocation(&grant.terms, &signed.request).ok_or(Status::NotAllowed)?;
         if self.state.is_listed(&entry) {

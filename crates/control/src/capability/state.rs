@@ -14,13 +14,14 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use wayleave_core::UnixTime;
-use wayleave_core::wire::{Ascii, Codec, Malformed, Reader, Writer};
+use wayleave_core::wire::{Ascii, Codec, Malformed, Reader, Wire, Writer};
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_crypto::signed::{Object, SIGNATURE, Signed};
-use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
+use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Marks, Principal, Width};
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
+use wayleave_packet::platypus::sources::{MAX_PREFIXES, MAX_SOURCES, Sources};
 
 use super::channel::{MAX_RATES, RatePayer, RateTerms};
 use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStatus, Invitations, MAX_NAME};
@@ -114,6 +115,8 @@ wayleave_core::wire! {
         },
         /// There is no rate for this payer any more.
         12 = EndRate(RatePayer),
+        /// Where a payer's packets may come from, in the place of what was said before.
+        13 = SetSources(Sources as SourcesCodec),
     }
 
     /// A change with its number.
@@ -196,6 +199,31 @@ impl Codec<Revocation> for RevocationCodec {
     }
 }
 
+/// The payer, whether delegations may name any prefix, the prefixes behind their number.
+struct SourcesCodec;
+
+impl Codec<Sources> for SourcesCodec {
+    const LEAST: usize = RatePayer::LEAST + 1 + 1;
+
+    fn write(sources: &Sources, out: &mut Writer) {
+        RatePayer::from(sources).write(out);
+        out.bool(sources.delegates_any).u8(sources.prefixes.len() as u8); // at most `MAX_PREFIXES`
+        for prefix in &sources.prefixes {
+            out.prefix(prefix);
+        }
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Sources, Malformed> {
+        let RatePayer { principal, delegation } = RatePayer::read(from)?;
+        let (delegates_any, count) = (from.bool()?, usize::from(from.u8()?));
+        if count > MAX_PREFIXES {
+            return Err(Malformed::TooMany { count, most: MAX_PREFIXES });
+        }
+        let sources = Sources { principal, delegation, delegates_any, prefixes: from.elements(count, Reader::prefix)? };
+        if sources.is_sound() { Ok(sources) } else { Err(Malformed::Value("source prefixes")) }
+    }
+}
+
 /// Why a change is not taken over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ChangeError {
@@ -240,6 +268,14 @@ pub enum ChangeError {
     RateTerms,
     #[error("there are {MAX_RATES} rates")]
     Rates,
+    #[error(
+        "more than {MAX_PREFIXES} source prefixes, or not in ascending order, or a delegation that says what delegations may name"
+    )]
+    SourcesTerms,
+    #[error("a delegation's sources lie within those of its principal, whose delegations may name no others")]
+    SourcesBeyond,
+    #[error("the list for routers has space for {MAX_SOURCES} source prefixes of all accounts")]
+    Sources,
     #[error("the account has {MAX_GRANTS} grants")]
     Grants,
     #[error(
@@ -352,6 +388,8 @@ pub struct State {
     invitations: Invitations,
     /// Of all routers together.
     rates: BTreeMap<RatePayer, RateTerms>,
+    /// What has named prefixes once stays without: secrets that say so may be out.
+    sources: BTreeMap<RatePayer, Sources>,
 }
 
 impl State {
@@ -378,6 +416,7 @@ impl State {
             intervals: [0; 32],
             invitations: Invitations::default(),
             rates: BTreeMap::new(),
+            sources: BTreeMap::new(),
         }
     }
 
@@ -394,6 +433,40 @@ impl State {
             .range(first..)
             .take_while(move |(payer, _)| payer.principal == principal)
             .map(|(payer, terms)| (*payer, *terms))
+    }
+
+    /// Where packets may come from, by payer in ascending order.
+    pub fn sources(&self) -> impl ExactSizeIterator<Item = &Sources> {
+        self.sources.values()
+    }
+
+    /// The same of a principal and of its delegations.
+    pub fn sources_of(&self, principal: Principal) -> impl Iterator<Item = &Sources> {
+        let first = RatePayer { principal, delegation: None };
+        self.sources.range(first..).take_while(move |(payer, _)| payer.principal == principal).map(|(_, held)| held)
+    }
+
+    /// The same of one payer, if anything was ever said of it.
+    #[must_use]
+    pub fn sources_of_payer(&self, payer: &RatePayer) -> Option<&Sources> {
+        self.sources.get(payer)
+    }
+
+    /// Whether to say this of a payer's sources changes nothing.
+    #[must_use]
+    pub fn has_sources(&self, sources: &Sources) -> bool {
+        let names_any = sources.prefixes.is_empty() && !sources.delegates_any;
+        self.sources.get(&sources.into()).map_or(names_any, |held| held == sources)
+    }
+
+    /// The marks of secrets that are looked up with these terms: bound if they are of a payer that names prefixes.
+    #[must_use]
+    pub fn marks_of(&self, terms: &Terms) -> Marks {
+        let payer = |delegation| RatePayer { principal: terms.principal, delegation };
+        let names = |payer: RatePayer| self.sources.get(&payer).is_some_and(|held| !held.prefixes.is_empty());
+        let delegation = terms.delegation.map(|delegation| delegation.id);
+        let is_bound = names(payer(None)) || delegation.is_some_and(|id| names(payer(Some(id))));
+        if is_bound { Marks::BOUND } else { Marks::default() }
     }
 
     /// The number of the last change.
@@ -785,7 +858,27 @@ impl State {
                 if is_full { Err(ChangeError::Rates) } else { Ok(()) }
             }
             ChangeBody::EndRate(payer) => self.rates.get(payer).map(drop).ok_or(ChangeError::NoRate),
+            ChangeBody::SetSources(sources) => {
+                account(sources.principal)?;
+                self.check_sources(sources)
+            }
         }
+    }
+
+    fn check_sources(&self, sources: &Sources) -> Result<(), ChangeError> {
+        if !sources.is_sound() {
+            return Err(ChangeError::SourcesTerms);
+        }
+        let own = RatePayer { principal: sources.principal, delegation: None };
+        if sources.delegation.is_some()
+            && let Some(own) = self.sources.get(&own).filter(|own| !own.delegates_any && !own.prefixes.is_empty())
+            && !sources.prefixes.iter().all(|prefix| own.prefixes.iter().any(|within| within.contains(prefix)))
+        {
+            return Err(ChangeError::SourcesBeyond);
+        }
+        let others = self.sources.iter().filter(|(payer, _)| **payer != sources.into());
+        let listed: usize = others.map(|(_, held)| held.entries()).sum();
+        if listed + sources.entries() > MAX_SOURCES { Err(ChangeError::Sources) } else { Ok(()) }
     }
 
     /// Whether the limits leave space for these grants of one principal.
@@ -861,6 +954,7 @@ impl State {
                 self.invitations.withdraw_of(*principal);
                 // Whoever has the number then begins without.
                 self.rates.retain(|payer, _| payer.principal != *principal);
+                self.sources.retain(|payer, _| payer.principal != *principal);
             }
             ChangeBody::Grant(grant) => self.insert(grant),
             ChangeBody::Withdraw(terms) => {
@@ -888,6 +982,11 @@ impl State {
             }
             ChangeBody::EndRate(payer) => {
                 self.rates.remove(payer);
+            }
+            ChangeBody::SetSources(sources) => {
+                if !self.has_sources(sources) {
+                    self.sources.insert(sources.into(), sources.clone());
+                }
             }
         }
         // What has expired is harmless where it is; it is swept out when there is twice as much as before.
@@ -950,6 +1049,9 @@ impl State {
         // A revocation names no waypoint: as long as another one has this number, it is left alone.
         if !self.grants_of(principal).any(|grant| is_of(&grant.terms, id, sub)) {
             self.revoke_accepted(principal, Some((id, sub)), holder.interval, second);
+            if sub.is_none() {
+                self.sources.remove(&RatePayer { principal, delegation: Some(id) });
+            }
         }
     }
 
@@ -1041,7 +1143,7 @@ impl State {
         let past: HashSet<u32> =
             self.slots_of(grant.terms.principal).filter(|slot| self.is_past(*slot, second)).collect();
         if !past.is_empty() {
-            self.retain_slots(grant.terms.principal, |_, slot| !past.contains(&slot));
+            self.forget(grant.terms.principal, &past);
         }
         let Terms { waypoint, principal, interval, width, delegation } = grant.terms;
         let number = self.waypoints.iter().position(|known| *known == waypoint).unwrap_or_else(|| {
@@ -1071,6 +1173,17 @@ impl State {
             self.stand_on(principal, slot, |terms, held| {
                 (held.from == NONE || held.from == from) && terms.is_below(&grant.terms)
             });
+        }
+    }
+
+    /// Drops delegations of an account that ended long ago, with their sources where nothing else has their number.
+    fn forget(&mut self, principal: Principal, past: &HashSet<u32>) {
+        let id_of = |state: &Self, slot: u32| Some(state.entry(slot)?.delegation.as_ref()?.delegation.id);
+        let ended: Vec<DelegationId> = past.iter().filter_map(|slot| id_of(self, *slot)).collect();
+        self.retain_slots(principal, |_, slot| !past.contains(&slot));
+        let held: HashSet<DelegationId> = self.slots_of(principal).filter_map(|slot| id_of(self, slot)).collect();
+        for id in ended.into_iter().filter(|id| !held.contains(id)) {
+            self.sources.remove(&RatePayer { principal, delegation: Some(id) });
         }
     }
 

@@ -7,7 +7,7 @@ use wayleave_core::Prefix;
 use wayleave_core::wire::{Malformed, Reader, Wire, Writer};
 use wayleave_crypto::hash::hash;
 use wayleave_packet::platypus::header::{
-    Capability, Delegation, DelegationId, Interval, Principal, SubDelegation, Width,
+    Capability, Delegation, DelegationId, Interval, Marks, Principal, SubDelegation, Width,
 };
 
 /// What a capability says, in every key epoch.
@@ -33,7 +33,7 @@ impl Terms {
     #[must_use]
     pub fn capability(&self, epoch: u32) -> Capability {
         let Self { waypoint, principal, interval, width, delegation } = *self;
-        Capability { waypoint, principal, interval, epoch, delegation, width }
+        Capability { waypoint, principal, interval, epoch, marks: Marks::default(), delegation, width }
     }
 
     /// The terms of what this was delegated from; `None` if it is no delegation.

@@ -5,6 +5,8 @@
 //! stranger; the right epoch's secret.
 //! PLA-04, look-ups: a holder delegates, a delegate hands on, within and outside the prefix, twice: by rule; each looks
 //! up its own secret alone, and is revoked alone.
+//! PLA-04, sources: a holder says where its delegation sends from, a delegate does, or it lies outside what is granted:
+//! by rule; secrets of whoever names sources are bound, also where others were answered before.
 //! PLA-06, look-ups: revoked by the holder, by a forger, by a late clock, twice: once, durable, in the routers' list,
 //! whose number never falls.
 //! PLA-06, one principal's orders: as many lasting revocations as are allowed, and one more: full; others and epochs go
@@ -33,9 +35,10 @@ use wayleave_core::{Machine, Now, Prefix, UnixTime};
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
-use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, SubDelegation, Width};
+use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Marks, Principal, SubDelegation, Width};
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_packet::platypus::revocation::Revocation;
+use wayleave_packet::platypus::sources::{MAX_SOURCES, Sources};
 
 use super::common::{NOW, at, seed};
 use super::rows::reloaded;
@@ -231,8 +234,11 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
         let lookup = LookupConfig { credential, epoch, servers: Vec::new(), seed: seed(1, 1) };
         assert_eq!(Lookup::new(lookup).name(), case["name"]);
         let capability = terms.capability(epoch);
-        let secret = Answer::Secret(Key128::new(std::array::from_fn(|at| 100 + at as u8)));
-        assert_eq!(hex(&secret.seal(&key, &capability, &zone())), case["secret"]);
+        for (marks, name) in [(Marks::default(), "secret"), (Marks::BOUND, "bound")] {
+            let secret = Answer::Secret { key: Key128::new(std::array::from_fn(|at| 100 + at as u8)), marks };
+            assert_eq!(hex(&secret.seal(&key, &capability, &zone())), case[name]);
+            assert_eq!(Answer::open(&unhex(&case[name]), &key, &capability, &zone()), Ok(secret));
+        }
         let denied = Answer::Denied(Denial::NotNow { retry_secs: 90 });
         assert_eq!(hex(&denied.seal(&key, &capability, &zone())), case["not_now"]);
         let request = Request {
@@ -251,6 +257,7 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
             Order::Delegate { id: three, prefix, until: Some(1_900_000_000) },
             Order::Withdraw { id: three, sub: Some(nine) },
             Order::Withdraw { id: three, sub: None },
+            Order::Sources { id: three, prefixes: ordered_prefixes(&["192.0.2.0/25", "203.0.113.9/32"]) },
             Order::Status,
             Order::Delegations { from: 12 },
         ];
@@ -717,8 +724,16 @@ fn the_longest_orders_fit_a_name_under_the_longest_zone() {
         Order::RevokeDelegation { id: id(0xff_ffff), sub: Some(id(0xff_fffe)) },
         Order::Withdraw { id: id(0xff_ffff), sub: Some(id(0xff_fffe)) },
         Order::Delegate { id: id(0xff_fffe), prefix, until: Some(u64::MAX - 1) },
+        Order::Delegate { id: id(0xff_fffd), prefix, until: None },
+        Order::Sources { id: id(0xff_fffd), prefixes: OrderedPrefixes::new(&[prefix]).expect("one fits") },
+        Order::Sources {
+            id: id(0xff_fffd),
+            prefixes: ordered_prefixes(&["192.0.2.1/32", "192.0.2.3/32", "192.0.2.5/32", "192.0.2.7/32"]),
+        },
         Order::RevokeEpoch,
     ];
+    assert_eq!(OrderedPrefixes::new(&["2001:db8::/64".parse().expect("a prefix"), prefix]), None, "too long");
+
     for (order, nonce) in orders.into_iter().zip(1..) {
         let ordering = Ordering::new(whole.clone(), order, [nonce; 4], epoch_at(at(0)), at(0).unix);
         let question = ordering.question(u16::from(nonce));
@@ -847,6 +862,128 @@ fn delegations_are_registered_looked_up_handed_on_once_and_revoked() {
     assert_eq!(done(order(&mut server, &credential, whole, 9, now)), Status::Done);
     assert_eq!(direct(&mut server, &delegate, epoch, now).0, denied);
     assert!(direct(&mut server, &credential, epoch, now).0.is_ok());
+}
+
+fn ordered_prefixes(all: &[&str]) -> OrderedPrefixes {
+    let all: Vec<Prefix> = all.iter().map(|text| prefix(text)).collect();
+    OrderedPrefixes::new(&all).expect("ascending, and short enough")
+}
+
+fn sources(delegation: Option<u32>, prefixes: &[&str]) -> Sources {
+    let prefixes = prefixes.iter().map(|text| prefix(text)).collect();
+    Sources { principal: principal(7), delegation: delegation.map(id), delegates_any: false, prefixes }
+}
+
+#[test]
+fn a_delegation_names_its_own_sources_within_the_grants() {
+    let (mut server, credential) = one();
+    let delegate = branch(&mut server, &credential, 3, u64::MAX);
+    let mut nonce = 0;
+    let mut say = |server: &mut KeyServer, holder: &Credential, number: u32, all: &[&str]| {
+        nonce += 1;
+        let given = Order::Sources { id: id(number), prefixes: ordered_prefixes(all) };
+        order(server, holder, given, nonce, at(nonce.into())).expect("acknowledged").status
+    };
+    let set = |server: &mut KeyServer, sources: Sources| drop(change(server, ChangeBody::SetSources(sources), at(0)));
+    // The principal names none: its delegation may be restricted to any.
+    assert_eq!(say(&mut server, &credential, 3, &["192.0.2.0/24"]), Status::Done);
+    let number = server.state().number();
+    assert_eq!(say(&mut server, &credential, 3, &["192.0.2.0/24"]), Status::Done);
+    assert_eq!(server.state().number(), number, "done once");
+    assert!(server.state().sources().eq([&sources(Some(3), &["192.0.2.0/24"])]));
+    // Nobody's but one's own, and none that is not registered.
+    assert_eq!(say(&mut server, &delegate, 3, &["192.0.2.0/25"]), Status::NotAllowed);
+    assert_eq!(say(&mut server, &credential, 4, &["192.0.2.0/25"]), Status::NotAllowed);
+    // Within the principal's, as long as that does not say otherwise.
+    set(&mut server, sources(None, &["198.18.0.0/24", "198.18.4.0/24"]));
+    assert_eq!(say(&mut server, &credential, 3, &["192.0.2.0/25"]), Status::NotAllowed);
+    assert_eq!(say(&mut server, &credential, 3, &["198.18.4.0/25", "198.18.5.0/24"]), Status::NotAllowed);
+    assert_eq!(say(&mut server, &credential, 3, &["198.18.0.0/25", "198.18.4.0/24"]), Status::Done);
+    set(&mut server, Sources { delegates_any: true, ..sources(None, &["198.18.0.0/24"]) });
+    assert_eq!(say(&mut server, &credential, 3, &["192.0.2.0/25"]), Status::Done);
+    // It names none any more, and that is remembered as long as it is there.
+    assert_eq!(say(&mut server, &credential, 3, &[]), Status::Done);
+    assert_eq!(server.state().sources_of(principal(7)).count(), 2);
+    let withdrawn = order(&mut server, &credential, Order::Withdraw { id: id(3), sub: None }, 99, at(99));
+    assert_eq!(withdrawn.expect("acknowledged").status, Status::Done);
+    assert_eq!(server.state().sources_of(principal(7)).count(), 1);
+}
+
+#[test]
+fn a_grant_with_sources_is_answered_with_bound_secrets() {
+    let (mut server, credential) = one();
+    let delegate = branch(&mut server, &credential, 3, u64::MAX);
+    let keys = WaypointKeys::new(waypoint_key());
+    assert!(server.prepare(at(0).unix, u32::MAX));
+    let is_bound = |server: &mut KeyServer, holder: &Credential| {
+        // Twice, so that the second answer is the one that was kept.
+        let [first, second] = [0, 1].map(|second| {
+            let found = direct(server, holder, epoch_at(at(0)), at(second)).0.expect("a secret").secret;
+            // What the waypoint makes of the packet's capability is what the holder has.
+            let hop = found.hop();
+            assert_eq!(keys.stamp_key(&hop.capability), Some(hop.key));
+            found
+        });
+        assert_eq!(first, second);
+        first.capability.marks == Marks::BOUND
+    };
+    let both = |server: &mut KeyServer| [&credential, &delegate].map(|holder| is_bound(server, holder));
+    assert_eq!(both(&mut server), [false, false]);
+    let set = |server: &mut KeyServer, sources: Sources| drop(change(server, ChangeBody::SetSources(sources), at(0)));
+    set(&mut server, sources(Some(3), &["192.0.2.0/24"]));
+    assert_eq!(both(&mut server), [false, true]);
+    set(&mut server, sources(None, &["192.0.2.0/24"]));
+    assert_eq!(both(&mut server), [true, true]);
+    set(&mut server, sources(Some(3), &[]));
+    assert_eq!(both(&mut server), [true, true], "its principal's count");
+    set(&mut server, sources(None, &[]));
+    assert_eq!(both(&mut server), [false, false]);
+}
+
+#[test]
+fn sources_that_make_no_sense_and_too_many_of_all_are_refused() {
+    let (mut server, _) = one();
+    let refused = |server: &KeyServer, sources: Sources| {
+        server.sign(ChangeBody::SetSources(sources), at(0).unix).expect_err("refused")
+    };
+    let unsorted = sources(None, &["198.18.4.0/24", "198.18.0.0/24"]);
+    let speaks_for_others = Sources { delegates_any: true, ..sources(Some(3), &[]) };
+    let many = |count: u8| {
+        let prefixes = (0..count).map(|at| prefix(&format!("198.18.{at}.0/24"))).collect();
+        Sources { prefixes, ..sources(None, &[]) }
+    };
+    for wrong in [unsorted, speaks_for_others, many(17)] {
+        assert_eq!(refused(&server, wrong), ChangeError::SourcesTerms);
+    }
+    let nobodys = Sources { principal: principal(8), ..sources(None, &[]) };
+    assert_eq!(refused(&server, nobodys), ChangeError::NoAccount(8));
+    change(&mut server, ChangeBody::SetSources(many(16)), at(0));
+    let within = |number: u32| Sources { delegation: Some(id(number)), ..many(16) };
+    let beyond = Sources { prefixes: vec![prefix("198.18.0.0/23")], ..within(1) };
+    assert_eq!(refused(&server, beyond), ChangeError::SourcesBeyond);
+    // As many as the list has space for.
+    let mut rows = server.state().rows();
+    rows.extend((1..MAX_SOURCES as u32 / 16).map(|number| Row::Sources(within(number))));
+    let end = ChangesEnd {
+        number: server.state().number(),
+        last: server.state().last(),
+        issued: server.state().times().seconds.to_vec(),
+        times: Vec::new(),
+    };
+    server.replace(State::from_rows::<RowError>(provider(), &end, rows.into_iter().map(Ok)).expect("a state"));
+    assert_eq!(refused(&server, within(1 << 20)), ChangeError::Sources);
+    // Another one in the place of these is no more.
+    change(
+        &mut server,
+        ChangeBody::SetSources(Sources { prefixes: within(5).prefixes[1..].to_vec(), ..within(5) }),
+        at(0),
+    );
+    let one_more = Sources { prefixes: within(9).prefixes[..1].to_vec(), ..within(1 << 20) };
+    change(&mut server, ChangeBody::SetSources(one_more), at(0));
+    assert_eq!(
+        refused(&server, Sources { prefixes: vec![prefix("198.18.0.0/25")], ..within(7 << 20) }),
+        ChangeError::Sources
+    );
 }
 
 #[test]

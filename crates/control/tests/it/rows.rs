@@ -19,6 +19,7 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::header::{Delegation, Interval, SubDelegation, Width};
 use wayleave_packet::platypus::revocation::Revocation;
+use wayleave_packet::platypus::sources::Sources;
 
 use super::capability::{id, interval, principal, provider, signer, unhex};
 use super::common::NOW;
@@ -71,6 +72,15 @@ fn payer(number: u32, choice: u8) -> RatePayer {
     RatePayer { principal: principal(number), delegation: (choice & 1 != 0).then(|| id(choice.into())) }
 }
 
+/// Of each payer by turns none, one, or two prefixes, which lie within each other.
+fn sources(number: u32, choice: u8) -> Sources {
+    let RatePayer { principal, delegation } = payer(number, choice);
+    let mut prefixes = vec!["198.18.0.0/24".parse().expect("a prefix"), "198.18.0.0/26".parse().expect("a prefix")];
+    prefixes.sort_unstable();
+    prefixes.truncate(usize::from(choice >> 1) % 3);
+    Sources { principal, delegation, delegates_any: delegation.is_none() && choice & 8 != 0, prefixes }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Open(u32, u32),
@@ -86,6 +96,7 @@ enum Step {
     Uninvite(u8),
     SetRate(u32, u8),
     EndRate(u32, u8),
+    SetSources(u32, u8),
     Wait(u64),
     /// The second state is made anew from the rows.
     Reload,
@@ -107,6 +118,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0u8..8).prop_map(Step::Uninvite),
         2 => (number(), 0u8..4).prop_map(|(number, choice)| Step::SetRate(number, choice)),
         1 => (number(), 0u8..4).prop_map(|(number, choice)| Step::EndRate(number, choice)),
+        3 => (number(), 0u8..16).prop_map(|(number, choice)| Step::SetSources(number, choice)),
         2 => (1u64..40).prop_map(Step::Wait),
         2 => Just(Step::Reload),
     ]
@@ -126,6 +138,7 @@ fn body(step: &Step, now: u64) -> Option<ChangeBody> {
             ChangeBody::SetRate { payer: payer(number, choice), terms }
         }
         Step::EndRate(number, choice) => ChangeBody::EndRate(payer(number, choice)),
+        Step::SetSources(number, choice) => ChangeBody::SetSources(sources(number, choice)),
         Step::Withdraw(number, choice) => ChangeBody::Withdraw(terms(number, choice)),
         Step::WithdrawBranch(number, choice) => ChangeBody::WithdrawBranch(terms(number, choice)),
         Step::WithdrawDelegation(number, choice) => ChangeBody::WithdrawDelegation {
@@ -153,6 +166,7 @@ fn assert_alike(plain: &State, of_rows: &State, now: u64) {
     assert_eq!((plain.number(), plain.grants(), plain.list()), (of_rows.number(), of_rows.grants(), of_rows.list()));
     assert_eq!(plain.last(), of_rows.last());
     assert!(plain.invitations().eq(of_rows.invitations()));
+    assert!(plain.sources().eq(of_rows.sources()));
     for number in 0..5 {
         // In which order they are is for people.
         let sorted = |mut grants: Vec<Grant>| {
@@ -278,6 +292,14 @@ fn what_a_state_forgets_leaves_its_rows_and_nothing_else_does() {
     make(&mut states, &mut kept, account(1), NOW);
     make(&mut states, &mut kept, grant(0, NOW + (1 << 30)), NOW);
     make(&mut states, &mut kept, grant(4, NOW + 10), NOW);
+    let of_delegation = |number: u32| Sources {
+        delegation: Some(id(number)),
+        prefixes: vec!["198.18.0.0/24".parse().expect("a prefix")],
+        ..sources(1, 0)
+    };
+    // Of the delegation, and of one that nobody registered.
+    make(&mut states, &mut kept, ChangeBody::SetSources(of_delegation(4)), NOW);
+    make(&mut states, &mut kept, ChangeBody::SetSources(of_delegation(99)), NOW);
     for number in 0..3 {
         let Some(ChangeBody::Invite(invitation)) = body(&Step::Invite(2, number), NOW) else { unreachable!() };
         make(&mut states, &mut kept, ChangeBody::Invite(invitation), NOW);
@@ -296,12 +318,14 @@ fn what_a_state_forgets_leaves_its_rows_and_nothing_else_does() {
     assert_eq!(has(&kept, RowKind::Grant), 2);
     make(&mut states, &mut kept, grant(1, late + 10), late);
     assert_eq!(has(&kept, RowKind::Grant), 2, "one for one");
+    assert!(states[0].sources().eq([&of_delegation(99)]), "they are forgotten with the delegation");
     let Some(ChangeBody::Invite(invitation)) = body(&Step::Invite(3, 5), late) else { unreachable!() };
     make(&mut states, &mut kept, ChangeBody::Invite(invitation), late);
     assert_eq!(has(&kept, RowKind::Invitation), 1);
     states[1] = kept.state();
     make(&mut states, &mut kept, ChangeBody::Close { principal: principal(1) }, late);
     assert_eq!((has(&kept, RowKind::Grant), kept.state().grants()), (0, 0));
+    assert_eq!(has(&kept, RowKind::Sources), 0);
 }
 
 #[test]
@@ -372,6 +396,18 @@ fn the_snapshot_of_an_independent_program_is_the_state_that_its_changes_make() {
         ChangeBody::SetRate { payer: payer(7, 0), terms: RateTerms { rate: 1_250_000, ..RateTerms::default() } },
         ChangeBody::SetRate { payer: payer(7, 3), terms: floored },
         ChangeBody::EndRate(payer(7, 3)),
+        ChangeBody::SetSources(Sources {
+            principal: principal(7),
+            delegation: None,
+            delegates_any: true,
+            prefixes: vec!["192.0.2.0/25".parse().expect("a prefix"), "2001:db8::/36".parse().expect("a prefix")],
+        }),
+        ChangeBody::SetSources(Sources {
+            principal: principal(7),
+            delegation: Some(id(3)),
+            delegates_any: false,
+            prefixes: Vec::new(),
+        }),
     ];
     assert_eq!(withdrawals.len(), bodies.len());
     for (octets, body) in withdrawals.zip(bodies) {

@@ -12,7 +12,7 @@ use wayleave_dataplane::frame::{Frame, Ingress};
 use wayleave_dataplane::platypus::{Action, Config, ReplayPolicy, Router};
 use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_dataplane::stamper::arriving::{ArrivalRefusal, Arriving};
-use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Packet, Principal, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Marks, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{Policy, Waypoint, strip};
 
@@ -31,6 +31,7 @@ fn hop(waypoint: Ipv4Addr) -> Hop {
         interval,
         epoch: epoch::epoch_at(interval, NOW),
         width: Width::Full,
+        marks: Marks::default(),
         delegation: None,
     };
     let keys = WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));

@@ -17,7 +17,9 @@ use wayleave_dataplane::stamper::replies::{
     Answer, LONGEST_GRANT, MAX_CLIENTS, MAX_OF_NETWORK, ReplyGrants, ReplyRequests,
 };
 use wayleave_dataplane::stamper::{Config, Location, Route, Rule, RuleAction, Stamper};
-use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Packet, Principal, Width};
+use wayleave_packet::platypus::header::{
+    Capability, Carriage, DelegationId, Interval, Marks, Packet, Principal, Width,
+};
 use wayleave_packet::platypus::mint::reply::Granted;
 use wayleave_packet::platypus::mint::{WaypointKey, epoch};
 use wayleave_packet::platypus::verify::{Arrival, Policy, Verdict, Waypoint, verify};
@@ -52,6 +54,7 @@ fn granted_for(waypoint: Ipv4Addr, interval: u8, client: Ipv4Addr, now: UnixTime
         principal,
         interval,
         epoch,
+        marks: Marks::default(),
         delegation: Some(held.delegation()),
         width: Width::Full,
     };

@@ -15,7 +15,7 @@ use wayleave_dataplane::stamper::{
     Config, ConfigError, LeaveReason, Location, Outcome, OutgoingPacket, Route, Rule, RuleAction, Rules, Stamper,
 };
 use wayleave_packet::platypus::header::{
-    Capability, Carriage, Delegation, DelegationId, Interval, Packet, Principal, Width,
+    Capability, Carriage, Delegation, DelegationId, Interval, Marks, Packet, Principal, Width,
 };
 use wayleave_packet::platypus::mint::{self, Hop, Nonce, Position, StampKey, append, encapsulate, epoch};
 
@@ -44,6 +44,7 @@ fn hop(v4: bool, number: u8) -> Hop {
         principal: Principal::new(7_000).unwrap(),
         interval,
         epoch: epoch::epoch_at(interval, now()),
+        marks: Marks::default(),
         delegation: None,
         width: if number.is_multiple_of(3) { Width::Narrow } else { Width::Full },
     };

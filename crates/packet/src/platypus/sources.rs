@@ -8,6 +8,9 @@ use super::header::{DelegationId, Principal};
 /// Prefixes of one payer at most.
 pub const MAX_PREFIXES: usize = 16;
 
+/// Entries of a list at most: one for each prefix, and one for a payer without any.
+pub const MAX_SOURCES: usize = 131_072;
+
 /// The source prefixes of a payer: a principal, or a delegation of its capabilities.
 ///
 /// Without prefixes it names none: a principal then sends from any source, a delegation from where its principal may.
@@ -23,6 +26,12 @@ pub struct Sources {
 }
 
 impl Sources {
+    /// How many entries of a list it takes.
+    #[must_use]
+    pub fn entries(&self) -> usize {
+        self.prefixes.len().max(1)
+    }
+
     /// Whether the fields are as their comments say.
     #[must_use]
     pub fn is_sound(&self) -> bool {

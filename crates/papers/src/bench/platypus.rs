@@ -11,7 +11,7 @@ use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::platypus::{Action, Config, ReplayPolicy, Router};
 use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_dataplane::stamper::lanes::{BurstStamper, PreparedCapability, StampInput};
-use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Marks, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{Policy, Waypoint};
 
@@ -250,6 +250,7 @@ fn hop(number: u32, width: Width, waypoint: IpAddr, keys: &WaypointKeys, before:
         principal: Principal::new(number % 64).expect("24 bits"),
         interval,
         epoch: epoch::epoch_at(interval, UnixTime(TIME * 1_000_000)) - before,
+        marks: Marks::default(),
         delegation: None,
         width,
     };

@@ -131,7 +131,7 @@ fn bursts_are_stamped_by_rule_without_an_allocation() {
     use wayleave_dataplane::stamper::{
         Config, LeaveReason, Location, Outcome, OutgoingPacket, Route, Rule, RuleAction, Stamper,
     };
-    use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
+    use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Marks, Principal, Width};
     use wayleave_packet::platypus::mint::{Hop, Position, StampKey, epoch};
 
     let now = UnixTime(1_795_240_800_000_000);
@@ -142,6 +142,7 @@ fn bursts_are_stamped_by_rule_without_an_allocation() {
             principal: Principal::new(7).unwrap(),
             interval,
             epoch: epoch::epoch_at(interval, now),
+            marks: Marks::default(),
             delegation: None,
             width: Width::Full,
         };

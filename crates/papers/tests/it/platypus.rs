@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::header::{
-    Capability, Carriage, Delegation, DelegationId, Interval, Packet, Principal, Width,
+    Capability, Carriage, Delegation, DelegationId, Interval, Marks, Packet, Principal, Width,
 };
 use wayleave_packet::platypus::mint::{
     self, Hop, Nonce, Route, StampKey, TemporalSecret, WaypointKey, WaypointKeys, epoch,
@@ -62,6 +62,7 @@ fn capability() -> Capability {
         principal: principal(7_000),
         interval,
         epoch: epoch::epoch_at(interval, at(NOW)),
+        marks: Marks::default(),
         delegation: None,
         width: Width::Full,
     }

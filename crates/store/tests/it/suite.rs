@@ -17,12 +17,13 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::revocation::Revocation;
+use wayleave_packet::platypus::sources::Sources;
 use wayleave_store::{Appended, Note, Place, Position, Store, StoreError, StoreKey};
 
 /// Unix seconds.
 const NOW: u64 = 1_800_000_000;
 const NOTE: Note<'_> = Note { actor: "a test", reason: "" };
-const TABLES: [&str; 9] = [
+const TABLES: [&str; 10] = [
     "head",
     "change",
     "account",
@@ -32,6 +33,7 @@ const TABLES: [&str; 9] = [
     "invitation",
     "reopening",
     "withdrawn_secret",
+    "source",
 ];
 
 fn provider() -> ProviderKey {
@@ -85,6 +87,15 @@ fn invitation(number: u32) -> Invitation {
     }
 }
 
+fn sources(number: u32, delegation: Option<u32>, prefixes: &[&str]) -> ChangeBody {
+    ChangeBody::SetSources(Sources {
+        principal: principal(number),
+        delegation: delegation.and_then(DelegationId::new),
+        delegates_any: delegation.is_none(),
+        prefixes: prefixes.iter().map(|prefix| prefix.parse().expect("a prefix")).collect(),
+    })
+}
+
 /// Changes of every kind.
 fn all_kinds() -> Vec<ChangeBody> {
     let id = DelegationId::new(9).expect("24 bits");
@@ -108,6 +119,9 @@ fn all_kinds() -> Vec<ChangeBody> {
         grant(terms(3, 1, Some(8))),
         ChangeBody::WithdrawBranch(terms(3, 1, None)),
         revoke(3, Some((NOW >> 12) as u32)),
+        sources(3, None, &["198.18.0.0/24", "2001:db8::/48"]),
+        sources(3, Some(8), &["192.0.2.0/24"]),
+        sources(3, Some(8), &[]),
         // Changed in its place.
         ChangeBody::Grant(Grant { terms: terms(1, 1, None), not_before: NOW, not_after: NOW + 5 }),
     ]
@@ -274,11 +288,13 @@ pub(crate) async fn a_row_that_was_changed_is_refused_by_name(place: &Place) {
         ("UPDATE account SET principal = 77 WHERE principal = 3", "table `account` with principal 77"),
         ("UPDATE invitation SET status = 'open' WHERE principal = 4", "table `invitation` with principal 4"),
         ("UPDATE revocation SET expires_at = NULL WHERE principal = 3", "table `revocation` with principal 3"),
-        ("UPDATE change SET actor = 'somebody else' WHERE number = 20", "change 20"),
+        ("UPDATE source SET prefixes = '0.0.0.0/0' WHERE delegation IS NULL", "table `source` with principal 3"),
+        ("UPDATE source SET delegates = 'any' WHERE delegation = 8", "table `source` with principal 3, delegation 8"),
+        ("UPDATE change SET actor = 'somebody else' WHERE number = 23", "change 23"),
         ("UPDATE change SET reason = 'another' WHERE number = 19", "change 19"),
         ("UPDATE change SET kind = 'grant' WHERE number = 18", "change 18"),
         (&format!("UPDATE capability SET content = {flip} WHERE principal = 1"), "table `capability`"),
-        (&format!("UPDATE change SET content = {flip} WHERE number = 20"), "change 20"),
+        (&format!("UPDATE change SET content = {flip} WHERE number = 23"), "change 23"),
         (
             "UPDATE account SET id = (SELECT id FROM closed_account) WHERE principal = 3",
             "table `account` with principal 3",
@@ -305,17 +321,18 @@ pub(crate) async fn rows_that_are_taken_away_or_brought_back_are_noticed(place: 
         "DELETE FROM capability WHERE principal = 1",
         "DELETE FROM closed_account",
         "DELETE FROM account WHERE principal = 4",
+        "DELETE FROM source WHERE delegation = 8",
     ] {
         if attacker.write(sql).await == 0 {
             continue;
         }
         let noticed = loaded(place).await.expect_err(sql);
-        assert!(matches!(noticed, StoreError::Rows(20) | StoreError::State(_)), "{sql}: {noticed}");
+        assert!(matches!(noticed, StoreError::Rows(23) | StoreError::State(_)), "{sql}: {noticed}");
         attacker.restore(&before).await;
     }
     // The last change is gone, and all that it did.
-    attacker.write("DELETE FROM change WHERE number = 20").await;
-    assert_eq!(loaded(place).await, Err(StoreError::Rows(20)));
+    attacker.write("DELETE FROM change WHERE number = 23").await;
+    assert_eq!(loaded(place).await, Err(StoreError::Rows(23)));
     attacker.restore(&before).await;
     // What was withdrawn comes back, as a key server wrote it then, alone and with the change that wrote it.
     server.change(ChangeBody::Withdraw(terms(1, 1, None))).await.expect("written");
@@ -323,7 +340,7 @@ pub(crate) async fn rows_that_are_taken_away_or_brought_back_are_noticed(place: 
     let of_grant: Vec<&String> = before.iter().filter(|row| row.contains("INTO capability")).collect();
     let brought_back = of_grant.iter().find(|row| !after.contains(row)).expect("the withdrawn one");
     attacker.write(brought_back).await;
-    assert_eq!(loaded(place).await, Err(StoreError::Rows(21)));
+    assert_eq!(loaded(place).await, Err(StoreError::Rows(24)));
     attacker.restore(&after).await;
     assert_eq!(loaded(place).await.expect("sound again"), server.state.rows());
     // A row that the key server withdraws, and that somebody took away before, so that it might return later.
@@ -431,7 +448,7 @@ pub(crate) async fn a_database_that_was_set_back_is_refused_until_it_is_adopted(
     attacker.restore(&backup).await;
     // It is sound by itself, and behind.
     assert!(loaded(place).await.is_ok());
-    let behind = StoreError::Behind { held: 22, got: 20 };
+    let behind = StoreError::Behind { held: 25, got: 23 };
     assert_eq!(server.store.check(&seen).await, Err(behind.clone()));
     assert_eq!(server.follow().await, Err(behind.clone()));
     assert_eq!(server.change(account(51)).await, Err(behind));
@@ -440,8 +457,8 @@ pub(crate) async fn a_database_that_was_set_back_is_refused_until_it_is_adopted(
     for number in 60..64 {
         other.change(account(number)).await.expect("written");
     }
-    assert_eq!(server.store.check(&seen).await, Err(StoreError::Fork(22)));
-    assert_eq!(server.follow().await, Err(StoreError::Fork(22)));
+    assert_eq!(server.store.check(&seen).await, Err(StoreError::Fork(25)));
+    assert_eq!(server.follow().await, Err(StoreError::Fork(25)));
     // An operator accepts it: all go on above what any has seen.
     let other_seen = other.position;
     let note = Note { actor: "an operator", reason: "the disk was lost" };
@@ -461,7 +478,7 @@ pub(crate) async fn a_database_that_was_set_back_is_refused_until_it_is_adopted(
     // The one before the adoption is refused by whoever saw the adoption, and may be adopted in its turn.
     attacker.restore(&backup).await;
     let refused = server.store.check(&server.position).await;
-    assert_eq!(refused, Err(StoreError::Behind { held: adopted.number + 1, got: 20 }));
+    assert_eq!(refused, Err(StoreError::Behind { held: adopted.number + 1, got: 23 }));
     let again = server.store.adopt(&provider(), (Some(server.position), NOW), note).await.expect("adopted");
     assert_eq!(again.timeline, 2);
     server.follow().await.expect("followed");

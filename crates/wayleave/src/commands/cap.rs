@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_control::capability::{
-    Acknowledgement, ChangeBody, Credential, Grant, KeyServer, Obtained, Order, Ordering, ProviderKey, State, Status,
-    Terms, Zone, delegated,
+    Acknowledgement, ChangeBody, Credential, Grant, KeyServer, Obtained, Order, OrderedPrefixes, Ordering, ProviderKey,
+    State, Status, Terms, Zone, delegated,
 };
 use wayleave_core::Prefix;
-use wayleave_packet::platypus::header::DelegationId;
+use wayleave_packet::platypus::header::{Capability, DelegationId};
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_runtime::clock::{unix_now, unix_of_day, utc};
@@ -45,7 +45,8 @@ use crate::key_files::revocation::{self, RevocationEntry};
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
 use crate::provider::orders::{
-    DAY, GrantOrder, MadeChange, beyond, check_name, delegation_id, open_or_rename, principal_of,
+    DAY, DelegateSources, GrantOrder, MadeChange, SourcesOrder, beyond, check_name, delegation_id, open_or_rename,
+    principal_of,
 };
 use crate::provider::tree::{self, AccountGrants};
 
@@ -210,6 +211,15 @@ pub struct GrantCap {
     /// Days for which secrets are given.
     #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u64).range(1..=36_500))]
     pub days: u64,
+    /// Prefixes from which the principal's packets may come, or the delegation's, at all waypoints: 16 at most, by commas. Default: unchanged.
+    #[arg(long, value_name = "PREFIX", value_delimiter = ',')]
+    pub sources: Option<Vec<Prefix>>,
+    /// They may come from anywhere again; a delegation's from where its principal's may.
+    #[arg(long, conflicts_with = "sources")]
+    pub any_source: bool,
+    /// Whether delegations may name sources outside the principal's own. Default: unchanged, and "own" at first.
+    #[arg(long, value_name = "WHICH", conflicts_with = "delegation")]
+    pub delegate_sources: Option<DelegateSources>,
     #[command(flatten)]
     pub why: Why,
     #[command(flatten)]
@@ -251,6 +261,9 @@ pub struct Delegate {
     /// Days from now until it ends. Default: it ends with what it is delegated from, also when that is renewed.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=36_500))]
     pub days: Option<u64>,
+    /// Prefixes from which its packets may come, by commas: four of IPv4 or one of IPv6. Default: unchanged, and yours at first.
+    #[arg(long, value_name = "PREFIX", value_delimiter = ',')]
+    pub sources: Option<Vec<Prefix>>,
     #[command(flatten)]
     pub servers: Servers,
     #[arg(long)]
@@ -545,8 +558,13 @@ fn grant(command: &GrantCap) -> Outcome {
     let terms = GrantOrder { principal, waypoint, interval, narrow, prefix, delegation }.terms()?;
     command.name.as_deref().map_or(Ok(()), check_name)?;
     warn_of_unknown(&file, waypoint);
+    let sources = SourcesOrder::new(&terms, command.named_sources(), command.delegate_sources)?;
     let opened = |state: &State| open_or_rename(state, terms.principal, command.name.as_deref());
     change(&mut server, &mut changes, &command.why, &mut |state| opened(state))?;
+    // First these, so that there is no moment in which it is granted without.
+    if let Some(sources) = sources {
+        change(&mut server, &mut changes, &command.why, &mut |state| sources.change(state))?;
+    }
     let now = unix_now().secs();
     let not_after = now + command.days * DAY;
     let granted = ChangeBody::Grant(Grant { terms, not_before: now, not_after });
@@ -565,6 +583,12 @@ fn grant(command: &GrantCap) -> Outcome {
     Ok(())
 }
 
+impl GrantCap {
+    fn named_sources(&self) -> Option<Vec<Prefix>> {
+        if self.any_source { Some(Vec::new()) } else { self.sources.clone() }
+    }
+}
+
 /// The same by the API.
 fn grant_at(command: &GrantCap, at: &ApiTarget) -> Outcome {
     let GrantCap { principal, waypoint, interval, narrow, prefix, delegation, days, .. } = command;
@@ -573,6 +597,12 @@ fn grant_at(command: &GrantCap, at: &ApiTarget) -> Outcome {
     });
     if let (Some(prefix), Some(delegation)) = (prefix, delegation) {
         (order["prefix"], order["delegation"]) = (json!(prefix.to_string()), json!(delegation));
+    }
+    if let Some(sources) = command.named_sources() {
+        order["sources"] = sources.iter().map(ToString::to_string).collect();
+    }
+    if let Some(delegates) = command.delegate_sources {
+        order["delegate_sources"] = json!(delegates);
     }
     let granted = cap_remote::grant(at, command.name.as_deref(), &order)?;
     let credential = granted["capability"].as_str().and_then(|line| line.parse().ok());
@@ -669,10 +699,31 @@ fn delegate(command: &Delegate) -> Outcome {
         Failure::usage(format!("{} cannot be delegated from {}", command.prefix, credential.terms))
             .help("a delegation lies within what is held, and is handed on once")
     })?;
+    let sources = command.sources.as_deref().map(|all| ordered_sources(&credential, all)).transpose()?;
     let until = command.days.map(|days| unix_now().secs() + days * DAY);
     order(&credential, Order::Delegate { id, prefix: command.prefix, until }, &command.servers)?;
+    if let Some(prefixes) = sources {
+        order(&credential, Order::Sources { id, prefixes }, &command.servers)?;
+    }
     hand_over(&credential.delegate(terms), until, command.json);
     Ok(())
+}
+
+/// Source prefixes as an order of a capability's holder has them.
+fn ordered_sources(credential: &Credential, prefixes: &[Prefix]) -> Outcome<OrderedPrefixes> {
+    if credential.terms.delegation.is_some() {
+        return Err(Failure::usage("a sub-delegation has no sources of its own")
+            .help("its packets may come from where those of its delegation may, which its principal names")
+            .into());
+    }
+    let mut prefixes = prefixes.to_vec();
+    prefixes.sort_unstable();
+    prefixes.dedup();
+    OrderedPrefixes::new(&prefixes).ok_or_else(|| {
+        Failure::usage("an order has space for four source prefixes of IPv4, or one of IPv6")
+            .help("the provider names up to 16, with `wayleave cap grant --delegation`")
+            .into()
+    })
 }
 
 fn withdraw(command: &Withdraw) -> Outcome {
@@ -779,7 +830,11 @@ fn look_up(command: &LookUp) -> Outcome {
     let until = obtained.last().map_or(0, |last| last.until);
     let Terms { waypoint, principal, interval, width, delegation } = credential.terms;
     if let Some(out) = &command.out {
-        let secrets = obtained.iter().map(|one| (one.secret.capability.epoch, one.secret.key().clone())).collect();
+        let held = |one: &Obtained| {
+            let Capability { epoch, marks, .. } = one.secret.capability;
+            (epoch, marks, one.secret.key().clone())
+        };
+        let secrets = obtained.iter().map(held).collect();
         let file = Capabilities::of_secrets((waypoint, principal, interval, width), delegation, secrets);
         file.save(out, out.exists())?;
     }

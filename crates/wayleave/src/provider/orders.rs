@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use wayleave_control::capability::{ChangeBody, Grant, MAX_NAME, State, Terms};
+use wayleave_control::capability::{ChangeBody, Grant, MAX_NAME, RatePayer, State, Terms};
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::revocation::Revocation;
+use wayleave_packet::platypus::sources::{MAX_PREFIXES, Sources};
 use wayleave_runtime::clock::{unix_of_utc, utc};
 use wayleave_runtime::identity::to_hex;
 use wayleave_store::Recorded;
@@ -54,6 +55,70 @@ impl GrantOrder {
             return Ok(terms);
         }
         Err(Failure::usage("the prefix is of another address family than the waypoint"))
+    }
+}
+
+/// Which sources the delegations of an account may name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, Serialize, ToSchema, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum DelegateSources {
+    /// Prefixes within the account's own.
+    Own,
+    Any,
+}
+
+impl DelegateSources {
+    /// What a principal's sources say of its delegations; of a delegation's own there is nothing to say.
+    pub fn of(sources: &Sources) -> Option<Self> {
+        sources.delegation.is_none().then_some(if sources.delegates_any { Self::Any } else { Self::Own })
+    }
+}
+
+/// Where packets of an account, or of one of its delegations, may come from, as a grant of it says; what it leaves out stays as it is.
+#[derive(Clone, Debug)]
+pub struct SourcesOrder {
+    payer: RatePayer,
+    prefixes: Option<Vec<Prefix>>,
+    delegates: Option<DelegateSources>,
+}
+
+impl SourcesOrder {
+    /// What is said with a grant of these terms; none if nothing is.
+    ///
+    /// # Errors
+    /// If there are too many prefixes, or a delegation would say what delegations may name.
+    pub fn new(
+        terms: &Terms,
+        prefixes: Option<Vec<Prefix>>,
+        delegates: Option<DelegateSources>,
+    ) -> Result<Option<Self>, Failure> {
+        let payer =
+            RatePayer { principal: terms.principal, delegation: terms.delegation.map(|delegation| delegation.id) };
+        if payer.delegation.is_some() && delegates.is_some() {
+            return Err(Failure::usage("what delegations may name is said of an account, and this is a delegation"));
+        }
+        let prefixes = prefixes.map(|mut prefixes| {
+            prefixes.sort_unstable();
+            prefixes.dedup();
+            prefixes
+        });
+        match prefixes.as_ref().map(Vec::len).filter(|count| *count > MAX_PREFIXES) {
+            Some(count) => Err(Failure::usage(format!("{count} source prefixes, expected at most {MAX_PREFIXES}"))),
+            None => Ok((prefixes.is_some() || delegates.is_some()).then_some(Self { payer, prefixes, delegates })),
+        }
+    }
+
+    /// The change that it takes; none if all is as it says.
+    pub fn change(&self, state: &State) -> Option<ChangeBody> {
+        let RatePayer { principal, delegation } = self.payer;
+        let none = Sources { principal, delegation, delegates_any: false, prefixes: Vec::new() };
+        let held = state.sources_of_payer(&self.payer).cloned().unwrap_or(none);
+        let wanted = Sources {
+            delegates_any: self.delegates.map_or(held.delegates_any, |delegates| delegates == DelegateSources::Any),
+            prefixes: self.prefixes.clone().unwrap_or(held.prefixes),
+            ..held
+        };
+        (!state.has_sources(&wanted)).then_some(ChangeBody::SetSources(wanted))
     }
 }
 
@@ -114,6 +179,12 @@ pub fn summary(body: &ChangeBody) -> String {
         ChangeBody::Lift(entry) => format!("revocation lifted: {}", RevocationEntry(*entry)),
         ChangeBody::SetRate { payer, terms } => format!("rate of {payer} set to {} octets a second", terms.rate),
         ChangeBody::EndRate(payer) => format!("rate of {payer} ended"),
+        ChangeBody::SetSources(sources) => {
+            let prefixes: Vec<String> = sources.prefixes.iter().map(ToString::to_string).collect();
+            let prefixes = if prefixes.is_empty() { "none named".to_owned() } else { prefixes.join(", ") };
+            let delegates = if sources.delegates_any { "; delegations may name any" } else { "" };
+            format!("sources of {}: {prefixes}{delegates}", RatePayer::from(sources))
+        }
         ChangeBody::Invite(invitation) => format!("invitation {}", invitation.id),
         ChangeBody::Redeem { invitation, .. } => format!("invitation {invitation} redeemed"),
         ChangeBody::Uninvite(invitation) => format!("invitation {invitation} withdrawn"),
@@ -165,6 +236,7 @@ impl TryFrom<String> for Time {
     as = NewGrant,
     example = json!({
         "principal": 7, "waypoint": "198.51.100.1", "interval": 12, "prefix": "203.0.113.0/24", "delegation": 3, "days": 30,
+        "sources": ["192.0.2.0/24"],
     })
 )]
 pub struct GrantFields {
@@ -188,6 +260,12 @@ pub struct GrantFields {
     pub days: Option<u64>,
     /// Until when it is granted, in the place of `days`.
     pub ends: Option<Time>,
+    /// Prefixes from which the principal's packets may come, or the delegation's if one is named: at all waypoints, and in the place of those
+    /// that there are. Without it these stay; an empty list lets them come from anywhere, and a delegation's from where its principal's may.
+    #[schema(max_items = 16)]
+    pub sources: Option<Vec<String>>,
+    /// Whether the principal's delegations may name prefixes outside its own; stays as it is if it is not said. Not with `delegation`.
+    pub delegate_sources: Option<DelegateSources>,
 }
 
 /// A capability to grant until a time, as a request says it.
@@ -195,7 +273,10 @@ pub struct GrantFields {
 #[serde(deny_unknown_fields)]
 #[schema(
     as = PutGrant,
-    example = json!({ "principal": 7, "waypoint": "198.51.100.1", "ends": "2100-01-01T00:00:00Z" })
+    example = json!({
+        "principal": 7, "waypoint": "198.51.100.1", "ends": "2100-01-01T00:00:00Z",
+        "sources": ["192.0.2.0/24", "2001:db8::/48"], "delegate_sources": "any",
+    })
 )]
 pub struct PutGrantFields {
     #[schema(maximum = 16_777_215)]
@@ -215,12 +296,20 @@ pub struct PutGrantFields {
     delegation: Option<u32>,
     /// Until when it is granted, be that later or sooner than before. Days would be counted anew with each repeat.
     ends: Time,
+    /// Prefixes from which the principal's packets may come, or the delegation's if one is named: at all waypoints, and in the place of those
+    /// that there are. Without it these stay; an empty list lets them come from anywhere, and a delegation's from where its principal's may.
+    #[schema(max_items = 16)]
+    sources: Option<Vec<String>>,
+    /// Whether the principal's delegations may name prefixes outside its own; stays as it is if it is not said. Not with `delegation`.
+    delegate_sources: Option<DelegateSources>,
 }
 
 impl From<PutGrantFields> for GrantFields {
     fn from(put: PutGrantFields) -> Self {
-        let PutGrantFields { principal, waypoint, interval, narrow, prefix, delegation, ends } = put;
-        Self { principal, waypoint, interval, narrow, prefix, delegation, days: None, ends: Some(ends) }
+        let PutGrantFields { principal, waypoint, interval, narrow, prefix, delegation, ends, .. } = put;
+        let (sources, delegate_sources) = (put.sources, put.delegate_sources);
+        let (days, ends) = (None, Some(ends));
+        Self { principal, waypoint, interval, narrow, prefix, delegation, days, ends, sources, delegate_sources }
     }
 }
 
@@ -237,6 +326,16 @@ impl GrantFields {
         let (principal, waypoint, narrow, delegation) = (self.principal, self.waypoint, self.narrow, self.delegation);
         let interval = self.interval.unwrap_or(DEFAULT_INTERVAL);
         Ok(GrantOrder { principal, waypoint, interval, narrow, prefix, delegation })
+    }
+
+    /// What it says of sources, where it grants these terms; none if that is nothing.
+    ///
+    /// # Errors
+    /// If a prefix is none, or what [`SourcesOrder::new`] refuses.
+    pub fn sources(&self, terms: &Terms) -> Result<Option<SourcesOrder>, Failure> {
+        let parse = |text: &String| text.parse().map_err(|error| Failure::usage(format!("`sources`: {error}")));
+        let prefixes = self.sources.as_ref().map(|all| all.iter().map(parse).collect()).transpose()?;
+        SourcesOrder::new(terms, prefixes, self.delegate_sources)
     }
 }
 

@@ -8,11 +8,12 @@ use serde_json::Value;
 use utoipa::ToSchema;
 use wayleave_control::capability::{Grant, State, Terms};
 use wayleave_core::UnixTime;
-use wayleave_packet::platypus::header::{Principal, Width};
+use wayleave_packet::platypus::header::{DelegationId, Principal, Width};
 use wayleave_packet::platypus::mint::epoch;
+use wayleave_packet::platypus::sources::Sources;
 use wayleave_runtime::clock::utc;
 
-use super::orders::grant_id;
+use super::orders::{DelegateSources, grant_id};
 use super::waypoints::WaypointLabels;
 
 /// An account with all its grants.
@@ -23,7 +24,22 @@ pub struct AccountTree {
     name: String,
     /// Of the account's keys; a higher one has replaced all.
     generation: u32,
+    /// Where packets may come from, if that was ever said of the account or of one of its delegations.
+    sources: Vec<AccountSources>,
     waypoints: Vec<GrantsAtWaypoint>,
+}
+
+/// Where packets of an account, or of one of its delegations, may come from.
+#[derive(Serialize, ToSchema)]
+pub struct AccountSources {
+    /// The account itself if null.
+    #[schema(required)]
+    delegation: Option<u32>,
+    /// None for any source; of a delegation, for those of its account.
+    prefixes: Vec<String>,
+    /// Of the account: what its delegations may name.
+    #[schema(required)]
+    delegate_sources: Option<DelegateSources>,
 }
 
 /// A waypoint, as the configuration names it.
@@ -96,6 +112,7 @@ pub struct AccountGrants {
     principal: Principal,
     name: String,
     generation: u32,
+    sources: Vec<Sources>,
     /// Each with the times in which it is answered, and its state now.
     grants: Vec<(Grant, GrantState)>,
 }
@@ -115,7 +132,8 @@ impl AccountGrants {
             (grant, status)
         };
         let grants = state.capped_grants_of(principal).map(status).collect();
-        Some(Self { principal, name: name.to_owned(), generation, grants })
+        let sources = state.sources_of(principal).cloned().collect();
+        Some(Self { principal, name: name.to_owned(), generation, sources, grants })
     }
 
     /// Keeps what is granted at this waypoint; whether that is anything.
@@ -143,8 +161,13 @@ impl AccountGrants {
                 GrantsAtWaypoint { waypoint, grants: below(None, &by_parent(&grants)) }
             })
             .collect();
+        let sources = self.sources.iter().map(|of| AccountSources {
+            delegation: of.delegation.map(DelegationId::number),
+            prefixes: of.prefixes.iter().map(ToString::to_string).collect(),
+            delegate_sources: DelegateSources::of(of),
+        });
         let (principal, name) = (self.principal.number(), self.name.clone());
-        AccountTree { principal, name, generation: self.generation, waypoints }
+        AccountTree { principal, name, generation: self.generation, sources: sources.collect(), waypoints }
     }
 }
 
@@ -198,6 +221,7 @@ pub fn text(principals: &[Value]) -> String {
     let mut out = String::new();
     for account in principals {
         out += &format!("principal {} {}\n", account["principal"], named(&account["name"]));
+        account["sources"].as_array().into_iter().flatten().for_each(|of| sources(&mut out, of));
         for waypoint in account["waypoints"].as_array().into_iter().flatten() {
             let address = waypoint["address"].as_str().unwrap_or_default();
             let kind = waypoint["kind"].as_str().unwrap_or("waypoint without a key here,");
@@ -208,6 +232,17 @@ pub fn text(principals: &[Value]) -> String {
         }
     }
     out
+}
+
+fn sources(out: &mut String, of: &Value) {
+    let prefixes: Vec<&str> = of["prefixes"].as_array().into_iter().flatten().map(named).collect();
+    let (whose, none) = match of["delegation"].as_u64() {
+        Some(id) => (format!("sources of delegation {id}"), "those of its principal"),
+        None => ("sources".to_owned(), "any"),
+    };
+    let prefixes = if prefixes.is_empty() { none.to_owned() } else { prefixes.join(", ") };
+    let delegates = if of["delegate_sources"] == "any" { "; delegations may name others" } else { "" };
+    *out += &format!("  {whose}: {prefixes}{delegates}\n");
 }
 
 fn named(name: &Value) -> &str {
@@ -278,6 +313,11 @@ mod tests {
             change(ChangeBody::Grant(Grant { terms, not_before: 0, not_after: 1_800_000_001 }));
         }
         change(ChangeBody::Revoke(Revocation { principal, delegation: Some((id(3), Some(id(9)))), epoch: None }));
+        let prefixes = vec!["192.0.2.0/25".parse().expect("a prefix"), "192.0.2.192/28".parse().expect("a prefix")];
+        let own = Sources { principal, delegation: None, delegates_any: true, prefixes };
+        let of_branch = Sources { delegation: Some(id(3)), delegates_any: false, prefixes: Vec::new(), ..own.clone() };
+        let held = Sources { prefixes: vec!["198.18.0.0/24".parse().expect("a prefix")], ..of_branch.clone() };
+        [own, held, of_branch].into_iter().for_each(|sources| change(ChangeBody::SetSources(sources)));
         let labels = [(address, label_of(WaypointKind::Pop, Some("fra")))].into();
         let tree = json!(AccountGrants::read(&state, principal, NOW).expect("an account").tree(&labels));
         assert_eq!(tree["waypoints"][0]["kind"], "pop");
@@ -289,7 +329,9 @@ mod tests {
         let text = text(&[tree]);
         assert!(text.contains("\n      delegation 3 to 203.0.0.0/8: granted"), "{text}");
         assert!(text.contains("\n        delegation 3/9 to 203.0.113.0/24: revoked"), "{text}");
-        assert!(text.starts_with("principal 7 customer\n  pop 198.51.100.1 fra\n    capability: granted"), "{text}");
+        let head = "principal 7 customer\n  sources: 192.0.2.0/25, 192.0.2.192/28; delegations may name others\n  \
+                    sources of delegation 3: those of its principal\n  pop 198.51.100.1 fra\n    capability: granted";
+        assert!(text.starts_with(head), "{text}");
     }
 
     /// More than an account may have: with a look at every grant for each pair of them this does not end.
@@ -308,7 +350,8 @@ mod tests {
                 .into_iter()
                 .map(|terms| (Grant { terms, not_before: 0, not_after: 1 }, GrantState::Granted))
                 .collect();
-            json!(AccountGrants { principal, name: String::new(), generation: 0, grants }.tree(&WaypointLabels::new()))
+            let (name, sources) = (String::new(), Vec::new());
+            json!(AccountGrants { principal, name, generation: 0, sources, grants }.tree(&WaypointLabels::new()))
         };
         let count = |grants: &Value| grants.as_array().map_or(0, Vec::len);
         let branches = (1..=COUNT).map(|number| Terms { delegation: Some(delegation(number)), ..root });

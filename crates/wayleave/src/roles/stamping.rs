@@ -9,7 +9,7 @@ use wayleave_control::capability::{Credential, LookupFailure, PREFIX};
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::stamper::Route;
-use wayleave_packet::platypus::header::{Carriage, DelegationId};
+use wayleave_packet::platypus::header::{Carriage, DelegationId, Marks};
 
 use crate::config::router::stamper::{RouteSection, StamperSection};
 use crate::config::{Fault, Source};
@@ -30,7 +30,7 @@ pub fn carriage(udp: bool) -> Carriage {
 /// What is known now of a capability that is named by its line.
 pub struct Known {
     /// Key epochs and the secrets of them.
-    pub secrets: Vec<(u32, Key128)>,
+    pub secrets: Vec<(u32, Marks, Key128)>,
     /// Why the last look-up failed, if it did.
     pub failure: Option<LookupFailure>,
 }

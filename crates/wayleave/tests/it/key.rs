@@ -154,6 +154,15 @@ pub(super) fn live(mut server: Server) {
     let narrower = ["--of", "minted-branch.cap", "--prefix", "203.0.113.0/24", "--id", "9"];
     server.folder.ok(&[&["cap", "narrow", "minted-desk.cap"], &narrower[..]].concat());
     assert_eq!(read("desk.cap"), read("minted-desk.cap"));
+    // Its principal says where the branch sends from; what is handed on from it sends from there too.
+    let elsewhere = ["--sources", "192.0.2.0/24,198.18.0.0/24"];
+    server.answered(&[&["cap", "delegate", "--line", "own.line"], &delegation[..], &elsewhere].concat());
+    let desk = ["cap", "delegate", "--line", "branch.line", "--prefix", "203.0.113.0/24", "--id", "9"];
+    server.refused(&[&desk[..], &elsewhere].concat(), "a sub-delegation has no sources of its own");
+    let listed = server.folder.ok(&["cap", "list", "--config", &server.config]);
+    assert!(listed.contains("sources of delegation 3: 192.0.2.0/24, 198.18.0.0/24"), "{listed}");
+    server.answered(&["cap", "lookup", "--line", "desk.line", "--out", "bound.cap"]);
+    assert_eq!(read("bound.cap").matches("bound = true").count(), 2, "{}", read("bound.cap"));
     // Revoked by its holder; the list has it before the acknowledgement, and a kill loses nothing.
     let (before, entries) = server.list();
     assert!(entries.is_empty());

@@ -8,10 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use wayleave_core::wire::{Ascii, Codec, Malformed, Reader, Wire, Writer, decode, encode};
 use wayleave_packet::platypus::header::{Interval, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
+use wayleave_packet::platypus::sources::{MAX_SOURCES, Sources};
 
 use super::{
     Account, Change, ChangeBody, Delegated, Entry, Grant, MAX_GRANTS, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE,
-    PrincipalCodec, RevocationCodec, State,
+    PrincipalCodec, RevocationCodec, SourcesCodec, State,
 };
 use crate::capability::channel::{MAX_RATES, RatePayer, RateTerms};
 use crate::capability::invitation::{Invitation, InvitationStatus, MAX_NAME};
@@ -34,6 +35,8 @@ wayleave_core::wire! {
         8 = Withdrawn { principal: Principal as PrincipalCodec, interval: Interval as IntervalCodec, until: u64 },
         /// A rate over all routers.
         9 = Rate { payer: RatePayer, terms: RateTerms },
+        /// Where a payer's packets may come from.
+        10 = Sources(Sources as SourcesCodec),
     }
 }
 
@@ -73,6 +76,7 @@ impl Row {
                 id.bytes(&principal.octets()).u8(interval.exponent());
             }
             Self::Rate { payer, .. } => payer.write(&mut id),
+            Self::Sources(sources) => RatePayer::from(sources).write(&mut id),
         }
         RowKey { kind: self.kind(), id: id.finish() }
     }
@@ -89,6 +93,7 @@ impl Row {
             Self::Reopened { .. } => RowKind::Reopened,
             Self::Withdrawn { .. } => RowKind::Withdrawn,
             Self::Rate { .. } => RowKind::Rate,
+            Self::Sources(_) => RowKind::Sources,
         }
     }
 
@@ -104,6 +109,7 @@ impl Row {
             Self::Revocation(revocation) => revocation.principal,
             Self::Invitation { invitation, .. } => invitation.principal().unwrap_or_default(),
             Self::Rate { payer, .. } => payer.principal,
+            Self::Sources(sources) => sources.principal,
         }
     }
 
@@ -131,10 +137,11 @@ pub enum RowKind {
     Reopened,
     Withdrawn,
     Rate,
+    Sources,
 }
 
 impl RowKind {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Closed,
         Self::Account,
         Self::Grant,
@@ -143,6 +150,7 @@ impl RowKind {
         Self::Reopened,
         Self::Withdrawn,
         Self::Rate,
+        Self::Sources,
     ];
 }
 
@@ -203,7 +211,7 @@ impl State {
             .chain(self.revocations.iter().map(|revocation| revocation.principal))
             .chain(self.invitations().filter_map(|(invitation, _)| invitation.principal()))
             .chain(self.withdrawn.keys().map(|(principal, _)| *principal))
-            .chain(self.rates.keys().map(|payer| payer.principal))
+            .chain(self.rates.keys().chain(self.sources.keys()).map(|payer| payer.principal))
             .collect();
         principals.into_iter().flat_map(|principal| self.rows_of(principal))
     }
@@ -226,6 +234,7 @@ impl State {
         let withdrawn = self.withdrawn_of(principal);
         rows.extend(withdrawn.map(|(interval, until)| Row::Withdrawn { principal, interval, until }));
         rows.extend(self.rates_of(principal).map(|(payer, terms)| Row::Rate { payer, terms }));
+        rows.extend(self.sources_of(principal).cloned().map(Row::Sources));
         rows
     }
 
@@ -293,6 +302,7 @@ impl State {
         part.reopened.extend(self.reopened.iter().filter(|of| of.principal == number).copied());
         part.withdrawn.extend(self.withdrawn_of(principal).map(|(interval, until)| ((principal, interval), until)));
         part.rates.extend(self.rates_of(principal));
+        part.sources.extend(self.sources_of(principal).map(|held| (held.into(), held.clone())));
         part
     }
 
@@ -311,6 +321,7 @@ impl State {
             ChangeBody::Redeem { invitation, .. } => of_invitation(*invitation),
             ChangeBody::Uninvite(id) => of_invitation(*id),
             ChangeBody::SetRate { payer, .. } | ChangeBody::EndRate(payer) => Some(payer.principal),
+            ChangeBody::SetSources(sources) => Some(sources.principal),
         }
     }
 
@@ -375,6 +386,13 @@ impl State {
                     return Err("too many rates");
                 }
                 self.rates.insert(payer, terms);
+            }
+            Row::Sources(sources) => {
+                // Each has one entry of the list at least.
+                if self.sources.len() >= MAX_SOURCES {
+                    return Err("too many source prefixes");
+                }
+                self.sources.insert((&sources).into(), sources);
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::lanes::{Columns, CpuKernel, LANES, VectorCode, zeros};
 use wayleave_core::UnixTime;
 use wayleave_packet::platypus::header::offsets::{FLAG_REPLY, PROTOCOL, VERSION, WORD};
-use wayleave_packet::platypus::header::{Interval, Width, kind, v4};
+use wayleave_packet::platypus::header::{Interval, Marks, Width, kind, v4};
 use wayleave_packet::platypus::mint::{WaypointKey, epoch};
 use wayleave_packet::platypus::verify::Waypoint;
 
@@ -116,14 +116,16 @@ impl<'k> FlowClass<'k> {
         let kinds = front[at::KIND];
         let width = if kinds & kind::NARROW == 0 { Width::Full } else { Width::Narrow };
         // header: an IPv4 packet without options that is no fragment, Platypus over IP, version 1 of IPv4, not sealed, a
-        // list of one capability without delegation, with the pointer at it.
+        // list of one capability without delegation, with the pointer at it. What has marks takes the general path: it is never
+        // decided by itself alone, not even while the router is stateless.
         let is_simple = front[v4::VERSION_AND_LENGTH] == 0x45
             && half(v4::FRAGMENT) & v4::FRAGMENTED == 0
             && front[v4::PROTOCOL] == PROTOCOL
             && front[at::FLAGS] & !FLAG_REPLY == VERSION << 4
             && usize::from(front[at::LENGTH]) * WORD == FRONT + width.octets() - at::CAPABILITY
             && front[at::POINTER] == 0
-            && kinds & (kind::DELEGATED | kind::SUB_DELEGATED) == 0;
+            && kinds & (kind::DELEGATED | kind::SUB_DELEGATED) == 0
+            && Marks::of_word(word(at::EPOCH)).is_none();
         let interval = Interval::new(kinds & kind::INTERVAL)?;
         if !is_simple {
             return None;

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use wayleave_core::UnixTime;
 use wayleave_crypto::lanes::{CpuKernel, LANES};
 use wayleave_crypto::secret::Key128;
-use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Packet, Principal, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Marks, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{Arrival, Policy, Waypoint};
 
@@ -26,6 +26,7 @@ fn accepted(counted: [u64; 2], tries: u64) -> u64 {
         principal: Principal::new(1).expect("24 bits"),
         interval,
         epoch: epoch::epoch_at(interval, now),
+        marks: Marks::default(),
         delegation: None,
         width: Width::Full,
     };

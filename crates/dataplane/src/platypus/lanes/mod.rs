@@ -263,15 +263,17 @@ fn check_general<'a>(
     let packet = Packet::decode(datagram)?;
     let waypoint = find_waypoint(waypoints, &packet)?;
     let (index, capability) = waypoint.check_before_mac(&packet, arrival, now)?;
-    let is_delegated = capability.delegation.is_some();
-    let is_known = is_delegated && delegations.find(packet.capability_octets(index), key);
+    // The key of a capability for replies depends on the packet's source too, which its name here does not have.
+    let is_kept = capability.delegation.is_some() && !capability.marks.is_reply();
+    let is_known = is_kept && delegations.find(packet.capability_octets(index), key);
     if !is_known {
-        *key = *waypoint.keys().stamp_key(&capability).ok_or(Reason::KeyGone)?.expose();
+        let found = waypoint.keys().stamp_key_from(&capability, packet.original_source());
+        *key = *found.ok_or(Reason::KeyGone)?.expose();
     }
     let pending = Pending {
         index: 0,
         binding_length: packet.binding(index).len() as u8,
-        is_new_delegation: is_delegated && !is_known,
+        is_new_delegation: is_kept && !is_known,
     };
     let blocks = write_head(&packet, index, head);
     let payload = packet.payload_offset()..packet.datagram().len();

@@ -2,7 +2,7 @@
 //! path takes no others.
 
 use wayleave_packet::platypus::header::offsets::{self, IPV4};
-use wayleave_packet::platypus::header::{IPV4_HEADER, Interval, Principal, kind, v4};
+use wayleave_packet::platypus::header::{IPV4_HEADER, Interval, Marks, Principal, kind, v4};
 use wayleave_packet::platypus::verify::Charge;
 
 use super::super::router::Forwarding;
@@ -56,7 +56,7 @@ impl Forwarding for SimpleForward {
             principal: Principal::from_octets(offsets::three(front, at::PRINCIPAL)),
             delegation: None,
             interval: Interval::new(front[at::KIND] & kind::INTERVAL),
-            epoch: offsets::word(front, at::EPOCH),
+            epoch: offsets::word(front, at::EPOCH) & Marks::EPOCH,
         }
     }
 

@@ -8,7 +8,7 @@ use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::platypus::{Action, Config, Counters, Reason, ReplayPolicy, Router};
 use wayleave_dataplane::replay::ReplayFilter;
-use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Marks, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{Policy, Waypoint};
 
@@ -44,6 +44,7 @@ fn hop(v4: bool, number: u8, principal: u32) -> Hop {
         principal: Principal::new(principal).expect("24 bits"),
         interval,
         epoch: epoch::epoch_at(interval, now().unix),
+        marks: Marks::default(),
         delegation: None,
         width: Width::Full,
     };

@@ -21,7 +21,9 @@ use wayleave_dataplane::platypus::account::{Payer, Total};
 use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
 use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router};
 use wayleave_dataplane::replay::{Partitions, ReplayFilter};
-use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Packet, Principal, Width};
+use wayleave_packet::platypus::header::{
+    Capability, Carriage, DelegationId, Interval, Marks, Packet, Principal, Width,
+};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{self, Arrival, Charge, Link, Policy, Verdict, Waypoint, icmp};
 
@@ -129,6 +131,7 @@ fn packet(random: &mut Random, now: Now) -> Vec<u8> {
                 principal: principal(1 + random.below(4)),
                 interval: interval(),
                 epoch,
+                marks: Marks::default(),
                 delegation: None,
                 width: if random.below(4) == 0 { Width::Narrow } else { Width::Full },
             };
@@ -192,6 +195,7 @@ fn run(random: &mut Random, now: Now) -> Vec<Vec<u8>> {
             principal: principal(1 + random.below(4)),
             interval: interval(),
             epoch: epoch::epoch_at(interval(), now.unix) - random.below(spread) as u32,
+            marks: Marks::default(),
             delegation: None,
             width,
         };

@@ -15,7 +15,7 @@ use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::frame::{Frame, Ingress};
 use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router};
 use wayleave_dataplane::replay::ReplayFilter;
-use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Marks, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{self, Policy, Waypoint};
 
@@ -69,6 +69,7 @@ fn stamped_by(source: [u8; 4], path: &[Ipv4Addr], counter: u32, payload: usize, 
             principal: Principal::new(7).expect("24 bits"),
             interval,
             epoch: epoch::epoch_at(interval, at(0).unix),
+            marks: Marks::default(),
             delegation: None,
             width: Width::Full,
         };

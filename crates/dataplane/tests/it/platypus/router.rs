@@ -18,7 +18,9 @@ use wayleave_dataplane::platypus::account::{Payer, Total};
 use wayleave_dataplane::platypus::revocation::{ListError, ListKind, Revocation, RevocationTable, sign_list};
 use wayleave_dataplane::platypus::{Action, Config, ForeignWaypoint, Reason, ReplayPolicy, Router};
 use wayleave_dataplane::replay::ReplayFilter;
-use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Packet, Principal, Width};
+use wayleave_packet::platypus::header::{
+    Capability, Carriage, DelegationId, Interval, Marks, Packet, Principal, Width,
+};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{self, Arrival, Policy, Waypoint};
 
@@ -75,6 +77,7 @@ fn packet(epoch: u32, delegation: Option<(u32, Option<u32>)>, counter: u32, secs
         principal: principal(7),
         interval: interval(),
         epoch,
+        marks: Marks::default(),
         delegation: None,
         width: Width::Full,
     };
@@ -133,6 +136,7 @@ fn laundered(counter: u32) -> Vec<u8> {
                 principal: principal(7),
                 interval: interval(),
                 epoch: current_epoch(NOW),
+                marks: Marks::default(),
                 delegation: None,
                 width: Width::Full,
             };

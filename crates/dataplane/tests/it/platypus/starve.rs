@@ -24,7 +24,7 @@ use wayleave_dataplane::platypus::account::Payer;
 use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
 use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router};
 use wayleave_dataplane::replay::{Partitions, ReplayFilter, packets_of};
-use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Principal, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Marks, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{Policy, Waypoint};
 
@@ -82,7 +82,15 @@ fn set_rates(router: &mut Router, capacity: usize, rates: &[(u32, u64)]) {
 fn capability(waypoint: IpAddr, number: u32, secs: u64) -> Capability {
     let interval = Interval::new(12).expect("in range");
     let epoch = epoch::epoch_at(interval, UnixTime(secs * 1_000_000));
-    Capability { waypoint, principal: principal(number), interval, epoch, delegation: None, width: Width::Narrow }
+    Capability {
+        waypoint,
+        principal: principal(number),
+        interval,
+        epoch,
+        marks: Marks::default(),
+        delegation: None,
+        width: Width::Narrow,
+    }
 }
 
 /// A packet over `hops` with `payload` octets of payload.

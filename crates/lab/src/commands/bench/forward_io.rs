@@ -21,7 +21,7 @@ use wayleave_packet::icing::header::{Hop as IcingHop, Part, Path as IcingPath, T
 use wayleave_packet::icing::mint::{
     Form, NodeSecret, Nonce as IcingNonce, Sender, TagMaster, encapsulate as icing_encapsulate,
 };
-use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Marks, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::scion::{
     Direction, ForwardingKey, Header, HostAddress, IsdAs, Packet, Path, PathBuilder, Segment, next_header,
@@ -590,6 +590,7 @@ fn platypus_packet(length: usize, number: u32) -> Vec<u8> {
         principal: Principal::new(number % 64).expect("24 bits"),
         interval,
         epoch: epoch::epoch_at(interval, now),
+        marks: Marks::default(),
         delegation: None,
         width,
     };

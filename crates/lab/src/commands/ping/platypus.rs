@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use wayleave_crypto::secret::Key128;
-use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Packet, Principal, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Marks, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::decapsulate;
 use wayleave_runtime::clock::unix_now;
@@ -83,6 +83,7 @@ impl PlatypusEnds {
                 principal: self.principal,
                 interval,
                 epoch: epoch::epoch_at(interval, now),
+                marks: Marks::default(),
                 delegation: None,
                 width: Width::Full,
             };

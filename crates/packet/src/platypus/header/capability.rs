@@ -57,7 +57,7 @@ number24! {
 pub struct Interval(u8);
 
 impl Interval {
-    /// The shortest: with it, epoch numbers fit 32 bits until the year 4147.
+    /// The shortest: with it, epoch numbers fit the bits beside [`Marks`] until the year 2514.
     pub const SHORTEST: Self = Self(4);
     /// The longest.
     pub const LONGEST: Self = Self(24);
@@ -115,6 +115,57 @@ pub struct SubDelegation {
     pub id: DelegationId,
 }
 
+/// What the two upper bits of the epoch's word say. Numbers of epochs leave them free ([`Marks::EPOCH`]).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Marks(u8);
+
+impl Marks {
+    /// Routers must know from where the principal may send. It is part of the secret `s`, so that no holder can leave it out.
+    pub const BOUND: Self = Self(0b10);
+    /// The capability is delegated for replies: its stamping key serves one original source.
+    pub const REPLY: Self = Self(0b01);
+    /// The bits of the word in which the number of the epoch stands.
+    pub const EPOCH: u32 = u32::MAX >> 2;
+
+    /// Whether there is none.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether [`Marks::BOUND`] is there.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_bound(self) -> bool {
+        self.0 & Self::BOUND.0 != 0
+    }
+
+    /// Whether [`Marks::REPLY`] is there.
+    #[must_use]
+    #[inline(always)]
+    pub const fn is_reply(self) -> bool {
+        self.0 & Self::REPLY.0 != 0
+    }
+
+    /// These and [`Marks::REPLY`].
+    #[must_use]
+    pub const fn with_reply(self) -> Self {
+        Self(self.0 | Self::REPLY.0)
+    }
+
+    /// The marks of an epoch's word.
+    #[must_use]
+    #[inline(always)]
+    pub const fn of_word(word: u32) -> Self {
+        Self((word >> 30) as u8)
+    }
+
+    const fn word(self) -> u32 {
+        (self.0 as u32) << 30
+    }
+}
+
 /// A capability: the right to pass `waypoint` at the cost of `principal` during a key epoch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Capability {
@@ -126,6 +177,8 @@ pub struct Capability {
     pub interval: Interval,
     /// The full number of the key epoch: Unix seconds shifted right by the interval's exponent.
     pub epoch: u32,
+    /// What stands beside it.
+    pub marks: Marks,
     /// Present if the holder is not the principal.
     pub delegation: Option<Delegation>,
     /// Octets of the binding.
@@ -179,7 +232,7 @@ impl Capability {
         out.push_address(self.waypoint);
         out.push(&self.principal.octets());
         out.push(&[self.kind()]);
-        out.push(&self.epoch.to_be_bytes());
+        out.push(&self.epoch_word().to_be_bytes());
         if let Some(delegation) = &self.delegation {
             out.push_address(delegation.prefix.address());
             out.push(&[delegation.prefix.len()]);
@@ -198,13 +251,24 @@ impl Capability {
         self.octets().length + self.width.octets()
     }
 
-    /// Whether every part is of one family and a sub-delegation begins within the prefix.
+    /// The epoch and the marks as they travel.
+    #[must_use]
+    pub fn epoch_word(&self) -> u32 {
+        self.epoch & Marks::EPOCH | self.marks.word()
+    }
+
+    /// The part of [`Capability::epoch_word`] from which the secret `s` is made.
+    #[must_use]
+    pub fn secret_epoch(&self) -> u32 {
+        self.epoch_word() & !Marks::REPLY.word()
+    }
+
+    /// Whether every part is of one family, a sub-delegation begins within the prefix and what is for replies is delegated.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
-        self.delegation.is_none_or(|delegation| {
-            delegation.prefix.afi() == family(self.waypoint)
-                && delegation.sub.is_none_or(|sub| sub.at <= delegation.prefix.len())
-        })
+        let Some(delegation) = self.delegation else { return !self.marks.is_reply() };
+        delegation.prefix.afi() == family(self.waypoint)
+            && delegation.sub.is_none_or(|sub| sub.at <= delegation.prefix.len())
     }
 
     fn kind(&self) -> u8 {
@@ -224,11 +288,13 @@ impl Capability {
     /// Reads a capability that [`checked_length`] has passed.
     pub(crate) fn read(octets: &[u8], table: &Offsets) -> Self {
         let kind = octets[table.capability.kind];
+        let word = offsets::word(octets, table.capability.epoch);
         Self {
             waypoint: offsets::address(octets, 0, table.family),
             principal: Principal::from_octets(offsets::three(octets, table.capability.principal)),
             interval: Interval(kind & kind::INTERVAL),
-            epoch: offsets::word(octets, table.capability.epoch),
+            epoch: word & Marks::EPOCH,
+            marks: Marks::of_word(word),
             delegation: (kind & kind::DELEGATED != 0).then(|| read_delegation(octets, table, kind)),
             width: width(kind),
         }
@@ -259,6 +325,8 @@ pub(crate) fn checked_length(octets: &[u8], table: &Offsets) -> Result<(usize, u
         if kind & kind::SUB_DELEGATED != 0 && octets[at.sub_length] > length {
             return Err(Malformed::SubDelegationBeyondPrefix);
         }
+    } else if Marks::of_word(offsets::word(octets, at.epoch)).is_reply() {
+        return Err(Malformed::ReplyUndelegated);
     }
     Ok((bare, whole))
 }

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 
 use wayleave_core::Afi;
 
-pub use capability::{Capability, Delegation, DelegationId, Interval, Principal, SubDelegation, Width};
+pub use capability::{Capability, Delegation, DelegationId, Interval, Marks, Principal, SubDelegation, Width};
 pub use outer::{Carriage, IPV4_HEADER, IPV6_HEADER, Outer, UDP_HEADER};
 
 pub use capability::{CapabilityOctets, kind};
@@ -63,6 +63,8 @@ pub enum Malformed {
     SubDelegationAlone,
     #[error("a sub-delegation that begins beyond its prefix")]
     SubDelegationBeyondPrefix,
+    #[error("a capability for replies that is not delegated")]
+    ReplyUndelegated,
 }
 
 /// A Platypus packet whose lengths, pointer, counts and prefixes are sound.

@@ -11,7 +11,7 @@ pub const ADJACENT_EPOCHS: u64 = 1;
 /// The number of the key epoch at `now`: Unix seconds shifted right by the interval's exponent.
 #[must_use]
 pub fn epoch_at(interval: Interval, now: UnixTime) -> u32 {
-    // The shortest interval is 16 seconds, so that this fits until the year 4147.
+    // The shortest interval is 16 seconds, so that this fits until the year 4147, and beside a capability's marks until 2514.
     (now.secs() >> interval.exponent()) as u32
 }
 

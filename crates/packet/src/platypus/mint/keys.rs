@@ -31,6 +31,7 @@ const PURPOSE_DELEGATION: u8 = b'd';
 const PURPOSE_STEP: u8 = b't';
 const PURPOSE_SUB_DELEGATION: u8 = b'u';
 const PURPOSE_STAMP: u8 = b'k';
+const PURPOSE_REPLY: u8 = b'r';
 /// Of the label under which bindings are made.
 pub const PURPOSE_BINDING: u8 = b'b';
 
@@ -68,7 +69,7 @@ impl WaypointKey {
         Self::new(&kdf::derive("wayleave/platypus/waypoint/v1", master.expose(), &context))
     }
 
-    /// `s`: the temporal secret of a principal at a waypoint during one epoch.
+    /// `s`: the temporal secret of a principal at a waypoint during one epoch, as [`Capability::secret_epoch`] gives it.
     #[must_use]
     pub fn secret(&self, waypoint: IpAddr, principal: Principal, interval: Interval, epoch: u32) -> TemporalSecret {
         let (blocks, used) = secret_input(waypoint, principal, interval, epoch);
@@ -149,13 +150,22 @@ impl WaypointKeys {
         self.versions.iter().find(|(from, _)| *from <= begin).map(|(_, key)| key)
     }
 
-    /// The key under which a packet with `capability` is stamped.
+    /// The key under which packets with `capability` are stamped, wherever they come from; `None` also of a capability for
+    /// replies, whose key serves one source.
     #[must_use]
     pub fn stamp_key(&self, capability: &Capability) -> Option<StampKey> {
-        let key = self.of_epoch(capability.interval, capability.epoch)?;
-        let secret = key.secret(capability.waypoint, capability.principal, capability.interval, capability.epoch);
+        if capability.marks.is_reply() { None } else { self.stamp_key_from(capability, capability.waypoint) }
+    }
+
+    /// The key under which a packet with `capability` is stamped whose original source is `source`.
+    #[must_use]
+    pub fn stamp_key_from(&self, capability: &Capability, source: IpAddr) -> Option<StampKey> {
+        let Capability { waypoint, principal, interval, .. } = *capability;
+        let key = self.of_epoch(interval, capability.epoch)?;
+        let secret = key.secret(waypoint, principal, interval, capability.secret_epoch());
         Some(match &capability.delegation {
             None => secret.stamp_key(),
+            Some(delegation) if capability.marks.is_reply() => secret.follow(delegation).reply_key(source),
             Some(delegation) => secret.follow(delegation).stamp_key(),
         })
     }
@@ -279,6 +289,26 @@ impl DelegatedSecret {
     #[must_use]
     pub fn stamp_key(&self) -> StampKey {
         StampKey(mac::derive(&self.key, block(PURPOSE_STAMP, self.afi, &[self.prefix.len()])))
+    }
+
+    /// The key for packets to the prefix whose original source is `source`, with a capability for replies.
+    #[must_use]
+    pub fn reply_key(&self, source: IpAddr) -> StampKey {
+        let mut blocks = [[0; 16]; 2];
+        let out = blocks.as_flattened_mut();
+        out[..4].copy_from_slice(&label(PURPOSE_REPLY, self.afi));
+        out[4] = self.prefix.len();
+        let used = match source {
+            IpAddr::V4(v4) => {
+                out[5..9].copy_from_slice(&v4.octets());
+                1
+            }
+            IpAddr::V6(v6) => {
+                out[5..21].copy_from_slice(&v6.octets());
+                2
+            }
+        };
+        StampKey(Key128::new(mac::cmac(&self.key, &blocks[..used], &[])))
     }
 
     /// One derivation per bit, from the prefix held to a longer one.

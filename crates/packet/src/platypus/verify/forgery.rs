@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Key128;
 
-use super::super::header::{Capability, Carriage, Interval, Packet, Principal, Width};
+use super::super::header::{Capability, Carriage, Interval, Marks, Packet, Principal, Width};
 use super::super::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use super::{Arrival, Policy, Verdict, Waypoint};
 
@@ -24,6 +24,7 @@ fn accepted(octets: usize, tries: u64) -> u64 {
         principal: Principal::new(1).expect("24 bits"),
         interval,
         epoch: epoch::epoch_at(interval, now),
+        marks: Marks::default(),
         delegation: None,
         width: Width::Full,
     };

@@ -6,7 +6,7 @@ use wayleave_core::Afi;
 
 use super::super::header::offsets::{self, Offsets, POINTER, SOURCE};
 use super::super::header::{
-    Carriage, DelegationId, Interval, Packet, Principal, UDP_HEADER, kind, rewrite_ipv4, udp, v6,
+    Carriage, DelegationId, Interval, Marks, Packet, Principal, UDP_HEADER, kind, rewrite_ipv4, udp, v6,
 };
 
 /// A decision to forward: where in the datagram the fields lie that are read and written next. It is small, since a router
@@ -54,7 +54,7 @@ impl Charge {
         let sub = || (kind & kind::SUB_DELEGATED != 0).then(|| id(at.sub_length + 1));
         let delegation = (kind & kind::DELEGATED != 0).then(|| (id(at.delegation_id), sub()));
         let interval = Interval::new(kind & kind::INTERVAL);
-        Self { principal, delegation, interval, epoch: offsets::word(capability, at.epoch) }
+        Self { principal, delegation, interval, epoch: offsets::word(capability, at.epoch) & Marks::EPOCH }
     }
 }
 

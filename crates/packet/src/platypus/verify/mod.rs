@@ -382,7 +382,7 @@ impl Waypoint {
 
     /// The binding is the MAC of this packet under the capability's key, compared in constant time.
     fn check_binding(&self, packet: &Packet<'_>, index: usize, capability: &Capability) -> Result<(), Reason> {
-        let key = self.keys.stamp_key(capability).ok_or(Reason::KeyGone)?;
+        let key = self.keys.stamp_key_from(capability, packet.original_source()).ok_or(Reason::KeyGone)?;
         let expected = key.bind(Head::of(packet, index).blocks(), packet.payload());
         let presented = packet.binding(index);
         #[cfg(test)]

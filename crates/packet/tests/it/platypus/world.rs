@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use wayleave_core::{Afi, Prefix, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_packet::platypus::header::{
-    Capability, Carriage, Delegation, DelegationId, Interval, Packet, Principal, SubDelegation, Width,
+    Capability, Carriage, Delegation, DelegationId, Interval, Marks, Packet, Principal, SubDelegation, Width,
 };
 use wayleave_packet::platypus::mint::{self, Hop, Nonce, Route, StampKey, WaypointKey, WaypointKeys, epoch};
 use wayleave_packet::platypus::verify::{Arrival, Policy, Verdict, Waypoint};
@@ -84,6 +84,7 @@ pub(crate) fn capability(afi: Afi, number: u8) -> Capability {
         principal: principal(7_000),
         interval,
         epoch: epoch::epoch_at(interval, at(NOW)),
+        marks: Marks::default(),
         delegation: None,
         width: Width::Full,
     }
@@ -199,6 +200,7 @@ pub(crate) fn random_capability(random: &mut Random, afi: Afi, destination: IpAd
         principal: principal(random.below(1 << 24) as u32),
         interval,
         epoch,
+        marks: Marks::default(),
         delegation,
         width: if random.one_in(4) { Width::Narrow } else { Width::Full },
     }

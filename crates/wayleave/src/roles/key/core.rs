@@ -10,6 +10,7 @@ use wayleave_control::capability::{
 use wayleave_core::Now;
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::revocation::Revocation;
+use wayleave_packet::platypus::sources::Sources;
 use wayleave_runtime::Clock;
 
 use super::listing::{ListHandle, ListWriter};
@@ -160,7 +161,7 @@ impl Core {
         let core =
             Self { server, database, max_staleness, outage, position, last_read, list, log, clock, is_prepared: true };
         if let Some(writer) = &mut writer {
-            writer.write(core.server.state().times(), &core.revocations(now), now);
+            writer.write(core.server.state().times(), &core.listed(now), now);
         }
         Ok((core, writer))
     }
@@ -175,9 +176,10 @@ impl Core {
         self.list.clone()
     }
 
-    /// The revocations that routers must know of.
-    pub(super) fn revocations(&self, now: Now) -> Vec<Revocation> {
-        self.server.state().listed(now.unix.secs()).copied().collect()
+    /// The revocations that routers must know of, and where packets may come from.
+    pub(super) fn listed(&self, now: Now) -> (Vec<Revocation>, Vec<Sources>) {
+        let state = self.server.state();
+        (state.listed(now.unix.secs()).copied().collect(), state.sources().cloned().collect())
     }
 
     /// The list for routers is written, if something has changed.
@@ -306,6 +308,7 @@ fn kind(body: &ChangeBody) -> &'static str {
         ChangeBody::Lift(_) => "a revocation taken back",
         ChangeBody::SetRate { .. } => "a rate",
         ChangeBody::EndRate(_) => "a rate ended",
+        ChangeBody::SetSources(_) => "sources named",
         ChangeBody::Invite(_) => "an invitation",
         ChangeBody::Redeem { .. } => "an invitation redeemed",
         ChangeBody::Uninvite(_) => "an invitation withdrawn",

@@ -1,4 +1,4 @@
-//! The list of revocations for routers. It is signed and written beside the server, which answers meanwhile: one list at a time, and
+//! The list of revocations and source prefixes for routers. It is signed and written beside the server, which answers meanwhile: one list at a time, and
 //! changes that come while one is written are in the next.
 
 use std::path::PathBuf;
@@ -10,7 +10,8 @@ use tracing::{error, info};
 use wayleave_control::capability::ChangeTimes;
 use wayleave_core::{Instant, Now};
 use wayleave_crypto::sign::SigningKey;
-use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
+use wayleave_dataplane::platypus::revocation::{Revocation, sign_whole};
+use wayleave_packet::platypus::sources::Sources;
 use wayleave_runtime::Clock;
 
 use super::core::{Core, lock};
@@ -156,22 +157,22 @@ impl ListWriter {
             if made_of == Some(state.number()) && is_current {
                 return;
             }
-            (state.times(), core.revocations(now))
+            (state.times(), core.listed(now))
         };
         self.write(times, &entries, now);
     }
 
     /// Signs and writes the list of these entries, which are in force after the last of the changes.
-    pub fn write(&mut self, times: ChangeTimes, entries: &[Revocation], now: Now) {
+    pub fn write(&mut self, times: ChangeTimes, (entries, sources): &(Vec<Revocation>, Vec<Sources>), now: Now) {
         let number = times.list_number(self.last, now.unix);
-        let (octets, signature) = sign_list(&self.signer, number, now.unix, ListKind::Whole, entries);
+        let (octets, signature) = sign_whole(&self.signer, number, now.unix, entries, sources);
         match revocation::put(&self.path, &[&signature, &octets]) {
             Ok(()) => {
                 (self.last, self.renewal, self.signed_at) = (number, now.instant + RENEWAL, now.unix.secs());
                 let list = Some((number, [&signature[..], &octets].concat().into()));
                 let made_of = Some(times.last);
                 self.written.send_replace(WrittenList { list, times, made_of, problem: None });
-                info!(number, entries = entries.len(), "list of revocations written");
+                info!(number, entries = entries.len(), sources = sources.len(), "list of revocations written");
             }
             Err(failures) => {
                 self.not_before = now.instant + RETRY;

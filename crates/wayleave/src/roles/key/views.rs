@@ -245,6 +245,7 @@ impl View for KeyView {
             "accounts": state.accounts(),
             "grants": state.grants(),
             "revocations": state.revocations().len(),
+            "sources": state.sources().len(),
             "list": list.as_ref().and_then(|written| Some(written.list.as_ref()?.0)),
             "list_problem": list.and_then(|written| written.problem),
             "load": server.load(),
@@ -325,6 +326,7 @@ impl View for KeyView {
             gauge "account" Members "Accounts of principals" = state.accounts();
             gauge "grant" Keys "Capabilities that are granted" = state.grants();
             gauge "revoked" Keys "Revocations in force" = state.revocations().len();
+            gauge "sources" Number "Accounts and delegations whose sources were named" = state.sources().len();
             gauge "change" Number "Number of the last change of accounts and revocations" = state.number();
             gauge "database_down" Seconds "How long the database could not be used; zero while it can" =
                 core.outage().map_or(0.0, |outage| outage.since.elapsed().as_secs_f64());

@@ -141,6 +141,50 @@ fn a_grant_that_is_put_again_changes_nothing_and_gives_its_line() {
 }
 
 #[test]
+fn a_grant_names_sources_which_a_repeat_leaves_as_they_are() {
+    let world = World::new("sources");
+    world.done("POST", "/v1/accounts", Some(&json!({ "principal": 7, "name": "customer" })));
+    let order = |more: Value| {
+        let mut order = json!({ "principal": 7, "waypoint": WAYPOINT, "ends": "2100-01-01T00:00:00Z" });
+        let fields = more.as_object().into_iter().flatten();
+        fields.for_each(|(name, value)| order[name] = value.clone());
+        order
+    };
+    let put = |more: Value| drop(world.done("PUT", "/v1/grants", Some(&order(more))));
+    let post = |more: Value| world.call(Some(&world.full), "POST", "/v1/grants", Some(&order(more)));
+    let sources = || world.done("GET", "/v1/accounts/7", None)["sources"].clone();
+    put(json!({}));
+    assert_eq!(sources(), json!([]));
+    put(json!({ "sources": ["198.18.1.0/24", "198.18.0.0/24", "198.18.1.0/24"] }));
+    let own =
+        |which: &str, prefixes: &[&str]| json!({ "delegation": null, "prefixes": prefixes, "delegate_sources": which });
+    let both = ["198.18.0.0/24", "198.18.1.0/24"];
+    assert_eq!(sources(), json!([own("own", &both)]));
+    let number = world.running.count("number");
+    put(json!({ "sources": both, "delegate_sources": "own" }));
+    put(json!({}));
+    // Outside what its account may use nothing is granted.
+    let part = |prefix: &str| json!({ "prefix": "203.0.113.0/24", "delegation": 3, "sources": [prefix] });
+    assert!(post(part("192.0.2.0/24")).is("conflict"));
+    assert_eq!((world.running.count("number"), sources()), (number, json!([own("own", &both)])));
+    assert_eq!(post(part("198.18.1.128/25")).status, 201);
+    put(json!({ "delegate_sources": "any" }));
+    assert_eq!(post(part("192.0.2.0/24")).status, 201);
+    let of_part = json!({ "delegation": 3, "prefixes": ["192.0.2.0/24"], "delegate_sources": null });
+    assert_eq!(sources(), json!([own("any", &both), of_part]));
+    // They are named no more, which is known as long as the account is there.
+    put(json!({ "sources": [], "delegate_sources": "own" }));
+    assert_eq!(sources(), json!([own("own", &[]), of_part]));
+    let many: Vec<String> = (0..17).map(|at| format!("198.18.{at}.0/24")).collect();
+    let speaks_for_others = json!({ "prefix": "203.0.113.0/24", "delegation": 3, "delegate_sources": "any" });
+    for wrong in [json!({ "sources": many }), json!({ "sources": ["198.18.0.0"] }), speaks_for_others] {
+        assert!(post(wrong.clone()).is("request"), "{wrong}");
+    }
+    world.done("DELETE", "/v1/accounts/7", None);
+    assert_eq!(world.running.count("sources"), 0);
+}
+
+#[test]
 fn lists_have_what_their_filters_say_and_no_more() {
     let world = World::new("filters");
     let other = "198.51.100.2";

@@ -22,6 +22,25 @@ fn a_providers_commands_do_the_same_by_the_api_as_at_the_records() {
     by_api(&[&grant[..], &["--prefix", "203.0.113.0/24", "--delegation", "3", "--name", "renamed"]].concat());
     assert_eq!(here(&grant), first, "the same capability by either way");
     assert_eq!(world.list(&[])["principals"][0]["name"], "renamed");
+    // Sources are named at either place.
+    let part = [&grant[..], &["--prefix", "203.0.113.0/24", "--delegation", "3"]].concat();
+    let elsewhere = [&part[..], &["--sources", "192.0.2.0/24"]].concat();
+    let own = ["--sources", "198.18.1.0/24,198.18.0.0/24", "--delegate-sources"];
+    by_api(&[&grant[..], &own, &["own"]].concat());
+    for place in [&full[..], &["--config", "server/key.toml"]] {
+        let said = world.folder.fails(1, &[&elsewhere[..], place].concat());
+        assert!(said.contains("a delegation's sources lie within those of its principal"), "{said}");
+    }
+    here(&[&grant[..], &["--delegate-sources", "any"]].concat());
+    by_api(&elsewhere);
+    let listed = here(&["cap", "list"]);
+    let own = "\n  sources: 198.18.0.0/24, 198.18.1.0/24; delegations may name others\n";
+    assert!(listed.contains(own) && listed.contains("\n  sources of delegation 3: 192.0.2.0/24\n"), "{listed}");
+    here(&[&part[..], &["--any-source"]].concat());
+    by_api(&[&grant[..], &["--any-source", "--delegate-sources", "own"]].concat());
+    let listed = here(&["cap", "list"]);
+    let none = "\n  sources: any\n  sources of delegation 3: those of its principal\n";
+    assert!(listed.contains(none), "{listed}");
     by_api(&["cap", "revoke", "7/3", "8", "9/1/2"]);
     by_api(&["cap", "revoke", "8", "--lift"]);
     for more in [&[][..], &["--json"], &["--principal", "7"], &["--principal", "7", "--json"], &["--principal", "8"]] {

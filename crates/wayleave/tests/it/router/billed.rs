@@ -9,6 +9,8 @@
 //! PLA-06, pushed: a revocation at the key server; the server gone, and the routers restarted: refused by each router,
 //! then too.
 //! PLA-06, set back: a key server that comes back from an old backup: routers that have seen more take no rates of it until it is adopted.
+//! PLA-04, sources by process: a waypoint that sends for others, at index 1; the server gone, and the routers restarted, one without
+//! all that it was told: refused by each router, then too.
 //! PLA, leases: a shared rate between running routers: it goes where the packets are, and stays there without the
 //! key server.
 
@@ -22,9 +24,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use wayleave_lab::netns::{self, NetworkNamespace};
 use wayleave_lab::postgres::Postgres;
+use wayleave_packet::platypus::header::Marks;
 
 use super::common::{Folder, Router, eventually, free};
-use super::platypus::{HOST, KEYS, LAST, PLATYPUS, Socket, WAYPOINTS, config, lay_out, packet, packet_of};
+use super::platypus::{HOST, KEYS, LAST, PLATYPUS, Socket, WAYPOINTS, config, lay_out, packet, packet_by, packet_of};
 use crate::common::text;
 
 /// Packets a second while processes are killed.
@@ -540,6 +543,63 @@ fn revocations_are_pushed_to_routers_and_stay_when_the_key_server_is_gone() {
     (40..60).for_each(|number| host.send(&packet(&[0, 1], number, 100)));
     eventually("no packet passes", || site.routers[0].count("reasons", "revoked") == 20);
     assert!(last.receive(Duration::from_millis(200)).is_empty());
+}
+
+#[test]
+fn sources_are_pushed_and_a_router_that_restarts_cut_off_goes_on_with_them() {
+    let list = |which: usize, writer: &str| format!("revocations = {{ file = \"pushed{which}\", key = {writer} }}\n");
+    let name = "billed::sources_are_pushed_and_a_router_that_restarts_cut_off_goes_on_with_them";
+    let Some(mut site) = Site::new(name, "", list) else { return };
+    let list = |site: &Site, what: &str| [0, 1].map(|which| site.routers[which].status()["revocations"][what].as_u64());
+    let reason = |site: &Site, which: usize, reason: &str| site.routers[which].count("reasons", reason);
+    let mut host = Socket::new(HOST, PLATYPUS);
+    let mut last = Socket::new(LAST, PLATYPUS);
+    let mut number = 0;
+    let mut send = |hops: &[(u32, Marks, usize)]| {
+        let hops: Vec<_> = hops.iter().map(|(principal, marks, which)| ((*principal, None), *marks, *which)).collect();
+        for _ in 0..10 {
+            host.send(&packet_by(&hops, number, 100));
+            number += 1;
+        }
+    };
+    let (none, bound) = (Marks::default(), Marks::BOUND);
+    eventually("both have a list", || list(&site, "sequence").iter().all(Option::is_some));
+    // An account with sources of which the list knows nothing: as at a router that was cut off before it was opened.
+    send(&[(7, bound, 0)]);
+    eventually("it is refused", || reason(&site, 0, "sources-unknown") == 10);
+    let own = format!("{HOST}/32");
+    for (principal, waypoint, sources) in
+        [("7", WAYPOINTS[0], &*own), ("9", WAYPOINTS[1], "198.18.0.0/24,198.19.0.0/16")]
+    {
+        let grant = ["cap", "grant", "--principal", principal, "--waypoint", &waypoint.to_string()];
+        site.ok(&[&grant[..], &["--sources", sources, "--config", "key.toml"]].concat());
+    }
+    let has_sources = |site: &Site| list(site, "sources") == [Some(2); 2];
+    eventually("both know them", || has_sources(&site));
+    // Principal 8 pays at the first waypoint, whose router forwards honestly; 9 at the second, from where it may not.
+    let mut judge = |site: &Site| {
+        send(&[(7, bound, 0), (8, none, 1)]);
+        assert_eq!(last.all(10).len(), 10);
+        send(&[(8, none, 0), (9, none, 1)]);
+        eventually("the second router refuses all", || reason(site, 1, "sources") == 10);
+        assert!(last.receive(Duration::from_millis(200)).is_empty());
+    };
+    judge(&site);
+    site.key.kill();
+    for router in &mut site.routers {
+        router.kill();
+        router.start_process();
+    }
+    eventually("the list is read", || has_sources(&site));
+    judge(&site);
+    // Without all that it was told it lets pass whom nobody bound.
+    site.routers[0].kill();
+    ["pushed0", "0.redb"].iter().for_each(|file| fs::remove_file(site.folder.0.join(file)).expect("there"));
+    site.routers[0].start_process();
+    send(&[(7, bound, 0), (8, none, 1)]);
+    eventually("it is refused", || reason(&site, 0, "sources-unknown") == 10);
+    send(&[(8, none, 0), (8, none, 1)]);
+    assert_eq!(last.all(10).len(), 10);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use wayleave_crypto::secret::Key128;
 use wayleave_lab::netns::{self, NetworkNamespace};
-use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Principal, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Marks, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_runtime::clock::unix_now;
 
@@ -50,6 +50,7 @@ fn packet(which: usize, number: u32) -> Vec<u8> {
         principal: Principal::new(7).expect("24 bits"),
         interval,
         epoch: epoch::epoch_at(interval, now),
+        marks: Marks::default(),
         delegation: None,
         width: Width::Full,
     };

@@ -22,7 +22,7 @@ use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
 use wayleave_lab::netns::{self, Network, NetworkNamespace};
-use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Principal, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Marks, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::packets::ip::Ip;
@@ -78,10 +78,16 @@ pub(crate) fn packet(waypoints: &[usize], number: u32, length: usize) -> Vec<u8>
 
 /// The same for any principal, and one of its delegations.
 pub(crate) fn packet_of(payer: (u32, Option<u32>), waypoints: &[usize], number: u32, length: usize) -> Vec<u8> {
+    let hops: Vec<_> = waypoints.iter().map(|which| (payer, Marks::default(), *which)).collect();
+    packet_by(&hops, number, length)
+}
+
+/// The same with a payer and marks for each hop.
+pub(crate) fn packet_by(hops: &[((u32, Option<u32>), Marks, usize)], number: u32, length: usize) -> Vec<u8> {
     let now = unix_now();
     let interval = Interval::new(12).expect("in range");
-    let principal = Principal::new(payer.0).expect("24 bits");
-    let hop = |which: &usize| {
+    let hop = |(payer, marks, which): &((u32, Option<u32>), Marks, usize)| {
+        let principal = Principal::new(payer.0).expect("24 bits");
         let key = WaypointKey::new(&Key128::new(KEYS[*which]));
         let (waypoint, epoch) = (IpAddr::V4(WAYPOINTS[*which]), epoch::epoch_at(interval, now));
         let delegation = payer.1.map(|id| {
@@ -89,10 +95,11 @@ pub(crate) fn packet_of(payer: (u32, Option<u32>), waypoints: &[usize], number: 
             key.secret(waypoint, principal, interval, epoch).delegate(id, all).expect("of the family").delegation()
         });
         let keys = WaypointKeys::new(key);
-        let capability = Capability { waypoint, principal, interval, epoch, delegation, width: Width::Full };
+        let capability =
+            Capability { waypoint, principal, interval, epoch, marks: *marks, delegation, width: Width::Full };
         Hop { key: keys.stamp_key(&capability).expect("one key for ever"), capability }
     };
-    let hops: Vec<Hop> = waypoints.iter().map(hop).collect();
+    let hops: Vec<Hop> = hops.iter().map(hop).collect();
     let nonce = Nonce::new(now, number);
     let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
     let mut inner = vec![0; length];

@@ -217,12 +217,12 @@ impl Holder {
     fn choose(&mut self, now: UnixTime) {
         let terms = self.credential.terms;
         let secrets = self.renewal.secrets();
-        let epoch = epoch::to_stamp_with(terms.interval, secrets.iter().map(|(of, _)| *of), now);
+        let epoch = epoch::to_stamp_with(terms.interval, secrets.iter().map(|(of, ..)| *of), now);
         if epoch == self.epoch {
             return;
         }
-        let found = secrets.iter().find(|(of, _)| Some(*of) == epoch);
-        let (epoch, key) = found.expect("there is always a secret");
+        let found = secrets.iter().find(|(of, ..)| Some(*of) == epoch);
+        let (epoch, _, key) = found.expect("there is always a secret");
         let hop = Hop { capability: terms.capability(*epoch), key: self.stamp_key(key) };
         let route = stamper::Route { hops: vec![hop], sealed: false, carriage: Carriage::Ip, mtu: 1_500 };
         let to = "203.0.113.0/24".parse().expect("a prefix");

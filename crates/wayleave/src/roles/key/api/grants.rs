@@ -18,7 +18,9 @@ use super::caller::{Caller, Reader, Seller};
 use super::extract::{Json, NoBody, NoQuery, Path, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api, Created};
-use crate::provider::orders::{DEFAULT_DAYS, GrantFields, NamedGrant, PutGrantFields, beyond, end, grant_id, named};
+use crate::provider::orders::{
+    DEFAULT_DAYS, GrantFields, NamedGrant, PutGrantFields, SourcesOrder, beyond, end, grant_id, named,
+};
 use crate::provider::tree::{AccountGrants, AccountTree};
 
 /// Accounts of a page: by default, and at most; and grants after which a page ends.
@@ -150,7 +152,8 @@ fn read_page(
     (accounts, next)
 }
 
-/// Grant a capability to an account, or change how long one is granted; what was delegated from it lasts no longer
+/// Grant a capability to an account, or change how long one is granted; what was delegated from it lasts no longer. Sources that it names
+/// count before it is granted
 #[utoipa::path(
     post,
     path = "/v1/grants",
@@ -168,8 +171,10 @@ pub async fn grant(
     let now = api.clock.now().unix.secs();
     let not_after = end(fields.ends, fields.days, DEFAULT_DAYS, now)?;
     let grant = Grant { terms, not_before: now, not_after };
+    let sources = fields.sources(&terms)?;
     let decide = move |_: &Records| Some(grant);
-    api.run(move |api| Ok((StatusCode::CREATED, Json(granted(api, caller.note(), &terms, not_after, &decide)?)))).await
+    api.run(move |api| Ok((StatusCode::CREATED, Json(granted(api, caller.note(), &grant, sources.as_ref(), &decide)?))))
+        .await
 }
 
 /// Grant a capability until a time, also a sooner one: a repeat changes nothing, and gives the same line
@@ -191,31 +196,39 @@ pub async fn put(
     let now = api.clock.now().unix.secs();
     let not_after = end(fields.ends, fields.days, DEFAULT_DAYS, now)?;
     let wanted = Grant { terms, not_before: now, not_after };
+    let sources = fields.sources(&terms)?;
     // What is granted now has begun, and its begin stays.
     let decide = move |state: &Records| match state.find(&terms).and_then(|slot| state.grant(slot)) {
         Some(held) if held.not_after == not_after => None,
         Some(held) if held.not_after >= now => Some(Grant { not_before: held.not_before, ..wanted }),
         _ => Some(wanted),
     };
-    api.run(move |api| Ok(Json(granted(api, caller.note(), &terms, not_after, &decide)?))).await
+    api.run(move |api| Ok(Json(granted(api, caller.note(), &wanted, sources.as_ref(), &decide)?))).await
 }
 
-/// Makes a grant of these terms as `decide` says by the state as it is then, and gives its line.
+/// Makes a grant with the terms and end of `wanted` as `decide` says by the state as it is then, and gives its line. There is no moment in which
+/// it is granted without its sources.
 fn granted(
     api: &Api,
     note: (&str, &str),
-    terms: &Terms,
-    not_after: u64,
+    Grant { terms, not_after, .. }: &Grant,
+    sources: Option<&SourcesOrder>,
     decide: &dyn Fn(&Records) -> Option<Grant>,
 ) -> Result<Granted, Problem> {
     let (mut shortened, mut before) = (Vec::new(), None);
+    if let Some(sources) = sources {
+        api.change(note, &mut |state| {
+            state.account(terms.principal).ok_or_else(|| missing(terms.principal))?;
+            Ok(sources.change(state))
+        })?;
+    }
     let held =
         |state: &Records| state.find(terms).and_then(|slot| Some((state.capped(slot)?, state.key(slot)?.clone())));
     let number = api.change(note, &mut |state| {
         state.account(terms.principal).ok_or_else(|| missing(terms.principal))?;
         before = held(state).map(|(grant, _)| grant.not_after);
         let grant = decide(state);
-        shortened = grant.as_ref().map_or_else(Vec::new, |_| beyond(state, terms, not_after));
+        shortened = grant.as_ref().map_or_else(Vec::new, |_| beyond(state, terms, *not_after));
         Ok(grant.map(ChangeBody::Grant))
     })?;
     let core = lock(&api.core);

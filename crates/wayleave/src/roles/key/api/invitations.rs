@@ -220,8 +220,9 @@ pub async fn create(
     let terms = |waypoint: &IpAddr| {
         let NewInvitation { principal, interval, narrow, delegation, .. } = fields;
         let prefix = fields.prefix.clone();
-        let (days, ends) = (None, None);
-        GrantFields { principal, waypoint: *waypoint, interval, narrow, prefix, delegation, days, ends }
+        let waypoint = *waypoint;
+        let (days, ends, sources, delegate_sources) = (None, None, None, None);
+        GrantFields { principal, waypoint, interval, narrow, prefix, delegation, days, ends, sources, delegate_sources }
             .order()?
             .terms()
     };
