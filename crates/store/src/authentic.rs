@@ -17,6 +17,7 @@ const MASK: &str = "wayleave/store/mask/v1";
 const CHANGE: &str = "wayleave/store/change/v1";
 const STATEMENT: &str = "wayleave/store/statement/v1";
 const PART: &str = "wayleave/store/statement-part/v1";
+const REMOVAL: &str = "wayleave/store/statement-removal/v1";
 const ADOPTION: &str = "wayleave/store/adoption/v1";
 
 /// The key of all MACs of a store.
@@ -96,6 +97,11 @@ impl StoreKey {
     /// The MAC of what of a statement is of one who pays.
     pub(crate) fn part(&self, statement: u64, principal: u32, sums: &[u8]) -> [u8; 32] {
         self.mac(PART, &[&statement.to_be_bytes(), &principal.to_be_bytes(), sums])
+    }
+
+    /// The MAC of that the sums of a statement were taken away at this Unix second.
+    pub(crate) fn removal(&self, statement: u64, at: u64) -> [u8; 32] {
+        self.mac(REMOVAL, &[&statement.to_be_bytes(), &at.to_be_bytes()])
     }
 
     /// What a row adds to the sum.

@@ -45,6 +45,9 @@ pub enum StoreError {
     /// The file of a SQLite database was removed or replaced while it was in use.
     #[error("{0} is gone, or another file is in its place: nothing is written to it")]
     Gone(String),
+    /// The sums of a statement were taken away after they had been exported.
+    #[error("the sums of statement {0} were exported and taken away")]
+    Removed(u64),
 }
 
 impl StoreError {

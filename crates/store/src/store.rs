@@ -31,6 +31,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (3, "usage", include_str!("../migrations/3_usage.sql")),
     (4, "lessor", include_str!("../migrations/4_lessor.sql")),
     (5, "sources", include_str!("../migrations/5_sources.sql")),
+    (7, "removed", include_str!("../migrations/7_removed.sql")),
 ];
 /// How often a state is read again because a change came meanwhile.
 const LOADS: usize = 16;

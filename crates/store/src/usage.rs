@@ -483,6 +483,9 @@ impl Store {
         if !statement.is_complete {
             return Ok(Some((statement, sums)));
         }
+        if self.is_removed(connection, of).await? {
+            return Err(StoreError::Removed(of));
+        }
         let which = if principal.is_some() { " AND principal = $2" } else { "" };
         let select = format!("SELECT principal, mac FROM usage_part WHERE statement = $1{which}");
         let mut select = query(&select).bind(signed(of));
@@ -507,6 +510,52 @@ impl Store {
         } else {
             Err(bad_statement(of, "some of its sums are missing"))
         }
+    }
+
+    /// Whether the sums of a complete statement were taken away.
+    async fn is_removed(&self, connection: &mut AnyConnection, of: u64) -> Result<bool, StoreError> {
+        let select = query("SELECT removed FROM usage_statement WHERE number = $1").bind(signed(of));
+        let mark: Option<Vec<u8>> = select.fetch_one(&mut *connection).await?.try_get(0)?;
+        let Some(mark) = mark else { return Ok(false) };
+        let at = mark.split_first_chunk::<8>().map(|(at, mac)| (u64::from_be_bytes(*at), mac));
+        if at.is_some_and(|(at, mac)| is_mac(mac, &self.key.removal(of, at))) {
+            return Ok(true);
+        }
+        Err(bad_statement(of, "no key server took its sums away"))
+    }
+
+    /// Takes away the sums of the complete statements up to this one, at the Unix second `at`: whoever asks has them elsewhere. Their rows
+    /// and the MACs of their parts stay, so that later statements are what they were. Returns the numbers of those that had sums.
+    ///
+    /// # Errors
+    /// If nothing was taken away, or that is not known; or one of them is not as a key server wrote it.
+    pub async fn remove_sums(&self, through: u64, at: u64) -> Result<Vec<u64>, StoreError> {
+        let mut step = self.begin_usage().await?;
+        let complete = step.head.statement - u64::from(!step.head.is_complete && step.head.statement > 0);
+        let mut removed = Vec::new();
+        for of in 1..=through.min(complete) {
+            // What somebody changed stays, to be looked at.
+            match self.statement_in(&mut step.transaction, of, None).await {
+                Err(StoreError::Removed(_)) => continue,
+                found => found?,
+            };
+            query("DELETE FROM usage_record WHERE statement = $1")
+                .bind(signed(of))
+                .execute(&mut *step.transaction)
+                .await?;
+            let mark = [&at.to_be_bytes()[..], &self.key.removal(of, at)].concat();
+            let set = query("UPDATE usage_statement SET removed = $1 WHERE number = $2").bind(mark).bind(signed(of));
+            set.execute(&mut *step.transaction).await?;
+            // Pages of usage that were begun have what is gone now.
+            step.head.moved += 1;
+            removed.push(of);
+        }
+        if removed.is_empty() {
+            step.transaction.roll_back().await?;
+            return Ok(removed);
+        }
+        step.commit(self).await?;
+        Ok(removed)
     }
 
     /// Brings in what an earlier version kept in a file, in the place of what there is if it `replaces` that: records, up to when time is closed, what routers

@@ -511,5 +511,8 @@ fn refused(place: &Place, error: &StoreError) -> Failure {
              since",
         ),
         StoreError::Gone(_) => failure.help("restore the file, and start this program again"),
+        StoreError::Removed(number) => {
+            failure.help(format!("the folder of `wayleave cap statements --export` has it as statement-{number}.json, and signed"))
+        }
     }
 }

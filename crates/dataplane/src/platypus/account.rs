@@ -38,13 +38,13 @@ pub enum ChargeOutcome {
 
 /// Where a packet was counted, and with how many octets: what [`Accounts::credit`] takes back. It is good until an account is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Charged {
+pub struct ChargeLine {
     line: u32,
     /// No counted packet is without octets: zero says that nothing was counted.
     octets: u32,
 }
 
-impl Charged {
+impl ChargeLine {
     #[inline(always)]
     fn new(line: usize, octets: u64) -> Self {
         // A table has far fewer lines, and a packet fewer octets.
@@ -350,13 +350,13 @@ impl Accounts {
         key: AccountKey,
         charge: impl Fn() -> Charge,
         octets: u64,
-    ) -> (ChargeOutcome, Charged) {
+    ) -> (ChargeOutcome, ChargeLine) {
         match self.totals.add_known(key.packed, key.home, octets) {
             Some((line, is_first)) => {
                 if is_first {
                     self.changed.push(charge());
                 }
-                (ChargeOutcome::Charged, Charged::new(line, octets))
+                (ChargeOutcome::Charged, ChargeLine::new(line, octets))
             }
             None => self.add_new(&charge(), octets),
         }
@@ -365,7 +365,7 @@ impl Accounts {
     /// The same for an account that does not exist: it is opened, or the packet counts in the first of those above it that
     /// exists or may be opened.
     #[inline(never)]
-    fn add_new(&mut self, charge: &Charge, octets: u64) -> (ChargeOutcome, Charged) {
+    fn add_new(&mut self, charge: &Charge, octets: u64) -> (ChargeOutcome, ChargeLine) {
         let mut account = *charge;
         while !self.totals.contains(pack(&account)) {
             if self.shares.may_open(&account, self.most - self.totals.count()) {
@@ -374,7 +374,7 @@ impl Accounts {
             }
             match parent(&account) {
                 Some(parent) => account = parent,
-                None => return (ChargeOutcome::TableFull, Charged::default()),
+                None => return (ChargeOutcome::TableFull, ChargeLine::default()),
             }
         }
         let (line, is_first) = self.totals.add(pack(&account), octets);
@@ -383,15 +383,15 @@ impl Accounts {
         }
         let is_own = account == *charge;
         self.folded += u64::from(!is_own);
-        (if is_own { ChargeOutcome::Charged } else { ChargeOutcome::Folded }, Charged::new(line, octets))
+        (if is_own { ChargeOutcome::Charged } else { ChargeOutcome::Folded }, ChargeLine::new(line, octets))
     }
 
     /// Takes back what a packet was counted with that was not sent, and returns whose it was. `None`, and nothing is taken back, if
     /// nothing was counted, or if a record of the journal has it: what is recorded never becomes less. The rate's tokens
     /// stay taken: they bound what arrives, whatever becomes of it.
     #[cold]
-    pub(super) fn credit(&mut self, charged: Charged) -> Option<Principal> {
-        let Charged { line, octets } = charged;
+    pub(super) fn credit(&mut self, charged: ChargeLine) -> Option<Principal> {
+        let ChargeLine { line, octets } = charged;
         let key = if octets == 0 { None } else { self.totals.credit(line as usize, octets.into()) };
         key.and_then(packed_principal)
     }
@@ -507,7 +507,7 @@ mod tests {
         assert_eq!(accounts.total(&charge(1, None, 7)).octets, restored.total(&charge(1, None, 7)).octets + 5);
     }
 
-    fn counted(accounts: &mut Accounts, charge: &Charge, octets: u64) -> Charged {
+    fn counted(accounts: &mut Accounts, charge: &Charge, octets: u64) -> ChargeLine {
         accounts.add(accounts.look_up(charge), || *charge, octets).1
     }
 
@@ -521,8 +521,8 @@ mod tests {
         assert_eq!(accounts.credit(first), Some(one.principal));
         assert_eq!(accounts.total(&one), Total { packets: 1, octets: 40 });
         // There is no such packet any more, nor one that counts nothing.
-        assert_eq!((accounts.credit(first), accounts.credit(Charged::default())), (None, None));
-        assert_eq!(accounts.credit(Charged { line: u32::MAX, octets: 1 }), None);
+        assert_eq!((accounts.credit(first), accounts.credit(ChargeLine::default())), (None, None));
+        assert_eq!(accounts.credit(ChargeLine { line: u32::MAX, octets: 1 }), None);
         assert_eq!(accounts.journal().len(), 2);
         assert_eq!([second, others].map(|charged| accounts.credit(charged)), [None, None]);
         assert_eq!(accounts.total(&one), Total { packets: 1, octets: 40 });
@@ -547,7 +547,7 @@ mod tests {
     fn a_packet_is_credited_where_it_was_counted() {
         let mut accounts = Accounts::new(16, 1);
         // Some of these have no place of their own.
-        let counted: Vec<Charged> = (0..8).map(|id| counted(&mut accounts, &charge(1, Some(id), 0), 10)).collect();
+        let counted: Vec<ChargeLine> = (0..8).map(|id| counted(&mut accounts, &charge(1, Some(id), 0), 10)).collect();
         assert_eq!(accounts.folded(), 2);
         assert_eq!(accounts.total(&charge(1, None, 0)), Total { packets: 2, octets: 20 });
         assert!(counted.into_iter().all(|charged| accounts.credit(charged) == Principal::new(1)));

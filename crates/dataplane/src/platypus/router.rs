@@ -11,7 +11,7 @@ use wayleave_core::{Instant, Now, Prefix};
 use wayleave_packet::platypus::header::{Packet, Principal};
 use wayleave_packet::platypus::verify::{self, Arrival, Charge, Forward, IcmpError, Verdict, Waypoint, icmp, verify};
 
-use super::account::{AccountKey, Accounts, ChargeOutcome, Charged, PayerState};
+use super::account::{AccountKey, Accounts, ChargeLine, ChargeOutcome, PayerState};
 use super::delivery;
 use super::foreign::{ForeignWaypoint, ForeignWaypoints};
 use super::lanes::{BurstVerifier, Decision, Group, Verdicts};
@@ -189,7 +189,7 @@ pub struct Router {
     origins: [[u8; 16]; BURST],
     account_keys: [AccountKey; BURST],
     /// Where the packets of the last burst were counted, as far as they are forwarded.
-    charged: [Charged; BURST],
+    charged: [ChargeLine; BURST],
     revocations: RevocationTable,
     need_revocations: bool,
     repeated: ReplayPolicy,
@@ -270,7 +270,7 @@ impl Router {
             hashes: [[0; 16]; BURST],
             origins: [[0; 16]; BURST],
             account_keys: [AccountKey::default(); BURST],
-            charged: [Charged::default(); BURST],
+            charged: [ChargeLine::default(); BURST],
             revocations: RevocationTable::default(),
             need_revocations: config.need_revocations,
             repeated: config.repeated,
@@ -476,7 +476,7 @@ impl Router {
         if !self.is_accounting {
             return Ok(());
         }
-        self.charged[index] = Charged::default();
+        self.charged[index] = ChargeLine::default();
         if counted == Counted::No {
             return Ok(());
         }
@@ -583,14 +583,14 @@ impl Router {
     /// Where the packet at this index of the last burst was counted, if it is forwarded.
     #[inline(always)]
     #[must_use]
-    pub fn charged(&self, index: usize) -> Charged {
+    pub fn charged(&self, index: usize) -> ChargeLine {
         self.charged[index]
     }
 
     /// Credits its payer with a packet that was counted and could not be sent. It must be done before [`Accounts::journal`] and
     /// [`Accounts::close`] are called: what is recorded is not taken back.
     #[cold]
-    pub fn credit(&mut self, charged: Charged) {
+    pub fn credit(&mut self, charged: ChargeLine) {
         if let Some(principal) = self.accounts.credit(charged) {
             self.payers.credit(principal, charged.octets());
         }

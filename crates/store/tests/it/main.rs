@@ -58,6 +58,7 @@ in_sqlite!(usage_suite:
     the_database_takes_sums_and_closes_as_the_ledger_does,
     a_complete_statement_never_changes_and_what_comes_late_is_on_the_next,
     a_statement_that_somebody_changed_is_refused_by_name_and_never_authenticated_anew,
+    the_sums_of_old_statements_leave_and_later_ones_are_what_they_were,
     two_key_servers_at_once_lose_nothing_and_take_nothing_twice,
     who_has_no_room_holds_nobody_else_up,
     pages_are_within_their_bounds,

@@ -3,6 +3,8 @@
 //! PLA, usage in the database: reports, confirmations and closings at random: what is taken, summed and confirmed is what the ledger in
 //! memory says; two key servers at once lose nothing and take nothing twice.
 //! PLA, one lessor at a time: the row is taken as it was seen or not at all, and renewed by who has it.
+//! PLA, old statements: their sums leave, and later statements are what they were; a mark that no key server made, or sums that came
+//! back: refused by name.
 //! PLA, statements: one that is complete never changes, whatever comes late; one that was changed is refused by name.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -224,6 +226,54 @@ pub(crate) async fn a_complete_statement_never_changes_and_what_comes_late_is_on
     assert_eq!(own.1.len(), 1);
     assert_eq!(store.statements(1, 10).await.expect("read"), [second.0]);
     assert_eq!(store.statement(3, None).await.expect("read"), None);
+}
+
+pub(crate) async fn the_sums_of_old_statements_leave_and_later_ones_are_what_they_were(place: &Place) {
+    let store = store(place).await;
+    for (number, epoch) in [(1_u64, FIRST), (2, FIRST + 10), (3, FIRST + 20)] {
+        let of = [account(7, None, epoch), account(8, Some(3), epoch)];
+        take(&store, report(1, 1, &of.map(|account| (account, 100 * u128::from(number))), second(epoch + 1))).await;
+        assert_eq!(close(&store, second(epoch + 5), &[1]).await, ("done", number));
+        // The last one is not added up yet.
+        if number < 3 {
+            fold(&store, 100, &AccountPeriods::default()).await;
+        }
+    }
+    let heads = store.statements(0, 10).await.expect("read");
+    let moved = store.usage_head().await.expect("read").moved;
+    assert_eq!(store.remove_sums(0, 5).await, Ok(Vec::new()));
+    assert_eq!(store.remove_sums(1, 5).await, Ok(vec![1]));
+    assert_eq!(store.remove_sums(1, 6).await, Ok(Vec::new()), "once");
+    assert!(store.usage_head().await.expect("read").moved > moved, "pages begin again");
+    for principal in [None, Some(7)] {
+        assert_eq!(store.statement(1, principal).await, Err(StoreError::Removed(1)));
+    }
+    assert_eq!(store.statements(0, 10).await.expect("read"), heads);
+    let second_sums = store.statement(2, None).await.expect("read").expect("there").1;
+    assert_eq!(second_sums.values().map(|total| total.packets).sum::<u128>(), 400);
+    assert!(all(&store, 10).await.values().all(|total| total.packets >= 200));
+    // Time goes on, and so do the statements.
+    fold(&store, 100, &AccountPeriods::default()).await;
+    let third = store.statement(3, None).await.expect("read").expect("there");
+    assert!(third.0.is_complete);
+    let late = take(&store, report(1, 1, &[(account(7, None, FIRST), 130)], second(FIRST + 40))).await;
+    assert!(late.is_late);
+    assert_eq!(store.remove_sums(9, 7).await, Ok(vec![2, 3]));
+    assert_eq!(close(&store, second(FIRST + 70), &[1]).await, ("done", 4));
+    fold(&store, 100, &AccountPeriods::default()).await;
+    assert_eq!(store.statement(4, None).await.expect("read").expect("there").1.len(), 1);
+    // Nobody else marks a statement so, nor moves a mark.
+    for set in ["(SELECT removed FROM usage_statement WHERE number = 1)", "mac", "x''"] {
+        let set = if matches!(place, Place::Postgres(_)) { set.replace("x''", "'\\x'::bytea") } else { set.to_owned() };
+        write(place, &format!("UPDATE usage_statement SET removed = {set} WHERE number = 4")).await;
+        assert!(matches!(store.statement(4, None).await, Err(StoreError::Row { .. })), "{set}");
+        assert!(store.remove_sums(9, 8).await.is_err(), "{set}");
+    }
+    write(place, "UPDATE usage_statement SET removed = NULL WHERE number = 4").await;
+    assert!(store.statement(4, None).await.is_ok());
+    // One whose mark was taken away lacks its sums.
+    write(place, "UPDATE usage_statement SET removed = NULL WHERE number = 1").await;
+    assert!(matches!(store.statement(1, None).await, Err(StoreError::Row { .. })));
 }
 
 pub(crate) async fn a_statement_that_somebody_changed_is_refused_by_name_and_never_authenticated_anew(place: &Place) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write as _;
 use std::ops::Bound;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use wayleave_control::capability::{
     UsageRecord,
 };
 use wayleave_crypto::signed::Signed;
+use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::identity::octets_of;
 use wayleave_runtime::store::{self, FileStore, Record, Store as _, StoreError as FileError};
@@ -97,6 +99,14 @@ pub struct StatementsOf {
     /// For which of the owners that its number had one after the other, from 0. Default: the present one.
     #[arg(long, requires = "signed")]
     pub owner: Option<u8>,
+    /// Write all complete statements to this folder, on the key server's machine: each whole as JSON, and signed for each who pays. What
+    /// is there stays.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["number", "api"])]
+    pub export: Option<PathBuf>,
+    /// Then take the sums of those out of the database that closed time before this day, YYYY-MM-DD (UTC): the folder has them. Cannot be
+    /// undone.
+    #[arg(long, value_name = "DAY", value_parser = seconds_of, requires = "export")]
+    pub remove_before: Option<u64>,
     #[command(flatten)]
     pub provider: Provider,
     #[arg(long)]
@@ -314,6 +324,12 @@ fn say(said: &Value, is_json: bool) {
 
 pub fn statements(command: &StatementsOf) -> Outcome {
     let place = command.provider.place()?;
+    if let Some(folder) = &command.export {
+        let KeyServerAt::Here(config) = place else {
+            return Err(Failure::usage("--export is for the key server's machine: give --config").into());
+        };
+        return export(command, &Here::new(config)?, folder);
+    }
     match (command.number, &command.signed) {
         (None, _) => list_statements(command, &place),
         (Some(number), None) => one_statement(command, &place, number),
@@ -326,16 +342,7 @@ fn list_statements(command: &StatementsOf, place: &KeyServerAt<'_>) -> Outcome {
         KeyServerAt::At(at) => cap_remote::all(at, "/v1/statements", "statements")?,
         KeyServerAt::Here(config) => {
             let here = Here::new(config)?;
-            let found = here.store(|store| async move {
-                let mut all: Vec<UsageStatement> = Vec::new();
-                loop {
-                    let more = store.statements(all.last().map_or(0, |last| last.number), PAGE).await?;
-                    if more.is_empty() {
-                        return Ok(all);
-                    }
-                    all.extend(more);
-                }
-            })?;
+            let found = all_statements(&here)?;
             let names = here.file.router_names();
             found.iter().map(|statement| json!(StatementHead::of(statement, &names))).collect()
         }
@@ -347,6 +354,82 @@ fn list_statements(command: &StatementsOf, place: &KeyServerAt<'_>) -> Outcome {
     } else {
         print(&objects(&rows, &COLUMNS));
     }
+    Ok(())
+}
+
+fn all_statements(here: &Here) -> Outcome<Vec<UsageStatement>> {
+    here.store(|store| async move {
+        let mut all: Vec<UsageStatement> = Vec::new();
+        loop {
+            let more = store.statements(all.last().map_or(0, |last| last.number), PAGE).await?;
+            if more.is_empty() {
+                return Ok(all);
+            }
+            all.extend(more);
+        }
+    })
+}
+
+/// Writes statements to a folder, and takes the sums of old ones out of the database.
+fn export(command: &StatementsOf, here: &Here, folder: &Path) -> Outcome {
+    fs::create_dir_all(folder).map_err(|error| Failure::system(folder.display(), &error))?;
+    let (mut exported, mut through) = (Vec::new(), 0);
+    for statement in all_statements(here)?.into_iter().filter(|statement| statement.is_complete) {
+        let whole = folder.join(format!("statement-{}.json", statement.number));
+        if !whole.exists() && export_one(here, &statement, (folder, &whole))? {
+            exported.push(statement.number);
+        }
+        if command.remove_before.is_some_and(|before| statement.closed_before <= before) {
+            through = statement.number;
+        }
+    }
+    // The names of the files are on the disk before anything is taken away.
+    let synced = fs::File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|error| Failure::system(folder.display(), &error))?;
+    let now = unix_now().secs();
+    let removed = match through {
+        0 => Vec::new(),
+        _ => here.store(move |store| async move { store.remove_sums(through, now).await })?,
+    };
+    say(&json!({ "folder": folder, "exported": exported, "removed": removed }), command.json);
+    Ok(())
+}
+
+/// Writes one statement, its file as a whole last; `false` if its sums were taken away before.
+fn export_one(here: &Here, statement: &UsageStatement, (folder, whole): (&Path, &Path)) -> Outcome<bool> {
+    let number = statement.number;
+    let found = here.store(move |store| async move {
+        match store.statement(number, None).await {
+            Err(StoreError::Removed(_)) => Ok(None),
+            found => found,
+        }
+    })?;
+    let Some((of, sums)) = found else { return Ok(false) };
+    let (server, periods) = here.accounts()?;
+    let zone = here.file.zone().to_string();
+    for principal in usage::principals(&sums).into_iter().map(Principal::number) {
+        for owner in 0..=periods.latest(principal) {
+            let object = of_owner(&of, &zone, (principal, owner), &sums);
+            if object.lines.is_empty() {
+                continue;
+            }
+            let signed = server.sign_statement(&object);
+            let signed = signed.map_err(|error| Failure::new(format!("the statement cannot be signed: {error}")))?;
+            write_whole(&folder.join(format!("statement-{number}-{principal}-{owner}.signed")), signed.octets())?;
+        }
+    }
+    let mut said = json!(StatementHead::of(&of, &here.file.router_names()));
+    said["usage"] = json!(here.lines(&sums, None)?);
+    write_whole(whole, format!("{said:#}\n").as_bytes())?;
+    Ok(true)
+}
+
+/// Writes a file for its owner alone, which is there with all of its content or not at all.
+fn write_whole(path: &Path, octets: &[u8]) -> Outcome {
+    let new = path.with_extension("new");
+    let made = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new);
+    let written = made.and_then(|mut file| file.write_all(octets).and_then(|()| file.sync_all()));
+    written.and_then(|()| fs::rename(&new, path)).map_err(|error| Failure::system(path.display(), &error))?;
     Ok(())
 }
 

@@ -10,10 +10,10 @@ mod listing;
 mod operator;
 mod parts;
 pub mod routers;
-mod sold;
 #[cfg(test)]
 mod tests;
 pub mod usage;
+mod usage_metrics;
 mod views;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub const SHOWN: usize = 20;
 
 /// What is known of a payer.
-pub trait Payer: Default {
+pub trait PayerFigures: Default {
     /// Octets by which payers are ranked.
     fn octets(&self) -> u128;
 
@@ -16,7 +16,7 @@ pub trait Payer: Default {
 }
 
 /// The principals with most octets, in this order; behind them, under `None`, all others, with those that were under `None` before.
-pub fn largest<T: Payer>(mut rows: BTreeMap<Option<u32>, T>) -> Vec<(Option<u32>, T)> {
+pub fn largest<T: PayerFigures>(mut rows: BTreeMap<Option<u32>, T>) -> Vec<(Option<u32>, T)> {
     let mut others = rows.remove(&None).unwrap_or_default();
     let mut rows: Vec<(Option<u32>, T)> = rows.into_iter().collect();
     rows.sort_by_key(|(_, row)| Reverse(row.octets()));

@@ -34,8 +34,8 @@ use crate::roles::router::random;
 use super::core::Core;
 use super::lessor::{LessorState, LessorTask, LessorView, LessorWord};
 use super::parts::Parts;
-use super::sold::Sold;
 use super::usage::{RETRY, UsageProblem, UsageStep, UsageStore};
+use super::usage_metrics::UsageMetrics;
 
 /// Octets that may wait for one router: a whole list of revocations, and answers.
 const LINK_QUEUE: usize = 96 << 20;
@@ -67,7 +67,7 @@ pub struct Routers {
     pub store: Store,
     pub problems: [UsageProblem; 3],
     pub lessor: Arc<Mutex<LessorView>>,
-    pub sold: Sold,
+    pub metrics: UsageMetrics,
     own: Holder,
     _listening: Listening,
 }
@@ -117,9 +117,9 @@ impl Routers {
             doing: "what routers report, which they keep,",
             problem: problems[0].clone(),
             heavy: problems[2].clone(),
-            sold: Sold::default(),
+            metrics: UsageMetrics::default(),
         };
-        let sold = task.sold.clone();
+        let usage_metrics = task.metrics.clone();
         parts.spawn("usage", task.clone().write(steps));
         let task = UsageStore { doing: "statements of usage", problem: problems[1].clone(), ..task };
         let own = Holder(random()?);
@@ -146,7 +146,7 @@ impl Routers {
         let (routers, connected) = (config.routers(), BTreeSet::new());
         let io = RouterIo { links, usage, checks, era: 0, names, routers, numbers, rates, word, connected, log };
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
-        Ok(Some(Self { running, parts, store: read, problems, lessor, sold, own, _listening: listening }))
+        Ok(Some(Self { running, parts, store: read, problems, lessor, metrics: usage_metrics, own, _listening: listening }))
     }
 
     /// Waits until the machine or a task ends without being stopped, and returns why. Cancel safe.

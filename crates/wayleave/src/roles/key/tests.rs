@@ -11,7 +11,7 @@ use wayleave_runtime::Clock;
 use super::core::{Core, lock};
 use super::dns::connection_slots;
 use super::follow_database;
-use super::sold::Sold;
+use super::usage_metrics::UsageMetrics;
 use super::views::{Connections, KeyView};
 use crate::config::testing::Provider;
 use crate::roles::Events;
@@ -25,7 +25,7 @@ pub async fn metric_names() -> Vec<String> {
     let connections = Connections { dns: connection_slots(), api: None };
     let view = KeyView::new(&Arc::new(Mutex::new(core)), &config, None, (None, connections));
     let mut metrics = view.metrics().await.expect("metrics");
-    metrics.extend(Sold::default().metrics(&BTreeMap::new(), &BTreeMap::new()));
+    metrics.extend(UsageMetrics::default().metrics(&BTreeMap::new(), &BTreeMap::new()));
     metrics.iter().map(|metric| metric.name("key")).collect()
 }
 

@@ -16,7 +16,7 @@ use wayleave_store::{MAX_OF_PAYER, Note, Store, StoreError};
 
 use super::core::{Core, lock};
 use super::routers::{Event, Own};
-use super::sold::Sold;
+use super::usage_metrics::UsageMetrics;
 
 /// What routers said that goes into one transaction, at most.
 const TOGETHER: usize = 32;
@@ -69,7 +69,7 @@ pub struct UsageStore {
     pub problem: UsageProblem,
     /// Who has many records.
     pub heavy: UsageProblem,
-    pub sold: Sold,
+    pub metrics: UsageMetrics,
 }
 
 impl UsageStore {
@@ -105,7 +105,7 @@ impl UsageStore {
                 .unzip();
             let outcomes = self.carry_out(&changes).await;
             for (step, outcome) in numbers.into_iter().zip(outcomes) {
-                outcome.iter().for_each(|outcome| self.sold.add(&outcome.more));
+                outcome.iter().for_each(|outcome| self.metrics.add(&outcome.more));
                 let stored = Event::Input(RouterServerInput::Stored { step, outcome });
                 let _ = self.events.send(stored).await; // fails if the role has stopped
             }
@@ -164,7 +164,7 @@ impl UsageStore {
         now: u64,
     ) -> Result<(), StoreError> {
         let (head, known) = (self.store.usage_head().await?, self.store.known_routers().await?);
-        self.sold.set_head(head);
+        self.metrics.set_head(head);
         if head.is_complete && seen.replace(head.statement).is_some_and(|seen| seen != head.statement) {
             self.say(Event::Own(Own::Closed(head.statement, head.closed_before))).await;
         }

@@ -22,8 +22,8 @@ use super::api::counts::ApiCounts;
 use super::core::{Core, lock};
 use super::lessor::LessorView;
 use super::routers::{self, Event, Routers};
-use super::sold::Sold;
 use super::usage::UsageProblem;
+use super::usage_metrics::UsageMetrics;
 use crate::config::Fault;
 use crate::config::key::KeyFile;
 use crate::config::key_api::ApiSection;
@@ -85,7 +85,7 @@ struct OfRouters {
     store: Store,
     problems: [UsageProblem; 3],
     lessor: Arc<Mutex<LessorView>>,
-    sold: Sold,
+    metrics: UsageMetrics,
 }
 
 #[derive(Clone)]
@@ -112,7 +112,7 @@ impl KeyView {
             store: routers.store.clone(),
             problems: routers.problems.clone(),
             lessor: Arc::clone(&routers.lessor),
-            sold: routers.sold.clone(),
+            metrics: routers.metrics.clone(),
         };
         let routers = routers.map(of);
         let configured = Arc::new(Mutex::new(Configured::new(config)));
@@ -366,7 +366,7 @@ impl View for KeyView {
             let confirmed = routers.as_array().into_iter().flatten().map(confirmed).collect();
             let own = state.rates().iter().filter(|(payer, _)| payer.delegation.is_none());
             let rates = own.map(|(payer, terms)| (payer.principal.number(), terms.rate)).collect();
-            metrics.extend(of.sold.metrics(&rates, &confirmed));
+            metrics.extend(of.metrics.metrics(&rates, &confirmed));
         }
         Some(metrics)
     }

@@ -7,7 +7,7 @@ use wayleave_runtime::http::{Labels, Metric, Unit};
 
 use super::counters::{Named, PayerCounts};
 use super::journal::Total;
-use crate::roles::payers::{Payer, count, label, largest};
+use crate::roles::payers::{PayerFigures, count, label, largest};
 
 /// What a payer sent since the process started; accounts that were restored are among what was accepted.
 #[derive(Clone, Default)]
@@ -16,7 +16,7 @@ struct PayerRow {
     counts: PayerCounts,
 }
 
-impl Payer for PayerRow {
+impl PayerFigures for PayerRow {
     fn octets(&self) -> u128 {
         self.accepted.octets
     }

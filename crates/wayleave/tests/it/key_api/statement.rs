@@ -2,6 +2,8 @@
 //!
 //! PLA, usage by pages: usage of closed time is added up while a statement is read in pages: pages of one time, or
 //! refused; the command begins again.
+//! PLA, old statements: exported, and their sums taken away: the files are what `cap verify` takes; the database names what it has no more,
+//! at the server's machine and by the API.
 //! PLA, signed statements: made, listed and shown alike at the server's machine and by the API; its signature, its principal and the
 //! customer's own count are checked; changed, or of another key: refused.
 
@@ -262,4 +264,45 @@ fn a_token_for_own_reads_what_is_its_own_of_a_statement() {
     assert!(ask("/v1/statements/2").is("not-found"));
     let before = serde_json::json!({ "before": "2026-01-01" });
     assert!(world.call(Some(&own), "POST", "/v1/statements", Some(&before)).is("access"));
+}
+
+#[test]
+fn old_statements_leave_by_export_and_their_files_are_what_was_signed() {
+    let section = format!("[key.routers]\nlisten = \"{}\"\nidentity = \"identity.key\"\n", free());
+    let mut world = World::with("export", &section);
+    world.running.kill();
+    let all = put(&world);
+    world.running.resume();
+    let here = |command: &[&str]| world.folder.ok(&[command, &["--config", "server/key.toml"]].concat());
+    let day = |days: u64| (unix_now().secs() - days * DAY).to_string();
+    let (first, second) = (day(5), day(2));
+    for before in [&first, &second] {
+        here(&["cap", "usage", "--close", before, "--force"]);
+    }
+    let signed = ["cap", "statements", "1", "--principal", "7", "--signed", "one.statement", "--json"];
+    let said: Value = serde_json::from_str(&here(&signed)).expect("JSON");
+    let writer = said["writer"].as_str().expect("a key").to_owned();
+    let export = |more: &[&str]| -> Value {
+        let command = [&["cap", "statements", "--export", "old", "--json"], more].concat();
+        serde_json::from_str(&here(&command)).expect("JSON")
+    };
+    let said = export(&[]);
+    assert_eq!((&said["exported"], &said["removed"]), (&serde_json::json!([1, 2]), &serde_json::json!([])));
+    let said = export(&["--remove-before", &first]);
+    assert_eq!((&said["exported"], &said["removed"]), (&serde_json::json!([]), &serde_json::json!([1])));
+    let read = |name: &str| std::fs::read(world.folder.0.join(name)).expect("there");
+    assert_eq!(read("one.statement"), read("old/statement-1-7-0.signed"));
+    let whole: Value = serde_json::from_slice(&read("old/statement-1.json")).expect("JSON");
+    assert_eq!((packets(&whole), &whole["statement"]), (all, &Value::from(1)));
+    world.folder.ok(&["cap", "verify", "old/statement-1-7-0.signed", "--writer", &writer]);
+    // The database says what it has no more, and has all else.
+    let said = world.folder.fails(1, &["cap", "statements", "1", "--config", "server/key.toml"]);
+    assert!(said.contains("statement 1 were exported"), "{said}");
+    let asked = world.call(Some(&world.read), "GET", "/v1/statements/1", None);
+    assert!(asked.status == 404 && asked.body.contains("exported"), "{asked:?}");
+    assert_eq!(here(&["cap", "statements", "--json"]).matches("\"complete\":").count(), 2);
+    here(&["cap", "statements", "2"]);
+    assert!(here(&["cap", "usage"]).contains("no usage"));
+    let said = world.folder.fails(2, &["cap", "statements", "--remove-before", &first, "--config", "server/key.toml"]);
+    assert!(said.contains("--export"), "{said}");
 }

@@ -122,6 +122,9 @@ pub struct SignedStatement {
 }
 
 fn unusable(error: StoreError) -> Problem {
+    if let StoreError::Removed(_) = error {
+        return Problem::new(ProblemKind::NotFound, error.to_string());
+    }
     // It is not for callers what the database says.
     tracing::error!("a statement cannot be read or made: {error}");
     let why = if error.is_passing() { "the database cannot be used now" } else { "the statement cannot be read" };

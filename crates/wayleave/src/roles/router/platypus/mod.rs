@@ -19,7 +19,7 @@ use wayleave_core::{Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::frame::Ingress;
-use wayleave_dataplane::platypus::account::{Accounts, Charged};
+use wayleave_dataplane::platypus::account::{Accounts, ChargeLine};
 use wayleave_dataplane::platypus::outer::{destination, is_icmp_error};
 use wayleave_dataplane::platypus::{Action, Config, PayerCounters, Reason, ReplayPolicy, Router, account, record};
 use wayleave_dataplane::replay::{ClockJumps, ReplayFilter};
@@ -88,7 +88,7 @@ pub struct Platypus {
     ip: Option<usize>,
     stamping: Option<Stamping>,
     /// For each packet of the burst that goes out as data, where it was counted.
-    charged: Box<[Charged]>,
+    charged: Box<[ChargeLine]>,
 }
 
 /// What threads forward by.
@@ -325,7 +325,7 @@ impl Format for Platypus {
         let stamping = plan.stamping.as_ref().map(|plan| Stamping::new(plan, number)).transpose()?;
         let router = Router::new(config, CpuKernel::best());
         let (remotes, routes, links) = (Vec::new(), Vec::new(), Vec::new());
-        let charged = vec![Charged::default(); MAX_PACKETS].into_boxed_slice();
+        let charged = vec![ChargeLine::default(); MAX_PACKETS].into_boxed_slice();
         let mut platypus = Self { router, remotes, routes, links, ip: None, stamping, charged };
         // Every bucket is full whenever it begins.
         platypus.take_over(plan, ports, Instant(0));

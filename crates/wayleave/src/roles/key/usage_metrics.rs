@@ -8,12 +8,12 @@ use wayleave_runtime::http::{Labels, Metric, Unit};
 use wayleave_runtime::metrics;
 use wayleave_store::UsageHead;
 
-use crate::roles::payers::{Payer, count, label, largest};
+use crate::roles::payers::{PayerFigures, count, label, largest};
 
 /// Principals of which it is remembered what was reported, at most: what others sent is among the others'.
 const MOST_PAYERS: usize = 1 << 16;
 
-impl Payer for Usage {
+impl PayerFigures for Usage {
     fn octets(&self) -> u128 {
         self.octets
     }
@@ -32,9 +32,9 @@ struct Seen {
 
 /// What the tasks of usage have seen, for the metrics.
 #[derive(Clone, Default)]
-pub struct Sold(Arc<Mutex<Seen>>);
+pub struct UsageMetrics(Arc<Mutex<Seen>>);
 
-impl Sold {
+impl UsageMetrics {
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -102,15 +102,20 @@ mod tests {
 
     #[test]
     fn what_reports_bring_is_added_up_by_payer_and_gaps_are_counted() {
-        let sold = Sold::default();
+        let usage_metrics = UsageMetrics::default();
         let usage = |packets| Usage { packets, octets: 100 * packets };
-        sold.add(&BTreeMap::from([(7, usage(1)), (8, usage(9))]));
-        sold.add(&BTreeMap::from([(7, usage(2))]));
-        let rows = largest(sold.seen().reported.clone());
+        usage_metrics.add(&BTreeMap::from([(7, usage(1)), (8, usage(9))]));
+        usage_metrics.add(&BTreeMap::from([(7, usage(2))]));
+        let rows = largest(usage_metrics.seen().reported.clone());
         assert_eq!(rows, [(Some(8), usage(9)), (Some(7), usage(3)), (None, usage(0))]);
-        sold.set_head(UsageHead { statement: 2, closed_before: 1_000, is_complete: true, ..UsageHead::default() });
+        usage_metrics.set_head(UsageHead {
+            statement: 2,
+            closed_before: 1_000,
+            is_complete: true,
+            ..UsageHead::default()
+        });
         let confirmed = BTreeMap::from([("a".to_owned(), 1_000), ("b".to_owned(), 999), ("c".to_owned(), 0)]);
-        let metrics = sold.metrics(&BTreeMap::from([(7, 500), (9, 1)]), &confirmed);
+        let metrics = usage_metrics.metrics(&BTreeMap::from([(7, 500), (9, 1)]), &confirmed);
         let is_there = |metric: Metric| assert!(metrics.contains(&metric), "{metrics:?}");
         let help = "Routers that may still report usage of time that is on statements";
         is_there(Metric::gauge("owing", Unit::Links, help, 2.0));
