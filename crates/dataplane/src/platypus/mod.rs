@@ -11,6 +11,7 @@ mod payers;
 pub mod record;
 pub mod revocation;
 mod router;
+pub mod sources;
 mod totals;
 
 pub use foreign::{ForeignWaypoint, MOST_OF_PRINCIPAL};

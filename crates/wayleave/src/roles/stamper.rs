@@ -602,6 +602,7 @@ impl StamperRole {
                 sealed: false,
                 carriage: carriage(registration.udp),
                 mtu: registration.mtu.into(),
+                only_from: None,
             });
             let user = registration.user;
             let rule = |to: &Prefix| {
@@ -620,7 +621,10 @@ impl StamperRole {
                 continue;
             }
             let hops = vec![hop.clone()];
-            routes.push(Route { hops, sealed: false, carriage: *carriage, mtu: DEFAULT_MTU as usize });
+            // The client made it for the address that it asked, and not for others of this host.
+            let asked = self.plan.file.host.get_ref().address.as_ref().map(|address| address.0.into());
+            let only_from = asked.filter(|_| hop.capability.marks.is_reply());
+            routes.push(Route { hops, sealed: false, carriage: *carriage, mtu: DEFAULT_MTU as usize, only_from });
             rules.push(Rule { to, user: None, mark: None, action: RuleAction::Take(route) });
         }
         (routes, rules)

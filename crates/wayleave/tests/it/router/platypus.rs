@@ -9,6 +9,8 @@
 //! and after a restart.
 //! PLA, revocations at a restart: a restart beside an older list, with state and without: refused by its number;
 //! refused as too old, and nothing passes until a recent list is there; `show status` says so.
+//! PLA-11, source prefixes, by process: two payers, of whom the second may not send from here: refused at the second waypoint, also
+//! after a restart; without a list, what is bound is refused.
 //! PLA, crash: `kill -9` under traffic: accounts never over; what is older than a second is kept.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,7 +22,7 @@ use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Key128;
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
+use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, Sources, sign_list, sign_whole};
 use wayleave_lab::netns::{self, Network, NetworkNamespace};
 use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Marks, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
@@ -558,7 +560,8 @@ fn a_router_without_record_of_the_last_list_takes_only_one_signed_recently_and_s
         }
         let durable = if has_state { serde_json::json!(2) } else { serde_json::Value::Null };
         let expected = serde_json::json!({
-            "sequence": 2, "issued": now.secs(), "entries": 1, "state": has_state, "durable": durable, "refused": null
+            "sequence": 2, "issued": now.secs(), "entries": 1, "sources": 0, "state": has_state, "durable": durable,
+            "refused": null
         });
         assert_eq!(list(), expected);
         assert_eq!(router.log().contains("no `state` in [forwarding]"), !has_state, "{}", router.log());
@@ -586,4 +589,74 @@ fn a_router_without_record_of_the_last_list_takes_only_one_signed_recently_and_s
         assert_eq!(list()["refused"], serde_json::Value::Null);
         router.kill();
     }
+}
+
+/// An original source is judged by the payer's prefixes wherever the packet comes from, and by the last list that was heard of.
+#[test]
+fn a_payers_sources_hold_at_every_place_and_through_a_restart_without_the_key_server() {
+    let test = "router::platypus::a_payers_sources_hold_at_every_place_and_through_a_restart_without_the_key_server";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    let folder = lay_out();
+    let signer = SigningKey::from_seed(&Secret::new([5; 32]));
+    let key: String = signer.verifying_key().to_bytes().iter().map(|octet| format!("{octet:02x}")).collect();
+    let publish = |sequence, sources: &[Sources]| {
+        let (list, signature) = sign_whole(&signer, sequence, unix_now(), &[], sources);
+        std::fs::write(folder.0.join("next"), [&signature[..], &list].concat()).expect("written");
+        std::fs::rename(folder.0.join("next"), folder.0.join("revoked")).expect("renamed");
+    };
+    let more = format!("revocations = {{ file = \"revoked\", key = \"ed25519:{key}\" }}\n");
+    publish(1, &[]);
+    let (first, mut second) = (start(&folder, 0, ""), start(&folder, 1, &more));
+    let mut host = Socket::new(HOST, ICMP);
+    let mut number = 0;
+    let mut send = |payer: u32, marks: Marks| {
+        number += 1;
+        host.send(&packet_by(&[((8, None), marks, 0), ((payer, None), marks, 1)], number, 100));
+    };
+    eventually("packets of both pass", || {
+        send(7, Marks::NONE);
+        send(8, Marks::NONE);
+        second.count("decided", "forwarded") >= 2
+    });
+    // Where principal 7 may send from, this host is not.
+    let elsewhere = vec!["10.0.0.0/8".parse().expect("a prefix")];
+    let principal = Principal::new(7).expect("24 bits");
+    publish(2, &[Sources { principal, delegation: None, delegates_any: false, prefixes: elsewhere }]);
+    eventually("the sources are in force", || second.status()["revocations"]["sources"] == 1);
+    let before = (first.count("decided", "forwarded"), second.count("decided", "forwarded"));
+    send(7, Marks::NONE);
+    eventually("it is refused at the second waypoint", || second.count("reasons", "sources") == 1);
+    eventually("the first forwards for its own payer", || first.count("decided", "forwarded") == before.0 + 1);
+    send(8, Marks::NONE);
+    eventually("others pass", || second.count("decided", "forwarded") == before.1 + 1);
+    // Cut off: nothing but what it has on its disk.
+    second.kill();
+    second.start_process();
+    eventually("it is refused again", || {
+        send(7, Marks::BOUND);
+        second.count("reasons", "sources") > 0
+    });
+    eventually("others pass", || {
+        send(8, Marks::NONE);
+        second.count("decided", "forwarded") > 0
+    });
+    assert_eq!(second.count("reasons", "sources-unknown"), 0);
+    // Cut off before it heard of them, with no list at all: whose sources it must know is refused.
+    second.kill();
+    std::fs::remove_file(folder.0.join("revoked")).expect("the list");
+    std::fs::remove_file(folder.0.join("1.redb")).expect("the state");
+    let more = more.replace(" }", ", required = false }");
+    let second = start(&folder, 1, &more);
+    eventually("it is refused", || {
+        send(7, Marks::BOUND);
+        second.count("reasons", "sources-unknown") > 0
+    });
+    assert_eq!(second.count("decided", "forwarded"), 0);
+    eventually("others pass", || {
+        send(8, Marks::NONE);
+        second.count("decided", "forwarded") > 0
+    });
+    assert_eq!(second.count("reasons", "sources"), 0);
 }
