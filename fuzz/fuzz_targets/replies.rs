@@ -34,8 +34,15 @@ fn granted(now: UnixTime) -> Granted {
     let prefix = Prefix::new(CLIENT.into(), 32).expect("a host");
     let held = held.delegate(DelegationId::new(5).expect("24 bits"), prefix).expect("of the family");
     let delegation = Some(held.delegation());
-    let capability =
-        Capability { waypoint: WAYPOINT.into(), principal, interval, epoch, marks: Marks::default(), delegation, width: Width::Full };
+    let capability = Capability {
+        waypoint: WAYPOINT.into(),
+        principal,
+        interval,
+        epoch,
+        marks: Marks::default(),
+        delegation,
+        width: Width::Full,
+    };
     Granted { capability, key: held.stamp_key() }
 }
 

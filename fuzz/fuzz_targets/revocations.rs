@@ -6,7 +6,9 @@ use libfuzzer_sys::fuzz_target;
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_dataplane::platypus::revocation::{ListError, ListKind, RevocationList, RevocationTable, sign_list, sign_whole};
+use wayleave_dataplane::platypus::revocation::{
+    ListError, ListKind, RevocationList, RevocationTable, sign_list, sign_whole,
+};
 
 const LABEL: &str = "wayleave/platypus/revocations/v1";
 

@@ -146,6 +146,13 @@ impl Capabilities {
         Some(Hop { capability: self.capability(*epoch, *marks), key: self.stamp_key(key) })
     }
 
+    /// The same for replies of `server` alone, with a capability that is delegated.
+    pub fn reply_hop(&self, now: UnixTime, server: IpAddr) -> Option<Hop> {
+        let ((epoch, marks, key), delegation) = self.held(now).zip(self.delegation)?;
+        let key = DelegatedSecret::new(key.clone(), delegation).reply_key(server);
+        Some(Hop { capability: self.capability(*epoch, marks.with_reply()), key })
+    }
+
     /// What is used at `now`.
     fn held(&self, now: UnixTime) -> Option<&(u32, Marks, Key128)> {
         let chosen = epoch::to_stamp_with(self.interval, self.secrets.iter().map(|(of, ..)| *of), now)?;
@@ -229,8 +236,9 @@ impl Capabilities {
             delegation,
             secrets,
         };
-        let is_sound =
-            all.secrets.is_sorted_by(|a, b| a.0 < b.0) && (1..=MOST_EPOCHS as usize).contains(&all.secrets.len());
+        let is_sound = all.epochs().1 <= Marks::EPOCH
+            && all.secrets.is_sorted_by(|a, b| a.0 < b.0)
+            && (1..=MOST_EPOCHS as usize).contains(&all.secrets.len());
         (is_sound && all.capability(all.epochs().0, Marks::default()).is_consistent()).then_some(all)
     }
 
@@ -248,6 +256,11 @@ impl Capabilities {
 
     /// Writes or replaces a file that only its owner can read.
     pub fn save(&self, path: &Path, replace: bool) -> Outcome {
+        let text = self.text().map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+        if replace { private::replace(path, &text) } else { private::create(path, &text) }
+    }
+
+    fn text(&self) -> Result<Zeroizing<String>, toml::ser::Error> {
         let secret = |(epoch, marks, key): &(u32, Marks, Key128)| SecretLine {
             epoch: *epoch,
             bound: marks.is_bound(),
@@ -267,9 +280,7 @@ impl Capabilities {
             delegation: self.delegation.map(line),
             secret: self.secrets.iter().map(secret).collect(),
         };
-        let text = toml::to_string(&file).map(Zeroizing::new);
-        let text = text.map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-        if replace { private::replace(path, &text) } else { private::create(path, &text) }
+        toml::to_string(&file).map(Zeroizing::new)
     }
 }
 
@@ -315,6 +326,44 @@ mod tests {
         assert!(delegated.delegate(prefix("192.0.2.0/24"), None).is_err(), "outside");
         assert!(narrower.delegate(prefix("203.0.113.0/25"), id(1)).is_err(), "handed on twice");
         assert!(minted.delegate(prefix("203.0.0.0/8"), None).is_err(), "without a number");
+    }
+
+    /// A secret that is bound stays so in what is delegated from it, and in the file.
+    #[test]
+    fn bound_secrets_are_written_and_read_as_such_and_stamp_as_the_waypoint_verifies() {
+        let (keys, minted) = minted(2);
+        let waypoint = WaypointKeys::new(WaypointKey::new(&Key128::new(*keys.at(0))));
+        let key = WaypointKey::new(&Key128::new(*keys.at(0)));
+        let of = (minted.waypoint, minted.principal, minted.interval, minted.width);
+        let bound = |epoch: u32| {
+            let capability = minted.capability(epoch, Marks::BOUND);
+            let secret = key.secret(minted.waypoint, minted.principal, minted.interval, capability.secret_epoch());
+            (epoch, Marks::BOUND, Key128::new(*secret.expose()))
+        };
+        let (first, last) = minted.epochs();
+        // The first was obtained before the principal had sources.
+        let held = Capabilities::of_secrets(of, None, vec![minted.secrets[0].clone(), bound(last)]);
+        let delegated = held.delegate(prefix("203.0.113.9/32"), DelegationId::new(3)).expect("delegated");
+        let server = "192.0.2.1".parse().expect("an address");
+        for (epoch, marks) in [(first, Marks::NONE), (last, Marks::BOUND)] {
+            let now = UnixTime(epoch::epoch_begin(minted.interval, epoch) * 1_000_000);
+            for capabilities in [&held, &delegated] {
+                let Hop { capability, key } = capabilities.hop(now).expect("accepted");
+                assert_eq!((capability.epoch, capability.marks), (epoch, marks));
+                assert_eq!(waypoint.stamp_key(&capability), Some(key));
+            }
+            let Hop { capability, key } = delegated.reply_hop(now, server).expect("delegated");
+            assert_eq!(capability.marks, marks.with_reply());
+            assert_eq!(waypoint.stamp_key_from(&capability, server), Some(key));
+            assert!(held.reply_hop(now, server).is_none());
+        }
+        let text = delegated.text().expect("it can be written");
+        assert_eq!(text.matches("bound = true").count(), 1, "no word of it where there is none");
+        let read = Capabilities::parse(&text, "a file").expect("it can be read");
+        assert_eq!(
+            read.secrets.iter().map(|(epoch, marks, _)| (*epoch, *marks)).collect::<Vec<_>>(),
+            [(first, Marks::NONE), (last, Marks::BOUND)]
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod outer;
 pub mod record;
 pub mod revocation;
 mod router;
+pub mod sources;
 mod totals;
 
 pub use foreign::{ForeignWaypoint, MOST_OF_PRINCIPAL};

@@ -1,4 +1,5 @@
-//! Revoked capabilities and delegations: a signed list whose sequence number only rises, looked up for every packet.
+//! Revoked capabilities and delegations, and the source prefixes of payers: a signed list whose sequence number only rises, looked
+//! up for every packet.
 //!
 //! An entry for one key epoch stays until two epochs later: the keys of the previous and the next epoch are accepted as
 //! well, so that a capability would be valid again if its entry expired with its own epoch (threat P10).
@@ -6,6 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use wayleave_core::{Afi, Prefix, UnixTime};
 use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
@@ -13,6 +15,8 @@ use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 pub use wayleave_packet::platypus::revocation::Revocation;
 pub use wayleave_packet::platypus::sources::{MAX_SOURCES, Sources};
 use wayleave_packet::platypus::verify::Charge;
+
+use super::sources::SourceTable;
 
 /// Our limit on the entries of one router.
 pub const MAX_ENTRIES: usize = 4 << 20;
@@ -203,7 +207,7 @@ fn decode_sources(entries: &[[u8; SOURCE]]) -> Option<Vec<Sources>> {
     let read = |of: &[[u8; SOURCE]]| {
         let first = of.first()?;
         let (principal, delegation) = payer(first);
-        let is_alike = |entry: &[u8; SOURCE]| entry[3] == first[3];
+        let is_alike = |entry: &[u8; SOURCE]| entry[..7] == first[..7];
         let is_known =
             first[3] & !(DELEGATES_ANY | OF_DELEGATION) == 0 && (delegation.is_some() || first[4..7] == [0; 3]);
         let prefixes = if of.len() == 1 && first[7..] == [0; SOURCE - 7] {
@@ -271,7 +275,7 @@ impl Hasher for MixHasher {
     }
 }
 
-/// The revocations in use at a router.
+/// The revocations in use at a router, and the source prefixes of the same list.
 #[derive(Clone)]
 pub struct RevocationTable {
     entries: HashSet<u128, BuildHasherDefault<MixHasher>>,
@@ -279,6 +283,8 @@ pub struct RevocationTable {
     principals: Box<[u64]>,
     /// Entries by the second at which they may be dropped.
     expiring: BTreeMap<u64, Vec<u128>>,
+    /// One for all threads: nobody changes it.
+    sources: Arc<SourceTable>,
     sequence: Option<u64>,
     issued: u64,
 }
@@ -295,6 +301,7 @@ impl Default for RevocationTable {
             entries: HashSet::default(),
             principals: vec![0; 1 << 18].into_boxed_slice(),
             expiring: BTreeMap::new(),
+            sources: Arc::default(),
             sequence: None,
             issued: 0,
         }
@@ -304,7 +311,8 @@ impl Default for RevocationTable {
 impl RevocationTable {
     /// Applies a list that `key` signed.
     pub fn apply(&mut self, list: &[u8], signature: &Signature, key: &VerifyingKey) -> Result<(), ListError> {
-        let RevocationList { sequence: got, issued, kind, entries, .. } = RevocationList::open(list, signature, key)?;
+        let RevocationList { sequence: got, issued, kind, entries, sources } =
+            RevocationList::open(list, signature, key)?;
         match (self.sequence, kind) {
             (Some(held), _) if got <= held => return Err(ListError::Old { held, got }),
             (Some(held), ListKind::Addition) if got != held + 1 => return Err(ListError::Gap { held, got }),
@@ -316,7 +324,7 @@ impl RevocationTable {
             return Err(ListError::TooMany);
         }
         if kind == ListKind::Whole {
-            *self = Self::default();
+            *self = Self { sources: Arc::new(SourceTable::new(&sources)), ..Self::default() };
         }
         self.entries.reserve(entries.len());
         for entry in &entries {
@@ -347,6 +355,13 @@ impl RevocationTable {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+
+    /// From where payers may send.
+    #[must_use]
+    #[inline]
+    pub fn sources(&self) -> &SourceTable {
+        &self.sources
     }
 
     /// Whether a capability, its delegation or its sub-delegation is revoked.

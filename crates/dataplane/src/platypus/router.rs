@@ -1,6 +1,6 @@
 //! The Platypus router: what becomes of verified packets.
 //!
-//! The order is such that a packet takes nothing before all is checked that comes for free: revocation, the replay filter's
+//! The order is such that a packet takes nothing before all is checked that comes for free: revocation, sources, the replay filter's
 //! look-up, the payer's rate, a place in the payer's partition of the filter, and the account. Who repeats packets, or sends more
 //! than it may, takes nothing from anybody else; and nothing is counted twice.
 
@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use crate::lanes::{CpuKernel, LANES, VectorCode};
 use wayleave_core::{Instant, Now, Prefix};
-use wayleave_packet::platypus::header::Packet;
+use wayleave_packet::platypus::header::{Marks, Packet};
 use wayleave_packet::platypus::verify::{self, Arrival, Charge, Forward, IcmpError, Verdict, Waypoint, icmp, verify};
 
 use super::account::{AccountKey, Accounts, ChargeOutcome, PayerState};
@@ -45,6 +45,10 @@ pub enum Reason {
     Revoked,
     /// No list of revocations has been applied since the start.
     RevocationsUnknown,
+    /// Its payer may not send from its original source; of a reply, not have it sent to its destination.
+    Sources,
+    /// Its capability says that its payer has source prefixes, and this router knows of none.
+    SourcesUnknown,
     /// It was stamped before this router started, or before its clock went back: nobody remembers what came then.
     BeforeStart,
     /// The replay filter knows it.
@@ -65,7 +69,7 @@ pub enum Reason {
 
 impl Reason {
     /// How many there are.
-    pub const COUNT: usize = verify::Reason::ALL.len() + 10;
+    pub const COUNT: usize = verify::Reason::ALL.len() + 12;
 
     fn number(self) -> usize {
         let own = |n| verify::Reason::ALL.len() + n;
@@ -81,6 +85,8 @@ impl Reason {
             Self::Unrelated => own(7),
             Self::BeforeStart => own(8),
             Self::RelayLimit => own(9),
+            Self::Sources => own(10),
+            Self::SourcesUnknown => own(11),
         }
     }
 
@@ -91,6 +97,8 @@ impl Reason {
             Self::Packet(reason) => reason.name(),
             Self::Revoked => "revoked",
             Self::RevocationsUnknown => "revocations-unknown",
+            Self::Sources => "sources",
+            Self::SourcesUnknown => "sources-unknown",
             Self::Replayed => "replayed",
             Self::ReplayFull => "replay-full",
             Self::Rate => "rate",
@@ -204,6 +212,10 @@ pub trait Forwarding {
     fn fingerprint(&self, datagram: &[u8]) -> [u8; 16];
     /// The packet's original source, with zeros behind it.
     fn original_source(&self, datagram: &[u8]) -> [u8; 16];
+    /// The packet's original source and final destination.
+    fn ends(&self, datagram: &[u8]) -> (IpAddr, IpAddr);
+    /// What the verified capability is marked with.
+    fn marks(&self, datagram: &[u8]) -> Marks;
     /// Rewrites the packet in place.
     fn apply(&self, datagram: &mut [u8]);
 }
@@ -227,6 +239,16 @@ impl Forwarding for Forward {
     #[inline(always)]
     fn original_source(&self, datagram: &[u8]) -> [u8; 16] {
         Forward::original_source(self, datagram)
+    }
+
+    #[inline(always)]
+    fn ends(&self, datagram: &[u8]) -> (IpAddr, IpAddr) {
+        Forward::ends(self, datagram)
+    }
+
+    #[inline(always)]
+    fn marks(&self, datagram: &[u8]) -> Marks {
+        Forward::marks(self, datagram)
     }
 
     #[inline(always)]
@@ -396,6 +418,7 @@ impl Router {
         self.repeated == ReplayPolicy::Pass
             && !self.is_accounting
             && self.revocations.is_empty()
+            && self.revocations.sources().is_empty()
             && (!self.need_revocations || self.revocations.is_loaded())
     }
 
@@ -456,6 +479,7 @@ impl Router {
         now: Now,
     ) -> Result<(), Reason> {
         self.check_revocation(octets, forward)?;
+        check_sources(&self.revocations, octets, forward)?;
         let counted = self.admit(octets, forward, index, now)?;
         if !self.is_accounting || counted == Counted::No {
             return Ok(());
@@ -527,13 +551,15 @@ impl Router {
     /// filter is in use, the whole packet with a right binding has to do, if its source is none that is refused. Quotes that are
     /// too short are dropped.
     fn relay(&mut self, frame: &mut Frame<'_>, now: Now) -> Option<Action> {
-        let Self { waypoints, replay, quotes, answers, repeated, counters, .. } = self;
+        let Self { waypoints, revocations, replay, quotes, answers, repeated, counters, .. } = self;
         let read = |here: &Waypoint| icmp::quoted(frame.octets, here.address());
         let (here, error) = waypoints.iter().find_map(|here| Some((here, read(here)?)))?;
         let is_related = if *repeated == ReplayPolicy::Pass {
-            error
-                .packet()
-                .is_some_and(|packet| quotes.take(place(frame), now.instant) && here.may_have_sent(&packet, now.unix))
+            error.packet().is_some_and(|packet| {
+                quotes.take(place(frame), now.instant)
+                    && here.may_have_sent(&packet, now.unix)
+                    && have_sources_passed(revocations, &packet)
+            })
         } else {
             error.fingerprint().is_some_and(|fingerprint| replay.knows(error.origin(), fingerprint, now.instant))
         };
@@ -631,6 +657,25 @@ impl Router {
             lanes.forget();
         }
     }
+}
+
+/// The packet's original source is one that its payer may use. Whoever pays for replies can stamp them for any source: so the one
+/// to whom they go has to be where the payer may be.
+#[inline(always)]
+fn check_sources(revocations: &RevocationTable, octets: &[u8], forward: &impl Forwarding) -> Result<(), Reason> {
+    let marks = forward.marks(octets);
+    if revocations.sources().is_empty() && marks.is_none() {
+        return Ok(());
+    }
+    let (source, destination) = forward.ends(octets);
+    let address = if marks.is_reply() { destination } else { source };
+    revocations.sources().check(&forward.charge(octets), marks.is_bound(), address)
+}
+
+/// Whether a packet that a waypoint here may have sent on had a source that its payer may use.
+fn have_sources_passed(revocations: &RevocationTable, packet: &Packet<'_>) -> bool {
+    let passed = packet.current().unwrap_or(packet.count()).checked_sub(1);
+    passed.is_some_and(|index| check_sources(revocations, packet.datagram(), &Forward::of(packet, index)).is_ok())
 }
 
 /// Notes a packet's replay fingerprint, its original source and the key of its account.

@@ -54,6 +54,8 @@ pub struct Route {
     pub carriage: Carriage,
     /// Octets of the longest IP packet that the path takes.
     pub mtu: usize,
+    /// The only source whose packets the capabilities serve, as those for replies do.
+    pub only_from: Option<IpAddr>,
 }
 
 /// How a stamper is set up.
@@ -115,6 +117,8 @@ wayleave_core::named! {
         NoHeadroom = "no_room",
         /// The route's capabilities are of an epoch that no waypoint accepts now.
         Epoch = "epoch",
+        /// The route's capabilities are for packets of another source.
+        Source = "source",
     }
 }
 
@@ -321,6 +325,9 @@ impl Stamper {
             return Err(LeaveReason::Martian.into());
         }
         let prepared = &self.routes[usize::from(route)];
+        if prepared.route.only_from.is_some_and(|only| only != traffic.source) {
+            return Err(LeaveReason::Source.into());
+        }
         let hops = &prepared.route.hops;
         if !hops.iter().all(|hop| epoch::is_accepted(hop.capability.interval, hop.capability.epoch, now)) {
             return Err(LeaveReason::Epoch.into());

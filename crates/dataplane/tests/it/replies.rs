@@ -52,11 +52,11 @@ fn granted_for(waypoint: Ipv4Addr, interval: u8, client: Ipv4Addr, now: UnixTime
         principal,
         interval,
         epoch,
-        marks: Marks::default(),
+        marks: Marks::REPLY,
         delegation: Some(held.delegation()),
         width: Width::Full,
     };
-    Granted { capability, key: held.stamp_key() }
+    Granted { capability, key: held.reply_key(SERVER.into()) }
 }
 
 fn stamper(routes: Vec<Route>, rules: Vec<Rule>) -> Stamper {
@@ -112,17 +112,17 @@ fn what_is_granted_stamps_packets_to_the_client_and_to_nobody_else() {
     assert_eq!((client, requests.granted(), grants.refused), (IpAddr::V4(CLIENT), 1, 0));
     let waypoint =
         Waypoint::new(WAYPOINT.into(), wayleave_packet::platypus::mint::WaypointKeys::new(key()), Policy::default());
-    let passes = |to: Ipv4Addr| {
-        let hops = vec![hop.clone()];
-        let route = Route { hops, sealed: false, carriage: Carriage::Ip, mtu: 1_500 };
-        let packet = stamper(vec![route], Vec::new()).carry(&[1, 1, 0, 0], (SERVER, to), Some(0), at(0).unix);
+    let route =
+        || Route { hops: vec![hop.clone()], sealed: false, carriage: Carriage::Ip, mtu: 1_500, only_from: None };
+    let passes = |from: Ipv4Addr, to: Ipv4Addr| {
+        let packet = stamper(vec![route()], Vec::new()).carry(&[1, 1, 0, 0], (from, to), Some(0), at(0).unix);
         let packet = packet.expect("a packet");
         matches!(verify(std::slice::from_ref(&waypoint), &packet, Arrival::Ip, at(0).unix), Verdict::Forward(_))
     };
-    assert!(passes(CLIENT));
-    assert!(!passes(Ipv4Addr::new(192, 0, 2, 11)), "a neighbour of the client");
+    assert!(passes(SERVER, CLIENT));
+    assert!(!passes(SERVER, Ipv4Addr::new(192, 0, 2, 11)), "a neighbour of the client");
+    assert!(!passes(Ipv4Addr::new(203, 0, 113, 10), CLIENT), "one of the server");
     // A stamper has a rule for the client alone: rules that reach further are refused.
-    let route = || Route { hops: vec![hop.clone()], sealed: false, carriage: Carriage::Ip, mtu: 1_500 };
     let rule =
         |to: &str| Rule { to: to.parse().expect("a prefix"), user: None, mark: None, action: RuleAction::Take(0) };
     let with =

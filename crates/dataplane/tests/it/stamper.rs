@@ -53,7 +53,7 @@ fn hop(v4: bool, number: u8) -> Hop {
 
 fn route(v4: bool, numbers: impl IntoIterator<Item = u8>) -> Route {
     let hops = numbers.into_iter().map(|number| hop(v4, number)).collect();
-    Route { hops, sealed: false, carriage: Carriage::Ip, mtu: 1_500 }
+    Route { hops, sealed: false, carriage: Carriage::Ip, mtu: 1_500, only_from: None }
 }
 
 fn rule(to: Prefix, route: u16) -> Rule {
@@ -141,7 +141,7 @@ fn waypoints(octets: &[u8]) -> Vec<IpAddr> {
 }
 
 fn plain(octets: &[u8], route: &Route, counter: u32) -> Option<Vec<u8>> {
-    let Route { hops, sealed, carriage, mtu } = route;
+    let Route { hops, sealed, carriage, mtu, .. } = route;
     let nonce = Nonce::new(now(), counter);
     let route = mint::Route { hops, nonce, sealed: *sealed, reply_option: &[], carriage: *carriage };
     let mut out = Vec::new();
@@ -327,6 +327,24 @@ fn no_packet_gets_more_than_eight_capabilities() {
         Stamper::new(config(Location::Host, vec![route(true, 1..=9)]), CpuKernel::PORTABLE),
         Err(ConfigError::Route(0))
     ));
+}
+
+/// A capability for replies makes no right binding for a source that it was not made for, so that a host with two addresses would
+/// lose what it sends from the other one.
+#[test]
+fn a_route_for_one_source_leaves_packets_of_others_as_they_are() {
+    for only_from in ["192.0.2.7", "192.0.2.8"] {
+        let address: IpAddr = only_from.parse().unwrap();
+        let here = Route { only_from: Some(address), ..route(true, [1]) };
+        let mut stamper = stamper(config(Location::Host, vec![here]));
+        for source in [[192, 0, 2, 7], [192, 0, 2, 8]] {
+            let mut packet = web(V4);
+            packet[12..16].copy_from_slice(&source);
+            let is_stamped = stamp(&mut stamper, &packet, None, 0).is_ok();
+            assert_eq!(is_stamped, IpAddr::from(source) == address);
+        }
+        assert_eq!(stamper.counters().unchanged(LeaveReason::Source), 1);
+    }
 }
 
 #[test]

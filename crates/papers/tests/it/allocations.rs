@@ -148,7 +148,7 @@ fn bursts_are_stamped_by_rule_without_an_allocation() {
         };
         Hop { capability, key: StampKey::new(Key128::new([number; 16])) }
     };
-    let route = |hops| Route { hops, sealed: false, carriage: Carriage::Ip, mtu: 1_500 };
+    let route = |hops| Route { hops, sealed: false, carriage: Carriage::Ip, mtu: 1_500, only_from: None };
     let to = Prefix::truncated([0, 0, 0, 0].into(), 0).unwrap();
     let rules =
         [0u16, 1].map(|place| Rule { to, user: None, mark: Some(place.into()), action: RuleAction::Take(place) });

@@ -5,8 +5,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-use serde_json::json;
-use wayleave_dataplane::platypus::revocation::{ListKind, MAX_ENTRIES, Revocation, RevocationList, sign_list};
+use serde_json::{Value, json};
+use wayleave_dataplane::platypus::revocation::{MAX_ENTRIES, Revocation, RevocationList, Sources, sign_whole};
+use wayleave_packet::platypus::header::DelegationId;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::identity::Identity;
 
@@ -35,7 +36,7 @@ pub struct RevokeList {
     /// An entry to remove from the list (may be repeated).
     #[arg(long, value_name = "ENTRY")]
     pub lift: Vec<RevocationEntry>,
-    /// Start from an empty list instead of the existing one.
+    /// Start from an empty list instead of the existing one: without its source prefixes too.
     #[arg(long)]
     pub replace: bool,
     #[arg(long)]
@@ -64,10 +65,9 @@ pub fn revoke(command: &RevokeList) -> Outcome {
     let replacement = Replacement::begin(&command.file)?;
     let before = revocation::open(&command.file, &key.verifying_key())?;
     let last = before.as_ref().map_or(0, |list| list.sequence);
-    let mut entries: BTreeSet<Revocation> = match before {
-        Some(list) if !command.replace => list.entries.into_iter().collect(),
-        _ => BTreeSet::new(),
-    };
+    let before = before.filter(|_| !command.replace);
+    let (entries, sources) = before.map_or_else(Default::default, |list| (list.entries, list.sources));
+    let mut entries: BTreeSet<Revocation> = entries.into_iter().collect();
     for RevocationEntry(entry) in &command.lift {
         if !entries.remove(entry) {
             return Err(
@@ -88,7 +88,7 @@ pub fn revoke(command: &RevokeList) -> Outcome {
     // At least the time, so that a list that is created again after a loss is newer than the one that was lost.
     let sequence = now.secs().max(last + 1);
     let entries: Vec<Revocation> = entries.into_iter().collect();
-    let (list, signature) = sign_list(&key, sequence, now, ListKind::Whole, &entries);
+    let (list, signature) = sign_whole(&key, sequence, now, &entries, &sources);
     replacement.finish(&[&signature, &list])?;
     let (file, signer) = (&command.file, PublicKey(key.verifying_key()).to_string());
     if command.json {
@@ -136,17 +136,35 @@ fn take_lines(path: &Path, entries: &mut BTreeSet<Revocation>) -> Outcome {
     Ok(())
 }
 
+fn shown(sources: &Sources) -> Value {
+    let Sources { principal, delegation, delegates_any, prefixes } = sources;
+    let prefixes: Vec<String> = prefixes.iter().map(ToString::to_string).collect();
+    json!({
+        "principal": principal.number(), "delegation": delegation.map(DelegationId::number), "prefixes": prefixes,
+        "delegate_sources": if *delegates_any { "any" } else { "own" },
+    })
+}
+
 /// Prints a list, in the form in which `cap revoke-list --from` reads it.
 pub fn revoked(command: &Revoked) -> Outcome {
     let found = revocation::open(&command.file, &command.key.0)?;
-    let RevocationList { sequence, issued, entries, .. } =
+    let RevocationList { sequence, issued, entries, sources, .. } =
         found.ok_or_else(|| Failure::new(format!("{} does not exist", command.file.display())))?;
     if command.json {
         let entries: Vec<String> = entries.into_iter().map(|entry| RevocationEntry(entry).to_string()).collect();
-        print_json(json!({ "file": command.file, "sequence": sequence, "issued": issued, "entries": entries }));
+        let sources: Vec<Value> = sources.iter().map(shown).collect();
+        print_json(json!({
+            "file": command.file, "sequence": sequence, "issued": issued, "entries": entries, "sources": sources,
+        }));
         return Ok(());
     }
     let mut text = format!("# sequence {sequence}\n# issued {}\n# entries {}\n", utc(issued), entries.len());
+    for Sources { principal, delegation, delegates_any, prefixes } in &sources {
+        let delegation = delegation.map_or_else(String::new, |id| format!("/{}", id.number()));
+        let prefixes: String = prefixes.iter().map(|prefix| format!(" {prefix}")).collect();
+        let any = if *delegates_any { " (delegations: any)" } else { "" };
+        text.push_str(&format!("# sources {}{delegation}{prefixes}{any}\n", principal.number()));
+    }
     entries.into_iter().for_each(|entry| text.extend([&RevocationEntry(entry).to_string(), "\n"]));
     print(&text);
     Ok(())

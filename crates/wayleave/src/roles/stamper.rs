@@ -545,7 +545,8 @@ impl StamperRole {
         for registration in self.registered.values() {
             let Ok(route) = u16::try_from(routes.len()) else { break };
             let hops = registration.capabilities.iter().map(|held| held.capabilities.hop_or_first(now)).collect();
-            routes.push(Route { hops, sealed: false, carriage: Carriage::Ip, mtu: registration.mtu.into() });
+            let mtu = registration.mtu.into();
+            routes.push(Route { hops, sealed: false, carriage: Carriage::Ip, mtu, only_from: None });
             let (user, action) = (Some(registration.user), RuleAction::Take(route));
             rules.extend(registration.to.iter().map(|to| Rule { to: *to, user, mark: None, action }));
         }
@@ -556,7 +557,10 @@ impl StamperRole {
                 continue;
             }
             let hops = vec![hop.clone()];
-            routes.push(Route { hops, sealed: false, carriage: Carriage::Ip, mtu: DEFAULT_MTU as usize });
+            // The client made it for the address that it asked, and not for others of this host.
+            let asked = self.plan.file.host.get_ref().address.as_ref().map(|address| address.0.into());
+            let only_from = asked.filter(|_| hop.capability.marks.is_reply());
+            routes.push(Route { hops, sealed: false, carriage: Carriage::Ip, mtu: DEFAULT_MTU as usize, only_from });
             rules.push(Rule { to, user: None, mark: None, action: RuleAction::Take(route) });
         }
         (routes, rules)

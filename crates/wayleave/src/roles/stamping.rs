@@ -138,6 +138,7 @@ impl RouteCapabilities {
                 sealed: section.sealed,
                 carriage: if section.udp { Carriage::Udp } else { Carriage::Ip },
                 mtu: usize::try_from(*section.mtu.get_ref()).unwrap_or(usize::MAX),
+                only_from: None,
             }
         };
         section.routes.iter().zip(&self.0).map(route).collect()

@@ -1,6 +1,8 @@
 //! Simple packets: IPv4 over IP with one capability that is neither delegated nor sealed. Most packets are, and the fast
 //! path takes no others.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use wayleave_packet::platypus::header::offsets::{self, IPV4};
 use wayleave_packet::platypus::header::{IPV4_HEADER, Interval, Marks, Principal, kind, v4};
 use wayleave_packet::platypus::verify::Charge;
@@ -79,6 +81,17 @@ impl Forwarding for SimpleForward {
         let mut out = [0; 16];
         out[..4].copy_from_slice(&front(datagram)[at::SOURCE..at::SOURCE + 4]);
         out
+    }
+
+    #[inline(always)]
+    fn ends(&self, datagram: &[u8]) -> (IpAddr, IpAddr) {
+        let address = |at| Ipv4Addr::from(offsets::word(front(datagram), at)).into();
+        (address(at::SOURCE), address(at::DESTINATION))
+    }
+
+    #[inline(always)]
+    fn marks(&self, datagram: &[u8]) -> Marks {
+        Marks::of_word(offsets::word(front(datagram), at::EPOCH))
     }
 
     #[inline(always)]

@@ -5,4 +5,5 @@ mod lanes;
 mod model;
 mod relay;
 mod router;
+mod sources;
 mod starve;

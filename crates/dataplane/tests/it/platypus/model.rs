@@ -2,9 +2,9 @@
 //! another. What a packet alone decides is [`Waypoint::verify`], whose own model is among the tests of `packet`, but for its
 //! sources, which are judged here anew: a router has several addresses, and packets come by IP and over links.
 //!
-//! PLA, without lanes: a router with the vector path and one without, with revocations, replays, rates, partitions, accounts
+//! PLA, without lanes: a router with the vector path and one without, with revocations, source prefixes, replays, rates, partitions, accounts
 //! and restarts: equal actions, octets, counters and journals.
-//! PLA, state: the order of resources of a router (revocations, repeats, rates, partitions, accounts) over restarts, on
+//! PLA, state: the order of resources of a router (revocations, sources, repeats, rates, partitions, accounts) over restarts, on
 //! random, mutated and malformed packets in bursts (more by `WAYLEAVE_PLATYPUS_PACKETS`): equal to the same state in
 //! plain code.
 
@@ -17,7 +17,7 @@ use wayleave_crypto::secret::{Key128, Secret};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
 use wayleave_dataplane::platypus::account::{Payer, Total};
-use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
+use wayleave_dataplane::platypus::revocation::{Revocation, Sources, sign_whole};
 use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router};
 use wayleave_dataplane::replay::{Partitions, ReplayFilter};
 use wayleave_packet::platypus::header::{
@@ -120,6 +120,11 @@ fn packet(random: &mut Random, now: Now) -> Vec<u8> {
     let is_ipv6 = random.below(4) == 0;
     let before = [PEER, PEER, OTHER, STRANGER].get(random.below(8) as usize).filter(|_| !is_ipv6).copied();
     let count = if is_ipv6 { 1 } else { 1 + random.below(3) };
+    let source = if is_ipv6 {
+        IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 5, 0, 0, 0, 0, 1))
+    } else {
+        SOURCES[if random.below(3) == 0 { random.below(4) as usize } else { 0 }].into()
+    };
     let hops: Vec<Hop> = (0..count + u64::from(before.is_some()))
         .map(|index| {
             let own = addresses()[if is_ipv6 { 2 } else { (index % 2) as usize }];
@@ -130,7 +135,7 @@ fn packet(random: &mut Random, now: Now) -> Vec<u8> {
                 principal: principal(1 + random.below(4)),
                 interval: interval(),
                 epoch,
-                marks: Marks::default(),
+                marks: if random.below(6) == 0 { Marks::BOUND } else { Marks::NONE },
                 delegation: None,
                 width: if random.below(4) == 0 { Width::Narrow } else { Width::Full },
             };
@@ -144,21 +149,27 @@ fn packet(random: &mut Random, now: Now) -> Vec<u8> {
                     held = held.hand_on(id(7)).expect("once");
                 }
                 capability.delegation = Some(held.delegation());
+                if random.below(4) == 0 {
+                    capability.marks = capability.marks.with_reply();
+                }
             }
-            Hop { capability, key: keys().stamp_key(&capability).expect("one key for ever") }
+            Hop { capability, key: keys().stamp_key_from(&capability, source).expect("one key for ever") }
         })
         .collect();
     let payload = 8 + random.below(120) as usize;
-    let mut inner = if is_ipv6 {
-        let mut inner = vec![0x60, 0, 0, 0, 0, payload as u8, 17, 64];
-        inner.extend(Ipv6Addr::new(0x2001, 0xdb8, 5, 0, 0, 0, 0, 1).octets());
-        inner.extend(Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 1).octets());
-        inner
-    } else {
-        let mut inner = vec![0x45, 0, 0, 20 + payload as u8, 0, 0, 0, 0, 64, 17, 0, 0];
-        inner.extend(SOURCES[if random.below(3) == 0 { random.below(4) as usize } else { 0 }]);
-        inner.extend([203, 0, 113, 9]);
-        inner
+    let mut inner = match source {
+        IpAddr::V6(source) => {
+            let mut inner = vec![0x60, 0, 0, 0, 0, payload as u8, 17, 64];
+            inner.extend(source.octets());
+            inner.extend(Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 1).octets());
+            inner
+        }
+        IpAddr::V4(source) => {
+            let mut inner = vec![0x45, 0, 0, 20 + payload as u8, 0, 0, 0, 0, 64, 17, 0, 0];
+            inner.extend(source.octets());
+            inner.extend([203, 0, 113, 9]);
+            inner
+        }
     };
     inner.resize(inner.len() + payload, 0x5a);
     let route = Route {
@@ -242,6 +253,7 @@ struct Model {
     /// The first second whose stamps pass.
     from: u64,
     revoked: Vec<Revocation>,
+    sources: Vec<Sources>,
     /// What was seen, and in which turn of four seconds.
     seen: HashMap<[u8; 16], u64>,
     /// Packets that are in a partition in a turn. The pool is the last one.
@@ -306,7 +318,7 @@ impl Model {
         }
     }
 
-    /// The order of resources, as the design states it: revocation, look-up, rate, insertion, account.
+    /// The order of resources, as the design states it: revocation, sources, look-up, rate, insertion, account.
     fn check(
         &mut self,
         charge: &Charge,
@@ -319,6 +331,7 @@ impl Model {
         if self.revoked.iter().any(|entry| is_named(entry, charge)) {
             return Err(Reason::Revoked);
         }
+        may_send(&self.sources, charge, datagram)?;
         let turn = now.instant.0 / 4_000_000_000;
         let has_filter = self.repeated != ReplayPolicy::Pass;
         if has_filter
@@ -479,13 +492,43 @@ fn identify(datagram: &[u8]) -> (Charge, [u8; 16]) {
         principal: principal(number(&capability[size..size + 3])),
         delegation: is_delegated.then(|| (id(number(&capability[2 * size + 9..2 * size + 12])), sub)),
         interval: Interval::new(kind & 0x1f),
-        epoch: number(&capability[size + 4..size + 8]) as u32,
+        // Below the marks.
+        epoch: number(&capability[size + 4..size + 8]) as u32 & 0x3fff_ffff,
     };
     let binding = size + 8 + if is_delegated { size + 4 } else { 0 } + if is_handed_on { 4 } else { 0 };
     let mut fingerprint = [0; 16];
     fingerprint[..8].copy_from_slice(nonce);
     fingerprint[8..].copy_from_slice(&capability[binding..binding + 8]);
     (charge, fingerprint)
+}
+
+/// Whether a payer may send what was verified, by prefixes compared bit by bit.
+fn may_send(sources: &[Sources], charge: &Charge, datagram: &[u8]) -> Result<(), Reason> {
+    let (ip_length, size, protocol) = if datagram[0] >> 4 == 4 { (20, 4, datagram[9]) } else { (40, 16, datagram[6]) };
+    let platypus = &datagram[if protocol == 17 { ip_length + 8 } else { ip_length }..];
+    let marks = platypus[12 + 2 * size + 4 * usize::from(platypus[2])..][size + 4];
+    let (is_bound, is_reply) = (marks & 0x80 != 0, marks & 0x40 != 0);
+    let end = if is_reply { &platypus[4 + size..4 + 2 * size] } else { &platypus[4..4 + size] };
+    let of = |delegation: Option<DelegationId>| {
+        sources.iter().find(|of| of.principal == charge.principal && of.delegation == delegation)
+    };
+    let (own, delegated) = (of(None), charge.delegation.and_then(|(id, _)| of(Some(id))));
+    if own.is_none() && delegated.is_none() && is_bound {
+        return Err(Reason::SourcesUnknown);
+    }
+    let has = |of: &Sources| {
+        of.prefixes.iter().any(|prefix| {
+            let network = prefix.octets();
+            let is_equal = |bit: usize| (network[bit / 8] ^ end[bit / 8]) & 0x80 >> (bit % 8) == 0;
+            (prefix.address().is_ipv4() == (size == 4)) && (0..usize::from(prefix.len())).all(is_equal)
+        })
+    };
+    let is_own = own.is_none_or(|own| own.prefixes.is_empty() || has(own));
+    let may = match delegated {
+        Some(named) if !named.prefixes.is_empty() => has(named) && (is_own || own.is_some_and(|own| own.delegates_any)),
+        _ => is_own,
+    };
+    if may { Ok(()) } else { Err(Reason::Sources) }
 }
 
 fn is_named(entry: &Revocation, charge: &Charge) -> bool {
@@ -532,6 +575,24 @@ fn revocations(random: &mut Random, now: Now) -> Vec<Revocation> {
             epoch: (random.below(3) != 0).then(|| (interval(), (epoch + random.below(3) - 1) as u32)),
         })
         .collect()
+}
+
+/// Of principals and delegations that packets are of: around their sources and, for replies, destinations.
+fn sources(random: &mut Random) -> Vec<Sources> {
+    let networks = ["0.0.0.0/0", "192.0.2.0/26", "192.0.2.0/24", "203.0.113.0/24", "2001:db8:5::/48", "2001:db8::/32"];
+    let mut all = Vec::new();
+    for number in 1..=4 {
+        for delegation in [None, Some(id(5)), Some(id(6))] {
+            if random.below(3) == 0 {
+                let delegates_any = delegation.is_none() && random.below(2) == 0;
+                let chosen = networks.iter().filter(|_| random.below(3) == 0);
+                let mut prefixes: Vec<Prefix> = chosen.map(|text| text.parse().expect("a prefix")).collect();
+                prefixes.sort_unstable();
+                all.push(Sources { principal: principal(number), delegation, delegates_any, prefixes });
+            }
+        }
+    }
+    all
 }
 
 /// Closes the accounts of epochs that are over, and forgets packets that are long stale.
@@ -582,7 +643,7 @@ fn pair(repeated: ReplayPolicy, is_rated: bool, now: Now) -> (Router, Model) {
         }
     }
     let answers = [(NANOS as u64, now.instant.0); PLACES + 1];
-    let (revoked, seen, partitions) = (Vec::new(), HashMap::new(), HashMap::new());
+    let (revoked, sources, seen, partitions) = (Vec::new(), Vec::new(), HashMap::new(), HashMap::new());
     let (accepted, recorded) = (BTreeMap::new(), BTreeMap::new());
     let from = now.unix.secs() + 2;
     (
@@ -592,6 +653,7 @@ fn pair(repeated: ReplayPolicy, is_rated: bool, now: Now) -> (Router, Model) {
             repeated,
             from,
             revoked,
+            sources,
             seen,
             partitions,
             accepted,
@@ -609,12 +671,13 @@ fn restart((router, model): (&mut Router, &mut Model), list: u64, now: Now) {
     model.check_accounts(router);
     let mut after = pair(model.repeated, !model.rates.is_empty(), now);
     after.0.accounts().restore(model.recorded.values().copied());
-    let (octets, signature) = sign_list(&key, list, now.unix, ListKind::Whole, &model.revoked);
+    let (octets, signature) = sign_whole(&key, list, now.unix, &model.revoked, &model.sources);
     after.0.revocations().apply(&octets, &signature, &key.verifying_key()).expect("the first one");
     after.1.accepted = std::mem::take(&mut model.accepted);
     after.1.recorded = std::mem::take(&mut model.recorded);
     after.1.folded = model.folded + router.accounts().folded();
     after.1.revoked = std::mem::take(&mut model.revoked);
+    after.1.sources = std::mem::take(&mut model.sources);
     (*router, *model) = after;
 }
 
@@ -646,9 +709,10 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
             let now = Now { instant: Instant(burst * 40_000_000), unix: UnixTime(BEGIN * 1_000_000 + burst * 40_000) };
             if burst % 50 == 49 {
                 let entries = revocations(&mut random, now);
-                let (list, signature) = sign_list(&key, burst, now.unix, ListKind::Whole, &entries);
+                let sources = sources(&mut random);
+                let (list, signature) = sign_whole(&key, burst, now.unix, &entries, &sources);
                 router.revocations().apply(&list, &signature, &key.verifying_key()).expect("newer");
-                model.revoked = entries;
+                (model.revoked, model.sources) = (entries, sources);
                 close(&mut router, &mut model, now);
             }
             // Twelve seconds and more, or some bursts after another start.
@@ -705,7 +769,7 @@ fn the_router_equals_the_model_with_revocation_replay_and_accounting() {
         assert!(folded > cases / 10_000, "{folded}");
         let mut all = vec!["Route", "Drop(Revoked)", "Drop(AccountsFull)", "Answer(Packet(Binding))"];
         all.extend(["Drop(Packet(Source))", "Drop(Packet(ForeignWaypoint))", "Drop(Packet(OwnSource))"]);
-        all.push("Drop(Packet(LinkSource))");
+        all.extend(["Drop(Packet(LinkSource))", "Drop(Sources)", "Drop(SourcesUnknown)"]);
         all.extend(is_rated.then_some("Drop(Rate)"));
         all.extend((repeated == ReplayPolicy::Drop).then_some("Drop(Replayed)"));
         all.extend((repeated != ReplayPolicy::Pass).then_some("Drop(BeforeStart)"));
@@ -753,9 +817,11 @@ fn the_router_does_the_same_with_and_without_lanes() {
                 assert_eq!(journals[0], journals[1]);
                 [fast, plain] = both(now);
             }
-            if burst % 50 == 49 && accounts > 0 {
-                let entries = revocations(&mut random, now);
-                let (list, signature) = sign_list(&key, burst, now.unix, ListKind::Whole, &entries);
+            if burst % 50 == 49 {
+                // Without accounts and revocations, but for sources nothing but the packet decides.
+                let entries = if accounts > 0 { revocations(&mut random, now) } else { Vec::new() };
+                let sources = if burst % 100 == 99 { sources(&mut random) } else { Vec::new() };
+                let (list, signature) = sign_whole(&key, burst, now.unix, &entries, &sources);
                 for router in [&mut fast, &mut plain] {
                     router.revocations().apply(&list, &signature, &key.verifying_key()).expect("newer");
                 }

@@ -11,8 +11,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::{Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
-use wayleave_crypto::secret::Key128;
+use wayleave_crypto::secret::{Key128, Secret};
+use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::frame::{Frame, Ingress};
+use wayleave_dataplane::platypus::revocation::{Sources, sign_whole};
 use wayleave_dataplane::platypus::{Action, Config, Reason, ReplayPolicy, Router};
 use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Marks, Principal, Width};
@@ -236,6 +238,25 @@ fn an_error_goes_to_nobody_but_the_source_that_its_packet_came_from() {
             let (action, relayed) = process(&mut router, &error(TOO_BIG, &known), at(1));
             assert_eq!((action, &relayed[16..20]), (Action::Answer(Reason::Relayed), &SOURCE[..]));
         }
+    }
+}
+
+/// Without a filter a payer may write a right binding over any source: errors go to its own alone.
+#[test]
+fn no_error_goes_to_a_source_that_the_payer_may_not_use() {
+    let key = SigningKey::from_seed(&Secret::new([1; 32]));
+    let principal = Principal::new(7).expect("24 bits");
+    let prefixes = vec!["192.0.2.8/32".parse().expect("a prefix")];
+    let sources = [Sources { principal, delegation: None, delegates_any: false, prefixes }];
+    let (list, signature) = sign_whole(&key, 1, at(0).unix, &[], &sources);
+    for (source, expected) in
+        [([192, 0, 2, 8], Action::Answer(Reason::Relayed)), ([192, 0, 2, 9], Action::Drop(Reason::Unrelated))]
+    {
+        let mut router = router(ReplayPolicy::Pass, 1_000);
+        let sent = sent(&mut router, &stamped_by(source, &[HERE], 1, 100, Carriage::Ip));
+        assert_eq!(process(&mut router, &error(TOO_BIG, &sent), at(0)).0, Action::Answer(Reason::Relayed));
+        router.revocations().apply(&list, &signature, &key.verifying_key()).expect("the first one");
+        assert_eq!(process(&mut router, &error(TOO_BIG, &sent), at(1)).0, expected);
     }
 }
 

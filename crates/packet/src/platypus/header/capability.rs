@@ -120,6 +120,7 @@ pub struct SubDelegation {
 pub struct Marks(u8);
 
 impl Marks {
+    pub const NONE: Self = Self(0);
     /// Routers must know from where the principal may send. It is part of the secret `s`, so that no holder can leave it out.
     pub const BOUND: Self = Self(0b10);
     /// The capability is delegated for replies: its stamping key serves one original source.

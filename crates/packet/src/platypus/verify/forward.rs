@@ -122,6 +122,22 @@ impl Forward {
         out
     }
 
+    /// The packet's original source and final destination.
+    #[must_use]
+    #[inline(always)]
+    pub fn ends(&self, datagram: &[u8]) -> (IpAddr, IpAddr) {
+        let address = |at| offsets::address(datagram, usize::from(self.header) + at, self.family);
+        (address(SOURCE), address(offsets::of(self.family).destination))
+    }
+
+    /// What the verified capability is marked with.
+    #[must_use]
+    #[inline(always)]
+    pub fn marks(&self, datagram: &[u8]) -> Marks {
+        let epoch = offsets::of(self.family).capability.epoch;
+        Marks::of_word(offsets::word(datagram, usize::from(self.capability) + epoch))
+    }
+
     /// When the packet was stamped, in Unix seconds modulo 2^32.
     #[must_use]
     #[inline(always)]

@@ -50,6 +50,7 @@ fn pointers_and_lengths_that_lie_are_refused() {
         (47, 3, Malformed::Interval(3)),
         (47, 25, Malformed::Interval(25)),
         (47, 0x4c, Malformed::SubDelegationAlone),
+        (48, 0x40, Malformed::ReplyUndelegated),
     ] {
         let mut changed = datagram.clone();
         changed[at] = octet;

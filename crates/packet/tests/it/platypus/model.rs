@@ -215,7 +215,7 @@ fn process_from(here: &Here, datagram: &[u8], arrival: Arrival, is_doubtful: &mu
     if datagram[ttl] < 2 {
         return None;
     }
-    let epoch = number(&current.bare[size + 4..size + 8]);
+    let epoch = number(&current.bare[size + 4..size + 8]) & 0x3fff_ffff;
     if (now >> (kind & 0x1f)).abs_diff(epoch) > 1 {
         return None;
     }
@@ -266,7 +266,7 @@ fn binding_inputs(k: &[u8], header: &[u8], is_ipv6: bool, listed: &[Listed], ind
         mask = padded(mask);
     }
     mask.extend_from_slice(payload);
-    (stamp_key(k, &listed[index], size, family), mask)
+    (stamp_key(k, &listed[index], &header[4..4 + size], family), mask)
 }
 
 /// What an implementer wants to see of a sound packet that arrives at its waypoint: stamping key, mask, binding.
@@ -305,6 +305,9 @@ fn list(mut octets: &[u8], size: usize) -> Option<Vec<Listed>> {
         if octets.len() < whole || listed.len() == 8 {
             return None;
         }
+        if kind & 0x80 == 0 && octets[size + 4] & 0x40 != 0 {
+            return None;
+        }
         if kind & 0x80 != 0 {
             let prefix = &octets[size + 8..2 * size + 8];
             let length = usize::from(octets[2 * size + 8]);
@@ -325,14 +328,17 @@ fn list(mut octets: &[u8], size: usize) -> Option<Vec<Listed>> {
     Some(listed)
 }
 
-fn stamp_key(k: &[u8], capability: &Listed, size: usize, family: u8) -> Vec<u8> {
+fn stamp_key(k: &[u8], capability: &Listed, source: &[u8], family: u8) -> Vec<u8> {
+    let size = source.len();
     let label = |purpose: u8| vec![b'P', purpose, b'1', family];
     let bare = &capability.bare;
     let kind = bare[size + 3];
     let mut block = label(b's');
     block.extend_from_slice(&bare[..size + 3]);
     block.push(kind & 0x1f);
-    block.extend_from_slice(&bare[size + 4..size + 8]);
+    let is_reply = bare[size + 4] & 0x40 != 0;
+    block.push(bare[size + 4] & 0xbf);
+    block.extend_from_slice(&bare[size + 5..size + 8]);
     let mut s = mac(k, &padded(block));
     if kind & 0x80 == 0 {
         return s;
@@ -354,8 +360,11 @@ fn stamp_key(k: &[u8], capability: &Listed, size: usize, family: u8) -> Vec<u8> 
             s = mac(&s, &padded(block));
         }
     }
-    let mut block = label(b'k');
+    let mut block = label(if is_reply { b'r' } else { b'k' });
     block.push(length as u8);
+    if is_reply {
+        block.extend_from_slice(source);
+    }
     mac(&s, &padded(block))
 }
 

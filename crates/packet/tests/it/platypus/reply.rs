@@ -5,10 +5,10 @@ use std::net::IpAddr;
 use wayleave_core::{Afi, Prefix};
 use wayleave_crypto::dh::DhSecret;
 use wayleave_crypto::secret::{Key128, Secret};
-use wayleave_packet::platypus::header::Capability;
+use wayleave_packet::platypus::header::{Capability, Marks};
 use wayleave_packet::platypus::mint::reply::{Granted, Parties, ReplyClient, ReplyError, ReplyOption, ReplyServer};
 use wayleave_packet::platypus::mint::{Hop, Route, WaypointKey};
-use wayleave_packet::platypus::verify::decapsulate;
+use wayleave_packet::platypus::verify::{Reason, Verdict, decapsulate};
 
 use super::world::{self, NOW};
 
@@ -25,7 +25,8 @@ fn granted(client: IpAddr, length: u8) -> Granted {
     let prefix = Prefix::truncated(client, length).expect("a length");
     let held = secret.delegate(world::delegation_id(443), prefix).expect("of the family");
     capability.delegation = Some(held.delegation());
-    Granted { capability, key: held.stamp_key() }
+    capability.marks = Marks::REPLY;
+    Granted { capability, key: held.reply_key(parties(afi).server) }
 }
 
 fn option(octets: &[u8]) -> ReplyOption<'_> {
@@ -74,6 +75,35 @@ fn a_server_answers_with_the_clients_capability() {
         let answer = |to| world::stamp(&world::inner_to(parties.server, to, b"200"), &world::route(&hops));
         assert!(world::process(&here, &answer(parties.client), NOW).is_ok());
         assert!(world::process(&here, &answer(world::waypoint_address(afi, 99)), NOW).is_err());
+    }
+}
+
+/// The destination by the prefix, the source by the key: nobody else can have it stamp, and the server no packets of others.
+#[test]
+fn a_reply_capability_serves_its_two_addresses() {
+    for afi in [Afi::Ipv4, Afi::Ipv6] {
+        let Parties { client, server, .. } = parties(afi);
+        let other = world::waypoint_address(afi, 99);
+        let Granted { capability, key } = granted(client, afi.bits());
+        let here = world::waypoint(capability.waypoint);
+        let from = |hop: Hop, source, to| {
+            let datagram = world::stamp(&world::inner_to(source, to, b"200"), &world::route(&[hop]));
+            match world::process(&here, &datagram, NOW) {
+                Ok(_) => None,
+                Err(Verdict::Drop(reason) | Verdict::Answer(_, reason)) => Some(reason),
+                Err(Verdict::Forward(_)) => panic!("it was sent on"),
+            }
+        };
+        let hop = Hop { capability, key };
+        assert_eq!(from(hop.clone(), server, client), None);
+        assert_eq!(from(hop.clone(), other, client), Some(Reason::Binding));
+        assert_eq!(from(hop.clone(), server, other), Some(Reason::OutsidePrefix));
+        // Nor does it serve any source without its mark.
+        let unmarked = Capability { marks: Marks::NONE, ..capability };
+        assert_eq!(from(Hop { capability: unmarked, key: hop.key }, server, client), Some(Reason::Binding));
+        // There is no key for all sources.
+        assert!(here.keys().stamp_key(&capability).is_none() && here.keys().stamp_key(&unmarked).is_some());
+        assert!(!Capability { delegation: None, ..capability }.is_consistent());
     }
 }
 

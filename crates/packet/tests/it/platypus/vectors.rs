@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use wayleave_core::{Afi, Prefix};
 use wayleave_crypto::secret::{Key128, Secret};
-use wayleave_packet::platypus::header::{Capability, Carriage, Delegation, SubDelegation, Width};
+use wayleave_packet::platypus::header::{Capability, Carriage, Delegation, Marks, SubDelegation, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey};
 use wayleave_packet::platypus::verify::{Policy, Verdict, Waypoint};
 
@@ -35,13 +35,21 @@ fn key(waypoint: IpAddr) -> WaypointKey {
 /// `s` for both families and some intervals.
 fn secrets() -> Vec<Value> {
     let mut out = Vec::new();
-    for (afi, n) in [(Afi::Ipv4, 4), (Afi::Ipv4, 12), (Afi::Ipv6, 12), (Afi::Ipv6, 24)] {
+    for (afi, n, marks) in [
+        (Afi::Ipv4, 4, Marks::NONE),
+        (Afi::Ipv4, 12, Marks::NONE),
+        (Afi::Ipv6, 12, Marks::NONE),
+        (Afi::Ipv6, 24, Marks::NONE),
+        (Afi::Ipv4, 12, Marks::BOUND),
+        (Afi::Ipv6, 24, Marks::BOUND),
+    ] {
         let waypoint = world::waypoint_address(afi, 1);
         let epoch = (NOW >> n) as u32;
-        let s = key(waypoint).secret(waypoint, world::principal(7_000), world::interval(n), epoch);
+        let word = Capability { epoch, marks, ..world::capability(afi, 1) }.secret_epoch();
+        let s = key(waypoint).secret(waypoint, world::principal(7_000), world::interval(n), word);
         out.push(json!({
             "k": hex(&world::key_octets(waypoint)), "waypoint": waypoint.to_string(), "principal": 7_000,
-            "interval": n, "epoch": epoch, "s": hex(s.expose()),
+            "interval": n, "epoch": epoch, "bound": marks.is_bound(), "s": hex(s.expose()),
         }));
     }
     out
@@ -75,21 +83,24 @@ fn delegations() -> Vec<Value> {
                 .expect("it shrinks"),
         };
         capability.delegation = Some(held.delegation());
+        let source = world::source_address(prefix.afi());
         out.push(json!({
             "s": hex(secret.expose()), "prefix": prefix.to_string(), "delegation_id": id.number(),
             "sub_delegation": held.delegation().sub.map(|sub| json!({ "at": sub.at, "id": sub.id.number() })),
             "s_p": hex(held.expose()), "stamp_key": hex(held.stamp_key().expose()),
+            "reply_source": source.to_string(), "reply_key": hex(held.reply_key(source).expose()),
         }));
     }
     out
 }
 
 /// A capability whose shape `variant` chooses.
-fn variant(afi: Afi, number: u8, variant: u8) -> Capability {
+fn variant(afi: Afi, number: u8, variant: u8, marks: Marks) -> Capability {
     let mut capability = world::capability(afi, number);
     let prefix = Prefix::truncated(world::destination_address(afi), 24).expect("a length");
     let sub = (variant == 2).then(|| SubDelegation { at: 16, id: world::delegation_id(0x42) });
     capability.delegation = (variant > 0).then(|| Delegation { prefix, id: world::delegation_id(0x00_0539), sub });
+    capability.marks = marks;
     capability
 }
 
@@ -97,17 +108,20 @@ fn variant(afi: Afi, number: u8, variant: u8) -> Capability {
 fn packets() -> Vec<Value> {
     let mut out = Vec::new();
     for afi in [Afi::Ipv4, Afi::Ipv6] {
-        for (name, variants, carriage, sealed, width) in [
-            ("plain", &[0][..], Carriage::Ip, false, Width::Full),
-            ("plain, 64 bits", &[0], Carriage::Ip, false, Width::Narrow),
-            ("delegated", &[1], Carriage::Ip, false, Width::Full),
-            ("sub-delegated, over UDP", &[2], Carriage::Udp, false, Width::Full),
-            ("three waypoints", &[0, 1, 2], Carriage::Ip, false, Width::Full),
-            ("three waypoints, sealed", &[2, 0, 1], Carriage::Ip, true, Width::Full),
+        let none = Marks::NONE;
+        for (name, variants, carriage, sealed, width, marks) in [
+            ("plain", &[0][..], Carriage::Ip, false, Width::Full, none),
+            ("plain, 64 bits", &[0], Carriage::Ip, false, Width::Narrow, none),
+            ("delegated", &[1], Carriage::Ip, false, Width::Full, none),
+            ("sub-delegated, over UDP", &[2], Carriage::Udp, false, Width::Full, none),
+            ("three waypoints", &[0, 1, 2], Carriage::Ip, false, Width::Full, none),
+            ("three waypoints, sealed", &[2, 0, 1], Carriage::Ip, true, Width::Full, none),
+            ("bound", &[0, 2], Carriage::Ip, false, Width::Full, Marks::BOUND),
+            ("bound, for replies", &[1], Carriage::Ip, false, Width::Full, Marks::BOUND.with_reply()),
         ] {
             let hops: Vec<Hop> = (1..)
                 .zip(variants)
-                .map(|(n, shape)| world::hop(Capability { width, ..variant(afi, n, *shape) }))
+                .map(|(n, shape)| world::hop(Capability { width, ..variant(afi, n, *shape, marks) }))
                 .collect();
             let nonce = Nonce::new(world::at(NOW), 0x0102_0304);
             let route = Route { hops: &hops, nonce, sealed, reply_option: &[], carriage };
@@ -188,7 +202,9 @@ fn reply() -> Value {
     let own = Prefix::truncated(parties.client, 32).expect("a length");
     let held = secret.delegate(world::delegation_id(0x539), own).expect("of the family");
     capability.delegation = Some(held.delegation());
-    let granted = Granted { capability, key: held.stamp_key() };
+    capability.marks = Marks::REPLY;
+    let key = held.reply_key(parties.server);
+    let granted = Granted { capability, key: key.clone() };
     let client = ReplyClient::new(&Secret::new([1; 32]));
     let mut server = ReplyServer::new(&Secret::new([2; 32]), None);
     let hello = client.hello();
@@ -199,7 +215,7 @@ fn reply() -> Value {
     json!({
         "client": parties.client.to_string(), "server": parties.server.to_string(), "protocol": 6, "now": NOW,
         "client_seed": hex(&[1; 32]), "server_seed": hex(&[2; 32]),
-        "hello": hex(&hello), "offer": hex(&offer), "grant": hex(&grant), "stamp_key": hex(held.stamp_key().expose()),
+        "hello": hex(&hello), "offer": hex(&offer), "grant": hex(&grant), "stamp_key": hex(key.expose()),
     })
 }
 
@@ -233,7 +249,7 @@ fn the_published_vectors_hold_for_the_model_and_the_router() {
         (model::Here::new(address, key), Waypoint::new(address, keys, policy))
     };
     let (packets, refused) = (list("packets"), list("refused"));
-    assert_eq!((packets.len(), refused.len()), (20, 14));
+    assert_eq!((packets.len(), refused.len()), (26, 14));
     for vector in packets {
         let (model, router) = here(&vector);
         let (before, after) = (octets(&vector["before"]), octets(&vector["after"]));

@@ -90,8 +90,11 @@ pub(crate) fn capability(afi: Afi, number: u8) -> Capability {
     }
 }
 
+/// For packets from [`source_address`], which a capability for replies asks for.
 pub(crate) fn hop(capability: Capability) -> Hop {
-    let key: StampKey = keys_of(capability.waypoint).stamp_key(&capability).expect("one key for ever");
+    let source = source_address(if capability.waypoint.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 });
+    let key: Option<StampKey> = keys_of(capability.waypoint).stamp_key_from(&capability, source);
+    let key = key.expect("one key for ever");
     Hop { capability, key }
 }
 
@@ -195,12 +198,14 @@ pub(crate) fn random_capability(random: &mut Random, afi: Afi, destination: IpAd
             sub,
         }
     });
+    let marks = if random.one_in(4) { Marks::BOUND } else { Marks::NONE };
+    let marks = if delegation.is_some() && random.one_in(3) { marks.with_reply() } else { marks };
     Capability {
         waypoint: waypoint_address(afi, 1 + random.below(200) as u8),
         principal: principal(random.below(1 << 24) as u32),
         interval,
         epoch,
-        marks: Marks::default(),
+        marks,
         delegation,
         width: if random.one_in(4) { Width::Narrow } else { Width::Full },
     }

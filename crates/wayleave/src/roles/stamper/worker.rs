@@ -293,7 +293,7 @@ impl Worker {
                 // The server is one that packets of this host go to: by whichever of its senders, the route pays.
                 let route = paying.iter().position(Option::is_some)?;
                 let of = stamper.route_of(server, None, 0).map_or(route, |(route, _)| usize::from(route));
-                let hop = paying.get(of)?.as_ref()?.hop(now.unix)?;
+                let hop = paying.get(of)?.as_ref()?.reply_hop(now.unix, server)?;
                 taken = u16::try_from(of).ok();
                 Some(Granted { capability: hop.capability, key: hop.key })
             });

@@ -7,6 +7,8 @@
 //! PLA-12, relayed errors: an error about what was sent is relayed by a running router, forged ones are counted.
 //! PLA, revocations at a restart: a restart beside an older list, with state and without: refused by its number;
 //! refused as too old, and nothing passes until a recent list is there; `show status` says so.
+//! PLA-11, source prefixes, by process: two payers, of whom the second may not send from here: refused at the second waypoint, also
+//! after a restart; without a list, what is bound is refused.
 //! PLA, crash: `kill -9` under traffic: accounts never over; what is older than a second is kept.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -17,7 +19,7 @@ use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Key128;
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, sign_list};
+use wayleave_dataplane::platypus::revocation::{ListKind, Revocation, Sources, sign_list, sign_whole};
 use wayleave_lab::netns::{self, Network, NetworkNamespace};
 use wayleave_packet::platypus::header::{Capability, Carriage, DelegationId, Interval, Marks, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
@@ -75,15 +77,15 @@ pub(crate) fn packet(waypoints: &[usize], number: u32, length: usize) -> Vec<u8>
 
 /// The same for any principal, and one of its delegations.
 pub(crate) fn packet_of(payer: (u32, Option<u32>), waypoints: &[usize], number: u32, length: usize) -> Vec<u8> {
-    let hops: Vec<_> = waypoints.iter().map(|which| (payer, Marks::default(), *which)).collect();
-    packet_by(&hops, number, length)
+    let path: Vec<(usize, _)> = waypoints.iter().map(|which| (*which, payer)).collect();
+    packet_by(&path, Marks::NONE, number, length)
 }
 
-/// The same with a payer and marks for each hop.
-pub(crate) fn packet_by(hops: &[((u32, Option<u32>), Marks, usize)], number: u32, length: usize) -> Vec<u8> {
+/// The same with a payer for each waypoint.
+pub(crate) fn packet_by(path: &[(usize, (u32, Option<u32>))], marks: Marks, number: u32, length: usize) -> Vec<u8> {
     let now = unix_now();
     let interval = Interval::new(12).expect("in range");
-    let hop = |(payer, marks, which): &((u32, Option<u32>), Marks, usize)| {
+    let hop = |(which, payer): &(usize, (u32, Option<u32>))| {
         let principal = Principal::new(payer.0).expect("24 bits");
         let key = WaypointKey::new(&Key128::new(KEYS[*which]));
         let (waypoint, epoch) = (IpAddr::V4(WAYPOINTS[*which]), epoch::epoch_at(interval, now));
@@ -92,11 +94,10 @@ pub(crate) fn packet_by(hops: &[((u32, Option<u32>), Marks, usize)], number: u32
             key.secret(waypoint, principal, interval, epoch).delegate(id, all).expect("of the family").delegation()
         });
         let keys = WaypointKeys::new(key);
-        let capability =
-            Capability { waypoint, principal, interval, epoch, marks: *marks, delegation, width: Width::Full };
+        let capability = Capability { waypoint, principal, interval, epoch, marks, delegation, width: Width::Full };
         Hop { key: keys.stamp_key(&capability).expect("one key for ever"), capability }
     };
-    let hops: Vec<Hop> = hops.iter().map(hop).collect();
+    let hops: Vec<Hop> = path.iter().map(hop).collect();
     let nonce = Nonce::new(now, number);
     let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
     let mut inner = vec![0; length];
@@ -506,7 +507,8 @@ fn a_router_without_record_of_the_last_list_takes_only_one_signed_recently_and_s
         }
         let durable = if has_state { serde_json::json!(2) } else { serde_json::Value::Null };
         let expected = serde_json::json!({
-            "sequence": 2, "issued": now.secs(), "entries": 1, "state": has_state, "durable": durable, "refused": null
+            "sequence": 2, "issued": now.secs(), "entries": 1, "sources": 0, "state": has_state, "durable": durable,
+            "refused": null
         });
         assert_eq!(list(), expected);
         assert_eq!(router.log().contains("no `state` in [forwarding]"), !has_state, "{}", router.log());
@@ -534,4 +536,74 @@ fn a_router_without_record_of_the_last_list_takes_only_one_signed_recently_and_s
         assert_eq!(list()["refused"], serde_json::Value::Null);
         router.kill();
     }
+}
+
+/// An original source is judged by the payer's prefixes wherever the packet comes from, and by the last list that was heard of.
+#[test]
+fn a_payers_sources_hold_at_every_place_and_through_a_restart_without_the_key_server() {
+    let test = "router::platypus::a_payers_sources_hold_at_every_place_and_through_a_restart_without_the_key_server";
+    if netns::enter_for_test(test).is_none() {
+        return;
+    }
+    let folder = lay_out();
+    let signer = SigningKey::from_seed(&Secret::new([5; 32]));
+    let key: String = signer.verifying_key().to_bytes().iter().map(|octet| format!("{octet:02x}")).collect();
+    let publish = |sequence, sources: &[Sources]| {
+        let (list, signature) = sign_whole(&signer, sequence, unix_now(), &[], sources);
+        std::fs::write(folder.0.join("next"), [&signature[..], &list].concat()).expect("written");
+        std::fs::rename(folder.0.join("next"), folder.0.join("revoked")).expect("renamed");
+    };
+    let more = format!("revocations = {{ file = \"revoked\", key = \"ed25519:{key}\" }}\n");
+    publish(1, &[]);
+    let (first, mut second) = (start(&folder, 0, ""), start(&folder, 1, &more));
+    let mut host = Socket::new(HOST, ICMP);
+    let mut number = 0;
+    let mut send = |payer: u32, marks: Marks| {
+        number += 1;
+        host.send(&packet_by(&[(0, (8, None)), (1, (payer, None))], marks, number, 100));
+    };
+    eventually("packets of both pass", || {
+        send(7, Marks::NONE);
+        send(8, Marks::NONE);
+        second.count("decided", "forwarded") >= 2
+    });
+    // Where principal 7 may send from, this host is not.
+    let elsewhere = vec!["10.0.0.0/8".parse().expect("a prefix")];
+    let principal = Principal::new(7).expect("24 bits");
+    publish(2, &[Sources { principal, delegation: None, delegates_any: false, prefixes: elsewhere }]);
+    eventually("the sources are in force", || second.status()["revocations"]["sources"] == 1);
+    let before = (first.count("decided", "forwarded"), second.count("decided", "forwarded"));
+    send(7, Marks::NONE);
+    eventually("it is refused at the second waypoint", || second.count("reasons", "sources") == 1);
+    eventually("the first forwards for its own payer", || first.count("decided", "forwarded") == before.0 + 1);
+    send(8, Marks::NONE);
+    eventually("others pass", || second.count("decided", "forwarded") == before.1 + 1);
+    // Cut off: nothing but what it has on its disk.
+    second.kill();
+    second.start_process();
+    eventually("it is refused again", || {
+        send(7, Marks::BOUND);
+        second.count("reasons", "sources") > 0
+    });
+    eventually("others pass", || {
+        send(8, Marks::NONE);
+        second.count("decided", "forwarded") > 0
+    });
+    assert_eq!(second.count("reasons", "sources-unknown"), 0);
+    // Cut off before it heard of them, with no list at all: whose sources it must know is refused.
+    second.kill();
+    std::fs::remove_file(folder.0.join("revoked")).expect("the list");
+    std::fs::remove_file(folder.0.join("1.redb")).expect("the state");
+    let more = more.replace(" }", ", required = false }");
+    let second = start(&folder, 1, &more);
+    eventually("it is refused", || {
+        send(7, Marks::BOUND);
+        second.count("reasons", "sources-unknown") > 0
+    });
+    assert_eq!(second.count("decided", "forwarded"), 0);
+    eventually("others pass", || {
+        send(8, Marks::NONE);
+        second.count("decided", "forwarded") > 0
+    });
+    assert_eq!(second.count("reasons", "sources"), 0);
 }

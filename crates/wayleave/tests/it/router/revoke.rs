@@ -8,7 +8,13 @@ use std::fmt::Write as _;
 use std::os::unix::fs::MetadataExt;
 
 use serde_json::Value;
+use wayleave_crypto::secret::Secret;
+use wayleave_crypto::sign::SigningKey;
+use wayleave_dataplane::platypus::revocation::{Sources, sign_whole};
 use wayleave_lab::netns;
+use wayleave_packet::platypus::header::{DelegationId, Principal};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::identity::Identity;
 
 use super::common::{Folder, eventually};
 use super::platypus::{HOST, ICMP, LAST, PLATYPUS, Socket, lay_out, packet, start};
@@ -62,6 +68,35 @@ fn a_list_is_added_to_and_printed_as_it_is_read() {
     let mode = std::fs::metadata(folder.0.join("revoked")).expect("the list").mode();
     assert_eq!(mode & 0o600, 0o600);
     assert!(!folder.0.join("revoked.new").exists());
+}
+
+/// Of a key server that was left, for instance: whoever revokes by hand lets nobody send from elsewhere.
+#[test]
+fn source_prefixes_stay_in_a_list_until_it_is_replaced() {
+    let folder = Folder::new("revoke-sources");
+    let key = signer(&folder, "signer.key");
+    let identity = Identity::load(&folder.0.join("signer.key")).expect("a key file");
+    let signing = SigningKey::from_seed(&Secret::new(*identity.signing_seed()));
+    let principal = Principal::new(7).expect("24 bits");
+    let prefixes = vec!["203.0.113.0/24".parse().expect("a prefix")];
+    let sources = [
+        Sources { principal, delegation: None, delegates_any: true, prefixes },
+        Sources { principal, delegation: DelegationId::new(3), delegates_any: false, prefixes: Vec::new() },
+    ];
+    let (list, signature) = sign_whole(&signing, 1, unix_now(), &[], &sources);
+    std::fs::write(folder.0.join("revoked"), [&signature[..], &list].concat()).expect("written");
+    assert_eq!(revoke(&folder, &["9"])["entries"], 1);
+    let listed = || json(&folder, &["cap", "revoked", "revoked", "--key", &key])["sources"].clone();
+    let expected = serde_json::json!([
+        { "principal": 7, "delegation": null, "prefixes": ["203.0.113.0/24"], "delegate_sources": "any" },
+        { "principal": 7, "delegation": 3, "prefixes": [], "delegate_sources": "own" },
+    ]);
+    assert_eq!(listed(), expected);
+    let printed = folder.run(&["cap", "revoked", "revoked", "--key", &key]).stdout;
+    let printed = String::from_utf8(printed).expect("text");
+    assert!(printed.contains("# sources 7 203.0.113.0/24 (delegations: any)\n# sources 7/3\n9\n"), "{printed}");
+    revoke(&folder, &["--replace", "9"]);
+    assert_eq!(listed(), serde_json::json!([]));
 }
 
 #[test]

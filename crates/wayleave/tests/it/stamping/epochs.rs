@@ -224,7 +224,8 @@ impl Holder {
         let found = secrets.iter().find(|(of, ..)| Some(*of) == epoch);
         let (epoch, _, key) = found.expect("there is always a secret");
         let hop = Hop { capability: terms.capability(*epoch), key: self.stamp_key(key) };
-        let route = stamper::Route { hops: vec![hop], sealed: false, carriage: Carriage::Ip, mtu: 1_500 };
+        let route =
+            stamper::Route { hops: vec![hop], sealed: false, carriage: Carriage::Ip, mtu: 1_500, only_from: None };
         let to = "203.0.113.0/24".parse().expect("a prefix");
         let rule = Rule { to, user: None, mark: None, action: RuleAction::Take(0) };
         self.epoch = Some(*epoch);

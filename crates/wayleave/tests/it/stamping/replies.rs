@@ -72,6 +72,18 @@ fn a_client_pays_for_replies_and_the_server_uses_that_for_this_client_alone() {
     assert_eq!(routes.lines().count(), 1, "{routes}");
     assert!(routes.starts_with(&HOST.to_string()), "{routes}");
 
+    // From another address of the server's, for which the client's capability makes no right binding, nothing is stamped.
+    let second = Ipv4Addr::new(203, 0, 113, 77);
+    let added = world.site.server.command("ip").args(["addr", "add", &format!("{second}/32"), "dev", "lo"]).status();
+    assert!(added.expect("ip runs").success());
+    let send = "import socket, sys\n\
+                udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+                udp.bind((sys.argv[1], 0))\n\
+                udp.sendto(b'hello', (sys.argv[2], 9))";
+    let sent = world.site.server.command("python3").args(["-c", send, &second.to_string(), &HOST.to_string()]).status();
+    assert!(sent.expect("python3 runs").success());
+    eventually("it is counted", || server.count("left", "source") == 1);
+
     // Another client of the server's, which hands nothing over: its pages come without a stamp.
     let other = world.site.network.attach("other", &[format!("{OTHER}/24")]).expect("a namespace");
     ip("-n other route add default dev eth0");

@@ -11,7 +11,7 @@ use wayleave_core::{Afi, Prefix};
 use wayleave_crypto::lanes::{CpuKernel, LANES};
 use wayleave_dataplane::frame::BURST;
 use wayleave_dataplane::platypus::lanes::BurstVerifier;
-use wayleave_packet::platypus::header::{Delegation, Width};
+use wayleave_packet::platypus::header::{Delegation, Marks, Width};
 use wayleave_packet::platypus::mint::Route;
 use wayleave_packet::platypus::verify::{Arrival, Link, Policy, Waypoint};
 
@@ -70,6 +70,9 @@ fn simple_packet(random: &mut Random) -> (Vec<u8>, IpAddr) {
     let mut capability = world::capability(Afi::Ipv4, 1 + random.below(3) as u8);
     if random.one_in(4) {
         capability.width = Width::Narrow;
+    }
+    if random.one_in(8) {
+        capability.marks = Marks::BOUND;
     }
     let mut payload = vec![0; random.below(100) as usize];
     random.fill(&mut payload);

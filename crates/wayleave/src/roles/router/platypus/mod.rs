@@ -54,9 +54,11 @@ use stamper::{Stamping, StampingPlan};
 const DELEGATIONS: usize = 1024;
 const ICMP: u8 = 1;
 /// Reasons that follow from the router's state, and not from the packet alone.
-const AFTER_MAC: [Reason; 10] = [
+const AFTER_MAC: [Reason; 12] = [
     Reason::Revoked,
     Reason::RevocationsUnknown,
+    Reason::Sources,
+    Reason::SourcesUnknown,
     Reason::BeforeStart,
     Reason::Replayed,
     Reason::ReplayFull,

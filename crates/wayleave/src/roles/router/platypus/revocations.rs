@@ -48,12 +48,22 @@ pub struct RevocationFile {
 /// What `show status` says of the list.
 pub type SharedStatus = Arc<Mutex<ListStatus>>;
 
+/// What a list in force has.
+#[derive(Clone, Copy)]
+struct InForce {
+    sequence: u64,
+    /// Unix second of the signature.
+    issued: u64,
+    entries: usize,
+    /// Payers with source prefixes.
+    sources: usize,
+}
+
 /// The list in force, and what is wrong with the one in the file.
 #[derive(Clone, Default)]
 pub struct ListStatus {
     is_configured: bool,
-    /// Number, Unix second of the signature, and entries.
-    in_force: Option<(u64, u64, usize)>,
+    in_force: Option<InForce>,
     /// The number that a restart will find.
     durable: Option<u64>,
     has_state: bool,
@@ -67,9 +77,10 @@ impl ListStatus {
             return Value::Null;
         }
         json!({
-            "sequence": self.in_force.map(|(sequence, ..)| sequence),
-            "issued": self.in_force.map(|(_, issued, _)| issued),
-            "entries": self.in_force.map(|(.., entries)| entries),
+            "sequence": self.in_force.map(|list| list.sequence),
+            "issued": self.in_force.map(|list| list.issued),
+            "entries": self.in_force.map(|list| list.entries),
+            "sources": self.in_force.map(|list| list.sources),
             "state": self.has_state,
             "durable": self.durable,
             "refused": self.refused,
@@ -144,7 +155,7 @@ impl RevocationFile {
             drop(replaced.await);
         }
         self.note(|status| status.refused = None);
-        log.report(event!(INFO "revocations" { entries = self.list.len(), sequence = self.sequence } "list of revocations taken over"));
+        log.report(event!(INFO "revocations" { entries = self.list.len(), sequence = self.sequence, sources = self.list.sources().len() } "list of revocations taken over"));
     }
 
     fn apply(&mut self, octets: &[u8], key: &VerifyingKey) -> Result<(), String> {
@@ -162,8 +173,13 @@ impl RevocationFile {
         self.list.apply(list, signature, key).map_err(|error| error.to_string())?;
         self.sequence = Some(number);
         let now = unix_now();
-        let (issued, entries) = (now.secs().saturating_sub(self.list.age(now)), self.list.len());
-        self.note(|status| status.in_force = Some((number, issued, entries)));
+        let in_force = InForce {
+            sequence: number,
+            issued: now.secs().saturating_sub(self.list.age(now)),
+            entries: self.list.len(),
+            sources: self.list.sources().len(),
+        };
+        self.note(|status| status.in_force = Some(in_force));
         self.write_sequence();
         Ok(())
     }
