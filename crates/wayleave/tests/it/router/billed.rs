@@ -555,17 +555,17 @@ fn sources_are_pushed_and_a_router_that_restarts_cut_off_goes_on_with_them() {
     let mut host = Socket::new(HOST, PLATYPUS);
     let mut last = Socket::new(LAST, PLATYPUS);
     let mut number = 0;
-    let mut send = |hops: &[(u32, Marks, usize)]| {
-        let hops: Vec<_> = hops.iter().map(|(principal, marks, which)| ((*principal, None), *marks, *which)).collect();
+    // Ten packets through the waypoints, the first with the first payer.
+    let mut send = |payers: &[u32], marks: Marks| {
+        let path: Vec<_> = payers.iter().map(|principal| (*principal, None)).enumerate().collect();
         for _ in 0..10 {
-            host.send(&packet_by(&hops, number, 100));
+            host.send(&packet_by(&path, marks, number, 100));
             number += 1;
         }
     };
-    let (none, bound) = (Marks::default(), Marks::BOUND);
     eventually("both have a list", || list(&site, "sequence").iter().all(Option::is_some));
     // An account with sources of which the list knows nothing: as at a router that was cut off before it was opened.
-    send(&[(7, bound, 0)]);
+    send(&[7], Marks::BOUND);
     eventually("it is refused", || reason(&site, 0, "sources-unknown") == 10);
     let own = format!("{HOST}/32");
     for (principal, waypoint, sources) in
@@ -578,9 +578,9 @@ fn sources_are_pushed_and_a_router_that_restarts_cut_off_goes_on_with_them() {
     eventually("both know them", || has_sources(&site));
     // Principal 8 pays at the first waypoint, whose router forwards honestly; 9 at the second, from where it may not.
     let mut judge = |site: &Site| {
-        send(&[(7, bound, 0), (8, none, 1)]);
+        send(&[7], Marks::BOUND);
         assert_eq!(last.all(10).len(), 10);
-        send(&[(8, none, 0), (9, none, 1)]);
+        send(&[8, 9], Marks::NONE);
         eventually("the second router refuses all", || reason(site, 1, "sources") == 10);
         assert!(last.receive(Duration::from_millis(200)).is_empty());
     };
@@ -596,9 +596,9 @@ fn sources_are_pushed_and_a_router_that_restarts_cut_off_goes_on_with_them() {
     site.routers[0].kill();
     ["pushed0", "0.redb"].iter().for_each(|file| fs::remove_file(site.folder.0.join(file)).expect("there"));
     site.routers[0].start_process();
-    send(&[(7, bound, 0), (8, none, 1)]);
+    send(&[7], Marks::BOUND);
     eventually("it is refused", || reason(&site, 0, "sources-unknown") == 10);
-    send(&[(8, none, 0), (8, none, 1)]);
+    send(&[8, 8], Marks::NONE);
     assert_eq!(last.all(10).len(), 10);
 }
 

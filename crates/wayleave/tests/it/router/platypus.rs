@@ -80,15 +80,15 @@ pub(crate) fn packet(waypoints: &[usize], number: u32, length: usize) -> Vec<u8>
 
 /// The same for any principal, and one of its delegations.
 pub(crate) fn packet_of(payer: (u32, Option<u32>), waypoints: &[usize], number: u32, length: usize) -> Vec<u8> {
-    let hops: Vec<_> = waypoints.iter().map(|which| (payer, Marks::default(), *which)).collect();
-    packet_by(&hops, number, length)
+    let path: Vec<(usize, _)> = waypoints.iter().map(|which| (*which, payer)).collect();
+    packet_by(&path, Marks::NONE, number, length)
 }
 
-/// The same with a payer and marks for each hop.
-pub(crate) fn packet_by(hops: &[((u32, Option<u32>), Marks, usize)], number: u32, length: usize) -> Vec<u8> {
+/// The same with a payer for each waypoint.
+pub(crate) fn packet_by(path: &[(usize, (u32, Option<u32>))], marks: Marks, number: u32, length: usize) -> Vec<u8> {
     let now = unix_now();
     let interval = Interval::new(12).expect("in range");
-    let hop = |(payer, marks, which): &((u32, Option<u32>), Marks, usize)| {
+    let hop = |(which, payer): &(usize, (u32, Option<u32>))| {
         let principal = Principal::new(payer.0).expect("24 bits");
         let key = WaypointKey::new(&Key128::new(KEYS[*which]));
         let (waypoint, epoch) = (IpAddr::V4(WAYPOINTS[*which]), epoch::epoch_at(interval, now));
@@ -97,11 +97,10 @@ pub(crate) fn packet_by(hops: &[((u32, Option<u32>), Marks, usize)], number: u32
             key.secret(waypoint, principal, interval, epoch).delegate(id, all).expect("of the family").delegation()
         });
         let keys = WaypointKeys::new(key);
-        let capability =
-            Capability { waypoint, principal, interval, epoch, marks: *marks, delegation, width: Width::Full };
+        let capability = Capability { waypoint, principal, interval, epoch, marks, delegation, width: Width::Full };
         Hop { key: keys.stamp_key(&capability).expect("one key for ever"), capability }
     };
-    let hops: Vec<Hop> = hops.iter().map(hop).collect();
+    let hops: Vec<Hop> = path.iter().map(hop).collect();
     let nonce = Nonce::new(now, number);
     let route = Route { hops: &hops, nonce, sealed: false, reply_option: &[], carriage: Carriage::Ip };
     let mut inner = vec![0; length];
@@ -613,7 +612,7 @@ fn a_payers_sources_hold_at_every_place_and_through_a_restart_without_the_key_se
     let mut number = 0;
     let mut send = |payer: u32, marks: Marks| {
         number += 1;
-        host.send(&packet_by(&[((8, None), marks, 0), ((payer, None), marks, 1)], number, 100));
+        host.send(&packet_by(&[(0, (8, None)), (1, (payer, None))], marks, number, 100));
     };
     eventually("packets of both pass", || {
         send(7, Marks::NONE);
