@@ -272,11 +272,13 @@ mod tests {
                 0 => {
                     table.remove(key);
                     map.remove(&key);
-                    (unrecorded.remove(&key), listed.remove(&key));
+                    unrecorded.remove(&key);
+                    listed.remove(&key);
                 }
                 1 => {
                     assert_eq!(table.record(key), map.get(&key).copied(), "{step}");
-                    (unrecorded.remove(&key), listed.remove(&key));
+                    unrecorded.remove(&key);
+                    listed.remove(&key);
                 }
                 2 if table.contains(key) => {
                     let index = table.find(key | USED);
