@@ -8,6 +8,7 @@
 //! PLA-06, key servers: two on one PostgreSQL, one killed; PostgreSQL killed and started again: look-ups are answered from memory for as
 //! long as is configured, nothing that was acknowledged is lost, and what was not can be repeated.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::Write as _;
 use std::net::UdpSocket;
@@ -18,8 +19,12 @@ use std::time::{Duration, Instant};
 
 use hickory_proto::op::{Message, ResponseCode};
 use sqlx::Connection as _;
+use wayleave_control::capability::{Credential, Order, Ordering, Status};
 use wayleave_lab::netns::enter_for_test;
 use wayleave_lab::postgres::Postgres;
+use wayleave_packet::platypus::header::DelegationId;
+use wayleave_packet::platypus::mint::epoch;
+use wayleave_runtime::clock::unix_now;
 
 use crate::common::{eventually, free, text};
 use crate::key::{Server, copy_database, live};
@@ -421,4 +426,50 @@ fn a_synchronous_standby_takes_over_with_all_that_was_acknowledged_and_one_that_
     fs::write(&path, config.replace(&standby.url(), &late.url())).expect("written");
     let said = run_fails(&server);
     assert!(said.contains("was seen") && said.contains("lost its last changes"), "{said}");
+}
+
+/// Holders delegate, a hundred times in each second, and each order is acknowledged when it is durable and on the list.
+#[test]
+#[ignore = "a measurement of some seconds"]
+fn a_hundred_orders_a_second_are_carried_out_on_a_sqlite_file() {
+    const HOLDERS: usize = 25;
+    const ORDERS: usize = 1_000;
+    let mut server = Server::with("sqlite-orders", &[]);
+    let credential = |number: usize| -> Credential {
+        let line = server.grant(&format!("{number}.line"), &["--principal", &(number + 1).to_string()]);
+        fs::read_to_string(line).expect("there").trim().parse().expect("a capability")
+    };
+    let holders: Vec<Credential> = (0..HOLDERS).map(credential).collect();
+    server.running.kill();
+    let path = server.folder.0.join(&server.config);
+    let config = fs::read_to_string(&path).expect("there");
+    fs::write(&path, config.replacen("[key]\n", "[key]\nresponses_per_second = 0\n", 1)).expect("written");
+    server.running.resume();
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
+    socket.connect(&server.listen).expect("an address");
+    socket.set_read_timeout(Some(Duration::from_millis(1))).expect("set");
+    let (mut waiting, mut answer, begin) = (HashMap::new(), [0; 512], Instant::now());
+    let (mut done, mut longest, mut ordered) = (0, Duration::ZERO, 0);
+    while done < ORDERS {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{done} of {ORDERS}");
+        while ordered < ORDERS && begin.elapsed() >= Duration::from_millis(10) * ordered as u32 {
+            let holder = holders[ordered % HOLDERS].clone();
+            let id = DelegationId::new(ordered as u32).expect("24 bits");
+            let order = Order::Delegate { id, prefix: "203.0.113.0/24".parse().expect("a prefix"), until: None };
+            let now = unix_now();
+            let epoch = epoch::epoch_at(holder.terms.interval, now);
+            let ordering = Ordering::new(holder, order, (ordered as u32).to_be_bytes(), epoch, now);
+            socket.send(&ordering.question(ordered as u16)).expect("sent");
+            waiting.insert(ordered as u16, (ordering, Instant::now()));
+            ordered += 1;
+        }
+        let Ok(length) = socket.recv(&mut answer) else { continue };
+        let id = u16::from_be_bytes([answer[0], answer[1]]);
+        let (ordering, sent) = waiting.remove(&id).expect("asked for");
+        let acknowledged = ordering.read(&answer[..length], id).expect("an answer").expect("acknowledged");
+        assert_eq!(acknowledged.status, Status::Done);
+        (done, longest) = (done + 1, longest.max(sent.elapsed()));
+    }
+    println!("{ORDERS} orders in {:?}, each acknowledged within {longest:?}", begin.elapsed());
+    eventually("all are there", || server.running.count("grants") == (HOLDERS + ORDERS) as u64);
 }
