@@ -160,7 +160,7 @@ pub fn begin(
         };
         return Err(Failure::new(format!("{} {what}", path.display())).help(help).into());
     }
-    let entries: Vec<Revocation> = state.listed(now.secs()).copied().collect();
+    let entries: Vec<Revocation> = state.listed(now.secs()).collect();
     let (list, signature) = sign_list(signer, state.times().list_number(0, now), now, ListKind::Whole, &entries);
     put(path, &[&signature, &list])?;
     Ok(entries.len())

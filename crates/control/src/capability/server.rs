@@ -159,6 +159,8 @@ counters! {
     revoked,
     /// Holders whose capability has ended or not begun.
     ended,
+    /// Holders of a payer's capabilities whose quota of the month is used up.
+    used_up,
     /// Look-ups whose handle nobody holds.
     unknown,
     /// Look-ups for an epoch that is neither the previous, the current nor the next one.
@@ -660,6 +662,7 @@ impl KeyServer {
             Answer::Denied(Denial::NotNow { .. }) => self.counters.not_now += 1,
             Answer::Denied(Denial::Revoked) => self.counters.revoked += 1,
             Answer::Denied(Denial::Ended) => self.counters.ended += 1,
+            Answer::Denied(Denial::UsedUp) => self.counters.used_up += 1,
         }
         Ok((ttl, sealed))
     }
@@ -674,6 +677,9 @@ impl KeyServer {
         // A secret holds for a whole epoch: it is given if the grant holds in a part of it, and now or ahead of its beginning.
         if grant.not_after < begin.max(now.secs()) || grant.not_before >= end {
             return Err(Denial::Ended);
+        }
+        if self.state.is_used_up(grant.terms.principal, grant.terms.interval, requested) {
+            return Err(Denial::UsedUp);
         }
         match self.policy.denies(&grant.terms, begin.max(now.secs()), end, self.load.2) {
             Some(retry_secs) => Err(Denial::NotNow { retry_secs }),
@@ -982,7 +988,7 @@ fn wire_name(name: &Name) -> Vec<u8> {
 fn denial_ttl(denial: Denial) -> u32 {
     match denial {
         Denial::NotNow { retry_secs } => retry_secs.min(DENIAL_TTL),
-        Denial::Revoked | Denial::Ended => DENIAL_TTL,
+        Denial::Revoked | Denial::Ended | Denial::UsedUp => DENIAL_TTL,
     }
 }
 

@@ -8,6 +8,7 @@ mod lessor;
 mod listing;
 mod operator;
 mod parts;
+mod quotas;
 pub mod routers;
 #[cfg(test)]
 mod tests;
@@ -31,6 +32,7 @@ use self::api::counts::ApiCounts;
 use self::core::{Core, lock};
 use self::listing::{ListHandle, WrittenList};
 use self::parts::{Parts, stopped};
+use self::quotas::{QuotaTask, QuotaView};
 use super::daemon::{Daemon, Role};
 use crate::config::Source;
 use crate::config::key::KeyFile;
@@ -102,6 +104,12 @@ impl Role for KeyRole {
         let mut parts = Parts::default();
         let of_routers = (*clock, log.clone());
         let routers = Routers::start(&config, source, (&core, rates), of_routers, &mut parts).await?;
+        let quotas = QuotaView::default();
+        if let Some(routers) = &routers {
+            let (store, view) = (routers.store.clone(), Arc::clone(&quotas));
+            let of = (Arc::clone(&core), *clock, log.clone());
+            parts.spawn("quotas", QuotaTask::new(store, of, view, to.clone()).run());
+        }
         let datagrams = dns::answer_datagrams(udp, Arc::clone(&core), *clock, to.clone()).map_err(failed)?;
         let connections =
             Connections { dns: dns::connection_slots(), api: config.key.api.as_ref().map(|_| api::connection_slots()) };
@@ -122,7 +130,7 @@ impl Role for KeyRole {
         parts.spawn("database", follow_database((Arc::clone(&core), changed), clock, listeners, to.clone()));
         let counts = config.key.api.as_ref().map(|_| Arc::new(ApiCounts::default()));
         let slots = connections.api.clone().unwrap_or_else(api::connection_slots);
-        let view = KeyView::new(&core, &config, routers.as_ref(), (counts.clone(), connections));
+        let view = KeyView::new(&core, &config, (routers.as_ref(), quotas), (counts.clone(), connections));
         let of_api = (Arc::clone(&core), view.clone());
         let counts = (slots, counts.unwrap_or_default());
         let api = RunningApi::start(&config, source, of_api, clock, counts, (to, &mut parts)).await?;

@@ -13,10 +13,12 @@ use super::{
     Account, Change, ChangeBody, Delegated, Entry, Grant, MAX_GRANTS, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE,
     PrincipalCodec, RevocationCodec, State,
 };
+use crate::capability::billing::{BillingRecord, BillingSubject, MAX_BILLED};
 use crate::capability::channel::{MAX_RATES, RatePayer, RateTerms};
 use crate::capability::invitation::{Invitation, InvitationStatus, MAX_NAME};
 use crate::capability::keys::ProviderKey;
 use crate::capability::usage::Reopening;
+use crate::capability::volume_quota::{MAX_QUOTAS, QuotaStatus};
 
 wayleave_core::wire! {
     /// One thing of a state.
@@ -34,6 +36,10 @@ wayleave_core::wire! {
         8 = Withdrawn { principal: Principal as PrincipalCodec, interval: Interval as IntervalCodec, until: u64 },
         /// A rate over all routers.
         9 = Rate { payer: RatePayer, terms: RateTerms },
+        /// What billing knows of an account or a grant.
+        11 = Billing { of: BillingSubject, record: BillingRecord },
+        /// What a payer may send in a month.
+        12 = Quota { principal: Principal as PrincipalCodec, status: QuotaStatus },
     }
 }
 
@@ -58,7 +64,7 @@ impl Row {
     pub fn key(&self) -> RowKey {
         let mut id = Writer::new();
         match self {
-            Self::Closed { principal, .. } | Self::Account { principal, .. } => {
+            Self::Closed { principal, .. } | Self::Account { principal, .. } | Self::Quota { principal, .. } => {
                 id.bytes(&principal.octets());
             }
             Self::Grant(grant) => grant.terms.write(&mut id),
@@ -73,6 +79,7 @@ impl Row {
                 id.bytes(&principal.octets()).u8(interval.exponent());
             }
             Self::Rate { payer, .. } => payer.write(&mut id),
+            Self::Billing { of, .. } => of.write(&mut id),
         }
         RowKey { kind: self.kind(), id: id.finish() }
     }
@@ -89,6 +96,8 @@ impl Row {
             Self::Reopened { .. } => RowKind::Reopened,
             Self::Withdrawn { .. } => RowKind::Withdrawn,
             Self::Rate { .. } => RowKind::Rate,
+            Self::Billing { .. } => RowKind::Billing,
+            Self::Quota { .. } => RowKind::Quota,
         }
     }
 
@@ -99,11 +108,13 @@ impl Row {
             Self::Closed { principal, .. }
             | Self::Account { principal, .. }
             | Self::Reopened { principal, .. }
-            | Self::Withdrawn { principal, .. } => *principal,
+            | Self::Withdrawn { principal, .. }
+            | Self::Quota { principal, .. } => *principal,
             Self::Grant(grant) => grant.terms.principal,
             Self::Revocation(revocation) => revocation.principal,
             Self::Invitation { invitation, .. } => invitation.principal().unwrap_or_default(),
             Self::Rate { payer, .. } => payer.principal,
+            Self::Billing { of, .. } => of.principal,
         }
     }
 
@@ -131,10 +142,12 @@ pub enum RowKind {
     Reopened,
     Withdrawn,
     Rate,
+    Billing,
+    Quota,
 }
 
 impl RowKind {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Closed,
         Self::Account,
         Self::Grant,
@@ -143,6 +156,8 @@ impl RowKind {
         Self::Reopened,
         Self::Withdrawn,
         Self::Rate,
+        Self::Billing,
+        Self::Quota,
     ];
 }
 
@@ -204,6 +219,7 @@ impl State {
             .chain(self.invitations().filter_map(|(invitation, _)| invitation.principal()))
             .chain(self.withdrawn.keys().map(|(principal, _)| *principal))
             .chain(self.rates.keys().map(|payer| payer.principal))
+            .chain(self.billing.keys().chain(self.quotas.keys()).copied())
             .collect();
         principals.into_iter().flat_map(|principal| self.rows_of(principal))
     }
@@ -226,6 +242,8 @@ impl State {
         let withdrawn = self.withdrawn_of(principal);
         rows.extend(withdrawn.map(|(interval, until)| Row::Withdrawn { principal, interval, until }));
         rows.extend(self.rates_of(principal).map(|(payer, terms)| Row::Rate { payer, terms }));
+        rows.extend(self.billing_of(principal).map(|(of, record)| Row::Billing { of, record: record.clone() }));
+        rows.extend(self.quota(principal).map(|status| Row::Quota { principal, status: *status }));
         rows
     }
 
@@ -293,6 +311,8 @@ impl State {
         part.reopened.extend(self.reopened.iter().filter(|of| of.principal == number).copied());
         part.withdrawn.extend(self.withdrawn_of(principal).map(|(interval, until)| ((principal, interval), until)));
         part.rates.extend(self.rates_of(principal));
+        part.copy_billing(self, principal);
+        part.quotas.extend(self.quota(principal).map(|status| (principal, *status)));
         part
     }
 
@@ -301,7 +321,11 @@ impl State {
     pub fn principal_of(&self, body: &ChangeBody) -> Option<Principal> {
         let of_invitation = |id| self.invitation(id).and_then(|(invitation, _)| invitation.principal());
         match body {
-            ChangeBody::Account { principal, .. } | ChangeBody::Close { principal } => Some(*principal),
+            ChangeBody::Account { principal, .. }
+            | ChangeBody::Close { principal }
+            | ChangeBody::SetQuota { principal, .. }
+            | ChangeBody::EndQuota { principal }
+            | ChangeBody::UseUpQuota { principal, .. } => Some(*principal),
             ChangeBody::Grant(grant) => Some(grant.terms.principal),
             ChangeBody::Withdraw(terms)
             | ChangeBody::WithdrawBranch(terms)
@@ -311,6 +335,7 @@ impl State {
             ChangeBody::Redeem { invitation, .. } => of_invitation(*invitation),
             ChangeBody::Uninvite(id) => of_invitation(*id),
             ChangeBody::SetRate { payer, .. } | ChangeBody::EndRate(payer) => Some(payer.principal),
+            ChangeBody::SetBilling { of, .. } => Some(of.principal),
         }
     }
 
@@ -375,6 +400,18 @@ impl State {
                     return Err("too many rates");
                 }
                 self.rates.insert(payer, terms);
+            }
+            Row::Billing { of, record } => {
+                if self.billed >= 2 * MAX_BILLED {
+                    return Err("too many accounts and grants that billing knows");
+                }
+                self.restore_billing(of, record);
+            }
+            Row::Quota { principal, status } => {
+                if self.quotas.len() >= MAX_QUOTAS {
+                    return Err("too many quotas");
+                }
+                self.quotas.insert(principal, status);
             }
         }
         Ok(())

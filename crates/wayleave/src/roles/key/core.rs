@@ -171,7 +171,7 @@ impl Core {
 
     /// The revocations that routers must know of.
     pub(super) fn revocations(&self, now: Now) -> Vec<Revocation> {
-        self.server.state().listed(now.unix.secs()).copied().collect()
+        self.server.state().listed(now.unix.secs()).collect()
     }
 
     /// The list for routers is written, if something has changed.
@@ -294,6 +294,10 @@ fn kind(body: &ChangeBody) -> &'static str {
         ChangeBody::Lift(_) => "a revocation taken back",
         ChangeBody::SetRate { .. } => "a rate",
         ChangeBody::EndRate(_) => "a rate ended",
+        ChangeBody::SetBilling { .. } => "what billing knows",
+        ChangeBody::SetQuota { .. } => "a quota",
+        ChangeBody::EndQuota { .. } => "a quota ended",
+        ChangeBody::UseUpQuota { .. } => "a quota used up",
         ChangeBody::Invite(_) => "an invitation",
         ChangeBody::Redeem { .. } => "an invitation redeemed",
         ChangeBody::Uninvite(_) => "an invitation withdrawn",

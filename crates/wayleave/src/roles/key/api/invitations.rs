@@ -221,9 +221,22 @@ pub async fn create(
         let NewInvitation { principal, interval, narrow, delegation, .. } = fields;
         let prefix = fields.prefix.clone();
         let (days, ends) = (None, None);
-        GrantFields { principal, waypoint: *waypoint, interval, narrow, prefix, delegation, days, ends }
-            .order()?
-            .terms()
+        let (waypoint, external_id, price, metadata) = (*waypoint, None, None, None);
+        GrantFields {
+            principal,
+            waypoint,
+            interval,
+            narrow,
+            prefix,
+            delegation,
+            days,
+            ends,
+            external_id,
+            price,
+            metadata,
+        }
+        .order()?
+        .terms()
     };
     let terms = fields.waypoints.iter().map(terms).collect::<Result<_, _>>()?;
     let named = key.map(|key| {
