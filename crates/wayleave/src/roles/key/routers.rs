@@ -146,7 +146,16 @@ impl Routers {
         let (routers, connected) = (config.routers(), BTreeSet::new());
         let io = RouterIo { links, usage, checks, era: 0, names, routers, numbers, rates, word, connected, log };
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
-        Ok(Some(Self { running, parts, store: read, problems, lessor, metrics: usage_metrics, own, _listening: listening }))
+        Ok(Some(Self {
+            running,
+            parts,
+            store: read,
+            problems,
+            lessor,
+            metrics: usage_metrics,
+            own,
+            _listening: listening,
+        }))
     }
 
     /// Waits until the machine or a task ends without being stopped, and returns why. Cancel safe.
