@@ -202,7 +202,7 @@ def snapshot(grants):
 
 def withdrawals(terms, branch):
     """Signed changes that withdraw: a grant, one with all below it, and a delegation by its holder; that set two rates and end one;
-    that set two payers' sources."""
+    that set two payers' sources; what billing knows of an account and of a grant; a quota that is set, used up and ended."""
     writer, second = bytes([30] * 32), 1_800_000_000
     by_holder = terms_octets(terms) + u24(branch["id"]) + b"\x01" + u24(branch["sub"])
     payers = [u24(7) + b"\x00" + struct.pack(">I", 0), u24(7) + b"\x01" + struct.pack(">I", branch["id"])]
@@ -210,11 +210,18 @@ def withdrawals(terms, branch):
     bodies += [(11, payers[0] + struct.pack(">QQB", 1_250_000, 0, 0)), (11, payers[1] + struct.pack(">QQB", 500, 2_000, 1))]
     bodies += [(12, payers[1])]
     bodies += [(13, payers[0] + b"\x01\x02" + prefix_octets("192.0.2.0/25") + prefix_octets("2001:db8::/36")), (13, payers[1] + b"\x00\x00")]
+    text = lambda of: bytes([len(of)]) + of
+    pairs = struct.pack(">H", 2) + text(b"contract") + text(b"2026-17") + text(b"team") + text(b"")
+    bodies += [(14, u24(7) + b"\x00" + text(b"cust-17") + text(b"EUR 0.42/TB") + pairs)]
+    bodies += [(14, u24(7) + b"\x01" + terms_octets(branch) + text(b"") + text(b"gold") + struct.pack(">H", 0))]
+    bodies += [(15, u24(7) + b"\x01" + struct.pack(">Q", 8 << 40) + b"\x01" + struct.pack(">Q", 10 << 40))]
+    bodies += [(15, u24(7) + b"\x00" + b"\x01" + struct.pack(">Q", 10 << 40))]
+    bodies += [(17, u24(7) + struct.pack(">Q", 1_798_761_600)), (16, u24(7))]
     fields = [struct.pack(">Q", 1) + bytes(32) + struct.pack(">QB", second, kind) + body for kind, body in bodies]
     return [signed("wayleave/capability/change/v1", of, writer).hex() for of in fields]
 
 
-def statement():
+def statement(branch):
     """A statement for one who pays, signed by the writer whose key's seed is 32 octets of 30."""
     month, day = 1_798_761_600, 1_801_440_000
     lines = [
@@ -223,8 +230,10 @@ def statement():
     ]
     fields = bytes([len(ZONE)]) + ZONE.encode() + struct.pack(">QI", 2, 7) + b"\x01"
     fields += struct.pack(">QQQ", month, day, day + 90_000) + struct.pack(">H", 1) + struct.pack(">HQ", 11, day - 1)
-    fields += struct.pack(">I", len(lines)) + b"".join(lines)
-    return signed("wayleave/capability/statement/v1", fields, bytes([30] * 32)).hex()
+    fields += struct.pack(">I", len(lines)) + b"".join(lines) + struct.pack(">H", 2)
+    fields += b"\x00" + b"\x04gold" + struct.pack(">Q", month - 5) + b"\x01" + struct.pack(">Q", month + 5)
+    fields += b"\x01" + terms_octets(branch) + b"\x06silver" + struct.pack(">Q", month + 7) + b"\x00"
+    return signed("wayleave/capability/statement/v2", fields, bytes([30] * 32)).hex()
 
 
 def made():
@@ -241,7 +250,7 @@ def made():
     branch = {**v4, "prefix": "203.0.112.0/20", "id": 3, "at": 8, "sub": 9}
     taken = snapshot([v4, {**v4, "waypoint": "2001:db8::1", "narrow": True}, branch])
     return {"format": "capabilities; see docs/wire/capabilities.md", "zone": ZONE, "cases": cases, "snapshot": taken,
-            "withdrawals": withdrawals(v4, branch), "statement": statement()}
+            "withdrawals": withdrawals(v4, branch), "statement": statement(branch)}
 
 
 def main():

@@ -14,7 +14,8 @@ use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgListener;
 use sqlx::{AnyConnection, Executor, Row as _, query};
 use wayleave_control::capability::{
-    Change, ChangeBody, ChangesEnd, Position, ProviderKey, Row, RowEffects, RowError, RowKey, RowKind, State, TIMES,
+    BillingRecord, BillingSubject, Change, ChangeBody, ChangesEnd, Position, ProviderKey, Row, RowEffects, RowError,
+    RowKey, RowKind, State, TIMES,
 };
 use wayleave_crypto::signed::Signed;
 
@@ -31,6 +32,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (3, "usage", include_str!("../migrations/3_usage.sql")),
     (4, "lessor", include_str!("../migrations/4_lessor.sql")),
     (5, "sources", include_str!("../migrations/5_sources.sql")),
+    (6, "sale", include_str!("../migrations/6_sale.sql")),
     (7, "removed", include_str!("../migrations/7_removed.sql")),
 ];
 /// How often a state is read again because a change came meanwhile.
@@ -292,16 +294,26 @@ impl Store {
         Ok(changes)
     }
 
-    /// The changes behind a number, or the last ones, in order, `most` of them.
+    /// The changes behind a number, or the last ones, in order, `most` of them: of one principal, or all.
     ///
     /// # Errors
     /// If the database cannot be used, or one of them is not what a key server wrote.
-    pub async fn trail(&self, after: Option<u64>, most: usize) -> Result<Vec<Recorded>, StoreError> {
+    pub async fn trail(
+        &self,
+        after: Option<u64>,
+        most: usize,
+        principal: Option<u32>,
+    ) -> Result<Vec<Recorded>, StoreError> {
         let mut connection = self.database.pool.acquire().await?;
         let (order, after) = after.map_or(("DESC", 0), |after| ("", after));
-        let select = format!("{SELECT_CHANGE} WHERE number > $1 ORDER BY number {order} LIMIT {most}");
+        let of = if principal.is_some() { " AND principal = $2" } else { "" };
+        let select = format!("{SELECT_CHANGE} WHERE number > $1{of} ORDER BY number {order} LIMIT {most}");
+        let mut select = query(&select).bind(signed(after));
+        if let Some(principal) = principal {
+            select = select.bind(i64::from(principal));
+        }
         let mut changes = Vec::new();
-        for read in query(&select).bind(signed(after)).fetch_all(&mut *connection).await? {
+        for read in select.fetch_all(&mut *connection).await? {
             changes.push(self.recorded(&read)?.0);
         }
         changes.sort_unstable_by_key(|recorded| recorded.position.number);
@@ -597,6 +609,22 @@ impl Store {
         Ok(())
     }
 
+    /// What billing knows of a principal's account and grants.
+    pub(crate) async fn billing_of(
+        &self,
+        connection: &mut AnyConnection,
+        principal: u32,
+    ) -> Result<Vec<(BillingSubject, BillingRecord)>, StoreError> {
+        let select = format!("{} WHERE principal = $1 ORDER BY id", select(RowKind::Billing));
+        let mut found = Vec::new();
+        for read in query(&select).bind(i64::from(principal)).fetch_all(&mut *connection).await? {
+            if let Row::Billing { of, record } = self.authentic(RowKind::Billing, &read)?.row {
+                found.push((of, record));
+            }
+        }
+        Ok(found)
+    }
+
     /// A row, if a key server wrote it and its columns say what it says.
     fn authentic(&self, kind: RowKind, read: &AnyRow) -> Result<Authentic, StoreError> {
         let Table { columns: names, .. } = table(kind);
@@ -806,6 +834,8 @@ fn principal_of(body: &ChangeBody, effects: &RowEffects) -> Option<u32> {
         ChangeBody::Lift(revocation) => Some(revocation.principal.number()),
         ChangeBody::EndRate(payer) => Some(payer.principal.number()),
         ChangeBody::SetSources(sources) => Some(sources.principal.number()),
+        ChangeBody::SetBilling { of, .. } => Some(of.principal.number()),
+        ChangeBody::EndQuota { principal } => Some(principal.number()),
         _ => None,
     })
 }
@@ -827,5 +857,9 @@ fn kind(body: &ChangeBody) -> &'static str {
         ChangeBody::SetRate { .. } => "set-rate",
         ChangeBody::EndRate(_) => "end-rate",
         ChangeBody::SetSources(_) => "set-sources",
+        ChangeBody::SetBilling { .. } => "set-billing",
+        ChangeBody::SetQuota { .. } => "set-quota",
+        ChangeBody::EndQuota { .. } => "end-quota",
+        ChangeBody::UseUpQuota { .. } => "use-up-quota",
     }
 }

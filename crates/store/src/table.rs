@@ -1,6 +1,6 @@
 //! Which table a kind of row is in, and what its columns say for people.
 
-use wayleave_control::capability::{Grant, InvitationStatus, Row, RowKey, RowKind};
+use wayleave_control::capability::{Grant, InvitationStatus, QuotaStatus, Row, RowKey, RowKind};
 use wayleave_packet::platypus::header::Delegation;
 
 /// A column's value.
@@ -56,6 +56,8 @@ pub(crate) fn table(kind: RowKind) -> Table {
         RowKind::Withdrawn => ("withdrawn_secret", &["principal", "epoch_exponent", "good_until"]),
         RowKind::Rate => ("rate", &["principal", "delegation", "octets_per_second", "burst_octets", "offline"]),
         RowKind::Sources => ("source", &["principal", "delegation", "prefixes", "delegates"]),
+        RowKind::Billing => ("billing", &["principal", "waypoint", "delegation", "external_id", "price"]),
+        RowKind::Quota => ("quota", &["principal", "soft_octets", "hard_octets", "used_up_month"]),
     };
     Table { name, columns }
 }
@@ -117,6 +119,23 @@ pub(crate) fn columns(row: &Row) -> Vec<Column> {
                 Column::text(if sources.delegates_any { "any" } else { "own" }),
             ]
         }
+        Row::Billing { of, record } => {
+            let text = |text: String| Column::Text(Some(text).filter(|text| !text.is_empty()));
+            let present = record.present();
+            vec![
+                principal,
+                Column::Text(of.grant.map(|terms| terms.waypoint.to_string())),
+                Column::Number(of.grant.and_then(|terms| Some(terms.delegation?.id.number().into()))),
+                text(present.external_id),
+                text(present.price),
+            ]
+        }
+        Row::Quota { status: QuotaStatus { quota, used_up }, .. } => vec![
+            principal,
+            Column::Number(quota.soft.map(signed)),
+            Column::Number(quota.hard.map(signed)),
+            Column::Number(used_up.map(|(month, _)| signed(month))),
+        ],
     }
 }
 

@@ -13,10 +13,11 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, AnyConnection, Row as _, query};
 use wayleave_control::capability::{
-    AccountPeriods, ChargedAccount, Fold, JournalId, Ledger, Month, ReportOutcome, RouterNumber, Usage, UsageChange,
-    UsagePage, UsageRecord, UsageRefusal, UsageReport,
+    AccountPeriods, ChargedAccount, Fold, JournalId, Ledger, MAX_PRICE_TAGS, Month, PriceTag, ReportOutcome,
+    RouterNumber, Usage, UsageChange, UsagePage, UsageRecord, UsageRefusal, UsageReport,
 };
 use wayleave_core::UnixTime;
+use wayleave_core::wire::{List16, decode, encode};
 
 use crate::authentic::is_mac;
 use crate::database::Transaction;
@@ -35,6 +36,10 @@ const NAMED: usize = 500;
 const WRITTEN: usize = 200;
 /// How long others that write to a SQLite file have, at least, between two parts that are added up: they wait without a queue.
 const PAUSE: Duration = Duration::from_millis(150);
+/// Octets of a month, at most: what is beyond a quota for ever.
+const MOST_OF_MONTH: i64 = 1 << 62;
+/// Seconds for which the sums of months are kept.
+const MONTHS_KEPT: u64 = 800 * 86_400;
 /// The columns of a record.
 const COLUMNS: usize = 12;
 
@@ -239,6 +244,9 @@ impl Store {
         let insert = insert.bind(signed(made_at)).bind(note.actor).bind(note.reason);
         let routers = serde_json::Value::Object(confirmed).to_string();
         insert.bind(routers).execute(&mut *step.transaction).await?;
+        let kept =
+            query("DELETE FROM usage_month WHERE begins_at < $1").bind(signed(before.saturating_sub(MONTHS_KEPT)));
+        kept.execute(&mut *step.transaction).await?;
         let made = statement_row(&mut step.transaction, number).await?;
         let (made, _) = made.ok_or_else(|| bad("`usage_statement`", "it is missing"))?;
         step.head = UsageHead { statement: number, closed_before: before, is_complete: false, ..step.head };
@@ -290,17 +298,25 @@ impl Store {
 
     /// Writes the MACs of a statement that is added up.
     async fn complete(&self, connection: &mut AnyConnection, of: u64) -> Result<(), StoreError> {
-        let parts: Vec<(u32, [u8; 32])> = self
-            .parts(connection, of, None)
-            .await?
-            .into_iter()
-            .map(|(principal, part)| (principal, self.key.part(of, principal, &part.octets)))
-            .collect();
+        let before = statement_row(connection, of).await?.map_or(0, |(statement, _)| statement.closed_before);
+        let select = query("SELECT DISTINCT principal FROM billing").fetch_all(&mut *connection).await?;
+        let billed = select.iter().map(|read| number(read, 0)).collect::<Result<BTreeSet<u32>, _>>()?;
+        let mut parts: Vec<(u32, Vec<u8>, [u8; 32])> = Vec::new();
+        for (principal, part) in self.parts(connection, of, None).await? {
+            let prices = match billed.contains(&principal) {
+                true => self.prices_of(connection, principal, (part.begins, before)).await?,
+                false => PriceTags::default(),
+            };
+            let prices = encode(&prices);
+            let mac = self.key.part(of, principal, &part.octets, Some(&prices));
+            parts.push((principal, prices, mac));
+        }
         for portion in parts.chunks(WRITTEN) {
-            let tuples: Vec<String> = (0..portion.len()).map(|row| format!("({})", places(row * 3 + 1, 3))).collect();
-            let insert = format!("INSERT INTO usage_part (statement, principal, mac) VALUES {}", tuples.join(", "));
-            let insert = portion.iter().fold(query(&insert), |insert, (principal, mac)| {
-                insert.bind(signed(of)).bind(i64::from(*principal)).bind(mac.to_vec())
+            let tuples: Vec<String> = (0..portion.len()).map(|row| format!("({})", places(row * 4 + 1, 4))).collect();
+            let insert =
+                format!("INSERT INTO usage_part (statement, principal, prices, mac) VALUES {}", tuples.join(", "));
+            let insert = portion.iter().fold(query(&insert), |insert, (principal, prices, mac)| {
+                insert.bind(signed(of)).bind(i64::from(*principal)).bind(prices.clone()).bind(mac.to_vec())
             });
             insert.execute(&mut *connection).await?;
         }
@@ -309,6 +325,23 @@ impl Store {
         let set = set.bind(signed(of)).execute(&mut *connection).await?;
         // Somebody made it incomplete again, to have other sums authenticated.
         if set.rows_affected() == 1 { Ok(()) } else { Err(bad_statement(of, "it was complete before")) }
+    }
+
+    /// The price tags of one who pays that were in force in a time.
+    async fn prices_of(
+        &self,
+        connection: &mut AnyConnection,
+        principal: u32,
+        (from, before): (u64, u64),
+    ) -> Result<PriceTags, StoreError> {
+        let mut tags = Vec::new();
+        for (of, record) in self.billing_of(connection, principal).await? {
+            tags.extend(record.prices_within(of.grant, from, before));
+        }
+        // That of the account comes first.
+        tags.sort_by_key(|tag| tag.grant.is_some());
+        tags.truncate(MAX_PRICE_TAGS);
+        Ok(PriceTags { tags })
     }
 
     /// The MAC of a complete statement, by what the database says and the MACs of its parts.
@@ -374,6 +407,8 @@ impl Store {
         while let Some(read) = rows.try_next().await? {
             let (account, router, total) = (account_of(&read, 0)?, router_number(&read, 1)?, usage(&read, 2)?);
             let part = parts.entry(account.principal()).or_default();
+            let begins = account.month().map(Month::begin).or(account.late_since()).unwrap_or(0);
+            part.begins = if part.sums.is_empty() { begins } else { part.begins.min(begins) };
             part.octets.extend_from_slice(&account.0);
             part.octets.extend_from_slice(&router.to_be_bytes());
             part.octets.extend_from_slice(&total.packets.to_be_bytes());
@@ -413,6 +448,36 @@ impl Store {
         let select = "SELECT principal, records FROM usage_payer WHERE records > $1 ORDER BY principal LIMIT 100";
         let rows = query(select).bind(signed(MANY_OF_PAYER as u64)).fetch_all(&mut *connection).await?;
         rows.iter().map(|read| Ok((number(read, 0)?, number(read, 1)?))).collect()
+    }
+
+    /// Octets of key epochs that began in the month which begins at a Unix second, of those of some payers who sent any: of the present
+    /// owners of their numbers. What came late for closed time is not in it.
+    ///
+    /// # Errors
+    /// If the database cannot be used.
+    pub async fn month_usage(
+        &self,
+        begins: u64,
+        payers: &[u32],
+        periods: &AccountPeriods,
+    ) -> Result<BTreeMap<u32, u64>, StoreError> {
+        let mut connection = self.database.pool.acquire().await?;
+        let mut found = BTreeMap::new();
+        for portion in payers.chunks(NAMED) {
+            let select = format!(
+                "SELECT principal, owner, octets FROM usage_month WHERE begins_at = $1 AND principal IN ({})",
+                places(2, portion.len())
+            );
+            let select = query(&select).bind(signed(begins));
+            let select = portion.iter().fold(select, |select, payer| select.bind(i64::from(*payer)));
+            for read in select.fetch_all(&mut *connection).await? {
+                let (payer, owner): (u32, u8) = (number(&read, 0)?, number(&read, 1)?);
+                if owner == periods.latest(payer) {
+                    found.insert(payer, number(&read, 2)?);
+                }
+            }
+        }
+        Ok(found)
     }
 
     /// What each router reported for the first `most` accounts from `first` to `last`, at one moment; and the last of these, if others may
@@ -479,34 +544,39 @@ impl Store {
         principal: Option<u32>,
     ) -> Result<Option<StatementSums>, StoreError> {
         let Some(statement) = self.authentic_statement(connection, of).await? else { return Ok(None) };
-        let mut sums = BTreeMap::new();
+        let (mut sums, mut prices) = (BTreeMap::new(), BTreeMap::new());
         if !statement.is_complete {
-            return Ok(Some((statement, sums)));
+            return Ok(Some((statement, sums, prices)));
         }
         if self.is_removed(connection, of).await? {
             return Err(StoreError::Removed(of));
         }
         let which = if principal.is_some() { " AND principal = $2" } else { "" };
-        let select = format!("SELECT principal, mac FROM usage_part WHERE statement = $1{which}");
+        let select = format!("SELECT principal, mac, prices FROM usage_part WHERE statement = $1{which}");
         let mut select = query(&select).bind(signed(of));
         if let Some(principal) = principal {
             select = select.bind(i64::from(principal));
         }
-        let mut macs = BTreeMap::new();
+        let mut written = BTreeMap::new();
         for read in select.fetch_all(&mut *connection).await? {
-            let mac: Vec<u8> = read.try_get(1)?;
-            macs.insert(number::<u32>(&read, 0)?, mac);
+            let (mac, prices): (Vec<u8>, Option<Vec<u8>>) = (read.try_get(1)?, read.try_get(2)?);
+            written.insert(number::<u32>(&read, 0)?, (mac, prices));
         }
         for (principal, part) in self.parts(connection, of, principal).await? {
-            let is_as_written =
-                macs.remove(&principal).is_some_and(|mac| is_mac(&mac, &self.key.part(of, principal, &part.octets)));
-            if !is_as_written {
-                return Err(bad_statement(of, "its sums are not those of its MAC"));
+            let not_as_written = || bad_statement(of, "its sums and price tags are not those of its MAC");
+            let (mac, tags) = written.remove(&principal).ok_or_else(not_as_written)?;
+            if !is_mac(&mac, &self.key.part(of, principal, &part.octets, tags.as_deref())) {
+                return Err(not_as_written());
             }
             sums.extend(part.sums);
+            let tags = tags.map_or_else(|| Ok(PriceTags::default()), |tags| decode(&tags));
+            let PriceTags { tags } = tags.map_err(|_| bad_statement(of, "a later version wrote it"))?;
+            if !tags.is_empty() {
+                prices.insert(principal, tags);
+            }
         }
-        if macs.is_empty() {
-            Ok(Some((statement, sums)))
+        if written.is_empty() {
+            Ok(Some((statement, sums, prices)))
         } else {
             Err(bad_statement(of, "some of its sums are missing"))
         }
@@ -579,7 +649,7 @@ impl Store {
         }
         // Who runs takes it for a database that was set back, and has routers report again.
         step.head.steps = 0;
-        for table in ["usage_record", "usage_journal", "usage_payer", "usage_router"] {
+        for table in ["usage_record", "usage_journal", "usage_payer", "usage_router", "usage_month"] {
             query(&format!("DELETE FROM {table}")).execute(&mut *step.transaction).await?;
         }
         (step.head.closed_before, step.head.is_complete) = (closed_before, closed_before == 0);
@@ -593,6 +663,8 @@ impl Store {
         for record in records {
             *counts.entry(record.account.principal()).or_default() += usize::from(!record.journal.is_of_sums());
         }
+        // There were no quotas: whose they are matters from the next reports on.
+        step.add_to_months(&Records::new(), records, &AccountPeriods::default()).await?;
         step.write(&Records::new(), records.to_vec(), &[], &counts).await?;
         step.commit(self).await
     }
@@ -619,8 +691,9 @@ impl Store {
     }
 }
 
-/// A statement, and its sums by account and router.
-pub type StatementSums = (UsageStatement, BTreeMap<(ChargedAccount, RouterNumber), Usage>);
+/// A statement, its sums by account and router, and the price tags that were in force in its time, by who pays.
+pub type StatementSums =
+    (UsageStatement, BTreeMap<(ChargedAccount, RouterNumber), Usage>, BTreeMap<u32, Vec<PriceTag>>);
 
 /// What of a statement is of one who pays.
 #[derive(Default)]
@@ -628,6 +701,16 @@ struct Part {
     /// That its MAC covers.
     octets: Vec<u8>,
     sums: Vec<((ChargedAccount, RouterNumber), Usage)>,
+    /// The Unix second at which the first month of it begins.
+    begins: u64,
+}
+
+wayleave_core::wire! {
+    /// Price tags of a part.
+    #[derive(Clone, PartialEq, Eq, Debug, Default)]
+    struct PriceTags {
+        tags: Vec<PriceTag> as List16<MAX_PRICE_TAGS>,
+    }
 }
 
 impl UsageStatement {
@@ -702,8 +785,39 @@ impl Step {
         };
         let (changed, removed) = (std::mem::take(&mut accepted.changed), std::mem::take(&mut accepted.removed));
         self.head.moved += ledger.moved();
+        self.add_to_months(&found, &changed, periods).await?;
         self.write(&found, changed, &removed, ledger.counts()).await?;
         Ok(Ok(accepted.into()))
+    }
+
+    /// Adds what is new of totals to the months in which their key epochs begin.
+    async fn add_to_months(
+        &mut self,
+        found: &Records,
+        changed: &[UsageRecord<ChargedAccount>],
+        periods: &AccountPeriods,
+    ) -> Result<(), StoreError> {
+        // Of one that is here twice the last counts.
+        let last: Records = changed.iter().map(|of| ((of.router, of.journal, of.account), of.total)).collect();
+        let mut months: BTreeMap<(u32, u64, u8), u128> = BTreeMap::new();
+        for (key, total) in last {
+            let (account, principal) = (key.2, key.2.principal());
+            let of_epoch = account.begins_at().map(|begins| (Month::of(begins), periods.at(principal, begins)));
+            let Some((month, owner)) = of_epoch.or(account.month().zip(account.account_period())) else { continue };
+            let held = found.get(&key).map_or(0, |held| held.octets);
+            *months.entry((principal, month.begin(), owner)).or_default() += total.octets.saturating_sub(held);
+        }
+        for ((principal, begins, owner), octets) in months.into_iter().filter(|(_, octets)| *octets > 0) {
+            let add = format!(
+                "INSERT INTO usage_month (principal, begins_at, owner, octets) VALUES ($1, $2, $3, $4)
+                 ON CONFLICT (principal, begins_at, owner) DO UPDATE SET octets =
+                 CASE WHEN usage_month.octets > {MOST_OF_MONTH} - excluded.octets THEN {MOST_OF_MONTH}
+                 ELSE usage_month.octets + excluded.octets END"
+            );
+            let add = query(&add).bind(i64::from(principal)).bind(signed(begins)).bind(i64::from(owner));
+            add.bind(counted(octets).min(MOST_OF_MONTH)).execute(&mut *self.transaction).await?;
+        }
+        Ok(())
     }
 
     async fn confirm(

@@ -108,11 +108,12 @@ impl DatabaseRecords {
         provider: &ProviderKey,
         after: Option<u64>,
         most: usize,
+        principal: Option<u32>,
     ) -> Result<Vec<Recorded>, Failure> {
         let (at, key) = (place.clone(), StoreKey::new(provider.store_key()));
         let read = run((&start()?, LOADS), async move {
             let store = Store::open(&at, key).await?;
-            let trail = store.trail(after, most).await;
+            let trail = store.trail(after, most, principal).await;
             store.close().await;
             trail
         });

@@ -162,7 +162,7 @@ pub fn begin(
         };
         return Err(Failure::new(format!("{} {what}", path.display())).help(help).into());
     }
-    let entries: Vec<Revocation> = state.listed(now.secs()).copied().collect();
+    let entries: Vec<Revocation> = state.listed(now.secs()).collect();
     let sources: Vec<Sources> = state.sources().cloned().collect();
     let (list, signature) = sign_whole(signer, state.times().list_number(0, now), now, &entries, &sources);
     put(path, &[&signature, &list])?;

@@ -42,6 +42,9 @@ pub enum Denial {
     Revoked,
     #[error("the capability has ended, or has not begun; ask the provider for another")]
     Ended,
+    /// What may be sent in a month is sent. Whoever does not know this kind takes the answer for none.
+    #[error("the quota of the month is used up: it ends with the month, or when the provider raises it")]
+    UsedUp,
 }
 
 /// The octets are no answer about this capability, epoch and zone under this key: they were poisoned, or the credential has been
@@ -67,6 +70,7 @@ impl Answer {
             }
             Self::Denied(Denial::Revoked) => plain[0] = 2,
             Self::Denied(Denial::Ended) => plain[0] = 3,
+            Self::Denied(Denial::UsedUp) => plain[0] = 5,
         }
         let associated = associated(capability, zone);
         let mut out = [0; SEALED];
@@ -94,6 +98,7 @@ impl Answer {
             1 => Ok(Self::Denied(Denial::NotNow { retry_secs })),
             2 => Ok(Self::Denied(Denial::Revoked)),
             3 => Ok(Self::Denied(Denial::Ended)),
+            5 => Ok(Self::Denied(Denial::UsedUp)),
             _ => Err(OpenError),
         }
     }

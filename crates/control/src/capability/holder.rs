@@ -36,6 +36,7 @@ impl Codec<Option<Denial>> for DenialCodec {
             Some(Denial::NotNow { retry_secs }) => out.u8(1).u32(*retry_secs),
             Some(Denial::Revoked) => out.u8(2),
             Some(Denial::Ended) => out.u8(3),
+            Some(Denial::UsedUp) => out.u8(5),
         };
     }
 
@@ -45,6 +46,7 @@ impl Codec<Option<Denial>> for DenialCodec {
             1 => Some(Denial::NotNow { retry_secs: from.u32()? }),
             2 => Some(Denial::Revoked),
             3 => Some(Denial::Ended),
+            5 => Some(Denial::UsedUp),
             _ => return Err(Malformed::Value("a denial")),
         })
     }
@@ -105,7 +107,7 @@ wayleave_core::wire! {
         pub prefix: Prefix,
         /// Unix second after which it is not answered, with that of what it was delegated from.
         pub not_after: u64,
-        /// Why its holder is given no secret now: revoked or ended.
+        /// Why its holder is given no secret now: revoked, ended, or the quota of who pays is used up.
         pub denied: Option<Denial> as DenialCodec,
         /// Over all routers, of the delegation.
         pub rate: Option<RateTerms>,

@@ -8,6 +8,7 @@
 //! every octet lies.
 
 mod answer;
+mod billing;
 mod channel;
 mod charged;
 mod cookie;
@@ -37,9 +38,14 @@ mod state;
 mod statement;
 mod terms;
 mod usage;
+mod volume_quota;
 mod zone;
 
 pub use answer::{Answer, Denial, EpochSecret, OpenError, SEALED};
+pub use billing::{
+    Billing, BillingRecord, BillingSubject, MAX_BILLED, MAX_EXTERNAL_ID, MAX_METADATA, MAX_METADATA_KEY,
+    MAX_METADATA_VALUE, MAX_PRICE, Metadata, PriceSince, PriceTag,
+};
 pub use channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_MESSAGE, MAX_RATES, RatePayer, RateTerms, SharedRate};
 pub use charged::Month;
 pub use credential::{Credential, CredentialError, PREFIX};
@@ -77,10 +83,11 @@ pub use state::{
     MAX_REVOCATIONS, MAX_REVOKED, MAX_WAYPOINTS, OPERATOR_GRANTS, Row, RowEffects, RowError, RowKey, RowKind,
     SnapshotError, SnapshotHead, State, TIMES,
 };
-pub use statement::{MAX_LINES, Statement, StatementGap, StatementLine};
+pub use statement::{MAX_LINES, MAX_PRICE_TAGS, Statement, StatementGap, StatementLine};
 pub use terms::Terms;
 pub use usage::{
     Accepted, AccountPeriods, Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reopening, ReportOutcome,
     Reporter, RouterNumber, Usage, UsageAnswer, UsagePage, UsageRecord, UsageRefusal, UsageReport,
 };
+pub use volume_quota::{MAX_QUOTAS, QuotaState, QuotaStatus, VolumeQuota};
 pub use zone::{MAX_ZONE, Zone, ZoneError};

@@ -185,6 +185,8 @@ counters! {
     revoked,
     /// Holders whose capability has ended or not begun.
     ended,
+    /// Holders of a payer's capabilities whose quota of the month is used up.
+    used_up,
     /// Look-ups whose handle nobody holds.
     unknown,
     /// Look-ups for an epoch that is neither the previous, the current nor the next one.
@@ -669,9 +671,11 @@ impl KeyServer {
         let page = all.iter().skip(from as usize).take(PAGE_DELEGATIONS);
         let delegations = page.filter_map(|grant| {
             let held = grant.terms.delegation?;
-            let denied = match self.state.is_revoked(&grant.terms, epoch) {
-                true => Some(Denial::Revoked),
-                false => (grant.not_after < now.secs()).then_some(Denial::Ended),
+            let denied = match () {
+                () if self.state.is_revoked(&grant.terms, epoch) => Some(Denial::Revoked),
+                () if grant.not_after < now.secs() => Some(Denial::Ended),
+                () if self.state.is_used_up(principal, terms.interval, epoch) => Some(Denial::UsedUp),
+                () => None,
             };
             Some(HeldDelegation {
                 id: (held.id, held.sub.map(|sub| sub.id)),
@@ -742,6 +746,7 @@ impl KeyServer {
             Answer::Denied(Denial::NotNow { .. }) => self.counters.not_now += 1,
             Answer::Denied(Denial::Revoked) => self.counters.revoked += 1,
             Answer::Denied(Denial::Ended) => self.counters.ended += 1,
+            Answer::Denied(Denial::UsedUp) => self.counters.used_up += 1,
         }
         Ok((ttl, sealed))
     }
@@ -756,6 +761,9 @@ impl KeyServer {
         // A secret holds for a whole epoch: it is given if the grant holds in a part of it, and now or ahead of its beginning.
         if grant.not_after < begin.max(now.secs()) || grant.not_before >= end {
             return Err(Denial::Ended);
+        }
+        if self.state.is_used_up(grant.terms.principal, grant.terms.interval, requested) {
+            return Err(Denial::UsedUp);
         }
         match self.policy.denies(&grant.terms, begin.max(now.secs()), end, self.load.2) {
             Some(retry_secs) => Err(Denial::NotNow { retry_secs }),
@@ -1110,7 +1118,7 @@ fn wire_name(name: &Name) -> Vec<u8> {
 fn denial_ttl(denial: Denial) -> u32 {
     match denial {
         Denial::NotNow { retry_secs } => retry_secs.min(DENIAL_TTL),
-        Denial::Revoked | Denial::Ended => DENIAL_TTL,
+        Denial::Revoked | Denial::Ended | Denial::UsedUp => DENIAL_TTL,
     }
 }
 

@@ -4,9 +4,11 @@
 //! Each change names the one before by its digest, so that nobody goes on from an old copy without the others noticing. Accounts are
 //! compact: see [`State::memory`].
 
+mod billed;
 mod quota;
 mod rows;
 mod snapshot;
+mod volume;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -23,12 +25,17 @@ use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_packet::platypus::sources::{MAX_PREFIXES, MAX_SOURCES, Sources};
 
+use super::billing::{
+    Billing, BillingRecord, BillingSubject, MAX_BILLED, MAX_EXTERNAL_ID, MAX_METADATA, MAX_METADATA_KEY,
+    MAX_METADATA_VALUE, MAX_PRICE,
+};
 use super::channel::{MAX_RATES, RatePayer, RateTerms};
 use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStatus, Invitations, MAX_NAME};
 use super::keys::{MasterKey, ProviderKey};
 use super::request::{read_delegation, write_delegation};
 use super::terms::Terms;
 use super::usage::Reopening;
+use super::volume_quota::{MAX_QUOTAS, QuotaStatus, VolumeQuota};
 
 pub use quota::{DELEGATES_GRANTS, DELEGATES_REVOKED, OPERATOR_GRANTS};
 pub use rows::{ChangesEnd, Row, RowEffects, RowError, RowKey, RowKind};
@@ -117,6 +124,25 @@ wayleave_core::wire! {
         12 = EndRate(RatePayer),
         /// Where a payer's packets may come from, in the place of what was said before.
         13 = SetSources(Sources as SourcesCodec),
+        /// What the provider's billing knows an account or a grant by, in the place of what there is.
+        14 = SetBilling {
+            of: BillingSubject,
+            billing: Billing,
+        },
+        /// What a payer may send in a month, or another such quota.
+        15 = SetQuota {
+            principal: Principal as PrincipalCodec,
+            quota: VolumeQuota,
+        },
+        /// There is no such quota any more.
+        16 = EndQuota {
+            principal: Principal as PrincipalCodec,
+        },
+        /// The hard quota of the month that began at this Unix second is used up.
+        17 = UseUpQuota {
+            principal: Principal as PrincipalCodec,
+            month: u64,
+        },
     }
 
     /// A change with its number.
@@ -132,9 +158,15 @@ wayleave_core::wire! {
     }
 }
 
+/// Octets of the longest body of a change: an invitation, or what billing knows.
+const LONGEST: usize = {
+    let billing = 3 + 1 + Terms::MAX + Billing::MAX;
+    if billing > Invitation::MAX { billing } else { Invitation::MAX }
+};
+
 impl Object for Change {
     const LABEL: &'static str = "wayleave/capability/change/v1";
-    const MAX: usize = 1 + 8 + 32 + 8 + 1 + Invitation::MAX + SIGNATURE;
+    const MAX: usize = 1 + 8 + 32 + 8 + 1 + LONGEST + SIGNATURE;
 }
 
 /// A principal's three octets.
@@ -276,6 +308,22 @@ pub enum ChangeError {
     SourcesBeyond,
     #[error("the list for routers has space for {MAX_SOURCES} source prefixes of all accounts")]
     Sources,
+    #[error(
+        "an external ID has at most {MAX_EXTERNAL_ID} characters of printable ASCII, a price tag {MAX_PRICE}; there are at most \
+         {MAX_METADATA} pairs of metadata, whose keys have 1 to {MAX_METADATA_KEY} characters and values at most {MAX_METADATA_VALUE}"
+    )]
+    Billing,
+    #[error(
+        "a quota has a soft or a hard limit of 1 to {} octets a month, the soft one no greater than the hard one; to let nothing pass, revoke",
+        VolumeQuota::MOST
+    )]
+    QuotaTerms,
+    #[error("there is no such quota")]
+    NoQuota,
+    #[error("there are {MAX_QUOTAS} quotas")]
+    Quotas,
+    #[error("{MAX_BILLED} accounts and grants have an external ID, a price tag or metadata")]
+    Billed,
     #[error("the account has {MAX_GRANTS} grants")]
     Grants,
     #[error(
@@ -390,6 +438,12 @@ pub struct State {
     rates: BTreeMap<RatePayer, RateTerms>,
     /// What has named prefixes once stays without: secrets that say so may be out.
     sources: BTreeMap<RatePayer, Sources>,
+    /// What billing knows of accounts (`None`) and of their grants; and who is known by which external ID.
+    billing: BTreeMap<Principal, HashMap<Option<Terms>, BillingRecord>>,
+    external_ids: BTreeSet<(String, Principal)>,
+    /// How many of them there are.
+    billed: usize,
+    quotas: BTreeMap<Principal, QuotaStatus>,
 }
 
 impl State {
@@ -417,6 +471,10 @@ impl State {
             invitations: Invitations::default(),
             rates: BTreeMap::new(),
             sources: BTreeMap::new(),
+            billing: BTreeMap::new(),
+            external_ids: BTreeSet::new(),
+            billed: 0,
+            quotas: BTreeMap::new(),
         }
     }
 
@@ -502,10 +560,17 @@ impl State {
         self.revocations.iter()
     }
 
-    /// The revocations in force behind one, in ascending order; all without one.
-    pub fn revocations_after(&self, after: Option<Revocation>) -> impl Iterator<Item = &Revocation> {
-        let first = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.revocations.range((first, Bound::Unbounded))
+    /// The revocations in force behind one, in ascending order; all without one. Of one principal, if it is named.
+    pub fn revocations_from(
+        &self,
+        after: Option<Revocation>,
+        only: Option<Principal>,
+    ) -> impl Iterator<Item = &Revocation> {
+        let begins = |principal| Revocation { principal, delegation: None, epoch: None };
+        let own = only.map(begins).filter(|own| after.is_none_or(|after| *own > after)).map(Bound::Included);
+        let first = own.or(after.map(Bound::Excluded)).unwrap_or(Bound::Unbounded);
+        let all = self.revocations.range((first, Bound::Unbounded));
+        all.take_while(move |entry| only.is_none_or(|only| entry.principal == only))
     }
 
     /// The invitations that are remembered, by their IDs.
@@ -862,6 +927,10 @@ impl State {
                 account(sources.principal)?;
                 self.check_sources(sources)
             }
+            ChangeBody::SetBilling { of, billing } => self.check_billing(of, billing),
+            ChangeBody::SetQuota { principal, quota } => self.check_quota(*principal, quota),
+            ChangeBody::EndQuota { principal } => self.quota(*principal).map(drop).ok_or(ChangeError::NoQuota),
+            ChangeBody::UseUpQuota { principal, month } => self.check_use_up(*principal, *month),
         }
     }
 
@@ -955,6 +1024,7 @@ impl State {
                 // Whoever has the number then begins without.
                 self.rates.retain(|payer, _| payer.principal != *principal);
                 self.sources.retain(|payer, _| payer.principal != *principal);
+                self.quotas.remove(principal);
             }
             ChangeBody::Grant(grant) => self.insert(grant),
             ChangeBody::Withdraw(terms) => {
@@ -988,6 +1058,16 @@ impl State {
                     self.sources.insert(sources.into(), sources.clone());
                 }
             }
+            ChangeBody::SetBilling { of, billing } => self.set_billing(of, billing, issued),
+            ChangeBody::SetQuota { principal, quota } => self.set_quota(*principal, *quota),
+            ChangeBody::EndQuota { principal } => drop(self.quotas.remove(principal)),
+            ChangeBody::UseUpQuota { principal, month } => {
+                let held = self.quotas.get_mut(principal);
+                held.into_iter().for_each(|held| held.used_up = Some((*month, issued)));
+            }
+        }
+        if let Some(principal) = self.principal_of(body) {
+            self.end_billing(principal, issued);
         }
         // What has expired is harmless where it is; it is swept out when there is twice as much as before.
         if self.revocations.len() >= self.sweep_at {

@@ -3,11 +3,15 @@
 use wayleave_core::wire::{Ascii, List16, List32};
 use wayleave_crypto::signed::{Object, SIGNATURE};
 
+use super::billing::{MAX_PRICE, PriceTag};
+use super::terms::Terms;
 use super::usage::{RouterNumber, Usage};
 
 /// Routers that a statement names, at most, and lines that it has.
 const MAX_GAPS: usize = 4_096;
 pub const MAX_LINES: usize = 100_000;
+/// Price tags that it has.
+pub const MAX_PRICE_TAGS: usize = 4_096;
 /// Octets of a zone's name, at most.
 const ZONE: usize = 255;
 
@@ -51,13 +55,28 @@ wayleave_core::wire! {
         pub gaps: Vec<StatementGap> as List16<MAX_GAPS>,
         /// In ascending order.
         pub lines: Vec<StatementLine> as List32<MAX_LINES>,
+        /// Price tags of the account and of its grants that were in force in the months of the lines and before `before`.
+        pub prices: Vec<PriceTag> as List16<MAX_PRICE_TAGS>,
     }
 }
 
 impl Object for Statement {
-    const LABEL: &'static str = "wayleave/capability/statement/v1";
+    const LABEL: &'static str = "wayleave/capability/statement/v2";
     /// A line has 59 octets at most.
-    const MAX: usize = 1 + 1 + ZONE + 8 + 4 + 1 + 3 * 8 + 2 + MAX_GAPS * 10 + 4 + MAX_LINES * 59 + SIGNATURE;
+    const MAX: usize = 1
+        + 1
+        + ZONE
+        + 8
+        + 4
+        + 1
+        + 3 * 8
+        + 2
+        + MAX_GAPS * 10
+        + 4
+        + MAX_LINES * 59
+        + 2
+        + MAX_PRICE_TAGS * (1 + Terms::MAX + 1 + MAX_PRICE + 8 + 9)
+        + SIGNATURE;
 }
 
 impl Statement {

@@ -1665,14 +1665,18 @@ fn without_a_cookie_no_kind_of_answer_is_longer_than_its_question() {
     let mut server = limited_server(&[busy], 0);
     let now = at(0);
     let epoch = epoch_at(now);
-    (7..=10).for_each(|number| open_account(&mut server, number));
-    let [held, denied, revoked] = [7, 8, 9].map(|number| grant(&mut server, terms(number)));
+    (7..=11).for_each(|number| open_account(&mut server, number));
+    let [held, denied, revoked, used_up] = [7, 8, 9, 11].map(|number| grant(&mut server, terms(number)));
     let elsewhere = Terms { waypoint: "198.51.100.2".parse().expect("an address"), ..terms(10) };
     let (keyless, past) = (grant(&mut server, elsewhere), Terms { width: Width::Narrow, ..terms(10) });
     change(&mut server, ChangeBody::Grant(Grant { terms: past, not_before: 0, not_after: 1 }), now);
     let past = Credential { zone: zone(), terms: past, key: provider().account(principal(10), 0).master(&past) };
     let entry = Revocation { principal: principal(9), delegation: None, epoch: None };
     change(&mut server, ChangeBody::Revoke(entry), now);
+    let quota = VolumeQuota { soft: None, hard: Some(1) };
+    change(&mut server, ChangeBody::SetQuota { principal: principal(11), quota }, now);
+    let month = Month::of(NOW).begin();
+    change(&mut server, ChangeBody::UseUpQuota { principal: principal(11), month }, now);
     assert!(server.prepare(now.unix, u32::MAX));
     let stranger = Credential { key: MasterKey::new(Key128::new([1; 16])), ..held.clone() };
     let ordered = |credential: &Credential, order, nonce, unix| {
@@ -1687,6 +1691,7 @@ fn without_a_cookie_no_kind_of_answer_is_longer_than_its_question() {
         ("not_now", lookup_name(&denied, epoch), text),
         ("revoked", lookup_name(&revoked, epoch), text),
         ("ended", lookup_name(&past, epoch), text),
+        ("used_up", lookup_name(&used_up, epoch), text),
         ("unknown", lookup_name(&stranger, epoch), text),
         ("wrong_epoch", lookup_name(&held, epoch + 2), text),
         ("no_key", lookup_name(&keyless, epoch), text),
@@ -1879,4 +1884,67 @@ fn an_answer_that_is_repeated_is_the_same_and_never_outlives_its_grant_its_polic
     assert!(outcome(&mut server).is_ok());
     change(&mut server, ChangeBody::Account { principal: principal(7), generation: 1, name: "new".into() }, now);
     assert_eq!(outcome(&mut server), Err(LookupFailure::Unknown));
+}
+
+/// Who has used up a quota gets no secrets of the month's key epochs, and what it looked up before is on the list for routers; who raises
+/// the quota ends that, and lifts nothing that others revoked.
+#[test]
+fn a_quota_that_is_used_up_ends_with_the_month_or_when_it_is_raised() {
+    let (server, credential) = &mut one();
+    let month = Month::of(NOW);
+    let epoch = |second: u64| (second >> credential.terms.interval.exponent()) as u32;
+    let quota =
+        |hard| ChangeBody::SetQuota { principal: principal(7), quota: VolumeQuota { soft: None, hard: Some(hard) } };
+    let use_up = |month: Month| ChangeBody::UseUpQuota { principal: principal(7), month: month.begin() };
+    let signed = |server: &KeyServer, body| server.sign(body, at(0).unix).map(drop);
+    assert_eq!(signed(server, use_up(month)), Err(ChangeError::NoQuota));
+    assert_eq!(signed(server, quota(0)), Err(ChangeError::QuotaTerms));
+    change(server, quota(1_000), at(0));
+    assert_eq!(
+        signed(server, ChangeBody::UseUpQuota { principal: principal(7), month: NOW }),
+        Err(ChangeError::NoQuota)
+    );
+    let ask = |server: &mut KeyServer, second: u64| {
+        let now = at(second - NOW);
+        assert!(server.prepare(now.unix, u32::MAX));
+        direct(server, credential, epoch(second), now).0.map(drop)
+    };
+    let listed = |server: &KeyServer| {
+        let mut all: Vec<_> = server.state().listed(NOW).collect();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!((ask(server, NOW), listed(server)), (Ok(()), Vec::new()));
+    // The thief's secret is revoked by its holder meanwhile: that stays.
+    let current = epoch(NOW);
+    let entry = |epoch| Revocation {
+        principal: principal(7),
+        delegation: None,
+        epoch: Some((credential.terms.interval, epoch)),
+    };
+    change(server, ChangeBody::Revoke(entry(current - 1)), at(0));
+    change(server, use_up(month), at(0));
+    assert_eq!(signed(server, use_up(month)), Err(ChangeError::NoQuota), "it is known");
+    let used_up = Err(LookupFailure::Denied(Denial::UsedUp));
+    assert_eq!(ask(server, NOW), used_up);
+    assert!(server.counters().used_up > 0);
+    assert_eq!(listed(server), [entry(current - 1), entry(current), entry(current + 1)]);
+    assert_eq!(reloaded(server.state()).listed(NOW).count(), 3);
+    // The same or less is used up too; more is not, nor none.
+    change(server, quota(500), at(1));
+    assert_eq!(ask(server, NOW), used_up);
+    change(server, quota(501), at(1));
+    assert_eq!((ask(server, NOW), listed(server)), (Ok(()), vec![entry(current - 1)]));
+    change(server, use_up(month), at(1));
+    change(server, ChangeBody::EndQuota { principal: principal(7) }, at(2));
+    assert_eq!((ask(server, NOW), listed(server)), (Ok(()), vec![entry(current - 1)]));
+    // A key epoch counts for the month in which it begins.
+    change(server, quota(500), at(2));
+    change(server, use_up(month), at(2));
+    let next = month.next().begin();
+    let length = 1 << credential.terms.interval.exponent();
+    let first = u64::from(epoch(next + length - 1)) << credential.terms.interval.exponent();
+    assert_eq!(ask(server, first - 1), used_up);
+    assert_eq!(ask(server, first), Ok(()));
+    assert!(month.next() == Month::of(first) && server.state().listed(first + 4 * length).count() == 0);
 }

@@ -97,6 +97,11 @@ enum Step {
     SetRate(u32, u8),
     EndRate(u32, u8),
     SetSources(u32, u8),
+    /// Of the account (16) or of a grant, what follows from the last number.
+    SetBilling(u32, u8, u8),
+    SetQuota(u32, u64),
+    EndQuota(u32),
+    UseUpQuota(u32),
     Wait(u64),
     /// The second state is made anew from the rows.
     Reload,
@@ -119,6 +124,10 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (number(), 0u8..4).prop_map(|(number, choice)| Step::SetRate(number, choice)),
         1 => (number(), 0u8..4).prop_map(|(number, choice)| Step::EndRate(number, choice)),
         3 => (number(), 0u8..16).prop_map(|(number, choice)| Step::SetSources(number, choice)),
+        4 => (number(), 0u8..=16, 0u8..6).prop_map(|(number, choice, what)| Step::SetBilling(number, choice, what)),
+        2 => (number(), 1u64..4).prop_map(|(number, hard)| Step::SetQuota(number, hard)),
+        1 => number().prop_map(Step::EndQuota),
+        2 => number().prop_map(Step::UseUpQuota),
         2 => (1u64..40).prop_map(Step::Wait),
         2 => Just(Step::Reload),
     ]
@@ -139,6 +148,22 @@ fn body(step: &Step, now: u64) -> Option<ChangeBody> {
         }
         Step::EndRate(number, choice) => ChangeBody::EndRate(payer(number, choice)),
         Step::SetSources(number, choice) => ChangeBody::SetSources(sources(number, choice)),
+        Step::SetBilling(number, choice, what) => ChangeBody::SetBilling {
+            of: BillingSubject { principal: principal(number), grant: (choice < 16).then(|| terms(number, choice)) },
+            billing: Billing {
+                external_id: if what & 1 == 0 { String::new() } else { format!("customer {}", what / 2) },
+                price: ["", "gold", "silver"][usize::from(what / 2)].to_owned(),
+                metadata: if what == 5 { vec![pair("team", "night")] } else { Vec::new() },
+            },
+        },
+        Step::SetQuota(number, hard) => ChangeBody::SetQuota {
+            principal: principal(number),
+            quota: VolumeQuota { soft: None, hard: Some(hard).filter(|hard| *hard < 3) },
+        },
+        Step::EndQuota(number) => ChangeBody::EndQuota { principal: principal(number) },
+        Step::UseUpQuota(number) => {
+            ChangeBody::UseUpQuota { principal: principal(number), month: Month::of(now).begin() }
+        }
         Step::Withdraw(number, choice) => ChangeBody::Withdraw(terms(number, choice)),
         Step::WithdrawBranch(number, choice) => ChangeBody::WithdrawBranch(terms(number, choice)),
         Step::WithdrawDelegation(number, choice) => ChangeBody::WithdrawDelegation {
@@ -204,6 +229,29 @@ fn assert_alike(plain: &State, of_rows: &State, now: u64) {
         entries.copied().collect::<Vec<_>>()
     };
     assert_eq!(in_force(plain), in_force(of_rows));
+    let listed = |state: &State| {
+        let mut all: Vec<_> = state.listed(now).collect();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(listed(plain), listed(of_rows));
+    for number in 0..5 {
+        let of = |state: &State| {
+            let all = state.billing_of(principal(number)).map(|(of, record)| (of.grant, record.clone()));
+            all.collect::<std::collections::HashMap<_, _>>()
+        };
+        assert_eq!(of(plain), of(of_rows));
+        assert_eq!(plain.quota(principal(number)), of_rows.quota(principal(number)));
+    }
+    for customer in 0..3 {
+        let known = |state: &State| state.known_as(&format!("customer {customer}"), None).collect::<Vec<_>>();
+        assert_eq!(known(plain), known(of_rows));
+        let has = |number: &u32| {
+            let mut all = plain.billing_of(principal(*number));
+            all.any(|(_, record)| record.external_id == format!("customer {customer}"))
+        };
+        assert_eq!(known(plain), (0..5).filter(has).map(principal).collect::<Vec<_>>());
+    }
     for exponent in 4..=24 {
         let interval = Interval::new(exponent).expect("in range");
         assert_eq!(plain.uses(interval), of_rows.uses(interval));
@@ -328,6 +376,52 @@ fn what_a_state_forgets_leaves_its_rows_and_nothing_else_does() {
     assert_eq!(has(&kept, RowKind::Sources), 0);
 }
 
+/// Price tags stay for statements when what had them ends, and for no longer.
+#[test]
+fn price_tags_outlive_what_they_were_of_and_are_forgotten_at_last() {
+    let mut state = fresh();
+    open(&mut state, 1, 1);
+    let granted = terms(1, 0);
+    let (account, grant) = (BillingSubject::account(principal(1)), BillingSubject::grant(granted));
+    let billing = |price: &str| Billing { external_id: "c".to_owned(), price: price.to_owned(), metadata: Vec::new() };
+    let set = |of, price: &str| ChangeBody::SetBilling { of, billing: billing(price) };
+    let refused = |state: &State, body| state.sign(body, &signer(), unix(NOW)).err();
+    assert_eq!(refused(&state, set(grant, "gold")), Some(ChangeError::NoGrant));
+    let stranger = BillingSubject::account(principal(2));
+    assert_eq!(refused(&state, set(stranger, "gold")), Some(ChangeError::NoAccount(2)));
+    assert_eq!(refused(&state, set(account, "g\n")), Some(ChangeError::Billing));
+    apply(&mut state, ChangeBody::Grant(Grant { terms: granted, not_before: NOW, not_after: NOW + 10 }), NOW);
+    apply(&mut state, set(grant, "gold"), NOW);
+    apply(&mut state, set(account, "silver"), NOW + 1);
+    assert_eq!(state.known_as("c", None).collect::<Vec<_>>(), [principal(1)]);
+    assert_eq!(state.known_as("c", Some(principal(1))).count(), 0);
+    apply(&mut state, ChangeBody::Withdraw(granted), NOW + 2);
+    assert_eq!(state.billing(&grant).map(BillingRecord::present), Some(Billing::default()));
+    apply(&mut state, ChangeBody::Close { principal: principal(1) }, NOW + 3);
+    assert_eq!(state.known_as("c", None).count(), 0);
+    let tags = |state: &State, of: &BillingSubject| {
+        let record = state.billing(of).expect("remembered");
+        record
+            .prices_within(None, NOW, NOW + 100)
+            .into_iter()
+            .map(|tag| (tag.price, tag.since, tag.until))
+            .collect::<Vec<_>>()
+    };
+    for state in [&state, &reloaded(&state)] {
+        assert_eq!(tags(state, &grant), [("gold".to_owned(), NOW, Some(NOW + 2))]);
+        assert_eq!(tags(state, &account), [("silver".to_owned(), NOW + 1, Some(NOW + 3))]);
+    }
+    // Another one has the number. What the first one had is known for as long as time may be open, whatever one wrong clock says.
+    let late = NOW + 501 * 86_400;
+    let reopen = ChangeBody::Account { principal: principal(1), generation: 9, name: "another".into() };
+    apply(&mut state, reopen.clone(), late);
+    assert_eq!(tags(&state, &account).len(), 1);
+    for _ in 0..256 {
+        apply(&mut state, reopen.clone(), late);
+    }
+    assert_eq!(state.billing_of(principal(1)).count(), 0);
+}
+
 #[test]
 fn rows_that_make_no_state_are_refused() {
     let mut state = fresh();
@@ -363,6 +457,17 @@ fn open(state: &mut State, number: u32, generation: u32) -> Signed<Change> {
     apply(state, ChangeBody::Account { principal: principal(number), generation, name: "somebody".into() }, NOW)
 }
 
+/// The sub-delegation of `test-data/wire/capabilities.py`.
+fn branch() -> Terms {
+    let sub = SubDelegation { at: 8, id: id(9) };
+    let delegation = Delegation { prefix: "203.0.112.0/20".parse().expect("a prefix"), id: id(3), sub: Some(sub) };
+    Terms { waypoint: IpAddr::from([198, 51, 100, 1]), delegation: Some(delegation), ..terms(7, 8) }
+}
+
+fn pair(key: &str, value: &str) -> Metadata {
+    Metadata { key: key.to_owned(), value: value.to_owned() }
+}
+
 /// `test-data/wire/capabilities.py`, which shares no code with this.
 #[test]
 fn the_snapshot_of_an_independent_program_is_the_state_that_its_changes_make() {
@@ -384,10 +489,8 @@ fn the_snapshot_of_an_independent_program_is_the_state_that_its_changes_make() {
     assert_eq!((restored.rows().len() + 1, restored.times().last), (state.rows().len(), 8));
 
     let withdrawals = file["withdrawals"].as_array().expect("a list").iter().map(unhex);
-    let whole = Terms { waypoint: IpAddr::from([198, 51, 100, 1]), ..terms(7, 8) };
-    let sub = SubDelegation { at: 8, id: id(9) };
-    let delegation = Delegation { prefix: "203.0.112.0/20".parse().expect("a prefix"), id: id(3), sub: Some(sub) };
-    let branch = Terms { delegation: Some(delegation), ..whole };
+    let branch = branch();
+    let whole = Terms { delegation: None, ..branch };
     let floored = RateTerms { rate: 500, burst: 2_000, offline: leases::Offline::Floor };
     let bodies = [
         ChangeBody::Withdraw(branch),
@@ -408,6 +511,25 @@ fn the_snapshot_of_an_independent_program_is_the_state_that_its_changes_make() {
             delegates_any: false,
             prefixes: Vec::new(),
         }),
+        ChangeBody::SetBilling {
+            of: BillingSubject::account(principal(7)),
+            billing: Billing {
+                external_id: "cust-17".to_owned(),
+                price: "EUR 0.42/TB".to_owned(),
+                metadata: vec![pair("contract", "2026-17"), pair("team", "")],
+            },
+        },
+        ChangeBody::SetBilling {
+            of: BillingSubject::grant(branch),
+            billing: Billing { price: "gold".to_owned(), ..Billing::default() },
+        },
+        ChangeBody::SetQuota {
+            principal: principal(7),
+            quota: VolumeQuota { soft: Some(8 << 40), hard: Some(10 << 40) },
+        },
+        ChangeBody::SetQuota { principal: principal(7), quota: VolumeQuota { soft: None, hard: Some(10 << 40) } },
+        ChangeBody::UseUpQuota { principal: principal(7), month: 1_798_761_600 },
+        ChangeBody::EndQuota { principal: principal(7) },
     ];
     assert_eq!(withdrawals.len(), bodies.len());
     for (octets, body) in withdrawals.zip(bodies) {
@@ -465,6 +587,10 @@ fn the_statement_of_an_independent_program_is_signed_and_every_change_of_it_is_n
         made: day + 90_000,
         gaps: vec![StatementGap { router: 11, confirmed: day - 1 }],
         lines: vec![whole, late],
+        prices: vec![
+            PriceTag { grant: None, price: "gold".to_owned(), since: month - 5, until: Some(month + 5) },
+            PriceTag { grant: Some(branch()), price: "silver".to_owned(), since: month + 7, until: None },
+        ],
     };
     let signed = Signed::<Statement>::decode(&octets).expect("a statement");
     let key = writer.verifying_key().to_bytes();

@@ -22,6 +22,7 @@ macro_rules! in_postgres {
 
 in_postgres!(suite:
     what_is_written_is_what_another_loads_after_every_change,
+    terms_of_sale_are_kept_as_what_is_granted_is,
     of_two_that_change_at_once_one_follows_and_nothing_is_lost,
     a_row_that_was_changed_is_refused_by_name,
     rows_that_are_taken_away_or_brought_back_are_noticed,
@@ -36,6 +37,8 @@ in_postgres!(suite:
 in_postgres!(usage_suite:
     the_database_takes_sums_and_closes_as_the_ledger_does,
     a_complete_statement_never_changes_and_what_comes_late_is_on_the_next,
+    a_statement_has_the_price_tags_that_were_in_force_and_keeps_them,
+    months_have_what_was_reported_of_their_key_epochs,
     a_statement_that_somebody_changed_is_refused_by_name_and_never_authenticated_anew,
     the_sums_of_old_statements_leave_and_later_ones_are_what_they_were,
     two_key_servers_at_once_lose_nothing_and_take_nothing_twice,

@@ -9,7 +9,8 @@ use std::net::IpAddr;
 
 use sqlx::{AnyPool, Row as _};
 use wayleave_control::capability::{
-    Change, ChangeBody, Grant, Invitation, InvitationId, ProviderKey, Row, State, Terms,
+    Billing, BillingSubject, Change, ChangeBody, Grant, Invitation, InvitationId, Metadata, Month, ProviderKey, Row,
+    State, Terms, VolumeQuota,
 };
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Seed;
@@ -23,7 +24,7 @@ use wayleave_store::{Appended, Note, Place, Position, Store, StoreError, StoreKe
 /// Unix seconds.
 const NOW: u64 = 1_800_000_000;
 const NOTE: Note<'_> = Note { actor: "a test", reason: "" };
-const TABLES: [&str; 10] = [
+const TABLES: [&str; 13] = [
     "head",
     "change",
     "account",
@@ -34,6 +35,9 @@ const TABLES: [&str; 10] = [
     "reopening",
     "withdrawn_secret",
     "source",
+    "rate",
+    "billing",
+    "quota",
 ];
 
 fn provider() -> ProviderKey {
@@ -240,6 +244,59 @@ pub(crate) async fn what_is_written_is_what_another_loads_after_every_change(pla
     let bodies: Vec<ChangeBody> = all.iter().filter_map(|of| Some(of.change.as_ref()?.object().body.clone())).collect();
     assert_eq!(bodies, all_kinds());
     assert!(all.iter().all(|recorded| recorded.actor == "a test" && recorded.issued == NOW));
+}
+
+/// What billing knows, and quotas: nobody else sets or ends them, and the trail has them by whose they are.
+pub(crate) async fn terms_of_sale_are_kept_as_what_is_granted_is(place: &Place) {
+    let mut server = Server::start(place).await.expect("started");
+    let (own, granted) = (principal(1), terms(1, 1, Some(9)));
+    let billing = |external_id: &str, price: &str| Billing {
+        external_id: external_id.to_owned(),
+        price: price.to_owned(),
+        metadata: vec![Metadata { key: "team".to_owned(), value: "night".to_owned() }],
+    };
+    let account_of = BillingSubject::account(own);
+    let quota = VolumeQuota { soft: Some(5), hard: Some(10) };
+    let month = Month::of(NOW).begin();
+    let bodies = [
+        account(1),
+        grant(granted),
+        ChangeBody::SetBilling { of: account_of, billing: billing("cust-1", "EUR 0.42/TB") },
+        ChangeBody::SetBilling { of: BillingSubject::grant(granted), billing: billing("", "gold") },
+        ChangeBody::SetBilling { of: account_of, billing: billing("cust-1", "EUR 0.40/TB") },
+        ChangeBody::SetQuota { principal: own, quota },
+        ChangeBody::UseUpQuota { principal: own, month },
+        account(2),
+        ChangeBody::SetQuota { principal: principal(2), quota: VolumeQuota { soft: Some(5), hard: None } },
+        ChangeBody::EndQuota { principal: principal(2) },
+        ChangeBody::Withdraw(granted),
+    ];
+    for body in &bodies {
+        assert_eq!(server.change(body.clone()).await, Ok(Appended::Done), "{body:?}");
+        assert_eq!(loaded(place).await.expect("sound"), server.state.rows(), "{body:?}");
+    }
+    assert_eq!(server.state.quota(own).and_then(|status| status.used_up), Some((month, NOW)));
+    let of = async |principal| server.store.trail(Some(0), 100, principal).await.expect("read").len();
+    assert_eq!((of(Some(1)).await, of(Some(2)).await, of(Some(3)).await, of(None).await), (8, 3, 0, bodies.len()));
+    let attacker = Attacker::connect(place).await;
+    let backup = attacker.backup().await;
+    for (sql, named) in [
+        ("UPDATE billing SET price = 'free' WHERE waypoint IS NULL", "table `billing` with principal 1"),
+        ("UPDATE billing SET external_id = NULL", "table `billing` with principal 1"),
+        ("UPDATE quota SET hard_octets = 9223372036854775807", "table `quota` with principal 1"),
+        ("UPDATE quota SET used_up_month = NULL", "table `quota` with principal 1"),
+    ] {
+        assert!(attacker.write(sql).await > 0, "{sql}");
+        let refused = loaded(place).await.expect_err(sql);
+        assert!(matches!(&refused, StoreError::Row { row, .. } if row.contains(named)), "{sql}: {refused}");
+        attacker.restore(&backup).await;
+    }
+    for sql in ["DELETE FROM quota", "DELETE FROM billing WHERE waypoint IS NULL"] {
+        assert_eq!(attacker.write(sql).await, 1, "{sql}");
+        assert_eq!(loaded(place).await, Err(StoreError::Rows(bodies.len() as u64)), "{sql}");
+        attacker.restore(&backup).await;
+    }
+    assert_eq!(loaded(place).await.expect("sound again"), server.state.rows());
 }
 
 pub(crate) async fn of_two_that_change_at_once_one_follows_and_nothing_is_lost(place: &Place) {

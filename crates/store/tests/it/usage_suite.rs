@@ -12,13 +12,17 @@ use std::ops::Bound;
 
 use sqlx::AnyPool;
 use wayleave_control::capability::{
-    AccountPeriods, ChargedAccount, JournalId, Ledger, ProviderKey, Reopening, ReportOutcome, RouterNumber, Usage,
-    UsageChange, UsageRecord, UsageReport,
+    AccountPeriods, Billing, BillingSubject, ChangeBody, ChargedAccount, JournalId, Ledger, Month, PriceTag,
+    ProviderKey, Reopening, ReportOutcome, RouterNumber, Usage, UsageChange, UsageRecord, UsageReport,
 };
 use wayleave_control::tenure::{Holder, LessorRow};
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Seed;
-use wayleave_store::{Closing, KnownRouters, MAX_OF_PAYER, Note, Place, Store, StoreError, StoreKey};
+use wayleave_crypto::sign::SigningKey;
+use wayleave_packet::platypus::header::Principal;
+use wayleave_store::{
+    Appended, Closing, KnownRouters, Loaded, MAX_OF_PAYER, Note, Place, Position, Store, StoreError, StoreKey,
+};
 
 /// The exponent of key epochs, and the one in which tests begin.
 const INTERVAL: u8 = 12;
@@ -274,6 +278,98 @@ pub(crate) async fn the_sums_of_old_statements_leave_and_later_ones_are_what_the
     // One whose mark was taken away lacks its sums.
     write(place, "UPDATE usage_statement SET removed = NULL WHERE number = 1").await;
     assert!(matches!(store.statement(1, None).await, Err(StoreError::Row { .. })));
+}
+
+/// The state of a key server that has one principal with price tags, set at these times.
+async fn priced(store: &Store, tags: &[(&str, u64)]) -> Position {
+    let signer = SigningKey::from_seed(&Seed::new([8; 32]));
+    let provider = ProviderKey::new(Seed::new([7; 32]));
+    let Loaded { mut state, mut position } = store.load(&provider, None).await.expect("loaded");
+    let principal = Principal::new(7).expect("24 bits");
+    let open = ChangeBody::Account { principal, generation: 1, name: "customer".to_owned() };
+    let of = BillingSubject::account(principal);
+    let set =
+        |price: &str| ChangeBody::SetBilling { of, billing: Billing { price: price.to_owned(), ..Billing::default() } };
+    let bodies = tags.iter().map(|(price, at)| (set(price), *at));
+    let open = state.account(principal).is_none().then_some((open, 1));
+    for (body, at) in open.into_iter().chain(bodies) {
+        let change = state.sign(body, &signer, UnixTime(at * 1_000_000)).expect("possible");
+        let effects = state.effects(change.object());
+        let appended = store.append(&position, &change, &effects, (state.settled(), NOTE)).await;
+        assert_eq!(appended, Ok(Appended::Done));
+        state.apply(&change, &signer.verifying_key()).expect("the next");
+        position = Position { number: change.object().number, digest: change.digest(), ..position };
+    }
+    position
+}
+
+/// A statement has the price tags of its time, whatever becomes of them later, and nobody changes them.
+pub(crate) async fn a_statement_has_the_price_tags_that_were_in_force_and_keeps_them(place: &Place) {
+    let store = store(place).await;
+    let (month, before) = (Month::of(second(FIRST)).begin(), second(FIRST + 5));
+    priced(&store, &[("old", month - 9), ("gold", month), ("silver", second(FIRST + 1)), ("tin", before)]).await;
+    let of = [account(7, None, FIRST), account(8, None, FIRST)];
+    take(&store, report(1, 1, &of.map(|account| (account, 100)), second(FIRST + 1))).await;
+    assert_eq!(close(&store, before, &[1]).await, ("done", 1));
+    assert_eq!(store.statement(1, None).await.expect("read").expect("there").2, BTreeMap::new(), "not yet");
+    fold(&store, 100, &AccountPeriods::default()).await;
+    let first = store.statement(1, None).await.expect("read").expect("there");
+    let tag = |price: &str, since, until| PriceTag { grant: None, price: price.to_owned(), since, until };
+    let expected = [tag("gold", month, Some(second(FIRST + 1))), tag("silver", second(FIRST + 1), None)];
+    assert_eq!(first.2, BTreeMap::from([(7, expected.to_vec())]));
+    priced(&store, &[("", before + 1), ("lead", before + 2)]).await;
+    assert_eq!(store.statement(1, Some(7)).await.expect("read").expect("there").2, first.2);
+    assert_eq!(store.statement(1, Some(8)).await.expect("read").expect("there").2, BTreeMap::new());
+    write(
+        place,
+        "UPDATE usage_part SET prices = (SELECT prices FROM usage_part WHERE principal = 8) WHERE principal = 7",
+    )
+    .await;
+    let refused = store.statement(1, Some(7)).await;
+    assert!(matches!(&refused, Err(StoreError::Row { row, .. }) if row == "statement 1"), "{refused:?}");
+    write(place, "UPDATE usage_part SET prices = NULL").await;
+    assert!(store.statement(1, Some(8)).await.is_err());
+}
+
+/// The sums of months are those of what routers reported, once each, whatever is closed and comes again.
+pub(crate) async fn months_have_what_was_reported_of_their_key_epochs(place: &Place) {
+    let (store, none) = (store(place).await, AccountPeriods::default());
+    let month = Month::of(second(FIRST));
+    let last = ((month.next().begin() - 1) >> INTERVAL) as u32;
+    let of = |store: &Store, month: Month, periods: &AccountPeriods| {
+        let (store, periods) = (store.clone(), periods.clone());
+        async move { store.month_usage(month.begin(), &[7, 8, 9], &periods).await.expect("read") }
+    };
+    let entries = [(account(7, None, FIRST), 10), (account(7, Some(3), last), 5), (account(8, None, last + 1), 1)];
+    take(&store, report(1, 1, &entries, second(FIRST))).await;
+    take(&store, report(1, 1, &entries, second(FIRST))).await;
+    take(&store, report(2, 2, &[(account(7, None, FIRST), 1)], second(FIRST))).await;
+    take(&store, report(1, 1, &[(account(7, None, FIRST), 12)], second(FIRST))).await;
+    let first = BTreeMap::from([(7, 1_800)]);
+    assert_eq!(of(&store, month, &none).await, first);
+    assert_eq!(of(&store, month.next(), &none).await, BTreeMap::from([(8, 100)]));
+    // What is closed is counted already; what comes late is of no month.
+    assert_eq!(close(&store, second(FIRST + 5), &[1, 2]).await, ("done", 1));
+    fold(&store, 100, &none).await;
+    take(&store, report(1, 1, &[(account(7, None, FIRST), 20)], second(FIRST + 6))).await;
+    assert_eq!(of(&store, month, &none).await, first);
+    // The number has another owner since, who has sent nothing.
+    let reopened: AccountPeriods =
+        [Reopening { principal: 7, at: second(FIRST + 9), generation: 5 }].into_iter().collect();
+    assert_eq!(of(&store, month, &reopened).await, BTreeMap::new());
+    let more = report(1, 1, &[(account(7, None, FIRST + 20), 3)], second(FIRST + 20));
+    store.change_usage(&[more], &reopened).await.expect("the database works");
+    assert_eq!(of(&store, month, &reopened).await, BTreeMap::from([(7, 300)]));
+    // No count makes a sum that no column holds.
+    let most = report(
+        1,
+        1,
+        &[(account(9, None, FIRST + 20), u128::MAX / 100), (account(9, None, FIRST + 21), u128::MAX / 100)],
+        0,
+    );
+    take(&store, most).await;
+    take(&store, report(2, 2, &[(account(9, None, FIRST + 21), 5)], 0)).await;
+    assert_eq!(of(&store, month, &none).await.get(&9), Some(&(1 << 62)));
 }
 
 pub(crate) async fn a_statement_that_somebody_changed_is_refused_by_name_and_never_authenticated_anew(place: &Place) {
@@ -534,7 +630,7 @@ pub(crate) async fn many_totals_are_closed_and_read(place: &Place) {
     store.fold_all_usage(10_000, &AccountPeriods::default()).await.expect("the database works");
     timed("closed", begun).await;
     let begun = tokio::time::Instant::now();
-    let (_, sums) = store.statement(1, None).await.expect("read").expect("there");
+    let (_, sums, _) = store.statement(1, None).await.expect("read").expect("there");
     assert_eq!(sums.values().map(|total| total.packets).sum::<u128>(), u128::from(EPOCHS * EACH));
     timed("the statement", begun).await;
 }

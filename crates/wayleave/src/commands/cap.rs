@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_control::capability::{
-    Acknowledgement, ChangeBody, Credential, Grant, KeyServer, Obtained, Order, OrderedPrefixes, Ordering, ProviderKey,
-    State, Status, Terms, Zone, delegated,
+    Acknowledgement, BillingSubject, ChangeBody, Credential, Grant, KeyServer, Obtained, Order, OrderedPrefixes,
+    Ordering, ProviderKey, State, Status, Terms, Zone, delegated,
 };
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::header::{Capability, DelegationId};
@@ -22,7 +22,9 @@ use wayleave_store::{Place, Position};
 use zeroize::Zeroizing;
 
 use super::cap_accept::{self, Accept};
+use super::cap_account::{self, AccountOf};
 use super::cap_invitations::{self, Invitations, Invite};
+use super::cap_quota::{self, Quota};
 use super::cap_rate::{self, Rate};
 use super::cap_remote::{self, KeyServerAt, Provider, Why};
 use super::cap_status::{self, StatusOf};
@@ -44,6 +46,7 @@ use crate::key_files::old_records;
 use crate::key_files::revocation::{self, RevocationEntry};
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{objects, print, print_json, warn};
+use crate::provider::billing::{self, BillingFields};
 use crate::provider::orders::{
     DAY, DelegateSources, GrantOrder, MadeChange, SourcesOrder, beyond, check_name, delegation_id, open_or_rename,
     principal_of,
@@ -66,6 +69,8 @@ pub enum Cap {
     Init(Init),
     /// Grant a capability to a principal, and print it: one line, which is a secret.
     Grant(GrantCap),
+    /// Open, rename or show an account, and what the provider's billing knows it by.
+    Account(AccountOf),
     /// Invite a customer of a provider: prints one line, a secret, redeemed once by HTTPS (`cap accept`).
     Invite(Invite),
     /// List invitations and what became of them, or withdraw one.
@@ -84,6 +89,8 @@ pub enum Cap {
     Rate(Rate),
     /// How a capability stands, for its holder: until when it is answered, rate, usage, delegations.
     Status(StatusOf),
+    /// What a principal may send in a month: set, ended, listed with what it has sent.
+    Quota(Quota),
     /// Look up the secret of the current key epoch, and the next.
     Lookup(LookUp),
     /// What principals sent, as the routers reported it: a statement to bill from.
@@ -157,6 +164,9 @@ pub struct ChangesOf {
     /// Those behind this number. Default: the last ones.
     #[arg(long)]
     pub after: Option<u64>,
+    /// Only changes of what is this principal's.
+    #[arg(long)]
+    pub principal: Option<u32>,
     /// At most so many.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=4_096))]
     pub most: u64,
@@ -221,6 +231,8 @@ pub struct GrantCap {
     #[arg(long, value_name = "WHICH", conflicts_with = "delegation")]
     pub delegate_sources: Option<DelegateSources>,
     #[command(flatten)]
+    pub billing: BillingOf,
+    #[command(flatten)]
     pub why: Why,
     #[command(flatten)]
     pub provider: Provider,
@@ -233,10 +245,42 @@ pub struct List {
     /// Only this principal.
     #[arg(long)]
     pub principal: Option<u32>,
+    /// Only what the provider knows by this ID: grants, or all grants of an account.
+    #[arg(long, value_name = "ID", conflicts_with = "principal")]
+    pub external_id: Option<String>,
     #[command(flatten)]
     pub provider: Provider,
     #[arg(long)]
     pub json: bool,
+}
+
+/// What a provider's billing knows an account or a grant by. What is not named stays as it is.
+#[derive(Args, Debug)]
+pub struct BillingOf {
+    /// The provider's own ID, by which lists are filtered; an empty one ends it.
+    #[arg(long, value_name = "ID")]
+    pub external_id: Option<String>,
+    /// A price tag that statements show: a label, or an amount and its currency; an empty one ends it.
+    #[arg(long, value_name = "TAG")]
+    pub price: Option<String>,
+    /// A pair for the provider's own use; all that are named take the place of those there are.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = billing::pair, conflicts_with = "no_metadata")]
+    pub metadata: Vec<(String, String)>,
+    /// Take all pairs away.
+    #[arg(long)]
+    pub no_metadata: bool,
+}
+
+impl BillingOf {
+    /// # Errors
+    /// If it is too long, or no printable ASCII.
+    pub fn fields(&self) -> Outcome<BillingFields> {
+        let is_named = self.no_metadata || !self.metadata.is_empty();
+        let metadata = is_named.then(|| self.metadata.iter().cloned().collect());
+        let fields = BillingFields { external_id: self.external_id.clone(), price: self.price.clone(), metadata };
+        fields.check()?;
+        Ok(fields)
+    }
 }
 
 /// Where questions go.
@@ -326,6 +370,7 @@ pub fn run(command: &Cap) -> Outcome {
     match command {
         Cap::Init(command) => init(command),
         Cap::Grant(command) => grant(command),
+        Cap::Account(command) => cap_account::account(command),
         Cap::Invite(command) => cap_invitations::invite(command),
         Cap::Invitations(command) => cap_invitations::list(command),
         Cap::Accept(command) => cap_accept::accept(command),
@@ -335,6 +380,7 @@ pub fn run(command: &Cap) -> Outcome {
         Cap::Revoke(command) => revoke(command),
         Cap::Rate(command) => cap_rate::rate(command),
         Cap::Status(command) => cap_status::status(command),
+        Cap::Quota(command) => cap_quota::quota(command),
         Cap::Lookup(command) => look_up(command),
         Cap::Usage(command) => cap_usage::usage(command),
         Cap::Statements(command) => cap_usage::statements(command),
@@ -452,7 +498,7 @@ fn changes_of(command: &ChangesOf) -> Outcome {
             let file = KeyFile::parse(&source)?;
             let (place, provider) = (file.database(&source), file.provider(&source)?);
             let most = usize::try_from(command.most).unwrap_or(usize::MAX);
-            let changes = DatabaseRecords::trail(&place, &provider, command.after, most)?;
+            let changes = DatabaseRecords::trail(&place, &provider, command.after, most, command.principal)?;
             changes.iter().map(|recorded| json!(MadeChange::from(recorded))).collect()
         }
         KeyServerAt::At(at) => changes_at(&at, command)?,
@@ -471,23 +517,27 @@ fn changes_of(command: &ChangesOf) -> Outcome {
 fn changes_at(at: &ApiTarget, command: &ChangesOf) -> Outcome<Vec<Value>> {
     let first = |rows: &[Value]| rows.first().and_then(|row| row["number"].as_u64());
     let Some(after) = command.after else {
-        let (mut rows, _) = page_at(at, None, command.most.min(CHANGES))?;
+        let (mut rows, _) = page_at(at, None, (command.most.min(CHANGES), command.principal))?;
+        // Numbers of one principal's changes say nothing of how many are in front of them.
+        if command.principal.is_some() {
+            return Ok(rows);
+        }
         // Those in front of the last ones: numbers follow on each other, but where a database was adopted.
         let rest = command.most - rows.len() as u64;
         let Some(begins) = first(&rows).filter(|begins| rest > 0 && *begins > 1) else { return Ok(rows) };
-        let mut earlier = pages_at(at, begins.saturating_sub(rest + 1), rest)?;
+        let mut earlier = pages_at(at, begins.saturating_sub(rest + 1), (rest, None))?;
         earlier.retain(|row| row["number"].as_u64() < Some(begins));
         earlier.append(&mut rows);
         return Ok(earlier);
     };
-    pages_at(at, after, command.most)
+    pages_at(at, after, (command.most, command.principal))
 }
 
 /// So many changes behind this one.
-fn pages_at(at: &ApiTarget, after: u64, most: u64) -> Outcome<Vec<Value>> {
+fn pages_at(at: &ApiTarget, after: u64, (most, principal): (u64, Option<u32>)) -> Outcome<Vec<Value>> {
     let (mut rows, mut after) = (Vec::new(), after);
     while (rows.len() as u64) < most {
-        let (mut page, next) = page_at(at, Some(after), (most - rows.len() as u64).min(CHANGES))?;
+        let (mut page, next) = page_at(at, Some(after), ((most - rows.len() as u64).min(CHANGES), principal))?;
         rows.append(&mut page);
         let Some(next) = next else { break };
         after = next;
@@ -495,9 +545,14 @@ fn pages_at(at: &ApiTarget, after: u64, most: u64) -> Outcome<Vec<Value>> {
     Ok(rows)
 }
 
-fn page_at(at: &ApiTarget, after: Option<u64>, most: u64) -> Outcome<(Vec<Value>, Option<u64>)> {
+fn page_at(
+    at: &ApiTarget,
+    after: Option<u64>,
+    (most, principal): (u64, Option<u32>),
+) -> Outcome<(Vec<Value>, Option<u64>)> {
     let behind = after.map_or_else(String::new, |after| format!("&after={after}"));
-    let mut page = at.json("GET", &format!("/v1/changes?most={most}{behind}"), None)?;
+    let of = principal.map_or_else(String::new, |principal| format!("&principal={principal}"));
+    let mut page = at.json("GET", &format!("/v1/changes?most={most}{behind}{of}"), None)?;
     let rows = page["changes"].as_array_mut().map(std::mem::take).unwrap_or_default();
     Ok((rows, page["next"].as_u64()))
 }
@@ -568,11 +623,16 @@ fn grant(command: &GrantCap) -> Outcome {
     let now = unix_now().secs();
     let not_after = now + command.days * DAY;
     let granted = ChangeBody::Grant(Grant { terms, not_before: now, not_after });
+    let billing = command.billing.fields()?;
     let mut shortened = Vec::new();
     change(&mut server, &mut changes, &command.why, &mut |state| {
         shortened = beyond(state, &terms, not_after);
         Some(granted.clone())
     })?;
+    if !billing.is_empty() {
+        let of = BillingSubject::grant(terms);
+        change(&mut server, &mut changes, &command.why, &mut |state| billing.change(state, of))?;
+    }
     wait_until_followed(config, server.state().number());
     warn_of_shortened(shortened.iter().map(|grant| grant.terms.to_string()));
     let state = server.state();
@@ -604,6 +664,8 @@ fn grant_at(command: &GrantCap, at: &ApiTarget) -> Outcome {
     if let Some(delegates) = command.delegate_sources {
         order["delegate_sources"] = json!(delegates);
     }
+    let known = billing::body(&command.billing.fields()?);
+    order.as_object_mut().into_iter().for_each(|order| order.extend(known.as_object().cloned().unwrap_or_default()));
     let granted = cap_remote::grant(at, command.name.as_deref(), &order)?;
     let credential = granted["capability"].as_str().and_then(|line| line.parse().ok());
     let credential = credential.ok_or_else(|| Failure::new(format!("{} answers with no capability", at.url)))?;
@@ -643,8 +705,8 @@ fn hand_over(credential: &Credential, until: Option<u64>, json: bool) {
 
 fn list(command: &List) -> Outcome {
     let (number, trees, revoked) = match command.provider.place()? {
-        KeyServerAt::Here(config) => list_here(config, command.principal)?,
-        KeyServerAt::At(at) => list_at(&at, command.principal)?,
+        KeyServerAt::Here(config) => list_here(config, command)?,
+        KeyServerAt::At(at) => list_at(&at, command)?,
     };
     if command.json {
         print_json(json!({ "number": number, "principals": trees, "revocations": revoked }));
@@ -663,33 +725,53 @@ fn list(command: &List) -> Outcome {
 /// The number of the last change, accounts as trees, and revocations.
 type Listed = (u64, Vec<Value>, Vec<String>);
 
-fn list_here(config: &Path, principal: Option<u32>) -> Outcome<Listed> {
+fn list_here(config: &Path, command: &List) -> Outcome<Listed> {
+    let List { principal, external_id, .. } = command;
     let source = Source::read(config)?;
     let file = KeyFile::parse(&source)?;
     let (server, _) = file.server(&source)?;
     let state = server.state();
     let requested = principal.map(principal_of).transpose()?;
+    let is_known = |account: &mut AccountGrants| external_id.as_deref().is_none_or(|id| account.keep_known_as(id));
     let principals = state.list().into_iter().map(|(principal, ..)| principal);
     let principals = principals.filter(|principal| requested.is_none_or(|requested| requested == *principal));
     let labels = file.waypoint_labels();
     let read = |principal| AccountGrants::read(state, principal, unix_now());
-    let trees = principals.filter_map(read).map(|account| json!(account.tree(&labels))).collect();
-    let is_requested = |entry: &&Revocation| requested.is_none_or(|requested| requested == entry.principal);
+    let accounts = principals.filter_map(read).filter_map(|mut account| is_known(&mut account).then_some(account));
+    let trees: Vec<Value> = accounts.map(|account| json!(account.tree(&labels))).collect();
+    let is_listed = |number: u32| trees.iter().any(|tree| tree["principal"] == number);
+    let is_requested = |entry: &&Revocation| match external_id {
+        Some(_) => is_listed(entry.principal.number()),
+        None => requested.is_none_or(|requested| requested == entry.principal),
+    };
     let revoked = state.revocations().filter(is_requested).map(|entry| RevocationEntry(*entry).to_string()).collect();
     Ok((state.number(), trees, revoked))
 }
 
-fn list_at(at: &ApiTarget, principal: Option<u32>) -> Outcome<Listed> {
+fn list_at(at: &ApiTarget, command: &List) -> Outcome<Listed> {
     let number = at.json("GET", "/v1/server", None)?["number"].as_u64().unwrap_or(0);
-    let trees = match principal {
-        Some(principal) => cap_remote::account(at, principal)?.into_iter().collect(),
-        None => cap_remote::all(at, "/v1/grants", "principals")?,
+    let trees = match (command.principal, &command.external_id) {
+        (Some(principal), _) => cap_remote::account(at, principal)?.into_iter().collect(),
+        (None, Some(id)) => cap_remote::all(at, &format!("/v1/grants?external_id={}", encoded(id)), "principals")?,
+        (None, None) => cap_remote::all(at, "/v1/grants", "principals")?,
     };
-    let revoked = cap_remote::all(at, "/v1/revocations", "revocations")?;
+    let revoked = match command.principal {
+        Some(principal) => cap_remote::all(at, &format!("/v1/revocations?principal={principal}"), "revocations")?,
+        None => cap_remote::all(at, "/v1/revocations", "revocations")?,
+    };
     let revoked = revoked.iter().filter_map(Value::as_str).map(str::to_owned);
-    let of = |entry: &String| entry.split(['/', '@']).next().and_then(|number| number.parse().ok());
-    let revoked = revoked.filter(|entry| principal.is_none_or(|requested| of(entry) == Some(requested)));
-    Ok((number, trees, revoked.collect()))
+    let of = |entry: &String| entry.split(['/', '@']).next().and_then(|number| number.parse::<u32>().ok());
+    let is_listed =
+        |number: Option<u32>| number.is_some_and(|number| trees.iter().any(|tree| tree["principal"] == number));
+    let revoked = revoked.filter(|entry| command.external_id.is_none() || is_listed(of(entry))).collect();
+    Ok((number, trees, revoked))
+}
+
+/// A text in a query (RFC 3986 section 2.1).
+pub fn encoded(text: &str) -> String {
+    let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || b"-._~".contains(&octet);
+    let of = |octet: u8| if is_plain(octet) { char::from(octet).to_string() } else { format!("%{octet:02X}") };
+    text.bytes().map(of).collect()
 }
 
 fn delegate(command: &Delegate) -> Outcome {

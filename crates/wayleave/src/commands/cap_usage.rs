@@ -30,6 +30,7 @@ use crate::config::parse::ListKey;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::database::DatabaseRecords;
 use crate::output::{fields, objects, print, print_json, warn};
+use crate::provider::billing;
 use crate::provider::orders::principal_of;
 use crate::provider::statements::{COLUMNS, StatementHead, check_confirmed, closing, of_owner, shown};
 use crate::usage::{self, By, Statement, csv, is_cut, is_within, statement};
@@ -93,6 +94,9 @@ pub struct StatementsOf {
     /// Comma-separated values.
     #[arg(long, conflicts_with = "json", requires = "number")]
     pub csv: bool,
+    /// The price tags that were in force in its time, in the place of its lines.
+    #[arg(long, requires = "number", conflicts_with = "by")]
+    pub prices: bool,
     /// Write the statement for --principal to this file, signed with the writer's key: for whoever pays, who checks it by `cap verify`.
     #[arg(long, value_name = "FILE", requires = "principal", conflicts_with = "csv")]
     pub signed: Option<PathBuf>,
@@ -332,6 +336,7 @@ pub fn statements(command: &StatementsOf) -> Outcome {
     }
     match (command.number, &command.signed) {
         (None, _) => list_statements(command, &place),
+        (Some(number), None) if command.prices => prices(command, &place, number),
         (Some(number), None) => one_statement(command, &place, number),
         (Some(number), Some(file)) => sign_statement(command, &place, (number, file)),
     }
@@ -404,12 +409,14 @@ fn export_one(here: &Here, statement: &UsageStatement, (folder, whole): (&Path, 
             found => found,
         }
     })?;
-    let Some((of, sums)) = found else { return Ok(false) };
+    let Some((of, sums, tags)) = found else { return Ok(false) };
     let (server, periods) = here.accounts()?;
     let zone = here.file.zone().to_string();
     for principal in usage::principals(&sums).into_iter().map(Principal::number) {
         for owner in 0..=periods.latest(principal) {
-            let object = of_owner(&of, &zone, (principal, owner), &sums);
+            let tags = tags.get(&principal).map_or(&[][..], Vec::as_slice);
+            let tags = billing::of_owner(tags, (principal, owner), &periods);
+            let object = of_owner(&of, &zone, (principal, owner), (&sums, tags));
             if object.lines.is_empty() {
                 continue;
             }
@@ -420,6 +427,8 @@ fn export_one(here: &Here, statement: &UsageStatement, (folder, whole): (&Path, 
     }
     let mut said = json!(StatementHead::of(&of, &here.file.router_names()));
     said["usage"] = json!(here.lines(&sums, None)?);
+    let prices = tags.iter().flat_map(|(principal, tags)| billing::prices(*principal, tags, &periods));
+    said["prices"] = prices.map(|price| json!(price)).collect();
     write_whole(whole, format!("{said:#}\n").as_bytes())?;
     Ok(true)
 }
@@ -464,7 +473,7 @@ fn one_statement(command: &StatementsOf, place: &KeyServerAt<'_>, number: u64) -
         }
         KeyServerAt::Here(config) => {
             let here = Here::new(config)?;
-            let (of, sums) = found(&here, (number, command.principal))?;
+            let (of, sums, _) = found(&here, (number, command.principal))?;
             let lines = here.lines(&sums, command.principal)?;
             (json!(StatementHead::of(&of, &here.file.router_names())), statement(lines.iter(), command.by))
         }
@@ -478,6 +487,32 @@ fn one_statement(command: &StatementsOf, place: &KeyServerAt<'_>, number: u64) -
         print(&fields(&said));
     }
     show(&lines, command.csv, false);
+    Ok(())
+}
+
+/// Price tags that were in force in the time of a statement.
+fn prices(command: &StatementsOf, place: &KeyServerAt<'_>, number: u64) -> Outcome {
+    let lines: Vec<Value> = match place {
+        KeyServerAt::At(at) => {
+            let principal = command.principal.map_or(String::new(), |principal| format!("?principal={principal}"));
+            cap_remote::all(at, &format!("/v1/statements/{number}/prices{principal}"), "prices")?
+        }
+        KeyServerAt::Here(config) => {
+            let here = Here::new(config)?;
+            let (_, _, tags) = found(&here, (number, command.principal))?;
+            let (_, periods) = here.accounts()?;
+            let all = tags.iter().flat_map(|(principal, tags)| billing::prices(*principal, tags, &periods));
+            all.map(|price| json!(price)).collect()
+        }
+    };
+    let columns = billing::PRICE_COLUMNS.to_vec();
+    if command.json {
+        print_json(json!({ "statement": number, "prices": lines }));
+    } else if lines.is_empty() && !command.csv {
+        print("no price tags were in force\n");
+    } else {
+        show(&Statement { columns, lines }, command.csv, false);
+    }
     Ok(())
 }
 
@@ -495,10 +530,12 @@ fn sign_statement(command: &StatementsOf, place: &KeyServerAt<'_>, (number, file
         }
         KeyServerAt::Here(config) => {
             let here = Here::new(config)?;
-            let (of, sums) = found(&here, (number, Some(principal)))?;
+            let (of, sums, mut tags) = found(&here, (number, Some(principal)))?;
             let (server, periods) = here.accounts()?;
             let owner = command.owner.unwrap_or_else(|| periods.latest(principal));
-            let object = of_owner(&of, &here.file.zone().to_string(), (principal, owner), &sums);
+            let tags = tags.remove(&principal).unwrap_or_default();
+            let tags = billing::of_owner(&tags, (principal, owner), &periods);
+            let object = of_owner(&of, &here.file.zone().to_string(), (principal, owner), (&sums, tags));
             let signed = server.sign_statement(&object);
             let signed = signed.map_err(|error| Failure::new(format!("the statement cannot be signed: {error}")))?;
             (signed.octets().to_vec(), here.file.key.writer.get_ref().0.to_string())
@@ -588,13 +625,17 @@ pub fn verify(command: &Verify) -> Outcome {
         print_json(said);
         return Ok(());
     }
-    let lines = said["usage"].take();
+    let (lines, tags) = (said["usage"].take(), said["prices"].take());
     if let Some(said) = said.as_object_mut() {
-        said.remove("usage");
+        said.retain(|name, _| !["usage", "prices"].contains(&name.as_str()));
     }
     print(&fields(&said));
+    let rows = |of: &Value| of.as_array().cloned().unwrap_or_default();
     let columns = ["delegation", "sub_delegation", "begins", "ends", "late", "packets", "octets"];
-    print(&objects(lines.as_array().map_or(&[][..], Vec::as_slice), &columns));
+    print(&objects(&rows(&lines), &columns));
+    if !rows(&tags).is_empty() {
+        print(&objects(&rows(&tags), &billing::PRICE_COLUMNS[2..]));
+    }
     Ok(())
 }
 

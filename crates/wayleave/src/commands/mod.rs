@@ -4,7 +4,9 @@
 mod backup;
 mod cap;
 mod cap_accept;
+mod cap_account;
 mod cap_invitations;
+mod cap_quota;
 mod cap_rate;
 mod cap_remote;
 mod cap_status;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
-use wayleave_control::capability::{ChangeBody, Grant, MAX_NAME, RatePayer, State, Terms};
+use wayleave_control::capability::{Billing, ChangeBody, Grant, MAX_NAME, RatePayer, State, Terms};
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::revocation::Revocation;
@@ -13,6 +13,7 @@ use wayleave_runtime::clock::{unix_of_utc, utc};
 use wayleave_runtime::identity::to_hex;
 use wayleave_store::Recorded;
 
+use super::billing::{BillingFields, Pairs};
 use crate::failure::Failure;
 use crate::key_files::revocation::RevocationEntry;
 
@@ -185,10 +186,33 @@ pub fn summary(body: &ChangeBody) -> String {
             let delegates = if sources.delegates_any { "; delegations may name any" } else { "" };
             format!("sources of {}: {prefixes}{delegates}", RatePayer::from(sources))
         }
+        ChangeBody::SetBilling { of, billing } => {
+            let whose =
+                of.grant.map_or_else(|| format!("account {}", of.principal.number()), |terms| terms.to_string());
+            format!("billing of {whose}: {}", described(billing))
+        }
+        ChangeBody::SetQuota { principal, quota } => {
+            let limit = |name: &str, octets: Option<u64>| octets.map(|octets| format!("{name} {octets}"));
+            let limits: Vec<String> = limit("soft", quota.soft).into_iter().chain(limit("hard", quota.hard)).collect();
+            format!("quota of principal {} set to {} octets a month", principal.number(), limits.join(", "))
+        }
+        ChangeBody::EndQuota { principal } => format!("quota of principal {} ended", principal.number()),
+        ChangeBody::UseUpQuota { principal, month } => {
+            let number = principal.number();
+            format!("principal {number} has used up its quota of the month that began at {}", utc(*month))
+        }
         ChangeBody::Invite(invitation) => format!("invitation {}", invitation.id),
         ChangeBody::Redeem { invitation, .. } => format!("invitation {invitation} redeemed"),
         ChangeBody::Uninvite(invitation) => format!("invitation {invitation} withdrawn"),
     }
+}
+
+fn described(billing: &Billing) -> String {
+    let named = |name: &str, text: &str| (!text.is_empty()).then(|| format!("{name} {text}"));
+    let pairs = billing.metadata.iter().map(|pair| format!("{}={}", pair.key, pair.value));
+    let known = named("external ID", &billing.external_id).into_iter().chain(named("price", &billing.price));
+    let all: Vec<String> = known.chain(pairs).collect();
+    if all.is_empty() { "nothing".to_owned() } else { all.join(", ") }
 }
 
 /// A grant by its ID and terms.
@@ -237,6 +261,7 @@ impl TryFrom<String> for Time {
     example = json!({
         "principal": 7, "waypoint": "198.51.100.1", "interval": 12, "prefix": "203.0.113.0/24", "delegation": 3, "days": 30,
         "sources": ["192.0.2.0/24"],
+        "external_id": "line-17", "price": "EUR 0.42/TB", "metadata": { "contract": "2026-117" },
     })
 )]
 pub struct GrantFields {
@@ -266,6 +291,14 @@ pub struct GrantFields {
     pub sources: Option<Vec<String>>,
     /// Whether the principal's delegations may name prefixes outside its own; stays as it is if it is not said. Not with `delegation`.
     pub delegate_sources: Option<DelegateSources>,
+    /// The provider's own ID of it; empty for none. Absent, it stays as it is.
+    #[schema(max_length = 128, pattern = "^[ -~]*$")]
+    pub external_id: Option<String>,
+    /// A label, or an amount with its currency, that statements show; empty for none. Absent, it stays as it is.
+    #[schema(max_length = 64, pattern = "^[ -~]*$")]
+    pub price: Option<String>,
+    /// Texts by their keys, 16 at most, in the place of all that there are. Absent, they stay as they are.
+    pub metadata: Option<Pairs>,
 }
 
 /// A capability to grant until a time, as a request says it.
@@ -302,18 +335,48 @@ pub struct PutGrantFields {
     sources: Option<Vec<String>>,
     /// Whether the principal's delegations may name prefixes outside its own; stays as it is if it is not said. Not with `delegation`.
     delegate_sources: Option<DelegateSources>,
+    /// The provider's own ID of it; empty for none. Absent, it stays as it is.
+    #[schema(max_length = 128, pattern = "^[ -~]*$")]
+    external_id: Option<String>,
+    /// A label, or an amount with its currency, that statements show; empty for none. Absent, it stays as it is.
+    #[schema(max_length = 64, pattern = "^[ -~]*$")]
+    price: Option<String>,
+    /// Texts by their keys, 16 at most, in the place of all that there are. Absent, they stay as they are.
+    metadata: Option<Pairs>,
 }
 
 impl From<PutGrantFields> for GrantFields {
     fn from(put: PutGrantFields) -> Self {
-        let PutGrantFields { principal, waypoint, interval, narrow, prefix, delegation, ends, .. } = put;
-        let (sources, delegate_sources) = (put.sources, put.delegate_sources);
-        let (days, ends) = (None, Some(ends));
-        Self { principal, waypoint, interval, narrow, prefix, delegation, days, ends, sources, delegate_sources }
+        Self {
+            principal: put.principal,
+            waypoint: put.waypoint,
+            interval: put.interval,
+            narrow: put.narrow,
+            prefix: put.prefix,
+            delegation: put.delegation,
+            days: None,
+            ends: Some(put.ends),
+            sources: put.sources,
+            delegate_sources: put.delegate_sources,
+            external_id: put.external_id,
+            price: put.price,
+            metadata: put.metadata,
+        }
     }
 }
 
 impl GrantFields {
+    /// What billing is to know of it.
+    ///
+    /// # Errors
+    /// If it is too long, or no printable ASCII.
+    pub fn billing(&self) -> Result<BillingFields, Failure> {
+        let (external_id, price, metadata) = (self.external_id.clone(), self.price.clone(), self.metadata.clone());
+        let fields = BillingFields { external_id, price, metadata };
+        fields.check()?;
+        Ok(fields)
+    }
+
     /// The order.
     ///
     /// # Errors

@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use wayleave_control::capability::{
-    ChargedAccount, MAX_LINES, RouterNumber, Statement, StatementGap, StatementLine, Usage,
+    AccountPeriods, ChargedAccount, MAX_LINES, PriceTag, RouterNumber, Statement, StatementGap, StatementLine, Usage,
 };
 use wayleave_runtime::clock::{unix_of_day, unix_of_utc, utc};
 use wayleave_store::UsageStatement;
 
+use super::billing;
 use crate::failure::Failure;
 
 /// Seconds for which time has to be past that is closed, so that routers with other clocks have reported it.
@@ -135,7 +136,7 @@ pub fn of_owner(
     statement: &UsageStatement,
     zone: &str,
     (principal, owner): (u32, u8),
-    sums: &BTreeMap<(ChargedAccount, RouterNumber), Usage>,
+    (sums, prices): (&BTreeMap<(ChargedAccount, RouterNumber), Usage>, Vec<PriceTag>),
 ) -> Statement {
     const DAY: u64 = 86_400;
     let is_own = |account: &ChargedAccount| (account.principal(), account.account_period()) == (principal, Some(owner));
@@ -176,11 +177,21 @@ pub fn of_owner(
         made: statement.made_at,
         gaps: gaps(statement),
         lines: lines.into_iter().map(line).collect(),
+        prices,
     }
 }
 
 /// What a signed statement says.
 pub fn shown(statement: &Statement) -> Value {
+    // It is of one owner, and does not say which others there were.
+    let prices: Vec<Value> = billing::prices(statement.principal, &statement.prices, &AccountPeriods::default())
+        .into_iter()
+        .map(|price| {
+            let mut price = json!(price);
+            price["owner"] = statement.owner.into();
+            price
+        })
+        .collect();
     let line = |line: &StatementLine| {
         json!({
             "delegation": line.delegation,
@@ -209,6 +220,7 @@ pub fn shown(statement: &Statement) -> Value {
         "octets": total.octets.to_string(),
         "not_confirmed_by": statement.gaps.iter().map(gap).collect::<Vec<_>>(),
         "usage": statement.lines.iter().map(line).collect::<Vec<_>>(),
+        "prices": prices,
     })
 }
 

@@ -6,13 +6,14 @@ use std::net::IpAddr;
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
-use wayleave_control::capability::{Grant, State, Terms};
+use wayleave_control::capability::{Billing, Grant, State, Terms};
 use wayleave_core::UnixTime;
 use wayleave_packet::platypus::header::{DelegationId, Principal, Width};
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::sources::Sources;
 use wayleave_runtime::clock::utc;
 
+use super::billing::{Pairs, pairs, some};
 use super::orders::{DelegateSources, grant_id};
 use super::waypoints::WaypointLabels;
 
@@ -26,6 +27,14 @@ pub struct AccountTree {
     generation: u32,
     /// Where packets may come from, if that was ever said of the account or of one of its delegations.
     sources: Vec<AccountSources>,
+    /// The provider's own ID.
+    #[schema(required)]
+    external_id: Option<String>,
+    /// The present price tag.
+    #[schema(required)]
+    price: Option<String>,
+    /// What the provider noted; with a token for `own` nothing.
+    metadata: Pairs,
     waypoints: Vec<GrantsAtWaypoint>,
 }
 
@@ -92,6 +101,14 @@ pub struct GrantTree {
     /// Unix seconds.
     until: u64,
     state: GrantState,
+    /// The provider's own ID.
+    #[schema(required)]
+    external_id: Option<String>,
+    /// The present price tag.
+    #[schema(required)]
+    price: Option<String>,
+    /// What the provider noted; with a token for `own` nothing.
+    metadata: Pairs,
     #[schema(no_recursion)]
     delegations: Vec<GrantTree>,
 }
@@ -115,6 +132,8 @@ pub struct AccountGrants {
     sources: Vec<Sources>,
     /// Each with the times in which it is answered, and its state now.
     grants: Vec<(Grant, GrantState)>,
+    /// What billing knows of the account (`None`) and of its grants.
+    billing: HashMap<Option<Terms>, Billing>,
 }
 
 impl AccountGrants {
@@ -133,7 +152,23 @@ impl AccountGrants {
         };
         let grants = state.capped_grants_of(principal).map(status).collect();
         let sources = state.sources_of(principal).cloned().collect();
-        Some(Self { principal, name: name.to_owned(), generation, sources, grants })
+        let billing = state.billing_of(principal).map(|(of, record)| (of.grant, record.present())).collect();
+        Some(Self { principal, name: name.to_owned(), generation, sources, grants, billing })
+    }
+
+    /// Without what the provider noted for itself.
+    pub fn for_customer(mut self) -> Self {
+        self.billing.values_mut().for_each(|billing| billing.metadata.clear());
+        self
+    }
+
+    /// Keeps what the provider knows by this ID: all grants if it is the account's; whether that is anything.
+    pub fn keep_known_as(&mut self, external_id: &str) -> bool {
+        let billing = &self.billing;
+        let is_known = |of: Option<Terms>| billing.get(&of).is_some_and(|billing| billing.external_id == external_id);
+        let is_all = is_known(None);
+        self.grants.retain(|(grant, _)| is_all || is_known(Some(grant.terms)));
+        is_all || !self.grants.is_empty()
     }
 
     /// Keeps what is granted at this waypoint; whether that is anything.
@@ -158,7 +193,7 @@ impl AccountGrants {
             .map(|(address, mut grants)| {
                 grants.sort_by_cached_key(|(grant, _)| rank(&grant.terms));
                 let waypoint = Waypoint::new(address, labels);
-                GrantsAtWaypoint { waypoint, grants: below(None, &by_parent(&grants)) }
+                GrantsAtWaypoint { waypoint, grants: below(None, &by_parent(&grants), &self.billing) }
             })
             .collect();
         let sources = self.sources.iter().map(|of| AccountSources {
@@ -167,7 +202,9 @@ impl AccountGrants {
             delegate_sources: DelegateSources::of(of),
         });
         let (principal, name) = (self.principal.number(), self.name.clone());
-        AccountTree { principal, name, generation: self.generation, sources: sources.collect(), waypoints }
+        let (external_id, price, metadata) = known(self.billing.get(&None));
+        let (generation, sources) = (self.generation, sources.collect());
+        AccountTree { principal, name, generation, sources, external_id, price, metadata, waypoints }
     }
 }
 
@@ -195,11 +232,12 @@ fn by_parent<'a>(all: &[&'a (Grant, GrantState)]) -> ByParent<'a> {
 }
 
 /// The grants that were delegated from `parent`, with theirs: three levels at most, since a sub-delegation is not delegated further.
-fn below(parent: Option<Terms>, all: &ByParent<'_>) -> Vec<GrantTree> {
+fn below(parent: Option<Terms>, all: &ByParent<'_>, billing: &HashMap<Option<Terms>, Billing>) -> Vec<GrantTree> {
     let own = all.get(&parent).into_iter().flatten();
     own.map(|(grant, state)| {
         let Grant { terms, not_before, not_after } = grant;
         let delegation = terms.delegation;
+        let (external_id, price, metadata) = known(billing.get(&Some(*terms)));
         GrantTree {
             id: grant_id(terms),
             interval: terms.interval.exponent(),
@@ -210,17 +248,27 @@ fn below(parent: Option<Terms>, all: &ByParent<'_>) -> Vec<GrantTree> {
             from: *not_before,
             until: *not_after,
             state: *state,
-            delegations: below(Some(*terms), all),
+            external_id,
+            price,
+            metadata,
+            delegations: below(Some(*terms), all, billing),
         }
     })
     .collect()
+}
+
+/// External ID, price tag and metadata.
+pub fn known(billing: Option<&Billing>) -> (Option<String>, Option<String>, Pairs) {
+    let shown = |billing: &Billing| (some(&billing.external_id), some(&billing.price), pairs(billing));
+    billing.map(shown).unwrap_or_default()
 }
 
 /// Trees as indented text.
 pub fn text(principals: &[Value]) -> String {
     let mut out = String::new();
     for account in principals {
-        out += &format!("principal {} {}\n", account["principal"], named(&account["name"]));
+        let of_account = billing(account);
+        out += &format!("principal {} {}{of_account}\n", account["principal"], named(&account["name"]));
         account["sources"].as_array().into_iter().flatten().for_each(|of| sources(&mut out, of));
         for waypoint in account["waypoints"].as_array().into_iter().flatten() {
             let address = waypoint["address"].as_str().unwrap_or_default();
@@ -259,9 +307,16 @@ fn grants(out: &mut String, all: &Value, indent: usize) {
         let narrow = if grant["narrow"] == true { ", narrow" } else { "" };
         let state = status(grant);
         let (interval, id) = (&grant["interval"], named(&grant["id"]));
-        *out += &format!("{:indent$}{what}: {state}, interval {interval}{narrow}, {id}\n", "");
+        *out += &format!("{:indent$}{what}: {state}, interval {interval}{narrow}, {id}{}\n", "", billing(grant));
         grants(out, &grant["delegations"], indent + 2);
     }
+}
+
+/// What billing knows of an account or a grant, but for metadata.
+fn billing(of: &Value) -> String {
+    let known = [("known as", &of["external_id"]), ("price", &of["price"])];
+    let texts = known.into_iter().filter(|(_, value)| value.is_string());
+    texts.map(|(what, value)| format!(", {what} {}", named(value))).collect()
 }
 
 /// How a grant stands, and the times of what was granted: a revocation has no end.
@@ -350,8 +405,9 @@ mod tests {
                 .into_iter()
                 .map(|terms| (Grant { terms, not_before: 0, not_after: 1 }, GrantState::Granted))
                 .collect();
-            let (name, sources) = (String::new(), Vec::new());
-            json!(AccountGrants { principal, name, generation: 0, sources, grants }.tree(&WaypointLabels::new()))
+            let (name, sources, billing) = (String::new(), Vec::new(), HashMap::new());
+            let account = AccountGrants { principal, name, generation: 0, sources, grants, billing };
+            json!(account.tree(&WaypointLabels::new()))
         };
         let count = |grants: &Value| grants.as_array().map_or(0, Vec::len);
         let branches = (1..=COUNT).map(|number| Terms { delegation: Some(delegation(number)), ..root });

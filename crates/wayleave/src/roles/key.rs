@@ -9,6 +9,7 @@ mod lessor;
 mod listing;
 mod operator;
 mod parts;
+mod quotas;
 pub mod routers;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ use self::api::counts::ApiCounts;
 use self::core::{Core, lock};
 use self::listing::{ListHandle, WrittenList};
 use self::parts::{OwnRuntime, Parts, stopped};
+use self::quotas::{QuotaTask, QuotaView};
 use super::daemon::{Daemon, Role};
 use crate::config::Source;
 use crate::config::key::KeyFile;
@@ -111,6 +113,11 @@ impl Role for KeyRole {
         let begin = Routers::start(config.clone(), source.clone(), (Arc::clone(&core), rates), (*clock, log.clone()));
         let routers = lane.run(begin).await.map_err(|_| stopped("routers"))??;
         let store = routers.as_ref().map(|routers| routers.store.clone());
+        let quotas = QuotaView::default();
+        if let Some(store) = store.clone() {
+            let of = (Arc::clone(&core), *clock, log.clone());
+            parts.spawn("quotas", QuotaTask::new(store, of, Arc::clone(&quotas), to.clone()).run());
+        }
         let of_holders = (Arc::clone(&core), store);
         let datagrams = dns::answer_datagrams(udp, of_holders.clone(), *clock, to.clone()).map_err(failed)?;
         let connections =
@@ -132,7 +139,7 @@ impl Role for KeyRole {
         parts.spawn("database", follow_database((Arc::clone(&core), changed), clock, listeners, to.clone()));
         let counts = config.key.api.as_ref().map(|_| Arc::new(ApiCounts::default()));
         let slots = connections.api.clone().unwrap_or_else(api::connection_slots);
-        let view = KeyView::new(&core, &config, routers.as_ref(), (counts.clone(), connections));
+        let view = KeyView::new(&core, &config, (routers.as_ref(), quotas), (counts.clone(), connections));
         let of_api = (Arc::clone(&core), view.clone());
         let counts = (slots, counts.unwrap_or_default());
         let api = RunningApi::start(&config, source, of_api, clock, counts, (to, &mut parts)).await?;

@@ -97,10 +97,15 @@ impl State {
 
     /// What routers must know of in this Unix second: the revocations that have not expired, without those that say nothing new.
     /// Expired is what had also when the earliest of the last 1,024 changes was signed, so that a clock which is ahead for once lets none out.
-    pub fn listed(&self, second: u64) -> impl Iterator<Item = &Revocation> {
+    pub fn listed(&self, second: u64) -> impl Iterator<Item = Revocation> {
         let second = second.min(self.settled());
         let is_in_force = move |entry: &Revocation| entry.expires_at().is_none_or(|expiry| expiry > second);
-        self.revocations.iter().filter(move |entry| is_in_force(entry) && !self.is_covered(entry))
+        let of_quotas = self.used_up_revocations(second).filter(|entry| !self.is_listed(entry));
+        self.revocations
+            .iter()
+            .filter(move |entry| is_in_force(entry) && !self.is_covered(entry))
+            .copied()
+            .chain(of_quotas)
     }
 }
 

@@ -14,10 +14,12 @@ use super::{
     Account, Change, ChangeBody, Delegated, Entry, Grant, MAX_GRANTS, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE,
     PrincipalCodec, RevocationCodec, SourcesCodec, State,
 };
+use crate::capability::billing::{BillingRecord, BillingSubject, MAX_BILLED};
 use crate::capability::channel::{MAX_RATES, RatePayer, RateTerms};
 use crate::capability::invitation::{Invitation, InvitationStatus, MAX_NAME};
 use crate::capability::keys::ProviderKey;
 use crate::capability::usage::Reopening;
+use crate::capability::volume_quota::{MAX_QUOTAS, QuotaStatus};
 
 wayleave_core::wire! {
     /// One thing of a state.
@@ -37,6 +39,10 @@ wayleave_core::wire! {
         9 = Rate { payer: RatePayer, terms: RateTerms },
         /// Where a payer's packets may come from.
         10 = Sources(Sources as SourcesCodec),
+        /// What billing knows of an account or a grant.
+        11 = Billing { of: BillingSubject, record: BillingRecord },
+        /// What a payer may send in a month.
+        12 = Quota { principal: Principal as PrincipalCodec, status: QuotaStatus },
     }
 }
 
@@ -61,7 +67,7 @@ impl Row {
     pub fn key(&self) -> RowKey {
         let mut id = Writer::new();
         match self {
-            Self::Closed { principal, .. } | Self::Account { principal, .. } => {
+            Self::Closed { principal, .. } | Self::Account { principal, .. } | Self::Quota { principal, .. } => {
                 id.bytes(&principal.octets());
             }
             Self::Grant(grant) => grant.terms.write(&mut id),
@@ -77,6 +83,7 @@ impl Row {
             }
             Self::Rate { payer, .. } => payer.write(&mut id),
             Self::Sources(sources) => RatePayer::from(sources).write(&mut id),
+            Self::Billing { of, .. } => of.write(&mut id),
         }
         RowKey { kind: self.kind(), id: id.finish() }
     }
@@ -94,6 +101,8 @@ impl Row {
             Self::Withdrawn { .. } => RowKind::Withdrawn,
             Self::Rate { .. } => RowKind::Rate,
             Self::Sources(_) => RowKind::Sources,
+            Self::Billing { .. } => RowKind::Billing,
+            Self::Quota { .. } => RowKind::Quota,
         }
     }
 
@@ -104,12 +113,14 @@ impl Row {
             Self::Closed { principal, .. }
             | Self::Account { principal, .. }
             | Self::Reopened { principal, .. }
-            | Self::Withdrawn { principal, .. } => *principal,
+            | Self::Withdrawn { principal, .. }
+            | Self::Quota { principal, .. } => *principal,
             Self::Grant(grant) => grant.terms.principal,
             Self::Revocation(revocation) => revocation.principal,
             Self::Invitation { invitation, .. } => invitation.principal().unwrap_or_default(),
             Self::Rate { payer, .. } => payer.principal,
             Self::Sources(sources) => sources.principal,
+            Self::Billing { of, .. } => of.principal,
         }
     }
 
@@ -138,10 +149,12 @@ pub enum RowKind {
     Withdrawn,
     Rate,
     Sources,
+    Billing,
+    Quota,
 }
 
 impl RowKind {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Closed,
         Self::Account,
         Self::Grant,
@@ -151,6 +164,8 @@ impl RowKind {
         Self::Withdrawn,
         Self::Rate,
         Self::Sources,
+        Self::Billing,
+        Self::Quota,
     ];
 }
 
@@ -212,6 +227,8 @@ impl State {
             .chain(self.invitations().filter_map(|(invitation, _)| invitation.principal()))
             .chain(self.withdrawn.keys().map(|(principal, _)| *principal))
             .chain(self.rates.keys().chain(self.sources.keys()).map(|payer| payer.principal))
+            .chain(self.rates.keys().map(|payer| payer.principal))
+            .chain(self.billing.keys().chain(self.quotas.keys()).copied())
             .collect();
         principals.into_iter().flat_map(|principal| self.rows_of(principal))
     }
@@ -235,6 +252,8 @@ impl State {
         rows.extend(withdrawn.map(|(interval, until)| Row::Withdrawn { principal, interval, until }));
         rows.extend(self.rates_of(principal).map(|(payer, terms)| Row::Rate { payer, terms }));
         rows.extend(self.sources_of(principal).cloned().map(Row::Sources));
+        rows.extend(self.billing_of(principal).map(|(of, record)| Row::Billing { of, record: record.clone() }));
+        rows.extend(self.quota(principal).map(|status| Row::Quota { principal, status: *status }));
         rows
     }
 
@@ -303,6 +322,8 @@ impl State {
         part.withdrawn.extend(self.withdrawn_of(principal).map(|(interval, until)| ((principal, interval), until)));
         part.rates.extend(self.rates_of(principal));
         part.sources.extend(self.sources_of(principal).map(|held| (held.into(), held.clone())));
+        part.copy_billing(self, principal);
+        part.quotas.extend(self.quota(principal).map(|status| (principal, *status)));
         part
     }
 
@@ -311,7 +332,11 @@ impl State {
     pub fn principal_of(&self, body: &ChangeBody) -> Option<Principal> {
         let of_invitation = |id| self.invitation(id).and_then(|(invitation, _)| invitation.principal());
         match body {
-            ChangeBody::Account { principal, .. } | ChangeBody::Close { principal } => Some(*principal),
+            ChangeBody::Account { principal, .. }
+            | ChangeBody::Close { principal }
+            | ChangeBody::SetQuota { principal, .. }
+            | ChangeBody::EndQuota { principal }
+            | ChangeBody::UseUpQuota { principal, .. } => Some(*principal),
             ChangeBody::Grant(grant) => Some(grant.terms.principal),
             ChangeBody::Withdraw(terms)
             | ChangeBody::WithdrawBranch(terms)
@@ -322,6 +347,7 @@ impl State {
             ChangeBody::Uninvite(id) => of_invitation(*id),
             ChangeBody::SetRate { payer, .. } | ChangeBody::EndRate(payer) => Some(payer.principal),
             ChangeBody::SetSources(sources) => Some(sources.principal),
+            ChangeBody::SetBilling { of, .. } => Some(of.principal),
         }
     }
 
@@ -393,6 +419,18 @@ impl State {
                     return Err("too many source prefixes");
                 }
                 self.sources.insert((&sources).into(), sources);
+            }
+            Row::Billing { of, record } => {
+                if self.billed >= 2 * MAX_BILLED {
+                    return Err("too many accounts and grants that billing knows");
+                }
+                self.restore_billing(of, record);
+            }
+            Row::Quota { principal, status } => {
+                if self.quotas.len() >= MAX_QUOTAS {
+                    return Err("too many quotas");
+                }
+                self.quotas.insert(principal, status);
             }
         }
         Ok(())

@@ -179,7 +179,7 @@ impl Core {
     /// The revocations that routers must know of, and where packets may come from.
     pub(super) fn listed(&self, now: Now) -> (Vec<Revocation>, Vec<Sources>) {
         let state = self.server.state();
-        (state.listed(now.unix.secs()).copied().collect(), state.sources().cloned().collect())
+        (state.listed(now.unix.secs()).collect(), state.sources().cloned().collect())
     }
 
     /// The list for routers is written, if something has changed.
@@ -309,6 +309,10 @@ fn kind(body: &ChangeBody) -> &'static str {
         ChangeBody::SetRate { .. } => "a rate",
         ChangeBody::EndRate(_) => "a rate ended",
         ChangeBody::SetSources(_) => "sources named",
+        ChangeBody::SetBilling { .. } => "what billing knows",
+        ChangeBody::SetQuota { .. } => "a quota",
+        ChangeBody::EndQuota { .. } => "a quota ended",
+        ChangeBody::UseUpQuota { .. } => "a quota used up",
         ChangeBody::Invite(_) => "an invitation",
         ChangeBody::Redeem { .. } => "an invitation redeemed",
         ChangeBody::Uninvite(_) => "an invitation withdrawn",

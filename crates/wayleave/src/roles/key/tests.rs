@@ -23,7 +23,7 @@ pub async fn metric_names() -> Vec<String> {
     let (config, source) = provider.config();
     let (core, _) = Core::open(&config, &source, Clock::start(), Events::default()).expect("opened");
     let connections = Connections { dns: connection_slots(), api: None };
-    let view = KeyView::new(&Arc::new(Mutex::new(core)), &config, None, (None, connections));
+    let view = KeyView::new(&Arc::new(Mutex::new(core)), &config, (None, Arc::default()), (None, connections));
     let mut metrics = view.metrics().await.expect("metrics");
     metrics.extend(UsageMetrics::default().metrics(&BTreeMap::new(), &BTreeMap::new()));
     metrics.iter().map(|metric| metric.name("key")).collect()

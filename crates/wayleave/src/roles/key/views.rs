@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
 use wayleave_control::capability::{
-    AccountPeriods, ChargedAccount, RouterNumber, RouterServer, State, Usage, UsagePage,
+    AccountPeriods, ChargedAccount, Month, QuotaState, RouterNumber, RouterServer, State, Usage, UsagePage,
 };
 use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::clock::{unix_now, utc};
@@ -21,6 +21,7 @@ use wayleave_store::Store;
 use super::api::counts::ApiCounts;
 use super::core::{Core, lock};
 use super::lessor::LessorView;
+use super::quotas::QuotaView;
 use super::routers::{self, Event, Routers};
 use super::usage::UsageProblem;
 use super::usage_metrics::UsageMetrics;
@@ -33,6 +34,8 @@ use crate::provider::invitations::{InvitationState, state_of};
 use crate::roles::daemon::{self, View, Views};
 use crate::usage;
 
+/// Payers that the status names of those that are beyond a quota.
+const NAMED: usize = 100;
 /// Accounts on a page of usage. The machine of routers has leases to renew meanwhile.
 pub(super) const PAGE: usize = 1_000;
 
@@ -95,6 +98,7 @@ pub struct KeyView {
     writer: String,
     /// The machine of the routers' links, the store of usage, and why something of it cannot be written.
     routers: Option<OfRouters>,
+    quotas: QuotaView,
     configured: Arc<Mutex<Configured>>,
     api: Option<Arc<ApiCounts>>,
     connections: Connections,
@@ -104,7 +108,7 @@ impl KeyView {
     pub fn new(
         core: &Arc<Mutex<Core>>,
         config: &KeyFile,
-        routers: Option<&Routers>,
+        (routers, quotas): (Option<&Routers>, QuotaView),
         (api, connections): (Option<Arc<ApiCounts>>, Connections),
     ) -> Self {
         let of = |routers: &Routers| OfRouters {
@@ -117,7 +121,7 @@ impl KeyView {
         let routers = routers.map(of);
         let configured = Arc::new(Mutex::new(Configured::new(config)));
         let (zone, writer) = (config.zone().to_string(), config.key.writer.get_ref().0.to_string());
-        Self { core: Arc::clone(core), zone, writer, routers, configured, api, connections }
+        Self { core: Arc::clone(core), zone, writer, routers, quotas, configured, api, connections }
     }
 
     /// Another configuration counts.
@@ -142,6 +146,28 @@ impl KeyView {
     /// The store of usage, if routers report any.
     pub(super) fn usage_store(&self) -> Option<&Store> {
         self.routers.as_ref().map(|of| &of.store)
+    }
+
+    /// What payers with a quota have sent, as it was read last.
+    pub(super) fn quota_usage(&self) -> &QuotaView {
+        &self.quotas
+    }
+
+    /// Who is beyond a soft quota in the present month, or has used up a hard one.
+    fn over_quota(&self, state: &State) -> (Vec<u32>, Vec<u32>) {
+        let begins = Month::of(unix_now().secs()).begin();
+        let usage = self.quotas.lock().unwrap_or_else(PoisonError::into_inner);
+        let usage = usage.as_ref().filter(|usage| usage.begins == begins);
+        let sent = |principal: u32| usage.and_then(|usage| usage.octets.get(&principal)).copied().unwrap_or(0);
+        let (mut exceeded, mut used_up) = (Vec::new(), Vec::new());
+        for (principal, status) in state.quotas() {
+            match status.state(begins, sent(principal.number())) {
+                QuotaState::Within => {}
+                QuotaState::Exceeded => exceeded.push(principal.number()),
+                QuotaState::UsedUp => used_up.push(principal.number()),
+            }
+        }
+        (exceeded, used_up)
     }
 
     /// Lines of sums, with the names of accounts.
@@ -236,6 +262,7 @@ impl View for KeyView {
         let core = lock(&self.core);
         let list = core.list().map(|list| list.written());
         let (server, state) = (&core.server, core.server.state());
+        let (exceeded, used_up) = self.over_quota(state);
         let counters: Map<String, Value> =
             server.counters().all().into_iter().map(|(name, value)| (name.to_owned(), json!(value))).collect();
         Ok(json!({
@@ -263,6 +290,11 @@ impl View for KeyView {
                 "problem": core.outage().map(|outage| &outage.why),
             },
             "invitations": invitations(state),
+            "quotas": {
+                "count": state.quotas().len(),
+                "exceeded": exceeded.iter().take(NAMED).collect::<Vec<_>>(),
+                "used_up": used_up.iter().take(NAMED).collect::<Vec<_>>(),
+            },
             "api": self.api.as_ref().map(|counts| counts.json()),
             "connections": self.connections.json(),
             "next_token_expires": next_expiry.map(utc),
@@ -300,6 +332,11 @@ impl View for KeyView {
         overview.count(format!("{} revocations", status["revocations"]));
         overview.count(format!("change {}", status["number"]));
         overview.count(format!("{} secrets answered", cell(&status["answers"]["secrets"])));
+        let quotas = |what: &str| status["quotas"][what].as_array().map_or(0, Vec::len);
+        if quotas("exceeded") + quotas("used_up") > 0 {
+            let (exceeded, used_up) = (quotas("exceeded"), quotas("used_up"));
+            overview.count(format!("{exceeded} payers beyond a soft quota, {used_up} have used up a hard one"));
+        }
         overview.count(format!("{} invitations open", cell(&status["invitations"]["open"])));
         Ok(overview)
     }
@@ -313,7 +350,8 @@ impl View for KeyView {
         let sum = |what: &str| of_routers(what).iter().filter_map(Value::as_u64).sum::<u64>();
         let core = lock(&self.core);
         let (server, state, of) = (&core.server, core.server.state(), core.server.counters());
-        let denied = of.not_now + of.revoked + of.ended;
+        let denied = of.not_now + of.revoked + of.ended + of.used_up;
+        let (exceeded, used_up) = self.over_quota(state);
         let unknown = of.unknown + of.wrong_epoch;
         let refused = of.orders_forged + of.orders_clock + of.orders_refused + of.orders_busy;
         let api: BTreeMap<&str, u64> = self.api.iter().flat_map(|counts| counts.all()).collect();
@@ -327,6 +365,9 @@ impl View for KeyView {
             gauge "grant" Keys "Capabilities that are granted" = state.grants();
             gauge "revoked" Keys "Revocations in force" = state.revocations().len();
             gauge "sources" Number "Accounts and delegations whose sources were named" = state.sources().len();
+            gauge "quota" Members "Payers with a quota by volume" = state.quotas().len();
+            gauge "quota_exceeded" Members "Payers beyond their soft quota of this month" = exceeded.len();
+            gauge "quota_used_up" Members "Payers who have used up their hard quota of this month" = used_up.len();
             gauge "change" Number "Number of the last change of accounts and revocations" = state.number();
             gauge "database_down" Seconds "How long the database could not be used; zero while it can" =
                 core.outage().map_or(0.0, |outage| outage.since.elapsed().as_secs_f64());

@@ -131,6 +131,10 @@ fn every_operation_works_with_its_example_and_answers_as_it_is_described() {
     attempt("setRate", &[], None);
     assert_eq!(attempt("listRates", &[], None)["rates"][0]["delegation"], 3);
     attempt("endRate", &[], None);
+    attempt("setQuota", &[], None);
+    let quota = attempt("listQuotas", &[], None)["quotas"][0].clone();
+    assert_eq!((&quota["principal"], &quota["state"]), (&json!(7), &json!("within")));
+    attempt("endQuota", &[], None);
     assert_eq!(attempt("listInvitations", &[], None)["invitations"].as_array().map(Vec::len), Some(1));
     assert_eq!(attempt("listAccounts", &[], None)["accounts"][0]["name"], "customer");
     let granted = attempt("grant", &[], None);
@@ -151,6 +155,7 @@ fn every_operation_works_with_its_example_and_answers_as_it_is_described() {
     });
     assert_eq!(attempt("listStatements", &[], None)["statements"][0]["statement"], 1);
     attempt("statement", &[], None);
+    attempt("statementPrices", &[], None);
     attempt("signedStatement", &[], None);
     let line: InvitationLine = invited["invitation"].as_str().expect("a line").parse().expect("an invitation");
     let redeemed = attempt("redeem", &[], Some(redemption(&line, 5, unix_now())));

@@ -8,6 +8,7 @@ mod kills;
 mod listing;
 mod operators;
 mod remote;
+mod sale;
 mod schema;
 mod statement;
 mod world;

@@ -76,6 +76,17 @@ pub(super) fn check(root: &Value, schema: &Value, value: &Value, at: &str) -> Re
                     return fault(format!("{name} is missing"));
                 }
             }
+            // A map: its values have one schema.
+            "additionalProperties" if of.is_object() => {
+                for (name, value) in value.as_object().into_iter().flatten() {
+                    check(root, of, value, &format!("{at}.{name}"))?;
+                }
+            }
+            "propertyNames" => {
+                for (name, _) in value.as_object().into_iter().flatten() {
+                    check(root, of, &Value::String(name.clone()), at)?;
+                }
+            }
             "additionalProperties" => {
                 assert_eq!(of, &Value::Bool(false), "{at}");
                 let known = schema["properties"].as_object().expect("properties");
@@ -109,6 +120,10 @@ fn a_value_that_differs_from_its_schema_is_found() {
     use serde_json::json;
     let root = json!({ "s": { "type": "object", "properties": { "n": { "type": ["integer", "null"], "maximum": 3 } },
         "required": ["n"], "additionalProperties": false } });
+    let map = json!({ "type": "object", "additionalProperties": { "type": "string" }, "propertyNames": { "type": "string" } });
+    assert!(
+        check(&root, &map, &json!({ "a": "b" }), "").is_ok() && check(&root, &map, &json!({ "a": 1 }), "").is_err()
+    );
     let of = json!({ "type": "array", "items": { "$ref": "#/s" }, "minItems": 1 });
     let good = [json!([{ "n": 3 }]), json!([{ "n": null }, { "n": -1 }])];
     assert!(good.iter().all(|value| check(&root, &of, value, "").is_ok()));

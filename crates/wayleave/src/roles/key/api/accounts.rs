@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use wayleave_control::capability::{ChangeBody, State as Records};
+use wayleave_control::capability::{BillingSubject, ChangeBody, State as Records};
 use wayleave_packet::platypus::header::Principal;
 
 use super::super::core::lock;
@@ -14,8 +14,9 @@ use super::caller::{Caller, Owner, Reader, Seller};
 use super::extract::{Json, NoBody, NoQuery, Path, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api, Changed, Created};
+use crate::provider::billing::{BillingFields, Pairs, present};
 use crate::provider::orders::{check_name, open_or_rename, principal_of};
-use crate::provider::tree::{AccountGrants, AccountTree};
+use crate::provider::tree::{AccountGrants, AccountTree, known};
 
 /// Accounts of a page: by default, and at most.
 const PAGE: (usize, usize) = (1_000, 10_000);
@@ -23,12 +24,20 @@ const PAGE: (usize, usize) = (1_000, 10_000);
 /// An account that is to be opened.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(example = json!({ "principal": 7, "name": "customer" }))]
+#[schema(example = json!({ "principal": 7, "name": "customer", "external_id": "cust-17", "price": "gold" }))]
 pub struct OpenAccount {
     #[schema(maximum = 16_777_215)]
     principal: u32,
     #[schema(max_length = 64, pattern = "^[ -~]*$")]
     name: String,
+    /// The provider's own ID of it; empty for none. Absent, it stays as it is.
+    #[schema(max_length = 128, pattern = "^[ -~]*$")]
+    external_id: Option<String>,
+    /// A label, or an amount with its currency, that statements show; empty for none. Absent, it stays as it is.
+    #[schema(max_length = 64, pattern = "^[ -~]*$")]
+    price: Option<String>,
+    /// Texts by their keys, 16 at most, in the place of all that there are. Absent, they stay as they are.
+    metadata: Option<Pairs>,
 }
 
 /// What an account is to be.
@@ -38,6 +47,14 @@ pub struct OpenAccount {
 pub struct PutAccount {
     #[schema(max_length = 64, pattern = "^[ -~]*$")]
     name: String,
+    /// The provider's own ID of it; empty for none. Absent, it stays as it is.
+    #[schema(max_length = 128, pattern = "^[ -~]*$")]
+    external_id: Option<String>,
+    /// A label, or an amount with its currency, that statements show; empty for none. Absent, it stays as it is.
+    #[schema(max_length = 64, pattern = "^[ -~]*$")]
+    price: Option<String>,
+    /// Texts by their keys, 16 at most, in the place of all that there are. Absent, they stay as they are.
+    metadata: Option<Pairs>,
 }
 
 /// What is to be changed of an account.
@@ -50,6 +67,14 @@ pub struct AmendAccount {
     /// All keys of the account are replaced: every line that was handed out ends.
     #[serde(default)]
     replace_keys: bool,
+    /// The provider's own ID of it; empty for none. Absent, it stays as it is.
+    #[schema(max_length = 128, pattern = "^[ -~]*$")]
+    external_id: Option<String>,
+    /// A label, or an amount with its currency, that statements show; empty for none. Absent, it stays as it is.
+    #[schema(max_length = 64, pattern = "^[ -~]*$")]
+    price: Option<String>,
+    /// Texts by their keys, 16 at most, in the place of all that there are. Absent, they stay as they are.
+    metadata: Option<Pairs>,
 }
 
 /// An account.
@@ -60,6 +85,13 @@ pub struct Account {
     name: String,
     /// Of the account's keys; a higher one has replaced all.
     generation: u32,
+    /// The provider's own ID.
+    #[schema(required)]
+    external_id: Option<String>,
+    /// The present price tag.
+    #[schema(required)]
+    price: Option<String>,
+    metadata: Pairs,
     grants: usize,
 }
 
@@ -91,6 +123,12 @@ pub struct Page {
     /// Accounts of a page.
     #[param(minimum = 1, maximum = 10_000, example = 10)]
     pub most: Option<usize>,
+    /// Only accounts that the provider knows by this ID.
+    #[param(example = "cust-17")]
+    pub external_id: Option<String>,
+    /// Only accounts with this in their names.
+    #[param(example = "cust")]
+    pub name: Option<String>,
 }
 
 /// No account.
@@ -102,7 +140,9 @@ pub fn missing(principal: Principal) -> Problem {
 fn described(state: &Records, principal: Principal) -> Option<Account> {
     let (name, generation) = state.account(principal)?;
     let grants = state.grants_of(principal).count();
-    Some(Account { principal: principal.number(), name: name.to_owned(), generation, grants })
+    let (external_id, price, metadata) = known(Some(&present(state, BillingSubject::account(principal))));
+    let (principal, name) = (principal.number(), name.to_owned());
+    Some(Account { principal, name, generation, external_id, price, metadata, grants })
 }
 
 /// A page of accounts, by principal
@@ -124,8 +164,17 @@ pub async fn list(
     api.run(move |api| {
         let core = lock(&api.core);
         let state = core.server.state();
-        let (page, next) = state.accounts_after(page.after.map(|after| after.0), most);
-        let accounts = page.into_iter().filter_map(|principal| described(state, principal)).collect();
+        let Page { after, external_id, name, .. } = page;
+        let after = after.map(|after| after.0);
+        let (page, next) = match &external_id {
+            Some(id) => super::extract::page(state.known_as(id, after), most, |last| *last),
+            None => state.accounts_after(after, most),
+        };
+        let accounts = page.into_iter().filter_map(|principal| described(state, principal));
+        let is_named = |account: &Account| name.as_deref().is_none_or(|name| account.name.contains(name));
+        // The ID may be that of a grant.
+        let is_known = |account: &Account| external_id.is_none() || account.external_id == external_id;
+        let accounts = accounts.filter(|account| is_named(account) && is_known(account)).collect();
         Ok(Json(Accounts { number: state.number(), accounts, next: next.map(Principal::number) }))
     })
     .await
@@ -152,6 +201,7 @@ pub async fn show(
     api.run(move |api| {
         let read = AccountGrants::read(lock(&api.core).server.state(), principal, api.clock.now().unix);
         let account = read.ok_or_else(|| missing(principal))?;
+        let account = if caller.own.is_some() { account.for_customer() } else { account };
         // Whoever looks a token up waits for the settings.
         let labels = api.settings().labels.clone();
         Ok(Json(account.tree(&labels)))
@@ -171,10 +221,11 @@ pub async fn open(
     State(api): State<Arc<Api>>,
     caller: Caller<Seller>,
     _: NoQuery,
-    Json(OpenAccount { principal, name }): Json<OpenAccount>,
+    Json(OpenAccount { principal, name, external_id, price, metadata }): Json<OpenAccount>,
 ) -> Created<Account> {
     let principal = principal_of(principal)?;
     check_name(&name)?;
+    let billing = billing(external_id, price, metadata)?;
     api.run(move |api| {
         api.change(caller.note(), &mut |state| {
             if state.account(principal).is_some() {
@@ -184,6 +235,7 @@ pub async fn open(
             let generation = state.next_generation(principal);
             Ok(Some(ChangeBody::Account { principal, generation, name: name.clone() }))
         })?;
+        set_billing(api, caller.note(), BillingSubject::account(principal), &billing)?;
         Ok((StatusCode::CREATED, Json(account(api, principal)?)))
     })
     .await
@@ -203,12 +255,14 @@ pub async fn put(
     caller: Caller<Seller>,
     _: NoQuery,
     Path(OfPrincipal { principal }): Path<OfPrincipal>,
-    Json(PutAccount { name }): Json<PutAccount>,
+    Json(PutAccount { name, external_id, price, metadata }): Json<PutAccount>,
 ) -> Answer<Account> {
     let principal = principal.0;
     check_name(&name)?;
+    let billing = billing(external_id, price, metadata)?;
     api.run(move |api| {
         api.change(caller.note(), &mut |state| Ok(open_or_rename(state, principal, Some(&name))))?;
+        set_billing(api, caller.note(), BillingSubject::account(principal), &billing)?;
         Ok(Json(account(api, principal)?))
     })
     .await
@@ -228,10 +282,11 @@ pub async fn amend(
     caller: Caller<Seller>,
     _: NoQuery,
     Path(OfPrincipal { principal }): Path<OfPrincipal>,
-    Json(AmendAccount { name, replace_keys }): Json<AmendAccount>,
+    Json(AmendAccount { name, replace_keys, external_id, price, metadata }): Json<AmendAccount>,
 ) -> Answer<Account> {
     let principal = principal.0;
     name.as_deref().map_or(Ok(()), check_name)?;
+    let billing = billing(external_id, price, metadata)?;
     api.run(move |api| {
         api.change(caller.note(), &mut |state| {
             let (held, generation) = state.account(principal).ok_or_else(|| missing(principal))?;
@@ -240,6 +295,7 @@ pub async fn amend(
             let generation = if replace_keys { state.next_generation(principal) } else { generation };
             Ok((!is_same).then_some(ChangeBody::Account { principal, generation, name }))
         })?;
+        set_billing(api, caller.note(), BillingSubject::account(principal), &billing)?;
         Ok(Json(account(api, principal)?))
     })
     .await
@@ -270,6 +326,30 @@ pub async fn close(
         Ok(Json(Changed { number }))
     })
     .await
+}
+
+/// What a request says that billing is to know.
+fn billing(
+    external_id: Option<String>,
+    price: Option<String>,
+    metadata: Option<Pairs>,
+) -> Result<BillingFields, Problem> {
+    let fields = BillingFields { external_id, price, metadata };
+    fields.check()?;
+    Ok(fields)
+}
+
+/// Sets what billing knows of an account or a grant, if it is something else. Returns the number of the last change.
+pub fn set_billing(
+    api: &Api,
+    note: (&str, &str),
+    of: BillingSubject,
+    fields: &BillingFields,
+) -> Result<Option<u64>, Problem> {
+    if fields.is_empty() {
+        return Ok(None);
+    }
+    api.change(note, &mut |state| Ok(fields.change(state, of))).map(Some)
 }
 
 fn account(api: &Api, principal: Principal) -> Result<Account, Problem> {

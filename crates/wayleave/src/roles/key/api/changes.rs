@@ -11,7 +11,7 @@ use utoipa::{IntoParams, ToSchema};
 use wayleave_store::{Place, Recorded, Store, StoreError, StoreKey};
 
 use super::caller::{Caller, Operator};
-use super::extract::{Json, NoBody, Query, most};
+use super::extract::{Json, NoBody, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api};
 use crate::config::Source;
@@ -40,9 +40,9 @@ impl Trail {
         Ok(Self { place: config.database(source), key, opened: OnceCell::new() })
     }
 
-    async fn read(&self, after: Option<u64>, most: usize) -> Result<Vec<Recorded>, StoreError> {
+    async fn read(&self, after: Option<u64>, most: usize, principal: Option<u32>) -> Result<Vec<Recorded>, StoreError> {
         let store = self.opened.get_or_try_init(|| Store::open(&self.place, self.key.clone())).await?;
-        store.trail(after, most).await
+        store.trail(after, most, principal).await
     }
 }
 
@@ -62,6 +62,9 @@ pub struct Page {
     /// Only those behind the change with this number, the first ones first. Without it, the last ones.
     #[param(example = 1)]
     after: Option<u64>,
+    /// Only changes of what is this principal's.
+    #[param(value_type = Option<u32>, maximum = 16_777_215, example = 7)]
+    principal: Option<PrincipalNumber>,
     /// Changes of a page.
     #[param(minimum = 1, maximum = 1_000, example = 10)]
     most: Option<usize>,
@@ -83,7 +86,8 @@ pub async fn list(
     _: NoBody,
 ) -> Answer<Changes> {
     let most = most(wanted.most, PAGE)?;
-    let read = timeout(LIMIT, api.trail.read(wanted.after, most)).await;
+    let principal = wanted.principal.map(|principal| principal.0.number());
+    let read = timeout(LIMIT, api.trail.read(wanted.after, most, principal)).await;
     let read =
         read.map_err(|_| "it does not answer".to_owned()).and_then(|read| read.map_err(|error| error.to_string()));
     let read = read.map_err(|why| Problem::new(ProblemKind::Disk, format!("the trail cannot be read: {why}")))?;

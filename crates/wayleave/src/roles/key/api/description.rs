@@ -8,7 +8,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::problem::Details;
-use super::{Api, accounts, changes, grants, invitations, rates, revocations, server, statements, usage};
+use super::{Api, accounts, changes, grants, invitations, quotas, rates, revocations, server, statements, usage};
 use crate::provider::orders::MAX_REASON;
 
 #[derive(OpenApi)]
@@ -35,10 +35,12 @@ pub fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(grants::withdraw))
         .routes(routes!(revocations::list, revocations::revoke, revocations::lift))
         .routes(routes!(rates::list, rates::set, rates::end))
+        .routes(routes!(quotas::list, quotas::set, quotas::end))
         .routes(routes!(changes::list))
         .routes(routes!(usage::list))
         .routes(routes!(statements::list, statements::close))
         .routes(routes!(statements::show))
+        .routes(routes!(statements::prices))
         .routes(routes!(statements::signed))
         .routes(routes!(invitations::list, invitations::create))
         .routes(routes!(invitations::withdraw))

@@ -7,17 +7,18 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use wayleave_control::capability::{ChangeBody, Credential, Grant, State as Records, Terms};
+use wayleave_control::capability::{BillingSubject, ChangeBody, Credential, Grant, State as Records, Terms};
 use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::clock::utc;
 use zeroize::Zeroizing;
 
 use super::super::core::lock;
-use super::accounts::missing;
+use super::accounts::{missing, set_billing};
 use super::caller::{Caller, Reader, Seller};
 use super::extract::{Json, NoBody, NoQuery, Path, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
-use super::{Answer, Api, Created};
+use super::{Answer, Api, Created, extract};
+use crate::provider::billing::BillingFields;
 use crate::provider::orders::{
     DEFAULT_DAYS, GrantFields, NamedGrant, PutGrantFields, SourcesOrder, beyond, end, grant_id, named,
 };
@@ -78,6 +79,9 @@ pub struct Page {
     /// Only what is granted at this address, and accounts that have such grants.
     #[param(value_type = Option<String>, example = "198.51.100.1")]
     waypoint: Option<IpAddr>,
+    /// Only what the provider knows by this ID: grants, or all grants of an account.
+    #[param(example = "cust-17")]
+    external_id: Option<String>,
     /// Only principals above this one.
     #[param(value_type = Option<u32>, maximum = 16_777_215, example = 0)]
     after: Option<PrincipalNumber>,
@@ -114,26 +118,31 @@ pub async fn list(
     api.run(move |api| {
         let now = api.clock.now().unix;
         let labels = api.settings().labels.clone();
-        let (after, waypoint) = (page.after.map(|after| after.0), page.waypoint);
-        let principals = match page.principal {
-            Some(only) => (vec![only.0].into_iter().filter(|only| Some(*only) > after).collect(), None),
-            None => lock(&api.core).server.state().accounts_after(after, most),
+        let after = page.after.map(|after| after.0);
+        let principals = match (page.principal, &page.external_id) {
+            (Some(only), _) => (vec![only.0].into_iter().filter(|only| Some(*only) > after).collect(), None),
+            (None, Some(id)) => extract::page(lock(&api.core).server.state().known_as(id, after), most, |last| *last),
+            (None, None) => lock(&api.core).server.state().accounts_after(after, most),
+        };
+        let keep = |account: &mut AccountGrants| {
+            let is_known = page.external_id.as_deref().is_none_or(|id| account.keep_known_as(id));
+            is_known && page.waypoint.is_none_or(|waypoint| account.keep_at(waypoint))
         };
         // The lock is held for one account at a time: questions wait for it.
         let read = |principal| AccountGrants::read(lock(&api.core).server.state(), principal, now);
-        let (accounts, next) = read_page(principals, read, waypoint, MOST_GRANTS);
+        let (accounts, next) = read_page(principals, read, keep, MOST_GRANTS);
         let principals = accounts.iter().map(|account| account.tree(&labels)).collect();
         Ok(Json(GrantTrees { principals, next: next.map(Principal::number) }))
     })
     .await
 }
 
-/// The accounts of a page, with what they have at a waypoint if one is named; and behind which one the next page begins. A page ends when
+/// The accounts of a page, with what is to be kept of them, if anything; and behind which one the next page begins. A page ends when
 /// so many grants were looked at, wanted or not.
 fn read_page(
     (principals, next): (Vec<Principal>, Option<Principal>),
     read: impl Fn(Principal) -> Option<AccountGrants>,
-    waypoint: Option<IpAddr>,
+    keep: impl Fn(&mut AccountGrants) -> bool,
     most_grants: usize,
 ) -> (Vec<AccountGrants>, Option<Principal>) {
     let (mut accounts, mut grants) = (Vec::new(), 0);
@@ -141,7 +150,7 @@ fn read_page(
     for principal in principals {
         if let Some(mut account) = read(principal) {
             grants += account.len();
-            if waypoint.is_none_or(|waypoint| account.keep_at(waypoint)) {
+            if keep(&mut account) {
                 accounts.push(account);
             }
         }
@@ -167,14 +176,17 @@ pub async fn grant(
     _: NoQuery,
     Json(fields): Json<GrantFields>,
 ) -> Created<Granted> {
-    let terms = fields.order()?.terms()?;
+    let (terms, billing) = (fields.order()?.terms()?, fields.billing()?);
     let now = api.clock.now().unix.secs();
     let not_after = end(fields.ends, fields.days, DEFAULT_DAYS, now)?;
     let grant = Grant { terms, not_before: now, not_after };
     let sources = fields.sources(&terms)?;
     let decide = move |_: &Records| Some(grant);
-    api.run(move |api| Ok((StatusCode::CREATED, Json(granted(api, caller.note(), &grant, sources.as_ref(), &decide)?))))
-        .await
+    api.run(move |api| {
+        let granted = granted(api, caller.note(), &grant, (sources.as_ref(), &billing), &decide)?;
+        Ok((StatusCode::CREATED, Json(granted)))
+    })
+    .await
 }
 
 /// Grant a capability until a time, also a sooner one: a repeat changes nothing, and gives the same line
@@ -192,7 +204,7 @@ pub async fn put(
     Json(fields): Json<PutGrantFields>,
 ) -> Answer<Granted> {
     let fields = GrantFields::from(fields);
-    let terms = fields.order()?.terms()?;
+    let (terms, billing) = (fields.order()?.terms()?, fields.billing()?);
     let now = api.clock.now().unix.secs();
     let not_after = end(fields.ends, fields.days, DEFAULT_DAYS, now)?;
     let wanted = Grant { terms, not_before: now, not_after };
@@ -203,7 +215,7 @@ pub async fn put(
         Some(held) if held.not_after >= now => Some(Grant { not_before: held.not_before, ..wanted }),
         _ => Some(wanted),
     };
-    api.run(move |api| Ok(Json(granted(api, caller.note(), &wanted, sources.as_ref(), &decide)?))).await
+    api.run(move |api| Ok(Json(granted(api, caller.note(), &wanted, (sources.as_ref(), &billing), &decide)?))).await
 }
 
 /// Makes a grant with the terms and end of `wanted` as `decide` says by the state as it is then, and gives its line. There is no moment in which
@@ -212,7 +224,7 @@ fn granted(
     api: &Api,
     note: (&str, &str),
     Grant { terms, not_after, .. }: &Grant,
-    sources: Option<&SourcesOrder>,
+    (sources, billing): (Option<&SourcesOrder>, &BillingFields),
     decide: &dyn Fn(&Records) -> Option<Grant>,
 ) -> Result<Granted, Problem> {
     let (mut shortened, mut before) = (Vec::new(), None);
@@ -231,6 +243,7 @@ fn granted(
         shortened = grant.as_ref().map_or_else(Vec::new, |_| beyond(state, terms, *not_after));
         Ok(grant.map(ChangeBody::Grant))
     })?;
+    let number = set_billing(api, note, BillingSubject::grant(*terms), billing)?.unwrap_or(number);
     let core = lock(&api.core);
     let Some((Grant { not_after: until, .. }, key)) = held(core.server.state()) else {
         return Err(Problem::new(ProblemKind::Conflict, "the grant was withdrawn again before it was answered"));
@@ -319,7 +332,7 @@ mod tests {
                 count.set(count.get() + 1);
                 AccountGrants::read(&state, principal, NOW)
             };
-            let (page, next) = read_page(state.accounts_after(after, 5), read, Some(other), 2);
+            let (page, next) = read_page(state.accounts_after(after, 5), read, |account| account.keep_at(other), 2);
             found.extend(page.iter().map(|account| account.tree(&WaypointLabels::new()).principal));
             looked_at.push(count.get());
             after = next;

@@ -220,11 +220,25 @@ pub async fn create(
     let terms = |waypoint: &IpAddr| {
         let NewInvitation { principal, interval, narrow, delegation, .. } = fields;
         let prefix = fields.prefix.clone();
-        let waypoint = *waypoint;
-        let (days, ends, sources, delegate_sources) = (None, None, None, None);
-        GrantFields { principal, waypoint, interval, narrow, prefix, delegation, days, ends, sources, delegate_sources }
-            .order()?
-            .terms()
+        let (waypoint, days, ends) = (*waypoint, None, None);
+        let (sources, delegate_sources, external_id, price, metadata) = (None, None, None, None, None);
+        GrantFields {
+            principal,
+            waypoint,
+            interval,
+            narrow,
+            prefix,
+            delegation,
+            days,
+            ends,
+            sources,
+            delegate_sources,
+            external_id,
+            price,
+            metadata,
+        }
+        .order()?
+        .terms()
     };
     let terms = fields.waypoints.iter().map(terms).collect::<Result<_, _>>()?;
     let named = key.map(|key| {

@@ -9,6 +9,7 @@ mod extract;
 mod grants;
 mod invitations;
 pub mod problem;
+mod quotas;
 mod rates;
 mod revocations;
 mod server;

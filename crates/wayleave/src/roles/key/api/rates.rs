@@ -11,7 +11,7 @@ use wayleave_packet::platypus::header::{DelegationId, Principal};
 
 use super::super::core::lock;
 use super::caller::{Caller, Operator, Reader};
-use super::extract::{Json, NoBody, NoQuery, Query};
+use super::extract::{Json, NoBody, NoQuery, PrincipalNumber, Query};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api, Changed};
 
@@ -45,7 +45,16 @@ pub struct Rate {
     offline: WhenOffline,
 }
 
-/// All rates.
+/// Which rates.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct Filter {
+    /// Only this principal's, and those of its delegations.
+    #[param(value_type = Option<u32>, maximum = 16_777_215, example = 7)]
+    principal: Option<PrincipalNumber>,
+}
+
+/// Rates.
 #[derive(Serialize, ToSchema)]
 pub struct Rates {
     /// Number of the last change.
@@ -102,19 +111,27 @@ impl Rate {
     }
 }
 
-/// All rates, by whose they are
+/// Rates by whose they are
 #[utoipa::path(
     get,
     path = "/v1/rates",
     operation_id = "listRates",
     security(("token" = ["read"])),
+    params(Filter),
     responses((status = 200, description = "Done.", body = Rates))
 )]
-pub async fn list(State(api): State<Arc<Api>>, _: Caller<Reader>, _: NoQuery, _: NoBody) -> Answer<Rates> {
+pub async fn list(
+    State(api): State<Arc<Api>>,
+    _: Caller<Reader>,
+    Query(filter): Query<Filter>,
+    _: NoBody,
+) -> Answer<Rates> {
     api.run(move |api| {
         let core = lock(&api.core);
         let state = core.server.state();
-        let rates = state.rates().iter().map(|(payer, terms)| Rate::of(payer, terms)).collect();
+        let is_wanted = |payer: &RatePayer| filter.principal.is_none_or(|only| only.0 == payer.principal);
+        let rates = state.rates().iter().filter(|(payer, _)| is_wanted(payer));
+        let rates = rates.map(|(payer, terms)| Rate::of(payer, terms)).collect();
         Ok(Json(Rates { number: state.number(), rates }))
     })
     .await

@@ -10,7 +10,7 @@ use wayleave_packet::platypus::revocation::Revocation;
 
 use super::super::core::lock;
 use super::caller::{Caller, Operator, Reader};
-use super::extract::{Json, NoBody, NoQuery, Query, most, page};
+use super::extract::{Json, NoBody, NoQuery, PrincipalNumber, Query, most, page};
 use super::problem::{Problem, ProblemKind};
 use super::{Answer, Api, Changed};
 use crate::key_files::revocation::RevocationEntry;
@@ -59,6 +59,9 @@ pub struct Page {
     /// Only entries behind this one.
     #[param(value_type = Option<Entry>, example = "0/1")]
     after: Option<Entry>,
+    /// Only this principal's.
+    #[param(value_type = Option<u32>, maximum = 16_777_215, example = 7)]
+    principal: Option<PrincipalNumber>,
     /// Entries of a page.
     #[param(minimum = 1, maximum = 10_000, example = 10)]
     most: Option<usize>,
@@ -92,7 +95,9 @@ pub async fn list(
     api.run(move |api| {
         let core = lock(&api.core);
         let state = core.server.state();
-        let behind = state.revocations_after(wanted.after.map(|after| after.0)).copied();
+        let (after, only) = (wanted.after.map(|after| after.0), wanted.principal.map(|only| only.0));
+        // They are in order by principal: only its own are looked at.
+        let behind = state.revocations_from(after, only).copied();
         let (entries, next) = page(behind, most, |last| RevocationEntry(*last).to_string());
         let number = state.number();
         drop(core);

@@ -16,10 +16,11 @@ use wayleave_store::{Closing, Note, StatementSums, Store, StoreError, UsageState
 
 use super::super::core::lock;
 use super::caller::{Caller, Operator, Owner};
-use super::extract::{Json, NoBody, NoQuery, Path, PrincipalNumber, Query, most};
+use super::extract::{Json, NoBody, NoQuery, Path, PrincipalNumber, Query, most, page};
 use super::problem::{Problem, ProblemKind};
 use super::usage::is_readable;
 use super::{Answer, Api, Created};
+use crate::provider::billing::{self, Price, of_owner as of_owner_tags};
 use crate::provider::statements::{StatementHead, check_confirmed, closing, of_owner};
 use crate::usage::{By, StatementCursor, StatementPage};
 
@@ -100,6 +101,31 @@ pub struct StatementLines {
     next: Option<String>,
 }
 
+/// Which price tags of a statement.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct PricePage {
+    /// Only this one's; with a token for `own` it is that token's.
+    #[param(value_type = Option<u32>, maximum = 16_777_215, example = 7)]
+    principal: Option<PrincipalNumber>,
+    /// Only those of principals above this one.
+    #[param(value_type = Option<u32>, maximum = 16_777_215, example = 0)]
+    after: Option<PrincipalNumber>,
+    /// Principals of a page; 1000 by default.
+    #[param(minimum = 1, maximum = 10_000, example = 10)]
+    most: Option<usize>,
+}
+
+/// A page of the price tags that were in force in the time of a statement.
+#[derive(Serialize, ToSchema)]
+pub struct Prices {
+    statement: u64,
+    prices: Vec<Price>,
+    /// The value of `after` for the next page; null behind the last.
+    #[schema(required)]
+    next: Option<u32>,
+}
+
 /// For whom a statement is signed.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -135,6 +161,10 @@ impl Api {
     fn usage_store(&self) -> Result<&Store, Problem> {
         let none = || Problem::new(ProblemKind::NotFound, "this key server has no [key.routers]: nobody reports usage");
         self.view.usage_store().ok_or_else(none)
+    }
+
+    fn periods(&self) -> AccountPeriods {
+        lock(&self.core).server.state().reopened().iter().copied().collect()
     }
 
     fn head(&self, statement: &UsageStatement, caller: &Caller<Owner>) -> StatementHead {
@@ -267,7 +297,7 @@ pub async fn show(
         StatementCursor::parse(&text, by).ok_or_else(refused)
     });
     let mut lines = StatementPage::new(by, after.transpose()?, most(page.most, LINES)?);
-    let (statement, sums) = api.complete(number, only).await?;
+    let (statement, sums, _) = api.complete(number, only).await?;
     for line in api.view.lines(&sums) {
         if is_readable(&line, caller.own) {
             lines.add(&line);
@@ -276,6 +306,45 @@ pub async fn show(
     let (lines, next) = lines.finish();
     let next = next.map(|next| next.to_string());
     Ok(Json(StatementLines { head: api.head(&statement, &caller), usage: lines.lines, next }))
+}
+
+/// The price tags of accounts and grants that were in force in the months of a statement's lines
+#[utoipa::path(
+    get,
+    path = "/v1/statements/{statement}/prices",
+    operation_id = "statementPrices",
+    security(("token" = ["own"])),
+    params(("statement" = u64, Path, description = "Its number.", example = 1), PricePage),
+    responses(
+        (status = 200, description = "Done.", body = Prices),
+        (status = 404, description = "There is no such thing."),
+        (status = 409, description = "It is not added up yet.")
+    )
+)]
+pub async fn prices(
+    State(api): State<Arc<Api>>,
+    caller: Caller<Owner>,
+    Path(number): Path<u64>,
+    Query(wanted): Query<PricePage>,
+    _: NoBody,
+) -> Answer<Prices> {
+    let only = wanted.principal.map(|principal| principal.0).or(caller.own);
+    only.map_or(Ok(()), |principal| caller.may_read(principal))?;
+    let most = most(wanted.most, LINES)?;
+    let (_, _, tags) = api.complete(number, only).await?;
+    let periods = api.periods();
+    let after = wanted.after.map(|after| after.0.number());
+    let behind = tags.iter().filter(|(principal, _)| after.is_none_or(|after| **principal > after));
+    let (page, next) = page(behind, most, |(principal, _)| **principal);
+    let prices = page.into_iter().flat_map(|(principal, tags)| {
+        // The number may have been somebody else's.
+        let tags = match caller.own {
+            Some(_) => of_owner_tags(tags, (*principal, periods.latest(*principal)), &periods),
+            None => tags.clone(),
+        };
+        billing::prices(*principal, &tags, &periods)
+    });
+    Ok(Json(Prices { statement: number, prices: prices.collect(), next }))
 }
 
 /// A statement for one who pays, signed: `wayleave cap verify` checks it
@@ -302,19 +371,18 @@ pub async fn signed(
     let principal =
         principal.ok_or_else(|| Problem::new(ProblemKind::Request, "`principal` is missing: for whom it is signed"))?;
     caller.may_read(principal)?;
-    let latest = {
-        let core = lock(&api.core);
-        let periods: AccountPeriods = core.server.state().reopened().iter().copied().collect();
-        periods.latest(principal.number())
-    };
+    let periods = api.periods();
+    let latest = periods.latest(principal.number());
     let owner = whose.owner.unwrap_or(latest);
     // The token is for who has the number now.
     if caller.own.is_some() && owner != latest {
         return Err(Problem::new(ProblemKind::Access, "this token is for the present owner of the number"));
     }
-    let (statement, sums) = api.complete(number, Some(principal)).await?;
+    let (statement, sums, mut tags) = api.complete(number, Some(principal)).await?;
+    let of = (principal.number(), owner);
+    let tags = of_owner_tags(&tags.remove(&of.0).unwrap_or_default(), of, &periods);
     api.run(move |api| {
-        let object = of_owner(&statement, &api.zone, (principal.number(), owner), &sums);
+        let object = of_owner(&statement, &api.zone, of, (&sums, tags));
         let signed = lock(&api.core).server.sign_statement(&object);
         let signed = signed.map_err(|error| {
             tracing::error!("a statement cannot be signed: {error}");

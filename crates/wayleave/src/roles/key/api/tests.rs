@@ -68,7 +68,8 @@ impl World {
         let core = Arc::new(Mutex::new(core));
         list.into_iter().for_each(|list| drop(tokio::spawn(list.run(Arc::clone(&core), clock))));
         let slots = connection_slots();
-        let view = KeyView::new(&core, &config, None, (None, Connections { dns: slots.clone(), api: None }));
+        let view =
+            KeyView::new(&core, &config, (None, Arc::default()), (None, Connections { dns: slots.clone(), api: None }));
         let stranger: IpAddr = [192, 0, 2, 1].into();
         let (slot, _) = slots.take(stranger).expect("the first");
         let (failed, _) = mpsc::channel(1);

@@ -1,0 +1,134 @@
+//! Quotas by volume, held against what routers reported: whoever has used one up is found here, and the change that says so stops it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::sleep;
+use tracing::warn;
+use wayleave_control::capability::{AccountPeriods, ChangeBody, Month, QuotaStatus, State};
+use wayleave_packet::platypus::header::Principal;
+use wayleave_runtime::Clock;
+use wayleave_store::Store;
+
+use super::core::{Core, lock};
+use super::operator;
+use crate::failure::Failure;
+use crate::roles::events::{Events, event};
+
+/// How often usage is held against quotas. What a payer sends meanwhile is beyond its quota.
+const EVERY: Duration = Duration::from_secs(2);
+/// Who makes the change, in the trail.
+const NOTE: (&str, &str) = ("the key server", "what its routers reported");
+
+/// What payers with a quota have sent in a month.
+#[derive(Clone, Default)]
+pub struct MonthUsage {
+    /// The Unix second at which it begins.
+    pub begins: u64,
+    /// Octets, by who sent any.
+    pub octets: BTreeMap<u32, u64>,
+}
+
+/// The same as it was read last; none before.
+pub type QuotaView = Arc<Mutex<Option<MonthUsage>>>;
+
+/// The change that says that a payer has used up its quota, if it has and nobody has said so.
+fn use_up(state: &State, principal: Principal, (month, octets): (u64, u64)) -> Option<ChangeBody> {
+    let is_new = state.quota(principal)?.is_newly_used_up(month, octets);
+    is_new.then_some(ChangeBody::UseUpQuota { principal, month })
+}
+
+/// What holds usage against quotas.
+pub struct QuotaTask {
+    store: Store,
+    core: Arc<Mutex<Core>>,
+    clock: Clock,
+    view: QuotaView,
+    log: Events,
+    /// The last month in which it was reported that somebody is beyond a soft limit.
+    reported: BTreeMap<u32, u64>,
+    failed: mpsc::Sender<Failure>,
+}
+
+impl QuotaTask {
+    pub fn new(
+        store: Store,
+        (core, clock, log): (Arc<Mutex<Core>>, Clock, Events),
+        view: QuotaView,
+        failed: mpsc::Sender<Failure>,
+    ) -> Self {
+        Self { store, core, clock, view, log, reported: BTreeMap::new(), failed }
+    }
+
+    pub async fn run(mut self) {
+        loop {
+            self.look().await;
+            sleep(EVERY).await;
+        }
+    }
+
+    async fn look(&mut self) {
+        let now = self.clock.now();
+        let (quotas, periods, is_up) = {
+            let core = lock(&self.core);
+            let state = core.server.state();
+            let quotas: Vec<(Principal, QuotaStatus)> = state.quotas().map(|(of, status)| (of, *status)).collect();
+            let periods: AccountPeriods = state.reopened().iter().copied().collect();
+            (quotas, periods, core.outage().is_none())
+        };
+        if !is_up {
+            return;
+        }
+        let begins = Month::of(now.unix.secs()).begin();
+        let payers: Vec<u32> = quotas.iter().map(|(principal, _)| principal.number()).collect();
+        let octets = match self.store.month_usage(begins, &payers, &periods).await {
+            Ok(octets) => octets,
+            Err(error) => return warn!("quotas are not held against usage: {error}"),
+        };
+        for (principal, status) in quotas {
+            let sent = octets.get(&principal.number()).copied().unwrap_or(0);
+            self.report(principal, &status, (begins, sent));
+            if status.is_newly_used_up(begins, sent) {
+                self.stop(principal, (begins, sent)).await;
+            }
+        }
+        *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Some(MonthUsage { begins, octets });
+    }
+
+    /// Reports once a month that somebody is beyond its soft limit.
+    fn report(&mut self, principal: Principal, status: &QuotaStatus, (begins, sent): (u64, u64)) {
+        let number = principal.number();
+        let Some(soft) = status.quota.soft.filter(|_| status.quota.is_exceeded(sent)) else {
+            self.reported.remove(&number);
+            return;
+        };
+        if self.reported.insert(number, begins) != Some(begins) {
+            self.log.report(event!(
+                WARN "quota-exceeded" { principal = number, sent, soft }
+                "principal {number} has sent {sent} octets in this month, beyond its soft quota of {soft}"
+            ));
+        }
+    }
+
+    /// Makes the change by which nothing more passes. It waits for the database, on a thread of its own.
+    async fn stop(&self, principal: Principal, usage: (u64, u64)) {
+        let (core, now) = (Arc::clone(&self.core), self.clock.now());
+        let change = move || operator::change(&core, NOTE, now, &mut |state| Ok(use_up(state, principal, usage)));
+        match tokio::task::spawn_blocking(change).await {
+            Ok(Ok(Ok(_))) => {
+                let (number, sent) = (principal.number(), usage.1);
+                self.log.report(event!(
+                    WARN "quota-used-up" { principal = number, sent }
+                    "principal {number} has used up its quota of this month with {sent} octets: it gets no secrets, and those it has are revoked"
+                ));
+            }
+            // It is tried again; who changes things has logged why.
+            Ok(Ok(Err(_))) | Err(_) => {}
+            Ok(Err(failure)) => {
+                let _ = self.failed.send(failure).await; // fails if the role has stopped
+            }
+        }
+    }
+}
