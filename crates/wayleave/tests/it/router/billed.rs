@@ -547,7 +547,9 @@ fn revocations_are_pushed_to_routers_and_stay_when_the_key_server_is_gone() {
 
 #[test]
 fn sources_are_pushed_and_a_router_that_restarts_cut_off_goes_on_with_them() {
-    let list = |which: usize, writer: &str| format!("revocations = {{ file = \"pushed{which}\", key = {writer} }}\n");
+    let list = |which: usize, writer: &str| {
+        format!("revocations = {{ file = \"pushed{which}\", key = {writer}, required = false }}\n")
+    };
     let name = "billed::sources_are_pushed_and_a_router_that_restarts_cut_off_goes_on_with_them";
     let Some(mut site) = Site::new(name, "", list) else { return };
     let list = |site: &Site, what: &str| [0, 1].map(|which| site.routers[which].status()["revocations"][what].as_u64());
