@@ -97,6 +97,8 @@ def orders():
         b"\x04" + u24(3) + b"\x00" + u24(0),
         b"\x06",
         b"\x07" + struct.pack(">I", 12),
+        b"\x08" + u24(3) + struct.pack(">QQB", 1_250_000, 2_000, 0),
+        b"\x09" + u24(3),
     ]
 
 
@@ -197,13 +199,14 @@ def snapshot(grants):
 
 
 def withdrawals(terms, branch):
-    """Signed changes that withdraw: a grant, one with all below it, and a delegation by its holder; that set two rates and end one."""
+    """Signed changes that withdraw: a grant, one with all below it, and a delegation by its holder; that set two rates and end one; that limit a delegation, and end that."""
     writer, second = bytes([30] * 32), 1_800_000_000
     by_holder = terms_octets(terms) + u24(branch["id"]) + b"\x01" + u24(branch["sub"])
     payers = [u24(7) + b"\x00" + struct.pack(">I", 0), u24(7) + b"\x01" + struct.pack(">I", branch["id"])]
     bodies = [(3, terms_octets(branch)), (9, terms_octets(branch)), (10, by_holder)]
     bodies += [(11, payers[0] + struct.pack(">QQB", 1_250_000, 0, 0)), (11, payers[1] + struct.pack(">QQB", 500, 2_000, 1))]
     bodies += [(12, payers[1])]
+    bodies += [(16, payers[1] + b"\x01" + struct.pack(">QQB", 500, 2_000, 1)), (16, payers[1] + b"\x00")]
     fields = [struct.pack(">Q", 1) + bytes(32) + struct.pack(">QB", second, kind) + body for kind, body in bodies]
     return [signed("wayleave/capability/change/v1", of, writer).hex() for of in fields]
 

@@ -31,6 +31,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (2, "rates", include_str!("../migrations/2_rates.sql")),
     (3, "usage", include_str!("../migrations/3_usage.sql")),
     (4, "lessor", include_str!("../migrations/4_lessor.sql")),
+    (8, "limits", include_str!("../migrations/8_limits.sql")),
 ];
 /// How often a state is read again because a change came meanwhile.
 const LOADS: usize = 16;
@@ -789,7 +790,7 @@ fn principal_of(body: &ChangeBody, effects: &RowEffects) -> Option<u32> {
         ChangeBody::Close { principal } => Some(principal.number()),
         ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => Some(terms.principal.number()),
         ChangeBody::Lift(revocation) => Some(revocation.principal.number()),
-        ChangeBody::EndRate(payer) => Some(payer.principal.number()),
+        ChangeBody::EndRate(payer) | ChangeBody::LimitDelegation { payer, .. } => Some(payer.principal.number()),
         _ => None,
     })
 }
@@ -810,5 +811,6 @@ fn kind(body: &ChangeBody) -> &'static str {
         ChangeBody::WithdrawDelegation { .. } => "withdraw-delegation",
         ChangeBody::SetRate { .. } => "set-rate",
         ChangeBody::EndRate(_) => "end-rate",
+        ChangeBody::LimitDelegation { .. } => "limit-delegation",
     }
 }

@@ -7,12 +7,13 @@
 
 use hickory_proto::rr::Name;
 use subtle::ConstantTimeEq;
-use wayleave_core::wire::{Malformed, Reader, Writer};
+use wayleave_core::wire::{Malformed, Reader, Wire, Writer};
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_crypto::hash::hash;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
 
+use super::channel::RateTerms;
 use super::credential::Credential;
 use super::holder::HolderReport;
 use super::keys::{Handle, MasterKey};
@@ -43,6 +44,8 @@ pub enum Order {
     Status,
     /// The holder asks for its delegations behind the first so many.
     Delegations { from: u32 },
+    /// A delegation of the holder's has no more than this rate over all routers, or no limit of the holder's any more.
+    Limit { id: DelegationId, terms: Option<RateTerms> },
 }
 
 /// A request.
@@ -88,6 +91,10 @@ impl Request {
             }
             Order::Delegations { from } => {
                 out.u8(7).u32(from);
+            }
+            Order::Limit { id, terms: Some(terms) } => terms.write(out.u8(8).bytes(&id.octets())),
+            Order::Limit { id, terms: None } => {
+                out.u8(9).bytes(&id.octets());
             }
         }
         out.finish()
@@ -149,6 +156,10 @@ impl SignedRequest {
             }
             6 => Order::Status,
             7 => Order::Delegations { from: reader.u32()? },
+            kind @ (8 | 9) => {
+                let id = DelegationId::from_octets(reader.array()?);
+                Order::Limit { id, terms: if kind == 8 { Some(RateTerms::read(&mut reader)?) } else { None } }
+            }
             _ => return Err(Malformed::Value("the kind of a request")),
         };
         reader.end()?;
@@ -181,7 +192,11 @@ pub fn revocation(terms: &Terms, request: &Request) -> Option<Revocation> {
         Order::RevokeDelegation { id, sub } => {
             may_end(terms, id, sub).then_some(Revocation { principal, delegation: Some((id, sub)), epoch: None })
         }
-        Order::Delegate { .. } | Order::Withdraw { .. } | Order::Status | Order::Delegations { .. } => None,
+        Order::Delegate { .. }
+        | Order::Withdraw { .. }
+        | Order::Status
+        | Order::Delegations { .. }
+        | Order::Limit { .. } => None,
     }
 }
 

@@ -29,7 +29,7 @@ use super::request::{read_delegation, write_delegation};
 use super::terms::Terms;
 use super::usage::Reopening;
 
-pub use quota::{DELEGATES_GRANTS, DELEGATES_REVOKED, OPERATOR_GRANTS};
+pub use quota::{DELEGATES_GRANTS, DELEGATES_REVOKED, MAX_LIMITS, OPERATOR_GRANTS, PRINCIPAL_LIMITS};
 pub use rows::{ChangesEnd, Row, RowEffects, RowError, RowKey, RowKind};
 pub use snapshot::{SnapshotError, SnapshotHead};
 
@@ -114,6 +114,11 @@ wayleave_core::wire! {
         },
         /// There is no rate for this payer any more.
         12 = EndRate(RatePayer),
+        /// A delegation has no more than this rate by its holder's order, or no such limit any more. The operator's rate stands beside it.
+        16 = LimitDelegation {
+            payer: RatePayer,
+            terms: Option<RateTerms>,
+        },
     }
 
     /// A change with its number.
@@ -352,6 +357,8 @@ pub struct State {
     invitations: Invitations,
     /// Of all routers together.
     rates: BTreeMap<RatePayer, RateTerms>,
+    /// Of delegations, by orders of their holders.
+    limits: BTreeMap<RatePayer, RateTerms>,
 }
 
 impl State {
@@ -378,10 +385,44 @@ impl State {
             intervals: [0; 32],
             invitations: Invitations::default(),
             rates: BTreeMap::new(),
+            limits: BTreeMap::new(),
         }
     }
 
-    /// The rates over all routers.
+    /// What routers share: the rates, and of delegations that their holders limit no more than that.
+    #[must_use]
+    pub fn shared_rates(&self) -> BTreeMap<RatePayer, RateTerms> {
+        let payers = self.rates.keys().chain(self.limits.keys());
+        payers.filter_map(|payer| Some((*payer, self.rate_of(payer)?))).collect()
+    }
+
+    /// The same of one payer.
+    #[must_use]
+    pub fn rate_of(&self, payer: &RatePayer) -> Option<RateTerms> {
+        let (rate, limit) = (self.rates.get(payer).copied(), self.limit_of(payer));
+        let (Some(rate), Some(limit)) = (rate, limit) else { return rate.or(limit) };
+        // Zero leaves the burst to the router.
+        let burst = match (rate.burst, limit.burst) {
+            (0, burst) | (burst, 0) => burst,
+            (one, other) => one.min(other),
+        };
+        Some(RateTerms { rate: rate.rate.min(limit.rate), burst, offline: rate.offline })
+    }
+
+    /// What the holder of a delegation limits it to.
+    #[must_use]
+    pub fn limit_of(&self, payer: &RatePayer) -> Option<RateTerms> {
+        self.limits.get(payer).copied()
+    }
+
+    /// The limits of a principal's delegations.
+    pub fn limits_of(&self, principal: Principal) -> impl Iterator<Item = (RatePayer, RateTerms)> {
+        let first = RatePayer { principal, delegation: None };
+        let of_principal = self.limits.range(first..).take_while(move |(payer, _)| payer.principal == principal);
+        of_principal.map(|(payer, terms)| (*payer, *terms))
+    }
+
+    /// The rates over all routers that the operator set.
     #[must_use]
     pub fn rates(&self) -> &BTreeMap<RatePayer, RateTerms> {
         &self.rates
@@ -781,11 +822,28 @@ impl State {
                 if !terms.is_sound() {
                     return Err(ChangeError::RateTerms);
                 }
-                let is_full = self.rates.len() >= MAX_RATES && !self.rates.contains_key(payer);
-                if is_full { Err(ChangeError::Rates) } else { Ok(()) }
+                self.check_space_for_rate(payer)
+            }
+            ChangeBody::LimitDelegation { payer, terms: Some(terms) } => {
+                account(payer.principal)?;
+                if payer.delegation.is_none() || !terms.is_sound() {
+                    return Err(ChangeError::RateTerms);
+                }
+                self.check_space_for_rate(payer)
+            }
+            ChangeBody::LimitDelegation { payer, terms: None } => {
+                self.limits.get(payer).map(drop).ok_or(ChangeError::NoRate)
             }
             ChangeBody::EndRate(payer) => self.rates.get(payer).map(drop).ok_or(ChangeError::NoRate),
         }
+    }
+
+    /// Whether routers may share one more rate, if this payer has none yet.
+    fn check_space_for_rate(&self, payer: &RatePayer) -> Result<(), ChangeError> {
+        let has_rate = |payer: &RatePayer| self.rates.contains_key(payer);
+        let all = self.rates.len() + self.limits.keys().filter(|payer| !has_rate(payer)).count();
+        let is_known = has_rate(payer) || self.limits.contains_key(payer);
+        if all >= MAX_RATES && !is_known { Err(ChangeError::Rates) } else { Ok(()) }
     }
 
     /// Whether the limits leave space for these grants of one principal.
@@ -861,6 +919,7 @@ impl State {
                 self.invitations.withdraw_of(*principal);
                 // Whoever has the number then begins without.
                 self.rates.retain(|payer, _| payer.principal != *principal);
+                self.limits.retain(|payer, _| payer.principal != *principal);
             }
             ChangeBody::Grant(grant) => self.insert(grant),
             ChangeBody::Withdraw(terms) => {
@@ -888,6 +947,12 @@ impl State {
             }
             ChangeBody::EndRate(payer) => {
                 self.rates.remove(payer);
+            }
+            ChangeBody::LimitDelegation { payer, terms: Some(terms) } => {
+                self.limits.insert(*payer, *terms);
+            }
+            ChangeBody::LimitDelegation { payer, terms: None } => {
+                self.limits.remove(payer);
             }
         }
         // What has expired is harmless where it is; it is swept out when there is twice as much as before.
@@ -1010,6 +1075,13 @@ impl State {
         let account = self.accounts.get_mut(&principal.number());
         account.into_iter().for_each(|account| account.first = kept.first().copied().unwrap_or(NONE));
         ended.into_iter().for_each(|slot| self.release(slot));
+        // Whoever is given a number anew begins without its limit.
+        if self.limits_of(principal).next().is_some() {
+            let held: HashSet<DelegationId> =
+                self.grants_of(principal).filter_map(|grant| Some(grant.terms.delegation?.id)).collect();
+            let stays = |payer: &RatePayer| payer.delegation.is_some_and(|id| held.contains(&id));
+            self.limits.retain(|payer, _| payer.principal != principal || stays(payer));
+        }
     }
 
     /// Opens the account, if there is none, and grants. What is granted already is never shortened.

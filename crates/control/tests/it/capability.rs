@@ -253,6 +253,11 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
             Order::Withdraw { id: three, sub: None },
             Order::Status,
             Order::Delegations { from: 12 },
+            Order::Limit {
+                id: three,
+                terms: Some(RateTerms { rate: 1_250_000, burst: 2_000, ..RateTerms::default() }),
+            },
+            Order::Limit { id: three, terms: None },
         ];
         let ordered = orders.map(|order| SignedRequest::sign(Request { order, ..request }, &key));
         let published = case["orders"].as_array().expect("a list");

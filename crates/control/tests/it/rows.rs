@@ -86,6 +86,7 @@ enum Step {
     Uninvite(u8),
     SetRate(u32, u8),
     EndRate(u32, u8),
+    Limit(u32, u8),
     Wait(u64),
     /// The second state is made anew from the rows.
     Reload,
@@ -107,6 +108,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0u8..8).prop_map(Step::Uninvite),
         2 => (number(), 0u8..4).prop_map(|(number, choice)| Step::SetRate(number, choice)),
         1 => (number(), 0u8..4).prop_map(|(number, choice)| Step::EndRate(number, choice)),
+        2 => (number(), 0u8..8).prop_map(|(number, choice)| Step::Limit(number, choice)),
         2 => (1u64..40).prop_map(Step::Wait),
         2 => Just(Step::Reload),
     ]
@@ -126,6 +128,10 @@ fn body(step: &Step, now: u64) -> Option<ChangeBody> {
             ChangeBody::SetRate { payer: payer(number, choice), terms }
         }
         Step::EndRate(number, choice) => ChangeBody::EndRate(payer(number, choice)),
+        Step::Limit(number, choice) => {
+            let terms = (choice & 6 != 0).then(|| RateTerms { rate: u64::from(choice), ..RateTerms::default() });
+            ChangeBody::LimitDelegation { payer: payer(number, choice | 1), terms }
+        }
         Step::Withdraw(number, choice) => ChangeBody::Withdraw(terms(number, choice)),
         Step::WithdrawBranch(number, choice) => ChangeBody::WithdrawBranch(terms(number, choice)),
         Step::WithdrawDelegation(number, choice) => ChangeBody::WithdrawDelegation {
@@ -153,6 +159,7 @@ fn assert_alike(plain: &State, of_rows: &State, now: u64) {
     assert_eq!((plain.number(), plain.grants(), plain.list()), (of_rows.number(), of_rows.grants(), of_rows.list()));
     assert_eq!(plain.last(), of_rows.last());
     assert!(plain.invitations().eq(of_rows.invitations()));
+    assert_eq!(plain.shared_rates(), of_rows.shared_rates());
     for number in 0..5 {
         // In which order they are is for people.
         let sorted = |mut grants: Vec<Grant>| {
@@ -372,6 +379,8 @@ fn the_snapshot_of_an_independent_program_is_the_state_that_its_changes_make() {
         ChangeBody::SetRate { payer: payer(7, 0), terms: RateTerms { rate: 1_250_000, ..RateTerms::default() } },
         ChangeBody::SetRate { payer: payer(7, 3), terms: floored },
         ChangeBody::EndRate(payer(7, 3)),
+        ChangeBody::LimitDelegation { payer: payer(7, 3), terms: Some(floored) },
+        ChangeBody::LimitDelegation { payer: payer(7, 3), terms: None },
     ];
     assert_eq!(withdrawals.len(), bodies.len());
     for (octets, body) in withdrawals.zip(bodies) {

@@ -114,6 +114,10 @@ pub fn summary(body: &ChangeBody) -> String {
         ChangeBody::Lift(entry) => format!("revocation lifted: {}", RevocationEntry(*entry)),
         ChangeBody::SetRate { payer, terms } => format!("rate of {payer} set to {} octets a second", terms.rate),
         ChangeBody::EndRate(payer) => format!("rate of {payer} ended"),
+        ChangeBody::LimitDelegation { payer, terms: Some(terms) } => {
+            format!("{payer} limited by its holder to {} octets a second", terms.rate)
+        }
+        ChangeBody::LimitDelegation { payer, terms: None } => format!("limit of {payer} ended by its holder"),
         ChangeBody::Invite(invitation) => format!("invitation {}", invitation.id),
         ChangeBody::Redeem { invitation, .. } => format!("invitation {invitation} redeemed"),
         ChangeBody::Uninvite(invitation) => format!("invitation {invitation} withdrawn"),

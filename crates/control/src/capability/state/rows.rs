@@ -34,6 +34,8 @@ wayleave_core::wire! {
         8 = Withdrawn { principal: Principal as PrincipalCodec, interval: Interval as IntervalCodec, until: u64 },
         /// A rate over all routers.
         9 = Rate { payer: RatePayer, terms: RateTerms },
+        /// A limit of a delegation by its holder's order.
+        16 = Limit { payer: RatePayer, terms: RateTerms },
     }
 }
 
@@ -72,7 +74,7 @@ impl Row {
             Self::Withdrawn { principal, interval, .. } => {
                 id.bytes(&principal.octets()).u8(interval.exponent());
             }
-            Self::Rate { payer, .. } => payer.write(&mut id),
+            Self::Rate { payer, .. } | Self::Limit { payer, .. } => payer.write(&mut id),
         }
         RowKey { kind: self.kind(), id: id.finish() }
     }
@@ -89,6 +91,7 @@ impl Row {
             Self::Reopened { .. } => RowKind::Reopened,
             Self::Withdrawn { .. } => RowKind::Withdrawn,
             Self::Rate { .. } => RowKind::Rate,
+            Self::Limit { .. } => RowKind::Limit,
         }
     }
 
@@ -103,7 +106,7 @@ impl Row {
             Self::Grant(grant) => grant.terms.principal,
             Self::Revocation(revocation) => revocation.principal,
             Self::Invitation { invitation, .. } => invitation.principal().unwrap_or_default(),
-            Self::Rate { payer, .. } => payer.principal,
+            Self::Rate { payer, .. } | Self::Limit { payer, .. } => payer.principal,
         }
     }
 
@@ -131,10 +134,11 @@ pub enum RowKind {
     Reopened,
     Withdrawn,
     Rate,
+    Limit,
 }
 
 impl RowKind {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Closed,
         Self::Account,
         Self::Grant,
@@ -143,6 +147,7 @@ impl RowKind {
         Self::Reopened,
         Self::Withdrawn,
         Self::Rate,
+        Self::Limit,
     ];
 }
 
@@ -203,7 +208,7 @@ impl State {
             .chain(self.revocations.iter().map(|revocation| revocation.principal))
             .chain(self.invitations().filter_map(|(invitation, _)| invitation.principal()))
             .chain(self.withdrawn.keys().map(|(principal, _)| *principal))
-            .chain(self.rates.keys().map(|payer| payer.principal))
+            .chain(self.rates.keys().chain(self.limits.keys()).map(|payer| payer.principal))
             .collect();
         principals.into_iter().flat_map(|principal| self.rows_of(principal))
     }
@@ -226,6 +231,7 @@ impl State {
         let withdrawn = self.withdrawn_of(principal);
         rows.extend(withdrawn.map(|(interval, until)| Row::Withdrawn { principal, interval, until }));
         rows.extend(self.rates_of(principal).map(|(payer, terms)| Row::Rate { payer, terms }));
+        rows.extend(self.limits_of(principal).map(|(payer, terms)| Row::Limit { payer, terms }));
         rows
     }
 
@@ -293,6 +299,7 @@ impl State {
         part.reopened.extend(self.reopened.iter().filter(|of| of.principal == number).copied());
         part.withdrawn.extend(self.withdrawn_of(principal).map(|(interval, until)| ((principal, interval), until)));
         part.rates.extend(self.rates_of(principal));
+        part.limits.extend(self.limits_of(principal));
         part
     }
 
@@ -310,7 +317,9 @@ impl State {
             ChangeBody::Invite(invitation) => invitation.principal(),
             ChangeBody::Redeem { invitation, .. } => of_invitation(*invitation),
             ChangeBody::Uninvite(id) => of_invitation(*id),
-            ChangeBody::SetRate { payer, .. } | ChangeBody::EndRate(payer) => Some(payer.principal),
+            ChangeBody::SetRate { payer, .. }
+            | ChangeBody::EndRate(payer)
+            | ChangeBody::LimitDelegation { payer, .. } => Some(payer.principal),
         }
     }
 
@@ -375,6 +384,12 @@ impl State {
                     return Err("too many rates");
                 }
                 self.rates.insert(payer, terms);
+            }
+            Row::Limit { payer, terms } => {
+                if self.limits.len() >= MAX_RATES {
+                    return Err("too many limits of delegations");
+                }
+                self.limits.insert(payer, terms);
             }
         }
         Ok(())

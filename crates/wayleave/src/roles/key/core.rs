@@ -297,6 +297,7 @@ fn kind(body: &ChangeBody) -> &'static str {
         ChangeBody::Lift(_) => "a revocation taken back",
         ChangeBody::SetRate { .. } => "a rate",
         ChangeBody::EndRate(_) => "a rate ended",
+        ChangeBody::LimitDelegation { .. } => "a delegation limited by its holder, or its limit ended",
         ChangeBody::Invite(_) => "an invitation",
         ChangeBody::Redeem { .. } => "an invitation redeemed",
         ChangeBody::Uninvite(_) => "an invitation withdrawn",
