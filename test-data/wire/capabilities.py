@@ -102,6 +102,8 @@ def orders():
         b"\x05" + u24(3) + prefix_octets("192.0.2.0/25") + prefix_octets("203.0.113.9/32"),
         b"\x06",
         b"\x07" + struct.pack(">I", 12),
+        b"\x08" + u24(3) + struct.pack(">QQB", 1_250_000, 2_000, 0),
+        b"\x09" + u24(3),
     ]
 
 
@@ -202,7 +204,7 @@ def snapshot(grants):
 
 def withdrawals(terms, branch):
     """Signed changes that withdraw: a grant, one with all below it, and a delegation by its holder; that set two rates and end one;
-    that set two payers' sources; what billing knows of an account and of a grant; a quota that is set, used up and ended."""
+    that set two payers' sources; what billing knows of an account and of a grant; a quota that is set, used up and ended; that limit a delegation, and end that."""
     writer, second = bytes([30] * 32), 1_800_000_000
     by_holder = terms_octets(terms) + u24(branch["id"]) + b"\x01" + u24(branch["sub"])
     payers = [u24(7) + b"\x00" + struct.pack(">I", 0), u24(7) + b"\x01" + struct.pack(">I", branch["id"])]
@@ -217,6 +219,7 @@ def withdrawals(terms, branch):
     bodies += [(15, u24(7) + b"\x01" + struct.pack(">Q", 8 << 40) + b"\x01" + struct.pack(">Q", 10 << 40))]
     bodies += [(15, u24(7) + b"\x00" + b"\x01" + struct.pack(">Q", 10 << 40))]
     bodies += [(17, u24(7) + struct.pack(">Q", 1_798_761_600)), (16, u24(7))]
+    bodies += [(18, payers[1] + b"\x01" + struct.pack(">QQB", 500, 2_000, 1)), (18, payers[1] + b"\x00")]
     fields = [struct.pack(">Q", 1) + bytes(32) + struct.pack(">QB", second, kind) + body for kind, body in bodies]
     return [signed("wayleave/capability/change/v1", of, writer).hex() for of in fields]
 

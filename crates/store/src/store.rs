@@ -34,6 +34,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (5, "sources", include_str!("../migrations/5_sources.sql")),
     (6, "sale", include_str!("../migrations/6_sale.sql")),
     (7, "removed", include_str!("../migrations/7_removed.sql")),
+    (8, "limits", include_str!("../migrations/8_limits.sql")),
 ];
 /// How often a state is read again because a change came meanwhile.
 const LOADS: usize = 16;
@@ -832,7 +833,7 @@ fn principal_of(body: &ChangeBody, effects: &RowEffects) -> Option<u32> {
         ChangeBody::Close { principal } => Some(principal.number()),
         ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => Some(terms.principal.number()),
         ChangeBody::Lift(revocation) => Some(revocation.principal.number()),
-        ChangeBody::EndRate(payer) => Some(payer.principal.number()),
+        ChangeBody::EndRate(payer) | ChangeBody::LimitDelegation { payer, .. } => Some(payer.principal.number()),
         ChangeBody::SetSources(sources) => Some(sources.principal.number()),
         ChangeBody::SetBilling { of, .. } => Some(of.principal.number()),
         ChangeBody::EndQuota { principal } => Some(principal.number()),
@@ -861,5 +862,6 @@ fn kind(body: &ChangeBody) -> &'static str {
         ChangeBody::SetQuota { .. } => "set-quota",
         ChangeBody::EndQuota { .. } => "end-quota",
         ChangeBody::UseUpQuota { .. } => "use-up-quota",
+        ChangeBody::LimitDelegation { .. } => "limit-delegation",
     }
 }

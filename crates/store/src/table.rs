@@ -32,6 +32,9 @@ pub(crate) struct Table {
     pub columns: &'static [&'static str],
 }
 
+/// The columns of a rate, and of a limit.
+const RATE: &[&str] = &["principal", "delegation", "octets_per_second", "burst_octets", "offline"];
+
 /// The table of a kind.
 pub(crate) fn table(kind: RowKind) -> Table {
     let (name, columns): (_, &[_]) = match kind {
@@ -54,10 +57,11 @@ pub(crate) fn table(kind: RowKind) -> Table {
         RowKind::Invitation => ("invitation", &["principal", "name", "status", "not_after"]),
         RowKind::Reopened => ("reopening", &["principal", "generation", "reopened_at"]),
         RowKind::Withdrawn => ("withdrawn_secret", &["principal", "epoch_exponent", "good_until"]),
-        RowKind::Rate => ("rate", &["principal", "delegation", "octets_per_second", "burst_octets", "offline"]),
+        RowKind::Rate => ("rate", RATE),
         RowKind::Sources => ("source", &["principal", "delegation", "prefixes", "delegates"]),
         RowKind::Billing => ("billing", &["principal", "waypoint", "delegation", "external_id", "price"]),
         RowKind::Quota => ("quota", &["principal", "soft_octets", "hard_octets", "used_up_month"]),
+        RowKind::Limit => ("delegation_limit", RATE),
     };
     Table { name, columns }
 }
@@ -103,7 +107,7 @@ pub(crate) fn columns(row: &Row) -> Vec<Column> {
         Row::Withdrawn { interval, until, .. } => {
             vec![principal, Column::number(interval.exponent()), Column::number(*until)]
         }
-        Row::Rate { payer, terms } => vec![
+        Row::Rate { payer, terms } | Row::Limit { payer, terms } => vec![
             principal,
             Column::Number(payer.delegation.map(|id| id.number().into())),
             Column::number(terms.rate),

@@ -7,12 +7,13 @@
 
 use hickory_proto::rr::Name;
 use subtle::ConstantTimeEq;
-use wayleave_core::wire::{Malformed, Reader, Writer};
+use wayleave_core::wire::{Malformed, Reader, Wire, Writer};
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_crypto::hash::hash;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
 
+use super::channel::RateTerms;
 use super::credential::Credential;
 use super::holder::HolderReport;
 use super::keys::{Handle, MasterKey};
@@ -47,6 +48,8 @@ pub enum Order {
     Status,
     /// The holder asks for its delegations behind the first so many.
     Delegations { from: u32 },
+    /// A delegation of the holder's has no more than this rate over all routers, or no limit of the holder's any more.
+    Limit { id: DelegationId, terms: Option<RateTerms> },
 }
 
 /// The source prefixes of an order, as many as fit a name: four of IPv4, or one of any length of IPv6.
@@ -123,6 +126,10 @@ impl Request {
             Order::Delegations { from } => {
                 out.u8(7).u32(from);
             }
+            Order::Limit { id, terms: Some(terms) } => terms.write(out.u8(8).bytes(&id.octets())),
+            Order::Limit { id, terms: None } => {
+                out.u8(9).bytes(&id.octets());
+            }
         }
         out.finish()
     }
@@ -191,6 +198,10 @@ impl SignedRequest {
             }
             6 => Order::Status,
             7 => Order::Delegations { from: reader.u32()? },
+            kind @ (8 | 9) => {
+                let id = DelegationId::from_octets(reader.array()?);
+                Order::Limit { id, terms: if kind == 8 { Some(RateTerms::read(&mut reader)?) } else { None } }
+            }
             _ => return Err(Malformed::Value("the kind of a request")),
         };
         reader.end()?;
@@ -227,7 +238,8 @@ pub fn revocation(terms: &Terms, request: &Request) -> Option<Revocation> {
         | Order::Withdraw { .. }
         | Order::Sources { .. }
         | Order::Status
-        | Order::Delegations { .. } => None,
+        | Order::Delegations { .. }
+        | Order::Limit { .. } => None,
     }
 }
 

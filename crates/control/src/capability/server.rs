@@ -652,7 +652,7 @@ impl KeyServer {
                 not_after: grant.not_after,
                 denied: self.decide(grant, epoch::epoch_at(terms.interval, now.unix), now.unix).err(),
                 delegations: self.state.delegations_below(terms).len() as u32, // at most `MAX_GRANTS`
-                rate: self.state.rates().get(&payer).copied(),
+                rate: self.state.rate_of(&payer),
                 usage,
             }),
             now.unix,
@@ -682,7 +682,7 @@ impl KeyServer {
                 prefix: held.prefix,
                 not_after: grant.not_after,
                 denied,
-                rate: self.state.rates().get(&RatePayer { principal, delegation: Some(held.id) }).copied(),
+                rate: self.state.rate_of(&RatePayer { principal, delegation: Some(held.id) }),
             })
         });
         DelegationPage { all: all.len() as u32, from, delegations: delegations.collect() }
@@ -892,6 +892,19 @@ impl KeyServer {
             let (principal, prefixes) = (grant.terms.principal, prefixes.iter().collect());
             let sources = Sources { principal, delegation: Some(id), delegates_any: false, prefixes };
             return Ok((!self.state.has_sources(&sources)).then_some(ChangeBody::SetSources(sources)));
+        }
+        if let Order::Limit { id, terms } = *order {
+            let payer = RatePayer { principal: grant.terms.principal, delegation: Some(id) };
+            // Routers have rates of principals and of delegations, and none of what was handed on.
+            let is_own = grant.terms.delegation.is_none() && self.state.has_delegation(&grant.terms, id, None);
+            if !is_own || !terms.is_none_or(|terms| terms.is_sound()) || !self.decide_ends(grant, now) {
+                return Err(Status::NotAllowed);
+            }
+            return match self.state.limit_of(&payer) {
+                held if held == terms => Ok(None),
+                None if !self.state.is_within_limit_quota(&payer) => Err(Status::Full),
+                _ => Ok(Some(ChangeBody::LimitDelegation { payer, terms })),
+            };
         }
         let entry = revocation(&grant.terms, &signed.request).ok_or(Status::NotAllowed)?;
         if self.state.is_listed(&entry) {

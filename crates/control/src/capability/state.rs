@@ -37,7 +37,7 @@ use super::terms::Terms;
 use super::usage::Reopening;
 use super::volume_quota::{MAX_QUOTAS, QuotaStatus, VolumeQuota};
 
-pub use quota::{DELEGATES_GRANTS, DELEGATES_REVOKED, OPERATOR_GRANTS};
+pub use quota::{DELEGATES_GRANTS, DELEGATES_REVOKED, MAX_LIMITS, OPERATOR_GRANTS, PRINCIPAL_LIMITS};
 pub use rows::{ChangesEnd, Row, RowEffects, RowError, RowKey, RowKind};
 pub use snapshot::{SnapshotError, SnapshotHead};
 
@@ -142,6 +142,11 @@ wayleave_core::wire! {
         17 = UseUpQuota {
             principal: Principal as PrincipalCodec,
             month: u64,
+        },
+        /// A delegation has no more than this rate by its holder's order, or no such limit any more. The operator's rate stands beside it.
+        18 = LimitDelegation {
+            payer: RatePayer,
+            terms: Option<RateTerms>,
         },
     }
 
@@ -444,6 +449,8 @@ pub struct State {
     /// How many of them there are.
     billed: usize,
     quotas: BTreeMap<Principal, QuotaStatus>,
+    /// Of delegations, by orders of their holders.
+    limits: BTreeMap<RatePayer, RateTerms>,
 }
 
 impl State {
@@ -475,10 +482,44 @@ impl State {
             external_ids: BTreeSet::new(),
             billed: 0,
             quotas: BTreeMap::new(),
+            limits: BTreeMap::new(),
         }
     }
 
-    /// The rates over all routers.
+    /// What routers share: the rates, and of delegations that their holders limit no more than that.
+    #[must_use]
+    pub fn shared_rates(&self) -> BTreeMap<RatePayer, RateTerms> {
+        let payers = self.rates.keys().chain(self.limits.keys());
+        payers.filter_map(|payer| Some((*payer, self.rate_of(payer)?))).collect()
+    }
+
+    /// The same of one payer.
+    #[must_use]
+    pub fn rate_of(&self, payer: &RatePayer) -> Option<RateTerms> {
+        let (rate, limit) = (self.rates.get(payer).copied(), self.limit_of(payer));
+        let (Some(rate), Some(limit)) = (rate, limit) else { return rate.or(limit) };
+        // Zero leaves the burst to the router.
+        let burst = match (rate.burst, limit.burst) {
+            (0, burst) | (burst, 0) => burst,
+            (one, other) => one.min(other),
+        };
+        Some(RateTerms { rate: rate.rate.min(limit.rate), burst, offline: rate.offline })
+    }
+
+    /// What the holder of a delegation limits it to.
+    #[must_use]
+    pub fn limit_of(&self, payer: &RatePayer) -> Option<RateTerms> {
+        self.limits.get(payer).copied()
+    }
+
+    /// The limits of a principal's delegations.
+    pub fn limits_of(&self, principal: Principal) -> impl Iterator<Item = (RatePayer, RateTerms)> {
+        let first = RatePayer { principal, delegation: None };
+        let of_principal = self.limits.range(first..).take_while(move |(payer, _)| payer.principal == principal);
+        of_principal.map(|(payer, terms)| (*payer, *terms))
+    }
+
+    /// The rates over all routers that the operator set.
     #[must_use]
     pub fn rates(&self) -> &BTreeMap<RatePayer, RateTerms> {
         &self.rates
@@ -919,8 +960,17 @@ impl State {
                 if !terms.is_sound() {
                     return Err(ChangeError::RateTerms);
                 }
-                let is_full = self.rates.len() >= MAX_RATES && !self.rates.contains_key(payer);
-                if is_full { Err(ChangeError::Rates) } else { Ok(()) }
+                self.check_space_for_rate(payer)
+            }
+            ChangeBody::LimitDelegation { payer, terms: Some(terms) } => {
+                account(payer.principal)?;
+                if payer.delegation.is_none() || !terms.is_sound() {
+                    return Err(ChangeError::RateTerms);
+                }
+                self.check_space_for_rate(payer)
+            }
+            ChangeBody::LimitDelegation { payer, terms: None } => {
+                self.limits.get(payer).map(drop).ok_or(ChangeError::NoRate)
             }
             ChangeBody::EndRate(payer) => self.rates.get(payer).map(drop).ok_or(ChangeError::NoRate),
             ChangeBody::SetSources(sources) => {
@@ -948,6 +998,14 @@ impl State {
         let others = self.sources.iter().filter(|(payer, _)| **payer != sources.into());
         let listed: usize = others.map(|(_, held)| held.entries()).sum();
         if listed + sources.entries() > MAX_SOURCES { Err(ChangeError::Sources) } else { Ok(()) }
+    }
+
+    /// Whether routers may share one more rate, if this payer has none yet.
+    fn check_space_for_rate(&self, payer: &RatePayer) -> Result<(), ChangeError> {
+        let has_rate = |payer: &RatePayer| self.rates.contains_key(payer);
+        let all = self.rates.len() + self.limits.keys().filter(|payer| !has_rate(payer)).count();
+        let is_known = has_rate(payer) || self.limits.contains_key(payer);
+        if all >= MAX_RATES && !is_known { Err(ChangeError::Rates) } else { Ok(()) }
     }
 
     /// Whether the limits leave space for these grants of one principal.
@@ -1025,6 +1083,7 @@ impl State {
                 self.rates.retain(|payer, _| payer.principal != *principal);
                 self.sources.retain(|payer, _| payer.principal != *principal);
                 self.quotas.remove(principal);
+                self.limits.retain(|payer, _| payer.principal != *principal);
             }
             ChangeBody::Grant(grant) => self.insert(grant),
             ChangeBody::Withdraw(terms) => {
@@ -1064,6 +1123,12 @@ impl State {
             ChangeBody::UseUpQuota { principal, month } => {
                 let held = self.quotas.get_mut(principal);
                 held.into_iter().for_each(|held| held.used_up = Some((*month, issued)));
+            }
+            ChangeBody::LimitDelegation { payer, terms: Some(terms) } => {
+                self.limits.insert(*payer, *terms);
+            }
+            ChangeBody::LimitDelegation { payer, terms: None } => {
+                self.limits.remove(payer);
             }
         }
         if let Some(principal) = self.principal_of(body) {
@@ -1192,6 +1257,13 @@ impl State {
         let account = self.accounts.get_mut(&principal.number());
         account.into_iter().for_each(|account| account.first = kept.first().copied().unwrap_or(NONE));
         ended.into_iter().for_each(|slot| self.release(slot));
+        // Whoever is given a number anew begins without its limit.
+        if self.limits_of(principal).next().is_some() {
+            let held: HashSet<DelegationId> =
+                self.grants_of(principal).filter_map(|grant| Some(grant.terms.delegation?.id)).collect();
+            let stays = |payer: &RatePayer| payer.delegation.is_some_and(|id| held.contains(&id));
+            self.limits.retain(|payer, _| payer.principal != principal || stays(payer));
+        }
     }
 
     /// Opens the account, if there is none, and grants. What is granted already is never shortened.

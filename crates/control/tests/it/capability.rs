@@ -260,6 +260,11 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
             Order::Sources { id: three, prefixes: ordered_prefixes(&["192.0.2.0/25", "203.0.113.9/32"]) },
             Order::Status,
             Order::Delegations { from: 12 },
+            Order::Limit {
+                id: three,
+                terms: Some(RateTerms { rate: 1_250_000, burst: 2_000, ..RateTerms::default() }),
+            },
+            Order::Limit { id: three, terms: None },
         ];
         let ordered = orders.map(|order| SignedRequest::sign(Request { order, ..request }, &key));
         let published = case["orders"].as_array().expect("a list");

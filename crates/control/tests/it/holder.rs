@@ -212,3 +212,68 @@ fn usage_is_that_of_the_holder_and_not_of_who_had_the_number_before() {
     assert_eq!(sum(&root, &reopened.into_iter().collect()), (11_110, 11_110));
     assert_eq!(sum(&Terms { waypoint: IpAddr::from([198, 51, 100, 2]), ..nine }, &none), (1_000, 1_000));
 }
+
+fn limit(number: u32, rate: u64) -> Order {
+    let terms = (rate > 0).then(|| RateTerms { rate, ..RateTerms::default() });
+    Order::Limit { id: id(number), terms }
+}
+
+/// PLA, a holder that limits: its own delegations alone, never beyond what the operator set, and without taking others' places.
+#[test]
+fn a_holder_limits_its_own_delegations_and_never_beyond_the_operators_rate() {
+    let (mut server, credential) = one();
+    open_account(&mut server, 8);
+    let other = grant(&mut server, terms(8));
+    let mut nonce = 0;
+    let mut give = |server: &mut KeyServer, holder: &Credential, given: Order| {
+        nonce += 1;
+        assert!(server.prepare(at(0).unix, u32::MAX));
+        order(server, holder, given, nonce, at(u64::from(nonce))).expect("acknowledged").status
+    };
+    let part = |number: u32| Order::Delegate { id: id(number), prefix: prefix("203.0.0.0/16"), until: None };
+    assert_eq!(give(&mut server, &credential, limit(3, 1_000)), Status::NotAllowed, "there is no such delegation");
+    assert_eq!(give(&mut server, &credential, part(3)), Status::Done);
+    let payer = RatePayer { principal: principal(7), delegation: Some(id(3)) };
+    assert_eq!(give(&mut server, &other, limit(3, 1_000)), Status::NotAllowed, "another principal's");
+    let delegate = credential.delegate(delegated(&credential.terms, id(3), prefix("203.0.0.0/16")).expect("possible"));
+    assert_eq!(give(&mut server, &delegate, limit(3, 9_000)), Status::NotAllowed, "its own");
+    let unsound = RateTerms { rate: 1_000, burst: 10, ..RateTerms::default() };
+    let unsound = Order::Limit { id: id(3), terms: Some(unsound) };
+    assert_eq!(give(&mut server, &credential, unsound), Status::NotAllowed);
+
+    assert_eq!(give(&mut server, &credential, limit(3, 1_000)), Status::Done);
+    let number = server.state().number();
+    assert_eq!(give(&mut server, &credential, limit(3, 1_000)), Status::Done);
+    assert_eq!(server.state().number(), number, "nothing has changed");
+    let rate = |server: &KeyServer| server.state().shared_rates().get(&payer).map(|terms| terms.rate);
+    assert_eq!(rate(&server), Some(1_000));
+    // The operator's rate of the delegation stays, whatever the holder says.
+    let set = ChangeBody::SetRate { payer, terms: RateTerms { rate: 500, burst: 3_000, ..RateTerms::default() } };
+    change(&mut server, set, at(0));
+    assert_eq!(rate(&server), Some(500));
+    assert_eq!(give(&mut server, &credential, limit(3, 200)), Status::Done);
+    assert_eq!((rate(&server), server.state().rate_of(&payer).map(|terms| terms.burst)), (Some(200), Some(3_000)));
+    assert_eq!(give(&mut server, &credential, limit(3, 0)), Status::Done);
+    assert_eq!(rate(&server), Some(500));
+    assert_eq!(give(&mut server, &credential, limit(3, 0)), Status::Done, "there is none");
+    change(&mut server, ChangeBody::EndRate(payer), at(0));
+
+    // A delegation that is withdrawn takes its limit along.
+    assert_eq!(give(&mut server, &credential, limit(3, 1_000)), Status::Done);
+    assert_eq!(give(&mut server, &credential, Order::Withdraw { id: id(3), sub: None }), Status::Done);
+    assert_eq!((rate(&server), server.state().limit_of(&payer)), (None, None));
+
+    // One principal limits a few, and leaves space to others and to the operator.
+    for number in 0..PRINCIPAL_LIMITS as u32 {
+        assert_eq!(give(&mut server, &credential, part(100 + number)), Status::Done);
+        assert_eq!(give(&mut server, &credential, limit(100 + number, 1_000)), Status::Done);
+    }
+    assert_eq!(give(&mut server, &credential, part(200)), Status::Done);
+    assert_eq!(give(&mut server, &credential, limit(200, 1_000)), Status::Full);
+    assert_eq!(give(&mut server, &credential, limit(100, 2_000)), Status::Done, "it is changed");
+    assert_eq!(give(&mut server, &other, part(1)), Status::Done);
+    assert_eq!(give(&mut server, &other, limit(1, 1_000)), Status::Done);
+    // All are gone with the account.
+    change(&mut server, ChangeBody::Close { principal: principal(7) }, at(0));
+    assert_eq!(server.state().shared_rates().len(), 1);
+}

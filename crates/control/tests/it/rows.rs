@@ -102,6 +102,7 @@ enum Step {
     SetQuota(u32, u64),
     EndQuota(u32),
     UseUpQuota(u32),
+    Limit(u32, u8),
     Wait(u64),
     /// The second state is made anew from the rows.
     Reload,
@@ -128,6 +129,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (number(), 1u64..4).prop_map(|(number, hard)| Step::SetQuota(number, hard)),
         1 => number().prop_map(Step::EndQuota),
         2 => number().prop_map(Step::UseUpQuota),
+        2 => (number(), 0u8..8).prop_map(|(number, choice)| Step::Limit(number, choice)),
         2 => (1u64..40).prop_map(Step::Wait),
         2 => Just(Step::Reload),
     ]
@@ -164,6 +166,10 @@ fn body(step: &Step, now: u64) -> Option<ChangeBody> {
         Step::UseUpQuota(number) => {
             ChangeBody::UseUpQuota { principal: principal(number), month: Month::of(now).begin() }
         }
+        Step::Limit(number, choice) => {
+            let terms = (choice & 6 != 0).then(|| RateTerms { rate: u64::from(choice), ..RateTerms::default() });
+            ChangeBody::LimitDelegation { payer: payer(number, choice | 1), terms }
+        }
         Step::Withdraw(number, choice) => ChangeBody::Withdraw(terms(number, choice)),
         Step::WithdrawBranch(number, choice) => ChangeBody::WithdrawBranch(terms(number, choice)),
         Step::WithdrawDelegation(number, choice) => ChangeBody::WithdrawDelegation {
@@ -192,6 +198,7 @@ fn assert_alike(plain: &State, of_rows: &State, now: u64) {
     assert_eq!(plain.last(), of_rows.last());
     assert!(plain.invitations().eq(of_rows.invitations()));
     assert!(plain.sources().eq(of_rows.sources()));
+    assert_eq!(plain.shared_rates(), of_rows.shared_rates());
     for number in 0..5 {
         // In which order they are is for people.
         let sorted = |mut grants: Vec<Grant>| {
@@ -530,6 +537,8 @@ fn the_snapshot_of_an_independent_program_is_the_state_that_its_changes_make() {
         ChangeBody::SetQuota { principal: principal(7), quota: VolumeQuota { soft: None, hard: Some(10 << 40) } },
         ChangeBody::UseUpQuota { principal: principal(7), month: 1_798_761_600 },
         ChangeBody::EndQuota { principal: principal(7) },
+        ChangeBody::LimitDelegation { payer: payer(7, 3), terms: Some(floored) },
+        ChangeBody::LimitDelegation { payer: payer(7, 3), terms: None },
     ];
     assert_eq!(withdrawals.len(), bodies.len());
     for (octets, body) in withdrawals.zip(bodies) {

@@ -89,7 +89,9 @@ impl ReplyRequests {
         now: Instant,
         seed: impl FnOnce() -> Option<Seed>,
     ) -> Option<Vec<u8>> {
-        if let Some(request) = self.servers.get_mut(&server).filter(|request| request.epoch == epoch) {
+        // Until it has one, an epoch that begins makes nobody ask more often.
+        let is_current = |request: &&mut Request| request.epoch == epoch || !request.is_acknowledged;
+        if let Some(request) = self.servers.get_mut(&server).filter(is_current) {
             return (request.due <= now).then(|| request.hello(now));
         }
         // New, or the capability that it has is of an epoch that ends.

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_control::capability::{
     Acknowledgement, BillingSubject, ChangeBody, Credential, Grant, KeyServer, Obtained, Order, OrderedPrefixes,
-    Ordering, ProviderKey, State, Status, Terms, Zone, delegated,
+    Ordering, ProviderKey, RateTerms, State, Status, Terms, Zone, delegated,
 };
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::header::{Capability, DelegationId};
@@ -91,6 +91,8 @@ pub enum Cap {
     Status(StatusOf),
     /// What a principal may send in a month: set, ended, listed with what it has sent.
     Quota(Quota),
+    /// Limit the rate of a delegation of a capability over all routers, or end that limit.
+    Limit(Limit),
     /// Look up the secret of the current key epoch, and the next.
     Lookup(LookUp),
     /// What principals sent, as the routers reported it: a statement to bill from.
@@ -328,6 +330,28 @@ pub struct Withdraw {
 }
 
 #[derive(Args, Debug)]
+pub struct Limit {
+    /// The file with the capability's line; - is the standard input.
+    #[arg(long)]
+    pub line: PathBuf,
+    /// The number of the delegation.
+    pub delegation: u32,
+    /// Octets of IP packets a second, through all routers together.
+    #[arg(required_unless_present = "end")]
+    pub octets: Option<u64>,
+    /// Octets at once at each router. Default: a tenth of a second's, and at least the longest packet.
+    #[arg(long, requires = "octets")]
+    pub burst: Option<u64>,
+    /// End the limit.
+    #[arg(long, conflicts_with = "octets")]
+    pub end: bool,
+    #[command(flatten)]
+    pub servers: Servers,
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
 pub struct Revoke {
     /// Entries: PRINCIPAL, PRINCIPAL/DELEGATION or PRINCIPAL/DELEGATION/SUB-DELEGATION, in all key epochs, or with
     /// @INTERVAL:EPOCH in one. For the provider.
@@ -381,6 +405,7 @@ pub fn run(command: &Cap) -> Outcome {
         Cap::Rate(command) => cap_rate::rate(command),
         Cap::Status(command) => cap_status::status(command),
         Cap::Quota(command) => cap_quota::quota(command),
+        Cap::Limit(command) => limit(command),
         Cap::Lookup(command) => look_up(command),
         Cap::Usage(command) => cap_usage::usage(command),
         Cap::Statements(command) => cap_usage::statements(command),
@@ -817,6 +842,28 @@ fn withdraw(command: &Withdraw) -> Outcome {
         "whoever had delegation {} would have the same keys if the number were given again: take another one",
         command.delegation
     ));
+    Ok(())
+}
+
+fn limit(command: &Limit) -> Outcome {
+    let credential = read_line(&command.line)?;
+    let id = delegation_id(command.delegation)?;
+    let burst = command.burst.unwrap_or(0);
+    let terms = command.octets.map(|rate| RateTerms { rate, burst, ..RateTerms::default() });
+    if !terms.is_none_or(|terms| terms.is_sound()) {
+        let (most, least) = (RateTerms::MOST, RateTerms::LEAST_BURST);
+        return Err(Failure::usage(format!("a limit is from 1 to {most} octets a second, its burst from {least}"))
+            .help("to let nothing pass, revoke the delegation")
+            .into());
+    }
+    let acknowledged = order(&credential, Order::Limit { id, terms }, &command.servers)?;
+    report(
+        json!({
+            "number": acknowledged.number, "delegation": command.delegation,
+            "octets_per_second": command.octets, "burst_octets": command.burst,
+        }),
+        command.json,
+    );
     Ok(())
 }
 

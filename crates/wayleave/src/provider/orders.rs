@@ -201,6 +201,10 @@ pub fn summary(body: &ChangeBody) -> String {
             let number = principal.number();
             format!("principal {number} has used up its quota of the month that began at {}", utc(*month))
         }
+        ChangeBody::LimitDelegation { payer, terms: Some(terms) } => {
+            format!("{payer} limited by its holder to {} octets a second", terms.rate)
+        }
+        ChangeBody::LimitDelegation { payer, terms: None } => format!("limit of {payer} ended by its holder"),
         ChangeBody::Invite(invitation) => format!("invitation {}", invitation.id),
         ChangeBody::Redeem { invitation, .. } => format!("invitation {invitation} redeemed"),
         ChangeBody::Uninvite(invitation) => format!("invitation {invitation} withdrawn"),

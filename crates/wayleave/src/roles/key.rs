@@ -105,7 +105,7 @@ impl Role for KeyRole {
             number = core.server.state().number(), "answering questions"
         );
         let core = Arc::new(Mutex::new(core));
-        let rates = core.lock().map(|core| core.server.state().rates().clone()).unwrap_or_default();
+        let rates = core.lock().map(|core| core.server.state().shared_rates()).unwrap_or_default();
         let (to, failures) = mpsc::channel(1);
         let mut parts = Parts::default();
         // Look-ups by TCP and the API wait for locks and the disk; who leases rates must not.
@@ -225,7 +225,7 @@ async fn follow_database(
             let (present, position, is_read) = {
                 let core = lock(&core);
                 let state = core.server.state();
-                (state.rates().clone(), core.position(), core.outage().is_none())
+                (state.shared_rates(), core.position(), core.outage().is_none())
             };
             if is_read {
                 let event = routers::Event::Input(RouterServerInput::Read(position));

@@ -420,6 +420,62 @@ fn a_caching_resolver_carries_look_ups_and_orders_and_answers_the_second_from_it
     server.keep("branch.line", &line);
     through(&["cap", "lookup", "--line", "branch.line"]);
     through(&["cap", "lookup", "--line", "other.line"]);
+    // Nor is what a holder asks of its own capability.
+    for _ in 0..2 {
+        let status = through(&["cap", "status", "--line", "own.line"]);
+        assert!(status.contains("203.0.113.0/24"), "{status}");
+    }
+}
+
+/// The status of a capability's own line, as its holder sees it.
+fn status_of(server: &Server, line: &str) -> Value {
+    serde_json::from_str(&server.answered(&["cap", "status", "--line", line, "--json"])).expect("JSON")
+}
+
+/// PLA-04, the holder's own view, by commands: it sees how its capability stands, and limits its delegations alone.
+#[test]
+fn a_holder_sees_how_its_capability_stands_and_limits_its_delegations() {
+    let server = Server::new("status");
+    server.grant("own.line", &["--principal", "7", "--days", "30"]);
+    server.grant("other.line", &["--principal", "8"]);
+    eventually("the server follows the database", || server.running.count("grants") == 2);
+    let status = status_of(&server, "own.line");
+    assert!(status["denied"].is_null() && status["octets_per_second"].is_null(), "{status}");
+    assert!(status["packets"].is_null(), "no router reports here: {status}");
+    assert_eq!(status["delegations"].as_array().map(Vec::len), Some(0));
+    // More than a page of them.
+    for number in 1..=15 {
+        let number = number.to_string();
+        let line =
+            server.answered(&["cap", "delegate", "--line", "own.line", "--prefix", "203.0.113.0/24", "--id", &number]);
+        server.keep("branch.line", &line);
+    }
+    server.answered(&["cap", "limit", "--line", "own.line", "15", "1250000", "--burst", "65536"]);
+    let delegations = status_of(&server, "own.line")["delegations"].clone();
+    assert_eq!(delegations.as_array().map(Vec::len), Some(15));
+    assert_eq!(
+        (&delegations[14]["delegation"], &delegations[14]["octets_per_second"]),
+        (&"15".into(), &1_250_000.into())
+    );
+    let own = status_of(&server, "branch.line");
+    assert_eq!((&own["octets_per_second"], &own["burst_octets"]), (&1_250_000.into(), &65_536.into()));
+    server.refused(&["cap", "limit", "--line", "branch.line", "15", "9000000"], "does not allow this");
+    server.refused(&["cap", "limit", "--line", "other.line", "15", "9000000"], "does not allow this");
+    server.refused(&["cap", "limit", "--line", "own.line", "15", "0"], "from 1 to");
+    // The provider's own rate stands beside it, and is not the holder's to end.
+    let config = &server.config;
+    server.folder.ok(&["cap", "rate", "7", "1000000", "--delegation", "15", "--config", config]);
+    eventually("the lower one counts", || status_of(&server, "branch.line")["octets_per_second"] == 1_000_000);
+    server.answered(&["cap", "limit", "--line", "own.line", "15", "--end"]);
+    assert_eq!(status_of(&server, "branch.line")["octets_per_second"], 1_000_000);
+    let changes = server.folder.ok(&["cap", "changes", "--config", config]);
+    assert!(changes.contains("limited by its holder to 1250000 octets a second"), "{changes}");
+    // Revoked: the holder sees why it is given nothing.
+    server.answered(&["cap", "revoke", "--line", "own.line", "--delegation", "15"]);
+    let denied = status_of(&server, "branch.line")["denied"].clone();
+    assert!(denied.as_str().is_some_and(|why| why.contains("revoked")), "{denied}");
+    server.folder.ok(&["cap", "revoke", "8", "--config", config]);
+    eventually("the server follows the database", || status_of(&server, "other.line")["denied"].is_string());
 }
 
 /// The paper's temporal traffic engineering: no keys at this time of day, for one of two principals.

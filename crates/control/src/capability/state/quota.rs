@@ -4,13 +4,16 @@
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
 
-use super::{MAX_GRANTS, MAX_REVOCATIONS, MAX_REVOKED, State, Terms};
+use super::{MAX_GRANTS, MAX_RATES, MAX_REVOCATIONS, MAX_REVOKED, RatePayer, State, Terms};
 
 /// Grants of an account that orders leave to the operator.
 pub const OPERATOR_GRANTS: usize = 256;
 /// Sub-delegations that an account's delegates may register, and revoke in all epochs: half of all.
 pub const DELEGATES_GRANTS: usize = MAX_GRANTS / 2;
 pub const DELEGATES_REVOKED: usize = MAX_REVOKED / 2;
+/// Delegations that the holders of all capabilities may limit, half of all that may have a rate; and those of one principal.
+pub const MAX_LIMITS: usize = MAX_RATES / 2;
+pub const PRINCIPAL_LIMITS: usize = 8;
 /// Revocations of one principal in single epochs that are in force: one in 256 of all that there may be.
 const WITHDRAWN: usize = MAX_REVOCATIONS / 256;
 /// Revocations without an epoch of one principal, with those that say nothing new beside another one: by all orders, and by those of
@@ -67,6 +70,13 @@ impl State {
     pub fn is_within_withdrawal_quota(&self, principal: Principal, second: u64) -> bool {
         let is_in_force = |entry: &&Revocation| entry.expires_at().is_some_and(|expiry| expiry > second);
         self.revocations_of(principal).filter(is_in_force).count() < WITHDRAWN
+    }
+
+    /// Whether the holder of a capability may limit one more delegation.
+    #[must_use]
+    pub fn is_within_limit_quota(&self, payer: &RatePayer) -> bool {
+        let of_principal = self.limits_of(payer.principal).count();
+        of_principal < PRINCIPAL_LIMITS && self.limits.len() < MAX_LIMITS && self.check_space_for_rate(payer).is_ok()
     }
 
     fn lasting(&self, principal: Principal, own: Option<DelegationId>) -> Lasting {

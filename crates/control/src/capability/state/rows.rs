@@ -43,6 +43,8 @@ wayleave_core::wire! {
         11 = Billing { of: BillingSubject, record: BillingRecord },
         /// What a payer may send in a month.
         12 = Quota { principal: Principal as PrincipalCodec, status: QuotaStatus },
+        /// A limit of a delegation by its holder's order.
+        16 = Limit { payer: RatePayer, terms: RateTerms },
     }
 }
 
@@ -81,7 +83,7 @@ impl Row {
             Self::Withdrawn { principal, interval, .. } => {
                 id.bytes(&principal.octets()).u8(interval.exponent());
             }
-            Self::Rate { payer, .. } => payer.write(&mut id),
+            Self::Rate { payer, .. } | Self::Limit { payer, .. } => payer.write(&mut id),
             Self::Sources(sources) => RatePayer::from(sources).write(&mut id),
             Self::Billing { of, .. } => of.write(&mut id),
         }
@@ -103,6 +105,7 @@ impl Row {
             Self::Sources(_) => RowKind::Sources,
             Self::Billing { .. } => RowKind::Billing,
             Self::Quota { .. } => RowKind::Quota,
+            Self::Limit { .. } => RowKind::Limit,
         }
     }
 
@@ -118,7 +121,7 @@ impl Row {
             Self::Grant(grant) => grant.terms.principal,
             Self::Revocation(revocation) => revocation.principal,
             Self::Invitation { invitation, .. } => invitation.principal().unwrap_or_default(),
-            Self::Rate { payer, .. } => payer.principal,
+            Self::Rate { payer, .. } | Self::Limit { payer, .. } => payer.principal,
             Self::Sources(sources) => sources.principal,
             Self::Billing { of, .. } => of.principal,
         }
@@ -151,10 +154,11 @@ pub enum RowKind {
     Sources,
     Billing,
     Quota,
+    Limit,
 }
 
 impl RowKind {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Closed,
         Self::Account,
         Self::Grant,
@@ -166,6 +170,7 @@ impl RowKind {
         Self::Sources,
         Self::Billing,
         Self::Quota,
+        Self::Limit,
     ];
 }
 
@@ -226,8 +231,7 @@ impl State {
             .chain(self.revocations.iter().map(|revocation| revocation.principal))
             .chain(self.invitations().filter_map(|(invitation, _)| invitation.principal()))
             .chain(self.withdrawn.keys().map(|(principal, _)| *principal))
-            .chain(self.rates.keys().chain(self.sources.keys()).map(|payer| payer.principal))
-            .chain(self.rates.keys().map(|payer| payer.principal))
+            .chain(self.rates.keys().chain(self.limits.keys()).chain(self.sources.keys()).map(|payer| payer.principal))
             .chain(self.billing.keys().chain(self.quotas.keys()).copied())
             .collect();
         principals.into_iter().flat_map(|principal| self.rows_of(principal))
@@ -254,6 +258,7 @@ impl State {
         rows.extend(self.sources_of(principal).cloned().map(Row::Sources));
         rows.extend(self.billing_of(principal).map(|(of, record)| Row::Billing { of, record: record.clone() }));
         rows.extend(self.quota(principal).map(|status| Row::Quota { principal, status: *status }));
+        rows.extend(self.limits_of(principal).map(|(payer, terms)| Row::Limit { payer, terms }));
         rows
     }
 
@@ -324,6 +329,7 @@ impl State {
         part.sources.extend(self.sources_of(principal).map(|held| (held.into(), held.clone())));
         part.copy_billing(self, principal);
         part.quotas.extend(self.quota(principal).map(|status| (principal, *status)));
+        part.limits.extend(self.limits_of(principal));
         part
     }
 
@@ -345,7 +351,9 @@ impl State {
             ChangeBody::Invite(invitation) => invitation.principal(),
             ChangeBody::Redeem { invitation, .. } => of_invitation(*invitation),
             ChangeBody::Uninvite(id) => of_invitation(*id),
-            ChangeBody::SetRate { payer, .. } | ChangeBody::EndRate(payer) => Some(payer.principal),
+            ChangeBody::SetRate { payer, .. }
+            | ChangeBody::EndRate(payer)
+            | ChangeBody::LimitDelegation { payer, .. } => Some(payer.principal),
             ChangeBody::SetSources(sources) => Some(sources.principal),
             ChangeBody::SetBilling { of, .. } => Some(of.principal),
         }
@@ -431,6 +439,12 @@ impl State {
                     return Err("too many quotas");
                 }
                 self.quotas.insert(principal, status);
+            }
+            Row::Limit { payer, terms } => {
+                if self.limits.len() >= MAX_RATES {
+                    return Err("too many limits of delegations");
+                }
+                self.limits.insert(payer, terms);
             }
         }
         Ok(())

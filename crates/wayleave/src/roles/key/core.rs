@@ -313,6 +313,7 @@ fn kind(body: &ChangeBody) -> &'static str {
         ChangeBody::SetQuota { .. } => "a quota",
         ChangeBody::EndQuota { .. } => "a quota ended",
         ChangeBody::UseUpQuota { .. } => "a quota used up",
+        ChangeBody::LimitDelegation { .. } => "a delegation limited by its holder, or its limit ended",
         ChangeBody::Invite(_) => "an invitation",
         ChangeBody::Redeem { .. } => "an invitation redeemed",
         ChangeBody::Uninvite(_) => "an invitation withdrawn",

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tracing::error;
+use wayleave_core::UnixTime;
 use wayleave_dataplane::frame::BURST;
 use wayleave_dataplane::gateway::offload::{HEADER, Offload, each_packet};
 use wayleave_dataplane::platypus::outer::destination;
@@ -16,6 +17,7 @@ use wayleave_dataplane::stamper::arriving::{ArrivalRefusal, Arriving};
 use wayleave_dataplane::stamper::replies::{Answer, NO_NEXT_HEADER, ReplyGrants, ReplyRequests};
 use wayleave_dataplane::stamper::{Counters, LeaveReason, Outcome, OutgoingPacket, Route, Rule, Stamper};
 use wayleave_packet::platypus::header::Packet;
+use wayleave_packet::platypus::mint::Hop;
 use wayleave_packet::platypus::mint::reply::{Granted, ReplyOption};
 use wayleave_packet::platypus::verify::strip;
 use wayleave_runtime::packets::ip::Ip;
@@ -266,8 +268,10 @@ impl Worker {
         let Self { stamper, replies, .. } = self;
         let (Some(replies), IpAddr::V4(to)) = (replies, server) else { return };
         let Some((route, _)) = stamper.route_of(server, user, mark) else { return };
-        let Some(Some(paying)) = replies.paying.get(usize::from(route)) else { return };
-        let Some(hop) = paying.hop(now.unix) else { return };
+        if !replies.paying.get(usize::from(route)).is_some_and(Option::is_some) {
+            return;
+        }
+        let Some((_, hop)) = reply_hop(stamper, &replies.paying, server, now.unix) else { return };
         let seed = || fresh().ok();
         let Some(hello) = replies.requests.leaves(server, hop.capability.epoch, now.instant, seed) else { return };
         let from = replies.address;
@@ -305,11 +309,8 @@ impl Worker {
             let Replies { requests, paying, .. } = replies;
             let mut taken = None;
             let answer = requests.offered(&packet, own, |server| {
-                // The server is one that packets of this host go to: by whichever of its senders, the route pays.
-                let route = paying.iter().position(Option::is_some)?;
-                let of = stamper.route_of(server, None, 0).map_or(route, |(route, _)| usize::from(route));
-                let hop = paying.get(of)?.as_ref()?.reply_hop(now.unix, server)?;
-                taken = u16::try_from(of).ok();
+                let (route, hop) = reply_hop(stamper, paying, server, now.unix)?;
+                taken = Some(route);
                 Some(Granted { capability: hop.capability, key: hop.key })
             });
             let from = replies.address;
@@ -392,6 +393,14 @@ impl Worker {
         }
         count > 0
     }
+}
+
+/// What a server is handed, and the route that pays for it: one for all senders of this host, whichever of them sends to the server.
+fn reply_hop(stamper: &Stamper, paying: &[Option<Capabilities>], server: IpAddr, now: UnixTime) -> Option<(u16, Hop)> {
+    let by_rule = stamper.route_of(server, None, 0).map(|(route, _)| usize::from(route));
+    let by_rule = by_rule.filter(|route| paying.get(*route).is_some_and(Option::is_some));
+    let route = by_rule.or_else(|| paying.iter().position(Option::is_some))?;
+    Some((u16::try_from(route).ok()?, paying.get(route)?.as_ref()?.reply_hop(now, server)?))
 }
 
 /// Whether a packet for this host carries a reply option and nothing else.

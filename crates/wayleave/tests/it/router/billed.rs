@@ -434,6 +434,48 @@ fn judge_kills(site: &mut Site, mut postgres: Option<&mut Postgres>, phases: &[(
     }
 }
 
+/// What a customer sees by its own line is what the provider's statement says, as often as it asks.
+#[test]
+fn a_holder_sees_by_its_line_what_the_statement_says_and_a_delegate_its_own_part() {
+    let name = "billed::a_holder_sees_by_its_line_what_the_statement_says_and_a_delegate_its_own_part";
+    let Some(site) = Site::new(name, "", |_, _| String::new()) else { return };
+    eventually("both routers are connected", || site.connected());
+    let sender = Sender::start_for(PAYERS.len(), 0);
+    eventually("packets arrive", || sender.arrived()[0] >= 40);
+    sender.stop_counts();
+    settle(&site);
+    let billed = |delegation: Option<u64>, column: &str| -> u64 {
+        let of = |((principal, of), _): &(&(u64, Option<u64>), &[u64; 2])| {
+            *principal == 7 && (delegation.is_none() || *of == delegation)
+        };
+        sums(&site, "delegation", column).iter().filter(of).map(|(_, [one, other])| one + other).sum()
+    };
+    let config = fs::read_to_string(site.folder.0.join("key.toml")).expect("there");
+    let listen =
+        config.lines().find_map(|line| line.strip_prefix("listen = \"")?.strip_suffix('"')).expect("an address");
+    let waypoint = WAYPOINTS[0].to_string();
+    let line = site.ok(&["cap", "grant", "--principal", "7", "--waypoint", &waypoint, "--config", "key.toml"]);
+    site.folder.write("own.line", &line);
+    let part = ["--prefix", "203.0.113.0/24", "--id", "9", "--server", listen];
+    let line = site.ok(&[&["cap", "delegate", "--line", "own.line"], &part[..]].concat());
+    site.folder.write("branch.line", &line);
+    let status = |line: &str| -> Value {
+        let said = site.ok(&["cap", "status", "--line", line, "--server", listen, "--json"]);
+        serde_json::from_str(&said).expect("JSON")
+    };
+    for (line, delegation) in [("own.line", None), ("branch.line", Some(9))] {
+        let status = status(line);
+        for column in ["packets", "octets"] {
+            let billed = billed(delegation, column);
+            assert!(billed > 0);
+            assert_eq!(status[column].as_str(), Some(billed.to_string().as_str()), "{line} {column}: {status}");
+        }
+        assert_eq!(status["is_partial"], false);
+    }
+    assert_eq!(status("own.line")["delegations"][0]["delegation"], "9");
+}
+
+/// A kill takes what was counted in the last few milliseconds, and not what a commit of the store would have been needed for.
 #[test]
 fn what_a_router_counted_just_before_it_was_killed_is_on_the_statement() {
     let name = "billed::what_a_router_counted_just_before_it_was_killed_is_on_the_statement";
