@@ -118,7 +118,7 @@ enum Decided {
     Repeated,
     /// Nothing: all is as it wants.
     AsIs,
-    Change(Signed<Change>),
+    Change(Box<Signed<Change>>),
 }
 
 /// What an answer repeats of its question beside the name, and what the client may have.
@@ -531,7 +531,7 @@ impl KeyServer {
                         let (is_repeated, change) = match decided {
                             Decided::Repeated => (true, None),
                             Decided::AsIs => (false, None),
-                            Decided::Change(change) => (false, Some(change)),
+                            Decided::Change(change) => (false, Some(*change)),
                         };
                         let digest = request.digest();
                         let order = PendingOrder { change, is_repeated, request, digest, key, question, query };
@@ -732,7 +732,10 @@ impl KeyServer {
         }
         let outcome = self.change_of(&request.order, &grant, &signed, now.unix).and_then(|body| match body {
             None => Ok(Decided::AsIs),
-            Some(body) => self.state.sign(body, &self.signer, now.unix).map(Decided::Change).map_err(|_| Status::Full),
+            Some(body) => {
+                let change = self.state.sign(body, &self.signer, now.unix);
+                change.map(|change| Decided::Change(Box::new(change))).map_err(|_| Status::Full)
+            }
         });
         if let Err(status) = outcome {
             self.counters.orders_refused += 1;
