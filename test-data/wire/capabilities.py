@@ -236,6 +236,7 @@ def statement(branch):
     fields += struct.pack(">I", len(lines)) + b"".join(lines) + struct.pack(">H", 2)
     fields += b"\x00" + b"\x04gold" + struct.pack(">Q", month - 5) + b"\x01" + struct.pack(">Q", month + 5)
     fields += b"\x01" + terms_octets(branch) + b"\x06silver" + struct.pack(">Q", month + 7) + b"\x00"
+    fields += struct.pack(">H", 1) + b"\x01" + struct.pack(">QQQI", month, month + 31 * 86_400, 1_250_000, 3)
     return signed("wayleave/capability/statement/v2", fields, bytes([30] * 32)).hex()
 
 

@@ -36,5 +36,17 @@ CREATE TABLE usage_month (
     PRIMARY KEY (principal, begins_at, owner)
 );
 
--- The price tags that were in force in the time of a part, covered by its MAC; NULL where a statement was complete before.
-ALTER TABLE usage_part ADD COLUMN prices BYTEA;
+-- What each payer sent in samples of five minutes, by when it was reported, until the month is on a statement. One is rough if what it has was
+-- spread over the time for which a router was cut off.
+CREATE TABLE usage_sample (
+    principal BIGINT NOT NULL,
+    owner BIGINT NOT NULL,
+    begins_at BIGINT NOT NULL,
+    octets BIGINT NOT NULL,
+    is_rough BIGINT NOT NULL,
+    PRIMARY KEY (principal, owner, begins_at)
+);
+CREATE INDEX usage_sample_begins_at ON usage_sample (begins_at);
+
+-- The price tags that were in force in the time of a part, and percentiles, covered by its MAC; NULL where a statement was complete before.
+ALTER TABLE usage_part ADD COLUMN details BYTEA;

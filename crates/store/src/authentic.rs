@@ -94,11 +94,11 @@ impl StoreKey {
         self.mac(STATEMENT, &[content, parts, before])
     }
 
-    /// The MAC of what of a statement is of one who pays: sums, and the price tags, which earlier versions had not.
-    pub(crate) fn part(&self, statement: u64, principal: u32, sums: &[u8], prices: Option<&[u8]>) -> [u8; 32] {
+    /// The MAC of what of a statement is of one who pays: sums, and the details, which earlier versions had not.
+    pub(crate) fn part(&self, statement: u64, principal: u32, sums: &[u8], details: Option<&[u8]>) -> [u8; 32] {
         let (statement, principal) = (statement.to_be_bytes(), principal.to_be_bytes());
-        let parts: [&[u8]; 4] = [&statement, &principal, sums, prices.unwrap_or_default()];
-        self.mac(PART, if prices.is_some() { &parts } else { &parts[..3] })
+        let parts: [&[u8]; 4] = [&statement, &principal, sums, details.unwrap_or_default()];
+        self.mac(PART, if details.is_some() { &parts } else { &parts[..3] })
     }
 
     /// The MAC of that the sums of a statement were taken away at this Unix second.

@@ -22,5 +22,7 @@ pub use database::{BadPlace, Place};
 pub use error::StoreError;
 pub use lessor::LessorLock;
 pub use store::{Appended, Loaded, Note, Recorded, Store};
-pub use usage::{Closing, KnownRouters, MANY_OF_PAYER, MAX_OF_PAYER, StatementSums, UsageHead, UsageStatement};
+pub use usage::{
+    Closing, Details, KnownRouters, MANY_OF_PAYER, MAX_OF_PAYER, StatementSums, UsageHead, UsageStatement,
+};
 pub use wayleave_control::capability::Position;

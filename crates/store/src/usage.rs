@@ -13,8 +13,9 @@ use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, AnyConnection, Row as _, query};
 use wayleave_control::capability::{
-    AccountPeriods, ChargedAccount, Fold, JournalId, Ledger, MAX_PRICE_TAGS, Month, PriceTag, ReportOutcome,
-    RouterNumber, Usage, UsageChange, UsagePage, UsageRecord, UsageRefusal, UsageReport,
+    AccountPeriods, ChargedAccount, Fold, JournalId, Ledger, MAX_PERCENTILES, MAX_PRICE_TAGS, Month, Percentile,
+    PriceTag, ReportOutcome, RouterNumber, SAMPLE_SECS, Usage, UsageChange, UsagePage, UsageRecord, UsageRefusal,
+    UsageReport, discarded_samples, samples,
 };
 use wayleave_core::UnixTime;
 use wayleave_core::wire::{List16, decode, encode};
@@ -298,25 +299,30 @@ impl Store {
 
     /// Writes the MACs of a statement that is added up.
     async fn complete(&self, connection: &mut AnyConnection, of: u64) -> Result<(), StoreError> {
-        let before = statement_row(connection, of).await?.map_or(0, |(statement, _)| statement.closed_before);
+        let statement = statement_row(connection, of).await?.map(|(statement, _)| statement);
+        let closed = statement.map_or((0, 0), |statement| (statement.closed_after, statement.closed_before));
         let select = query("SELECT DISTINCT principal FROM billing").fetch_all(&mut *connection).await?;
         let billed = select.iter().map(|read| number(read, 0)).collect::<Result<BTreeSet<u32>, _>>()?;
+        let months = months_ended(connection, closed).await?;
         let mut parts: Vec<(u32, Vec<u8>, [u8; 32])> = Vec::new();
         for (principal, part) in self.parts(connection, of, None).await? {
             let prices = match billed.contains(&principal) {
-                true => self.prices_of(connection, principal, (part.begins, before)).await?,
-                false => PriceTags::default(),
+                true => self.prices_of(connection, principal, (part.begins, closed.1)).await?,
+                false => Vec::new(),
             };
-            let prices = encode(&prices);
-            let mac = self.key.part(of, principal, &part.octets, Some(&prices));
-            parts.push((principal, prices, mac));
+            let percentiles = percentiles_of(connection, principal, &months).await?;
+            let details = encode(&PartDetails { prices, percentiles });
+            let mac = self.key.part(of, principal, &part.octets, Some(&details));
+            parts.push((principal, details, mac));
         }
+        let done = query("DELETE FROM usage_sample WHERE begins_at < $1").bind(signed(Month::of(closed.1).begin()));
+        done.execute(&mut *connection).await?;
         for portion in parts.chunks(WRITTEN) {
             let tuples: Vec<String> = (0..portion.len()).map(|row| format!("({})", places(row * 4 + 1, 4))).collect();
             let insert =
-                format!("INSERT INTO usage_part (statement, principal, prices, mac) VALUES {}", tuples.join(", "));
-            let insert = portion.iter().fold(query(&insert), |insert, (principal, prices, mac)| {
-                insert.bind(signed(of)).bind(i64::from(*principal)).bind(prices.clone()).bind(mac.to_vec())
+                format!("INSERT INTO usage_part (statement, principal, details, mac) VALUES {}", tuples.join(", "));
+            let insert = portion.iter().fold(query(&insert), |insert, (principal, details, mac)| {
+                insert.bind(signed(of)).bind(i64::from(*principal)).bind(details.clone()).bind(mac.to_vec())
             });
             insert.execute(&mut *connection).await?;
         }
@@ -333,7 +339,7 @@ impl Store {
         connection: &mut AnyConnection,
         principal: u32,
         (from, before): (u64, u64),
-    ) -> Result<PriceTags, StoreError> {
+    ) -> Result<Vec<PriceTag>, StoreError> {
         let mut tags = Vec::new();
         for (of, record) in self.billing_of(connection, principal).await? {
             tags.extend(record.prices_within(of.grant, from, before));
@@ -341,7 +347,7 @@ impl Store {
         // That of the account comes first.
         tags.sort_by_key(|tag| tag.grant.is_some());
         tags.truncate(MAX_PRICE_TAGS);
-        Ok(PriceTags { tags })
+        Ok(tags)
     }
 
     /// The MAC of a complete statement, by what the database says and the MACs of its parts.
@@ -544,39 +550,39 @@ impl Store {
         principal: Option<u32>,
     ) -> Result<Option<StatementSums>, StoreError> {
         let Some(statement) = self.authentic_statement(connection, of).await? else { return Ok(None) };
-        let (mut sums, mut prices) = (BTreeMap::new(), BTreeMap::new());
+        let (mut sums, mut all) = (BTreeMap::new(), Details::default());
         if !statement.is_complete {
-            return Ok(Some((statement, sums, prices)));
+            return Ok(Some((statement, sums, all)));
         }
         if self.is_removed(connection, of).await? {
             return Err(StoreError::Removed(of));
         }
         let which = if principal.is_some() { " AND principal = $2" } else { "" };
-        let select = format!("SELECT principal, mac, prices FROM usage_part WHERE statement = $1{which}");
+        let select = format!("SELECT principal, mac, details FROM usage_part WHERE statement = $1{which}");
         let mut select = query(&select).bind(signed(of));
         if let Some(principal) = principal {
             select = select.bind(i64::from(principal));
         }
         let mut written = BTreeMap::new();
         for read in select.fetch_all(&mut *connection).await? {
-            let (mac, prices): (Vec<u8>, Option<Vec<u8>>) = (read.try_get(1)?, read.try_get(2)?);
-            written.insert(number::<u32>(&read, 0)?, (mac, prices));
+            let (mac, details): (Vec<u8>, Option<Vec<u8>>) = (read.try_get(1)?, read.try_get(2)?);
+            written.insert(number::<u32>(&read, 0)?, (mac, details));
         }
         for (principal, part) in self.parts(connection, of, principal).await? {
-            let not_as_written = || bad_statement(of, "its sums and price tags are not those of its MAC");
-            let (mac, tags) = written.remove(&principal).ok_or_else(not_as_written)?;
-            if !is_mac(&mac, &self.key.part(of, principal, &part.octets, tags.as_deref())) {
+            let not_as_written = || bad_statement(of, "its sums, price tags or percentiles are not those of its MAC");
+            let (mac, details) = written.remove(&principal).ok_or_else(not_as_written)?;
+            if !is_mac(&mac, &self.key.part(of, principal, &part.octets, details.as_deref())) {
                 return Err(not_as_written());
             }
             sums.extend(part.sums);
-            let tags = tags.map_or_else(|| Ok(PriceTags::default()), |tags| decode(&tags));
-            let PriceTags { tags } = tags.map_err(|_| bad_statement(of, "a later version wrote it"))?;
-            if !tags.is_empty() {
-                prices.insert(principal, tags);
-            }
+            let details = details.map_or_else(|| Ok(PartDetails::default()), |details| decode(&details));
+            let PartDetails { prices, percentiles } =
+                details.map_err(|_| bad_statement(of, "a later version wrote it"))?;
+            all.prices.extend(Some((principal, prices)).filter(|(_, prices)| !prices.is_empty()));
+            all.percentiles.extend(Some((principal, percentiles)).filter(|(_, of)| !of.is_empty()));
         }
         if written.is_empty() {
-            Ok(Some((statement, sums, prices)))
+            Ok(Some((statement, sums, all)))
         } else {
             Err(bad_statement(of, "some of its sums are missing"))
         }
@@ -649,7 +655,7 @@ impl Store {
         }
         // Who runs takes it for a database that was set back, and has routers report again.
         step.head.steps = 0;
-        for table in ["usage_record", "usage_journal", "usage_payer", "usage_router", "usage_month"] {
+        for table in ["usage_record", "usage_journal", "usage_payer", "usage_router", "usage_month", "usage_sample"] {
             query(&format!("DELETE FROM {table}")).execute(&mut *step.transaction).await?;
         }
         (step.head.closed_before, step.head.is_complete) = (closed_before, closed_before == 0);
@@ -691,9 +697,17 @@ impl Store {
     }
 }
 
-/// A statement, its sums by account and router, and the price tags that were in force in its time, by who pays.
-pub type StatementSums =
-    (UsageStatement, BTreeMap<(ChargedAccount, RouterNumber), Usage>, BTreeMap<u32, Vec<PriceTag>>);
+/// A statement, its sums by account and router, and what else it has, by who pays.
+pub type StatementSums = (UsageStatement, BTreeMap<(ChargedAccount, RouterNumber), Usage>, Details);
+
+/// What a statement has beside its sums, by who pays.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Details {
+    /// Price tags that were in force in its time.
+    pub prices: BTreeMap<u32, Vec<PriceTag>>,
+    /// Of the months that ended in its time.
+    pub percentiles: BTreeMap<u32, Vec<Percentile>>,
+}
 
 /// What of a statement is of one who pays.
 #[derive(Default)]
@@ -706,10 +720,11 @@ struct Part {
 }
 
 wayleave_core::wire! {
-    /// Price tags of a part.
+    /// What a part has beside its sums.
     #[derive(Clone, PartialEq, Eq, Debug, Default)]
-    struct PriceTags {
-        tags: Vec<PriceTag> as List16<MAX_PRICE_TAGS>,
+    struct PartDetails {
+        prices: Vec<PriceTag> as List16<MAX_PRICE_TAGS>,
+        percentiles: Vec<Percentile> as List16<MAX_PERCENTILES>,
     }
 }
 
@@ -785,18 +800,21 @@ impl Step {
         };
         let (changed, removed) = (std::mem::take(&mut accepted.changed), std::mem::take(&mut accepted.removed));
         self.head.moved += ledger.moved();
-        self.add_to_months(&found, &changed, periods).await?;
+        let new = self.add_to_months(&found, &changed, periods).await?;
+        let counted = (ledger.confirmed().get(&router).copied().filter(|second| *second > 0), now);
+        self.add_samples(&new, counted).await?;
         self.write(&found, changed, &removed, ledger.counts()).await?;
         Ok(Ok(accepted.into()))
     }
 
-    /// Adds what is new of totals to the months in which their key epochs begin.
+    /// Adds what is new of totals to the months in which their key epochs begin. Returns how much that is of each payer, by the owner of its
+    /// number.
     async fn add_to_months(
         &mut self,
         found: &Records,
         changed: &[UsageRecord<ChargedAccount>],
         periods: &AccountPeriods,
-    ) -> Result<(), StoreError> {
+    ) -> Result<BTreeMap<(u32, u8), u64>, StoreError> {
         // Of one that is here twice the last counts.
         let last: Records = changed.iter().map(|of| ((of.router, of.journal, of.account), of.total)).collect();
         let mut months: BTreeMap<(u32, u64, u8), u128> = BTreeMap::new();
@@ -807,7 +825,10 @@ impl Step {
             let held = found.get(&key).map_or(0, |held| held.octets);
             *months.entry((principal, month.begin(), owner)).or_default() += total.octets.saturating_sub(held);
         }
+        let mut new: BTreeMap<(u32, u8), u64> = BTreeMap::new();
         for ((principal, begins, owner), octets) in months.into_iter().filter(|(_, octets)| *octets > 0) {
+            let sum = new.entry((principal, owner)).or_default();
+            *sum = sum.saturating_add(u64::try_from(octets).unwrap_or(u64::MAX));
             let add = format!(
                 "INSERT INTO usage_month (principal, begins_at, owner, octets) VALUES ($1, $2, $3, $4)
                  ON CONFLICT (principal, begins_at, owner) DO UPDATE SET octets =
@@ -816,6 +837,31 @@ impl Step {
             );
             let add = query(&add).bind(i64::from(principal)).bind(signed(begins)).bind(i64::from(owner));
             add.bind(counted(octets).min(MOST_OF_MONTH)).execute(&mut *self.transaction).await?;
+        }
+        Ok(new)
+    }
+
+    /// Adds what a router has counted after a Unix second, and reports at another, to samples.
+    async fn add_samples(
+        &mut self,
+        new: &BTreeMap<(u32, u8), u64>,
+        counted: (Option<u64>, u64),
+    ) -> Result<(), StoreError> {
+        let add = format!(
+            "INSERT INTO usage_sample (principal, owner, begins_at, octets, is_rough) VALUES ($1, $2, $3, $4, $5)
+             ON CONFLICT (principal, owner, begins_at) DO UPDATE SET octets =
+             CASE WHEN usage_sample.octets > {MOST_OF_MONTH} - excluded.octets THEN {MOST_OF_MONTH}
+             ELSE usage_sample.octets + excluded.octets END,
+             is_rough = CASE WHEN excluded.is_rough > usage_sample.is_rough THEN excluded.is_rough
+             ELSE usage_sample.is_rough END"
+        );
+        for ((principal, owner), octets) in new {
+            let (samples, is_rough) = samples(*octets, counted);
+            for (begins, octets) in samples {
+                let add = query(&add).bind(i64::from(*principal)).bind(i64::from(*owner)).bind(signed(begins));
+                let add = add.bind(signed(octets).min(MOST_OF_MONTH)).bind(i64::from(is_rough));
+                add.execute(&mut *self.transaction).await?;
+            }
         }
         Ok(())
     }
@@ -1105,6 +1151,49 @@ async fn statement_row(
     let select = format!("{SELECT_STATEMENT} WHERE number = $1");
     let read = query(&select).bind(signed(of)).fetch_optional(&mut *connection).await?;
     read.as_ref().map(statement).transpose()
+}
+
+/// The months that ended in a time that is closed, of which there are samples.
+async fn months_ended(
+    connection: &mut AnyConnection,
+    (after, before): (u64, u64),
+) -> Result<Vec<(u64, u64)>, StoreError> {
+    let first = query("SELECT MIN(begins_at) FROM usage_sample").fetch_one(&mut *connection).await?;
+    let Some(first) = optional(&first, 0)? else { return Ok(Vec::new()) };
+    let months = std::iter::successors(Some(Month::of(after.max(first))), |month| Some(month.next()));
+    let bounds = months.map(|month| (month.begin(), month.next().begin()));
+    Ok(bounds.take_while(|(_, ends)| *ends <= before).take(MAX_PERCENTILES).collect())
+}
+
+/// The percentiles of one who pays, of the owners of its number one after the other.
+async fn percentiles_of(
+    connection: &mut AnyConnection,
+    principal: u32,
+    months: &[(u64, u64)],
+) -> Result<Vec<Percentile>, StoreError> {
+    let within = "principal = $1 AND begins_at >= $2 AND begins_at < $3";
+    let select = format!(
+        "SELECT owner, CAST(SUM(is_rough) AS BIGINT) FROM usage_sample WHERE {within} GROUP BY owner ORDER BY owner"
+    );
+    let rank =
+        format!("SELECT octets FROM usage_sample WHERE {within} AND owner = $4 ORDER BY octets DESC LIMIT 1 OFFSET $5");
+    let mut found = Vec::new();
+    for (begins, ends) in months.iter().copied() {
+        let of = query(&select).bind(i64::from(principal)).bind(signed(begins)).bind(signed(ends));
+        for read in of.fetch_all(&mut *connection).await? {
+            let owner: u8 = number(&read, 0)?;
+            let of = query(&rank).bind(i64::from(principal)).bind(signed(begins)).bind(signed(ends));
+            let of = of.bind(i64::from(owner)).bind(signed(discarded_samples((begins, ends))));
+            let octets: u64 = match of.fetch_optional(&mut *connection).await? {
+                Some(read) => number(&read, 0)?,
+                None => 0, // fewer samples than do not count
+            };
+            let octets_per_second = octets / SAMPLE_SECS;
+            found.push(Percentile { owner, begins, ends, octets_per_second, rough: number(&read, 1)? });
+        }
+    }
+    found.truncate(MAX_PERCENTILES);
+    Ok(found)
 }
 
 async fn known_routers(connection: &mut AnyConnection) -> Result<KnownRouters, StoreError> {

@@ -23,6 +23,7 @@ mod lookup;
 mod message;
 mod name;
 mod order_limits;
+mod percentile;
 mod plain_question;
 mod policy;
 mod position;
@@ -61,6 +62,7 @@ pub use keys::{AccountKey, Handle, MasterKey, ProviderKey};
 pub use lookup::{Lookup, LookupConfig, LookupEvent, LookupFailure, LookupInput, LookupOutput, Obtained};
 pub use message::{MAX_UDP, Reply, ReplyError};
 pub use name::{LookupName, NameError, RequestName};
+pub use percentile::{Percentile, SAMPLE_SECS, discarded_samples, samples};
 pub use policy::{LookupPolicy, LookupPolicyError, LookupRule, MAX_RULES};
 pub use position::Position;
 pub use rate_limit::{RateLimit, Verdict};
@@ -83,7 +85,7 @@ pub use state::{
     MAX_LIMITS, MAX_REVOCATIONS, MAX_REVOKED, MAX_WAYPOINTS, OPERATOR_GRANTS, PRINCIPAL_LIMITS, Row, RowEffects,
     RowError, RowKey, RowKind, SnapshotError, SnapshotHead, State, TIMES,
 };
-pub use statement::{MAX_LINES, MAX_PRICE_TAGS, Statement, StatementGap, StatementLine};
+pub use statement::{MAX_LINES, MAX_PERCENTILES, MAX_PRICE_TAGS, Statement, StatementGap, StatementLine};
 pub use terms::Terms;
 pub use usage::{
     Accepted, AccountPeriods, Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reopening, ReportOutcome,

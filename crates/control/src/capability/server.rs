@@ -141,7 +141,7 @@ enum Decided {
     Repeated,
     /// Nothing: all is as it wants.
     AsIs,
-    Change(Signed<Change>),
+    Change(Box<Signed<Change>>),
     /// The holder of this asks how it stands.
     Status(Grant),
     Report(HolderReport),
@@ -565,7 +565,7 @@ impl KeyServer {
                     Ok((request, key, Ok(decided))) => {
                         let (is_repeated, change) = match decided {
                             Decided::Repeated => (true, None),
-                            Decided::Change(change) => (false, Some(change)),
+                            Decided::Change(change) => (false, Some(*change)),
                             _ => (false, None),
                         };
                         let digest = request.digest();
@@ -840,7 +840,8 @@ impl KeyServer {
         let outcome = self.change_of(&request.order, &grant, &signed, now.unix).and_then(|body| match body {
             None => Ok(Decided::AsIs),
             Some(body) => {
-                self.state.sign(body, &self.signer, now.unix).map(Decided::Change).map_err(|error| match error {
+                let change = self.state.sign(body, &self.signer, now.unix);
+                change.map(|change| Decided::Change(Box::new(change))).map_err(|error| match error {
                     ChangeError::SourcesBeyond => Status::NotAllowed,
                     _ => Status::Full,
                 })

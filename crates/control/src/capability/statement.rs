@@ -4,6 +4,7 @@ use wayleave_core::wire::{Ascii, List16, List32};
 use wayleave_crypto::signed::{Object, SIGNATURE};
 
 use super::billing::{MAX_PRICE, PriceTag};
+use super::percentile::Percentile;
 use super::terms::Terms;
 use super::usage::{RouterNumber, Usage};
 
@@ -12,6 +13,8 @@ const MAX_GAPS: usize = 4_096;
 pub const MAX_LINES: usize = 100_000;
 /// Price tags that it has.
 pub const MAX_PRICE_TAGS: usize = 4_096;
+/// Months of which it has a percentile.
+pub const MAX_PERCENTILES: usize = 1_024;
 /// Octets of a zone's name, at most.
 const ZONE: usize = 255;
 
@@ -57,6 +60,8 @@ wayleave_core::wire! {
         pub lines: Vec<StatementLine> as List32<MAX_LINES>,
         /// Price tags of the account and of its grants that were in force in the months of the lines and before `before`.
         pub prices: Vec<PriceTag> as List16<MAX_PRICE_TAGS>,
+        /// The 95th percentiles of the months that ended in its time, in samples of five minutes.
+        pub percentiles: Vec<Percentile> as List16<MAX_PERCENTILES>,
     }
 }
 
@@ -76,6 +81,8 @@ impl Object for Statement {
         + MAX_LINES * 59
         + 2
         + MAX_PRICE_TAGS * (1 + Terms::MAX + 1 + MAX_PRICE + 8 + 9)
+        + 2
+        + MAX_PERCENTILES * 29
         + SIGNATURE;
 }
 

@@ -600,6 +600,13 @@ fn the_statement_of_an_independent_program_is_signed_and_every_change_of_it_is_n
             PriceTag { grant: None, price: "gold".to_owned(), since: month - 5, until: Some(month + 5) },
             PriceTag { grant: Some(branch()), price: "silver".to_owned(), since: month + 7, until: None },
         ],
+        percentiles: vec![Percentile {
+            owner: 1,
+            begins: month,
+            ends: month + 31 * 86_400,
+            octets_per_second: 1_250_000,
+            rough: 3,
+        }],
     };
     let signed = Signed::<Statement>::decode(&octets).expect("a statement");
     let key = writer.verifying_key().to_bytes();

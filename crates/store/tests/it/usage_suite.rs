@@ -12,8 +12,9 @@ use std::ops::Bound;
 
 use sqlx::AnyPool;
 use wayleave_control::capability::{
-    AccountPeriods, Billing, BillingSubject, ChangeBody, ChargedAccount, JournalId, Ledger, Month, PriceTag,
-    ProviderKey, Reopening, ReportOutcome, RouterNumber, Usage, UsageChange, UsageRecord, UsageReport,
+    AccountPeriods, Billing, BillingSubject, ChangeBody, ChargedAccount, JournalId, Ledger, Month, Percentile,
+    PriceTag, ProviderKey, Reopening, ReportOutcome, RouterNumber, SAMPLE_SECS, Usage, UsageChange, UsageRecord,
+    UsageReport, discarded_samples,
 };
 use wayleave_control::tenure::{Holder, LessorRow};
 use wayleave_core::UnixTime;
@@ -21,7 +22,7 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_packet::platypus::header::Principal;
 use wayleave_store::{
-    Appended, Closing, KnownRouters, Loaded, MAX_OF_PAYER, Note, Place, Position, Store, StoreError, StoreKey,
+    Appended, Closing, Details, KnownRouters, Loaded, MAX_OF_PAYER, Note, Place, Position, Store, StoreError, StoreKey,
 };
 
 /// The exponent of key epochs, and the one in which tests begin.
@@ -311,24 +312,56 @@ pub(crate) async fn a_statement_has_the_price_tags_that_were_in_force_and_keeps_
     let of = [account(7, None, FIRST), account(8, None, FIRST)];
     take(&store, report(1, 1, &of.map(|account| (account, 100)), second(FIRST + 1))).await;
     assert_eq!(close(&store, before, &[1]).await, ("done", 1));
-    assert_eq!(store.statement(1, None).await.expect("read").expect("there").2, BTreeMap::new(), "not yet");
+    assert_eq!(store.statement(1, None).await.expect("read").expect("there").2, Details::default(), "not yet");
     fold(&store, 100, &AccountPeriods::default()).await;
     let first = store.statement(1, None).await.expect("read").expect("there");
     let tag = |price: &str, since, until| PriceTag { grant: None, price: price.to_owned(), since, until };
     let expected = [tag("gold", month, Some(second(FIRST + 1))), tag("silver", second(FIRST + 1), None)];
-    assert_eq!(first.2, BTreeMap::from([(7, expected.to_vec())]));
+    assert_eq!(first.2.prices, BTreeMap::from([(7, expected.to_vec())]));
     priced(&store, &[("", before + 1), ("lead", before + 2)]).await;
     assert_eq!(store.statement(1, Some(7)).await.expect("read").expect("there").2, first.2);
-    assert_eq!(store.statement(1, Some(8)).await.expect("read").expect("there").2, BTreeMap::new());
+    assert_eq!(store.statement(1, Some(8)).await.expect("read").expect("there").2, Details::default());
     write(
         place,
-        "UPDATE usage_part SET prices = (SELECT prices FROM usage_part WHERE principal = 8) WHERE principal = 7",
+        "UPDATE usage_part SET details = (SELECT details FROM usage_part WHERE principal = 8) WHERE principal = 7",
     )
     .await;
     let refused = store.statement(1, Some(7)).await;
     assert!(matches!(&refused, Err(StoreError::Row { row, .. }) if row == "statement 1"), "{refused:?}");
-    write(place, "UPDATE usage_part SET prices = NULL").await;
+    write(place, "UPDATE usage_part SET details = NULL").await;
     assert!(store.statement(1, Some(8)).await.is_err());
+}
+
+/// A percentile is of the month that ended, in samples by when routers reported; what a router kept for long is spread, and named as rough.
+pub(crate) async fn a_statement_has_the_percentiles_of_the_months_that_ended_in_its_time(place: &Place) {
+    let (store, none) = (store(place).await, AccountPeriods::default());
+    let month = Month::of(second(FIRST)).next();
+    let (begins, ends) = (month.begin(), month.next().begin());
+    let discarded = discarded_samples((begins, ends));
+    let epoch = |at: u64| (at >> INTERVAL) as u32;
+    take(&store, UsageChange::Confirm { router: 1, through: begins }).await;
+    let (mut sums, mut last) = (BTreeMap::new(), begins);
+    for number in 0..=discarded {
+        last = begins + number * SAMPLE_SECS + 7;
+        let sum: &mut u128 = sums.entry(epoch(last)).or_default();
+        *sum += if number == 3 { 6_000 } else { 3_000 };
+        let mut entries = vec![(account(7, None, epoch(last)), *sum)];
+        // One sample fewer: all that it has sent counts for nothing.
+        entries.extend((number == 0).then_some((account(8, None, epoch(last)), 1_000_000)));
+        let confirm = UsageChange::Confirm { router: 1, through: last };
+        store.change_usage(&[report(1, 1, &entries, last), confirm], &none).await.expect("the database works");
+    }
+    // The router was cut off for two samples, and then for weeks: of that nobody knows when it was.
+    let of = |number: u128| [(account(9, None, epoch(last)), number)];
+    take(&store, report(1, 1, &of(30), last + 600)).await;
+    take(&store, report(1, 1, &of(90), ends - 1)).await;
+    assert_eq!(close(&store, ends + 86_400, &[1]).await, ("done", 1));
+    fold(&store, 1_000, &none).await;
+    let found = store.statement(1, None).await.expect("read").expect("there").2.percentiles;
+    let of = |octets_per_second, rough| vec![Percentile { owner: 0, begins, ends, octets_per_second, rough }];
+    assert_eq!(found, BTreeMap::from([(7, of(1_000, 0)), (8, of(0, 0)), (9, of(0, 4))]));
+    assert_eq!(store.statement(1, Some(7)).await.expect("read").expect("there").2.percentiles[&7], found[&7]);
+    assert_eq!(write(place, "DELETE FROM usage_sample").await, 0, "what is closed is gone");
 }
 
 /// The sums of months are those of what routers reported, once each, whatever is closed and comes again.

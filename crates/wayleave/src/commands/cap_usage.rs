@@ -19,7 +19,7 @@ use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::identity::octets_of;
 use wayleave_runtime::store::{self, FileStore, Record, Store as _, StoreError as FileError};
-use wayleave_store::{Closing, KnownRouters, Note, StatementSums, Store, StoreError, UsageStatement};
+use wayleave_store::{Closing, Details, KnownRouters, Note, StatementSums, Store, StoreError, UsageStatement};
 
 use super::cap::{read_line, seconds_of, user};
 use super::cap_remote::{self, KeyServerAt, Provider};
@@ -97,6 +97,9 @@ pub struct StatementsOf {
     /// The price tags that were in force in its time, in the place of its lines.
     #[arg(long, requires = "number", conflicts_with = "by")]
     pub prices: bool,
+    /// The 95th percentiles of the months that ended in its time, in samples of five minutes, in the place of its lines.
+    #[arg(long, requires = "number", conflicts_with_all = ["by", "prices"])]
+    pub percentiles: bool,
     /// Write the statement for --principal to this file, signed with the writer's key: for whoever pays, who checks it by `cap verify`.
     #[arg(long, value_name = "FILE", requires = "principal", conflicts_with = "csv")]
     pub signed: Option<PathBuf>,
@@ -336,7 +339,7 @@ pub fn statements(command: &StatementsOf) -> Outcome {
     }
     match (command.number, &command.signed) {
         (None, _) => list_statements(command, &place),
-        (Some(number), None) if command.prices => prices(command, &place, number),
+        (Some(number), None) if command.prices || command.percentiles => for_billing(command, &place, number),
         (Some(number), None) => one_statement(command, &place, number),
         (Some(number), Some(file)) => sign_statement(command, &place, (number, file)),
     }
@@ -490,28 +493,37 @@ fn one_statement(command: &StatementsOf, place: &KeyServerAt<'_>, number: u64) -
     Ok(())
 }
 
-/// Price tags that were in force in the time of a statement.
-fn prices(command: &StatementsOf, place: &KeyServerAt<'_>, number: u64) -> Outcome {
+/// Price tags that were in force in the time of a statement, or percentiles.
+fn for_billing(command: &StatementsOf, place: &KeyServerAt<'_>, number: u64) -> Outcome {
+    let list = if command.prices { "prices" } else { "percentiles" };
     let lines: Vec<Value> = match place {
         KeyServerAt::At(at) => {
             let principal = command.principal.map_or(String::new(), |principal| format!("?principal={principal}"));
-            cap_remote::all(at, &format!("/v1/statements/{number}/prices{principal}"), "prices")?
+            cap_remote::all(at, &format!("/v1/statements/{number}/billing{principal}"), list)?
         }
         KeyServerAt::Here(config) => {
             let here = Here::new(config)?;
-            let (_, _, tags) = found(&here, (number, command.principal))?;
+            let (_, _, Details { prices, percentiles }) = found(&here, (number, command.principal))?;
             let (_, periods) = here.accounts()?;
-            let all = tags.iter().flat_map(|(principal, tags)| billing::prices(*principal, tags, &periods));
-            all.map(|price| json!(price)).collect()
+            match command.prices {
+                true => {
+                    let all = prices.iter().flat_map(|(principal, of)| billing::prices(*principal, of, &periods));
+                    all.map(|price| json!(price)).collect()
+                }
+                false => {
+                    let all = percentiles.iter().flat_map(|(principal, of)| billing::percentiles(*principal, of));
+                    all.map(|month| json!(month)).collect()
+                }
+            }
         }
     };
-    let columns = billing::PRICE_COLUMNS.to_vec();
+    let columns = if command.prices { &billing::PRICE_COLUMNS[..] } else { &billing::PERCENTILE_COLUMNS };
     if command.json {
-        print_json(json!({ "statement": number, "prices": lines }));
+        print_json(json!({ "statement": number, list: lines }));
     } else if lines.is_empty() && !command.csv {
-        print("no price tags were in force\n");
+        print(if command.prices { "no price tags were in force\n" } else { "no month ended in its time\n" });
     } else {
-        show(&Statement { columns, lines }, command.csv, false);
+        show(&Statement { columns: columns.to_vec(), lines }, command.csv, false);
     }
     Ok(())
 }
@@ -530,12 +542,11 @@ fn sign_statement(command: &StatementsOf, place: &KeyServerAt<'_>, (number, file
         }
         KeyServerAt::Here(config) => {
             let here = Here::new(config)?;
-            let (of, sums, mut tags) = found(&here, (number, Some(principal)))?;
+            let (of, sums, details) = found(&here, (number, Some(principal)))?;
             let (server, periods) = here.accounts()?;
             let owner = command.owner.unwrap_or_else(|| periods.latest(principal));
-            let tags = tags.remove(&principal).unwrap_or_default();
-            let tags = billing::of_owner(&tags, (principal, owner), &periods);
-            let object = of_owner(&of, &here.file.zone().to_string(), (principal, owner), (&sums, tags));
+            let (zone, of_principal) = (here.file.zone().to_string(), (principal, owner));
+            let object = of_owner(&of, &zone, of_principal, (&sums, &details), &periods);
             let signed = server.sign_statement(&object);
             let signed = signed.map_err(|error| Failure::new(format!("the statement cannot be signed: {error}")))?;
             (signed.octets().to_vec(), here.file.key.writer.get_ref().0.to_string())
@@ -625,16 +636,18 @@ pub fn verify(command: &Verify) -> Outcome {
         print_json(said);
         return Ok(());
     }
-    let (lines, tags) = (said["usage"].take(), said["prices"].take());
+    let [lines, tags, months] = ["usage", "prices", "percentiles"].map(|list| said[list].take());
     if let Some(said) = said.as_object_mut() {
-        said.retain(|name, _| !["usage", "prices"].contains(&name.as_str()));
+        said.retain(|name, _| !["usage", "prices", "percentiles"].contains(&name.as_str()));
     }
     print(&fields(&said));
     let rows = |of: &Value| of.as_array().cloned().unwrap_or_default();
     let columns = ["delegation", "sub_delegation", "begins", "ends", "late", "packets", "octets"];
     print(&objects(&rows(&lines), &columns));
-    if !rows(&tags).is_empty() {
-        print(&objects(&rows(&tags), &billing::PRICE_COLUMNS[2..]));
+    for (list, columns) in [(tags, &billing::PRICE_COLUMNS[2..]), (months, &billing::PERCENTILE_COLUMNS[2..])] {
+        if !rows(&list).is_empty() {
+            print(&objects(&rows(&list), columns));
+        }
     }
     Ok(())
 }

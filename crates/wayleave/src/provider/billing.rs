@@ -6,7 +6,8 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use wayleave_control::capability::{
-    AccountPeriods, Billing, BillingRecord, BillingSubject, ChangeBody, ChangeError, Metadata, PriceTag, State,
+    AccountPeriods, Billing, BillingRecord, BillingSubject, ChangeBody, ChangeError, Metadata, Percentile, PriceTag,
+    State,
 };
 use wayleave_runtime::clock::utc;
 
@@ -127,7 +128,41 @@ pub fn prices(principal: u32, tags: &[PriceTag], periods: &AccountPeriods) -> Ve
     tags.iter().map(price).collect()
 }
 
-/// Those that one owner of the number had.
+/// The 95th percentile of what a principal sent in a month, in samples of five minutes.
+#[derive(Serialize, ToSchema)]
+pub struct MonthPercentile {
+    #[schema(maximum = 16_777_215)]
+    principal: u32,
+    /// Which of the owners that the principal's number had one after the other, from 0.
+    owner: u8,
+    #[schema(format = DateTime)]
+    begins: String,
+    #[schema(format = DateTime)]
+    ends: String,
+    /// What 95 of 100 samples of the month do not exceed.
+    octets_per_second: u64,
+    /// Samples that are known only roughly, since a router was cut off: more than a few make the percentile rough too.
+    rough_samples: u32,
+}
+
+/// The columns of a list of them.
+pub const PERCENTILE_COLUMNS: [&str; 6] =
+    ["principal", "owner", "begins", "ends", "octets_per_second", "rough_samples"];
+
+/// Percentiles of a statement's principal.
+pub fn percentiles(principal: u32, all: &[Percentile]) -> Vec<MonthPercentile> {
+    let shown = |of: &Percentile| MonthPercentile {
+        principal,
+        owner: of.owner,
+        begins: utc(of.begins),
+        ends: utc(of.ends),
+        octets_per_second: of.octets_per_second,
+        rough_samples: of.rough,
+    };
+    all.iter().map(shown).collect()
+}
+
+/// Price tags that one owner of the number had.
 pub fn of_owner(tags: &[PriceTag], (principal, owner): (u32, u8), periods: &AccountPeriods) -> Vec<PriceTag> {
     tags.iter().filter(|tag| periods.at(principal, tag.since) == owner).cloned().collect()
 }

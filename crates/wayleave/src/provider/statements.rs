@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use wayleave_control::capability::{
-    AccountPeriods, ChargedAccount, MAX_LINES, PriceTag, RouterNumber, Statement, StatementGap, StatementLine, Usage,
+    AccountPeriods, ChargedAccount, MAX_LINES, RouterNumber, Statement, StatementGap, StatementLine, Usage,
 };
 use wayleave_runtime::clock::{unix_of_day, unix_of_utc, utc};
-use wayleave_store::UsageStatement;
+use wayleave_store::{Details, UsageStatement};
 
 use super::billing;
 use crate::failure::Failure;
@@ -136,9 +136,13 @@ pub fn of_owner(
     statement: &UsageStatement,
     zone: &str,
     (principal, owner): (u32, u8),
-    (sums, prices): (&BTreeMap<(ChargedAccount, RouterNumber), Usage>, Vec<PriceTag>),
+    (sums, details): (&BTreeMap<(ChargedAccount, RouterNumber), Usage>, &Details),
+    periods: &AccountPeriods,
 ) -> Statement {
     const DAY: u64 = 86_400;
+    fn of_principal<T>(of: &BTreeMap<u32, Vec<T>>, principal: u32) -> &[T] {
+        of.get(&principal).map_or(&[], Vec::as_slice)
+    }
     let is_own = |account: &ChargedAccount| (account.principal(), account.account_period()) == (principal, Some(owner));
     let lines_of = |delegation: fn(&ChargedAccount) -> (Option<u32>, Option<u32>)| {
         let mut lines: BTreeMap<_, Usage> = BTreeMap::new();
@@ -177,7 +181,12 @@ pub fn of_owner(
         made: statement.made_at,
         gaps: gaps(statement),
         lines: lines.into_iter().map(line).collect(),
-        prices,
+        prices: billing::of_owner(of_principal(&details.prices, principal), (principal, owner), periods),
+        percentiles: of_principal(&details.percentiles, principal)
+            .iter()
+            .filter(|of| of.owner == owner)
+            .copied()
+            .collect(),
     }
 }
 
@@ -221,6 +230,7 @@ pub fn shown(statement: &Statement) -> Value {
         "not_confirmed_by": statement.gaps.iter().map(gap).collect::<Vec<_>>(),
         "usage": statement.lines.iter().map(line).collect::<Vec<_>>(),
         "prices": prices,
+        "percentiles": billing::percentiles(statement.principal, &statement.percentiles),
     })
 }
 

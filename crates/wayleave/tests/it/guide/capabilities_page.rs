@@ -60,7 +60,9 @@ fn a_key_server_is_set_up_and_a_capability_handed_over_as_the_guide_says() {
         // Nothing was sent: said in words, as names of columns, as an empty list.
         let is_usage = said == "no usage\n" || said.contains("packets") || said.contains("\"usage\":[]");
         let is_usage = is_usage || command.contains("cap statements") && said.contains("no statements");
-        assert!(is_usage || command.contains("cap rate") && said.contains("12500000"), "{command}: {said}");
+        let is_set = command.contains("cap rate") && said.contains("12500000")
+            || command.contains("cap quota") && said.contains("10000000000000");
+        assert!(is_usage || is_set, "{command}: {said}");
     }
     lay(&rule);
     shell.run(&check);

@@ -155,7 +155,7 @@ fn every_operation_works_with_its_example_and_answers_as_it_is_described() {
     });
     assert_eq!(attempt("listStatements", &[], None)["statements"][0]["statement"], 1);
     attempt("statement", &[], None);
-    attempt("statementPrices", &[], None);
+    attempt("statementBilling", &[], None);
     attempt("signedStatement", &[], None);
     let line: InvitationLine = invited["invitation"].as_str().expect("a line").parse().expect("an invitation");
     let redeemed = attempt("redeem", &[], Some(redemption(&line, 5, unix_now())));

@@ -180,7 +180,7 @@ fn a_statement_has_the_price_tags_that_were_in_force_and_its_signature_covers_th
         let command = [&["cap", "statements", "1", "--prices"], form].concat();
         assert_eq!(by_api(&command), here(&command), "{form:?}");
     }
-    let prices = world.done("GET", "/v1/statements/1/prices?principal=7", None);
+    let prices = world.done("GET", "/v1/statements/1/billing?principal=7", None);
     assert_eq!((&prices["statement"], &prices["prices"], &prices["next"]), (&json!(1), &json!([]), &Value::Null));
     let said = here(&["cap", "statements", "1", "--principal", "7", "--signed", "one.statement", "--json"]);
     let writer = parsed(&said)["writer"].as_str().expect("a key").to_owned();

@@ -40,7 +40,7 @@ pub fn routes() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(usage::list))
         .routes(routes!(statements::list, statements::close))
         .routes(routes!(statements::show))
-        .routes(routes!(statements::prices))
+        .routes(routes!(statements::billing))
         .routes(routes!(statements::signed))
         .routes(routes!(invitations::list, invitations::create))
         .routes(routes!(invitations::withdraw))

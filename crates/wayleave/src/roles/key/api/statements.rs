@@ -12,7 +12,7 @@ use wayleave_control::capability::AccountPeriods;
 use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::clock::utc;
 use wayleave_runtime::identity::to_hex;
-use wayleave_store::{Closing, Note, StatementSums, Store, StoreError, UsageStatement};
+use wayleave_store::{Closing, Details, Note, StatementSums, Store, StoreError, UsageStatement};
 
 use super::super::core::lock;
 use super::caller::{Caller, Operator, Owner};
@@ -20,7 +20,7 @@ use super::extract::{Json, NoBody, NoQuery, Path, PrincipalNumber, Query, most, 
 use super::problem::{Problem, ProblemKind};
 use super::usage::is_readable;
 use super::{Answer, Api, Created};
-use crate::provider::billing::{self, Price, of_owner as of_owner_tags};
+use crate::provider::billing::{self, MonthPercentile, Price};
 use crate::provider::statements::{StatementHead, check_confirmed, closing, of_owner};
 use crate::usage::{By, StatementCursor, StatementPage};
 
@@ -101,10 +101,10 @@ pub struct StatementLines {
     next: Option<String>,
 }
 
-/// Which price tags of a statement.
+/// For whom.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
-pub struct PricePage {
+pub struct BillingPage {
     /// Only this one's; with a token for `own` it is that token's.
     #[param(value_type = Option<u32>, maximum = 16_777_215, example = 7)]
     principal: Option<PrincipalNumber>,
@@ -116,11 +116,14 @@ pub struct PricePage {
     most: Option<usize>,
 }
 
-/// A page of the price tags that were in force in the time of a statement.
+/// A page of what a statement has for billing beside its lines.
 #[derive(Serialize, ToSchema)]
-pub struct Prices {
+pub struct StatementBilling {
     statement: u64,
+    /// Price tags of accounts and grants that were in force in the months of its lines.
     prices: Vec<Price>,
+    /// 95th percentiles of the months that ended in its time.
+    percentiles: Vec<MonthPercentile>,
     /// The value of `after` for the next page; null behind the last.
     #[schema(required)]
     next: Option<u32>,
@@ -308,43 +311,47 @@ pub async fn show(
     Ok(Json(StatementLines { head: api.head(&statement, &caller), usage: lines.lines, next }))
 }
 
-/// The price tags of accounts and grants that were in force in the months of a statement's lines
+/// What a statement has for billing beside its lines: price tags, and 95th percentiles in samples of five minutes
 #[utoipa::path(
     get,
-    path = "/v1/statements/{statement}/prices",
-    operation_id = "statementPrices",
+    path = "/v1/statements/{statement}/billing",
+    operation_id = "statementBilling",
     security(("token" = ["own"])),
-    params(("statement" = u64, Path, description = "Its number.", example = 1), PricePage),
+    params(("statement" = u64, Path, description = "Its number.", example = 1), BillingPage),
     responses(
-        (status = 200, description = "Done.", body = Prices),
+        (status = 200, description = "Done.", body = StatementBilling),
         (status = 404, description = "There is no such thing."),
         (status = 409, description = "It is not added up yet.")
     )
 )]
-pub async fn prices(
+pub async fn billing(
     State(api): State<Arc<Api>>,
     caller: Caller<Owner>,
     Path(number): Path<u64>,
-    Query(wanted): Query<PricePage>,
+    Query(wanted): Query<BillingPage>,
     _: NoBody,
-) -> Answer<Prices> {
+) -> Answer<StatementBilling> {
     let only = wanted.principal.map(|principal| principal.0).or(caller.own);
     only.map_or(Ok(()), |principal| caller.may_read(principal))?;
     let most = most(wanted.most, LINES)?;
-    let (_, _, tags) = api.complete(number, only).await?;
+    let (_, _, Details { prices, percentiles }) = api.complete(number, only).await?;
     let periods = api.periods();
     let after = wanted.after.map(|after| after.0.number());
-    let behind = tags.iter().filter(|(principal, _)| after.is_none_or(|after| **principal > after));
-    let (page, next) = page(behind, most, |(principal, _)| **principal);
-    let prices = page.into_iter().flat_map(|(principal, tags)| {
-        // The number may have been somebody else's.
-        let tags = match caller.own {
-            Some(_) => of_owner_tags(tags, (*principal, periods.latest(*principal)), &periods),
-            None => tags.clone(),
-        };
-        billing::prices(*principal, &tags, &periods)
-    });
-    Ok(Json(Prices { statement: number, prices: prices.collect(), next }))
+    let all: BTreeSet<u32> = prices.keys().chain(percentiles.keys()).copied().collect();
+    let behind = all.into_iter().filter(|principal| after.is_none_or(|after| *principal > after));
+    let (principals, next) = page(behind, most, |principal| *principal);
+    // The number may have been somebody else's.
+    let is_readable = |principal: u32, owner: u8| caller.own.is_none() || owner == periods.latest(principal);
+    let mut said = StatementBilling { statement: number, prices: Vec::new(), percentiles: Vec::new(), next };
+    for principal in principals {
+        let tags = prices.get(&principal).into_iter().flatten();
+        let tags = tags.filter(|tag| is_readable(principal, periods.at(principal, tag.since)));
+        said.prices.extend(billing::prices(principal, &tags.cloned().collect::<Vec<_>>(), &periods));
+        let months = percentiles.get(&principal).into_iter().flatten();
+        let months = months.filter(|month| is_readable(principal, month.owner));
+        said.percentiles.extend(billing::percentiles(principal, &months.copied().collect::<Vec<_>>()));
+    }
+    Ok(Json(said))
 }
 
 /// A statement for one who pays, signed: `wayleave cap verify` checks it
@@ -378,11 +385,10 @@ pub async fn signed(
     if caller.own.is_some() && owner != latest {
         return Err(Problem::new(ProblemKind::Access, "this token is for the present owner of the number"));
     }
-    let (statement, sums, mut tags) = api.complete(number, Some(principal)).await?;
+    let (statement, sums, details) = api.complete(number, Some(principal)).await?;
     let of = (principal.number(), owner);
-    let tags = of_owner_tags(&tags.remove(&of.0).unwrap_or_default(), of, &periods);
     api.run(move |api| {
-        let object = of_owner(&statement, &api.zone, of, (&sums, tags));
+        let object = of_owner(&statement, &api.zone, of, (&sums, &details), &periods);
         let signed = lock(&api.core).server.sign_statement(&object);
         let signed = signed.map_err(|error| {
             tracing::error!("a statement cannot be signed: {error}");

@@ -243,6 +243,42 @@ async fn lists_take_a_principal_beside_the_entry_behind_which_they_begin() {
 }
 
 #[tokio::test]
+async fn a_customer_sees_its_external_id_price_tag_and_quota_and_neither_notes_nor_what_is_others() {
+    let world = World::new("customer");
+    for principal in [7, 8] {
+        let account = json!({
+            "principal": principal, "name": "customer", "external_id": "c", "price": "gold", "metadata": { "margin": "3" },
+        });
+        world.done("POST", "/v1/accounts", account).await;
+        world.done("PUT", "/v1/quotas", json!({ "principal": principal, "hard_octets": 5 })).await;
+    }
+    let own = async |path: &str| {
+        world.send(World::request("own", "GET", path, "").body(Body::empty()).expect("a request")).await
+    };
+    let account = own("/v1/accounts/7").await.body;
+    assert_eq!(
+        (&account["external_id"], &account["price"], &account["metadata"]),
+        (&json!("c"), &json!("gold"), &json!({}))
+    );
+    let all = world.done("GET", "/v1/accounts/7", Value::Null).await;
+    assert_eq!(all["metadata"]["margin"], "3");
+    let quotas = own("/v1/quotas").await.body;
+    assert_eq!(quotas["quotas"].as_array().map(Vec::len), Some(1));
+    assert_eq!((&quotas["quotas"][0]["hard_octets"], &quotas["quotas"][0]["used_octets"]), (&json!(5), &Value::Null));
+    own("/v1/quotas?principal=8").await.is("access", "principal 7's");
+    own("/v1/accounts?external_id=c").await.is("access", "`read`");
+    // Two have the same ID: pages go on behind the first.
+    let page = async |query: &str| world.done("GET", &format!("/v1/accounts?external_id=c&{query}"), Value::Null).await;
+    assert_eq!(
+        (page("most=1").await["next"].clone(), page("after=7").await["accounts"][0]["principal"].clone()),
+        (json!(7), json!(8))
+    );
+    assert_eq!(page("name=none").await["accounts"], json!([]));
+    let quotas = world.done("GET", "/v1/quotas?most=1", Value::Null).await;
+    assert_eq!(quotas["next"], 7);
+}
+
+#[tokio::test]
 async fn a_reload_whose_certificate_cannot_be_read_takes_nothing_and_says_so() {
     let world = World::new("reload");
     let path = world.provider.folder.join("key.toml");
