@@ -135,7 +135,7 @@ fn what_is_granted_stamps_packets_to_the_client_and_to_nobody_else() {
     };
     assert!(passes(SERVER, CLIENT));
     assert!(!passes(SERVER, Ipv4Addr::new(192, 0, 2, 11)), "a neighbour of the client");
-    assert!(!passes(Ipv4Addr::new(203, 0, 113, 10), CLIENT), "one of the server");
+    assert!(!passes(Ipv4Addr::new(203, 0, 113, 11), CLIENT), "a neighbour of the server");
     // A stamper has a rule for the client alone: rules that reach further are refused.
     let rule =
         |to: &str| Rule { to: to.parse().expect("a prefix"), user: None, mark: None, action: RuleAction::Take(0) };
