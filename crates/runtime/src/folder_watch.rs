@@ -37,7 +37,7 @@ impl Default for FolderWatch {
 
 impl FolderWatch {
     /// The inode numbers of the folders `paths` below `root`, of those that are there. What becomes of these paths from now on ends
-    /// [`FolderWatch::changed`], and nothing else does.
+    /// [`FolderWatch::changed`], and nothing else does but the end of a watch that a look took back.
     pub fn look<'a>(&mut self, root: &Path, paths: impl IntoIterator<Item = &'a str>) -> BTreeMap<&'a str, u64> {
         let (mut found, mut above) = (BTreeMap::new(), BTreeMap::new());
         for path in paths {
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether word comes soon, and how often at most until nothing is left to read.
+    /// Whether word comes soon. Reads all of it.
     async fn is_told(watch: &FolderWatch) -> bool {
         let mut is_told = false;
         while tokio::time::timeout(Duration::from_millis(100), watch.changed()).await.is_ok() {
@@ -142,6 +142,7 @@ mod tests {
         assert_eq!(watch.watched.len(), 3, "the root and what is between");
         // What nobody asks for any more is not watched.
         assert_eq!(watch.look(&root, []), BTreeMap::new());
+        assert!(is_told(&watch).await, "of the watches that ended");
         fs::remove_dir_all(root.join("a")).expect("removed");
         assert!(!is_told(&watch).await && watch.watched.is_empty());
         fs::remove_dir_all(&root).expect("removed");

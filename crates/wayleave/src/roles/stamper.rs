@@ -197,6 +197,21 @@ pub enum Event {
     Confirm,
 }
 
+/// The rules whose packets are dropped if they are not stamped.
+fn required(rules: &[Rule]) -> Vec<Rule> {
+    rules.iter().filter(|rule| matches!(rule.action, RuleAction::Require(_))).copied().collect()
+}
+
+/// What becomes of packets to `to` that a user or a client, and not the operator, brings capabilities for, while they cannot be stamped: what
+/// the operator's rules have become of any of them.
+fn otherwise(required: &[Rule], user: Option<u32>, to: &Prefix) -> Otherwise {
+    let is_of = |rule: &Rule| {
+        let is_of_user = rule.mark.is_none() && (rule.user.is_none() || rule.user == user);
+        is_of_user && (rule.to.contains(to) || to.contains(&rule.to))
+    };
+    if required.iter().any(is_of) { Otherwise::Drop } else { Otherwise::Plain }
+}
+
 /// Who is asked for secrets, if the configuration says it.
 fn resolvers(file: &HostFile) -> Vec<IpAddr> {
     file.host.get_ref().resolvers.iter().map(|resolver| resolver.0).collect()
@@ -423,6 +438,9 @@ impl StamperRole {
 
     /// Takes over which control groups are there.
     fn filter(&mut self, now: UnixTime) {
+        if !self.system.groups_differ(&self.plan.file) {
+            return;
+        }
         match self.system.set_filter(&self.plan.file) {
             Ok(false) => {}
             Ok(true) => *self.shown.write().unwrap_or_else(PoisonError::into_inner) = self.shown(now),
@@ -518,6 +536,7 @@ impl StamperRole {
     fn shown(&self, now: UnixTime) -> Shown {
         let mut shown = self.plan.shown(&self.system, now);
         shown.lookups = self.secrets.counters;
+        let required = required(&self.plan.rules());
         for registration in self.registered.values() {
             let name = format!("registered by user {}", registration.user);
             shown.routes.push(RouteView::registered(&name, registration, now));
@@ -529,7 +548,7 @@ impl StamperRole {
                 cgroup: None,
                 is_missing: false,
                 route: Some(name.clone()),
-                otherwise: Some(self.otherwise(registration.user, to)),
+                otherwise: Some(otherwise(&required, Some(registration.user), to)),
                 interface: interface.map(|interface| interface.name.clone()).unwrap_or_default(),
             };
             shown.rules.extend(registration.to.iter().map(rule));
@@ -594,6 +613,14 @@ impl StamperRole {
     /// Routes and rules of the plan, of users and of clients, in this order.
     fn routes_and_rules(&self, now: UnixTime) -> (Vec<Route>, Vec<Rule>) {
         let (mut routes, mut rules) = (self.plan.routes(now), self.plan.rules());
+        let required = required(&rules);
+        let rule = |user: Option<u32>, to: Prefix, route: u16| {
+            let action = match otherwise(&required, user, &to) {
+                Otherwise::Plain => RuleAction::Take(route),
+                Otherwise::Drop => RuleAction::Require(route),
+            };
+            Rule { to, user, mark: None, action }
+        };
         for registration in self.registered.values() {
             let Ok(route) = u16::try_from(routes.len()) else { break };
             let hops = registration.capabilities.iter().map(|held| held.capabilities.hop_or_first(now)).collect();
@@ -604,15 +631,7 @@ impl StamperRole {
                 mtu: registration.mtu.into(),
                 only_from: None,
             });
-            let user = registration.user;
-            let rule = |to: &Prefix| {
-                let action = match self.otherwise(user, to) {
-                    Otherwise::Plain => RuleAction::Take(route),
-                    Otherwise::Drop => RuleAction::Require(route),
-                };
-                Rule { to: *to, user: Some(user), mark: None, action }
-            };
-            rules.extend(registration.to.iter().map(rule));
+            rules.extend(registration.to.iter().map(|to| rule(Some(registration.user), *to, route)));
         }
         for (client, hop, carriage) in &self.clients {
             let (Ok(to), Ok(route)) = (Prefix::new(*client, 32), u16::try_from(routes.len())) else { continue };
@@ -625,20 +644,9 @@ impl StamperRole {
             let asked = self.plan.file.host.get_ref().address.as_ref().map(|address| address.0.into());
             let only_from = asked.filter(|_| hop.capability.marks.is_reply());
             routes.push(Route { hops, sealed: false, carriage: *carriage, mtu: DEFAULT_MTU as usize, only_from });
-            rules.push(Rule { to, user: None, mark: None, action: RuleAction::Take(route) });
+            rules.push(rule(None, to, route));
         }
         (routes, rules)
-    }
-
-    /// What becomes of a user's packets to `to`, which it registers capabilities for, while they cannot be stamped: the operator's rules
-    /// for any of them say it.
-    fn otherwise(&self, user: u32, to: &Prefix) -> Otherwise {
-        let is_of = |rule: &Rule| {
-            let is_of_user = rule.mark.is_none() && rule.user.is_none_or(|of| of == user);
-            let is_required = matches!(rule.action, RuleAction::Require(_));
-            is_required && is_of_user && (rule.to.contains(to) || to.contains(&rule.to))
-        };
-        if self.plan.rules().iter().any(is_of) { Otherwise::Drop } else { Otherwise::Plain }
     }
 
     /// The MTU of a class's interface: what the longest of its routes leaves.

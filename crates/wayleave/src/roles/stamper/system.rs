@@ -231,6 +231,13 @@ impl System {
         Ok(true)
     }
 
+    /// Whether other control groups are there than nftables knows.
+    pub fn groups_differ(&mut self, file: &HostFile) -> bool {
+        let there = self.watch.look(Path::new(GROUPS), file.cgroups());
+        let known = self.filter.iter().flat_map(|filter| &filter.there);
+        !there.into_iter().eq(known.map(|(path, number)| (path.as_str(), *number)))
+    }
+
     /// Reports the groups that are missing, and those that were made since the last look.
     fn report_groups(&self, filter: &Filter) {
         let before = self.filter.as_ref();
