@@ -412,14 +412,12 @@ fn export_one(here: &Here, statement: &UsageStatement, (folder, whole): (&Path, 
             found => found,
         }
     })?;
-    let Some((of, sums, tags)) = found else { return Ok(false) };
+    let Some((of, sums, details)) = found else { return Ok(false) };
     let (server, periods) = here.accounts()?;
     let zone = here.file.zone().to_string();
     for principal in usage::principals(&sums).into_iter().map(Principal::number) {
         for owner in 0..=periods.latest(principal) {
-            let tags = tags.get(&principal).map_or(&[][..], Vec::as_slice);
-            let tags = billing::of_owner(tags, (principal, owner), &periods);
-            let object = of_owner(&of, &zone, (principal, owner), (&sums, tags));
+            let object = of_owner(&of, &zone, (principal, owner), (&sums, &details), &periods);
             if object.lines.is_empty() {
                 continue;
             }
@@ -430,8 +428,10 @@ fn export_one(here: &Here, statement: &UsageStatement, (folder, whole): (&Path, 
     }
     let mut said = json!(StatementHead::of(&of, &here.file.router_names()));
     said["usage"] = json!(here.lines(&sums, None)?);
-    let prices = tags.iter().flat_map(|(principal, tags)| billing::prices(*principal, tags, &periods));
+    let prices = details.prices.iter().flat_map(|(principal, tags)| billing::prices(*principal, tags, &periods));
     said["prices"] = prices.map(|price| json!(price)).collect();
+    let months = details.percentiles.iter().flat_map(|(principal, of)| billing::percentiles(*principal, of));
+    said["percentiles"] = months.map(|month| json!(month)).collect();
     write_whole(whole, format!("{said:#}\n").as_bytes())?;
     Ok(true)
 }
