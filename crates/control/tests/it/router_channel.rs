@@ -1166,6 +1166,7 @@ fn rates_are_those_of_the_lessor_or_of_the_server_that_takes_usage() {
     // After a restart too.
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None).with_epoch(7);
     client.connected(1);
+    believe(&mut client, 1);
     assert!(matches!(leads(&mut client, 1, 6)[..], [RouterClientEvent::Superseded { .. }]));
     assert_eq!(leads(&mut client, 1, 7).len(), 1);
     // One that the time does not allow is nobody's.
