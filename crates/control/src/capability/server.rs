@@ -203,7 +203,7 @@ counters! {
     malformed,
     /// Answers that were cut, so that TCP follows.
     truncated,
-    /// Orders that were carried out.
+    /// Orders that were carried out, and questions of holders that were looked at.
     orders,
     /// Orders that came again, and were answered as before.
     orders_repeated,
