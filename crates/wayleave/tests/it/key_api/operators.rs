@@ -137,7 +137,13 @@ fn a_grant_that_is_put_again_changes_nothing_and_gives_its_line() {
     }
     let of_nobody = json!({ "principal": 8, "waypoint": WAYPOINT, "ends": "2100-01-01T00:00:00Z" });
     assert!(world.call(Some(&world.full), "PUT", "/v1/grants", Some(&of_nobody)).is("not-found"));
-    assert_eq!(world.done("POST", "/v1/grants", Some(&order("2099-01-01T00:00:00Z")))["ends"], "2099-01-01T00:00:00Z");
+    let post = |order: &Value| world.done("POST", "/v1/grants", Some(order));
+    assert_eq!(post(&order("2099-01-01T00:00:00Z"))["ends"], "2099-01-01T00:00:00Z");
+    // Without an end it is a question for the line.
+    let number = world.running.count("number");
+    let again = post(&json!({ "principal": 7, "waypoint": WAYPOINT }));
+    assert_eq!((&again["ends"], &again["capability"]), (&json!("2099-01-01T00:00:00Z"), &first["capability"]));
+    assert_eq!(world.running.count("number"), number);
 }
 
 #[test]

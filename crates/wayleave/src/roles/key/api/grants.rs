@@ -161,7 +161,8 @@ fn read_page(
     (accounts, next)
 }
 
-/// Grant a capability to an account, or change how long one is granted; what was delegated from it lasts no longer. Sources that it names
+/// Grant a capability to an account, or change how long one is granted; what was delegated from it lasts no longer. Without `days` and
+/// `ends`, one that is granted stays as it is, and its line is answered. Sources that it names
 /// count before it is granted
 #[utoipa::path(
     post,
@@ -180,8 +181,14 @@ pub async fn grant(
     let now = api.clock.now().unix.secs();
     let not_after = end(fields.ends, fields.days, DEFAULT_DAYS, now)?;
     let grant = Grant { terms, not_before: now, not_after };
-    let sources = fields.sources(&terms)?;
-    let decide = move |_: &Records| Some(grant);
+    let (sources, names_end) = (fields.sources(&terms)?, fields.ends.is_some() || fields.days.is_some());
+    // Whoever names no end wants the line: a contract is not made longer or shorter by that.
+    let decide = move |state: &Records| match state.find(&terms).and_then(|slot| state.grant(slot)) {
+        Some(held) if held.not_after >= now => {
+            names_end.then_some(Grant { not_before: held.not_before.min(now), ..grant })
+        }
+        _ => Some(grant),
+    };
     api.run(move |api| {
         let granted = granted(api, caller.note(), &grant, (sources.as_ref(), &billing), &decide)?;
         Ok((StatusCode::CREATED, Json(granted)))
