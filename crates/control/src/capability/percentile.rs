@@ -31,12 +31,13 @@ pub fn samples(octets: u64, (after, until): (Option<u64>, u64)) -> (Vec<(u64, u6
     if until - after <= SAMPLE_SECS {
         return (whole(octets), false);
     }
-    let count = last - after / SAMPLE_SECS + 1;
+    let first = after / SAMPLE_SECS;
+    let count = last - first + 1;
     if count > MOST_SPREAD {
         return (whole(0), true);
     }
     let (each, rest) = (octets / count, octets % count);
-    let part = |at: u64| ((last - count + 1 + at) * SAMPLE_SECS, each + u64::from(at < rest));
+    let part = |at: u64| ((first + at) * SAMPLE_SECS, each + u64::from(at < rest));
     ((0..count).map(part).collect(), true)
 }
 
