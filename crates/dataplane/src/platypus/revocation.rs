@@ -132,7 +132,7 @@ fn encode_sources(of: &Sources) -> Vec<[u8; SOURCE]> {
     let entry = |prefix: Option<&Prefix>| {
         let mut out = [0; SOURCE];
         out[..3].copy_from_slice(&of.principal.octets());
-        out[3] = u8::from(of.delegates_any) * DELEGATES_ANY | u8::from(of.delegation.is_some()) * OF_DELEGATION;
+        out[3] = (u8::from(of.delegates_any) * DELEGATES_ANY) | (u8::from(of.delegation.is_some()) * OF_DELEGATION);
         out[4..7].copy_from_slice(&of.delegation.unwrap_or_default().octets());
         if let Some(prefix) = prefix {
             out[7] = if prefix.afi() == Afi::Ipv4 { 4 } else { 6 };

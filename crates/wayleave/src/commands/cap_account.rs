@@ -53,7 +53,8 @@ pub fn account(command: &AccountOf) -> Outcome {
                 at.json(if held.is_some() { "PATCH" } else { "PUT" }, &path, Some(&body))?;
             }
             let mut said = cap_remote::account(&at, command.principal)?.ok_or_else(missing)?;
-            said.as_object_mut().into_iter().for_each(|said| drop(said.remove("waypoints")));
+            // What is granted, and where it may come from, is in `cap list`.
+            said.as_object_mut().into_iter().for_each(|said| said.retain(|of, _| of != "waypoints" && of != "sources"));
             said
         }
         KeyServerAt::Here(config) => {

@@ -65,6 +65,7 @@ impl GrantOrder {
 pub enum DelegateSources {
     /// Prefixes within the account's own.
     Own,
+    /// Any prefixes.
     Any,
 }
 

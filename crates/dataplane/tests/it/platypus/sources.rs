@@ -256,7 +256,7 @@ fn a_delegate_sends_from_where_both_it_and_its_principal_may_or_elsewhere_if_the
         let elsewhere = of(Some(3), false, &["100.64.0.0/16", "192.0.2.0/28"]);
         assert_eq!(found(&[network(false), elsewhere.clone()], third), [true, false, false]);
         assert_eq!(found(&[network(true), elsewhere.clone()], third), [true, false, true]);
-        assert_eq!(found(&[elsewhere.clone()], third), [true, false, true], "the principal names none");
+        assert_eq!(found(std::slice::from_ref(&elsewhere), third), [true, false, true], "the principal names none");
         // Emptied, or never named: what the principal may.
         assert_eq!(found(&[network(true), of(Some(3), false, &[])], third), [true, true, false]);
         assert_eq!(found(&[network(true)], third), [true, true, false]);
@@ -508,13 +508,14 @@ fn malformed_lists_with_sources_are_refused() {
     assert_eq!(open(&sound).map(|list| list.sources), Ok(sources.to_vec()));
     // Front 17, count 4, then entries of 25 octets.
     let entry = |n: usize| 21 + 25 * n..46 + 25 * n;
-    let changed = |what: &dyn Fn(&mut Vec<u8>)| {
+    type Defect<'a> = &'a dyn Fn(&mut Vec<u8>);
+    let changed = |what: Defect<'_>| {
         let mut list = sound.clone();
         what(&mut list);
         open(&list)
     };
     let flags = 3;
-    let defects: [(&str, &dyn Fn(&mut Vec<u8>)); 14] = [
+    let defects: [(&str, Defect<'_>); 14] = [
         ("the count is beyond the end", &|list| list[20] = 9),
         ("an entry is cut off", &|list| list.truncate(list.len() - 1)),
         ("no entry at all", &|list| list.truncate(21)),

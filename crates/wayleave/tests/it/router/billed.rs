@@ -448,7 +448,8 @@ fn a_holder_sees_by_its_line_what_the_statement_says_and_a_delegate_its_own_part
         let of = |((principal, of), _): &(&(u64, Option<u64>), &[u64; 2])| {
             *principal == 7 && (delegation.is_none() || *of == delegation)
         };
-        sums(&site, "delegation", column).iter().filter(of).map(|(_, [one, other])| one + other).sum()
+        let which = usize::from(column == "octets");
+        sums(&site, "delegation", "delegation").iter().filter(of).map(|(_, sums)| sums[which]).sum()
     };
     let config = fs::read_to_string(site.folder.0.join("key.toml")).expect("there");
     let listen =

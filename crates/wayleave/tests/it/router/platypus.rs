@@ -84,7 +84,7 @@ pub(crate) fn packet_of(payer: (u32, Option<u32>), waypoints: &[usize], number: 
     packet_by(&path, Marks::NONE, number, length)
 }
 
-/// The same with a payer for each waypoint.
+/// The same with a payer for each waypoint, and marks of the last capability.
 pub(crate) fn packet_by(path: &[(usize, (u32, Option<u32>))], marks: Marks, number: u32, length: usize) -> Vec<u8> {
     let now = unix_now();
     let interval = Interval::new(12).expect("in range");
@@ -97,6 +97,7 @@ pub(crate) fn packet_by(path: &[(usize, (u32, Option<u32>))], marks: Marks, numb
             key.secret(waypoint, principal, interval, epoch).delegate(id, all).expect("of the family").delegation()
         });
         let keys = WaypointKeys::new(key);
+        let marks = if path.last().is_some_and(|(last, _)| last == which) { marks } else { Marks::NONE };
         let capability = Capability { waypoint, principal, interval, epoch, marks, delegation, width: Width::Full };
         Hop { key: keys.stamp_key(&capability).expect("one key for ever"), capability }
     };

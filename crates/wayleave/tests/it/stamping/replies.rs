@@ -164,8 +164,9 @@ fn where_protocol_253_does_not_pass_packets_replies_and_registered_ones_go_in_ud
     drop(over_ip);
 
     let client = client(true);
+    // Replies cross the first waypoint, as soon as the server has the capability.
     let [first, second] = world.fetch(None);
-    assert!(first > 10 && first == second, "{first} {second} {}", client.status());
+    assert!(second > 10 && first >= second, "{first} {second} {}", client.status());
     eventually("the server has a capability", || server.status()["replies"]["clients"] == 1);
     let before = settled(|| server.count("stamper", "stamped"));
     world.fetch(None);

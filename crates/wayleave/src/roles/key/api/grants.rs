@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use wayleave_control::capability::{BillingSubject, ChangeBody, Credential, Grant, State as Records, Terms};
+use wayleave_control::capability::{BillingSubject, ChangeBody, Credential, Grant, State as Records};
 use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::clock::utc;
 use zeroize::Zeroizing;
@@ -305,7 +305,7 @@ pub async fn withdraw(
 
 #[cfg(test)]
 mod tests {
-    use wayleave_control::capability::{ProviderKey, State};
+    use wayleave_control::capability::{ProviderKey, State, Terms};
     use wayleave_core::UnixTime;
     use wayleave_crypto::secret::Seed;
     use wayleave_crypto::sign::SigningKey;
