@@ -112,7 +112,7 @@ fuzz_target!(|data: &[u8]| {
             _ => {}
         }
         grants.expire(now.unix);
-        for (client, hop) in grants.clients() {
+        for (client, hop, _) in grants.clients() {
             assert_eq!(client, IpAddr::V4(CLIENT));
             assert!(epoch::is_accepted(hop.capability.interval, hop.capability.epoch, now.unix));
         }
