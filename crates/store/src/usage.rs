@@ -800,7 +800,9 @@ impl Step {
         };
         let (changed, removed) = (std::mem::take(&mut accepted.changed), std::mem::take(&mut accepted.removed));
         self.head.moved += ledger.moved();
-        let new = self.add_to_months(&found, &changed, periods).await?;
+        // What goes into a sum now was counted when it was reported first; what comes late is of no month.
+        let reported: Vec<_> = changed.iter().copied().filter(|of| !of.account.is_own()).collect();
+        let new = self.add_to_months(&found, &reported, periods).await?;
         let counted = (ledger.confirmed().get(&router).copied().filter(|second| *second > 0), now);
         self.add_samples(&new, counted).await?;
         self.write(&found, changed, &removed, ledger.counts()).await?;

@@ -348,18 +348,19 @@ pub(crate) async fn a_statement_has_the_percentiles_of_the_months_that_ended_in_
         let mut entries = vec![(account(7, None, epoch(last)), *sum)];
         // One sample fewer: all that it has sent counts for nothing.
         entries.extend((number == 0).then_some((account(8, None, epoch(last)), 1_000_000)));
-        let confirm = UsageChange::Confirm { router: 1, through: last };
+        // As a router does: five minutes behind, once a minute.
+        let confirm = UsageChange::Confirm { router: 1, through: last - 300 - 59 };
         store.change_usage(&[report(1, 1, &entries, last), confirm], &none).await.expect("the database works");
     }
-    // The router was cut off for two samples, and then for weeks: of that nobody knows when it was.
+    // The router was cut off for three samples, and then for weeks: of that nobody knows when it was.
     let of = |number: u128| [(account(9, None, epoch(last)), number)];
-    take(&store, report(1, 1, &of(30), last + 600)).await;
+    take(&store, report(1, 1, &of(30), last + 900)).await;
     take(&store, report(1, 1, &of(90), ends - 1)).await;
     assert_eq!(close(&store, ends + 86_400, &[1]).await, ("done", 1));
     fold(&store, 1_000, &none).await;
     let found = store.statement(1, None).await.expect("read").expect("there").2.percentiles;
     let of = |octets_per_second, rough| vec![Percentile { owner: 0, begins, ends, octets_per_second, rough }];
-    assert_eq!(found, BTreeMap::from([(7, of(1_000, 0)), (8, of(0, 0)), (9, of(0, 4))]));
+    assert_eq!(found, BTreeMap::from([(7, of(1_000, 0)), (8, of(0, 0)), (9, of(0, 7))]));
     assert_eq!(store.statement(1, Some(7)).await.expect("read").expect("there").2.percentiles[&7], found[&7]);
     assert_eq!(write(place, "DELETE FROM usage_sample").await, 0, "what is closed is gone");
 }

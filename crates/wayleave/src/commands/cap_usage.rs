@@ -384,7 +384,9 @@ fn export(command: &StatementsOf, here: &Here, folder: &Path) -> Outcome {
     let (mut exported, mut through) = (Vec::new(), 0);
     for statement in all_statements(here)?.into_iter().filter(|statement| statement.is_complete) {
         let whole = folder.join(format!("statement-{}.json", statement.number));
-        if !whole.exists() && export_one(here, &statement, (folder, &whole))? {
+        if whole.exists() {
+            check_exported(here, &statement, &whole)?;
+        } else if export_one(here, &statement, (folder, &whole))? {
             exported.push(statement.number);
         }
         if command.remove_before.is_some_and(|before| statement.closed_before <= before) {
@@ -401,6 +403,19 @@ fn export(command: &StatementsOf, here: &Here, folder: &Path) -> Outcome {
     };
     say(&json!({ "folder": folder, "exported": exported, "removed": removed }), command.json);
     Ok(())
+}
+
+/// A file that is there is of this very statement, and not of another provider's or of one from before the database was set back.
+fn check_exported(here: &Here, statement: &UsageStatement, whole: &Path) -> Outcome {
+    let octets = fs::read(whole).map_err(|error| Failure::system(whole.display(), &error))?;
+    let was: Value = serde_json::from_slice(&octets).unwrap_or_default();
+    let is = json!(StatementHead::of(statement, &here.file.router_names()));
+    if ["statement", "closed_after", "closed_before", "made"].iter().all(|name| was[name] == is[name]) {
+        return Ok(());
+    }
+    let message =
+        format!("{} is not statement {} of this database, which is not exported", whole.display(), statement.number);
+    Err(Failure::new(message).help("export to another folder: nothing was removed").into())
 }
 
 /// Writes one statement, its file as a whole last; `false` if its sums were taken away before.
