@@ -350,6 +350,7 @@ impl Store {
     /// # Errors
     /// If it cannot be used, or was changed by somebody else.
     pub async fn has(&self, seen: &Position) -> Result<bool, StoreError> {
+        self.database.check_in_place()?;
         let mut connection = self.database.pool.acquire().await?;
         let end = self.end(&mut connection).await?.position;
         match self.check_has(&mut connection, seen, &end).await {

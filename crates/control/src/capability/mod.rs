@@ -82,8 +82,8 @@ pub use server::{
 };
 pub use state::{
     Change, ChangeBody, ChangeError, ChangeTimes, ChangesEnd, DELEGATES_GRANTS, DELEGATES_REVOKED, Grant, MAX_GRANTS,
-    MAX_LIMITS, MAX_REVOCATIONS, MAX_REVOKED, MAX_WAYPOINTS, OPERATOR_GRANTS, PRINCIPAL_LIMITS, Row, RowEffects,
-    RowError, RowKey, RowKind, SnapshotError, SnapshotHead, State, TIMES,
+    MAX_LIMITS, MAX_REVOCATIONS, MAX_REVOKED, MAX_WAYPOINTS, OPERATOR_GRANTS, PRINCIPAL_LIMITS, PRINCIPAL_SOURCES, Row,
+    RowEffects, RowError, RowKey, RowKind, SnapshotError, SnapshotHead, State, TIMES,
 };
 pub use statement::{MAX_LINES, MAX_PERCENTILES, MAX_PRICE_TAGS, Statement, StatementGap, StatementLine};
 pub use terms::Terms;

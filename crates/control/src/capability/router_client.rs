@@ -64,6 +64,9 @@ struct Link {
     pieces: Option<(u32, Vec<u8>)>,
     /// Whether the server's database continues what was seen.
     continues: bool,
+    /// Whether it does not, by the server's word or, with another change under the same number, by this router's.
+    lacks: bool,
+    is_fork: bool,
     /// The rates that the server told.
     told: Option<Vec<(SharedRate, u64)>>,
     /// The epoch in which it said to be lessor.
@@ -197,7 +200,7 @@ impl RouterClient {
     /// Whether an account to which nothing more is charged may leave the store, since the server has its total.
     #[must_use]
     pub fn is_forgettable(&self, account: &ChargedAccount) -> bool {
-        self.is_up() && !self.is_held && self.reporter.is_forgettable(account)
+        self.is_up() && !self.is_held && !self.is_lacking() && self.reporter.is_forgettable(account)
     }
 
     /// Forgets such an account, once the store has taken the removal of its total and of its base.
@@ -304,6 +307,11 @@ impl RouterClient {
         !self.links.is_empty()
     }
 
+    /// Whether usage goes nowhere, since the only server's database was set back: what it takes would be lost with it.
+    fn is_lacking(&self) -> bool {
+        self.reports_to.and_then(|to| self.links.get(&to)).is_some_and(|of| of.lacks)
+    }
+
     /// The link to the server that leases rates.
     #[must_use]
     pub fn lessor(&self) -> Option<u64> {
@@ -342,7 +350,7 @@ impl RouterClient {
             self.report_to_next();
         }
         let to = self.reports_to?;
-        if self.is_held || self.refused_until.is_some_and(|until| now < until) {
+        if self.is_held || self.is_lacking() || self.refused_until.is_some_and(|until| now < until) {
             return None;
         }
         if self.untaken_until.take_if(|until| now >= *until).is_some() {
@@ -368,7 +376,7 @@ impl RouterClient {
     /// Tells the server up to when it has everything, if that is new. What is not there yet and has ended holds it back.
     pub fn confirm(&mut self, now: Instant) -> Option<(u64, Vec<u8>)> {
         let to = self.reports_to?;
-        if self.is_held || self.looked.is_some_and(|at| now.since(at) < CONFIRM) {
+        if self.is_held || self.is_lacking() || self.looked.is_some_and(|at| now.since(at) < CONFIRM) {
             return None;
         }
         self.looked = Some(now);
@@ -454,14 +462,24 @@ impl RouterClient {
             ChannelMessage::Continues { position } => {
                 let is_fork = position.order() == self.seen.order() && position != self.seen && position.number > 0;
                 if is_fork {
+                    of.is_fork = true;
                     return Ok(self.take_back(link, position));
                 }
-                of.continues = true;
+                // What it goes on to from there is not believed either, until an operator has adopted it.
+                if of.is_fork && position.timeline <= self.seen.timeline {
+                    return Ok(Vec::new());
+                }
+                let was_lacking = std::mem::take(&mut of.lacks);
+                (of.continues, of.is_fork) = (true, false);
                 let is_later = position.order() > self.seen.order();
                 self.seen = if is_later { position } else { self.seen };
-                Ok(is_later.then_some(RouterClientEvent::Seen(position)).into_iter().collect())
+                let is_news = is_later || was_lacking;
+                Ok(is_news.then_some(RouterClientEvent::Seen(self.seen)).into_iter().collect())
             }
-            ChannelMessage::Lacks { position } => Ok(self.take_back(link, position)),
+            ChannelMessage::Lacks { position } => {
+                of.is_fork = false;
+                Ok(self.take_back(link, position))
+            }
             ChannelMessage::Report(_)
             | ChannelMessage::Confirm { .. }
             | ChannelMessage::Follow { .. }
@@ -473,9 +491,12 @@ impl RouterClient {
     /// The database of the server at the other end of a link was set back: what that server told counts no longer.
     fn take_back(&mut self, link: u64, own: Position) -> Vec<RouterClientEvent> {
         if let Some(of) = self.links.get_mut(&link) {
-            (of.continues, of.told, of.epoch) = (false, None, None);
+            (of.continues, of.lacks, of.told, of.epoch) = (false, true, None, None);
         }
         self.lessor.take_if(|lessor| *lessor == link);
+        if self.reports_to == Some(link) {
+            self.report_to_next();
+        }
         vec![RouterClientEvent::Lacks { seen: self.seen, own }]
     }
 

@@ -17,6 +17,8 @@ use crate::tenure::Term;
 
 /// How long a router may go on by the rates that it was told before.
 const TELLING: Duration = Duration::from_secs(10);
+/// How often it is seen whether the database has what a router has seen, if it had not: it may be the right one again.
+const CHECKED: Duration = Duration::from_secs(5);
 /// After this time nothing is left of what was given.
 const FORGOTTEN: Duration = Duration::from_secs(400);
 /// Steps that wait for the store, at most: a router has one report under way at a time. Beyond, reports are left unanswered, and routers
@@ -188,6 +190,8 @@ pub struct RouterStatus {
     /// What it has seen of the database, if it waits to be told rates; whether it has been told that the database lacks that.
     seen: Option<Position>,
     pub lacks: bool,
+    /// When that was looked at last.
+    checked: Option<Instant>,
     /// Whether it was said on this link that it goes on by others.
     differs: bool,
     /// When it asked to be told, until it has heard that this server leases rates.
@@ -406,6 +410,7 @@ impl RouterServer {
         let Some(router) = self.links.get(&link).map(|link| link.number) else { return };
         let position = self.position;
         let Some(status) = self.status.get_mut(&router).filter(|status| status.seen == Some(seen)) else { return };
+        status.checked = Some(now);
         if continues {
             (status.seen, status.lacks, status.watched) = (None, false, Some(now));
             self.send(link, &ChannelMessage::Continues { position });
@@ -660,11 +665,10 @@ impl RouterServer {
     }
 
     /// The store was read: a list of later changes than it has is of another one.
-    fn read(&mut self, position: Position, now: UnixTime) {
+    fn read(&mut self, position: Position, now: Now) {
         let (number, before) = (position.number, std::mem::replace(&mut self.position, position));
-        if before != position {
-            self.say_position(before.timeline != position.timeline);
-        }
+        self.say_position(before, now.instant);
+        let now = now.unix;
         let mut later = Vec::new();
         for (router, status) in &mut self.status {
             let Some(read) = &mut status.later else { continue };
@@ -684,15 +688,21 @@ impl RouterServer {
         }
     }
 
-    /// Says to routers that were told rates where the changes end now. Those whose changes the database lacked may be content with it, if an
-    /// operator has adopted it since.
-    fn say_position(&mut self, is_adopted: bool) {
+    /// Says to routers that were told rates where the changes end now, if that is new. Those whose changes the database lacked may be content
+    /// with it, if an operator has adopted it since, or it is the one of before again.
+    fn say_position(&mut self, before: Position, now: Instant) {
         let position = self.position;
+        let is_due = |checked: Option<Instant>| {
+            before.timeline != position.timeline || checked.is_none_or(|checked| now.since(checked) >= CHECKED)
+        };
         let mut outputs = Vec::new();
-        for status in self.status.values() {
+        for status in self.status.values_mut() {
             match (status.link, status.seen) {
-                (Some(link), Some(seen)) if is_adopted => outputs.push(RouterServerOutput::Check { link, seen }),
-                (Some(link), None) if status.told.is_some() => {
+                (Some(link), Some(seen)) if status.lacks && is_due(status.checked) => {
+                    status.checked = Some(now);
+                    outputs.push(RouterServerOutput::Check { link, seen });
+                }
+                (Some(link), None) if status.told.is_some() && before != position => {
                     let octets = ChannelMessage::Continues { position }.encode();
                     outputs.push(RouterServerOutput::Send { link, octets });
                 }
@@ -767,7 +777,7 @@ impl Machine for RouterServer {
                 }
             }
             RouterServerInput::Term(term, others) => self.set_term(term, others, now.instant),
-            RouterServerInput::Read(position) => self.read(position, now.unix),
+            RouterServerInput::Read(position) => self.read(position, now),
             RouterServerInput::Checked { link, seen, continues } => self.checked(link, seen, continues, now.instant),
             RouterServerInput::List { number, octets, times } => self.set_list(number, octets, times, now.unix),
             RouterServerInput::Configure { routers, rates } => self.configure(routers, rates, now.instant),

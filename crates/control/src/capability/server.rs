@@ -892,7 +892,11 @@ impl KeyServer {
             }
             let (principal, prefixes) = (grant.terms.principal, prefixes.iter().collect());
             let sources = Sources { principal, delegation: Some(id), delegates_any: false, prefixes };
-            return Ok((!self.state.has_sources(&sources)).then_some(ChangeBody::SetSources(sources)));
+            return match self.state.has_sources(&sources) {
+                true => Ok(None),
+                false if !self.state.is_within_sources_quota(&sources) => Err(Status::Full),
+                false => Ok(Some(ChangeBody::SetSources(sources))),
+            };
         }
         if let Order::Limit { id, terms } = *order {
             let payer = RatePayer { principal: grant.terms.principal, delegation: Some(id) };

@@ -37,7 +37,9 @@ use super::terms::Terms;
 use super::usage::Reopening;
 use super::volume_quota::{MAX_QUOTAS, QuotaStatus, VolumeQuota};
 
-pub use quota::{DELEGATES_GRANTS, DELEGATES_REVOKED, MAX_LIMITS, OPERATOR_GRANTS, PRINCIPAL_LIMITS};
+pub use quota::{
+    DELEGATES_GRANTS, DELEGATES_REVOKED, MAX_LIMITS, OPERATOR_GRANTS, PRINCIPAL_LIMITS, PRINCIPAL_SOURCES,
+};
 pub use rows::{ChangesEnd, Row, RowEffects, RowError, RowKey, RowKind};
 pub use snapshot::{SnapshotError, SnapshotHead};
 
@@ -1295,7 +1297,7 @@ impl State {
         let past: HashSet<u32> =
             self.slots_of(grant.terms.principal).filter(|slot| self.is_past(*slot, second)).collect();
         if !past.is_empty() {
-            self.forget(grant.terms.principal, &past);
+            self.forget(&grant.terms, &past);
         }
         let Terms { waypoint, principal, interval, width, delegation } = grant.terms;
         let number = self.waypoints.iter().position(|known| *known == waypoint).unwrap_or_else(|| {
@@ -1328,12 +1330,15 @@ impl State {
         }
     }
 
-    /// Drops delegations of an account that ended long ago, with their sources where nothing else has their number.
-    fn forget(&mut self, principal: Principal, past: &HashSet<u32>) {
+    /// Drops delegations of an account that ended long ago, with their sources where nothing else has their number, nor is about to: what is
+    /// granted next may have been given sources before.
+    fn forget(&mut self, granted: &Terms, past: &HashSet<u32>) {
+        let principal = granted.principal;
         let id_of = |state: &Self, slot: u32| Some(state.entry(slot)?.delegation.as_ref()?.delegation.id);
         let ended: Vec<DelegationId> = past.iter().filter_map(|slot| id_of(self, *slot)).collect();
         self.retain_slots(principal, |_, slot| !past.contains(&slot));
-        let held: HashSet<DelegationId> = self.slots_of(principal).filter_map(|slot| id_of(self, slot)).collect();
+        let held = self.slots_of(principal).filter_map(|slot| id_of(self, slot));
+        let held: HashSet<DelegationId> = held.chain(granted.delegation.map(|granted| granted.id)).collect();
         for id in ended.into_iter().filter(|id| !held.contains(id)) {
             self.sources.remove(&RatePayer { principal, delegation: Some(id) });
         }

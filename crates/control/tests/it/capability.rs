@@ -914,6 +914,25 @@ fn a_delegation_names_its_own_sources_within_the_grants() {
     assert_eq!(server.state().sources_of(principal(7)).count(), 1);
 }
 
+/// The list for routers has room for all principals, and the operator's word comes before the holders'.
+#[test]
+fn holders_name_so_many_sources_and_no_more() {
+    let (mut server, credential) = one();
+    branch(&mut server, &credential, 3, u64::MAX);
+    let set = |server: &mut KeyServer, sources: Sources| drop(change(server, ChangeBody::SetSources(sources), at(0)));
+    let all: Vec<String> = (10..26).map(|at| format!("198.18.{at}.0/24")).collect();
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    for number in 0..(PRINCIPAL_SOURCES / 16) as u32 {
+        set(&mut server, sources(Some(100 + number), &all));
+    }
+    let order_of = |prefixes| Order::Sources { id: id(3), prefixes: ordered_prefixes(prefixes) };
+    let full = order(&mut server, &credential, order_of(&["192.0.2.0/24"]), 1, at(0)).expect("acknowledged");
+    assert_eq!(full.status, Status::Full);
+    set(&mut server, sources(Some(100), &[]));
+    let done = order(&mut server, &credential, order_of(&["192.0.2.0/24"]), 2, at(0)).expect("acknowledged");
+    assert_eq!(done.status, Status::Done);
+}
+
 #[test]
 fn a_grant_with_sources_is_answered_with_bound_secrets() {
     let (mut server, credential) = one();

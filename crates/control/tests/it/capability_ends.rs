@@ -9,6 +9,7 @@ use wayleave_control::capability::*;
 use wayleave_core::Now;
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
+use wayleave_packet::platypus::sources::Sources;
 
 use super::capability::*;
 use super::common::{NOW, at};
@@ -173,6 +174,27 @@ fn delegations_that_ended_long_ago_leave_their_places() {
     assert_eq!(server.state().grants(), 2);
     assert_eq!(look_up(&mut server, &of_part(&whole, 1), after(300)), Err(LookupFailure::Unknown));
     assert!(look_up(&mut server, &of_part(&whole, 5_000), after(300)).is_ok());
+}
+
+/// A delegation that ended long ago is granted again, with other terms: sources that were named for it just before stay.
+#[test]
+fn what_is_forgotten_takes_no_sources_along_that_were_named_for_what_has_its_number_next() {
+    let (mut server, whole) = one();
+    assert_eq!(status(&mut server, &whole, part(3, Some(NOW + DAY)), 1, later(0)), Status::Done);
+    for number in 0..256 {
+        until(&mut server, &whole, NOW + 300 * DAY, later(32 * DAY + number));
+    }
+    let named = |number: u32, text: &str| {
+        let prefixes = vec![text.parse().expect("a prefix")];
+        Sources { principal: principal(7), delegation: Some(id(number)), delegates_any: false, prefixes }
+    };
+    let sources = named(3, "192.0.2.0/24");
+    change(&mut server, ChangeBody::SetSources(sources.clone()), later(33 * DAY));
+    let terms = delegated(&whole.terms, id(3), "203.0.113.0/25".parse().expect("a prefix")).expect("possible");
+    let again = Grant { terms, not_before: 0, not_after: u64::MAX };
+    change(&mut server, ChangeBody::Grant(again), later(33 * DAY));
+    assert!(server.state().sources().eq([&sources]));
+    assert_eq!(server.state().grants(), 2, "the old one is forgotten");
 }
 
 #[test]

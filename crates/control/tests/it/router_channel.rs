@@ -467,6 +467,15 @@ fn a_server_whose_database_lacks_what_the_router_has_seen_tells_it_nothing_until
     server
         .input(RouterServerInput::Configure { routers: BTreeMap::from([(router(1), 10)]), rates: BTreeMap::new() }, 0);
     assert_eq!((hear(&mut server, &mut client, 2), server.checks.len()), (Vec::new(), 1));
+    // Usage would be lost with what is set back.
+    client.durable(account(1), usage(1));
+    assert_eq!((client.report(now(0).instant), client.is_forgettable(&account(2))), (None, false));
+    // From time to time it is looked again: the database may be the right one again.
+    server.input(RouterServerInput::Read(at_change_of(8, 2)), 5_000);
+    server.input(RouterServerInput::Read(at_change_of(8, 2)), 5_200);
+    assert_eq!(server.checks.len(), 2);
+    server.input(checked(at_change(6), false), 5_300);
+    assert_eq!(server.sent.len(), 0, "it was said");
     for message in [ChannelMessage::Rates(Vec::new()), ChannelMessage::Lessor { epoch: 9 }] {
         assert_eq!(client.frame(2, &message.encode(), now(0).instant), Ok(Vec::new()));
     }
@@ -499,6 +508,10 @@ fn of_two_databases_with_one_number_the_router_believes_the_one_that_it_has_seen
     let events = hear(2, ChannelMessage::Continues { position: own });
     assert_eq!(events, [RouterClientEvent::Lacks { seen, own }]);
     assert_eq!(hear(2, ChannelMessage::Lessor { epoch: 4 }), []);
+    // Nor what the other one goes on to.
+    hear(2, ChannelMessage::Continues { position: at_change_of(6, 2) });
+    assert_eq!(hear(2, ChannelMessage::Lessor { epoch: 5 }), []);
+    assert_eq!(hear(1, ChannelMessage::Continues { position: at_change(6) }), [RouterClientEvent::Seen(at_change(6))]);
     assert_eq!(hear(1, ChannelMessage::Lessor { epoch: 3 }), [RouterClientEvent::Lessor { link: 1, epoch: 3 }]);
     assert_eq!(hear(2, ChannelMessage::Rates(Vec::new())), []);
 }

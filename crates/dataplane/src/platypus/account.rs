@@ -5,7 +5,7 @@
 //! key epochs that can have one at once, are more than a quarter of the lines. An account leaves five minutes after its key
 //! epoch is over, once its record is durable: short epochs have many at once.
 //!
-//! What was accepted, counted, and then not sent is credited ([`Accounts::credit`]) before the next record of the journal: a
+//! What was accepted, counted, and then not sent is credited (`Accounts::credit`) before the next record of the journal: a
 //! recorded total only grows.
 //!
 //! The journal holds totals, not differences, so that a record read twice counts once. The driver writes it every few
@@ -36,7 +36,7 @@ pub enum ChargeOutcome {
     TableFull,
 }
 
-/// Where a packet was counted, and with how many octets: what [`Accounts::credit`] takes back. It is good until an account is closed.
+/// Where a packet was counted, and with how many octets: what `Accounts::credit` takes back. It is good until an account is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ChargeLine {
     line: u32,

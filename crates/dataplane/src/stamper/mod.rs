@@ -24,6 +24,7 @@ use wayleave_packet::platypus::mint::{self, Hop, Nonce, Position, append, encaps
 use wayleave_packet::platypus::verify::is_martian;
 
 use crate::frame::BURST;
+use crate::platypus::outer;
 use lanes::{BurstStamper, PreparedCapability, StampInput};
 use traffic::Traffic;
 
@@ -336,13 +337,15 @@ impl Stamper {
     }
 
     /// Whether a packet that was not stamped may not leave. Name servers' packets always may: without them no secret would ever be found.
+    /// Any process can write a header that nobody has checked: it makes no difference, whatever it says.
     fn is_required(&self, packet: &OutgoingPacket<'_>, reason: LeaveReason) -> bool {
-        if matches!(reason, LeaveReason::Rule | LeaveReason::Dns | LeaveReason::Stamped) {
+        let Some(octets) = packet.buffer.get(packet.begin..) else { return false };
+        if reason == LeaveReason::Dns && !traffic::has_header(octets) {
             return false;
         }
-        let destination = packet.buffer.get(packet.begin..).and_then(traffic::destination);
-        let action = destination.map(|destination| self.rules.find(destination, packet.user, packet.mark));
-        matches!(action, Some(RuleAction::Require(_)))
+        let is_required =
+            |destination| matches!(self.rules.find(destination, packet.user, packet.mark), RuleAction::Require(_));
+        traffic::destination(octets).is_some_and(is_required) || outer::destination(octets).is_some_and(is_required)
     }
 
     /// The route of a packet that will be stamped, its nonce, and how many capabilities it has if it is stamped already.

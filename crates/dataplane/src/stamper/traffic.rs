@@ -32,8 +32,7 @@ impl Traffic {
     pub(super) fn read(octets: &[u8]) -> Result<Self, LeaveReason> {
         let (source, destination, protocol, header, length) = headers(octets).ok_or(LeaveReason::Malformed)?;
         let payload = octets.get(header..length).ok_or(LeaveReason::Malformed)?;
-        let is_stamped = protocol == PROTOCOL || protocol == UDP && port(payload, 2) == Some(UDP_PORT);
-        if is_stamped {
+        if is_header(protocol, payload) {
             return Self::read_stamped(octets);
         }
         if is_dns(protocol, payload)? {
@@ -63,6 +62,18 @@ impl Traffic {
             stamped: Some(packet.count()),
         })
     }
+}
+
+/// Whether a packet says that it carries a header.
+pub(super) fn has_header(octets: &[u8]) -> bool {
+    headers(octets).is_some_and(|(_, _, protocol, header, length)| {
+        let payload = octets.get(header..length).unwrap_or_default();
+        is_header(protocol, payload)
+    })
+}
+
+fn is_header(protocol: u8, payload: &[u8]) -> bool {
+    protocol == PROTOCOL || protocol == UDP && port(payload, 2) == Some(UDP_PORT)
 }
 
 /// The final destination of any IP packet, also of one that cannot be stamped.

@@ -469,11 +469,16 @@ fn what_a_rule_requires_to_be_stamped_is_dropped_otherwise_but_for_name_servers(
             Outcome::Dropped(LeaveReason::TooLong)
         );
         assert_eq!(at(&mut stamper, &packet(V4, 17, &to_port(53, 40)), ended), Outcome::from(LeaveReason::Dns));
-        // Rules that say nothing of the sort, and what carries capabilities already.
+        // Rules that say nothing of the sort.
         assert_eq!(at(&mut stamper, &web("203.0.113.200"), ended), Outcome::from(LeaveReason::Rule));
         assert_eq!(at(&mut stamper, &web("192.0.2.1"), ended), Outcome::from(LeaveReason::Rule));
         let stamped = plain(&web(V4), &route, 0).unwrap();
-        assert_eq!(at(&mut stamper, &stamped, ended), Outcome::from(LeaveReason::Stamped));
+        // Nobody has checked what any process can write, whatever it says of its destination and of what is inside.
+        assert_eq!(at(&mut stamper, &stamped, ended), Outcome::Dropped(LeaveReason::Stamped));
+        let others = plain(&web("192.0.2.1"), &route, 0).unwrap();
+        assert_eq!(at(&mut stamper, &others, ended), Outcome::from(LeaveReason::Stamped));
+        let names = plain(&packet(V4, 17, &to_port(53, 40)), &route, 0).unwrap();
+        assert_eq!(at(&mut stamper, &names, ended), Outcome::Dropped(LeaveReason::Dns));
         let counters = stamper.counters();
         let dropped = |reason| (counters.dropped(reason), counters.unchanged(reason));
         assert_eq!(dropped(LeaveReason::Epoch), (1, 0));

@@ -197,6 +197,11 @@ pub enum Event {
     Confirm,
 }
 
+/// Whether there is a rule for packets of a user to a prefix.
+fn is_ruled(rules: &[Rule], to: &Prefix, user: u32) -> bool {
+    rules.iter().any(|rule| (rule.to, rule.user, rule.mark) == (*to, Some(user), None))
+}
+
 /// The rules whose packets are dropped if they are not stamped.
 fn required(rules: &[Rule]) -> Vec<Rule> {
     rules.iter().filter(|rule| matches!(rule.action, RuleAction::Require(_))).copied().collect()
@@ -591,12 +596,17 @@ impl StamperRole {
         if registration.capabilities.iter().any(|held| held.capabilities.hop(now).is_none()) {
             return Err("no waypoint accepts these capabilities now: their key epochs have ended".to_owned());
         }
+        let twice = || "there is a rule or a registration for these packets already".to_owned();
+        let configured = self.plan.rules();
+        if registration.to.iter().any(|to| is_ruled(&configured, to, user)) {
+            return Err(twice());
+        }
         self.registered.insert(number, registration);
         let (routes, rules) = self.routes_and_rules(now);
         let config = Config { location: Location::Host, routes, rules, share: (0, 1) };
         let applied = match Stamper::new(config, CpuKernel::best()) {
             Ok(_) => self.apply(now).await.map_err(|failures| failures.to_string()),
-            Err(ConfigError::Twice(_)) => Err("there is a rule or a registration for these packets already".to_owned()),
+            Err(ConfigError::Twice(_)) => Err(twice()),
             Err(ConfigError::Delegation(_)) => {
                 Err("the capabilities are not delegated for all destinations".to_owned())
             }
@@ -613,7 +623,7 @@ impl StamperRole {
     /// Routes and rules of the plan, of users and of clients, in this order.
     fn routes_and_rules(&self, now: UnixTime) -> (Vec<Route>, Vec<Rule>) {
         let (mut routes, mut rules) = (self.plan.routes(now), self.plan.rules());
-        let required = required(&rules);
+        let (required, configured) = (required(&rules), rules.clone());
         let rule = |user: Option<u32>, to: Prefix, route: u16| {
             let action = match otherwise(&required, user, &to) {
                 Otherwise::Plain => RuleAction::Take(route),
@@ -631,7 +641,9 @@ impl StamperRole {
                 mtu: registration.mtu.into(),
                 only_from: None,
             });
-            rules.extend(registration.to.iter().map(|to| rule(Some(registration.user), *to, route)));
+            // A rule that the configuration has got since comes first, as where a client's packets are meant.
+            let own = registration.to.iter().filter(|to| !is_ruled(&configured, to, registration.user));
+            rules.extend(own.map(|to| rule(Some(registration.user), *to, route)));
         }
         for (client, hop, carriage) in &self.clients {
             let (Ok(to), Ok(route)) = (Prefix::new(*client, 32), u16::try_from(routes.len())) else { continue };

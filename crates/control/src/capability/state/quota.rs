@@ -3,6 +3,7 @@
 
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
+use wayleave_packet::platypus::sources::{MAX_SOURCES, Sources};
 
 use super::{MAX_GRANTS, MAX_RATES, MAX_REVOCATIONS, MAX_REVOKED, RatePayer, State, Terms};
 
@@ -14,6 +15,9 @@ pub const DELEGATES_REVOKED: usize = MAX_REVOKED / 2;
 /// Delegations that the holders of all capabilities may limit, half of all that may have a rate; and those of one principal.
 pub const MAX_LIMITS: usize = MAX_RATES / 2;
 pub const PRINCIPAL_LIMITS: usize = 8;
+/// Entries of the list for routers with the sources of one principal's delegations, and of all delegations, that holders may name.
+pub const PRINCIPAL_SOURCES: usize = 256;
+const DELEGATES_SOURCES: usize = MAX_SOURCES / 2;
 /// Revocations of one principal in single epochs that are in force: one in 256 of all that there may be.
 const WITHDRAWN: usize = MAX_REVOCATIONS / 256;
 /// Revocations without an epoch of one principal, with those that say nothing new beside another one: by all orders, and by those of
@@ -77,6 +81,17 @@ impl State {
     pub fn is_within_limit_quota(&self, payer: &RatePayer) -> bool {
         let of_principal = self.limits_of(payer.principal).count();
         of_principal < PRINCIPAL_LIMITS && self.limits.len() < MAX_LIMITS && self.check_space_for_rate(payer).is_ok()
+    }
+
+    /// Whether a holder may name these sources of a delegation: the list has room for all principals, and for what the operator names.
+    #[must_use]
+    pub fn is_within_sources_quota(&self, sources: &Sources) -> bool {
+        let payer = RatePayer::from(sources);
+        let of_delegations = |held: &&Sources| held.delegation.is_some() && RatePayer::from(*held) != payer;
+        let entries = sources.entries();
+        let own: usize = self.sources_of(sources.principal).filter(of_delegations).map(Sources::entries).sum();
+        let all: usize = self.sources().filter(of_delegations).map(Sources::entries).sum();
+        own + entries <= PRINCIPAL_SOURCES && all + entries <= DELEGATES_SOURCES
     }
 
     fn lasting(&self, principal: Principal, own: Option<DelegationId>) -> Lasting {

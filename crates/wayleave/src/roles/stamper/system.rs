@@ -298,7 +298,8 @@ impl System {
             }
         }
         let table = filter::TABLE;
-        if self.is_set && self.filter.as_ref().is_some_and(Filter::is_closed) {
+        // Also if it could not be set: the one of before stands then, and drops.
+        if self.filter.as_ref().is_some_and(Filter::is_closed) {
             info!(
                 "packets of rules with `otherwise = \"drop\"` are dropped until the role runs again; `nft delete table ip {table}` lets them leave"
             );
