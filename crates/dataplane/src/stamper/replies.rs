@@ -248,18 +248,16 @@ impl ReplyGrants {
         let parties = Parties { client, server, protocol: packet.inner_protocol() };
         let (option, _) = ReplyOption::decode(packet.payload()).ok()?;
         if let Some(key) = option.hello() {
+            if let Some(held) = self.clients.get(&client).filter(|held| held.key == key) {
+                return Some(Answer::Option(client, held.acknowledgement.option()));
+            }
             if !self.offers.take(now.instant) {
                 return None;
             }
-            let held = self.clients.get(&client).filter(|held| held.key == key);
-            return Some(Answer::Option(
-                client,
-                match held {
-                    Some(held) => held.acknowledgement.option(),
-                    None => self.server.offer(&option, &parties, now.unix).ok()?,
-                },
-            ));
+            return Some(Answer::Option(client, self.server.offer(&option, &parties, now.unix).ok()?));
         }
+        // What anybody can send takes nothing of what there is for clients.
+        self.server.check(&option, &parties, now.unix).ok()?;
         if !self.accepts.take(now.instant) {
             return None;
         }

@@ -259,8 +259,21 @@ impl ReplyServer {
         Ok(option(OFFER, 0, &[&public.to_bytes(), &time, &cookie, &echo(&client)]))
     }
 
-    /// Opens a client's `grant`. The cookie comes first; only then there is Diffie-Hellman.
-    pub fn accept(&mut self, grant: &ReplyOption<'_>, parties: &Parties, now: UnixTime) -> Result<Opened, ReplyError> {
+    /// Whether a `grant` answers an offer that this server made to these parties lately. It costs one MAC.
+    ///
+    /// # Errors
+    /// If it does not.
+    pub fn check(&self, grant: &ReplyOption<'_>, parties: &Parties, now: UnixTime) -> Result<(), ReplyError> {
+        self.read_grant(grant, parties, now).map(drop)
+    }
+
+    /// Client, time, cookie and what is sealed of a grant with a cookie of this server's, and seconds since that.
+    fn read_grant<'a>(
+        &self,
+        grant: &ReplyOption<'a>,
+        parties: &Parties,
+        now: UnixTime,
+    ) -> Result<(DhPublic, &'a [u8; 4], &'a [u8; COOKIE], &'a [u8], u32), ReplyError> {
         let body = grant.body_of(GRANT)?;
         let (client, rest) = body.split_first_chunk::<32>().ok_or(ReplyError::Malformed)?;
         let (time, rest) = rest.split_first_chunk::<4>().ok_or(ReplyError::Malformed)?;
@@ -271,6 +284,12 @@ impl ReplyServer {
         if u64::from(age) > COOKIE_LIFETIME || !bool::from(is_ours) {
             return Err(ReplyError::Cookie);
         }
+        Ok((client, time, cookie, sealed, age))
+    }
+
+    /// Opens a client's `grant`. The cookie comes first; only then there is Diffie-Hellman.
+    pub fn accept(&mut self, grant: &ReplyOption<'_>, parties: &Parties, now: UnixTime) -> Result<Opened, ReplyError> {
+        let (client, time, cookie, sealed, age) = self.read_grant(grant, parties, now)?;
         let is_authenticated = grant.flags & FLAG_AUTHENTICATED != 0;
         let identity = self.identity.clone().filter(|_| is_authenticated);
         if is_authenticated && identity.is_none() {
