@@ -134,7 +134,7 @@ pub(crate) fn columns(row: &Row) -> Vec<Column> {
                 text(present.price),
             ]
         }
-        Row::Quota { status: QuotaStatus { quota, used_up }, .. } => vec![
+        Row::Quota { status: QuotaStatus { quota, used_up, .. }, .. } => vec![
             principal,
             Column::Number(quota.soft.map(signed)),
             Column::Number(quota.hard.map(signed)),

@@ -1124,7 +1124,7 @@ impl State {
             ChangeBody::EndQuota { principal } => drop(self.quotas.remove(principal)),
             ChangeBody::UseUpQuota { principal, month } => {
                 let held = self.quotas.get_mut(principal);
-                held.into_iter().for_each(|held| held.used_up = Some((*month, issued)));
+                held.into_iter().for_each(|held| held.use_up(*month, issued));
             }
             ChangeBody::LimitDelegation { payer, terms: Some(terms) } => {
                 self.limits.insert(*payer, *terms);

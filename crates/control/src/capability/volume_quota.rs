@@ -20,6 +20,8 @@ wayleave_core::wire! {
         pub quota: VolumeQuota,
         /// The month whose hard quota is used up, by the Unix second at which it begins; and when that was found.
         pub used_up: Option<(u64, u64)>,
+        /// The same of a month before that one, whose last secrets may still be good.
+        pub before: Option<(u64, u64)>,
     }
 }
 
@@ -36,11 +38,32 @@ wayleave_core::named! {
 }
 
 impl QuotaStatus {
+    /// The months whose hard quotas are used up, each with when that was found.
+    pub fn months(&self) -> impl Iterator<Item = (u64, u64)> {
+        [self.used_up, self.before].into_iter().flatten()
+    }
+
+    /// Whether it may be said of a month that its quota is used up: it was not said, and not of two later ones.
+    #[must_use]
+    pub fn may_use_up(&self, begins: u64) -> bool {
+        let is_later = |of: Option<(u64, u64)>| of.is_none_or(|(month, _)| month < begins);
+        is_later(self.used_up) || is_later(self.before) && self.used_up.is_some_and(|(month, _)| month > begins)
+    }
+
+    /// The hard quota of a month is used up, as was found at a Unix second.
+    pub fn use_up(&mut self, begins: u64, found: u64) {
+        if self.used_up.is_none_or(|(month, _)| month < begins) {
+            (self.used_up, self.before) = (Some((begins, found)), self.used_up);
+        } else {
+            self.before = Some((begins, found));
+        }
+    }
+
     /// How a payer stands that has sent so many octets in the month that begins at a Unix second.
     #[must_use]
     pub fn state(&self, begins: u64, octets: u64) -> QuotaState {
         match () {
-            () if self.used_up.is_some_and(|(month, _)| month == begins) => QuotaState::UsedUp,
+            () if self.months().any(|(month, _)| month == begins) => QuotaState::UsedUp,
             () if self.quota.is_exceeded(octets) => QuotaState::Exceeded,
             () => QuotaState::Within,
         }
@@ -49,7 +72,7 @@ impl QuotaStatus {
     /// Whether the hard limit is used up in a month with so many octets, and nobody has said so.
     #[must_use]
     pub fn is_newly_used_up(&self, begins: u64, octets: u64) -> bool {
-        self.quota.is_used_up(octets) && self.used_up.is_none_or(|(month, _)| month < begins)
+        self.quota.is_used_up(octets) && self.may_use_up(begins)
     }
 }
 
@@ -86,13 +109,25 @@ mod tests {
     #[test]
     fn a_payer_is_within_its_quota_beyond_the_soft_one_or_has_used_up_the_hard_one() {
         let quota = VolumeQuota { soft: Some(8), hard: Some(10) };
-        let of = |used_up| QuotaStatus { quota, used_up };
+        let of = |used_up| QuotaStatus { quota, used_up, before: None };
         assert_eq!(of(None).state(100, 7), QuotaState::Within);
         assert_eq!(of(None).state(100, 8), QuotaState::Exceeded);
         assert_eq!(of(Some((100, 150))).state(100, 10), QuotaState::UsedUp);
         assert_eq!(of(Some((100, 150))).state(200, 0), QuotaState::Within, "another month");
         assert_eq!([9, 10].map(|octets| of(None).is_newly_used_up(100, octets)), [false, true]);
         assert_eq!([100, 200].map(|month| of(Some((100, 150))).is_newly_used_up(month, 10)), [false, true]);
+        // Whatever is found first, the last two months are known.
+        for months in [[100, 200], [200, 100]] {
+            let mut both = of(None);
+            for month in months {
+                assert!(both.is_newly_used_up(month, 10));
+                both.use_up(month, 250);
+            }
+            assert_eq!(both.months().collect::<Vec<_>>(), [(200, 250), (100, 250)]);
+            assert!(![50, 100, 200].into_iter().any(|month| both.is_newly_used_up(month, 10)));
+            both.use_up(300, 350);
+            assert_eq!(both.months().collect::<Vec<_>>(), [(300, 350), (200, 250)]);
+        }
         for (soft, hard) in [(None, None), (Some(0), None), (Some(9), Some(8)), (None, Some(VolumeQuota::MOST + 1))] {
             assert!(!VolumeQuota { soft, hard }.is_sound(), "{soft:?} {hard:?}");
         }

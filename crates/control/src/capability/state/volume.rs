@@ -26,14 +26,18 @@ impl State {
     /// Whether a key epoch is of a month whose quota is used up.
     #[must_use]
     pub fn is_used_up(&self, principal: Principal, interval: Interval, epoch: u32) -> bool {
-        let used_up = self.quotas.get(&principal).and_then(|status| status.used_up);
-        used_up.is_some_and(|(month, _)| Month::of(epoch::epoch_begin(interval, epoch)).begin() == month)
+        let begins = Month::of(epoch::epoch_begin(interval, epoch)).begin();
+        self.quotas.get(&principal).is_some_and(|status| status.months().any(|(month, _)| month == begins))
     }
 
     /// The secrets that whoever used up a quota may have looked up before that was found: those of the month's key epochs that were accepted
     /// then, or next.
     pub(super) fn used_up_revocations(&self, second: u64) -> impl Iterator<Item = Revocation> {
-        let used_up = self.quotas.iter().filter_map(|(principal, status)| Some((*principal, status.used_up?)));
+        let months = |(principal, status): (&Principal, &QuotaStatus)| {
+            let principal = *principal;
+            status.months().map(move |month| (principal, month)).collect::<Vec<_>>()
+        };
+        let used_up = self.quotas.iter().filter(|(_, status)| status.used_up.is_some()).flat_map(months);
         used_up.flat_map(move |(principal, (month, found))| {
             let at = UnixTime(found.saturating_mul(1_000_000));
             let intervals = self.intervals_of(principal, found).into_iter();
@@ -65,8 +69,7 @@ impl State {
     /// Whether a quota can be used up of the month that begins at this second.
     pub(super) fn check_use_up(&self, principal: Principal, month: u64) -> Result<(), ChangeError> {
         let held = self.quotas.get(&principal).ok_or(ChangeError::NoQuota)?;
-        let is_known = held.used_up.is_some_and(|(known, _)| known >= month);
-        if held.quota.hard.is_none() || is_known || Month::of(month).begin() != month {
+        if held.quota.hard.is_none() || !held.may_use_up(month) || Month::of(month).begin() != month {
             return Err(ChangeError::NoQuota);
         }
         Ok(())
@@ -77,7 +80,8 @@ impl State {
         let held = self.quotas.get(&principal);
         let is_raised =
             |held: &&QuotaStatus| quota.hard.is_none_or(|hard| held.quota.hard.is_none_or(|old| hard > old));
-        let used_up = held.filter(|held| !is_raised(held)).and_then(|held| held.used_up);
-        self.quotas.insert(principal, QuotaStatus { quota, used_up });
+        let held = held.filter(|held| !is_raised(held));
+        let (used_up, before) = held.map_or((None, None), |held| (held.used_up, held.before));
+        self.quotas.insert(principal, QuotaStatus { quota, used_up, before });
     }
 }

@@ -19,6 +19,9 @@ use crate::roles::events::{Events, event};
 
 /// How often usage is held against quotas. What a payer sends meanwhile is beyond its quota.
 const EVERY: Duration = Duration::from_secs(2);
+/// Seconds of a month in which the one before is looked at too: secrets of its last key epochs may be good for so long, if these have the
+/// default length at most.
+const BEFORE: u64 = 3 << 18;
 /// Who makes the change, in the trail.
 const NOTE: (&str, &str) = ("the key server", "what its routers reported");
 
@@ -87,11 +90,25 @@ impl QuotaTask {
             Ok(octets) => octets,
             Err(error) => return warn!("quotas are not held against usage: {error}"),
         };
-        for (principal, status) in quotas {
+        for (principal, status) in &quotas {
             let sent = octets.get(&principal.number()).copied().unwrap_or(0);
-            self.report(principal, &status, (begins, sent));
+            self.report(*principal, status, (begins, sent));
             if status.is_newly_used_up(begins, sent) {
-                self.stop(principal, (begins, sent)).await;
+                self.stop(*principal, (begins, sent)).await;
+            }
+        }
+        if now.unix.secs() - begins < BEFORE {
+            let before = Month::of(begins - 1).begin();
+            match self.store.month_usage(before, &payers, &periods).await {
+                Ok(sent) => {
+                    for (principal, status) in &quotas {
+                        let sent = sent.get(&principal.number()).copied().unwrap_or(0);
+                        if status.is_newly_used_up(before, sent) {
+                            self.stop(*principal, (before, sent)).await;
+                        }
+                    }
+                }
+                Err(error) => warn!("quotas are not held against usage: {error}"),
             }
         }
         *self.view.lock().unwrap_or_else(PoisonError::into_inner) = Some(MonthUsage { begins, octets });
@@ -121,7 +138,7 @@ impl QuotaTask {
                 let (number, sent) = (principal.number(), usage.1);
                 self.log.report(event!(
                     WARN "quota-used-up" { principal = number, sent }
-                    "principal {number} has used up its quota of this month with {sent} octets: it gets no secrets, and those it has are revoked"
+                    "principal {number} has used up its quota of the month with {sent} octets: it gets no secrets, and those it has are revoked"
                 ));
             }
             // It is tried again; who changes things has logged why.
