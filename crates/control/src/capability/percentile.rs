@@ -24,8 +24,8 @@ wayleave_core::wire! {
 }
 
 /// The beginnings of the samples of what a router has counted after a Unix second and reports at another, with a part of the octets for
-/// each; and whether they are rough. What came within the length of one sample, as far as is known, is of the last one; what a router kept for more than a day
-/// is in none, so that nobody pays for a peak that there was not.
+/// each; and whether they are rough. What came within the length of one sample, as far as is known, is of the last one; what a router kept
+/// for more than a day is in none, so that nobody pays for a peak that there was not.
 #[must_use]
 pub fn samples(octets: u64, (after, until): (Option<u64>, u64)) -> (Vec<(u64, u64)>, bool) {
     let last = until / SAMPLE_SECS;

@@ -238,6 +238,17 @@ pub struct ReplyServer {
     latest: Option<(u64, DhPublic)>,
 }
 
+/// What a grant has, once its cookie is known to be right.
+struct GrantParts<'a> {
+    client: DhPublic,
+    /// When the offer was made, and what it had.
+    time: &'a [u8; 4],
+    cookie: &'a [u8; COOKIE],
+    sealed: &'a [u8],
+    /// Seconds since the offer.
+    age: u32,
+}
+
 impl ReplyServer {
     /// `seed` must be random; `identity` is the long-term key by which clients may know this server.
     #[must_use]
@@ -267,13 +278,13 @@ impl ReplyServer {
         self.read_grant(grant, parties, now).map(drop)
     }
 
-    /// Client, time, cookie and what is sealed of a grant with a cookie of this server's, and seconds since that.
+    /// The parts of a grant with a cookie that this server made for these parties lately.
     fn read_grant<'a>(
         &self,
         grant: &ReplyOption<'a>,
         parties: &Parties,
         now: UnixTime,
-    ) -> Result<(DhPublic, &'a [u8; 4], &'a [u8; COOKIE], &'a [u8], u32), ReplyError> {
+    ) -> Result<GrantParts<'a>, ReplyError> {
         let body = grant.body_of(GRANT)?;
         let (client, rest) = body.split_first_chunk::<32>().ok_or(ReplyError::Malformed)?;
         let (time, rest) = rest.split_first_chunk::<4>().ok_or(ReplyError::Malformed)?;
@@ -284,12 +295,12 @@ impl ReplyServer {
         if u64::from(age) > COOKIE_LIFETIME || !bool::from(is_ours) {
             return Err(ReplyError::Cookie);
         }
-        Ok((client, time, cookie, sealed, age))
+        Ok(GrantParts { client, time, cookie, sealed, age })
     }
 
     /// Opens a client's `grant`. The cookie comes first; only then there is Diffie-Hellman.
     pub fn accept(&mut self, grant: &ReplyOption<'_>, parties: &Parties, now: UnixTime) -> Result<Opened, ReplyError> {
-        let (client, time, cookie, sealed, age) = self.read_grant(grant, parties, now)?;
+        let GrantParts { client, time, cookie, sealed, age } = self.read_grant(grant, parties, now)?;
         let is_authenticated = grant.flags & FLAG_AUTHENTICATED != 0;
         let identity = self.identity.clone().filter(|_| is_authenticated);
         if is_authenticated && identity.is_none() {
