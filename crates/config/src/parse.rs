@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
@@ -80,6 +80,13 @@ impl TextValue for IpAddr {
 
 impl TextValue for Ipv4Addr {
     const EXPECTED: &'static str = "an IPv4 address, such as \"192.0.2.1\"";
+    fn read(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl TextValue for Ipv6Addr {
+    const EXPECTED: &'static str = "an IPv6 address, such as \"2001:db8::1\"";
     fn read(text: &str) -> Option<Self> {
         text.parse().ok()
     }

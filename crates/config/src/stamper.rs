@@ -1,13 +1,13 @@
 //! The configuration of a stamper at a host.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
 use wayleave_core::{Afi, Prefix};
-use wayleave_dataplane::stamper::{RANKS, Rule, RuleAction};
+use wayleave_dataplane::stamper::{ConfigError, RANKS, Rule, RuleAction};
 use wayleave_packet::platypus::verify::is_martian;
 
 use super::check::{Checked, RoleConfig};
@@ -55,6 +55,8 @@ pub struct HostSection {
     /// This host's address: packets that it stamps come from there, and packets that arrive there with a Platypus header are
     /// handed to the system without it, if a waypoint that it knows sent them.
     pub address: Option<Text<Ipv4Addr>>,
+    /// The same of IPv6.
+    pub address6: Option<Text<Ipv6Addr>>,
     /// Networks of waypoints, besides those of its own routes, that may send it packets with a header.
     #[serde(default)]
     pub receive_from: Vec<Spanned<Prefix>>,
@@ -86,6 +88,33 @@ pub struct HostSection {
     pub table: Spanned<u64>,
 }
 
+/// A host's addresses, one of a family at most.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Addresses {
+    pub v4: Option<Ipv4Addr>,
+    pub v6: Option<Ipv6Addr>,
+}
+
+impl Addresses {
+    /// That of a family.
+    pub fn of(&self, afi: Afi) -> Option<IpAddr> {
+        match afi {
+            Afi::Ipv4 => self.v4.map(IpAddr::V4),
+            Afi::Ipv6 => self.v6.map(IpAddr::V6),
+        }
+    }
+
+    /// That of the family of a peer's address.
+    pub fn towards(&self, peer: IpAddr) -> Option<IpAddr> {
+        self.of(if peer.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 })
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        let Self { v4, v6 } = *self;
+        v4.map(IpAddr::V4).into_iter().chain(v6.map(IpAddr::V6))
+    }
+}
+
 fn default_interface() -> Spanned<String> {
     Spanned::new(0..0, "stamp".to_owned())
 }
@@ -102,6 +131,14 @@ impl HostSection {
     /// The first table and priority.
     pub fn table(&self) -> u32 {
         u32::try_from(*self.table.get_ref()).unwrap_or(u32::MAX)
+    }
+
+    /// Where packets with a header arrive, and what stamped packets come from.
+    pub fn addresses(&self) -> Addresses {
+        Addresses {
+            v4: self.address.as_ref().map(|address| address.0),
+            v6: self.address6.as_ref().map(|address| address.0),
+        }
     }
 
     /// Whether packets with a header are received: others' waypoints may send them, or capabilities for replies are handed over.
@@ -127,10 +164,23 @@ impl HostSection {
         if let Some(first) = self.reply_waypoints.first().filter(|_| !self.takes_replies()) {
             faults.push(Fault::at(first.span(), "waypoints without replies, expected `replies = true` in [host]"));
         }
-        for named in &self.reply_waypoints {
+        faults
+    }
+
+    /// Waypoints send from addresses that anybody may have, to this host's address of their family.
+    fn waypoint_faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for named in self.receive_from.iter().chain(&self.reply_waypoints) {
             let prefix = named.get_ref();
-            if prefix.afi() != Afi::Ipv4 || is_martian(prefix.address()) {
-                let message = "no network of waypoints, expected one of IPv4 such as \"198.51.100.0/24\", and no special-purpose one";
+            if is_martian(prefix.address()) {
+                let message =
+                    "no network of waypoints, expected one such as \"198.51.100.0/24\", and no special-purpose one";
+                faults.push(Fault::at(named.span(), message));
+            } else if self.addresses().of(prefix.afi()).is_none() {
+                let key = if prefix.afi() == Afi::Ipv4 { "address" } else { "address6" };
+                let message = format!(
+                    "packets of these waypoints arrive at an address of their family, expected `{key}` in [host]"
+                );
                 faults.push(Fault::at(named.span(), message));
             }
         }
@@ -171,26 +221,21 @@ impl HostFile {
             let message = "every socket has mark 0, expected another number, with some free ones behind it";
             faults.push(Fault::at(host.mark.span(), message));
         }
-        for prefix in &host.sources {
-            if prefix.get_ref().afi() != Afi::Ipv4 {
-                faults.push(Fault::at(prefix.span(), "not a network of IPv4, expected one such as \"192.0.2.0/24\""));
-            }
+        let has_address = host.addresses().all().next().is_some();
+        if let Some(first) = host.refused_sources.first().filter(|_| !has_address) {
+            faults.push(Fault::at(
+                first.span(),
+                "packets arrive at an address, expected `address` or `address6` in [host]",
+            ));
         }
-        for named in &host.receive_from {
-            if named.get_ref().afi() != Afi::Ipv4 || is_martian(named.get_ref().address()) {
-                let message = "no network of waypoints, expected one of IPv4 such as \"198.51.100.0/24\", and no special-purpose one";
-                faults.push(Fault::at(named.span(), message));
-            }
-        }
-        if let (None, Some(first)) = (&host.address, host.receive_from.iter().chain(&host.refused_sources).next()) {
-            faults.push(Fault::at(first.span(), "packets arrive at an address, expected `address` in [host]"));
-        }
-        if host.address.is_none() {
-            let message = "capabilities for replies are handed over to an address, expected `address` in [host]";
+        if !has_address {
+            let message =
+                "capabilities for replies are handed over to an address, expected `address` or `address6` in [host]";
             let reply = stamper.routes.iter().filter_map(|route| Some(route.get_ref().reply.as_ref()?.span()));
             let replies = host.replies.iter().filter(|replies| *replies.get_ref()).map(Spanned::span);
             faults.extend(replies.chain(reply).map(|at| Fault::at(at, message)));
         }
+        faults.extend(host.waypoint_faults());
         faults.extend(host.reply_faults());
         for user in host.users.iter().filter(|user| user.get_ref().number().is_none()) {
             faults.push(Fault::at(user.span(), NO_USER));
@@ -213,9 +258,9 @@ impl HostFile {
     fn rule_faults(&self, rule: &Spanned<RuleSection>, faults: &mut Vec<Fault>) {
         let at = rule.span();
         let rule = rule.get_ref();
-        if rule.to.afi() != Afi::Ipv4 {
-            // Waypoints of routers have IPv4 addresses.
-            faults.push(Fault::at(at.clone(), "destinations of IPv6, expected a network of IPv4"));
+        if rule.to.is_none() && rule.user.is_none() && rule.mark.is_none() && rule.cgroup.is_none() {
+            let message = "a rule for everybody's packets to anywhere, expected `to`, or who sends them";
+            faults.push(Fault::at(at.clone(), message));
         }
         if let (Some(otherwise), None) = (&rule.otherwise, &rule.route) {
             let message = "packets without a route are never stamped, expected `route`, or no `otherwise`";
@@ -269,10 +314,31 @@ impl HostFile {
         self.host.get_ref().mark.get_ref().saturating_add(1 + index as u32)
     }
 
-    /// The rules with numbers in the place of names.
+    /// The rules of the file and their destinations. One without `to` is there for each family: its IPv6 comes behind all others.
+    pub fn rule_sections(&self) -> impl Iterator<Item = (Prefix, &Spanned<RuleSection>)> {
+        let any = |address: IpAddr| Prefix::truncated(address, 0).ok();
+        let (any_v4, any_v6) = (any(Ipv4Addr::UNSPECIFIED.into()), any(Ipv6Addr::UNSPECIFIED.into()));
+        let rules = &self.stamper.get_ref().rules;
+        let first = rules.iter().filter_map(move |rule| Some((rule.get_ref().to.or(any_v4)?, rule)));
+        let both = rules.iter().filter(|rule| rule.get_ref().to.is_none());
+        first.chain(both.filter_map(move |rule| Some((any_v6?, rule))))
+    }
+
+    /// What is wrong with routes and rules that no stamper takes, and where.
+    pub fn locate(&self, error: ConfigError) -> Fault {
+        let rule = match error {
+            ConfigError::Twice(index) | ConfigError::NoRoute(index) | ConfigError::Delegation(index) => Some(index),
+            ConfigError::Route(_) | ConfigError::Carriage(_) | ConfigError::Share(..) => None,
+        };
+        let mut fault = self.stamper.get_ref().locate(error);
+        fault.span = rule.map_or(fault.span, |rule| self.rule_sections().nth(rule).map(|(_, section)| section.span()));
+        fault
+    }
+
+    /// The rules with numbers in the place of names, in the order of [`Self::rule_sections`].
     pub fn rules(&self) -> Vec<Rule> {
         let (stamper, cgroups) = (self.stamper.get_ref(), self.cgroups());
-        let rule = |rule: &Spanned<RuleSection>| {
+        let rule = |(to, rule): (Prefix, &Spanned<RuleSection>)| {
             let rule = rule.get_ref();
             let route = rule.route.as_ref().and_then(|name| stamper.route(name.get_ref()));
             let action = match (route.and_then(|route| u16::try_from(route).ok()), rule.otherwise()) {
@@ -284,9 +350,9 @@ impl HostFile {
             let mark = rule.mark.as_ref().map(|mark| *mark.get_ref()).or(group.map(|index| self.cgroup_mark(index)));
             // A name without a user is a fault; a number that nobody has keeps its packets apart in any case.
             let user = rule.user.as_ref().map(|user| user.get_ref().number().unwrap_or(u32::MAX));
-            Rule { to: rule.to, user, mark, action }
+            Rule { to, user, mark, action }
         };
-        stamper.rules.iter().map(rule).collect()
+        self.rule_sections().map(rule).collect()
     }
 
     pub(super) fn checked(source: &Source) -> Checked {
@@ -320,6 +386,8 @@ const TEMPLATE: &str = "# A stamper at a host: packets that you choose carry cap
      #interface = \"stamp\"\n\
      # This host's address. Packets that it stamps come from there.\n\
      #address = \"192.0.2.10\"\n\
+     # The same of IPv6.\n\
+     #address6 = \"2001:db8::10\"\n\
      # Which waypoints, besides those of its own routes and for replies, may send packets here with a header: they lose it.\n\
      #receive_from = [\"198.51.100.0/24\"]\n\
      # Networks that these never come from, besides this host's own: those that are trusted by address.\n\
@@ -349,9 +417,10 @@ const TEMPLATE: &str = "# A stamper at a host: packets that you choose carry cap
      # A route's capabilities may be of several principals: each pays for its own waypoint.\n\
      # With `reply`, servers' stampers are handed a delegation (of number `reply_id`) of these capabilities for this host's address.\n\
      routes = [{ name = \"transit\", capabilities = [\"desk.cap\"], sealed = false, udp = false, mtu = 1500 }]\n\
-     # Who and where to: `user` (name or number), `mark` (of the socket), `cgroup` (path), or anybody. Rules of a user and a mark\n\
-     # come first, then those of a mark or control group, of a user, of everybody; within each the longest prefix counts. A rule\n\
-     # without a route leaves packets unchanged. Name servers' packets are never stamped. With `otherwise = \"drop\"` packets that\n\
+     # Who and where to: `user` (name or number), `mark` (of the socket), `cgroup` (path), or anybody; who is named may go without\n\
+     # `to`, and the rule is for all destinations of IPv4 and IPv6. Rules of a user and a mark come first, then those of a mark or\n\
+     # control group, of a user, of everybody; within each the longest prefix counts. A rule without a route leaves packets\n\
+     # unchanged. Name servers' packets are never stamped. With `otherwise = \"drop\"` packets that\n\
      # cannot be stamped do not leave, also while the role does not run; else they leave as they are (\"plain\").\n\
      rules = [{ to = \"203.0.113.0/24\", route = \"transit\", user = \"nobody\" }]\n\
      \n\

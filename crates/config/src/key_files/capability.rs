@@ -173,7 +173,8 @@ impl Capabilities {
         }
     }
 
-    fn afi(&self) -> Afi {
+    /// The family of the waypoint, and so of packets.
+    pub fn afi(&self) -> Afi {
         if self.waypoint.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 }
     }
 

@@ -1,7 +1,7 @@
 //! The configuration of a Platypus router without its links: waypoints, networks, accounts, revocations.
 
 use std::collections::{BTreeSet, HashSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
@@ -29,8 +29,8 @@ const MOST_RATES: usize = MOST_PARTITIONS;
 const SHORTEST: usize = 60;
 /// Octets a second, or at once, at most.
 const MOST_OCTETS: u64 = 1 << 40;
-/// Bits of the shortest prefix of waypoints: a shorter one would take most senders for waypoints.
-const SHORTEST_OF_WAYPOINTS: u8 = 8;
+/// Bits of the shortest prefix of waypoints, of IPv4 and of IPv6: a shorter one would take most senders for waypoints.
+const SHORTEST_OF_WAYPOINTS: [u8; 2] = [8, 16];
 /// Principals and delegations have numbers of 24 bits.
 const MOST_NUMBER: u64 = (1 << 24) - 1;
 
@@ -39,7 +39,7 @@ const MOST_NUMBER: u64 = (1 << 24) - 1;
 #[serde(deny_unknown_fields)]
 pub struct PlatypusSection {
     /// Addresses that packets are sent to.
-    pub waypoints: Spanned<Vec<Text<Ipv4Addr>>>,
+    pub waypoints: Spanned<Vec<Text<IpAddr>>>,
     /// Bindings of 64 bits are accepted.
     #[serde(default)]
     pub narrow: bool,
@@ -245,7 +245,15 @@ impl FormatSection for PlatypusSection {
 }
 
 fn no_source(key: &str, network: &Prefix) -> String {
-    format!("{network} in `{key}` has no effect: packets come from sources of the waypoints' family, IPv4")
+    let family = if network.afi() == Afi::Ipv4 { "IPv4" } else { "IPv6" };
+    format!(
+        "{network} in `{key}` has no effect: packets come from sources of a waypoint's family, and none here is of {family}"
+    )
+}
+
+fn host(address: IpAddr) -> Option<Prefix> {
+    let afi = if address.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 };
+    Prefix::truncated(address, afi.bits()).ok()
 }
 
 impl PlatypusSection {
@@ -341,7 +349,7 @@ impl PlatypusSection {
     /// Who sends from a network of waypoints chooses the original sources of its packets: no sender may lie in one.
     fn waypoint_faults(&self, file: &RouterFile, faults: &mut Vec<Fault>) {
         let waypoints = self.waypoints.get_ref().iter();
-        let here = waypoints.filter_map(|address| Prefix::truncated(address.0.into(), 32).ok()).collect::<Vec<_>>();
+        let here = waypoints.filter_map(|address| host(address.0)).collect::<Vec<_>>();
         let own = self.own_waypoints(file).map(|network| *network.get_ref()).collect::<Vec<_>>();
         let links = || file.link.iter().map(Spanned::get_ref);
         let stamped: Vec<Prefix> = links().flat_map(|link| &link.stamp).copied().collect();
@@ -363,14 +371,10 @@ impl PlatypusSection {
             .chain(self.peer_waypoints(file).map(|network| ("peer_waypoints", network, &of_peers[..])));
         for (key, network, others) in all {
             let (at, network) = (network.span(), network.get_ref());
-            if network.afi() != Afi::Ipv4 {
-                let message = format!("{network} in `{key}` is of another family than waypoints, expected IPv4");
-                faults.push(Fault::at(at, message));
-                continue;
-            }
-            if network.len() < SHORTEST_OF_WAYPOINTS {
+            let shortest = SHORTEST_OF_WAYPOINTS[usize::from(network.afi() == Afi::Ipv6)];
+            if network.len() < shortest {
                 let message = format!(
-                    "{network} in `{key}` is no network of waypoints, expected a prefix of {SHORTEST_OF_WAYPOINTS} bits at least"
+                    "{network} in `{key}` is no network of waypoints, expected a prefix of {shortest} bits at least"
                 );
                 faults.push(Fault::at(at, message).help("whoever sends from it chooses the source of its packets"));
                 continue;
@@ -388,6 +392,9 @@ impl PlatypusSection {
     }
 
     fn warn_of_sources(&self, file: &RouterFile, warnings: &mut Vec<Fault>) {
+        let here: Vec<Prefix> = self.waypoints.get_ref().iter().filter_map(|address| host(address.0)).collect();
+        let is_other =
+            |network: &&Prefix| !here.is_empty() && !here.iter().any(|waypoint| waypoint.afi() == network.afi());
         for link in &file.link {
             let (at, link) = (link.span(), link.get_ref());
             if let ([_, ..], [peer, ..]) = (&link.own_waypoints[..], &link.peer_waypoints[..]) {
@@ -395,13 +402,12 @@ impl PlatypusSection {
                 let help = "give a peer a link of its own, unless the other end is a router of yours";
                 warnings.push(Fault::at(peer.span(), message).help(help));
             }
-            let is_other = |network: &&Prefix| network.afi() != Afi::Ipv4;
-            if let Some(network) = link.sources.iter().flatten().find(is_other).filter(|_| link.stamp.is_empty()) {
+            if let Some(network) = link.sources.iter().flatten().find(&is_other).filter(|_| link.stamp.is_empty()) {
                 warnings.push(Fault::at(at, no_source("sources", network)));
             }
         }
         for (key, networks) in [("customers", &self.customers), ("allowed_sources", &self.allowed_sources)] {
-            if let Some(network) = networks.iter().find(|network| network.afi() != Afi::Ipv4) {
+            if let Some(network) = networks.iter().find(&is_other) {
                 warnings.push(Fault::at(self.waypoints.span(), no_source(key, network)));
             }
         }

@@ -81,8 +81,9 @@ pub struct RouteSection {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RuleSection {
-    /// Final destinations; the longest prefix counts.
-    pub to: Prefix,
+    /// Final destinations; the longest prefix counts. At a host a rule that says who sends may leave it out: any destination of both
+    /// families.
+    pub to: Option<Prefix>,
     /// The route's name; without one packets are unchanged.
     pub route: Option<Spanned<String>>,
     /// At a host: only packets of this user's sockets, by name or number.
@@ -211,7 +212,11 @@ impl RouterFile {
             let message = "a router hands over no capabilities for replies, expected no `reply`";
             faults.push(Fault::at(reply.span(), message).help("`wayleave run stamper` does, at the host that pays"));
         }
-        for rule in section.rules.iter().map(Spanned::get_ref) {
+        for rule in &section.rules {
+            let (at, rule) = (rule.span(), rule.get_ref());
+            if rule.to.is_none() {
+                faults.push(Fault::at(at, "a rule without destinations, expected `to`"));
+            }
             let sender = [
                 rule.user.as_ref().map(Spanned::span),
                 rule.mark.as_ref().map(Spanned::span),

@@ -24,7 +24,7 @@ pub enum ArrivalRefusal {
 /// Whose packets a host takes the header off.
 #[derive(Clone, Debug)]
 pub struct Arriving {
-    address: IpAddr,
+    addresses: Vec<IpAddr>,
     /// In order, each once.
     waypoints: Vec<IpAddr>,
     from: Vec<Prefix>,
@@ -32,16 +32,16 @@ pub struct Arriving {
 }
 
 impl Arriving {
-    /// At the host with this address, from waypoints in these networks; never with an original source of the networks `inside`.
+    /// At the host with these addresses, from waypoints in these networks; never with an original source of the networks `inside`.
     #[must_use]
-    pub fn new(address: IpAddr, from: Vec<Prefix>, inside: Vec<Prefix>) -> Self {
-        Self { address, waypoints: Vec::new(), from, inside }
+    pub fn new(addresses: Vec<IpAddr>, from: Vec<Prefix>, inside: Vec<Prefix>) -> Self {
+        Self { addresses, waypoints: Vec::new(), from, inside }
     }
 
-    /// The host's address.
+    /// Whether this is an address of the host.
     #[must_use]
-    pub fn address(&self) -> IpAddr {
-        self.address
+    pub fn is_own(&self, address: IpAddr) -> bool {
+        self.addresses.contains(&address)
     }
 
     /// The waypoints of the host's own routes may send too, from now on.
@@ -57,7 +57,7 @@ impl Arriving {
     /// Why it is not.
     pub fn layout(&self, packet: &Packet<'_>) -> Result<Layout, ArrivalRefusal> {
         let outer = packet.outer();
-        if packet.final_destination() != self.address || outer.destination != self.address {
+        if packet.final_destination() != outer.destination || !self.is_own(outer.destination) {
             return Err(ArrivalRefusal::Elsewhere);
         }
         let layout = Layout::of(packet).ok_or(ArrivalRefusal::Elsewhere)?;
@@ -69,7 +69,7 @@ impl Arriving {
             return Err(ArrivalRefusal::Stranger);
         }
         let source = packet.original_source();
-        if source == self.address || is_within(source, &self.inside) || is_martian(source) {
+        if self.is_own(source) || is_within(source, &self.inside) || is_martian(source) {
             return Err(ArrivalRefusal::Source);
         }
         Ok(layout)

@@ -12,14 +12,14 @@ pub mod transit;
 
 pub use rules::{RANKS, Rule, RuleAction, Rules, SenderClass};
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::ops::Range;
 
 use thiserror::Error;
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_packet::platypus::header::offsets::{IPV4, IPV6, MAX_CAPABILITIES, MAX_SAME_WAYPOINT};
-use wayleave_packet::platypus::header::{Carriage, IPV4_HEADER, UDP_HEADER};
+use wayleave_packet::platypus::header::{Carriage, IPV4_HEADER, IPV6_HEADER, UDP_HEADER};
 use wayleave_packet::platypus::mint::{self, Hop, Nonce, Position, append, encapsulate, epoch};
 use wayleave_packet::platypus::verify::is_martian;
 
@@ -98,6 +98,8 @@ wayleave_core::named! {
     pub enum LeaveReason {
         /// No rule, or one that says so.
         Rule = "rule",
+        /// Its rule's route is of the other address family.
+        Family = "family",
         /// To or from a name server, which must work before there are capabilities.
         Dns = "dns",
         /// Not an IP packet that can be stamped: options, a fragment, lengths that lie.
@@ -265,14 +267,14 @@ impl Stamper {
         Some((route, hops.first()?.capability.epoch))
     }
 
-    /// A packet that carries a reply option and nothing else, by a route or straight to its destination.
+    /// A packet that carries a reply option and nothing else, by a route or straight to its destination; both ends are of one family.
     ///
     /// # Errors
     /// What is wrong with addresses or option.
     pub fn carry(
         &mut self,
         option: &[u8],
-        (source, destination): (Ipv4Addr, Ipv4Addr),
+        ends: (IpAddr, IpAddr),
         route: Option<u16>,
         now: UnixTime,
     ) -> Result<Vec<u8>, mint::MintError> {
@@ -283,7 +285,7 @@ impl Stamper {
             }
             None => mint::Route { hops: &[], nonce, sealed: false, reply_option: option, carriage: Carriage::Ip },
         };
-        carry((source, destination), &route)
+        carry(ends, &route)
     }
 
     /// The same straight to its destination, carried as what it answers.
@@ -293,7 +295,7 @@ impl Stamper {
     pub fn answer(
         &mut self,
         option: &[u8],
-        ends: (Ipv4Addr, Ipv4Addr),
+        ends: (IpAddr, IpAddr),
         carriage: Carriage,
         now: UnixTime,
     ) -> Result<Vec<u8>, mint::MintError> {
@@ -343,8 +345,7 @@ impl Stamper {
         if reason == LeaveReason::Dns && !traffic::has_header(octets) {
             return false;
         }
-        let is_required =
-            |destination| matches!(self.rules.find(destination, packet.user, packet.mark), RuleAction::Require(_));
+        let is_required = |destination| self.rules.find(destination, packet.user, packet.mark).is_required();
         traffic::destination(octets).is_some_and(is_required) || outer::destination(octets).is_some_and(is_required)
     }
 
@@ -356,7 +357,8 @@ impl Stamper {
             return Err(LeaveReason::Stamped.into());
         }
         let action = self.rules.find(traffic.destination, packet.user, packet.mark);
-        let route = action.route().ok_or(LeaveReason::Rule)?;
+        let without = if action == RuleAction::Drop { LeaveReason::Family } else { LeaveReason::Rule };
+        let route = action.route().ok_or(without)?;
         if is_martian(traffic.source) || is_martian(traffic.destination) {
             return Err(LeaveReason::Martian.into());
         }
@@ -461,11 +463,22 @@ impl Stamper {
 }
 
 /// A packet that carries the route's reply option and nothing else.
-fn carry((source, destination): (Ipv4Addr, Ipv4Addr), route: &mint::Route<'_>) -> Result<Vec<u8>, mint::MintError> {
-    let mut inner = [0; IPV4_HEADER];
-    (inner[0], inner[3], inner[8], inner[9]) = (0x45, IPV4_HEADER as u8, TTL, replies::NO_NEXT_HEADER);
-    inner[12..16].copy_from_slice(&source.octets());
-    inner[16..20].copy_from_slice(&destination.octets());
+fn carry(ends: (IpAddr, IpAddr), route: &mint::Route<'_>) -> Result<Vec<u8>, mint::MintError> {
+    let mut inner = Vec::with_capacity(IPV6_HEADER);
+    match ends {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            inner.extend([0x45, 0, 0, IPV4_HEADER as u8, 0, 0, 0, 0, TTL, replies::NO_NEXT_HEADER, 0, 0]);
+            inner.extend(source.octets());
+            inner.extend(destination.octets());
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            inner.extend([0x60, 0, 0, 0, 0, 0, replies::NO_NEXT_HEADER, TTL]);
+            inner.extend(source.octets());
+            inner.extend(destination.octets());
+        }
+        // No packet has these ends, as encapsulation says of none at all.
+        _ => {}
+    }
     let mut out = Vec::new();
     encapsulate(&inner, route, &mut out)?;
     Ok(out)

@@ -16,6 +16,8 @@ pub enum RuleAction {
     Take(u16),
     /// They take this route or none: what cannot be stamped is dropped.
     Require(u16),
+    /// They are dropped: their rule requires a route, and has none of their family.
+    Drop,
 }
 
 impl RuleAction {
@@ -23,9 +25,15 @@ impl RuleAction {
     #[must_use]
     pub fn route(self) -> Option<u16> {
         match self {
-            Self::Pass => None,
+            Self::Pass | Self::Drop => None,
             Self::Take(route) | Self::Require(route) => Some(route),
         }
+    }
+
+    /// Whether what cannot be stamped is dropped.
+    #[must_use]
+    pub fn is_required(self) -> bool {
+        matches!(self, Self::Require(_) | Self::Drop)
     }
 }
 

@@ -14,7 +14,7 @@ use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_dataplane::stamper::arriving::{ArrivalRefusal, Arriving};
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Marks, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
-use wayleave_packet::platypus::verify::{Policy, Waypoint, strip};
+use wayleave_packet::platypus::verify::{Forward, Policy, Waypoint, strip};
 
 const NOW: UnixTime = UnixTime(1_795_240_800_000_000);
 const WAYPOINT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -121,7 +121,7 @@ fn taken(arriving: &Arriving, octets: &[u8]) -> Result<Vec<u8>, ArrivalRefusal> 
 
 #[test]
 fn a_host_takes_the_header_off_what_a_waypoint_that_it_knows_sent_and_nothing_else() {
-    let mut arriving = Arriving::new(HOST.into(), Vec::new(), networks(&["10.0.0.0/8"]));
+    let mut arriving = Arriving::new(vec![HOST.into()], Vec::new(), networks(&["10.0.0.0/8"]));
     let good = passed(SENDER);
     assert_eq!(taken(&arriving, &good), Err(ArrivalRefusal::Stranger), "it knows none");
     arriving.set_waypoints([IpAddr::from(WAYPOINT)].into_iter());
@@ -141,9 +141,48 @@ fn a_host_takes_the_header_off_what_a_waypoint_that_it_knows_sent_and_nothing_el
         assert_eq!(taken(&arriving, &passed(source)), Err(ArrivalRefusal::Source), "{source}");
     }
     // The operator names networks of others' waypoints.
-    let named = Arriving::new(HOST.into(), networks(&["198.51.100.0/24"]), Vec::new());
+    let named = Arriving::new(vec![HOST.into()], networks(&["198.51.100.0/24"]), Vec::new());
     assert!(taken(&named, &good).is_ok());
     assert_eq!(taken(&named, &from(good.clone(), Ipv4Addr::new(198, 51, 100, 2))), Err(ArrivalRefusal::Stranger));
-    let elsewhere = Arriving::new(STRANGER.into(), networks(&["198.51.100.0/24"]), Vec::new());
+    // It has more addresses than one, and comes from none of them.
+    let several = Arriving::new(vec![HOST.into(), SENDER.into()], networks(&["198.51.100.0/24"]), Vec::new());
+    assert_eq!(taken(&several, &good), Err(ArrivalRefusal::Source));
+    let elsewhere = Arriving::new(vec![STRANGER.into()], networks(&["198.51.100.0/24"]), Vec::new());
     assert_eq!(taken(&elsewhere, &good), Err(ArrivalRefusal::Elsewhere));
+}
+
+/// The same rules hold for IPv6, at a host that has an address of each family.
+#[test]
+fn a_host_with_both_families_opens_what_a_waypoint_of_either_sent() {
+    let [waypoint, sender, host, inside]: [IpAddr; 4] =
+        ["2001:db8:1::1", "2001:db8:2::7", "2001:db8:3::9", "2001:db8:4::5"]
+            .map(|text| text.parse().expect("an address"));
+    let passed = |source: IpAddr| {
+        let hop = Hop { capability: Capability { waypoint, ..hop(WAYPOINT).capability }, ..hop(WAYPOINT) };
+        let route =
+            Route { hops: &[hop], nonce: Nonce::new(NOW, 1), sealed: false, reply_option: &[], carriage: Carriage::Ip };
+        let (IpAddr::V6(from), IpAddr::V6(to)) = (source, host) else { panic!("of IPv6") };
+        let mut inner = vec![0x60, 0, 0, 0, 0, 8, 17, 64];
+        inner.extend(from.octets());
+        inner.extend(to.octets());
+        inner.extend([0x5a; 8]);
+        let mut octets = Vec::new();
+        encapsulate(&inner, &route, &mut octets).expect("sound");
+        let packet = Packet::decode(&octets).expect("sound");
+        Forward::of(&packet, 0).apply(&mut octets);
+        octets
+    };
+    let waypoints = [IpAddr::from(WAYPOINT), waypoint];
+    let mut arriving = Arriving::new(vec![HOST.into(), host], Vec::new(), networks(&["10.0.0.0/8", "2001:db8:4::/48"]));
+    assert_eq!(taken(&arriving, &passed(sender)), Err(ArrivalRefusal::Stranger), "it knows none");
+    arriving.set_waypoints(waypoints.into_iter());
+    let inner = taken(&arriving, &passed(sender)).expect("taken");
+    assert_eq!((inner.len(), inner[6]), (48, 17));
+    assert!(taken(&arriving, &self::passed(SENDER)).is_ok());
+    for source in [host, inside, "fe80::1".parse().expect("an address"), "::1".parse().expect("an address")] {
+        assert_eq!(taken(&arriving, &passed(source)), Err(ArrivalRefusal::Source), "{source}");
+    }
+    let named = Arriving::new(vec![host], networks(&["2001:db8:1::/48"]), Vec::new());
+    assert!(taken(&named, &passed(sender)).is_ok());
+    assert_eq!(taken(&named, &self::passed(SENDER)), Err(ArrivalRefusal::Elsewhere));
 }

@@ -43,14 +43,15 @@ fn granted(client: Ipv4Addr, now: UnixTime) -> Granted {
 }
 
 /// One for another waypoint, of a key epoch of another length.
-fn granted_for(waypoint: Ipv4Addr, interval: u8, client: Ipv4Addr, now: UnixTime) -> Granted {
+fn granted_for(waypoint: impl Into<IpAddr>, interval: u8, client: impl Into<IpAddr>, now: UnixTime) -> Granted {
+    let (waypoint, client) = (waypoint.into(), client.into());
     let interval = Interval::new(interval).expect("in range");
     let (principal, epoch) = (Principal::new(11).expect("24 bits"), epoch::epoch_at(interval, now));
-    let held = key().secret(waypoint.into(), principal, interval, epoch);
-    let prefix = Prefix::new(client.into(), 32).expect("a host");
+    let held = key().secret(waypoint, principal, interval, epoch);
+    let prefix = Prefix::new(client, if client.is_ipv4() { 32 } else { 128 }).expect("a host");
     let held = held.delegate(DelegationId::new(5).expect("24 bits"), prefix).expect("of the family");
     let capability = Capability {
-        waypoint: waypoint.into(),
+        waypoint,
         principal,
         interval,
         epoch,
@@ -65,8 +66,8 @@ fn stamper(routes: Vec<Route>, rules: Vec<Rule>) -> Stamper {
     Stamper::new(Config { location: Location::Host, routes, rules, share: (0, 1) }, CpuKernel::best()).expect("sound")
 }
 
-fn carried(option: &[u8], ends: (Ipv4Addr, Ipv4Addr)) -> Vec<u8> {
-    stamper(Vec::new(), Vec::new()).carry(option, ends, None, at(0).unix).expect("a packet")
+fn carried(option: &[u8], (from, to): (impl Into<IpAddr>, impl Into<IpAddr>)) -> Vec<u8> {
+    stamper(Vec::new(), Vec::new()).carry(option, (from.into(), to.into()), None, at(0).unix).expect("a packet")
 }
 
 fn seed(number: u8) -> impl FnOnce() -> Option<Seed> {
@@ -78,13 +79,13 @@ static EXCHANGES: AtomicU64 = AtomicU64::new(0);
 
 /// The whole exchange of one client with one server. Returns whether the server took the grant.
 fn exchange(requests: &mut ReplyRequests, grants: &mut ReplyGrants, client: Ipv4Addr, now: Now) -> bool {
-    exchange_of(requests, grants, client, now, granted(client, now.unix))
+    exchange_of(requests, grants, (client.into(), SERVER.into()), now, granted(client, now.unix))
 }
 
 fn exchange_of(
     requests: &mut ReplyRequests,
     grants: &mut ReplyGrants,
-    client: Ipv4Addr,
+    (client, server): (IpAddr, IpAddr),
     now: Now,
     granted: Granted,
 ) -> bool {
@@ -94,21 +95,21 @@ fn exchange_of(
         seed[..8].copy_from_slice(&EXCHANGES.fetch_add(1, Ordering::Relaxed).to_be_bytes());
         Some(Seed::new(seed))
     };
-    let hello = requests.leaves(SERVER.into(), epoch, now.instant, fresh).expect("it asks");
-    let hello = carried(&hello, (client, SERVER));
+    let hello = requests.leaves(server, epoch, now.instant, fresh).expect("it asks");
+    let hello = carried(&hello, (client, server));
     let hello = Packet::decode(&hello).expect("sound");
-    let Some(Answer::Option(to, offer)) = grants.receive(&hello, SERVER.into(), now) else { panic!("an offer") };
-    assert_eq!(to, IpAddr::V4(client));
-    let offer = carried(&offer, (SERVER, client));
+    let Some(Answer::Option(to, offer)) = grants.receive(&hello, server, now) else { panic!("an offer") };
+    assert_eq!(to, client);
+    let offer = carried(&offer, (server, client));
     let offer = Packet::decode(&offer).expect("sound");
-    let answer = requests.offered(&offer, client.into(), |_| Some(granted));
+    let answer = requests.offered(&offer, client, |_| Some(granted));
     let (to, grant) = answer.expect("a grant");
-    assert_eq!(to, IpAddr::V4(SERVER));
-    let grant = carried(&grant, (client, SERVER));
-    let taken = grants.receive(&Packet::decode(&grant).expect("sound"), SERVER.into(), now);
+    assert_eq!(to, server);
+    let grant = carried(&grant, (client, server));
+    let taken = grants.receive(&Packet::decode(&grant).expect("sound"), server, now);
     let Some(Answer::Granted(to, acknowledgement)) = taken else { return false };
-    assert_eq!(to, IpAddr::V4(client));
-    let acknowledgement = carried(&acknowledgement, (SERVER, client));
+    assert_eq!(to, client);
+    let acknowledgement = carried(&acknowledgement, (server, client));
     requests.acknowledged(&Packet::decode(&acknowledgement).expect("sound"), now.instant)
 }
 
@@ -129,7 +130,8 @@ fn what_is_granted_stamps_packets_to_the_client_and_to_nobody_else() {
     let route =
         || Route { hops: vec![hop.clone()], sealed: false, carriage: Carriage::Ip, mtu: 1_500, only_from: None };
     let passes = |from: Ipv4Addr, to: Ipv4Addr| {
-        let packet = stamper(vec![route()], Vec::new()).carry(&[1, 1, 0, 0], (from, to), Some(0), at(0).unix);
+        let packet =
+            stamper(vec![route()], Vec::new()).carry(&[1, 1, 0, 0], (from.into(), to.into()), Some(0), at(0).unix);
         let packet = packet.expect("a packet");
         matches!(verify(std::slice::from_ref(&waypoint), &packet, Arrival::Ip, at(0).unix), Verdict::Forward(_))
     };
@@ -145,11 +147,37 @@ fn what_is_granted_stamps_packets_to_the_client_and_to_nobody_else() {
     assert!(Stamper::new(with("192.0.2.8/29"), CpuKernel::best()).is_err());
 }
 
+/// The same over IPv6; ends of two families have no packet.
+#[test]
+fn hosts_of_ipv6_agree_as_those_of_ipv4_do() {
+    let [client, server, waypoint]: [IpAddr; 3] =
+        ["2001:db8:1::10", "2001:db8:2::10", "2001:db8:3::1"].map(|text| text.parse().expect("an address"));
+    let named = vec!["2001:db8:3::/48".parse().expect("a prefix")];
+    let (mut requests, mut grants) = (ReplyRequests::default(), ReplyGrants::new(&Seed::new([9; 32]), named));
+    let granted = granted_for(waypoint, 12, client, at(0).unix);
+    assert!(exchange_of(&mut requests, &mut grants, (client, server), at(0), granted));
+    let (of, hop, _) = grants.clients().next().expect("one");
+    assert_eq!((of, requests.granted(), grants.refused), (client, 1, 0));
+    let keys = wayleave_packet::platypus::mint::WaypointKeys::new(WaypointKey::new(&Key128::new([7; 16])));
+    let at_waypoint = [Waypoint::new(waypoint, keys, Policy::default())];
+    let route = Route { hops: vec![hop.clone()], sealed: false, carriage: Carriage::Ip, mtu: 1_500, only_from: None };
+    let mut stamper = stamper(vec![route], Vec::new());
+    for (from, to, passes) in [(server, client, true), (server, waypoint, false), (waypoint, client, false)] {
+        let packet = stamper.carry(&[1, 1, 0, 0], (from, to), Some(0), at(0).unix).expect("a packet");
+        let verdict = verify(&at_waypoint, &packet, Arrival::Ip, at(0).unix);
+        assert_eq!(matches!(verdict, Verdict::Forward(_)), passes, "{from} {to}");
+    }
+    assert!(stamper.carry(&[1, 1, 0, 0], (server, CLIENT.into()), Some(0), at(0).unix).is_err());
+    assert!(stamper.carry(&[1, 1, 0, 0], (SERVER.into(), client), None, at(0).unix).is_err());
+}
+
 #[test]
 fn what_comes_in_udp_is_answered_in_udp_and_so_are_packets_to_the_client() {
     let (mut requests, mut grants) = new();
     let mut stamper = stamper(Vec::new(), Vec::new());
-    let mut carried = |option: &[u8], ends| stamper.answer(option, ends, Carriage::Udp, at(0).unix).expect("a packet");
+    let mut carried = |option: &[u8], (from, to): (Ipv4Addr, Ipv4Addr)| {
+        stamper.answer(option, (from.into(), to.into()), Carriage::Udp, at(0).unix).expect("a packet")
+    };
     let granted = granted(CLIENT, at(0).unix);
     let hello = requests.leaves(SERVER.into(), granted.capability.epoch, at(0).instant, seed(1)).expect("it asks");
     let hello = carried(&hello, (CLIENT, SERVER));
@@ -375,9 +403,9 @@ fn a_grant_for_a_waypoint_that_the_operator_does_not_name_is_refused() {
     let (_, mut grants) = new();
     let now = at(0);
     let mut is_taken = |waypoint: &str, interval: u8| {
-        let waypoint = waypoint.parse().expect("an address");
+        let waypoint: IpAddr = waypoint.parse().expect("an address");
         let granted = granted_for(waypoint, interval, CLIENT, now.unix);
-        exchange_of(&mut ReplyRequests::default(), &mut grants, CLIENT, now, granted)
+        exchange_of(&mut ReplyRequests::default(), &mut grants, (CLIENT.into(), SERVER.into()), now, granted)
     };
     for waypoint in ["203.0.113.99", "10.0.0.1", "198.51.101.1", "192.0.2.10"] {
         assert!(!is_taken(waypoint, 12), "{waypoint}");

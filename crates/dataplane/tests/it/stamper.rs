@@ -435,6 +435,27 @@ fn rules_that_no_waypoint_would_honour_are_refused() {
     assert_eq!(refused(vec![socket], vec![]), Some(ConfigError::Carriage(0)));
 }
 
+/// A rule for both families whose route is of one.
+#[test]
+fn a_rule_that_requires_a_route_of_the_other_family_drops_all_but_name_servers_packets() {
+    let mut config = config(Location::Host, vec![route(false, [1])]);
+    let rule = |to: &str, action| Rule { action, ..rule(prefix(to, 0), 0) };
+    config.rules = vec![rule("::", RuleAction::Require(0)), rule("0.0.0.0", RuleAction::Drop)];
+    let mut stamper = stamper(config);
+    let mut outcome = |octets: &[u8]| {
+        let mut buffer = [&[0; ROOM][..], octets].concat();
+        let mut outcomes = [Outcome::from(LeaveReason::Rule)];
+        let mut packets = [OutgoingPacket { buffer: &mut buffer, begin: ROOM, user: None, mark: 0 }];
+        stamper.stamp(&mut packets, now(), &mut outcomes);
+        outcomes[0].clone()
+    };
+    assert!(matches!(outcome(&web(V6)), Outcome::Stamped(_)));
+    assert_eq!(outcome(&web(V4)), Outcome::Dropped(LeaveReason::Family));
+    assert_eq!(outcome(&packet(V4, 17, &to_port(53, 40))), Outcome::from(LeaveReason::Dns));
+    assert_eq!(stamper.counters().dropped(LeaveReason::Family), 1);
+    assert_eq!(RuleAction::Drop.route(), None);
+}
+
 /// The rule of a host whose packets have no other way. What is in pieces or has options has a rule too, by its destination.
 #[test]
 fn what_a_rule_requires_to_be_stamped_is_dropped_otherwise_but_for_name_servers() {

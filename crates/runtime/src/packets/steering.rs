@@ -44,6 +44,18 @@ pub(super) fn only_port(port: u16) -> [[u32; 2]; 5] {
     [[LENGTH_TO_X, 0], [LOAD_HALF_BEHIND_X, 2], [skip_if_equal(1), port.into()], NOTHING[0], [RETURN, u32::MAX]]
 }
 
+/// The same for a raw socket of IPv6, which receives what is behind the header: UDP directly behind it, to this port alone.
+pub(super) fn only_port_v6(port: u16) -> [[u32; 2]; 7] {
+    let [next_header, is_udp, nothing, whole] = only_protocol(17);
+    [next_header, is_udp, nothing, [LOAD_HALF, 2], [skip_if_equal(1), port.into()], nothing, whole]
+}
+
+/// A program that lets a raw socket of IPv6 receive this protocol directly behind the header alone, without extension headers, which the
+/// socket would not show.
+pub(super) fn only_protocol(protocol: u8) -> [[u32; 2]; 4] {
+    [[LOAD_OCTET, OF_IP + 6], [skip_if_equal(1), protocol.into()], NOTHING[0], [RETURN, u32::MAX]]
+}
+
 /// A program that lets a socket receive nothing.
 pub(super) const NOTHING: [[u32; 2]; 1] = [[RETURN, 0]];
 

@@ -10,7 +10,7 @@ mod views;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -20,7 +20,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use toml::Spanned;
 use tracing::warn;
 use wayleave_control::capability::Credential;
-use wayleave_core::{Prefix, UnixTime};
+use wayleave_core::{Afi, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_dataplane::stamper::arriving::Arriving;
 use wayleave_dataplane::stamper::replies::{ReplyGrants, ReplyRequests};
@@ -35,11 +35,11 @@ use wayleave_runtime::packets::ip::Ip;
 
 use super::daemon::{Daemon, QUEUE, Role, seed};
 use super::events::{Events, event};
-use super::stamping::{CapabilityEpoch, CapabilityFile, RouteCapabilities, carriage};
-use crate::config::Source;
-use crate::config::router::stamper::Otherwise;
+use super::stamping::{CapabilityEpoch, CapabilityFile, RouteCapabilities};
+use crate::config::router::stamper::{Otherwise, RouteSection, RuleSection};
 use crate::config::rs::StatusSection;
-use crate::config::stamper::HostFile;
+use crate::config::stamper::{Addresses, HostFile};
+use crate::config::{Fault, Source};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::capability::Capabilities;
 use registration::{MAX_OF_USER, MAX_REGISTRATIONS, Registered, RegisteredCapability, Registration, Socket};
@@ -54,8 +54,10 @@ const LOOK: Duration = Duration::from_millis(500);
 const CHECK: u32 = 10;
 /// The MTU of interfaces that no route limits.
 const DEFAULT_MTU: u32 = 1_500;
-/// Octets that a reply grows by: UDP, a header, and a delegated and sub-delegated capability.
-const REPLY_GROWTH: u32 = 8 + 20 + 24 + 16;
+/// Octets that a reply grows by, of IPv4 and of IPv6: UDP, a header, and a delegated and sub-delegated capability.
+const REPLY_GROWTH: [u32; 2] = [8 + 20 + 24 + 16, 8 + 44 + 48 + 16];
+/// The least MTU with which an interface has IPv6 (RFC 8200 section 5).
+const IPV6_MTU: u32 = 1_280;
 /// Stamped packets leave by a socket that receives nothing (IPPROTO_RAW).
 const RAW: u8 = 255;
 
@@ -74,22 +76,56 @@ impl Plan {
     fn load(file: HostFile, source: &Source, secrets: &mut Secrets) -> Outcome<Self> {
         let capabilities = RouteCapabilities::load(file.stamper.get_ref(), source, secrets)?;
         let mut lines: Vec<Credential> = capabilities.lines().cloned().collect();
-        let address = file.host.get_ref().address.as_ref().map(|address| address.0);
-        let paying = RouteCapabilities::replies(file.stamper.get_ref(), source, address, (secrets, &mut lines))?;
+        let client = file.host.get_ref().addresses();
+        let paying = RouteCapabilities::replies(file.stamper.get_ref(), source, client, (secrets, &mut lines))?;
         let plan = Self { file, source: source.clone(), capabilities, paying, lines };
         // Whatever epoch the capabilities are of, routes and rules fit or do not.
         match Stamper::new(plan.config(UnixTime(0)), CpuKernel::best()) {
-            Ok(_) => Ok(plan),
-            Err(error) => Err(source.failure(plan.file.stamper.get_ref().locate(error)).into()),
+            Ok(_) => {}
+            Err(error) => return Err(source.failure(plan.file.locate(error)).into()),
         }
+        match plan.short_route() {
+            Some(fault) => Err(source.failure(fault).into()),
+            None => Ok(plan),
+        }
+    }
+
+    /// A route that leaves packets less than IPv6 needs, whose interface is for IPv6 too.
+    fn short_route(&self) -> Option<Fault> {
+        let (routes, rules) = (self.routes(UnixTime(0)), self.rules());
+        let leaves = |route: usize| Stamper::least_headroom(routes.get(route..=route)?);
+        let short = |route: &usize| leaves(*route).is_some_and(|headroom| headroom < IPV6_MTU as usize);
+        let of_v6 = SenderClass::of(&rules).into_iter().filter(|class| self.takes_v6(class));
+        let all = of_v6.flat_map(|class| routes_of(&class, &rules).map(usize::from).collect::<Vec<_>>());
+        let route = all.into_iter().find(short)?;
+        let mtu = &self.file.stamper.get_ref().routes.get(route)?.get_ref().mtu;
+        let message = format!(
+            "the route leaves packets {} octets, and its interface is for IPv6 too, which needs {IPV6_MTU}",
+            leaves(route)?
+        );
+        Some(Fault::at(mtu.span(), message).help("a path with a greater `mtu`, or fewer capabilities"))
     }
 
     fn routes(&self, now: UnixTime) -> Vec<Route> {
         self.capabilities.routes(self.file.stamper.get_ref(), now)
     }
 
+    /// Whether packets of IPv6 pass the interface of a class: its own, or perhaps what arrives for this host.
+    fn takes_v6(&self, class: &SenderClass) -> bool {
+        class.to.iter().any(|to| to.afi() == Afi::Ipv6) || self.file.host.get_ref().addresses().v6.is_some()
+    }
+
+    /// A rule without `to` is for both families, and its route for one: what goes by the other is never stamped.
     fn rules(&self) -> Vec<Rule> {
-        self.file.rules()
+        let of_route = |(rule, (_, section)): (Rule, (Prefix, &Spanned<RuleSection>))| {
+            let Some(route) = rule.action.route().filter(|_| section.get_ref().to.is_none()) else { return rule };
+            match (self.capabilities.family(usize::from(route)) == Some(rule.to.afi()), rule.action) {
+                (true, action) => Rule { action, ..rule },
+                (false, RuleAction::Require(_)) => Rule { action: RuleAction::Drop, ..rule },
+                (false, _) => Rule { action: RuleAction::Pass, ..rule },
+            }
+        };
+        self.file.rules().into_iter().zip(self.file.rule_sections()).map(of_route).collect()
     }
 
     fn config(&self, now: UnixTime) -> Config {
@@ -129,14 +165,14 @@ impl Plan {
         let rules = self.rules();
         let name =
             |action: RuleAction| action.route().map(|route| section.routes[usize::from(route)].get_ref().name.clone());
-        let route = |(section, files): (&Spanned<crate::config::router::stamper::RouteSection>, &[CapabilityFile])| {
+        let route = |(section, files): (&Spanned<RouteSection>, &[CapabilityFile])| {
             RouteView::new(section.get_ref(), files, now)
         };
         let interface = |rule: &Rule| {
             let interface = system.interfaces.get(&(rule.user, rule.mark));
             interface.map(|interface| interface.name.clone()).unwrap_or_default()
         };
-        let rule = |(rule, section): (&Rule, &Spanned<crate::config::router::stamper::RuleSection>)| RuleView {
+        let rule = |(rule, (_, section)): (&Rule, (Prefix, &Spanned<RuleSection>))| RuleView {
             to: rule.to,
             user: rule.user,
             mark: rule.mark,
@@ -148,7 +184,7 @@ impl Plan {
         };
         Shown {
             routes: section.routes.iter().zip(self.capabilities.by_route()).map(route).collect(),
-            rules: rules.iter().zip(&section.rules).map(rule).collect(),
+            rules: rules.iter().zip(self.file.rule_sections()).map(rule).collect(),
             lookups: LookupCounters::default(),
             dropped: system.dropped,
             table: Rules::new(&rules).unwrap_or_default(),
@@ -204,7 +240,13 @@ fn is_ruled(rules: &[Rule], to: &Prefix, user: u32) -> bool {
 
 /// The rules whose packets are dropped if they are not stamped.
 fn required(rules: &[Rule]) -> Vec<Rule> {
-    rules.iter().filter(|rule| matches!(rule.action, RuleAction::Require(_))).copied().collect()
+    rules.iter().filter(|rule| rule.action.is_required()).copied().collect()
+}
+
+/// The routes of a class's packets.
+fn routes_of(class: &SenderClass, rules: &[Rule]) -> impl Iterator<Item = u16> {
+    let of_class = rules.iter().filter(|rule| (rule.user, rule.mark) == (class.user, class.mark));
+    of_class.filter_map(|rule| rule.action.route())
 }
 
 /// What becomes of packets to `to` that a user or a client, and not the operator, brings capabilities for, while they cannot be stamped: what
@@ -246,36 +288,49 @@ impl Role for StamperRole {
             Failure::system("cannot open a raw socket", &error)
                 .help("this needs root or CAP_NET_RAW and CAP_NET_ADMIN; the unit file grants them")
         };
-        let out = Ip::open(Ipv4Addr::UNSPECIFIED, RAW).map_err(raw)?;
-        out.set_mark(*host.mark.get_ref()).map_err(raw)?;
-        let receives = host.address.as_ref().filter(|_| host.receives(plan.file.stamper.get_ref()));
-        let arriving = match receives.map(|address| address.0) {
-            Some(address) => {
-                let failed = |error| Failure::system(format!("cannot receive stamped packets at {address}"), &error);
-                let in_udp = |error| {
-                    Failure::system(format!("cannot receive stamped packets at {address}:{UDP_PORT}"), &error)
-                        .help("no other program may have this UDP port")
-                };
-                let sockets = [
-                    Ip::open(address, PROTOCOL).map_err(failed)?,
-                    Ip::open_datagrams(address, UDP_PORT).map_err(in_udp)?,
-                ];
+        let open = |any: IpAddr| -> std::io::Result<Ip> {
+            let out = Ip::open(any, RAW)?;
+            out.set_mark(*host.mark.get_ref())?;
+            Ok(out)
+        };
+        let v6 = match open(Ipv6Addr::UNSPECIFIED.into()) {
+            // A system without IPv6 sends none.
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error()) => None,
+            opened => Some(opened.map_err(raw)?),
+        };
+        let out = (open(Ipv4Addr::UNSPECIFIED.into()).map_err(raw)?, v6);
+        let receives = host.receives(plan.file.stamper.get_ref());
+        let addresses = if receives { host.addresses() } else { Addresses::default() };
+        let arriving = match receives {
+            true => {
+                let mut sockets = Vec::new();
+                for address in addresses.all() {
+                    let failed =
+                        |error| Failure::system(format!("cannot receive stamped packets at {address}"), &error);
+                    let in_udp = |error| {
+                        let at = SocketAddr::new(address, UDP_PORT);
+                        Failure::system(format!("cannot receive stamped packets at {at}"), &error)
+                            .help("no other program may have this UDP port")
+                    };
+                    sockets.push(Ip::open(address, PROTOCOL).map_err(failed)?);
+                    sockets.push(Ip::open_datagrams(address, UDP_PORT).map_err(in_udp)?);
+                }
                 let of =
                     |networks: &[Spanned<Prefix>]| networks.iter().map(|named| *named.get_ref()).collect::<Vec<_>>();
                 let from = [of(&host.receive_from), of(&host.reply_waypoints)].concat();
                 let inside = [of(&host.sources), of(&host.refused_sources)].concat();
-                Some((sockets, Arriving::new(address.into(), from, inside)))
+                Some((sockets, Arriving::new(addresses.all().collect(), from, inside)))
             }
-            None => None,
+            false => None,
         };
         let now = unix_now();
         let stamper = Stamper::new(plan.config(now), CpuKernel::best());
-        let stamper = stamper.map_err(|error| daemon.source.failure(plan.file.stamper.get_ref().locate(error)))?;
+        let stamper = stamper.map_err(|error| daemon.source.failure(plan.file.locate(error)))?;
         let system = System::open(&plan.file, daemon.events.clone())?;
         let granted = Arc::new(Notify::new());
-        let replies = match receives.map(|address| address.0) {
-            Some(address) => Some(Replies {
-                address,
+        let replies = match receives {
+            true => Some(Replies {
+                addresses,
                 paying: plan.paying.clone(),
                 requests: ReplyRequests::default(),
                 grants: match plan.takes_replies() {
@@ -284,7 +339,7 @@ impl Role for StamperRole {
                 },
                 granted: Arc::clone(&granted),
             }),
-            None => None,
+            false => None,
         };
         let (registrations, registering) = mpsc::channel(QUEUE);
         let users = host.users.iter().filter_map(|user| user.get_ref().number()).collect();
@@ -593,6 +648,12 @@ impl StamperRole {
         if self.registered.values().filter(|other| other.user == user).count() >= MAX_OF_USER {
             return Err(format!("user {user} has {MAX_OF_USER} registrations already"));
         }
+        let short = registration.headroom(now).filter(|headroom| *headroom < IPV6_MTU as usize);
+        if let Some(short) = short.filter(|_| registration.to.iter().any(|to| to.afi() == Afi::Ipv6)) {
+            return Err(format!(
+                "the route leaves packets {short} octets, and IPv6 needs {IPV6_MTU}: a path with a greater MTU, or fewer capabilities"
+            ));
+        }
         if registration.capabilities.iter().any(|held| held.capabilities.hop(now).is_none()) {
             return Err("no waypoint accepts these capabilities now: their key epochs have ended".to_owned());
         }
@@ -609,6 +670,9 @@ impl StamperRole {
             Err(ConfigError::Twice(_)) => Err(twice()),
             Err(ConfigError::Delegation(_)) => {
                 Err("the capabilities are not delegated for all destinations".to_owned())
+            }
+            Err(ConfigError::NoRoute(_)) => {
+                Err("destinations and waypoints are of two families: register each by itself".to_owned())
             }
             Err(error) => Err(error.to_string()),
         };
@@ -633,27 +697,21 @@ impl StamperRole {
         };
         for registration in self.registered.values() {
             let Ok(route) = u16::try_from(routes.len()) else { break };
-            let hops = registration.capabilities.iter().map(|held| held.capabilities.hop_or_first(now)).collect();
-            routes.push(Route {
-                hops,
-                sealed: false,
-                carriage: carriage(registration.udp),
-                mtu: registration.mtu.into(),
-                only_from: None,
-            });
+            routes.push(registration.route(now));
             // A rule that the configuration has got since comes first, as where a client's packets are meant.
             let own = registration.to.iter().filter(|to| !is_ruled(&configured, to, registration.user));
             rules.extend(own.map(|to| rule(Some(registration.user), *to, route)));
         }
         for (client, hop, carriage) in &self.clients {
-            let (Ok(to), Ok(route)) = (Prefix::new(*client, 32), u16::try_from(routes.len())) else { continue };
+            let length = if client.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 }.bits();
+            let (Ok(to), Ok(route)) = (Prefix::new(*client, length), u16::try_from(routes.len())) else { continue };
             // A rule of the configuration comes first.
             if rules.iter().any(|rule| (rule.to, rule.user, rule.mark) == (to, None, None)) {
                 continue;
             }
             let hops = vec![hop.clone()];
             // The client made it for the address that it asked, and not for others of this host.
-            let asked = self.plan.file.host.get_ref().address.as_ref().map(|address| address.0.into());
+            let asked = self.plan.file.host.get_ref().addresses().towards(*client);
             let only_from = asked.filter(|_| hop.capability.marks.is_reply());
             routes.push(Route { hops, sealed: false, carriage: *carriage, mtu: DEFAULT_MTU as usize, only_from });
             rules.push(rule(None, to, route));
@@ -663,14 +721,15 @@ impl StamperRole {
 
     /// The MTU of a class's interface: what the longest of its routes leaves.
     fn mtu(&self, class: &SenderClass, routes: &[Route], rules: &[Rule]) -> u32 {
-        let is_of_class = |rule: &&Rule| (rule.user, rule.mark) == (class.user, class.mark);
-        let of_class = rules.iter().filter(is_of_class).filter_map(|rule| rule.action.route());
-        let of_class = of_class.filter_map(|route| routes.get(usize::from(route)).cloned());
+        let of_class = routes_of(class, rules).filter_map(|route| routes.get(usize::from(route)).cloned());
         let headroom = Stamper::least_headroom(&of_class.collect::<Vec<_>>());
         let headroom = headroom.and_then(|headroom| u32::try_from(headroom).ok()).unwrap_or(DEFAULT_MTU);
         // Clients come and go; the interface stays.
         let takes_replies = self.plan.takes_replies() && (class.user, class.mark) == (None, None);
-        if takes_replies { headroom.min(DEFAULT_MTU - REPLY_GROWTH) } else { headroom }
+        let growth = REPLY_GROWTH[usize::from(self.plan.file.host.get_ref().addresses().v6.is_some())];
+        let mtu = if takes_replies { headroom.min(DEFAULT_MTU - growth) } else { headroom };
+        // Below this the system takes IPv6 from an interface. A longer packet for a short route of IPv4 cannot be stamped then.
+        if self.plan.takes_v6(class) { mtu.max(IPV6_MTU) } else { mtu }
     }
 
     /// Stamps by the plan from now on, and leads packets to the stamper.
@@ -678,7 +737,7 @@ impl StamperRole {
         let (routes, rules) = self.routes_and_rules(now);
         let mut classes = SenderClass::of(&rules);
         let is_anybody = |class: &SenderClass| (class.user, class.mark) == (None, None);
-        if self.plan.file.host.get_ref().address.is_some() && !classes.iter().any(is_anybody) {
+        if self.plan.file.host.get_ref().addresses() != Addresses::default() && !classes.iter().any(is_anybody) {
             // What arrives is handed to the system by an interface, also if nothing leaves by it.
             classes.push(SenderClass { user: None, mark: None, to: Vec::new() });
         }

@@ -1,17 +1,17 @@
 //! Capabilities that routes are stamped with, from files: at a host and in the network.
 
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use toml::Spanned;
 use tracing::{error, warn};
 use wayleave_control::capability::{Credential, LookupFailure, PREFIX};
-use wayleave_core::{Prefix, UnixTime};
+use wayleave_core::{Afi, Prefix, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::stamper::Route;
 use wayleave_packet::platypus::header::{Carriage, DelegationId, Marks};
 
 use crate::config::router::stamper::{RouteSection, StamperSection};
+use crate::config::stamper::Addresses;
 use crate::config::{Fault, Source};
 use crate::failure::Failure;
 use crate::key_files::capability::Capabilities;
@@ -149,18 +149,24 @@ impl RouteCapabilities {
         section.routes.iter().zip(&self.0).map(route).collect()
     }
 
-    /// By route: what pays for replies to `client`, delegated to that address alone; nothing yet if its secret is being looked up.
+    /// The family of a route's waypoints.
+    pub fn family(&self, route: usize) -> Option<Afi> {
+        self.0.get(route)?.first().map(|held| held.capabilities.afi())
+    }
+
+    /// By route: what pays for replies to the client, delegated to its address of the waypoint's family alone; nothing yet if its secret
+    /// is being looked up.
     ///
     /// # Errors
     /// The first file that cannot be used, at its name.
     pub fn replies(
         section: &StamperSection,
         source: &Source,
-        client: Option<Ipv4Addr>,
+        client: Addresses,
         (lines, used): (&mut dyn Lines, &mut Vec<Credential>),
     ) -> Result<Vec<Option<Capabilities>>, Failure> {
         let mut delegated = |route: &RouteSection| {
-            let (Some(named), Some(client)) = (&route.reply, client) else { return Ok(None) };
+            let Some(named) = &route.reply else { return Ok(None) };
             let failed = |failure: Failure| source.failure(Fault::of(named.span(), &failure));
             let held = CapabilityFile::load(named, source, lines)?;
             if let HeldKind::Line(credential, _) = &held.kind {
@@ -170,7 +176,13 @@ impl RouteCapabilities {
                 }
             }
             let held = held.capabilities;
-            let prefix = Prefix::new(client.into(), 32).map_err(|error| failed(Failure::new(error)))?;
+            let afi = held.afi();
+            let Some(client) = client.of(afi) else {
+                let key = if afi == Afi::Ipv4 { "address" } else { "address6" };
+                let message = "these capabilities pay for replies to an address of their waypoint's family, and this host has none";
+                return Err(failed(Failure::new(message).help(format!("set `{key}` in [host]"))));
+            };
+            let prefix = Prefix::new(client, afi.bits()).map_err(|error| failed(Failure::new(error)))?;
             let id = u32::try_from(*route.reply_id.get_ref()).ok().and_then(DelegationId::new);
             // Who holds a delegation makes it narrower; its number stays.
             let id = id.filter(|_| held.delegation.is_none());

@@ -54,9 +54,12 @@ impl PlatypusEnds {
         for one in via {
             let section = one.file.platypus.as_ref().map(toml::Spanned::get_ref);
             let section = section.ok_or_else(|| Failure::new(format!("{} has no section [platypus]", one.name)))?;
-            let first = section.waypoints.get_ref().first();
-            let first = first.ok_or_else(|| Failure::new(format!("{} has no waypoint", one.name)))?;
-            waypoints.push((first.0, one.key()?));
+            let mut of_ipv4 = section.waypoints.get_ref().iter().filter_map(|address| match address.0 {
+                IpAddr::V4(address) => Some(address),
+                IpAddr::V6(_) => None,
+            });
+            let first = of_ipv4.next().ok_or_else(|| Failure::new(format!("{} has no waypoint of IPv4", one.name)))?;
+            waypoints.push((first, one.key()?));
         }
         let principal = Principal::new(command.principal);
         let principal = principal.ok_or_else(|| Failure::usage("--principal: at most 16777215"))?;

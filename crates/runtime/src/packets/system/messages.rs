@@ -17,10 +17,13 @@ const ADDRESS: usize = size_of::<libc::sockaddr_in6>();
 #[repr(C, align(8))]
 struct RawAddress([u8; ADDRESS]);
 
-/// A buffer for one control message with a number in it.
+/// Bytes for two control messages with a number in each.
+const CONTROL: usize = 48;
+
+/// A buffer for control messages.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control([u8; 32]);
+struct Control([u8; CONTROL]);
 
 /// A received message.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +34,14 @@ pub(in super::super) struct Received {
     pub(in super::super) from: SocketAddr,
     /// It was longer than the memory for it.
     pub(in super::super) is_cut: bool,
+}
+
+/// What the system says of the header of a message that a raw socket of IPv6 received.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(in super::super) struct HeaderFields {
+    /// Traffic class and flow label, in 28 bits.
+    pub(in super::super) flow: u32,
+    pub(in super::super) hop_limit: u8,
 }
 
 /// The structures that `recvmmsg` needs, reused from call to call.
@@ -52,7 +63,7 @@ impl Receiver {
             headers: vec![unsafe { zeroed() }; most].into(),
             buffers: vec![libc::iovec { iov_base: null_mut(), iov_len: 0 }; most].into(),
             names: vec![RawAddress([0; ADDRESS]); most].into(),
-            controls: vec![Control([0; 32]); most].into(),
+            controls: vec![Control([0; CONTROL]); most].into(),
         }
     }
 
@@ -101,18 +112,42 @@ impl Receiver {
         }
     }
 
-    /// The number in the control message UDP_GRO, or zero. It is the only control message that our sockets request.
+    /// The number in the control message UDP_GRO, or zero.
     fn segment(&self, index: usize) -> usize {
-        let control = &self.controls[index].0;
-        let length = self.headers[index].msg_hdr.msg_controllen;
-        let head = size_of::<libc::cmsghdr>();
-        if length < head + 4 {
-            return 0;
+        let is_gro = |of: &(i32, i32, [u8; 4])| (of.0, of.1) == (libc::SOL_UDP, libc::UDP_GRO);
+        let found = self.controls(index).find(is_gro);
+        found.map_or(0, |(_, _, number)| usize::try_from(i32::from_ne_bytes(number)).unwrap_or(0))
+    }
+
+    /// What the control messages of IPv6 say of message `index` of the last call. Without a flow label and traffic class the system says
+    /// nothing of them.
+    pub(in super::super) fn header_fields(&self, index: usize) -> HeaderFields {
+        let mut fields = HeaderFields::default();
+        for (level, kind, number) in self.controls(index) {
+            match (level, kind) {
+                (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO) => fields.flow = u32::from_be_bytes(number),
+                (libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT) => {
+                    fields.hop_limit = u8::try_from(i32::from_ne_bytes(number)).unwrap_or(0);
+                }
+                _ => {}
+            }
         }
-        let number = |at: usize| i32::from_ne_bytes([control[at], control[at + 1], control[at + 2], control[at + 3]]);
-        let level_at = size_of::<usize>();
-        let is_gro = number(level_at) == libc::SOL_UDP && number(level_at + 4) == libc::UDP_GRO;
-        if is_gro { usize::try_from(number(head)).unwrap_or(0) } else { 0 }
+        fields
+    }
+
+    /// Level, kind and number of each control message.
+    fn controls(&self, index: usize) -> impl Iterator<Item = (i32, i32, [u8; 4])> {
+        let length = self.headers[index].msg_hdr.msg_controllen.min(CONTROL);
+        let mut rest = &self.controls[index].0[..length];
+        std::iter::from_fn(move || {
+            let (head, level_at) = (size_of::<libc::cmsghdr>(), size_of::<usize>());
+            let length = usize::from_ne_bytes(*rest.first_chunk()?);
+            let four = |at: usize| rest.get(at..)?.first_chunk::<4>().copied();
+            let message = (i32::from_ne_bytes(four(level_at)?), i32::from_ne_bytes(four(level_at + 4)?), four(head)?);
+            // CMSG_NXTHDR: each begins at a word.
+            rest = rest.get(length.max(head).next_multiple_of(size_of::<usize>())..).unwrap_or_default();
+            Some(message)
+        })
     }
 }
 
@@ -241,7 +276,7 @@ impl Sender {
     fn write_headers(&mut self) {
         self.headers.clear();
         self.controls.clear();
-        self.controls.resize(self.messages.len(), Control([0; 32]));
+        self.controls.resize(self.messages.len(), Control([0; CONTROL]));
         for (index, message) in self.messages.iter().enumerate() {
             // SAFETY: all zeros is a valid `mmsghdr`.
             let mut header: libc::mmsghdr = unsafe { MaybeUninit::zeroed().assume_init() };

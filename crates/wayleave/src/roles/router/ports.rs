@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tracing::info;
+use wayleave_core::Afi;
 use wayleave_runtime::packets::Port;
 use wayleave_runtime::packets::ethernet::{self, Ethernet};
 use wayleave_runtime::packets::ip::Ip;
@@ -30,8 +31,8 @@ pub enum PortKind {
     Link(usize),
     /// Neighbours of an overlay at this one of its node's addresses, counted from zero.
     Overlay(usize),
-    /// Any host, by IP.
-    Ip,
+    /// Any host, by IP of this family.
+    Ip(Afi),
     /// Other routers' ICMP errors, by IP.
     Icmp,
 }
@@ -70,9 +71,9 @@ enum Socket {
     Xdp(xdp::Endpoint),
     Ethernet(ethernet::Endpoint),
     /// IP packets of a protocol to this address; other threads than the first only send.
-    Ip(Ipv4Addr, u8),
+    Ip(IpAddr, u8),
     /// IP packets with UDP to this address and port, at the first thread.
-    Datagrams(Ipv4Addr, u16),
+    Datagrams(IpAddr, u16),
 }
 
 /// The part of a configuration's section that says how a neighbour is reached.
@@ -93,7 +94,7 @@ impl PortSpec {
             Socket::Xdp(endpoint) => format!("{endpoint:?}"),
             Socket::Ethernet(endpoint) => format!("ethernet {endpoint:?}"),
             Socket::Ip(address, protocol) => format!("ip {address} {protocol}"),
-            Socket::Datagrams(address, port) => format!("ip {address}:{port}"),
+            Socket::Datagrams(address, port) => format!("ip {}", SocketAddr::new(*address, *port)),
         };
         Self { kind, key, socket, name }
     }
@@ -141,13 +142,13 @@ impl PortSpec {
         Self::new(kind, Socket::Ethernet(endpoint), name)
     }
 
-    /// IPv4 packets of `protocol` to `address`.
-    pub fn ip(kind: PortKind, address: Ipv4Addr, protocol: u8, name: String) -> Self {
+    /// IP packets of `protocol` to `address`.
+    pub fn ip(kind: PortKind, address: IpAddr, protocol: u8, name: String) -> Self {
         Self::new(kind, Socket::Ip(address, protocol), name)
     }
 
-    /// IPv4 packets with UDP to `port` at `address`.
-    pub fn datagrams(kind: PortKind, address: Ipv4Addr, port: u16, name: String) -> Self {
+    /// IP packets with UDP to `port` at `address`.
+    pub fn datagrams(kind: PortKind, address: IpAddr, port: u16, name: String) -> Self {
         Self::new(kind, Socket::Datagrams(address, port), name)
     }
 
@@ -159,7 +160,7 @@ impl PortSpec {
             Socket::Xdp(endpoint) => endpoint.local.to_string(),
             Socket::Ethernet(endpoint) => format!("{endpoint:?}"),
             Socket::Ip(address, protocol) => format!("{address} {protocol}"),
-            Socket::Datagrams(address, port) => format!("{address}:{port}"),
+            Socket::Datagrams(address, port) => SocketAddr::new(*address, *port).to_string(),
         }
     }
 
@@ -174,7 +175,7 @@ impl PortSpec {
     /// What the system said, and what to do about it.
     pub fn open(&self, threads: usize) -> Result<Vec<(usize, AttachedPort)>, Failure> {
         let Self { kind, key, socket, name } = self;
-        let raw = |address: &Ipv4Addr, error| {
+        let raw = |address: &IpAddr, error| {
             Failure::system(format!("{name}: cannot receive at {address}"), &error)
                 .help("raw sockets need CAP_NET_RAW, and the address must be one of this machine's")
         };

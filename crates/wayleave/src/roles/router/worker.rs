@@ -240,6 +240,7 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::sync::{Arc, Mutex};
 
+    use wayleave_core::Afi;
     use wayleave_runtime::packets::Port;
 
     use super::super::testing::Echo;
@@ -280,7 +281,7 @@ mod tests {
         let received = Arc::new(Mutex::new(Vec::new()));
         let port = |number: usize| AttachedPort {
             port: Box::new(endless(number, Arc::clone(&received), Vec::new())),
-            kind: PortKind::Ip,
+            kind: PortKind::Ip(Afi::Ipv4),
             is_control: number < control,
             key: number.to_string(),
         };

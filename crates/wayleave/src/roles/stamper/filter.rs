@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use wayleave_core::Prefix;
+use wayleave_core::{Afi, Prefix};
 use wayleave_dataplane::stamper::{Rule, RuleAction, SenderClass};
 
 use crate::config::stamper::MAX_SENDERS;
@@ -14,6 +14,13 @@ use crate::config::stamper::MAX_SENDERS;
 pub const TABLE: &str = "wayleave_stamper";
 /// Its counter of packets that were dropped.
 pub const DROPPED: &str = "dropped";
+
+/// What IPv6 needs on a link, which no rule is about: neighbours are asked for from ordinary addresses, too.
+const LINK: [&str; 3] = [
+    "ip6 saddr fe80::/10 accept",
+    "ip6 daddr { fe80::/10, ff02::/16 } accept",
+    "icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect } accept",
+];
 
 /// What the table says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -34,7 +41,7 @@ pub struct Filter {
 impl Filter {
     /// Whether any rule has packets dropped that are not stamped.
     pub fn is_closed(&self) -> bool {
-        self.rules.iter().any(|rule| matches!(rule.action, RuleAction::Require(_)))
+        self.rules.iter().any(|rule| rule.action.is_required())
     }
 
     pub fn is_needed(&self) -> bool {
@@ -60,12 +67,12 @@ impl Filter {
             // Behind all routing: where packets are sent, the kernel still has the interface of before they were marked.
             ("closed", "type filter hook postrouting priority filter"),
         ];
-        let mut out = format!("add table ip {TABLE}\nadd counter ip {TABLE} {DROPPED}\n");
+        let mut out = format!("add table inet {TABLE}\nadd counter inet {TABLE} {DROPPED}\n");
         for (chain, hook) in chains {
-            let _ = writeln!(out, "add chain ip {TABLE} {chain} {{ {hook}; policy accept; }}");
-            let _ = writeln!(out, "flush chain ip {TABLE} {chain}");
+            let _ = writeln!(out, "add chain inet {TABLE} {chain} {{ {hook}; policy accept; }}");
+            let _ = writeln!(out, "flush chain inet {TABLE} {chain}");
         }
-        let mut rule = |chain: &str, rule: &str| _ = writeln!(out, "add rule ip {TABLE} {chain} {rule}");
+        let mut rule = |chain: &str, rule: &str| _ = writeln!(out, "add rule inet {TABLE} {chain} {rule}");
         rule("marks", &format!("meta mark {} accept", self.own));
         for (path, mark) in self.groups.iter().filter(|(path, _)| self.there.contains_key(path)) {
             let level = path.split('/').count();
@@ -80,24 +87,27 @@ impl Filter {
         rule(&format!("oifname {{ \"lo\", {} }} accept", self.interfaces()));
         rule("meta l4proto { tcp, udp } th dport 53 accept");
         rule("meta l4proto { tcp, udp } th sport 53 accept");
+        LINK.into_iter().for_each(&mut rule);
         // In the order of `Rules::find`, so that the first one that fits decides.
         let mut rules = self.rules.clone();
         let rank = |rule: &Rule| SenderClass { user: rule.user, mark: rule.mark, to: Vec::new() }.rank();
         rules.sort_by_key(|rule| (rank(rule), Reverse(rule.to.len())));
-        let sources: Vec<String> = self.sources.iter().map(ToString::to_string).collect();
         for Rule { to, user, mark, action } in rules {
             let verdict = match action {
-                RuleAction::Require(_) => format!("counter name {DROPPED} drop"),
+                RuleAction::Require(_) | RuleAction::Drop => format!("counter name {DROPPED} drop"),
                 RuleAction::Pass | RuleAction::Take(_) => "accept".to_owned(),
             };
             let by_mark = mark.map_or(String::new(), |mark| format!("meta mark {mark} "));
             let by_user = user.map_or(String::new(), |user| format!("meta skuid {user} "));
-            let rest = format!("ip daddr {to} {verdict}");
+            let family = if to.afi() == Afi::Ipv4 { "ip" } else { "ip6" };
+            let rest = format!("{family} daddr {to} {verdict}");
             if (user, mark) == (None, None) {
                 // This machine's own, and what passes through it from these networks.
                 rule(&format!("fib saddr type local {rest}"));
+                let of_family = self.sources.iter().filter(|source| source.afi() == to.afi());
+                let sources: Vec<String> = of_family.map(ToString::to_string).collect();
                 if !sources.is_empty() {
-                    rule(&format!("ip saddr {{ {} }} {rest}", sources.join(", ")));
+                    rule(&format!("{family} saddr {{ {} }} {rest}", sources.join(", ")));
                 }
             } else {
                 rule(&format!("{by_mark}{by_user}{rest}"));
@@ -109,12 +119,12 @@ impl Filter {
 
 /// Commands that remove the table.
 pub fn removal() -> String {
-    format!("add table ip {TABLE}\ndelete table ip {TABLE}\n")
+    format!("add table inet {TABLE}\ndelete table inet {TABLE}\n")
 }
 
 /// Commands that print the counter, and what they print.
 pub fn question() -> String {
-    format!("list counter ip {TABLE} {DROPPED}\n")
+    format!("list counter inet {TABLE} {DROPPED}\n")
 }
 
 pub fn answer(text: &str) -> Option<u64> {
@@ -144,7 +154,7 @@ mod tests {
 
     /// The rules of a chain, in their order.
     fn chain(filter: &Filter, chain: &str) -> Vec<String> {
-        let begin = format!("add rule ip {TABLE} {chain} ");
+        let begin = format!("add rule inet {TABLE} {chain} ");
         filter.commands().lines().filter_map(|line| line.strip_prefix(&begin)).map(str::to_owned).collect()
     }
 
@@ -179,6 +189,9 @@ mod tests {
             format!("oifname {{ \"lo\", {interfaces} }} accept"),
             "meta l4proto { tcp, udp } th dport 53 accept".to_owned(),
             "meta l4proto { tcp, udp } th sport 53 accept".to_owned(),
+            LINK[0].to_owned(),
+            LINK[1].to_owned(),
+            LINK[2].to_owned(),
         ];
         let drop = "counter name dropped drop";
         let rules = [
@@ -197,8 +210,30 @@ mod tests {
     }
 
     #[test]
+    fn rules_of_both_families_stand_in_one_table_and_links_stay_open() {
+        let mut filter = filter(vec![
+            rule("0.0.0.0/0", Some(7), None, RuleAction::Require(0)),
+            rule("::/0", Some(7), None, RuleAction::Drop),
+            rule("2001:db8::/32", None, None, RuleAction::Require(1)),
+        ]);
+        filter.sources = vec!["192.0.2.0/24".parse().expect("a prefix"), "2001:db8:1::/48".parse().expect("a prefix")];
+        let all = chain(&filter, "closed");
+        let expected = [
+            "ip6 saddr fe80::/10 accept",
+            "ip6 daddr { fe80::/10, ff02::/16 } accept",
+            "icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect } accept",
+            "meta skuid 7 ip daddr 0.0.0.0/0 counter name dropped drop",
+            "meta skuid 7 ip6 daddr ::/0 counter name dropped drop",
+            "fib saddr type local ip6 daddr 2001:db8::/32 counter name dropped drop",
+            "ip6 saddr { 2001:db8:1::/48 } ip6 daddr 2001:db8::/32 counter name dropped drop",
+        ];
+        assert_eq!(all[all.len() - expected.len()..], expected);
+        assert!(filter.commands().lines().all(|line| line.contains(" inet ")));
+    }
+
+    #[test]
     fn the_counter_is_read_from_what_nft_prints() {
-        let text = "table ip wayleave_stamper {\n\tcounter dropped {\n\t\tpackets 12 bytes 29\n\t}\n}\n";
+        let text = "table inet wayleave_stamper {\n\tcounter dropped {\n\t\tpackets 12 bytes 29\n\t}\n}\n";
         assert_eq!((answer(text), answer(""), answer("packets x")), (Some(12), None, None));
     }
 }

@@ -17,12 +17,14 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use wayleave_control::capability::{Credential, LookupFailure, PREFIX};
-use wayleave_core::{Afi, Prefix};
+use wayleave_core::{Prefix, UnixTime};
+use wayleave_dataplane::stamper::{Route, Stamper};
 use wayleave_packet::platypus::header::offsets::MAX_CAPABILITIES;
 use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Outcome};
 use crate::key_files::capability::Capabilities;
+use crate::roles::stamping::carriage;
 
 /// Octets of a request: eight files of the greatest length.
 const MAX_REQUEST: u64 = 4 << 20;
@@ -92,6 +94,22 @@ impl RegisteredCapability {
 }
 
 impl Registration {
+    /// The route of its packets, with the keys that waypoints accept at `now`.
+    pub fn route(&self, now: UnixTime) -> Route {
+        Route {
+            hops: self.capabilities.iter().map(|held| held.capabilities.hop_or_first(now)).collect(),
+            sealed: false,
+            carriage: carriage(self.udp),
+            mtu: self.mtu.into(),
+            only_from: None,
+        }
+    }
+
+    /// Octets that the route leaves packets.
+    pub fn headroom(&self, now: UnixTime) -> Option<usize> {
+        Stamper::least_headroom(&[self.route(now)])
+    }
+
     fn read(line: &[u8], user: u32) -> Result<Self, Failure> {
         // The parser's message would quote what it read, which is secret.
         let request: Request = serde_json::from_slice(line).map_err(|_| Failure::new("the request is malformed"))?;
@@ -99,8 +117,8 @@ impl Registration {
         if version != 1 {
             return Err(Failure::new(format!("the request has version {version}, expected 1")));
         }
-        if to.is_empty() || to.len() > MAX_DESTINATIONS || to.iter().any(|prefix| prefix.afi() != Afi::Ipv4) {
-            return Err(Failure::new(format!("expected 1 to {MAX_DESTINATIONS} destinations, networks of IPv4")));
+        if to.is_empty() || to.len() > MAX_DESTINATIONS {
+            return Err(Failure::new(format!("expected 1 to {MAX_DESTINATIONS} destinations")));
         }
         if capabilities.is_empty() || capabilities.len() > MAX_CAPABILITIES {
             return Err(Failure::new(format!("expected 1 to {MAX_CAPABILITIES} files or lines of capabilities")));

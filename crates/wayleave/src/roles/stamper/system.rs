@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
-use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -19,12 +18,14 @@ use wayleave_runtime::routes::{MAIN, Routes, RoutingRule};
 
 use super::filter::{self, Filter};
 use super::worker::{End, Handle};
-use crate::config::stamper::{HostFile, MAX_SENDERS};
+use crate::config::stamper::{Addresses, HostFile, MAX_SENDERS};
 use crate::failure::{Failure, Outcome};
 use crate::roles::events::{Events, event};
 
 /// The root of control groups of version 2, where nft looks for them.
 const GROUPS: &str = "/sys/fs/cgroup";
+/// Where a system with IPv6 lists its addresses.
+const IPV6: &str = "/proc/net/if_inet6";
 const NEEDS: &str =
     "control groups and `otherwise = \"drop\"` need the program nft (package nftables), groups also their version 2";
 
@@ -47,7 +48,9 @@ pub struct System {
     routes: Routes,
     prefix: String,
     table: u32,
-    address: Option<IpAddr>,
+    /// Those that the system has.
+    families: Vec<Afi>,
+    addresses: Addresses,
     sources: Vec<Prefix>,
     pub interfaces: BTreeMap<Sender, Interface>,
     priorities: Vec<u32>,
@@ -72,16 +75,21 @@ impl System {
         };
         let mut routes = Routes::open().map_err(failed)?;
         let priorities: Vec<u32> = host.priorities().collect();
-        for priority in &priorities {
-            routes.remove_rules(Afi::Ipv4, *priority).map_err(failed)?;
+        let v6 = Path::new(IPV6).exists().then_some(Afi::Ipv6);
+        let families: Vec<Afi> = [Afi::Ipv4].into_iter().chain(v6).collect();
+        for afi in &families {
+            for priority in &priorities {
+                routes.remove_rules(*afi, *priority).map_err(failed)?;
+            }
+            let past = RoutingRule { mark: Some(*host.mark.get_ref()), ..RoutingRule::of(*afi, host.table(), MAIN) };
+            routes.add_rule(&past).map_err(failed)?;
         }
-        let past = RoutingRule { mark: Some(*host.mark.get_ref()), ..RoutingRule::of(Afi::Ipv4, host.table(), MAIN) };
-        routes.add_rule(&past).map_err(failed)?;
         Ok(Self {
             routes,
             prefix: host.interface.get_ref().clone(),
             table: host.table(),
-            address: host.address.as_ref().map(|address| IpAddr::V4(address.0)),
+            families,
+            addresses: host.addresses(),
             sources: host.sources.iter().map(|prefix| *prefix.get_ref()).collect(),
             interfaces: BTreeMap::new(),
             priorities,
@@ -117,7 +125,7 @@ impl System {
         if !self.interfaces.contains_key(&sender) {
             self.add(class, mtu, worker)?;
         }
-        let Self { routes, interfaces, table, address, .. } = self;
+        let Self { routes, interfaces, table, addresses, .. } = self;
         let Some(interface) = interfaces.get_mut(&sender) else { return Ok(()) };
         let of_class = *table + interface.number;
         for prefix in interface.to.iter().filter(|prefix| !class.to.contains(prefix)) {
@@ -128,9 +136,16 @@ impl System {
         let before = std::mem::take(&mut interface.to);
         for prefix in &class.to {
             if !before.contains(prefix) {
-                routes.add_to_table(of_class, prefix, interface.index, *address).map_err(|error| {
-                    Failure::system(format!("cannot lead packets to {prefix} to the stamper"), &error)
-                        .help("`address` in [host] must be one of this machine's")
+                let source = addresses.of(prefix.afi());
+                routes.add_to_table(of_class, prefix, interface.index, source).map_err(|error| {
+                    let help = match prefix.afi() {
+                        Afi::Ipv4 => "`address` in [host] must be one of this machine's",
+                        Afi::Ipv6 => {
+                            "`address6` in [host] must be one of this machine's, and new interfaces must have IPv6 \
+                             (sysctl net.ipv6.conf.default.disable_ipv6 = 0)"
+                        }
+                    };
+                    Failure::system(format!("cannot lead packets to {prefix} to the stamper"), &error).help(help)
                 })?;
             }
             interface.to.push(*prefix);
@@ -148,17 +163,20 @@ impl System {
             Failure::system(format!("cannot make the TUN interface {name}"), &error)
                 .help("this needs /dev/net/tun and root or CAP_NET_ADMIN; the unit file grants it")
         })?;
-        let rule = RoutingRule {
-            mark: class.mark,
-            user: class.user,
-            // Who marks packets of others, by nftables, means them.
-            is_own: class.mark.is_none(),
-            ..RoutingRule::of(Afi::Ipv4, self.table + 1 + class.rank(), self.table + number)
-        };
-        let mut rules = vec![rule.clone()];
-        if (class.user, class.mark) == (None, None) {
-            let of_source = |source: &Prefix| RoutingRule { source: Some(*source), is_own: false, ..rule.clone() };
-            rules.extend(self.sources.iter().map(of_source));
+        let mut rules = Vec::new();
+        for afi in &self.families {
+            let rule = RoutingRule {
+                mark: class.mark,
+                user: class.user,
+                // Who marks packets of others, by nftables, means them.
+                is_own: class.mark.is_none(),
+                ..RoutingRule::of(*afi, self.table + 1 + class.rank(), self.table + number)
+            };
+            if (class.user, class.mark) == (None, None) {
+                let of_source = |source: &Prefix| RoutingRule { source: Some(*source), is_own: false, ..rule.clone() };
+                rules.extend(self.sources.iter().filter(|source| source.afi() == *afi).map(of_source));
+            }
+            rules.push(rule);
         }
         for rule in &rules {
             let added = self.routes.add_rule(rule);
@@ -223,7 +241,7 @@ impl System {
         {
             // At a start there is rarely one, and a machine without rules of the sort need not have the program.
             warn!(
-                "the table {} of nftables stays: {failures}; `nft delete table ip {}` removes it",
+                "the table {} of nftables stays: {failures}; `nft delete table inet {}` removes it",
                 filter::TABLE,
                 filter::TABLE
             );
@@ -292,19 +310,25 @@ impl System {
 
     /// Takes back everything that would stay, but what drops packets that may leave in no other way than stamped.
     pub fn close(mut self) {
-        for priority in &self.priorities {
-            if let Err(error) = self.routes.remove_rules(Afi::Ipv4, *priority) {
-                warn!(priority, "cannot remove routing rules: {error}; `ip rule del priority {priority}` does");
+        for afi in &self.families {
+            for priority in &self.priorities {
+                if let Err(error) = self.routes.remove_rules(*afi, *priority) {
+                    let family = if *afi == Afi::Ipv4 { "-4" } else { "-6" };
+                    warn!(
+                        priority,
+                        "cannot remove routing rules: {error}; `ip {family} rule del priority {priority}` does"
+                    );
+                }
             }
         }
         let table = filter::TABLE;
         // Also if it could not be set: the one of before stands then, and drops.
         if self.filter.as_ref().is_some_and(Filter::is_closed) {
             info!(
-                "packets of rules with `otherwise = \"drop\"` are dropped until the role runs again; `nft delete table ip {table}` lets them leave"
+                "packets of rules with `otherwise = \"drop\"` are dropped until the role runs again; `nft delete table inet {table}` lets them leave"
             );
         } else if self.has_table && nft(&filter::removal()).is_err() {
-            warn!("cannot remove the table {table} of nftables; `nft delete table ip {table}` does");
+            warn!("cannot remove the table {table} of nftables; `nft delete table inet {table}` does");
         }
     }
 }

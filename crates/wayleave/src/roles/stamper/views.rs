@@ -201,7 +201,7 @@ impl StamperView {
 
     /// What becomes of packets to an address, for each kind of sender that there are rules for, and for anybody else.
     async fn why(self, parameters: Parameters) -> Result<Value, ViewError> {
-        let expected = || ViewError::Request("expected an IPv4 address of a destination".to_owned());
+        let expected = || ViewError::Request("expected the IP address of a destination".to_owned());
         let address: IpAddr = parameters.get("name").and_then(|name| name.parse().ok()).ok_or_else(expected)?;
         self.confirm().await;
         let now = unix_now().secs();
@@ -219,9 +219,11 @@ impl StamperView {
             let row = |(user, mark, cgroup): (Option<u32>, Option<u32>, Option<&String>)| {
                 let action = shown.table.find(address, user, mark.unwrap_or(0));
                 let route = action.route().and_then(|route| shown.routes.get(usize::from(route)));
-                let leaves =
-                    if matches!(action, RuleAction::Require(_)) { "is dropped" } else { "leaves without a stamp" };
+                let leaves = if action.is_required() { "is dropped" } else { "leaves without a stamp" };
                 let why = match route.map(|route| (route, route.halted(now))) {
+                    None if action == RuleAction::Drop => {
+                        "is dropped: its rule's route is of the other address family".to_owned()
+                    }
                     None => "leaves without a stamp: no rule gives it a route".to_owned(),
                     Some((route, Some(why))) => format!("{leaves}: route {}: {why}", route.name),
                     Some((route, None)) => format!("is stamped for route {}", route.name),

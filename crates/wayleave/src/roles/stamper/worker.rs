@@ -1,4 +1,4 @@
-//! The thread that stamps: TUN interfaces on one side, a raw socket on the other. It waits for nobody: a packet whose
+//! The thread that stamps: TUN interfaces on one side, raw sockets on the other. It waits for nobody: a packet whose
 //! capabilities are not there leaves without a stamp.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -12,7 +12,7 @@ use tracing::error;
 use wayleave_core::UnixTime;
 use wayleave_dataplane::frame::BURST;
 use wayleave_dataplane::gateway::offload::{HEADER, Offload, each_packet};
-use wayleave_dataplane::platypus::outer::destination;
+use wayleave_dataplane::platypus::outer::{destination, source};
 use wayleave_dataplane::stamper::arriving::{ArrivalRefusal, Arriving};
 use wayleave_dataplane::stamper::replies::{Answer, NO_NEXT_HEADER, ReplyGrants, ReplyRequests};
 use wayleave_dataplane::stamper::{Counters, LeaveReason, Outcome, OutgoingPacket, Route, Rule, Stamper};
@@ -25,6 +25,7 @@ use wayleave_runtime::packets::tun::{LONGEST, Tun};
 use wayleave_runtime::packets::{Burst, Outgoing, Port};
 use wayleave_runtime::{Clock, faults};
 
+use crate::config::stamper::Addresses;
 use crate::failure::Failure;
 use crate::key_files::capability::Capabilities;
 use crate::roles::daemon::fresh;
@@ -56,7 +57,7 @@ pub struct IoCounters {
     pub read: u64,
     /// Packets that left.
     pub sent: u64,
-    /// Packets that left for nowhere: there was no memory, no room in the system, or no route of IPv4.
+    /// Packets that left for nowhere: there was no memory, no room in the system, or no route.
     pub unsent: u64,
     /// Packets that contradict what the system says of them.
     pub refused: u64,
@@ -74,7 +75,7 @@ pub struct IoCounters {
 
 /// Capabilities for replies: those that this host hands over, and those that it was handed.
 pub struct Replies {
-    pub address: Ipv4Addr,
+    pub addresses: Addresses,
     /// By route: what pays for replies.
     pub paying: Vec<Option<Capabilities>>,
     pub requests: ReplyRequests,
@@ -92,15 +93,17 @@ pub struct Worker {
     pub ends: Vec<End>,
     pub counters: IoCounters,
     pub replies: Option<Replies>,
-    out: Ip,
+    /// By family; there may be no IPv6.
+    out: (Ip, Option<Ip>),
     /// Packets with a header for this host, over IP and in UDP, and whose lose it.
-    arriving: Option<([Ip; 2], Arriving)>,
+    arriving: Option<(Vec<Ip>, Arriving)>,
     clock: Clock,
     inbox: Inbox<Self>,
     /// Packets of one interface with headroom, and packets that arrived.
     burst: Burst,
     received: Burst,
-    outgoing: Vec<Outgoing>,
+    /// By family.
+    outgoing: [Vec<Outgoing>; 2],
     buffer: Box<[u8]>,
     scratch: Vec<u8>,
 }
@@ -108,8 +111,8 @@ pub struct Worker {
 /// Starts the thread. It sends by `out`; with `arriving` it takes the header off packets for this host.
 pub fn start(
     (stamper, replies): (Stamper, Option<Replies>),
-    out: Ip,
-    arriving: Option<([Ip; 2], Arriving)>,
+    out: (Ip, Option<Ip>),
+    arriving: Option<(Vec<Ip>, Arriving)>,
     clock: Clock,
 ) -> Result<Running, Failure> {
     let worker = |inbox| Worker {
@@ -123,7 +126,7 @@ pub fn start(
         inbox,
         burst: Burst::default(),
         received: Burst::default(),
-        outgoing: Vec::new(),
+        outgoing: [Vec::new(), Vec::new()],
         buffer: vec![0; LONGEST].into(),
         scratch: Vec::new(),
     };
@@ -146,7 +149,8 @@ impl Work for Worker {
             for end in 0..self.ends.len() {
                 is_busy |= self.read(end);
             }
-            for socket in 0..2 {
+            let sockets = self.arriving.as_ref().map_or(0, |(sockets, _)| sockets.len());
+            for socket in 0..sockets {
                 is_busy |= self.arrive(socket);
             }
             if !is_busy {
@@ -200,8 +204,7 @@ impl Worker {
             let Some((header, octets)) = buffer[..length].split_first_chunk::<HEADER>() else { continue };
             let count = Offload::decode(header).map_or(0, |offload| {
                 each_packet(octets, &offload, scratch, |packet| {
-                    // The system greets every interface by IPv6 too (router solicitations); routes lead IPv4 here alone.
-                    if packet.first().is_none_or(|first| first >> 4 != 4) {
+                    if !is_for_others(packet) {
                         return;
                     }
                     counters.read += 1;
@@ -266,7 +269,8 @@ impl Worker {
     fn ask_for_replies(&mut self, server: IpAddr, (user, mark): (Option<u32>, u32)) {
         let now = self.clock.now();
         let Self { stamper, replies, .. } = self;
-        let (Some(replies), IpAddr::V4(to)) = (replies, server) else { return };
+        let Some(replies) = replies else { return };
+        let Some(from) = replies.addresses.towards(server) else { return };
         let Some((route, _)) = stamper.route_of(server, user, mark) else { return };
         if !replies.paying.get(usize::from(route)).is_some_and(Option::is_some) {
             return;
@@ -274,12 +278,11 @@ impl Worker {
         let Some((_, hop)) = reply_hop(stamper, &replies.paying, server, now.unix) else { return };
         let seed = || fresh().ok();
         let Some(hello) = replies.requests.leaves(server, hop.capability.epoch, now.instant, seed) else { return };
-        let from = replies.address;
-        self.carry(&hello, (from, to), Some(route));
+        self.carry(&hello, (from, server), Some(route));
     }
 
     /// Sends a reply option.
-    fn carry(&mut self, option: &[u8], ends: (Ipv4Addr, Ipv4Addr), route: Option<u16>) {
+    fn carry(&mut self, option: &[u8], ends: (IpAddr, IpAddr), route: Option<u16>) {
         let now = self.clock.now().unix;
         if let Ok(packet) = self.stamper.carry(option, ends, route, now) {
             self.send_option(&packet);
@@ -299,7 +302,8 @@ impl Worker {
         let now = self.clock.now();
         let Self { stamper, replies, .. } = self;
         let (Some(replies), Ok(packet)) = (replies, Packet::decode(octets)) else { return };
-        let own = IpAddr::V4(replies.address);
+        // One of this host's, as its caller has seen.
+        let own = packet.final_destination();
         let option = ReplyOption::decode(packet.payload()).ok().map(|(option, _)| option);
         if option.is_some_and(|option| option.acknowledgement().is_some()) {
             replies.requests.acknowledged(&packet, now.instant);
@@ -313,9 +317,8 @@ impl Worker {
                 taken = Some(route);
                 Some(Granted { capability: hop.capability, key: hop.key })
             });
-            let from = replies.address;
-            if let Some((IpAddr::V4(server), grant)) = answer {
-                self.carry(&grant, (from, server), taken);
+            if let Some((server, grant)) = answer {
+                self.carry(&grant, (own, server), taken);
             }
             return;
         }
@@ -328,8 +331,7 @@ impl Worker {
             }
             None => return,
         };
-        let (from, IpAddr::V4(client)) = (replies.address, client) else { return };
-        if let Ok(answer) = stamper.answer(&answer, (from, client), packet.outer().carriage, now.unix) {
+        if let Ok(answer) = stamper.answer(&answer, (own, client), packet.outer().carriage, now.unix) {
             self.send_option(&answer);
         }
     }
@@ -338,21 +340,24 @@ impl Worker {
         let Self { burst, outgoing, out, counters, .. } = self;
         for number in (0..burst.len()).filter(|number| !burst.octets(*number).is_empty()) {
             match destination(burst.octets(number)) {
-                Some(to @ IpAddr::V4(_)) => {
-                    outgoing.push(Outgoing { packet: number as u32, to: SocketAddr::new(to, 0) }); // at most a burst
+                Some(to) => {
+                    let of_family = &mut outgoing[usize::from(to.is_ipv6())];
+                    of_family.push(Outgoing { packet: number as u32, to: SocketAddr::new(to, 0) }); // at most a burst
                 }
-                _ => counters.unsent += 1,
+                None => counters.unsent += 1,
             }
         }
-        if !outgoing.is_empty() {
-            let sent = out.send(burst, outgoing).unwrap_or_else(|_| {
-                counters.failures += 1;
-                0
-            });
-            counters.sent += sent as u64;
-            counters.unsent += (outgoing.len() - sent) as u64;
+        for (socket, outgoing) in [Some(&mut out.0), out.1.as_mut()].into_iter().zip(outgoing) {
+            if !outgoing.is_empty() {
+                let sent = socket.map_or(Ok(0), |socket| socket.send(burst, outgoing)).unwrap_or_else(|_| {
+                    counters.failures += 1;
+                    0
+                });
+                counters.sent += sent as u64;
+                counters.unsent += (outgoing.len() - sent) as u64;
+            }
+            outgoing.clear();
         }
-        outgoing.clear();
         burst.clear();
     }
 
@@ -369,7 +374,7 @@ impl Worker {
         for (_, octets) in received.packets_mut(0) {
             counters.arrived += 1;
             let Ok(packet) = Packet::decode(octets) else { continue };
-            if is_option(&packet, arriving.address()) {
+            if is_option(&packet, arriving) {
                 options.push(octets.to_vec());
                 continue;
             }
@@ -398,13 +403,30 @@ impl Worker {
 /// What a server is handed, and the route that pays for it: one for all senders of this host, whichever of them sends to the server.
 fn reply_hop(stamper: &Stamper, paying: &[Option<Capabilities>], server: IpAddr, now: UnixTime) -> Option<(u16, Hop)> {
     let by_rule = stamper.route_of(server, None, 0).map(|(route, _)| usize::from(route));
-    let by_rule = by_rule.filter(|route| paying.get(*route).is_some_and(Option::is_some));
-    let route = by_rule.or_else(|| paying.iter().position(Option::is_some))?;
+    let pays =
+        |held: &Option<Capabilities>| held.as_ref().is_some_and(|held| held.waypoint.is_ipv6() == server.is_ipv6());
+    let by_rule = by_rule.filter(|route| paying.get(*route).is_some_and(pays));
+    let route = by_rule.or_else(|| paying.iter().position(pays))?;
     Some((u16::try_from(route).ok()?, paying.get(route)?.as_ref()?.reply_hop(now, server)?))
 }
 
+/// Whether a packet is for another host. The system greets the neighbours of every interface by IPv6 (router solicitations, reports of
+/// multicast groups), and these interfaces have none.
+fn is_for_others(packet: &[u8]) -> bool {
+    let is_of_link = |address: IpAddr| match address {
+        IpAddr::V4(_) => false,
+        // Link-local addresses, and multicast of the scopes of an interface and of a link (RFC 4291 sections 2.5.6 and 2.7).
+        IpAddr::V6(v6) => matches!(v6.segments()[0], 0xfe80..=0xfebf | 0xff01 | 0xff02),
+    };
+    match (source(packet), destination(packet)) {
+        (Some(source), Some(destination)) => !is_of_link(source) && !is_of_link(destination),
+        _ => false,
+    }
+}
+
 /// Whether a packet for this host carries a reply option and nothing else.
-fn is_option(packet: &Packet<'_>, address: IpAddr) -> bool {
-    let is_ours = packet.final_destination() == address && packet.outer().destination == address;
+fn is_option(packet: &Packet<'_>, arriving: &Arriving) -> bool {
+    let to = packet.final_destination();
+    let is_ours = to == packet.outer().destination && arriving.is_own(to);
     is_ours && packet.current().is_none() && packet.has_reply_option() && packet.inner_protocol() == NO_NEXT_HEADER
 }

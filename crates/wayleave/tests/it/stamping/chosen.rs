@@ -152,8 +152,8 @@ fn mistakes_in_a_stampers_configuration_are_refused_with_their_place() {
         ("interface = \"a name\"\n", rule, "begins no interface's name"),
         ("table = 200\n", rule, "200"),
         ("mark = 0\n", rule, "every socket has mark 0"),
-        ("sources = [\"2001:db8::/32\"]\n", rule, "not a network of IPv4"),
-        ("", "{ to = \"2001:db8::/32\", route = \"paid\" }", "destinations of IPv6"),
+        ("address = \"192.0.2.1\"\nreceive_from = [\"2001:db8::/32\"]\n", rule, "expected `address6`"),
+        ("", "{ route = \"paid\" }", "expected `to`, or who sends them"),
         ("", "{ to = \"203.0.113.0/24\", route = \"other\" }", "no route `other`"),
         ("", "{ to = \"203.0.113.0/24\", user = \"no-such-user\" }", "no such user"),
         ("", "{ to = \"203.0.113.0/24\", mark = 0 }", "every socket's mark"),
@@ -170,7 +170,22 @@ fn mistakes_in_a_stampers_configuration_are_refused_with_their_place() {
         let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(output.status.code() == Some(1) && said.contains(reason), "{reason}: {said}");
     }
-    // Two rules for the same packets are found where the stamper is made.
+    // Where the stamper is made: a route of the other family, one that leaves less than IPv6 needs, two rules for the same packets.
+    let line = ["cap", "mint", "6.cap", "--key", "0.key", "--waypoint", "2001:db8:a0::1", "--principal", "7"];
+    assert!(folder.run(&line).status.success());
+    let by = |file: &str, mtu: u32| {
+        format!(
+            "[host]\n[stamper]\nroutes = [{{ name = \"paid\", capabilities = [\"{file}\"], mtu = {mtu} }}]\n\
+             rules = [{{ to = \"2001:db8::/32\", route = \"paid\" }}]\n"
+        )
+    };
+    for (config, reason) in [(by("0.cap", 1_500), "of another family"), (by("6.cap", 1_300), "needs 1280")] {
+        folder.write("s.toml", &config);
+        let output = folder.run(&["run", "stamper", "--config", "s.toml"]);
+        let said = text(&output.stderr).replace("\n  │ ", " ");
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(output.status.code() == Some(1) && said.contains(reason), "{reason}: {said}");
+    }
     folder.write("s.toml", &config("", &format!("{rule}, {rule}")));
     let output = folder.run(&["run", "stamper", "--config", "s.toml"]);
     assert!(text(&output.stderr).contains("a second rule for the same destinations"), "{}", text(&output.stderr));

@@ -84,7 +84,7 @@ fn nothing_leaves_without_a_stamp_while_the_stamper_is_down_or_has_no_secret() {
     // Stopped.
     stop(&mut stamper);
     is_refused(&world);
-    assert!(stamper.log().contains("nft delete table ip wayleave_stamper"), "{}", stamper.log());
+    assert!(stamper.log().contains("nft delete table inet wayleave_stamper"), "{}", stamper.log());
     stamper.start_process();
     is_stamped();
 

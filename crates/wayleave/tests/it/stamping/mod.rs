@@ -8,6 +8,7 @@ mod closed;
 mod delegated;
 mod dns;
 mod epochs;
+mod ipv6;
 mod looked_up;
 mod marked;
 mod nft;

@@ -170,7 +170,6 @@ fn a_users_own_packets_are_stamped_while_it_is_registered_and_the_bill_is_what_w
         ("not JSON\n", "malformed"),
         ("{\"version\":2,\"to\":[],\"capabilities\":[],\"mtu\":1500}\n", "version 2"),
         ("{\"version\":1,\"to\":[],\"capabilities\":[\"a\"],\"mtu\":1500}\n", "destinations"),
-        ("{\"version\":1,\"to\":[\"2001:db8::/32\"],\"capabilities\":[\"a\"],\"mtu\":1500}\n", "destinations"),
         ("{\"version\":1,\"to\":[\"203.0.113.0/24\"],\"capabilities\":[],\"mtu\":1500}\n", "1 to 8 files"),
         (
             "{\"version\":1,\"to\":[\"203.0.113.0/24\"],\"capabilities\":[\"secret\"],\"mtu\":1500}\n",

@@ -1,7 +1,7 @@
 //! Two waypoints on a LAN, a server behind them, and a client: alone at its own machine, or behind one that forwards.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
@@ -90,7 +90,7 @@ impl Site {
                 (client, stamping)
             }
         };
-        let peers = serve(&server);
+        let peers = serve(&server, LAST.into());
         Self { network, client, stamping, server, waypoints, peers }
     }
 }
@@ -234,8 +234,8 @@ pub(crate) fn body() -> Vec<u8> {
 }
 
 /// An ordinary web server; it notes who asks.
-fn serve(place: &NetworkNamespace) -> Arc<Mutex<Vec<IpAddr>>> {
-    let listener = place.within(|| TcpListener::bind(SocketAddr::from((LAST, 80)))).expect("in its place");
+pub(crate) fn serve(place: &NetworkNamespace, address: IpAddr) -> Arc<Mutex<Vec<IpAddr>>> {
+    let listener = place.within(|| TcpListener::bind((address, 80))).expect("in its place");
     let listener = listener.expect("port 80");
     let peers = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&peers);

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use toml::Spanned;
 use tracing::error;
 use wayleave_control::capability::SharedRate;
-use wayleave_core::{Instant, Now, Prefix, UnixTime};
+use wayleave_core::{Afi, Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::frame::Ingress;
@@ -56,6 +56,7 @@ use stamper::{Stamping, StampingPlan};
 /// Stamping keys of delegations that a thread keeps.
 const DELEGATIONS: usize = 1024;
 const ICMP: u8 = 1;
+const ICMPV6: u8 = 58;
 /// Reasons that follow from the router's state, and not from the packet alone.
 const AFTER_MAC: [Reason; 12] = [
     Reason::Revoked,
@@ -85,9 +86,9 @@ pub struct Platypus {
     remotes: Vec<SocketAddr>,
     /// What lies behind them, the longest prefix first.
     routes: Vec<(Prefix, usize)>,
-    /// The ports of the links, and the one that sends by IP.
+    /// The ports of the links, and those that send by IPv4 and IPv6.
     links: Vec<usize>,
-    ip: Option<usize>,
+    ip: [Option<usize>; 2],
     stamping: Option<Stamping>,
     /// For each packet of the burst that goes out as data, where it was counted.
     charged: Box<[ChargeLine]>,
@@ -135,8 +136,8 @@ fn behind(link: &LinkSection) -> Link {
 
 /// The waypoints with their live keys.
 fn waypoints(settings: &Settings, section: &PlatypusSection) -> Vec<Waypoint> {
-    let addresses = || section.waypoints.get_ref().iter().map(|address| IpAddr::V4(address.0));
-    let own = addresses().filter_map(|address| Prefix::truncated(address, 32).ok());
+    let addresses = || section.waypoints.get_ref().iter().map(|address| address.0);
+    let own = addresses().filter_map(|address| Prefix::truncated(address, afi(address).bits()).ok());
     let policy = Policy {
         narrow: section.narrow,
         freshness: u32::try_from(*section.freshness_secs.get_ref()).unwrap_or(u32::MAX),
@@ -157,6 +158,10 @@ fn waypoints(settings: &Settings, section: &PlatypusSection) -> Vec<Waypoint> {
         let _ = keys.rotate(key(octets), *from);
     }
     addresses().map(|address| Waypoint::new(address, keys.clone(), policy.clone())).collect()
+}
+
+fn afi(address: IpAddr) -> Afi {
+    if address.is_ipv4() { Afi::Ipv4 } else { Afi::Ipv6 }
 }
 
 /// The number of the link at this index as a packet's ingress; zero is no link's, and names no waypoint.
@@ -239,14 +244,14 @@ impl Platypus {
         if let (Some(stamping), Some(plan)) = (&mut self.stamping, &plan.stamping) {
             stamping.reload(plan);
         }
-        self.ip = None;
+        self.ip = [None; 2];
         (self.remotes, self.routes) = (plan.remotes, plan.routes);
         self.links = vec![0; self.remotes.len()];
         self.router.set_places(1 + self.remotes.len());
         for (number, attached) in ports.iter().enumerate().filter(|(_, attached)| !attached.is_control) {
             match attached.kind {
                 PortKind::Link(link) => self.links[link] = number,
-                PortKind::Ip => self.ip = Some(number),
+                PortKind::Ip(of) => self.ip[usize::from(of == Afi::Ipv6)] = Some(number),
                 _ => {}
             }
         }
@@ -292,12 +297,11 @@ impl Platypus {
     /// Where a packet to this outer destination goes.
     fn next_hop(&self, destination: Option<IpAddr>) -> Option<NextHop> {
         let destination = destination?;
-        let host = Prefix::truncated(destination, if destination.is_ipv4() { 32 } else { 128 }).ok()?;
+        let host = Prefix::truncated(destination, afi(destination).bits()).ok()?;
         let is_behind = |prefix: &Prefix| prefix.afi() == host.afi() && prefix.contains(&host);
         match self.routes.iter().find(|(prefix, _)| is_behind(prefix)) {
             Some((_, link)) => Some(NextHop::Link(*link)),
-            // Raw sockets of IPv6 do not take a packet with its header.
-            None => self.ip.filter(|_| destination.is_ipv4()).map(|port| NextHop::Ip(port, destination)),
+            None => self.ip[usize::from(destination.is_ipv6())].map(|port| NextHop::Ip(port, destination)),
         }
     }
 }
@@ -328,7 +332,7 @@ impl Format for Platypus {
         let router = Router::new(config, CpuKernel::best());
         let (remotes, routes, links) = (Vec::new(), Vec::new(), Vec::new());
         let charged = vec![ChargeLine::default(); MAX_PACKETS].into_boxed_slice();
-        let mut platypus = Self { router, remotes, routes, links, ip: None, stamping, charged };
+        let mut platypus = Self { router, remotes, routes, links, ip: [None; 2], stamping, charged };
         // Every bucket is full whenever it begins.
         platypus.take_over(plan, ports, Instant(0));
         platypus.router.accounts().restore(accounts);
@@ -591,9 +595,10 @@ impl Control<Platypus> for PlatypusControl {
     fn ports(settings: &Settings) -> Vec<PortSpec> {
         let mut all = Vec::new();
         for address in section(settings).iter().flat_map(|section| section.waypoints.get_ref()).map(|text| text.0) {
-            all.push(PortSpec::datagrams(PortKind::Ip, address, UDP_PORT, format!("waypoint {address} by UDP")));
-            all.push(PortSpec::ip(PortKind::Ip, address, PROTOCOL, format!("waypoint {address}")));
-            all.push(PortSpec::ip(PortKind::Icmp, address, ICMP, format!("errors for waypoint {address}")));
+            let (kind, icmp) = (PortKind::Ip(afi(address)), if address.is_ipv4() { ICMP } else { ICMPV6 });
+            all.push(PortSpec::datagrams(kind, address, UDP_PORT, format!("waypoint {address} by UDP")));
+            all.push(PortSpec::ip(kind, address, PROTOCOL, format!("waypoint {address}")));
+            all.push(PortSpec::ip(PortKind::Icmp, address, icmp, format!("errors for waypoint {address}")));
         }
         for (number, section) in settings.file.link.iter().map(Spanned::get_ref).enumerate() {
             let ends = [section.local.get_ref().0, section.remote.get_ref().0];

@@ -75,12 +75,13 @@ impl StampingPlan {
             let rule = rule.get_ref();
             let route = rule.route.as_ref().and_then(|name| section?.route(name.get_ref()));
             let action = route.and_then(|route| u16::try_from(route).ok()).map_or(RuleAction::Pass, RuleAction::Take);
-            Rule { to: rule.to, user: None, mark: None, action }
+            // A rule without destinations is a fault.
+            Some(Rule { to: rule.to?, user: None, mark: None, action })
         };
         let config = Config {
             location: Location::Network(section.map_or(Position::Next, |section| section.position.position())),
             routes: section.map_or(Vec::new(), |section| capabilities.routes(section, now)),
-            rules: section.map_or(&[][..], |section| &section.rules).iter().map(rule).collect(),
+            rules: section.map_or(&[][..], |section| &section.rules).iter().filter_map(rule).collect(),
             share: section.map_or([0, 1], StamperSection::share).into(),
         };
         let links = || file.link.iter().map(Spanned::get_ref);
@@ -88,7 +89,7 @@ impl StampingPlan {
         let host = |address: &IpAddr| Prefix::truncated(*address, if address.is_ipv4() { 32 } else { 128 }).ok();
         let section = file.platypus.as_ref().map(Spanned::get_ref);
         let own = section.map_or(Vec::new(), |section| {
-            let here = section.waypoints.get_ref().iter().filter_map(|waypoint| host(&waypoint.0.into()));
+            let here = section.waypoints.get_ref().iter().filter_map(|waypoint| host(&waypoint.0));
             let others = section.own_waypoints.iter().chain(&section.peer_waypoints);
             here.chain(others.map(|network| *network.get_ref())).collect()
         });
@@ -215,8 +216,7 @@ impl Stamping {
             return true;
         }
         let of = &self.links[link];
-        // Waypoints have IPv4 addresses: no packet of IPv6 says anything of them.
-        let is_refused = |packet: &Packet<'_>| packet.outer().source.is_ipv4() && !of.behind.may_pass(packet);
+        let is_refused = |packet: &Packet<'_>| !of.behind.may_pass(packet);
         let is_elsewhere = source(octets).is_none_or(|source| of.is_elsewhere(source));
         if is_elsewhere || packet.as_ref().is_some_and(is_refused) {
             self.transit.outer_source += 1;
