@@ -427,3 +427,61 @@ const TEMPLATE: &str = "# A stamper at a host: packets that you choose carry cap
      # Status pages and metrics, for you alone.\n\
      [status]\n\
      listen = \"127.0.0.1:8493\"\n";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(host: &str, rules: &str) -> Result<HostFile, Failures> {
+        let text = format!(
+            "[host]\n{host}[stamper]\nroutes = [{{ name = \"paid\", capabilities = [\"a.cap\"] }}]\nrules = [{rules}]\n"
+        );
+        HostFile::parse(&Source::of_text("stamper.toml", &text))
+    }
+
+    #[test]
+    fn a_rule_without_destinations_is_for_both_families_and_has_its_place_in_the_file() {
+        let rules = "{ route = \"paid\", user = 7, otherwise = \"drop\" }, { to = \"2001:db8::/32\", route = \"paid\" }, { mark = 5 }";
+        let file = parsed("", rules).expect("sound");
+        let of = |rule: &Rule| (rule.to.to_string(), rule.user, rule.mark, rule.action);
+        let expected = [
+            ("0.0.0.0/0".to_owned(), Some(7), None, RuleAction::Require(0)),
+            ("2001:db8::/32".to_owned(), None, None, RuleAction::Take(0)),
+            ("0.0.0.0/0".to_owned(), None, Some(5), RuleAction::Pass),
+            ("::/0".to_owned(), Some(7), None, RuleAction::Require(0)),
+            ("::/0".to_owned(), None, Some(5), RuleAction::Pass),
+        ];
+        assert_eq!(file.rules().iter().map(of).collect::<Vec<_>>(), expected);
+        let rules = &file.stamper.get_ref().rules;
+        for (index, section) in [(0, 0), (1, 1), (2, 2), (3, 0), (4, 2)] {
+            assert_eq!(file.locate(ConfigError::Twice(index)).span, Some(rules[section].span()), "{index}");
+        }
+        assert!(file.locate(ConfigError::Route(0)).span.is_some());
+        assert!(parsed("", "{ route = \"paid\" }").is_err(), "everybody's packets to anywhere");
+    }
+
+    #[test]
+    fn waypoints_send_to_an_address_of_their_family() {
+        let v4 = "address = \"192.0.2.1\"\n";
+        let v6 = "address6 = \"2001:db8:c0::1\"\n";
+        let from = "receive_from = [\"2001:db8:a0::/48\"]\n";
+        let replies = "replies = true\nreply_waypoints = [\"198.51.100.0/24\"]\n";
+        for (host, is_sound) in [
+            (format!("{v6}{from}"), true),
+            (format!("{v4}{from}"), false),
+            (from.to_owned(), false),
+            (format!("{v4}{replies}"), true),
+            (format!("{v6}{replies}"), false),
+            (format!("{v4}{v6}{replies}{from}"), true),
+            ("address6 = \"192.0.2.1\"\n".to_owned(), false),
+            (format!("{v6}receive_from = [\"fe80::/64\"]\n"), false),
+        ] {
+            assert_eq!(parsed(&host, "").is_ok(), is_sound, "{host}");
+        }
+        let file = parsed(&format!("{v4}{v6}"), "").expect("sound");
+        let addresses = file.host.get_ref().addresses();
+        let [of_v4, of_v6]: [IpAddr; 2] = ["192.0.2.1", "2001:db8:c0::1"].map(|text| text.parse().expect("an address"));
+        assert_eq!(addresses.all().collect::<Vec<_>>(), [of_v4, of_v6]);
+        assert_eq!((addresses.towards(of_v6), addresses.of(Afi::Ipv4)), (Some(of_v6), Some(of_v4)));
+    }
+}

@@ -614,7 +614,8 @@ mod tests {
         let bad = [
             ("0.0.0.0/0", "8 bits at least", ""),
             ("128.0.0.0/1", "8 bits at least", ""),
-            ("2001:db8::/32", "expected IPv4", ""),
+            ("2000::/3", "16 bits at least", ""),
+            ("2001:db8:1:2::/64", "overlaps 2001:db8:1::/48 in `customers`", ""),
             ("10.1.2.0/24", "overlaps 10.1.0.0/16 in `allowed_sources`", ""),
             ("203.0.113.9/32", "overlaps 203.0.113.0/24 in `decapsulate`", ""),
             ("203.0.0.0/16", "overlaps 203.0.113.0/24 in `decapsulate`", ""),
@@ -627,7 +628,7 @@ mod tests {
             ("10.0.0.2/32", "overlaps 10.0.0.0/8 in `refused`", "own_waypoints"),
         ];
         let own = "own_waypoints = [\"198.51.102.0/24\"]\n";
-        let more = "refused = [\"10.0.0.0/8\"]\nallowed_sources = [\"10.1.0.0/16\"]\ncustomers = [\"198.18.7.0/24\"]\n\
+        let more = "refused = [\"10.0.0.0/8\"]\nallowed_sources = [\"10.1.0.0/16\"]\ncustomers = [\"198.18.7.0/24\", \"2001:db8:1::/48\"]\n\
                     decapsulate = [\"203.0.113.0/24\"]\n";
         let link = format!("{LINK}stamp = [\"192.0.2.128/25\"]\nsources = [\"192.0.2.64/26\"]\n");
         let stamper = "[stamper]\nroutes = []\nrules = []\n";
@@ -725,6 +726,21 @@ mod tests {
         }
         let said = warned("refused = [\"10.0.0.0/8\"]\nallowed_sources = [\"10.1.0.0/16\", \"192.0.2.0/24\"]\n", "");
         assert!(said.len() == 1 && said[0].contains("192.0.2.0/24 in `allowed_sources` has no effect"), "{said:?}");
+    }
+
+    #[test]
+    fn waypoints_may_be_of_both_families_and_sources_of_each_have_an_effect() {
+        let warned = |waypoints: &str, more: &str| {
+            let text = format!(
+                "[forwarding]\nformat = \"platypus\"\nkeys = \"k\"\n[platypus]\nwaypoints = [{waypoints}]\naccounts = 0\n{more}"
+            );
+            let checked = RouterFile::checked(&Source::of_text("router.toml", &text));
+            assert!(checked.errors.is_empty(), "{:?}", checked.errors);
+            checked.warnings.iter().filter(|warning| format!("{warning}").contains("has no effect")).count()
+        };
+        let more = "own_waypoints = [\"2001:db8:a0::/48\", \"198.51.100.0/24\"]\ncustomers = [\"203.0.113.0/24\", \"2001:db8:1::/48\"]\n";
+        assert_eq!(warned("\"198.51.100.1\", \"2001:db8:a0::1\"", more), 0);
+        assert_eq!((warned("\"198.51.100.1\"", more), warned("\"2001:db8:a0::1\"", more)), (1, 1));
     }
 
     /// A plain router by IP, too, without links and without a key server.

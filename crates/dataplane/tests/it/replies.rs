@@ -43,8 +43,11 @@ fn granted(client: Ipv4Addr, now: UnixTime) -> Granted {
 }
 
 /// One for another waypoint, of a key epoch of another length.
-fn granted_for(waypoint: impl Into<IpAddr>, interval: u8, client: impl Into<IpAddr>, now: UnixTime) -> Granted {
-    let (waypoint, client) = (waypoint.into(), client.into());
+fn granted_for(waypoint: impl Into<IpAddr>, interval: u8, client: Ipv4Addr, now: UnixTime) -> Granted {
+    granted_between(waypoint.into(), interval, (client.into(), SERVER.into()), now)
+}
+
+fn granted_between(waypoint: IpAddr, interval: u8, (client, server): (IpAddr, IpAddr), now: UnixTime) -> Granted {
     let interval = Interval::new(interval).expect("in range");
     let (principal, epoch) = (Principal::new(11).expect("24 bits"), epoch::epoch_at(interval, now));
     let held = key().secret(waypoint, principal, interval, epoch);
@@ -59,7 +62,7 @@ fn granted_for(waypoint: impl Into<IpAddr>, interval: u8, client: impl Into<IpAd
         delegation: Some(held.delegation()),
         width: Width::Full,
     };
-    Granted { capability, key: held.reply_key(SERVER.into()) }
+    Granted { capability, key: held.reply_key(server) }
 }
 
 fn stamper(routes: Vec<Route>, rules: Vec<Rule>) -> Stamper {
@@ -154,7 +157,7 @@ fn hosts_of_ipv6_agree_as_those_of_ipv4_do() {
         ["2001:db8:1::10", "2001:db8:2::10", "2001:db8:3::1"].map(|text| text.parse().expect("an address"));
     let named = vec!["2001:db8:3::/48".parse().expect("a prefix")];
     let (mut requests, mut grants) = (ReplyRequests::default(), ReplyGrants::new(&Seed::new([9; 32]), named));
-    let granted = granted_for(waypoint, 12, client, at(0).unix);
+    let granted = granted_between(waypoint, 12, (client, server), at(0).unix);
     assert!(exchange_of(&mut requests, &mut grants, (client, server), at(0), granted));
     let (of, hop, _) = grants.clients().next().expect("one");
     assert_eq!((of, requests.granted(), grants.refused), (client, 1, 0));
