@@ -47,7 +47,8 @@ fn granted(now: UnixTime) -> Granted {
 }
 
 /// The packet that carries an option from one to the other.
-fn carried(option: &[u8], ends: (Ipv4Addr, Ipv4Addr), now: Now) -> Option<Vec<u8>> {
+fn carried(option: &[u8], (from, to): (Ipv4Addr, Ipv4Addr), now: Now) -> Option<Vec<u8>> {
+    let ends = (from.into(), to.into());
     CARRIER.with_borrow_mut(|carrier| carrier.carry(option, ends, None, now.unix).ok())
 }
 

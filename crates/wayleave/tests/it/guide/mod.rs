@@ -39,7 +39,7 @@ const TRIED: [(&str, &[(&str, usize)]); 11] = [
     ("overlay.md", &[("sh", 9), ("toml", 6), ("bird", 0), ("frr", 0)]),
     ("policies.md", &[("sh", 0), ("toml", 3), ("bird", 0), ("frr", 0)]),
     ("router.md", &[("sh", 5), ("toml", 2), ("bird", 0), ("frr", 0)]),
-    ("stamper.md", &[("sh", 5), ("toml", 6), ("bird", 0), ("frr", 0)]),
+    ("stamper.md", &[("sh", 5), ("toml", 7), ("bird", 0), ("frr", 0)]),
 ];
 
 /// The snippets of one language on a page of the guide, in order.

@@ -38,8 +38,8 @@ fn a_paid_transit_between_ordinary_hosts_works_as_the_guide_says() {
     let site = Site::new(false);
     let shell = Shell::new("guide-stamper");
     let [keys, start, requests, bills, own] = snippets("stamper.md", "sh").try_into().expect("five snippets");
-    let [w1, w2, desk, closed, registering, forwarding] =
-        snippets("stamper.md", "toml").try_into().expect("six snippets");
+    let [w1, w2, desk, closed, registering, forwarding, families] =
+        snippets("stamper.md", "toml").try_into().expect("seven snippets");
     commands(&keys).iter().for_each(|command| drop(shell.run(command)));
     for (file, content) in [
         ("w1.toml", &w1),
@@ -48,12 +48,14 @@ fn a_paid_transit_between_ordinary_hosts_works_as_the_guide_says() {
         ("edge.toml", &forwarding),
         ("closed.toml", &closed),
         ("open.toml", &registering),
+        ("families.toml", &families),
     ] {
         shell.folder.write(file, content);
     }
     shell.run("wayleave check edge.toml");
     shell.run("wayleave check open.toml");
     shell.run("wayleave check closed.toml");
+    shell.run("wayleave check families.toml");
     let place = |line: &str| match line {
         line if line.contains("w1.toml") => &site.waypoints[0],
         line if line.contains("w2.toml") => &site.waypoints[1],
