@@ -445,7 +445,7 @@ impl Links {
     /// Tells all neighbours that this end goes.
     pub fn close(&mut self) {
         for entry in self.entries.values_mut() {
-            entry.say(&mut self.core, None, Content::Close, 0);
+            entry.close(&mut self.core);
         }
     }
 
