@@ -18,6 +18,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it is seen what the server may be told to have; and by how much that has to have grown, in seconds.
 const CONFIRM: Duration = Duration::from_secs(1);
 const CONFIRM_STEP: u64 = 60;
+/// How often a server is asked again whether its database has what another server has told. Two databases that went on from one copy may
+/// have no number in common of what they tell.
+const ASKED_AGAIN: Duration = Duration::from_secs(60);
 /// By how many seconds a clock may go back: what ended before that is charged no more.
 const CLOCK_MARGIN: u64 = 300;
 /// How often a report is not answered before another server is reported to, if there is one; and how often that is doubled, at most, while
@@ -62,8 +65,9 @@ pub enum RouterClientEvent {
 struct Link {
     /// Octets of the list that is on its way, and its length.
     pieces: Option<(u32, Vec<u8>)>,
-    /// Whether the server's database continues what was seen.
+    /// Whether the server's database continues what was seen, and when it was asked that last.
     continues: bool,
+    asked: Option<Instant>,
     /// Whether it does not, by the server's word or, with another change under the same number, by this router's.
     lacks: bool,
     is_fork: bool,
@@ -95,10 +99,12 @@ struct Share {
 pub struct RouterClient {
     reporter: Reporter<ChargedAccount>,
     links: BTreeMap<u64, Link>,
-    /// The link by which usage is reported.
+    /// The link by which usage is reported: one whose server has said that its database continues what was seen. What another took would be
+    /// lost with its database.
     reports_to: Option<u64>,
-    /// The last change of the database that a server has told.
+    /// The last change of the database that a server has told, and the link to it.
     seen: Position,
+    told_by: Option<u64>,
     /// The highest epoch of a lessor that was heard of, and the link to it.
     epoch: u64,
     lessor: Option<u64>,
@@ -137,6 +143,7 @@ impl RouterClient {
             links: BTreeMap::new(),
             reports_to: None,
             seen: Position::default(),
+            told_by: None,
             epoch: 0,
             lessor: None,
             last_epoch: u64::MAX,
@@ -200,7 +207,7 @@ impl RouterClient {
     /// Whether an account to which nothing more is charged may leave the store, since the server has its total.
     #[must_use]
     pub fn is_forgettable(&self, account: &ChargedAccount) -> bool {
-        self.is_up() && !self.is_held && !self.is_lacking() && self.reporter.is_forgettable(account)
+        self.reports_to.is_some() && !self.is_held && self.reporter.is_forgettable(account)
     }
 
     /// Forgets such an account, once the store has taken the removal of its total and of its base.
@@ -238,9 +245,6 @@ impl RouterClient {
     /// A link to a server is up. Returns what to send by it.
     pub fn connected(&mut self, link: u64) -> Vec<u8> {
         self.links.insert(link, Link::default());
-        if self.reports_to.is_none() {
-            self.report_to(link);
-        }
         ChannelMessage::Follow { list: self.list }.encode()
     }
 
@@ -257,14 +261,44 @@ impl RouterClient {
         ChannelMessage::Watch { seen: self.seen }.encode()
     }
 
+    /// The question, due from time to time, whether a server's database has what another server has told; and by which link it goes.
+    pub fn watch_again(&mut self, now: Instant) -> Option<(u64, Vec<u8>)> {
+        let told_by = self.told_by;
+        let others = self.links.iter_mut().filter(|(link, of)| of.continues && told_by != Some(**link));
+        let mut due = others.filter_map(|(link, of)| {
+            let is_due = now.since(*of.asked.get_or_insert(now)) >= ASKED_AGAIN;
+            is_due.then(|| of.asked = Some(now)).map(|()| *link)
+        });
+        let link = due.next()?;
+        Some((link, self.watch()))
+    }
+
+    /// The link after the one by which usage is reported, in turn, whose server may be reported to.
+    fn next_link(&self) -> Option<u64> {
+        let after = self.reports_to.map_or(0, |to| to.saturating_add(1));
+        let turn = self.links.range(after..).chain(self.links.range(..after));
+        let mut others = turn.filter(|(link, of)| self.reports_to != Some(**link) && of.continues);
+        others.next().map(|(link, _)| *link)
+    }
+
     /// Reports by another link, if there is one. The server that was reported to is up, and cannot take usage.
     fn report_to_next(&mut self) {
-        let after = self.reports_to.and_then(|to| self.links.range(to + 1..).next());
-        let next = after.or_else(|| self.links.iter().next()).map(|(link, _)| *link);
-        if let Some(next) = next.filter(|next| self.reports_to != Some(*next)) {
+        if let Some(next) = self.next_link() {
             self.report_to(next);
             (self.turns, self.is_recounted) = (self.turns + 1, true);
         }
+    }
+
+    /// After links or what is known of them have changed: leaves a server that may be reported to no longer, and begins with one that may, if
+    /// there is one.
+    fn report_to_any(&mut self) {
+        let present = self.reports_to.and_then(|to| self.links.get(&to));
+        if present.is_some_and(|of| of.continues) {
+            return;
+        }
+        let next = self.next_link();
+        self.reports_to = None;
+        next.into_iter().for_each(|next| self.report_to(next));
     }
 
     /// The rates that count, if usage went to another server since this was last asked.
@@ -287,11 +321,7 @@ impl RouterClient {
     pub fn disconnected(&mut self, link: u64) -> Vec<RouterClientEvent> {
         let before = self.counted();
         self.links.remove(&link);
-        if self.reports_to.take_if(|to| *to == link).is_some()
-            && let Some(other) = self.links.keys().next().copied()
-        {
-            self.report_to(other);
-        }
+        self.report_to_any();
         self.lessor.take_if(|lessor| *lessor == link);
         // A newer link to the same server may be up before this one is known to be down.
         let same = self.links.iter().find(|(_, of)| of.epoch == Some(self.epoch)).map(|(other, _)| *other);
@@ -305,11 +335,6 @@ impl RouterClient {
     #[must_use]
     pub fn is_up(&self) -> bool {
         !self.links.is_empty()
-    }
-
-    /// Whether usage goes nowhere, since the only server's database was set back: what it takes would be lost with it.
-    fn is_lacking(&self) -> bool {
-        self.reports_to.and_then(|to| self.links.get(&to)).is_some_and(|of| of.lacks)
     }
 
     /// The link to the server that leases rates.
@@ -350,7 +375,7 @@ impl RouterClient {
             self.report_to_next();
         }
         let to = self.reports_to?;
-        if self.is_held || self.is_lacking() || self.refused_until.is_some_and(|until| now < until) {
+        if self.is_held || self.refused_until.is_some_and(|until| now < until) {
             return None;
         }
         if self.untaken_until.take_if(|until| now >= *until).is_some() {
@@ -376,7 +401,7 @@ impl RouterClient {
     /// Tells the server up to when it has everything, if that is new. What is not there yet and has ended holds it back.
     pub fn confirm(&mut self, now: Instant) -> Option<(u64, Vec<u8>)> {
         let to = self.reports_to?;
-        if self.is_held || self.is_lacking() || self.looked.is_some_and(|at| now.since(at) < CONFIRM) {
+        if self.is_held || self.looked.is_some_and(|at| now.since(at) < CONFIRM) {
             return None;
         }
         self.looked = Some(now);
@@ -466,13 +491,16 @@ impl RouterClient {
                     return Ok(self.take_back(link, position));
                 }
                 // What it goes on to from there is not believed either, until an operator has adopted it.
-                if of.is_fork && position.timeline <= self.seen.timeline {
+                if of.is_fork && position != self.seen && position.timeline <= self.seen.timeline {
                     return Ok(Vec::new());
                 }
                 let was_lacking = std::mem::take(&mut of.lacks);
                 (of.continues, of.is_fork) = (true, false);
                 let is_later = position.order() > self.seen.order();
-                self.seen = if is_later { position } else { self.seen };
+                if is_later {
+                    (self.seen, self.told_by) = (position, Some(link));
+                }
+                self.report_to_any();
                 let is_news = is_later || was_lacking;
                 Ok(is_news.then_some(RouterClientEvent::Seen(self.seen)).into_iter().collect())
             }
@@ -490,14 +518,14 @@ impl RouterClient {
 
     /// The database of the server at the other end of a link was set back: what that server told counts no longer.
     fn take_back(&mut self, link: u64, own: Position) -> Vec<RouterClientEvent> {
+        let before = self.counted();
         if let Some(of) = self.links.get_mut(&link) {
             (of.continues, of.lacks, of.told, of.epoch) = (false, true, None, None);
         }
         self.lessor.take_if(|lessor| *lessor == link);
-        if self.reports_to == Some(link) {
-            self.report_to_next();
-        }
-        vec![RouterClientEvent::Lacks { seen: self.seen, own }]
+        self.report_to_any();
+        let lacks = RouterClientEvent::Lacks { seen: self.seen, own };
+        [lacks].into_iter().chain(self.recount(before)).collect()
     }
 
     /// The server at the other end of a link says that it leases rates.

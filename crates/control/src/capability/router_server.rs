@@ -11,7 +11,7 @@ use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_RATES, PIECE, RatePayer, RateTerms, SharedRate};
 use super::position::Position;
 use super::state::ChangeTimes;
-use super::usage::{ReportOutcome, RouterNumber, UsageAnswer, UsageRefusal, UsageReport};
+use super::usage::{JournalId, ReportOutcome, RouterNumber, UsageAnswer, UsageRefusal, UsageReport};
 use crate::leases::{LeaseRequest, Lessor, floor};
 use crate::tenure::Term;
 
@@ -150,7 +150,7 @@ pub enum RouterEvent {
         router: RouterNumber,
         entries: usize,
     },
-    /// The router's totals are older than those that it reported before, or another router's.
+    /// The router's totals were older than those that it reported before, or another router's, and it has gone on under another journal.
     Behind(RouterNumber),
     /// The router reported usage of closed time, which is on the next statement.
     Late(RouterNumber),
@@ -222,6 +222,7 @@ enum WaitingFor {
     Report {
         link: u64,
         number: u64,
+        journal: JournalId,
     },
     Nobody,
 }
@@ -230,6 +231,8 @@ enum WaitingFor {
 struct Link {
     peer: IdentityKey,
     number: RouterNumber,
+    /// A journal of which the router was told that the store has greater totals.
+    behind: Option<JournalId>,
 }
 
 /// The machine.
@@ -464,7 +467,7 @@ impl RouterServer {
             self.outputs.push_back(RouterServerOutput::Close { link, why: "no router of this provider" });
             return;
         };
-        self.links.insert(link, Link { peer: *peer, number });
+        self.links.insert(link, Link { peer: *peer, number, behind: None });
         let status = self.status.entry(number).or_default();
         let before = status.link.replace(link);
         (status.follows, status.told, status.differs, status.list) = (false, None, false, None);
@@ -517,7 +520,12 @@ impl RouterServer {
         if !self.has_room(router) {
             return;
         }
-        let for_whom = WaitingFor::Report { link, number: report.number };
+        // It took the word that it is behind. A router that reports to another server since does not: what was late here, that one had.
+        let is_behind = |link: &mut Link| link.behind.take_if(|behind| *behind != report.journal).is_some();
+        if self.links.get_mut(&link).is_some_and(is_behind) {
+            self.event(RouterEvent::Behind(router));
+        }
+        let for_whom = WaitingFor::Report { link, number: report.number, journal: report.journal };
         self.store(router, for_whom, UsageChange::Report { router, report, received: now.unix });
     }
 
@@ -549,7 +557,7 @@ impl RouterServer {
         let Some(Waiting { router, for_whom, .. }) = self.waiting.pop_front_if(|waiting| waiting.step == step) else {
             return;
         };
-        let WaitingFor::Report { link, number } = for_whom else { return };
+        let WaitingFor::Report { link, number, journal } = for_whom else { return };
         let taken = match outcome {
             Ok(taken) => taken,
             Err(why) => {
@@ -567,9 +575,8 @@ impl RouterServer {
         if too_late > 0 {
             self.event(RouterEvent::TooLate(router));
         }
-        // What came by a link that has ended may have waited here while another key server took newer totals.
-        if taken.is_behind && self.links.contains_key(&link) {
-            self.event(RouterEvent::Behind(router));
+        if let Some(link) = self.links.get_mut(&link).filter(|_| taken.is_behind) {
+            link.behind = Some(journal);
         }
         if taken.is_late {
             self.event(RouterEvent::Late(router));

@@ -129,6 +129,8 @@ pub struct Reporter<A> {
     number: u64,
     /// Accounts for which the server has no room: their totals wait for [`Reporter::try_again`].
     untaken: BTreeSet<A>,
+    /// The journal took the place of one that was behind, and no server has had a report of it.
+    is_fresh: bool,
 }
 
 impl<A: Copy + Ord> Reporter<A> {
@@ -136,7 +138,7 @@ impl<A: Copy + Ord> Reporter<A> {
     #[must_use]
     pub fn new(journal: JournalId, base: BTreeMap<A, Usage>) -> Self {
         let (totals, unknown, untaken) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        Self { journal, base, totals, unknown, pending: None, number: 0, untaken }
+        Self { journal, base, totals, unknown, pending: None, number: 0, untaken, is_fresh: false }
     }
 
     /// The journal that is reported.
@@ -192,9 +194,10 @@ impl<A: Copy + Ord> Reporter<A> {
         self.pending = None;
     }
 
-    /// The next report, unless one waits for its answer or there is nothing to say.
+    /// The next report, unless one waits for its answer or there is nothing to say. The first one of a journal that took the place of
+    /// another has no entries if there are none: the server hears of the journal.
     pub fn report(&mut self) -> Option<UsageReport<A>> {
-        if self.pending.is_some() || self.unknown.len() == self.untaken.len() {
+        if self.pending.is_some() || !self.is_fresh && self.unknown.len() == self.untaken.len() {
             return None;
         }
         self.number += 1;
@@ -214,6 +217,7 @@ impl<A: Copy + Ord> Reporter<A> {
         if answer.is_behind {
             return true;
         }
+        self.is_fresh = false;
         for (account, reported) in report.entries {
             let base = self.base.get(&account).copied().unwrap_or_default();
             let total = self.totals.get(&account).copied().unwrap_or_default();
@@ -231,6 +235,7 @@ impl<A: Copy + Ord> Reporter<A> {
         self.unknown.clear();
         self.untaken.clear();
         self.pending = None;
+        self.is_fresh = true;
         &self.base
     }
 

@@ -24,6 +24,7 @@ mod path_server;
 mod plain_question;
 mod policy;
 mod router_channel;
+mod router_servers;
 mod rows;
 mod search;
 mod tenure;

@@ -71,6 +71,12 @@ fn believe(client: &mut RouterClient, link: u64) {
     assert_eq!(client.frame(link, &octets, now(0).instant), Ok(Vec::new()));
 }
 
+/// The router at this end has a link to such a server.
+fn connect(client: &mut RouterClient, link: u64) {
+    client.connected(link);
+    believe(client, link);
+}
+
 /// The router at this end has heard that the server leases rates.
 fn lease_from(client: &mut RouterClient, epoch: u64) {
     believe(client, 1);
@@ -302,7 +308,7 @@ fn a_refused_report_names_why_and_the_router_pauses() {
         server.sync(0);
     }
     let mut client = RouterClient::new(JournalId([200; 16]), BTreeMap::new(), None);
-    client.connected(1);
+    connect(&mut client, 1);
     client.durable(account(1), usage(1));
     let report = client.report(now(0).instant).map(by_link).expect("there is usage");
     server.sent.clear();
@@ -608,7 +614,7 @@ fn routers_share_a_rate_and_one_that_is_told_nothing_and_has_another_gets_no_mor
         .collect();
     for (link, client) in clients.iter_mut().enumerate() {
         server.connect(link as u64, link as u8 + 1);
-        client.connected(1);
+        connect(client, 1);
         lease_from(client, 1);
         client.demand(&payer(None), [900_000, 300_000][link]);
     }
@@ -652,7 +658,7 @@ fn a_rate_that_is_new_is_given_at_once_and_one_that_was_taken_out_when_what_was_
     let mut server = Server::new(BTreeMap::new(), 0);
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
     server.connect(0, 1);
-    client.connected(1);
+    connect(&mut client, 1);
     server.input(RouterServerInput::Frame { link: 0, octets: client.watch() }, 0);
     let known = || BTreeMap::from([(router(1), 10), (router(2), 20)]);
     let mut share_at = |server: &mut Server, millis: u64, rates: BTreeMap<RatePayer, RateTerms>| {
@@ -692,7 +698,7 @@ fn routers_are_told_rates_and_go_on_by_those_of_before_until_they_are() {
         (0..2).map(|which| RouterClient::new(JournalId([which; 16]), BTreeMap::new(), None)).collect();
     for (link, client) in clients.iter_mut().enumerate() {
         server.connect(link as u64, link as u8 + 1);
-        client.connected(1);
+        connect(client, 1);
         server.input(RouterServerInput::Frame { link: link as u64, octets: client.watch() }, 0);
     }
     // Each takes what it is told, the second one late.
@@ -840,7 +846,7 @@ fn a_router_repeats_its_report_after_an_answer_that_was_late_or_to_another_one()
     let mut server = Server::new(BTreeMap::new(), 0);
     server.connect(1, 1);
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
-    client.connected(1);
+    connect(&mut client, 1);
     client.durable(account(1), usage(5));
     let first = client.report(now(0).instant).map(by_link).expect("a report");
     server.input(RouterServerInput::Frame { link: 1, octets: first }, 0);
@@ -952,7 +958,7 @@ fn routers_report_all_totals_again_to_a_server_whose_database_was_set_back() {
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
     server.connect(1, 1);
     server.connect(2, 2);
-    client.connected(1);
+    connect(&mut client, 1);
     let confirm = |server: &mut Server, through: u64| {
         server.frame(2, &ChannelMessage::Confirm { through }, 0);
         server.sync(0);
@@ -990,7 +996,7 @@ fn routers_report_all_totals_again_to_a_server_whose_database_was_set_back() {
 
     client.disconnected(1);
     server.connect(3, 1);
-    client.connected(1);
+    connect(&mut client, 1);
     reported(&mut server, &mut client, 3);
     assert_eq!(server.ledger.sums(), BTreeMap::from([(in_epoch(1), usage(5)), (in_epoch(2), usage(7))]));
     assert_eq!(client.waiting(), 0);
@@ -1072,6 +1078,7 @@ fn what_a_router_counted_is_at_the_server_in_the_end_although_links_and_both_pro
             server.connect(link, 1);
             server.sent.clear();
             let octets = client.connected(1);
+            believe(&mut client, 1);
             server.input(RouterServerInput::Frame { link, octets }, millis);
         }
         if let Some(octets) = client.report(now(millis).instant).map(by_link) {
@@ -1103,8 +1110,8 @@ fn what_a_router_counted_is_at_the_server_in_the_end_although_links_and_both_pro
 #[test]
 fn a_server_that_cannot_take_usage_is_left_for_another() {
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
-    client.connected(1);
-    client.connected(2);
+    connect(&mut client, 1);
+    connect(&mut client, 2);
     client.durable(account(1), usage(1));
     let sent = |client: &mut RouterClient, secs: u64| {
         let (link, octets) = client.report(now(secs * 1_000).instant)?;
@@ -1145,8 +1152,7 @@ fn a_server_that_cannot_take_usage_is_left_for_another() {
 #[test]
 fn rates_are_those_of_the_lessor_or_of_the_server_that_takes_usage() {
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
-    (1..=3).for_each(|link| drop(client.connected(link)));
-    (1..=3).for_each(|link| believe(&mut client, link));
+    (1..=3).for_each(|link| connect(&mut client, link));
     let told = |rate: u64| {
         let shared = SharedRate { payer: payer(None), rate, routers: 2, offline: Offline::Decay };
         vec![(shared, 0)]
@@ -1169,7 +1175,7 @@ fn rates_are_those_of_the_lessor_or_of_the_server_that_takes_usage() {
     let [RouterClientEvent::Superseded { epoch: 7, .. }] = leads(&mut client, 2, 6)[..] else { panic!("it is lower") };
     assert_eq!((client.lessor(), client.disconnected(3)), (Some(3), vec![RouterClientEvent::Rates(told(2))]));
     // One that reports elsewhere goes by that one's.
-    client.connected(4);
+    connect(&mut client, 4);
     believe(&mut client, 4);
     assert_eq!(tell(&mut client, 4), []);
     client.durable(account(1), usage(1));
@@ -1178,7 +1184,7 @@ fn rates_are_those_of_the_lessor_or_of_the_server_that_takes_usage() {
     assert_eq!(client.recounted(), None);
     // After a restart too.
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None).with_epoch(7);
-    client.connected(1);
+    connect(&mut client, 1);
     believe(&mut client, 1);
     assert!(matches!(leads(&mut client, 1, 6)[..], [RouterClientEvent::Superseded { .. }]));
     assert_eq!(leads(&mut client, 1, 7).len(), 1);
@@ -1327,7 +1333,7 @@ fn a_router_reports_others_while_the_server_has_no_room_for_one_and_that_again_t
     };
     let mut link = 1;
     server.connect(link, 1);
-    client.connected(1);
+    connect(&mut client, 1);
     // Returns the accounts that are reported at this time, and what became of them.
     let reported = |server: &mut Server, client: &mut RouterClient, link: u64, millis: u64| {
         let octets = client.report(now(millis).instant).map(by_link)?;
@@ -1362,7 +1368,7 @@ fn a_router_reports_others_while_the_server_has_no_room_for_one_and_that_again_t
     client.disconnected(1);
     link += 1;
     server.connect(link, 1);
-    client.connected(1);
+    connect(&mut client, 1);
     let whole: Vec<ChargedAccount> = [&all[..], &[other(9)]].concat();
     assert_eq!(reported(&mut server, &mut client, link, 1_200_000), Some((whole, untaken())));
     assert_eq!(reported(&mut server, &mut client, link, 1_799_999), None);
@@ -1398,7 +1404,7 @@ fn answered(client: &mut RouterClient, second: u64, untaken: &[u16]) -> Option<V
 #[test]
 fn what_the_server_had_no_room_for_is_reported_again_ten_minutes_later_also_if_there_are_others_meanwhile() {
     let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
-    client.connected(1);
+    connect(&mut client, 1);
     client.durable(in_epoch(1), usage(1));
     assert_eq!(answered(&mut client, 0, &[0]), Some(vec![in_epoch(1)]));
     for second in (1..600).step_by(60) {
@@ -1431,7 +1437,7 @@ fn what_the_server_has_no_room_for_holds_the_confirmation_back_for_thirty_days()
             }
         })
     };
-    client.connected(1);
+    connect(&mut client, 1);
     let (first, second) = (400_000, 400_001);
     [first, second].iter().for_each(|epoch| client.durable(in_epoch(*epoch), usage(1)));
     // Not yet reported, it holds back for as long as it takes.
@@ -1447,7 +1453,7 @@ fn what_the_server_has_no_room_for_holds_the_confirmation_back_for_thirty_days()
     assert!(client.report(Instant(600_000_000_000)).map(by_link).is_some());
     assert_eq!(through(&mut client, counted(second) + 100), None);
     client.disconnected(1);
-    client.connected(1);
+    connect(&mut client, 1);
     assert_eq!(through(&mut client, counted(second) + 100), Some(end(first) - 1), "a server that has lost all");
     assert!(answered(&mut client, 700, &[0]).is_some());
     assert_eq!(through(&mut client, counted(second) + 200), Some(end(second) + DAYS + 200), "it has the other one");
@@ -1463,7 +1469,7 @@ fn a_router_confirms_what_the_server_has_and_is_held_back_by_what_it_has_not() {
         None => None,
         other => panic!("{other:?}"),
     };
-    client.connected(1);
+    connect(&mut client, 1);
     assert_eq!(client.confirm(at(1)).map(by_link), None, "nothing is known to be durable");
     client.durable(in_epoch(400_000), usage(1));
     client.counted_until(ends + 1_000);
@@ -1487,7 +1493,7 @@ fn a_router_confirms_what_the_server_has_and_is_held_back_by_what_it_has_not() {
     // A server that has started again is told again; all totals are reported to it first.
     client.disconnected(1);
     assert_eq!(client.confirm(at(9)).map(by_link), None);
-    client.connected(1);
+    connect(&mut client, 1);
     assert_eq!(through(client.confirm(at(9)).map(by_link)), Some(ends - 1));
 }
 

@@ -246,6 +246,9 @@ fn a_memory_that_another_router_has_reported_is_on_no_bill_twice() {
     assert!(copy.answered(UsageAnswer { number: report.number, is_behind: true }));
     // It counts on under an identity of its own.
     copy.begin(journal(&mut random));
+    let first = copy.report().expect("that it has one");
+    assert!(!ledger.take(1, &first, 0).expect("taken").is_behind && first.entries.is_empty());
+    copy.answered(UsageAnswer { number: first.number, is_behind: false });
     assert_eq!(copy.report(), None);
     copy.durable(7, usage(530));
     ledger.take(1, &copy.report().expect("more"), 0).expect("taken");
@@ -406,6 +409,10 @@ fn a_router_reports_others_while_some_are_untaken_and_keeps_these_until_they_are
     assert!(!reporter.is_forgettable(&4) && reporter.is_forgettable(&5));
     // A new identity has in its base what the old one could not report: it is on no bill twice.
     assert!(reporter.begin(JournalId([2; 16])).contains_key(&4));
+    // The server hears of it at once.
+    let first = reporter.report().expect("a report of the new journal");
+    assert_eq!((first.journal, first.entries, reporter.report()), (JournalId([2; 16]), Vec::new(), None));
+    reporter.answered(answer(first.number));
     assert_eq!(reporter.report(), None);
     reporter.durable(4, usage(6));
     assert_eq!(reporter.report().expect("one").entries, [(4, usage(1))]);

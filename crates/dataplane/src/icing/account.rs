@@ -3,7 +3,8 @@
 //! Tags are chosen by whoever holds a consent, so that senders behind several links may name one account. A payer is therefore
 //! an account at a link: what comes in by one link takes nothing from what comes in by another.
 //!
-//! The journal holds totals, not differences, so that a record read twice counts once.
+//! The journal holds totals, not differences, so that a record read twice counts once. What was accepted, counted, and then not sent is
+//! credited (`Accounts::credit`) before the next record: a record never becomes less.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,6 +46,15 @@ pub struct PayerState {
     pub payer: Option<(u16, u16)>,
     pub partition: Partition,
     pub refused: Refused,
+}
+
+/// Where a packet was counted, by the account's index in the policy, and with how many octets: what `Accounts::credit` takes back. It is
+/// good until another policy is set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ChargeLine {
+    account: u16,
+    /// Zero if it was not counted.
+    octets: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -228,11 +238,29 @@ impl Accounts {
 
     /// Counts one packet in the account at this index of the policy.
     #[inline(always)]
-    pub(super) fn add(&mut self, account: Option<u16>, octets: usize) {
+    pub(super) fn add(&mut self, account: Option<u16>, octets: usize) -> ChargeLine {
+        let Some(account) = account else { return ChargeLine::default() };
         // The policy was checked: there is such an account.
-        let Some(state) = account.and_then(|account| self.accounts.get_mut(usize::from(account))) else { return };
+        let Some(state) = self.accounts.get_mut(usize::from(account)) else { return ChargeLine::default() };
         state.total.packets += 1;
         state.total.octets += octets as u64;
+        ChargeLine { account, octets: octets as u32 } // a packet has 65,535 octets at most
+    }
+
+    /// Takes back what a packet was counted with that was not sent; nothing, if nothing was counted, or if a record of the journal has it:
+    /// what is recorded never becomes less. What it took of its payer's rate stays taken: that bounds what arrives, whatever becomes of it.
+    #[cold]
+    pub(super) fn credit(&mut self, ChargeLine { account, octets }: ChargeLine) {
+        let Some(state) = self.accounts.get_mut(usize::from(account)).filter(|_| octets > 0) else { return };
+        let less = |total: Total| {
+            let packets = total.packets.checked_sub(1)?;
+            Some(Total { packets, octets: total.octets.checked_sub(octets.into())? })
+        };
+        let is_recorded =
+            |total: &Total| total.packets < state.recorded.packets || total.octets < state.recorded.octets;
+        if let Some(total) = less(state.total).filter(|total| !is_recorded(total)) {
+            state.total = total;
+        }
     }
 
     pub(super) fn total(&self, id: u16) -> Option<Total> {
@@ -271,7 +299,8 @@ impl Account {
 #[cfg(test)]
 mod tests {
     //! ICD-08, starve: an account has its rate at each link, and what is used stays used at a reload.
-    //! ICD, accounts: records of a journal, in any order and twice: each counts once.
+    //! ICD, accounts: records of a journal, in any order and twice: each counts once; packets that were counted and not sent: credited
+    //! once, and never what the journal has.
 
     use super::*;
 
@@ -362,6 +391,29 @@ mod tests {
             set(&mut accounts, &[limit(rate, 1_500)]);
             assert!(accounts.claim(LINK, Some(0), 1_500, Instant(5)).is_some(), "{rate}");
         }
+    }
+
+    #[test]
+    fn what_was_not_sent_is_credited_before_the_next_record_and_never_after_it() {
+        let mut accounts = Accounts::default();
+        set(&mut accounts, &[account(1), account(2)]);
+        let total = |packets, octets| Some(Total { packets, octets });
+        let lines = [100, 50, 7].map(|octets| accounts.add(Some(1), octets));
+        accounts.credit(lines[1]);
+        assert_eq!([1, 2].map(|id| accounts.total(id)), [total(0, 0), total(2, 107)]);
+        assert_eq!(accounts.journal(), [(2, Total { packets: 2, octets: 107 })]);
+        // The record has it, whatever was counted since.
+        accounts.credit(lines[0]);
+        assert_eq!(accounts.total(2), total(2, 107));
+        let last = accounts.add(Some(1), 30);
+        accounts.credit(lines[0]);
+        assert_eq!(accounts.total(2), total(3, 137));
+        accounts.credit(last);
+        assert!(accounts.journal().is_empty(), "all that was counted since was credited");
+        // Packets of nobody, and an account that there is not.
+        let uncounted = accounts.add(None, 30);
+        [uncounted, ChargeLine { account: 9, octets: 30 }].into_iter().for_each(|line| accounts.credit(line));
+        assert_eq!([1, 2].map(|id| accounts.total(id)), [total(0, 0), total(2, 107)]);
     }
 
     #[test]

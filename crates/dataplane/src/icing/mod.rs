@@ -18,7 +18,7 @@ mod report;
 mod router;
 mod stamper;
 
-pub use account::{PayerState, Refused, Total};
+pub use account::{ChargeLine, PayerState, Refused, Total};
 pub use action::{Action, Counters, Reason};
 pub use agreed::AgreedKeys;
 pub use config::{Account, Config, ConfigError, Link, MAX_KEYS, Meaning, Output, Policy, TagRule};

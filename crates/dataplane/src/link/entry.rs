@@ -78,6 +78,21 @@ struct Known {
     begun: UnixTime,
 }
 
+impl Known {
+    /// Seals a message, with so many octets in front of what carries it at least, and sends it to an address.
+    fn say(&mut self, core: &mut Core, to: At, content: &Content, padded: u16) {
+        let content = content.encode(core.time);
+        let length = content.len().max(usize::from(padded).saturating_sub(SEALED + TAG));
+        let mut plain = vec![0; length];
+        plain[..content.len()].copy_from_slice(&content);
+        let mut sealed = vec![0; length + TAG];
+        let Ok(number) = self.session.seal(&plain, &mut sealed) else { return };
+        let mut octets = message::sealed(self.to, number, sealed.len());
+        octets.extend(sealed);
+        core.send(to, octets);
+    }
+}
+
 /// A session of the neighbour's that we answered and that it has not used yet.
 struct Answered {
     known: Known,
@@ -495,16 +510,18 @@ impl Entry {
 
     /// Says something in the present session, to the neighbour's address if no other is named.
     pub(super) fn say(&mut self, core: &mut Core, to: Option<At>, content: Content, padded: u16) {
-        let (Some(known), Some(to)) = (&mut self.current, to.or(self.address)) else { return };
-        let content = content.encode(core.time);
-        let length = content.len().max(usize::from(padded).saturating_sub(SEALED + TAG));
-        let mut plain = vec![0; length];
-        plain[..content.len()].copy_from_slice(&content);
-        let mut sealed = vec![0; length + TAG];
-        let Ok(number) = known.session.seal(&plain, &mut sealed) else { return };
-        let mut octets = message::sealed(known.to, number, sealed.len());
-        octets.extend(sealed);
-        core.send(to, octets);
+        if let (Some(known), Some(to)) = (&mut self.current, to.or(self.address)) {
+            known.say(core, to, &content, padded);
+        }
+    }
+
+    /// Says that this end goes, by each session that may be the neighbour's present one: that is the one which it has begun as soon as it
+    /// has our response, and by an earlier one nobody ends a later one.
+    pub(super) fn close(&mut self, core: &mut Core) {
+        self.say(core, None, Content::Close, 0);
+        if let Some(Answered { known, to, .. }) = &mut self.next {
+            to.iter().for_each(|to| known.say(core, *to, &Content::Close, 0));
+        }
     }
 
     fn ping(&mut self, core: &mut Core, padded: u16, now: Now) {

@@ -24,7 +24,7 @@ use wayleave_crypto::secret::{Secret, Seed};
 use crate::noise::{StaticKey, prologue};
 use entry::Entry;
 use gate::{Gate, Proof};
-use message::{Content, Message, Opening};
+use message::{Message, Opening};
 
 pub use entry::{DATA_PING, FLOWING, IDLE_PING, SESSION_LIFE, SILENT, UDP_RETRY};
 pub use gate::{BURST_ALONE, COOKIE_LIFE};
@@ -445,7 +445,7 @@ impl Links {
     /// Tells all neighbours that this end goes.
     pub fn close(&mut self) {
         for entry in self.entries.values_mut() {
-            entry.say(&mut self.core, None, Content::Close, 0);
+            entry.close(&mut self.core);
         }
     }
 
@@ -475,7 +475,7 @@ mod tests {
     //! ICC, links: what other implementations may compare with, and an end that speaks other versions.
 
     use super::*;
-    use crate::link::message::{Choice, INITIATION, RESPONSE, VERSIONS};
+    use crate::link::message::{Choice, Content, INITIATION, RESPONSE, VERSIONS};
 
     const REALM: [u8; 32] = [8; 32];
 

@@ -356,16 +356,20 @@ impl Stamper {
         if traffic.stamped.is_some() && self.location == Location::Host {
             return Err(LeaveReason::Stamped.into());
         }
-        let action = self.rules.find(traffic.destination, packet.user, packet.mark);
+        // A route for one source decides for that one alone: what others send goes by the next rule.
+        let is_of_another = |action: &RuleAction| {
+            let only = action.route().and_then(|route| self.routes[usize::from(route)].route.only_from);
+            only.is_some_and(|only| only != traffic.source)
+        };
+        let mut actions = self.rules.all(traffic.destination, packet.user, packet.mark).peekable();
+        let none = actions.peek().map_or(LeaveReason::Rule, |_| LeaveReason::Source);
+        let action = actions.find(|action| !is_of_another(action)).ok_or(none)?;
         let without = if action == RuleAction::Drop { LeaveReason::Family } else { LeaveReason::Rule };
         let route = action.route().ok_or(without)?;
         if is_martian(traffic.source) || is_martian(traffic.destination) {
             return Err(LeaveReason::Martian.into());
         }
         let prepared = &self.routes[usize::from(route)];
-        if prepared.route.only_from.is_some_and(|only| only != traffic.source) {
-            return Err(LeaveReason::Source.into());
-        }
         let hops = &prepared.route.hops;
         if !hops.iter().all(|hop| epoch::is_accepted(hop.capability.interval, hop.capability.epoch, now)) {
             return Err(LeaveReason::Epoch.into());

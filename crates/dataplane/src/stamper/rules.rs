@@ -104,10 +104,11 @@ struct RuleTable {
 }
 
 impl RuleTable {
-    fn find(&self, destination: IpAddr) -> Option<RuleAction> {
+    /// The rules that a destination has, the longest prefix first.
+    fn of(&self, destination: IpAddr) -> impl Iterator<Item = RuleAction> {
         let lengths = &self.lengths[usize::from(destination.is_ipv6())];
-        let prefix = |&length: &u8| Prefix::truncated(destination, length).ok();
-        lengths.iter().filter_map(prefix).find_map(|prefix| self.rules.get(&prefix).copied())
+        let prefix = move |&length: &u8| Prefix::truncated(destination, length).ok();
+        lengths.iter().filter_map(prefix).filter_map(|prefix| self.rules.get(&prefix).copied())
     }
 }
 
@@ -143,8 +144,13 @@ impl Rules {
     /// What is done with a packet to `destination`; nothing without a rule.
     #[must_use]
     pub fn find(&self, destination: IpAddr, user: Option<u32>, mark: u32) -> RuleAction {
+        self.all(destination, user, mark).next().unwrap_or(RuleAction::Pass)
+    }
+
+    /// The rules that a packet to `destination` has: the one that decides, and those which do where it cannot.
+    pub(super) fn all(&self, destination: IpAddr, user: Option<u32>, mark: u32) -> impl Iterator<Item = RuleAction> {
         let senders = [(user, Some(mark)), (None, Some(mark)), (user, None), (None, None)];
-        let of = |sender| self.tables.get(sender)?.find(destination);
-        senders.iter().find_map(of).unwrap_or(RuleAction::Pass)
+        let tables = senders.into_iter().filter_map(|sender| self.tables.get(&sender));
+        tables.flat_map(move |table| table.of(destination))
     }
 }

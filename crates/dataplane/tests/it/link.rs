@@ -642,6 +642,34 @@ fn who_has_gone_is_down_and_who_says_so_is_down_at_once() {
     assert!(world.is_up(0, 1), "it has come back");
 }
 
+/// The neighbour has begun a session, and its first message in that is still to come; of the session before it knows nothing any more, or
+/// takes it for an earlier life's.
+#[test]
+fn who_says_that_it_goes_is_heard_while_a_session_begins_too() {
+    for is_new_life in [true, false] {
+        let mut world = hidden();
+        world.run(secs(1));
+        world.is_recording = true;
+        if is_new_life {
+            world.restart(1, vec![peer(0, vec![at(1, 1)])]);
+        }
+        // By itself it begins another one after some minutes.
+        let is_answered = |world: &World| world.record.iter().any(|(_, _, octets)| octets.len() == RESPONSE);
+        for _ in 0..1_000_000 {
+            if is_answered(&world) {
+                break;
+            }
+            world.run(Duration::from_millis(1));
+        }
+        assert!(is_answered(&world));
+        world.nodes[0].links.close();
+        world.turn();
+        world.asleep.insert(0);
+        world.run(secs(1));
+        assert_eq!(world.status(1, 0).state, State::Stopped, "{is_new_life}");
+    }
+}
+
 #[test]
 fn where_udp_does_not_pass_a_link_goes_over_tls_and_back_when_it_does() {
     let transports = |world: &World| [world.status(0, 1).transport, world.status(1, 0).transport];

@@ -16,12 +16,14 @@ use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_dataplane::stamper::replies::{
     Answer, LONGEST_GRANT, MAX_CLIENTS, MAX_OF_NETWORK, ReplyGrants, ReplyRequests,
 };
-use wayleave_dataplane::stamper::{Config, Location, Route, Rule, RuleAction, Stamper};
+use wayleave_dataplane::stamper::{
+    Config, LeaveReason, Location, Outcome, OutgoingPacket, Route, Rule, RuleAction, Stamper,
+};
 use wayleave_packet::platypus::header::{
     Capability, Carriage, DelegationId, Interval, Marks, Packet, Principal, Width,
 };
 use wayleave_packet::platypus::mint::reply::Granted;
-use wayleave_packet::platypus::mint::{WaypointKey, epoch};
+use wayleave_packet::platypus::mint::{Hop, WaypointKey, WaypointKeys, epoch};
 use wayleave_packet::platypus::verify::{Arrival, Policy, Verdict, Waypoint, verify};
 
 const NOW: u64 = 1_795_240_800;
@@ -172,6 +174,51 @@ fn hosts_of_ipv6_agree_as_those_of_ipv4_do() {
     }
     assert!(stamper.carry(&[1, 1, 0, 0], (server, CLIENT.into()), Some(0), at(0).unix).is_err());
     assert!(stamper.carry(&[1, 1, 0, 0], (SERVER.into(), client), None, at(0).unix).is_err());
+/// The client made the capability for the address that it asked, and the host has another one.
+#[test]
+fn packets_of_another_address_to_a_client_take_the_route_that_is_configured_for_its_network() {
+    /// Octets in front of a packet.
+    const ROOM: usize = 100;
+    let (mut requests, mut grants) = new();
+    assert!(exchange(&mut requests, &mut grants, CLIENT, at(0)));
+    let (_, replies, carriage) = grants.clients().next().expect("one");
+    let configured = Ipv4Addr::new(198, 51, 100, 2);
+    let capability = Capability {
+        waypoint: configured.into(),
+        marks: Marks::default(),
+        delegation: None,
+        ..granted(CLIENT, at(0).unix).capability
+    };
+    let key = WaypointKeys::new(key()).stamp_key(&capability).expect("one key for ever");
+    let route = |hop: Hop, only_from| Route { hops: vec![hop], sealed: false, carriage, mtu: 1_500, only_from };
+    let rule = |to: &str, action| Rule { to: to.parse().expect("a prefix"), user: None, mark: None, action };
+    // By which waypoint a packet leaves, or why it is left unchanged.
+    let sent = |rules: Vec<Rule>, from: Ipv4Addr| {
+        let plain = Hop { capability, key: key.clone() };
+        let routes = vec![route(plain, None), route(replies.clone(), Some(SERVER.into()))];
+        let mut buffer = vec![0; ROOM + 100];
+        (buffer[ROOM], buffer[ROOM + 3], buffer[ROOM + 8], buffer[ROOM + 9]) = (0x45, 100, 64, 17);
+        buffer[ROOM + 12..ROOM + 16].copy_from_slice(&from.octets());
+        buffer[ROOM + 16..ROOM + 20].copy_from_slice(&CLIENT.octets());
+        let mut outcomes = [Outcome::from(LeaveReason::Malformed)];
+        let mut packets = [OutgoingPacket { buffer: &mut buffer, begin: ROOM, user: None, mark: 0 }];
+        stamper(routes, rules).stamp(&mut packets, at(0).unix, &mut outcomes);
+        match outcomes[0].clone() {
+            Outcome::Stamped(place) => Ok(Packet::decode(&buffer[place]).expect("sound").waypoint(0)),
+            Outcome::Unchanged { reason, .. } | Outcome::Dropped(reason) => Err(reason),
+        }
+    };
+    let (of_client, other) = (rule("192.0.2.10/32", RuleAction::Take(1)), Ipv4Addr::new(203, 0, 113, 11));
+    for (wider, from_other) in [
+        (Some(RuleAction::Take(0)), Ok(IpAddr::V4(configured))),
+        (Some(RuleAction::Pass), Err(LeaveReason::Rule)),
+        (None, Err(LeaveReason::Source)),
+    ] {
+        let wider = wider.map(|action| rule("192.0.2.0/24", action));
+        let rules: Vec<Rule> = wider.into_iter().chain([of_client]).collect();
+        assert_eq!(sent(rules.clone(), SERVER), Ok(WAYPOINT.into()));
+        assert_eq!(sent(rules, other), from_other, "{wider:?}");
+    }
 }
 
 #[test]

@@ -47,8 +47,8 @@ pub trait Port: AsFd + Send {
     /// What the system said of the first packet that it refused for another reason than want of room.
     fn send(&mut self, burst: &Burst, out: &[Outgoing]) -> io::Result<usize>;
 
-    /// The indices in the burst of the packets that the last [`Port::send`] was given and the system did not take, if it took others
-    /// behind them; `None` if they are those behind as many as it took.
+    /// The indices in the burst of the packets that the last [`Port::send`] was given and the system did not take, also if it failed: what
+    /// was taken before that may leave still. `None` if they are those behind as many as it took, and all of a send that failed.
     fn unsent(&self) -> Option<&[u32]> {
         None
     }

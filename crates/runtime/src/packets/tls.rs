@@ -101,6 +101,8 @@ pub struct Tls {
     life: Option<Life>,
     /// Ends once every task has ended.
     ended: mpsc::Receiver<Infallible>,
+    /// Of the last [`Port::send`], the packets that no connection took, by their indices in the burst.
+    unsent: Vec<u32>,
 }
 
 /// Tasks go on while the port holds its part of this, and it waits for them while they hold theirs.
@@ -221,7 +223,7 @@ pub fn open(listen: Option<SocketAddr>, kinds: Kinds) -> io::Result<Tls> {
         runtime.spawn(accept(listener, acceptor, Arc::clone(&shared), life.task()));
     }
     let connector = TlsConnector::from(Arc::new(client_config().map_err(io::Error::other)?));
-    Ok(Tls { shared, runtime, connector, life: Some(life), ended })
+    Ok(Tls { shared, runtime, connector, life: Some(life), ended, unsent: Vec::new() })
 }
 
 /// Takes connections, each of which gets a slot, if need be that of somebody who has not proved himself.
@@ -465,20 +467,27 @@ impl Port for Tls {
     }
 
     fn send(&mut self, burst: &Burst, out: &[Outgoing]) -> io::Result<usize> {
-        let mut sent = 0;
+        self.unsent.clear();
         for run in out.chunk_by(|a, b| a.to == b.to) {
             let octets = |outgoing: &Outgoing| burst.octets(outgoing.packet as usize);
             let Some(connection) = run.first().and_then(|first| self.connection(first.to, octets(first))) else {
+                self.unsent.extend(run.iter().map(|outgoing| outgoing.packet));
                 continue;
             };
             for outgoing in run {
                 if (self.shared.kinds.proves)(octets(outgoing)) {
                     connection.prove();
                 }
-                sent += usize::from(connection.put(octets(outgoing)));
+                if !connection.put(octets(outgoing)) {
+                    self.unsent.push(outgoing.packet);
+                }
             }
         }
-        Ok(sent)
+        Ok(out.len() - self.unsent.len())
+    }
+
+    fn unsent(&self) -> Option<&[u32]> {
+        Some(&self.unsent)
     }
 }
 

@@ -157,6 +157,7 @@ impl Port for Xdp {
             }
         }
         for _ in 0..KICKS {
+            // What is in the ring stays there if this fails, and leaves with the next one.
             self.rings.kick()?;
             if !self.rings.is_sending() {
                 break;

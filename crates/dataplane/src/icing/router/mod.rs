@@ -13,7 +13,7 @@ use wayleave_packet::icing::header::{Handle, MAX_NODES, NodeId, Packet, Path, Ve
 use wayleave_packet::icing::mint::PairKey;
 use wayleave_packet::icing::verify::{self, ProofTags};
 
-use super::account::{Accounts, Buckets, PayerState, Total};
+use super::account::{Accounts, Buckets, ChargeLine, PayerState, Total};
 use super::action::{Action, Counters, Reason};
 use super::cache::Cache;
 use super::config::{Config, ConfigError, Indexed, Policy};
@@ -45,6 +45,8 @@ pub struct Router {
     /// The bits of verifiers that are compared: all of them, but in the unit test of the comparison.
     verifier_mask: u128,
     admission: Admission,
+    /// Where packets of the last burst were counted.
+    charged: [ChargeLine; BURST],
     /// The limit of agreements for packets of each link.
     agreements: HashMap<u16, TokenBucket>,
     agreements_per_second: u32,
@@ -77,6 +79,7 @@ impl Router {
             replay: (config.replay_capacity > 0 && config.version != Version::Paper)
                 .then(|| ReplayFilter::new(&config.replay_key, config.replay_capacity, config.started)),
             accounts: Accounts::default(),
+            line: ChargeLine::default(),
         };
         admission.set(&config.policy);
         let mut router = Self {
@@ -91,6 +94,7 @@ impl Router {
             has_lanes: true,
             verifier_mask: u128::MAX,
             admission,
+            charged: [ChargeLine::default(); BURST],
             agreements: HashMap::new(),
             agreements_per_second: config.agreements_per_second,
             counters: Counters::default(),
@@ -242,6 +246,7 @@ impl Router {
         for (index, frame) in frames.iter_mut().enumerate() {
             if unknown >> index & 1 != 0 {
                 actions[index] = self.process_one(frame, now).unwrap_or_else(Action::Drop);
+                self.charged[index] = self.admission.take_line();
                 has_learned = true;
                 continue;
             }
@@ -251,6 +256,7 @@ impl Router {
             // A path that was learnt meanwhile may have taken the place of this one.
             if has_learned && !self.is_at(slot, frame) {
                 actions[index] = self.process_one(frame, now).unwrap_or_else(Action::Drop);
+                self.charged[index] = self.admission.take_line();
                 continue;
             }
             let Some(known) = self.paths.at_mut(slot) else { continue };
@@ -260,6 +266,7 @@ impl Router {
                 let proof = (self.lanes.proof(number), hashes[number]);
                 self.admission.admit(known, proof, frame, now).unwrap_or_else(Action::Drop)
             };
+            self.charged[index] = self.admission.take_line();
         }
     }
 
@@ -347,7 +354,7 @@ impl Router {
         let (capacity, seed) = self.capacity;
         let new = || LearnedPaths::new(capacity, seed, Policy::clone(&self.policy));
         let learned = self.learned.get_or_insert_with(new).clone();
-        let Admission { replay, accounts } = &self.admission;
+        let Admission { replay, accounts, .. } = &self.admission;
         Shared { replay: replay.as_ref().map(ReplayFilter::share), buckets: accounts.buckets().clone(), learned }
     }
 
@@ -381,6 +388,20 @@ impl Router {
             filter.observe(now);
             filter.clock_jumps()
         })
+    }
+
+    /// Where the packet at this index of the last burst was counted, if it is not dropped.
+    #[inline(always)]
+    #[must_use]
+    pub fn charged(&self, index: usize) -> ChargeLine {
+        self.charged[index]
+    }
+
+    /// Credits its account with a packet that was counted and could not be sent. It must be done before [`Router::journal`] is called: what
+    /// is recorded is not taken back.
+    #[cold]
+    pub fn credit(&mut self, charged: ChargeLine) {
+        self.admission.accounts.credit(charged);
     }
 
     /// The number of known paths.
@@ -449,12 +470,19 @@ fn ingress_link(ingress: Ingress) -> Result<u16, Reason> {
 struct Admission {
     replay: Option<ReplayFilter>,
     accounts: Accounts,
+    /// Where the packet that was admitted last was counted, until it is taken.
+    line: ChargeLine,
 }
 
 impl Admission {
     fn set(&mut self, policy: &Policy) {
         let links = policy.links.iter().map(|link| link.id).collect();
         self.accounts.set(&policy.accounts, links, self.replay.as_ref().map_or(1, ReplayFilter::capacity));
+    }
+
+    #[inline(always)]
+    fn take_line(&mut self) -> ChargeLine {
+        std::mem::take(&mut self.line)
     }
 
     /// Turns fingerprints into what [`Admission::admit`] takes, and begins to fetch what the filter knows of them.
@@ -493,7 +521,7 @@ impl Admission {
         let link = ingress_link(frame.ingress)?;
         let (account, length) = (known.decision.account, frame.octets.len());
         let seconds = u32::from_be_bytes([s0, s1, s2, s3]);
-        let Self { replay, accounts } = self;
+        let Self { replay, accounts, line } = self;
         let mut claim = || accounts.claim(link, account, length, now.instant);
         match replay {
             Some(replay) if replay.is_from_before(seconds) => return Err(Reason::BeforeStart),
@@ -509,7 +537,7 @@ impl Admission {
             None if claim().is_none() => return Err(Reason::Rate),
             None => {}
         }
-        accounts.add(account, length);
+        *line = accounts.add(account, length);
         known.windows.add(seconds, usize::from(u16::from_be_bytes([high, low])), proof.is_sample());
         proof.advance(frame.octets);
         Ok(action)

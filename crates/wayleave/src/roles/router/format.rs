@@ -85,7 +85,7 @@ pub trait Format: Sized + Send + 'static {
     /// Verifies the packets of `batch` in place and puts those that leave into `out`.
     fn process(&mut self, batch: &mut Batch<'_>, now: Now, out: &mut OutputQueues);
 
-    /// The packet at this index of the burst, which [`Format::process`] gave to a port as data, was not sent: whoever was charged for
+    /// The packet at this index of the burst, which [`Format::process`] gave to a port, was not sent: whoever was charged for
     /// it is credited. Called before [`Format::journal`] and [`Format::close`] see what the burst was charged with.
     #[inline]
     fn unsent(&mut self, _packet: usize) {}

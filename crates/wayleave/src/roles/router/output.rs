@@ -95,26 +95,30 @@ impl OutputQueues {
         self.counters.control_lost += u64::from(!is_taken);
     }
 
-    /// Empties the queues into the ports, and gives to `unsent` the data packets of the burst that a port did not take, by their
+    /// Empties the queues into the ports, and gives to `unsent` the packets of the burst that a port did not take, by their
     /// indices: somebody may have been charged for them.
     pub fn drain(&mut self, burst: &Burst, ports: &mut [AttachedPort], mut unsent: impl FnMut(usize)) {
         let Self { urgent, data, grown, grown_urgent, grown_data, counters, .. } = self;
         let grown_burst = &*grown;
-        let queues = [(burst, urgent, false), (grown_burst, grown_urgent, false), (burst, data, true)];
+        let queues = [(burst, urgent, true), (grown_burst, grown_urgent, false), (burst, data, true)];
         for (burst, queues, is_charged) in queues.into_iter().chain([(grown_burst, grown_data, false)]) {
             let queues = queues.iter_mut().zip(&mut *ports);
             for (queue, AttachedPort { port, .. }) in queues.filter(|(queue, _)| !queue.is_empty()) {
                 let sent = port.send(burst, queue);
                 counters.failures += u64::from(sent.is_err());
-                let count = *sent.as_ref().unwrap_or(&0);
-                counters.sent += count as u64;
-                counters.unsent += (queue.len() - count) as u64;
-                if is_charged && count < queue.len() {
-                    match port.unsent().filter(|_| sent.is_ok()) {
-                        Some(packets) => packets.iter().for_each(|packet| unsent(*packet as usize)),
-                        None => queue[count..].iter().for_each(|out| unsent(out.packet as usize)),
+                let left = match port.unsent() {
+                    Some(packets) => {
+                        packets.iter().filter(|_| is_charged).for_each(|packet| unsent(*packet as usize));
+                        packets.len()
                     }
-                }
+                    None => {
+                        let packets = &queue[sent.unwrap_or(0)..];
+                        packets.iter().filter(|_| is_charged).for_each(|out| unsent(out.packet as usize));
+                        packets.len()
+                    }
+                };
+                counters.sent += (queue.len() - left) as u64;
+                counters.unsent += left as u64;
                 queue.clear();
             }
         }

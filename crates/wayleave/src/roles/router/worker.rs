@@ -277,6 +277,29 @@ mod tests {
         }
     }
 
+    /// It takes packets, and cannot tell the system that it has them.
+    struct Ring(Endless);
+
+    impl AsFd for Ring {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.0.as_fd()
+        }
+    }
+
+    impl Port for Ring {
+        fn receive(&mut self, burst: &mut Burst) -> std::io::Result<usize> {
+            self.0.receive(burst)
+        }
+
+        fn send(&mut self, _: &Burst, _: &[Outgoing]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::NetworkDown.into())
+        }
+
+        fn unsent(&self) -> Option<&[u32]> {
+            self.0.unsent()
+        }
+    }
+
     fn worker(ports: usize, control: usize) -> (Worker<Echo>, Arc<Mutex<Vec<usize>>>) {
         let received = Arc::new(Mutex::new(Vec::new()));
         let port = |number: usize| AttachedPort {
@@ -304,6 +327,13 @@ mod tests {
         }
         let counters = worker.out.counters;
         assert_eq!((counters.sent, counters.unsent, counters.failures), (64 + 61, 3 + 64, 1));
+        // What a ring has it sends with what comes later: nobody is credited for that.
+        worker.format.unsent.clear();
+        worker.ports[0].port = Box::new(Ring(endless(0, received, vec![3])));
+        worker.turn();
+        assert_eq!(worker.format.unsent, [3]);
+        let counters = worker.out.counters;
+        assert_eq!((counters.sent, counters.unsent, counters.failures), (64 + 61 + 63, 3 + 64 + 1, 2));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //!
 //! PLA, leases by process: eight routers and their key server, demand even and uneven, links cut, the server killed or
 //! standing still: the rate within a fiftieth under steady demand; never above it and the bursts; what was shared stays.
+//! PLA, a router more: it is configured at the running key server while packets pass the others: these go on passing, and it gets its share.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -74,11 +75,28 @@ struct Site {
     routers: Vec<Router>,
     links: Vec<Relay>,
     key: Router,
-    _folder: Folder,
+    folder: Folder,
+    /// Where the key server has its routers' links, and its identity.
+    address: String,
+    own: String,
+}
+
+/// What the key server's configuration has of a router.
+fn section(folder: &Folder, which: usize) -> String {
+    let made = folder.run(&["keys", "node", &format!("{which}.identity"), "--kind", "identity", "--json"]);
+    let made: Value = serde_json::from_slice(&made.stdout).expect("JSON");
+    folder.keys(&format!("{which}.key"), "platypus", &[(0, key(which))]);
+    format!(
+        "[[key.router]]\nnumber = {}\nidentity = \"{}\"\n[[key.waypoint]]\naddress = \"{}\"\nkey = \"{which}.key\"\n",
+        which + 1,
+        made["public"].as_str().expect("a key"),
+        waypoint(which)
+    )
 }
 
 impl Site {
-    fn start() -> Self {
+    /// With the first so many of the routers.
+    fn start(routers: usize) -> Self {
         let folder = lay_out();
         for which in 0..ROUTERS {
             let line = ["addr", "add", &format!("{}/32", waypoint(which)), "dev", "lo"];
@@ -103,38 +121,66 @@ impl Site {
         }
         let (address, own) = (free(), identity("server.identity"));
         server += &format!("[key.routers]\nlisten = \"{address}\"\nidentity = \"server.identity\"\n");
-        for which in 0..ROUTERS {
-            let router = identity(&format!("{which}.identity"));
-            server += &format!("[[key.router]]\nnumber = {}\nidentity = \"{router}\"\n", which + 1);
-            server += &format!("[[key.waypoint]]\naddress = \"{}\"\nkey = \"{which}.key\"\n", waypoint(which));
-            folder.keys(&format!("{which}.key"), "platypus", &[(0, key(which))]);
-        }
+        server.extend((0..routers).map(|which| section(&folder, which)));
         let key = Router::start_role("key", &folder, "key", NetworkNamespace::Own, &server);
         let waypoint_of = waypoint(0).to_string();
         ok(&["cap", "grant", "--principal", "7", "--waypoint", &waypoint_of, "--config", "key.toml"]);
         let (rate, burst) = (RATE.to_string(), BURST.to_string());
         ok(&["cap", "rate", "7", &rate, "--burst", &burst, "--config", "key.toml"]);
-        let links: Vec<Relay> =
-            (0..ROUTERS).map(|_| Relay::start(address.parse().expect("an address")).expect("a relay")).collect();
-        let start = |(which, link): (usize, &Relay)| {
-            let config = format!(
-                "[forwarding]\nformat = \"platypus\"\nkeys = \"{which}.key\"\nstate = \"{which}.redb\"\n[platypus]\n\
-                 waypoints = [\"{}\"]\nreplay_capacity = 100000\n\
-                 provider = {{ identity = \"{which}.identity\", server = {{ identity = \"{own}\", address = \"{}\" }} }}\n",
-                waypoint(which),
-                link.address
-            );
-            Router::start(&folder, &format!("waypoint{which}"), NetworkNamespace::Own, &config)
-        };
+        let mut site = Self { routers: Vec::new(), links: Vec::new(), key, folder, address, own };
+        site.links = (0..routers).map(|_| site.link()).collect();
         // All at once: each accepts nothing for some seconds after its start.
-        let routers = std::thread::scope(|scope| {
-            let threads: Vec<_> = links.iter().enumerate().map(|each| scope.spawn(move || start(each))).collect();
+        site.routers = std::thread::scope(|scope| {
+            let start = |(which, link)| {
+                scope.spawn({
+                    let site = &site;
+                    move || site.start_router(which, link)
+                })
+            };
+            let threads: Vec<_> = site.links.iter().enumerate().map(start).collect();
             threads.into_iter().map(|thread| thread.join().expect("started")).collect()
         });
-        let site = Self { routers, links, key, _folder: folder };
-        eventually("all routers are connected", || site.connected() == ROUTERS);
-        eventually("all were told the rate", || site.routers.iter().all(|router| keeps_rate(router, 7)));
+        site.is_settled();
         site
+    }
+
+    /// A way to the key server that can be cut.
+    fn link(&self) -> Relay {
+        Relay::start(self.address.parse().expect("an address")).expect("a relay")
+    }
+
+    fn start_router(&self, which: usize, link: &Relay) -> Router {
+        let config = format!(
+            "[forwarding]\nformat = \"platypus\"\nkeys = \"{which}.key\"\nstate = \"{which}.redb\"\n[platypus]\n\
+             waypoints = [\"{}\"]\nreplay_capacity = 100000\n\
+             provider = {{ identity = \"{which}.identity\", server = {{ identity = \"{}\", address = \"{}\" }} }}\n",
+            waypoint(which),
+            self.own,
+            link.address
+        );
+        Router::start(&self.folder, &format!("waypoint{which}"), NetworkNamespace::Own, &config)
+    }
+
+    /// Configures one router more at the key server, which goes on running, and starts it.
+    fn add_router(&mut self) {
+        let (which, file) = (self.routers.len(), self.folder.0.join("key.toml"));
+        let config = fs::read_to_string(file).expect("there");
+        let (config, status) = config.split_once("[status]").expect("its page");
+        self.folder.write("key.toml", &format!("{config}{}[status]{status}", section(&self.folder, which)));
+        self.key.reload();
+        let link = self.link();
+        self.routers.push(self.start_router(which, &link));
+        self.links.push(link);
+        self.is_settled();
+    }
+
+    /// All routers are connected, and share the rate with so many.
+    fn is_settled(&self) {
+        let count = self.routers.len();
+        eventually("all routers are connected", || self.connected() == count);
+        eventually("all were told the rate", || self.routers.iter().all(|router| keeps_rate(router, 7)));
+        let shared = |router: &Router| router.status()["provider"]["rates"][0]["routers"].as_u64();
+        eventually("all know of each other", || self.routers.iter().all(|router| shared(router) == Some(count as u64)));
     }
 
     fn connected(&self) -> usize {
@@ -143,17 +189,17 @@ impl Site {
     }
 }
 
-/// Sends twice the rate through all routers by weight, and counts octets where they arrive.
+/// Sends twice the rate through all routers by weight, and counts octets where they arrive, of each router.
 struct Load {
     stop: Arc<AtomicBool>,
     weights: Arc<[AtomicU64; ROUTERS]>,
-    arrived: Arc<AtomicU64>,
+    arrived: Arc<[AtomicU64; ROUTERS]>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
 impl Load {
     fn start() -> Self {
-        let (stop, arrived) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
+        let (stop, arrived) = (Arc::<AtomicBool>::default(), Arc::<[AtomicU64; ROUTERS]>::default());
         let weights = Arc::<[AtomicU64; ROUTERS]>::default();
         weights.iter().for_each(|weight| weight.store(1, Ordering::Relaxed));
         let mut host = Socket::new(HOST, PLATYPUS);
@@ -184,9 +230,11 @@ impl Load {
         let (stopped, count) = (Arc::clone(&stop), Arc::clone(&arrived));
         let receiver = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                let octets: u64 =
-                    last.receive(Duration::from_millis(20)).iter().map(|packet| packet.len() as u64).sum();
-                count.fetch_add(octets, Ordering::Relaxed);
+                for packet in last.receive(Duration::from_millis(20)) {
+                    let source = Ipv4Addr::new(packet[12], packet[13], packet[14], packet[15]);
+                    let which = (0..ROUTERS).find(|which| waypoint(*which) == source).expect("one of the routers");
+                    count[which].fetch_add(packet.len() as u64, Ordering::Relaxed);
+                }
             }
         });
         Self { stop, weights, arrived, threads: vec![sender, receiver] }
@@ -197,7 +245,12 @@ impl Load {
     }
 
     fn arrived(&self) -> u64 {
-        self.arrived.load(Ordering::Relaxed)
+        (0..ROUTERS).map(|which| self.arrived_by(which)).sum()
+    }
+
+    /// By one of the routers.
+    fn arrived_by(&self, which: usize) -> u64 {
+        self.arrived[which].load(Ordering::Relaxed)
     }
 
     /// What arrives within a time, in thousandths of the rate.
@@ -222,7 +275,7 @@ fn eight_routers_keep_one_rate_within_two_per_cent_and_cut_off_in_any_way_never_
     if netns::enter_for_test(name).is_none() {
         return;
     }
-    let mut site = Site::start();
+    let mut site = Site::start(ROUTERS);
     let load = Load::start();
     let begin = Instant::now();
     // By the time of the last octet that was counted, with a moment for what waits to be counted.
@@ -302,4 +355,55 @@ fn eight_routers_keep_one_rate_within_two_per_cent_and_cut_off_in_any_way_never_
     load.weigh([1, 1, 1, 1, 1, 1, 0, 0]);
     eventually("the rate comes back", || load.measure(Duration::from_secs(1)) > 500);
     within(&load, "at the end");
+}
+
+#[test]
+fn a_router_is_added_to_a_running_provider_gets_its_share_and_stops_nobody() {
+    let name = "router::leased::a_router_is_added_to_a_running_provider_gets_its_share_and_stops_nobody";
+    if netns::enter_for_test(name).is_none() {
+        return;
+    }
+    let mut site = Site::start(1);
+    let load = Load::start();
+    let begin = Instant::now();
+    let within = |load: &Load, routers: u64| {
+        let (arrived, micros) = (load.arrived(), begin.elapsed().as_micros() as u64 + 50_000);
+        let most = RATE * micros / 1_000_000 + BURST * routers;
+        assert!(arrived <= most, "{arrived} octets, at most {most}");
+    };
+    load.weigh([1, 0, 0, 0, 0, 0, 0, 0]);
+    eventually("its burst is used up, and it has the rate", || {
+        (900..=1_020).contains(&load.measure(Duration::from_secs(1)))
+    });
+    within(&load, 1);
+    // The first one goes on while the other one is made: at its rate, and refusing nobody for another reason than that.
+    let refused = |router: &Router| {
+        let reasons = router.status()["reasons"].as_object().cloned().unwrap_or_default();
+        reasons.into_iter().filter(|(reason, _)| reason != "rate").collect::<Vec<_>>()
+    };
+    let (before, refused_before, adding) = (load.arrived_by(0), refused(&site.routers[0]), Instant::now());
+    site.add_router();
+    let meanwhile = (load.arrived_by(0) - before) * 1_000_000 / adding.elapsed().as_micros() as u64;
+    assert!(meanwhile > RATE * 8 / 10, "{meanwhile} octets a second");
+    assert_eq!(refused(&site.routers[0]), refused_before);
+    within(&load, 2);
+    // Half of the demand is the new one's, and so is half of the rate.
+    load.weigh([1, 1, 0, 0, 0, 0, 0, 0]);
+    let by_each = |load: &Load| {
+        let arrived = || [0, 1].map(|which| load.arrived_by(which));
+        let before = arrived();
+        std::thread::sleep(Duration::from_secs(2));
+        let after = arrived();
+        [0, 1].map(|which| (after[which] - before[which]) * 500 / RATE)
+    };
+    let mut seen = Vec::new();
+    eventually("each has its half", || {
+        seen.push(by_each(&load));
+        within(&load, 2);
+        seen.last().is_some_and(|shares| shares.iter().all(|share| (420..=580).contains(share)))
+    });
+    println!("thousandths of the rate at each: {seen:?}");
+    // Neither has been started again, nor was anybody's configuration but the key server's touched.
+    assert_eq!((site.key.reloads(), site.routers[0].reloads()), (1, 0));
+    assert!(!site.key.log().contains("goes by another rate"), "{}", site.key.log());
 }

@@ -3,6 +3,8 @@
 //! PLA, several key servers by process: the lessor killed while packets are sent: another leases within seconds, routers never let pass more than
 //! the rate and their bursts, and keep most of it meanwhile; what is sent is billed once, by whichever server; a revocation at either is in
 //! force at all routers; with the database gone nobody leases, and all goes on when it is back.
+//! PLA-06, set back: the database of two key servers is put back to an old copy while packets are sent: both refuse it, and go on with all
+//! routers once it is adopted; what is sent is billed once.
 //! PLA, usage and a full disk: PostgreSQL's disk is full while routers report: packets pass, usage waits, and is billed once afterwards.
 
 use std::fs;
@@ -76,9 +78,9 @@ fn two_servers(init: &[&str]) -> (Site, Router) {
     eventually("both routers are connected to both servers", || {
         site.routers.iter().all(|router| does(router, "connected") == [true, true])
     });
-    for router in &site.routers {
-        assert_eq!(does(router, "takes_usage").iter().filter(|takes| **takes).count(), 1);
-    }
+    eventually("each reports to one of them", || {
+        site.routers.iter().all(|router| does(router, "takes_usage").iter().filter(|takes| **takes).count() == 1)
+    });
     eventually("both keep the rate", || site.routers.iter().all(|router| keeps_rate(router, 7)));
     eventually("one leases, and all say so", || lessor(&site, &second).is_some());
     (site, second)
@@ -209,6 +211,66 @@ fn of_two_key_servers_either_may_be_killed_and_the_database_too() {
     }
 }
 
+fn data_of(postgres: &Postgres) -> PathBuf {
+    let url = postgres.url();
+    Path::new(url.split_once("?host=").expect("a folder").1).join("data")
+}
+
+fn shell(command: &str) {
+    let done = Command::new("sh").args(["-ec", command]).status().expect("sh runs");
+    assert!(done.success(), "{command}");
+}
+
+#[test]
+fn two_key_servers_go_on_with_their_routers_once_a_database_that_was_set_back_is_adopted() {
+    let name = "router::servers::two_key_servers_go_on_with_their_routers_once_a_database_that_was_set_back_is_adopted";
+    if netns::enter_for_test(name).is_none() {
+        return;
+    }
+    let Some(mut postgres) = Postgres::start_for_test() else { return };
+    let (site, second) = two_servers(&["--database", &postgres.url()]);
+    let set = |rate: u64| drop(site.ok(&["cap", "rate", "7", &rate.to_string(), "--config", "key.toml"]));
+    let told = |rate: u64| {
+        let of = |router: &Router| router.status()["provider"]["rates"][0]["rate"].as_u64();
+        site.routers.iter().all(|router| of(router) == Some(rate))
+    };
+    let are_up = |is_up: bool| [&site.key, &second].iter().all(|server| server.status()["database"]["up"] == is_up);
+    let sender = Sender::start(0);
+    eventually("usage is billed", || site.billed().iter().all(|billed| *billed > 0));
+    let data = data_of(&postgres);
+    let (at, backup) = (data.display(), data.with_file_name("backup"));
+    let backup = backup.display();
+    postgres.stop().expect("stopped");
+    shell(&format!("cp -a {at} {backup}"));
+    postgres.restart().expect("started");
+    eventually("both servers have it", || are_up(true));
+    set(2 * RATE);
+    eventually("both routers are told", || told(2 * RATE));
+    postgres.stop().expect("stopped");
+    shell(&format!("rm -r {at}; mv {backup} {at}"));
+    postgres.restart().expect("started");
+    eventually("neither server believes it", || are_up(false));
+    let count = sender.arrived();
+    eventually("packets pass", || sender.arrived().iter().zip(count).all(|(now, before)| *now > before + 50));
+    assert!(told(2 * RATE), "what was told stays");
+
+    // Of the two servers one has it adopted: both go on, in the same process.
+    let adopted = site.ok(&["cap", "adopt", "--config", "key.toml", "--reason", "the disk was lost"]);
+    assert!(adopted.contains("timeline  1"), "{adopted}");
+    eventually("both servers believe it", || are_up(true));
+    set(3 * RATE);
+    eventually("both routers are told", || told(3 * RATE));
+    eventually("one leases, and all say so", || lessor(&site, &second).is_some());
+    eventually("each router has a server that takes usage, and nothing is set back any more", || {
+        site.routers.iter().all(|router| {
+            let takes = does(router, "takes_usage").iter().filter(|takes| **takes).count();
+            takes == 1 && !router.status()["provider"]["problems"].to_string().contains("set back")
+        })
+    });
+    let (_, arrived) = sender.stop();
+    eventually("all that arrived is billed, once", || site.billed() == arrived);
+}
+
 /// The data of a server on a disk of its own, with a little room. The mount is that of this test's own namespace, and ends with it.
 struct SmallDisk {
     data: PathBuf,
@@ -216,16 +278,11 @@ struct SmallDisk {
 
 impl SmallDisk {
     fn new(postgres: &mut Postgres) -> Self {
-        let url = postgres.url();
-        let data = Path::new(url.split_once("?host=").expect("a folder").1).join("data");
+        let data = data_of(postgres);
         postgres.stop().expect("stopped");
-        let run = |command: &str| {
-            let done = Command::new("sh").args(["-ec", command]).status().expect("sh runs");
-            assert!(done.success(), "{command}");
-        };
         let (at, disk) = (data.display(), data.with_file_name("disk"));
         let disk = disk.display();
-        run(&format!(
+        shell(&format!(
             "size=$(du -sm {at} | cut -f 1); mkdir {disk}; mount -t tmpfs -o size=$((size + 6))m tmpfs {disk}; \
              cp -a {at}/. {disk}/; mount --bind {disk} {at}"
         ));

@@ -16,7 +16,8 @@ use wayleave_crypto::secret::Key128;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::frame::Ingress;
 use wayleave_dataplane::icing::{
-    self, Action, Config, ConfigError, Link, MAX_FRESHNESS, Meaning, Output, Policy, Reason, Router, TagRule, record,
+    self, Action, ChargeLine, Config, ConfigError, Link, MAX_FRESHNESS, Meaning, Output, Policy, Reason, Router,
+    TagRule, record,
 };
 use wayleave_dataplane::link::message::is_message;
 use wayleave_dataplane::link::{At, Counters as LinkCounters, Datagram, LinkStatus, Links, Peer, State as LinkState};
@@ -26,7 +27,7 @@ use wayleave_packet::icing::mint::{NodeSecret, TAG_EPOCH, TagMaster};
 use wayleave_runtime::Clock;
 use wayleave_runtime::http::{Metric, ViewError};
 use wayleave_runtime::identity::Identity;
-use wayleave_runtime::packets::Burst;
+use wayleave_runtime::packets::{Burst, MAX_PACKETS};
 use wayleave_runtime::store::FileStore;
 
 use super::batch::Batch;
@@ -69,6 +70,8 @@ pub struct Icing {
     /// Links of a node of an overlay, whose neighbours prove themselves, and the port of each of their sockets.
     links: Option<LinkThread>,
     sockets: Vec<Socket>,
+    /// Where each packet of the burst was counted, by its index there.
+    charged: Box<[ChargeLine]>,
 }
 
 /// A socket of links: its address, by which it keeps its number for the life of the thread, its kind of port, and its port if it is open.
@@ -356,6 +359,7 @@ impl Format for Icing {
             internal: None,
             links,
             sockets: Vec::new(),
+            charged: vec![ChargeLine::default(); MAX_PACKETS].into_boxed_slice(),
         };
         icing.take_over(ends, ports, control.clock.unwrap_or_else(Clock::start).now());
         let narrow = |count| u64::try_from(count).unwrap_or(u64::MAX);
@@ -415,7 +419,7 @@ impl Format for Icing {
         let actions = self.router.process(batch.frames(), now);
         // Octets for one neighbour in a row.
         let mut run = (0, 0, 0);
-        for ((packet, frame, ..), action) in batch.packets().zip(actions) {
+        for (index, ((packet, frame, ..), action)) in batch.packets().zip(actions).enumerate() {
             let (next, queue) = match action {
                 Action::Drop(_) => continue,
                 Action::Forward { link, queue } => {
@@ -434,17 +438,30 @@ impl Format for Icing {
                     (self.service(service), queue)
                 }
             };
+            let charged = self.router.charged(index);
+            self.charged[packet] = charged;
             match next {
-                None => out.counters.unreachable += 1,
+                None => {
+                    out.counters.unreachable += 1;
+                    self.router.credit(charged);
+                }
                 Some(Next::Port(port, to)) if queue > 0 => out.urgent(port, packet, to),
                 Some(Next::Port(port, to)) => out.data(port, packet, &to),
                 Some(Next::OtherThread(to)) => {
                     let is_taken = self.links.as_ref().is_some_and(|links| links.hand_over(to, frame.octets));
-                    out.counters.unsent += u64::from(!is_taken);
+                    if !is_taken {
+                        out.counters.unsent += 1;
+                        self.router.credit(charged);
+                    }
                 }
             }
         }
         self.note_sent(run, now);
+    }
+
+    #[cold]
+    fn unsent(&mut self, packet: usize) {
+        self.router.credit(std::mem::take(&mut self.charged[packet]));
     }
 
     fn journal(&mut self) -> Vec<(AccountId, Total)> {

@@ -385,12 +385,11 @@ impl Format for Platypus {
                     (port, &direct)
                 }
             };
+            // Nobody is charged for an answer.
+            self.charged[packet] = self.router.charged(index);
             match action {
                 Action::Answer(_) => out.urgent(port, packet, *to),
-                _ => {
-                    self.charged[packet] = self.router.charged(index);
-                    out.data(port, packet, to);
-                }
+                _ => out.data(port, packet, to),
             }
         }
         self.stamp(now, out);

@@ -603,16 +603,17 @@ impl Task {
 
     fn report(&self) {
         let now = self.clock.now();
-        let (report, confirmation, rates) = {
+        let (report, confirmation, question, rates) = {
             let mut state = lock(&self.state);
             state.client.set_last_epoch(last_epoch(now.unix));
             let client = &mut state.client;
-            (client.report(now.instant), client.confirm(now.instant), client.recounted())
+            let (report, confirmation) = (client.report(now.instant), client.confirm(now.instant));
+            (report, confirmation, client.watch_again(now.instant), client.recounted())
         };
         if let Some(RouterClientEvent::Rates(rates)) = rates {
             self.take_rates(rates);
         }
-        report.into_iter().chain(confirmation).for_each(|(link, octets)| self.links.send(link, octets));
+        report.into_iter().chain(confirmation).chain(question).for_each(|(link, octets)| self.links.send(link, octets));
     }
 
     /// Puts a list where the router reads it.
@@ -764,6 +765,8 @@ mod tests {
                 client.durable(ChargedAccount(record::encode(&charge(*epoch))), usage);
             }
             client.connected(1);
+            let continues = ChannelMessage::Continues { position: Position::default() }.encode();
+            assert_eq!(client.frame(1, &continues, Instant(1)), Ok(Vec::new()));
             let state = State {
                 client,
                 unwritten: None,
