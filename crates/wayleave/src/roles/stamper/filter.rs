@@ -74,8 +74,12 @@ impl Filter {
         }
         let mut rule = |chain: &str, rule: &str| _ = writeln!(out, "add rule inet {TABLE} {chain} {rule}");
         rule("marks", &format!("meta mark {} accept", self.own));
-        for (path, mark) in self.groups.iter().filter(|(path, _)| self.there.contains_key(path)) {
-            let level = path.split('/').count();
+        // The last mark that is set stays: what is in a group within another is that group's.
+        let mut groups: Vec<_> = self.groups.iter().filter(|(path, _)| self.there.contains_key(path)).collect();
+        let level = |path: &str| path.split('/').count();
+        groups.sort_by_key(|(path, _)| level(path));
+        for (path, mark) in groups {
+            let level = level(path);
             rule("marks", &format!("socket cgroupv2 level {level} \"{path}\" meta mark set {mark}"));
         }
         if !self.is_closed() {
@@ -171,6 +175,21 @@ mod tests {
             ["meta mark 9 accept", "socket cgroupv2 level 2 \"system.slice/a.service\" meta mark set 10"]
         );
         assert!(chain(&filter, "closed").is_empty());
+    }
+
+    /// Whichever way round they are configured.
+    #[test]
+    fn a_group_within_another_has_its_own_mark() {
+        for turn in [false, true] {
+            let mut filter = filter(Vec::new());
+            filter.groups = vec![("apps".to_owned(), 10), ("apps/backup".to_owned(), 11), ("apps/backup/now".to_owned(), 12)];
+            filter.there = filter.groups.iter().map(|(path, _)| (path.clone(), 1)).collect();
+            if turn {
+                filter.groups.reverse();
+            }
+            let marks: Vec<String> = chain(&filter, "marks").iter().map(|rule| rule[rule.len() - 2..].to_owned()).collect();
+            assert_eq!(marks[1..], ["10", "11", "12"]);
+        }
     }
 
     #[test]
