@@ -174,6 +174,8 @@ fn hosts_of_ipv6_agree_as_those_of_ipv4_do() {
     }
     assert!(stamper.carry(&[1, 1, 0, 0], (server, CLIENT.into()), Some(0), at(0).unix).is_err());
     assert!(stamper.carry(&[1, 1, 0, 0], (SERVER.into(), client), None, at(0).unix).is_err());
+}
+
 /// The client made the capability for the address that it asked, and the host has another one.
 #[test]
 fn packets_of_another_address_to_a_client_take_the_route_that_is_configured_for_its_network() {
