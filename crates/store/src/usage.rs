@@ -14,11 +14,12 @@ use sqlx::query::Query;
 use sqlx::{Any, AnyConnection, Row as _, query};
 use wayleave_control::capability::{
     AccountPeriods, ChargedAccount, Fold, JournalId, Ledger, MAX_PERCENTILES, MAX_PRICE_TAGS, Month, Percentile,
-    PriceTag, ReportOutcome, RouterNumber, SAMPLE_SECS, Usage, UsageChange, UsagePage, UsageRecord, UsageRefusal,
-    UsageReport, discarded_samples, samples,
+    PriceTag, RatePayer, ReportOutcome, RouterNumber, SAMPLE_SECS, Usage, UsageChange, UsagePage, UsageRecord,
+    UsageRefusal, UsageReport, discarded_samples, samples,
 };
 use wayleave_core::UnixTime;
 use wayleave_core::wire::{List16, decode, encode};
+use wayleave_packet::platypus::header::{DelegationId, Principal};
 
 use crate::authentic::is_mac;
 use crate::database::Transaction;
@@ -39,6 +40,8 @@ const WRITTEN: usize = 200;
 const PAUSE: Duration = Duration::from_millis(150);
 /// Octets of a month, at most: what is beyond a quota for ever.
 const MOST_OF_MONTH: i64 = 1 << 62;
+/// In the place of a delegation: all that a principal pays.
+const WHOLE: i64 = -1;
 /// Seconds for which the sums of months are kept.
 const MONTHS_KEPT: u64 = 800 * 86_400;
 /// The columns of a record.
@@ -456,7 +459,8 @@ impl Store {
         rows.iter().map(|read| Ok((number(read, 0)?, number(read, 1)?))).collect()
     }
 
-    /// Octets of key epochs that began in the month which begins at a Unix second, of those of some payers who sent any: of the present
+    /// Octets of key epochs that began in the month which begins at a Unix second, of those of some payers who sent any, and of delegations
+    /// while they are limited: of the present
     /// owners of their numbers. What came late for closed time is not in it.
     ///
     /// # Errors
@@ -464,22 +468,26 @@ impl Store {
     pub async fn month_usage(
         &self,
         begins: u64,
-        payers: &[u32],
+        payers: &BTreeSet<RatePayer>,
         periods: &AccountPeriods,
-    ) -> Result<BTreeMap<u32, u64>, StoreError> {
+    ) -> Result<BTreeMap<RatePayer, u64>, StoreError> {
         let mut connection = self.database.pool.acquire().await?;
+        let principals: BTreeSet<u32> = payers.iter().map(|payer| payer.principal.number()).collect();
+        let principals: Vec<u32> = principals.into_iter().collect();
         let mut found = BTreeMap::new();
-        for portion in payers.chunks(NAMED) {
+        for portion in principals.chunks(NAMED) {
             let select = format!(
-                "SELECT principal, owner, octets FROM usage_month WHERE begins_at = $1 AND principal IN ({})",
+                "SELECT principal, delegation, owner, octets FROM usage_month WHERE begins_at = $1 AND principal IN ({})",
                 places(2, portion.len())
             );
             let select = query(&select).bind(signed(begins));
-            let select = portion.iter().fold(select, |select, payer| select.bind(i64::from(*payer)));
+            let select = portion.iter().fold(select, |select, principal| select.bind(i64::from(*principal)));
             for read in select.fetch_all(&mut *connection).await? {
-                let (payer, owner): (u32, u8) = (number(&read, 0)?, number(&read, 1)?);
-                if owner == periods.latest(payer) {
-                    found.insert(payer, number(&read, 2)?);
+                let (principal, owner): (u32, u8) = (number(&read, 0)?, number(&read, 2)?);
+                let delegation = u32::try_from(read.try_get::<i64, _>(1)?).ok().and_then(DelegationId::new);
+                let payer = Principal::new(principal).map(|principal| RatePayer { principal, delegation });
+                if let Some(payer) = payer.filter(|of| owner == periods.latest(principal) && payers.contains(of)) {
+                    found.insert(payer, number(&read, 3)?);
                 }
             }
         }
@@ -819,28 +827,50 @@ impl Step {
     ) -> Result<BTreeMap<(u32, u8), u64>, StoreError> {
         // Of one that is here twice the last counts.
         let last: Records = changed.iter().map(|of| ((of.router, of.journal, of.account), of.total)).collect();
-        let mut months: BTreeMap<(u32, u64, u8), u128> = BTreeMap::new();
+        let limited = self.limited(last.keys().map(|(.., account)| account.principal()).collect()).await?;
+        let mut months: BTreeMap<(u32, i64, u64, u8), u128> = BTreeMap::new();
         for (key, total) in last {
             let (account, principal) = (key.2, key.2.principal());
             let of_epoch = account.begins_at().map(|begins| (Month::of(begins), periods.at(principal, begins)));
             let Some((month, owner)) = of_epoch.or(account.month().zip(account.account_period())) else { continue };
             let held = found.get(&key).map_or(0, |held| held.octets);
-            *months.entry((principal, month.begin(), owner)).or_default() += total.octets.saturating_sub(held);
+            let delegation = account.delegation().map(i64::from).filter(|id| limited.contains(&(principal, *id)));
+            for of in [Some(WHOLE), delegation].into_iter().flatten() {
+                *months.entry((principal, of, month.begin(), owner)).or_default() += total.octets.saturating_sub(held);
+            }
         }
         let mut new: BTreeMap<(u32, u8), u64> = BTreeMap::new();
-        for ((principal, begins, owner), octets) in months.into_iter().filter(|(_, octets)| *octets > 0) {
-            let sum = new.entry((principal, owner)).or_default();
-            *sum = sum.saturating_add(u64::try_from(octets).unwrap_or(u64::MAX));
+        for ((principal, of, begins, owner), octets) in months.into_iter().filter(|(_, octets)| *octets > 0) {
+            if of == WHOLE {
+                let sum = new.entry((principal, owner)).or_default();
+                *sum = sum.saturating_add(u64::try_from(octets).unwrap_or(u64::MAX));
+            }
             let add = format!(
-                "INSERT INTO usage_month (principal, begins_at, owner, octets) VALUES ($1, $2, $3, $4)
-                 ON CONFLICT (principal, begins_at, owner) DO UPDATE SET octets =
+                "INSERT INTO usage_month (principal, delegation, begins_at, owner, octets) VALUES ($1, $2, $3, $4, $5)
+                 ON CONFLICT (principal, delegation, begins_at, owner) DO UPDATE SET octets =
                  CASE WHEN usage_month.octets > {MOST_OF_MONTH} - excluded.octets THEN {MOST_OF_MONTH}
                  ELSE usage_month.octets + excluded.octets END"
             );
-            let add = query(&add).bind(i64::from(principal)).bind(signed(begins)).bind(i64::from(owner));
+            let add = query(&add).bind(i64::from(principal)).bind(of).bind(signed(begins)).bind(i64::from(owner));
             add.bind(counted(octets).min(MOST_OF_MONTH)).execute(&mut *self.transaction).await?;
         }
         Ok(new)
+    }
+
+    /// Delegations of these principals that are limited by volume: of others no sums are kept, since whoever has a capability makes as many
+    /// as it likes.
+    async fn limited(&mut self, principals: BTreeSet<u32>) -> Result<BTreeSet<(u32, i64)>, StoreError> {
+        let principals: Vec<u32> = principals.into_iter().collect();
+        let mut found = BTreeSet::new();
+        for portion in principals.chunks(NAMED) {
+            let of = places(1, portion.len());
+            let select = format!("SELECT principal, delegation FROM delegation_volume WHERE principal IN ({of})");
+            let select = portion.iter().fold(query(&select), |select, principal| select.bind(i64::from(*principal)));
+            for read in select.fetch_all(&mut *self.transaction).await? {
+                found.insert((number(&read, 0)?, read.try_get(1)?));
+            }
+        }
+        Ok(found)
     }
 
     /// Adds what a router has counted after a Unix second, and reports at another, to samples.

@@ -13,13 +13,13 @@ use wayleave_crypto::hash::hash;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
 
-use super::channel::RateTerms;
 use super::credential::Credential;
 use super::holder::HolderReport;
 use super::keys::{Handle, MasterKey};
 use super::message::{self, Reply, ReplyError};
 use super::name::{MAX_MESSAGE, signed_labels};
 use super::terms::Terms;
+use super::volume_quota::DelegationLimit;
 
 /// Seconds by which the clocks of holder and server may differ: a request is good for as long.
 pub const WINDOW: u64 = 300;
@@ -48,8 +48,8 @@ pub enum Order {
     Status,
     /// The holder asks for its delegations behind the first so many.
     Delegations { from: u32 },
-    /// A delegation of the holder's has no more than this rate over all routers, or no limit of the holder's any more.
-    Limit { id: DelegationId, terms: Option<RateTerms> },
+    /// A delegation of the holder's has no more than this, in the place of what was said before.
+    Limit { id: DelegationId, limit: DelegationLimit },
 }
 
 /// The source prefixes of an order, as many as fit a name: four of IPv4, or one of any length of IPv6.
@@ -126,10 +126,7 @@ impl Request {
             Order::Delegations { from } => {
                 out.u8(7).u32(from);
             }
-            Order::Limit { id, terms: Some(terms) } => terms.write(out.u8(8).bytes(&id.octets())),
-            Order::Limit { id, terms: None } => {
-                out.u8(9).bytes(&id.octets());
-            }
+            Order::Limit { id, limit } => limit.write(out.u8(8).bytes(&id.octets())),
         }
         out.finish()
     }
@@ -198,9 +195,9 @@ impl SignedRequest {
             }
             6 => Order::Status,
             7 => Order::Delegations { from: reader.u32()? },
-            kind @ (8 | 9) => {
+            8 => {
                 let id = DelegationId::from_octets(reader.array()?);
-                Order::Limit { id, terms: if kind == 8 { Some(RateTerms::read(&mut reader)?) } else { None } }
+                Order::Limit { id, limit: DelegationLimit::read(&mut reader)? }
             }
             _ => return Err(Malformed::Value("the kind of a request")),
         };

@@ -35,10 +35,11 @@ use super::keys::{MasterKey, ProviderKey};
 use super::request::{read_delegation, write_delegation};
 use super::terms::Terms;
 use super::usage::Reopening;
-use super::volume_quota::{MAX_QUOTAS, QuotaStatus, VolumeQuota};
+use super::volume_quota::{DelegationLimit, MAX_QUOTAS, QuotaStatus, VolumeQuota};
 
 pub use quota::{
     DELEGATES_GRANTS, DELEGATES_REVOKED, MAX_LIMITS, OPERATOR_GRANTS, PRINCIPAL_LIMITS, PRINCIPAL_SOURCES,
+    PRINCIPAL_VOLUMES,
 };
 pub use rows::{ChangesEnd, Row, RowEffects, RowError, RowKey, RowKind};
 pub use snapshot::{SnapshotError, SnapshotHead};
@@ -140,16 +141,19 @@ wayleave_core::wire! {
         16 = EndQuota {
             principal: Principal as PrincipalCodec,
         },
-        /// The hard quota of the month that began at this Unix second is used up.
+        /// The hard quota of the month that began at this Unix second is used up, or what a delegation may send in it.
         17 = UseUpQuota {
-            principal: Principal as PrincipalCodec,
+            payer: RatePayer,
             month: u64,
         },
-        /// A delegation has no more than this rate by its holder's order, or no such limit any more. The operator's rate stands beside it.
+        /// A delegation has no more than this by its holder's order, in the place of what was said before. What the operator set stands beside
+        /// it.
         18 = LimitDelegation {
             payer: RatePayer,
-            terms: Option<RateTerms>,
+            limit: DelegationLimit,
         },
+        /// Accounts, grants, sources and what billing knows, of one principal: all of them or none, in this order.
+        19 = Several(Vec<ChangeBody> as SeveralCodec),
     }
 
     /// A change with its number.
@@ -165,15 +169,54 @@ wayleave_core::wire! {
     }
 }
 
-/// Octets of the longest body of a change: an invitation, or what billing knows.
+/// Changes that are made as one, at most.
+pub const MAX_SEVERAL: usize = 4;
+/// Octets of the longest body of a change that is one: an invitation, or what billing knows.
 const LONGEST: usize = {
     let billing = 3 + 1 + Terms::MAX + Billing::MAX;
     if billing > Invitation::MAX { billing } else { Invitation::MAX }
 };
 
+impl ChangeBody {
+    /// These changes as one; none if there is none.
+    #[must_use]
+    pub fn all_of(mut bodies: Vec<Self>) -> Option<Self> {
+        if bodies.len() > 1 { Some(Self::Several(bodies)) } else { bodies.pop() }
+    }
+
+    fn may_be_one_of_several(&self) -> bool {
+        matches!(self, Self::Account { .. } | Self::Grant(_) | Self::SetSources(_) | Self::SetBilling { .. })
+    }
+}
+
+/// How many, and each with its kind: none of them are several.
+struct SeveralCodec;
+
+impl Codec<Vec<ChangeBody>> for SeveralCodec {
+    const LEAST: usize = 1;
+
+    fn write(bodies: &Vec<ChangeBody>, out: &mut Writer) {
+        out.u8(bodies.len() as u8); // at most `MAX_SEVERAL`
+        bodies.iter().for_each(|body| body.write(out));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Vec<ChangeBody>, Malformed> {
+        /// The kind of several: read before what follows, so that nothing is read within itself without end.
+        const SEVERAL: u8 = 19;
+        let count = usize::from(from.u8()?);
+        if count > MAX_SEVERAL {
+            return Err(Malformed::TooMany { count, most: MAX_SEVERAL });
+        }
+        from.elements(count, |from| match from.rest().first() {
+            Some(&SEVERAL) => Err(Malformed::Value("one of several changes")),
+            _ => ChangeBody::read(from),
+        })
+    }
+}
+
 impl Object for Change {
     const LABEL: &'static str = "wayleave/capability/change/v1";
-    const MAX: usize = 1 + 8 + 32 + 8 + 1 + LONGEST + SIGNATURE;
+    const MAX: usize = 1 + 8 + 32 + 8 + 1 + 1 + MAX_SEVERAL * (1 + LONGEST) + SIGNATURE;
 }
 
 /// A principal's three octets.
@@ -338,6 +381,8 @@ pub enum ChangeError {
          lift some, or wait until those of single key epochs have expired"
     )]
     Revocations,
+    #[error("changes that are made as one are accounts, grants, sources and billing of one principal")]
+    Several,
     #[error("{MAX_WAYPOINTS} waypoints are in use")]
     Waypoints,
     #[error(transparent)]
@@ -450,9 +495,20 @@ pub struct State {
     external_ids: BTreeSet<(String, Principal)>,
     /// How many of them there are.
     billed: usize,
-    quotas: BTreeMap<Principal, QuotaStatus>,
+    /// Of principals by the operator, and of delegations by orders of their holders.
+    quotas: BTreeMap<RatePayer, QuotaStatus>,
     /// Of delegations, by orders of their holders.
     limits: BTreeMap<RatePayer, RateTerms>,
+    /// What there is of other principals, if this is the part of one.
+    elsewhere: Elsewhere,
+}
+
+/// What counts against limits of all principals together.
+#[derive(Clone, Copy, Default)]
+struct Elsewhere {
+    /// Entries of sources in the list for routers.
+    sources: usize,
+    billed: usize,
 }
 
 impl State {
@@ -485,6 +541,7 @@ impl State {
             billed: 0,
             quotas: BTreeMap::new(),
             limits: BTreeMap::new(),
+            elsewhere: Elsewhere::default(),
         }
     }
 
@@ -498,7 +555,7 @@ impl State {
     /// The same of one payer.
     #[must_use]
     pub fn rate_of(&self, payer: &RatePayer) -> Option<RateTerms> {
-        let (rate, limit) = (self.rates.get(payer).copied(), self.limit_of(payer));
+        let (rate, limit) = (self.rates.get(payer).copied(), self.limits.get(payer).copied());
         let (Some(rate), Some(limit)) = (rate, limit) else { return rate.or(limit) };
         // Zero leaves the burst to the router.
         let burst = match (rate.burst, limit.burst) {
@@ -510,15 +567,15 @@ impl State {
 
     /// What the holder of a delegation limits it to.
     #[must_use]
-    pub fn limit_of(&self, payer: &RatePayer) -> Option<RateTerms> {
-        self.limits.get(payer).copied()
+    pub fn limit_of(&self, payer: &RatePayer) -> DelegationLimit {
+        let volume = self.quotas.get(payer).filter(|_| payer.delegation.is_some());
+        let month_octets = volume.and_then(|status| status.quota.hard);
+        DelegationLimit { rate: self.limits.get(payer).copied(), month_octets }
     }
 
-    /// The limits of a principal's delegations.
+    /// The limits of the rates of a principal's delegations.
     pub fn limits_of(&self, principal: Principal) -> impl Iterator<Item = (RatePayer, RateTerms)> {
-        let first = RatePayer { principal, delegation: None };
-        let of_principal = self.limits.range(first..).take_while(move |(payer, _)| payer.principal == principal);
-        of_principal.map(|(payer, terms)| (*payer, *terms))
+        of_principal(&self.limits, principal).map(|(payer, terms)| (*payer, *terms))
     }
 
     /// The rates over all routers that the operator set.
@@ -529,11 +586,7 @@ impl State {
 
     /// Those of a principal and of its delegations.
     pub fn rates_of(&self, principal: Principal) -> impl Iterator<Item = (RatePayer, RateTerms)> {
-        let first = RatePayer { principal, delegation: None };
-        self.rates
-            .range(first..)
-            .take_while(move |(payer, _)| payer.principal == principal)
-            .map(|(payer, terms)| (*payer, *terms))
+        of_principal(&self.rates, principal).map(|(payer, terms)| (*payer, *terms))
     }
 
     /// Where packets may come from, by payer in ascending order.
@@ -543,8 +596,7 @@ impl State {
 
     /// The same of a principal and of its delegations.
     pub fn sources_of(&self, principal: Principal) -> impl Iterator<Item = &Sources> {
-        let first = RatePayer { principal, delegation: None };
-        self.sources.range(first..).take_while(move |(payer, _)| payer.principal == principal).map(|(_, held)| held)
+        of_principal(&self.sources, principal).map(|(_, held)| held)
     }
 
     /// The same of one payer, if anything was ever said of it.
@@ -702,7 +754,7 @@ impl State {
         self.slots_of(principal).filter_map(|slot| self.grant(slot))
     }
 
-    fn slots_of(&self, principal: Principal) -> impl Iterator<Item = u32> {
+    pub(super) fn slots_of(&self, principal: Principal) -> impl Iterator<Item = u32> {
         let first = self.accounts.get(&principal.number()).map_or(NONE, |account| account.first);
         let existing = |slot: u32| (slot != NONE).then_some(slot);
         std::iter::successors(existing(first), move |slot| existing(self.entry(*slot)?.next))
@@ -848,32 +900,60 @@ impl State {
     /// If it cannot be made. It is not applied: first it must be durable.
     pub fn sign(&self, body: ChangeBody, key: &SigningKey, now: UnixTime) -> Result<Signed<Change>, ChangeError> {
         self.check(&body, now.secs(), MAX_GRANTS)?;
-        match &body {
-            ChangeBody::Lift(revocation) if !self.revocations.contains(revocation) => {
-                return Err(ChangeError::NotRevoked);
-            }
+        self.check_new(&body, now.secs())?;
+        let change = Change { number: self.number + 1, previous: self.last, issued: now.secs(), body };
+        // Names are checked by `check`, and all else has a fixed width.
+        Signed::sign(&change, key).map_err(|_| ChangeError::Signature(change.number))
+    }
+
+    /// Whether a change that passes [`Self::check`] may be made now: what another key server made is taken over all the same.
+    fn check_new(&self, body: &ChangeBody, second: u64) -> Result<(), ChangeError> {
+        match body {
+            ChangeBody::Lift(revocation) if !self.revocations.contains(revocation) => Err(ChangeError::NotRevoked),
             // Whoever loaded the database later may have forgotten sooner what ended long ago.
             ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => {
                 self.find(terms).ok_or(ChangeError::NoGrant)?;
+                self.check_revocations(body, second, MAX_REVOCATIONS)
             }
             ChangeBody::Close { .. } | ChangeBody::WithdrawDelegation { .. } => {
-                self.check_revocations(&body, now.secs(), MAX_REVOCATIONS)?;
+                self.check_revocations(body, second, MAX_REVOCATIONS)
             }
             ChangeBody::Redeem { invitation, .. } => {
                 let principal = self.invitations.get(*invitation).and_then(|(invitation, _)| invitation.principal());
-                principal.map_or(Ok(()), |principal| self.check_reopening(principal, now.secs()))?;
+                principal.map_or(Ok(()), |principal| self.check_reopening(principal, second))
             }
             ChangeBody::Account { principal, generation, .. } if self.account(*principal).is_none() => {
                 if let Some(held) = self.closed.get(&principal.number()).filter(|held| **held >= *generation) {
                     return Err(ChangeError::Closed { held: *held, got: *generation });
                 }
-                self.check_reopening(*principal, now.secs())?;
+                self.check_reopening(*principal, second)
             }
-            _ => {}
+            ChangeBody::Several(bodies) => self.check_each(bodies, second, |part, body| part.check_new(body, second)),
+            _ => Ok(()),
         }
-        let change = Change { number: self.number + 1, previous: self.last, issued: now.secs(), body };
-        // Names are checked by `check`, and all else has a fixed width.
-        Signed::sign(&change, key).map_err(|_| ChangeError::Signature(change.number))
+    }
+
+    /// Whether changes can be made one after the other: each is checked where those before it are made, in their principal's part of the
+    /// state.
+    fn check_each(
+        &self,
+        bodies: &[ChangeBody],
+        issued: u64,
+        check: impl Fn(&Self, &ChangeBody) -> Result<(), ChangeError>,
+    ) -> Result<(), ChangeError> {
+        let principal = bodies.first().and_then(|body| self.principal_of(body)).ok_or(ChangeError::Several)?;
+        let mut part = self.part(principal);
+        let entries = |state: &Self| state.sources().map(Sources::entries).sum::<usize>();
+        part.elsewhere = Elsewhere { sources: entries(self) - entries(&part), billed: self.billed - part.billed };
+        for body in bodies {
+            if !body.may_be_one_of_several() || self.principal_of(body) != Some(principal) {
+                return Err(ChangeError::Several);
+            }
+            check(&part, body)?;
+            let (number, previous) = (self.number + 1, self.last);
+            part.perform(body, &Change { number, previous, issued, body: body.clone() });
+        }
+        Ok(())
     }
 
     /// Whether the number of an account that was closed may be given to somebody again at this Unix second.
@@ -964,15 +1044,16 @@ impl State {
                 }
                 self.check_space_for_rate(payer)
             }
-            ChangeBody::LimitDelegation { payer, terms: Some(terms) } => {
+            ChangeBody::LimitDelegation { payer, limit } => {
                 account(payer.principal)?;
-                if payer.delegation.is_none() || !terms.is_sound() {
+                if payer.delegation.is_none() || limit.rate.is_some_and(|terms| !terms.is_sound()) {
                     return Err(ChangeError::RateTerms);
                 }
-                self.check_space_for_rate(payer)
-            }
-            ChangeBody::LimitDelegation { payer, terms: None } => {
-                self.limits.get(payer).map(drop).ok_or(ChangeError::NoRate)
+                if limit.is_empty() && self.limit_of(payer).is_empty() {
+                    return Err(ChangeError::NoRate);
+                }
+                limit.rate.map_or(Ok(()), |_| self.check_space_for_rate(payer))?;
+                limit.quota().map_or(Ok(()), |quota| self.check_quota(payer, &quota))
             }
             ChangeBody::EndRate(payer) => self.rates.get(payer).map(drop).ok_or(ChangeError::NoRate),
             ChangeBody::SetSources(sources) => {
@@ -980,9 +1061,12 @@ impl State {
                 self.check_sources(sources)
             }
             ChangeBody::SetBilling { of, billing } => self.check_billing(of, billing),
-            ChangeBody::SetQuota { principal, quota } => self.check_quota(*principal, quota),
+            ChangeBody::SetQuota { principal, quota } => {
+                self.check_quota(&RatePayer { principal: *principal, delegation: None }, quota)
+            }
             ChangeBody::EndQuota { principal } => self.quota(*principal).map(drop).ok_or(ChangeError::NoQuota),
-            ChangeBody::UseUpQuota { principal, month } => self.check_use_up(*principal, *month),
+            ChangeBody::UseUpQuota { payer, month } => self.check_use_up(payer, *month),
+            ChangeBody::Several(bodies) => self.check_each(bodies, issued, |part, body| part.check(body, issued, most)),
         }
     }
 
@@ -999,7 +1083,11 @@ impl State {
         }
         let others = self.sources.iter().filter(|(payer, _)| **payer != sources.into());
         let listed: usize = others.map(|(_, held)| held.entries()).sum();
-        if listed + sources.entries() > MAX_SOURCES { Err(ChangeError::Sources) } else { Ok(()) }
+        if self.elsewhere.sources + listed + sources.entries() > MAX_SOURCES {
+            Err(ChangeError::Sources)
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether routers may share one more rate, if this payer has none yet.
@@ -1029,13 +1117,25 @@ impl State {
     fn check_revocations(&self, body: &ChangeBody, second: u64, most: usize) -> Result<(), ChangeError> {
         let more = match body {
             ChangeBody::Revoke(_) => 1,
-            ChangeBody::WithdrawDelegation { .. } => EPOCHS,
+            ChangeBody::WithdrawDelegation { holder, .. } => self.most_withdrawn(holder, second) + EPOCHS,
+            ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => self.most_withdrawn(terms, second),
             ChangeBody::Close { principal } => EPOCHS * self.intervals_of(*principal, second).len(),
             _ => 0,
         };
         let is_full = |held: usize| held + more > most;
         let is_refused = more > 0 && is_full(self.revocations.len()) && is_full(self.in_force(second));
         if is_refused { Err(ChangeError::Revocations) } else { Ok(()) }
+    }
+
+    /// Revocations of delegations that end when these terms, or what was delegated from them, are withdrawn, at most.
+    fn most_withdrawn(&self, terms: &Terms, second: u64) -> usize {
+        let principal = terms.principal;
+        let of_sources = self.sources_of(principal).filter_map(|sources| sources.delegation);
+        let of_volumes = self.volumes_of(principal).filter_map(|(payer, _)| payer.delegation);
+        let own = terms.delegation.map(|delegation| delegation.id);
+        let bound: BTreeSet<DelegationId> =
+            of_sources.chain(of_volumes).filter(|id| own.is_none_or(|own| own == *id)).collect();
+        bound.len() * EPOCHS * self.intervals_of(principal, second).len()
     }
 
     /// The lengths of key epochs of which holders of an account may have secrets at this second: those of its grants, and of what was
@@ -1084,17 +1184,18 @@ impl State {
                 // Whoever has the number then begins without.
                 self.rates.retain(|payer, _| payer.principal != *principal);
                 self.sources.retain(|payer, _| payer.principal != *principal);
-                self.quotas.remove(principal);
+                self.quotas.retain(|payer, _| payer.principal != *principal);
                 self.limits.retain(|payer, _| payer.principal != *principal);
             }
             ChangeBody::Grant(grant) => self.insert(grant),
             ChangeBody::Withdraw(terms) => {
                 self.note_withdrawn(terms, issued);
-                self.withdraw(terms);
+                self.withdraw(terms, issued);
             }
             ChangeBody::WithdrawBranch(terms) => {
                 self.note_withdrawn(terms, issued);
-                self.retain_grants(terms.principal, |grant| grant.terms != *terms && !grant.terms.is_below(terms));
+                let stays = |grant: &Grant| grant.terms != *terms && !grant.terms.is_below(terms);
+                self.retain_grants(terms.principal, issued, stays);
             }
             ChangeBody::WithdrawDelegation { holder, delegation: (id, sub) } => {
                 self.withdraw_delegation(holder, *id, *sub, issued);
@@ -1120,18 +1221,27 @@ impl State {
                 }
             }
             ChangeBody::SetBilling { of, billing } => self.set_billing(of, billing, issued),
-            ChangeBody::SetQuota { principal, quota } => self.set_quota(*principal, *quota),
-            ChangeBody::EndQuota { principal } => drop(self.quotas.remove(principal)),
-            ChangeBody::UseUpQuota { principal, month } => {
-                let held = self.quotas.get_mut(principal);
+            ChangeBody::SetQuota { principal, quota } => {
+                self.set_quota(RatePayer { principal: *principal, delegation: None }, *quota);
+            }
+            ChangeBody::EndQuota { principal } => {
+                self.quotas.remove(&RatePayer { principal: *principal, delegation: None });
+            }
+            ChangeBody::UseUpQuota { payer, month } => {
+                let held = self.quotas.get_mut(payer);
                 held.into_iter().for_each(|held| held.use_up(*month, issued));
             }
-            ChangeBody::LimitDelegation { payer, terms: Some(terms) } => {
-                self.limits.insert(*payer, *terms);
+            ChangeBody::LimitDelegation { payer, limit } => {
+                match limit.rate {
+                    Some(terms) => self.limits.insert(*payer, terms),
+                    None => self.limits.remove(payer),
+                };
+                match limit.quota() {
+                    Some(quota) => self.set_quota(*payer, quota),
+                    None => drop(self.quotas.remove(payer)),
+                }
             }
-            ChangeBody::LimitDelegation { payer, terms: None } => {
-                self.limits.remove(payer);
-            }
+            ChangeBody::Several(bodies) => bodies.iter().for_each(|body| self.perform(body, change)),
         }
         if let Some(principal) = self.principal_of(body) {
             self.end_billing(principal, issued);
@@ -1188,17 +1298,30 @@ impl State {
         }
     }
 
+    /// Revokes a delegation that nobody has any more in the key epochs of which secrets may be out: at another waypoint they may have
+    /// another length, and have been withdrawn before.
+    fn revoke_withdrawn(
+        &mut self,
+        principal: Principal,
+        delegation: (DelegationId, Option<DelegationId>),
+        second: u64,
+    ) {
+        let withdrawn = self.withdrawn_of(principal).filter(|(_, until)| *until > second);
+        let intervals: Vec<Interval> = withdrawn.map(|(interval, _)| interval).collect();
+        for interval in intervals {
+            self.revoke_accepted(principal, Some(delegation), interval, second);
+        }
+    }
+
     /// Ends a delegation of `holder` with all that was handed on from it. Revocations in all epochs stay: who ordered them is not known,
     /// and whoever had the number would have its keys again.
     fn withdraw_delegation(&mut self, holder: &Terms, id: DelegationId, sub: Option<DelegationId>, second: u64) {
         let principal = holder.principal;
-        self.retain_grants(principal, |grant| !is_part(&grant.terms, holder, id, sub));
+        self.note_withdrawn(holder, second);
+        self.retain_grants(principal, second, |grant| !is_part(&grant.terms, holder, id, sub));
         // A revocation names no waypoint: as long as another one has this number, it is left alone.
         if !self.grants_of(principal).any(|grant| is_of(&grant.terms, id, sub)) {
-            self.revoke_accepted(principal, Some((id, sub)), holder.interval, second);
-            if sub.is_none() {
-                self.sources.remove(&RatePayer { principal, delegation: Some(id) });
-            }
+            self.revoke_withdrawn(principal, (id, sub), second);
         }
     }
 
@@ -1219,7 +1342,7 @@ impl State {
 
     /// Ends one grant. What was delegated from it stands on what that was delegated from itself; if
     /// that is nothing, it ends no later than the grant would have.
-    fn withdraw(&mut self, terms: &Terms) {
+    fn withdraw(&mut self, terms: &Terms, second: u64) {
         let Some(slot) = self.find(terms) else { return };
         let above = self.entry(slot).and_then(|entry| entry.delegation.as_ref()).map_or(NONE, |held| held.from);
         if let Some(end) = self.capped(slot).filter(|_| above == NONE).map(|grant| grant.not_after) {
@@ -1231,7 +1354,7 @@ impl State {
             }
         }
         self.stand_on(terms.principal, above, |_, held| held.from == slot);
-        self.retain_grants(terms.principal, |grant| grant.terms != *terms);
+        self.retain_grants(terms.principal, second, |grant| grant.terms != *terms);
     }
 
     /// Says of some delegations of an account what the nearest grant is that they were delegated from.
@@ -1244,12 +1367,16 @@ impl State {
         }
     }
 
-    /// Ends the grants of an account that are not to stay.
-    fn retain_grants(&mut self, principal: Principal, stays: impl Fn(&Grant) -> bool) {
-        self.retain_slots(principal, |state, slot| state.grant(slot).is_some_and(|grant| stays(&grant)));
+    /// Ends the grants of an account that are not to stay, at this Unix second.
+    fn retain_grants(&mut self, principal: Principal, second: u64, stays: impl Fn(&Grant) -> bool) {
+        let bound = self.retain_slots(principal, |state, slot| state.grant(slot).is_some_and(|grant| stays(&grant)));
+        // Without its sources and its volume, what was looked up would be judged by the principal's.
+        bound.into_iter().for_each(|id| self.revoke_withdrawn(principal, (id, None), second));
     }
 
-    fn retain_slots(&mut self, principal: Principal, stays: impl Fn(&Self, u32) -> bool) {
+    /// Frees the slots of an account that are not to stay. Delegations that nobody has any more lose their limits and sources: whoever is
+    /// given a number anew begins without. Returns those that had sources or a volume.
+    fn retain_slots(&mut self, principal: Principal, stays: impl Fn(&Self, u32) -> bool) -> Vec<DelegationId> {
         let slots: Vec<u32> = self.slots_of(principal).collect();
         let (kept, ended): (Vec<u32>, Vec<u32>) = slots.into_iter().partition(|slot| stays(self, *slot));
         for (at, slot) in kept.iter().enumerate() {
@@ -1258,14 +1385,22 @@ impl State {
         }
         let account = self.accounts.get_mut(&principal.number());
         account.into_iter().for_each(|account| account.first = kept.first().copied().unwrap_or(NONE));
+        let ids = |state: &Self, slots: &[u32]| -> BTreeSet<DelegationId> {
+            let delegated = slots.iter().filter_map(|slot| state.entry(*slot)?.delegation.as_ref());
+            delegated.map(|held| held.delegation.id).collect()
+        };
+        let left: Vec<DelegationId> = ids(self, &ended).difference(&ids(self, &kept)).copied().collect();
         ended.into_iter().for_each(|slot| self.release(slot));
-        // Whoever is given a number anew begins without its limit.
-        if self.limits_of(principal).next().is_some() {
-            let held: HashSet<DelegationId> =
-                self.grants_of(principal).filter_map(|grant| Some(grant.terms.delegation?.id)).collect();
-            let stays = |payer: &RatePayer| payer.delegation.is_some_and(|id| held.contains(&id));
-            self.limits.retain(|payer, _| payer.principal != principal || stays(payer));
+        let mut bound = Vec::new();
+        for id in left {
+            let payer = RatePayer { principal, delegation: Some(id) };
+            self.limits.remove(&payer);
+            let (sources, volume) = (self.sources.remove(&payer), self.quotas.remove(&payer));
+            if sources.is_some() || volume.is_some() {
+                bound.push(id);
+            }
         }
+        bound
     }
 
     /// Opens the account, if there is none, and grants. What is granted already is never shortened.
@@ -1297,7 +1432,8 @@ impl State {
         let past: HashSet<u32> =
             self.slots_of(grant.terms.principal).filter(|slot| self.is_past(*slot, second)).collect();
         if !past.is_empty() {
-            self.forget(&grant.terms, &past);
+            // Their secrets are good no more.
+            self.retain_slots(grant.terms.principal, |_, slot| !past.contains(&slot));
         }
         let Terms { waypoint, principal, interval, width, delegation } = grant.terms;
         let number = self.waypoints.iter().position(|known| *known == waypoint).unwrap_or_else(|| {
@@ -1327,20 +1463,6 @@ impl State {
             self.stand_on(principal, slot, |terms, held| {
                 (held.from == NONE || held.from == from) && terms.is_below(&grant.terms)
             });
-        }
-    }
-
-    /// Drops delegations of an account that ended long ago, with their sources where nothing else has their number, nor is about to: what is
-    /// granted next may have been given sources before.
-    fn forget(&mut self, granted: &Terms, past: &HashSet<u32>) {
-        let principal = granted.principal;
-        let id_of = |state: &Self, slot: u32| Some(state.entry(slot)?.delegation.as_ref()?.delegation.id);
-        let ended: Vec<DelegationId> = past.iter().filter_map(|slot| id_of(self, *slot)).collect();
-        self.retain_slots(principal, |_, slot| !past.contains(&slot));
-        let held = self.slots_of(principal).filter_map(|slot| id_of(self, slot));
-        let held: HashSet<DelegationId> = held.chain(granted.delegation.map(|granted| granted.id)).collect();
-        for id in ended.into_iter().filter(|id| !held.contains(id)) {
-            self.sources.remove(&RatePayer { principal, delegation: Some(id) });
         }
     }
 
@@ -1384,6 +1506,12 @@ impl State {
         let delegations = delegated * allocated(size_of::<Delegated>());
         accounts + names + entries + delegations + self.closed.capacity() * size_of::<(u32, u32)>()
     }
+}
+
+/// What of a map by payers is of a principal and of its delegations.
+fn of_principal<V>(all: &BTreeMap<RatePayer, V>, principal: Principal) -> impl Iterator<Item = (&RatePayer, &V)> {
+    let first = RatePayer { principal, delegation: None };
+    all.range(first..).take_while(move |(payer, _)| payer.principal == principal)
 }
 
 /// Whether terms are of this delegation, or sub-delegation, or of what was handed on from it.

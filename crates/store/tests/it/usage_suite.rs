@@ -12,15 +12,15 @@ use std::ops::Bound;
 
 use sqlx::AnyPool;
 use wayleave_control::capability::{
-    AccountPeriods, Billing, BillingSubject, ChangeBody, ChargedAccount, JournalId, Ledger, Month, Percentile,
-    PriceTag, ProviderKey, Reopening, ReportOutcome, RouterNumber, SAMPLE_SECS, Usage, UsageChange, UsageRecord,
-    UsageReport, discarded_samples,
+    AccountPeriods, Billing, BillingSubject, ChangeBody, ChargedAccount, DelegationLimit, JournalId, Ledger, Month,
+    Percentile, PriceTag, ProviderKey, RatePayer, Reopening, ReportOutcome, RouterNumber, SAMPLE_SECS, Usage,
+    UsageChange, UsageRecord, UsageReport, discarded_samples,
 };
 use wayleave_control::tenure::{Holder, LessorRow};
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_packet::platypus::header::Principal;
+use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_store::{
     Appended, Closing, Details, KnownRouters, Loaded, MAX_OF_PAYER, Note, Place, Position, Store, StoreError, StoreKey,
 };
@@ -283,15 +283,19 @@ pub(crate) async fn the_sums_of_old_statements_leave_and_later_ones_are_what_the
 
 /// The state of a key server that has one principal with price tags, set at these times.
 async fn priced(store: &Store, tags: &[(&str, u64)]) -> Position {
+    let of = BillingSubject::account(Principal::new(7).expect("24 bits"));
+    let set =
+        |price: &str| ChangeBody::SetBilling { of, billing: Billing { price: price.to_owned(), ..Billing::default() } };
+    changed(store, tags.iter().map(|(price, at)| (set(price), *at)).collect()).await
+}
+
+/// The state of a key server that has one principal, and these changes of it, made at these times.
+async fn changed(store: &Store, bodies: Vec<(ChangeBody, u64)>) -> Position {
     let signer = SigningKey::from_seed(&Seed::new([8; 32]));
     let provider = ProviderKey::new(Seed::new([7; 32]));
     let Loaded { mut state, mut position } = store.load(&provider, None).await.expect("loaded");
     let principal = Principal::new(7).expect("24 bits");
     let open = ChangeBody::Account { principal, generation: 1, name: "customer".to_owned() };
-    let of = BillingSubject::account(principal);
-    let set =
-        |price: &str| ChangeBody::SetBilling { of, billing: Billing { price: price.to_owned(), ..Billing::default() } };
-    let bodies = tags.iter().map(|(price, at)| (set(price), *at));
     let open = state.account(principal).is_none().then_some((open, 1));
     for (body, at) in open.into_iter().chain(bodies) {
         let change = state.sign(body, &signer, UnixTime(at * 1_000_000)).expect("possible");
@@ -372,7 +376,12 @@ pub(crate) async fn months_have_what_was_reported_of_their_key_epochs(place: &Pl
     let last = ((month.next().begin() - 1) >> INTERVAL) as u32;
     let of = |store: &Store, month: Month, periods: &AccountPeriods| {
         let (store, periods) = (store.clone(), periods.clone());
-        async move { store.month_usage(month.begin(), &[7, 8, 9], &periods).await.expect("read") }
+        let payers = [7, 8, 9].into_iter().filter_map(Principal::new);
+        let payers = payers.map(|principal| RatePayer { principal, delegation: None }).collect();
+        async move {
+            let found = store.month_usage(month.begin(), &payers, &periods).await.expect("read");
+            found.into_iter().map(|(payer, octets)| (payer.principal.number(), octets)).collect::<BTreeMap<u32, u64>>()
+        }
     };
     let entries = [(account(7, None, FIRST), 10), (account(7, Some(3), last), 5), (account(8, None, last + 1), 1)];
     take(&store, report(1, 1, &entries, second(FIRST))).await;
@@ -404,6 +413,33 @@ pub(crate) async fn months_have_what_was_reported_of_their_key_epochs(place: &Pl
     take(&store, most).await;
     take(&store, report(2, 2, &[(account(9, None, FIRST + 21), 5)], 0)).await;
     assert_eq!(of(&store, month, &none).await.get(&9), Some(&(1 << 62)));
+}
+
+/// Delegations have sums of their own while they are limited, and others none, however many somebody makes.
+pub(crate) async fn months_of_delegations_are_kept_while_they_are_limited(place: &Place) {
+    let (store, none) = (store(place).await, AccountPeriods::default());
+    let begins = Month::of(second(FIRST)).begin();
+    let principal = Principal::new(7).expect("24 bits");
+    let payer = |id: Option<u32>| RatePayer { principal, delegation: id.and_then(DelegationId::new) };
+    let payers = [None, Some(3), Some(4)].map(payer).into_iter().collect();
+    let limited = |month_octets| ChangeBody::LimitDelegation {
+        payer: payer(Some(3)),
+        limit: DelegationLimit { rate: None, month_octets },
+    };
+    let entries = |count: u128| [3, 4].map(|id| (account(7, Some(id), FIRST), count));
+    let octets = async || {
+        let found = store.month_usage(begins, &payers, &none).await.expect("read");
+        [None, Some(3), Some(4)].map(|id| found.get(&payer(id)).copied())
+    };
+    take(&store, report(1, 1, &entries(10), second(FIRST))).await;
+    assert_eq!(octets().await, [Some(2_000), None, None]);
+    changed(&store, vec![(limited(Some(5_000)), 1)]).await;
+    take(&store, report(1, 1, &entries(15), second(FIRST))).await;
+    take(&store, report(1, 1, &entries(15), second(FIRST))).await;
+    assert_eq!(octets().await, [Some(3_000), Some(500), None], "from when it is limited");
+    changed(&store, vec![(limited(None), 2)]).await;
+    take(&store, report(1, 1, &entries(20), second(FIRST))).await;
+    assert_eq!(octets().await, [Some(4_000), Some(500), None]);
 }
 
 pub(crate) async fn a_statement_that_somebody_changed_is_refused_by_name_and_never_authenticated_anew(place: &Place) {

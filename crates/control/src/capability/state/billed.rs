@@ -38,7 +38,7 @@ impl State {
         if !billing.is_sound() {
             return Err(ChangeError::Billing);
         }
-        let is_full = self.billed >= MAX_BILLED && self.billing(of).is_none();
+        let is_full = self.elsewhere.billed + self.billed >= MAX_BILLED && self.billing(of).is_none();
         if is_full { Err(ChangeError::Billed) } else { Ok(()) }
     }
 
