@@ -308,7 +308,12 @@ impl Store {
         let billed = select.iter().map(|read| number(read, 0)).collect::<Result<BTreeSet<u32>, _>>()?;
         let months = months_ended(connection, closed).await?;
         let mut parts: Vec<(u32, Vec<u8>, [u8; 32])> = Vec::new();
-        for (principal, part) in self.parts(connection, of, None).await? {
+        let mut sums = self.parts(connection, of, None).await?;
+        // Who has no line of this time has a percentile of it all the same: what was reported then may be on another statement.
+        for principal in sampled(connection, &months).await? {
+            sums.entry(principal).or_insert_with(|| Part { begins: closed.0, ..Part::default() });
+        }
+        for (principal, part) in sums {
             let prices = match billed.contains(&principal) {
                 true => self.prices_of(connection, principal, (part.begins, closed.1)).await?,
                 false => Vec::new(),
@@ -349,7 +354,10 @@ impl Store {
         }
         // That of the account comes first.
         tags.sort_by_key(|tag| tag.grant.is_some());
-        tags.truncate(MAX_PRICE_TAGS);
+        // Whoever sets one more is refused.
+        if tags.len() > MAX_PRICE_TAGS {
+            return Err(bad(&format!("`billing` of principal {principal}"), "it has more price tags than a statement"));
+        }
         Ok(tags)
     }
 
@@ -576,9 +584,10 @@ impl Store {
             let (mac, details): (Vec<u8>, Option<Vec<u8>>) = (read.try_get(1)?, read.try_get(2)?);
             written.insert(number::<u32>(&read, 0)?, (mac, details));
         }
-        for (principal, part) in self.parts(connection, of, principal).await? {
-            let not_as_written = || bad_statement(of, "its sums, price tags or percentiles are not those of its MAC");
-            let (mac, details) = written.remove(&principal).ok_or_else(not_as_written)?;
+        let not_as_written = || bad_statement(of, "its sums, price tags or percentiles are not those of its MAC");
+        let mut parts = self.parts(connection, of, principal).await?;
+        for (principal, (mac, details)) in written {
+            let part = parts.remove(&principal).unwrap_or_default();
             if !is_mac(&mac, &self.key.part(of, principal, &part.octets, details.as_deref())) {
                 return Err(not_as_written());
             }
@@ -589,11 +598,7 @@ impl Store {
             all.prices.extend(Some((principal, prices)).filter(|(_, prices)| !prices.is_empty()));
             all.percentiles.extend(Some((principal, percentiles)).filter(|(_, of)| !of.is_empty()));
         }
-        if written.is_empty() {
-            Ok(Some((statement, sums, all)))
-        } else {
-            Err(bad_statement(of, "some of its sums are missing"))
-        }
+        if parts.is_empty() { Ok(Some((statement, sums, all))) } else { Err(not_as_written()) }
     }
 
     /// Whether the sums of a complete statement were taken away.
@@ -1195,6 +1200,14 @@ async fn months_ended(
     let months = std::iter::successors(Some(Month::of(after.max(first))), |month| Some(month.next()));
     let bounds = months.map(|month| (month.begin(), month.next().begin()));
     Ok(bounds.take_while(|(_, ends)| *ends <= before).take(MAX_PERCENTILES).collect())
+}
+
+/// Who has samples in these months, which follow on each other.
+async fn sampled(connection: &mut AnyConnection, months: &[(u64, u64)]) -> Result<Vec<u32>, StoreError> {
+    let (Some((begins, _)), Some((_, ends))) = (months.first(), months.last()) else { return Ok(Vec::new()) };
+    let select = "SELECT DISTINCT principal FROM usage_sample WHERE begins_at >= $1 AND begins_at < $2";
+    let found = query(select).bind(signed(*begins)).bind(signed(*ends)).fetch_all(&mut *connection).await?;
+    found.iter().map(|read| number(read, 0)).collect()
 }
 
 /// The percentiles of one who pays, of the owners of its number one after the other.

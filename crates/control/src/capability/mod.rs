@@ -45,7 +45,7 @@ mod zone;
 pub use answer::{Answer, Denial, EpochSecret, OpenError, SEALED};
 pub use billing::{
     Billing, BillingRecord, BillingSubject, MAX_BILLED, MAX_EXTERNAL_ID, MAX_METADATA, MAX_METADATA_KEY,
-    MAX_METADATA_VALUE, MAX_PRICE, Metadata, PriceSince, PriceTag,
+    MAX_METADATA_VALUE, MAX_PRICE, Metadata, PriceSince, PriceTag, SET_PRICES,
 };
 pub use channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_MESSAGE, MAX_RATES, RatePayer, RateTerms, SharedRate};
 pub use charged::Month;

@@ -27,12 +27,13 @@ use wayleave_packet::platypus::sources::{MAX_PREFIXES, MAX_SOURCES, Sources};
 
 use super::billing::{
     Billing, BillingRecord, BillingSubject, MAX_BILLED, MAX_EXTERNAL_ID, MAX_METADATA, MAX_METADATA_KEY,
-    MAX_METADATA_VALUE, MAX_PRICE,
+    MAX_METADATA_VALUE, MAX_PRICE, SET_PRICES,
 };
 use super::channel::{MAX_RATES, RatePayer, RateTerms};
 use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStatus, Invitations, MAX_NAME};
 use super::keys::{MasterKey, ProviderKey};
 use super::request::{read_delegation, write_delegation};
+use super::statement::MAX_PRICE_TAGS;
 use super::terms::Terms;
 use super::usage::Reopening;
 use super::volume_quota::{DelegationLimit, MAX_QUOTAS, QuotaStatus, VolumeQuota};
@@ -372,6 +373,16 @@ pub enum ChangeError {
     NoQuota,
     #[error("there are {MAX_QUOTAS} quotas")]
     Quotas,
+    #[error(
+        "{SET_PRICES} price tags of this account or grant are remembered for statements, for 500 days each: another one has no place; close \
+         time less often than prices change, or tell prices apart by metadata"
+    )]
+    Prices,
+    #[error(
+        "the account and its grants have {MAX_PRICE_TAGS} price tags that statements may name, those of the last 500 days among them: give \
+         the account one, or fewer grants their own"
+    )]
+    PriceTags,
     #[error("{MAX_BILLED} accounts and grants have an external ID, a price tag or metadata")]
     Billed,
     #[error("the account has {MAX_GRANTS} grants")]
@@ -1060,7 +1071,7 @@ impl State {
                 account(sources.principal)?;
                 self.check_sources(sources)
             }
-            ChangeBody::SetBilling { of, billing } => self.check_billing(of, billing),
+            ChangeBody::SetBilling { of, billing } => self.check_billing(of, billing, issued),
             ChangeBody::SetQuota { principal, quota } => {
                 self.check_quota(&RatePayer { principal: *principal, delegation: None }, quota)
             }

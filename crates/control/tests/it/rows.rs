@@ -396,6 +396,37 @@ fn what_a_state_forgets_leaves_its_rows_and_nothing_else_does() {
     assert_eq!(has(&kept, RowKind::Sources), 0);
 }
 
+/// A price tag that a statement may need is never put aside for another one: the change is refused.
+#[test]
+fn a_price_tag_that_statements_may_need_is_not_forgotten_for_another() {
+    let mut state = fresh();
+    let sign = |state: &State, body: ChangeBody, second: u64| state.sign(body, &signer(), unix(second));
+    let make = |state: &mut State, body: ChangeBody, second: u64| {
+        let change = sign(state, body, second).expect("possible");
+        state.apply(&change, &signer().verifying_key()).expect("the next");
+    };
+    let of = BillingSubject::account(principal(1));
+    let price = |number: usize| ChangeBody::SetBilling {
+        of,
+        billing: Billing { price: format!("tag {number}"), ..Billing::default() },
+    };
+    make(&mut state, ChangeBody::Account { principal: principal(1), generation: 1, name: String::new() }, NOW);
+    (0..SET_PRICES).for_each(|number| make(&mut state, price(number), NOW + number as u64));
+    let last = NOW + SET_PRICES as u64;
+    assert_eq!(sign(&state, price(SET_PRICES), last).err(), Some(ChangeError::Prices));
+    // What is not about the price is set all the same.
+    let id =
+        Billing { external_id: "cust-1".to_owned(), price: format!("tag {}", SET_PRICES - 1), ..Billing::default() };
+    make(&mut state, ChangeBody::SetBilling { of, billing: id }, last);
+    let tags = |state: &State| state.billing(&of).map_or(0, |held| held.prices_within(None, 0, u64::MAX).len());
+    assert_eq!(tags(&state), SET_PRICES);
+    // Once no statement needs the first, which ended when the second began.
+    let late = NOW + 500 * 86_400;
+    assert_eq!(sign(&state, price(SET_PRICES), late).err(), Some(ChangeError::Prices));
+    make(&mut state, price(SET_PRICES), late + 1);
+    assert_eq!(tags(&state), SET_PRICES + 1);
+}
+
 /// Price tags stay for statements when what had them ends, and for no longer.
 #[test]
 fn price_tags_outlive_what_they_were_of_and_are_forgotten_at_last() {

@@ -356,6 +356,8 @@ pub(crate) async fn a_statement_has_the_percentiles_of_the_months_that_ended_in_
         let confirm = UsageChange::Confirm { router: 1, through: last - 300 - 59 };
         store.change_usage(&[report(1, 1, &entries, last), confirm], &none).await.expect("the database works");
     }
+    // Of a key epoch that has not ended when time is closed: there is no line of it.
+    take(&store, report(1, 1, &[(account(10, None, epoch(ends + 3 * 86_400)), 5)], last)).await;
     // The router was cut off for three samples, and then for weeks: of that nobody knows when it was.
     let of = |number: u128| [(account(9, None, epoch(last)), number)];
     take(&store, report(1, 1, &of(30), last + 900)).await;
@@ -364,7 +366,9 @@ pub(crate) async fn a_statement_has_the_percentiles_of_the_months_that_ended_in_
     fold(&store, 1_000, &none).await;
     let found = store.statement(1, None).await.expect("read").expect("there").2.percentiles;
     let of = |octets_per_second, rough| vec![Percentile { owner: 0, begins, ends, octets_per_second, rough }];
-    assert_eq!(found, BTreeMap::from([(7, of(1_000, 0)), (8, of(0, 0)), (9, of(0, 7))]));
+    assert_eq!(found, BTreeMap::from([(7, of(1_000, 0)), (8, of(0, 0)), (9, of(0, 7)), (10, of(0, 0))]));
+    let without_line = store.statement(1, Some(10)).await.expect("read").expect("there");
+    assert_eq!((without_line.1.len(), &without_line.2.percentiles[&10]), (0, &found[&10]));
     assert_eq!(store.statement(1, Some(7)).await.expect("read").expect("there").2.percentiles[&7], found[&7]);
     assert_eq!(write(place, "DELETE FROM usage_sample").await, 0, "what is closed is gone");
 }
