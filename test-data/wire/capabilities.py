@@ -102,9 +102,9 @@ def orders():
         b"\x05" + u24(3) + prefix_octets("192.0.2.0/25") + prefix_octets("203.0.113.9/32"),
         b"\x06",
         b"\x07" + struct.pack(">I", 12),
-        b"\x08" + u24(3) + b"\x01" + struct.pack(">QQB", 1_250_000, 2_000, 0) + b"\x00",
-        b"\x08" + u24(3) + b"\x01" + struct.pack(">QQB", 1_250_000, 0, 0) + b"\x01" + struct.pack(">Q", 10 << 40),
-        b"\x08" + u24(3) + b"\x00\x00",
+        b"\x08" + u24(3) + b"\x01" + struct.pack(">QQB", 1_250_000, 2_000, 0),
+        b"\x08" + u24(3) + b"\x03" + struct.pack(">QQB", 1_250_000, 0, 0) + struct.pack(">Q", 10 << 40),
+        b"\x08" + u24(3) + b"\x00",
     ]
 
 

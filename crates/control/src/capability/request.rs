@@ -13,6 +13,7 @@ use wayleave_crypto::hash::hash;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
 
+use super::channel::RateTerms;
 use super::credential::Credential;
 use super::holder::HolderReport;
 use super::keys::{Handle, MasterKey};
@@ -126,7 +127,12 @@ impl Request {
             Order::Delegations { from } => {
                 out.u8(7).u32(from);
             }
-            Order::Limit { id, limit } => limit.write(out.u8(8).bytes(&id.octets())),
+            // With both, a name has no octet to spare: one says which are there.
+            Order::Limit { id, limit: DelegationLimit { rate, month_octets } } => {
+                out.u8(8).bytes(&id.octets()).u8(u8::from(rate.is_some()) | u8::from(month_octets.is_some()) << 1);
+                rate.iter().for_each(|rate| rate.write(&mut out));
+                month_octets.into_iter().for_each(|octets| drop(out.u64(octets)));
+            }
         }
         out.finish()
     }
@@ -197,7 +203,13 @@ impl SignedRequest {
             7 => Order::Delegations { from: reader.u32()? },
             8 => {
                 let id = DelegationId::from_octets(reader.array()?);
-                Order::Limit { id, limit: DelegationLimit::read(&mut reader)? }
+                let flags = reader.u8()?;
+                if flags & !3 != 0 {
+                    return Err(Malformed::Value("the limit of a delegation"));
+                }
+                let rate = if flags & 1 != 0 { Some(RateTerms::read(&mut reader)?) } else { None };
+                let month_octets = if flags & 2 != 0 { Some(reader.u64()?) } else { None };
+                Order::Limit { id, limit: DelegationLimit { rate, month_octets } }
             }
             _ => return Err(Malformed::Value("the kind of a request")),
         };

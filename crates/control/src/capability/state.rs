@@ -5,10 +5,13 @@
 //! compact: see [`State::memory`].
 
 mod billed;
+mod limits;
 mod quota;
 mod rows;
 mod snapshot;
+mod sources;
 mod volume;
+mod withdrawals;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -20,8 +23,7 @@ use wayleave_core::wire::{Ascii, Codec, Malformed, Reader, Wire, Writer};
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_crypto::signed::{Object, SIGNATURE, Signed};
-use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Marks, Principal, Width};
-use wayleave_packet::platypus::mint::epoch;
+use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_packet::platypus::sources::{MAX_PREFIXES, MAX_SOURCES, Sources};
 
@@ -37,6 +39,8 @@ use super::statement::MAX_PRICE_TAGS;
 use super::terms::Terms;
 use super::usage::Reopening;
 use super::volume_quota::{DelegationLimit, MAX_QUOTAS, QuotaStatus, VolumeQuota};
+
+use withdrawals::is_part;
 
 pub use quota::{
     DELEGATES_GRANTS, DELEGATES_REVOKED, MAX_LIMITS, OPERATOR_GRANTS, PRINCIPAL_LIMITS, PRINCIPAL_SOURCES,
@@ -556,83 +560,6 @@ impl State {
         }
     }
 
-    /// What routers share: the rates, and of delegations that their holders limit no more than that.
-    #[must_use]
-    pub fn shared_rates(&self) -> BTreeMap<RatePayer, RateTerms> {
-        let payers = self.rates.keys().chain(self.limits.keys());
-        payers.filter_map(|payer| Some((*payer, self.rate_of(payer)?))).collect()
-    }
-
-    /// The same of one payer.
-    #[must_use]
-    pub fn rate_of(&self, payer: &RatePayer) -> Option<RateTerms> {
-        let (rate, limit) = (self.rates.get(payer).copied(), self.limits.get(payer).copied());
-        let (Some(rate), Some(limit)) = (rate, limit) else { return rate.or(limit) };
-        // Zero leaves the burst to the router.
-        let burst = match (rate.burst, limit.burst) {
-            (0, burst) | (burst, 0) => burst,
-            (one, other) => one.min(other),
-        };
-        Some(RateTerms { rate: rate.rate.min(limit.rate), burst, offline: rate.offline })
-    }
-
-    /// What the holder of a delegation limits it to.
-    #[must_use]
-    pub fn limit_of(&self, payer: &RatePayer) -> DelegationLimit {
-        let volume = self.quotas.get(payer).filter(|_| payer.delegation.is_some());
-        let month_octets = volume.and_then(|status| status.quota.hard);
-        DelegationLimit { rate: self.limits.get(payer).copied(), month_octets }
-    }
-
-    /// The limits of the rates of a principal's delegations.
-    pub fn limits_of(&self, principal: Principal) -> impl Iterator<Item = (RatePayer, RateTerms)> {
-        of_principal(&self.limits, principal).map(|(payer, terms)| (*payer, *terms))
-    }
-
-    /// The rates over all routers that the operator set.
-    #[must_use]
-    pub fn rates(&self) -> &BTreeMap<RatePayer, RateTerms> {
-        &self.rates
-    }
-
-    /// Those of a principal and of its delegations.
-    pub fn rates_of(&self, principal: Principal) -> impl Iterator<Item = (RatePayer, RateTerms)> {
-        of_principal(&self.rates, principal).map(|(payer, terms)| (*payer, *terms))
-    }
-
-    /// Where packets may come from, by payer in ascending order.
-    pub fn sources(&self) -> impl ExactSizeIterator<Item = &Sources> {
-        self.sources.values()
-    }
-
-    /// The same of a principal and of its delegations.
-    pub fn sources_of(&self, principal: Principal) -> impl Iterator<Item = &Sources> {
-        of_principal(&self.sources, principal).map(|(_, held)| held)
-    }
-
-    /// The same of one payer, if anything was ever said of it.
-    #[must_use]
-    pub fn sources_of_payer(&self, payer: &RatePayer) -> Option<&Sources> {
-        self.sources.get(payer)
-    }
-
-    /// Whether to say this of a payer's sources changes nothing.
-    #[must_use]
-    pub fn has_sources(&self, sources: &Sources) -> bool {
-        let names_any = sources.prefixes.is_empty() && !sources.delegates_any;
-        self.sources.get(&sources.into()).map_or(names_any, |held| held == sources)
-    }
-
-    /// The marks of secrets that are looked up with these terms: bound if they are of a payer that names prefixes.
-    #[must_use]
-    pub fn marks_of(&self, terms: &Terms) -> Marks {
-        let payer = |delegation| RatePayer { principal: terms.principal, delegation };
-        let names = |payer: RatePayer| self.sources.get(&payer).is_some_and(|held| !held.prefixes.is_empty());
-        let delegation = terms.delegation.map(|delegation| delegation.id);
-        let is_bound = names(payer(None)) || delegation.is_some_and(|id| names(payer(Some(id))));
-        if is_bound { Marks::BOUND } else { Marks::default() }
-    }
-
     /// The number of the last change.
     #[must_use]
     pub fn number(&self) -> u64 {
@@ -1081,34 +1008,6 @@ impl State {
         }
     }
 
-    fn check_sources(&self, sources: &Sources) -> Result<(), ChangeError> {
-        if !sources.is_sound() {
-            return Err(ChangeError::SourcesTerms);
-        }
-        let own = RatePayer { principal: sources.principal, delegation: None };
-        if sources.delegation.is_some()
-            && let Some(own) = self.sources.get(&own).filter(|own| !own.delegates_any && !own.prefixes.is_empty())
-            && !sources.prefixes.iter().all(|prefix| own.prefixes.iter().any(|within| within.contains(prefix)))
-        {
-            return Err(ChangeError::SourcesBeyond);
-        }
-        let others = self.sources.iter().filter(|(payer, _)| **payer != sources.into());
-        let listed: usize = others.map(|(_, held)| held.entries()).sum();
-        if self.elsewhere.sources + listed + sources.entries() > MAX_SOURCES {
-            Err(ChangeError::Sources)
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Whether routers may share one more rate, if this payer has none yet.
-    fn check_space_for_rate(&self, payer: &RatePayer) -> Result<(), ChangeError> {
-        let has_rate = |payer: &RatePayer| self.rates.contains_key(payer);
-        let all = self.rates.len() + self.limits.keys().filter(|payer| !has_rate(payer)).count();
-        let is_known = has_rate(payer) || self.limits.contains_key(payer);
-        if all >= MAX_RATES && !is_known { Err(ChangeError::Rates) } else { Ok(()) }
-    }
-
     /// Whether the limits leave space for these grants of one principal.
     fn check_capacity(&self, all: &[Terms], most: usize) -> Result<(), ChangeError> {
         let Some(principal) = all.first().map(|terms| terms.principal) else { return Ok(()) };
@@ -1122,44 +1021,6 @@ impl State {
         // Whoever loaded the database later may know less of what ended long ago than who signed: it holds twice as much.
         let is_full = new > 0 && self.kept_slots_of(principal).count() + new > most;
         if is_full { Err(ChangeError::Grants) } else { Ok(()) }
-    }
-
-    /// Whether the revocations that a change makes at this second are within `most` with those in force.
-    fn check_revocations(&self, body: &ChangeBody, second: u64, most: usize) -> Result<(), ChangeError> {
-        let more = match body {
-            ChangeBody::Revoke(_) => 1,
-            ChangeBody::WithdrawDelegation { holder, .. } => self.most_withdrawn(holder, second) + EPOCHS,
-            ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => self.most_withdrawn(terms, second),
-            ChangeBody::Close { principal } => EPOCHS * self.intervals_of(*principal, second).len(),
-            _ => 0,
-        };
-        let is_full = |held: usize| held + more > most;
-        let is_refused = more > 0 && is_full(self.revocations.len()) && is_full(self.in_force(second));
-        if is_refused { Err(ChangeError::Revocations) } else { Ok(()) }
-    }
-
-    /// Revocations of delegations that end when these terms, or what was delegated from them, are withdrawn, at most.
-    fn most_withdrawn(&self, terms: &Terms, second: u64) -> usize {
-        let principal = terms.principal;
-        let of_sources = self.sources_of(principal).filter_map(|sources| sources.delegation);
-        let of_volumes = self.volumes_of(principal).filter_map(|(payer, _)| payer.delegation);
-        let own = terms.delegation.map(|delegation| delegation.id);
-        let bound: BTreeSet<DelegationId> =
-            of_sources.chain(of_volumes).filter(|id| own.is_none_or(|own| own == *id)).collect();
-        bound.len() * EPOCHS * self.intervals_of(principal, second).len()
-    }
-
-    /// The lengths of key epochs of which holders of an account may have secrets at this second: those of its grants, and of what was
-    /// withdrawn lately.
-    fn intervals_of(&self, principal: Principal, second: u64) -> BTreeSet<Interval> {
-        let withdrawn = self.withdrawn_of(principal).filter(|(_, until)| *until > second);
-        let granted = self.slots_of(principal).filter_map(|slot| self.interval_of(slot));
-        granted.chain(withdrawn.map(|(interval, _)| interval)).collect()
-    }
-
-    /// Revocations that have not expired at this second.
-    fn in_force(&self, second: u64) -> usize {
-        self.revocations.iter().filter(|entry| entry.expires_at().is_none_or(|expiry| expiry > second)).count()
     }
 
     fn perform(&mut self, body: &ChangeBody, change: &Change) {
@@ -1278,142 +1139,6 @@ impl State {
         self.lately.push_back(issued);
     }
 
-    fn note_withdrawn(&mut self, terms: &Terms, second: u64) {
-        let Terms { principal, interval, .. } = *terms;
-        // The next epoch's secret can be looked up ahead, and is accepted until the end of the epoch after.
-        let current = u64::from(epoch::epoch_at(interval, UnixTime(second.saturating_mul(1_000_000))));
-        self.withdrawn.retain(|(of, _), until| *of != principal || *until > second);
-        let until = (current + 3) << interval.exponent();
-        // A clock that went back takes nothing from what was known.
-        let held = self.withdrawn.entry((principal, interval)).or_insert(until);
-        *held = until.max(*held);
-    }
-
-    fn withdrawn_of(&self, principal: Principal) -> impl Iterator<Item = (Interval, u64)> {
-        let first = (principal, Interval::SHORTEST);
-        let of_principal = self.withdrawn.range(first..).take_while(move |((of, _), _)| *of == principal);
-        of_principal.map(|((_, interval), until)| (*interval, *until))
-    }
-
-    /// Revokes the secrets of the key epochs that routers accept at this Unix second, or may accept next.
-    fn revoke_accepted(
-        &mut self,
-        principal: Principal,
-        delegation: Option<(DelegationId, Option<DelegationId>)>,
-        interval: Interval,
-        second: u64,
-    ) {
-        let current = epoch::epoch_at(interval, UnixTime(second.saturating_mul(1_000_000)));
-        for epoch in current.saturating_sub(1)..=current.saturating_add(1) {
-            self.revocations.insert(Revocation { principal, delegation, epoch: Some((interval, epoch)) });
-        }
-    }
-
-    /// Revokes a delegation that nobody has any more in the key epochs of which secrets may be out: at another waypoint they may have
-    /// another length, and have been withdrawn before.
-    fn revoke_withdrawn(
-        &mut self,
-        principal: Principal,
-        delegation: (DelegationId, Option<DelegationId>),
-        second: u64,
-    ) {
-        let withdrawn = self.withdrawn_of(principal).filter(|(_, until)| *until > second);
-        let intervals: Vec<Interval> = withdrawn.map(|(interval, _)| interval).collect();
-        for interval in intervals {
-            self.revoke_accepted(principal, Some(delegation), interval, second);
-        }
-    }
-
-    /// Ends a delegation of `holder` with all that was handed on from it. Revocations in all epochs stay: who ordered them is not known,
-    /// and whoever had the number would have its keys again.
-    fn withdraw_delegation(&mut self, holder: &Terms, id: DelegationId, sub: Option<DelegationId>, second: u64) {
-        let principal = holder.principal;
-        self.note_withdrawn(holder, second);
-        self.retain_grants(principal, second, |grant| !is_part(&grant.terms, holder, id, sub));
-        // A revocation names no waypoint: as long as another one has this number, it is left alone.
-        if !self.grants_of(principal).any(|grant| is_of(&grant.terms, id, sub)) {
-            self.revoke_withdrawn(principal, (id, sub), second);
-        }
-    }
-
-    /// Whether the delegation in a slot ended so long before this Unix second that it is forgotten.
-    fn is_past(&self, slot: u32, second: u64) -> bool {
-        let ended = self.capped(slot).filter(|grant| grant.terms.delegation.is_some());
-        ended.is_some_and(|grant| {
-            let kept = ENDED_KEPT.max(3 << grant.terms.interval.exponent());
-            grant.not_after.saturating_add(kept) < second
-        })
-    }
-
-    /// The slots of an account but for those of delegations that are forgotten.
-    fn kept_slots_of(&self, principal: Principal) -> impl Iterator<Item = u32> {
-        let second = self.settled();
-        self.slots_of(principal).filter(move |slot| !self.is_past(*slot, second))
-    }
-
-    /// Ends one grant. What was delegated from it stands on what that was delegated from itself; if
-    /// that is nothing, it ends no later than the grant would have.
-    fn withdraw(&mut self, terms: &Terms, second: u64) {
-        let Some(slot) = self.find(terms) else { return };
-        let above = self.entry(slot).and_then(|entry| entry.delegation.as_ref()).map_or(NONE, |held| held.from);
-        if let Some(end) = self.capped(slot).filter(|_| above == NONE).map(|grant| grant.not_after) {
-            let slots: Vec<u32> = self.slots_of(terms.principal).collect();
-            for below in slots {
-                let stands = |entry: &&mut Entry| entry.delegation.as_ref().is_some_and(|held| held.from == slot);
-                let entry = self.entry_mut(below).filter(stands);
-                entry.into_iter().for_each(|entry| entry.not_after = entry.not_after.min(end).max(entry.not_before));
-            }
-        }
-        self.stand_on(terms.principal, above, |_, held| held.from == slot);
-        self.retain_grants(terms.principal, second, |grant| grant.terms != *terms);
-    }
-
-    /// Says of some delegations of an account what the nearest grant is that they were delegated from.
-    fn stand_on(&mut self, principal: Principal, from: u32, is_meant: impl Fn(&Terms, &Delegated) -> bool) {
-        let slots: Vec<u32> = self.slots_of(principal).collect();
-        for slot in slots {
-            let Some(Grant { terms, .. }) = self.grant(slot) else { continue };
-            let delegated = self.entry_mut(slot).and_then(|entry| entry.delegation.as_mut());
-            delegated.filter(|held| is_meant(&terms, held)).into_iter().for_each(|held| held.from = from);
-        }
-    }
-
-    /// Ends the grants of an account that are not to stay, at this Unix second.
-    fn retain_grants(&mut self, principal: Principal, second: u64, stays: impl Fn(&Grant) -> bool) {
-        let bound = self.retain_slots(principal, |state, slot| state.grant(slot).is_some_and(|grant| stays(&grant)));
-        // Without its sources and its volume, what was looked up would be judged by the principal's.
-        bound.into_iter().for_each(|id| self.revoke_withdrawn(principal, (id, None), second));
-    }
-
-    /// Frees the slots of an account that are not to stay. Delegations that nobody has any more lose their limits and sources: whoever is
-    /// given a number anew begins without. Returns those that had sources or a volume.
-    fn retain_slots(&mut self, principal: Principal, stays: impl Fn(&Self, u32) -> bool) -> Vec<DelegationId> {
-        let slots: Vec<u32> = self.slots_of(principal).collect();
-        let (kept, ended): (Vec<u32>, Vec<u32>) = slots.into_iter().partition(|slot| stays(self, *slot));
-        for (at, slot) in kept.iter().enumerate() {
-            let next = kept.get(at + 1).copied().unwrap_or(NONE);
-            self.entry_mut(*slot).into_iter().for_each(|entry| entry.next = next);
-        }
-        let account = self.accounts.get_mut(&principal.number());
-        account.into_iter().for_each(|account| account.first = kept.first().copied().unwrap_or(NONE));
-        let ids = |state: &Self, slots: &[u32]| -> BTreeSet<DelegationId> {
-            let delegated = slots.iter().filter_map(|slot| state.entry(*slot)?.delegation.as_ref());
-            delegated.map(|held| held.delegation.id).collect()
-        };
-        let left: Vec<DelegationId> = ids(self, &ended).difference(&ids(self, &kept)).copied().collect();
-        ended.into_iter().for_each(|slot| self.release(slot));
-        let mut bound = Vec::new();
-        for id in left {
-            let payer = RatePayer { principal, delegation: Some(id) };
-            self.limits.remove(&payer);
-            let (sources, volume) = (self.sources.remove(&payer), self.quotas.remove(&payer));
-            if sources.is_some() || volume.is_some() {
-                bound.push(id);
-            }
-        }
-        bound
-    }
-
     /// Opens the account, if there is none, and grants. What is granted already is never shortened.
     fn redeem(&mut self, id: InvitationId, holder: [u8; 32], change: &Change) {
         let Some((invitation, _)) = self.invitations.get(id) else { return };
@@ -1523,17 +1248,6 @@ impl State {
 fn of_principal<V>(all: &BTreeMap<RatePayer, V>, principal: Principal) -> impl Iterator<Item = (&RatePayer, &V)> {
     let first = RatePayer { principal, delegation: None };
     all.range(first..).take_while(move |(payer, _)| payer.principal == principal)
-}
-
-/// Whether terms are of this delegation, or sub-delegation, or of what was handed on from it.
-fn is_of(terms: &Terms, id: DelegationId, sub: Option<DelegationId>) -> bool {
-    let held = terms.delegation.filter(|held| held.id == id);
-    held.is_some_and(|held| sub.is_none() || held.sub.map(|sub| sub.id) == sub)
-}
-
-/// The same, if the holder has them, or they were delegated from what it has.
-fn is_part(terms: &Terms, holder: &Terms, id: DelegationId, sub: Option<DelegationId>) -> bool {
-    is_of(terms, id, sub) && (terms == holder || terms.is_below(holder))
 }
 
 /// Octets that the allocator takes for so many: a header of 8, in multiples of 16, at least 32 (glibc).

@@ -743,6 +743,13 @@ fn the_longest_orders_fit_a_name_under_the_longest_zone() {
         Order::Delegate { id: id(0xff_fffe), prefix, until: Some(u64::MAX - 1) },
         Order::Delegate { id: id(0xff_fffd), prefix, until: None },
         Order::Sources { id: id(0xff_fffd), prefixes: OrderedPrefixes::new(&[prefix]).expect("one fits") },
+        Order::Limit {
+            id: id(0xff_fffd),
+            limit: DelegationLimit {
+                rate: Some(RateTerms { rate: RateTerms::MOST, burst: RateTerms::MOST, ..RateTerms::default() }),
+                month_octets: Some(VolumeQuota::MOST),
+            },
+        },
         Order::Sources {
             id: id(0xff_fffd),
             prefixes: ordered_prefixes(&["192.0.2.1/32", "192.0.2.3/32", "192.0.2.5/32", "192.0.2.7/32"]),

@@ -276,6 +276,7 @@ fn a_delegation_without_sources_is_not_revoked_when_its_provider_withdraws_it() 
 #[test]
 fn several_changes_are_made_as_one_or_not_at_all() {
     let mut server = server_with(&[]);
+    server.limit_intervals(interval(18));
     let terms = terms(7);
     let number = server.state().number();
     let sources = |text: &str| {

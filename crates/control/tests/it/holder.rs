@@ -283,11 +283,15 @@ fn a_holder_limits_its_own_delegations_and_never_beyond_the_operators_rate() {
 #[test]
 fn a_delegation_whose_volume_is_used_up_is_refused_until_its_holder_raises_it() {
     let (mut server, credential) = one();
+    // Answers by datagrams have a rate.
+    let second = std::cell::Cell::new(0);
+    let tick = || at(second.replace(second.get() + 1));
     let mut nonce = 0;
     let mut give = |server: &mut KeyServer, given: Order| {
         nonce += 1;
-        assert!(server.prepare(at(0).unix, u32::MAX));
-        order(server, &credential, given, nonce, at(0)).expect("acknowledged").status
+        let now = tick();
+        assert!(server.prepare(now.unix, u32::MAX));
+        order(server, &credential, given, nonce, now).expect("acknowledged").status
     };
     let part = |number: u32| Order::Delegate { id: id(number), prefix: prefix("203.0.0.0/16"), until: None };
     let volume = |number: u32, octets: u64| Order::Limit {
@@ -308,7 +312,7 @@ fn a_delegation_whose_volume_is_used_up_is_refused_until_its_holder_raises_it() 
     });
     let epoch = epoch::epoch_at(credential.terms.interval, at(0).unix);
     let denied = |server: &mut KeyServer| {
-        [&credential, &delegate, &other].map(|holder| direct(server, holder, epoch, at(0)).0.err())
+        [&credential, &delegate, &other].map(|holder| direct(server, holder, epoch, tick()).0.err())
     };
     assert_eq!(denied(&mut server), [None, None, None]);
     change(&mut server, ChangeBody::UseUpQuota { payer, month: Month::of(NOW).begin() }, at(0));
@@ -317,10 +321,10 @@ fn a_delegation_whose_volume_is_used_up_is_refused_until_its_holder_raises_it() 
     let listed: Vec<_> = server.state().listed(NOW).collect();
     assert_eq!(listed.len(), 3);
     assert!(listed.iter().all(|entry| entry.delegation == Some((id(3), None))));
-    let page = page(&mut server, &credential, 0, 90, at(0));
+    let page = page(&mut server, &credential, 0, 90, tick());
     let shown: Vec<_> = page.delegations.iter().map(|held| (held.month_octets, held.denied)).collect();
     assert_eq!(shown, [(Some(1_000), Some(Denial::UsedUp)), (None, None)]);
-    assert_eq!(status(&mut server, &delegate, 91, at(0)).month_octets, Some(1_000));
+    assert_eq!(status(&mut server, &delegate, 91, tick()).month_octets, Some(1_000));
     // A rate beside it changes nothing of that, and more octets do.
     let both = |octets: u64| Order::Limit {
         id: id(3),
