@@ -131,7 +131,9 @@ impl Request {
             Order::Limit { id, limit: DelegationLimit { rate, month_octets } } => {
                 out.u8(8).bytes(&id.octets()).u8(u8::from(rate.is_some()) | u8::from(month_octets.is_some()) << 1);
                 rate.iter().for_each(|rate| rate.write(&mut out));
-                month_octets.into_iter().for_each(|octets| drop(out.u64(octets)));
+                if let Some(octets) = month_octets {
+                    out.u64(octets);
+                }
             }
         }
         out.finish()
