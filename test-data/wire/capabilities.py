@@ -102,8 +102,9 @@ def orders():
         b"\x05" + u24(3) + prefix_octets("192.0.2.0/25") + prefix_octets("203.0.113.9/32"),
         b"\x06",
         b"\x07" + struct.pack(">I", 12),
-        b"\x08" + u24(3) + struct.pack(">QQB", 1_250_000, 2_000, 0),
-        b"\x09" + u24(3),
+        b"\x08" + u24(3) + b"\x01" + struct.pack(">QQB", 1_250_000, 2_000, 0),
+        b"\x08" + u24(3) + b"\x03" + struct.pack(">QQB", 1_250_000, 0, 0) + struct.pack(">Q", 10 << 40),
+        b"\x08" + u24(3) + b"\x00",
     ]
 
 
@@ -119,8 +120,9 @@ def reports():
     rate = b"\x01" + struct.pack(">QQB", 1_250_000, 0, 0)
     counts = b"".join(number.to_bytes(16, "big") for number in (5, 5_000, 2, 2_000))
     usage = b"\x01" + counts + struct.pack(">QB", 1_799_000_000, 0)
-    status = struct.pack(">QQ", 1_700_000_000, 1_900_000_000) + b"\x01" + struct.pack(">II", 90, 1) + rate + usage
-    held = u24(3) + b"\x01" + u24(9) + bytes([4, 24, 203, 0, 113]) + struct.pack(">Q", 1_900_000_000) + b"\x02\x00"
+    status = struct.pack(">QQ", 1_700_000_000, 1_900_000_000) + b"\x01" + struct.pack(">II", 90, 1) + rate
+    status += b"\x01" + struct.pack(">Q", 10 << 40) + usage
+    held = u24(3) + b"\x01" + u24(9) + bytes([4, 24, 203, 0, 113]) + struct.pack(">Q", 1_900_000_000) + b"\x02\x00\x00"
     page = struct.pack(">IIH", 13, 12, 1) + held
     return {
         "status": (b"\x06", 192, head + b"\x00" + status),
@@ -204,7 +206,8 @@ def snapshot(grants):
 
 def withdrawals(terms, branch):
     """Signed changes that withdraw: a grant, one with all below it, and a delegation by its holder; that set two rates and end one;
-    that set two payers' sources; what billing knows of an account and of a grant; a quota that is set, used up and ended; that limit a delegation, and end that."""
+    that set two payers' sources; what billing knows of an account and of a grant; a quota that is set, used up and ended; that limit a delegation, and end that;
+    and an account, a grant and its sources in one."""
     writer, second = bytes([30] * 32), 1_800_000_000
     by_holder = terms_octets(terms) + u24(branch["id"]) + b"\x01" + u24(branch["sub"])
     payers = [u24(7) + b"\x00" + struct.pack(">I", 0), u24(7) + b"\x01" + struct.pack(">I", branch["id"])]
@@ -218,8 +221,12 @@ def withdrawals(terms, branch):
     bodies += [(14, u24(7) + b"\x01" + terms_octets(branch) + text(b"") + text(b"gold") + struct.pack(">H", 0))]
     bodies += [(15, u24(7) + b"\x01" + struct.pack(">Q", 8 << 40) + b"\x01" + struct.pack(">Q", 10 << 40))]
     bodies += [(15, u24(7) + b"\x00" + b"\x01" + struct.pack(">Q", 10 << 40))]
-    bodies += [(17, u24(7) + struct.pack(">Q", 1_798_761_600)), (16, u24(7))]
-    bodies += [(18, payers[1] + b"\x01" + struct.pack(">QQB", 500, 2_000, 1)), (18, payers[1] + b"\x00")]
+    bodies += [(17, payers[0] + struct.pack(">Q", 1_798_761_600)), (16, u24(7))]
+    limited = b"\x01" + struct.pack(">QQB", 500, 2_000, 1) + b"\x01" + struct.pack(">Q", 10 << 40)
+    bodies += [(18, payers[1] + limited), (18, payers[1] + b"\x00\x00"), (17, payers[1] + struct.pack(">Q", 1_798_761_600))]
+    granted = struct.pack(">QQ", second - 5, second + 5) + terms_octets(terms)
+    several = [b"\x00" + account_octets(7, 3, b"customer"), b"\x02" + granted, b"\x0d" + payers[0] + b"\x00\x01" + prefix_octets("192.0.2.0/25")]
+    bodies += [(19, bytes([len(several)]) + b"".join(several))]
     fields = [struct.pack(">Q", 1) + bytes(32) + struct.pack(">QB", second, kind) + body for kind, body in bodies]
     return [signed("wayleave/capability/change/v1", of, writer).hex() for of in fields]
 

@@ -35,6 +35,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (6, "sale", include_str!("../migrations/6_sale.sql")),
     (7, "removed", include_str!("../migrations/7_removed.sql")),
     (8, "limits", include_str!("../migrations/8_limits.sql")),
+    (9, "volumes", include_str!("../migrations/9_volumes.sql")),
 ];
 /// How often a state is read again because a change came meanwhile.
 const LOADS: usize = 16;
@@ -838,6 +839,7 @@ fn principal_of(body: &ChangeBody, effects: &RowEffects) -> Option<u32> {
         ChangeBody::SetSources(sources) => Some(sources.principal.number()),
         ChangeBody::SetBilling { of, .. } => Some(of.principal.number()),
         ChangeBody::EndQuota { principal } => Some(principal.number()),
+        ChangeBody::Several(bodies) => bodies.iter().find_map(|body| principal_of(body, &RowEffects::default())),
         _ => None,
     })
 }
@@ -864,5 +866,6 @@ fn kind(body: &ChangeBody) -> &'static str {
         ChangeBody::EndQuota { .. } => "end-quota",
         ChangeBody::UseUpQuota { .. } => "use-up-quota",
         ChangeBody::LimitDelegation { .. } => "limit-delegation",
+        ChangeBody::Several(_) => "several",
     }
 }

@@ -62,6 +62,7 @@ pub(crate) fn table(kind: RowKind) -> Table {
         RowKind::Billing => ("billing", &["principal", "waypoint", "delegation", "external_id", "price"]),
         RowKind::Quota => ("quota", &["principal", "soft_octets", "hard_octets", "used_up_month"]),
         RowKind::Limit => ("delegation_limit", RATE),
+        RowKind::Volume => ("delegation_volume", &["principal", "delegation", "month_octets", "used_up_month"]),
     };
     Table { name, columns }
 }
@@ -137,6 +138,12 @@ pub(crate) fn columns(row: &Row) -> Vec<Column> {
         Row::Quota { status: QuotaStatus { quota, used_up, .. }, .. } => vec![
             principal,
             Column::Number(quota.soft.map(signed)),
+            Column::Number(quota.hard.map(signed)),
+            Column::Number(used_up.map(|(month, _)| signed(month))),
+        ],
+        Row::Volume { payer, status: QuotaStatus { quota, used_up, .. } } => vec![
+            principal,
+            Column::Number(payer.delegation.map(|id| id.number().into())),
             Column::Number(quota.hard.map(signed)),
             Column::Number(used_up.map(|(month, _)| signed(month))),
         ],

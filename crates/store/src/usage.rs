@@ -14,11 +14,12 @@ use sqlx::query::Query;
 use sqlx::{Any, AnyConnection, Row as _, query};
 use wayleave_control::capability::{
     AccountPeriods, ChargedAccount, Fold, JournalId, Ledger, MAX_PERCENTILES, MAX_PRICE_TAGS, Month, Percentile,
-    PriceTag, ReportOutcome, RouterNumber, SAMPLE_SECS, Usage, UsageChange, UsagePage, UsageRecord, UsageRefusal,
-    UsageReport, discarded_samples, samples,
+    PriceTag, RatePayer, ReportOutcome, RouterNumber, SAMPLE_SECS, Usage, UsageChange, UsagePage, UsageRecord,
+    UsageRefusal, UsageReport, discarded_samples, samples,
 };
 use wayleave_core::UnixTime;
 use wayleave_core::wire::{List16, decode, encode};
+use wayleave_packet::platypus::header::{DelegationId, Principal};
 
 use crate::authentic::is_mac;
 use crate::database::Transaction;
@@ -39,6 +40,8 @@ const WRITTEN: usize = 200;
 const PAUSE: Duration = Duration::from_millis(150);
 /// Octets of a month, at most: what is beyond a quota for ever.
 const MOST_OF_MONTH: i64 = 1 << 62;
+/// In the place of a delegation: all that a principal pays.
+const WHOLE: i64 = -1;
 /// Seconds for which the sums of months are kept.
 const MONTHS_KEPT: u64 = 800 * 86_400;
 /// The columns of a record.
@@ -305,7 +308,12 @@ impl Store {
         let billed = select.iter().map(|read| number(read, 0)).collect::<Result<BTreeSet<u32>, _>>()?;
         let months = months_ended(connection, closed).await?;
         let mut parts: Vec<(u32, Vec<u8>, [u8; 32])> = Vec::new();
-        for (principal, part) in self.parts(connection, of, None).await? {
+        let mut sums = self.parts(connection, of, None).await?;
+        // Who has no line of this time has a percentile of it all the same: what was reported then may be on another statement.
+        for principal in sampled(connection, &months).await? {
+            sums.entry(principal).or_insert_with(|| Part { begins: closed.0, ..Part::default() });
+        }
+        for (principal, part) in sums {
             let prices = match billed.contains(&principal) {
                 true => self.prices_of(connection, principal, (part.begins, closed.1)).await?,
                 false => Vec::new(),
@@ -346,7 +354,10 @@ impl Store {
         }
         // That of the account comes first.
         tags.sort_by_key(|tag| tag.grant.is_some());
-        tags.truncate(MAX_PRICE_TAGS);
+        // Whoever sets one more is refused.
+        if tags.len() > MAX_PRICE_TAGS {
+            return Err(bad(&format!("`billing` of principal {principal}"), "it has more price tags than a statement"));
+        }
         Ok(tags)
     }
 
@@ -456,7 +467,8 @@ impl Store {
         rows.iter().map(|read| Ok((number(read, 0)?, number(read, 1)?))).collect()
     }
 
-    /// Octets of key epochs that began in the month which begins at a Unix second, of those of some payers who sent any: of the present
+    /// Octets of key epochs that began in the month which begins at a Unix second, of those of some payers who sent any, and of delegations
+    /// while they are limited: of the present
     /// owners of their numbers. What came late for closed time is not in it.
     ///
     /// # Errors
@@ -464,22 +476,26 @@ impl Store {
     pub async fn month_usage(
         &self,
         begins: u64,
-        payers: &[u32],
+        payers: &BTreeSet<RatePayer>,
         periods: &AccountPeriods,
-    ) -> Result<BTreeMap<u32, u64>, StoreError> {
+    ) -> Result<BTreeMap<RatePayer, u64>, StoreError> {
         let mut connection = self.database.pool.acquire().await?;
+        let principals: BTreeSet<u32> = payers.iter().map(|payer| payer.principal.number()).collect();
+        let principals: Vec<u32> = principals.into_iter().collect();
         let mut found = BTreeMap::new();
-        for portion in payers.chunks(NAMED) {
+        for portion in principals.chunks(NAMED) {
             let select = format!(
-                "SELECT principal, owner, octets FROM usage_month WHERE begins_at = $1 AND principal IN ({})",
+                "SELECT principal, delegation, owner, octets FROM usage_month WHERE begins_at = $1 AND principal IN ({})",
                 places(2, portion.len())
             );
             let select = query(&select).bind(signed(begins));
-            let select = portion.iter().fold(select, |select, payer| select.bind(i64::from(*payer)));
+            let select = portion.iter().fold(select, |select, principal| select.bind(i64::from(*principal)));
             for read in select.fetch_all(&mut *connection).await? {
-                let (payer, owner): (u32, u8) = (number(&read, 0)?, number(&read, 1)?);
-                if owner == periods.latest(payer) {
-                    found.insert(payer, number(&read, 2)?);
+                let (principal, owner): (u32, u8) = (number(&read, 0)?, number(&read, 2)?);
+                let delegation = u32::try_from(read.try_get::<i64, _>(1)?).ok().and_then(DelegationId::new);
+                let payer = Principal::new(principal).map(|principal| RatePayer { principal, delegation });
+                if let Some(payer) = payer.filter(|of| owner == periods.latest(principal) && payers.contains(of)) {
+                    found.insert(payer, number(&read, 3)?);
                 }
             }
         }
@@ -568,9 +584,10 @@ impl Store {
             let (mac, details): (Vec<u8>, Option<Vec<u8>>) = (read.try_get(1)?, read.try_get(2)?);
             written.insert(number::<u32>(&read, 0)?, (mac, details));
         }
-        for (principal, part) in self.parts(connection, of, principal).await? {
-            let not_as_written = || bad_statement(of, "its sums, price tags or percentiles are not those of its MAC");
-            let (mac, details) = written.remove(&principal).ok_or_else(not_as_written)?;
+        let not_as_written = || bad_statement(of, "its sums, price tags or percentiles are not those of its MAC");
+        let mut parts = self.parts(connection, of, principal).await?;
+        for (principal, (mac, details)) in written {
+            let part = parts.remove(&principal).unwrap_or_default();
             if !is_mac(&mac, &self.key.part(of, principal, &part.octets, details.as_deref())) {
                 return Err(not_as_written());
             }
@@ -581,11 +598,7 @@ impl Store {
             all.prices.extend(Some((principal, prices)).filter(|(_, prices)| !prices.is_empty()));
             all.percentiles.extend(Some((principal, percentiles)).filter(|(_, of)| !of.is_empty()));
         }
-        if written.is_empty() {
-            Ok(Some((statement, sums, all)))
-        } else {
-            Err(bad_statement(of, "some of its sums are missing"))
-        }
+        if parts.is_empty() { Ok(Some((statement, sums, all))) } else { Err(not_as_written()) }
     }
 
     /// Whether the sums of a complete statement were taken away.
@@ -819,28 +832,50 @@ impl Step {
     ) -> Result<BTreeMap<(u32, u8), u64>, StoreError> {
         // Of one that is here twice the last counts.
         let last: Records = changed.iter().map(|of| ((of.router, of.journal, of.account), of.total)).collect();
-        let mut months: BTreeMap<(u32, u64, u8), u128> = BTreeMap::new();
+        let limited = self.limited(last.keys().map(|(.., account)| account.principal()).collect()).await?;
+        let mut months: BTreeMap<(u32, i64, u64, u8), u128> = BTreeMap::new();
         for (key, total) in last {
             let (account, principal) = (key.2, key.2.principal());
             let of_epoch = account.begins_at().map(|begins| (Month::of(begins), periods.at(principal, begins)));
             let Some((month, owner)) = of_epoch.or(account.month().zip(account.account_period())) else { continue };
             let held = found.get(&key).map_or(0, |held| held.octets);
-            *months.entry((principal, month.begin(), owner)).or_default() += total.octets.saturating_sub(held);
+            let delegation = account.delegation().map(i64::from).filter(|id| limited.contains(&(principal, *id)));
+            for of in [Some(WHOLE), delegation].into_iter().flatten() {
+                *months.entry((principal, of, month.begin(), owner)).or_default() += total.octets.saturating_sub(held);
+            }
         }
         let mut new: BTreeMap<(u32, u8), u64> = BTreeMap::new();
-        for ((principal, begins, owner), octets) in months.into_iter().filter(|(_, octets)| *octets > 0) {
-            let sum = new.entry((principal, owner)).or_default();
-            *sum = sum.saturating_add(u64::try_from(octets).unwrap_or(u64::MAX));
+        for ((principal, of, begins, owner), octets) in months.into_iter().filter(|(_, octets)| *octets > 0) {
+            if of == WHOLE {
+                let sum = new.entry((principal, owner)).or_default();
+                *sum = sum.saturating_add(u64::try_from(octets).unwrap_or(u64::MAX));
+            }
             let add = format!(
-                "INSERT INTO usage_month (principal, begins_at, owner, octets) VALUES ($1, $2, $3, $4)
-                 ON CONFLICT (principal, begins_at, owner) DO UPDATE SET octets =
+                "INSERT INTO usage_month (principal, delegation, begins_at, owner, octets) VALUES ($1, $2, $3, $4, $5)
+                 ON CONFLICT (principal, delegation, begins_at, owner) DO UPDATE SET octets =
                  CASE WHEN usage_month.octets > {MOST_OF_MONTH} - excluded.octets THEN {MOST_OF_MONTH}
                  ELSE usage_month.octets + excluded.octets END"
             );
-            let add = query(&add).bind(i64::from(principal)).bind(signed(begins)).bind(i64::from(owner));
+            let add = query(&add).bind(i64::from(principal)).bind(of).bind(signed(begins)).bind(i64::from(owner));
             add.bind(counted(octets).min(MOST_OF_MONTH)).execute(&mut *self.transaction).await?;
         }
         Ok(new)
+    }
+
+    /// Delegations of these principals that are limited by volume: of others no sums are kept, since whoever has a capability makes as many
+    /// as it likes.
+    async fn limited(&mut self, principals: BTreeSet<u32>) -> Result<BTreeSet<(u32, i64)>, StoreError> {
+        let principals: Vec<u32> = principals.into_iter().collect();
+        let mut found = BTreeSet::new();
+        for portion in principals.chunks(NAMED) {
+            let of = places(1, portion.len());
+            let select = format!("SELECT principal, delegation FROM delegation_volume WHERE principal IN ({of})");
+            let select = portion.iter().fold(query(&select), |select, principal| select.bind(i64::from(*principal)));
+            for read in select.fetch_all(&mut *self.transaction).await? {
+                found.insert((number(&read, 0)?, read.try_get(1)?));
+            }
+        }
+        Ok(found)
     }
 
     /// Adds what a router has counted after a Unix second, and reports at another, to samples.
@@ -1165,6 +1200,14 @@ async fn months_ended(
     let months = std::iter::successors(Some(Month::of(after.max(first))), |month| Some(month.next()));
     let bounds = months.map(|month| (month.begin(), month.next().begin()));
     Ok(bounds.take_while(|(_, ends)| *ends <= before).take(MAX_PERCENTILES).collect())
+}
+
+/// Who has samples in these months, which follow on each other.
+async fn sampled(connection: &mut AnyConnection, months: &[(u64, u64)]) -> Result<Vec<u32>, StoreError> {
+    let (Some((begins, _)), Some((_, ends))) = (months.first(), months.last()) else { return Ok(Vec::new()) };
+    let select = "SELECT DISTINCT principal FROM usage_sample WHERE begins_at >= $1 AND begins_at < $2";
+    let found = query(select).bind(signed(*begins)).bind(signed(*ends)).fetch_all(&mut *connection).await?;
+    found.iter().map(|read| number(read, 0)).collect()
 }
 
 /// The percentiles of one who pays, of the owners of its number one after the other.

@@ -16,8 +16,9 @@ pub const MAX_METADATA_KEY: usize = 40;
 pub const MAX_METADATA_VALUE: usize = 128;
 /// Accounts and grants that have any of it.
 pub const MAX_BILLED: usize = 1 << 20;
-/// Price tags of one account or grant that are remembered, the latest ones: time is closed by itself before a year has passed since it.
+/// Price tags of one account or grant that are remembered, and how many of them may be set: the last one is for its end.
 pub(super) const MAX_PRICES: usize = 32;
+pub const SET_PRICES: usize = MAX_PRICES - 1;
 /// Seconds for which the price tags of what has ended are remembered at least: time is closed by itself after 400 days, and a month.
 const PRICES_KEPT: u64 = 500 * 86_400;
 
@@ -138,6 +139,19 @@ impl BillingRecord {
         if self.prices.len() > MAX_PRICES {
             self.prices.remove(0);
         }
+    }
+
+    /// Whether another price tag has no place beside those that a statement may still need at this Unix second.
+    pub(super) fn is_full(&self, price: &str, second: u64) -> bool {
+        let is_other = self.prices.last().map_or("", |last| &last.price) != price;
+        // The first one ended when the second one began.
+        let is_needed = |ended: &PriceSince| ended.since.saturating_add(PRICES_KEPT) > second;
+        is_other && self.prices.len() >= SET_PRICES && self.prices.get(1).is_some_and(is_needed)
+    }
+
+    /// Price tags that are remembered.
+    pub(super) fn tags(&self) -> usize {
+        self.prices.iter().filter(|tag| !tag.price.is_empty()).count()
     }
 
     /// Whether nothing is set, and no statement needs the price tags of before at this Unix second.

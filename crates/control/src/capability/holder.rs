@@ -19,7 +19,7 @@ use super::usage::{AccountPeriods, Usage};
 
 const LABEL: &str = "wayleave/capability/report/v1";
 /// Delegations of a page, at most.
-pub const PAGE_DELEGATIONS: usize = 12;
+pub const PAGE_DELEGATIONS: usize = 10;
 /// Octets of a status and of a page before they are sealed: a status fits one string of a TXT record, and a page a datagram.
 const STATUS: usize = 192;
 const PAGE: usize = 720;
@@ -96,6 +96,8 @@ wayleave_core::wire! {
         pub delegations: u32,
         /// Over all routers; of a sub-delegation that of its delegation.
         pub rate: Option<RateTerms>,
+        /// Octets of a month, at most: by the hard quota of a principal, or by the limit of the delegation.
+        pub month_octets: Option<u64>,
         /// `None` if this server does not know it, or not now.
         pub usage: Option<HolderUsage>,
     }
@@ -107,10 +109,12 @@ wayleave_core::wire! {
         pub prefix: Prefix,
         /// Unix second after which it is not answered, with that of what it was delegated from.
         pub not_after: u64,
-        /// Why its holder is given no secret now: revoked, ended, or the quota of who pays is used up.
+        /// Why its holder is given no secret now: revoked, ended, or a quota or limit by volume is used up.
         pub denied: Option<Denial> as DenialCodec,
         /// Over all routers, of the delegation.
         pub rate: Option<RateTerms>,
+        /// Octets of a month to which the delegation is limited.
+        pub month_octets: Option<u64>,
     }
 
     /// Some delegations of a capability, in ascending order of their numbers.

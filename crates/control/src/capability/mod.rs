@@ -45,7 +45,7 @@ mod zone;
 pub use answer::{Answer, Denial, EpochSecret, OpenError, SEALED};
 pub use billing::{
     Billing, BillingRecord, BillingSubject, MAX_BILLED, MAX_EXTERNAL_ID, MAX_METADATA, MAX_METADATA_KEY,
-    MAX_METADATA_VALUE, MAX_PRICE, Metadata, PriceSince, PriceTag,
+    MAX_METADATA_VALUE, MAX_PRICE, Metadata, PriceSince, PriceTag, SET_PRICES,
 };
 pub use channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_MESSAGE, MAX_RATES, RatePayer, RateTerms, SharedRate};
 pub use charged::Month;
@@ -82,8 +82,9 @@ pub use server::{
 };
 pub use state::{
     Change, ChangeBody, ChangeError, ChangeTimes, ChangesEnd, DELEGATES_GRANTS, DELEGATES_REVOKED, Grant, MAX_GRANTS,
-    MAX_LIMITS, MAX_REVOCATIONS, MAX_REVOKED, MAX_WAYPOINTS, OPERATOR_GRANTS, PRINCIPAL_LIMITS, PRINCIPAL_SOURCES, Row,
-    RowEffects, RowError, RowKey, RowKind, SnapshotError, SnapshotHead, State, TIMES,
+    MAX_LIMITS, MAX_REVOCATIONS, MAX_REVOKED, MAX_SEVERAL, MAX_WAYPOINTS, OPERATOR_GRANTS, PRINCIPAL_LIMITS,
+    PRINCIPAL_SOURCES, PRINCIPAL_VOLUMES, Row, RowEffects, RowError, RowKey, RowKind, SnapshotError, SnapshotHead,
+    State, TIMES,
 };
 pub use statement::{MAX_LINES, MAX_PERCENTILES, MAX_PRICE_TAGS, Statement, StatementGap, StatementLine};
 pub use terms::Terms;
@@ -91,5 +92,5 @@ pub use usage::{
     Accepted, AccountPeriods, Calendar, Fold, JournalId, Ledger, MAX_ENTRIES, MAX_JOURNALS, Reopening, ReportOutcome,
     Reporter, RouterNumber, Usage, UsageAnswer, UsagePage, UsageRecord, UsageRefusal, UsageReport,
 };
-pub use volume_quota::{MAX_QUOTAS, QuotaState, QuotaStatus, VolumeQuota};
+pub use volume_quota::{DelegationLimit, MAX_QUOTAS, QuotaState, QuotaStatus, VolumeQuota};
 pub use zone::{MAX_ZONE, Zone, ZoneError};

@@ -20,6 +20,7 @@ use super::keys::{Handle, MasterKey};
 use super::message::{self, Reply, ReplyError};
 use super::name::{MAX_MESSAGE, signed_labels};
 use super::terms::Terms;
+use super::volume_quota::DelegationLimit;
 
 /// Seconds by which the clocks of holder and server may differ: a request is good for as long.
 pub const WINDOW: u64 = 300;
@@ -48,8 +49,8 @@ pub enum Order {
     Status,
     /// The holder asks for its delegations behind the first so many.
     Delegations { from: u32 },
-    /// A delegation of the holder's has no more than this rate over all routers, or no limit of the holder's any more.
-    Limit { id: DelegationId, terms: Option<RateTerms> },
+    /// A delegation of the holder's has no more than this, in the place of what was said before.
+    Limit { id: DelegationId, limit: DelegationLimit },
 }
 
 /// The source prefixes of an order, as many as fit a name: four of IPv4, or one of any length of IPv6.
@@ -126,9 +127,13 @@ impl Request {
             Order::Delegations { from } => {
                 out.u8(7).u32(from);
             }
-            Order::Limit { id, terms: Some(terms) } => terms.write(out.u8(8).bytes(&id.octets())),
-            Order::Limit { id, terms: None } => {
-                out.u8(9).bytes(&id.octets());
+            // With both, a name has no octet to spare: one says which are there.
+            Order::Limit { id, limit: DelegationLimit { rate, month_octets } } => {
+                out.u8(8).bytes(&id.octets()).u8(u8::from(rate.is_some()) | u8::from(month_octets.is_some()) << 1);
+                rate.iter().for_each(|rate| rate.write(&mut out));
+                if let Some(octets) = month_octets {
+                    out.u64(octets);
+                }
             }
         }
         out.finish()
@@ -198,9 +203,15 @@ impl SignedRequest {
             }
             6 => Order::Status,
             7 => Order::Delegations { from: reader.u32()? },
-            kind @ (8 | 9) => {
+            8 => {
                 let id = DelegationId::from_octets(reader.array()?);
-                Order::Limit { id, terms: if kind == 8 { Some(RateTerms::read(&mut reader)?) } else { None } }
+                let flags = reader.u8()?;
+                if flags & !3 != 0 {
+                    return Err(Malformed::Value("the limit of a delegation"));
+                }
+                let rate = if flags & 1 != 0 { Some(RateTerms::read(&mut reader)?) } else { None };
+                let month_octets = if flags & 2 != 0 { Some(reader.u64()?) } else { None };
+                Order::Limit { id, limit: DelegationLimit { rate, month_octets } }
             }
             _ => return Err(Malformed::Value("the kind of a request")),
         };

@@ -3,6 +3,8 @@
 //! An answer is sealed alike each time, and holders ask from many hosts through many resolvers. The table is of a fixed size; an
 //! answer takes the place of another whose handle begins alike.
 
+use std::collections::BTreeSet;
+
 use wayleave_packet::platypus::header::Interval;
 
 use super::answer::SEALED;
@@ -49,7 +51,14 @@ impl SealedSecrets {
         self.0[place(name)] = Some(Entry { interval, epoch, handle, slot, key: key.clone(), sealed: *sealed });
     }
 
-    /// Forgets all: they were made with keys of waypoints, or for sources, that have changed.
+    /// Forgets those of some grants: they were made for sources that have changed.
+    pub(super) fn forget(&mut self, slots: &BTreeSet<u32>) {
+        for place in &mut self.0 {
+            place.take_if(|entry| slots.contains(&entry.slot));
+        }
+    }
+
+    /// Forgets all: they were made with keys of waypoints that have changed.
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

@@ -5,7 +5,7 @@
 //! TCP follows, and a source prefix has so many answers a second. All that is not a good look-up has the same answer, so that it
 //! tells nothing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
@@ -354,6 +354,7 @@ impl KeyServer {
 
     fn check_interval(&self, body: &ChangeBody) -> Result<(), ChangeError> {
         let new = match body {
+            ChangeBody::Several(bodies) => return bodies.iter().try_for_each(|body| self.check_interval(body)),
             ChangeBody::Grant(grant) => std::slice::from_ref(&grant.terms),
             ChangeBody::Invite(invitation) => &invitation.terms[..],
             ChangeBody::Redeem { invitation, .. } => {
@@ -383,26 +384,31 @@ impl KeyServer {
     /// If it is not the next one of the writer's. Nothing has changed.
     pub fn apply(&mut self, change: &Signed<Change>) -> Result<(), ChangeError> {
         self.state.apply(change, &self.writer)?;
-        let slots = match &change.object().body {
-            ChangeBody::Account { principal, .. } => {
-                self.state.grants_of(*principal).filter_map(|grant| self.state.find(&grant.terms)).collect()
-            }
+        let slots = self.take_over(&change.object().body);
+        for index in &mut self.indexes {
+            slots.iter().for_each(|slot| index.refresh(&self.state, *slot));
+        }
+        Ok(())
+    }
+
+    /// The grants whose handles are others since this change; sealed answers that it makes wrong are forgotten.
+    fn take_over(&mut self, body: &ChangeBody) -> Vec<u32> {
+        match body {
+            ChangeBody::Several(bodies) => bodies.iter().flat_map(|body| self.take_over(body)).collect(),
+            ChangeBody::Account { principal, .. } => self.state.slots_of(*principal).collect(),
             ChangeBody::Grant(grant) => self.state.find(&grant.terms).into_iter().collect(),
             ChangeBody::Redeem { invitation, .. } => {
                 let invited = self.state.invitation(*invitation).map_or(&[][..], |(invitation, _)| &invitation.terms);
                 invited.iter().filter_map(|terms| self.state.find(terms)).collect()
             }
             // It may be that secrets are bound now, or not any more.
-            ChangeBody::SetSources(_) => {
-                self.sealed.clear();
+            ChangeBody::SetSources(sources) => {
+                let slots: BTreeSet<u32> = self.state.slots_of(sources.principal).collect();
+                self.sealed.forget(&slots);
                 Vec::new()
             }
             _ => Vec::new(),
-        };
-        for index in &mut self.indexes {
-            slots.iter().for_each(|slot| index.refresh(&self.state, *slot));
         }
-        Ok(())
     }
 
     /// Makes the tables of handles that are asked for now, and soon, by work for at most so many grants; returns whether all is done.
@@ -653,6 +659,7 @@ impl KeyServer {
                 denied: self.decide(grant, epoch::epoch_at(terms.interval, now.unix), now.unix).err(),
                 delegations: self.state.delegations_below(terms).len() as u32, // at most `MAX_GRANTS`
                 rate: self.state.rate_of(&payer),
+                month_octets: self.state.volume(&payer).and_then(|status| status.quota.hard),
                 usage,
             }),
             now.unix,
@@ -674,15 +681,17 @@ impl KeyServer {
             let denied = match () {
                 () if self.state.is_revoked(&grant.terms, epoch) => Some(Denial::Revoked),
                 () if grant.not_after < now.secs() => Some(Denial::Ended),
-                () if self.state.is_used_up(principal, terms.interval, epoch) => Some(Denial::UsedUp),
+                () if self.state.is_used_up(&grant.terms, epoch) => Some(Denial::UsedUp),
                 () => None,
             };
+            let payer = RatePayer { principal, delegation: Some(held.id) };
             Some(HeldDelegation {
                 id: (held.id, held.sub.map(|sub| sub.id)),
                 prefix: held.prefix,
                 not_after: grant.not_after,
                 denied,
-                rate: self.state.rate_of(&RatePayer { principal, delegation: Some(held.id) }),
+                rate: self.state.rate_of(&payer),
+                month_octets: self.state.limit_of(&payer).month_octets,
             })
         });
         DelegationPage { all: all.len() as u32, from, delegations: delegations.collect() }
@@ -762,7 +771,7 @@ impl KeyServer {
         if grant.not_after < begin.max(now.secs()) || grant.not_before >= end {
             return Err(Denial::Ended);
         }
-        if self.state.is_used_up(grant.terms.principal, grant.terms.interval, requested) {
+        if self.state.is_used_up(&grant.terms, requested) {
             return Err(Denial::UsedUp);
         }
         match self.policy.denies(&grant.terms, begin.max(now.secs()), end, self.load.2) {
@@ -898,17 +907,17 @@ impl KeyServer {
                 false => Ok(Some(ChangeBody::SetSources(sources))),
             };
         }
-        if let Order::Limit { id, terms } = *order {
+        if let Order::Limit { id, limit } = *order {
             let payer = RatePayer { principal: grant.terms.principal, delegation: Some(id) };
             // Routers have rates of principals and of delegations, and none of what was handed on.
             let is_own = grant.terms.delegation.is_none() && self.state.has_delegation(&grant.terms, id, None);
-            if !is_own || !terms.is_none_or(|terms| terms.is_sound()) || !self.decide_ends(grant, now) {
+            if !is_own || !limit.is_sound() || !self.decide_ends(grant, now) {
                 return Err(Status::NotAllowed);
             }
             return match self.state.limit_of(&payer) {
-                held if held == terms => Ok(None),
-                None if !self.state.is_within_limit_quota(&payer) => Err(Status::Full),
-                _ => Ok(Some(ChangeBody::LimitDelegation { payer, terms })),
+                held if held == limit => Ok(None),
+                _ if !self.state.is_within_limit_quota(&payer, &limit) => Err(Status::Full),
+                _ => Ok(Some(ChangeBody::LimitDelegation { payer, limit })),
             };
         }
         let entry = revocation(&grant.terms, &signed.request).ok_or(Status::NotAllowed)?;

@@ -5,10 +5,13 @@
 //! compact: see [`State::memory`].
 
 mod billed;
+mod limits;
 mod quota;
 mod rows;
 mod snapshot;
+mod sources;
 mod volume;
+mod withdrawals;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::IpAddr;
@@ -20,25 +23,28 @@ use wayleave_core::wire::{Ascii, Codec, Malformed, Reader, Wire, Writer};
 use wayleave_crypto::secret::{Key128, Seed};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_crypto::signed::{Object, SIGNATURE, Signed};
-use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Marks, Principal, Width};
-use wayleave_packet::platypus::mint::epoch;
+use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_packet::platypus::sources::{MAX_PREFIXES, MAX_SOURCES, Sources};
 
 use super::billing::{
     Billing, BillingRecord, BillingSubject, MAX_BILLED, MAX_EXTERNAL_ID, MAX_METADATA, MAX_METADATA_KEY,
-    MAX_METADATA_VALUE, MAX_PRICE,
+    MAX_METADATA_VALUE, MAX_PRICE, SET_PRICES,
 };
 use super::channel::{MAX_RATES, RatePayer, RateTerms};
 use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStatus, Invitations, MAX_NAME};
 use super::keys::{MasterKey, ProviderKey};
 use super::request::{read_delegation, write_delegation};
+use super::statement::MAX_PRICE_TAGS;
 use super::terms::Terms;
 use super::usage::Reopening;
-use super::volume_quota::{MAX_QUOTAS, QuotaStatus, VolumeQuota};
+use super::volume_quota::{DelegationLimit, MAX_QUOTAS, QuotaStatus, VolumeQuota};
+
+use withdrawals::is_part;
 
 pub use quota::{
     DELEGATES_GRANTS, DELEGATES_REVOKED, MAX_LIMITS, OPERATOR_GRANTS, PRINCIPAL_LIMITS, PRINCIPAL_SOURCES,
+    PRINCIPAL_VOLUMES,
 };
 pub use rows::{ChangesEnd, Row, RowEffects, RowError, RowKey, RowKind};
 pub use snapshot::{SnapshotError, SnapshotHead};
@@ -140,16 +146,19 @@ wayleave_core::wire! {
         16 = EndQuota {
             principal: Principal as PrincipalCodec,
         },
-        /// The hard quota of the month that began at this Unix second is used up.
+        /// The hard quota of the month that began at this Unix second is used up, or what a delegation may send in it.
         17 = UseUpQuota {
-            principal: Principal as PrincipalCodec,
+            payer: RatePayer,
             month: u64,
         },
-        /// A delegation has no more than this rate by its holder's order, or no such limit any more. The operator's rate stands beside it.
+        /// A delegation has no more than this by its holder's order, in the place of what was said before. What the operator set stands beside
+        /// it.
         18 = LimitDelegation {
             payer: RatePayer,
-            terms: Option<RateTerms>,
+            limit: DelegationLimit,
         },
+        /// Accounts, grants, sources and what billing knows, of one principal: all of them or none, in this order.
+        19 = Several(Vec<ChangeBody> as SeveralCodec),
     }
 
     /// A change with its number.
@@ -165,15 +174,54 @@ wayleave_core::wire! {
     }
 }
 
-/// Octets of the longest body of a change: an invitation, or what billing knows.
+/// Changes that are made as one, at most.
+pub const MAX_SEVERAL: usize = 4;
+/// Octets of the longest body of a change that is one: an invitation, or what billing knows.
 const LONGEST: usize = {
     let billing = 3 + 1 + Terms::MAX + Billing::MAX;
     if billing > Invitation::MAX { billing } else { Invitation::MAX }
 };
 
+impl ChangeBody {
+    /// These changes as one; none if there is none.
+    #[must_use]
+    pub fn all_of(mut bodies: Vec<Self>) -> Option<Self> {
+        if bodies.len() > 1 { Some(Self::Several(bodies)) } else { bodies.pop() }
+    }
+
+    fn may_be_one_of_several(&self) -> bool {
+        matches!(self, Self::Account { .. } | Self::Grant(_) | Self::SetSources(_) | Self::SetBilling { .. })
+    }
+}
+
+/// How many, and each with its kind: none of them are several.
+struct SeveralCodec;
+
+impl Codec<Vec<ChangeBody>> for SeveralCodec {
+    const LEAST: usize = 1;
+
+    fn write(bodies: &Vec<ChangeBody>, out: &mut Writer) {
+        out.u8(bodies.len() as u8); // at most `MAX_SEVERAL`
+        bodies.iter().for_each(|body| body.write(out));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Vec<ChangeBody>, Malformed> {
+        /// The kind of several: read before what follows, so that nothing is read within itself without end.
+        const SEVERAL: u8 = 19;
+        let count = usize::from(from.u8()?);
+        if count > MAX_SEVERAL {
+            return Err(Malformed::TooMany { count, most: MAX_SEVERAL });
+        }
+        from.elements(count, |from| match from.rest().first() {
+            Some(&SEVERAL) => Err(Malformed::Value("one of several changes")),
+            _ => ChangeBody::read(from),
+        })
+    }
+}
+
 impl Object for Change {
     const LABEL: &'static str = "wayleave/capability/change/v1";
-    const MAX: usize = 1 + 8 + 32 + 8 + 1 + LONGEST + SIGNATURE;
+    const MAX: usize = 1 + 8 + 32 + 8 + 1 + 1 + MAX_SEVERAL * (1 + LONGEST) + SIGNATURE;
 }
 
 /// A principal's three octets.
@@ -329,6 +377,16 @@ pub enum ChangeError {
     NoQuota,
     #[error("there are {MAX_QUOTAS} quotas")]
     Quotas,
+    #[error(
+        "{SET_PRICES} price tags of this account or grant are remembered for statements, for 500 days each: another one has no place; close \
+         time less often than prices change, or tell prices apart by metadata"
+    )]
+    Prices,
+    #[error(
+        "the account and its grants have {MAX_PRICE_TAGS} price tags that statements may name, those of the last 500 days among them: give \
+         the account one, or fewer grants their own"
+    )]
+    PriceTags,
     #[error("{MAX_BILLED} accounts and grants have an external ID, a price tag or metadata")]
     Billed,
     #[error("the account has {MAX_GRANTS} grants")]
@@ -338,6 +396,8 @@ pub enum ChangeError {
          lift some, or wait until those of single key epochs have expired"
     )]
     Revocations,
+    #[error("changes that are made as one are accounts, grants, sources and billing of one principal")]
+    Several,
     #[error("{MAX_WAYPOINTS} waypoints are in use")]
     Waypoints,
     #[error(transparent)]
@@ -450,9 +510,20 @@ pub struct State {
     external_ids: BTreeSet<(String, Principal)>,
     /// How many of them there are.
     billed: usize,
-    quotas: BTreeMap<Principal, QuotaStatus>,
+    /// Of principals by the operator, and of delegations by orders of their holders.
+    quotas: BTreeMap<RatePayer, QuotaStatus>,
     /// Of delegations, by orders of their holders.
     limits: BTreeMap<RatePayer, RateTerms>,
+    /// What there is of other principals, if this is the part of one.
+    elsewhere: Elsewhere,
+}
+
+/// What counts against limits of all principals together.
+#[derive(Clone, Copy, Default)]
+struct Elsewhere {
+    /// Entries of sources in the list for routers.
+    sources: usize,
+    billed: usize,
 }
 
 impl State {
@@ -485,89 +556,8 @@ impl State {
             billed: 0,
             quotas: BTreeMap::new(),
             limits: BTreeMap::new(),
+            elsewhere: Elsewhere::default(),
         }
-    }
-
-    /// What routers share: the rates, and of delegations that their holders limit no more than that.
-    #[must_use]
-    pub fn shared_rates(&self) -> BTreeMap<RatePayer, RateTerms> {
-        let payers = self.rates.keys().chain(self.limits.keys());
-        payers.filter_map(|payer| Some((*payer, self.rate_of(payer)?))).collect()
-    }
-
-    /// The same of one payer.
-    #[must_use]
-    pub fn rate_of(&self, payer: &RatePayer) -> Option<RateTerms> {
-        let (rate, limit) = (self.rates.get(payer).copied(), self.limit_of(payer));
-        let (Some(rate), Some(limit)) = (rate, limit) else { return rate.or(limit) };
-        // Zero leaves the burst to the router.
-        let burst = match (rate.burst, limit.burst) {
-            (0, burst) | (burst, 0) => burst,
-            (one, other) => one.min(other),
-        };
-        Some(RateTerms { rate: rate.rate.min(limit.rate), burst, offline: rate.offline })
-    }
-
-    /// What the holder of a delegation limits it to.
-    #[must_use]
-    pub fn limit_of(&self, payer: &RatePayer) -> Option<RateTerms> {
-        self.limits.get(payer).copied()
-    }
-
-    /// The limits of a principal's delegations.
-    pub fn limits_of(&self, principal: Principal) -> impl Iterator<Item = (RatePayer, RateTerms)> {
-        let first = RatePayer { principal, delegation: None };
-        let of_principal = self.limits.range(first..).take_while(move |(payer, _)| payer.principal == principal);
-        of_principal.map(|(payer, terms)| (*payer, *terms))
-    }
-
-    /// The rates over all routers that the operator set.
-    #[must_use]
-    pub fn rates(&self) -> &BTreeMap<RatePayer, RateTerms> {
-        &self.rates
-    }
-
-    /// Those of a principal and of its delegations.
-    pub fn rates_of(&self, principal: Principal) -> impl Iterator<Item = (RatePayer, RateTerms)> {
-        let first = RatePayer { principal, delegation: None };
-        self.rates
-            .range(first..)
-            .take_while(move |(payer, _)| payer.principal == principal)
-            .map(|(payer, terms)| (*payer, *terms))
-    }
-
-    /// Where packets may come from, by payer in ascending order.
-    pub fn sources(&self) -> impl ExactSizeIterator<Item = &Sources> {
-        self.sources.values()
-    }
-
-    /// The same of a principal and of its delegations.
-    pub fn sources_of(&self, principal: Principal) -> impl Iterator<Item = &Sources> {
-        let first = RatePayer { principal, delegation: None };
-        self.sources.range(first..).take_while(move |(payer, _)| payer.principal == principal).map(|(_, held)| held)
-    }
-
-    /// The same of one payer, if anything was ever said of it.
-    #[must_use]
-    pub fn sources_of_payer(&self, payer: &RatePayer) -> Option<&Sources> {
-        self.sources.get(payer)
-    }
-
-    /// Whether to say this of a payer's sources changes nothing.
-    #[must_use]
-    pub fn has_sources(&self, sources: &Sources) -> bool {
-        let names_any = sources.prefixes.is_empty() && !sources.delegates_any;
-        self.sources.get(&sources.into()).map_or(names_any, |held| held == sources)
-    }
-
-    /// The marks of secrets that are looked up with these terms: bound if they are of a payer that names prefixes.
-    #[must_use]
-    pub fn marks_of(&self, terms: &Terms) -> Marks {
-        let payer = |delegation| RatePayer { principal: terms.principal, delegation };
-        let names = |payer: RatePayer| self.sources.get(&payer).is_some_and(|held| !held.prefixes.is_empty());
-        let delegation = terms.delegation.map(|delegation| delegation.id);
-        let is_bound = names(payer(None)) || delegation.is_some_and(|id| names(payer(Some(id))));
-        if is_bound { Marks::BOUND } else { Marks::default() }
     }
 
     /// The number of the last change.
@@ -702,7 +692,7 @@ impl State {
         self.slots_of(principal).filter_map(|slot| self.grant(slot))
     }
 
-    fn slots_of(&self, principal: Principal) -> impl Iterator<Item = u32> {
+    pub(super) fn slots_of(&self, principal: Principal) -> impl Iterator<Item = u32> {
         let first = self.accounts.get(&principal.number()).map_or(NONE, |account| account.first);
         let existing = |slot: u32| (slot != NONE).then_some(slot);
         std::iter::successors(existing(first), move |slot| existing(self.entry(*slot)?.next))
@@ -848,32 +838,60 @@ impl State {
     /// If it cannot be made. It is not applied: first it must be durable.
     pub fn sign(&self, body: ChangeBody, key: &SigningKey, now: UnixTime) -> Result<Signed<Change>, ChangeError> {
         self.check(&body, now.secs(), MAX_GRANTS)?;
-        match &body {
-            ChangeBody::Lift(revocation) if !self.revocations.contains(revocation) => {
-                return Err(ChangeError::NotRevoked);
-            }
+        self.check_new(&body, now.secs())?;
+        let change = Change { number: self.number + 1, previous: self.last, issued: now.secs(), body };
+        // Names are checked by `check`, and all else has a fixed width.
+        Signed::sign(&change, key).map_err(|_| ChangeError::Signature(change.number))
+    }
+
+    /// Whether a change that passes [`Self::check`] may be made now: what another key server made is taken over all the same.
+    fn check_new(&self, body: &ChangeBody, second: u64) -> Result<(), ChangeError> {
+        match body {
+            ChangeBody::Lift(revocation) if !self.revocations.contains(revocation) => Err(ChangeError::NotRevoked),
             // Whoever loaded the database later may have forgotten sooner what ended long ago.
             ChangeBody::Withdraw(terms) | ChangeBody::WithdrawBranch(terms) => {
                 self.find(terms).ok_or(ChangeError::NoGrant)?;
+                self.check_revocations(body, second, MAX_REVOCATIONS)
             }
             ChangeBody::Close { .. } | ChangeBody::WithdrawDelegation { .. } => {
-                self.check_revocations(&body, now.secs(), MAX_REVOCATIONS)?;
+                self.check_revocations(body, second, MAX_REVOCATIONS)
             }
             ChangeBody::Redeem { invitation, .. } => {
                 let principal = self.invitations.get(*invitation).and_then(|(invitation, _)| invitation.principal());
-                principal.map_or(Ok(()), |principal| self.check_reopening(principal, now.secs()))?;
+                principal.map_or(Ok(()), |principal| self.check_reopening(principal, second))
             }
             ChangeBody::Account { principal, generation, .. } if self.account(*principal).is_none() => {
                 if let Some(held) = self.closed.get(&principal.number()).filter(|held| **held >= *generation) {
                     return Err(ChangeError::Closed { held: *held, got: *generation });
                 }
-                self.check_reopening(*principal, now.secs())?;
+                self.check_reopening(*principal, second)
             }
-            _ => {}
+            ChangeBody::Several(bodies) => self.check_each(bodies, second, |part, body| part.check_new(body, second)),
+            _ => Ok(()),
         }
-        let change = Change { number: self.number + 1, previous: self.last, issued: now.secs(), body };
-        // Names are checked by `check`, and all else has a fixed width.
-        Signed::sign(&change, key).map_err(|_| ChangeError::Signature(change.number))
+    }
+
+    /// Whether changes can be made one after the other: each is checked where those before it are made, in their principal's part of the
+    /// state.
+    fn check_each(
+        &self,
+        bodies: &[ChangeBody],
+        issued: u64,
+        check: impl Fn(&Self, &ChangeBody) -> Result<(), ChangeError>,
+    ) -> Result<(), ChangeError> {
+        let principal = bodies.first().and_then(|body| self.principal_of(body)).ok_or(ChangeError::Several)?;
+        let mut part = self.part(principal);
+        let entries = |state: &Self| state.sources().map(Sources::entries).sum::<usize>();
+        part.elsewhere = Elsewhere { sources: entries(self) - entries(&part), billed: self.billed - part.billed };
+        for body in bodies {
+            if !body.may_be_one_of_several() || self.principal_of(body) != Some(principal) {
+                return Err(ChangeError::Several);
+            }
+            check(&part, body)?;
+            let (number, previous) = (self.number + 1, self.last);
+            part.perform(body, &Change { number, previous, issued, body: body.clone() });
+        }
+        Ok(())
     }
 
     /// Whether the number of an account that was closed may be given to somebody again at this Unix second.
@@ -964,50 +982,30 @@ impl State {
                 }
                 self.check_space_for_rate(payer)
             }
-            ChangeBody::LimitDelegation { payer, terms: Some(terms) } => {
+            ChangeBody::LimitDelegation { payer, limit } => {
                 account(payer.principal)?;
-                if payer.delegation.is_none() || !terms.is_sound() {
+                if payer.delegation.is_none() || limit.rate.is_some_and(|terms| !terms.is_sound()) {
                     return Err(ChangeError::RateTerms);
                 }
-                self.check_space_for_rate(payer)
-            }
-            ChangeBody::LimitDelegation { payer, terms: None } => {
-                self.limits.get(payer).map(drop).ok_or(ChangeError::NoRate)
+                if limit.is_empty() && self.limit_of(payer).is_empty() {
+                    return Err(ChangeError::NoRate);
+                }
+                limit.rate.map_or(Ok(()), |_| self.check_space_for_rate(payer))?;
+                limit.quota().map_or(Ok(()), |quota| self.check_quota(payer, &quota))
             }
             ChangeBody::EndRate(payer) => self.rates.get(payer).map(drop).ok_or(ChangeError::NoRate),
             ChangeBody::SetSources(sources) => {
                 account(sources.principal)?;
                 self.check_sources(sources)
             }
-            ChangeBody::SetBilling { of, billing } => self.check_billing(of, billing),
-            ChangeBody::SetQuota { principal, quota } => self.check_quota(*principal, quota),
+            ChangeBody::SetBilling { of, billing } => self.check_billing(of, billing, issued),
+            ChangeBody::SetQuota { principal, quota } => {
+                self.check_quota(&RatePayer { principal: *principal, delegation: None }, quota)
+            }
             ChangeBody::EndQuota { principal } => self.quota(*principal).map(drop).ok_or(ChangeError::NoQuota),
-            ChangeBody::UseUpQuota { principal, month } => self.check_use_up(*principal, *month),
+            ChangeBody::UseUpQuota { payer, month } => self.check_use_up(payer, *month),
+            ChangeBody::Several(bodies) => self.check_each(bodies, issued, |part, body| part.check(body, issued, most)),
         }
-    }
-
-    fn check_sources(&self, sources: &Sources) -> Result<(), ChangeError> {
-        if !sources.is_sound() {
-            return Err(ChangeError::SourcesTerms);
-        }
-        let own = RatePayer { principal: sources.principal, delegation: None };
-        if sources.delegation.is_some()
-            && let Some(own) = self.sources.get(&own).filter(|own| !own.delegates_any && !own.prefixes.is_empty())
-            && !sources.prefixes.iter().all(|prefix| own.prefixes.iter().any(|within| within.contains(prefix)))
-        {
-            return Err(ChangeError::SourcesBeyond);
-        }
-        let others = self.sources.iter().filter(|(payer, _)| **payer != sources.into());
-        let listed: usize = others.map(|(_, held)| held.entries()).sum();
-        if listed + sources.entries() > MAX_SOURCES { Err(ChangeError::Sources) } else { Ok(()) }
-    }
-
-    /// Whether routers may share one more rate, if this payer has none yet.
-    fn check_space_for_rate(&self, payer: &RatePayer) -> Result<(), ChangeError> {
-        let has_rate = |payer: &RatePayer| self.rates.contains_key(payer);
-        let all = self.rates.len() + self.limits.keys().filter(|payer| !has_rate(payer)).count();
-        let is_known = has_rate(payer) || self.limits.contains_key(payer);
-        if all >= MAX_RATES && !is_known { Err(ChangeError::Rates) } else { Ok(()) }
     }
 
     /// Whether the limits leave space for these grants of one principal.
@@ -1023,32 +1021,6 @@ impl State {
         // Whoever loaded the database later may know less of what ended long ago than who signed: it holds twice as much.
         let is_full = new > 0 && self.kept_slots_of(principal).count() + new > most;
         if is_full { Err(ChangeError::Grants) } else { Ok(()) }
-    }
-
-    /// Whether the revocations that a change makes at this second are within `most` with those in force.
-    fn check_revocations(&self, body: &ChangeBody, second: u64, most: usize) -> Result<(), ChangeError> {
-        let more = match body {
-            ChangeBody::Revoke(_) => 1,
-            ChangeBody::WithdrawDelegation { .. } => EPOCHS,
-            ChangeBody::Close { principal } => EPOCHS * self.intervals_of(*principal, second).len(),
-            _ => 0,
-        };
-        let is_full = |held: usize| held + more > most;
-        let is_refused = more > 0 && is_full(self.revocations.len()) && is_full(self.in_force(second));
-        if is_refused { Err(ChangeError::Revocations) } else { Ok(()) }
-    }
-
-    /// The lengths of key epochs of which holders of an account may have secrets at this second: those of its grants, and of what was
-    /// withdrawn lately.
-    fn intervals_of(&self, principal: Principal, second: u64) -> BTreeSet<Interval> {
-        let withdrawn = self.withdrawn_of(principal).filter(|(_, until)| *until > second);
-        let granted = self.slots_of(principal).filter_map(|slot| self.interval_of(slot));
-        granted.chain(withdrawn.map(|(interval, _)| interval)).collect()
-    }
-
-    /// Revocations that have not expired at this second.
-    fn in_force(&self, second: u64) -> usize {
-        self.revocations.iter().filter(|entry| entry.expires_at().is_none_or(|expiry| expiry > second)).count()
     }
 
     fn perform(&mut self, body: &ChangeBody, change: &Change) {
@@ -1084,17 +1056,18 @@ impl State {
                 // Whoever has the number then begins without.
                 self.rates.retain(|payer, _| payer.principal != *principal);
                 self.sources.retain(|payer, _| payer.principal != *principal);
-                self.quotas.remove(principal);
+                self.quotas.retain(|payer, _| payer.principal != *principal);
                 self.limits.retain(|payer, _| payer.principal != *principal);
             }
             ChangeBody::Grant(grant) => self.insert(grant),
             ChangeBody::Withdraw(terms) => {
                 self.note_withdrawn(terms, issued);
-                self.withdraw(terms);
+                self.withdraw(terms, issued);
             }
             ChangeBody::WithdrawBranch(terms) => {
                 self.note_withdrawn(terms, issued);
-                self.retain_grants(terms.principal, |grant| grant.terms != *terms && !grant.terms.is_below(terms));
+                let stays = |grant: &Grant| grant.terms != *terms && !grant.terms.is_below(terms);
+                self.retain_grants(terms.principal, issued, stays);
             }
             ChangeBody::WithdrawDelegation { holder, delegation: (id, sub) } => {
                 self.withdraw_delegation(holder, *id, *sub, issued);
@@ -1120,18 +1093,27 @@ impl State {
                 }
             }
             ChangeBody::SetBilling { of, billing } => self.set_billing(of, billing, issued),
-            ChangeBody::SetQuota { principal, quota } => self.set_quota(*principal, *quota),
-            ChangeBody::EndQuota { principal } => drop(self.quotas.remove(principal)),
-            ChangeBody::UseUpQuota { principal, month } => {
-                let held = self.quotas.get_mut(principal);
+            ChangeBody::SetQuota { principal, quota } => {
+                self.set_quota(RatePayer { principal: *principal, delegation: None }, *quota);
+            }
+            ChangeBody::EndQuota { principal } => {
+                self.quotas.remove(&RatePayer { principal: *principal, delegation: None });
+            }
+            ChangeBody::UseUpQuota { payer, month } => {
+                let held = self.quotas.get_mut(payer);
                 held.into_iter().for_each(|held| held.use_up(*month, issued));
             }
-            ChangeBody::LimitDelegation { payer, terms: Some(terms) } => {
-                self.limits.insert(*payer, *terms);
+            ChangeBody::LimitDelegation { payer, limit } => {
+                match limit.rate {
+                    Some(terms) => self.limits.insert(*payer, terms),
+                    None => self.limits.remove(payer),
+                };
+                match limit.quota() {
+                    Some(quota) => self.set_quota(*payer, quota),
+                    None => drop(self.quotas.remove(payer)),
+                }
             }
-            ChangeBody::LimitDelegation { payer, terms: None } => {
-                self.limits.remove(payer);
-            }
+            ChangeBody::Several(bodies) => bodies.iter().for_each(|body| self.perform(body, change)),
         }
         if let Some(principal) = self.principal_of(body) {
             self.end_billing(principal, issued);
@@ -1155,117 +1137,6 @@ impl State {
             self.lately.pop_front();
         }
         self.lately.push_back(issued);
-    }
-
-    fn note_withdrawn(&mut self, terms: &Terms, second: u64) {
-        let Terms { principal, interval, .. } = *terms;
-        // The next epoch's secret can be looked up ahead, and is accepted until the end of the epoch after.
-        let current = u64::from(epoch::epoch_at(interval, UnixTime(second.saturating_mul(1_000_000))));
-        self.withdrawn.retain(|(of, _), until| *of != principal || *until > second);
-        let until = (current + 3) << interval.exponent();
-        // A clock that went back takes nothing from what was known.
-        let held = self.withdrawn.entry((principal, interval)).or_insert(until);
-        *held = until.max(*held);
-    }
-
-    fn withdrawn_of(&self, principal: Principal) -> impl Iterator<Item = (Interval, u64)> {
-        let first = (principal, Interval::SHORTEST);
-        let of_principal = self.withdrawn.range(first..).take_while(move |((of, _), _)| *of == principal);
-        of_principal.map(|((_, interval), until)| (*interval, *until))
-    }
-
-    /// Revokes the secrets of the key epochs that routers accept at this Unix second, or may accept next.
-    fn revoke_accepted(
-        &mut self,
-        principal: Principal,
-        delegation: Option<(DelegationId, Option<DelegationId>)>,
-        interval: Interval,
-        second: u64,
-    ) {
-        let current = epoch::epoch_at(interval, UnixTime(second.saturating_mul(1_000_000)));
-        for epoch in current.saturating_sub(1)..=current.saturating_add(1) {
-            self.revocations.insert(Revocation { principal, delegation, epoch: Some((interval, epoch)) });
-        }
-    }
-
-    /// Ends a delegation of `holder` with all that was handed on from it. Revocations in all epochs stay: who ordered them is not known,
-    /// and whoever had the number would have its keys again.
-    fn withdraw_delegation(&mut self, holder: &Terms, id: DelegationId, sub: Option<DelegationId>, second: u64) {
-        let principal = holder.principal;
-        self.retain_grants(principal, |grant| !is_part(&grant.terms, holder, id, sub));
-        // A revocation names no waypoint: as long as another one has this number, it is left alone.
-        if !self.grants_of(principal).any(|grant| is_of(&grant.terms, id, sub)) {
-            self.revoke_accepted(principal, Some((id, sub)), holder.interval, second);
-            if sub.is_none() {
-                self.sources.remove(&RatePayer { principal, delegation: Some(id) });
-            }
-        }
-    }
-
-    /// Whether the delegation in a slot ended so long before this Unix second that it is forgotten.
-    fn is_past(&self, slot: u32, second: u64) -> bool {
-        let ended = self.capped(slot).filter(|grant| grant.terms.delegation.is_some());
-        ended.is_some_and(|grant| {
-            let kept = ENDED_KEPT.max(3 << grant.terms.interval.exponent());
-            grant.not_after.saturating_add(kept) < second
-        })
-    }
-
-    /// The slots of an account but for those of delegations that are forgotten.
-    fn kept_slots_of(&self, principal: Principal) -> impl Iterator<Item = u32> {
-        let second = self.settled();
-        self.slots_of(principal).filter(move |slot| !self.is_past(*slot, second))
-    }
-
-    /// Ends one grant. What was delegated from it stands on what that was delegated from itself; if
-    /// that is nothing, it ends no later than the grant would have.
-    fn withdraw(&mut self, terms: &Terms) {
-        let Some(slot) = self.find(terms) else { return };
-        let above = self.entry(slot).and_then(|entry| entry.delegation.as_ref()).map_or(NONE, |held| held.from);
-        if let Some(end) = self.capped(slot).filter(|_| above == NONE).map(|grant| grant.not_after) {
-            let slots: Vec<u32> = self.slots_of(terms.principal).collect();
-            for below in slots {
-                let stands = |entry: &&mut Entry| entry.delegation.as_ref().is_some_and(|held| held.from == slot);
-                let entry = self.entry_mut(below).filter(stands);
-                entry.into_iter().for_each(|entry| entry.not_after = entry.not_after.min(end).max(entry.not_before));
-            }
-        }
-        self.stand_on(terms.principal, above, |_, held| held.from == slot);
-        self.retain_grants(terms.principal, |grant| grant.terms != *terms);
-    }
-
-    /// Says of some delegations of an account what the nearest grant is that they were delegated from.
-    fn stand_on(&mut self, principal: Principal, from: u32, is_meant: impl Fn(&Terms, &Delegated) -> bool) {
-        let slots: Vec<u32> = self.slots_of(principal).collect();
-        for slot in slots {
-            let Some(Grant { terms, .. }) = self.grant(slot) else { continue };
-            let delegated = self.entry_mut(slot).and_then(|entry| entry.delegation.as_mut());
-            delegated.filter(|held| is_meant(&terms, held)).into_iter().for_each(|held| held.from = from);
-        }
-    }
-
-    /// Ends the grants of an account that are not to stay.
-    fn retain_grants(&mut self, principal: Principal, stays: impl Fn(&Grant) -> bool) {
-        self.retain_slots(principal, |state, slot| state.grant(slot).is_some_and(|grant| stays(&grant)));
-    }
-
-    fn retain_slots(&mut self, principal: Principal, stays: impl Fn(&Self, u32) -> bool) {
-        let slots: Vec<u32> = self.slots_of(principal).collect();
-        let (kept, ended): (Vec<u32>, Vec<u32>) = slots.into_iter().partition(|slot| stays(self, *slot));
-        for (at, slot) in kept.iter().enumerate() {
-            let next = kept.get(at + 1).copied().unwrap_or(NONE);
-            self.entry_mut(*slot).into_iter().for_each(|entry| entry.next = next);
-        }
-        let account = self.accounts.get_mut(&principal.number());
-        account.into_iter().for_each(|account| account.first = kept.first().copied().unwrap_or(NONE));
-        ended.into_iter().for_each(|slot| self.release(slot));
-        // Whoever is given a number anew begins without its limit.
-        if self.limits_of(principal).next().is_some() {
-            let held: HashSet<DelegationId> =
-                self.grants_of(principal).filter_map(|grant| Some(grant.terms.delegation?.id)).collect();
-            let stays = |payer: &RatePayer| payer.delegation.is_some_and(|id| held.contains(&id));
-            self.limits.retain(|payer, _| payer.principal != principal || stays(payer));
-        }
     }
 
     /// Opens the account, if there is none, and grants. What is granted already is never shortened.
@@ -1297,7 +1168,8 @@ impl State {
         let past: HashSet<u32> =
             self.slots_of(grant.terms.principal).filter(|slot| self.is_past(*slot, second)).collect();
         if !past.is_empty() {
-            self.forget(&grant.terms, &past);
+            // Their secrets are good no more.
+            self.retain_slots(grant.terms.principal, |_, slot| !past.contains(&slot));
         }
         let Terms { waypoint, principal, interval, width, delegation } = grant.terms;
         let number = self.waypoints.iter().position(|known| *known == waypoint).unwrap_or_else(|| {
@@ -1327,20 +1199,6 @@ impl State {
             self.stand_on(principal, slot, |terms, held| {
                 (held.from == NONE || held.from == from) && terms.is_below(&grant.terms)
             });
-        }
-    }
-
-    /// Drops delegations of an account that ended long ago, with their sources where nothing else has their number, nor is about to: what is
-    /// granted next may have been given sources before.
-    fn forget(&mut self, granted: &Terms, past: &HashSet<u32>) {
-        let principal = granted.principal;
-        let id_of = |state: &Self, slot: u32| Some(state.entry(slot)?.delegation.as_ref()?.delegation.id);
-        let ended: Vec<DelegationId> = past.iter().filter_map(|slot| id_of(self, *slot)).collect();
-        self.retain_slots(principal, |_, slot| !past.contains(&slot));
-        let held = self.slots_of(principal).filter_map(|slot| id_of(self, slot));
-        let held: HashSet<DelegationId> = held.chain(granted.delegation.map(|granted| granted.id)).collect();
-        for id in ended.into_iter().filter(|id| !held.contains(id)) {
-            self.sources.remove(&RatePayer { principal, delegation: Some(id) });
         }
     }
 
@@ -1386,15 +1244,10 @@ impl State {
     }
 }
 
-/// Whether terms are of this delegation, or sub-delegation, or of what was handed on from it.
-fn is_of(terms: &Terms, id: DelegationId, sub: Option<DelegationId>) -> bool {
-    let held = terms.delegation.filter(|held| held.id == id);
-    held.is_some_and(|held| sub.is_none() || held.sub.map(|sub| sub.id) == sub)
-}
-
-/// The same, if the holder has them, or they were delegated from what it has.
-fn is_part(terms: &Terms, holder: &Terms, id: DelegationId, sub: Option<DelegationId>) -> bool {
-    is_of(terms, id, sub) && (terms == holder || terms.is_below(holder))
+/// What of a map by payers is of a principal and of its delegations.
+fn of_principal<V>(all: &BTreeMap<RatePayer, V>, principal: Principal) -> impl Iterator<Item = (&RatePayer, &V)> {
+    let first = RatePayer { principal, delegation: None };
+    all.range(first..).take_while(move |(payer, _)| payer.principal == principal)
 }
 
 /// Octets that the allocator takes for so many: a header of 8, in multiples of 16, at least 32 (glibc).

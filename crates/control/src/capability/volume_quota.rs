@@ -1,6 +1,8 @@
 //! Quotas by volume: how much of one who pays a provider takes in a calendar month (UTC), as statements have it: a key epoch counts for the
 //! month in which it begins.
 
+use super::channel::RateTerms;
+
 /// Payers that have a quota.
 pub const MAX_QUOTAS: usize = 65_536;
 
@@ -22,6 +24,37 @@ wayleave_core::wire! {
         pub used_up: Option<(u64, u64)>,
         /// The same of a month before that one, whose last secrets may still be good.
         pub before: Option<(u64, u64)>,
+    }
+}
+
+wayleave_core::wire! {
+    /// What the holder of a capability limits a delegation of it to; nothing if it has neither.
+    #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+    pub struct DelegationLimit {
+        /// Over all routers.
+        pub rate: Option<RateTerms>,
+        /// Octets of IP packets in a calendar month, counted from when it is limited. Once they are used up, it is as with a hard quota.
+        pub month_octets: Option<u64>,
+    }
+}
+
+impl DelegationLimit {
+    /// Whether the numbers make sense.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.rate.is_none_or(|rate| rate.is_sound()) && self.quota().is_none_or(|quota| quota.is_sound())
+    }
+
+    /// Whether it limits nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Its volume as a quota.
+    #[must_use]
+    pub fn quota(&self) -> Option<VolumeQuota> {
+        self.month_octets.map(|octets| VolumeQuota { soft: None, hard: Some(octets) })
     }
 }
 

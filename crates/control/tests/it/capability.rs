@@ -262,9 +262,19 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
             Order::Delegations { from: 12 },
             Order::Limit {
                 id: three,
-                terms: Some(RateTerms { rate: 1_250_000, burst: 2_000, ..RateTerms::default() }),
+                limit: DelegationLimit {
+                    rate: Some(RateTerms { rate: 1_250_000, burst: 2_000, ..RateTerms::default() }),
+                    month_octets: None,
+                },
             },
-            Order::Limit { id: three, terms: None },
+            Order::Limit {
+                id: three,
+                limit: DelegationLimit {
+                    rate: Some(RateTerms { rate: 1_250_000, ..RateTerms::default() }),
+                    month_octets: Some(10 << 40),
+                },
+            },
+            Order::Limit { id: three, limit: DelegationLimit::default() },
         ];
         let ordered = orders.map(|order| SignedRequest::sign(Request { order, ..request }, &key));
         let published = case["orders"].as_array().expect("a list");
@@ -293,6 +303,7 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
             denied: Some(Denial::NotNow { retry_secs: 90 }),
             delegations: 1,
             rate,
+            month_octets: Some(10 << 40),
             usage: Some(usage),
         };
         let held = HeldDelegation {
@@ -301,6 +312,7 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
             not_after: 1_900_000_000,
             denied: Some(Denial::Revoked),
             rate: None,
+            month_octets: None,
         };
         let page = DelegationPage { all: 13, from: 12, delegations: vec![held] };
         let reports = [
@@ -731,6 +743,13 @@ fn the_longest_orders_fit_a_name_under_the_longest_zone() {
         Order::Delegate { id: id(0xff_fffe), prefix, until: Some(u64::MAX - 1) },
         Order::Delegate { id: id(0xff_fffd), prefix, until: None },
         Order::Sources { id: id(0xff_fffd), prefixes: OrderedPrefixes::new(&[prefix]).expect("one fits") },
+        Order::Limit {
+            id: id(0xff_fffd),
+            limit: DelegationLimit {
+                rate: Some(RateTerms { rate: RateTerms::MOST, burst: RateTerms::MOST, ..RateTerms::default() }),
+                month_octets: Some(VolumeQuota::MOST),
+            },
+        },
         Order::Sources {
             id: id(0xff_fffd),
             prefixes: ordered_prefixes(&["192.0.2.1/32", "192.0.2.3/32", "192.0.2.5/32", "192.0.2.7/32"]),
@@ -1700,7 +1719,11 @@ fn without_a_cookie_no_kind_of_answer_is_longer_than_its_question() {
     let quota = VolumeQuota { soft: None, hard: Some(1) };
     change(&mut server, ChangeBody::SetQuota { principal: principal(11), quota }, now);
     let month = Month::of(NOW).begin();
-    change(&mut server, ChangeBody::UseUpQuota { principal: principal(11), month }, now);
+    change(
+        &mut server,
+        ChangeBody::UseUpQuota { payer: RatePayer { principal: principal(11), delegation: None }, month },
+        now,
+    );
     assert!(server.prepare(now.unix, u32::MAX));
     let stranger = Credential { key: MasterKey::new(Key128::new([1; 16])), ..held.clone() };
     let ordered = |credential: &Credential, order, nonce, unix| {
@@ -1919,15 +1942,13 @@ fn a_quota_that_is_used_up_ends_with_the_month_or_when_it_is_raised() {
     let epoch = |second: u64| (second >> credential.terms.interval.exponent()) as u32;
     let quota =
         |hard| ChangeBody::SetQuota { principal: principal(7), quota: VolumeQuota { soft: None, hard: Some(hard) } };
-    let use_up = |month: Month| ChangeBody::UseUpQuota { principal: principal(7), month: month.begin() };
+    let own = RatePayer { principal: principal(7), delegation: None };
+    let use_up = |month: Month| ChangeBody::UseUpQuota { payer: own, month: month.begin() };
     let signed = |server: &KeyServer, body| server.sign(body, at(0).unix).map(drop);
     assert_eq!(signed(server, use_up(month)), Err(ChangeError::NoQuota));
     assert_eq!(signed(server, quota(0)), Err(ChangeError::QuotaTerms));
     change(server, quota(1_000), at(0));
-    assert_eq!(
-        signed(server, ChangeBody::UseUpQuota { principal: principal(7), month: NOW }),
-        Err(ChangeError::NoQuota)
-    );
+    assert_eq!(signed(server, ChangeBody::UseUpQuota { payer: own, month: NOW }), Err(ChangeError::NoQuota));
     let ask = |server: &mut KeyServer, second: u64| {
         let now = at(second - NOW);
         assert!(server.prepare(now.unix, u32::MAX));

@@ -2,11 +2,14 @@
 //!
 //! PLA, a delegation and its parent: it is renewed, shortened, withdrawn or given an end of its own: it ends with it, or sooner.
 //! PLA, a reseller's churn: more delegations than an account has places for, ended by its orders or by their time: each is done.
+//! PLA, a delegation that leaves, in every way that it can: its sources and limits leave too, and no secret of it is judged by wider ones.
 //! PLA, an account that is closed: secrets that were looked up before, also of grants that were withdrawn: revoked; the number is given
 //! to nobody as long as any could be good.
 
 use wayleave_control::capability::*;
 use wayleave_core::Now;
+use wayleave_crypto::signed::Signed;
+use wayleave_packet::platypus::header::{Interval, Marks};
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_packet::platypus::sources::Sources;
@@ -176,25 +179,161 @@ fn delegations_that_ended_long_ago_leave_their_places() {
     assert!(look_up(&mut server, &of_part(&whole, 5_000), after(300)).is_ok());
 }
 
-/// A delegation that ended long ago is granted again, with other terms: sources that were named for it just before stay.
+fn sources_of(number: u32, text: &str) -> Sources {
+    let prefixes = vec![text.parse().expect("a prefix")];
+    Sources { principal: principal(7), delegation: Some(id(number)), delegates_any: false, prefixes }
+}
+
+/// A delegation that ended long ago is granted again, with other terms: its sources leave with it, and those that are named with the new one
+/// count.
 #[test]
-fn what_is_forgotten_takes_no_sources_along_that_were_named_for_what_has_its_number_next() {
-    let (mut server, whole) = one();
-    assert_eq!(status(&mut server, &whole, part(3, Some(NOW + DAY)), 1, later(0)), Status::Done);
-    for number in 0..256 {
-        until(&mut server, &whole, NOW + 300 * DAY, later(32 * DAY + number));
+fn what_is_forgotten_takes_its_sources_along_and_none_that_are_named_with_what_has_its_number_next() {
+    for named in [None, Some(sources_of(3, "192.0.2.0/24"))] {
+        let (mut server, whole) = one();
+        assert_eq!(status(&mut server, &whole, part(3, Some(NOW + DAY)), 1, later(0)), Status::Done);
+        change(&mut server, ChangeBody::SetSources(sources_of(3, "198.18.0.0/24")), later(0));
+        for number in 0..256 {
+            until(&mut server, &whole, NOW + 300 * DAY, later(32 * DAY + number));
+        }
+        let terms = delegated(&whole.terms, id(3), "203.0.113.0/25".parse().expect("a prefix")).expect("possible");
+        let again = ChangeBody::Grant(Grant { terms, not_before: 0, not_after: u64::MAX });
+        let all = [Some(again), named.clone().map(ChangeBody::SetSources)].into_iter().flatten().collect();
+        change(&mut server, ChangeBody::all_of(all).expect("some"), later(33 * DAY));
+        assert!(server.state().sources().eq(&named));
+        assert_eq!(server.state().grants(), 2, "the old one is forgotten");
+        assert_eq!(server.state().revocations().len(), 0, "nothing of it is good");
     }
-    let named = |number: u32, text: &str| {
-        let prefixes = vec![text.parse().expect("a prefix")];
-        Sources { principal: principal(7), delegation: Some(id(number)), delegates_any: false, prefixes }
+}
+
+/// Revoked key epochs of delegation 3 and what is handed on from it: the present one of each length, that before and that after.
+fn revoked_epochs(lengths: &[Interval], now: Now) -> Vec<Revocation> {
+    let epochs = |interval: &Interval| {
+        let current = epoch::epoch_at(*interval, now.unix);
+        let interval = *interval;
+        (current - 1..=current + 1).map(move |epoch| Revocation {
+            principal: principal(7),
+            delegation: Some((id(3), None)),
+            epoch: Some((interval, epoch)),
+        })
     };
-    let sources = named(3, "192.0.2.0/24");
-    change(&mut server, ChangeBody::SetSources(sources.clone()), later(33 * DAY));
-    let terms = delegated(&whole.terms, id(3), "203.0.113.0/25".parse().expect("a prefix")).expect("possible");
-    let again = Grant { terms, not_before: 0, not_after: u64::MAX };
-    change(&mut server, ChangeBody::Grant(again), later(33 * DAY));
-    assert!(server.state().sources().eq([&sources]));
-    assert_eq!(server.state().grants(), 2, "the old one is forgotten");
+    lengths.iter().flat_map(epochs).collect()
+}
+
+/// However a delegation leaves, its sources and limits leave with it, and no secret of it is judged by its principal's sources.
+#[test]
+fn a_delegation_that_leaves_takes_its_sources_along_and_its_secrets_are_good_no_more() {
+    let short = interval(6);
+    let by_holder =
+        |holder: &Credential| ChangeBody::WithdrawDelegation { holder: holder.terms, delegation: (id(3), None) };
+    let (server, whole) = one();
+    drop(server);
+    let of_provider = of_part(&whole, 3).terms;
+    let kinds = [
+        by_holder(&whole),
+        ChangeBody::Withdraw(of_provider),
+        ChangeBody::WithdrawBranch(of_provider),
+        ChangeBody::WithdrawBranch(whole.terms),
+    ];
+    for withdrawn in kinds {
+        // It is delegated at another waypoint too, with shorter epochs.
+        let (mut server, whole) = one();
+        let other = grant(&mut server, Terms { interval: short, waypoint: [198, 51, 100, 2].into(), ..terms(7) });
+        assert_eq!(status(&mut server, &whole, part(3, None), 1, at(0)), Status::Done);
+        assert_eq!(status(&mut server, &other, part(3, None), 2, at(0)), Status::Done);
+        let sources = sources_of(3, "192.0.2.0/24");
+        change(&mut server, ChangeBody::SetSources(sources.clone()), at(0));
+        let limit = DelegationLimit { rate: None, month_octets: Some(1_000) };
+        let payer = RatePayer { principal: principal(7), delegation: Some(id(3)) };
+        change(&mut server, ChangeBody::LimitDelegation { payer, limit }, at(0));
+        assert_eq!(server.state().marks_of(&of_part(&whole, 3).terms), Marks::BOUND);
+        // There it leaves first: the number is still somebody's.
+        change(&mut server, by_holder(&other), at(0));
+        assert!(server.state().sources().eq([&sources]));
+        assert_eq!((server.state().limit_of(&payer), server.state().revocations().len()), (limit, 0));
+        // As whoever starts from the rows.
+        let mut again = reloaded(server.state());
+        let last = change(&mut server, withdrawn.clone(), at(1));
+        again.apply(&last, &signer().verifying_key()).expect("the next");
+        for state in [server.state(), &again] {
+            assert_eq!(state.sources().len(), 0, "{withdrawn:?}");
+            assert!(state.limit_of(&payer).is_empty(), "{withdrawn:?}");
+            let revoked: Vec<Revocation> = state.revocations().copied().collect();
+            assert_eq!(revoked, revoked_epochs(&[short, whole.terms.interval], at(1)), "{withdrawn:?}");
+        }
+    }
+}
+
+/// What has neither sources nor a volume is good until its key epochs have ended, as the guide says.
+#[test]
+fn a_delegation_without_sources_is_not_revoked_when_its_provider_withdraws_it() {
+    let (mut server, whole) = one();
+    assert_eq!(status(&mut server, &whole, part(3, None), 1, at(0)), Status::Done);
+    change(&mut server, ChangeBody::Withdraw(of_part(&whole, 3).terms), at(0));
+    assert_eq!(server.state().revocations().len(), 0);
+}
+
+/// An account, a grant, its sources and what billing knows are made together, or none of them.
+#[test]
+fn several_changes_are_made_as_one_or_not_at_all() {
+    let mut server = server_with(&[]);
+    server.limit_intervals(interval(18));
+    let terms = terms(7);
+    let number = server.state().number();
+    let sources = |text: &str| {
+        let prefixes = vec![text.parse().expect("a prefix")];
+        Sources { principal: principal(7), delegation: None, delegates_any: false, prefixes }
+    };
+    let account = ChangeBody::Account { principal: principal(7), generation: 1, name: "customer".into() };
+    let grant = |not_after| ChangeBody::Grant(Grant { terms, not_before: NOW, not_after });
+    let billing = |price: &str| ChangeBody::SetBilling {
+        of: BillingSubject::grant(terms),
+        billing: Billing { price: price.to_owned(), ..Billing::default() },
+    };
+    let named = ChangeBody::SetSources(sources("192.0.2.0/24"));
+    let signed =
+        |server: &KeyServer, bodies: Vec<ChangeBody>| server.sign(ChangeBody::Several(bodies), at(0).unix).map(drop);
+    // Each is checked where those before it are made.
+    let all = vec![account.clone(), grant(NOW + DAY), named.clone(), billing("gold")];
+    assert_eq!(signed(&server, all[1..].to_vec()), Err(ChangeError::NoAccount(7)));
+    assert_eq!(signed(&server, vec![account.clone(), billing("gold")]), Err(ChangeError::NoGrant));
+    assert_eq!(signed(&server, vec![account.clone(), named.clone(), grant(NOW - 1)]), Err(ChangeError::Times));
+    let long =
+        ChangeBody::Grant(Grant { terms: Terms { interval: interval(24), ..terms }, not_before: NOW, not_after: NOW });
+    assert!(matches!(signed(&server, vec![account.clone(), long]), Err(ChangeError::Interval { .. })));
+    // Of one principal, and of these kinds alone.
+    let other = ChangeBody::Account { principal: principal(8), generation: 1, name: "another".into() };
+    for wrong in
+        [vec![account.clone(), other], vec![account.clone(), ChangeBody::Close { principal: principal(7) }], vec![]]
+    {
+        assert_eq!(signed(&server, wrong), Err(ChangeError::Several));
+    }
+    assert_eq!((server.state().number(), server.state().accounts()), (number, 0), "nothing has changed");
+    let made = change(&mut server, ChangeBody::Several(all), at(0));
+    assert_eq!(Signed::<Change>::decode(made.octets()).expect("a change"), made);
+    assert_eq!((server.state().number(), server.state().grants()), (number + 1, 1));
+    assert!(server.state().sources().eq([&sources("192.0.2.0/24")]));
+    assert_eq!(
+        server.state().billing(&BillingSubject::grant(terms)).map(|held| held.present().price),
+        Some("gold".into())
+    );
+    // It is answered at once, bound to its sources.
+    let slot = server.state().find(&terms).expect("granted");
+    let key = server.state().key(slot).expect("there").clone();
+    let credential = Credential { zone: zone(), terms, key };
+    let found = look_up(&mut server, &credential, at(0)).expect("a secret");
+    assert_eq!(found.secret.capability.marks, Marks::BOUND);
+}
+
+/// Where a change lies in another one, nothing reads within it without end.
+#[test]
+fn several_changes_within_several_are_none() {
+    let account = ChangeBody::Account { principal: principal(7), generation: 1, name: String::new() };
+    for bodies in [vec![ChangeBody::Several(vec![account.clone()])], vec![account; MAX_SEVERAL + 1]] {
+        let body = ChangeBody::Several(bodies);
+        let object = Change { number: 1, previous: [0; 32], issued: NOW, body };
+        let signed = Signed::sign(&object, &signer());
+        assert!(signed.is_err() || Signed::<Change>::decode(signed.expect("signed").octets()).is_err());
+    }
 }
 
 #[test]

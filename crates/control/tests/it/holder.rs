@@ -154,7 +154,7 @@ fn a_holder_lists_what_it_delegated_and_a_delegate_what_it_handed_on() {
         all.extend(page.delegations);
         nonce += 1;
     }
-    assert_eq!(nonce, 53, "twelve on a page");
+    assert_eq!(nonce, 54, "ten on a page");
     let numbers: Vec<u32> = all.iter().filter(|held| held.id.1.is_none()).map(|held| held.id.0.number()).collect();
     assert_eq!(numbers, (1..=30).collect::<Vec<_>>());
     assert_eq!((all[2].rate, all[3].id, all[3].rate), (Some(rate), (id(3), Some(id(9))), Some(rate)));
@@ -214,8 +214,8 @@ fn usage_is_that_of_the_holder_and_not_of_who_had_the_number_before() {
 }
 
 fn limit(number: u32, rate: u64) -> Order {
-    let terms = (rate > 0).then(|| RateTerms { rate, ..RateTerms::default() });
-    Order::Limit { id: id(number), terms }
+    let rate = (rate > 0).then(|| RateTerms { rate, ..RateTerms::default() });
+    Order::Limit { id: id(number), limit: DelegationLimit { rate, month_octets: None } }
 }
 
 /// PLA, a holder that limits: its own delegations alone, never beyond what the operator set, and without taking others' places.
@@ -238,7 +238,7 @@ fn a_holder_limits_its_own_delegations_and_never_beyond_the_operators_rate() {
     let delegate = credential.delegate(delegated(&credential.terms, id(3), prefix("203.0.0.0/16")).expect("possible"));
     assert_eq!(give(&mut server, &delegate, limit(3, 9_000)), Status::NotAllowed, "its own");
     let unsound = RateTerms { rate: 1_000, burst: 10, ..RateTerms::default() };
-    let unsound = Order::Limit { id: id(3), terms: Some(unsound) };
+    let unsound = Order::Limit { id: id(3), limit: DelegationLimit { rate: Some(unsound), month_octets: None } };
     assert_eq!(give(&mut server, &credential, unsound), Status::NotAllowed);
 
     assert_eq!(give(&mut server, &credential, limit(3, 1_000)), Status::Done);
@@ -261,7 +261,7 @@ fn a_holder_limits_its_own_delegations_and_never_beyond_the_operators_rate() {
     // A delegation that is withdrawn takes its limit along.
     assert_eq!(give(&mut server, &credential, limit(3, 1_000)), Status::Done);
     assert_eq!(give(&mut server, &credential, Order::Withdraw { id: id(3), sub: None }), Status::Done);
-    assert_eq!((rate(&server), server.state().limit_of(&payer)), (None, None));
+    assert_eq!((rate(&server), server.state().limit_of(&payer)), (None, DelegationLimit::default()));
 
     // One principal limits a few, and leaves space to others and to the operator.
     for number in 0..PRINCIPAL_LIMITS as u32 {
@@ -276,4 +276,66 @@ fn a_holder_limits_its_own_delegations_and_never_beyond_the_operators_rate() {
     // All are gone with the account.
     change(&mut server, ChangeBody::Close { principal: principal(7) }, at(0));
     assert_eq!(server.state().shared_rates().len(), 1);
+}
+
+/// PLA, a delegate that sends on: once its volume of the month is used up it gets no secrets and what it has is revoked, and its principal and
+/// other delegates know nothing of it.
+#[test]
+fn a_delegation_whose_volume_is_used_up_is_refused_until_its_holder_raises_it() {
+    let (mut server, credential) = one();
+    // Answers by datagrams have a rate.
+    let second = std::cell::Cell::new(0);
+    let tick = || at(second.replace(second.get() + 1));
+    let mut nonce = 0;
+    let mut give = |server: &mut KeyServer, given: Order| {
+        nonce += 1;
+        let now = tick();
+        assert!(server.prepare(now.unix, u32::MAX));
+        order(server, &credential, given, nonce, now).expect("acknowledged").status
+    };
+    let part = |number: u32| Order::Delegate { id: id(number), prefix: prefix("203.0.0.0/16"), until: None };
+    let volume = |number: u32, octets: u64| Order::Limit {
+        id: id(number),
+        limit: DelegationLimit { rate: None, month_octets: Some(octets) },
+    };
+    assert_eq!((give(&mut server, part(3)), give(&mut server, part(4))), (Status::Done, Status::Done));
+    assert_eq!(give(&mut server, volume(3, 0)), Status::NotAllowed, "to let nothing pass, it is revoked");
+    assert_eq!(give(&mut server, volume(3, 1_000)), Status::Done);
+    let payer = RatePayer { principal: principal(7), delegation: Some(id(3)) };
+    assert_eq!(server.state().quota(principal(7)), None, "its principal has none");
+    assert_eq!(
+        server.state().volume(&payer).map(|status| status.is_newly_used_up(Month::of(NOW).begin(), 1_000)),
+        Some(true)
+    );
+    let [delegate, other] = [3, 4].map(|number| {
+        credential.delegate(delegated(&credential.terms, id(number), prefix("203.0.0.0/16")).expect("possible"))
+    });
+    let epoch = epoch::epoch_at(credential.terms.interval, at(0).unix);
+    let denied = |server: &mut KeyServer| {
+        [&credential, &delegate, &other].map(|holder| direct(server, holder, epoch, tick()).0.err())
+    };
+    assert_eq!(denied(&mut server), [None, None, None]);
+    change(&mut server, ChangeBody::UseUpQuota { payer, month: Month::of(NOW).begin() }, at(0));
+    let used_up = Some(LookupFailure::Denied(Denial::UsedUp));
+    assert_eq!(denied(&mut server), [None, used_up, None]);
+    let listed: Vec<_> = server.state().listed(NOW).collect();
+    assert_eq!(listed.len(), 3);
+    assert!(listed.iter().all(|entry| entry.delegation == Some((id(3), None))));
+    let page = page(&mut server, &credential, 0, 90, tick());
+    let shown: Vec<_> = page.delegations.iter().map(|held| (held.month_octets, held.denied)).collect();
+    assert_eq!(shown, [(Some(1_000), Some(Denial::UsedUp)), (None, None)]);
+    assert_eq!(status(&mut server, &delegate, 91, tick()).month_octets, Some(1_000));
+    // A rate beside it changes nothing of that, and more octets do.
+    let both = |octets: u64| Order::Limit {
+        id: id(3),
+        limit: DelegationLimit {
+            rate: Some(RateTerms { rate: 1_000, ..RateTerms::default() }),
+            month_octets: Some(octets),
+        },
+    };
+    assert_eq!((give(&mut server, both(1_000)), denied(&mut server)), (Status::Done, [None, used_up, None]));
+    assert_eq!((give(&mut server, both(1_001)), denied(&mut server)), (Status::Done, [None, None, None]));
+    assert_eq!(server.state().listed(NOW).count(), 0);
+    assert_eq!(give(&mut server, limit(3, 0)), Status::Done);
+    assert_eq!((server.state().volumes().count(), server.state().shared_rates().len()), (0, 0));
 }

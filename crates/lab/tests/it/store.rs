@@ -39,6 +39,7 @@ in_postgres!(usage_suite:
     a_complete_statement_never_changes_and_what_comes_late_is_on_the_next,
     a_statement_has_the_price_tags_that_were_in_force_and_keeps_them,
     months_have_what_was_reported_of_their_key_epochs,
+    months_of_delegations_are_kept_while_they_are_limited,
     a_statement_has_the_percentiles_of_the_months_that_ended_in_its_time,
     a_statement_that_somebody_changed_is_refused_by_name_and_never_authenticated_anew,
     the_sums_of_old_statements_leave_and_later_ones_are_what_they_were,

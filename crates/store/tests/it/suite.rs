@@ -9,8 +9,8 @@ use std::net::IpAddr;
 
 use sqlx::{AnyPool, Row as _};
 use wayleave_control::capability::{
-    Billing, BillingSubject, Change, ChangeBody, Grant, Invitation, InvitationId, Metadata, Month, ProviderKey, Row,
-    State, Terms, VolumeQuota,
+    Billing, BillingSubject, Change, ChangeBody, DelegationLimit, Grant, Invitation, InvitationId, Metadata, Month,
+    ProviderKey, RatePayer, RateTerms, Row, State, Terms, VolumeQuota,
 };
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Seed;
@@ -24,7 +24,7 @@ use wayleave_store::{Appended, Note, Place, Position, Store, StoreError, StoreKe
 /// Unix seconds.
 const NOW: u64 = 1_800_000_000;
 const NOTE: Note<'_> = Note { actor: "a test", reason: "" };
-const TABLES: [&str; 13] = [
+const TABLES: [&str; 15] = [
     "head",
     "change",
     "account",
@@ -38,6 +38,8 @@ const TABLES: [&str; 13] = [
     "rate",
     "billing",
     "quota",
+    "delegation_limit",
+    "delegation_volume",
 ];
 
 fn provider() -> ProviderKey {
@@ -258,6 +260,11 @@ pub(crate) async fn terms_of_sale_are_kept_as_what_is_granted_is(place: &Place) 
     let account_of = BillingSubject::account(own);
     let quota = VolumeQuota { soft: Some(5), hard: Some(10) };
     let month = Month::of(NOW).begin();
+    let delegate = RatePayer { principal: own, delegation: DelegationId::new(9) };
+    let limited = |month_octets| {
+        let rate = Some(RateTerms { rate: 5, ..RateTerms::default() });
+        ChangeBody::LimitDelegation { payer: delegate, limit: DelegationLimit { rate, month_octets } }
+    };
     let bodies = [
         account(1),
         grant(granted),
@@ -265,11 +272,20 @@ pub(crate) async fn terms_of_sale_are_kept_as_what_is_granted_is(place: &Place) 
         ChangeBody::SetBilling { of: BillingSubject::grant(granted), billing: billing("", "gold") },
         ChangeBody::SetBilling { of: account_of, billing: billing("cust-1", "EUR 0.40/TB") },
         ChangeBody::SetQuota { principal: own, quota },
-        ChangeBody::UseUpQuota { principal: own, month },
+        ChangeBody::UseUpQuota { payer: RatePayer { principal: own, delegation: None }, month },
         account(2),
         ChangeBody::SetQuota { principal: principal(2), quota: VolumeQuota { soft: Some(5), hard: None } },
         ChangeBody::EndQuota { principal: principal(2) },
+        limited(Some(2_000)),
+        ChangeBody::UseUpQuota { payer: delegate, month },
         ChangeBody::Withdraw(granted),
+        // As one: all of them or none.
+        ChangeBody::Several(vec![
+            grant(granted),
+            ChangeBody::SetBilling { of: BillingSubject::grant(granted), billing: billing("", "silver") },
+        ]),
+        limited(Some(1_000)),
+        ChangeBody::UseUpQuota { payer: delegate, month },
     ];
     for body in &bodies {
         assert_eq!(server.change(body.clone()).await, Ok(Appended::Done), "{body:?}");
@@ -277,7 +293,7 @@ pub(crate) async fn terms_of_sale_are_kept_as_what_is_granted_is(place: &Place) 
     }
     assert_eq!(server.state.quota(own).and_then(|status| status.used_up), Some((month, NOW)));
     let of = async |principal| server.store.trail(Some(0), 100, principal).await.expect("read").len();
-    assert_eq!((of(Some(1)).await, of(Some(2)).await, of(Some(3)).await, of(None).await), (8, 3, 0, bodies.len()));
+    assert_eq!((of(Some(1)).await, of(Some(2)).await, of(Some(3)).await, of(None).await), (13, 3, 0, bodies.len()));
     let attacker = Attacker::connect(place).await;
     let backup = attacker.backup().await;
     for (sql, named) in [
@@ -285,6 +301,9 @@ pub(crate) async fn terms_of_sale_are_kept_as_what_is_granted_is(place: &Place) 
         ("UPDATE billing SET external_id = NULL", "table `billing` with principal 1"),
         ("UPDATE quota SET hard_octets = 9223372036854775807", "table `quota` with principal 1"),
         ("UPDATE quota SET used_up_month = NULL", "table `quota` with principal 1"),
+        ("UPDATE delegation_volume SET month_octets = 5000", "table `delegation_volume` with principal 1"),
+        ("UPDATE delegation_volume SET used_up_month = NULL", "table `delegation_volume` with principal 1"),
+        ("UPDATE delegation_limit SET octets_per_second = 6", "table `delegation_limit` with principal 1"),
     ] {
         assert!(attacker.write(sql).await > 0, "{sql}");
         let refused = loaded(place).await.expect_err(sql);

@@ -12,15 +12,15 @@ use std::ops::Bound;
 
 use sqlx::AnyPool;
 use wayleave_control::capability::{
-    AccountPeriods, Billing, BillingSubject, ChangeBody, ChargedAccount, JournalId, Ledger, Month, Percentile,
-    PriceTag, ProviderKey, Reopening, ReportOutcome, RouterNumber, SAMPLE_SECS, Usage, UsageChange, UsageRecord,
-    UsageReport, discarded_samples,
+    AccountPeriods, Billing, BillingSubject, ChangeBody, ChargedAccount, DelegationLimit, JournalId, Ledger, Month,
+    Percentile, PriceTag, ProviderKey, RatePayer, Reopening, ReportOutcome, RouterNumber, SAMPLE_SECS, Usage,
+    UsageChange, UsageRecord, UsageReport, discarded_samples,
 };
 use wayleave_control::tenure::{Holder, LessorRow};
 use wayleave_core::UnixTime;
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_packet::platypus::header::Principal;
+use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_store::{
     Appended, Closing, Details, KnownRouters, Loaded, MAX_OF_PAYER, Note, Place, Position, Store, StoreError, StoreKey,
 };
@@ -283,15 +283,19 @@ pub(crate) async fn the_sums_of_old_statements_leave_and_later_ones_are_what_the
 
 /// The state of a key server that has one principal with price tags, set at these times.
 async fn priced(store: &Store, tags: &[(&str, u64)]) -> Position {
+    let of = BillingSubject::account(Principal::new(7).expect("24 bits"));
+    let set =
+        |price: &str| ChangeBody::SetBilling { of, billing: Billing { price: price.to_owned(), ..Billing::default() } };
+    changed(store, tags.iter().map(|(price, at)| (set(price), *at)).collect()).await
+}
+
+/// The state of a key server that has one principal, and these changes of it, made at these times.
+async fn changed(store: &Store, bodies: Vec<(ChangeBody, u64)>) -> Position {
     let signer = SigningKey::from_seed(&Seed::new([8; 32]));
     let provider = ProviderKey::new(Seed::new([7; 32]));
     let Loaded { mut state, mut position } = store.load(&provider, None).await.expect("loaded");
     let principal = Principal::new(7).expect("24 bits");
     let open = ChangeBody::Account { principal, generation: 1, name: "customer".to_owned() };
-    let of = BillingSubject::account(principal);
-    let set =
-        |price: &str| ChangeBody::SetBilling { of, billing: Billing { price: price.to_owned(), ..Billing::default() } };
-    let bodies = tags.iter().map(|(price, at)| (set(price), *at));
     let open = state.account(principal).is_none().then_some((open, 1));
     for (body, at) in open.into_iter().chain(bodies) {
         let change = state.sign(body, &signer, UnixTime(at * 1_000_000)).expect("possible");
@@ -352,6 +356,8 @@ pub(crate) async fn a_statement_has_the_percentiles_of_the_months_that_ended_in_
         let confirm = UsageChange::Confirm { router: 1, through: last - 300 - 59 };
         store.change_usage(&[report(1, 1, &entries, last), confirm], &none).await.expect("the database works");
     }
+    // Of a key epoch that has not ended when time is closed: there is no line of it.
+    take(&store, report(1, 1, &[(account(10, None, epoch(ends + 3 * 86_400)), 5)], last)).await;
     // The router was cut off for three samples, and then for weeks: of that nobody knows when it was.
     let of = |number: u128| [(account(9, None, epoch(last)), number)];
     take(&store, report(1, 1, &of(30), last + 900)).await;
@@ -360,7 +366,9 @@ pub(crate) async fn a_statement_has_the_percentiles_of_the_months_that_ended_in_
     fold(&store, 1_000, &none).await;
     let found = store.statement(1, None).await.expect("read").expect("there").2.percentiles;
     let of = |octets_per_second, rough| vec![Percentile { owner: 0, begins, ends, octets_per_second, rough }];
-    assert_eq!(found, BTreeMap::from([(7, of(1_000, 0)), (8, of(0, 0)), (9, of(0, 7))]));
+    assert_eq!(found, BTreeMap::from([(7, of(1_000, 0)), (8, of(0, 0)), (9, of(0, 7)), (10, of(0, 0))]));
+    let without_line = store.statement(1, Some(10)).await.expect("read").expect("there");
+    assert_eq!((without_line.1.len(), &without_line.2.percentiles[&10]), (0, &found[&10]));
     assert_eq!(store.statement(1, Some(7)).await.expect("read").expect("there").2.percentiles[&7], found[&7]);
     assert_eq!(write(place, "DELETE FROM usage_sample").await, 0, "what is closed is gone");
 }
@@ -372,7 +380,12 @@ pub(crate) async fn months_have_what_was_reported_of_their_key_epochs(place: &Pl
     let last = ((month.next().begin() - 1) >> INTERVAL) as u32;
     let of = |store: &Store, month: Month, periods: &AccountPeriods| {
         let (store, periods) = (store.clone(), periods.clone());
-        async move { store.month_usage(month.begin(), &[7, 8, 9], &periods).await.expect("read") }
+        let payers = [7, 8, 9].into_iter().filter_map(Principal::new);
+        let payers = payers.map(|principal| RatePayer { principal, delegation: None }).collect();
+        async move {
+            let found = store.month_usage(month.begin(), &payers, &periods).await.expect("read");
+            found.into_iter().map(|(payer, octets)| (payer.principal.number(), octets)).collect::<BTreeMap<u32, u64>>()
+        }
     };
     let entries = [(account(7, None, FIRST), 10), (account(7, Some(3), last), 5), (account(8, None, last + 1), 1)];
     take(&store, report(1, 1, &entries, second(FIRST))).await;
@@ -404,6 +417,33 @@ pub(crate) async fn months_have_what_was_reported_of_their_key_epochs(place: &Pl
     take(&store, most).await;
     take(&store, report(2, 2, &[(account(9, None, FIRST + 21), 5)], 0)).await;
     assert_eq!(of(&store, month, &none).await.get(&9), Some(&(1 << 62)));
+}
+
+/// Delegations have sums of their own while they are limited, and others none, however many somebody makes.
+pub(crate) async fn months_of_delegations_are_kept_while_they_are_limited(place: &Place) {
+    let (store, none) = (store(place).await, AccountPeriods::default());
+    let begins = Month::of(second(FIRST)).begin();
+    let principal = Principal::new(7).expect("24 bits");
+    let payer = |id: Option<u32>| RatePayer { principal, delegation: id.and_then(DelegationId::new) };
+    let payers = [None, Some(3), Some(4)].map(payer).into_iter().collect();
+    let limited = |month_octets| ChangeBody::LimitDelegation {
+        payer: payer(Some(3)),
+        limit: DelegationLimit { rate: None, month_octets },
+    };
+    let entries = |count: u128| [3, 4].map(|id| (account(7, Some(id), FIRST), count));
+    let octets = async || {
+        let found = store.month_usage(begins, &payers, &none).await.expect("read");
+        [None, Some(3), Some(4)].map(|id| found.get(&payer(id)).copied())
+    };
+    take(&store, report(1, 1, &entries(10), second(FIRST))).await;
+    assert_eq!(octets().await, [Some(2_000), None, None]);
+    changed(&store, vec![(limited(Some(5_000)), 1)]).await;
+    take(&store, report(1, 1, &entries(15), second(FIRST))).await;
+    take(&store, report(1, 1, &entries(15), second(FIRST))).await;
+    assert_eq!(octets().await, [Some(3_000), Some(500), None], "from when it is limited");
+    changed(&store, vec![(limited(None), 2)]).await;
+    take(&store, report(1, 1, &entries(20), second(FIRST))).await;
+    assert_eq!(octets().await, [Some(4_000), Some(500), None]);
 }
 
 pub(crate) async fn a_statement_that_somebody_changed_is_refused_by_name_and_never_authenticated_anew(place: &Place) {

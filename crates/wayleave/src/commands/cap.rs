@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_control::capability::{
-    Acknowledgement, BillingSubject, ChangeBody, Credential, Grant, KeyServer, Obtained, Order, OrderedPrefixes,
-    Ordering, ProviderKey, RateTerms, State, Status, Terms, Zone, delegated,
+    Acknowledgement, BillingSubject, ChangeBody, Credential, DelegationLimit, Grant, KeyServer, Obtained, Order,
+    OrderedPrefixes, Ordering, ProviderKey, RateTerms, State, Status, Terms, VolumeQuota, Zone, delegated,
 };
 use wayleave_core::Prefix;
 use wayleave_packet::platypus::header::{Capability, DelegationId};
@@ -337,13 +337,16 @@ pub struct Limit {
     /// The number of the delegation.
     pub delegation: u32,
     /// Octets of IP packets a second, through all routers together.
-    #[arg(required_unless_present = "end")]
+    #[arg(required_unless_present_any = ["end", "month_octets"])]
     pub octets: Option<u64>,
     /// Octets at once at each router. Default: a tenth of a second's, and at least the longest packet.
     #[arg(long, requires = "octets")]
     pub burst: Option<u64>,
+    /// Octets of IP packets in a calendar month (UTC), counted from now on; beyond them nothing passes until the next one.
+    #[arg(long, value_name = "OCTETS")]
+    pub month_octets: Option<u64>,
     /// End the limit.
-    #[arg(long, conflicts_with = "octets")]
+    #[arg(long, conflicts_with_all = ["octets", "month_octets"])]
     pub end: bool,
     #[command(flatten)]
     pub servers: Servers,
@@ -639,25 +642,19 @@ fn grant(command: &GrantCap) -> Outcome {
     command.name.as_deref().map_or(Ok(()), check_name)?;
     warn_of_unknown(&file, waypoint);
     let sources = SourcesOrder::new(&terms, command.named_sources(), command.delegate_sources)?;
-    let opened = |state: &State| open_or_rename(state, terms.principal, command.name.as_deref());
-    change(&mut server, &mut changes, &command.why, &mut |state| opened(state))?;
-    // First these, so that there is no moment in which it is granted without.
-    if let Some(sources) = sources {
-        change(&mut server, &mut changes, &command.why, &mut |state| sources.change(state))?;
-    }
     let now = unix_now().secs();
     let not_after = now + command.days * DAY;
     let granted = ChangeBody::Grant(Grant { terms, not_before: now, not_after });
     let billing = command.billing.fields()?;
     let mut shortened = Vec::new();
+    // All or nothing: there is no moment in which it is granted without its sources.
     change(&mut server, &mut changes, &command.why, &mut |state| {
         shortened = beyond(state, &terms, not_after);
-        Some(granted.clone())
+        let opened = open_or_rename(state, terms.principal, command.name.as_deref());
+        let sources = sources.as_ref().and_then(|sources| sources.change(state));
+        let billing = billing.change(state, BillingSubject::grant(terms));
+        ChangeBody::all_of([opened, Some(granted.clone()), sources, billing].into_iter().flatten().collect())
     })?;
-    if !billing.is_empty() {
-        let of = BillingSubject::grant(terms);
-        change(&mut server, &mut changes, &command.why, &mut |state| billing.change(state, of))?;
-    }
     wait_until_followed(config, server.state().number());
     warn_of_shortened(shortened.iter().map(|grant| grant.terms.to_string()));
     let state = server.state();
@@ -849,18 +846,21 @@ fn limit(command: &Limit) -> Outcome {
     let credential = read_line(&command.line)?;
     let id = delegation_id(command.delegation)?;
     let burst = command.burst.unwrap_or(0);
-    let terms = command.octets.map(|rate| RateTerms { rate, burst, ..RateTerms::default() });
-    if !terms.is_none_or(|terms| terms.is_sound()) {
-        let (most, least) = (RateTerms::MOST, RateTerms::LEAST_BURST);
-        return Err(Failure::usage(format!("a limit is from 1 to {most} octets a second, its burst from {least}"))
-            .help("to let nothing pass, revoke the delegation")
-            .into());
+    let rate = command.octets.map(|rate| RateTerms { rate, burst, ..RateTerms::default() });
+    let limit = DelegationLimit { rate, month_octets: command.month_octets };
+    if !limit.is_sound() {
+        let (most, least, volume) = (RateTerms::MOST, RateTerms::LEAST_BURST, VolumeQuota::MOST);
+        return Err(Failure::usage(format!(
+            "a limit is from 1 to {most} octets a second, its burst from {least}, or from 1 to {volume} octets a month"
+        ))
+        .help("to let nothing pass, revoke the delegation")
+        .into());
     }
-    let acknowledged = order(&credential, Order::Limit { id, terms }, &command.servers)?;
+    let acknowledged = order(&credential, Order::Limit { id, limit }, &command.servers)?;
     report(
         json!({
             "number": acknowledged.number, "delegation": command.delegation,
-            "octets_per_second": command.octets, "burst_octets": command.burst,
+            "octets_per_second": command.octets, "burst_octets": command.burst, "month_octets": command.month_octets,
         }),
         command.json,
     );

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use wayleave_control::capability::BillingSubject;
+use wayleave_control::capability::{BillingSubject, ChangeBody};
 
 use super::cap::{BillingOf, change, wait_until_followed};
 use super::cap_remote::{self, KeyServerAt, Provider, Why};
@@ -63,8 +63,10 @@ pub fn account(command: &AccountOf) -> Outcome {
             let of = BillingSubject::account(principal);
             if is_change {
                 let name = command.name.as_deref();
-                change(&mut server, &mut changes, &command.why, &mut |state| open_or_rename(state, principal, name))?;
-                change(&mut server, &mut changes, &command.why, &mut |state| billing.change(state, of))?;
+                change(&mut server, &mut changes, &command.why, &mut |state| {
+                    let account = open_or_rename(state, principal, name);
+                    ChangeBody::all_of(account.into_iter().chain(billing.change(state, of)).collect())
+                })?;
                 wait_until_followed(config, server.state().number());
             }
             let state = server.state();

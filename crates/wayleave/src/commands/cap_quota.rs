@@ -2,7 +2,9 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use wayleave_control::capability::{AccountPeriods, ChangeBody, ChangeError, Month, QuotaStatus, VolumeQuota};
+use wayleave_control::capability::{
+    AccountPeriods, ChangeBody, ChangeError, Month, QuotaStatus, RatePayer, VolumeQuota,
+};
 use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::clock::{unix_now, utc};
 
@@ -118,13 +120,14 @@ fn here(config: &std::path::Path) -> Outcome<Vec<Value>> {
     let (server, _) = file.server(&source)?;
     let (state, begins) = (server.state(), Month::of(unix_now().secs()).begin());
     let periods: AccountPeriods = state.reopened().iter().copied().collect();
-    let payers: Vec<u32> = state.quotas().map(|(principal, _)| principal.number()).collect();
+    let payer = |principal| RatePayer { principal, delegation: None };
+    let payers = state.quotas().map(|(principal, _)| payer(principal)).collect();
     let used =
         DatabaseRecords::with_store(&file.database(&source), &file.provider(&source)?, move |store| async move {
             store.month_usage(begins, &payers, &periods).await
         })?;
     let quota = |(principal, status): (Principal, &QuotaStatus)| {
-        let octets = used.get(&principal.number()).copied().unwrap_or(0);
+        let octets = used.get(&payer(principal)).copied().unwrap_or(0);
         json!({
             "principal": principal.number(), "soft_octets": status.quota.soft, "hard_octets": status.quota.hard,
             "month": utc(begins), "used_octets": octets,

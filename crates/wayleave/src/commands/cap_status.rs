@@ -58,7 +58,7 @@ pub fn status(command: &StatusOf) -> Outcome {
     if !delegations.is_empty() {
         print(&format!(
             "\n{}",
-            objects(&delegations, &["delegation", "prefix", "until", "denied", "octets_per_second"])
+            objects(&delegations, &["delegation", "prefix", "until", "denied", "octets_per_second", "month_quota"])
         ));
     }
     Ok(())
@@ -88,7 +88,7 @@ fn ask(credential: &Credential, order: Order, servers: &Servers) -> Result<Holde
 
 /// A status for people, and as JSON.
 fn shown(credential: &Credential, number: u64, status: &CapabilityStatus) -> Value {
-    let CapabilityStatus { not_before, not_after, denied, rate, usage, .. } = *status;
+    let CapabilityStatus { not_before, not_after, denied, rate, month_octets: quota, usage, .. } = *status;
     let mut shown = json!({
         "terms": credential.terms.to_string(),
         "zone": credential.zone.as_str(),
@@ -98,6 +98,7 @@ fn shown(credential: &Credential, number: u64, status: &CapabilityStatus) -> Val
         "denied": denied.map(|denied| denied.to_string()),
         "octets_per_second": rate.map(|rate| rate.rate),
         "burst_octets": rate.map(|rate| rate.burst).filter(|burst| *burst > 0),
+        "month_quota": quota,
     });
     if let Some(HolderUsage { packets, octets, month_packets, month_octets, closed_before, is_partial }) = usage {
         // Texts, since they may have more digits than a number of JSON.
@@ -120,5 +121,6 @@ fn delegation(held: &HeldDelegation) -> Value {
         "until": utc(held.not_after),
         "denied": held.denied.map(|denied| denied.to_string()),
         "octets_per_second": held.rate.map(|rate| rate.rate),
+        "month_quota": held.month_octets,
     })
 }

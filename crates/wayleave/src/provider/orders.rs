@@ -198,14 +198,19 @@ pub fn summary(body: &ChangeBody) -> String {
             format!("quota of principal {} set to {} octets a month", principal.number(), limits.join(", "))
         }
         ChangeBody::EndQuota { principal } => format!("quota of principal {} ended", principal.number()),
-        ChangeBody::UseUpQuota { principal, month } => {
-            let number = principal.number();
-            format!("principal {number} has used up its quota of the month that began at {}", utc(*month))
+        ChangeBody::UseUpQuota { payer, month } => {
+            format!("{payer} has used up its quota of the month that began at {}", utc(*month))
         }
-        ChangeBody::LimitDelegation { payer, terms: Some(terms) } => {
-            format!("{payer} limited by its holder to {} octets a second", terms.rate)
+        ChangeBody::LimitDelegation { payer, limit } => {
+            let rate = limit.rate.map(|terms| format!("{} octets a second", terms.rate));
+            let volume = limit.month_octets.map(|octets| format!("{octets} octets a month"));
+            let limits: Vec<String> = rate.into_iter().chain(volume).collect();
+            if limits.is_empty() {
+                return format!("limit of {payer} ended by its holder");
+            }
+            format!("{payer} limited by its holder to {}", limits.join(", "))
         }
-        ChangeBody::LimitDelegation { payer, terms: None } => format!("limit of {payer} ended by its holder"),
+        ChangeBody::Several(bodies) => bodies.iter().map(summary).collect::<Vec<_>>().join("; "),
         ChangeBody::Invite(invitation) => format!("invitation {}", invitation.id),
         ChangeBody::Redeem { invitation, .. } => format!("invitation {invitation} redeemed"),
         ChangeBody::Uninvite(invitation) => format!("invitation {invitation} withdrawn"),

@@ -6,6 +6,7 @@ use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_packet::platypus::sources::{MAX_SOURCES, Sources};
 
 use super::{MAX_GRANTS, MAX_RATES, MAX_REVOCATIONS, MAX_REVOKED, RatePayer, State, Terms};
+use crate::capability::volume_quota::{DelegationLimit, MAX_QUOTAS};
 
 /// Grants of an account that orders leave to the operator.
 pub const OPERATOR_GRANTS: usize = 256;
@@ -15,6 +16,9 @@ pub const DELEGATES_REVOKED: usize = MAX_REVOKED / 2;
 /// Delegations that the holders of all capabilities may limit, half of all that may have a rate; and those of one principal.
 pub const MAX_LIMITS: usize = MAX_RATES / 2;
 pub const PRINCIPAL_LIMITS: usize = 8;
+/// Delegations of one principal that their holder may limit by volume: routers know nothing of these limits but what is used up. All holders
+/// together have half of all quotas.
+pub const PRINCIPAL_VOLUMES: usize = 256;
 /// Entries of the list for routers with the sources of one principal's delegations, and of all delegations, that holders may name.
 pub const PRINCIPAL_SOURCES: usize = 256;
 const DELEGATES_SOURCES: usize = MAX_SOURCES / 2;
@@ -76,11 +80,21 @@ impl State {
         self.revocations_of(principal).filter(is_in_force).count() < WITHDRAWN
     }
 
-    /// Whether the holder of a capability may limit one more delegation.
+    /// Whether the holder of a capability may limit a delegation so.
     #[must_use]
-    pub fn is_within_limit_quota(&self, payer: &RatePayer) -> bool {
-        let of_principal = self.limits_of(payer.principal).count();
-        of_principal < PRINCIPAL_LIMITS && self.limits.len() < MAX_LIMITS && self.check_space_for_rate(payer).is_ok()
+    pub fn is_within_limit_quota(&self, payer: &RatePayer, limit: &DelegationLimit) -> bool {
+        let (held, principal) = (self.limit_of(payer), payer.principal);
+        let is_more_rates = limit.rate.is_some() && held.rate.is_none();
+        let is_more_volumes = limit.month_octets.is_some() && held.month_octets.is_none();
+        let may_rate = || {
+            let is_within = self.limits_of(principal).count() < PRINCIPAL_LIMITS && self.limits.len() < MAX_LIMITS;
+            is_within && self.check_space_for_rate(payer).is_ok()
+        };
+        let may_volume = || {
+            let is_within = self.limited_volumes(Some(principal)) < PRINCIPAL_VOLUMES;
+            is_within && self.limited_volumes(None) < MAX_QUOTAS / 2
+        };
+        (!is_more_rates || may_rate()) && (!is_more_volumes || may_volume())
     }
 
     /// Whether a holder may name these sources of a delegation: the list has room for all principals, and for what the operator names.

@@ -43,8 +43,10 @@ wayleave_core::wire! {
         11 = Billing { of: BillingSubject, record: BillingRecord },
         /// What a payer may send in a month.
         12 = Quota { principal: Principal as PrincipalCodec, status: QuotaStatus },
-        /// A limit of a delegation by its holder's order.
+        /// A limit of a delegation's rate by its holder's order.
         16 = Limit { payer: RatePayer, terms: RateTerms },
+        /// What a delegation may send in a month by its holder's order.
+        17 = Volume { payer: RatePayer, status: QuotaStatus },
     }
 }
 
@@ -83,7 +85,7 @@ impl Row {
             Self::Withdrawn { principal, interval, .. } => {
                 id.bytes(&principal.octets()).u8(interval.exponent());
             }
-            Self::Rate { payer, .. } | Self::Limit { payer, .. } => payer.write(&mut id),
+            Self::Rate { payer, .. } | Self::Limit { payer, .. } | Self::Volume { payer, .. } => payer.write(&mut id),
             Self::Sources(sources) => RatePayer::from(sources).write(&mut id),
             Self::Billing { of, .. } => of.write(&mut id),
         }
@@ -106,6 +108,7 @@ impl Row {
             Self::Billing { .. } => RowKind::Billing,
             Self::Quota { .. } => RowKind::Quota,
             Self::Limit { .. } => RowKind::Limit,
+            Self::Volume { .. } => RowKind::Volume,
         }
     }
 
@@ -121,7 +124,7 @@ impl Row {
             Self::Grant(grant) => grant.terms.principal,
             Self::Revocation(revocation) => revocation.principal,
             Self::Invitation { invitation, .. } => invitation.principal().unwrap_or_default(),
-            Self::Rate { payer, .. } | Self::Limit { payer, .. } => payer.principal,
+            Self::Rate { payer, .. } | Self::Limit { payer, .. } | Self::Volume { payer, .. } => payer.principal,
             Self::Sources(sources) => sources.principal,
             Self::Billing { of, .. } => of.principal,
         }
@@ -155,10 +158,11 @@ pub enum RowKind {
     Billing,
     Quota,
     Limit,
+    Volume,
 }
 
 impl RowKind {
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Closed,
         Self::Account,
         Self::Grant,
@@ -171,6 +175,7 @@ impl RowKind {
         Self::Billing,
         Self::Quota,
         Self::Limit,
+        Self::Volume,
     ];
 }
 
@@ -231,8 +236,9 @@ impl State {
             .chain(self.revocations.iter().map(|revocation| revocation.principal))
             .chain(self.invitations().filter_map(|(invitation, _)| invitation.principal()))
             .chain(self.withdrawn.keys().map(|(principal, _)| *principal))
-            .chain(self.rates.keys().chain(self.limits.keys()).chain(self.sources.keys()).map(|payer| payer.principal))
-            .chain(self.billing.keys().chain(self.quotas.keys()).copied())
+            .chain(self.rates.keys().chain(self.limits.keys()).map(|payer| payer.principal))
+            .chain(self.sources.keys().chain(self.quotas.keys()).map(|payer| payer.principal))
+            .chain(self.billing.keys().copied())
             .collect();
         principals.into_iter().flat_map(|principal| self.rows_of(principal))
     }
@@ -257,7 +263,10 @@ impl State {
         rows.extend(self.rates_of(principal).map(|(payer, terms)| Row::Rate { payer, terms }));
         rows.extend(self.sources_of(principal).cloned().map(Row::Sources));
         rows.extend(self.billing_of(principal).map(|(of, record)| Row::Billing { of, record: record.clone() }));
-        rows.extend(self.quota(principal).map(|status| Row::Quota { principal, status: *status }));
+        rows.extend(self.volumes_of(principal).map(|(payer, status)| match payer.delegation {
+            None => Row::Quota { principal, status },
+            Some(_) => Row::Volume { payer, status },
+        }));
         rows.extend(self.limits_of(principal).map(|(payer, terms)| Row::Limit { payer, terms }));
         rows
     }
@@ -294,7 +303,7 @@ impl State {
     }
 
     /// A state with what this one has of one principal, as it is: nothing is judged or forgotten.
-    fn part(&self, principal: Principal) -> Self {
+    pub(super) fn part(&self, principal: Principal) -> Self {
         let mut part = Self::new(self.provider.clone());
         let number = principal.number();
         (part.number, part.last, part.issued) = (self.number, self.last, self.issued);
@@ -328,7 +337,7 @@ impl State {
         part.rates.extend(self.rates_of(principal));
         part.sources.extend(self.sources_of(principal).map(|held| (held.into(), held.clone())));
         part.copy_billing(self, principal);
-        part.quotas.extend(self.quota(principal).map(|status| (principal, *status)));
+        part.quotas.extend(self.volumes_of(principal));
         part.limits.extend(self.limits_of(principal));
         part
     }
@@ -341,8 +350,7 @@ impl State {
             ChangeBody::Account { principal, .. }
             | ChangeBody::Close { principal }
             | ChangeBody::SetQuota { principal, .. }
-            | ChangeBody::EndQuota { principal }
-            | ChangeBody::UseUpQuota { principal, .. } => Some(*principal),
+            | ChangeBody::EndQuota { principal } => Some(*principal),
             ChangeBody::Grant(grant) => Some(grant.terms.principal),
             ChangeBody::Withdraw(terms)
             | ChangeBody::WithdrawBranch(terms)
@@ -353,7 +361,9 @@ impl State {
             ChangeBody::Uninvite(id) => of_invitation(*id),
             ChangeBody::SetRate { payer, .. }
             | ChangeBody::EndRate(payer)
+            | ChangeBody::UseUpQuota { payer, .. }
             | ChangeBody::LimitDelegation { payer, .. } => Some(payer.principal),
+            ChangeBody::Several(bodies) => bodies.iter().find_map(|body| self.principal_of(body)),
             ChangeBody::SetSources(sources) => Some(sources.principal),
             ChangeBody::SetBilling { of, .. } => Some(of.principal),
         }
@@ -435,11 +445,9 @@ impl State {
                 self.restore_billing(of, record);
             }
             Row::Quota { principal, status } => {
-                if self.quotas.len() >= MAX_QUOTAS {
-                    return Err("too many quotas");
-                }
-                self.quotas.insert(principal, status);
+                self.take_quota(RatePayer { principal, delegation: None }, status)?;
             }
+            Row::Volume { payer, status } => self.take_quota(payer, status)?,
             Row::Limit { payer, terms } => {
                 if self.limits.len() >= MAX_RATES {
                     return Err("too many limits of delegations");
@@ -447,6 +455,14 @@ impl State {
                 self.limits.insert(payer, terms);
             }
         }
+        Ok(())
+    }
+
+    fn take_quota(&mut self, payer: RatePayer, status: QuotaStatus) -> Result<(), &'static str> {
+        if self.quotas.len() >= MAX_QUOTAS {
+            return Err("too many quotas");
+        }
+        self.quotas.insert(payer, status);
         Ok(())
     }
 

@@ -141,8 +141,16 @@ fn packet(random: &mut Random, now: Now) -> Vec<u8> {
                 width: if random.below(4) == 0 { Width::Narrow } else { Width::Full },
             };
             if random.below(3) == 0 {
-                let prefix: Prefix =
-                    if is_ipv6 { "2001:db8:9::/48" } else { "203.0.113.0/24" }.parse().expect("a prefix");
+                // For replies it is one host's.
+                let is_reply = random.below(4) == 0;
+                let prefix: Prefix = match (is_ipv6, is_reply) {
+                    (true, true) => "2001:db8:9::1/128",
+                    (true, false) => "2001:db8:9::/48",
+                    (false, true) => "203.0.113.9/32",
+                    (false, false) => "203.0.113.0/24",
+                }
+                .parse()
+                .expect("a prefix");
                 let key = WaypointKey::new(&Key128::new([7; 16]));
                 let secret = key.secret(waypoint, capability.principal, interval(), epoch);
                 let mut held = secret.delegate(id(5 + random.below(2)), prefix).expect("of the family");
@@ -150,7 +158,7 @@ fn packet(random: &mut Random, now: Now) -> Vec<u8> {
                     held = held.hand_on(id(7)).expect("once");
                 }
                 capability.delegation = Some(held.delegation());
-                if random.below(4) == 0 {
+                if is_reply {
                     capability.marks = capability.marks.with_reply();
                 }
             }

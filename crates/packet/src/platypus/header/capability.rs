@@ -264,12 +264,13 @@ impl Capability {
         self.epoch_word() & !Marks::REPLY.word()
     }
 
-    /// Whether every part is of one family, a sub-delegation begins within the prefix and what is for replies is delegated.
+    /// Whether every part is of one family, a sub-delegation begins within the prefix and what is for replies is delegated to one host.
     #[must_use]
     pub fn is_consistent(&self) -> bool {
         let Some(delegation) = self.delegation else { return !self.marks.is_reply() };
         delegation.prefix.afi() == family(self.waypoint)
             && delegation.sub.is_none_or(|sub| sub.at <= delegation.prefix.len())
+            && (!self.marks.is_reply() || delegation.prefix.len() == delegation.prefix.afi().bits())
     }
 
     fn kind(&self) -> u8 {
@@ -319,6 +320,7 @@ pub(crate) fn checked_length(octets: &[u8], table: &Offsets) -> Result<(usize, u
     if octets.len() < whole {
         return Err(Malformed::ListLength);
     }
+    let is_reply = Marks::of_word(offsets::word(octets, at.epoch)).is_reply();
     if kind & kind::DELEGATED != 0 {
         let length = octets[at.prefix_length];
         Prefix::new(offsets::address(octets, at.prefix, table.family), length)
@@ -326,7 +328,10 @@ pub(crate) fn checked_length(octets: &[u8], table: &Offsets) -> Result<(usize, u
         if kind & kind::SUB_DELEGATED != 0 && octets[at.sub_length] > length {
             return Err(Malformed::SubDelegationBeyondPrefix);
         }
-    } else if Marks::of_word(offsets::word(octets, at.epoch)).is_reply() {
+        if is_reply && length != table.family.bits() {
+            return Err(Malformed::ReplyPrefix(length));
+        }
+    } else if is_reply {
         return Err(Malformed::ReplyUndelegated);
     }
     Ok((bare, whole))

@@ -65,6 +65,9 @@ pub enum Malformed {
     SubDelegationBeyondPrefix,
     #[error("a capability for replies that is not delegated")]
     ReplyUndelegated,
+    /// Whoever has it could stamp for others than the one to whom replies go.
+    #[error("a capability for replies to a prefix of length {0}, expected one host")]
+    ReplyPrefix(u8),
 }
 
 /// A Platypus packet whose lengths, pointer, counts and prefixes are sound.

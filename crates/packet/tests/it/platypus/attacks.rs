@@ -10,7 +10,7 @@
 use std::net::IpAddr;
 
 use wayleave_core::{Afi, Prefix};
-use wayleave_packet::platypus::header::{Delegation, Malformed, Packet};
+use wayleave_packet::platypus::header::{Delegation, Malformed, Marks, Packet};
 use wayleave_packet::platypus::mint::{self, Hop, Route};
 use wayleave_packet::platypus::verify::{Arrival, IcmpError, Link, Policy, Reason, Verdict, Waypoint};
 
@@ -72,6 +72,30 @@ fn a_pointer_into_delegation_bytes_is_misaligned() {
     for pointer in 1..9 {
         datagram[22] = pointer;
         assert_eq!(Packet::decode(&datagram).err(), Some(Malformed::PointerMisaligned));
+    }
+}
+
+/// PLA-10: a capability for replies to a network: whoever it was granted to would stamp for others than the client.
+#[test]
+fn a_capability_for_replies_to_more_than_one_host_is_malformed() {
+    for (afi, at) in [(Afi::Ipv4, 48), (Afi::Ipv6, 104)] {
+        for length in [0, 24, afi.bits() - 1, afi.bits()] {
+            let mut capability = world::capability(afi, 1);
+            let prefix = Prefix::truncated(world::destination_address(afi), length).expect("a length");
+            capability.delegation = Some(Delegation { prefix, id: world::delegation_id(1), sub: None });
+            let mut datagram = world::stamp(&world::inner(afi, b"payload"), &world::route(&[world::hop(capability)]));
+            assert_eq!(Packet::decode(&datagram).err(), None);
+            // The mark lies in the first octet of the epoch.
+            assert_eq!(datagram[at] & 0x40, 0, "{afi:?}");
+            datagram[at] |= 0x40;
+            if afi == Afi::Ipv4 {
+                world::write_checksum(&mut datagram);
+            }
+            let expected = (length < afi.bits()).then_some(Malformed::ReplyPrefix(length));
+            assert_eq!(Packet::decode(&datagram).err(), expected, "{afi:?} {length}");
+            capability.marks = Marks::REPLY;
+            assert_eq!(capability.is_consistent(), length == afi.bits());
+        }
     }
 }
 

@@ -317,6 +317,9 @@ fn list(mut octets: &[u8], size: usize) -> Option<Vec<Listed>> {
             if kind & 0x40 != 0 && usize::from(octets[2 * size + 12]) > length {
                 return None;
             }
+            if octets[size + 4] & 0x40 != 0 && length != 8 * size {
+                return None;
+            }
         }
         listed.push(Listed {
             bare: octets[..bare].to_vec(),

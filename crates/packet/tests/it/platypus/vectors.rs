@@ -97,7 +97,8 @@ fn delegations() -> Vec<Value> {
 /// A capability whose shape `variant` chooses.
 fn variant(afi: Afi, number: u8, variant: u8, marks: Marks) -> Capability {
     let mut capability = world::capability(afi, number);
-    let prefix = Prefix::truncated(world::destination_address(afi), 24).expect("a length");
+    let length = if marks.is_reply() { afi.bits() } else { 24 };
+    let prefix = Prefix::truncated(world::destination_address(afi), length).expect("a length");
     let sub = (variant == 2).then(|| SubDelegation { at: 16, id: world::delegation_id(0x42) });
     capability.delegation = (variant > 0).then(|| Delegation { prefix, id: world::delegation_id(0x00_0539), sub });
     capability.marks = marks;

@@ -186,7 +186,7 @@ pub(crate) fn random_capability(random: &mut Random, afi: Afi, destination: IpAd
         _ => current,
     };
     let delegation = random.one_in(3).then(|| {
-        let length = random.below(u64::from(afi.bits()) + 1) as u8;
+        let length = if random.one_in(4) { afi.bits() } else { random.below(u64::from(afi.bits()) + 1) as u8 };
         let sub = random.one_in(2).then(|| SubDelegation {
             at: random.below(u64::from(length) + 1) as u8,
             id: delegation_id(random.below(1 << 24) as u32),
@@ -199,7 +199,8 @@ pub(crate) fn random_capability(random: &mut Random, afi: Afi, destination: IpAd
         }
     });
     let marks = if random.one_in(4) { Marks::BOUND } else { Marks::NONE };
-    let marks = if delegation.is_some() && random.one_in(3) { marks.with_reply() } else { marks };
+    let is_of_host = delegation.is_some_and(|delegation: Delegation| delegation.prefix.len() == afi.bits());
+    let marks = if is_of_host && !random.one_in(3) { marks.with_reply() } else { marks };
     Capability {
         waypoint: waypoint_address(afi, 1 + random.below(200) as u8),
         principal: principal(random.below(1 << 24) as u32),

@@ -314,6 +314,7 @@ fn kind(body: &ChangeBody) -> &'static str {
         ChangeBody::EndQuota { .. } => "a quota ended",
         ChangeBody::UseUpQuota { .. } => "a quota used up",
         ChangeBody::LimitDelegation { .. } => "a delegation limited by its holder, or its limit ended",
+        ChangeBody::Several(_) => "several changes of an account",
         ChangeBody::Invite(_) => "an invitation",
         ChangeBody::Redeem { .. } => "an invitation redeemed",
         ChangeBody::Uninvite(_) => "an invitation withdrawn",

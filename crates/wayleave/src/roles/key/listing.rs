@@ -1,5 +1,9 @@
 //! The list of revocations and source prefixes for routers. It is signed and written beside the server, which answers meanwhile: one list at a time, and
 //! changes that come while one is written are in the next.
+//!
+//! Each of several key servers with one database signs lists of its own and sends them to its routers. A list is all that is in force, numbered
+//! by the change that it was made of and a second: of two that are signed at once either says the same, or the later one more, and routers
+//! keep the one with the higher number. So nothing need be agreed on who signs, and none waits for another that was killed.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};

@@ -1,13 +1,13 @@
 //! Quotas by volume, held against what routers reported: whoever has used one up is found here, and the change that says so stops it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 use tracing::warn;
-use wayleave_control::capability::{AccountPeriods, ChangeBody, Month, QuotaStatus, State};
+use wayleave_control::capability::{AccountPeriods, ChangeBody, Month, QuotaStatus, RatePayer, State};
 use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::Clock;
 use wayleave_store::Store;
@@ -31,16 +31,23 @@ pub struct MonthUsage {
     /// The Unix second at which it begins.
     pub begins: u64,
     /// Octets, by who sent any.
-    pub octets: BTreeMap<u32, u64>,
+    octets: BTreeMap<RatePayer, u64>,
+}
+
+impl MonthUsage {
+    /// Octets of a principal with all its delegations.
+    pub fn of(&self, principal: Principal) -> u64 {
+        self.octets.get(&RatePayer { principal, delegation: None }).copied().unwrap_or(0)
+    }
 }
 
 /// The same as it was read last; none before.
 pub type QuotaView = Arc<Mutex<Option<MonthUsage>>>;
 
 /// The change that says that a payer has used up its quota, if it has and nobody has said so.
-fn use_up(state: &State, principal: Principal, (month, octets): (u64, u64)) -> Option<ChangeBody> {
-    let is_new = state.quota(principal)?.is_newly_used_up(month, octets);
-    is_new.then_some(ChangeBody::UseUpQuota { principal, month })
+fn use_up(state: &State, payer: RatePayer, (month, octets): (u64, u64)) -> Option<ChangeBody> {
+    let is_new = state.volume(&payer)?.is_newly_used_up(month, octets);
+    is_new.then_some(ChangeBody::UseUpQuota { payer, month })
 }
 
 /// What holds usage against quotas.
@@ -51,7 +58,7 @@ pub struct QuotaTask {
     view: QuotaView,
     log: Events,
     /// The last month in which it was reported that somebody is beyond a soft limit.
-    reported: BTreeMap<u32, u64>,
+    reported: BTreeMap<RatePayer, u64>,
     failed: mpsc::Sender<Failure>,
 }
 
@@ -77,7 +84,7 @@ impl QuotaTask {
         let (quotas, periods, is_up) = {
             let core = lock(&self.core);
             let state = core.server.state();
-            let quotas: Vec<(Principal, QuotaStatus)> = state.quotas().map(|(of, status)| (of, *status)).collect();
+            let quotas: Vec<(RatePayer, QuotaStatus)> = state.volumes().map(|(of, status)| (of, *status)).collect();
             let periods: AccountPeriods = state.reopened().iter().copied().collect();
             (quotas, periods, core.outage().is_none())
         };
@@ -85,26 +92,26 @@ impl QuotaTask {
             return;
         }
         let begins = Month::of(now.unix.secs()).begin();
-        let payers: Vec<u32> = quotas.iter().map(|(principal, _)| principal.number()).collect();
+        let payers: BTreeSet<RatePayer> = quotas.iter().map(|(payer, _)| *payer).collect();
         let octets = match self.store.month_usage(begins, &payers, &periods).await {
             Ok(octets) => octets,
             Err(error) => return warn!("quotas are not held against usage: {error}"),
         };
-        for (principal, status) in &quotas {
-            let sent = octets.get(&principal.number()).copied().unwrap_or(0);
-            self.report(*principal, status, (begins, sent));
+        for (payer, status) in &quotas {
+            let sent = octets.get(payer).copied().unwrap_or(0);
+            self.report(*payer, status, (begins, sent));
             if status.is_newly_used_up(begins, sent) {
-                self.stop(*principal, (begins, sent)).await;
+                self.stop(*payer, (begins, sent)).await;
             }
         }
         if now.unix.secs() - begins < BEFORE {
             let before = Month::of(begins - 1).begin();
             match self.store.month_usage(before, &payers, &periods).await {
                 Ok(sent) => {
-                    for (principal, status) in &quotas {
-                        let sent = sent.get(&principal.number()).copied().unwrap_or(0);
+                    for (payer, status) in &quotas {
+                        let sent = sent.get(payer).copied().unwrap_or(0);
                         if status.is_newly_used_up(before, sent) {
-                            self.stop(*principal, (before, sent)).await;
+                            self.stop(*payer, (before, sent)).await;
                         }
                     }
                 }
@@ -115,30 +122,30 @@ impl QuotaTask {
     }
 
     /// Reports once a month that somebody is beyond its soft limit.
-    fn report(&mut self, principal: Principal, status: &QuotaStatus, (begins, sent): (u64, u64)) {
-        let number = principal.number();
+    fn report(&mut self, payer: RatePayer, status: &QuotaStatus, (begins, sent): (u64, u64)) {
+        let number = payer.principal.number();
         let Some(soft) = status.quota.soft.filter(|_| status.quota.is_exceeded(sent)) else {
-            self.reported.remove(&number);
+            self.reported.remove(&payer);
             return;
         };
-        if self.reported.insert(number, begins) != Some(begins) {
+        if self.reported.insert(payer, begins) != Some(begins) {
             self.log.report(event!(
                 WARN "quota-exceeded" { principal = number, sent, soft }
-                "principal {number} has sent {sent} octets in this month, beyond its soft quota of {soft}"
+                "{payer} has sent {sent} octets in this month, beyond its soft quota of {soft}"
             ));
         }
     }
 
     /// Makes the change by which nothing more passes. It waits for the database, on a thread of its own.
-    async fn stop(&self, principal: Principal, usage: (u64, u64)) {
+    async fn stop(&self, payer: RatePayer, usage: (u64, u64)) {
         let (core, now) = (Arc::clone(&self.core), self.clock.now());
-        let change = move || operator::change(&core, NOTE, now, &mut |state| Ok(use_up(state, principal, usage)));
+        let change = move || operator::change(&core, NOTE, now, &mut |state| Ok(use_up(state, payer, usage)));
         match tokio::task::spawn_blocking(change).await {
             Ok(Ok(Ok(_))) => {
-                let (number, sent) = (principal.number(), usage.1);
+                let (number, sent) = (payer.principal.number(), usage.1);
                 self.log.report(event!(
                     WARN "quota-used-up" { principal = number, sent }
-                    "principal {number} has used up its quota of the month with {sent} octets: it gets no secrets, and those it has are revoked"
+                    "{payer} has used up its quota of the month with {sent} octets: it gets no secrets, and those it has are revoked"
                 ));
             }
             // It is tried again; who changes things has logged why.

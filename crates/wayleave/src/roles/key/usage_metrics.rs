@@ -1,5 +1,6 @@
 //! What the key server's metrics show of what is sold: usage that routers report, by who pays, and statements.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +9,7 @@ use wayleave_runtime::http::{Labels, Metric, Unit};
 use wayleave_runtime::metrics;
 use wayleave_store::UsageHead;
 
-use crate::roles::payers::{PayerFigures, count, label, largest};
+use crate::roles::payers::{PayerFigures, SHOWN, count, label};
 
 /// Principals of which it is remembered what was reported, at most: what others sent is among the others'.
 const MOST_PAYERS: usize = 1 << 16;
@@ -23,10 +24,48 @@ impl PayerFigures for Usage {
     }
 }
 
+/// What this server has taken from routers since it started. No series of it falls: who comes among the largest payers begins at zero,
+/// and what it sent before stays with the others.
+#[derive(Default)]
+struct Reported {
+    totals: BTreeMap<u32, Usage>,
+    /// The largest payers, each since it is one.
+    shown: BTreeMap<u32, Usage>,
+    others: Usage,
+}
+
+impl Reported {
+    fn add(&mut self, principal: u32, more: &Usage) {
+        if self.totals.len() >= MOST_PAYERS && !self.totals.contains_key(&principal) {
+            return self.others.add(more);
+        }
+        let total = self.totals.entry(principal).or_default();
+        total.add(more);
+        let octets = total.octets;
+        if self.shown.len() < SHOWN || self.shown.contains_key(&principal) {
+            return self.shown.entry(principal).or_default().add(more);
+        }
+        self.others.add(more);
+        let of = |principal: &u32| self.totals.get(principal).map_or(0, |total| total.octets);
+        let least = self.shown.keys().copied().min_by_key(of).filter(|least| of(least) < octets);
+        if let Some(gone) = least.and_then(|least| self.shown.remove(&least)) {
+            self.others.add(&gone);
+            self.shown.insert(principal, Usage::default());
+        }
+    }
+
+    /// The largest first, and all others behind them.
+    fn rows(&self) -> Vec<(Option<u32>, Usage)> {
+        let mut rows: Vec<_> = self.shown.iter().map(|(principal, usage)| (Some(*principal), *usage)).collect();
+        rows.sort_by_key(|(_, usage)| Reverse(usage.octets));
+        rows.push((None, self.others));
+        rows
+    }
+}
+
 #[derive(Default)]
 struct Seen {
-    /// What this server has taken from routers since it started.
-    reported: BTreeMap<Option<u32>, Usage>,
+    reported: Reported,
     head: UsageHead,
 }
 
@@ -41,11 +80,8 @@ impl UsageMetrics {
 
     /// Adds what was new in a report.
     pub fn add(&self, more: &BTreeMap<u32, Usage>) {
-        let reported = &mut self.seen().reported;
-        for (principal, more) in more {
-            let is_told_apart = reported.len() < MOST_PAYERS || reported.contains_key(&Some(*principal));
-            reported.entry(Some(*principal).filter(|_| is_told_apart)).or_default().add(more);
-        }
+        let mut seen = self.seen();
+        more.iter().for_each(|(principal, more)| seen.reported.add(*principal, more));
     }
 
     /// Sets where statements end.
@@ -58,7 +94,7 @@ impl UsageMetrics {
     pub fn metrics(&self, rates: &BTreeMap<u32, u64>, confirmed: &BTreeMap<String, u64>) -> Vec<Metric> {
         let (rows, head) = {
             let seen = self.seen();
-            (largest(seen.reported.clone()), seen.head)
+            (seen.reported.rows(), seen.head)
         };
         let each = |of: fn(&Usage) -> u128| -> Vec<(Labels, u64)> {
             rows.iter().map(|(principal, usage)| (vec![label(*principal)], count(of(usage)))).collect()
@@ -106,7 +142,7 @@ mod tests {
         let usage = |packets| Usage { packets, octets: 100 * packets };
         usage_metrics.add(&BTreeMap::from([(7, usage(1)), (8, usage(9))]));
         usage_metrics.add(&BTreeMap::from([(7, usage(2))]));
-        let rows = largest(usage_metrics.seen().reported.clone());
+        let rows = usage_metrics.seen().reported.rows();
         assert_eq!(rows, [(Some(8), usage(9)), (Some(7), usage(3)), (None, usage(0))]);
         usage_metrics.set_head(UsageHead {
             statement: 2,
@@ -121,5 +157,25 @@ mod tests {
         is_there(Metric::gauge("owing", Unit::Links, help, 2.0));
         let help = "Octets a second that a payer bought over all routers";
         is_there(Metric::gauges("payer_rate", Unit::Bytes, help, vec![(vec![label(Some(7))], 500.0)]));
+    }
+
+    #[test]
+    fn a_payer_that_comes_among_the_largest_takes_nothing_from_the_others() {
+        let mut reported = Reported::default();
+        let usage = |octets| Usage { packets: 1, octets };
+        let others = |reported: &Reported| reported.rows().last().map(|(_, usage)| usage.octets);
+        (1..=SHOWN as u32).for_each(|principal| reported.add(principal, &usage(100 + u128::from(principal))));
+        reported.add(50, &usage(60));
+        assert_eq!(others(&reported), Some(60));
+        // It is larger than the least now, which goes to the others.
+        reported.add(50, &usage(60));
+        assert_eq!(others(&reported), Some(60 + 60 + 101));
+        reported.add(50, &usage(7));
+        let rows = reported.rows();
+        assert_eq!((rows.len(), others(&reported)), (SHOWN + 1, Some(221)));
+        assert!(rows.contains(&(Some(50), usage(7))) && !rows.iter().any(|(principal, _)| *principal == Some(1)));
+        // Nothing is lost, and nothing counts twice.
+        let all: u128 = rows.iter().map(|(_, usage)| usage.octets).sum();
+        assert_eq!(all, (101..=100 + SHOWN as u128).sum::<u128>() + 127);
     }
 }

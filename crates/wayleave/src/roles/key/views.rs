@@ -158,10 +158,10 @@ impl KeyView {
         let begins = Month::of(unix_now().secs()).begin();
         let usage = self.quotas.lock().unwrap_or_else(PoisonError::into_inner);
         let usage = usage.as_ref().filter(|usage| usage.begins == begins);
-        let sent = |principal: u32| usage.and_then(|usage| usage.octets.get(&principal)).copied().unwrap_or(0);
+        let sent = |principal: Principal| usage.map_or(0, |usage| usage.of(principal));
         let (mut exceeded, mut used_up) = (Vec::new(), Vec::new());
         for (principal, status) in state.quotas() {
-            match status.state(begins, sent(principal.number())) {
+            match status.state(begins, sent(principal)) {
                 QuotaState::Within => {}
                 QuotaState::Exceeded => exceeded.push(principal.number()),
                 QuotaState::UsedUp => used_up.push(principal.number()),
@@ -291,7 +291,7 @@ impl View for KeyView {
             },
             "invitations": invitations(state),
             "quotas": {
-                "count": state.quotas().len(),
+                "count": state.quotas().count(),
                 "exceeded": exceeded.iter().take(NAMED).collect::<Vec<_>>(),
                 "used_up": used_up.iter().take(NAMED).collect::<Vec<_>>(),
             },
@@ -365,7 +365,7 @@ impl View for KeyView {
             gauge "grant" Keys "Capabilities that are granted" = state.grants();
             gauge "revoked" Keys "Revocations in force" = state.revocations().len();
             gauge "sources" Number "Accounts and delegations whose sources were named" = state.sources().len();
-            gauge "quota" Members "Payers with a quota by volume" = state.quotas().len();
+            gauge "quota" Members "Payers with a quota by volume" = state.quotas().count();
             gauge "quota_exceeded" Members "Payers beyond their soft quota of this month" = exceeded.len();
             gauge "quota_used_up" Members "Payers who have used up their hard quota of this month" = used_up.len();
             gauge "change" Number "Number of the last change of accounts and revocations" = state.number();

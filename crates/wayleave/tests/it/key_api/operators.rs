@@ -173,6 +173,12 @@ fn a_grant_names_sources_which_a_repeat_leaves_as_they_are() {
     let part = |prefix: &str| json!({ "prefix": "203.0.113.0/24", "delegation": 3, "sources": [prefix] });
     assert!(post(part("192.0.2.0/24")).is("conflict"));
     assert_eq!((world.running.count("number"), sources()), (number, json!([own("own", &both)])));
+    // Nor is anything else done of what is refused: key epochs of this length are not granted, and the sources stay.
+    let long = json!({ "interval": 24, "sources": ["192.0.2.0/24"], "price": "gold", "ends": "2100-01-01T00:00:00Z" });
+    assert!(post(long.clone()).is("conflict"));
+    let refused = world.call(Some(&world.full), "PUT", "/v1/grants", Some(&order(long)));
+    assert!(refused.is("conflict"), "{refused:?}");
+    assert_eq!((world.running.count("number"), sources()), (number, json!([own("own", &both)])));
     assert_eq!(post(part("198.18.1.128/25")).status, 201);
     put(json!({ "delegate_sources": "any" }));
     assert_eq!(post(part("192.0.2.0/24")).status, 201);

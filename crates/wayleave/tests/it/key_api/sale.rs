@@ -8,7 +8,7 @@
 use serde_json::{Value, json};
 use wayleave_control::capability::Month;
 use wayleave_dataplane::platypus::record;
-use wayleave_packet::platypus::header::{Interval, Principal};
+use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::verify::Charge;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::store::{Change, FileStore, Store};
@@ -25,10 +25,15 @@ fn routers() -> String {
 
 /// Brings octets of principal 7, of the key epoch at a Unix second, into the database of a server that does not run.
 fn put(world: &World, second: u64, octets: u128) {
+    put_of(world, None, second, octets);
+}
+
+/// The same of a delegation of it.
+fn put_of(world: &World, delegation: Option<u32>, second: u64, octets: u128) {
     let store = FileStore::open(&world.folder.0.join("server/usage")).expect("nobody has it open");
     let account = record::encode(&Charge {
         principal: Principal::new(7).expect("24 bits"),
-        delegation: None,
+        delegation: delegation.map(|id| (DelegationId::new(id).expect("24 bits"), None)),
         interval: Interval::new(INTERVAL),
         epoch: (second >> INTERVAL) as u32,
     });
@@ -243,4 +248,53 @@ fn a_quota_that_is_used_up_ends_look_ups_and_revokes_until_it_is_raised() {
     assert_eq!(state(&world)["state"], "within", "there is no soft one any more");
     world.done("DELETE", "/v1/quotas?principal=7", None);
     assert!(world.call(Some(&world.full), "DELETE", "/v1/quotas?principal=7", None).is("not-found"));
+}
+
+/// A reseller's customer that used up what it may send in a month: it alone is refused, until the month ends or its reseller raises the limit.
+#[test]
+fn a_delegation_that_used_up_its_month_is_refused_and_its_principal_is_not() {
+    let mut world = World::with("volume", &routers());
+    let writer = world.running.status("writer").as_str().expect("a key").to_owned();
+    world.done("POST", "/v1/accounts", Some(&json!({ "principal": 7, "name": "customer" })));
+    let granted =
+        world.done("POST", "/v1/grants", Some(&json!({ "principal": 7, "waypoint": WAYPOINT, "interval": 4 })));
+    world.folder.write("own.line", granted["capability"].as_str().expect("a line"));
+    let asked = |world: &World, command: &[&str]| {
+        world.folder.ok(&[&["cap"], command, &["--server", world.listen.as_str()]].concat())
+    };
+    let line = asked(&world, &["delegate", "--line", "own.line", "--prefix", "203.0.113.0/24", "--id", "3"]);
+    world.folder.write("branch.line", &line);
+    asked(&world, &["limit", "--line", "own.line", "3", "--month-octets", "10000"]);
+    let status = |world: &World, line: &str| parsed(&asked(world, &["status", "--line", line, "--json"]));
+    assert_eq!(status(&world, "branch.line")["month_quota"], 10_000);
+    assert_eq!(status(&world, "own.line")["delegations"][0]["month_quota"], 10_000);
+    let look_up =
+        |world: &World, line: &str| world.folder.run(&["cap", "lookup", "--line", line, "--server", &world.listen]);
+    assert!(look_up(&world, "branch.line").status.success());
+    world.running.kill();
+    let now = unix_now().secs();
+    // Of a key epoch that begins in this month.
+    put_of(&world, Some(3), now.max(Month::of(now).begin() + (1 << INTERVAL) - 1), 10_000);
+    world.running.resume();
+    eventually("it is used up", || !look_up(&world, "branch.line").status.success());
+    let output = look_up(&world, "branch.line");
+    assert!(text(&output.stderr).contains("the quota of the month is used up"), "{}", text(&output.stderr));
+    assert!(look_up(&world, "own.line").status.success(), "its principal is none of it");
+    let entries = |world: &World| {
+        let list = world.folder.ok(&["cap", "revoked", "server/revoked", "--key", &writer, "--json"]);
+        parsed(&list)["entries"].as_array().expect("a list").len()
+    };
+    eventually("routers are told", || entries(&world) > 0);
+    assert_eq!(world.done("GET", "/v1/quotas", None)["quotas"], json!([]), "the provider set none");
+    let trail = world.folder.ok(&["cap", "changes", "--config", "server/key.toml"]);
+    for what in
+        ["principal 7 with delegation 3 limited by its holder to 10000 octets a month", "delegation 3 has used up"]
+    {
+        assert!(trail.contains(what), "{trail}");
+    }
+    asked(&world, &["limit", "--line", "own.line", "3", "--month-octets", "10001"]);
+    assert!(look_up(&world, "branch.line").status.success(), "it is raised");
+    eventually("routers are told", || entries(&world) == 0);
+    asked(&world, &["limit", "--line", "own.line", "3", "--end"]);
+    assert_eq!(status(&world, "branch.line")["month_quota"], Value::Null);
 }

@@ -126,7 +126,7 @@ fn check_names_a_list_that_does_not_go_with_the_database_and_no_other_is_begun_o
     is_refused("nothing is to be done");
     let old = fs::read(&database).expect("there");
     fs::remove_file(&list).expect("there");
-    is_named(["is missing, and the database ends with change 2", "new-list"]);
+    is_named(["is missing, and the database ends with change 1", "new-list"]);
     grant("8");
     folder.ok(&begin);
     folder.ok(&["check", CONFIG]);
@@ -134,7 +134,7 @@ fn check_names_a_list_that_does_not_go_with_the_database_and_no_other_is_begun_o
     fs::remove_file(folder.0.join("server/position")).expect("there");
     let new = fs::read(&database).expect("there");
     fs::write(&database, old).expect("written");
-    is_named(["was made of change 4, and the database ends with change 2", "move it away"]);
+    is_named(["was made of change 2, and the database ends with change 1", "move it away"]);
     is_refused("move it away");
     fs::write(&database, new).expect("written");
     folder.ok(&["check", CONFIG]);

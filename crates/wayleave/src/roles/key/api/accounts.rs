@@ -227,7 +227,7 @@ pub async fn open(
     check_name(&name)?;
     let billing = billing(external_id, price, metadata)?;
     api.run(move |api| {
-        api.change(caller.note(), &mut |state| {
+        change(api, caller.note(), (principal, &billing), &mut |state| {
             if state.account(principal).is_some() {
                 let what = format!("principal {} has an account already", principal.number());
                 return Err(Problem::new(ProblemKind::Conflict, what).help("PATCH changes it"));
@@ -235,7 +235,6 @@ pub async fn open(
             let generation = state.next_generation(principal);
             Ok(Some(ChangeBody::Account { principal, generation, name: name.clone() }))
         })?;
-        set_billing(api, caller.note(), BillingSubject::account(principal), &billing)?;
         Ok((StatusCode::CREATED, Json(account(api, principal)?)))
     })
     .await
@@ -261,8 +260,9 @@ pub async fn put(
     check_name(&name)?;
     let billing = billing(external_id, price, metadata)?;
     api.run(move |api| {
-        api.change(caller.note(), &mut |state| Ok(open_or_rename(state, principal, Some(&name))))?;
-        set_billing(api, caller.note(), BillingSubject::account(principal), &billing)?;
+        change(api, caller.note(), (principal, &billing), &mut |state| {
+            Ok(open_or_rename(state, principal, Some(&name)))
+        })?;
         Ok(Json(account(api, principal)?))
     })
     .await
@@ -288,14 +288,13 @@ pub async fn amend(
     name.as_deref().map_or(Ok(()), check_name)?;
     let billing = billing(external_id, price, metadata)?;
     api.run(move |api| {
-        api.change(caller.note(), &mut |state| {
+        change(api, caller.note(), (principal, &billing), &mut |state| {
             let (held, generation) = state.account(principal).ok_or_else(|| missing(principal))?;
             let name = name.clone().unwrap_or_else(|| held.to_owned());
             let is_same = name == held && !replace_keys;
             let generation = if replace_keys { state.next_generation(principal) } else { generation };
             Ok((!is_same).then_some(ChangeBody::Account { principal, generation, name }))
         })?;
-        set_billing(api, caller.note(), BillingSubject::account(principal), &billing)?;
         Ok(Json(account(api, principal)?))
     })
     .await
@@ -339,17 +338,17 @@ fn billing(
     Ok(fields)
 }
 
-/// Sets what billing knows of an account or a grant, if it is something else. Returns the number of the last change.
-pub fn set_billing(
+/// Makes a change of an account and of what billing knows of it, all or nothing.
+fn change(
     api: &Api,
     note: (&str, &str),
-    of: BillingSubject,
-    fields: &BillingFields,
-) -> Result<Option<u64>, Problem> {
-    if fields.is_empty() {
-        return Ok(None);
-    }
-    api.change(note, &mut |state| Ok(fields.change(state, of))).map(Some)
+    (principal, billing): (Principal, &BillingFields),
+    decide: &mut dyn FnMut(&Records) -> Result<Option<ChangeBody>, Problem>,
+) -> Result<u64, Problem> {
+    api.change(note, &mut |state| {
+        let (account, billing) = (decide(state)?, billing.change(state, BillingSubject::account(principal)));
+        Ok(ChangeBody::all_of(account.into_iter().chain(billing).collect()))
+    })
 }
 
 fn account(api: &Api, principal: Principal) -> Result<Account, Problem> {

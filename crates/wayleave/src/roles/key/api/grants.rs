@@ -13,7 +13,7 @@ use wayleave_runtime::clock::utc;
 use zeroize::Zeroizing;
 
 use super::super::core::lock;
-use super::accounts::{missing, set_billing};
+use super::accounts::missing;
 use super::caller::{Caller, Reader, Seller};
 use super::extract::{Json, NoBody, NoQuery, Path, PrincipalNumber, Query, most};
 use super::problem::{Problem, ProblemKind};
@@ -162,8 +162,7 @@ fn read_page(
 }
 
 /// Grant a capability to an account, or change how long one is granted; what was delegated from it lasts no longer. Without `days` and
-/// `ends`, one that is granted stays as it is, and its line is answered. Sources that it names
-/// count before it is granted
+/// `ends`, one that is granted stays as it is, and its line is answered. What is refused has changed nothing, sources that it names among it
 #[utoipa::path(
     post,
     path = "/v1/grants",
@@ -225,8 +224,8 @@ pub async fn put(
     api.run(move |api| Ok(Json(granted(api, caller.note(), &wanted, (sources.as_ref(), &billing), &decide)?))).await
 }
 
-/// Makes a grant with the terms and end of `wanted` as `decide` says by the state as it is then, and gives its line. There is no moment in which
-/// it is granted without its sources.
+/// Makes a grant with the terms and end of `wanted` as `decide` says by the state as it is then, and gives its line. Sources and
+/// billing are of the same change: there is no moment in which it is granted without its sources, and what is refused changes nothing.
 fn granted(
     api: &Api,
     note: (&str, &str),
@@ -235,12 +234,6 @@ fn granted(
     decide: &dyn Fn(&Records) -> Option<Grant>,
 ) -> Result<Granted, Problem> {
     let (mut shortened, mut before) = (Vec::new(), None);
-    if let Some(sources) = sources {
-        api.change(note, &mut |state| {
-            state.account(terms.principal).ok_or_else(|| missing(terms.principal))?;
-            Ok(sources.change(state))
-        })?;
-    }
     let held =
         |state: &Records| state.find(terms).and_then(|slot| Some((state.capped(slot)?, state.key(slot)?.clone())));
     let number = api.change(note, &mut |state| {
@@ -248,9 +241,10 @@ fn granted(
         before = held(state).map(|(grant, _)| grant.not_after);
         let grant = decide(state);
         shortened = grant.as_ref().map_or_else(Vec::new, |_| beyond(state, terms, *not_after));
-        Ok(grant.map(ChangeBody::Grant))
+        let sources = sources.and_then(|sources| sources.change(state));
+        let billing = billing.change(state, BillingSubject::grant(*terms));
+        Ok(ChangeBody::all_of([grant.map(ChangeBody::Grant), sources, billing].into_iter().flatten().collect()))
     })?;
-    let number = set_billing(api, note, BillingSubject::grant(*terms), billing)?.unwrap_or(number);
     let core = lock(&api.core);
     let Some((Grant { not_after: until, .. }, key)) = held(core.server.state()) else {
         return Err(Problem::new(ProblemKind::Conflict, "the grant was withdrawn again before it was answered"));

@@ -122,7 +122,7 @@ pub async fn list(
         let (found, next) = page(all, most, |(principal, _)| principal.number());
         let quota = |(principal, status): (Principal, &QuotaStatus)| {
             let number = principal.number();
-            let used = usage.as_ref().map(|usage| usage.octets.get(&number).copied().unwrap_or(0));
+            let used = usage.as_ref().map(|usage| usage.of(principal));
             Quota {
                 principal: number,
                 soft_octets: status.quota.soft,
