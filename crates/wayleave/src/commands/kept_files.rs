@@ -90,8 +90,12 @@ fn is_beside_database(file: &Path) -> bool {
 /// A file that was read as a whole.
 pub fn whole(file: &Path, octets: &[u8]) -> Option<Value> {
     if octets.is_empty() {
-        let is_lock = file.extension().is_some_and(|ending| ending == "lock");
-        return is_lock.then(|| json!({ "kind": "lock of the file beside it; it stays" }));
+        let kind = match file.extension()?.to_str()? {
+            "lock" => "lock of the file beside it; it stays",
+            "log" => "a consent server's audit log, without a decision yet",
+            _ => return None,
+        };
+        return Some(json!({ "kind": kind }));
     }
     if let Ok(statement) = Signed::<Statement>::decode(octets) {
         let mut value = statements::shown(statement.object());
@@ -153,6 +157,9 @@ fn of_text(text: &str) -> Option<Value> {
     let has_only = |names: &[&str]| !table.is_empty() && table.keys().all(|key| names.contains(&key.as_str()));
     if has_only(&["rule", "test"]) {
         return Some(json!({ "kind": "rules of who may have consent to what; `policy` of `[consent]` names it" }));
+    }
+    if has_only(&["recommendation"]) {
+        return Some(json!({ "kind": "an exchange's recommendation; `recommendation` of `[party]` names it" }));
     }
     if has_only(&["avoid", "pin"]) && toml::from_str::<ChoicesFile>(text).is_ok() {
         return Some(json!({ "kind": "what `wayleave path pin` and `path avoid` decided; `choices` of `[gateway]` names it" }));

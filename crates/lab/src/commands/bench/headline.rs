@@ -110,8 +110,8 @@ fn runs(table: Option<&PathBuf>) -> Vec<Run> {
     let run = |arguments: &[&str]| Run::of(arguments[0], arguments.iter().map(|&word| word.to_owned()));
     let mut runs = vec![
         run(&["select-best", "--output", "key"]),
-        run(&["exchange-trace", "--members", "50", "--tick", "0"]),
         run(&["attest-ops", "--suite=kc-ed25519", "--suite=kc-mt-paper", "--suite=s-bgp", "--suite=bgpsec"]),
+        run(&["exchange-trace", "--members", "50", "--tick", "0"]),
         run(&["forward", "--only=scion", "--only=ip", "--only=platypus", "--only=icing"]),
         run(&["overlay", "--only=tcp"]),
         run(&["forward-io", "--only=kernel-ip", "--only=udp-gso", "--only=af-xdp.scion"]),

@@ -192,4 +192,14 @@ mod tests {
     fn what_measures_inside_namespaces_is_a_benchmark() {
         assert!(IN_NAMESPACES.iter().all(|name| ALL.iter().any(|(known, _)| known == name)));
     }
+
+    #[test]
+    fn every_benchmark_that_enters_namespaces_is_known_as_one() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/commands/bench");
+        let sources = fs::read_dir(folder).expect("the sources").map(|entry| entry.expect("an entry").path());
+        let enters = |source: &str| source.contains(" enter(");
+        let entering = sources.filter(|path| !path.ends_with("stopped.rs") && !path.ends_with("mod.rs"));
+        let entering = entering.filter(|path| enters(&fs::read_to_string(path).expect("a source"))).count();
+        assert_eq!(entering, IN_NAMESPACES.len());
+    }
 }
