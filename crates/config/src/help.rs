@@ -108,7 +108,8 @@ pub fn faults_of_screen(command: &mut Command, groups: &[Group]) -> Vec<String> 
     }
     // `help` itself is clap's.
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
-        let is_of = |line: &&str| line.strip_prefix("  ").is_some_and(|line| line.split(' ').next() == Some(sub.get_name()));
+        let is_of =
+            |line: &&str| line.strip_prefix("  ").is_some_and(|line| line.split(' ').next() == Some(sub.get_name()));
         if text.lines().filter(is_of).count() != 1 {
             found.push(format!("`{}` does not stand there once", sub.get_name()));
         }

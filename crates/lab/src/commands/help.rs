@@ -16,8 +16,7 @@ const GROUPS: [Group; 5] = [
     Group::new("Measure", &["bench"]),
     Group::new("Other", &[]),
 ];
-const GUIDES: &str =
-    "`wayleave-lab help COMMAND` has the options. Guides: docs/guide/demo.md and docs/guide/lab.md.";
+const GUIDES: &str = "`wayleave-lab help COMMAND` has the options. Guides: docs/guide/demo.md and docs/guide/lab.md.";
 
 /// The command line, with its help.
 pub fn command() -> Command {

@@ -97,18 +97,26 @@ pub fn ops(report: &Report) -> Plot {
     let mut published = table_iii(equation_1);
     published.push((HYBRID.0.to_string(), equation_1(HYBRID.1, HYBRID.2)));
     let mut panels = vec![
-        Places::new("KC-x, Table III: sign, and verify one signature (published: Pentium 4, 1.8 GHz)", "seconds", own())
-            .with("sign", Style::Measured, &found(report, "sign", ""))
-            .with("sign, published", Style::Published, &table_iii(|sign, _| sign))
-            .with("verify", Style::Measured, &found(report, "verification", ""))
-            .with("verify, published", Style::Published, &table_iii(|_, verify| verify))
-            .panel(),
-        Places::new("KC-x, equation (1): an UPDATE over the mean path of 3.7 ASes, verify all and sign one", "seconds", places())
-            .with("by equation (1)", Style::Measured, &found(report, "equation_1", ""))
-            .with("by equation (1), published", Style::Published, &published)
-            .with("really, in bursts", Style::Measured, &updates)
-            .with("really, alone", Style::Measured, &found(report, "update_alone", ""))
-            .panel(),
+        Places::new(
+            "KC-x, Table III: sign, and verify one signature (published: Pentium 4, 1.8 GHz)",
+            "seconds",
+            own(),
+        )
+        .with("sign", Style::Measured, &found(report, "sign", ""))
+        .with("sign, published", Style::Published, &table_iii(|sign, _| sign))
+        .with("verify", Style::Measured, &found(report, "verification", ""))
+        .with("verify, published", Style::Published, &table_iii(|_, verify| verify))
+        .panel(),
+        Places::new(
+            "KC-x, equation (1): an UPDATE over the mean path of 3.7 ASes, verify all and sign one",
+            "seconds",
+            places(),
+        )
+        .with("by equation (1)", Style::Measured, &found(report, "equation_1", ""))
+        .with("by equation (1), published", Style::Published, &published)
+        .with("really, in bursts", Style::Measured, &updates)
+        .with("really, alone", Style::Measured, &found(report, "update_alone", ""))
+        .panel(),
     ];
     if let Some(s_bgp) = report.value(&format!("equation_1.{}", SuiteId::SBgp)) {
         let times = |(name, seconds): (String, f64)| (name, s_bgp / seconds);
@@ -203,7 +211,8 @@ fn figure_4(report: &Report) -> Vec<Panel> {
         points: vec![(15.0, 11.0)],
     });
     panels.push(Panel {
-        title: "KC-x, Figure 4(b), the security behind it: one try at a forgery succeeds with probability 2^-bits".to_owned(),
+        title: "KC-x, Figure 4(b), the security behind it: one try at a forgery succeeds with probability 2^-bits"
+            .to_owned(),
         measure: "bits".to_owned(),
         content: Content::Lines { along: "signatures seen".to_owned(), series },
     });

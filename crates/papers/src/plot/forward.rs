@@ -35,7 +35,8 @@ pub fn stamp(report: &Report) -> Plot {
 fn figure_4(report: &Report) -> Panel {
     let places = ["none", "ip", "platypus.68", "platypus-full.68", "platypus-full.cores"];
     let series = vec![ours(report, &places), published(&[(2, FIGURE_4[0])])];
-    let title = "Platypus, Figure 4: forwarding in memory, without I/O (published: 68 octets, with I/O; `.cores`: 64 octets)";
+    let title =
+        "Platypus, Figure 4: forwarding in memory, without I/O (published: 68 octets, with I/O; `.cores`: 64 octets)";
     panel(title, "packets a second", &places, series)
 }
 
@@ -123,7 +124,8 @@ fn table_3(report: &Report) -> Panel {
         line("published: null", Style::Published, TABLE_3[0].into_iter().enumerate().collect()),
         line("replay and accounts too", Style::Measured, nanoseconds("platypus-full")),
     ];
-    let title = "Platypus, Table 3: packet processing (AES-CMAC here, UMAC there; \"no processing\" of 64 and 1518 octets)";
+    let title =
+        "Platypus, Table 3: packet processing (AES-CMAC here, UMAC there; \"no processing\" of 64 and 1518 octets)";
     panel(title, "nanoseconds", &sizes, series)
 }
 

@@ -12,7 +12,10 @@ const GROUPS: [Group; 7] = [
     Group {
         heading: "Start here",
         commands: &["init", "check"],
-        elsewhere: Some(("wayleave-lab", "See all of it on this machine: `demo`; or a network that a file describes: `up`")),
+        elsewhere: Some((
+            "wayleave-lab",
+            "See all of it on this machine: `demo`; or a network that a file describes: `up`",
+        )),
     },
     Group::new("Run and watch", &["run", "show", "why"]),
     Group::new("Exchange", &["exchange", "members", "invite"]),

@@ -162,7 +162,9 @@ fn of_text(text: &str) -> Option<Value> {
         return Some(json!({ "kind": "an exchange's recommendation; `recommendation` of `[party]` names it" }));
     }
     if has_only(&["avoid", "pin"]) && toml::from_str::<ChoicesFile>(text).is_ok() {
-        return Some(json!({ "kind": "what `wayleave path pin` and `path avoid` decided; `choices` of `[gateway]` names it" }));
+        return Some(
+            json!({ "kind": "what `wayleave path pin` and `path avoid` decided; `choices` of `[gateway]` names it" }),
+        );
     }
     None
 }

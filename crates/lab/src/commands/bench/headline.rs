@@ -152,7 +152,9 @@ fn to_markdown(reports: &[(String, Value)]) -> String {
         out += &line(row, report);
     }
     for (file, _) in reports.iter().filter(|(_, report)| report["params"]["stopped"] == true) {
-        out += &format!("\nStopped while `{file}` was measured: its rows are of a part, and those behind it were not measured.\n");
+        out += &format!(
+            "\nStopped while `{file}` was measured: its rows are of a part, and those behind it were not measured.\n"
+        );
     }
     if let Some((_, report)) = reports.first() {
         out += &format!("\nCommit {} on {}, medians.\n", words(&report["git"]), words(&report["cpu"]).trim());
