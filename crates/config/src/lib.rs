@@ -16,6 +16,7 @@ mod documentation;
 pub mod failure;
 pub mod fetch;
 pub mod gateway;
+pub mod help;
 pub mod key;
 pub mod key_api;
 pub mod key_files;

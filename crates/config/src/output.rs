@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wayleave_runtime::clock::utc;
 
 /// Fields of JSON objects whose numbers are seconds since 1970: people read them as times.
-const TIMES: [&str; 15] = [
+const TIMES: [&str; 18] = [
     "unix",
     "until",
     "ends",
@@ -22,6 +22,9 @@ const TIMES: [&str; 15] = [
     "expires",
     "issued",
     "confirmed",
+    "next_list",
+    "list_key_until",
+    "dead_since",
 ];
 
 /// Whether standard output supports colours.
@@ -147,12 +150,14 @@ mod tests {
 
     #[test]
     fn people_read_times_and_programs_numbers() {
-        let row = json!({ "not_after": 1_700_000_000, "asn": 64_496, "from": [0, 60], "until": null });
+        let row = json!({ "not_after": 1_700_000_000, "asn": 64_496, "from": [0, 60], "until": null, "next_list": 60 });
         let text = objects(std::slice::from_ref(&row), &["asn", "not_after", "from", "until"]);
         assert!(text.contains("2023-11-14T22:13:20Z  - 1970-01-01T00:01:00Z  -"), "{text}");
         let text = fields(&json!({ "a": row }));
         assert!(
-            text.contains("a not after  2023-11-14T22:13:20Z\n") && text.contains("a asn        64496\n"),
+            text.contains("a not after  2023-11-14T22:13:20Z\n")
+                && text.contains("a asn        64496\n")
+                && text.contains("a next list  1970-01-01T00:01:00Z\n"),
             "{text}"
         );
     }

@@ -186,7 +186,7 @@ fn template() -> String {
     template_with(&PathValues {
         realm: EXAMPLE_REALM.to_owned(),
         listen: "127.0.0.1:7100".to_owned(),
-        status: "127.0.0.1:8490".to_owned(),
+        status: "127.0.0.1:8487".to_owned(),
         has_membership: false,
         operator: None,
         peers: Vec::new(),

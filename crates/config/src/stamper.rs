@@ -426,7 +426,7 @@ const TEMPLATE: &str = "# A stamper at a host: packets that you choose carry cap
      \n\
      # Status pages and metrics, for you alone.\n\
      [status]\n\
-     listen = \"127.0.0.1:8493\"\n";
+     listen = \"127.0.0.1:8488\"\n";
 
 #[cfg(test)]
 mod tests {

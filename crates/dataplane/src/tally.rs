@@ -35,6 +35,12 @@ pub const MAX_ENTRIES: usize = 4_096;
 /// Octets of a frame's body, at most.
 const MAX_BODY: usize = 8 + MAX_ENTRIES * (1 + 255 + 32);
 
+/// Whether a file begins as a tally of any version.
+#[must_use]
+pub fn is_one(octets: &[u8]) -> bool {
+    octets.starts_with(MAGIC)
+}
+
 /// Which state of a store a tally goes on from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TallyStart {

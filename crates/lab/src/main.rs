@@ -6,7 +6,6 @@ mod commands;
 
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use wayleave_config::command_line;
 use wayleave_runtime::huge_pages;
 
@@ -20,5 +19,5 @@ static ALLOCATOR: huge_pages::Allocator = huge_pages::Allocator;
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("WAYLEAVE_GIT"), ")");
 
 fn main() -> ExitCode {
-    command_line::run(Cli::command(), |cli: Cli| cli.command.run())
+    command_line::run(commands::command(), |cli: Cli| cli.command.run())
 }

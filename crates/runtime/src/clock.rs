@@ -75,6 +75,12 @@ pub fn unix_of_utc(text: &str) -> Option<u64> {
     u64::try_from(at.unix_timestamp()).ok()
 }
 
+/// The second of a time that a person gives: RFC 3339, a day (UTC), or seconds since 1970; `None` if the text is none of these.
+#[must_use]
+pub fn unix_of_time(text: &str) -> Option<u64> {
+    text.parse().ok().or_else(|| unix_of_day(text)).or_else(|| unix_of_utc(text))
+}
+
 /// The first second of a day (UTC) of 1970 or later, from `YYYY-MM-DD`; `None` if the text is no such day.
 #[must_use]
 pub fn unix_of_day(text: &str) -> Option<u64> {
@@ -105,6 +111,17 @@ mod tests {
             ["", "2027-01-15", "2027-01-15T08:00:00", "1969-12-31T23:59:59Z", "2027-02-30T00:00:00Z", "1800000000"]
         {
             assert_eq!(unix_of_utc(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_person_gives_a_time_a_day_or_seconds() {
+        for text in ["2027-01-15T08:00:00Z", "2027-01-15T10:00:00+02:00", "1800000000"] {
+            assert_eq!(unix_of_time(text), Some(1_800_000_000), "{text}");
+        }
+        assert_eq!(unix_of_time("2027-01-15"), Some(1_799_971_200));
+        for wrong in ["", "tomorrow", "-5", "2027-01", "08:00"] {
+            assert_eq!(unix_of_time(wrong), None, "{wrong}");
         }
     }
 

@@ -45,6 +45,12 @@ const PANICKED: u8 = 3;
 /// An entry of a peer that is refused, up to its second.
 const IS_REFUSED: u8 = 4;
 
+/// Whether a file begins as such a record.
+#[must_use]
+pub fn is_record(octets: &[u8]) -> bool {
+    octets.starts_with(&MAGIC)
+}
+
 /// Whose input it is, as the log names it.
 pub type PeerName = Arc<str>;
 

@@ -20,22 +20,31 @@ fn record_of(key_file: &Path) -> PathBuf {
     file.into()
 }
 
+/// Whether a text is such a record, with a signature at least.
+#[must_use]
+pub fn is_one(text: &str) -> bool {
+    parse(text).is_some_and(|signed| !signed.is_empty())
+}
+
+fn parse(text: &str) -> Option<Vec<Signed>> {
+    let signed = |line: &str| {
+        let [origin, number, digest] = line.split(' ').collect::<Vec<_>>().try_into().ok()?;
+        Some((from_hex(origin)?, number.parse().ok()?, from_hex(digest)?))
+    };
+    text.lines().map(signed).collect()
+}
+
 fn read(file: &Path) -> Outcome<Vec<Signed>> {
     let text = match fs::read_to_string(file) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(Failure::new(format!("{}: {error}", file.display())).into()),
     };
-    let signed = |line: &str| {
-        let [origin, number, digest] = line.split(' ').collect::<Vec<_>>().try_into().ok()?;
-        Some((from_hex(origin)?, number.parse().ok()?, from_hex(digest)?))
-    };
-    let all: Option<Vec<Signed>> = text.lines().map(signed).collect();
     let malformed = || {
         Failure::new(format!("{} is not a record of what the key signed", file.display()))
             .help("it was changed by hand; restore it, or move it away if you know that no proposal of yours is open")
     };
-    Ok(all.ok_or_else(malformed)?)
+    Ok(parse(&text).ok_or_else(malformed)?)
 }
 
 /// Remembers, before a signature leaves the process, that the key signs the step. One of the same number that it signed before

@@ -3,4 +3,5 @@
 
 mod guide;
 mod pages;
+mod ports;
 mod sections;

@@ -4,6 +4,7 @@
 mod bench;
 mod demo;
 mod description;
+mod help;
 mod network;
 mod ping;
 mod signals;
@@ -12,10 +13,12 @@ mod speak;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use wayleave_config::failure::{Failure, Failures, Outcome};
 use wayleave_config::manual;
 use wayleave_lab::product;
+
+pub use help::command;
 
 /// Wayleave's laboratory: whole networks on this machine, the demonstration, benchmarks.
 #[derive(Parser, Debug)]
@@ -29,7 +32,7 @@ pub struct Cli {
 pub enum Command {
     /// Play the whole suite with real routers, step by step.
     Demo(demo::Demo),
-    /// Start the network that a file describes, in network namespaces: an overlay, paid transit, an exchange, or attesting networks.
+    /// Start the network that a file describes, in network namespaces.
     ///
     /// A file describes one of four kinds of network. An overlay has a realm's servers, nodes, gateways and hosts. Paid transit
     /// has ordinary routers with waypoints, capabilities and stampers. An exchange (`[exchange]`, `[[member]]`) has two parties and
@@ -38,7 +41,7 @@ pub enum Command {
     Up(network::Up),
     /// Show the processes of a running laboratory.
     Status(network::Status),
-    /// Run a command at a place of a laboratory: a node, gateway, server, host, party, member or router.
+    /// Run a command at a place of a laboratory, such as a node, host, member or router.
     Exec(network::Exec),
     /// Draw a laboratory: DOT, or lines of text.
     Graph(network::Graph),
@@ -46,7 +49,7 @@ pub enum Command {
     Down(network::Down),
     /// Check a description. Exit code 0: valid; 1: errors, with line and column.
     Check(description::Check),
-    /// Send packets of a format through running routers, answer them, and show what came back.
+    /// Send packets of a format through running routers, and show what came back.
     Ping(ping::Ping),
     /// Replay the UPDATEs of an MRT file as a BGP speaker.
     Speak(speak::Speak),
@@ -81,8 +84,8 @@ impl Command {
             Command::Ping(command) => ping::ping(command),
             Command::Speak(command) => speak::run(command),
             Command::Bench(command) => bench::run(command),
-            Command::Completions { shell } => manual::completions(*shell, Cli::command()),
-            Command::Man(pages) => manual::man(pages, Cli::command()),
+            Command::Completions { shell } => manual::completions(*shell, command()),
+            Command::Man(pages) => manual::man(pages, command()),
             Command::Hold(command) => network::hold(command),
             Command::Look(command) => network::look(command),
         };

@@ -49,11 +49,12 @@ impl Role {
     pub fn page(self) -> SocketAddr {
         let port = match self {
             Self::Realm => 8489,
-            Self::Path => 8490,
+            Self::Path => 8487,
             Self::Consent => 8491,
             Self::Router => 8486,
             Self::Gateway => 8492,
-            Self::Key | Self::Stamper => 8493,
+            Self::Stamper => 8488,
+            Self::Key => 8493,
             Self::Party | Self::Member => 8480,
             Self::Attest => 8485,
         };

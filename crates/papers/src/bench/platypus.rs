@@ -286,7 +286,7 @@ mod tests {
     #[test]
     fn every_packet_is_forwarded_or_tagged_in_every_pass() {
         for work in [PlatypusTask::Plain, PlatypusTask::Full, PlatypusTask::Mixed, PlatypusTask::Macs] {
-            for length in [64, 348, 1_500] {
+            for length in [64, 68, 348, 1_500] {
                 let mut bench = PlatypusBench::with_rate(work, length, CpuKernel::best(), Headroom::Staggered, 50_000);
                 // Across turns of the filter.
                 for _ in 0..if work == PlatypusTask::Full { 45 } else { 2 } {

@@ -97,24 +97,32 @@ pub fn ops(report: &Report) -> Plot {
     let mut published = table_iii(equation_1);
     published.push((HYBRID.0.to_string(), equation_1(HYBRID.1, HYBRID.2)));
     let mut panels = vec![
-        Places::new("Table III: sign, and verify one signature (published: Pentium 4, 1.8 GHz)", "seconds", own())
-            .with("sign", Style::Measured, &found(report, "sign", ""))
-            .with("sign, published", Style::Published, &table_iii(|sign, _| sign))
-            .with("verify", Style::Measured, &found(report, "verification", ""))
-            .with("verify, published", Style::Published, &table_iii(|_, verify| verify))
-            .panel(),
-        Places::new("An UPDATE over the mean path of 3.7 ASes: verify all and sign one", "seconds", places())
-            .with("by equation (1)", Style::Measured, &found(report, "equation_1", ""))
-            .with("by equation (1), published", Style::Published, &published)
-            .with("really, in bursts", Style::Measured, &updates)
-            .with("really, alone", Style::Measured, &found(report, "update_alone", ""))
-            .panel(),
+        Places::new(
+            "KC-x, Table III: sign, and verify one signature (published: Pentium 4, 1.8 GHz)",
+            "seconds",
+            own(),
+        )
+        .with("sign", Style::Measured, &found(report, "sign", ""))
+        .with("sign, published", Style::Published, &table_iii(|sign, _| sign))
+        .with("verify", Style::Measured, &found(report, "verification", ""))
+        .with("verify, published", Style::Published, &table_iii(|_, verify| verify))
+        .panel(),
+        Places::new(
+            "KC-x, equation (1): an UPDATE over the mean path of 3.7 ASes, verify all and sign one",
+            "seconds",
+            places(),
+        )
+        .with("by equation (1)", Style::Measured, &found(report, "equation_1", ""))
+        .with("by equation (1), published", Style::Published, &published)
+        .with("really, in bursts", Style::Measured, &updates)
+        .with("really, alone", Style::Measured, &found(report, "update_alone", ""))
+        .panel(),
     ];
     if let Some(s_bgp) = report.value(&format!("equation_1.{}", SuiteId::SBgp)) {
         let times = |(name, seconds): (String, f64)| (name, s_bgp / seconds);
         let ours: Values = found(report, "equation_1", "").into_iter().map(times).collect();
         let theirs = TABLE_I.map(|(suite, times)| (suite.to_string(), times));
-        let title = "Table I: how many times faster than S-BGP an UPDATE is, by equation (1)";
+        let title = "KC-x, Table I: how many times faster than S-BGP an UPDATE is, by equation (1)";
         panels.push(
             Places::new(title, "times", places())
                 .with("measured", Style::Measured, &ours)
@@ -126,7 +134,7 @@ pub fn ops(report: &Report) -> Plot {
         panels.extend(figure_4(report));
     }
     panels.extend(neighbours(report));
-    Plot { title: "Attestation: the cost of one operation and of one UPDATE".to_owned(), panels }
+    Plot { title: "KC-x: the cost of one operation and of one UPDATE of attestation".to_owned(), panels }
 }
 
 /// What an UPDATE costs the product's proxy by the number of neighbours. Nothing is published beside it: the paper's schemes
@@ -166,7 +174,7 @@ fn figure_4(report: &Report) -> Vec<Panel> {
     let said =
         |points: &[(&str, f64)]| points.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect::<Values>();
     let verify = said(&[("512-3", 111e-6), ("1024-2", 103e-6), ("1024-6", 197e-6)]);
-    let title = "Figure 4(a): KC-MT with trees of n leaves, m of them disclosed (n-m)";
+    let title = "KC-x, Figure 4(a): KC-MT with trees of n leaves, m of them disclosed (n-m)";
     let mut panels = vec![
         Places::new(title, "seconds", places())
             .with("first signature (S1)", Style::Measured, &of("hors_sign_first"))
@@ -176,11 +184,11 @@ fn figure_4(report: &Report) -> Vec<Panel> {
             .with("UPDATE, equation (5)", Style::Measured, &of("hors_update"))
             .with("UPDATE, published", Style::Published, &said(&[("512-3", equation_1(90e-6, 111e-6))]))
             .panel(),
-        Places::new("Figure 4(b): signatures that a tree bears (Sigma)", "signatures", places())
+        Places::new("KC-x, Figure 4(b): signatures that a tree bears (Sigma)", "signatures", places())
             .with("computed", Style::Measured, &of("hors_sigma"))
             .with("published", Style::Published, &said(&[("512-3", 15.0), ("256-6", 15.0)]))
             .panel(),
-        Places::new("Figure 4(c): bytes of a signature", "bytes", places())
+        Places::new("KC-x, Figure 4(c): bytes of a signature", "bytes", places())
             .with("measured", Style::Measured, &of("hors_bytes"))
             .with("published", Style::Published, &said(&[("512-3", 213.0), ("256-6", 353.0)]))
             .panel(),
@@ -203,7 +211,8 @@ fn figure_4(report: &Report) -> Vec<Panel> {
         points: vec![(15.0, 11.0)],
     });
     panels.push(Panel {
-        title: "The security behind figure 4(b): one try at a forgery succeeds with probability 2^-bits".to_owned(),
+        title: "KC-x, Figure 4(b), the security behind it: one try at a forgery succeeds with probability 2^-bits"
+            .to_owned(),
         measure: "bits".to_owned(),
         content: Content::Lines { along: "signatures seen".to_owned(), series },
     });
@@ -231,11 +240,12 @@ pub fn trace(report: &Report, workloads: &[Workload], served: &[WorkloadDelays])
     let mut panels = vec![table_iv(report, workloads)];
     for workload in workloads {
         panels.push(table_v(report, *workload));
+        panels.push(figure_5(*workload));
         panels.push(figure_6(*workload, served));
         panels.push(figure_6_of_table_iii(*workload));
     }
     panels.push(bandwidth(report, workloads));
-    Plot { title: "Attestation: delay of UPDATEs at a router".to_owned(), panels }
+    Plot { title: "KC-x: delay of attested UPDATEs at a router".to_owned(), panels }
 }
 
 fn table_iv(report: &Report, workloads: &[Workload]) -> Panel {
@@ -250,7 +260,7 @@ fn table_iv(report: &Report, workloads: &[Workload]) -> Panel {
         Some((place(row, workload), values[row]))
     });
     let places = each().map(|(row, workload)| place(row, workload)).collect();
-    Places::new("Table IV: announcements of the workloads", "UPDATEs", places)
+    Places::new("KC-x, Table IV: announcements of the workloads", "UPDATEs", places)
         .with("generated", Style::Measured, &ours.collect::<Values>())
         .with("published", Style::Published, &theirs.collect::<Values>())
         .panel()
@@ -262,7 +272,7 @@ fn table_v(report: &Report, workload: Workload) -> Panel {
     let published = |which: fn((f64, f64)) -> f64| -> Values {
         TABLE_V.iter().map(|(suite, delays)| (suite.to_string(), which(delays[workload as usize]))).collect()
     };
-    let title = format!("Table V: delay under the {} workload", workload.name());
+    let title = format!("KC-x, Table V: delay under the {} workload", workload.name());
     Places::new(&title, "seconds", means.iter().map(|(name, _)| name.clone()).collect())
         .with("mean", Style::Measured, &means)
         .with("mean, published", Style::Published, &published(|delay| delay.0))
@@ -290,7 +300,19 @@ fn curve(name: String, counts: &[u32]) -> Series<f64> {
     Series { name, style: Style::Measured, points }
 }
 
-/// Figures 5 and 6 as measured. A suite that sends within the second of arrival has the curve of the arrivals.
+/// Figure 5: what arrives. The paper prints curves alone, and the numbers of table IV.
+fn figure_5(workload: Workload) -> Panel {
+    Panel {
+        title: format!("KC-x, Figure 5, {} workload: announcements that arrive", workload.name()),
+        measure: "UPDATEs/s".to_owned(),
+        content: Content::Lines {
+            along: "seconds".to_owned(),
+            series: vec![curve("arriving".to_owned(), &workload.seconds(SEED))],
+        },
+    }
+}
+
+/// Figure 6 as measured. A suite that sends within the second of arrival has the curve of the arrivals.
 fn figure_6(workload: Workload, served: &[WorkloadDelays]) -> Panel {
     const SECOND: u64 = 1_000_000_000;
     let mut series = vec![curve("arriving (figure 5)".to_owned(), &workload.seconds(SEED))];
@@ -306,7 +328,7 @@ fn figure_6(workload: Workload, served: &[WorkloadDelays]) -> Panel {
         count => format!(", and sent by the slowest of {count} that keep up"),
     };
     Panel {
-        title: format!("Figures 5 and 6, {} workload: arriving, sent by who falls behind{others}", workload.name()),
+        title: format!("KC-x, Figure 6, {} workload: arriving, sent by who falls behind{others}", workload.name()),
         measure: "UPDATEs/s".to_owned(),
         content: Content::Lines { along: "seconds".to_owned(), series },
     }
@@ -325,7 +347,7 @@ fn figure_6_of_table_iii(workload: Workload) -> Panel {
         series.push(curve(format!("{suite} sends"), &delays.outgoing));
     }
     Panel {
-        title: format!("Figure 6 with the times of table III (Pentium 4, 1.8 GHz), {} workload", workload.name()),
+        title: format!("KC-x, Figure 6 with the times of table III (Pentium 4, 1.8 GHz), {} workload", workload.name()),
         measure: "UPDATEs/s".to_owned(),
         content: Content::Lines { along: "seconds".to_owned(), series },
     }
@@ -348,13 +370,13 @@ pub fn memory(report: &Report) -> Plot {
     let panels = TABLES.iter().enumerate().map(|(number, table)| {
         let values = found(report, "memory", &format!(".{}", table.asn));
         let published = TABLE_VI.map(|(name, sizes)| (name.to_owned(), sizes[number] * f64::from(1 << 20)));
-        let title = format!("Table VI: signatures of AS {}, {} routes", table.asn, table.entries);
+        let title = format!("KC-x, Table VI: signatures of AS {}, {} routes", table.asn, table.entries);
         Places::new(&title, "bytes", values.iter().map(|(name, _)| name.clone()).collect())
             .with("measured", Style::Measured, &values)
             .with("published", Style::Published, &published)
             .panel()
     });
-    Plot { title: "Attestation: memory for signatures".to_owned(), panels: panels.collect() }
+    Plot { title: "KC-x: memory for signatures of attestation".to_owned(), panels: panels.collect() }
 }
 
 #[cfg(test)]
@@ -375,6 +397,21 @@ mod tests {
         let rows = |place: &str| text.lines().filter(|line| line.trim_start().starts_with(place)).count();
         assert_eq!((rows("to 32 "), rows("to 64 "), rows("to 3 ")), (2, 2, 0), "{text}");
         assert!(text.contains("kc-hbs, in bursts") && !text.contains("kc-ed25519, alone"), "{text}");
+    }
+
+    #[test]
+    fn every_table_and_figure_of_the_paper_says_whose_it_is() {
+        let mut report = Report::new("attest-ops", json!({}));
+        report.exact("equation_1.s-bgp", "s", 1.0);
+        report.exact(format!("hors_sigma.{}", shape_name(KC_MT)), "count", 15.0);
+        let workloads = [Workload::Normal];
+        for plot in [ops(&report), trace(&report, &workloads, &[]), memory(&report)] {
+            assert!(plot.title.starts_with("KC-x: "), "{}", plot.title);
+            let of_paper = |title: &str| ["Table ", "Figure ", "figure "].iter().any(|word| title.contains(word));
+            let titles = plot.panels.iter().map(|panel| panel.title.as_str());
+            let nameless: Vec<_> = titles.filter(|title| of_paper(title) && !title.starts_with("KC-x, ")).collect();
+            assert!(nameless.is_empty(), "{nameless:?}");
+        }
     }
 
     #[test]

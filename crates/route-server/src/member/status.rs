@@ -769,7 +769,7 @@ impl Member {
                 OwnState::Barred(bar @ Bar::SurplusPath) => Reason::new(
                     format!("not announced: {bar}"),
                     "the paths with the lowest identifiers compete",
-                    "announce fewer paths of the prefix to the proxy (ADD-PATH)",
+                    "announce one path of the prefix to the proxy, which negotiates no ADD-PATH",
                 ),
                 OwnState::Barred(bar) => Reason::new(
                     format!("not announced: {bar}"),

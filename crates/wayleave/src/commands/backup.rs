@@ -10,7 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use wayleave_crypto::hash::sha256;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::identity::to_hex;
@@ -23,7 +23,7 @@ use crate::key_files::private;
 use crate::output::{print, print_json};
 
 /// What the folder has.
-const MANIFEST: &str = "backup.json";
+pub const MANIFEST: &str = "backup.json";
 const FILES: &str = "files";
 /// The manifest's form.
 const VERSION: u32 = 1;
@@ -100,6 +100,11 @@ struct Entry {
 struct Left {
     setting: String,
     path: PathBuf,
+}
+
+/// Whether this is what [`MANIFEST`] has.
+pub fn is_manifest(value: &Value) -> bool {
+    Manifest::deserialize(value).is_ok()
 }
 
 fn system(path: &Path) -> impl FnOnce(io::Error) -> Failures + use<'_> {

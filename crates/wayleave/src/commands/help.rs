@@ -1,58 +1,35 @@
 //! `--help`: the commands by what they are for, on one screen.
 
-use clap::builder::{EnumValueParser, PossibleValue, StyledStr, TypedValueParser};
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory};
 
 use super::Cli;
+use crate::config::help::{Group, grouped};
 use crate::roles::RoleName;
 
-/// Commands by what they are for. One that is in no group stands in the last.
-const GROUPS: [(&str, &[&str]); 7] = [
-    ("Start here", &["demo", "lab", "init", "check"]),
-    ("Run and watch", &["run", "show", "why"]),
-    ("Exchange", &["exchange", "members", "invite"]),
-    ("Overlay", &["realm", "join", "link", "netcheck", "path", "ping", "locate"]),
-    ("Paid transit", &["cap", "stamp"]),
-    ("Keys and objects", &["keys", "backup", "restore"]),
-    ("Other", &[]),
+const GROUPS: [Group; 7] = [
+    Group {
+        heading: "Start here",
+        commands: &["init", "check"],
+        elsewhere: Some((
+            "wayleave-lab",
+            "See all of it on this machine: `demo`; or a network that a file describes: `up`",
+        )),
+    },
+    Group::new("Run and watch", &["run", "show", "why"]),
+    Group::new("Exchange", &["exchange", "members", "invite"]),
+    Group::new("Overlay", &["realm", "join", "link", "netcheck", "path", "ping", "locate"]),
+    Group::new("Paid transit", &["cap", "stamp"]),
+    Group::new("Keys and objects", &["keys", "backup", "restore"]),
+    Group::new("Other", &[]),
 ];
 const GUIDES: &str =
     "`wayleave help COMMAND` has the options. Guides: docs/guide, of which ten-minutes.md is the first.";
 
 /// The command line, with its help.
 pub fn command() -> Command {
-    let command = explained(Cli::command());
-    let template = format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{}{{options}}\n\n{GUIDES}\n", groups(&command));
-    command.help_template(StyledStr::from(template))
-}
-
-/// What `--json` means is the same everywhere.
-fn explained(command: Command) -> Command {
-    let is_bare = |arg: &Arg| arg.get_id() == "json" && arg.get_help().is_none();
-    let command =
-        command.mut_args(|arg| if is_bare(&arg) { arg.help("Print one JSON object, also on failure") } else { arg });
-    command.mut_subcommands(explained)
-}
-
-fn groups(command: &Command) -> String {
-    let is_grouped = |name: &str| GROUPS.iter().any(|(_, names)| names.contains(&name));
-    let visible = || command.get_subcommands().filter(|command| !command.is_hide_set());
-    let width = visible().map(|command| command.get_name().len()).max().unwrap_or(0);
-    let line = |command: &Command| {
-        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
-        format!("  {:width$}  {about}\n", command.get_name())
-    };
-    let mut text = String::new();
-    for (heading, names) in GROUPS {
-        let named = names.iter().filter_map(|name| visible().find(|command| command.get_name() == *name));
-        let others = visible().filter(|command| names.is_empty() && !is_grouped(command.get_name()));
-        let lines: String = named.chain(others).map(line).collect();
-        if !lines.is_empty() {
-            text += &format!("{heading}:\n{lines}");
-        }
-    }
-    text + "\nOptions:\n"
+    grouped(Cli::command(), &GROUPS, GUIDES)
 }
 
 /// Reads a role. A word that is none is answered with the role that is meant.
@@ -130,59 +107,28 @@ fn distance(one: &str, other: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Names everything below a command that has no help text.
-    fn bare(command: &Command, path: &str, found: &mut Vec<String>) {
-        let is_empty = |help: Option<&StyledStr>| help.is_none_or(|help| help.to_string().trim().is_empty());
-        if is_empty(command.get_about()) {
-            found.push(path.to_owned());
-        }
-        for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
-            if is_empty(arg.get_help()) {
-                found.push(format!("{path}: {}", arg.get_id()));
-            }
-            let values = arg.get_possible_values().into_iter();
-            let flag = arg.get_num_args().is_some_and(|count| count.max_values() == 0);
-            for value in values.filter(|value| !flag && !value.is_hide_set() && is_empty(value.get_help())) {
-                // A shell, or a number, says all by its name.
-                if arg.get_id() != "shell" {
-                    found.push(format!("{path}: {} {}", arg.get_id(), value.get_name()));
-                }
-            }
-        }
-        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
-            bare(sub, &format!("{path} {}", sub.get_name()), found);
-        }
-    }
+    use crate::config::help::{faults_of_screen, without_help};
 
     #[test]
     fn no_command_argument_or_value_is_without_help() {
-        let mut found = Vec::new();
         let mut command = command();
         command.build();
-        bare(&command, "wayleave", &mut found);
+        let found = without_help(&command);
         assert_eq!(found, [""; 0], "{}", found.join("\n"));
     }
 
     #[test]
     fn help_is_one_screen_of_groups_in_which_each_command_stands_once() {
         let mut command = command();
-        let text = command.render_help().to_string();
-        let lines = text.lines().count();
-        assert!((24..=40).contains(&lines), "{lines} lines: {text}");
-        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
-        let start = text.find("Start here:").expect("a beginning");
-        for (heading, _) in &GROUPS[1..GROUPS.len() - 1] {
-            assert!(text.find(heading).is_some_and(|at| at > start), "{heading}: {text}");
-        }
-        // `help` itself is clap's.
-        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
-            let name = sub.get_name();
-            let lines = text
-                .lines()
-                .filter(|line| line.strip_prefix("  ").is_some_and(|line| line.split(' ').next() == Some(name)));
-            assert_eq!(lines.count(), 1, "{name}: {text}");
-        }
+        assert_eq!(faults_of_screen(&mut command, &GROUPS), [""; 0], "{}", command.render_help());
+    }
+
+    #[test]
+    fn what_to_start_with_names_the_demonstration_and_laboratories() {
+        let text = command().render_help().to_string();
+        let start = text.split("Run and watch:").next().expect("the first group");
+        let line = start.lines().find(|line| line.trim_start().starts_with("wayleave-lab")).expect("the other program");
+        assert!(line.contains("`demo`") && line.contains("`up`"), "{line}");
     }
 
     #[test]

@@ -246,7 +246,7 @@ fn path_server(dir: &Path, joined: &Joined) -> Outcome<PathBuf> {
     let values = PathValues {
         realm: joined.realm.clone(),
         listen: joined.listen.map_or("127.0.0.1:7100".to_owned(), |listen| listen.to_string()),
-        status: joined.status.map_or("127.0.0.1:8490".to_owned(), |status| status.to_string()),
+        status: joined.status.map_or("127.0.0.1:8487".to_owned(), |status| status.to_string()),
         has_membership: true,
         operator: Some(joined.operator.clone()),
         peers: joined.path_servers.clone(),

@@ -17,8 +17,7 @@ use wayleave_runtime::api_tls::KeyPin;
 use wayleave_runtime::clock::utc;
 use wayleave_runtime::identity::{Fingerprint, Identity, to_hex};
 
-use super::{capability, keys, node_keys, pki};
-use crate::config::ROLES;
+use super::{capability, kept_files, keys, node_keys, pki};
 use crate::config::kinds::TextKind;
 use crate::config::parse::TokenHash;
 use crate::config::router::FormatName;
@@ -26,7 +25,7 @@ use crate::failure::{Failure, Outcome};
 use crate::key_files::attestation::{self, Keys, load_anchor};
 use crate::key_files::capability::Capabilities;
 use crate::key_files::forwarding::ForwardingKeys;
-use crate::key_files::{ledger, member_set, membership, node, old_records, realm_lists};
+use crate::key_files::{member_set, membership, node, realm_lists};
 use crate::output::{fields, print, print_json};
 use crate::roles::role_names;
 use zeroize::Zeroizing;
@@ -34,8 +33,10 @@ use zeroize::Zeroizing;
 /// Octets of a line, at most.
 const MAX_LINE: u64 = 64 * 1024;
 
-/// Octets before the entries of a list of revocations, its signature included, and of each entry.
+/// Octets before the entries of a list of revocations, its signature included, of each entry, and of each source prefix of one that
+/// has them, behind the number of entries (4).
 const LIST: (usize, usize) = (64 + 17, 15);
+const SOURCE: usize = 25;
 
 pub fn run(file: &Path, json: bool) -> Outcome {
     let system = |error| Failure::system(file.display(), &error);
@@ -57,6 +58,9 @@ pub fn run(file: &Path, json: bool) -> Outcome {
         return Err(Failure::new(format!("{} is a folder", file.display()))
             .help("`wayleave keys objects` lists a folder of signed objects, `keys routers` one of certificates")
             .into());
+    }
+    if let Some(value) = kept_files::by_head(file, &kept_files::head(file).map_err(system)?) {
+        return show(file, value, json);
     }
     if meta.len() > MAX_ENCODED as u64 {
         return Err(Failure::new(format!("{} is longer than any key file", file.display())).into());
@@ -90,7 +94,7 @@ pub fn run(file: &Path, json: bool) -> Outcome {
         return show(file, value, json);
     }
     let text = std::str::from_utf8(&octets).unwrap_or_default();
-    let value = line(text).or_else(|| other_file(file, &octets));
+    let value = line(text).or_else(|| kept_files::whole(file, &octets));
     show(file, value.map_or_else(|| signed(file, &octets), Ok)?, json)
 }
 
@@ -186,31 +190,6 @@ fn line(text: &str) -> Option<Value> {
         _ => {}
     }
     Some(value)
-}
-
-/// Files that commands and roles keep for themselves, and configurations.
-fn other_file(file: &Path, octets: &[u8]) -> Option<Value> {
-    let kept =
-        |kind: &str| json!({ "kind": kind, "keep": "never restored from an old copy while others know a newer one" });
-    if old_records::is_one(octets) {
-        return Some(kept(
-            "records of a key server of an earlier version: `wayleave cap import` brings them into a database",
-        ));
-    }
-    if octets.starts_with(ledger::HEADER) {
-        return Some(kept("records of a realm's operator"));
-    }
-    if octets.starts_with(b"redb") {
-        return Some(kept("state of a role: `wayleave show` asks the role for what is in it"));
-    }
-    if octets.is_empty() && file.extension().is_some_and(|ending| ending == "lock") {
-        return Some(json!({ "kind": "lock of the file beside it; it stays" }));
-    }
-    let table: toml::Table = toml::from_str(std::str::from_utf8(octets).ok()?).ok()?;
-    let role = ROLES.into_iter().find(|role| table.contains_key(role.section))?;
-    Some(
-        json!({ "kind": format!("configuration for `wayleave run {}`", role.name), "next": "`wayleave check` checks it" }),
-    )
 }
 
 /// Tags that somebody delegated for an epoch.
@@ -309,15 +288,29 @@ fn signed(file: &Path, octets: &[u8]) -> Outcome<Value> {
 /// A list of revoked capabilities, whose signature only its signer's key can show.
 fn revocations(octets: &[u8]) -> Option<Value> {
     let (front, entry) = LIST;
-    let entries = octets.len().checked_sub(front).filter(|rest| rest % entry == 0)? / entry;
+    let rest = octets.get(front..)?;
     let number = |at: usize| Some(u64::from_be_bytes(octets.get(at..at + 8)?.try_into().ok()?));
-    let (sequence, issued, kind) = (number(64)?, number(72)?, *octets.get(80)?);
+    let (sequence, issued) = (number(64)?, number(72)?);
+    let (entries, sources) = match octets[80] {
+        0 | 1 => (rest, &[][..]),
+        2 => {
+            let (count, rest) = rest.split_first_chunk::<4>()?;
+            rest.split_at_checked((u32::from_be_bytes(*count) as usize).checked_mul(entry)?)?
+        }
+        _ => return None,
+    };
+    let is_whole = entries.len().is_multiple_of(entry) && sources.len().is_multiple_of(SOURCE);
     // Within the years 2001 and 2286, which ten digits of seconds can tell.
-    (kind <= 1 && (1_000_000_000..10_000_000_000).contains(&issued)).then(|| {
-        json!({
-            "kind": "list of revoked capabilities", "sequence": sequence, "issued": utc(issued), "entries": entries,
+    (is_whole && (1_000_000_000..10_000_000_000).contains(&issued)).then(|| {
+        let mut value = json!({
+            "kind": "list of revoked capabilities", "sequence": sequence, "issued": utc(issued),
+            "entries": entries.len() / entry,
             "checked": "not its signature: `wayleave cap revoked --key` checks it",
-        })
+        });
+        if !sources.is_empty() {
+            value["sources"] = json!(sources.len() / SOURCE);
+        }
+        value
     })
 }
 
@@ -326,7 +319,7 @@ fn unknown(file: &Path) -> crate::failure::Failures {
         .help(
             "known are: key files of `keys`, `realm`, `join` and `cap`; lines of text (capabilities, invitations, tokens, memberships, keys, \
              pins, claims), in a file or by `-` from standard input; signed objects and lists; member sets, requests and proposals; \
-             configurations, records and states. A damaged file of these is not known either",
+             configurations, records, states, databases, statements, copies and audit logs. A damaged file of these is not known either",
         )
         .into()
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use wayleave_crypto::hash::sha256;
 use wayleave_runtime::api_tls::KeyPin;
+use wayleave_runtime::clock::unix_of_time;
 use wayleave_runtime::identity::{Identity, to_hex};
 use zeroize::Zeroizing;
 
@@ -120,8 +121,8 @@ pub struct ForwardingKeys {
     /// The packet format that the keys are for.
     #[arg(long, value_enum)]
     pub format: FormatName,
-    /// Add a key that is valid from this time on (seconds since 1970). Routers must have it before then.
-    #[arg(long, value_name = "SECONDS")]
+    /// Add a key that is valid from this time on (2027-01-15T08:00:00Z, a day, or seconds since 1970). Routers must have it before then.
+    #[arg(long, value_name = "TIME", value_parser = time_of)]
     pub next: Option<u64>,
     #[arg(long)]
     pub json: bool,
@@ -166,6 +167,11 @@ fn token(file: &Path, json: bool) -> Outcome {
         print(&format!("file  {}\nhash  {hash}\n", file.display()));
     }
     Ok(())
+}
+
+/// A time, a day, or Unix seconds.
+fn time_of(text: &str) -> Result<u64, String> {
+    unix_of_time(text).ok_or_else(|| "expected a time, such as 2027-01-15T08:00:00Z, a day, or Unix seconds".to_owned())
 }
 
 /// Creates forwarding keys, or adds one.

@@ -19,6 +19,7 @@ mod help;
 mod init;
 mod invite;
 mod join;
+mod kept_files;
 mod key_show;
 mod keys;
 mod link;

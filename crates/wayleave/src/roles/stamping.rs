@@ -9,6 +9,7 @@ use wayleave_core::{Afi, Prefix, UnixTime};
 use wayleave_crypto::secret::Key128;
 use wayleave_dataplane::stamper::Route;
 use wayleave_packet::platypus::header::{Carriage, DelegationId, Marks};
+use wayleave_runtime::clock::utc;
 
 use crate::config::router::stamper::{RouteSection, StamperSection};
 use crate::config::stamper::Addresses;
@@ -220,7 +221,8 @@ impl RouteCapabilities {
                      file in its place, and reload"
                 );
             } else if now.secs() + WARNED_AHEAD > end {
-                warn!("the capabilities in {name} end at Unix time {end}: put a new file in its place, and reload");
+                let end = utc(end);
+                warn!("the capabilities in {name} end at {end}: put a new file in its place, and reload");
             }
         }
     }

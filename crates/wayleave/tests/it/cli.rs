@@ -21,7 +21,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::common::{Folder, program, text};
+use crate::common::{Folder, assert_known, program, text};
 use rustix::process::{Pid, Signal, kill_process};
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
@@ -1390,6 +1390,41 @@ fn keys_show_knows_every_kind_of_file() {
     assert!(said.contains("not a trust anchor") || said.contains("no kind of file"), "{said}");
     folder.write("other", "nothing");
     assert!(folder.fails(1, &["keys", "show", "other"]).contains("is no kind of file that Wayleave's commands make"));
+}
+
+/// Whatever commands write: the folders are walked, so a file that comes later is looked at as well.
+#[test]
+fn keys_show_knows_every_file_that_commands_write() {
+    let folder = Folder::new("cli-written");
+    fs::create_dir(folder.0.join("copies")).expect("a folder");
+    folder.ok(&["exchange", "new", "trial", "--member", "alpha=64497@192.0.2.1"]);
+    folder.ok(&["cap", "init", "provider", "--zone", "keys.example.net", "--name-server", "ns1.example.net"]);
+    let realm = ["--config", "realm/realm.toml"];
+    folder.ok(&["realm", "init", "realm", "--listen", "127.0.0.1:7000"]);
+    folder.ok(&[&["realm", "list-key", "new", "realm/list.key"], &realm[..]].concat());
+    let invited =
+        folder.ok(&[&["realm", "invite", "p", "--role", "path", "--address", "127.0.0.1:7100"], &realm[..]].concat());
+    folder.write("realm/token", &invited);
+    folder.ok(&["backup", "--config", "trial/alpha/wayleave.toml", "copies/alpha.tar"]);
+    folder.ok(&["backup", "--config", "trial/party1/wayleave.toml", "copies/party1"]);
+    folder.ok(&["backup", "--config", "provider/key.toml", "copies/provider"]);
+    for written in ["trial", "provider", "realm", "copies"] {
+        assert_known(&folder, &folder.0.join(written));
+    }
+    for (file, kind) in [
+        ("trial/operators/operator1.key.signed", "what the operator's key beside it has signed"),
+        ("trial/alpha/bird.conf", "configuration of a member's router, BIRD"),
+        ("provider/accounts.db", "database (SQLite)"),
+        ("provider/position", "what was last seen of a key server's database"),
+        ("provider/revoked", "list of revoked capabilities"),
+        ("realm/list.key", "a list key, which is secret"),
+        ("realm/servers", "where a realm's path servers are"),
+        ("copies/alpha.tar", "copy of a role in one file"),
+        ("copies/party1/backup.json", "what is in the copy of a role"),
+    ] {
+        let shown = folder.ok(&["keys", "show", file]);
+        assert!(shown.contains(kind), "{file}: {shown}");
+    }
 }
 
 #[test]

@@ -31,7 +31,7 @@ use wayleave_runtime::clock::unix_now;
 
 use crate::common::metrics::assert_named_by_the_rule;
 use crate::common::screen::assert_one_screen;
-use crate::common::{Folder, eventually, free, text};
+use crate::common::{Folder, assert_known, eventually, free, text};
 use crate::overlay::harness::Running;
 
 const WAYPOINT: &str = "198.51.100.1";
@@ -172,6 +172,10 @@ pub(super) fn live(mut server: Server) {
     let (after, entries) = server.list();
     assert_eq!(entries, ["7/3"]);
     assert!(after > before);
+    // What the server has left, its list with source prefixes among it, is known as what it is.
+    assert_known(&server.folder, &server.folder.0.join("server"));
+    let shown = server.folder.ok(&["keys", "show", "server/revoked"]);
+    assert!(shown.contains("list of revoked capabilities") && shown.contains("sources   2"), "{shown}");
     // As a kill in the middle of another list leaves it.
     ["revoked.new", "revoked.part"].iter().for_each(|file| server.folder.write(&format!("server/{file}"), "part"));
     server.running.resume();

@@ -1,12 +1,17 @@
 //! `bench --all FOLDER`: every benchmark in turn, each in a process of its own, and a page of their results and plots.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, Stdio, exit};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Instant;
 
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 use super::{ALL, Bench, DRAWN, unreadable};
+use crate::commands::signals;
 use wayleave_config::failure::{Failure, Outcome};
 use wayleave_config::output::print;
 
@@ -44,28 +49,108 @@ fn runs() -> Vec<Run> {
 /// What a run gave: the name of its file, its report, and the name of its plot if it drew one.
 pub(super) type Done = (String, Value, Option<String>);
 
+/// What was played: all that was measured, whether a run failed, and the signal that ended it, if one did.
+pub(super) struct Played {
+    pub(super) done: Vec<Done>,
+    outcome: Outcome,
+    signal: Option<i32>,
+}
+
+impl Played {
+    /// The outcome; after a signal the end of the process, with its exit code.
+    pub(super) fn end(self) -> Outcome {
+        match self.signal {
+            Some(signal) => exit(128 + signal),
+            None => self.outcome,
+        }
+    }
+}
+
+/// The run that is at work, and the signal that came.
+#[derive(Default)]
+struct AtWork {
+    run: Option<Pid>,
+    signal: Option<i32>,
+}
+
+impl AtWork {
+    /// The run prints what it has measured for a signal.
+    fn pass_on(&self) {
+        if let (Some(run), Some(signal)) = (self.run, self.signal) {
+            // It may have ended by now.
+            let _ = kill_process(run, if signal == 2 { Signal::INT } else { Signal::TERM });
+        }
+    }
+}
+
+/// SIGINT and SIGTERM for whoever runs one benchmark after another: the one at work is told, and no other is begun. A second signal ends
+/// both at once.
+#[derive(Clone, Default)]
+struct Stop(Arc<Mutex<AtWork>>);
+
+impl Stop {
+    fn listen() -> Outcome<Self> {
+        let stop = Self::default();
+        let (shared, mut next) = (stop.clone(), signals::listen()?);
+        thread::spawn(move || {
+            let signal = next();
+            shared.change(|at_work| {
+                at_work.signal = Some(signal);
+                at_work.pass_on();
+            });
+            let signal = next();
+            if let Some(run) = shared.change(|at_work| at_work.run) {
+                let _ = kill_process_group(run, Signal::KILL);
+            }
+            exit(128 + signal);
+        });
+        Ok(stop)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut AtWork) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// This run is at work, or none.
+    fn is_at_work(&self, run: Option<Pid>) {
+        self.change(|at_work| {
+            at_work.run = run;
+            at_work.pass_on();
+        });
+    }
+
+    fn signal(&self) -> Option<i32> {
+        self.change(|at_work| at_work.signal)
+    }
+}
+
 /// Runs all, writes `NAME.json`, `NAME.svg` and `index.html` to the folder, and prints each result as it comes.
 ///
 /// # Errors
 /// If one failed, or a file cannot be written.
 pub fn run(bench: &Bench, folder: &Path) -> Outcome {
-    play(bench, folder, &runs(), true)?.1
+    play(bench, folder, &runs(), true)?.end()
 }
 
 /// Plays `runs` one after another, and prints each report if `is_printed`. One that fails does not keep the others from running,
-/// and is in the outcome.
+/// and is in the outcome. After a signal no more is run, and what the last one had measured is kept as all else.
 ///
 /// # Errors
 /// If a file cannot be written.
-pub(super) fn play(bench: &Bench, folder: &Path, runs: &[Run], is_printed: bool) -> Outcome<(Vec<Done>, Outcome)> {
+pub(super) fn play(bench: &Bench, folder: &Path, runs: &[Run], is_printed: bool) -> Outcome<Played> {
     std::fs::create_dir_all(folder).map_err(unreadable(folder))?;
     let program = std::env::current_exe().map_err(|error| Failure::new(format!("this program's file: {error}")))?;
-    let (mut done, mut failed) = (Vec::new(), Vec::new());
+    let (mut done, mut failed, stop) = (Vec::new(), Vec::new(), Stop::listen()?);
     for (number, run) in (1..).zip(runs) {
+        if stop.signal().is_some() {
+            break;
+        }
         eprintln!("{} ({number} of {})", run.arguments.join(" "), runs.len());
         let begin = Instant::now();
         let mut command = Command::new(&program);
-        command.arg("bench").args(&run.arguments).arg("--json").stderr(Stdio::inherit());
+        command.arg("bench").args(&run.arguments).arg("--json").stdout(Stdio::piped());
+        // A terminal's Ctrl-C comes to this process alone, which passes it on: a second one would end the run at once.
+        command.process_group(0).stdin(Stdio::null());
         if bench.short {
             command.arg("--short");
         }
@@ -76,11 +161,19 @@ pub(super) fn play(bench: &Bench, folder: &Path, runs: &[Run], is_printed: bool)
         if run.draws {
             command.arg("--plot").arg(folder.join(&plot));
         }
-        let output = command.output().map_err(|error| Failure::new(format!("{}: {error}", program.display())))?;
+        let failure = |error: std::io::Error| Failure::new(format!("{}: {error}", program.display()));
+        let child = command.spawn().map_err(failure)?;
+        stop.is_at_work(Some(Pid::from_child(&child)));
+        let output = child.wait_with_output();
+        stop.is_at_work(None);
+        let output = output.map_err(failure)?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let report = serde_json::from_str::<Value>(&text).ok().filter(|_| output.status.success());
+        let is_kept = output.status.success() || stop.signal().is_some();
+        let report = serde_json::from_str::<Value>(&text).ok().filter(|_| is_kept);
         let Some(report) = report else {
-            failed.push(run.file.as_str());
+            if stop.signal().is_none() {
+                failed.push(run.file.as_str());
+            }
             continue;
         };
         if is_printed {
@@ -89,7 +182,8 @@ pub(super) fn play(bench: &Bench, folder: &Path, runs: &[Run], is_printed: bool)
         eprintln!("{} s", begin.elapsed().as_secs());
         let file = folder.join(format!("{}.json", run.file));
         std::fs::write(&file, &text).map_err(unreadable(&file))?;
-        done.push((run.file.clone(), report, run.draws.then_some(plot)));
+        let is_drawn = run.draws && output.status.success();
+        done.push((run.file.clone(), report, is_drawn.then_some(plot)));
         // Also if a later one takes hours, or the machine is needed for something else.
         let file = folder.join("index.html");
         std::fs::write(&file, page(&done)).map_err(unreadable(&file))?;
@@ -98,7 +192,11 @@ pub(super) fn play(bench: &Bench, folder: &Path, runs: &[Run], is_printed: bool)
         [] => Ok(()),
         _ => Err(Failure::new(format!("failed: {}; their own messages are above", failed.join(", "))).into()),
     };
-    Ok((done, outcome))
+    let signal = stop.signal();
+    if signal.is_some() {
+        eprintln!("stopped: {} of {} were measured, the last one in part", done.len(), runs.len());
+    }
+    Ok(Played { done, outcome, signal })
 }
 
 /// A page of results, each with its parameters and its plot.

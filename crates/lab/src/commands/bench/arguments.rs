@@ -7,10 +7,8 @@ use wayleave_core::{Asn, UnixTime};
 use wayleave_mpc::GroupBits;
 use wayleave_runtime::clock::unix_of_day;
 
-/// Arguments for one benchmark, which runs of several do not take.
-const OF_ONE: [&str; 28] = [
-    "name",
-    "list",
+/// What a line decides of one benchmark, and a paper of what gives its tables and figures.
+const OF_ONE: [&str; 25] = [
     "members",
     "routes",
     "output",
@@ -36,8 +34,9 @@ const OF_ONE: [&str; 28] = [
     "cache",
     "threads",
     "only",
-    "plot",
 ];
+/// What runs of several benchmarks do not take either.
+const OF_A_LINE: [&str; 3] = ["name", "list", "plot"];
 
 #[derive(Args, Debug)]
 pub struct Bench {
@@ -45,18 +44,18 @@ pub struct Bench {
     #[arg(required_unless_present_any = ["list", "all", "headline", "paper"])]
     pub name: Option<String>,
     /// Run what gives a table or figure of a paper, with the paper's own work, and print it beside the published figures: such as
-    /// sixpack/table-1; --list names all.
-    #[arg(long, value_name = "PAPER/EXHIBIT", conflicts_with_all = ["name", "list", "all", "headline"])]
+    /// sixpack/table-1; --list names all. Takes --short, --repetitions, --plot and --json: the paper decides the rest.
+    #[arg(long, value_name = "PAPER/EXHIBIT", conflicts_with_all = OF_ONE, conflicts_with_all = ["name", "list", "all", "headline", "mrt"])]
     pub paper: Option<String>,
     /// List all benchmarks, and the papers' tables and figures.
     #[arg(long)]
     pub list: bool,
     /// Run all benchmarks, and write NAME.json, NAME.svg and a page of them, index.html, to this folder. Takes --short and --repetitions.
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = OF_ONE, conflicts_with_all = ["mrt", "headline"])]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = OF_ONE, conflicts_with_all = OF_A_LINE, conflicts_with_all = ["mrt", "headline"])]
     pub all: Option<PathBuf>,
     /// Run what the first table of docs/benchmarks.md shows, each benchmark in turn, write it to headline.md in this folder, and print
     /// it. Takes --short, --repetitions, and --mrt with a recorded table for the row of a full table.
-    #[arg(long, value_name = "FOLDER", conflicts_with_all = OF_ONE)]
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = OF_ONE, conflicts_with_all = OF_A_LINE)]
     pub headline: Option<PathBuf>,
     /// Print the results as one JSON object on one line.
     #[arg(long)]

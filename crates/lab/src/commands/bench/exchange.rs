@@ -9,9 +9,11 @@ use wayleave_lab::bench::exchange::party::{self, PartyArguments};
 use wayleave_lab::bench::exchange::{ExchangeError, Plan};
 use wayleave_lab::bench::exchange_join::{self, Size};
 use wayleave_lab::bench::exchange_restart;
+use wayleave_papers::plot::exchange as plots;
 use wayleave_papers::report::Report;
 use wayleave_route_server::object::ExportMode;
 
+use super::draw;
 use crate::commands::bench::{Bench, BenchMode, BenchSinks};
 use wayleave_config::STATE_TABLES;
 use wayleave_config::failure::{Failure, Outcome};
@@ -25,7 +27,9 @@ pub(super) const LIMIT: Duration = Duration::from_secs(3600);
 pub fn join(bench: &Bench) -> Outcome<Report> {
     let (size, plan, _folder) = prepared(bench, (600, 250_000), (20, 2_000), 1)?;
     let measured = exchange_join::run(plan.clone(), size).map_err(failed)?;
-    Ok(measured.report(&size, &plan))
+    let report = measured.report(&size, &plan);
+    draw(bench, || plots::join(&report))?;
+    Ok(report)
 }
 
 pub fn restart(bench: &Bench) -> Outcome<Report> {

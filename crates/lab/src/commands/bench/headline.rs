@@ -78,9 +78,9 @@ const ROWS: [Row; 15] =
         row("forwarding in memory, one core, 64 octets: `scion-2015`", "forward", "scion-2015", "14.9 M/s a port")
             .beside("DIR-24-8 IPv4 look-up", "ip", Ratio::MeasuredRate("scion-2015-over-ip")),
         row("`scion`, 92 octets", "forward", "scion", ""),
-        row("`platypus`, 64 octets", "forward", "platypus.64", "0.767 M/s (68 octets)").beside(
+        row("`platypus`, 68 octets", "forward", "platypus.68", "0.767 M/s").beside(
             "its MACs alone",
-            "platypus-macs.64",
+            "platypus-macs.68",
             Ratio::Rate,
         ),
         row("`icing`, 64 octets of payload, eight nodes", "forward", "icing.64", "0.0064 M/s, end to end"),
@@ -110,8 +110,8 @@ fn runs(table: Option<&PathBuf>) -> Vec<Run> {
     let run = |arguments: &[&str]| Run::of(arguments[0], arguments.iter().map(|&word| word.to_owned()));
     let mut runs = vec![
         run(&["select-best", "--output", "key"]),
-        run(&["exchange-trace", "--members", "50", "--tick", "0"]),
         run(&["attest-ops", "--suite=kc-ed25519", "--suite=kc-mt-paper", "--suite=s-bgp", "--suite=bgpsec"]),
+        run(&["exchange-trace", "--members", "50", "--tick", "0"]),
         run(&["forward", "--only=scion", "--only=ip", "--only=platypus", "--only=icing"]),
         run(&["overlay", "--only=tcp"]),
         run(&["forward-io", "--only=kernel-ip", "--only=udp-gso", "--only=af-xdp.scion"]),
@@ -129,8 +129,9 @@ fn runs(table: Option<&PathBuf>) -> Vec<Run> {
 /// # Errors
 /// If one failed, or a file cannot be written. The table of the others is there.
 pub fn run(bench: &Bench, folder: &Path) -> Outcome {
-    let (done, outcome) = play(bench, folder, &runs(bench.mrt.as_ref()), bench.json)?;
-    let reports: Vec<(String, Value)> = done.into_iter().map(|(file, report, _)| (file, report)).collect();
+    let played = play(bench, folder, &runs(bench.mrt.as_ref()), bench.json)?;
+    let reports: Vec<(String, Value)> =
+        played.done.iter().map(|(file, report, _)| (file.clone(), report.clone())).collect();
     let text = to_markdown(&reports);
     if !bench.json {
         print(&text);
@@ -138,7 +139,7 @@ pub fn run(bench: &Bench, folder: &Path) -> Outcome {
     let file = folder.join("headline.md");
     std::fs::write(&file, &text).map_err(unreadable(&file))?;
     eprintln!("wrote {}", file.display());
-    outcome
+    played.end()
 }
 
 /// The table, and what it was measured on and with.
@@ -149,6 +150,11 @@ fn to_markdown(reports: &[(String, Value)]) -> String {
     for row in &ROWS {
         let report = reports.iter().find(|(file, _)| file == row.file).map(|(_, report)| report);
         out += &line(row, report);
+    }
+    for (file, _) in reports.iter().filter(|(_, report)| report["params"]["stopped"] == true) {
+        out += &format!(
+            "\nStopped while `{file}` was measured: its rows are of a part, and those behind it were not measured.\n"
+        );
     }
     if let Some((_, report)) = reports.first() {
         out += &format!("\nCommit {} on {}, medians.\n", words(&report["git"]), words(&report["cpu"]).trim());
@@ -247,15 +253,19 @@ mod tests {
             result("update.kc-ed25519", 60.71e-6, "s"), result("update.bgpsec", 231.2e-6, "s"),
             result("faster.kc-ed25519.than.bgpsec", 4.1, "ratio"),
         ] });
-        let forward = json!({ "results": [result("platypus.64", 32.4e6, "packets/s"), result("platypus-macs.64", 41e6, "packets/s")] });
+        let forward = json!({ "results": [result("platypus.68", 32.4e6, "packets/s"), result("platypus-macs.68", 41e6, "packets/s")] });
         let overlay = json!({ "results": [result("tcp.icing", 781_092_061.0, "bit/s")] });
         let all = [("attest-ops", ops), ("forward", forward), ("overlay", overlay)];
         let text = to_markdown(&all.map(|(file, report)| (file.to_owned(), report)));
         let has = |part: &str| assert!(text.contains(part), "{part}: {text}");
         has("`kc-ed25519` | 60.7 µs | KC-MT 501 µs | BGPsec 231 µs | 4.10 times faster (2.05 to 8.20) |");
-        has("| 32.4 M/s | 0.767 M/s (68 octets) | its MACs alone 41.0 M/s | 0.79 |");
+        has("| 32.4 M/s | 0.767 M/s | its MACs alone 41.0 M/s | 0.79 |");
         has("`kc-ed25519` | needs --mrt |");
         has("sealed | 0.78 Gb/s |  | boringtun not measured |");
         has("Commit 1a2b on c");
+        assert!(!text.contains("Stopped"), "{text}");
+        let part = json!({ "params": { "stopped": true }, "results": [] });
+        let text = to_markdown(&[("overlay".to_owned(), part)]);
+        assert!(text.contains("Stopped while `overlay` was measured"), "{text}");
     }
 }

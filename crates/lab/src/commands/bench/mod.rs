@@ -74,10 +74,11 @@ const ALL: [(&str, &str); 18] = [
 ];
 
 /// Those that `--plot` can draw.
-const DRAWN: [&str; 12] = [
+const DRAWN: [&str; 13] = [
     "select-best",
     "exchange-trace",
     "exchange-stress",
+    "exchange-join",
     "forward",
     "forward-io",
     "stamp",

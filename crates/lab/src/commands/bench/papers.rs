@@ -26,7 +26,7 @@ const fn exhibit(
     Exhibit { id, about, arguments, panels }
 }
 
-pub const ALL: [Exhibit; 23] = [
+pub const ALL: [Exhibit; 27] = [
     exhibit(
         "sixpack/table-1",
         "Export-All and Select-Best for 750 members: time and octets",
@@ -57,11 +57,25 @@ pub const ALL: [Exhibit; 23] = [
         &["exchange-trace", "--generated", "--export", "mpc", "--members", "600", "--bandwidth"],
         "",
     ),
-    exhibit("kc-x/table-1", "how many times faster than S-BGP an UPDATE is", &["attest-ops"], "Table I:"),
-    exhibit("kc-x/table-3", "time of one signature and its verification", &["attest-ops"], "Table III"),
-    exhibit("kc-x/figure-4", "KC-MT: time, size and security by the size of its trees", &["attest-ops"], "Figure 4"),
-    exhibit("kc-x/table-5", "delay under three workloads", &["attest-trace"], "Table V"),
-    exhibit("kc-x/table-6", "memory for signatures of three tables", &["attest-memory"], "Table VI"),
+    exhibit(
+        "sixpack/join",
+        "a member that joins, and one that announces a full table",
+        &["exchange-join", "--export", "mpc"],
+        "",
+    ),
+    exhibit("kc-x/table-1", "how many times faster than S-BGP an UPDATE is", &["attest-ops"], "KC-x, Table I:"),
+    exhibit("kc-x/table-3", "time of one signature and its verification", &["attest-ops"], "KC-x, Table III:"),
+    exhibit(
+        "kc-x/figure-4",
+        "KC-MT: time, size and security by the size of its trees",
+        &["attest-ops"],
+        "KC-x, Figure 4",
+    ),
+    exhibit("kc-x/table-4", "announcements of three workloads", &["attest-trace"], "KC-x, Table IV:"),
+    exhibit("kc-x/table-5", "delay under three workloads", &["attest-trace"], "KC-x, Table V:"),
+    exhibit("kc-x/figure-5", "announcements that arrive, by seconds", &["attest-trace"], "KC-x, Figure 5"),
+    exhibit("kc-x/figure-6", "UPDATEs that leave, by seconds", &["attest-trace"], "KC-x, Figure 6"),
+    exhibit("kc-x/table-6", "memory for signatures of three tables", &["attest-memory"], "KC-x, Table VI:"),
     exhibit("platypus/table-3", "processing time of a packet", &["forward"], "Platypus, Table 3"),
     exhibit(
         "platypus/figure-4",
@@ -103,17 +117,17 @@ impl Exhibit {
         title.starts_with(self.panels)
     }
 
-    /// The benchmark that gives it, run as `wanted` says in everything else.
+    /// The benchmark that gives it, run as `wanted` says in everything else; what a paper decides, no line has beside `--paper`.
     ///
     /// # Errors
-    /// If `wanted` has what a paper decides.
+    /// If the benchmark does not take its arguments.
     pub fn bench(&self, wanted: &Bench) -> Outcome<Bench> {
         let line = Bench::augment_args(Command::new("bench").no_binary_name(true));
         let matches = line.try_get_matches_from(self.arguments).and_then(|matches| Bench::from_arg_matches(&matches));
         let mut bench = matches.map_err(|error| Failure::usage(error.to_string()))?;
         bench.paper = Some(self.id.to_owned());
         (bench.json, bench.short, bench.plot) = (wanted.json, wanted.short, wanted.plot.clone());
-        bench.repetitions = wanted.repetitions;
+        (bench.repetitions, bench.absent) = (wanted.repetitions, wanted.absent.clone());
         Ok(bench)
     }
 }
@@ -122,6 +136,33 @@ impl Exhibit {
 mod tests {
     use super::super::{ALL as BENCHMARKS, DRAWN};
     use super::*;
+
+    #[test]
+    fn what_a_paper_decides_is_refused_and_what_it_leaves_open_is_taken() {
+        let line = |more: &[&str]| {
+            let line = Bench::augment_args(Command::new("bench").no_binary_name(true));
+            line.try_get_matches_from([&["--paper", "kc-x/table-5"], more].concat())
+        };
+        for open in [&["--json"][..], &["--short"], &["--repetitions", "3"], &["--plot", "x.svg"]] {
+            assert!(line(open).is_ok(), "{open:?}");
+        }
+        let own = [
+            &["--mrt", "x"][..],
+            &["--peer", "64496"],
+            &["--members", "9"],
+            &["--suite", "s-bgp"],
+            &["--prefixes", "9"],
+            &["--export", "direct"],
+            &["--output", "index"],
+            &["--only", "x"],
+            &["--threads", "2"],
+            &["--generated"],
+        ];
+        for decided in own {
+            let refused = line(decided).expect_err("refused").to_string();
+            assert!(refused.contains("cannot be used with"), "{decided:?}: {refused}");
+        }
+    }
 
     #[test]
     fn every_table_and_figure_is_drawn_by_a_benchmark_that_takes_its_arguments() {

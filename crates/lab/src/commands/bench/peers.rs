@@ -13,7 +13,7 @@ use wayleave_lab::sim::member_address;
 use wayleave_papers::report::Report;
 
 use super::exchange::{LIMIT, failed, plan};
-use super::{Bench, BenchServer, BenchSinks, enter};
+use super::{Bench, BenchServer, BenchSinks, enter, stopped};
 use wayleave_config::failure::{Failure, Outcome};
 
 /// Members, and routes of all of them.
@@ -68,7 +68,9 @@ pub fn run(bench: &Bench) -> Outcome<Option<Report>> {
     }
     let more = absent.iter().map(|(name, why)| format!("--absent={name}={why}"));
     // Plain servers have BGP's port and their members' addresses, and so a network of their own.
-    if !installed.is_empty() && enter(more)?.is_none() {
+    if installed.is_empty() {
+        stopped::measures_here();
+    } else if enter(more)?.is_none() {
         return Ok(None);
     }
     let usual = if bench.short { SHORT } else { LONG };

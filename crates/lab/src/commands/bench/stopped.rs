@@ -17,13 +17,15 @@ use super::{ALL, Bench, to_json, to_text};
 use crate::commands::signals;
 
 /// Those that measure in a process inside namespaces, which this one starts and waits for.
-pub const IN_NAMESPACES: [&str; 3] = ["forward-io", "overlay", "pocomon"];
+pub const IN_NAMESPACES: [&str; 4] = ["exchange-peers", "forward-io", "overlay", "pocomon"];
 
 /// Set when the results are printed as at every end.
 static IS_OVER: AtomicBool = AtomicBool::new(false);
 /// Outside of the namespaces: whether the process inside may have measured something, and the signal that came, or zero.
 static HAS_BEGUN: AtomicBool = AtomicBool::new(false);
 static CAME: AtomicI32 = AtomicI32::new(0);
+/// See [`measures_here`].
+static MEASURES_HERE: AtomicBool = AtomicBool::new(false);
 /// A signal is passed on so often: one that comes before the process inside listens is lost.
 const AGAIN: Duration = Duration::from_millis(100);
 
@@ -36,6 +38,11 @@ enum BenchProcess {
     Outside,
     /// The one that measures there.
     Inside,
+}
+
+/// What is measured needs no namespaces this time, and is measured in this process.
+pub fn measures_here() {
+    MEASURES_HERE.store(true, Ordering::Release);
 }
 
 /// From here on nothing more is printed for a signal.
@@ -75,6 +82,8 @@ pub fn keep_what_is_measured(bench: &Bench) -> Outcome {
     let mut next = signals::listen()?;
     thread::spawn(move || {
         let signal = next();
+        let is_outside = place == BenchProcess::Outside && !MEASURES_HERE.load(Ordering::Acquire);
+        let place = if is_outside || place == BenchProcess::Inside { place } else { BenchProcess::Alone };
         if place == BenchProcess::Outside {
             pass_on(name, signal);
         } else if !IS_OVER.load(Ordering::Acquire) {
@@ -182,5 +191,15 @@ mod tests {
     #[test]
     fn what_measures_inside_namespaces_is_a_benchmark() {
         assert!(IN_NAMESPACES.iter().all(|name| ALL.iter().any(|(known, _)| known == name)));
+    }
+
+    #[test]
+    fn every_benchmark_that_enters_namespaces_is_known_as_one() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/commands/bench");
+        let sources = fs::read_dir(folder).expect("the sources").map(|entry| entry.expect("an entry").path());
+        let enters = |source: &str| source.contains(" enter(");
+        let entering = sources.filter(|path| !path.ends_with("stopped.rs") && !path.ends_with("mod.rs"));
+        let entering = entering.filter(|path| enters(&fs::read_to_string(path).expect("a source"))).count();
+        assert_eq!(entering, IN_NAMESPACES.len());
     }
 }

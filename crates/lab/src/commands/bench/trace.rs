@@ -103,7 +103,7 @@ fn generated(bench: &Bench) -> Outcome<Report> {
         }
         draw(bench, || bandwidth(&report, members == MEMBERS && export == ExportMode::Mpc))?;
     } else {
-        draw(bench, || figure_10([&measured.export, &measured.select]))?;
+        draw(bench, || figure_10(&report, [&measured.export, &measured.select]))?;
     }
     Ok(report)
 }

@@ -71,6 +71,19 @@ impl Drop for Folder {
     }
 }
 
+/// Checks that `keys show` knows every file below a folder, whoever wrote it; what tests wrote there must not be.
+pub fn assert_known(folder: &Folder, below: &Path) {
+    for entry in fs::read_dir(below).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            assert_known(folder, &path);
+        } else if path.is_file() {
+            let shown = folder.run(&["keys", "show", path.to_str().expect("UTF-8")]);
+            assert!(shown.status.success(), "{}: {}", path.display(), text(&shown.stderr));
+        }
+    }
+}
+
 /// The laboratory's program, which cargo builds beside the product's when it builds the workspace.
 pub fn laboratory() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_wayleave")).with_file_name("wayleave-lab");

@@ -2,6 +2,7 @@
 
 mod log;
 mod panics;
+mod restore;
 mod starts;
 mod stops;
 mod units;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -69,8 +69,18 @@ impl Configured {
         Self { role, config, folder, is_apart: false }
     }
 
+    pub(super) fn config(&self) -> &Path {
+        &self.config
+    }
+
+    /// Removes all of its files, and what a test laid beside them.
+    pub(super) fn lose(&self) {
+        fs::remove_dir_all(&self.folder.0).expect("removed");
+        fs::create_dir(&self.folder.0).expect("a folder");
+    }
+
     /// Where its configuration and state are.
-    pub(super) fn folder(&self) -> &std::path::Path {
+    pub(super) fn folder(&self) -> &Path {
         self.config.parent().expect("a folder")
     }
 
@@ -261,7 +271,7 @@ fn overlay(folder: &Folder, test: &str, role: &'static str) -> PathBuf {
     at.join(name).join(format!("{role}.toml"))
 }
 
-fn copy(from: &std::path::Path, to: &std::path::Path) {
+fn copy(from: &Path, to: &Path) {
     assert!(Command::new("cp").arg("-a").args([from, to]).status().expect("cp runs").success());
 }
 

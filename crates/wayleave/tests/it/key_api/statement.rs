@@ -17,7 +17,7 @@ use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::store::{Change, FileStore, Store};
 
 use super::world::{WAYPOINT, World};
-use crate::common::{eventually, free, text};
+use crate::common::{assert_known, eventually, free, text};
 
 const DAY: u64 = 86_400;
 const INTERVAL: u8 = 12;
@@ -295,6 +295,9 @@ fn old_statements_leave_by_export_and_their_files_are_what_was_signed() {
     let whole: Value = serde_json::from_slice(&read("old/statement-1.json")).expect("JSON");
     assert_eq!((packets(&whole), &whole["statement"]), (all, &Value::from(1)));
     world.folder.ok(&["cap", "verify", "old/statement-1-7-0.signed", "--writer", &writer]);
+    assert_known(&world.folder, &world.folder.0.join("old"));
+    let shown = world.folder.ok(&["keys", "show", "one.statement"]);
+    assert!(shown.contains("signed statement of usage") && shown.contains("principal"), "{shown}");
     // The database says what it has no more, and has all else.
     let said = world.folder.fails(1, &["cap", "statements", "1", "--config", "server/key.toml"]);
     assert!(said.contains("statement 1 were exported"), "{said}");
