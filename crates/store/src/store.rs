@@ -821,7 +821,9 @@ async fn migrate(database: &Database) -> Result<(), StoreError> {
     });
     let migrator = Migrator { migrations: Cow::Owned(each.collect()), ..Migrator::DEFAULT };
     migrator.run(&database.pool).await.map_err(|error| match error {
-        sqlx::migrate::MigrateError::Execute(error) => error.into(),
+        sqlx::migrate::MigrateError::Execute(error) | sqlx::migrate::MigrateError::ExecuteMigration(error, _) => {
+            error.into()
+        }
         sqlx::migrate::MigrateError::VersionMissing(version) => {
             StoreError::Schema(format!("it has version {version} of the tables: update this program"))
         }

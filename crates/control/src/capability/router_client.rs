@@ -264,7 +264,8 @@ impl RouterClient {
     /// The question, due from time to time, whether a server's database has what another server has told; and by which link it goes.
     pub fn watch_again(&mut self, now: Instant) -> Option<(u64, Vec<u8>)> {
         let told_by = self.told_by;
-        let others = self.links.iter_mut().filter(|(link, of)| of.continues && told_by != Some(**link));
+        let is_due = |link: u64, of: &Link| told_by != Some(link) || of.told.is_none();
+        let others = self.links.iter_mut().filter(|(link, of)| of.continues && is_due(**link, of));
         let mut due = others.filter_map(|(link, of)| {
             let is_due = now.since(*of.asked.get_or_insert(now)) >= ASKED_AGAIN;
             is_due.then(|| of.asked = Some(now)).map(|()| *link)
@@ -521,6 +522,8 @@ impl RouterClient {
         let before = self.counted();
         if let Some(of) = self.links.get_mut(&link) {
             (of.continues, of.lacks, of.told, of.epoch) = (false, true, None, None);
+            // A server that did not say so itself does not tell its rates again: it is asked as soon as it goes on.
+            of.asked = Some(Instant(0));
         }
         self.lessor.take_if(|lessor| *lessor == link);
         self.report_to_any();

@@ -400,6 +400,9 @@ impl RouterServer {
     fn watch(&mut self, router: RouterNumber, seen: Position, now: Instant) {
         let Some(status) = self.status.get_mut(&router) else { return };
         let Some(link) = status.link else { return };
+        if status.seen == Some(seen) {
+            return; // it is being checked, or lacking: it is asked about again as soon as that may have changed
+        }
         (status.seen, status.lacks, status.told, status.watched) = (Some(seen), false, None, None);
         if seen.number == 0 {
             self.checked(link, seen, true, now);

@@ -866,6 +866,7 @@ impl State {
                 }
                 self.check_reopening(*principal, second)
             }
+            ChangeBody::SetBilling { of, billing } => self.check_price(of, billing, second),
             ChangeBody::Several(bodies) => self.check_each(bodies, second, |part, body| part.check_new(body, second)),
             _ => Ok(()),
         }
@@ -998,7 +999,7 @@ impl State {
                 account(sources.principal)?;
                 self.check_sources(sources)
             }
-            ChangeBody::SetBilling { of, billing } => self.check_billing(of, billing, issued),
+            ChangeBody::SetBilling { of, billing } => self.check_billing(of, billing),
             ChangeBody::SetQuota { principal, quota } => {
                 self.check_quota(&RatePayer { principal: *principal, delegation: None }, quota)
             }

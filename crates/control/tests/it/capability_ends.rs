@@ -188,7 +188,7 @@ fn sources_of(number: u32, text: &str) -> Sources {
 /// count.
 #[test]
 fn what_is_forgotten_takes_its_sources_along_and_none_that_are_named_with_what_has_its_number_next() {
-    for named in [None, Some(sources_of(3, "192.0.2.0/24"))] {
+    for named in [None, Some(sources_of(3, "192.0.2.0/24")), Some(sources_of(3, "198.18.0.0/24"))] {
         let (mut server, whole) = one();
         assert_eq!(status(&mut server, &whole, part(3, Some(NOW + DAY)), 1, later(0)), Status::Done);
         change(&mut server, ChangeBody::SetSources(sources_of(3, "198.18.0.0/24")), later(0));
@@ -270,6 +270,17 @@ fn a_delegation_without_sources_is_not_revoked_when_its_provider_withdraws_it() 
     assert_eq!(status(&mut server, &whole, part(3, None), 1, at(0)), Status::Done);
     change(&mut server, ChangeBody::Withdraw(of_part(&whole, 3).terms), at(0));
     assert_eq!(server.state().revocations().len(), 0);
+    // One with a rate is: its secrets would have its principal's.
+    assert_eq!(status(&mut server, &whole, part(4, None), 2, at(0)), Status::Done);
+    let payer = RatePayer { principal: principal(7), delegation: Some(id(4)) };
+    let rate = Some(RateTerms { rate: 1_000, burst: 0, offline: Offline::Decay });
+    change(
+        &mut server,
+        ChangeBody::LimitDelegation { payer, limit: DelegationLimit { rate, month_octets: None } },
+        at(0),
+    );
+    change(&mut server, ChangeBody::Withdraw(of_part(&whole, 4).terms), at(0));
+    assert_eq!(server.state().revocations().len(), 3);
 }
 
 /// An account, a grant, its sources and what billing knows are made together, or none of them.

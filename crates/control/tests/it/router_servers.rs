@@ -406,3 +406,30 @@ fn of_two_databases_without_a_number_in_common_one_is_refused_once_it_is_asked_a
     assert!(events.iter().all(|event| matches!(event, RouterClientEvent::Rates(_))), "{events:?}");
     assert_eq!(client.watch_again(now(ASKED_AGAIN).instant), None);
 }
+
+/// The router finds the fork by itself, by two changes of one number: the server, which knows nothing of it, tells its rates once more.
+#[test]
+fn a_router_that_found_a_fork_by_itself_is_told_the_rates_of_the_database_that_is_adopted() {
+    let mut client = router(1);
+    let mut servers = [Server::new(at(3, 0)), Server::new(at(3, 0))];
+    for (server, link) in servers.iter_mut().zip([1, 2]) {
+        server.connect(&mut client, link);
+        server.look(u64::MAX);
+        server.heard(&mut client);
+    }
+    let mut read = |which: usize, position: Position, client: &mut RouterClient| {
+        servers[which].input(RouterServerInput::Read(position), 0);
+        servers[which].heard(client)
+    };
+    assert_eq!(read(0, at(4, 1), &mut client), [RouterClientEvent::Seen(at(4, 1))]);
+    assert_eq!(read(1, at(4, 2), &mut client)[0], RouterClientEvent::Lacks { seen: at(4, 1), own: at(4, 2) });
+    client.disconnected(1);
+    let adopted = Position { timeline: 1, ..at(5, 2) };
+    assert_eq!(read(1, adopted, &mut client), [RouterClientEvent::Seen(adopted)]);
+    assert_eq!(client.reports_to(), Some(2));
+    let (link, octets) = client.watch_again(now(ASKED_AGAIN).instant).expect("it has told no rates since");
+    servers[1].frame((link, octets));
+    servers[1].look(u64::MAX);
+    assert!(servers[1].heard(&mut client).contains(&RouterClientEvent::Rates(Vec::new())));
+    assert_eq!(client.watch_again(now(ASKED_AGAIN).instant), None);
+}

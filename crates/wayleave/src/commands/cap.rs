@@ -651,7 +651,7 @@ fn grant(command: &GrantCap) -> Outcome {
     change(&mut server, &mut changes, &command.why, &mut |state| {
         shortened = beyond(state, &terms, not_after);
         let opened = open_or_rename(state, terms.principal, command.name.as_deref());
-        let sources = sources.as_ref().and_then(|sources| sources.change(state));
+        let sources = sources.as_ref().map(|sources| sources.beside_grant(state));
         let billing = billing.change(state, BillingSubject::grant(terms));
         ChangeBody::all_of([opened, Some(granted.clone()), sources, billing].into_iter().flatten().collect())
     })?;

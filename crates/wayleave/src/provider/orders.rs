@@ -112,15 +112,24 @@ impl SourcesOrder {
 
     /// The change that it takes; none if all is as it says.
     pub fn change(&self, state: &State) -> Option<ChangeBody> {
+        let wanted = self.wanted(state);
+        (!state.has_sources(&wanted)).then_some(ChangeBody::SetSources(wanted))
+    }
+
+    /// The same beside a grant, even if all is as it says: a grant makes place where one of before has ended, whose sources leave with it.
+    pub fn beside_grant(&self, state: &State) -> ChangeBody {
+        ChangeBody::SetSources(self.wanted(state))
+    }
+
+    fn wanted(&self, state: &State) -> Sources {
         let RatePayer { principal, delegation } = self.payer;
         let none = Sources { principal, delegation, delegates_any: false, prefixes: Vec::new() };
         let held = state.sources_of_payer(&self.payer).cloned().unwrap_or(none);
-        let wanted = Sources {
+        Sources {
             delegates_any: self.delegates.map_or(held.delegates_any, |delegates| delegates == DelegateSources::Any),
             prefixes: self.prefixes.clone().unwrap_or(held.prefixes),
             ..held
-        };
-        (!state.has_sources(&wanted)).then_some(ChangeBody::SetSources(wanted))
+        }
     }
 }
 

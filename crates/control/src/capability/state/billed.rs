@@ -29,7 +29,7 @@ impl State {
         found.take_while(move |(known, _)| *known == id).map(|(_, principal)| *principal)
     }
 
-    pub(super) fn check_billing(&self, of: &BillingSubject, billing: &Billing, second: u64) -> Result<(), ChangeError> {
+    pub(super) fn check_billing(&self, of: &BillingSubject, billing: &Billing) -> Result<(), ChangeError> {
         if self.account(of.principal).is_none() {
             return Err(ChangeError::NoAccount(of.principal.number()));
         }
@@ -39,17 +39,19 @@ impl State {
         if !billing.is_sound() {
             return Err(ChangeError::Billing);
         }
+        let is_full = self.elsewhere.billed + self.billed >= MAX_BILLED && self.billing(of).is_none();
+        if is_full { Err(ChangeError::Billed) } else { Ok(()) }
+    }
+
+    /// Whether a price tag may be set now: a key server that knew of no such limit may have set more.
+    pub(super) fn check_price(&self, of: &BillingSubject, billing: &Billing, second: u64) -> Result<(), ChangeError> {
         let held = self.billing(of);
         if held.is_some_and(|held| held.is_full(&billing.price, second)) {
             return Err(ChangeError::Prices);
         }
         let is_new = !billing.price.is_empty() && held.is_none_or(|held| held.present().price != billing.price);
         let tags: usize = self.billing_of(of.principal).map(|(_, record)| record.tags()).sum();
-        if is_new && tags >= MAX_PRICE_TAGS {
-            return Err(ChangeError::PriceTags);
-        }
-        let is_full = self.elsewhere.billed + self.billed >= MAX_BILLED && held.is_none();
-        if is_full { Err(ChangeError::Billed) } else { Ok(()) }
+        if is_new && tags >= MAX_PRICE_TAGS { Err(ChangeError::PriceTags) } else { Ok(()) }
     }
 
     pub(super) fn set_billing(&mut self, of: &BillingSubject, billing: &Billing, second: u64) {

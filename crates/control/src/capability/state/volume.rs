@@ -3,8 +3,10 @@
 //! A quota that is used up takes nothing from the state: what it refuses and revokes follows from when that was found, so that nothing of
 //! it is left once the quota is raised, and no revocation of anybody else's is touched.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use wayleave_core::UnixTime;
-use wayleave_packet::platypus::header::{DelegationId, Principal};
+use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
 
@@ -66,9 +68,14 @@ impl State {
             status.months().map(move |month| (payer, month)).collect::<Vec<_>>()
         };
         let used_up = self.volumes().filter(|(_, status)| status.used_up.is_some()).flat_map(months);
+        // A principal may have many delegations that used up theirs, and as many grants: these are gone through once.
+        let mut granted: BTreeMap<Principal, BTreeSet<Interval>> = BTreeMap::new();
         used_up.flat_map(move |(RatePayer { principal, delegation }, (month, found))| {
             let at = UnixTime(found.saturating_mul(1_000_000));
-            let intervals = self.intervals_of(principal, found).into_iter();
+            let mut intervals = granted.entry(principal).or_insert_with(|| self.granted_intervals(principal)).clone();
+            let withdrawn = self.withdrawn_of(principal).filter(|(_, until)| *until > found);
+            intervals.extend(withdrawn.map(|(interval, _)| interval));
+            let intervals = intervals.into_iter();
             intervals.flat_map(move |interval| {
                 let first = epoch::epoch_at(interval, at).saturating_sub(1);
                 let epochs = (first..).take(EPOCHS);

@@ -41,8 +41,12 @@ impl State {
     /// withdrawn lately.
     pub(super) fn intervals_of(&self, principal: Principal, second: u64) -> BTreeSet<Interval> {
         let withdrawn = self.withdrawn_of(principal).filter(|(_, until)| *until > second);
-        let granted = self.slots_of(principal).filter_map(|slot| self.interval_of(slot));
-        granted.chain(withdrawn.map(|(interval, _)| interval)).collect()
+        self.granted_intervals(principal).into_iter().chain(withdrawn.map(|(interval, _)| interval)).collect()
+    }
+
+    /// Those of its grants.
+    pub(super) fn granted_intervals(&self, principal: Principal) -> BTreeSet<Interval> {
+        self.slots_of(principal).filter_map(|slot| self.interval_of(slot)).collect()
     }
 
     /// Revocations that have not expired at this second.
@@ -159,12 +163,12 @@ impl State {
     /// Ends the grants of an account that are not to stay, at this Unix second.
     pub(super) fn retain_grants(&mut self, principal: Principal, second: u64, stays: impl Fn(&Grant) -> bool) {
         let bound = self.retain_slots(principal, |state, slot| state.grant(slot).is_some_and(|grant| stays(&grant)));
-        // Without its sources and its volume, what was looked up would be judged by the principal's.
+        // Without its sources and its limits, what was looked up would be judged by the principal's.
         bound.into_iter().for_each(|id| self.revoke_withdrawn(principal, (id, None), second));
     }
 
     /// Frees the slots of an account that are not to stay. Delegations that nobody has any more lose their limits and sources: whoever is
-    /// given a number anew begins without. Returns those that had sources or a volume.
+    /// given a number anew begins without. Returns those that had any.
     pub(super) fn retain_slots(
         &mut self,
         principal: Principal,
@@ -187,9 +191,8 @@ impl State {
         let mut bound = Vec::new();
         for id in left {
             let payer = RatePayer { principal, delegation: Some(id) };
-            self.limits.remove(&payer);
             let (sources, volume) = (self.sources.remove(&payer), self.quotas.remove(&payer));
-            if sources.is_some() || volume.is_some() {
+            if self.limits.remove(&payer).is_some() || sources.is_some() || volume.is_some() {
                 bound.push(id);
             }
         }

@@ -143,10 +143,18 @@ impl QuotaTask {
         match tokio::task::spawn_blocking(change).await {
             Ok(Ok(Ok(_))) => {
                 let (number, sent) = (payer.principal.number(), usage.1);
-                self.log.report(event!(
-                    WARN "quota-used-up" { principal = number, sent }
-                    "{payer} has used up its quota of the month with {sent} octets: it gets no secrets, and those it has are revoked"
-                ));
+                // A limit of a holder's own is no alarm of the operator's.
+                self.log.report(match payer.delegation {
+                    None => event!(
+                        WARN "quota-used-up" { principal = number, sent }
+                        "{payer} has used up its quota of the month with {sent} octets: it gets no secrets, and those it has are revoked"
+                    ),
+                    Some(id) => event!(
+                        INFO "limit-used-up" { principal = number, delegation = id.number(), sent }
+                        "{payer} has used up what its holder lets it send in the month with {sent} octets: it gets no secrets, and those \
+                         it has are revoked"
+                    ),
+                });
             }
             // It is tried again; who changes things has logged why.
             Ok(Ok(Err(_))) | Err(_) => {}

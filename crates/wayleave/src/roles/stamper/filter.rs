@@ -182,12 +182,14 @@ mod tests {
     fn a_group_within_another_has_its_own_mark() {
         for turn in [false, true] {
             let mut filter = filter(Vec::new());
-            filter.groups = vec![("apps".to_owned(), 10), ("apps/backup".to_owned(), 11), ("apps/backup/now".to_owned(), 12)];
+            filter.groups =
+                vec![("apps".to_owned(), 10), ("apps/backup".to_owned(), 11), ("apps/backup/now".to_owned(), 12)];
             filter.there = filter.groups.iter().map(|(path, _)| (path.clone(), 1)).collect();
             if turn {
                 filter.groups.reverse();
             }
-            let marks: Vec<String> = chain(&filter, "marks").iter().map(|rule| rule[rule.len() - 2..].to_owned()).collect();
+            let marks: Vec<String> =
+                chain(&filter, "marks").iter().map(|rule| rule[rule.len() - 2..].to_owned()).collect();
             assert_eq!(marks[1..], ["10", "11", "12"]);
         }
     }

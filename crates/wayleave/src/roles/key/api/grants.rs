@@ -241,7 +241,10 @@ fn granted(
         before = held(state).map(|(grant, _)| grant.not_after);
         let grant = decide(state);
         shortened = grant.as_ref().map_or_else(Vec::new, |_| beyond(state, terms, *not_after));
-        let sources = sources.and_then(|sources| sources.change(state));
+        let sources = sources.and_then(|sources| match grant {
+            Some(_) => Some(sources.beside_grant(state)),
+            None => sources.change(state),
+        });
         let billing = billing.change(state, BillingSubject::grant(*terms));
         Ok(ChangeBody::all_of([grant.map(ChangeBody::Grant), sources, billing].into_iter().flatten().collect()))
     })?;
