@@ -1,5 +1,7 @@
-//! What a holder is told of its own capability: how it stands, what it used, what it delegated.
+//! What a holder is told of its own capability: how it stands, what it used, what it delegated, what was refused to it.
 //!
+//! PLA, refusals: payers that nobody knows, endless counts, another owner of a number, a delegate: sums are bounded, and nobody learns
+//! what others sent.
 //! PLA, who asks for another's status, repeats a question or bends an answer: nobody but the holder reads one, each question is
 //! answered once and not before it is known that the answer may go out, and no other answer is taken for it.
 
@@ -382,7 +384,7 @@ fn a_holder_sees_what_routers_refused_to_it_and_a_router_that_starts_again_count
     assert_eq!(told, HeldRefusals { routers: 1, since: NOW + 9, as_of: NOW + 10, packets: Vec::new() });
 }
 
-/// PLA, refusals: payers that nobody knows, counts beyond every number, clocks that jump: sums stay what they can be.
+/// PLA, refusals: payers that nobody knows, and counts beyond every number.
 #[test]
 fn payers_that_the_state_does_not_know_are_not_kept_and_sums_are_bounded() {
     let (mut server, credential) = one();

@@ -720,6 +720,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_customer_is_told_of_a_refusal_by_the_name_that_metrics_have() {
+        for (reason, told) in OF_PAYERS {
+            assert_eq!(reason.name(), told.name());
+        }
+        let is_told = |reason: &&Reason| OF_PAYERS.iter().any(|(of, _)| of == *reason);
+        let others: Vec<&str> =
+            AFTER_MAC.iter().filter(|reason| !is_told(reason)).map(|reason| reason.name()).collect();
+        assert_eq!(others, ["relayed", "unrelated", "relay-limit"]);
+        assert!(RefusalReason::ALL.iter().all(|told| OF_PAYERS.iter().any(|(_, of)| of == told)));
+    }
+
+    #[test]
     fn a_router_without_waypoints_filters_repeated_packets_for_those_that_a_reload_brings() {
         let section: PlatypusSection = toml::from_str("waypoints = []\n").expect("a section");
         assert_eq!(section.repeated, RepeatedName::Drop);
