@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use wayleave_control::capability::{
-    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, Position, RatePayer, RateTerms, ReportOutcome,
+    ChangeTimes, ChannelMessage, ChargedAccount, JournalId, Ledger, MAX_REFUSED, Position, RatePayer, RateTerms, ReportOutcome,
     RouterClient, RouterClientEvent, RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput,
     SharedRate, Usage, UsageChange,
 };
@@ -74,6 +74,9 @@ fuzz_target!(|data: &[u8]| {
                 }
                 RouterServerOutput::Superseded { epoch, .. } => assert!(epoch > 1),
                 RouterServerOutput::Renew => {}
+                RouterServerOutput::Refusals { router, report, .. } => {
+                    assert!(router == 1 && report.payers.len() <= MAX_REFUSED);
+                }
                 RouterServerOutput::Check { link, seen } => {
                     let continues = seen.number <= 5;
                     server.handle(RouterServerInput::Checked { link, seen, continues }, at(millis));

@@ -105,6 +105,7 @@ def orders():
         b"\x08" + u24(3) + b"\x01" + struct.pack(">QQB", 1_250_000, 2_000, 0),
         b"\x08" + u24(3) + b"\x03" + struct.pack(">QQB", 1_250_000, 0, 0) + struct.pack(">Q", 10 << 40),
         b"\x08" + u24(3) + b"\x00",
+        b"\x09",
     ]
 
 
@@ -124,9 +125,11 @@ def reports():
     status += b"\x01" + struct.pack(">Q", 10 << 40) + usage
     held = u24(3) + b"\x01" + u24(9) + bytes([4, 24, 203, 0, 113]) + struct.pack(">Q", 1_900_000_000) + b"\x02\x00\x00"
     page = struct.pack(">IIH", 13, 12, 1) + held
+    refused = struct.pack(">HQQH", 2, 1_799_990_000, 1_800_000_000, 2) + struct.pack(">BQBQ", 0, 3, 7, 40)
     return {
         "status": (b"\x06", 192, head + b"\x00" + status),
         "delegations": (b"\x07" + struct.pack(">I", 12), 720, head + b"\x01" + page),
+        "refusals": (b"\x09", 192, head + b"\x02" + refused),
     }
 
 

@@ -10,6 +10,7 @@ use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::sources::Sources;
 
 use super::position::Position;
+use super::refusals::RefusalReport;
 use super::state::PrincipalCodec;
 use super::usage::{JournalId, MAX_ENTRIES, UsageAnswer, UsageRefusal, UsageReport};
 use crate::leases::{LeaseAnswer, LeaseRequest, Offline};
@@ -150,6 +151,8 @@ wayleave_core::wire! {
         25 = Lacks {
             position: Position,
         },
+        /// What the router refused, in the place of what it reported before. Nobody answers.
+        26 = Refusals(RefusalReport),
         /// All rates that routers share, in the place of those that were told before; each with its burst in octets, which zero leaves to
         /// the router.
         18 = Rates(Vec<(SharedRate, u64)> as List16<MAX_RATES>),

@@ -1,5 +1,5 @@
-//! What a key server tells a holder of its own capability: until when it is answered, what it may send and what it sent, and what it
-//! delegated.
+//! What a key server tells a holder of its own capability: until when it is answered, what it may send and what it sent, what it
+//! delegated, and what was refused to it.
 //!
 //! The holder asks by an order under its key. The answer is sealed under that key for this one order, whose time and nonce nobody
 //! used before, so that nobody else reads it and an earlier answer is not taken for it. All answers of a kind are equally long.
@@ -13,6 +13,7 @@ use super::answer::Denial;
 use super::channel::{ChargedAccount, RateTerms};
 use super::charged::Month;
 use super::keys::MasterKey;
+use super::refusals::HeldRefusals;
 use super::request::{Order, SignedRequest, read_delegation, write_delegation};
 use super::terms::Terms;
 use super::usage::{AccountPeriods, Usage};
@@ -20,7 +21,7 @@ use super::usage::{AccountPeriods, Usage};
 const LABEL: &str = "wayleave/capability/report/v1";
 /// Delegations of a page, at most.
 pub const PAGE_DELEGATIONS: usize = 10;
-/// Octets of a status and of a page before they are sealed: a status fits one string of a TXT record, and a page a datagram.
+/// Octets of a status, or of what was refused, and of a page before they are sealed: a status fits one string of a TXT record, and a page a datagram.
 const STATUS: usize = 192;
 const PAGE: usize = 720;
 
@@ -131,6 +132,7 @@ wayleave_core::wire! {
     pub enum HolderContent: "the kind of a report" {
         0 = Status(CapabilityStatus),
         1 = Delegations(DelegationPage),
+        2 = Refusals(HeldRefusals),
     }
 
     /// An answer to the holder.
@@ -147,7 +149,7 @@ wayleave_core::wire! {
 /// Octets of the answer to an order that asks for one; `None` if it asks for something to be done.
 pub(super) fn report_length(order: &Order) -> Option<usize> {
     match order {
-        Order::Status => Some(STATUS + seal::OVERHEAD),
+        Order::Status | Order::Refusals => Some(STATUS + seal::OVERHEAD),
         Order::Delegations { .. } => Some(PAGE + seal::OVERHEAD),
         _ => None,
     }
@@ -159,7 +161,7 @@ impl HolderReport {
     pub fn seal(&self, request: &SignedRequest, key: &MasterKey) -> Vec<u8> {
         let mut plain = wire::encode(self);
         let length = match self.content {
-            HolderContent::Status(_) => STATUS,
+            HolderContent::Status(_) | HolderContent::Refusals(_) => STATUS,
             HolderContent::Delegations(_) => PAGE,
         };
         debug_assert!(plain.len() <= length, "a report of {} octets", plain.len());
@@ -178,6 +180,7 @@ impl HolderReport {
         let is_asked = match request.request.order {
             Order::Status => matches!(report.content, HolderContent::Status(_)),
             Order::Delegations { .. } => matches!(report.content, HolderContent::Delegations(_)),
+            Order::Refusals => matches!(report.content, HolderContent::Refusals(_)),
             _ => false,
         };
         (is_asked && reader.rest().iter().all(|octet| *octet == 0)).then_some(report)

@@ -29,6 +29,7 @@ mod policy;
 mod position;
 mod rate_limit;
 mod redemption;
+mod refusals;
 mod renewal;
 mod request;
 mod router_client;
@@ -67,6 +68,7 @@ pub use policy::{LookupPolicy, LookupPolicyError, LookupRule, MAX_RULES};
 pub use position::Position;
 pub use rate_limit::{RateLimit, Verdict};
 pub use redemption::{Redemption, RedemptionRefusal, RedemptionRequest};
+pub use refusals::{HeldRefusals, MAX_REFUSED, PayerRefusals, RefusalReason, RefusalReport, RefusedPackets};
 pub use renewal::Renewal;
 pub use request::{
     ACKNOWLEDGEMENT, Acknowledgement, Order, OrderedPrefixes, Ordering, Request, SignedRequest, Status, WINDOW,

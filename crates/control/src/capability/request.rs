@@ -49,6 +49,8 @@ pub enum Order {
     Status,
     /// The holder asks for its delegations behind the first so many.
     Delegations { from: u32 },
+    /// The holder asks what routers refused to it.
+    Refusals,
     /// A delegation of the holder's has no more than this, in the place of what was said before.
     Limit { id: DelegationId, limit: DelegationLimit },
 }
@@ -126,6 +128,9 @@ impl Request {
             }
             Order::Delegations { from } => {
                 out.u8(7).u32(from);
+            }
+            Order::Refusals => {
+                out.u8(9);
             }
             // With both, a name has no octet to spare: one says which are there.
             Order::Limit { id, limit: DelegationLimit { rate, month_octets } } => {
@@ -213,6 +218,7 @@ impl SignedRequest {
                 let month_octets = if flags & 2 != 0 { Some(reader.u64()?) } else { None };
                 Order::Limit { id, limit: DelegationLimit { rate, month_octets } }
             }
+            9 => Order::Refusals,
             _ => return Err(Malformed::Value("the kind of a request")),
         };
         reader.end()?;
@@ -250,6 +256,7 @@ pub fn revocation(terms: &Terms, request: &Request) -> Option<Revocation> {
         | Order::Sources { .. }
         | Order::Status
         | Order::Delegations { .. }
+        | Order::Refusals
         | Order::Limit { .. } => None,
     }
 }

@@ -10,6 +10,7 @@ use wayleave_core::wire::Malformed;
 
 use super::channel::{ChannelMessage, ChargedAccount, RatePayer, SharedRate};
 use super::position::Position;
+use super::refusals::RefusalReport;
 use super::usage::{JournalId, Reporter, Usage, UsageRefusal};
 use crate::leases::{self, Lease};
 
@@ -429,6 +430,16 @@ impl RouterClient {
         Some((to, ChannelMessage::Ask { epoch: self.epoch, requests }.encode()))
     }
 
+    /// The message with what was refused, and by which links it goes: a holder asks any of the servers, and each has it from the router.
+    #[must_use]
+    pub fn tell_refusals(&self, report: RefusalReport) -> (Vec<u64>, Vec<u8>) {
+        let links = self.links.iter().filter(|(_, of)| of.continues).map(|(link, _)| *link).collect();
+        (links, ChannelMessage::Refusals(report).encode())
+    }
+
+    /// How often [`RouterClient::tell_refusals`] is called.
+    pub const REFUSALS: Duration = Duration::from_secs(5);
+
     /// How often [`RouterClient::ask`] is called.
     pub const INTERVAL: Duration = leases::INTERVAL;
 
@@ -513,6 +524,7 @@ impl RouterClient {
             | ChannelMessage::Confirm { .. }
             | ChannelMessage::Follow { .. }
             | ChannelMessage::Watch { .. }
+            | ChannelMessage::Refusals(_)
             | ChannelMessage::Ask { .. } => Err(ServerFault::Unexpected),
         }
     }

@@ -10,6 +10,7 @@ use wayleave_core::{IdentityKey, Instant, Machine, Now, UnixTime};
 
 use super::channel::{ChannelMessage, ChargedAccount, MAX_LIST, MAX_RATES, PIECE, RatePayer, RateTerms, SharedRate};
 use super::position::Position;
+use super::refusals::RefusalReport;
 use super::state::ChangeTimes;
 use super::usage::{JournalId, ReportOutcome, RouterNumber, UsageAnswer, UsageRefusal, UsageReport};
 use crate::leases::{LeaseRequest, Lessor, floor};
@@ -106,6 +107,12 @@ pub enum RouterServerOutput {
     Check {
         link: u64,
         seen: Position,
+    },
+    /// For [`super::KeyServer::take_refusals`].
+    Refusals {
+        router: RouterNumber,
+        report: RefusalReport,
+        received: UnixTime,
     },
     /// A router has connected: whether this server is the lessor still is to be seen at once.
     Renew,
@@ -512,6 +519,9 @@ impl RouterServer {
             }
             ChannelMessage::Watch { seen } => self.watch(router, seen, now.instant),
             ChannelMessage::Ask { epoch, requests } => self.ask((link, router), epoch, &requests, now),
+            ChannelMessage::Refusals(report) => {
+                self.outputs.push_back(RouterServerOutput::Refusals { router, report, received: now.unix });
+            }
             _ => {
                 self.event(RouterEvent::Unexpected(router));
                 self.close(link, "a message that routers do not send");

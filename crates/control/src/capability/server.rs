@@ -17,7 +17,7 @@ use wayleave_core::wire::Malformed;
 use wayleave_core::{Now, UnixTime};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_crypto::signed::Signed;
-use wayleave_packet::platypus::header::{Capability, Interval};
+use wayleave_packet::platypus::header::{Capability, Interval, Principal};
 use wayleave_packet::platypus::mint::{WaypointKeys, epoch};
 use wayleave_packet::platypus::sources::Sources;
 
@@ -37,6 +37,7 @@ use super::order_limits::{OrderBudgets, PastOrders};
 use super::plain_question::PlainQuestion;
 use super::policy::LookupPolicy;
 use super::rate_limit::{RateLimit, Verdict};
+use super::refusals::{HeldRefusals, RefusalReport, Refusals};
 use super::request::{
     Acknowledgement, Order, SignedRequest, Status, WINDOW, delegated, may_end, revocation, shares_epochs,
 };
@@ -44,6 +45,7 @@ use super::sealed::SealedSecrets;
 use super::state::{Change, ChangeBody, ChangeError, Grant, State};
 use super::statement::Statement;
 use super::terms::Terms;
+use super::usage::RouterNumber;
 use super::zone::{MAX_ZONE, Zone};
 
 /// Seconds that the zone's own records, and that nothing, may be cached.
@@ -249,6 +251,7 @@ pub struct KeyServer {
     sealed: SealedSecrets,
     budgets: OrderBudgets,
     past_orders: PastOrders,
+    refusals: Refusals,
     counters: ServerCounters,
     /// The second that is being counted, its answers, and those of the second before.
     load: (u64, u64, u64),
@@ -285,6 +288,7 @@ impl KeyServer {
             sealed: SealedSecrets::new(),
             budgets: OrderBudgets::new(),
             past_orders: PastOrders::new(),
+            refusals: Refusals::default(),
             counters: ServerCounters::default(),
             load: (0, 0, 0),
         })
@@ -667,6 +671,24 @@ impl KeyServer {
         self.respond(question, query.clone(), text(query, &report.seal(request, key)), now)
     }
 
+    /// Takes over what a router refused, in the place of what it reported before.
+    pub fn take_refusals(&mut self, router: RouterNumber, report: RefusalReport, received: UnixTime) {
+        let Self { refusals, state, .. } = self;
+        refusals.take(router, report, received, |principal| state.account(principal).is_some());
+    }
+
+    /// Forgets what other routers than these refused.
+    pub fn retain_refusals(&mut self, routers: &BTreeSet<RouterNumber>) {
+        self.refusals.retain(routers);
+    }
+
+    /// What was refused to an account, as its routers have reported it to this server.
+    #[must_use]
+    pub fn refusals_of(&self, principal: Principal) -> HeldRefusals {
+        let of = self.state.reopened().iter().filter(|one| one.principal == principal.number());
+        self.refusals.of(principal, of.map(|one| one.at).max().unwrap_or(0))
+    }
+
     fn report(&self, content: HolderContent, now: UnixTime) -> HolderReport {
         HolderReport { number: self.state.number(), time: now.secs(), content }
     }
@@ -837,14 +859,18 @@ impl KeyServer {
         if report.is_some() {
             self.counters.orders += 1;
             self.past_orders.insert(&digest, Status::Done, now.instant);
-            let decided = match request.order {
+            let content = match request.order {
                 Order::Delegations { from } => {
-                    let content = HolderContent::Delegations(self.delegations(&grant.terms, from, now.unix));
-                    Decided::Report(self.report(content, now.unix))
+                    HolderContent::Delegations(self.delegations(&grant.terms, from, now.unix))
                 }
-                _ => Decided::Status(grant),
+                // Routers count by principals, and what others of a principal were refused is not a delegate's to know.
+                Order::Refusals if grant.terms.delegation.is_some() => {
+                    return Ok((signed, key, Err(Status::NotAllowed)));
+                }
+                Order::Refusals => HolderContent::Refusals(self.refusals_of(grant.terms.principal)),
+                _ => return Ok((signed, key, Ok(Decided::Status(grant)))),
             };
-            return Ok((signed, key, Ok(decided)));
+            return Ok((signed, key, Ok(Decided::Report(self.report(content, now.unix)))));
         }
         let outcome = self.change_of(&request.order, &grant, &signed, now.unix).and_then(|body| match body {
             None => Ok(Decided::AsIs),

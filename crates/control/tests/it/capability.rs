@@ -275,6 +275,7 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
                 },
             },
             Order::Limit { id: three, limit: DelegationLimit::default() },
+            Order::Refusals,
         ];
         let ordered = orders.map(|order| SignedRequest::sign(Request { order, ..request }, &key));
         let published = case["orders"].as_array().expect("a list");
@@ -315,11 +316,18 @@ fn keys_names_answers_and_requests_are_as_an_independent_program_makes_them() {
             month_octets: None,
         };
         let page = DelegationPage { all: 13, from: 12, delegations: vec![held] };
+        let refusals = HeldRefusals {
+            routers: 2,
+            since: 1_799_990_000,
+            as_of: 1_800_000_000,
+            packets: vec![(RefusalReason::Revoked, 3), (RefusalReason::Rate, 40)],
+        };
         let reports = [
             (Order::Status, HolderContent::Status(status)),
             (Order::Delegations { from: 12 }, HolderContent::Delegations(page)),
+            (Order::Refusals, HolderContent::Refusals(refusals)),
         ];
-        for ((order, content), name) in reports.into_iter().zip(["status", "delegations"]) {
+        for ((order, content), name) in reports.into_iter().zip(["status", "delegations", "refusals"]) {
             let signed = SignedRequest::sign(Request { order, ..request }, &key);
             let report = HolderReport { number, time, content };
             assert_eq!(hex(&report.seal(&signed, &key)), case[name], "{name}");

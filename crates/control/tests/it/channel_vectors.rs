@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use wayleave_control::capability::{
-    ChannelMessage, ChargedAccount, JournalId, Position, RatePayer, SharedRate, Usage, UsageAnswer, UsageRefusal,
-    UsageReport,
+    ChannelMessage, ChargedAccount, JournalId, PayerRefusals, Position, RatePayer, RefusalReason, RefusalReport,
+    SharedRate, Usage, UsageAnswer, UsageRefusal, UsageReport,
 };
 use wayleave_control::leases::{LeaseAnswer, LeaseRequest, Offline};
 use wayleave_packet::platypus::header::{DelegationId, Principal};
@@ -33,6 +33,11 @@ fn messages() -> Vec<ChannelMessage> {
     let entry = |octet, packets| (ChargedAccount([octet; ChargedAccount::LENGTH]), Usage { packets, octets: 1 << 70 });
     let report = UsageReport { journal: JournalId([1; 16]), number: 2, entries: vec![entry(3, 4), entry(5, 6)] };
     let position = Position { timeline: 1, number: 2, digest: [3; 32] };
+    let refused =
+        |principal: u32, packets| PayerRefusals { principal: Principal::new(principal).expect("24 bits"), packets };
+    let revoked = vec![(RefusalReason::Revoked, 3), (RefusalReason::Rate, 1 << 40)];
+    let payers = vec![refused(7, revoked), refused(70_000, vec![(RefusalReason::AccountsFull, 1)])];
+    let refusals = RefusalReport { secs: 3_600, payers };
     let mut all = vec![
         ChannelMessage::Report(report),
         ChannelMessage::Confirm { through: 1_800_000_000 },
@@ -46,6 +51,7 @@ fn messages() -> Vec<ChannelMessage> {
         ChannelMessage::Watch { seen: position },
         ChannelMessage::Continues { position },
         ChannelMessage::Lacks { position },
+        ChannelMessage::Refusals(refusals),
         ChannelMessage::Rates(vec![(rate(None), 0), (rate(Some(5)), 65_535)]),
     ];
     let refusals = [UsageRefusal::TooLong, UsageRefusal::TooManyJournals, UsageRefusal::LedgerFull];
@@ -57,7 +63,7 @@ fn messages() -> Vec<ChannelMessage> {
 #[test]
 fn every_message_has_the_published_octets() {
     let all: Vec<Vec<u8>> = messages().iter().map(ChannelMessage::encode).collect();
-    for code in (1..=5).chain([16]).chain(18..=25) {
+    for code in (1..=5).chain([16]).chain(18..=26) {
         assert!(all.iter().any(|octets| octets[1] == code), "no message of type {code}");
     }
     for (message, octets) in messages().into_iter().zip(&all) {

@@ -1,5 +1,7 @@
-//! What a holder is told of its own capability: how it stands, what it used, what it delegated.
+//! What a holder is told of its own capability: how it stands, what it used, what it delegated, what was refused to it.
 //!
+//! PLA, refusals: payers that nobody knows, endless counts, another owner of a number, a delegate: sums are bounded, and nobody learns
+//! what others sent.
 //! PLA, who asks for another's status, repeats a question or bends an answer: nobody but the holder reads one, each question is
 //! answered once and not before it is known that the answer may go out, and no other answer is taken for it.
 
@@ -34,7 +36,7 @@ fn ask(
 fn status(server: &mut KeyServer, credential: &Credential, nonce: u8, now: Now) -> CapabilityStatus {
     match ask(server, credential, Order::Status, nonce, now).expect("the holder").expect("answered").content {
         HolderContent::Status(status) => status,
-        other @ HolderContent::Delegations(_) => panic!("{other:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -45,7 +47,7 @@ fn page(server: &mut KeyServer, credential: &Credential, from: u32, nonce: u8, n
         .content
     {
         HolderContent::Delegations(page) => page,
-        other @ HolderContent::Status(_) => panic!("{other:?}"),
+        other => panic!("{other:?}"),
     }
 }
 
@@ -338,4 +340,86 @@ fn a_delegation_whose_volume_is_used_up_is_refused_until_its_holder_raises_it() 
     assert_eq!(server.state().listed(NOW).count(), 0);
     assert_eq!(give(&mut server, limit(3, 0)), Status::Done);
     assert_eq!((server.state().volumes().count(), server.state().shared_rates().len()), (0, 0));
+}
+
+fn refused(principals: &[(u32, &[(RefusalReason, u64)])], secs: u64) -> RefusalReport {
+    let of = |(number, packets): &(u32, &[(RefusalReason, u64)])| PayerRefusals {
+        principal: principal(*number),
+        packets: packets.to_vec(),
+    };
+    RefusalReport { secs, payers: principals.iter().map(of).collect() }
+}
+
+/// What the holder is told of refusals.
+fn refusals(server: &mut KeyServer, credential: &Credential, nonce: u8, now: Now) -> HeldRefusals {
+    match ask(server, credential, Order::Refusals, nonce, now).expect("the holder").expect("answered").content {
+        HolderContent::Refusals(refusals) => refusals,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_holder_sees_what_routers_refused_to_it_and_a_router_that_starts_again_counts_from_zero() {
+    use RefusalReason::{Rate, Replayed, Revoked};
+    let (mut server, credential) = one();
+    assert_eq!(refusals(&mut server, &credential, 1, at(0)), HeldRefusals::default(), "no router reports");
+    server.take_refusals(10, refused(&[(7, &[(Revoked, 3), (Rate, 40)]), (8, &[(Rate, 999)])], 60), at(0).unix);
+    server.take_refusals(20, refused(&[(7, &[(Replayed, 5), (Rate, 2)])], 100), at(1).unix);
+    let told = refusals(&mut server, &credential, 2, at(2));
+    let packets = vec![(Revoked, 3), (Replayed, 5), (Rate, 42)];
+    assert_eq!(told, HeldRefusals { routers: 2, since: NOW - 99, as_of: NOW, packets });
+    // Reported again with what came since, and not in addition.
+    server.take_refusals(10, refused(&[(7, &[(Revoked, 3), (Rate, 50)])], 65), at(5).unix);
+    let told = refusals(&mut server, &credential, 3, at(6));
+    let packets = vec![(Revoked, 3), (Replayed, 5), (Rate, 52)];
+    assert_eq!(told, HeldRefusals { routers: 2, since: NOW - 99, as_of: NOW + 1, packets });
+    // Both start again, one has refused nothing since.
+    server.take_refusals(10, refused(&[], 1), at(10).unix);
+    server.take_refusals(20, refused(&[(7, &[(Rate, 1)])], 2), at(10).unix);
+    let told = refusals(&mut server, &credential, 4, at(11));
+    assert_eq!(told, HeldRefusals { routers: 2, since: NOW + 8, as_of: NOW + 10, packets: vec![(Rate, 1)] });
+    // A router that is no longer configured.
+    server.retain_refusals(&[10].into());
+    let told = refusals(&mut server, &credential, 5, at(12));
+    assert_eq!(told, HeldRefusals { routers: 1, since: NOW + 9, as_of: NOW + 10, packets: Vec::new() });
+}
+
+/// PLA, refusals: payers that nobody knows, and counts beyond every number.
+#[test]
+fn payers_that_the_state_does_not_know_are_not_kept_and_sums_are_bounded() {
+    let (mut server, credential) = one();
+    let all: Vec<(RefusalReason, u64)> = RefusalReason::ALL.map(|reason| (reason, u64::MAX)).to_vec();
+    let unknown = refused(&[(7, &all), (9, &all), ((1 << 24) - 1, &all)], u64::MAX);
+    for router in 0..=300 {
+        server.take_refusals(router, unknown.clone(), at(0).unix);
+    }
+    // What is longest fits the answer.
+    let told = refusals(&mut server, &credential, 1, at(0));
+    assert_eq!(told, HeldRefusals { routers: 301, since: 0, as_of: NOW, packets: all });
+    // An account that is opened later begins without what was said of its number.
+    open_account(&mut server, 9);
+    assert_eq!(server.refusals_of(principal(9)).packets, []);
+}
+
+/// PLA, refusals: a number that gets another owner, and a delegate that asks: nobody learns what others sent.
+#[test]
+fn what_was_refused_is_told_to_no_later_owner_of_the_number_and_to_no_delegate() {
+    let (mut server, credential) = one();
+    let part = Order::Delegate { id: id(3), prefix: prefix("203.0.0.0/16"), until: None };
+    assert_eq!(order(&mut server, &credential, part, 1, at(0)).expect("acknowledged").status, Status::Done);
+    assert!(server.prepare(at(0).unix, u32::MAX));
+    server.take_refusals(10, refused(&[(7, &[(RefusalReason::Revoked, 3)])], 60), at(0).unix);
+    let delegate = credential.delegate(delegated(&credential.terms, id(3), prefix("203.0.0.0/16")).expect("possible"));
+    assert_eq!(ask(&mut server, &delegate, Order::Refusals, 2, at(1)), Some(Err(Status::NotAllowed)));
+
+    change(&mut server, ChangeBody::Close { principal: principal(7) }, at(10));
+    let generation = server.state().next_generation(principal(7));
+    let again = ChangeBody::Account { principal: principal(7), generation, name: "another".to_owned() };
+    change(&mut server, again, at(20_000));
+    let opened = server.state().reopened().last().expect("another owner").at;
+    let now = |secs: u64| at(opened + secs - NOW).unix;
+    server.take_refusals(10, refused(&[(7, &[(RefusalReason::Revoked, 4)])], opened - NOW + 65), now(5));
+    assert_eq!(server.refusals_of(principal(7)), HeldRefusals::default(), "counted since before");
+    server.take_refusals(10, refused(&[(7, &[(RefusalReason::Rate, 1)])], 2), now(9));
+    assert_eq!(server.refusals_of(principal(7)).packets, [(RefusalReason::Rate, 1)]);
 }

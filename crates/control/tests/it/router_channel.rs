@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use wayleave_control::capability::{
-    ChangeTimes, ChannelMessage, ChargedAccount, Fold, JournalId, Ledger, Position, RatePayer, RateTerms,
-    ReportOutcome, RouterClient, RouterClientEvent, RouterEvent, RouterServer, RouterServerConfig, RouterServerInput,
-    RouterServerOutput, ServerFault, SharedRate, Usage, UsageAnswer, UsageChange, UsageRecord, UsageRefusal,
-    UsageReport,
+    ChangeTimes, ChannelMessage, ChargedAccount, Fold, JournalId, Ledger, MAX_REFUSED, PayerRefusals, Position,
+    RatePayer, RateTerms, RefusalReason, RefusalReport, ReportOutcome, RouterClient, RouterClientEvent, RouterEvent,
+    RouterServer, RouterServerConfig, RouterServerInput, RouterServerOutput, ServerFault, SharedRate, Usage,
+    UsageAnswer, UsageChange, UsageRecord, UsageRefusal, UsageReport,
 };
 use wayleave_control::leases::{LeaseAnswer, LeaseRequest, Offline, floor};
 use wayleave_control::tenure::Term;
@@ -105,6 +105,7 @@ struct Server {
     events: Vec<RouterEvent>,
     superseded: Option<u64>,
     checks: Vec<(u64, Position)>,
+    refused: Vec<(u16, RefusalReport, UnixTime)>,
     /// The second up to which time is closed, and the number of the statement, in the store.
     closed_up_to: (u64, u64),
     confirmed: BTreeMap<u16, u64>,
@@ -141,6 +142,7 @@ impl Server {
             events: Vec::new(),
             superseded: None,
             checks: Vec::new(),
+            refused: Vec::new(),
             closed_up_to: (0, 0),
             confirmed: BTreeMap::new(),
         };
@@ -157,6 +159,9 @@ impl Server {
                 RouterServerOutput::Close { link, why } => self.closed.push((link, why)),
                 RouterServerOutput::Store { step, change } => self.pending.push((step, change)),
                 RouterServerOutput::Check { link, seen } => self.checks.push((link, seen)),
+                RouterServerOutput::Refusals { router, report, received } => {
+                    self.refused.push((router, report, received))
+                }
                 RouterServerOutput::Renew => {
                     self.machine.handle(RouterServerInput::Term(Some(lasting()), BTreeSet::new()), now(millis));
                 }
@@ -295,6 +300,57 @@ fn strangers_malformed_messages_and_those_that_routers_do_not_send_are_named_and
     server.connect(5, 1);
     assert_eq!(server.closed.last(), Some(&(4, "this router has connected again")));
     assert_eq!(server.machine.status()[&10].link, Some(5));
+}
+
+/// A holder asks any of the key servers: each has what was refused from the router itself, also one that it does not report usage to.
+#[test]
+fn what_was_refused_goes_to_every_server_that_is_believed_and_waits_for_no_store() {
+    let mut client = RouterClient::new(JournalId([1; 16]), BTreeMap::new(), None);
+    connect(&mut client, 1);
+    connect(&mut client, 2);
+    client.connected(3);
+    let packets = BTreeMap::from([(RefusalReason::Rate, 40), (RefusalReason::Revoked, 0)]);
+    let report = RefusalReport::largest(90, BTreeMap::from([(payer(None).principal, packets)]));
+    let (links, octets) = client.tell_refusals(report.clone());
+    assert_eq!(links, [1, 2], "nothing is known of the database of the third");
+    let mut server = Server::new(Stored::new(), 0);
+    server.connect(1, 1);
+    server.connect(2, 2);
+    server.sent.clear();
+    for link in [1, 2, 9] {
+        server.input(RouterServerInput::Frame { link, octets: octets.clone() }, 5_000);
+    }
+    assert_eq!(server.refused, [(10, report.clone(), now(5_000).unix), (20, report.clone(), now(5_000).unix)]);
+    assert!(server.pending.is_empty() && server.sent.is_empty() && server.closed.is_empty());
+    // A server never sends it.
+    let answer = client.frame(1, &ChannelMessage::Refusals(report).encode(), now(0).instant);
+    assert_eq!(answer, Err(ServerFault::Unexpected));
+}
+
+#[test]
+fn reports_of_refusals_are_bounded_and_have_one_order() {
+    let of = |number: u32, packets: u64| {
+        (Principal::new(number).expect("24 bits"), BTreeMap::from([(RefusalReason::Replayed, packets)]))
+    };
+    // Those with most are told, however many there are.
+    let most = MAX_REFUSED as u32;
+    let report = RefusalReport::largest(1, (0..most + 10).map(|number| of(number, number.into())).collect());
+    assert_eq!(report.payers.len(), MAX_REFUSED);
+    assert_eq!(report.payers[0].principal.number(), 10);
+    let octets = ChannelMessage::Refusals(report.clone()).encode();
+    assert_eq!(ChannelMessage::decode(&octets), Ok(ChannelMessage::Refusals(report.clone())));
+    let mut payers = report.payers.clone();
+    payers.push(PayerRefusals { principal: Principal::new(most + 10).expect("24 bits"), packets: Vec::new() });
+    let is_refused =
+        |report: RefusalReport| ChannelMessage::decode(&ChannelMessage::Refusals(report).encode()).is_err();
+    assert!(is_refused(RefusalReport { secs: 1, payers }), "too many");
+    let mut payers = report.payers[..2].to_vec();
+    payers.reverse();
+    assert!(is_refused(RefusalReport { secs: 1, payers }), "not in order");
+    assert!(is_refused(RefusalReport { secs: 1, payers: vec![report.payers[0].clone(); 2] }), "twice");
+    let twice = vec![(RefusalReason::Rate, 1); 2];
+    let payers = vec![PayerRefusals { principal: payer(None).principal, packets: twice }];
+    assert!(is_refused(RefusalReport { secs: 1, payers }), "a reason twice");
 }
 
 #[test]
@@ -1505,6 +1561,19 @@ fn positions() -> impl Strategy<Value = Position> {
     })
 }
 
+fn refusal_reports() -> impl Strategy<Value = RefusalReport> {
+    let reasons = prop::sample::select(RefusalReason::ALL.to_vec());
+    let packets = prop::collection::btree_map(reasons, any::<u64>(), 0..5);
+    let payers = prop::collection::btree_map(0..1_u32 << 24, packets, 0..5);
+    (any::<u64>(), payers).prop_map(|(secs, payers)| {
+        let of = |(principal, packets): (u32, BTreeMap<RefusalReason, u64>)| PayerRefusals {
+            principal: Principal::new(principal).expect("24 bits"),
+            packets: packets.into_iter().collect(),
+        };
+        RefusalReport { secs, payers: payers.into_iter().map(of).collect() }
+    })
+}
+
 fn messages() -> impl Strategy<Value = ChannelMessage> {
     let usages = (any::<u128>(), any::<u128>()).prop_map(|(packets, octets)| Usage { packets, octets });
     let entries = prop::collection::vec((any::<[u8; 15]>().prop_map(ChargedAccount), usages), 0..20);
@@ -1547,6 +1616,7 @@ fn messages() -> impl Strategy<Value = ChannelMessage> {
         positions().prop_map(|position| ChannelMessage::Lacks { position }),
         prop::collection::vec((rates, any::<u64>()), 0..5).prop_map(ChannelMessage::Rates),
         any::<u64>().prop_map(|through| ChannelMessage::Confirm { through }),
+        refusal_reports().prop_map(ChannelMessage::Refusals),
         (any::<u64>(), prop::collection::vec(any::<u16>(), 0..20))
             .prop_map(|(number, entries)| ChannelMessage::Untaken { number, entries }),
     ]

@@ -221,6 +221,7 @@ impl World {
                 RouterServerOutput::Close { .. }
                 | RouterServerOutput::Check { .. }
                 | RouterServerOutput::Store { .. }
+                | RouterServerOutput::Refusals { .. }
                 | RouterServerOutput::Event(_) => {}
             }
         }

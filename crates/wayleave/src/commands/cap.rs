@@ -1069,7 +1069,7 @@ pub fn answered<T>(
                 Err(error) => last = format!("{server}: {error}"),
             }
             // What only asks is answered once.
-            if matches!(order, Order::Status | Order::Delegations { .. }) {
+            if matches!(order, Order::Status | Order::Delegations { .. } | Order::Refusals) {
                 ordering = new()?;
             }
         }

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use wayleave_control::capability::{
-    CapabilityStatus, Credential, HeldDelegation, HolderContent, HolderReport, HolderUsage, Order, Status,
+    CapabilityStatus, Credential, HeldDelegation, HeldRefusals, HolderContent, HolderReport, HolderUsage, Order, Status,
 };
 use wayleave_runtime::clock::utc;
 
@@ -29,7 +29,7 @@ pub struct StatusOf {
     pub json: bool,
 }
 
-/// Shows times, rate, usage and delegations of a capability.
+/// Shows times, rate, usage, refusals and delegations of a capability.
 ///
 /// # Errors
 /// If no key server answers, or it refuses.
@@ -48,6 +48,12 @@ pub fn status(command: &StatusOf) -> Outcome {
         delegations.extend(page.delegations);
     }
     let mut shown = shown(&credential, report.number, &status);
+    // Of a delegation nobody counts them.
+    if credential.terms.delegation.is_none() {
+        let report = ask(&credential, Order::Refusals, &command.servers)?;
+        let HolderContent::Refusals(refusals) = report.content else { return Err(another().into()) };
+        show_refusals(&mut shown, &refusals);
+    }
     let delegations: Vec<Value> = delegations.iter().map(delegation).collect();
     if command.json {
         shown["delegations"] = delegations.into();
@@ -110,6 +116,22 @@ fn shown(credential: &Credential, number: u64, status: &CapabilityStatus) -> Val
         shown["is_partial"] = is_partial.into();
     }
     shown
+}
+
+/// What routers refused, unless none has reported.
+fn show_refusals(shown: &mut Value, refusals: &HeldRefusals) {
+    if refusals.routers == 0 {
+        return;
+    }
+    let packets: Map<String, Value> = refusals
+        .packets
+        .iter()
+        .map(|(reason, packets)| (reason.name().to_owned(), packets.to_string().into()))
+        .collect();
+    shown["refused"] = packets.into();
+    shown["refused_since"] = utc(refusals.since).into();
+    shown["refused_as_of"] = utc(refusals.as_of).into();
+    shown["refused_routers"] = refusals.routers.into();
 }
 
 fn delegation(held: &HeldDelegation) -> Value {

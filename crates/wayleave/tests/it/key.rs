@@ -445,7 +445,7 @@ fn a_holder_sees_how_its_capability_stands_and_limits_its_delegations() {
     eventually("the server follows the database", || server.running.count("grants") == 2);
     let status = status_of(&server, "own.line");
     assert!(status["denied"].is_null() && status["octets_per_second"].is_null(), "{status}");
-    assert!(status["packets"].is_null(), "no router reports here: {status}");
+    assert!(status["packets"].is_null() && status["refused"].is_null(), "no router reports here: {status}");
     assert_eq!(status["delegations"].as_array().map(Vec::len), Some(0));
     // More than a page of them.
     for number in 1..=15 {

@@ -31,7 +31,7 @@ use crate::roles::events::{EventLine, Events, event, shown};
 use crate::roles::link_driver::{self, Driver, LinkIo};
 use crate::roles::router::random;
 
-use super::core::Core;
+use super::core::{Core, lock};
 use super::lessor::{LessorState, LessorTask, LessorView, LessorWord};
 use super::parts::Parts;
 use super::usage::{RETRY, UsageProblem, UsageStep, UsageStore};
@@ -129,7 +129,7 @@ impl Routers {
         let (word, lessor) = (Arc::<LessorWord>::default(), Arc::<Mutex<LessorView>>::default());
         let leasing = LessorTask {
             store: Store::open(&place, key).await.map_err(unusable)?,
-            core,
+            core: Arc::clone(&core),
             clock,
             events: events.clone(),
             name,
@@ -144,7 +144,7 @@ impl Routers {
         parts.spawn("statements", task.settle(Arc::clone(&numbers), clock));
         parts.spawn("who leases rates", leasing.run());
         let (routers, connected) = (config.routers(), BTreeSet::new());
-        let io = RouterIo { links, usage, checks, era: 0, names, routers, numbers, rates, word, connected, log };
+        let io = RouterIo { links, core, usage, checks, era: 0, names, routers, numbers, rates, word, connected, log };
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
         Ok(Some(Self {
             running,
@@ -194,6 +194,7 @@ async fn check_seen(store: Store, mut seen: mpsc::UnboundedReceiver<(u64, Positi
 
 struct RouterIo {
     links: Links,
+    core: Arc<Mutex<Core>>,
     usage: mpsc::UnboundedSender<UsageStep>,
     /// At most one for each link at a time, and for each adoption.
     checks: mpsc::UnboundedSender<(u64, Position)>,
@@ -245,7 +246,9 @@ impl LinkIo<RouterServer> for RouterIo {
             }
             Own::Configure(config) => {
                 (self.names, self.routers) = (config.router_names(), config.routers());
-                *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = self.routers.values().copied().collect();
+                let numbers: BTreeSet<RouterNumber> = self.routers.values().copied().collect();
+                lock(&self.core).server.retain_refusals(&numbers);
+                *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
                 self.configure()
             }
             Own::Rates(rates) => {
@@ -270,6 +273,9 @@ impl LinkIo<RouterServer> for RouterIo {
             }
             RouterServerOutput::Check { link, seen } => {
                 let _ = self.checks.send((link, seen)); // fails if the task has ended, which ends the role
+            }
+            RouterServerOutput::Refusals { router, report, received } => {
+                lock(&self.core).server.take_refusals(router, report, received);
             }
             RouterServerOutput::Renew => self.word.due.notify_one(),
             RouterServerOutput::Superseded { router, epoch } => {

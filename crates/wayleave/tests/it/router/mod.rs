@@ -12,6 +12,7 @@ mod leased;
 pub(crate) mod platypus;
 mod pop;
 mod rates;
+mod refusals;
 mod refused;
 mod revoke;
 pub(crate) mod scion;

@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 use serde_json::{Map, Value, json};
 use toml::Spanned;
 use tracing::error;
-use wayleave_control::capability::SharedRate;
+use wayleave_control::capability::{RefusalReason, SharedRate};
 use wayleave_core::{Afi, Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::Key128;
@@ -72,11 +72,35 @@ const AFTER_MAC: [Reason; 12] = [
     Reason::Unrelated,
     Reason::RelayLimit,
 ];
+/// Of these what is a matter between a payer and its provider; ICMP errors name nobody who pays.
+const OF_PAYERS: [(Reason, RefusalReason); RefusalReason::ALL.len()] = [
+    (Reason::Revoked, RefusalReason::Revoked),
+    (Reason::RevocationsUnknown, RefusalReason::RevocationsUnknown),
+    (Reason::Sources, RefusalReason::Sources),
+    (Reason::SourcesUnknown, RefusalReason::SourcesUnknown),
+    (Reason::BeforeStart, RefusalReason::BeforeStart),
+    (Reason::Replayed, RefusalReason::Replayed),
+    (Reason::ReplayFull, RefusalReason::ReplayFull),
+    (Reason::Rate, RefusalReason::Rate),
+    (Reason::AccountsFull, RefusalReason::AccountsFull),
+];
 const _: () = assert!(AFTER_MAC.len() + verify::Reason::ALL.len() == Reason::COUNT, "a reason is shown nowhere");
 
 /// All reasons for which a packet is not forwarded.
 pub fn reasons() -> impl Iterator<Item = Reason> {
     verify::Reason::ALL.into_iter().map(Reason::Packet).chain(AFTER_MAC)
+}
+
+/// What a thread refused to each principal that it tells apart, by reason.
+fn refused(router: &Router) -> Vec<(Principal, RefusalReason, u64)> {
+    let of = |(principal, counters): (Option<Principal>, &PayerCounters)| {
+        let counts = OF_PAYERS.map(|(reason, told)| (told, counters.refused(reason)));
+        let told = counts.into_iter().filter(|(_, packets)| *packets > 0);
+        principal
+            .into_iter()
+            .flat_map(move |principal| told.clone().map(move |(reason, packets)| (principal, reason, packets)))
+    };
+    router.payers().flat_map(of).collect()
 }
 
 /// One thread's router.
@@ -694,6 +718,18 @@ impl Control<Platypus> for PlatypusControl {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_customer_is_told_of_a_refusal_by_the_name_that_metrics_have() {
+        for (reason, told) in OF_PAYERS {
+            assert_eq!(reason.name(), told.name());
+        }
+        let is_told = |reason: &&Reason| OF_PAYERS.iter().any(|(of, _)| of == *reason);
+        let others: Vec<&str> =
+            AFTER_MAC.iter().filter(|reason| !is_told(reason)).map(|reason| reason.name()).collect();
+        assert_eq!(others, ["relayed", "unrelated", "relay-limit"]);
+        assert!(RefusalReason::ALL.iter().all(|told| OF_PAYERS.iter().any(|(_, of)| of == told)));
+    }
 
     #[test]
     fn a_router_without_waypoints_filters_repeated_packets_for_those_that_a_reload_brings() {

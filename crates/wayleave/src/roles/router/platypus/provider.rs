@@ -15,8 +15,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use toml::Spanned;
 use tracing::{error, warn};
 use wayleave_control::capability::{
-    ChannelMessage, ChargedAccount, JournalId, MAX_MESSAGE, Position, RatePayer, RouterClient, RouterClientEvent,
-    SharedRate, Usage,
+    ChannelMessage, ChargedAccount, JournalId, MAX_MESSAGE, Position, RatePayer, RefusalReport, RefusedPackets,
+    RouterClient, RouterClientEvent, SharedRate, Usage,
 };
 use wayleave_control::realm::Server;
 use wayleave_control::tenure::last_epoch;
@@ -26,7 +26,7 @@ use wayleave_crypto::sign::VerifyingKey;
 use wayleave_dataplane::platypus::account::{Payer, shares};
 use wayleave_dataplane::platypus::record;
 use wayleave_dataplane::platypus::revocation::RevocationList;
-use wayleave_packet::platypus::header::DelegationId;
+use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::verify::Charge;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
@@ -36,7 +36,7 @@ use wayleave_runtime::node_tls::NodeIdentity;
 use wayleave_runtime::starts::{Handling, PeerName};
 use wayleave_runtime::store::{Change, FileStore, Store};
 
-use super::Platypus;
+use super::{Platypus, refused};
 use crate::config::router::platypus::PlatypusSection;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::node::{self, KeyKind};
@@ -234,6 +234,8 @@ impl Provider {
             epoch_keys: plan.servers.iter().map(epoch_key).collect(),
             seen_keys: plan.servers.iter().map(seen_key).collect(),
             looked: clock.now().instant,
+            begun: clock.now().instant,
+            told_refusals: clock.now().instant,
             log,
             _connecting: connecting,
         };
@@ -370,6 +372,9 @@ struct Task {
     seen_keys: Vec<Vec<u8>>,
     /// When demands were last taken.
     looked: Instant,
+    /// Since when threads count, and when it was last told what they refused.
+    begun: Instant,
+    told_refusals: Instant,
     log: Events,
     _connecting: Vec<Connecting>,
 }
@@ -393,6 +398,7 @@ impl Task {
                     self.keep_rates();
                     self.lease().await;
                     self.report();
+                    self.tell_refusals().await;
                 }
             }
         }
@@ -614,6 +620,25 @@ impl Task {
             self.take_rates(rates);
         }
         report.into_iter().chain(confirmation).chain(question).for_each(|(link, octets)| self.links.send(link, octets));
+    }
+
+    /// Tells the key servers from time to time what was refused to those who pay.
+    async fn tell_refusals(&mut self) {
+        let now = self.clock.now().instant;
+        if now.since(self.told_refusals) < RouterClient::REFUSALS {
+            return;
+        }
+        self.told_refusals = now;
+        // A thread that has ended takes its counts along, and its process soon.
+        let Some(counts) = self.threads.query_all(|worker| refused(&worker.format.router)).await else { return };
+        let mut sums = BTreeMap::<Principal, RefusedPackets>::new();
+        for (principal, reason, packets) in counts.into_iter().flatten() {
+            let sum = sums.entry(principal).or_default().entry(reason).or_default();
+            *sum = sum.saturating_add(packets);
+        }
+        let report = RefusalReport::largest(now.since(self.begun).as_secs() + 1, sums);
+        let (links, octets) = lock(&self.state).client.tell_refusals(report);
+        links.into_iter().for_each(|link| self.links.send(link, octets.clone()));
     }
 
     /// Puts a list where the router reads it.
