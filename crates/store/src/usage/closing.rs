@@ -6,6 +6,7 @@ use std::time::Duration;
 use sqlx::{AnyConnection, query};
 use wayleave_control::capability::{AccountPeriods, Fold, Month, RouterNumber};
 
+use super::percentiles::has_old_samples;
 use super::records::{Records, restore};
 use super::rows::{Key, bad, bad_record, optional, record, router_number};
 use super::statements::{UsageStatement, statement_row};
@@ -146,8 +147,9 @@ impl Store {
         }
     }
 
-    /// Adds a part of what is closed to sums, of at most `most` totals, and takes away what says how much of them is there once nobody may
-    /// report it again. Returns whether more is left.
+    /// Does a part of what is left to do of closed time: of `most` totals that are added to sums, then of a statement's parts of `most` sums,
+    /// then of `most` rows of what nobody may report or ask for again. Another process may go on where this one stopped. Returns whether
+    /// more may be left.
     ///
     /// # Errors
     /// If nothing was written, or that is not known.
@@ -158,15 +160,17 @@ impl Store {
         }
         let mut step = self.begin_usage().await?;
         let due = step.due(most).await?;
-        let is_left = !due.is_empty();
-        if is_left {
+        let mut is_left = true;
+        if !due.is_empty() {
             step.fold(&due, periods).await?;
-        } else if !step.head.is_complete {
+        } else if step.head.is_complete {
+            is_left = step.remove_old_samples(most).await?;
+        } else {
             // What was brought over from a file may be closed without a statement.
-            if step.head.statement > 0 {
-                self.complete(&mut step.transaction, step.head.statement).await?;
-            }
-            step.head.is_complete = true;
+            step.head.is_complete = match step.head.statement {
+                0 => true,
+                of => self.complete(&mut step.transaction, of, most).await?,
+            };
         }
         step.commit(self).await?;
         Ok(is_left)
@@ -175,10 +179,10 @@ impl Store {
     async fn has_unfolded(&self) -> Result<bool, StoreError> {
         self.database.check_in_place()?;
         let mut connection = self.database.pool.acquire().await?;
-        if !head(&mut connection).await?.is_complete {
-            return Ok(true);
-        }
-        Ok(!due_folded(&mut connection, 1).await?.is_empty())
+        let head = head(&mut connection).await?;
+        Ok(!head.is_complete
+            || !due_folded(&mut connection, 1).await?.is_empty()
+            || has_old_samples(&mut connection, head.closed_before).await?)
     }
 }
 

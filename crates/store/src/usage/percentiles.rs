@@ -35,6 +35,16 @@ impl Step {
         }
         Ok(())
     }
+
+    /// Takes away `most` samples of months that are on statements, or were: nobody asks for them any more. Returns whether there were any.
+    pub(super) async fn remove_old_samples(&mut self, most: usize) -> Result<bool, StoreError> {
+        let delete = format!(
+            "DELETE FROM usage_sample WHERE (principal, owner, begins_at) IN
+             (SELECT principal, owner, begins_at FROM usage_sample WHERE begins_at < $1 LIMIT {most})"
+        );
+        let delete = query(&delete).bind(signed(Month::of(self.head.closed_before).begin()));
+        Ok(delete.execute(&mut *self.transaction).await?.rows_affected() > 0)
+    }
 }
 
 /// The months that ended in a time that is closed, of which there are samples.
@@ -49,12 +59,20 @@ pub(super) async fn months_ended(
     Ok(bounds.take_while(|(_, ends)| *ends <= before).take(MAX_PERCENTILES).collect())
 }
 
-/// Who has samples in these months, which follow on each other.
-pub(super) async fn sampled(connection: &mut AnyConnection, months: &[(u64, u64)]) -> Result<Vec<u32>, StoreError> {
+/// The first `most` behind a principal that have samples in these months, which follow on each other.
+pub(super) async fn sampled(
+    connection: &mut AnyConnection,
+    months: &[(u64, u64)],
+    (behind, most): (i64, usize),
+) -> Result<Vec<u32>, StoreError> {
     let (Some((begins, _)), Some((_, ends))) = (months.first(), months.last()) else { return Ok(Vec::new()) };
-    let select = "SELECT DISTINCT principal FROM usage_sample WHERE begins_at >= $1 AND begins_at < $2";
-    let found = query(select).bind(signed(*begins)).bind(signed(*ends)).fetch_all(&mut *connection).await?;
-    found.iter().map(|read| number(read, 0)).collect()
+    // In the order of the key: by the index of `begins_at` all samples of the months would be read each time, which the sign prevents.
+    let select = format!(
+        "SELECT DISTINCT principal FROM usage_sample WHERE principal > $1 AND +begins_at >= $2 AND +begins_at < $3
+         ORDER BY principal LIMIT {most}"
+    );
+    let select = query(&select).bind(behind).bind(signed(*begins)).bind(signed(*ends));
+    select.fetch_all(&mut *connection).await?.iter().map(|read| number(read, 0)).collect()
 }
 
 /// The percentiles of one who pays, of the owners of its number one after the other.
@@ -86,4 +104,11 @@ pub(super) async fn percentiles_of(
     }
     found.truncate(MAX_PERCENTILES);
     Ok(found)
+}
+
+/// Whether there are samples of months that ended before a Unix second until which all is on statements.
+pub(super) async fn has_old_samples(connection: &mut AnyConnection, closed_before: u64) -> Result<bool, StoreError> {
+    let select = query("SELECT begins_at FROM usage_sample WHERE begins_at < $1 LIMIT 1");
+    let select = select.bind(signed(Month::of(closed_before).begin()));
+    Ok(select.fetch_optional(&mut *connection).await?.is_some())
 }

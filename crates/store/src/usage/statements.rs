@@ -18,6 +18,9 @@ use crate::error::StoreError;
 use crate::store::Store;
 use crate::table::signed;
 
+/// Parts that are written at once, at most, if they have percentiles: thousands of samples are read for each.
+const SAMPLED: usize = 64;
+
 /// A statement: the sums of the time that it closed, and of what came late for earlier ones.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UsageStatement {
@@ -145,20 +148,31 @@ impl Store {
         Ok(removed)
     }
 
-    /// Writes the MACs of a statement that is added up.
-    pub(super) async fn complete(&self, connection: &mut AnyConnection, of: u64) -> Result<(), StoreError> {
+    /// Writes the next parts of a statement that is added up: of those who pay in order, until they have `most` sums together, and of one at
+    /// least. Without any that is left, writes its MAC. Returns whether it is complete.
+    pub(super) async fn complete(
+        &self,
+        connection: &mut AnyConnection,
+        of: u64,
+        most: usize,
+    ) -> Result<bool, StoreError> {
         let statement = statement_row(connection, of).await?.map(|(statement, _)| statement);
         let closed = statement.map_or((0, 0), |statement| (statement.closed_after, statement.closed_before));
-        let select = query("SELECT DISTINCT principal FROM billing").fetch_all(&mut *connection).await?;
-        let billed = select.iter().map(|read| number(read, 0)).collect::<Result<BTreeSet<u32>, _>>()?;
         let months = months_ended(connection, closed).await?;
+        let payers = payers_left(connection, of, &months, most).await?;
+        let Some(bounds) = payers.first().zip(payers.last()).map(|(first, last)| (*first, *last)) else {
+            self.authenticate(connection, of).await?;
+            return Ok(true);
+        };
+        let select = "SELECT DISTINCT principal FROM billing WHERE principal BETWEEN $1 AND $2";
+        let select = query(select).bind(i64::from(bounds.0)).bind(i64::from(bounds.1));
+        let billed = select.fetch_all(&mut *connection).await?;
+        let billed = billed.iter().map(|read| number(read, 0)).collect::<Result<BTreeSet<u32>, _>>()?;
+        let mut sums = self.parts(connection, of, bounds).await?;
         let mut parts: Vec<(u32, Vec<u8>, [u8; 32])> = Vec::new();
-        let mut sums = self.parts(connection, of, None).await?;
-        // Who has no line of this time has a percentile of it all the same: what was reported then may be on another statement.
-        for principal in sampled(connection, &months).await? {
-            sums.entry(principal).or_insert_with(|| Part { begins: closed.0, ..Part::default() });
-        }
-        for (principal, part) in sums {
+        for principal in payers {
+            // Who has no line of this time has a percentile of it all the same: what was reported then may be on another statement.
+            let part = sums.remove(&principal).unwrap_or_else(|| Part { begins: closed.0, ..Part::default() });
             let prices = match billed.contains(&principal) {
                 true => self.prices_of(connection, principal, (part.begins, closed.1)).await?,
                 false => Vec::new(),
@@ -168,8 +182,6 @@ impl Store {
             let mac = self.key.part(of, principal, &part.octets, Some(&details));
             parts.push((principal, details, mac));
         }
-        let done = query("DELETE FROM usage_sample WHERE begins_at < $1").bind(signed(Month::of(closed.1).begin()));
-        done.execute(&mut *connection).await?;
         for portion in parts.chunks(WRITTEN) {
             let tuples: Vec<String> = (0..portion.len()).map(|row| format!("({})", places(row * 4 + 1, 4))).collect();
             let insert =
@@ -179,6 +191,11 @@ impl Store {
             });
             insert.execute(&mut *connection).await?;
         }
+        Ok(false)
+    }
+
+    /// Writes the MAC of a statement that has all its parts.
+    async fn authenticate(&self, connection: &mut AnyConnection, of: u64) -> Result<(), StoreError> {
         let mac = self.statement_mac(connection, of).await?;
         let set = query("UPDATE usage_statement SET mac = $1 WHERE number = $2 AND mac IS NULL").bind(mac.to_vec());
         let set = set.bind(signed(of)).execute(&mut *connection).await?;
@@ -249,21 +266,16 @@ impl Store {
         }
     }
 
-    /// The sums of a statement, by who pays, or of one of them.
+    /// The sums of a statement, by who pays, from one of them to another.
     async fn parts(
         &self,
         connection: &mut AnyConnection,
         of: u64,
-        only: Option<u32>,
+        (first, last): (u32, u32),
     ) -> Result<BTreeMap<u32, Part>, StoreError> {
-        let which = if only.is_some() { " AND principal = $2" } else { "" };
-        let select = format!(
-            "SELECT account, router, packets, octets FROM usage_record WHERE statement = $1{which} ORDER BY account, router"
-        );
-        let mut select = query(&select).bind(signed(of));
-        if let Some(only) = only {
-            select = select.bind(i64::from(only));
-        }
+        let select = "SELECT account, router, packets, octets FROM usage_record
+                      WHERE statement = $1 AND principal BETWEEN $2 AND $3 ORDER BY account, router";
+        let select = query(select).bind(signed(of)).bind(i64::from(first)).bind(i64::from(last));
         let mut parts: BTreeMap<u32, Part> = BTreeMap::new();
         let mut rows = select.fetch(&mut *connection);
         while let Some(read) = rows.try_next().await? {
@@ -308,19 +320,17 @@ impl Store {
         if self.is_removed(connection, of).await? {
             return Err(StoreError::Removed(of));
         }
-        let which = if principal.is_some() { " AND principal = $2" } else { "" };
-        let select = format!("SELECT principal, mac, details FROM usage_part WHERE statement = $1{which}");
-        let mut select = query(&select).bind(signed(of));
-        if let Some(principal) = principal {
-            select = select.bind(i64::from(principal));
-        }
+        let bounds = principal.map_or((0, u32::MAX), |principal| (principal, principal));
+        let select =
+            "SELECT principal, mac, details FROM usage_part WHERE statement = $1 AND principal BETWEEN $2 AND $3";
+        let select = query(select).bind(signed(of)).bind(i64::from(bounds.0)).bind(i64::from(bounds.1));
         let mut written = BTreeMap::new();
         for read in select.fetch_all(&mut *connection).await? {
             let (mac, details): (Vec<u8>, Option<Vec<u8>>) = (read.try_get(1)?, read.try_get(2)?);
             written.insert(number::<u32>(&read, 0)?, (mac, details));
         }
         let not_as_written = || bad_statement(of, "its sums, price tags or percentiles are not those of its MAC");
-        let mut parts = self.parts(connection, of, principal).await?;
+        let mut parts = self.parts(connection, of, bounds).await?;
         for (principal, (mac, details)) in written {
             let part = parts.remove(&principal).unwrap_or_default();
             if !is_mac(&mac, &self.key.part(of, principal, &part.octets, details.as_deref())) {
@@ -351,6 +361,37 @@ impl Store {
 
 const SELECT_STATEMENT: &str =
     "SELECT number, closed_after, closed_before, made_at, actor, reason, routers, mac FROM usage_statement";
+
+/// Who has a part of a statement that is not written yet, in order: the first ones, who have `most` sums together unless it is only one.
+async fn payers_left(
+    connection: &mut AnyConnection,
+    of: u64,
+    months: &[(u64, u64)],
+    most: usize,
+) -> Result<Vec<u32>, StoreError> {
+    let payers = if months.is_empty() { most } else { most.min(SAMPLED) };
+    let last = query("SELECT MAX(principal) FROM usage_part WHERE statement = $1").bind(signed(of));
+    let last: Option<i64> = last.fetch_one(&mut *connection).await?.try_get(0)?;
+    let select = format!(
+        "SELECT principal, COUNT(*) FROM usage_record WHERE statement = $1 AND principal > $2
+         GROUP BY principal ORDER BY principal LIMIT {payers}"
+    );
+    let select = query(&select).bind(signed(of)).bind(last.unwrap_or(-1));
+    let mut left: BTreeMap<u32, usize> = BTreeMap::new();
+    for read in select.fetch_all(&mut *connection).await? {
+        left.insert(number(&read, 0)?, number(&read, 1)?);
+    }
+    for principal in sampled(connection, months, (last.unwrap_or(-1), payers)).await? {
+        left.entry(principal).or_default();
+    }
+    let mut sums = 0;
+    let is_within = |(_, of): &(u32, usize)| {
+        let is_first = sums == 0;
+        sums += of;
+        is_first || sums <= most
+    };
+    Ok(left.into_iter().take(payers).take_while(is_within).map(|(principal, _)| principal).collect())
+}
 
 /// A statement and its MAC, as the database has them.
 pub(super) async fn statement_row(
