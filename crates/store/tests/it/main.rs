@@ -62,6 +62,7 @@ in_sqlite!(usage_suite:
     months_have_what_was_reported_of_their_key_epochs,
     months_of_delegations_are_kept_while_they_are_limited,
     a_statement_has_the_percentiles_of_the_months_that_ended_in_its_time,
+    a_statement_is_completed_in_parts_whoever_is_killed_between_them,
     a_statement_that_somebody_changed_is_refused_by_name_and_never_authenticated_anew,
     the_sums_of_old_statements_leave_and_later_ones_are_what_they_were,
     two_key_servers_at_once_lose_nothing_and_take_nothing_twice,

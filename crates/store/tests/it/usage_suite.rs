@@ -373,6 +373,56 @@ pub(crate) async fn a_statement_has_the_percentiles_of_the_months_that_ended_in_
     assert_eq!(write(place, "DELETE FROM usage_sample").await, 0, "what is closed is gone");
 }
 
+/// Whoever completes a statement stops after each part: others write in between, and another process goes on to the very same statement.
+pub(crate) async fn a_statement_is_completed_in_parts_whoever_is_killed_between_them(place: &Place) {
+    let (first, none) = (store(place).await, AccountPeriods::default());
+    let month = Month::of(second(FIRST)).next();
+    let (begins, ends) = (month.begin(), month.next().begin());
+    let epoch = |at: u64| (at >> INTERVAL) as u32;
+    priced(&first, &[("gold", begins)]).await;
+    take(&first, UsageChange::Confirm { router: 1, through: begins + 7_000 }).await;
+    let of = [(7, None), (8, None), (9, None), (9, Some(1)), (9, Some(2)), (10, None), (11, None)];
+    let mut entries = of.map(|(principal, id)| (account(principal, id, epoch(begins + 7_000)), 100)).to_vec();
+    // Of a key epoch that has not ended when time is closed: there is no line of it.
+    entries.push((account(12, None, epoch(ends + 3 * 86_400)), 100));
+    take(&first, report(1, 1, &entries, begins + 8_000)).await;
+    take(&first, UsageChange::Confirm { router: 1, through: ends }).await;
+    // The other router has not reported everything when time is closed.
+    let late_account = account(8, None, epoch(begins + 7_000));
+    take(&first, report(2, 2, &[(late_account, 100)], begins + 8_000)).await;
+    assert_eq!(close(&first, ends + 86_400, &[1, 2]).await, ("done", 1));
+    let (mut late, mut written) = (0, 0);
+    let whole = loop {
+        // A process that ends after this part.
+        let store = store(place).await;
+        assert!(store.fold_usage(1, &none).await.expect("the database works"), "it is not complete");
+        let found = store.statement(1, None).await.expect("read").expect("there");
+        if found.0.is_complete {
+            break found;
+        }
+        let parts = write(place, "UPDATE usage_part SET statement = 1").await;
+        assert!(parts <= written + 1, "one part at a time, not {}", parts - written);
+        written = parts;
+        late += 1;
+        assert!(take(&first, report(2, 2, &[(late_account, 100 + late)], ends + 86_400)).await.is_late);
+    };
+    assert_eq!(written, 6, "each has one");
+    assert_eq!(whole.1.values().map(|total| total.packets).sum::<u128>(), 800);
+    assert_eq!(whole.2.percentiles.keys().copied().collect::<Vec<u32>>(), [7, 8, 9, 10, 11, 12]);
+    assert_eq!(whole.2.prices.keys().copied().collect::<Vec<u32>>(), [7]);
+    // By one that is not killed it is the same.
+    write(place, "UPDATE usage_statement SET mac = NULL").await;
+    write(place, "DELETE FROM usage_part").await;
+    write(place, "UPDATE usage_head SET is_complete = 0").await;
+    fold(&first, 1_000, &none).await;
+    assert_eq!(first.statement(1, None).await.expect("read").expect("there"), whole);
+    assert_eq!(write(place, "DELETE FROM usage_sample").await, 0, "what is closed is gone");
+    assert_eq!(close(&first, ends + 2 * 86_400, &[1, 2]).await, ("done", 2));
+    fold(&first, 1_000, &none).await;
+    let second = first.statement(2, None).await.expect("read").expect("there");
+    assert_eq!(second.1.values().map(|total| total.packets).sum::<u128>(), late);
+}
+
 /// The sums of months are those of what routers reported, once each, whatever is closed and comes again.
 pub(crate) async fn months_have_what_was_reported_of_their_key_epochs(place: &Place) {
     let (store, none) = (store(place).await, AccountPeriods::default());

@@ -45,7 +45,7 @@ use crate::key_files::node::{self, KeyKind, fresh};
 use crate::key_files::old_records;
 use crate::key_files::revocation::{self, RevocationEntry};
 use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
-use crate::output::{objects, print, print_json, warn};
+use crate::output::{fields, objects, print, print_json, warn};
 use crate::provider::billing::{self, BillingFields};
 use crate::provider::orders::{
     DAY, DelegateSources, GrantOrder, MadeChange, SourcesOrder, beyond, check_name, delegation_id, open_or_rename,
@@ -612,6 +612,22 @@ pub fn change(
     }
 }
 
+/// The same by a configuration of this machine, once its key server follows. Returns the state as it is then.
+///
+/// # Errors
+/// If the configuration or its database cannot be used, or the database refuses the change.
+pub fn change_here(
+    config: &Path,
+    why: &Why,
+    decide: &mut dyn FnMut(&State) -> Option<ChangeBody>,
+) -> Outcome<KeyServer> {
+    let source = Source::read(config)?;
+    let (mut server, mut database) = KeyFile::parse(&source)?.server(&source)?;
+    change(&mut server, &mut database, why, decide)?;
+    wait_until_followed(config, server.state().number());
+    Ok(server)
+}
+
 /// Waits until the key server of this configuration has the changes up to this one, if it runs and shows its status: whoever goes on
 /// with what was granted is not told that nobody knows it, which resolvers would keep for a while.
 pub fn wait_until_followed(config: &Path, number: u64) {
@@ -941,8 +957,9 @@ fn revoke(command: &Revoke) -> Outcome {
     }
 }
 
-fn report(value: Value, json: bool) {
-    if json { print_json(value) } else { print(&crate::output::fields(&value)) }
+/// Prints what was done.
+pub fn report(value: Value, json: bool) {
+    if json { print_json(value) } else { print(&fields(&value)) }
 }
 
 fn look_up(command: &LookUp) -> Outcome {

@@ -1,15 +1,12 @@
 //! `wayleave cap account`: an account, and what the provider's billing knows it by.
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 use wayleave_control::capability::{BillingSubject, ChangeBody};
 
-use super::cap::{BillingOf, change, wait_until_followed};
+use super::cap::{BillingOf, change_here, report};
 use super::cap_remote::{self, KeyServerAt, Provider, Why};
-use crate::config::Source;
-use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
-use crate::output::{fields, print, print_json};
 use crate::provider::billing::{self, present};
 use crate::provider::orders::{check_name, open_or_rename, principal_of};
 use crate::provider::tree::known;
@@ -40,7 +37,7 @@ pub fn account(command: &AccountOf) -> Outcome {
     command.name.as_deref().map_or(Ok(()), check_name)?;
     let is_change = command.name.is_some() || !billing.is_empty();
     let missing = || Failure::new(format!("principal {} has no account", principal.number()));
-    let said = match command.provider.place_for(&command.why)? {
+    let mut said = match command.provider.place_for(&command.why)? {
         KeyServerAt::At(at) => {
             let held = cap_remote::account(&at, command.principal)?;
             if is_change {
@@ -58,17 +55,11 @@ pub fn account(command: &AccountOf) -> Outcome {
             said
         }
         KeyServerAt::Here(config) => {
-            let source = Source::read(config)?;
-            let (mut server, mut changes) = KeyFile::parse(&source)?.server(&source)?;
-            let of = BillingSubject::account(principal);
-            if is_change {
-                let name = command.name.as_deref();
-                change(&mut server, &mut changes, &command.why, &mut |state| {
-                    let account = open_or_rename(state, principal, name);
-                    ChangeBody::all_of(account.into_iter().chain(billing.change(state, of)).collect())
-                })?;
-                wait_until_followed(config, server.state().number());
-            }
+            let (of, name) = (BillingSubject::account(principal), command.name.as_deref());
+            let server = change_here(config, &command.why, &mut |state| {
+                let account = is_change.then(|| open_or_rename(state, principal, name)).flatten();
+                ChangeBody::all_of(account.into_iter().chain(billing.change(state, of)).collect())
+            })?;
             let state = server.state();
             let (name, generation) = state.account(principal).ok_or_else(missing)?;
             let (external_id, price, metadata) = known(Some(&present(state, of)));
@@ -78,17 +69,11 @@ pub fn account(command: &AccountOf) -> Outcome {
             })
         }
     };
-    say(said, command.json);
-    Ok(())
-}
-
-fn say(mut said: Value, json: bool) {
-    if json {
-        print_json(said);
-        return;
+    if !command.json {
+        let pairs = said["metadata"].as_object().cloned().unwrap_or_default();
+        let pairs = pairs.iter().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
+        said["metadata"] = pairs.collect::<Vec<_>>().join(", ").into();
     }
-    let pairs = said["metadata"].as_object().cloned().unwrap_or_default();
-    let pairs = pairs.iter().map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()));
-    said["metadata"] = pairs.collect::<Vec<_>>().join(", ").into();
-    print(&fields(&said));
+    report(said, command.json);
+    Ok(())
 }

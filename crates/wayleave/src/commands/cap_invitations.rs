@@ -9,13 +9,13 @@ use wayleave_core::Prefix;
 use wayleave_runtime::clock::{unix_now, utc};
 use zeroize::Zeroizing;
 
-use super::cap::{change, wait_until_followed, warn_of_unknown};
+use super::cap::{change, change_here, report, wait_until_followed, warn_of_unknown};
 use super::cap_remote::{KeyServerAt, Provider, Why, all};
 use crate::api_client::ApiTarget;
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
-use crate::output::{fields, objects, print, print_json};
+use crate::output::{objects, print, print_json};
 use crate::provider::invitations::invite as make;
 use crate::provider::invitations::{DEFAULT_EXPIRY, InvitationOrder, describe, row, shared_with};
 use crate::provider::orders::{DAY, DEFAULT_DAYS, DEFAULT_INTERVAL, GrantOrder, MAX_DAYS, check_name};
@@ -146,15 +146,13 @@ pub fn list(command: &Invitations) -> Outcome {
             return withdrawn(command, id, &done["number"]);
         }
         (KeyServerAt::At(at), None) => all(&at, "/v1/invitations", "invitations")?,
-        (KeyServerAt::Here(config), withdraw) => {
+        (KeyServerAt::Here(config), Some(id)) => {
+            let server = change_here(config, &command.why, &mut |_| Some(ChangeBody::Uninvite(id)))?;
+            return withdrawn(command, id, &json!(server.state().number()));
+        }
+        (KeyServerAt::Here(config), None) => {
             let source = Source::read(config)?;
-            let (mut server, mut changes) = KeyFile::parse(&source)?.server(&source)?;
-            if let Some(id) = withdraw {
-                change(&mut server, &mut changes, &command.why, &mut |_| Some(ChangeBody::Uninvite(id)))?;
-                let number = server.state().number();
-                wait_until_followed(config, number);
-                return withdrawn(command, id, &json!(number));
-            }
+            let (server, _) = KeyFile::parse(&source)?.server(&source)?;
             let now = unix_now().secs();
             let all = server.state().invitations();
             all.map(|(invitation, status)| json!(describe(invitation, status, now))).collect()
@@ -172,11 +170,6 @@ pub fn list(command: &Invitations) -> Outcome {
 }
 
 fn withdrawn(command: &Invitations, id: InvitationId, number: &Value) -> Outcome {
-    let done = json!({ "number": number, "withdrawn": id.to_string() });
-    if command.json {
-        print_json(done)
-    } else {
-        print(&fields(&done))
-    }
+    report(json!({ "number": number, "withdrawn": id.to_string() }), command.json);
     Ok(())
 }

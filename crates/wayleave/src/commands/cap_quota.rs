@@ -8,13 +8,13 @@ use wayleave_control::capability::{
 use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::clock::{unix_now, utc};
 
-use super::cap::{change, wait_until_followed};
+use super::cap::{change_here, report};
 use super::cap_remote::{self, KeyServerAt, Provider, Why};
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::database::DatabaseRecords;
-use crate::output::{fields, objects, print, print_json};
+use crate::output::{objects, print, print_json};
 use crate::provider::orders::principal_of;
 
 #[derive(Args, Debug)]
@@ -61,12 +61,14 @@ fn set(place: &KeyServerAt<'_>, (principal, quota): (Principal, VolumeQuota), co
     said["number"] = match place {
         KeyServerAt::At(at) => at.json("PUT", "/v1/quotas", Some(&said))?["number"].clone(),
         KeyServerAt::Here(config) => {
-            let set =
-                |held: Option<VolumeQuota>| (held != Some(quota)).then_some(ChangeBody::SetQuota { principal, quota });
-            changed((config, &command.why), &set, principal)?
+            let changed = change_here(config, &command.why, &mut |state| {
+                let is_set = state.quota(principal).is_some_and(|held| held.quota == quota);
+                (!is_set).then_some(ChangeBody::SetQuota { principal, quota })
+            })?;
+            changed.state().number().into()
         }
     };
-    say(&said, command.json);
+    report(said, command.json);
     Ok(())
 }
 
@@ -76,25 +78,12 @@ fn end(place: &KeyServerAt<'_>, principal: Principal, command: &Quota) -> Outcom
             at.json("DELETE", &format!("/v1/quotas?principal={}", principal.number()), None)?["number"].clone()
         }
         KeyServerAt::Here(config) => {
-            changed((config, &command.why), &|_| Some(ChangeBody::EndQuota { principal }), principal)?
+            let end = ChangeBody::EndQuota { principal };
+            change_here(config, &command.why, &mut |_| Some(end.clone()))?.state().number().into()
         }
     };
-    say(&json!({ "number": number, "ended": true }), command.json);
+    report(json!({ "number": number, "ended": true }), command.json);
     Ok(())
-}
-
-/// Makes one change at the database of this machine, of what is held for the payer. Returns the number of the last change.
-fn changed(
-    (config, why): (&std::path::Path, &Why),
-    decide: &dyn Fn(Option<VolumeQuota>) -> Option<ChangeBody>,
-    principal: Principal,
-) -> Outcome<Value> {
-    let source = Source::read(config)?;
-    let (mut server, mut changes) = KeyFile::parse(&source)?.server(&source)?;
-    change(&mut server, &mut changes, why, &mut |state| decide(state.quota(principal).map(|held| held.quota)))?;
-    let number = server.state().number();
-    wait_until_followed(config, number);
-    Ok(number.into())
 }
 
 fn list(place: &KeyServerAt<'_>, command: &Quota) -> Outcome {
@@ -135,8 +124,4 @@ fn here(config: &std::path::Path) -> Outcome<Vec<Value>> {
         })
     };
     Ok(state.quotas().map(quota).collect())
-}
-
-fn say(value: &Value, json: bool) {
-    if json { print_json(value.clone()) } else { print(&fields(value)) }
 }

@@ -6,12 +6,12 @@ use wayleave_control::capability::{ChangeBody, RatePayer, RateTerms};
 use wayleave_control::leases::Offline;
 use wayleave_packet::platypus::header::DelegationId;
 
-use super::cap::{change, wait_until_followed};
+use super::cap::{change_here, report};
 use super::cap_remote::{KeyServerAt, Provider, Why};
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::Outcome;
-use crate::output::{fields, objects, print, print_json};
+use crate::output::{objects, print, print_json};
 use crate::provider::orders::{delegation_id, principal_of};
 
 #[derive(Args, Debug)]
@@ -86,13 +86,15 @@ fn set(place: &KeyServerAt<'_>, payer: RatePayer, terms: RateTerms, command: &Ra
     let number = match place {
         KeyServerAt::At(at) => at.json("PUT", "/v1/rates", Some(&line(&payer, &terms)))?["number"].clone(),
         KeyServerAt::Here(config) => {
-            let set = ChangeBody::SetRate { payer, terms };
-            changed((config, &command.why), &mut |held| (held != Some(terms)).then(|| set.clone()), payer)?
+            let changed = change_here(config, &command.why, &mut |state| {
+                (state.rates().get(&payer) != Some(&terms)).then_some(ChangeBody::SetRate { payer, terms })
+            })?;
+            changed.state().number().into()
         }
     };
     let mut said = line(&payer, &terms);
     said["number"] = number;
-    say(&said, command.json);
+    report(said, command.json);
     Ok(())
 }
 
@@ -103,24 +105,12 @@ fn end(place: &KeyServerAt<'_>, payer: RatePayer, command: &Rate) -> Outcome {
             let path = format!("/v1/rates?principal={}{delegation}", payer.principal.number());
             at.json("DELETE", &path, None)?["number"].clone()
         }
-        KeyServerAt::Here(config) => changed((config, &command.why), &mut |_| Some(ChangeBody::EndRate(payer)), payer)?,
+        KeyServerAt::Here(config) => {
+            change_here(config, &command.why, &mut |_| Some(ChangeBody::EndRate(payer)))?.state().number().into()
+        }
     };
-    say(&json!({ "number": number, "ended": true }), command.json);
+    report(json!({ "number": number, "ended": true }), command.json);
     Ok(())
-}
-
-/// Makes one change at the database of this machine, of what is held for the payer. Returns the number of the last change.
-fn changed(
-    (config, why): (&std::path::Path, &Why),
-    decide: &mut dyn FnMut(Option<RateTerms>) -> Option<ChangeBody>,
-    payer: RatePayer,
-) -> Outcome<Value> {
-    let source = Source::read(config)?;
-    let (mut server, mut changes) = KeyFile::parse(&source)?.server(&source)?;
-    change(&mut server, &mut changes, why, &mut |state| decide(state.rates().get(&payer).copied()))?;
-    let number = server.state().number();
-    wait_until_followed(config, number);
-    Ok(number.into())
 }
 
 fn list(place: &KeyServerAt<'_>, command: &Rate) -> Outcome {
@@ -160,8 +150,4 @@ fn line(payer: &RatePayer, terms: &RateTerms) -> Value {
         "burst_octets": Some(terms.burst).filter(|burst| *burst > 0),
         "offline": terms.offline.name(),
     })
-}
-
-fn say(value: &Value, json: bool) {
-    if json { print_json(value.clone()) } else { print(&fields(value)) }
 }

@@ -209,3 +209,62 @@ impl LessorTask {
         let _ = self.events.send(event).await; // fails if the role has stopped
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sqlx::Connection as _;
+    use wayleave_control::tenure::Holder;
+    use wayleave_store::{Place, StoreKey};
+
+    use super::*;
+    use crate::config::testing::Provider;
+    use crate::roles::Events;
+
+    async fn administer(place: &Place, sql: &str) {
+        let uri = format!("sqlite://{place}");
+        let mut connection = sqlx::SqliteConnection::connect(&uri).await.expect("opened");
+        sqlx::query(sql).execute(&mut connection).await.expect("done");
+        connection.close().await.expect("closed");
+    }
+
+    /// The row refuses what it would on a full disk. With the lock no other process has taken it; without, nobody knows.
+    #[tokio::test]
+    async fn who_has_the_lock_leases_while_the_disk_is_full_and_writes_added_routers_later() {
+        let provider = Provider::new("lessor-full");
+        let (config, source) = provider.config();
+        let clock = Clock::start();
+        let (core, _) = Core::open(&config, &source, clock, Events::default()).expect("opened");
+        let place = config.database(&source);
+        let key = StoreKey::new(config.provider(&source).expect("a key").store_key());
+        let (events, _said) = mpsc::channel(1);
+        let mut task = LessorTask {
+            store: Store::open(&place, key).await.expect("opened"),
+            core: Arc::new(Mutex::new(core)),
+            clock,
+            events,
+            name: "this server".to_owned(),
+            routers: Arc::new(Mutex::new(BTreeSet::from([1]))),
+            word: Arc::default(),
+            view: Arc::default(),
+            tenure: Tenure::new(Holder([1; 16])),
+            state: LessorState::default(),
+        };
+        task.word.connected.store(1, Ordering::Release);
+        let taken = task.look().await.expect("taken").expect("a row");
+        assert_eq!(taken.routers, BTreeSet::from([1]));
+        let full = "CREATE TRIGGER no_space BEFORE UPDATE ON lessor
+                    BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END";
+        administer(&place, full).await;
+        task.routers.lock().expect("sound").insert(2);
+        assert_eq!(task.look().await, Ok(Some(taken.clone())));
+        assert_eq!(task.tenure.term(clock.now()).map(|term| term.epoch), Some(taken.epoch));
+        assert_eq!(task.store.lessor().await.as_ref(), Ok(&taken));
+        let lock = task.state.lock.take();
+        assert!(task.look().await.is_err_and(|error| error.is_passing()));
+        task.state.lock = lock;
+        administer(&place, "DROP TRIGGER no_space").await;
+        let renewed = LessorRow { renewed: taken.renewed + 1, routers: BTreeSet::from([1, 2]), ..taken };
+        assert_eq!(task.look().await, Ok(Some(renewed.clone())));
+        assert_eq!(task.store.lessor().await, Ok(renewed));
+    }
+}

@@ -9,6 +9,7 @@ mod capabilities_page;
 mod exchange_page;
 mod gateways_page;
 mod invitations_page;
+mod key_servers_page;
 mod lab_page;
 mod member_page;
 mod organisations_page;

@@ -5,7 +5,7 @@
 //! the page abbreviates (`claim:43ac...`) stands for the printed one from there on. A fence whose first line is neither is a piece of a file: the test says what
 //! becomes of it.
 //!
-//! OPS, guides by goal: the first ten minutes, two organisations, two gateways, an attested session, sold transit: each
+//! OPS, guides by goal: the first ten minutes, two organisations, two gateways, an attested session, sold transit, two key servers: each
 //! page done line by line, on machines in namespaces, with BIRD and FRR: each command succeeds and prints what the page
 //! has; routes, pages and bills arrive.
 

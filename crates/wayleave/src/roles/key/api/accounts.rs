@@ -317,12 +317,9 @@ pub async fn close(
     _: NoBody,
 ) -> Answer<Changed> {
     let principal = principal.0;
-    api.run(move |api| {
-        let number = api.change(caller.note(), &mut |state| {
-            state.account(principal).ok_or_else(|| missing(principal))?;
-            Ok(Some(ChangeBody::Close { principal }))
-        })?;
-        Ok(Json(Changed { number }))
+    api.change_for(caller, move |state| {
+        state.account(principal).ok_or_else(|| missing(principal))?;
+        Ok(Some(ChangeBody::Close { principal }))
     })
     .await
 }

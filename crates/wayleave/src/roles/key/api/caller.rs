@@ -23,6 +23,7 @@ use wayleave_runtime::log_limit::{Line, LogLimit};
 
 use super::Api;
 use super::counts::count;
+use super::extract::PrincipalNumber;
 use super::problem::{Problem, ProblemKind};
 use crate::config::key_api::{Access, TokenEntry};
 use crate::provider::orders::{MAX_REASON, is_reason};
@@ -207,7 +208,7 @@ macro_rules! roles {
 }
 
 roles! {
-    /// Whoever reads what is one principal's, which may be its own: the handler asks [`Caller::may_read`].
+    /// Whoever reads what is one principal's, which may be its own: the handler asks [`Caller::may_read`] or [`Caller::only`].
     Owner = Some(Access::Own);
     Reader = Some(Access::Read);
     Seller = Some(Access::Sell);
@@ -235,6 +236,13 @@ impl<R> Caller<R> {
 }
 
 impl Caller<Owner> {
+    /// Of whom it is to be read: who is asked for, or else whose the token is; `None` for all.
+    pub fn only(&self, wanted: Option<PrincipalNumber>) -> Result<Option<Principal>, Problem> {
+        let only = wanted.map(|principal| principal.0).or(self.own);
+        only.map_or(Ok(()), |principal| self.may_read(principal))?;
+        Ok(only)
+    }
+
     /// Whether what is this principal's may be read.
     pub fn may_read(&self, principal: Principal) -> Result<(), Problem> {
         match self.own {

@@ -355,14 +355,11 @@ pub async fn withdraw(
     _: NoBody,
 ) -> Answer<Changed> {
     let id = id(&one.invitation)?;
-    api.run(move |api| {
-        let number = api.change(caller.note(), &mut |state| {
-            if state.invitation(id).is_none() {
-                return Err(Problem::new(ProblemKind::NotFound, InvitationError::Unknown.to_string()));
-            }
-            Ok(Some(ChangeBody::Uninvite(id)))
-        })?;
-        Ok(Json(Changed { number }))
+    api.change_for(caller, move |state| {
+        if state.invitation(id).is_none() {
+            return Err(Problem::new(ProblemKind::NotFound, InvitationError::Unknown.to_string()));
+        }
+        Ok(Some(ChangeBody::Uninvite(id)))
     })
     .await
 }

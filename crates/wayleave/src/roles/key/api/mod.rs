@@ -38,7 +38,7 @@ use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::connection_slots::{ConnectionSlots, SlotLimits};
 use wayleave_runtime::https::{HttpsLimits, serve_api};
 
-use self::caller::{Token, admit};
+use self::caller::{Caller, Token, admit};
 use self::changes::Trail;
 use self::counts::{ApiCounts, count};
 use self::extract::Json;
@@ -212,6 +212,15 @@ impl Api {
             error!("a request to the API was not finished: a bug, please report it with the lines above");
             Err(Problem::new(ProblemKind::Stopping, "the request was not finished"))
         })
+    }
+
+    /// Makes a change that is the whole of a request.
+    async fn change_for<R: Send + 'static>(
+        self: Arc<Self>,
+        caller: Caller<R>,
+        mut decide: impl FnMut(&State) -> Result<Option<ChangeBody>, Problem> + Send + 'static,
+    ) -> Answer<Changed> {
+        self.run(move |api| Ok(Json(Changed { number: api.change(caller.note(), &mut decide)? }))).await
     }
 
     /// Makes a change, and waits until routers can read it; the role ends if the database and the state part.

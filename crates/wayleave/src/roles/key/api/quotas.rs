@@ -107,8 +107,7 @@ pub async fn list(
     Query(wanted): Query<Page>,
     _: NoBody,
 ) -> Answer<Quotas> {
-    let only = wanted.principal.map(|principal| principal.0).or(caller.own);
-    only.map_or(Ok(()), |principal| caller.may_read(principal))?;
+    let only = caller.only(wanted.principal)?;
     let most = most(wanted.most, PAGE)?;
     api.run(move |api| {
         let begins = Month::of(api.clock.now().unix.secs()).begin();
@@ -159,13 +158,10 @@ pub async fn set(
         let why = ChangeError::QuotaTerms.to_string();
         return Err(Problem::new(ProblemKind::Request, why));
     }
-    api.run(move |api| {
-        let number = api.change(caller.note(), &mut |state| {
-            state.account(principal).ok_or_else(|| missing(principal))?;
-            let is_set = state.quota(principal).is_some_and(|held| held.quota == quota);
-            Ok((!is_set).then_some(ChangeBody::SetQuota { principal, quota }))
-        })?;
-        Ok(Json(Changed { number }))
+    api.change_for(caller, move |state| {
+        state.account(principal).ok_or_else(|| missing(principal))?;
+        let is_set = state.quota(principal).is_some_and(|held| held.quota == quota);
+        Ok((!is_set).then_some(ChangeBody::SetQuota { principal, quota }))
     })
     .await
 }
@@ -185,15 +181,12 @@ pub async fn end(
     Query(Whose { principal: PrincipalNumber(principal) }): Query<Whose>,
     _: NoBody,
 ) -> Answer<Changed> {
-    api.run(move |api| {
-        let number = api.change(caller.note(), &mut |state| match state.quota(principal) {
-            Some(_) => Ok(Some(ChangeBody::EndQuota { principal })),
-            None => {
-                let why = format!("principal {} has no quota", principal.number());
-                Err(Problem::new(ProblemKind::NotFound, why))
-            }
-        })?;
-        Ok(Json(Changed { number }))
+    api.change_for(caller, move |state| match state.quota(principal) {
+        Some(_) => Ok(Some(ChangeBody::EndQuota { principal })),
+        None => {
+            let why = format!("principal {} has no quota", principal.number());
+            Err(Problem::new(ProblemKind::NotFound, why))
+        }
     })
     .await
 }

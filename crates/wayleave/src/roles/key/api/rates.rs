@@ -155,16 +155,13 @@ pub async fn set(
     Json(rate): Json<Rate>,
 ) -> Answer<Changed> {
     let (payer, terms) = (payer(rate.principal, rate.delegation)?, rate.terms()?);
-    api.run(move |api| {
-        let number = api.change(caller.note(), &mut |state| {
-            if state.account(payer.principal).is_none() {
-                let why = format!("principal {} has no account", payer.principal.number());
-                return Err(Problem::new(ProblemKind::NotFound, why));
-            }
-            let is_set = state.rates().get(&payer) == Some(&terms);
-            Ok((!is_set).then_some(ChangeBody::SetRate { payer, terms }))
-        })?;
-        Ok(Json(Changed { number }))
+    api.change_for(caller, move |state| {
+        if state.account(payer.principal).is_none() {
+            let why = format!("principal {} has no account", payer.principal.number());
+            return Err(Problem::new(ProblemKind::NotFound, why));
+        }
+        let is_set = state.rates().get(&payer) == Some(&terms);
+        Ok((!is_set).then_some(ChangeBody::SetRate { payer, terms }))
     })
     .await
 }
@@ -185,14 +182,11 @@ pub async fn end(
     _: NoBody,
 ) -> Answer<Changed> {
     let payer = payer(whose.principal, whose.delegation)?;
-    api.run(move |api| {
-        let number = api.change(caller.note(), &mut |state| {
-            if state.rates().contains_key(&payer) {
-                return Ok(Some(ChangeBody::EndRate(payer)));
-            }
-            Err(Problem::new(ProblemKind::NotFound, format!("{payer} has no rate")))
-        })?;
-        Ok(Json(Changed { number }))
+    api.change_for(caller, move |state| {
+        if state.rates().contains_key(&payer) {
+            return Ok(Some(ChangeBody::EndRate(payer)));
+        }
+        Err(Problem::new(ProblemKind::NotFound, format!("{payer} has no rate")))
     })
     .await
 }

@@ -121,13 +121,8 @@ pub async fn revoke(
     _: NoQuery,
     Json(Revoked { entry: Entry(revocation) }): Json<Revoked>,
 ) -> Answer<Changed> {
-    api.run(move |api| {
-        let number = api.change(caller.note(), &mut |state| {
-            Ok((!state.is_listed(&revocation)).then_some(ChangeBody::Revoke(revocation)))
-        })?;
-        Ok(Json(Changed { number }))
-    })
-    .await
+    api.change_for(caller, move |state| Ok((!state.is_listed(&revocation)).then_some(ChangeBody::Revoke(revocation))))
+        .await
 }
 
 /// Take a revocation back
@@ -145,14 +140,11 @@ pub async fn lift(
     Query(Lifted { entry: Entry(revocation) }): Query<Lifted>,
     _: NoBody,
 ) -> Answer<Changed> {
-    api.run(move |api| {
-        let number = api.change(caller.note(), &mut |state| {
-            if state.is_listed(&revocation) {
-                return Ok(Some(ChangeBody::Lift(revocation)));
-            }
-            Err(Problem::new(ProblemKind::NotFound, "nothing of this kind is revoked"))
-        })?;
-        Ok(Json(Changed { number }))
+    api.change_for(caller, move |state| {
+        if state.is_listed(&revocation) {
+            return Ok(Some(ChangeBody::Lift(revocation)));
+        }
+        Err(Problem::new(ProblemKind::NotFound, "nothing of this kind is revoked"))
     })
     .await
 }

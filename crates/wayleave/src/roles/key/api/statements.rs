@@ -291,8 +291,7 @@ pub async fn show(
     Query(page): Query<LinesPage>,
     _: NoBody,
 ) -> Answer<StatementLines> {
-    let only = page.principal.map(|principal| principal.0).or(caller.own);
-    only.map_or(Ok(()), |principal| caller.may_read(principal))?;
+    let only = caller.only(page.principal)?;
     let by = page.by.unwrap_or(By::Delegation);
     let after = page.after.map(|text| {
         let refused =
@@ -331,8 +330,7 @@ pub async fn billing(
     Query(wanted): Query<BillingPage>,
     _: NoBody,
 ) -> Answer<StatementBilling> {
-    let only = wanted.principal.map(|principal| principal.0).or(caller.own);
-    only.map_or(Ok(()), |principal| caller.may_read(principal))?;
+    let only = caller.only(wanted.principal)?;
     let most = most(wanted.most, LINES)?;
     let (_, _, Details { prices, percentiles }) = api.complete(number, only).await?;
     let periods = api.periods();
@@ -374,10 +372,8 @@ pub async fn signed(
     Query(whose): Query<Whose>,
     _: NoBody,
 ) -> Answer<SignedStatement> {
-    let principal = whose.principal.map(|principal| principal.0).or(caller.own);
-    let principal =
-        principal.ok_or_else(|| Problem::new(ProblemKind::Request, "`principal` is missing: for whom it is signed"))?;
-    caller.may_read(principal)?;
+    let missing = || Problem::new(ProblemKind::Request, "`principal` is missing: for whom it is signed");
+    let principal = caller.only(whose.principal)?.ok_or_else(missing)?;
     let periods = api.periods();
     let latest = periods.latest(principal.number());
     let owner = whose.owner.unwrap_or(latest);

@@ -152,8 +152,7 @@ pub async fn list(
     });
     let after = after.transpose()?;
     let is_first = after.is_none();
-    let only = page.principal.map(|principal| principal.0).or(caller.own);
-    only.map_or(Ok(()), |principal| caller.may_read(principal))?;
+    let only = caller.only(page.principal)?;
     let page = StatementPage::new(by, after.as_ref().map(|after| after.line.clone()), most(page.most, LINES)?);
     let is_requested = |line: &Value| is_within(line, from, to) && is_readable(line, caller.own);
     let (statement, next) = read(&api, page, only, after, is_requested).await?;
