@@ -7,6 +7,7 @@
 //! to nobody as long as any could be good.
 
 use wayleave_control::capability::*;
+use wayleave_control::leases::Offline;
 use wayleave_core::Now;
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::header::{Interval, Marks};

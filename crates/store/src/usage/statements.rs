@@ -12,7 +12,7 @@ use wayleave_core::wire::{List16, decode, encode};
 
 use super::head;
 use super::percentiles::{months_ended, percentiles_of, sampled};
-use super::rows::{WRITTEN, account_of, bad, number, places, router_number, usage};
+use super::rows::{WRITTEN, account_of, number, places, router_number, usage};
 use crate::authentic::is_mac;
 use crate::error::StoreError;
 use crate::store::Store;
@@ -216,10 +216,8 @@ impl Store {
         }
         // That of the account comes first.
         tags.sort_by_key(|tag| tag.grant.is_some());
-        // Whoever sets one more is refused.
-        if tags.len() > MAX_PRICE_TAGS {
-            return Err(bad(&format!("`billing` of principal {principal}"), "it has more price tags than a statement"));
-        }
+        // Whoever sets one more is refused. Where an earlier program set more, one customer's tags hold up nobody's statement.
+        tags.truncate(MAX_PRICE_TAGS);
         Ok(tags)
     }
 
