@@ -18,8 +18,9 @@ use crate::error::StoreError;
 use crate::store::Store;
 use crate::table::signed;
 
-/// Parts that are written at once, at most, if they have percentiles: thousands of samples are read for each.
-const SAMPLED: usize = 64;
+/// Parts that are written at once, at most, if they have percentiles: thousands of samples are read for each, and others that write to a
+/// SQLite file wait for five seconds and no longer.
+const SAMPLED: usize = 16;
 
 /// A statement: the sums of the time that it closed, and of what came late for earlier ones.
 #[derive(Clone, PartialEq, Eq, Debug)]

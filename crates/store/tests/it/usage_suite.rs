@@ -5,6 +5,7 @@
 //! PLA, one lessor at a time: the row is taken as it was seen or not at all, and renewed by who has it.
 //! PLA, old statements: their sums leave, and later statements are what they were; a mark that no key server made, or sums that came
 //! back: refused by name.
+//! PLA, statements in parts: whoever completes one is killed after each part while others write: it is completed once, and is the same.
 //! PLA, statements: one that is complete never changes, whatever comes late; one that was changed is refused by name.
 
 use std::collections::{BTreeMap, BTreeSet};
