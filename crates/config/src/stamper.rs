@@ -60,7 +60,7 @@ pub struct HostSection {
     /// Networks of waypoints, besides those of its own routes, that may send it packets with a header.
     #[serde(default)]
     pub receive_from: Vec<Spanned<Prefix>>,
-    /// Networks that no such packet may come from, besides `address` and `sources`: they are inside.
+    /// Networks that no such packet may come from, besides the machine's addresses and `sources`: they are inside.
     #[serde(default)]
     pub refused_sources: Vec<Spanned<Prefix>>,
     /// Replies are stamped with what clients hand over for them.

@@ -106,7 +106,8 @@ impl ReplyRequests {
             return (request.due <= now).then(|| request.hello(now));
         }
         // New, or the capability that it has is of an epoch that ends.
-        if !self.servers.contains_key(&server) && !(self.new.take(now) && self.make_room(now)) {
+        let has_place = self.servers.contains_key(&server) || self.new.take(now) && self.make_room(now);
+        if !has_place {
             return None;
         }
         let mut request = Request {
