@@ -60,7 +60,7 @@ pub struct HostSection {
     /// Networks of waypoints, besides those of its own routes, that may send it packets with a header.
     #[serde(default)]
     pub receive_from: Vec<Spanned<Prefix>>,
-    /// Networks that no such packet may come from, besides `address` and `sources`: they are inside.
+    /// Networks that no such packet may come from, besides the machine's addresses and `sources`: they are inside.
     #[serde(default)]
     pub refused_sources: Vec<Spanned<Prefix>>,
     /// Replies are stamped with what clients hand over for them.
@@ -355,6 +355,30 @@ impl HostFile {
         self.rule_sections().map(rule).collect()
     }
 
+    /// The rules in force, each with its number in [`Self::rules`]. One without `to` is for both families, and its route for one, by
+    /// `family`: what goes by the other is dropped if it may not leave unstamped; else the rule says nothing of it, and the next that fits
+    /// decides.
+    pub fn rules_in_force(&self, family: impl Fn(u16) -> Option<Afi>) -> Vec<(usize, Rule)> {
+        let in_force = |(rule, (_, section)): (Rule, (Prefix, &Spanned<RuleSection>))| {
+            let route = rule.action.route().filter(|_| section.get_ref().to.is_none());
+            match (route, rule.action) {
+                (Some(route), _) if family(route) == Some(rule.to.afi()) => Some(rule),
+                (Some(_), RuleAction::Require(_)) => Some(Rule { action: RuleAction::Drop, ..rule }),
+                (Some(_), _) => None,
+                (None, _) => Some(rule),
+            }
+        };
+        let all = self.rules().into_iter().zip(self.rule_sections()).map(in_force).enumerate();
+        all.filter_map(|(number, rule)| Some((number, rule?))).collect()
+    }
+
+    /// Whether this rule is one without `to`, which is there for each family.
+    pub fn is_of_both_families(&self, rule: &Rule) -> bool {
+        let is_it = |other: &Rule| (other.to, other.user, other.mark) == (rule.to, rule.user, rule.mark);
+        let mut all = self.rules().into_iter().zip(self.rule_sections());
+        all.any(|(other, (_, section))| is_it(&other) && section.get_ref().to.is_none())
+    }
+
     pub(super) fn checked(source: &Source) -> Checked {
         let file = match Self::parse(source) {
             Ok(file) => file,
@@ -457,7 +481,41 @@ mod tests {
             assert_eq!(file.locate(ConfigError::Twice(index)).span, Some(rules[section].span()), "{index}");
         }
         assert!(file.locate(ConfigError::Route(0)).span.is_some());
+        assert_eq!([0, 1, 4].map(|index| file.is_of_both_families(&file.rules()[index])), [true, false, true]);
         assert!(parsed("", "{ route = \"paid\" }").is_err(), "everybody's packets to anywhere");
+    }
+
+    /// Everybody's packets that may not leave unstamped stay dropped, whatever rules of users have a route of the other family.
+    #[test]
+    fn a_rule_without_destinations_is_silent_about_the_family_that_its_route_lacks_or_drops_it() {
+        let rules = "{ route = \"paid\", user = 7 }, { route = \"paid\", user = 8, otherwise = \"drop\" }, { mark = 5 }, \
+                     { to = \"203.0.113.0/24\", route = \"paid\" }";
+        let file = parsed("", rules).expect("sound");
+        let in_force = |family| {
+            let of = |(number, rule): (usize, Rule)| (number, rule.to.to_string(), rule.action);
+            file.rules_in_force(|_| Some(family)).into_iter().map(of).collect::<Vec<_>>()
+        };
+        let [v4, v6, net] = ["0.0.0.0/0", "::/0", "203.0.113.0/24"].map(str::to_owned);
+        let (take, require) = (RuleAction::Take(0), RuleAction::Require(0));
+        let expected = [
+            (0, v4.clone(), take),
+            (1, v4.clone(), require),
+            (2, v4.clone(), RuleAction::Pass),
+            (3, net.clone(), take),
+            (5, v6.clone(), RuleAction::Drop),
+            (6, v6.clone(), RuleAction::Pass),
+        ];
+        assert_eq!(in_force(Afi::Ipv4), expected);
+        let expected = [
+            (1, v4.clone(), RuleAction::Drop),
+            (2, v4, RuleAction::Pass),
+            // That does not fit, which is said elsewhere.
+            (3, net, take),
+            (4, v6.clone(), take),
+            (5, v6.clone(), require),
+            (6, v6, RuleAction::Pass),
+        ];
+        assert_eq!(in_force(Afi::Ipv6), expected);
     }
 
     #[test]

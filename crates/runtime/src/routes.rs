@@ -18,6 +18,7 @@ use crate::packets::{has_no_link_layer, set_mark};
 pub const WORST: u32 = 0x7fff_0000;
 
 const NEW_ADDRESS: u16 = 20;
+const GET_ADDRESS: u16 = 22;
 const NEW_ROUTE: u16 = 24;
 const DELETE_ROUTE: u16 = 25;
 const GET_ROUTE: u16 = 26;
@@ -234,7 +235,7 @@ impl Routes {
     /// # Errors
     /// What the system said.
     pub fn prefixes(&mut self, afi: Afi, table: u32) -> io::Result<BTreeSet<Prefix>> {
-        self.dump(afi, |route| (route.table == table).then_some(route.to))
+        self.routes(afi, |route| (route.table == table).then_some(route.to))
     }
 
     /// The prefixes of the networks at which the machine is itself: routes of the main table that name no gateway.
@@ -242,7 +243,7 @@ impl Routes {
     /// # Errors
     /// What the system said.
     pub fn beside(&mut self, afi: Afi) -> io::Result<BTreeSet<Prefix>> {
-        self.dump(afi, |route| (route.table == MAIN && !route.has_gateway).then_some(route.to))
+        self.routes(afi, |route| (route.table == MAIN && !route.has_gateway).then_some(route.to))
     }
 
     /// The routes of all tables.
@@ -250,7 +251,7 @@ impl Routes {
     /// # Errors
     /// What the system said.
     pub fn all(&mut self, afi: Afi) -> io::Result<Vec<OtherRoute>> {
-        let all = self.dump(afi, |Route { table, to, interface, .. }| Some((table, to, interface)))?;
+        let all = self.routes(afi, |Route { table, to, interface, .. }| Some((table, to, interface)))?;
         let name = |index: u32| index_to_name(&self.socket, index).ok();
         let any = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
         let of = |(table, to, interface): (u32, Prefix, Option<u32>)| {
@@ -261,10 +262,34 @@ impl Routes {
         Ok(all.into_iter().map(of).collect())
     }
 
-    fn dump<T: Ord>(&mut self, afi: Afi, wanted: impl Fn(Route) -> Option<T>) -> io::Result<BTreeSet<T>> {
-        let mut body = vec![0; 12];
-        body[0] = family_of(afi);
-        self.send(GET_ROUTE, DUMP, &body)?;
+    /// The machine's addresses, of all its interfaces and of both families.
+    ///
+    /// # Errors
+    /// What the system said.
+    pub fn addresses(&mut self) -> io::Result<BTreeSet<IpAddr>> {
+        let mut all = BTreeSet::new();
+        for afi in [Afi::Ipv4, Afi::Ipv6] {
+            let head = [family_of(afi), 0, 0, 0, 0, 0, 0, 0];
+            all.extend(self.dump(GET_ADDRESS, NEW_ADDRESS, &head, read_address)?);
+        }
+        Ok(all)
+    }
+
+    fn routes<T: Ord>(&mut self, afi: Afi, wanted: impl Fn(Route) -> Option<T>) -> io::Result<BTreeSet<T>> {
+        let mut head = [0; 12];
+        head[0] = family_of(afi);
+        self.dump(GET_ROUTE, NEW_ROUTE, &head, |body| read_route(body).and_then(&wanted))
+    }
+
+    /// Asks for all there is, and reads the answers of the kind `answer`.
+    fn dump<T: Ord>(
+        &mut self,
+        question: u16,
+        answer: u16,
+        head: &[u8],
+        read: impl Fn(&[u8]) -> Option<T>,
+    ) -> io::Result<BTreeSet<T>> {
+        self.send(question, DUMP, head)?;
         let mut found = BTreeSet::new();
         let mut buffer = vec![0; 1 << 16];
         loop {
@@ -276,7 +301,7 @@ impl Routes {
                     _ if sequence != self.sequence => {}
                     DONE => return Ok(found),
                     ERROR => return Err(io::Error::from_raw_os_error(-code(body))),
-                    NEW_ROUTE => found.extend(read_route(body).and_then(&wanted)),
+                    kind if kind == answer => found.extend(read(body)),
                     _ => {}
                 }
             }
@@ -349,6 +374,28 @@ impl fmt::Display for OtherRoute {
             None => write!(f, " at no interface"),
         }
     }
+}
+
+/// The machine's own address in a message about one (`struct ifaddrmsg`): at an interface with two ends `ADDRESS` is the other one's.
+fn read_address(body: &[u8]) -> Option<IpAddr> {
+    let (head, mut attributes) = body.split_first_chunk::<8>()?;
+    let is_v4 = head[0] == family_of(Afi::Ipv4);
+    let (mut local, mut address) = (None, None);
+    while let Some((front, _)) = attributes.split_first_chunk::<4>() {
+        let length = usize::from(u16::from_ne_bytes([front[0], front[1]]));
+        let value = attributes.get(4..length)?;
+        let named = || match is_v4 {
+            true => value.first_chunk::<4>().map(|octets| IpAddr::from(*octets)),
+            false => value.first_chunk::<16>().map(|octets| IpAddr::from(*octets)),
+        };
+        match u16::from_ne_bytes([front[2], front[3]]) {
+            attribute::LOCAL => local = named(),
+            attribute::ADDRESS => address = named(),
+            _ => {}
+        }
+        attributes = attributes.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    local.or(address)
 }
 
 /// A route, as far as it matters here.
@@ -494,5 +541,45 @@ fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(v4) => v4.octets().to_vec(),
         IpAddr::V6(v6) => v6.octets().to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use super::*;
+
+    /// Addresses of documentation, which no machine has.
+    #[test]
+    fn the_addresses_of_this_machine_are_those_of_all_its_interfaces() {
+        let all = Routes::open().and_then(|mut routes| routes.addresses()).expect("no privilege is needed");
+        // Whatever the machine has, a socket may be bound to; link-local ones name an interface beside.
+        let is_of_link = |address: &IpAddr| matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+        for address in all.iter().filter(|address| !is_of_link(address)) {
+            let bound = UdpSocket::bind((*address, 0));
+            // One that the system has still to try out.
+            assert!(bound.is_ok_and(|socket| socket.local_addr().is_ok()) || address.is_ipv6(), "{address}");
+        }
+        if let Ok(connected) = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)) {
+            assert!(all.contains(&connected.local_addr().expect("bound").ip()), "{all:?}");
+        }
+        assert!(
+            !all.contains(&"192.0.2.255".parse().expect("an address")) && !all.contains(&Ipv6Addr::UNSPECIFIED.into())
+        );
+    }
+
+    #[test]
+    fn at_an_interface_with_two_ends_the_local_one_is_the_machines() {
+        let mut body = vec![family_of(Afi::Ipv4), 32, 0, 0, 0, 0, 0, 0];
+        attribute(&mut body, attribute::ADDRESS, &[192, 0, 2, 2]);
+        attribute(&mut body, attribute::LOCAL, &[192, 0, 2, 1]);
+        assert_eq!(read_address(&body), Some(Ipv4Addr::new(192, 0, 2, 1).into()));
+        let mut body = vec![family_of(Afi::Ipv6), 64, 0, 0, 0, 0, 0, 0];
+        attribute(&mut body, attribute::ADDRESS, &[0x5a; 16]);
+        assert_eq!(read_address(&body), Some(IpAddr::from([0x5a; 16])));
+        for length in 0..body.len() {
+            assert!(read_address(&body[..length]).is_none(), "{length}");
+        }
     }
 }

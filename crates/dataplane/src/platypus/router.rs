@@ -196,7 +196,7 @@ pub struct Router {
     /// Their original sources, as far as `hashes` are computed.
     origins: [[u8; 16]; BURST],
     account_keys: [AccountKey; BURST],
-    /// Where the packets of the last burst were counted, as far as they are forwarded.
+    /// Where the packets of the last burst were counted; nowhere, if they were not.
     charged: [ChargeLine; BURST],
     revocations: RevocationTable,
     need_revocations: bool,
@@ -337,6 +337,10 @@ impl Router {
     #[inline(always)]
     fn process_burst(&mut self, frames: &mut [Frame<'_>], actions: &mut [Action; BURST], now: Now) {
         self.replay.observe(now);
+        if self.is_accounting {
+            // Whatever is not charged in this burst has no place of an earlier one's.
+            self.charged = [ChargeLine::default(); BURST];
+        }
         let mut verdicts = self.verdicts.take().unwrap_or_default();
         {
             let mut datagrams: [&[u8]; BURST] = [&[]; BURST];
@@ -500,7 +504,6 @@ impl Router {
         if !self.is_accounting {
             return Ok(());
         }
-        self.charged[index] = ChargeLine::default();
         if counted == Counted::No {
             return Ok(());
         }
@@ -606,7 +609,8 @@ impl Router {
         }
     }
 
-    /// Where the packet at this index of the last burst was counted, if it is forwarded.
+    /// Where the packet at this index of the last burst was counted. It was nowhere if the packet is not charged: one that is answered
+    /// or dropped before its account, or repeated.
     #[inline(always)]
     #[must_use]
     pub fn charged(&self, index: usize) -> ChargeLine {

@@ -43,6 +43,10 @@ const LONGEST_RETRY: u64 = 64;
 const CHECK: u64 = 30;
 /// Grants of one key whose acknowledgement counts: those of late offers may be under way when the server opens one.
 const MAX_GRANTS: usize = 4;
+/// Servers that a client begins to ask in a second: each takes a key of its own.
+const NEW_SERVERS: u32 = 100;
+/// Seconds after which a server that has a capability may be forgotten for a new one, if nothing has left for it.
+const IDLE: u64 = 3_600;
 /// Hellos that a server answers in a second, and grants that it opens, each two Diffie-Hellman agreements.
 const OFFERS: u32 = 1_000;
 const ACCEPTS: u32 = 200;
@@ -74,14 +78,21 @@ impl Request {
 }
 
 /// What a client's stamper knows of servers' stampers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ReplyRequests {
     servers: HashMap<IpAddr, Request>,
+    new: TokenBucket,
+}
+
+impl Default for ReplyRequests {
+    fn default() -> Self {
+        Self { servers: HashMap::new(), new: TokenBucket::new(NEW_SERVERS, NEW_SERVERS) }
+    }
 }
 
 impl ReplyRequests {
     /// Notes that a packet to `server` leaves on a route that pays for replies, with capabilities of key epoch `epoch`. Returns the
-    /// option to send to it now, if one is due. `seed` must be fresh whenever it is called.
+    /// option to send to it now, if one is due and the limits of new servers allow it. `seed` must be fresh whenever it is called.
     pub fn leaves(
         &mut self,
         server: IpAddr,
@@ -95,8 +106,9 @@ impl ReplyRequests {
             return (request.due <= now).then(|| request.hello(now));
         }
         // New, or the capability that it has is of an epoch that ends.
-        if !self.servers.contains_key(&server) && self.servers.len() >= MAX_SERVERS {
-            self.forget(now);
+        let has_place = self.servers.contains_key(&server) || self.new.take(now) && self.make_room(now);
+        if !has_place {
+            return None;
         }
         let mut request = Request {
             epoch,
@@ -112,14 +124,24 @@ impl ReplyRequests {
         Some(hello)
     }
 
-    /// Makes room: servers whose answer is overdue go, or else any one.
-    fn forget(&mut self, now: Instant) {
-        self.servers.retain(|_, request| request.is_acknowledged || request.due > now);
-        if self.servers.len() >= MAX_SERVERS
-            && let Some(any) = self.servers.keys().next().copied()
-        {
+    /// Makes room: servers whose answer is overdue go, or else any one that has no capability. Those that have one stay while packets leave
+    /// for them: whoever has this host send to ever new addresses does not take them away. Returns whether there is room.
+    fn make_room(&mut self, now: Instant) -> bool {
+        if self.servers.len() < MAX_SERVERS {
+            return true;
+        }
+        let idle = Duration::from_secs(IDLE);
+        let is_kept = |request: &Request| match request.is_acknowledged {
+            true => request.due + idle > now,
+            false => request.due > now,
+        };
+        self.servers.retain(|_, request| is_kept(request));
+        if self.servers.len() >= MAX_SERVERS {
+            let any = self.servers.iter().find(|(_, request)| !request.is_acknowledged).map(|(server, _)| *server);
+            let Some(any) = any else { return false };
             self.servers.remove(&any);
         }
+        true
     }
 
     /// Answers an offer in `packet`, which came for `client`, with a grant. `granted` is delegated to the client's address alone.
@@ -204,15 +226,26 @@ pub struct ReplyGrants {
     pub other_waypoint: u64,
 }
 
-/// The addresses that count together, from the first to the last.
+/// The addresses that count together, from the first to the last: a /24, or a /56 of IPv6.
 fn network(client: IpAddr) -> (IpAddr, IpAddr) {
+    within(client, 56)
+}
+
+/// The networks that count together when the table is full: a /32 of IPv6, which is one provider's, since who has a /44 has 4,096 networks
+/// of a /56. Of IPv4 nobody has many for nothing.
+fn provider(client: IpAddr) -> (IpAddr, IpAddr) {
+    within(client, 32)
+}
+
+/// The first and the last address of a client's /24, or of its network of `length` bits of IPv6.
+fn within(client: IpAddr, length: u32) -> (IpAddr, IpAddr) {
     match client {
         IpAddr::V4(v4) => {
             let first = v4.to_bits() & !0xff;
             (IpAddr::V4(first.into()), IpAddr::V4((first | 0xff).into()))
         }
         IpAddr::V6(v6) => {
-            let host = u128::MAX >> 56;
+            let host = u128::MAX >> length;
             let first = v6.to_bits() & !host;
             (IpAddr::V6(first.into()), IpAddr::V6((first | host).into()))
         }
@@ -286,7 +319,7 @@ impl ReplyGrants {
     }
 
     /// The oldest grants leave for a new one, so that nobody who came first keeps others out: those of the client's own network if it
-    /// has its number, else those of the network that has most.
+    /// has its number, else those of the largest network of the provider that has most.
     fn make_room(&mut self, client: IpAddr) {
         if self.clients.contains_key(&client) {
             return;
@@ -296,24 +329,14 @@ impl ReplyGrants {
         let oldest = if own().count() >= MAX_OF_NETWORK {
             own().min_by_key(|(_, held)| held.order).map(|(address, _)| *address)
         } else if self.clients.len() >= MAX_CLIENTS {
-            self.oldest_of_largest()
+            let all: Vec<_> = self.clients.iter().map(|(client, held)| (*client, held.order)).collect();
+            leaving(&all)
         } else {
             None
         };
         if let Some(oldest) = oldest {
             self.clients.remove(&oldest);
         }
-    }
-
-    fn oldest_of_largest(&self) -> Option<IpAddr> {
-        let clients: Vec<(IpAddr, u64)> = self.clients.iter().map(|(client, held)| (*client, held.order)).collect();
-        // In order of their addresses those of a network stand together.
-        let networks = clients.chunk_by(|(one, _), (other, _)| network(*one) == network(*other));
-        let oldest = networks.filter_map(|of| {
-            let (client, order) = of.iter().min_by_key(|(_, order)| *order)?;
-            Some(((of.len(), Reverse(*order)), *client))
-        });
-        oldest.max_by_key(|(rank, _)| *rank).map(|(_, client)| client)
     }
 
     /// The clients, what packets to each are stamped with, and what carries them.
@@ -330,9 +353,94 @@ impl ReplyGrants {
     }
 }
 
+/// Clients, in order of their addresses, and how many grants were taken before each one's.
+type Held<'a> = &'a [(IpAddr, u64)];
+
+/// Those of the network that has most clients, and of several such the one that has the oldest. In order of their addresses those of a network
+/// stand together.
+fn largest(clients: Held<'_>, network: impl Fn(IpAddr) -> (IpAddr, IpAddr)) -> Held<'_> {
+    let networks = clients.chunk_by(|(one, _), (other, _)| network(*one) == network(*other));
+    let oldest = |of: Held<'_>| of.iter().map(|(_, order)| *order).min();
+    networks.max_by_key(|of| (of.len(), Reverse(oldest(of)))).unwrap_or_default()
+}
+
+/// Which client leaves where all places are taken.
+fn leaving(clients: Held<'_>) -> Option<IpAddr> {
+    let of = largest(largest(clients, provider), network);
+    of.iter().min_by_key(|(_, order)| *order).map(|(client, _)| *client)
+}
+
 /// Whether a client may grant this capability now.
 fn is_fit(capability: &Capability, now: UnixTime) -> bool {
     let Capability { interval, epoch, .. } = *capability;
     let is_short = Interval::new(LONGEST_GRANT).is_some_and(|longest| interval <= longest);
     is_short && epoch::is_accepted(interval, epoch, now) && capability.is_consistent()
+}
+
+#[cfg(test)]
+mod tests {
+    //! PLA, replies: one holder of an IPv6 /44 with a client in each of its networks, a host that is made to send to ever new servers.
+
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn who_has_many_networks_of_ipv6_makes_room_for_others_out_of_them() {
+        // Others came first: one of each family, and two of one network.
+        let others = ["192.0.2.1", "2001:db8:1:100::1", "2001:db8:2::1", "2001:db8:2::2"].map(address);
+        let many = |number: u128| IpAddr::V6((0x2001_0db9_u128 << 96 | number << 72 | 1).into());
+        let of_many = (0..1_000).map(many);
+        let mut held: Vec<(IpAddr, u64)> = others.into_iter().chain(of_many).zip(0..).collect();
+        held.sort_unstable();
+        while held.len() > 8 {
+            let leaves = leaving(&held).expect("one");
+            assert!(!others.contains(&leaves), "{leaves} with {} clients", held.len());
+            held.retain(|(client, _)| *client != leaves);
+        }
+        // The oldest went first.
+        assert!((996..1_000).all(|number| held.iter().any(|(client, _)| *client == many(number))));
+        // Within a provider the network that has most.
+        let two = ["2001:db8:1::1", "2001:db8:2::1", "2001:db8:2::2"].map(address);
+        assert_eq!(leaving(&two.into_iter().zip(0..).collect::<Vec<_>>()), Some(two[1]));
+        assert_eq!(leaving(&[]), None);
+    }
+
+    #[test]
+    fn servers_that_have_a_capability_stay_when_a_host_sends_to_ever_new_ones() {
+        let mut requests = ReplyRequests::default();
+        let server = |number: u32| IpAddr::V4((0x0a00_0000 + number).into());
+        let ask = |requests: &mut ReplyRequests, number: u32, now: Instant| {
+            requests.leaves(server(number), 1, now, || Some(Seed::new([7; 32]))).is_some()
+        };
+        let begin = Instant(1_000_000_000);
+        // A second's worth at once.
+        assert_eq!((0..1_000).filter(|number| ask(&mut requests, *number, begin)).count(), NEW_SERVERS as usize);
+        let settled: Vec<IpAddr> = requests.servers.keys().copied().collect();
+        for request in requests.servers.values_mut() {
+            (request.is_acknowledged, request.due) = (true, begin + Duration::from_secs(CHECK));
+        }
+        let mut now = begin;
+        for number in 10_000..10_000 + MAX_SERVERS as u32 {
+            now = now + Duration::from_millis(10);
+            assert!(ask(&mut requests, number, now), "{number}");
+        }
+        assert!(settled.iter().all(|server| requests.servers.contains_key(server)));
+        // All have places, and the next ones too.
+        for number in 20_000.. {
+            if requests.servers.len() == MAX_SERVERS {
+                break;
+            }
+            now = now + Duration::from_millis(10);
+            assert!(ask(&mut requests, number, now), "{number}");
+        }
+        // With all places theirs there is none, until nothing has left for them for long.
+        requests.servers.values_mut().for_each(|request| (request.is_acknowledged, request.due) = (true, now));
+        now = now + Duration::from_secs(1);
+        assert!(!ask(&mut requests, 9_999, now));
+        now = now + Duration::from_secs(IDLE);
+        assert!(ask(&mut requests, 9_999, now));
+    }
 }

@@ -3,6 +3,7 @@
 //! PLA, a host that decapsulates: packets of a stranger with no list, with a list of its own, from a waypoint that the host does not know,
 //! and with original sources of the host's own networks: none loses its header; those that a known waypoint sent do.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 use wayleave_core::{Now, Prefix, UnixTime};
@@ -12,6 +13,7 @@ use wayleave_dataplane::frame::{Frame, Ingress};
 use wayleave_dataplane::platypus::{Action, Config, ReplayPolicy, Router};
 use wayleave_dataplane::replay::ReplayFilter;
 use wayleave_dataplane::stamper::arriving::{ArrivalRefusal, Arriving};
+use wayleave_dataplane::stamper::replies::NO_NEXT_HEADER;
 use wayleave_packet::platypus::header::{Capability, Carriage, Interval, Marks, Packet, Principal, Width};
 use wayleave_packet::platypus::mint::{Hop, Nonce, Route, WaypointKey, WaypointKeys, encapsulate, epoch};
 use wayleave_packet::platypus::verify::{Forward, Policy, Waypoint, strip};
@@ -43,12 +45,19 @@ fn stamped(hops: &[Hop], source: Ipv4Addr) -> Vec<u8> {
 }
 
 fn stamped_in(carriage: Carriage, hops: &[Hop], source: Ipv4Addr) -> Vec<u8> {
+    with_option(carriage, hops, source, &[])
+}
+
+/// With an option, and nothing behind it; or with eight octets, and none.
+fn with_option(carriage: Carriage, hops: &[Hop], source: Ipv4Addr, reply_option: &[u8]) -> Vec<u8> {
     let nonce = Nonce::new(NOW, 1);
-    let route = Route { hops, nonce, sealed: false, reply_option: &[], carriage };
-    let mut inner = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0];
+    let route = Route { hops, nonce, sealed: false, reply_option, carriage };
+    let (protocol, payload): (u8, &[u8]) =
+        if reply_option.is_empty() { (17, &[0x5a; 8]) } else { (NO_NEXT_HEADER, &[]) };
+    let mut inner = vec![0x45, 0, 0, 20 + payload.len() as u8, 0, 0, 0, 0, 64, protocol, 0, 0];
     inner.extend_from_slice(&source.octets());
     inner.extend_from_slice(&HOST.octets());
-    inner.extend_from_slice(&[0x5a; 8]);
+    inner.extend_from_slice(payload);
     let mut out = Vec::new();
     encapsulate(&inner, &route, &mut out).expect("sound");
     out
@@ -149,6 +158,43 @@ fn a_host_takes_the_header_off_what_a_waypoint_that_it_knows_sent_and_nothing_el
     assert_eq!(taken(&several, &good), Err(ArrivalRefusal::Source));
     let elsewhere = Arriving::new(vec![STRANGER.into()], networks(&["198.51.100.0/24"]), Vec::new());
     assert_eq!(taken(&elsewhere, &good), Err(ArrivalRefusal::Elsewhere));
+    // The machine has others at which no packet with a header arrives, and they change.
+    let mut changing = named;
+    changing.set_local(BTreeSet::from([SENDER.into()]));
+    assert_eq!(taken(&changing, &good), Err(ArrivalRefusal::Source));
+    changing.set_local(BTreeSet::new());
+    assert!(taken(&changing, &good).is_ok());
+}
+
+/// They are for the stampers, and change what is sent to whom: from nobody but who they say.
+#[test]
+fn an_option_comes_from_its_source_or_by_the_last_waypoint_of_its_list() {
+    let mut arriving = Arriving::new(vec![HOST.into()], Vec::new(), Vec::new());
+    arriving.set_local(BTreeSet::from([STRANGER.into()]));
+    let option = [1, 1, 0, 0];
+    let check = |octets: &[u8]| {
+        let packet = Packet::decode(octets).expect("sound");
+        assert!(arriving.is_option(&packet));
+        arriving.check_option(&packet)
+    };
+    let straight = |source| with_option(Carriage::Ip, &[], source, &option);
+    let passed = |source| {
+        let mut octets = with_option(Carriage::Ip, &[hop(WAYPOINT)], source, &option);
+        let packet = Packet::decode(&octets).expect("sound");
+        Forward::of(&packet, 0).apply(&mut octets);
+        octets
+    };
+    let ways: [&dyn Fn(Ipv4Addr) -> Vec<u8>; 2] = [&straight, &passed];
+    for packet in ways {
+        assert_eq!(check(&packet(SENDER)), Ok(()));
+        assert_eq!(check(&from(packet(SENDER), STRANGER)), Err(ArrivalRefusal::Stranger));
+        // In the name of this host, of another address of the machine, and of nobody.
+        for source in [HOST, STRANGER, Ipv4Addr::LOCALHOST, Ipv4Addr::new(224, 0, 0, 1)] {
+            assert_eq!(check(&packet(source)), Err(ArrivalRefusal::Source), "{source}");
+        }
+    }
+    assert_eq!(check(&from(straight(SENDER), WAYPOINT)), Err(ArrivalRefusal::Stranger), "its list is empty");
+    assert_eq!(check(&from(passed(SENDER), SENDER)), Err(ArrivalRefusal::Stranger), "its waypoint sent it");
 }
 
 /// The same rules hold for IPv6, at a host that has an address of each family.

@@ -9,7 +9,7 @@ mod system;
 mod views;
 mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
@@ -82,7 +82,7 @@ impl Plan {
         // Whatever epoch the capabilities are of, routes and rules fit or do not.
         match Stamper::new(plan.config(UnixTime(0)), CpuKernel::best()) {
             Ok(_) => {}
-            Err(error) => return Err(source.failure(plan.file.locate(error)).into()),
+            Err(error) => return Err(source.failure(plan.locate(error)).into()),
         }
         match plan.short_route() {
             Some(fault) => Err(source.failure(fault).into()),
@@ -115,17 +115,24 @@ impl Plan {
         class.to.iter().any(|to| to.afi() == Afi::Ipv6) || self.file.host.get_ref().addresses().v6.is_some()
     }
 
-    /// A rule without `to` is for both families, and its route for one: what goes by the other is never stamped.
+    /// The rules in force, each with its number in the file.
+    fn numbered_rules(&self) -> Vec<(usize, Rule)> {
+        self.file.rules_in_force(|route| self.capabilities.family(usize::from(route)))
+    }
+
     fn rules(&self) -> Vec<Rule> {
-        let of_route = |(rule, (_, section)): (Rule, (Prefix, &Spanned<RuleSection>))| {
-            let Some(route) = rule.action.route().filter(|_| section.get_ref().to.is_none()) else { return rule };
-            match (self.capabilities.family(usize::from(route)) == Some(rule.to.afi()), rule.action) {
-                (true, action) => Rule { action, ..rule },
-                (false, RuleAction::Require(_)) => Rule { action: RuleAction::Drop, ..rule },
-                (false, _) => Rule { action: RuleAction::Pass, ..rule },
-            }
-        };
-        self.file.rules().into_iter().zip(self.file.rule_sections()).map(of_route).collect()
+        self.numbered_rules().into_iter().map(|(_, rule)| rule).collect()
+    }
+
+    /// What is wrong with routes and rules that no stamper takes, and where.
+    fn locate(&self, error: ConfigError) -> Fault {
+        let in_file = |index: usize| self.numbered_rules().get(index).map_or(index, |(number, _)| *number);
+        self.file.locate(match error {
+            ConfigError::Twice(index) => ConfigError::Twice(in_file(index)),
+            ConfigError::NoRoute(index) => ConfigError::NoRoute(in_file(index)),
+            ConfigError::Delegation(index) => ConfigError::Delegation(in_file(index)),
+            of_routes => of_routes,
+        })
     }
 
     fn config(&self, now: UnixTime) -> Config {
@@ -162,7 +169,7 @@ impl Plan {
 
     fn shown(&self, system: &System, now: UnixTime) -> Shown {
         let section = self.file.stamper.get_ref();
-        let rules = self.rules();
+        let (rules, sections) = (self.numbered_rules(), self.file.rule_sections().collect::<Vec<_>>());
         let name =
             |action: RuleAction| action.route().map(|route| section.routes[usize::from(route)].get_ref().name.clone());
         let route = |(section, files): (&Spanned<RouteSection>, &[CapabilityFile])| {
@@ -172,7 +179,7 @@ impl Plan {
             let interface = system.interfaces.get(&(rule.user, rule.mark));
             interface.map(|interface| interface.name.clone()).unwrap_or_default()
         };
-        let rule = |(rule, (_, section)): (&Rule, (Prefix, &Spanned<RuleSection>))| RuleView {
+        let rule = |(rule, section): (&Rule, &Spanned<RuleSection>)| RuleView {
             to: rule.to,
             user: rule.user,
             mark: rule.mark,
@@ -184,10 +191,10 @@ impl Plan {
         };
         Shown {
             routes: section.routes.iter().zip(self.capabilities.by_route()).map(route).collect(),
-            rules: rules.iter().zip(self.file.rule_sections()).map(rule).collect(),
+            rules: rules.iter().filter_map(|(number, of)| Some(rule((of, sections.get(*number)?.1)))).collect(),
             lookups: LookupCounters::default(),
             dropped: system.dropped,
-            table: Rules::new(&rules).unwrap_or_default(),
+            table: Rules::new(&self.rules()).unwrap_or_default(),
         }
     }
 }
@@ -202,6 +209,8 @@ pub struct StamperRole {
     /// The key epochs that the thread stamps with.
     stamped: (Vec<Option<CapabilityEpoch>>, Vec<Option<u32>>),
     system: System,
+    /// The machine's addresses, by the last look.
+    local: BTreeSet<IpAddr>,
     running: Running,
     secrets: Secrets,
     shown: Arc<RwLock<Shown>>,
@@ -301,7 +310,7 @@ impl Role for StamperRole {
         let out = (open(Ipv4Addr::UNSPECIFIED.into()).map_err(raw)?, v6);
         let receives = host.receives(plan.file.stamper.get_ref());
         let addresses = if receives { host.addresses() } else { Addresses::default() };
-        let arriving = match receives {
+        let mut arriving = match receives {
             true => {
                 let mut sockets = Vec::new();
                 for address in addresses.all() {
@@ -325,8 +334,12 @@ impl Role for StamperRole {
         };
         let now = unix_now();
         let stamper = Stamper::new(plan.config(now), CpuKernel::best());
-        let stamper = stamper.map_err(|error| daemon.source.failure(plan.file.locate(error)))?;
-        let system = System::open(&plan.file, daemon.events.clone())?;
+        let stamper = stamper.map_err(|error| daemon.source.failure(plan.locate(error)))?;
+        let mut system = System::open(&plan.file, daemon.events.clone())?;
+        let local = system.local().map_err(|error| Failure::system("cannot read this machine's addresses", &error))?;
+        if let Some((_, arriving)) = &mut arriving {
+            arriving.set_local(local.clone());
+        }
         let granted = Arc::new(Notify::new());
         let replies = match receives {
             true => Some(Replies {
@@ -354,6 +367,7 @@ impl Role for StamperRole {
             shown: Arc::new(RwLock::new(plan.shown(&system, now))),
             plan,
             system,
+            local,
             running,
             secrets,
             look: tokio::time::interval(LOOK),
@@ -439,9 +453,10 @@ impl Role for StamperRole {
         }
         self.looks = self.looks.wrapping_add(1);
         if self.looks.is_multiple_of(CHECK) {
-            self.system.check(&self.plan.file);
+            self.system.check(&self.plan.file, &self.plan.rules());
             self.shown.write().unwrap_or_else(PoisonError::into_inner).dropped = self.system.dropped;
         }
+        self.look_at_addresses();
         // Also where the system had no watch left.
         self.filter(now);
         let files = self.plan.files();
@@ -496,12 +511,22 @@ impl StamperRole {
         }
     }
 
+    /// Takes over which addresses the machine has: none of them is where a packet comes from that arrives with a header.
+    fn look_at_addresses(&mut self) {
+        // Fails where the system has no memory: what was known holds until the next look.
+        let Ok(local) = self.system.local() else { return };
+        if local != self.local {
+            self.local.clone_from(&local);
+            self.running.handle.send(move |worker| worker.set_local(local));
+        }
+    }
+
     /// Takes over which control groups are there.
     fn filter(&mut self, now: UnixTime) {
         if !self.system.groups_differ(&self.plan.file) {
             return;
         }
-        match self.system.set_filter(&self.plan.file) {
+        match self.system.set_filter(&self.plan.file, &self.plan.rules()) {
             Ok(false) => {}
             Ok(true) => *self.shown.write().unwrap_or_else(PoisonError::into_inner) = self.shown(now),
             Err(failures) => warn!("control groups and packets to drop are as before: {failures}"),
@@ -648,12 +673,6 @@ impl StamperRole {
         if self.registered.values().filter(|other| other.user == user).count() >= MAX_OF_USER {
             return Err(format!("user {user} has {MAX_OF_USER} registrations already"));
         }
-        let short = registration.headroom(now).filter(|headroom| *headroom < IPV6_MTU as usize);
-        if let Some(short) = short.filter(|_| registration.to.iter().any(|to| to.afi() == Afi::Ipv6)) {
-            return Err(format!(
-                "the route leaves packets {short} octets, and IPv6 needs {IPV6_MTU}: a path with a greater MTU, or fewer capabilities"
-            ));
-        }
         if registration.capabilities.iter().any(|held| held.capabilities.hop(now).is_none()) {
             return Err("no waypoint accepts these capabilities now: their key epochs have ended".to_owned());
         }
@@ -664,6 +683,13 @@ impl StamperRole {
         }
         self.registered.insert(number, registration);
         let (routes, rules) = self.routes_and_rules(now);
+        if let Some(short) = self.short(user, &routes, &rules) {
+            self.registered.remove(&number);
+            return Err(format!(
+                "a route leaves packets {short} octets, and IPv6 needs {IPV6_MTU}, for which the interface of user {user} is too: a path with \
+                 a greater MTU, or fewer capabilities"
+            ));
+        }
         let config = Config { location: Location::Host, routes, rules, share: (0, 1) };
         let applied = match Stamper::new(config, CpuKernel::best()) {
             Ok(_) => self.apply(now).await.map_err(|failures| failures.to_string()),
@@ -682,6 +708,16 @@ impl StamperRole {
             let _ = self.apply(now).await;
         }
         applied
+    }
+
+    /// The octets that the shortest route of a user's packets leaves, if these are less than IPv6 needs and the user's interface has IPv6:
+    /// of whichever registration or rule the route is.
+    fn short(&self, user: u32, routes: &[Route], rules: &[Rule]) -> Option<usize> {
+        let of_user = |class: &SenderClass| (class.user, class.mark) == (Some(user), None);
+        let class = SenderClass::of(rules).into_iter().find(of_user).filter(|class| self.plan.takes_v6(class))?;
+        let of_class = routes_of(&class, rules).filter_map(|route| routes.get(usize::from(route)).cloned());
+        let headroom = Stamper::least_headroom(&of_class.collect::<Vec<_>>());
+        headroom.filter(|headroom| *headroom < IPV6_MTU as usize)
     }
 
     /// Routes and rules of the plan, of users and of clients, in this order.
@@ -745,16 +781,23 @@ impl StamperRole {
             let mtu = self.mtu(&class, &routes, &rules);
             (class, mtu)
         };
-        let classes: Vec<(SenderClass, u32)> = classes.into_iter().map(mtu).collect();
-        let paying = self.plan.paying.clone();
+        let mut classes: Vec<(SenderClass, u32)> = classes.into_iter().map(mtu).collect();
+        if !system::has_ipv6() {
+            // Who asked for IPv6 is told that it is missing; a rule without `to` means what there is.
+            for (SenderClass { user, mark, to }, _) in &mut classes {
+                let of = |to: &Prefix| Rule { to: *to, user: *user, mark: *mark, action: RuleAction::Pass };
+                to.retain(|to| to.afi() == Afi::Ipv4 || !self.plan.file.is_of_both_families(&of(to)));
+            }
+        }
+        let (paying, configured) = (self.plan.paying.clone(), self.plan.file.stamper.get_ref().routes.len());
         self.running.handle.send(move |worker| {
             if let Some(replies) = &mut worker.replies {
                 replies.paying = paying;
             }
             // Their waypoints are taken from what pays, too.
-            worker.set_routes(routes, &rules);
+            worker.set_routes((routes, configured), &rules);
         });
-        self.system.set_filter(&self.plan.file)?;
+        self.system.set_filter(&self.plan.file, &self.plan.rules())?;
         self.system.set(&classes, &self.running.handle).await?;
         self.plan.capabilities.warn(now);
         self.stamped = self.epochs(now);

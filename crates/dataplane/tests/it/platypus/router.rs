@@ -14,7 +14,7 @@ use wayleave_crypto::lanes::CpuKernel;
 use wayleave_crypto::secret::{Key128, Secret};
 use wayleave_crypto::sign::SigningKey;
 use wayleave_dataplane::frame::{BURST, Frame, Ingress};
-use wayleave_dataplane::platypus::account::{Payer, Total};
+use wayleave_dataplane::platypus::account::{ChargeLine, Payer, Total};
 use wayleave_dataplane::platypus::revocation::{ListError, ListKind, Revocation, RevocationTable, sign_list};
 use wayleave_dataplane::platypus::{Action, Config, ForeignWaypoint, Reason, ReplayPolicy, Router};
 use wayleave_dataplane::replay::ReplayFilter;
@@ -403,6 +403,22 @@ fn a_payer_is_credited_with_what_was_counted_and_could_not_be_sent() {
         router.payers().find(|(who, _)| *who == Some(principal(7))).map_or(Total::default(), |(_, of)| of.credited)
     };
     assert_eq!(credited(&router), Total { packets: 2, octets: 2 * length });
+}
+
+/// The answer has the place in its burst that a packet had which was charged before.
+#[test]
+fn nobody_is_credited_with_an_answer_that_could_not_be_sent() {
+    let epoch = current_epoch(NOW);
+    let mut router = router(ReplayPolicy::Drop);
+    assert_eq!(action(&mut router, packet(epoch, None, 1, NOW), NOW), Action::Route);
+    assert_ne!(router.charged(0), ChargeLine::default());
+    let mut expired = packet(epoch, None, 2, NOW);
+    expired[8] = 1;
+    write_checksum(&mut expired);
+    assert!(matches!(action(&mut router, expired, NOW), Action::Answer(_)));
+    assert_eq!(router.charged(0), ChargeLine::default());
+    router.credit(router.charged(0));
+    assert!(router.payers().all(|(_, of)| of.credited == Total::default()));
 }
 
 #[test]

@@ -300,7 +300,8 @@ fn is_relayed(kind: u8, afi: Afi) -> bool {
     }
 }
 
-/// The original source does not know of the Platypus header, so that an MTU is reported without the octets that it takes.
+/// The original source does not know of the Platypus header, so that an MTU is reported without the octets that it takes. Of IPv6 that may be
+/// less than 1,280 octets, to which no source shortens its packets (RFC 8200 section 5): every link on the way needs these and the header.
 fn shrink_mtu(mut icmp: [u8; ICMP_HEADER], afi: Afi, added: usize) -> [u8; ICMP_HEADER] {
     match (afi, icmp[0], icmp[1]) {
         (Afi::Ipv4, type4::UNREACHABLE, type4::TOO_BIG_CODE) => {

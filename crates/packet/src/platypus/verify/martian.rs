@@ -20,18 +20,23 @@ fn is_martian_v4(address: Ipv4Addr) -> bool {
     matches!((a, b, c), (0 | 127 | 224.., _, _) | (169, 254, _) | (192, 0, 0))
 }
 
+/// The IPv4 address that an IPv4-translatable (64:ff9b::/96, RFC 6052) or 6to4 (2002::/16, RFC 3056) address stands for.
+pub(super) fn embedded_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
+    match address.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
+            Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+        }
+        _ => None,
+    }
+}
+
 fn is_martian_v6(address: Ipv6Addr) -> bool {
-    let segments = address.segments();
-    let embedded = |high: u16, low: u16| {
-        let [a, b] = high.to_be_bytes();
-        let [c, d] = low.to_be_bytes();
-        is_martian_v4(Ipv4Addr::new(a, b, c, d))
-    };
-    match segments {
+    if let Some(embedded) = embedded_v4(address) {
+        return is_martian_v4(embedded);
+    }
+    match address.segments() {
         // ::/64 holds the unspecified address, loopback, IPv4-compatible and IPv4-mapped addresses.
         [0, 0, 0, 0, ..] => true,
-        // IPv4-translatable (RFC 6052) and 6to4 (RFC 3056) addresses are judged by the IPv4 address inside.
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
         // Discard-only (RFC 6666).
         [0x100, 0, 0, 0, ..] => true,
         // Link-local, the former site-local, multicast.

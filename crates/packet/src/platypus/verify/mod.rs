@@ -22,6 +22,7 @@ use super::mint::{Head, WaypointKeys, epoch};
 
 pub use decapsulate::{Layout, decapsulate, strip};
 pub use forward::{Charge, Forward};
+use martian::embedded_v4;
 pub use martian::is_martian;
 pub use verdict::{IcmpError, Reason, Verdict};
 
@@ -358,7 +359,7 @@ impl Waypoint {
     fn check_own_source(&self, source: IpAddr, sender: Sender) -> Result<(), Reason> {
         let is_refused = match sender {
             Sender::Origin => self.is_refused_source(source),
-            Sender::Peer => self.is_own(source) || is_in(&self.policy.customers, source),
+            Sender::Peer => self.is_own(source) || leads_into(&self.policy.customers, source),
         };
         if is_refused { Err(Reason::OwnSource) } else { Ok(()) }
     }
@@ -390,11 +391,11 @@ impl Waypoint {
         if bool::from(expected[..presented.len()].ct_eq(presented)) { Ok(()) } else { Err(Reason::Binding) }
     }
 
-    /// Whether an address lies in one of the policy's refused networks.
+    /// Whether an address lies in one of the policy's refused networks, or stands for an IPv4 address that does.
     #[must_use]
     #[inline(always)]
     pub fn is_own(&self, address: IpAddr) -> bool {
-        is_in(&self.policy.refused, address)
+        leads_into(&self.policy.refused, address)
     }
 
     /// Whether an original source, from which a packet comes, lies in one of the policy's refused networks, and is none that
@@ -448,6 +449,14 @@ fn next_destination(packet: &Packet<'_>, index: usize) -> IpAddr {
 #[inline(always)]
 fn is_in(networks: &[Prefix], address: IpAddr) -> bool {
     networks.iter().any(|prefix| contains(prefix, address))
+}
+
+/// Whether an address lies in one of these networks, or stands for an IPv4 address that does: a translator or a 6to4 relay further on leads
+/// packets there.
+#[inline(always)]
+fn leads_into(networks: &[Prefix], address: IpAddr) -> bool {
+    let is_around = |v6| embedded_v4(v6).is_some_and(|v4| is_in(networks, v4.into()));
+    is_in(networks, address) || matches!(address, IpAddr::V6(v6) if is_around(v6))
 }
 
 /// Whether an address lies in a prefix.

@@ -197,6 +197,15 @@ fn martians_and_networks_of_our_own_are_not_reached_through_a_waypoint() {
     let own = Verdict::Answer(IcmpError::Prohibited, Reason::OwnNetwork);
     assert_eq!(verdict(&[hop(Afi::Ipv4, 1)], world::waypoint_address(Afi::Ipv4, 2)), own);
     assert_eq!(verdict(&[hop(Afi::Ipv6, 1)], world::waypoint_address(Afi::Ipv6, 2)), own);
+    // Addresses of IPv6 that stand for those of IPv4 which are ours, and for others.
+    for text in ["64:ff9b::198.51.100.9", "2002:c633:6409::1"] {
+        let to: IpAddr = text.parse().expect("an address");
+        assert_eq!(verdict(&[hop(Afi::Ipv6, 1)], to), own, "{text}");
+    }
+    for text in ["64:ff9b::192.0.2.1", "2002:c000:201::1", "64:ff9b:1::198.51.100.9"] {
+        let to: IpAddr = text.parse().expect("an address");
+        assert!(matches!(verdict(&[hop(Afi::Ipv6, 1)], to), Verdict::Forward(_)), "{text}");
+    }
     // Next waypoints: one of ours that is named, one that is not.
     let destination = world::destination_address(Afi::Ipv4);
     assert!(matches!(verdict(&[hop(Afi::Ipv4, 1), hop(Afi::Ipv4, 2)], destination), Verdict::Forward(_)));

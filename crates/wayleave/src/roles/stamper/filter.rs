@@ -15,12 +15,16 @@ pub const TABLE: &str = "wayleave_stamper";
 /// Its counter of packets that were dropped.
 pub const DROPPED: &str = "dropped";
 
-/// What IPv6 needs on a link, which no rule is about: neighbours are asked for from ordinary addresses, too.
-const LINK: [&str; 3] = [
-    "ip6 saddr fe80::/10 accept",
+/// What IPv6 needs on a link, which no rule of everybody's is about: neighbours are asked for from ordinary addresses, too. What a user or a
+/// mark may not send goes by no exception: the kernel's own packets have neither. Neighbour discovery has passed no router (RFC 4861 section
+/// 7.1.1), and reaches none.
+const LINK: [&str; 2] = [
     "ip6 daddr { fe80::/10, ff02::/16 } accept",
-    "icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect } accept",
+    "ip6 hoplimit 255 icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect } accept",
 ];
+
+/// What is sent by a socket of this machine, whoever's.
+const ANY_SOCKET: &str = "meta skuid 0-4294967294";
 
 /// What the table says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -91,11 +95,11 @@ impl Filter {
         rule(&format!("oifname {{ \"lo\", {} }} accept", self.interfaces()));
         rule("meta l4proto { tcp, udp } th dport 53 accept");
         rule("meta l4proto { tcp, udp } th sport 53 accept");
-        LINK.into_iter().for_each(&mut rule);
         // In the order of `Rules::find`, so that the first one that fits decides.
         let mut rules = self.rules.clone();
         let rank = |rule: &Rule| SenderClass { user: rule.user, mark: rule.mark, to: Vec::new() }.rank();
         rules.sort_by_key(|rule| (rank(rule), Reverse(rule.to.len())));
+        let mut link = Some(LINK);
         for Rule { to, user, mark, action } in rules {
             let verdict = match action {
                 RuleAction::Require(_) | RuleAction::Drop => format!("counter name {DROPPED} drop"),
@@ -106,8 +110,14 @@ impl Filter {
             let family = if to.afi() == Afi::Ipv4 { "ip" } else { "ip6" };
             let rest = format!("{family} daddr {to} {verdict}");
             if (user, mark) == (None, None) {
-                // This machine's own, and what passes through it from these networks.
+                // Everybody's come last.
+                link.take().into_iter().flatten().for_each(&mut rule);
+                // This machine's own, and what passes through it from these networks. A socket may send from an address of IPv6 that the
+                // machine does not have (`IPV6_FREEBIND`).
                 rule(&format!("fib saddr type local {rest}"));
+                if to.afi() == Afi::Ipv6 {
+                    rule(&format!("{ANY_SOCKET} {rest}"));
+                }
                 let of_family = self.sources.iter().filter(|source| source.afi() == to.afi());
                 let sources: Vec<String> = of_family.map(ToString::to_string).collect();
                 if !sources.is_empty() {
@@ -210,9 +220,6 @@ mod tests {
             format!("oifname {{ \"lo\", {interfaces} }} accept"),
             "meta l4proto { tcp, udp } th dport 53 accept".to_owned(),
             "meta l4proto { tcp, udp } th sport 53 accept".to_owned(),
-            LINK[0].to_owned(),
-            LINK[1].to_owned(),
-            LINK[2].to_owned(),
         ];
         let drop = "counter name dropped drop";
         let rules = [
@@ -220,6 +227,8 @@ mod tests {
             format!("meta mark 77 ip daddr 198.51.100.0/24 {drop}"),
             "meta skuid 7 ip daddr 203.0.113.9/32 accept".to_owned(),
             format!("meta skuid 7 ip daddr 203.0.113.0/24 {drop}"),
+            LINK[0].to_owned(),
+            LINK[1].to_owned(),
             format!("fib saddr type local ip daddr 0.0.0.0/0 {drop}"),
         ];
         let expected = [&begins[..], &rules].concat();
@@ -231,21 +240,25 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_both_families_stand_in_one_table_and_links_stay_open() {
+    fn rules_of_both_families_stand_in_one_table_and_links_stay_open_for_whom_no_rule_names() {
         let mut filter = filter(vec![
             rule("0.0.0.0/0", Some(7), None, RuleAction::Require(0)),
             rule("::/0", Some(7), None, RuleAction::Drop),
             rule("2001:db8::/32", None, None, RuleAction::Require(1)),
+            rule("2001:db8:5::/48", None, None, RuleAction::Pass),
         ]);
         filter.sources = vec!["192.0.2.0/24".parse().expect("a prefix"), "2001:db8:1::/48".parse().expect("a prefix")];
         let all = chain(&filter, "closed");
         let expected = [
-            "ip6 saddr fe80::/10 accept",
-            "ip6 daddr { fe80::/10, ff02::/16 } accept",
-            "icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect } accept",
             "meta skuid 7 ip daddr 0.0.0.0/0 counter name dropped drop",
             "meta skuid 7 ip6 daddr ::/0 counter name dropped drop",
+            "ip6 daddr { fe80::/10, ff02::/16 } accept",
+            "ip6 hoplimit 255 icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert, nd-redirect } accept",
+            "fib saddr type local ip6 daddr 2001:db8:5::/48 accept",
+            "meta skuid 0-4294967294 ip6 daddr 2001:db8:5::/48 accept",
+            "ip6 saddr { 2001:db8:1::/48 } ip6 daddr 2001:db8:5::/48 accept",
             "fib saddr type local ip6 daddr 2001:db8::/32 counter name dropped drop",
+            "meta skuid 0-4294967294 ip6 daddr 2001:db8::/32 counter name dropped drop",
             "ip6 saddr { 2001:db8:1::/48 } ip6 daddr 2001:db8::/32 counter name dropped drop",
         ];
         assert_eq!(all[all.len() - expected.len()..], expected);

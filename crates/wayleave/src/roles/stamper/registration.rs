@@ -18,7 +18,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use wayleave_control::capability::{Credential, LookupFailure, PREFIX};
 use wayleave_core::{Prefix, UnixTime};
-use wayleave_dataplane::stamper::{Route, Stamper};
+use wayleave_dataplane::stamper::Route;
 use wayleave_packet::platypus::header::offsets::MAX_CAPABILITIES;
 use zeroize::Zeroizing;
 
@@ -103,11 +103,6 @@ impl Registration {
             mtu: self.mtu.into(),
             only_from: None,
         }
-    }
-
-    /// Octets that the route leaves packets.
-    pub fn headroom(&self, now: UnixTime) -> Option<usize> {
-        Stamper::least_headroom(&[self.route(now)])
     }
 
     fn read(line: &[u8], user: u32) -> Result<Self, Failure> {

@@ -4,14 +4,16 @@
 //! What leaves the stamper has a mark of its own, which the first rule sends past all the others. Interfaces and their routes end
 //! with the process; rules that a killed process left lead to empty tables, so that packets take their usual path.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::io::{self, Write as _};
+use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tracing::{info, warn};
 use wayleave_core::{Afi, Prefix};
-use wayleave_dataplane::stamper::SenderClass;
+use wayleave_dataplane::stamper::{Rule, SenderClass};
 use wayleave_runtime::folder_watch::FolderWatch;
 use wayleave_runtime::packets::tun::Tun;
 use wayleave_runtime::routes::{MAIN, Routes, RoutingRule};
@@ -26,6 +28,8 @@ use crate::roles::events::{Events, event};
 const GROUPS: &str = "/sys/fs/cgroup";
 /// Where a system with IPv6 lists its addresses.
 const IPV6: &str = "/proc/net/if_inet6";
+/// Whether new interfaces have none.
+const NO_IPV6: &str = "/proc/sys/net/ipv6/conf/default/disable_ipv6";
 const NEEDS: &str =
     "control groups and `otherwise = \"drop\"` need the program nft (package nftables), groups also their version 2";
 
@@ -100,6 +104,11 @@ impl System {
             dropped: 0,
             log,
         })
+    }
+
+    /// The machine's addresses.
+    pub fn local(&mut self) -> io::Result<BTreeSet<IpAddr>> {
+        self.routes.addresses()
     }
 
     /// Hands the packets of these classes to the worker, each class by an interface of its own with this MTU, and no others.
@@ -201,9 +210,9 @@ impl System {
         let _ = worker.ask(move |worker| worker.ends.retain(|end| end.number != interface.number)).await;
     }
 
-    /// Lets nftables mark the packets of control groups that are there, and drop those that may leave in no other way than stamped where the
-    /// stamper does not see them. Returns whether anything has changed since the last call; if not, nobody is asked.
-    pub fn set_filter(&mut self, file: &HostFile) -> Outcome<bool> {
+    /// Lets nftables mark the packets of control groups that are there, and drop those that by `rules` may leave in no other way than stamped
+    /// where the stamper does not see them. Returns whether anything has changed since the last call; if not, nobody is asked.
+    pub fn set_filter(&mut self, file: &HostFile, rules: &[Rule]) -> Outcome<bool> {
         let paths = file.cgroups();
         if self.filter.is_none() && !paths.is_empty() && !Path::new(GROUPS).join("cgroup.procs").exists() {
             return Err(Failure::new(format!("there is no version 2 of control groups at {GROUPS}"))
@@ -221,7 +230,7 @@ impl System {
                 .enumerate()
                 .map(|(index, path)| ((*path).to_owned(), file.cgroup_mark(index)))
                 .collect(),
-            rules: file.rules(),
+            rules: rules.to_vec(),
             sources: self.sources.clone(),
         };
         if self.filter.as_ref() == Some(&filter) {
@@ -284,7 +293,7 @@ impl System {
     }
 
     /// Reads how many packets the kernel has dropped. Where somebody has removed the table, or it could not be set, it is set.
-    pub fn check(&mut self, file: &HostFile) {
+    pub fn check(&mut self, file: &HostFile, rules: &[Rule]) {
         if !self.filter.as_ref().is_some_and(Filter::is_needed) {
             return;
         }
@@ -300,7 +309,7 @@ impl System {
             }
         }
         self.filter = None;
-        if let Err(failures) = self.set_filter(file) {
+        if let Err(failures) = self.set_filter(file, rules) {
             let why = failures.to_string();
             self.log.report(
                 event!(WARN "filter-refused" by 0, { why } "the table {} of nftables is missing: {why}", filter::TABLE),
@@ -331,6 +340,11 @@ impl System {
             warn!("cannot remove the table {table} of nftables; `nft delete table inet {table}` does");
         }
     }
+}
+
+/// Whether the role's interfaces have IPv6.
+pub fn has_ipv6() -> bool {
+    fs::read_to_string(NO_IPV6).map_or(Path::new(IPV6).exists(), |text| text.trim() == "0")
 }
 
 /// Runs the program `nft` with these commands, and returns what it prints.

@@ -1,6 +1,7 @@
 //! The thread that stamps: TUN interfaces on one side, raw sockets on the other. It waits for nobody: a packet whose
 //! capabilities are not there leaves without a stamp.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::AsFd as _;
@@ -14,7 +15,7 @@ use wayleave_dataplane::frame::BURST;
 use wayleave_dataplane::gateway::offload::{HEADER, Offload, each_packet};
 use wayleave_dataplane::platypus::outer::{destination, source};
 use wayleave_dataplane::stamper::arriving::{ArrivalRefusal, Arriving};
-use wayleave_dataplane::stamper::replies::{Answer, NO_NEXT_HEADER, ReplyGrants, ReplyRequests};
+use wayleave_dataplane::stamper::replies::{Answer, ReplyGrants, ReplyRequests};
 use wayleave_dataplane::stamper::{Counters, LeaveReason, Outcome, OutgoingPacket, Route, Rule, Stamper};
 use wayleave_packet::platypus::header::Packet;
 use wayleave_packet::platypus::mint::Hop;
@@ -66,7 +67,8 @@ pub struct IoCounters {
     /// Stamped packets that arrived for this host, and those of them that it was handed without their header.
     pub arrived: u64,
     pub delivered: u64,
-    /// Those that kept it: no waypoint of this host's had sent them, or their original source cannot be outside.
+    /// Those that were refused: no waypoint of this host's had sent them (options: neither their source nor their last waypoint), or their
+    /// original source cannot be outside.
     pub refused_strangers: u64,
     pub refused_sources: u64,
     /// System calls that failed.
@@ -161,11 +163,12 @@ impl Work for Worker {
 }
 
 impl Worker {
-    /// Stamps by other routes and rules from the next packet on.
-    pub fn set_routes(&mut self, routes: Vec<Route>, rules: &[Rule]) {
+    /// Stamps by other routes and rules from the next packet on. The first `configured` routes are the operator's: packets that their
+    /// waypoints sent, and those of what pays for replies, lose their header. No waypoint that a user or a client brought is trusted so far.
+    pub fn set_routes(&mut self, (routes, configured): (Vec<Route>, usize), rules: &[Rule]) {
         if let Some((_, arriving)) = &mut self.arriving {
             let paying = self.replies.iter().flat_map(|replies| replies.paying.iter().flatten());
-            let hops = routes.iter().flat_map(|route| &route.hops);
+            let hops = routes.iter().take(configured).flat_map(|route| &route.hops);
             let waypoints =
                 hops.map(|hop| hop.capability.waypoint).chain(paying.map(|capabilities| capabilities.waypoint));
             arriving.set_waypoints(waypoints);
@@ -173,6 +176,13 @@ impl Worker {
         if let Err(error) = self.stamper.reload(routes, rules) {
             // They were tried before.
             error!(%error, "the stamping thread refused its routes and stamps by the old ones: a bug, please report it");
+        }
+    }
+
+    /// The machine has these addresses from now on.
+    pub fn set_local(&mut self, local: BTreeSet<IpAddr>) {
+        if let Some((_, arriving)) = &mut self.arriving {
+            arriving.set_local(local);
         }
     }
 
@@ -374,12 +384,16 @@ impl Worker {
         for (_, octets) in received.packets_mut(0) {
             counters.arrived += 1;
             let Ok(packet) = Packet::decode(octets) else { continue };
-            if is_option(&packet, arriving) {
-                options.push(octets.to_vec());
-                continue;
-            }
-            let layout = match arriving.layout(&packet) {
-                Ok(layout) => layout,
+            let taken = match arriving.is_option(&packet) {
+                true => arriving.check_option(&packet).map(|()| None),
+                false => arriving.layout(&packet).map(Some),
+            };
+            let layout = match taken {
+                Ok(Some(layout)) => layout,
+                Ok(None) => {
+                    options.push(octets.to_vec());
+                    continue;
+                }
                 Err(refusal) => {
                     counters.refused_strangers += u64::from(refusal == ArrivalRefusal::Stranger);
                     counters.refused_sources += u64::from(refusal == ArrivalRefusal::Source);
@@ -422,11 +436,4 @@ fn is_for_others(packet: &[u8]) -> bool {
         (Some(source), Some(destination)) => !is_of_link(source) && !is_of_link(destination),
         _ => false,
     }
-}
-
-/// Whether a packet for this host carries a reply option and nothing else.
-fn is_option(packet: &Packet<'_>, arriving: &Arriving) -> bool {
-    let to = packet.final_destination();
-    let is_ours = to == packet.outer().destination && arriving.is_own(to);
-    is_ours && packet.current().is_none() && packet.has_reply_option() && packet.inner_protocol() == NO_NEXT_HEADER
 }

@@ -2,7 +2,7 @@
 //! packets that may leave in no other way.
 //!
 //! PLA, stamper by process, IPv6: over IP and in UDP, by registration, replies to a client that pays for them, a rule for both
-//! families that fails closed: as over IPv4, and neighbour discovery goes on.
+//! families that fails closed: as over IPv4, and neighbour discovery goes on; a machine whose new interfaces have no IPv6.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -270,6 +270,31 @@ fn a_client_pays_for_replies_over_ipv6() {
     // The rule is for this client alone.
     let routes = lan.server.command("ip").args(["-6", "route", "show", "table", "22100"]).output().expect("ip runs");
     assert!(text(&routes.stdout).starts_with(&CLIENT.to_string()), "{}", text(&routes.stdout));
+}
+
+/// Interfaces that are there keep theirs.
+#[test]
+fn where_new_interfaces_have_no_ipv6_a_rule_without_destinations_is_for_the_other_family() {
+    let name = "stamping::ipv6::where_new_interfaces_have_no_ipv6_a_rule_without_destinations_is_for_the_other_family";
+    if netns::enter_for_test(name).is_none() {
+        return;
+    }
+    let lan = Lan::start("stamping-ipv6-off", DECAPSULATE);
+    let switch = || fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1");
+    lan.client.within(switch).expect("in its place").expect("a setting of its own");
+    // Who asks for destinations of IPv6 is told.
+    lan.folder.write("asked.toml", &config("", TO_SERVER, false));
+    let refused = lan
+        .client
+        .command(env!("CARGO_BIN_EXE_wayleave"))
+        .args(["run", "stamper", "--config", "asked.toml"])
+        .current_dir(&lan.folder.0)
+        .output()
+        .expect("it runs");
+    assert!(!refused.status.success() && text(&refused.stderr).contains("disable_ipv6"), "{}", text(&refused.stderr));
+    // Whoever named no destinations has those that there are: of the route's family none.
+    let stamper = lan.stamper("client", &config("", "{ route = \"paid\", user = 0 }", false));
+    assert_eq!(lan.fetch(), [0, 0], "{}", stamper.status());
 }
 
 #[test]
