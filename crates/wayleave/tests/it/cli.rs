@@ -291,7 +291,7 @@ fn a_mistake_on_the_command_line_is_json_where_json_was_asked_for() {
 #[test]
 fn a_plot_that_nothing_draws_and_a_damaged_recording_are_errors() {
     let folder = Folder::new("cli-bench-errors");
-    for name in ["bgp-codec", "export-all", "exchange-join", "exchange-trace"] {
+    for name in ["bgp-codec", "export-all", "exchange-restart", "exchange-trace"] {
         let said = folder.fails(2, &["wayleave-lab", "bench", name, "--plot", "plot.svg"]);
         assert!(said.contains("draws no plot"), "{said}");
     }

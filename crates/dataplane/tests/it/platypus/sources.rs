@@ -414,11 +414,13 @@ fn a_reply_capability_serves_its_two_addresses() {
         }
         // Whoever has the secret makes a key for any source: but it reaches nobody except where it may be itself.
         assert_eq!(action(&mut router, Sample { to: FOREIGN, ..sound }), SOURCES);
-        // The key of any other delegation is none for replies, nor the other way round.
-        for mut octets in [sound, Sample { delegation: Some((9, None)), ..PLAIN }].map(|sent| sent.octets()) {
+        // The key of any other delegation is none for replies, nor the other way round; and replies are to one host.
+        let malformed = Action::Drop(Reason::Packet(verify::Reason::Malformed));
+        for (sent, expected) in [(sound, forged), (Sample { delegation: Some((9, None)), ..PLAIN }, malformed)] {
+            let mut octets = sent.octets();
             octets[20 + 20 + 8] ^= 0x40;
             let mut frames = [Frame { octets: &mut octets, ingress: Ingress::Internal }];
-            assert_eq!(router.process(&mut frames, now())[0], forged);
+            assert_eq!(router.process(&mut frames, now())[0], expected);
         }
     }
 }
