@@ -94,7 +94,8 @@ impl Arriving {
     }
 
     /// Whether a packet with a reply option comes from where it says: from its original source, or by the last waypoint of its list. It need
-    /// be none that this host knows, since a client's route is the client's choice.
+    /// be none that this host knows, since a client's route is the client's choice: so whoever can be answered can name any other source. What
+    /// follows from that is one message of the same length to that source, within the limits of replies, and no capability.
     ///
     /// # Errors
     /// Why it does not.

@@ -1,4 +1,4 @@
-//! What routers reported goes to the database: by two tasks beside the loop of the routers' links, which leases rates and waits for nobody.
+//! What routers reported goes to the database: by two tasks beside the loop of the routers' links, which leases rates and waits for no database.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
