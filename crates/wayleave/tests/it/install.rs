@@ -51,7 +51,9 @@ fn commands(folder: &Folder, words: &[&str]) -> BTreeSet<String> {
         let is_name = !name.is_empty() && name.chars().all(|letter| letter.is_ascii_lowercase() || letter == '-');
         (is_name && !name.starts_with('-') && !about.trim().is_empty()).then(|| name.to_owned())
     });
-    for name in lines.filter(|name| name != "help").collect::<Vec<_>>() {
+    // Each names the other program, where to begin.
+    let own = lines.filter(|name| !["help", "wayleave", "wayleave-lab"].contains(&name.as_str()));
+    for name in own.collect::<Vec<_>>() {
         names.extend(commands(folder, &[words, &[name.as_str()]].concat()));
     }
     names
