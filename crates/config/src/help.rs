@@ -80,8 +80,8 @@ fn look_for_help(command: &Command, path: &str, found: &mut Vec<String>) {
         let values = arg.get_possible_values().into_iter();
         let flag = arg.get_num_args().is_some_and(|count| count.max_values() == 0);
         for value in values.filter(|value| !flag && !value.is_hide_set() && is_empty(value.get_help())) {
-            // A shell, or a number, says all by its name.
-            if arg.get_id() != "shell" {
+            // A shell, or true and false, say all by their names.
+            if arg.get_id() != "shell" && !["true", "false"].contains(&value.get_name()) {
                 found.push(format!("{path}: {} {}", arg.get_id(), value.get_name()));
             }
         }

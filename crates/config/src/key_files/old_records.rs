@@ -17,6 +17,9 @@ use crate::failure::Failure;
 const HEADER: &[u8; 24] = b"wayleave-key-records-v1\n";
 const COMPACTED: &[u8; 24] = b"wayleave-key-records-v2\n";
 
+/// No change of such a file has as many octets, with its length.
+const LONGEST: usize = 4_096;
+
 /// Whether this is such a file.
 pub fn is_one(octets: &[u8]) -> bool {
     octets.starts_with(HEADER) || octets.starts_with(COMPACTED)
@@ -60,7 +63,7 @@ pub fn read(path: &Path, provider: &ProviderKey, writer: &VerifyingKey) -> Resul
         rest = behind;
     }
     // What a crash left of the last change is shorter than one, or zeros that the file system put there.
-    let is_torn = rest.len() < 2 + Change::MAX && split(rest).is_none() && !rest.starts_with(&[0, 0]);
+    let is_torn = rest.len() < LONGEST && split(rest).is_none() && !rest.starts_with(&[0, 0]);
     if !is_torn && rest.iter().any(|octet| *octet != 0) {
         return Err(refused(format!("is damaged behind change {}", state.number())));
     }
