@@ -365,9 +365,8 @@ fn of_two_databases_that_a_router_meets_in_turn_the_second_is_refused_whatever_t
     }
 }
 
-/// The router has a link to both before they go on by themselves, and no two of the changes that they tell have one number.
-#[test]
-fn of_two_databases_without_a_number_in_common_one_is_refused_once_it_is_asked_again() {
+/// A router with links 1 and 2 to two servers, whose databases are the same yet.
+fn of_one_database() -> (RouterClient, [Server; 2]) {
     let mut client = router(1);
     let mut servers = [Server::new(at(3, 0)), Server::new(at(3, 0))];
     for (server, link) in servers.iter_mut().zip([1, 2]) {
@@ -375,6 +374,13 @@ fn of_two_databases_without_a_number_in_common_one_is_refused_once_it_is_asked_a
         server.look(u64::MAX);
         server.heard(&mut client);
     }
+    (client, servers)
+}
+
+/// The router has a link to both before they go on by themselves, and no two of the changes that they tell have one number.
+#[test]
+fn of_two_databases_without_a_number_in_common_one_is_refused_once_it_is_asked_again() {
+    let (mut client, mut servers) = of_one_database();
     assert_eq!(client.watch_again(now(0).instant), None);
     for number in 4..8 {
         let which = (number % 2) as usize;
@@ -390,13 +396,7 @@ fn of_two_databases_without_a_number_in_common_one_is_refused_once_it_is_asked_a
     assert_eq!(servers[0].heard(&mut client), [lacks, RouterClientEvent::Rates(Vec::new())], "the other's count");
     assert_eq!((client.reports_to(), client.watch_again(now(2 * ASKED_AGAIN).instant)), (Some(2), None));
     // Of servers with one database each has what the other has told: nothing comes of it.
-    let mut client = router(1);
-    let mut servers = [Server::new(at(3, 0)), Server::new(at(3, 0))];
-    for (server, link) in servers.iter_mut().zip([1, 2]) {
-        server.connect(&mut client, link);
-        server.look(u64::MAX);
-        server.heard(&mut client);
-    }
+    let (mut client, mut servers) = of_one_database();
     servers[0].input(RouterServerInput::Read(at(4, 0)), 0);
     servers[0].heard(&mut client);
     assert_eq!(client.watch_again(now(0).instant), None);
@@ -410,13 +410,7 @@ fn of_two_databases_without_a_number_in_common_one_is_refused_once_it_is_asked_a
 /// The router finds the fork by itself, by two changes of one number: the server, which knows nothing of it, tells its rates once more.
 #[test]
 fn a_router_that_found_a_fork_by_itself_is_told_the_rates_of_the_database_that_is_adopted() {
-    let mut client = router(1);
-    let mut servers = [Server::new(at(3, 0)), Server::new(at(3, 0))];
-    for (server, link) in servers.iter_mut().zip([1, 2]) {
-        server.connect(&mut client, link);
-        server.look(u64::MAX);
-        server.heard(&mut client);
-    }
+    let (mut client, mut servers) = of_one_database();
     let mut read = |which: usize, position: Position, client: &mut RouterClient| {
         servers[which].input(RouterServerInput::Read(position), 0);
         servers[which].heard(client)
