@@ -178,12 +178,18 @@ impl Directory for Shared {
         let known = self.known();
         let identity = known.gateway_of(node).filter(|identity| *identity != self.own)?;
         let Some((number, is_new)) = self.names.reserve(&policy, identity) else { return Some(Err(())) };
+        let was_saved = self.names.is_saved(number);
         if is_new {
             // Whoever asked has its addresses once it is durable.
             let pair = self.blocks.addresses(number).map(|address| (address, names::name(&policy, identity)));
             self.worker.send(move |worker| worker.gateway.add_names(pair));
         }
         if !self.names.is_durable(number).await {
+            return Some(Err(()));
+        }
+        // What forwards has taken it by then, however late it gets a processor: the first packet to an address that it does not know would be
+        // answered as one to nobody.
+        if !was_saved && self.worker.ask(|_| ()).await.is_none() {
             return Some(Err(()));
         }
         let addresses = self.blocks.addresses(number);
