@@ -66,9 +66,9 @@ pub enum RouterClientEvent {
 struct Link {
     /// Octets of the list that is on its way, and its length.
     pieces: Option<(u32, Vec<u8>)>,
-    /// Whether the server's database continues what was seen, and when it was asked that last.
+    /// Whether the server's database continues what was seen, and when it is asked that again.
     continues: bool,
-    asked: Option<Instant>,
+    asks_at: Option<Instant>,
     /// Whether it does not, by the server's word or, with another change under the same number, by this router's.
     lacks: bool,
     is_fork: bool,
@@ -268,8 +268,8 @@ impl RouterClient {
         let is_due = |link: u64, of: &Link| told_by != Some(link) || of.told.is_none();
         let others = self.links.iter_mut().filter(|(link, of)| of.continues && is_due(**link, of));
         let mut due = others.filter_map(|(link, of)| {
-            let is_due = now.since(*of.asked.get_or_insert(now)) >= ASKED_AGAIN;
-            is_due.then(|| of.asked = Some(now)).map(|()| *link)
+            let is_due = now >= *of.asks_at.get_or_insert(now + ASKED_AGAIN);
+            is_due.then(|| of.asks_at = Some(now + ASKED_AGAIN)).map(|()| *link)
         });
         let link = due.next()?;
         Some((link, self.watch()))
@@ -535,7 +535,7 @@ impl RouterClient {
         if let Some(of) = self.links.get_mut(&link) {
             (of.continues, of.lacks, of.told, of.epoch) = (false, true, None, None);
             // A server that did not say so itself does not tell its rates again: it is asked as soon as it goes on.
-            of.asked = Some(Instant(0));
+            of.asks_at = Some(Instant(0));
         }
         self.lessor.take_if(|lessor| *lessor == link);
         self.report_to_any();

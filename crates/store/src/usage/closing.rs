@@ -136,13 +136,31 @@ impl Store {
     /// # Errors
     /// If the rest was not written, or that is not known.
     pub async fn fold_all_usage(&self, most: usize, periods: &AccountPeriods) -> Result<(), StoreError> {
+        while self.fold_usage_for(Duration::MAX, most, periods).await? {}
+        Ok(())
+    }
+
+    /// As [`Store::fold_all_usage`], but begins no part once this time has passed. Returns whether more may be left.
+    ///
+    /// # Errors
+    /// If the rest was not written, or that is not known.
+    pub async fn fold_usage_for(
+        &self,
+        time: Duration,
+        most: usize,
+        periods: &AccountPeriods,
+    ) -> Result<bool, StoreError> {
+        let all = tokio::time::Instant::now();
         loop {
             let begun = tokio::time::Instant::now();
             if !self.fold_usage(most, periods).await? {
-                return Ok(());
+                return Ok(false);
             }
             if !self.database.is_postgres() {
                 tokio::time::sleep(begun.elapsed().max(PAUSE)).await;
+            }
+            if all.elapsed() >= time {
+                return Ok(true);
             }
         }
     }

@@ -411,12 +411,19 @@ pub(crate) async fn a_statement_is_completed_in_parts_whoever_is_killed_between_
     assert_eq!(whole.1.values().map(|total| total.packets).sum::<u128>(), 800);
     assert_eq!(whole.2.percentiles.keys().copied().collect::<Vec<u32>>(), [7, 8, 9, 10, 11, 12]);
     assert_eq!(whole.2.prices.keys().copied().collect::<Vec<u32>>(), [7]);
-    // By one that is not killed it is the same.
-    write(place, "UPDATE usage_statement SET mac = NULL").await;
-    write(place, "DELETE FROM usage_part").await;
-    write(place, "UPDATE usage_head SET is_complete = 0").await;
+    // By one that is not killed it is the same, and by two at a time.
+    let begin_anew = async || {
+        write(place, "UPDATE usage_statement SET mac = NULL").await;
+        write(place, "DELETE FROM usage_part").await;
+        write(place, "UPDATE usage_head SET is_complete = 0").await;
+    };
+    begin_anew().await;
     fold(&first, 1_000, &none).await;
     assert_eq!(first.statement(1, None).await.expect("read").expect("there"), whole);
+    begin_anew().await;
+    let other = store(place).await;
+    tokio::join!(fold(&first, 1, &none), fold(&other, 1, &none));
+    assert_eq!(other.statement(1, None).await.expect("read").expect("there"), whole);
     assert_eq!(write(place, "DELETE FROM usage_sample").await, 0, "what is closed is gone");
     assert_eq!(close(&first, ends + 2 * 86_400, &[1, 2]).await, ("done", 2));
     fold(&first, 1_000, &none).await;

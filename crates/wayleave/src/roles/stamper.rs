@@ -58,6 +58,8 @@ const DEFAULT_MTU: u32 = 1_500;
 const REPLY_GROWTH: [u32; 2] = [8 + 20 + 24 + 16, 8 + 44 + 48 + 16];
 /// The least MTU with which an interface has IPv6 (RFC 8200 section 5).
 const IPV6_MTU: u32 = 1_280;
+const NO_INTERFACE: &str = "its waypoints have IPv6 addresses, and new interfaces have no IPv6 here (`disable_ipv6`): its rule without `to` leads no \
+                            packet to it";
 /// Stamped packets leave by a socket that receives nothing (IPPROTO_RAW).
 const RAW: u8 = 255;
 
@@ -145,6 +147,15 @@ impl Plan {
         Config { location, routes: self.routes(now), rules: self.rules(), share: section.share().into() }
     }
 
+    /// Routes by waypoints of IPv6 of rules without `to`, where no interface can have IPv6: no packet is led to these routes.
+    fn without_interface(&self) -> BTreeSet<u16> {
+        if system::has_ipv6() {
+            return BTreeSet::new();
+        }
+        let lacks = |rule: &Rule| rule.to.afi() == Afi::Ipv6 && self.file.is_of_both_families(rule);
+        self.rules().iter().filter(|rule| lacks(rule)).filter_map(|rule| rule.action.route()).collect()
+    }
+
     /// The files of capabilities, and when each was last written.
     fn files(&self) -> BTreeMap<PathBuf, Written> {
         let routes = self.file.stamper.get_ref().routes.iter();
@@ -189,8 +200,12 @@ impl Plan {
             otherwise: Some(section.get_ref().otherwise()).filter(|_| rule.action != RuleAction::Pass),
             interface: interface(rule),
         };
+        let mut routes: Vec<RouteView> = section.routes.iter().zip(self.capabilities.by_route()).map(route).collect();
+        for number in self.without_interface() {
+            routes[usize::from(number)].set_trouble(NO_INTERFACE);
+        }
         Shown {
-            routes: section.routes.iter().zip(self.capabilities.by_route()).map(route).collect(),
+            routes,
             rules: rules.iter().filter_map(|(number, of)| Some(rule((of, sections.get(*number)?.1)))).collect(),
             lookups: LookupCounters::default(),
             dropped: system.dropped,
@@ -226,6 +241,8 @@ pub struct StamperRole {
     /// Users that wait for the secrets of their lines, and whom to tell what became of it.
     awaiting: BTreeMap<u64, (Registration, oneshot::Sender<Result<(), String>>)>,
     registering: mpsc::Receiver<Registered>,
+    /// See [`Plan::without_interface`].
+    without_interface: BTreeSet<u16>,
     _socket: Option<Socket>,
     log: Events,
 }
@@ -378,6 +395,7 @@ impl Role for StamperRole {
             registered: BTreeMap::new(),
             awaiting: BTreeMap::new(),
             registering,
+            without_interface: BTreeSet::new(),
             _socket: socket,
             log: daemon.events.clone(),
         };
@@ -800,6 +818,12 @@ impl StamperRole {
         self.system.set_filter(&self.plan.file, &self.plan.rules())?;
         self.system.set(&classes, &self.running.handle).await?;
         self.plan.capabilities.warn(now);
+        let without_interface = self.plan.without_interface();
+        for number in without_interface.difference(&self.without_interface) {
+            let route = &self.plan.file.stamper.get_ref().routes[usize::from(*number)].get_ref().name;
+            warn!("route {route}: {NO_INTERFACE}");
+        }
+        self.without_interface = without_interface;
         self.stamped = self.epochs(now);
         *self.shown.write().unwrap_or_else(PoisonError::into_inner) = self.shown(now);
         Ok(())

@@ -183,7 +183,8 @@ impl UsageStore {
         }));
         // Who does not know of all owners of a number adds nothing up.
         if lock(&self.core).outage().is_none() {
-            self.store.fold_all_usage(FOLDED, &self.periods()).await?;
+            // The next round goes on: routers are told meanwhile what is confirmed.
+            self.store.fold_usage_for(SETTLE, FOLDED, &self.periods()).await?;
             let note = Note { actor: "the key server", reason: "it ended more than 400 days ago" };
             self.store.close_old_usage(KEPT_SECS, routers, (now, note)).await?;
         }

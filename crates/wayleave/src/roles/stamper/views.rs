@@ -43,6 +43,11 @@ impl RouteView {
         Self { troubles, is_looked_up, ..Self::of(&section.name, held.collect(), *section.mtu.get_ref(), now) }
     }
 
+    /// What else is wrong with it.
+    pub fn set_trouble(&mut self, why: &str) {
+        self.troubles.push(why.to_owned());
+    }
+
     /// Why no packet is stamped, if none is.
     fn halted(&self, now: u64) -> Option<String> {
         let why = || self.troubles.first().cloned().unwrap_or_else(|| "its capabilities have ended".to_owned());

@@ -295,6 +295,11 @@ fn where_new_interfaces_have_no_ipv6_a_rule_without_destinations_is_for_the_othe
     // Whoever named no destinations has those that there are: of the route's family none.
     let stamper = lan.stamper("client", &config("", "{ route = \"paid\", user = 0 }", false));
     assert_eq!(lan.fetch(), [0, 0], "{}", stamper.status());
+    let problems = stamper.status()["problems"].to_string();
+    assert!(
+        problems.contains("route paid: its waypoints have IPv6 addresses, and new interfaces have no IPv6"),
+        "{problems}"
+    );
 }
 
 #[test]
