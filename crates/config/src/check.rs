@@ -129,11 +129,12 @@ pub fn reason(failure: &Failure) -> Option<&str> {
     failure.label().filter(|label| *label != "this" && !label.starts_with("expected "))
 }
 
-/// A failure with its place, as `check --json` prints it.
+/// A failure with its place, which may be in a file that the configuration names, as `check --json` prints it.
 pub fn describe(failure: &Failure) -> Value {
     let (line, column) = failure.line_column().unzip();
     json!({
         "message": failure.to_string(),
+        "file": failure.file(),
         "line": line,
         "column": column,
         "expected": expected(failure),

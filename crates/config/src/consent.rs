@@ -151,7 +151,7 @@ impl ConsentFile {
         Ok(nodes)
     }
 
-    fn file_faults(&self, source: &Source) -> Vec<FileFault> {
+    fn file_faults(&self, source: &Source, policy: Option<&(Policy, PolicyFile)>) -> Vec<FileFault> {
         let overlay = self.overlay.get_ref();
         let mut faults = overlay.file_faults(source);
         let consent = &self.consent;
@@ -164,15 +164,12 @@ impl ConsentFile {
             };
             failures.0.into_iter().map(fault).collect::<Vec<_>>()
         };
-        match self.policy(source) {
-            Err(failures) => faults.extend(sort(failures, &consent.policy)),
-            Ok((policy, file)) => {
-                let doubt = |message: String| FileFault::Doubtful(Fault::at(consent.policy.span(), message));
-                faults.extend(unknown_labels(&policy).map(doubt));
-                faults.extend(policy.names_inner().then(|| doubt(INNER_ELSEWHERE.to_owned())));
-                let tests = file.test.iter().filter(|test| test.labels.is_some());
-                faults.extend(tests.map(|test| doubt(format!("test {:?}: the labels are the test's own", test.name))));
-            }
+        if let Some((policy, file)) = policy {
+            let doubt = |message: String| FileFault::Doubtful(Fault::at(consent.policy.span(), message));
+            faults.extend(unknown_labels(policy).map(doubt));
+            faults.extend(policy.names_inner().then(|| doubt(INNER_ELSEWHERE.to_owned())));
+            let tests = file.test.iter().filter(|test| test.labels.is_some());
+            faults.extend(tests.map(|test| doubt(format!("test {:?}: the labels are the test's own", test.name))));
         }
         for node in consent.node.iter().map(Spanned::get_ref) {
             if let Some(named) = &node.tags
@@ -217,7 +214,8 @@ impl ConsentFile {
             let span = file.overlay.get_ref().realm.span();
             examples.push(example(span, "the realm's key, from `wayleave realm show`"));
         }
-        for fault in file.file_faults(source) {
+        let policy = file.policy(source);
+        for fault in file.file_faults(source, policy.as_ref().ok()) {
             match fault {
                 // A new configuration needs no files yet.
                 FileFault::Missing(fault) if file.has_examples() => warnings.push(fault),
@@ -232,7 +230,13 @@ impl ConsentFile {
         }
         warnings.extend(absent_address(&file.consent.listen));
         warnings.extend(file.status.as_ref().and_then(status_warning));
-        Checked::found("consent", source, errors, warnings).with_examples(source, examples)
+        let mut checked = Checked::found("consent", source, errors, warnings).with_examples(source, examples);
+        if let Err(failures) = policy {
+            // Their places are in the policy's own file.
+            let is_new = file.has_examples() && !source.resolve(file.consent.policy.get_ref()).exists();
+            if is_new { &mut checked.warnings } else { &mut checked.errors }.extend(failures.0);
+        }
+        checked
     }
 }
 
@@ -338,7 +342,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::check::check;
+    use crate::check::{check, describe};
 
     #[test]
     fn a_check_warns_of_each_rule_and_test_with_labels() {
@@ -365,6 +369,27 @@ mod tests {
                 "test \"west\": the labels are the test's own",
             ]
         );
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_check_has_the_place_within_the_policy_and_names_the_test_that_fails() {
+        let folder = std::env::temp_dir().join(format!("wayleave-policy-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("consent.toml"), template()).unwrap();
+        let checked = |policy: &str| {
+            fs::write(folder.join("policy.toml"), policy).unwrap();
+            let errors = check(&Source::read(&folder.join("consent.toml")).unwrap()).errors;
+            errors.into_iter().find(|error| error.in_one_line().contains("policy.toml")).unwrap()
+        };
+        let unknown = checked("[[rule]]\nname = \"a\"\nallow = true\nsecond = 5\n");
+        assert!(unknown.place().unwrap().ends_with("policy.toml:4:1"), "{unknown:?}");
+        assert!(unknown.to_string().contains("unknown field `second`"), "{unknown}");
+        let failing = checked("[[test]]\nname = \"a member may send\"\nsender = \"a\"\nallow = true\n");
+        assert!(failing.place().unwrap().contains("consent.toml:"), "{failing:?}");
+        let why = "test \"a member may send\": refused, since no rule matches";
+        assert_eq!(describe(&failing)["reason"], why);
+        assert_eq!(failing.label(), Some(why));
         fs::remove_dir_all(folder).unwrap();
     }
 }

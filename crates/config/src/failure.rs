@@ -100,10 +100,15 @@ impl Failure {
         Some((line, column))
     }
 
+    /// The file of the caret.
+    pub fn file(&self) -> Option<&str> {
+        Some(self.location.as_deref()?.source.name())
+    }
+
     /// File, line and column of the caret, as editors take them.
     pub fn place(&self) -> Option<String> {
         let (line, column) = self.line_column()?;
-        Some(format!("{}:{line}:{column}", self.location.as_deref()?.source.name()))
+        Some(format!("{}:{line}:{column}", self.file()?))
     }
 
     /// All of it in one line, for a log: the place, what is wrong, what was expected and what to do.

@@ -490,13 +490,15 @@ impl GatewayFile {
             warnings.push(Fault::at(laboratory.file.span(), message));
         }
         faults.extend(state_fault(&file.gateway.state, source));
-        match file.gateway.consent_policy.as_ref().map(|named| (named, load_policy(named, source))) {
-            None => {}
-            Some((_, Err(failures))) => errors.extend(failures.0.iter().map(|failure| Fault { span: None, message: failure.to_string(), help: None })),
-            Some((named, Ok((policy, _)))) => warnings.extend(policy.rules_on_ways().map(|rule| {
-                let message = format!("rule {rule:?} has conditions on the way or the profile of packets, of which a receiver knows nothing: it admits nothing, or refuses");
+        let policy = file.gateway.consent_policy.as_ref().map(|named| (named, load_policy(named, source)));
+        if let Some((named, Ok((policy, _)))) = &policy {
+            warnings.extend(policy.rules_on_ways().map(|rule| {
+                let message = format!(
+                    "rule {rule:?} has conditions on the way or the profile of packets, of which a receiver knows nothing: it admits \
+                     nothing, or refuses"
+                );
                 Fault::at(named.span(), message)
-            })),
+            }));
         }
         for fault in faults {
             match fault {
@@ -528,7 +530,12 @@ impl GatewayFile {
             warnings.push(Fault { span: None, message, help: Some(help) });
         }
         warnings.extend(file.status.as_ref().and_then(status_warning));
-        Checked::found("gateway", source, errors, warnings).with_examples(source, examples)
+        let mut checked = Checked::found("gateway", source, errors, warnings).with_examples(source, examples);
+        if let Some((_, Err(failures))) = policy {
+            // Their places may be in the policy's own file.
+            checked.errors.extend(failures.0);
+        }
+        checked
     }
 }
 
