@@ -524,6 +524,12 @@ impl GatewayFile {
                 }));
             }
         }
+        let has_none = file.overlay.as_ref().is_some_and(|overlay| overlay.get_ref().neighbour.is_empty());
+        if has_none && !file.has_examples() {
+            let help = "`wayleave link add` adds one; the neighbour lists this node too";
+            let message = "no neighbour is configured, and nobody is reached: [[overlay.neighbour]] is missing";
+            warnings.push(Fault { span: None, message: message.to_owned(), help: Some(help.to_owned()) });
+        }
         if gateway.interface.is_none() && gateway.proxy.is_none() {
             let message = "[gateway] has no `interface` and no `proxy`".to_owned();
             let help = "with `run gateway --proxy 127.0.0.1:1080` it needs neither".to_owned();

@@ -76,6 +76,8 @@ pub struct LinkPeer {
     pub noise: Option<DhPublic>,
     /// What it is to this node.
     pub relationship: Relationship,
+    /// What this node is to it, by its advert; none if that does not list this node.
+    pub claimed: Option<Relationship>,
     /// Where this node receives by UDP what it sends; the unspecified address with port 0 stands for any.
     pub local: SocketAddr,
     /// Where sessions to it begin, as its advert says; none if it cannot be reached, or is not [`PeerState::Known`].
@@ -87,6 +89,40 @@ pub struct LinkPeer {
     /// It is served since this node is open, and is not configured.
     pub is_open: bool,
     pub state: PeerState,
+}
+
+impl LinkPeer {
+    /// Why it is not [`PeerState::Known`], and what to do.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let node = &self.node;
+        match (self.state, self.claimed) {
+            (PeerState::Known, _) => None,
+            (PeerState::Unknown, _) => Some(format!("no member that is known here has the name or key {node}")),
+            (PeerState::NoAdvert, _) => {
+                Some(format!("no advert of {node} counts now: it has not run lately, or no path server has the advert"))
+            }
+            (PeerState::Disagrees, None) => Some(format!(
+                "{node} does not list this node as a neighbour: its operator adds it (`wayleave link add`)"
+            )),
+            (PeerState::Disagrees, Some(claimed)) => Some(format!(
+                "by this configuration {node} is a {} of this node, and by that of {node} this node is a {} of {node}: one of the two \
+                 operators corrects `relationship` (`peer` at both ends, or `provider` at one and `customer` at the other)",
+                relationship_name(self.relationship),
+                relationship_name(claimed)
+            )),
+        }
+    }
+}
+
+/// A relationship as configurations write it.
+#[must_use]
+pub fn relationship_name(relationship: Relationship) -> &'static str {
+    match relationship {
+        Relationship::Provider => "provider",
+        Relationship::Peer => "peer",
+        Relationship::Customer => "customer",
+    }
 }
 
 /// What a resolver has said of an endpoint.
@@ -168,6 +204,7 @@ pub fn peers(own: IdentityKey, section: &OverlaySection, realm: &Realm, numbers:
             identity: Some(*identity),
             noise: Some(member.membership.noise),
             relationship: Relationship::Customer,
+            claimed: Some(Relationship::Provider),
             local: open.local.get_ref().0,
             endpoint: member.advert.as_ref().and_then(|advert| advert.link(&own)?.endpoint.clone()),
             tls: member.advert.as_ref().and_then(Advert::tls),
@@ -292,12 +329,14 @@ fn configured(own: IdentityKey, section: &NeighbourSection, realm: &Realm) -> Li
     let ids = member
         .filter(|_| state == PeerState::Known)
         .map_or_else(Vec::new, |member| member.ids.iter().map(|key| key.node).collect());
+    let advert = member.and_then(|member| member.advert.as_ref());
     LinkPeer {
         link: *section.interface.get_ref(),
         node: node.clone(),
         identity: member.map(|member| member.membership.identity),
         noise: member.filter(|_| state != PeerState::Disagrees).map(|member| member.membership.noise),
         relationship,
+        claimed: advert.and_then(|advert| advert.link(&own)).map(|link| link.relationship),
         local: section.local.as_ref().map_or(ANYWHERE, |local| local.get_ref().0),
         endpoint,
         tls,
@@ -455,9 +494,16 @@ pub(crate) mod tests {
         // Without an address of its own, this node reaches both families.
         let peer = one(&neighbour("n1", "peer", ""), Some(member(1, Some((Peer, Some("[2001:db8::1]:5"))), None)));
         assert_eq!((peer.local.to_string(), remote(&peer).is_some()), ("0.0.0.0:0".into(), true));
-        for (theirs, state) in [(Some((Peer, None)), PeerState::Disagrees), (None, PeerState::Disagrees)] {
+        for (theirs, why) in [
+            (
+                Some((Peer, None)),
+                "by this configuration n1 is a provider of this node, and by that of n1 this node is a peer of n1",
+            ),
+            (None, "n1 does not list this node as a neighbour"),
+        ] {
             let peer = one(&here, Some(member(1, theirs, None)));
-            assert_eq!((peer.state, peer.noise, peer.endpoint, peer.ids.len()), (state, None, None, 0));
+            assert!(peer.fault().is_some_and(|fault| fault.starts_with(why)), "{:?}", peer.fault());
+            assert_eq!((peer.state, peer.noise, peer.endpoint, peer.ids.len()), (PeerState::Disagrees, None, None, 0));
         }
         let mut gone = Member::clone(&member(1, None, None));
         gone.advert = None;

@@ -41,6 +41,8 @@ pub struct Known {
     pub fixed: Vec<Neighbour>,
     /// Nodes that were removed from the realm: the names that they had, and when.
     pub removed: BTreeMap<IdentityKey, (String, u64)>,
+    /// The prefixes that they had.
+    pub former: InnerPrefixes,
 }
 
 /// Both ends of a link.
@@ -80,6 +82,19 @@ impl Known {
         let name = self.names.iter().find(|(_, identity)| *identity == node).map(|(name, _)| name);
         let name = name.or_else(|| self.removed.get(node).map(|(name, _)| name));
         name.map_or_else(|| node.to_string(), Clone::clone)
+    }
+
+    /// The same of a node that a configuration names, where no member has that name or key any more.
+    pub fn removal_of(&self, node: &NodeRef) -> Option<String> {
+        if self.identity(node).is_some_and(|identity| self.nodes.contains(&identity)) {
+            return None;
+        }
+        let is_it = |identity: &IdentityKey, name: &str| match node {
+            NodeRef::Name(of) => of.as_str() == name,
+            NodeRef::Key(key) => key == identity,
+        };
+        let (identity, _) = self.removed.iter().find(|(identity, (name, _))| is_it(identity, name))?;
+        self.removal(identity)
     }
 
     /// That a node was removed from the realm, and when, if it was.
@@ -154,6 +169,12 @@ pub fn of_realm(
     let is_known = |peer: &&LinkPeer| peer.state == PeerState::Known;
     let neighbour = |peer: &LinkPeer| Some((peer.identity?, peer.link));
     let receiver = |peer: &LinkPeer| Link { id: peer.link, nodes: peer.ids.clone(), is_open: false };
+    let mut former = InnerPrefixes::default();
+    for (identity, removed) in &realm.removed {
+        for prefix in &removed.prefixes {
+            former.insert(*prefix, *identity);
+        }
+    }
     let newest = ids.len().saturating_sub(MAX_KEYS);
     Known {
         members: gateways.map(member).collect(),
@@ -170,6 +191,7 @@ pub fn of_realm(
         },
         neighbours: peers.iter().filter(is_known).filter_map(neighbour).collect(),
         fixed: Vec::new(),
+        former,
         removed: realm
             .removed
             .iter()

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use wayleave_core::{IdentityKey, InnerPrefixes};
+use wayleave_core::{IdentityKey, InnerPrefixes, Prefix};
 use wayleave_crypto::signed::Signed;
 use wayleave_packet::icing::mint::EpochKey;
 
@@ -40,6 +40,8 @@ pub struct Realm {
 pub struct Removed {
     /// The name that it had.
     pub name: Option<Name>,
+    /// The inner prefixes that it had.
+    pub prefixes: Vec<Prefix>,
     /// The Unix second of the list in which it was first seen here: no earlier than its removal.
     pub at: u64,
 }
@@ -54,7 +56,9 @@ impl Realm {
                 let of_list = || {
                     let before = before.nodes.get(identity).map(|member| &member.membership);
                     let membership = database.last_membership(identity).or(before)?;
-                    Some(Removed { name: membership.grants.names.first().cloned(), at: list.issued })
+                    let (name, prefixes) =
+                        (membership.grants.names.first().cloned(), membership.grants.prefixes.clone());
+                    Some(Removed { name, prefixes, at: list.issued })
                 };
                 Some((*identity, known.or_else(of_list)?))
             });

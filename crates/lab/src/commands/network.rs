@@ -252,8 +252,8 @@ impl Which {
                 Err(missing(format!("no laboratory in {}", dir.display())).into())
             };
         }
-        let base = base()?;
         if let Some(name) = &self.lab {
+            let base = base()?;
             let folder = Folder(base.join(name));
             let is_name = !name.is_empty() && !name.contains('/') && !name.starts_with('.');
             return if is_name && folder.is_ours() {
@@ -262,10 +262,7 @@ impl Which {
                 Err(missing(format!("no laboratory `{name}`")).into())
             };
         }
-        let entries = fs::read_dir(&base).into_iter().flatten().flatten().map(|entry| Folder(entry.path()));
-        let mut found: Vec<Folder> = entries.filter(Folder::is_ours).collect();
-        found.sort_by(|one, other| one.0.cmp(&other.0));
-        match &found[..] {
+        match &all()?[..] {
             [] => Err(missing("there is no laboratory".to_owned()).into()),
             [one] => Ok(one.clone()),
             many => {
@@ -277,6 +274,14 @@ impl Which {
             }
         }
     }
+}
+
+/// All laboratories in the usual place.
+fn all() -> Outcome<Vec<Folder>> {
+    let entries = fs::read_dir(base()?).into_iter().flatten().flatten().map(|entry| Folder(entry.path()));
+    let mut found: Vec<Folder> = entries.filter(Folder::is_ours).collect();
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    Ok(found)
 }
 
 fn absolute(path: &Path) -> Outcome<PathBuf> {
@@ -437,6 +442,8 @@ fn routers_of(plan: &Plan, say: &mut dyn FnMut(&str)) -> Outcome<Option<Routers>
 fn to_try(plan: &Plan, command: &Up) -> String {
     let which = match &command.dir {
         Some(dir) => format!(" --dir {}", dir.display()),
+        // Beside another laboratory each command has to say which one is meant.
+        None if all().is_ok_and(|all| all.len() > 1) => format!(" --lab {}", plan.name()),
         None => String::new(),
     };
     let mut lines = vec![format!("wayleave-lab status{which}"), format!("wayleave-lab graph{which} --text")];

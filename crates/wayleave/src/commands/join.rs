@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use wayleave_control::frames::Body;
-use wayleave_control::realm::{Invitation, JoinError, NodeKeys, Roles, Server, Token};
+use wayleave_control::realm::{Invitation, JoinError, NodeKeys, Roles, Server, Token, TokenError};
 use wayleave_crypto::dh::DhSecret;
 use wayleave_crypto::kdf;
 use wayleave_crypto::secret::Seed;
@@ -75,7 +75,7 @@ pub fn run(command: &Join) -> Outcome {
         "-" => read_line()?,
         token => token.to_owned(),
     };
-    let token = Token::from_str(&line).map_err(|error| Failure::usage(error.to_string()))?;
+    let token = Token::from_str(&line).map_err(|error| not_token(&command.token, error))?;
     let invitation = token.invitation().clone();
     if let Some(realm) = &command.realm
         && realm.0.to_bytes() != invitation.realm.0
@@ -148,8 +148,16 @@ pub fn run(command: &Join) -> Outcome {
     let (names, until) = (&joined.name, utc(object.not_after));
     print(&format!("joined as {names}, until {until}\nidentity  {}\n", node_text(&object.identity)));
     for file in &files {
-        let role = file.file_stem().unwrap_or_default().to_string_lossy();
-        print(&format!("next: wayleave run {role} --config {}\n", file.display()));
+        let (role, file) = (file.file_stem().unwrap_or_default().to_string_lossy(), file.display());
+        if role == "gateway" || role == "router" {
+            let tags = dir.join("tags.key");
+            print(&format!(
+                "first: wayleave link add NODE RELATIONSHIP --config {file}, for each neighbour, here and there; {} to the consent server's \
+                 operator, by a way that you trust\n",
+                tags.display()
+            ));
+        }
+        print(&format!("next: wayleave run {role} --config {file}\n"));
     }
     if roles.has(Roles::GATEWAY) {
         print(
@@ -157,6 +165,15 @@ pub fn run(command: &Join) -> Outcome {
         );
     }
     Ok(())
+}
+
+/// Why a text is no token; most who give the name of a file mean what is in it.
+fn not_token(text: &str, error: TokenError) -> Failure {
+    if text != "-" && Path::new(text).is_file() {
+        let help = format!("`wayleave join - --dir DIR <{text}` reads the token from it");
+        return Failure::usage(format!("`{text}` is a file, and no token")).help(help);
+    }
+    Failure::usage(error.to_string())
 }
 
 type Writer = fn(&Path, &Joined) -> Outcome<PathBuf>;

@@ -88,7 +88,7 @@ pub fn run(command: &NetCheck) -> Outcome {
     found.extend(missing.iter().map(|peer| Finding {
         about: cell(&peer["node"]),
         words: format!("there is no link to it: {}", cell(&peer["why"])),
-        advice: Some("compare its [[overlay.neighbour]] here and there, and see `wayleave show members`"),
+        advice: Some("compare its [[overlay.neighbour]] here and there; `wayleave show neighbours` lists all"),
     }));
     if let Some(mark) = mark.filter(|_| !is_marked && !reached.is_empty()) {
         found.push(Finding {
@@ -103,11 +103,17 @@ pub fn run(command: &NetCheck) -> Outcome {
     found.extend(families(&links));
     let mapping = mapping(&links, |ip| UdpSocket::bind((ip, 0)).is_ok());
     found.extend(mapping.finding());
-    if links.is_empty() {
+    if links.is_empty() && missing.is_empty() {
+        found.push(Finding {
+            about: "links".to_owned(),
+            words: "no neighbour is configured".to_owned(),
+            advice: Some("`wayleave link add` adds one; the neighbour lists this node too"),
+        });
+    } else if links.is_empty() && !is_running {
         found.push(Finding {
             about: "links".to_owned(),
             words: "no neighbour is a member with an advert that is known here".to_owned(),
-            advice: Some("let the role run once, so that its state has the realm, and see `wayleave show neighbours`"),
+            advice: Some("let the role run once, so that its state has the realm"),
         });
     }
     let is_good = found.iter().all(|finding| finding.advice.is_none());

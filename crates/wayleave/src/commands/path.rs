@@ -1,5 +1,7 @@
 //! `path` and `ping`: the paths of a gateway, and whether they work.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::{self, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -8,12 +10,12 @@ use serde_json::{Value, json};
 use wayleave_runtime::clock::utc;
 
 use crate::config::choices::{self, ChoicesFile, MAX_AVOIDED, MAX_PINS, PinSection};
-use crate::config::gateway::GatewayFile;
+use crate::config::gateway::{GatewayFile, PolicySection};
 use crate::config::overlay::NodeRef;
 use crate::config::{Source, Text};
 use crate::failure::{Failure, Outcome};
 use crate::fetch::{self, Target};
-use crate::output::{cell, objects, print, print_json};
+use crate::output::{cell, objects, print, print_json, warn};
 
 /// How long a gateway may take to see what was decided.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -102,6 +104,9 @@ struct Running {
     choices: ChoicesFile,
     /// Names of the realm's nodes.
     nodes: Vec<String>,
+    /// As the gateway shows them: who has which name, this gateway, and members that forward nothing.
+    shown: Value,
+    policies: Vec<PolicySection>,
 }
 
 impl Running {
@@ -111,7 +116,78 @@ impl Running {
         let file = source.resolve(gateway.gateway.choices.get_ref());
         let target = Target { url: None, config: Some(config.to_path_buf()) };
         let shown = fetch::json(&target, "/api/v1/choices")?;
-        Ok(Self { target, choices: ChoicesFile::load(&file)?, file, nodes: names(&shown["nodes"]) })
+        let (choices, nodes) = (ChoicesFile::load(&file)?, names(&shown["nodes"]));
+        let policies = gateway.policy.into_iter().map(toml::Spanned::into_inner).collect();
+        Ok(Self { target, file, choices, nodes, shown, policies })
+    }
+
+    /// A node's key as text, or its name if nobody is known to have it.
+    fn identity(&self, node: &NodeRef) -> String {
+        let key = self.shown["identities"][node.to_string()].as_str();
+        key.map_or_else(|| node.to_string(), str::to_owned)
+    }
+
+    /// A node that paths may cross.
+    fn between(&self, text: &str) -> Outcome<Text<NodeRef>> {
+        let node = self.node(text)?;
+        let key = self.identity(&node.0);
+        let why = if self.shown["own"] == key.as_str() {
+            "is this gateway itself"
+        } else if names(&self.shown["ends"]).contains(&key) {
+            "forwards nothing, by its membership"
+        } else {
+            return Ok(node);
+        };
+        let help = "the nodes between the two gateways are meant: `wayleave path list` has them";
+        Err(Failure::new(format!("no path crosses `{text}`, which {why}")).help(help).into())
+    }
+
+    /// Refuses a pin by which no path is ever left.
+    fn is_possible(&self, policy: &str, node: &NodeRef, over: &[Text<NodeRef>]) -> Outcome {
+        let keys: Vec<String> = over.iter().map(|node| self.identity(&node.0)).collect();
+        let has = |node: &NodeRef| keys.contains(&self.identity(node));
+        let refused = |what: String, help: &str| Err(Failure::new(what).help(help).into());
+        if has(node) {
+            let help = "name the nodes between the two gateways alone";
+            return refused(format!("{node} is the end of the path, and not between"), help);
+        }
+        let is_twice = |(at, (_, key)): &(usize, (&Text<NodeRef>, &String))| keys[..*at].contains(key);
+        if let Some((_, (twice, _))) = over.iter().zip(&keys).enumerate().find(is_twice) {
+            return refused(format!("{} is named twice, and no path crosses a node twice", twice.0), "name each once");
+        }
+        if let Some(avoided) = self.choices.avoid.iter().find(|avoided| has(&avoided.0)) {
+            let help = format!("`wayleave path allow {}` first", avoided.0);
+            return refused(format!("no path goes over {}, which is avoided", avoided.0), &help);
+        }
+        let is_it = |section: &&PolicySection| section.name.get_ref().eq_ignore_ascii_case(policy);
+        let Some(section) = self.policies.iter().find(is_it) else { return Ok(()) };
+        let help = "choose other nodes, or a name with another policy";
+        if let Some(avoided) = section.avoid.iter().find(|avoided| has(&avoided.get_ref().0)) {
+            return refused(format!("policy {policy} avoids {}", avoided.get_ref().0), help);
+        }
+        if let Some(lacking) = section.require.iter().find(|required| !has(&required.get_ref().0)) {
+            return refused(
+                format!("policy {policy} requires {}, which is not among these nodes", lacking.get_ref().0),
+                help,
+            );
+        }
+        let of_policy = section.pin.as_ref();
+        if of_policy.is_some_and(|pin| !pin.iter().map(|node| self.identity(&node.get_ref().0)).eq(keys)) {
+            return refused(format!("policy {policy} pins another path itself"), help);
+        }
+        Ok(())
+    }
+
+    /// The known paths: to whom, and over which nodes.
+    fn known_paths(&self) -> Outcome<Vec<(String, Vec<String>)>> {
+        let shown = fetch::json(&self.target, "/api/v1/paths")?;
+        let path = |path: &Value| {
+            let nodes = names(&path["nodes"]);
+            let between = nodes.get(1..nodes.len().saturating_sub(1)).unwrap_or(&[]);
+            let key = |node: &String| choices::node(node).map_or_else(|_| node.clone(), |node| self.identity(&node.0));
+            (cell(&path["to"]), between.iter().map(key).collect())
+        };
+        Ok(shown["paths"].as_array().into_iter().flatten().map(path).collect())
     }
 
     /// A node that the gateway knows.
@@ -138,7 +214,6 @@ impl Running {
             let shown = fetch::json(&self.target, "/api/v1/choices")?;
             let pin = |pin: &Value| (cell(&pin["policy"]), cell(&pin["node"]), names(&pin["over"]));
             let pins: Vec<_> = shown["pins"].as_array().into_iter().flatten().map(pin).collect();
-            let texts = |nodes: &[Text<NodeRef>]| nodes.iter().map(|node| node.0.to_string()).collect::<Vec<_>>();
             let wanted =
                 self.choices.pin.iter().map(|pin| (pin.policy.clone(), pin.node.0.to_string(), texts(&pin.over)));
             if names(&shown["avoid"]) == texts(&self.choices.avoid) && wanted.eq(pins) {
@@ -154,12 +229,12 @@ impl Running {
         }
     }
 
-    /// The policy and the node that a name means, and the nodes between on its path now.
-    fn target(&self, name: &str) -> Outcome<(String, Text<NodeRef>, Vec<String>)> {
+    /// The policy and the node that a name means, and the nodes between on its path now, if it has one.
+    fn target(&self, name: &str) -> Outcome<(String, Text<NodeRef>, Option<Vec<String>>)> {
         let of = Of { name: name.to_owned(), target: self.target.clone(), json: false };
         let shown = ask("why", &of)?;
         let nodes = names(&shown["active"]["nodes"]);
-        let between = nodes.get(1..nodes.len().saturating_sub(1)).unwrap_or(&[]).to_vec();
+        let between = nodes.len().checked_sub(1).and_then(|last| Some(nodes.get(1..last)?.to_vec()));
         Ok((cell(&shown["policy"]), choices::node(&cell(&shown["node"]))?, between))
     }
 }
@@ -167,18 +242,36 @@ impl Running {
 fn pin(command: &Pin) -> Outcome {
     let mut running = Running::of(&command.config)?;
     let (policy, node, now) = running.target(&command.name)?;
-    let over = if command.over.is_empty() { now } else { command.over.clone() };
-    if over.is_empty() {
-        return Err(Failure::new(format!("no path to {} is in use that could be kept", command.name))
+    let over = if command.over.is_empty() { now } else { Some(command.over.clone()) };
+    let over = over.ok_or_else(|| {
+        Failure::new(format!("no path to {} is in use that could be kept", command.name))
             .help("name the nodes, or run `wayleave ping` first")
-            .into());
-    }
+    })?;
     let over: Vec<Text<NodeRef>> = over.iter().map(|text| running.node(text)).collect::<Outcome<_>>()?;
-    let text: Vec<String> = over.iter().map(|node| node.0.to_string()).collect();
-    let what = format!("{} by policy {policy} goes over {} only", node.0, text.join(" "));
+    running.is_possible(&policy, &node.0, &over)?;
+    let over: Vec<Text<NodeRef>> =
+        over.iter().map(|node| running.between(&node.0.to_string())).collect::<Outcome<_>>()?;
+    let to = node.0.to_string();
+    let keys: Vec<String> = over.iter().map(|node| running.identity(&node.0)).collect();
+    let what = format!("{to} by policy {policy} goes {} only", over_nodes(&texts(&over)));
     running.choices.pin.retain(|pin| pin.policy != policy || pin.node != node);
     running.choices.pin.push(PinSection { policy, node, over });
-    running.apply(&what)
+    running.apply(&what)?;
+    if !running.known_paths()?.contains(&(to.clone(), keys)) {
+        warn(&format!(
+            "no such path to {to} is known now: nothing goes there by this policy until there is one (`wayleave path list`)"
+        ));
+    }
+    Ok(())
+}
+
+fn texts(nodes: &[Text<NodeRef>]) -> Vec<String> {
+    nodes.iter().map(|node| node.0.to_string()).collect()
+}
+
+/// The way over these nodes, in words.
+fn over_nodes(nodes: &[String]) -> String {
+    if nodes.is_empty() { "directly".to_owned() } else { format!("over {}", nodes.join(" ")) }
 }
 
 fn unpin(command: &Decision) -> Outcome {
@@ -194,11 +287,23 @@ fn unpin(command: &Decision) -> Outcome {
 
 fn avoid(command: &Decision) -> Outcome {
     let mut running = Running::of(&command.config)?;
-    let node = running.node(&command.what)?;
+    let node = running.between(&command.what)?;
+    let key = running.identity(&node.0);
     if !running.choices.avoid.contains(&node) {
         running.choices.avoid.push(node);
     }
-    running.apply(&format!("no path goes over {}", command.what))
+    running.apply(&format!("no path goes over {}", command.what))?;
+    let mut left: BTreeMap<String, bool> = BTreeMap::new();
+    for (to, between) in running.known_paths()? {
+        *left.entry(to).or_default() |= !between.contains(&key);
+    }
+    for (to, _) in left.iter().filter(|(_, is_left)| !**is_left) {
+        warn(&format!(
+            "every path to {to} that is known now crosses {}: nothing goes there until there is another",
+            command.what
+        ));
+    }
+    Ok(())
 }
 
 fn allow(command: &Decision) -> Outcome {
@@ -265,12 +370,12 @@ pub fn ping(command: &Of) -> Outcome {
         return Ok(());
     }
     let took = value["round_trip_micros"].as_u64().map(millis).unwrap_or_default();
-    print(&format!(
-        "{} by policy {}: {took} over {}\n",
-        cell(&value["node"]),
-        cell(&value["policy"]),
-        names(&value["nodes"]).join(" ")
-    ));
+    // What lies behind a gateway is not probed.
+    let whom = match command.name.parse::<IpAddr>() {
+        Ok(address) => format!("{}, the gateway of {address},", cell(&value["node"])),
+        Err(_) => cell(&value["node"]),
+    };
+    print(&format!("{whom} by policy {}: {took} over {}\n", cell(&value["policy"]), names(&value["nodes"]).join(" ")));
     Ok(())
 }
 
@@ -305,7 +410,9 @@ pub fn why(command: &Of) -> Outcome {
         text += &format!("  nodes pass over the payload of every packet: {why}\n");
     }
     if value["pinned"].is_array() {
-        text += &format!("  pinned: {} (`wayleave path unpin`)\n", names(&value["pinned"]).join(" "));
+        let nodes = names(&value["pinned"]);
+        let nodes = if nodes.is_empty() { "the direct path".to_owned() } else { nodes.join(" ") };
+        text += &format!("  pinned: {nodes} (`wayleave path unpin`)\n");
     }
     let avoided = names(&value["avoided"]);
     if !avoided.is_empty() {

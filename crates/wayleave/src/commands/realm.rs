@@ -357,9 +357,12 @@ pub fn find(registrar: &Registrar, text: &str) -> Outcome<IdentityKey> {
         registrar.members().filter(has).filter(|member| !registrar.is_revoked(&member.identity)).collect();
     // A name goes to another node once its holder's membership has ended: the latest has it.
     let latest = found.iter().max_by_key(|member| member.not_after);
-    latest.map(|member| member.identity).ok_or_else(|| {
-        Failure::new(format!("no member `{text}`")).help("`wayleave realm show` lists the members").into()
-    })
+    let failure = || match registrar.members().any(|member| has(&member)) {
+        true => Failure::new(format!("`{text}` is removed already: no member is called so now"))
+            .help("`wayleave realm show` lists it as removed; its owner comes back by a new invitation, with new keys"),
+        false => Failure::new(format!("no member `{text}`")).help("`wayleave realm show` lists the members"),
+    };
+    Ok(latest.map(|member| member.identity).ok_or_else(failure)?)
 }
 
 fn renew(command: &Renew) -> Outcome {

@@ -54,7 +54,7 @@ wayleave_core::named! {
         Accounts = "accounts",
         /// Signed counts of packets by path and window (ICING node).
         Reports = "reports",
-        /// Neighbours, as their adverts have them (router of an overlay).
+        /// Neighbours, as their adverts have them (router or gateway of an overlay).
         Neighbours = "neighbours",
         /// Links to neighbours: where they are, when they proved themselves, octets, round trip, loss (router or gateway of an overlay).
         Links = "links",
@@ -105,7 +105,7 @@ pub fn show(command: &Show) -> Outcome {
         return Ok(());
     }
     let list = |name: &str| value[name].as_array().cloned().unwrap_or_default();
-    print(&match command.what {
+    let text = match command.what {
         Noun::Status => counters(value),
         Noun::Peers if list("peers").iter().any(|row| row["identity"].is_string()) => {
             let now = unix_now().secs();
@@ -172,13 +172,22 @@ pub fn show(command: &Show) -> Outcome {
         Noun::Neighbours => {
             objects(&list("neighbours"), &["node", "interface", "state", "local", "remote", "ids", "identity"])
         }
-        Noun::Links => list("links").into_iter().map(|row| link(&row)).collect::<Vec<_>>().join("\n"),
+        Noun::Links => {
+            let missing = list("missing");
+            let missing =
+                missing.iter().map(|peer| format!("no link to {}: {}\n", cell(&peer["node"]), cell(&peer["why"])));
+            let text = list("links").iter().map(link).chain(missing).collect::<Vec<_>>().join("\n");
+            if text.is_empty() { "none: no neighbour is configured\n".to_owned() } else { text }
+        }
         Noun::Paths => objects(&list("paths"), &["nodes", "mtu", "until", "consented_until", "not_consented"]),
         Noun::Keys => objects(
             &list("keys").into_iter().map(key).collect::<Vec<_>>(),
             &["of", "from", "suite", "id", "tls", "sign", "registered", "left", "ends", "reload"],
         ),
-    });
+    };
+    // What a role has done so far may be nothing, which is no answer to look at.
+    let is_list = command.what != Noun::Events;
+    print(if is_list && text.trim().is_empty() { "none\n" } else { &text });
     Ok(())
 }
 

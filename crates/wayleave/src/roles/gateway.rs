@@ -20,7 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, UdpSocket};
@@ -69,7 +69,7 @@ use names::{Blocks, Directory, Names, Register};
 use proxy::Proxy;
 use resolver::Resolver;
 use source::{LabFile, Servers};
-use views::GatewayView;
+use views::{GatewayView, RefusedConsents};
 use worker::{ASKS, Ask, Ends, FLOWS, Handle, Part, Running, SocketPart};
 
 /// Paths and keys of nodes that each thread keeps, at least.
@@ -122,6 +122,8 @@ pub struct Shared {
     pub link_peers: RwLock<Arc<Vec<LinkPeer>>>,
     /// The mark of the gateway's own packets; none with a proxy.
     pub mark: Option<u32>,
+    /// How many packets were refused for their consent of late.
+    pub refused_consents: Mutex<RefusedConsents>,
 }
 
 impl Shared {
@@ -135,6 +137,10 @@ impl Shared {
 
     pub fn unresolved(&self) -> Arc<Vec<Unresolved>> {
         Arc::clone(&self.unresolved.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn refused_consents(&self) -> MutexGuard<'_, RefusedConsents> {
+        self.refused_consents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn filter_faults(&self) -> Vec<String> {
@@ -512,6 +518,7 @@ impl Role for GatewayRole {
                 Servers::File(_) => None,
             },
             link_peers: RwLock::default(),
+            refused_consents: Mutex::default(),
             mark,
         });
         let (mut serving, mut resolver) = (Vec::new(), None);

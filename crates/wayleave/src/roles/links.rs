@@ -6,10 +6,13 @@ use std::io;
 
 use serde_json::{Value, json};
 use wayleave_control::advert::{Endpoint, MIN_MTU};
+use wayleave_control::node::{Member, Realm};
 use wayleave_core::IdentityKey;
 use wayleave_dataplane::link::message::{is_for_proven, is_initiation};
 use wayleave_dataplane::link::{Counters, LinkStatus, Peer, State, Transport, Volume};
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::Metric;
+use wayleave_runtime::identity::to_hex;
 use wayleave_runtime::metrics;
 use wayleave_runtime::packets::Port;
 use wayleave_runtime::packets::steering::Steering;
@@ -18,9 +21,9 @@ use wayleave_runtime::packets::udp::{self, Group, Intake};
 
 use super::events::{EventLine, event};
 use super::overlay::Handle;
-use crate::config::links::{LinkPeer, LinkSocket, Resolution, session_peers};
+use crate::config::links::{LinkPeer, LinkSocket, PeerState, Resolution, session_peers};
 pub use crate::config::links::{machine, sockets};
-use crate::config::overlay::OverlaySection;
+use crate::config::overlay::{NodeRef, OverlaySection};
 
 /// Microseconds by which clocks may differ before that is said. Nodes refuse packets that are a second ahead of their clock
 /// (`docs/wire/icing.md`).
@@ -31,6 +34,9 @@ pub const MESSAGE: u8 = 0x80;
 const HANDLE_AT: u32 = 16;
 /// Neighbours that are named, at most.
 const NAMED: usize = 4;
+/// What a gateway without neighbours says.
+const NO_NEIGHBOUR: &str =
+    "no neighbour is configured, and nobody is reached: `wayleave link add` adds one, here and at the other end";
 /// Handshakes in a row after whose silence something is wrong: those of the first seconds.
 const MOST_ATTEMPTS: u32 = 6;
 /// A clock that was read less exactly than this says nothing.
@@ -193,7 +199,55 @@ pub fn add_adverts(rows: &mut [Value], peers: &[LinkPeer], resolution: impl Fn(&
 /// The neighbours to which there is no link at all, and why.
 pub fn missing(peers: &[LinkPeer]) -> Vec<Value> {
     let without = peers.iter().filter(|peer| peer.noise.is_none());
-    without.map(|peer| json!({ "node": peer.node.to_string(), "why": peer.state.text() })).collect()
+    without.map(|peer| json!({ "node": peer.node.to_string(), "why": peer.fault() })).collect()
+}
+
+/// The neighbours for status pages.
+pub fn neighbour_rows(peers: Vec<LinkPeer>, realm: &Realm) -> Vec<Value> {
+    let row = |peer: LinkPeer| {
+        let member = peer.identity.filter(|_| peer.state == PeerState::Known);
+        let member = member.and_then(|identity| realm.nodes.get(&identity));
+        json!({
+            "node": peer.node.to_string(),
+            "identity": peer.identity.map(|identity| identity.to_string()),
+            "interface": peer.link,
+            "state": peer.state.text(),
+            "why": peer.fault(),
+            "local": (peer.local.port() > 0).then(|| peer.local.to_string()),
+            "remote": peer.endpoint.map(|endpoint| endpoint.to_string()),
+            "open": peer.is_open,
+            "id": member.and_then(|member| current_id(member)),
+            "ids": peer.ids.len(),
+        })
+    };
+    peers.into_iter().map(row).collect()
+}
+
+/// The ID by which packets name a node now.
+fn current_id(member: &Member) -> Option<String> {
+    let key = member.advert.as_ref()?.current(unix_now().secs())?;
+    Some(to_hex(&key.node.to_bytes()))
+}
+
+/// The neighbours that say otherwise than this node what the two are to each other.
+pub fn disagreements(peers: &[LinkPeer]) -> Vec<String> {
+    let all = peers.iter().filter(|peer| peer.state == PeerState::Disagrees).filter_map(LinkPeer::fault);
+    limited(all.map(|fault| format!("no link to a neighbour: {fault}")).collect())
+}
+
+/// The same of a gateway, to which it is a fault to have no neighbours.
+pub fn gateway_faults(peers: &[LinkPeer]) -> Vec<String> {
+    if peers.is_empty() { vec![NO_NEIGHBOUR.to_owned()] } else { disagreements(peers) }
+}
+
+/// Why none of a gateway's neighbours is known. `removal` says that one was removed from the realm.
+pub fn no_neighbour(peers: &[LinkPeer], removal: impl Fn(&NodeRef) -> Option<String>) -> String {
+    if peers.is_empty() {
+        return NO_NEIGHBOUR.to_owned();
+    }
+    let of = |peer: &LinkPeer| removal(&peer.node).or_else(|| peer.fault());
+    let faults: Vec<String> = peers.iter().filter_map(of).take(NAMED).collect();
+    format!("no link to a neighbour: {}", faults.join("; "))
 }
 
 /// Links whose neighbour has proved itself and answers.
@@ -295,7 +349,11 @@ fn session_problems(all: &[LinkStatus], name: impl Fn(&IdentityKey) -> String) -
             )
         })
     };
-    let mut problems: Vec<String> = all.iter().filter_map(one).collect();
+    limited(all.iter().filter_map(one).collect())
+}
+
+/// The first of these, and how many there are beside them.
+fn limited(mut problems: Vec<String>) -> Vec<String> {
     let more = problems.len().saturating_sub(NAMED);
     problems.truncate(NAMED);
     problems.extend((more > 0).then(|| format!("no link to {more} more neighbours: `wayleave show links`")));

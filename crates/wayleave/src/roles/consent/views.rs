@@ -19,6 +19,10 @@ use crate::overview::Overview;
 use crate::roles::daemon::{self, View, Views};
 use crate::roles::overlay::Handle;
 
+/// What a server says that would refuse every request.
+const NO_NODE: &str = "this server consents for no node, and refuses every request: add [[consent.node]] with the node's identity and its tag \
+                       keys, and reload (SIGHUP)";
+
 #[derive(Clone)]
 pub struct ConsentView {
     overlay: Handle,
@@ -64,6 +68,9 @@ impl View for ConsentView {
         let machine = self.machine_status().await?;
         let (audited, left_out, failing) = self.audit.status();
         let mut value = self.overlay.status().await?;
+        if let (true, Some(problems)) = (machine.nodes.is_empty(), value["problems"].as_array_mut()) {
+            problems.push(json!(NO_NODE));
+        }
         value["consents_for"] = json!(machine.nodes.iter().map(ToString::to_string).collect::<Vec<_>>());
         value["awaits_keys_of"] = json!(machine.awaited.iter().map(ToString::to_string).collect::<Vec<_>>());
         value["consented"] = json!(machine.consented);

@@ -42,7 +42,7 @@ impl Servers {
     pub async fn paths(&self, peer: IdentityKey) -> Result<Vec<Path>, String> {
         match self {
             Self::Overlay(handle, _) => {
-                handle.find_paths(Host::Identity(peer)).await.map_err(|error| error.to_string())
+                handle.find_paths(Host::Identity(peer)).await.map_err(|none| handle.no_path(&none))
             }
             Self::File(file) => {
                 let file = file.read().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -57,7 +57,8 @@ impl Servers {
         match self {
             // The machine asks again ahead of the end: the lease needs not live longer.
             Self::Overlay(handle, seconds) => {
-                let lease = handle.consents(path, *seconds).await.map_err(|error| error.to_string())?;
+                let nodes: Vec<_> = path.nodes().map(|(node, ..)| node).collect();
+                let lease = handle.consents(path, *seconds).await.map_err(|none| handle.no_consent(&none, &nodes))?;
                 Ok(lease.path())
             }
             Self::File(file) => {
@@ -248,6 +249,7 @@ impl LabFile {
             neighbours: Vec::new(),
             fixed: Vec::new(),
             removed: BTreeMap::new(),
+            former: InnerPrefixes::default(),
         };
         for member in &self.members {
             for text in &member.prefixes {

@@ -1,11 +1,14 @@
 //! What a gateway shows to its operator.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use wayleave_control::frames::Host;
+use wayleave_control::realm::Roles;
 use wayleave_core::{IdentityKey, InnerTraffic, Prefix};
 use wayleave_dataplane::gateway::{
     Counters, PathStatus, PeerStatus, Reason, RouteState, RouteStatus, Traffic, Unsealed, Volume,
@@ -26,6 +29,7 @@ use super::worker::IoCounters;
 use super::{Shared, Unresolved};
 use crate::config::Text;
 use crate::config::choices::{ChoicesFile, PinSection};
+use crate::config::links::LinkPeer;
 use crate::config::overlay::NodeRef;
 use crate::config::receiving::Known;
 use crate::overview::Overview;
@@ -40,6 +44,9 @@ const FIRST: usize = 4;
 /// Removed nodes that an answer names, at most, and how many seconds ago they were removed.
 const NAMED: usize = 4;
 const RECENT: u64 = 7 * 86_400;
+/// So many packets that are refused for their consent within one to two of these spans are a problem.
+const MANY: u64 = 3;
+const WINDOW: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
 pub struct GatewayView(pub Arc<Shared>);
@@ -47,6 +54,9 @@ pub struct GatewayView(pub Arc<Shared>);
 impl GatewayView {
     async fn counters(&self) -> Result<(Counters, IoCounters), ViewError> {
         let counters = self.0.worker.ask(|worker| worker.gateway.counters()).await;
+        if let Some(counters) = &counters {
+            self.0.refused_consents().note(counters.refused(icing::Reason::Consent), Instant::now());
+        }
         let mut threads = Vec::new();
         for worker in &self.0.workers {
             threads.push(worker.ask(|worker| worker.counters).await.ok_or(ViewError::Unavailable)?);
@@ -78,7 +88,7 @@ impl GatewayView {
         let known = self.0.known();
         let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
         let mut rows = links::rows(&links, |node| known.describe(node));
-        let peers = Arc::clone(&self.0.link_peers.read().unwrap_or_else(PoisonError::into_inner));
+        let peers = self.link_peers();
         if let Some(node) = &self.0.node {
             links::add_adverts(&mut rows, &peers, |endpoint| node.resolution(endpoint));
         }
@@ -115,7 +125,45 @@ impl GatewayView {
     /// Which neighbours cannot be used, and which clock is wrong.
     async fn link_problems(&self, known: &Known) -> Vec<String> {
         let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
-        links::problems(&links, |node| known.describe(node))
+        let of_peers = self.0.node.as_ref().map(|_| links::gateway_faults(&self.link_peers())).unwrap_or_default();
+        [of_peers, links::problems(&links, |node| known.describe(node))].concat()
+    }
+
+    fn link_peers(&self) -> Arc<Vec<LinkPeer>> {
+        Arc::clone(&self.0.link_peers.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    async fn neighbours(self) -> Result<Value, ViewError> {
+        let node = self.0.node.as_ref().ok_or_else(|| ViewError::NotFound("no realm in a laboratory".to_owned()))?;
+        let realm = node.realm().borrow().clone();
+        Ok(json!({ "version": 1, "neighbours": links::neighbour_rows(self.link_peers().to_vec(), &realm) }))
+    }
+
+    /// What path servers say of a node to which nothing is sent.
+    async fn idle(&self, node: IdentityKey) -> Result<String, String> {
+        const IDLE: &str = "nothing was sent there lately";
+        let find = self.0.node.as_ref().map(|handle| handle.find_paths(Host::Identity(node)));
+        let found = match find {
+            Some(find) => tokio::time::timeout(TIMEOUT, find).await.ok(),
+            None => None,
+        };
+        let no_path = |none| self.0.node.as_ref().map_or_else(String::new, |handle| handle.no_path(&none));
+        match found.map(|found| found.map_err(no_path)) {
+            Some(Ok(paths)) => {
+                let s = if paths.len() == 1 { "" } else { "s" };
+                let count = paths.len();
+                Ok(format!("{IDLE}; {count} path{s} can be had: `wayleave ping` asks for consent to them"))
+            }
+            Some(Err(why)) => Err(format!("{IDLE}, and nothing can be: {why}")),
+            None => Ok(format!("{IDLE}: `wayleave ping` asks for a path")),
+        }
+    }
+
+    /// The nodes that were removed from the realm lately.
+    fn removed_lately(known: &Known) -> Vec<String> {
+        let since = unix_now().secs().saturating_sub(RECENT);
+        let lately = known.removed.iter().filter(|(_, (_, at))| *at >= since);
+        lately.filter_map(|(node, _)| known.removal(node)).take(NAMED).collect()
     }
 
     /// What the node's problems are, and to whom all paths are dead.
@@ -125,8 +173,13 @@ impl GatewayView {
         problems.extend(self.0.filter_faults());
         problems.extend(self.resolver_fault());
         problems.extend(self.0.unresolved().iter().map(ToString::to_string));
+        problems.extend(self.0.refused_consents().problem());
         for peer in peers {
             let name = known.describe(&peer.identity);
+            let live = peer.routes.iter().filter(|route| route.is_live);
+            let mut refused: Vec<&String> = live.filter_map(|route| no_consent(&route.state)).collect();
+            refused.dedup();
+            problems.extend(refused.into_iter().take(1).map(|why| format!("nothing is sent to {name}: {why}")));
             for route in peer.routes.iter().filter(|route| route.mirror.is_none()) {
                 if let Some(since) = route.active.as_ref().and_then(|path| path.dead_since) {
                     let (policy, suffix) = (&route.policy, &self.0.suffix);
@@ -234,12 +287,21 @@ impl GatewayView {
         let text = parameters.get("name").ok_or_else(|| ViewError::Request("?name=NAME is missing".to_owned()))?;
         let known = self.0.known();
         let gateway = |node: IdentityKey| {
+            if node == self.0.own {
+                let what = format!("{text} is this gateway itself: name another one");
+                return Err(ViewError::NotFound(what));
+            }
             let is_none = || format!("{} is no gateway, by its membership: it takes no packets", known.describe(&node));
             if known.is_gateway(&node) { Ok(node) } else { Err(ViewError::NotFound(is_none())) }
         };
         if let Ok(address) = text.parse::<IpAddr>() {
-            let owner = known.prefixes.owner(address).filter(|owner| *owner != self.0.own);
-            let owner = owner.ok_or_else(|| ViewError::NotFound(format!("no member has the address {address}")))?;
+            let former = || known.former.owner(address).and_then(|owner| known.removal(&owner));
+            let owner = known.prefixes.owner(address).ok_or_else(|| {
+                ViewError::NotFound(match former() {
+                    Some(removal) => format!("{removal}, with the address {address}: ask the realm's operator"),
+                    None => format!("no member has the address {address}"),
+                })
+            })?;
             return Ok((0, gateway(owner)?));
         }
         let of = |policy: &str, node: &str| {
@@ -252,7 +314,10 @@ impl GatewayView {
                 let removed = known.removed.iter().find(|(_, (name, _))| name.eq_ignore_ascii_case(node));
                 ViewError::NotFound(match removed.and_then(|(identity, _)| known.removal(identity)) {
                     Some(removal) => format!("{removal}: it is no member any more; ask the realm's operator"),
-                    None => format!("no member of the realm that is known here is called `{node}`"),
+                    None => format!(
+                        "no member of the realm that is known here is called `{node}`: names are POLICY.NODE.{}, NODE.{0}, or NODE alone",
+                        self.0.suffix
+                    ),
                 })
             })?;
             Ok((place, gateway(*identity)?))
@@ -279,8 +344,19 @@ impl GatewayView {
             "avoid": texts_of(&choices.avoid),
             "pins": choices.pin.iter().map(pin).collect::<Vec<_>>(),
             "nodes": known.names.keys().collect::<Vec<_>>(),
+            "identities": known.names.iter().map(|(name, node)| (name, node.to_string())).collect::<BTreeMap<_, _>>(),
+            "own": self.0.own.to_string(),
+            "ends": self.ends().iter().map(ToString::to_string).collect::<Vec<_>>(),
             "wrong": wrong,
         }))
+    }
+
+    /// The members that forward nothing: no path crosses them.
+    fn ends(&self) -> Vec<IdentityKey> {
+        let Some(node) = &self.0.node else { return Vec::new() };
+        let realm = node.realm().borrow().clone();
+        let ends = realm.nodes.iter().filter(|(_, member)| !member.membership.grants.roles.has(Roles::FORWARDER));
+        ends.map(|(identity, _)| *identity).collect()
     }
 
     /// How a route stands, and what to do if it does not.
@@ -305,9 +381,12 @@ impl GatewayView {
             }));
         }
         let Some((peer, route)) = route else {
-            let idle = "nothing was sent there lately: `wayleave ping` asks for a path".to_owned();
+            let mut why = match self.idle(node).await {
+                Ok(why) => vec![why],
+                Err(why) => [Self::removed_lately(&known), vec![why], self.link_problems(&known).await].concat(),
+            };
             // Who finds no name sends nothing.
-            let why: Vec<String> = [idle].into_iter().chain(self.resolver_fault()).collect();
+            why.extend(self.resolver_fault());
             return Ok(json!({
                 "version": 1, "node": known.describe(&node), "policy": name, "state": "idle", "why": why.join("; "),
                 "pinned": pinned, "avoided": avoided, "unresolved": unresolved,
@@ -326,21 +405,22 @@ impl GatewayView {
         let of_state = match &route.state {
             RouteState::Ready if peer.sessions == 0 => {
                 "the path is ready; the other gateway has not answered the handshake yet: if that stays so, it does not run, packets do not \
-                 arrive, or its program is of another version, to which this is no handshake (`wayleave --version` at both ends)"
+                 arrive, a node refuses them, since its consent server has other tag keys than the node (`wayleave show status` there), or its \
+                 program is of another version, to which this is no handshake (`wayleave --version` at both ends)"
             }
-            RouteState::Ready if is_dead => "every path is dead: probes stay unanswered",
+            RouteState::Ready if is_dead => {
+                "every path is dead: probes stay unanswered: a node on the way has failed or refuses packets (`wayleave show status` there), or \
+                 the other gateway has no consent for its answers (`wayleave why` there)"
+            }
             RouteState::Ready => "packets go by the active path",
             RouteState::Asking => "servers have not answered yet",
             RouteState::NoPath(why) | RouteState::NoConsent(why) => why,
         };
         // Where no path is left, those who were removed are the first that one looks for.
-        let gone: Vec<String> = match &route.state {
-            RouteState::NoPath(_) => {
-                let since = unix_now().secs().saturating_sub(RECENT);
-                let lately = known.removed.iter().filter(|(_, (_, at))| *at >= since);
-                lately.filter_map(|(node, _)| known.removal(node)).take(NAMED).collect()
-            }
-            _ => Vec::new(),
+        let gone = match &route.state {
+            RouteState::Ready if !is_dead => Vec::new(),
+            RouteState::Asking => Vec::new(),
+            _ => Self::removed_lately(&known),
         };
         let of_links = match &route.state {
             RouteState::Ready => self.clock_problems(&known).await,
@@ -349,7 +429,7 @@ impl GatewayView {
                 [servers, self.link_problems(&known).await].concat()
             }
         };
-        let mut of_state = [vec![of_state.to_owned()], of_links, gone].concat();
+        let mut of_state = [gone, vec![of_state.to_owned()], of_links].concat();
         of_state.extend(self.resolver_fault());
         let first = route.active.as_ref().and_then(|path| path.nodes.get(1));
         let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
@@ -418,6 +498,44 @@ impl GatewayView {
 
 fn texts_of(nodes: &[Text<NodeRef>]) -> Vec<String> {
     nodes.iter().map(|node| node.0.to_string()).collect()
+}
+
+/// Why a route has no consent, if that is what it lacks.
+fn no_consent(state: &RouteState) -> Option<&String> {
+    match state {
+        RouteState::NoConsent(why) => Some(why),
+        _ => None,
+    }
+}
+
+/// How many packets were refused for their consent of late: a few may be forged or out of date, many mean wrong keys.
+#[derive(Debug, Default)]
+pub struct RefusedConsents {
+    /// When the window began, and how many there were by then.
+    window: Option<(Instant, u64)>,
+    /// How many there were when the window before began.
+    before: u64,
+    count: u64,
+}
+
+impl RefusedConsents {
+    fn note(&mut self, count: u64, now: Instant) {
+        let (since, had) = *self.window.get_or_insert((now, count));
+        if now.duration_since(since) >= WINDOW {
+            (self.before, self.window) = (had, Some((now, count)));
+        }
+        self.count = count;
+    }
+
+    fn problem(&self) -> Option<String> {
+        let count = self.count.saturating_sub(self.before);
+        (count >= MANY).then(|| {
+            format!(
+                "{count} packets that name this node were refused of late for their consent: the consent server proves it with other tag keys \
+                 than this node's (`tags` of its [[consent.node]] has to be a copy of `tags` of [overlay] here), or somebody forges packets"
+            )
+        })
+    }
 }
 
 /// The pin to a node by a policy.
@@ -726,7 +844,7 @@ impl View for GatewayView {
         }
         let known = self.0.known();
         if known.neighbours.is_empty() {
-            return Some(Err("no neighbour has published where it is".to_owned()));
+            return Some(Err(links::no_neighbour(&self.link_peers(), |node| known.removal_of(node))));
         }
         let Some(links) = self.links().await else { return Some(Ok(())) };
         Some(links::readiness(&links.0, |node| known.describe(node)))
@@ -740,6 +858,7 @@ impl View for GatewayView {
         views
             .page("paths", |view, _| view.paths())
             .page("links", Self::link_rows)
+            .page("neighbours", |view, _| view.neighbours())
             .order("links/ask", Self::ask_endpoints)
             .page("peers", |view, _| view.peer_page())
             .page("routes", |view, _| view.routes())
@@ -747,5 +866,30 @@ impl View for GatewayView {
             .page("choices", |view, _| view.choices())
             .page("why", Self::why)
             .page("ping", Self::ping)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_with_wrong_consents_are_a_problem_for_as_long_as_they_come() {
+        let (mut refused, start) = (RefusedConsents::default(), Instant::now());
+        let at = |secs| start + Duration::from_secs(secs);
+        for (secs, count, is_said) in [
+            (0, 0, false),
+            (10, 2, false),
+            (20, 3, true),
+            (70, 3, true),
+            (131, 3, false),
+            (140, 5, false),
+            (150, 6, true),
+            (300, 6, true),
+            (420, 6, false),
+        ] {
+            refused.note(count, at(secs));
+            assert_eq!(refused.problem().is_some(), is_said, "after {secs} s");
+        }
     }
 }

@@ -22,8 +22,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use wayleave_control::advert::Endpoint;
-use wayleave_control::consent::HopFailure;
-use wayleave_control::database::MAX_MEMBERS;
+use wayleave_control::consent::{HopFailure, HopFault};
+use wayleave_control::database::{MAX_MEMBERS, Refusal};
 use wayleave_control::frames::{Host, MAX_FRAME, PROTOCOLS};
 pub use wayleave_control::node::Realm;
 use wayleave_control::node::{Node, NodeConfig, NodeInput, OwnId, PublisherConfig};
@@ -134,6 +134,29 @@ impl fmt::Display for NoConsent {
             write!(f, "; node {} of the path, by server {}: {}", reason.index, reason.server, reason.fault)
         })
     }
+}
+
+/// What an operator can do about a consent that is missing, where the reason itself does not say it.
+fn to_do(fault: HopFault, node: &IdentityKey, name: &str) -> Option<String> {
+    Some(match fault {
+        HopFault::Silent | HopFault::Unreachable => {
+            format!(
+                "does it run, and can its port be reached from here? `consent` of {name}'s [overlay] says where it is"
+            )
+        }
+        HopFault::Refused(Refusal::NotServed) => {
+            format!("the server's operator adds [[consent.node]] with `identity = \"node:{node}\"` and its tag keys")
+        }
+        HopFault::Refused(Refusal::NoKey) => {
+            format!("the server's operator gives it all tag keys of {name}: `tags` of its [[consent.node]]")
+        }
+        HopFault::Refused(Refusal::Policy) => {
+            "the server's operator looks for the rule in its audit log, and changes the policy if it is to be allowed"
+                .to_owned()
+        }
+        HopFault::NoServer => format!("{name}'s operator sets `consent` in its [overlay], or {name} does not run"),
+        _ => return None,
+    })
 }
 
 /// How the consents of a path stand.
@@ -435,6 +458,56 @@ impl Handle {
         let realm = self.realm.borrow();
         let name = realm.nodes.get(node).and_then(|member| member.membership.grants.names.first());
         name.map_or_else(|| node.to_string(), ToString::to_string)
+    }
+
+    /// Why there is no path, for an operator: with names, and each reason once.
+    pub fn no_path(&self, none: &NoPath) -> String {
+        let host = match &none.host {
+            Host::Name(name) => name.to_string(),
+            Host::Identity(identity) => self.describe(identity),
+            Host::Address(address) => address.to_string(),
+        };
+        let mut by_reason: Vec<(String, Vec<String>)> = Vec::new();
+        for (server, reason) in &none.reasons {
+            let (server, reason) = (self.describe(server), reason.to_string());
+            match by_reason.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, servers)) => servers.push(server),
+                None => by_reason.push((reason, vec![server])),
+            }
+        }
+        if by_reason.is_empty() {
+            return format!("no path to {host}: no path server was asked");
+        }
+        let one = |(reason, servers): (String, Vec<String>)| {
+            let s = if servers.len() == 1 { "" } else { "s" };
+            format!("path server{s} {}: {reason}", servers.join(", "))
+        };
+        format!("no path to {host}; {}", by_reason.into_iter().map(one).collect::<Vec<_>>().join("; "))
+    }
+
+    /// Why there is no consent to a path over `nodes`, for an operator: which node, by which server and where, and what to do.
+    pub fn no_consent(&self, none: &NoConsent, nodes: &[IdentityKey]) -> String {
+        let realm = Arc::clone(&self.realm.borrow());
+        let one = |reason: &HopFailure| {
+            let Some(node) = nodes.get(reason.index).filter(|_| reason.index > 0) else {
+                return format!("{}", reason.fault);
+            };
+            let member = realm.nodes.get(node);
+            let server = member.and_then(|member| member.advert.as_ref()?.consent.as_ref());
+            let name = match realm.nodes.contains_key(&reason.server) {
+                true => format!("{} ({})", self.describe(&reason.server), reason.server),
+                false => reason.server.to_string(),
+            };
+            let at = server.map_or(String::new(), |server| format!(" at {}", server.address));
+            let called = self.describe(node);
+            let by = format!("{called}, node {} of the path, by its consent server {name}{at}", reason.index);
+            let todo = to_do(reason.fault, node, &called).map_or(String::new(), |what| format!(" ({what})"));
+            format!("{by}: {}{todo}", reason.fault)
+        };
+        if none.reasons.is_empty() {
+            return none.to_string();
+        }
+        format!("no consent; {}", none.reasons.iter().map(one).collect::<Vec<_>>().join("; "))
     }
 
     /// No session to the endpoint comes about: its name is resolved again.

@@ -3,13 +3,14 @@
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
-use wayleave_control::advert::{Advert, Relationship};
+use wayleave_control::advert::Advert;
 use wayleave_control::node::{Node, NodeStatus};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, ViewError};
 use wayleave_runtime::metrics;
 
 use super::Handle;
+use crate::config::links::relationship_name;
 use crate::output::cell;
 use crate::overview::Overview;
 use crate::roles::daemon;
@@ -89,16 +90,11 @@ impl Handle {
 pub fn describe(membership: &wayleave_control::realm::Membership, advert: Option<&Advert>) -> Value {
     let names: Vec<&str> = membership.grants.names.iter().map(|name| name.as_str()).collect();
     let prefixes: Vec<String> = membership.grants.prefixes.iter().map(ToString::to_string).collect();
-    let relationship = |relationship| match relationship {
-        Relationship::Provider => "provider",
-        Relationship::Peer => "peer",
-        Relationship::Customer => "customer",
-    };
     let links = advert.map(|advert| {
         let link = |link: &wayleave_control::advert::Link| {
             json!({
                 "neighbour": link.neighbour.to_string(),
-                "relationship": relationship(link.relationship),
+                "relationship": relationship_name(link.relationship),
                 "public": link.public,
                 "endpoint": link.endpoint.as_ref().map(ToString::to_string),
             })

@@ -168,7 +168,7 @@ fn a_removed_node_is_refused_by_path_servers_and_is_on_no_path() {
         row.nodes[1].log().contains("revoked by the realm's operator")
     });
     let error = row.realm.folder.fails(1, &["realm", "revoke", "b", "--config", "realm/realm.toml"]);
-    assert!(error.contains("no member `b`"), "{error}");
+    assert!(error.contains("`b` is removed already"), "{error}");
 }
 
 #[test]

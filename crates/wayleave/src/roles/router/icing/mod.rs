@@ -48,6 +48,7 @@ use crate::config::router::{Backend, FormatName, LinkSection};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::forwarding::{icing_master, icing_secret};
 use crate::key_files::signing_key;
+use crate::output::cell;
 use crate::roles::Events;
 use crate::roles::daemon::{Views, fresh};
 use crate::roles::link_threads::{self, LinkThread};
@@ -733,6 +734,7 @@ impl Control<Icing> for IcingControl {
             let links = view.links.lock().unwrap_or_else(PoisonError::into_inner);
             members.insert("links_up".to_owned(), json!(links::up(&links.0)));
             let of_links = links::problems(&links.0, |node| handle.describe(node));
+            let of_links = [links::disagreements(&handle.link_peers(&section)), of_links].concat();
             members.insert("problems".to_owned(), json!([handle.problems(), of_links].concat()));
         }
     }
@@ -747,9 +749,12 @@ impl Control<Icing> for IcingControl {
 
     fn readiness(view: &IcingView) -> Result<(), String> {
         let Some((handle, section)) = view.node() else { return Ok(()) };
+        if let Some(removal) = handle.removal() {
+            return Err(removal.to_owned());
+        }
         let rows = overlay::describe(&handle, &section);
         if let Some(row) = rows.iter().find(|row| row["state"] != "known") {
-            return Err(format!("neighbour {}: {}", row["node"], row["state"]));
+            return Err(format!("no link to a neighbour: {}", cell(&row["why"])));
         }
         let links = view.links.lock().unwrap_or_else(PoisonError::into_inner);
         // A forwarder that waits for members has nobody to ask.

@@ -6,21 +6,20 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use wayleave_control::frames::Host;
-use wayleave_control::node::{Member, Realm};
+use wayleave_control::node::Realm;
 use wayleave_core::IdentityKey;
 use wayleave_dataplane::icing::Link;
 use wayleave_packet::Path;
 use wayleave_packet::icing::mint::NodeSecret;
 use wayleave_runtime::Clock;
-use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::{Parameters, ViewError};
-use wayleave_runtime::identity::to_hex;
 
-use crate::config::links::{LinkPeer, PeerState};
+use crate::config::links::LinkPeer;
 use crate::config::overlay::{NodeRef, OverlaySection};
 use crate::config::parse::TextValue;
 use crate::failure::{Failure, Outcome};
 use crate::roles::Events;
+use crate::roles::links::neighbour_rows;
 use crate::roles::overlay::{Handle, Overlay, OwnIds};
 use crate::roles::router::settings::Settings;
 
@@ -97,28 +96,7 @@ pub fn links(handle: &Handle, section: &OverlaySection) -> Vec<Link> {
 /// The neighbours for status pages.
 pub fn describe(handle: &Handle, section: &OverlaySection) -> Vec<Value> {
     let realm = Arc::clone(&handle.realm().borrow());
-    let row = |peer: LinkPeer| {
-        let is_known = peer.state == PeerState::Known;
-        let member = peer.identity.filter(|_| is_known).and_then(|identity| realm.nodes.get(&identity));
-        json!({
-            "node": peer.node.to_string(),
-            "identity": peer.identity.map(|identity| identity.to_string()),
-            "interface": peer.link,
-            "state": peer.state.text(),
-            "local": (peer.local.port() > 0).then(|| peer.local.to_string()),
-            "remote": peer.endpoint.map(|endpoint| endpoint.to_string()),
-            "open": peer.is_open,
-            "id": member.and_then(|member| current_id(member)),
-            "ids": peer.ids.len(),
-        })
-    };
-    handle.link_peers(section).into_iter().map(row).collect()
-}
-
-/// The ID by which packets name a node now.
-fn current_id(member: &Member) -> Option<String> {
-    let key = member.advert.as_ref()?.current(unix_now().secs())?;
-    Some(to_hex(&key.node.to_bytes()))
+    neighbour_rows(handle.link_peers(section), &realm)
 }
 
 /// The paths to `?host=`, and whether each node of the first consents.
@@ -132,13 +110,14 @@ pub async fn paths(handle: &Handle, parameters: &Parameters) -> Result<Value, Vi
             None => return Err(ViewError::Request(format!("`{text}` is not a name, key or inner address"))),
         },
     };
-    let paths = handle.find_paths(host).await.map_err(|none| ViewError::NotFound(none.to_string()))?;
+    let paths = handle.find_paths(host).await.map_err(|none| ViewError::NotFound(handle.no_path(&none)))?;
     let realm = Arc::clone(&handle.realm().borrow());
     let mut rows: Vec<Value> = paths.iter().map(|path| describe_path(path, &realm)).collect();
     for (path, row) in paths.into_iter().zip(&mut rows) {
+        let nodes: Vec<_> = path.nodes().map(|(node, ..)| node).collect();
         match handle.consents(path, PROBE).await {
             Ok(lease) => row["consented_until"] = json!(lease.path().expiry()),
-            Err(none) => row["not_consented"] = json!(none.to_string()),
+            Err(none) => row["not_consented"] = json!(handle.no_consent(&none, &nodes)),
         }
     }
     Ok(json!({ "version": 1, "paths": rows }))
