@@ -496,6 +496,38 @@ mod tests {
     }
 
     #[test]
+    fn a_gateway_without_a_link_says_which_neighbour_is_missing_and_why() {
+        use wayleave_control::advert::Relationship;
+
+        let peer = |name: &str, state, claimed| LinkPeer {
+            link: 1,
+            node: NodeRef::Name(name.parse().expect("a name")),
+            identity: None,
+            noise: None,
+            relationship: Relationship::Peer,
+            claimed,
+            local: "127.0.0.1:1".parse().expect("an address"),
+            endpoint: None,
+            tls: None,
+            ids: Vec::new(),
+            is_open: false,
+            state,
+        };
+        let removal = |node: &NodeRef| (node.to_string() == "r").then(|| "r was removed".to_owned());
+        assert!(no_neighbour(&[], removal).contains("`wayleave link add`"));
+        assert_eq!(gateway_faults(&[]), [NO_NEIGHBOUR]);
+        let claimed = Some(Relationship::Customer);
+        let peers = [peer("b", PeerState::Disagrees, claimed), peer("r", PeerState::Unknown, None)];
+        let faults = gateway_faults(&peers);
+        assert!(faults.len() == 1 && faults[0].contains("b is a peer of this node"), "{faults:?}");
+        assert!(faults[0].contains("this node is a customer of b"), "{faults:?}");
+        let said = no_neighbour(&peers, removal);
+        assert!(said.contains(&faults[0]) && said.ends_with("; r was removed"), "{said}");
+        let rows = neighbour_rows(peers.to_vec(), &Realm::default());
+        assert!(rows[0]["why"].is_string() && rows[0]["state"] == PeerState::Disagrees.text(), "{rows:?}");
+    }
+
+    #[test]
     fn a_path_takes_what_passes_over_all_its_links_and_rises_once_all_are_measured() {
         let text = crate::config::overlay::template_with(&crate::config::overlay::OverlayValues {
             local: Some("127.0.0.1:7300".to_owned()),

@@ -613,6 +613,29 @@ fn what_a_user_pins_and_avoids_holds_at_once_and_after_a_restart_until_it_is_und
     }
     restart(&mut world);
     assert_eq!(nodes(&world), Some(3), "as the policy says");
+    // What no path can satisfy is refused, and what no known one does is said.
+    let (own, other) = (identity(A), identity(B));
+    for (wrong, expected) in [
+        (&["avoid", &own][..], "is this gateway itself"),
+        (&["pin", "fast.b.demo", &own], "is this gateway itself"),
+        (&["pin", "fast.b.demo", &west[0], &other], "the end of the path"),
+        (&["pin", "fast.b.demo", &west[0], &west[0]], "is named twice"),
+        (&["pin", "clean.b.demo", &east], "policy clean avoids"),
+        (&["pin", "pinned.b.demo", &west[0]], "policy pinned pins another path itself"),
+    ] {
+        let (is_done, said) = decide(&world, wrong);
+        let said = said.replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(!is_done && said.contains(expected), "{wrong:?}: {said}");
+    }
+    let (is_done, said) = decide(&world, &["pin", "fast.b.demo", &west[1], &west[0]]);
+    assert!(is_done && said.contains("warning: no such path"), "{said}");
+    let (is_done, said) = decide(&world, &["unpin", "fast.b.demo"]);
+    assert!(is_done, "{said}");
+    assert_eq!(nodes(&world), Some(3));
+    // The path in use is kept, and no warning is due.
+    let (is_done, said) = decide(&world, &["pin", "fast.b.demo"]);
+    assert!(is_done && said.contains(&format!("goes over {east} only")) && !said.contains("warning"), "{said}");
+    assert!(decide(&world, &["unpin", "fast.b.demo"]).0);
     // What is wrong with the file changes nothing.
     world.folder.write("a.choices", "avoid = 1");
     crate::common::eventually("the fault is reported", || world.log(A).contains("decided before stays in force"));

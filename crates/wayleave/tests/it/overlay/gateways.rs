@@ -139,6 +139,21 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
     let mut command = a.place.command(env!("CARGO_BIN_EXE_wayleave"));
     let why = command.args(["why", "short.w1.overlay", "--url", "127.0.0.1:8492"]).output().expect("it runs");
     assert!(text(&why.stderr).replace('│', " ").contains("w1 is no gateway"), "{}", text(&why.stderr));
+    let said = |arguments: &[&str]| {
+        let mut command = a.place.command(env!("CARGO_BIN_EXE_wayleave"));
+        let output = command.args(arguments).args(["--url", "127.0.0.1:8492"]).output().expect("it runs");
+        let said = text(&output.stdout) + &text(&output.stderr);
+        said.replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    for (arguments, part) in [
+        (["why", "short.a.overlay"], "is this gateway itself"),
+        (["why", "10.0.1.1"], "is this gateway itself"),
+        (["why", "short.b.ovrlay"], "names are POLICY.NODE.overlay"),
+        (["ping", "10.0.2.11"], "b, the gateway of 10.0.2.11, by policy short: "),
+        (["show", "neighbours"], "w1 1 known"),
+    ] {
+        assert!(said(&arguments).contains(part), "{arguments:?}: {}", said(&arguments));
+    }
     let status = a.json(&["show", "status"]);
     assert_eq!((&status["gateways"], status["members"].as_u64() > Some(5)), (&Value::from(2), true), "{status}");
     // Longer than one consent lasts.
@@ -191,18 +206,13 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
     });
     let why = a.json(&["why", "short.b.overlay"]);
     assert!(why["why"].as_str().is_some_and(|why| why.contains("refused")), "{why}");
+    eventually(&format!("the first screen says whose consent is missing: {}", a.log()), || {
+        let _ = curl("-4", "1");
+        has_problem(&a, "nothing is sent to b: no consent; w1, node 1 of the path, by its consent server consent (")
+    });
     // A node that every path crosses is removed from the realm, and then the other gateway.
     let remove = |name: &str| realm.folder.ok(&["realm", "revoke", name, "--config", "realm/realm.toml"]);
-    let says = |words: &str| {
-        let mut command = a.place.command(env!("CARGO_BIN_EXE_wayleave"));
-        let output = command.args(["why", "short.b.overlay", "--url", "127.0.0.1:8492"]).output().expect("it runs");
-        (text(&output.stdout) + &text(&output.stderr))
-            .replace('│', " ")
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ")
-            .contains(words)
-    };
+    let says = |words: &str| said(&["why", "short.b.overlay"]).contains(words);
     remove("w2");
     eventually(&format!("it names who was removed, and when: {}", a.log()), || {
         says("w2 was removed from the realm at 20")
@@ -211,6 +221,8 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
     eventually(&format!("it names the gateway: {}", a.log()), || {
         says("b was removed from the realm at 20") && says("it is no member any more; ask the realm's operator")
     });
+    let why = said(&["why", "10.0.2.1"]);
+    assert!(why.contains("b was removed from the realm at 20") && why.contains("with the address 10.0.2.1"), "{why}");
     eventually(&format!("b says so itself: {}", b.log()), || {
         let why = b.json(&["why", "short.a.overlay"]);
         why["state"] == "removed"

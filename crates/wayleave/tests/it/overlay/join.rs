@@ -131,6 +131,9 @@ fn a_token_that_was_changed_cut_off_or_is_of_another_realm_is_refused_before_any
     let token = realm.invite(&["p", "--role", "path", "--address", "127.0.0.1:7100"]);
     let error = realm.folder.fails(2, &["join", &token[..token.len() - 8], "--dir", "one"]);
     assert!(error.contains("cut off") || error.contains("malformed") || error.contains("not signed"), "{error}");
+    realm.folder.write("p.token", &token);
+    let error = realm.folder.fails(2, &["join", "p.token", "--dir", "one"]);
+    assert!(error.contains("`p.token` is a file") && error.contains("<p.token"), "{error}");
     let other = "ed25519:3b6a27bcceb6a42d62a3a8d02a6f0d73653215771de243a63ac048a18b59da29";
     let error = realm.folder.fails(1, &["join", &token, "--dir", "one", "--realm", other]);
     assert!(error.contains("the token is of the realm"), "{error}");
@@ -148,6 +151,7 @@ fn the_first_member_must_be_a_path_server_and_every_role_gets_a_configuration_th
         let token = realm.invite(&[name, "--role", role]);
         let said = realm.folder.ok(&["join", &token, "--dir", name]);
         let config = format!("{name}/{role}.toml");
+        assert_eq!(said.contains("first: wayleave link add"), role == "router", "{said}");
         assert!(said.contains(&format!("next: wayleave run {role} --config {config}")), "{said}");
         assert!(realm.folder.ok(&["check", &config]).contains(&format!("`wayleave run {role}`")));
         assert!(realm.read(&config).contains(&realm.identity("p")), "the path server that the token named");
