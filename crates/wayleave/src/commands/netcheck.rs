@@ -106,7 +106,7 @@ pub fn run(command: &NetCheck) -> Outcome {
     if links.is_empty() && missing.is_empty() {
         found.push(Finding {
             about: "links".to_owned(),
-            words: "no neighbour is configured".to_owned(),
+            words: "this node has no neighbour".to_owned(),
             advice: Some("`wayleave link add` adds one; the neighbour lists this node too"),
         });
     } else if links.is_empty() && !is_running {

@@ -143,7 +143,7 @@ impl Running {
     }
 
     /// Refuses a pin by which no path is ever left.
-    fn is_possible(&self, policy: &str, node: &NodeRef, over: &[Text<NodeRef>]) -> Outcome {
+    fn refuse_impossible(&self, policy: &str, node: &NodeRef, over: &[Text<NodeRef>]) -> Outcome {
         let keys: Vec<String> = over.iter().map(|node| self.identity(&node.0)).collect();
         let has = |node: &NodeRef| keys.contains(&self.identity(node));
         let refused = |what: String, help: &str| Err(Failure::new(what).help(help).into());
@@ -248,7 +248,7 @@ fn pin(command: &Pin) -> Outcome {
             .help("name the nodes, or run `wayleave ping` first")
     })?;
     let over: Vec<Text<NodeRef>> = over.iter().map(|text| running.node(text)).collect::<Outcome<_>>()?;
-    running.is_possible(&policy, &node.0, &over)?;
+    running.refuse_impossible(&policy, &node.0, &over)?;
     let over: Vec<Text<NodeRef>> =
         over.iter().map(|node| running.between(&node.0.to_string())).collect::<Outcome<_>>()?;
     let to = node.0.to_string();

@@ -176,8 +176,7 @@ pub fn show(command: &Show) -> Outcome {
             let missing = list("missing");
             let missing =
                 missing.iter().map(|peer| format!("no link to {}: {}\n", cell(&peer["node"]), cell(&peer["why"])));
-            let text = list("links").iter().map(link).chain(missing).collect::<Vec<_>>().join("\n");
-            if text.is_empty() { "none: no neighbour is configured\n".to_owned() } else { text }
+            list("links").iter().map(link).chain(missing).collect::<Vec<_>>().join("\n")
         }
         Noun::Paths => objects(&list("paths"), &["nodes", "mtu", "until", "consented_until", "not_consented"]),
         Noun::Keys => objects(

@@ -52,6 +52,7 @@ use super::daemon::{Daemon, Role, seed};
 use super::events::{EventLine, Events, event};
 use super::link_threads::{self, LinkThread};
 use super::links;
+use super::overlay::refused_consents::RefusedConsents;
 use super::overlay::{self, Overlay, OwnIds};
 use crate::config::choices::{ChoicesFile, PinSection};
 use crate::config::consent::load_policy;
@@ -69,7 +70,7 @@ use names::{Blocks, Directory, Names, Register};
 use proxy::Proxy;
 use resolver::Resolver;
 use source::{LabFile, Servers};
-use views::{GatewayView, RefusedConsents};
+use views::GatewayView;
 use worker::{ASKS, Ask, Ends, FLOWS, Handle, Part, Running, SocketPart};
 
 /// Paths and keys of nodes that each thread keeps, at least.
@@ -257,6 +258,9 @@ pub struct GatewayRole {
     looked: Looked,
     /// When to log the names that are not resolved, if they have not changed by then.
     log_unresolved: Option<tokio::time::Instant>,
+    /// The same for neighbours that contradict this gateway, which at a start their first advert may.
+    log_disagreements: Option<tokio::time::Instant>,
+    disagreements: Vec<String>,
     /// What was said of links, and the MTU that others were told.
     watch: links::Watch,
     mtu: Option<u16>,
@@ -572,6 +576,8 @@ impl Role for GatewayRole {
             look: tokio::time::interval(LOOK),
             looked,
             log_unresolved: None,
+            log_disagreements: None,
+            disagreements: Vec::new(),
             watch: links::Watch::default(),
             mtu: None,
             mtu_since: None,
@@ -642,6 +648,9 @@ impl Role for GatewayRole {
                 }
                 if self.log_unresolved.take_if(|at| *at <= tokio::time::Instant::now()).is_some() {
                     self.shared.unresolved().iter().for_each(|name| self.log.report(unresolved_line(name)));
+                }
+                if self.log_disagreements.take_if(|at| *at <= tokio::time::Instant::now()).is_some() {
+                    self.disagreements.iter().for_each(|why| self.log.report(disagreement_line(why)));
                 }
             }
             Event::Ask(Ask::Happened(event)) => self.log.report(line(&event, &self.shared.known())),
@@ -826,6 +835,10 @@ fn unresolved_line(unresolved: &Unresolved) -> EventLine {
     event!(WARN "name-unresolved" { name = unresolved.name.clone(); why = unresolved.to_string() } "{unresolved}")
 }
 
+fn disagreement_line(why: &str) -> EventLine {
+    event!(WARN "neighbour-disagrees" {; why = why.to_owned() } "{why}")
+}
+
 /// What the forwarding thread asks.
 fn question(ask: Option<Ask>) -> Result<Event, Failure> {
     let stopped = || Failure::new("the forwarding thread has stopped: a bug, please report it");
@@ -935,6 +948,11 @@ impl GatewayRole {
             (Control::Overlay { section, .. }, Some(node)) => {
                 let peers = Arc::new(node.link_peers(section));
                 *self.shared.link_peers.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&peers);
+                let disagreements = links::disagreements(&peers);
+                if disagreements != self.disagreements {
+                    self.disagreements = disagreements;
+                    self.log_disagreements = Some(tokio::time::Instant::now() + UNRESOLVED);
+                }
                 links::peers(node, section, &self.sockets)
             }
             _ => match &self.servers {

@@ -8,6 +8,7 @@ mod entrusting;
 pub mod freshness;
 mod io;
 pub mod records;
+pub mod refused_consents;
 pub mod renewal;
 mod resolver;
 pub mod server_faults;
@@ -490,7 +491,7 @@ impl Handle {
         let realm = Arc::clone(&self.realm.borrow());
         let one = |reason: &HopFailure| {
             let Some(node) = nodes.get(reason.index).filter(|_| reason.index > 0) else {
-                return format!("{}", reason.fault);
+                return reason.fault.to_string();
             };
             let member = realm.nodes.get(node);
             let server = member.and_then(|member| member.advert.as_ref()?.consent.as_ref());

@@ -80,7 +80,7 @@ fn a_policy_decides_a_reload_changes_it_and_one_whose_tests_fail_is_not_taken() 
     fs::write(&policy, forbids.replace("sender = \"a\"\nallow = false", "sender = \"a\"\nallow = true"))
         .expect("written");
     let error = row.realm.folder.fails(1, &["check", "consent-c/consent.toml"]);
-    assert!(error.contains('t') && error.contains("policy's own tests"), "{error}");
+    assert!(error.contains("test \"t\"") && error.contains("policy's own tests"), "{error}");
     row.consent[1].signal("-HUP");
     eventually("the reload fails", || row.consent[1].log().contains("reload failed, the configuration in force stays"));
     assert!(row.is_consented("c"), "the policy in force stays");
@@ -115,6 +115,8 @@ fn neighbours_change_without_a_restart() {
     row.nodes[1].signal("-HUP");
     eventually("a link with two opinions leads nowhere", || row.nodes[0].status("neighbours_known") == 0);
     eventually("and no path uses it", || row.paths("c").is_null());
+    let why = "by this configuration b is a provider of this node, and by that of b this node is a peer of b";
+    eventually("the first screen has both opinions", || row.nodes[0].status("problems").to_string().contains(why));
 }
 
 #[test]
@@ -157,7 +159,8 @@ fn a_consent_server_that_was_killed_answers_again_and_asks_nobody_for_what_it_ha
     row.consent[0].kill();
     eventually("the user learns which server is missing", || {
         let why = row.paths("c")["paths"][0]["not_consented"].as_str().unwrap_or_default().to_owned();
-        why.contains("node 1 of the path") && (why.contains("cannot be reached") || why.contains("no answer"))
+        let is_named = why.starts_with("no consent; b, node 1 of the path, by its consent server ");
+        is_named && (why.contains("cannot be reached") || why.contains("no answer"))
     });
     row.consent[0].resume();
     // No path server runs: it has its members from its own state.

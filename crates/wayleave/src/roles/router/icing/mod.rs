@@ -7,6 +7,7 @@ mod reports;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 use toml::Spanned;
@@ -54,6 +55,7 @@ use crate::roles::daemon::{Views, fresh};
 use crate::roles::link_threads::{self, LinkThread};
 use crate::roles::links::{self, Watch};
 use crate::roles::overlay::Handle;
+use crate::roles::overlay::refused_consents::RefusedConsents;
 use overlay::OverlayNode;
 use remembered::Remembered;
 use reports::ReportQuery;
@@ -532,6 +534,7 @@ pub struct IcingControl {
     clock: Option<Clock>,
     watch: Watch,
     links: SharedLinks,
+    refused: SharedRefused,
     /// Where neighbours were, and are.
     remembered: Option<Remembered>,
 }
@@ -550,7 +553,11 @@ pub struct IcingView {
     identity: SharedIdentity,
     overlay: SharedOverlay,
     links: SharedLinks,
+    refused: SharedRefused,
 }
+
+/// How many packets were refused for their consent of late.
+type SharedRefused = Arc<Mutex<RefusedConsents>>;
 
 /// How links were a second ago at most, and what they count.
 type SharedLinks = Arc<Mutex<(Vec<LinkStatus>, LinkCounters)>>;
@@ -608,6 +615,7 @@ impl Control<Icing> for IcingControl {
             clock: None,
             watch: Watch::default(),
             links: Arc::default(),
+            refused: Arc::default(),
             remembered: None,
         })
     }
@@ -689,6 +697,10 @@ impl Control<Icing> for IcingControl {
         }
         let Some((all, counters)) = link_status(threads).await else { return };
         *self.links.lock().unwrap_or_else(PoisonError::into_inner) = (all.clone(), counters);
+        if let Some(refused) = threads.query_all(|worker| worker.format.router.counters().of(Reason::Consent)).await {
+            let mut known = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+            known.note(refused.into_iter().sum(), Instant::now());
+        }
         self.remembered.iter_mut().for_each(|remembered| remembered.note(&all));
         let lines = self.watch.lines(&all, |node| handle.describe(node));
         lines.into_iter().for_each(|line| log.report(line));
@@ -716,8 +728,12 @@ impl Control<Icing> for IcingControl {
     }
 
     fn view(&self) -> IcingView {
-        let (identity, overlay, links) = (&self.identity, &self.shown, &self.links);
-        IcingView { identity: Arc::clone(identity), overlay: Arc::clone(overlay), links: Arc::clone(links) }
+        IcingView {
+            identity: Arc::clone(&self.identity),
+            overlay: Arc::clone(&self.shown),
+            links: Arc::clone(&self.links),
+            refused: Arc::clone(&self.refused),
+        }
     }
 
     fn neighbours(view: &IcingView) -> Option<Vec<Value>> {
@@ -734,7 +750,9 @@ impl Control<Icing> for IcingControl {
             let links = view.links.lock().unwrap_or_else(PoisonError::into_inner);
             members.insert("links_up".to_owned(), json!(links::up(&links.0)));
             let of_links = links::problems(&links.0, |node| handle.describe(node));
-            let of_links = [links::disagreements(&handle.link_peers(&section)), of_links].concat();
+            let refused = view.refused.lock().unwrap_or_else(PoisonError::into_inner).problem();
+            let of_peers = links::disagreements(&handle.link_peers(&section));
+            let of_links = [of_peers, of_links, refused.into_iter().collect()].concat();
             members.insert("problems".to_owned(), json!([handle.problems(), of_links].concat()));
         }
     }
