@@ -319,7 +319,7 @@ fn draw(bench: &Bench, plot: impl FnOnce() -> Plot) -> Outcome<()> {
         let exhibit = bench.paper.as_deref().map(papers::Exhibit::named).transpose()?;
         print(&plot.to_text_of(|title| exhibit.is_none_or(|one| one.has(title))));
         // Otherwise the table of results follows, which ends with it.
-        print(if exhibit.is_some() { &measured_by() } else { "\n" });
+        print(&exhibit.map_or("\n".to_owned(), |_| measured_by()));
     }
     if let Some(path) = &bench.plot {
         std::fs::write(path, plot.to_svg()).map_err(unreadable(path))?;
