@@ -165,7 +165,7 @@ fn table_1(report: &Report) -> Panel {
         points.filter_map(|(place, name)| Some((place, 100.0 * value(name)?))).collect::<Vec<_>>()
     };
     let series =
-        vec![line("from its counts", Style::Measured, of("")), line("printed", Style::Published, of(".paper"))];
+        vec![line("from its counts", Style::Measured, of("")), line("published", Style::Published, of(".paper"))];
     panel("SCION, Table 1: octets of path for four hops", "per cent", &places, series)
 }
 

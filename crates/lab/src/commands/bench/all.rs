@@ -169,9 +169,11 @@ pub(super) fn play(bench: &Bench, folder: &Path, runs: &[Run], is_printed: bool)
         let output = output.map_err(failure)?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         let is_kept = output.status.success() || stop.signal().is_some();
-        let report = serde_json::from_str::<Value>(&text).ok().filter(|_| is_kept);
+        let has_results = |report: &Value| report["results"].as_array().is_some_and(|results| !results.is_empty());
+        let report = serde_json::from_str::<Value>(&text).ok().filter(|report| is_kept && has_results(report));
         let Some(report) = report else {
             if stop.signal().is_none() {
+                eprintln!("{} failed: its message is above, and the others go on", run.file);
                 failed.push(run.file.as_str());
             }
             continue;
@@ -216,7 +218,7 @@ fn page(all: &[Done]) -> String {
     for (name, report, plot) in all {
         let name = escaped(name);
         out += &format!("<h2 id=\"{name}\">{name}</h2>\n");
-        for key in ["git", "cpu"] {
+        for key in ["git", "cpu", "build"] {
             out += &format!("<p>{key}: {}</p>\n", escaped(&words(&report[key])));
         }
         out += "<details><summary>parameters</summary><dl>\n";

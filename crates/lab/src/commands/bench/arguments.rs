@@ -41,7 +41,6 @@ const OF_A_LINE: [&str; 3] = ["name", "list", "plot"];
 #[derive(Args, Debug)]
 pub struct Bench {
     /// The benchmark to run; --list names all.
-    #[arg(required_unless_present_any = ["list", "all", "headline", "paper"])]
     pub name: Option<String>,
     /// Run what gives a table or figure of a paper, with the paper's own work, and print it beside the published figures: such as
     /// sixpack/table-1; --list names all. Takes --short, --repetitions, --plot and --json: the paper decides the rest.

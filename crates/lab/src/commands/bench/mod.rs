@@ -147,9 +147,10 @@ pub fn run(bench: &Bench) -> Outcome {
         Some("attest-trace") => attest::trace(bench)?,
         Some("attest-memory") => attest::memory(bench)?,
         other => {
-            let name = other.unwrap_or_default();
             let known = ALL.map(|(name, what)| format!("{name}: {what}")).join("\n");
-            return Err(Failure::usage(format!("no benchmark `{name}`")).help(known).into());
+            let why = other.map_or("no benchmark is named".to_owned(), |name| format!("no benchmark `{name}`"));
+            let help = format!("{known}\n`--list` also has the tables and figures of the papers, which `--paper` runs");
+            return Err(Failure::usage(why).help(help).into());
         }
     };
     stopped::is_over();
@@ -272,6 +273,7 @@ fn to_json(report: &Report) -> Value {
         "version": 1,
         "git": env!("WAYLEAVE_GIT"),
         "cpu": cpu(),
+        "build": BUILD,
         "params": report.params,
         "results": results,
     })
@@ -290,11 +292,21 @@ fn to_text(report: &Report) -> String {
     let params: Vec<String> = report.params.iter().map(|(name, value)| format!("{name} {value}")).collect();
     let rows: Vec<Vec<String>> = rows.collect();
     format!(
-        "{} ({})\n{}",
+        "{} ({})\n{}{}",
         report.name,
         params.join(", "),
-        table(&["RESULT", "VALUE", "UNIT", "N", "MIN", "MAX"], &rows)
+        table(&["RESULT", "VALUE", "UNIT", "N", "MIN", "MAX"], &rows),
+        measured_by()
     )
+}
+
+/// How this program was built.
+const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
+
+/// The line below figures: of which program and machine they are.
+fn measured_by() -> String {
+    let than = if cfg!(debug_assertions) { ", which is slower than `make release` builds it" } else { "" };
+    format!("measured with {}, a {BUILD} build{than}, on {}\n", env!("WAYLEAVE_GIT"), cpu())
 }
 
 /// Prints the plot as text, with the published figures, and writes it to the file of `--plot`, if that was given.
@@ -306,7 +318,8 @@ fn draw(bench: &Bench, plot: impl FnOnce() -> Plot) -> Outcome<()> {
     if !bench.json {
         let exhibit = bench.paper.as_deref().map(papers::Exhibit::named).transpose()?;
         print(&plot.to_text_of(|title| exhibit.is_none_or(|one| one.has(title))));
-        print("\n");
+        // Otherwise the table of results follows, which ends with it.
+        print(&exhibit.map_or("\n".to_owned(), |_| measured_by()));
     }
     if let Some(path) = &bench.plot {
         std::fs::write(path, plot.to_svg()).map_err(unreadable(path))?;
@@ -328,7 +341,11 @@ fn trace_file(given: Option<&PathBuf>, default: &str) -> Outcome<PathBuf> {
     if let Some(path) = given {
         return Ok(path.clone());
     }
-    let missing = || Failure::new(format!("{default} is not here")).help("say --mrt FILE");
+    let missing = || {
+        let places = "test-data/bgp and share/wayleave/bgp, of this folder and of those above the program";
+        Failure::new(format!("the recorded trace {default} is in none of {places}"))
+            .help("run it in a clone of the sources, or say --mrt FILE")
+    };
     Ok(recorded(default).ok_or_else(missing)?)
 }
 

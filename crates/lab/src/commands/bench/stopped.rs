@@ -151,9 +151,10 @@ fn print_part(name: &'static str, is_json: bool) {
     report.results = so_far();
     if report.results.is_empty() {
         eprintln!("{name}: stopped before anything was measured");
-    } else if is_json {
+    }
+    if is_json {
         print_json(to_json(&report));
-    } else {
+    } else if !report.results.is_empty() {
         eprintln!("{name}: stopped; what was measured until then:");
         print(&to_text(&report));
     }
