@@ -135,17 +135,25 @@ fn an_exchange_comes_back_from_copies_made_while_it_ran() {
 #[test]
 fn records_of_a_provider_and_of_a_realm_come_back() {
     let folder = Folder::new("backup-records");
-    folder.ok(&["cap", "init", "provider", "--zone", "keys.example.net", "--name-server", "ns1.example.net"]);
+    let api = free();
+    let server = ["cap", "init", "provider", "--zone", "keys.example.net", "--name-server", "ns1.example.net"];
+    folder.ok(&[&server[..], &["--api", &api]].concat());
+    let pin = json(&folder, &["keys", "show", "provider/api.key"])["api_pin"].clone();
     let config = fs::read_dir(folder.0.join("provider")).expect("a folder").filter_map(|entry| {
         let name = entry.expect("an entry").file_name().into_string().expect("a name");
         name.ends_with(".toml").then_some(name)
     });
     let config = format!("provider/{}", config.last().expect("a configuration"));
     let accounts = json(&folder, &["cap", "list", "--config", &config]);
-    folder.ok(&["backup", "--config", &config, "copy"]);
+    let said = folder.ok(&["backup", "--config", &config, "copy"]);
+    let (copied, left_out) = said.split_once("left out").expect("what is left out");
+    assert!(copied.contains("api.key") && left_out.contains("key.position"), "{said}");
     fs::remove_dir_all(folder.0.join("provider")).expect("removed");
     let said = folder.ok(&["restore", "copy", "--to", "provider"]);
     assert!(said.contains("revoke again what was revoked since"), "{said}");
+    folder.ok(&["check", &config]);
+    // Invitations that are open name it.
+    assert_eq!(json(&folder, &["keys", "show", "provider/api.key"])["api_pin"], pin);
     assert_eq!(json(&folder, &["cap", "list", "--config", &config]), accounts);
 
     folder.ok(&["realm", "init", "realm", "--listen", "127.0.0.1:7000"]);
