@@ -496,7 +496,8 @@ fn missing<'a>(manifest: &Manifest, named: &'a [NamedFile]) -> Vec<&'a NamedFile
 fn whole(missing: &[&NamedFile]) -> Outcome {
     let failure = |file: &&NamedFile| {
         let what = format!("not a whole copy: {}, which `{}` names, is not in it", file.path.display(), file.setting);
-        Failure::new(what).help("what the copy has was restored; bring this file, or have it made anew, before the role starts")
+        Failure::new(what)
+            .help("what the copy has was restored; bring this file, or have it made anew, before the role starts")
     };
     let all: Vec<Failure> = missing.iter().map(failure).collect();
     if all.is_empty() { Ok(()) } else { Err(Failures(all)) }
@@ -610,7 +611,8 @@ fn place((wanted, folder): (&Restore, &Path), entry: &Entry, named: &[NamedFile]
 fn reached(path: &Path) -> PathBuf {
     let mut reached = PathBuf::new();
     for part in path.components() {
-        let is_out = part == Component::ParentDir && matches!(reached.components().next_back(), Some(Component::Normal(_)));
+        let is_out =
+            part == Component::ParentDir && matches!(reached.components().next_back(), Some(Component::Normal(_)));
         if is_out && fs::symlink_metadata(&reached).is_err() {
             reached.pop();
         } else {

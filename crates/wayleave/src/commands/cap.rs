@@ -48,8 +48,8 @@ use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
 use crate::output::{fields, objects, print, print_json, warn};
 use crate::provider::billing::{self, BillingFields};
 use crate::provider::orders::{
-    DAY, DelegateSources, GrantOrder, MadeChange, SourcesOrder, beyond, check_name, delegation_id, open_or_rename,
-    principal_of,
+    DAY, DelegateSources, GrantOrder, MadeChange, SourcesOrder, beyond, check_name, check_same_name, delegation_id,
+    open_or_rename, principal_of,
 };
 use crate::provider::tree::{self, AccountGrants};
 
@@ -202,7 +202,7 @@ pub struct GrantCap {
     /// The principal, who pays: a number of 24 bits. An account is opened if there is none.
     #[arg(long)]
     pub principal: u32,
-    /// The account's name, for people.
+    /// The account's name, for people: one that is opened gets it, and one that has another name is refused.
     #[arg(long)]
     pub name: Option<String>,
     /// The waypoint: an address of a router, a POP or an AS.
@@ -662,15 +662,21 @@ fn grant(command: &GrantCap) -> Outcome {
     let not_after = now + command.days * DAY;
     let granted = ChangeBody::Grant(Grant { terms, not_before: now, not_after });
     let billing = command.billing.fields()?;
-    let mut shortened = Vec::new();
+    let (mut shortened, mut refused) = (Vec::new(), Ok(()));
     // All or nothing: there is no moment in which it is granted without its sources.
     change(&mut server, &mut changes, &command.why, &mut |state| {
+        let held = state.account(terms.principal).map(|(name, _)| name);
+        refused = check_same_name(principal, held, command.name.as_deref());
+        if refused.is_err() {
+            return None;
+        }
         shortened = beyond(state, &terms, not_after);
         let opened = open_or_rename(state, terms.principal, command.name.as_deref());
         let sources = sources.as_ref().map(|sources| sources.beside_grant(state));
         let billing = billing.change(state, BillingSubject::grant(terms));
         ChangeBody::all_of([opened, Some(granted.clone()), sources, billing].into_iter().flatten().collect())
     })?;
+    refused?;
     wait_until_followed(config, server.state().number());
     warn_of_shortened(shortened.iter().map(|grant| grant.terms.to_string()));
     let state = server.state();

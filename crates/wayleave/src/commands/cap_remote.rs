@@ -13,7 +13,7 @@ use crate::api_client::ApiTarget;
 use crate::config::parse::argument;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
-use crate::provider::orders::{MAX_REASON, is_reason};
+use crate::provider::orders::{MAX_REASON, check_same_name, is_reason};
 
 /// Entries of a page that is asked for.
 const PAGE: usize = 1_000;
@@ -158,7 +158,7 @@ pub fn account(at: &ApiTarget, principal: u32) -> Outcome<Option<Value>> {
     at.read(&reply).map(Some)
 }
 
-/// Grants by the API: the account is opened or renamed first, as it is here. Returns what was granted.
+/// Grants by the API: the account is opened, or named if it has no name, first, as it is here. Returns what was granted.
 ///
 /// # Errors
 /// What the server refuses.
@@ -168,6 +168,9 @@ pub fn grant(at: &ApiTarget, name: Option<&str>, order: &Value) -> Outcome<Value
         None => {
             let account = json!({ "principal": principal, "name": name.unwrap_or_default() });
             at.json("POST", "/v1/accounts", Some(&account))?;
+        }
+        Some(account) if account["name"].as_str().is_some_and(|held| !held.is_empty()) => {
+            check_same_name(principal, account["name"].as_str(), name)?;
         }
         Some(account) if name.is_some_and(|name| account["name"] != name) => {
             at.json("PATCH", &format!("/v1/accounts/{principal}"), Some(&json!({ "name": name })))?;

@@ -14,11 +14,16 @@ fn a_providers_commands_do_the_same_by_the_api_as_at_the_records() {
     let full = at("full.token");
     let by_api = |command: &[&str]| world.folder.ok(&[command, &full].concat());
     let here = |command: &[&str]| world.folder.ok(&[command, &["--config", "server/key.toml"]].concat());
-    // An account is opened, renamed, and left as it is.
+    // An account is opened, renamed, and left as it is. A grant renames none: the name would be another customer's.
     let grant = ["cap", "grant", "--principal", "7", "--waypoint", WAYPOINT];
     let first = by_api(&[&grant[..], &["--name", "customer"]].concat());
     world.folder.write("own.line", &first);
     world.folder.ok(&["cap", "lookup", "--line", "own.line", "--server", &world.listen]);
+    for place in [&full[..], &["--config", "server/key.toml"]] {
+        let said = world.folder.fails(1, &[&grant[..], &["--name", "other"], place].concat());
+        assert!(said.contains("principal 7 has an account already, `customer`"), "{said}");
+    }
+    by_api(&["cap", "account", "7", "--name", "renamed"]);
     by_api(&[&grant[..], &["--prefix", "203.0.113.0/24", "--delegation", "3", "--name", "renamed"]].concat());
     assert_eq!(here(&grant), first, "the same capability by either way");
     assert_eq!(world.list(&[])["principals"][0]["name"], "renamed");
