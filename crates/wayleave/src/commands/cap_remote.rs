@@ -10,6 +10,7 @@ use wayleave_runtime::api_tls::KeyPin;
 use zeroize::Zeroizing;
 
 use crate::api_client::ApiTarget;
+use crate::config::kinds::{TOKEN_PREFIX, TextKind};
 use crate::config::parse::argument;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
@@ -104,9 +105,25 @@ impl Provider {
         }
         let (Some(url), Some(token), Some(pin)) = (&self.api, &self.token, self.pin) else { return Ok(None) };
         let text = private::read(token)?;
+        check_token(&text, token)?;
         let token = Some(Zeroizing::new(text.trim().to_owned()));
         Ok(Some(KeyServerAt::At(ApiTarget { url: url.clone(), pin, token, reason: None })))
     }
+}
+
+/// Whether a file has a token, and nothing else: no other secret goes to the server.
+fn check_token(text: &str, file: &Path) -> Result<(), Failure> {
+    let digits = text.trim().strip_prefix(TOKEN_PREFIX);
+    if digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit())) {
+        return Ok(());
+    }
+    let what = match TextKind::of(text) {
+        Some(TextKind::Token) => "a damaged API token".to_owned(),
+        Some(kind) => kind.to_string(),
+        None => "no line that `wayleave keys token` makes".to_owned(),
+    };
+    Err(Failure::new(format!("{} has {what}, expected an API token; nothing was sent", file.display()))
+        .help("--token names the file that `wayleave keys token` made; `wayleave keys show` says what another file is"))
 }
 
 /// All entries of a list that comes in pages. If it changes so that its pages do not go together, it is read again from the first.
@@ -178,4 +195,25 @@ pub fn grant(at: &ApiTarget, name: Option<&str>, order: &Value) -> Outcome<Value
         Some(_) => {}
     }
     at.json("POST", "/v1/grants", Some(order))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_secret_is_named_and_not_shown() {
+        let file = Path::new("x");
+        let token = format!("{TOKEN_PREFIX}{}\n", "5e".repeat(32));
+        assert!(check_token(&token, file).is_ok());
+        for (text, what) in [
+            ("wayleave-cap-1-5ec2e7", "x has the line of a capability, which is secret, expected an API token; nothing was sent"),
+            ("wayleave-token-", "x has a damaged API token"),
+            (&format!("{token}5ec2e7"), "x has a damaged API token"),
+            ("kind = \"writer\"\nseed = \"5ec2e7\"\n", "x has no line that `wayleave keys token` makes"),
+        ] {
+            let said = check_token(text, file).expect_err(what).to_string();
+            assert!(said.contains(what) && !said.contains("5ec2e7"), "{said}");
+        }
+    }
 }

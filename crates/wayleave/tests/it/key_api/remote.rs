@@ -124,6 +124,10 @@ fn a_providers_commands_do_the_same_by_the_api_as_at_the_records() {
     let other = ["--api", url.as_str(), "--token", "full.token", "--pin", &other];
     refused(&[&["cap", "list"], &other[..]].concat(), 1, "another server answers there");
     refused(&["cap", "list", "--api", &url], 2, "--token");
+    // Another secret stays here.
+    world.folder.ok(&["keys", "token", "line.token"]);
+    std::fs::write(world.folder.0.join("line.token"), &first).expect("written");
+    refused(&[&["cap", "list"], &at("line.token")[..]].concat(), 1, "has the line of a capability, which is secret");
     refused(&["cap", "list"], 2, "--config");
     refused(&["cap", "revoke", "7"], 2, "no key server given");
     refused(&[&["cap", "revoke"], &full[..]].concat(), 2, "nothing to revoke");
