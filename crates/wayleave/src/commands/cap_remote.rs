@@ -207,7 +207,10 @@ mod tests {
         let token = format!("{TOKEN_PREFIX}{}\n", "5e".repeat(32));
         assert!(check_token(&token, file).is_ok());
         for (text, what) in [
-            ("wayleave-cap-1-5ec2e7", "x has the line of a capability, which is secret, expected an API token; nothing was sent"),
+            (
+                "wayleave-cap-1-5ec2e7",
+                "x has the line of a capability, which is secret, expected an API token; nothing was sent",
+            ),
             ("wayleave-token-", "x has a damaged API token"),
             (&format!("{token}5ec2e7"), "x has a damaged API token"),
             ("kind = \"writer\"\nseed = \"5ec2e7\"\n", "x has no line that `wayleave keys token` makes"),
