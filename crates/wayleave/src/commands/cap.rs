@@ -44,7 +44,7 @@ use crate::key_files::database::DatabaseRecords;
 use crate::key_files::node::{self, KeyKind, fresh};
 use crate::key_files::old_records;
 use crate::key_files::revocation::{self, RevocationEntry};
-use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
+use crate::look_up::{by_tcp, by_udp, look_up as find, name_server, resolvers};
 use crate::output::{fields, objects, print, print_json, warn};
 use crate::provider::billing::{self, BillingFields};
 use crate::provider::orders::{
@@ -288,8 +288,8 @@ impl BillingOf {
 /// Where questions go.
 #[derive(Args, Debug)]
 pub struct Servers {
-    /// A resolver or key server to ask (may be repeated). Default: those of /etc/resolv.conf.
-    #[arg(long, value_parser = endpoint)]
+    /// A resolver or key server to ask (may be repeated), at port 53 unless it names another. Default: those of /etc/resolv.conf.
+    #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = name_server)]
     pub server: Vec<SocketAddr>,
 }
 
@@ -1043,9 +1043,20 @@ impl Servers {
         }
         let found = resolvers();
         if found.is_empty() {
-            return Err(Failure::new("/etc/resolv.conf names no resolver").help("add --server ADDRESS:PORT"));
+            return Err(Failure::new("/etc/resolv.conf names no resolver").help("add --server ADDRESS"));
         }
         Ok(found)
+    }
+
+    /// Who was asked, and what to do if nobody there knows the key server.
+    pub fn whom(&self) -> (&'static str, &'static str) {
+        match self.server.is_empty() {
+            true => (
+                "the resolvers of /etc/resolv.conf",
+                "these resolvers have to reach the key server by its zone; `--server ADDRESS` asks it, or another resolver",
+            ),
+            false => ("the servers that --server names", "does the key server run, and listen there?"),
+        }
     }
 }
 
@@ -1055,13 +1066,24 @@ fn obtain(credential: &Credential, epoch: u32, servers: &[SocketAddr]) -> Result
     found.map_err(|failure| Failure::new(failure.to_string()))
 }
 
+/// That no server carried out, or answered, what it was asked.
+pub struct Unanswered {
+    /// What the last one did.
+    pub last: String,
+    /// One of them answered, without an acknowledgement.
+    pub is_reached: bool,
+}
+
 /// Has an order carried out.
 pub fn order(credential: &Credential, order: Order, servers: &Servers) -> Result<Acknowledgement, Failure> {
     match answered(credential, order, servers, |ordering, octets, id| ordering.read(octets, id).ok())? {
         Ok(answer) if answer.status == Status::Done => Ok(answer),
         Ok(answer) => Err(Failure::new(format!("the key server refuses: {}", answer.status))),
-        Err(last) => Err(Failure::new(format!("it is not known whether the order was carried out: {last}"))
-            .help("repeat the command: an order is carried out once, however often it comes")),
+        Err(Unanswered { last, .. }) => {
+            let (whom, what) = servers.whom();
+            Err(Failure::new(format!("it is not known whether the order was carried out: of {whom}, {last}"))
+                .help(format!("repeat the command: an order is carried out once, however often it comes; {what}")))
+        }
     }
 }
 
@@ -1071,12 +1093,12 @@ pub fn answered<T>(
     order: Order,
     servers: &Servers,
     read: impl Fn(&Ordering, &[u8], u16) -> Option<Option<T>>,
-) -> Result<Result<T, String>, Failure> {
+) -> Result<Result<T, Unanswered>, Failure> {
     let now = unix_now();
     let current = epoch::epoch_at(credential.terms.interval, now);
     let new = || Ok::<_, Failure>(Ordering::new(credential.clone(), order, *fresh()?, current, now));
     let mut ordering = new()?;
-    let mut last = "no server answered".to_owned();
+    let (mut last, mut is_reached) = ("no server answered".to_owned(), false);
     for server in servers.addresses()? {
         for is_tcp in [false, true] {
             let id = u16::from_be_bytes(*fresh()?);
@@ -1087,7 +1109,7 @@ pub fn answered<T>(
             };
             match answer {
                 Ok(Some(Some(answer))) => return Ok(Ok(answer)),
-                Ok(Some(None)) => last = format!("{server} does not acknowledge it"),
+                Ok(Some(None)) => (last, is_reached) = (format!("{server} does not acknowledge it"), true),
                 Ok(None) => last = format!("{server} does not answer"),
                 Err(error) => last = format!("{server}: {error}"),
             }
@@ -1097,5 +1119,5 @@ pub fn answered<T>(
             }
         }
     }
-    Ok(Err(last))
+    Ok(Err(Unanswered { last, is_reached }))
 }
