@@ -69,7 +69,7 @@ pub enum Cap {
     Init(Init),
     /// Grant a capability to a principal, and print it: one line, which is a secret.
     Grant(GrantCap),
-    /// Open, rename or show an account, and what the provider's billing knows it by.
+    /// Open, rename, show or close an account, replace its keys, end a grant of it; and what the provider's billing knows it by.
     Account(AccountOf),
     /// Invite a customer of a provider: prints one line, a secret, redeemed once by HTTPS (`cap accept`).
     Invite(Invite),

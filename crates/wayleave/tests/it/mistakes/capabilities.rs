@@ -46,6 +46,14 @@ const MISTAKES: &[CommandMistake] = &[
         &["3 is not an interval, which is 4 to 24"],
     ),
     (
+        &["grant", "--principal", "7", "--name", "x", "--waypoint", "198.51.100.1", "--config", CONFIG],
+        1,
+        &["principal 7 has an account already, `customer`", "shares its keys and its bill", "leave --name out"],
+    ),
+    (&["account", "55", "--close", "--config", CONFIG], 1, &["principal 55 has no account"]),
+    (&["account", "7", "--close", "--name", "x", "--config", CONFIG], 2, &["cannot be used with"]),
+    (&["account", "7", "--withdraw", "12", "--config", CONFIG], 1, &["no grant of the ID `12`", "cap list"]),
+    (
         &["invite", "--principal", "7", "--name", "x", "--waypoint", "198.51.100.1", "--config", CONFIG],
         1,
         &["principal 7 has an account already, `customer`", "shares its keys and its bill", "--again"],
