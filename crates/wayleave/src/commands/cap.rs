@@ -13,6 +13,7 @@ use wayleave_control::capability::{
     OrderedPrefixes, Ordering, ProviderKey, RateTerms, State, Status, Terms, VolumeQuota, Zone, delegated,
 };
 use wayleave_core::Prefix;
+use wayleave_crypto::secret::Seed;
 use wayleave_packet::platypus::header::{Capability, DelegationId};
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
@@ -435,11 +436,15 @@ fn init(command: &Init) -> Outcome {
             .into());
     }
     let database = Place::parse(&command.database).map_err(|error| Failure::usage(error.to_string()))?;
-    let accounts = node::create(KeyKind::Accounts, &folder.join("accounts.key"))?;
-    let writer = node::identity_of(&node::create(KeyKind::Writer, &folder.join("writer.key"))?);
+    // Before the database, whose accounts come from it. Of an attempt that was interrupted, or whose database was away, they are there.
+    let accounts = created(KeyKind::Accounts, &folder.join("accounts.key"))?;
+    let writer = node::identity_of(&created(KeyKind::Writer, &folder.join("writer.key"))?);
     let writer = format!("writer:{writer}");
     DatabaseRecords::create(&beside(&database, folder), &ProviderKey::new(accounts))?;
-    Identity::generate(command.zone.as_str(), DEFAULT_VALIDITY)?.save(&folder.join(DEFAULT_IDENTITY))?;
+    let identity = folder.join(DEFAULT_IDENTITY);
+    if !identity.exists() {
+        Identity::generate(command.zone.as_str(), DEFAULT_VALIDITY)?.save(&identity)?;
+    }
     let (listen, status) = (command.listen.to_string(), command.status.to_string());
     let api = command.api.map(|api| api.to_string());
     let text = template(&NewKeyServer {
@@ -467,6 +472,19 @@ fn init(command: &Init) -> Outcome {
         ));
     }
     Ok(())
+}
+
+/// A key of a new key server, or the one that an earlier attempt has made.
+fn created(kind: KeyKind, path: &Path) -> Outcome<Seed> {
+    if !path.exists() {
+        return node::create(kind, path);
+    }
+    let key = node::load(kind, path)?;
+    warn(&format!(
+        "{} is there already, as an attempt that was not finished leaves it: it is taken over",
+        path.display()
+    ));
+    Ok(key)
 }
 
 /// A database whose relative path is one beside the configuration.

@@ -110,6 +110,23 @@ fn mistakes_of_the_provider_and_of_holders_are_named_and_change_nothing() {
     assert_ne!(folder.ok(&again), second);
 }
 
+/// Nobody is told to remove the secret from which all accounts come.
+#[test]
+fn a_key_server_is_begun_again_where_its_database_was_away() {
+    let folder = Folder::new("mistakes-cap-init");
+    let init = ["cap", "init", "server", "--zone", "keys.example.net", "--name-server", "ns1.example.net"];
+    let key = || fs::read_to_string(folder.0.join("server/accounts.key")).expect("a key");
+    let away = [&init[..], &["--database", "postgresql://nobody@127.0.0.1:1/none"]].concat();
+    folder.fails(1, &away);
+    let made = key();
+    let again = folder.fails(1, &away);
+    assert!(again.contains("is taken over") && !again.contains("remove the file"), "{again}");
+    assert!(!folder.0.join(CONFIG).exists());
+    folder.ok(&init);
+    assert_eq!(key(), made);
+    folder.ok(&["cap", "grant", "--principal", "7", "--waypoint", "198.51.100.1", "--config", CONFIG]);
+}
+
 /// The server refuses all of these, since revoked capabilities would work again.
 #[test]
 fn check_names_a_list_that_does_not_go_with_the_database_and_no_other_is_begun_over_it() {
