@@ -61,6 +61,8 @@ const FOLLOWED: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Changes of a page of the API, at most.
 const CHANGES: u64 = 1_000;
+/// Revocations that are shown to people.
+const MOST_SHOWN: usize = 100;
 /// Octets of a file with a line, at most.
 const LINE: u64 = 4_096;
 
@@ -775,6 +777,7 @@ fn list(command: &List) -> Outcome {
         return Ok(());
     }
     print(&format!("change {number}, {} revocations in force\n", revoked.len()));
+    print(&listed_revocations(&revoked));
     if let (Some(principal), true) = (command.principal, trees.is_empty()) {
         print(&format!("principal {principal} has no account\n"));
     }
@@ -782,6 +785,24 @@ fn list(command: &List) -> Outcome {
         print(&format!("\n{}", tree::text(&trees)));
     }
     Ok(())
+}
+
+/// Revocations on one line, or the first of very many.
+fn listed_revocations(revoked: &[String]) -> String {
+    if revoked.is_empty() {
+        return String::new();
+    }
+    let more = match revoked.len().saturating_sub(MOST_SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more, which --json lists"),
+    };
+    format!("revoked: {}{more}\n", revoked[..revoked.len().min(MOST_SHOWN)].join(", "))
+}
+
+/// Says that an entry is of nobody: a mistyped number revokes nothing of whom it was meant for.
+fn warn_of_nobody(entry: &RevocationEntry) {
+    let number = entry.0.principal.number();
+    warn(&format!("principal {number} has no account: {entry} revokes nothing that is granted now"));
 }
 
 /// The number of the last change, accounts as trees, and revocations.
@@ -928,6 +949,9 @@ fn revoke(command: &Revoke) -> Outcome {
             let mut number = Value::Null;
             for entry in &command.entries {
                 let text = entry.to_string();
+                if !command.lift && cap_remote::account(&at, entry.0.principal.number())?.is_none() {
+                    warn_of_nobody(entry);
+                }
                 let done = match command.lift {
                     true => at.json("DELETE", &format!("/v1/revocations?entry={}", text.replace('/', "%2F")), None)?,
                     false => at.json("POST", "/v1/revocations", Some(&json!({ "entry": text })))?,
@@ -953,6 +977,9 @@ fn revoke(command: &Revoke) -> Outcome {
                             "`wayleave cap list` shows what is; entries in front of it on the command line are lifted",
                         )
                         .into());
+                }
+                if !command.lift && server.state().account(entry.0.principal).is_none() {
+                    warn_of_nobody(entry);
                 }
                 change(&mut server, &mut changes, &command.why, &mut |_| Some(body(entry)))?;
             }

@@ -100,6 +100,15 @@ fn mistakes_of_the_provider_and_of_holders_are_named_and_change_nothing() {
     assert_eq!(list(), before);
     let nobody = folder.ok(&["cap", "list", "--principal", "55", "--config", CONFIG]);
     assert!(nobody.contains("principal 55 has no account"), "{nobody}");
+    // A number that nobody has is revoked, and said; what is revoked can be read.
+    let output = folder.run(&["cap", "revoke", "77/4", "7/3", "--config", CONFIG]);
+    let said = text(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("principal 77 has no account") && !said.contains("principal 7 "),
+        "{said}"
+    );
+    let listed = folder.ok(&["cap", "list", "--config", CONFIG]);
+    assert!(listed.contains("2 revocations in force\nrevoked: 7/3, 77/4\n"), "{listed}");
     // An invitation that was withdrawn stands in nobody's way, and the operator who means it invites again.
     let again = [&["cap", "invite", "--principal", "8", "--name", "second"], &at[..]].concat();
     folder.ok(&[&again[..], &["--again"]].concat());
