@@ -45,7 +45,7 @@ impl Failure {
         let failure = Self::new(format!("{message}: {error}"));
         match error.kind() {
             io::ErrorKind::AddrInUse => {
-                failure.help("another process listens there: stop it (`ss -ltnp` names it) or choose another port")
+                failure.help("another process listens there: stop it (`ss -ltunp` names it) or choose another port")
             }
             io::ErrorKind::AddrNotAvailable => {
                 failure.help("this machine has no such address: `ip address` lists those that it has")

@@ -85,6 +85,8 @@ pub const EXAMPLE: NewKeyServer<'_> = NewKeyServer {
 
 /// Beside the configuration.
 pub const DATABASE: &str = "accounts.db";
+/// The same, of what was seen of the database.
+pub const POSITION: &str = "position";
 
 /// The file.
 #[derive(Clone, Debug, Deserialize)]
@@ -153,7 +155,7 @@ fn default_longest_interval() -> Spanned<u64> {
 }
 
 fn default_position() -> Spanned<PathBuf> {
-    Spanned::new(0..0, PathBuf::from("position"))
+    Spanned::new(0..0, PathBuf::from(POSITION))
 }
 
 fn default_max_staleness() -> Spanned<u64> {
@@ -579,7 +581,7 @@ pub fn template(new: &NewKeyServer<'_>) -> String {
          # Accounts, grants, revocations and every change of them: a SQLite file, or a PostgreSQL database that several key servers share.\n\
          database = {database}\n\
          # Where this key server remembers what it saw of the database, so that one that was set back is refused.\n\
-         #position = \"position\"\n\
+         #position = \"{POSITION}\"\n\
          # Seconds for which look-ups are answered from memory while the database cannot be used. Reloaded on SIGHUP.\n\
          #max_staleness_secs = {MAX_STALENESS_SECS}\n\
          # The signed list for routers, which name it in their [platypus] section with the key `writer`.\n\

@@ -4,7 +4,8 @@ use std::path::{Component, Path, PathBuf};
 
 use super::Source;
 use super::gateway::DEFAULT_CHOICES;
-use super::key::DATABASE;
+use super::key::{DATABASE, POSITION};
+use super::key_api::DEFAULT_IDENTITY;
 
 /// What becomes of a file when its machine is lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -94,6 +95,34 @@ const ENDINGS: [(&str, Loss); 6] = [
     ("provider.identity", Loss::ForGood),
 ];
 
+/// A file that a role has in a section without a setting.
+struct DefaultFile {
+    section: &'static str,
+    key: &'static str,
+    path: &'static str,
+    /// Another setting of the section that takes its place.
+    instead: Option<&'static str>,
+}
+
+const DEFAULTS: [DefaultFile; 4] = [
+    DefaultFile { section: "gateway", key: "choices", path: DEFAULT_CHOICES, instead: None },
+    DefaultFile { section: "key", key: "database", path: DATABASE, instead: None },
+    DefaultFile { section: "key", key: "position", path: POSITION, instead: None },
+    DefaultFile { section: "key.api", key: "identity", path: DEFAULT_IDENTITY, instead: Some("certificate") },
+];
+
+impl DefaultFile {
+    /// The file, if this configuration has it.
+    fn of(&self, file: &toml::Table) -> Option<NamedFile> {
+        let inner = |table: Option<&'_ toml::Table>, name: &str| table?.get(name)?.as_table().cloned();
+        let section = self.section.split('.').fold(Some(file.clone()), |table, name| inner(table.as_ref(), name))?;
+        let is_named = section.contains_key(self.key) || self.instead.is_some_and(|other| section.contains_key(other));
+        let setting = format!("{}.{}", self.section, self.key);
+        let loss = loss_of(&setting).filter(|_| !is_named)?;
+        Some(NamedFile { setting, path: self.path.into(), loss })
+    }
+}
+
 /// A file that a configuration names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedFile {
@@ -108,16 +137,7 @@ pub struct NamedFile {
 #[must_use]
 pub fn named_files(source: &Source) -> Vec<NamedFile> {
     let table: toml::Table = source.text().parse().unwrap_or_default();
-    let mut found = Vec::new();
-    // The files that a role has without a setting.
-    for (section, key, path) in [("gateway", "choices", DEFAULT_CHOICES), ("key", "database", DATABASE)] {
-        let setting = format!("{section}.{key}");
-        let is_default =
-            table.get(section).and_then(toml::Value::as_table).is_some_and(|named| !named.contains_key(key));
-        if let Some(loss) = loss_of(&setting).filter(|_| is_default) {
-            found.push(NamedFile { setting, path: path.into(), loss });
-        }
-    }
+    let mut found: Vec<NamedFile> = DEFAULTS.iter().filter_map(|file| file.of(&table)).collect();
     gather("", &toml::Value::Table(table), &mut found);
     // A list goes with records that are not older than it: before them, since a running server adds to both.
     found.sort_by_key(|file| file.setting != "key.revocations");
@@ -203,6 +223,66 @@ mod tests {
             SETTINGS.iter().chain(&ENDINGS).filter_map(|(setting, _)| setting.rsplit('.').next()).collect();
         let unknown: Vec<&String> = fields.iter().filter(|field| !known.contains(field.as_str())).collect();
         assert!(unknown.is_empty(), "no setting of SETTINGS ends with {unknown:?}");
+    }
+
+    /// A setting of a file that has a default is in a configuration that does not name it, too.
+    #[test]
+    fn every_file_with_a_default_is_found_where_no_setting_names_it() {
+        let found = |text: &str| -> Vec<(String, String)> {
+            let file = std::env::temp_dir().join(format!("wayleave-default-files-{}", std::process::id()));
+            fs::write(&file, text).expect("written");
+            let found = named_files(&Source::read(&file).expect("a configuration"));
+            fs::remove_file(&file).expect("removed");
+            found.into_iter().map(|file| (file.setting, file.path.display().to_string())).collect()
+        };
+        let pair = |setting: &str, path: &str| (setting.to_owned(), path.to_owned());
+        let [database, position] = [pair("key.database", DATABASE), pair("key.position", POSITION)];
+        let identity = pair("key.api.identity", DEFAULT_IDENTITY);
+        assert_eq!(found("[gateway]\n"), [pair("gateway.choices", DEFAULT_CHOICES)]);
+        assert_eq!(found("[key]\n"), [database.clone(), position.clone()]);
+        assert_eq!(found("[key]\n[key.api]\nlisten = \"[::1]:1\"\n"), [database.clone(), position.clone(), identity]);
+        let own = found("[key]\n[key.api]\ncertificate = \"c.pem\"\nprivate_key = \"k.pem\"\n");
+        let [chain, key] = [pair("key.api.certificate", "c.pem"), pair("key.api.private_key", "k.pem")];
+        assert_eq!(own, [database, position, chain, key]);
+        let other = found("[key]\nposition = \"p\"\ndatabase = \"postgresql://db/w\"\n[key.api]\nidentity = \"i\"\n");
+        assert_eq!(other, [pair("key.api.identity", "i"), pair("key.position", "p")]);
+    }
+
+    /// A field of a configuration that is a path and has a default, or an optional one that code has a default for, read from this
+    /// crate's own text: whoever adds one adds it to [`DEFAULTS`].
+    #[test]
+    fn every_default_that_is_a_file_is_known() {
+        let mut defaults = BTreeSet::new();
+        let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                if path.is_dir() {
+                    folders.push(path);
+                    continue;
+                }
+                let text = fs::read_to_string(&path).expect("a source file");
+                let mut has_default = false;
+                for line in text.lines().map(str::trim) {
+                    let field = line.strip_prefix("pub ").and_then(|line| line.split_once(": "));
+                    if let Some((name, kind)) = field.filter(|_| has_default)
+                        && (kind.contains("PathBuf") || kind.contains("Place"))
+                        && !kind.contains("Vec<")
+                    {
+                        defaults.insert(name.to_owned());
+                    }
+                    has_default = line.starts_with("#[serde(default") || has_default && line.starts_with("#[");
+                    // A default that code has for an optional path.
+                    let is_of_code = line.contains("map_or(Path::new(DEFAULT_");
+                    let optional = line.split("self.").nth(1).filter(|_| is_of_code);
+                    if let Some(name) = optional.and_then(|line| line.split('.').next()) {
+                        defaults.insert(name.to_owned());
+                    }
+                }
+            }
+        }
+        let known: BTreeSet<String> = DEFAULTS.iter().map(|file| file.key.to_owned()).collect();
+        assert_eq!(defaults, known);
     }
 
     /// What a role's template names, written out or as an example, is known by its whole name.

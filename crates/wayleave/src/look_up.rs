@@ -22,6 +22,18 @@ const LONGEST: usize = 65_535;
 /// Datagrams that may come to one question: whoever floods its port makes it go on by TCP.
 const MAX_DATAGRAMS: usize = 32;
 
+/// A name server as a command is given it: at port 53, unless another one is named.
+///
+/// # Errors
+/// What is expected.
+pub fn name_server(text: &str) -> Result<SocketAddr, String> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let by_itself = || bare.parse().ok().map(|address: IpAddr| SocketAddr::new(address, DNS_PORT));
+    text.parse().ok().or_else(by_itself).ok_or_else(|| {
+        "expected ADDRESS or ADDRESS:PORT, such as 192.0.2.1 or [2001:db8::1]:5300; names are not looked up".to_owned()
+    })
+}
+
 /// The resolvers of this machine.
 pub fn resolvers() -> Vec<SocketAddr> {
     let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
@@ -201,5 +213,24 @@ pub fn look_up(
                 lookup.handle(input, clock.now());
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_server_without_a_port_is_at_the_port_of_name_servers() {
+        for (text, address) in [
+            ("192.0.2.1", "192.0.2.1:53"),
+            ("192.0.2.1:5300", "192.0.2.1:5300"),
+            ("2001:db8::1", "[2001:db8::1]:53"),
+            ("[2001:db8::1]", "[2001:db8::1]:53"),
+            ("[2001:db8::1]:5300", "[2001:db8::1]:5300"),
+        ] {
+            assert_eq!(name_server(text).map(|address| address.to_string()), Ok(address.to_owned()), "{text}");
+        }
+        assert!(name_server("ns1.example.net").expect_err("a name").contains("ADDRESS:PORT"));
     }
 }

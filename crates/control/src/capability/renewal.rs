@@ -90,6 +90,12 @@ impl Renewal {
         self.confirms |= !self.ended.is_some_and(just_now);
     }
 
+    /// When a look-up last ended, with a secret or without.
+    #[must_use]
+    pub fn asked(&self) -> Option<UnixTime> {
+        self.ended
+    }
+
     /// Whether it is not known yet what [`Renewal::confirm`] comes to.
     #[must_use]
     pub fn is_confirming(&self) -> bool {

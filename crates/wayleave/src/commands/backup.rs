@@ -35,6 +35,8 @@ const LONGEST: u64 = 1 << 30;
 const BESIDE: [&str; 2] = [".signed", ".manifest"];
 /// Settings whose files may not have been written yet.
 const MAY_BE_ABSENT: [&str; 4] = ["gateway.choices", "key.revocations", "path.membership", "realm.servers"];
+/// Settings whose folders may have had no file.
+const MAY_BE_EMPTY: [&str; 2] = ["attestation.keys.objects", "keys.objects"];
 /// Reads of a file that a running role changes, until two in a row are alike.
 const MOST_READS: usize = 20;
 /// The setting of the configuration itself, and of what `--also` names.
@@ -432,9 +434,9 @@ pub fn restore(wanted: &Restore) -> Outcome {
         return Err(Failures(exist));
     }
     placed.iter().try_for_each(|file| refuse_links(&wanted.to, &file.to))?;
-    let mut done: Vec<&Path> = Vec::new();
+    let (mut done, mut made): (Vec<&Path>, Vec<PathBuf>) = (Vec::new(), Vec::new());
     let restored = placed.iter().try_for_each(|file| {
-        put(file)?;
+        put(file, &mut made)?;
         done.push(&file.to);
         Ok(())
     });
@@ -442,8 +444,12 @@ pub fn restore(wanted: &Restore) -> Outcome {
         for file in done {
             let _ = fs::remove_file(file);
         }
+        for folder in made.iter().rev() {
+            let _ = fs::remove_dir(folder);
+        }
         return Err(failures);
     }
+    let missing = missing(&manifest, &named);
     let configuration =
         placed.iter().chain(&same).find(|file| file.setting == CONFIGURATION).map(|file| file.to.clone());
     let configuration = configuration.unwrap_or_default();
@@ -454,8 +460,9 @@ pub fn restore(wanted: &Restore) -> Outcome {
         print_json(json!({
             "role": role, "configuration": configuration, "files": placed.iter().map(|file| &file.to).collect::<Vec<_>>(),
             "continued": continued.iter().map(|file| &file.to).collect::<Vec<_>>(), "left_out": manifest.left_out,
+            "absent": missing.iter().map(|file| json!({ "setting": file.setting, "path": file.path })).collect::<Vec<_>>(),
         }));
-        return Ok(());
+        return whole(&missing);
     }
     let mut text = format!("restored {role}, as it was at {}:\n", utc(manifest.made));
     text.extend(placed.iter().map(|file| format!("  {}\n", file.to.display())));
@@ -471,7 +478,29 @@ pub fn restore(wanted: &Restore) -> Outcome {
     let configuration = configuration.display();
     text += &format!("next: wayleave check {configuration}; wayleave run {role} --config {configuration}\n");
     print(&text);
-    Ok(())
+    whole(&missing)
+}
+
+/// What a configuration names and its copy lacks, as `backup` said when it made it.
+fn missing<'a>(manifest: &Manifest, named: &'a [NamedFile]) -> Vec<&'a NamedFile> {
+    let is_there = |file: &NamedFile| {
+        manifest.files.iter().any(|entry| entry.setting == file.setting && entry.path.starts_with(&file.path))
+    };
+    let may_lack = |file: &NamedFile| {
+        MAY_BE_ABSENT.contains(&file.setting.as_str()) || MAY_BE_EMPTY.contains(&file.setting.as_str())
+    };
+    named.iter().filter(|file| is_copied(file.loss) && !may_lack(file) && !is_there(file)).collect()
+}
+
+/// Whether a copy has all that its configuration names.
+fn whole(missing: &[&NamedFile]) -> Outcome {
+    let failure = |file: &&NamedFile| {
+        let what = format!("not a whole copy: {}, which `{}` names, is not in it", file.path.display(), file.setting);
+        Failure::new(what)
+            .help("what the copy has was restored; bring this file, or have it made anew, before the role starts")
+    };
+    let all: Vec<Failure> = missing.iter().map(failure).collect();
+    if all.is_empty() { Ok(()) } else { Err(Failures(all)) }
 }
 
 /// What to do about a copy that may be old.
@@ -574,7 +603,23 @@ fn place((wanted, folder): (&Restore, &Path), entry: &Entry, named: &[NamedFile]
             .into());
     }
     let mode = if entry.mode == 0o600 { 0o600 } else { 0o644 };
-    Ok(Placed { setting: entry.setting.clone(), to: wanted.to.join(&entry.path), octets, mode })
+    Ok(Placed { setting: entry.setting.clone(), to: reached(&wanted.to.join(&entry.path)), octets, mode })
+}
+
+/// Where a path leads once the folders on it are there: out of one that is not there yet, to the one above. Where a folder is there,
+/// it may be a link, and the system follows it.
+fn reached(path: &Path) -> PathBuf {
+    let mut reached = PathBuf::new();
+    for part in path.components() {
+        let is_out =
+            part == Component::ParentDir && matches!(reached.components().next_back(), Some(Component::Normal(_)));
+        if is_out && fs::symlink_metadata(&reached).is_err() {
+            reached.pop();
+        } else {
+            reached.push(part);
+        }
+    }
+    reached
 }
 
 /// Below the folder that was said nothing is reached through a link: whoever owns it could have put one there.
@@ -590,7 +635,7 @@ fn refuse_links(to: &Path, file: &Path) -> Outcome {
 }
 
 /// Writes a file; it and the folders that are made for it belong to the owner of the folder in which they begin.
-fn put(file: &Placed) -> Outcome {
+fn put(file: &Placed, made: &mut Vec<PathBuf>) -> Outcome {
     let folder = file.to.parent().unwrap_or(Path::new("."));
     let mut missing = Vec::new();
     let mut above = folder;
@@ -603,6 +648,7 @@ fn put(file: &Placed) -> Outcome {
     let owner = rustix::process::geteuid().is_root().then_some((about.uid(), about.gid()));
     for folder in missing.iter().rev() {
         fs::DirBuilder::new().mode(0o700).create(folder).map_err(system(folder))?;
+        made.push(folder.to_path_buf());
         if let Some((user, group)) = owner {
             lchown(folder, Some(user), Some(group)).map_err(system(folder))?;
         }

@@ -13,6 +13,7 @@ use wayleave_control::capability::{
     OrderedPrefixes, Ordering, ProviderKey, RateTerms, State, Status, Terms, VolumeQuota, Zone, delegated,
 };
 use wayleave_core::Prefix;
+use wayleave_crypto::secret::Seed;
 use wayleave_packet::platypus::header::{Capability, DelegationId};
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
@@ -44,12 +45,12 @@ use crate::key_files::database::DatabaseRecords;
 use crate::key_files::node::{self, KeyKind, fresh};
 use crate::key_files::old_records;
 use crate::key_files::revocation::{self, RevocationEntry};
-use crate::look_up::{by_tcp, by_udp, look_up as find, resolvers};
+use crate::look_up::{by_tcp, by_udp, look_up as find, name_server, resolvers};
 use crate::output::{fields, objects, print, print_json, warn};
 use crate::provider::billing::{self, BillingFields};
 use crate::provider::orders::{
-    DAY, DelegateSources, GrantOrder, MadeChange, SourcesOrder, beyond, check_name, delegation_id, open_or_rename,
-    principal_of,
+    DAY, DelegateSources, GrantOrder, MadeChange, SourcesOrder, beyond, check_name, check_same_name, delegation_id,
+    open_or_rename, principal_of,
 };
 use crate::provider::tree::{self, AccountGrants};
 
@@ -60,6 +61,8 @@ const FOLLOWED: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Changes of a page of the API, at most.
 const CHANGES: u64 = 1_000;
+/// Revocations that are shown to people.
+const MOST_SHOWN: usize = 100;
 /// Octets of a file with a line, at most.
 const LINE: u64 = 4_096;
 
@@ -69,7 +72,7 @@ pub enum Cap {
     Init(Init),
     /// Grant a capability to a principal, and print it: one line, which is a secret.
     Grant(GrantCap),
-    /// Open, rename or show an account, and what the provider's billing knows it by.
+    /// Open, rename, show or close an account, replace its keys, end a grant of it; and what the provider's billing knows it by.
     Account(AccountOf),
     /// Invite a customer of a provider: prints one line, a secret, redeemed once by HTTPS (`cap accept`).
     Invite(Invite),
@@ -202,7 +205,7 @@ pub struct GrantCap {
     /// The principal, who pays: a number of 24 bits. An account is opened if there is none.
     #[arg(long)]
     pub principal: u32,
-    /// The account's name, for people.
+    /// The account's name, for people: one that is opened gets it, and one that has another name is refused.
     #[arg(long)]
     pub name: Option<String>,
     /// The waypoint: an address of a router, a POP or an AS.
@@ -288,8 +291,8 @@ impl BillingOf {
 /// Where questions go.
 #[derive(Args, Debug)]
 pub struct Servers {
-    /// A resolver or key server to ask (may be repeated). Default: those of /etc/resolv.conf.
-    #[arg(long, value_parser = endpoint)]
+    /// A resolver or key server to ask (may be repeated), at port 53 unless it names another. Default: those of /etc/resolv.conf.
+    #[arg(long, value_name = "ADDRESS[:PORT]", value_parser = name_server)]
     pub server: Vec<SocketAddr>,
 }
 
@@ -435,11 +438,15 @@ fn init(command: &Init) -> Outcome {
             .into());
     }
     let database = Place::parse(&command.database).map_err(|error| Failure::usage(error.to_string()))?;
-    let accounts = node::create(KeyKind::Accounts, &folder.join("accounts.key"))?;
-    let writer = node::identity_of(&node::create(KeyKind::Writer, &folder.join("writer.key"))?);
+    // Before the database, whose accounts come from it. Of an attempt that was interrupted, or whose database was away, they are there.
+    let accounts = created(KeyKind::Accounts, &folder.join("accounts.key"))?;
+    let writer = node::identity_of(&created(KeyKind::Writer, &folder.join("writer.key"))?);
     let writer = format!("writer:{writer}");
     DatabaseRecords::create(&beside(&database, folder), &ProviderKey::new(accounts))?;
-    Identity::generate(command.zone.as_str(), DEFAULT_VALIDITY)?.save(&folder.join(DEFAULT_IDENTITY))?;
+    let identity = folder.join(DEFAULT_IDENTITY);
+    if !identity.exists() {
+        Identity::generate(command.zone.as_str(), DEFAULT_VALIDITY)?.save(&identity)?;
+    }
     let (listen, status) = (command.listen.to_string(), command.status.to_string());
     let api = command.api.map(|api| api.to_string());
     let text = template(&NewKeyServer {
@@ -467,6 +474,19 @@ fn init(command: &Init) -> Outcome {
         ));
     }
     Ok(())
+}
+
+/// A key of a new key server, or the one that an earlier attempt has made.
+fn created(kind: KeyKind, path: &Path) -> Outcome<Seed> {
+    if !path.exists() {
+        return node::create(kind, path);
+    }
+    let key = node::load(kind, path)?;
+    warn(&format!(
+        "{} is there already, as an attempt that was not finished leaves it: it is taken over",
+        path.display()
+    ));
+    Ok(key)
 }
 
 /// A database whose relative path is one beside the configuration.
@@ -662,15 +682,21 @@ fn grant(command: &GrantCap) -> Outcome {
     let not_after = now + command.days * DAY;
     let granted = ChangeBody::Grant(Grant { terms, not_before: now, not_after });
     let billing = command.billing.fields()?;
-    let mut shortened = Vec::new();
+    let (mut shortened, mut refused) = (Vec::new(), Ok(()));
     // All or nothing: there is no moment in which it is granted without its sources.
     change(&mut server, &mut changes, &command.why, &mut |state| {
+        let held = state.account(terms.principal).map(|(name, _)| name);
+        refused = check_same_name(principal, held, command.name.as_deref());
+        if refused.is_err() {
+            return None;
+        }
         shortened = beyond(state, &terms, not_after);
         let opened = open_or_rename(state, terms.principal, command.name.as_deref());
         let sources = sources.as_ref().map(|sources| sources.beside_grant(state));
         let billing = billing.change(state, BillingSubject::grant(terms));
         ChangeBody::all_of([opened, Some(granted.clone()), sources, billing].into_iter().flatten().collect())
     })?;
+    refused?;
     wait_until_followed(config, server.state().number());
     warn_of_shortened(shortened.iter().map(|grant| grant.terms.to_string()));
     let state = server.state();
@@ -751,6 +777,7 @@ fn list(command: &List) -> Outcome {
         return Ok(());
     }
     print(&format!("change {number}, {} revocations in force\n", revoked.len()));
+    print(&listed_revocations(&revoked));
     if let (Some(principal), true) = (command.principal, trees.is_empty()) {
         print(&format!("principal {principal} has no account\n"));
     }
@@ -758,6 +785,24 @@ fn list(command: &List) -> Outcome {
         print(&format!("\n{}", tree::text(&trees)));
     }
     Ok(())
+}
+
+/// Revocations on one line, or the first of very many.
+fn listed_revocations(revoked: &[String]) -> String {
+    if revoked.is_empty() {
+        return String::new();
+    }
+    let more = match revoked.len().saturating_sub(MOST_SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more, which --json lists"),
+    };
+    format!("revoked: {}{more}\n", revoked[..revoked.len().min(MOST_SHOWN)].join(", "))
+}
+
+/// Says that an entry is of nobody: a mistyped number revokes nothing of whom it was meant for.
+fn warn_of_nobody(entry: &RevocationEntry) {
+    let number = entry.0.principal.number();
+    warn(&format!("principal {number} has no account: {entry} revokes nothing that is granted now"));
 }
 
 /// The number of the last change, accounts as trees, and revocations.
@@ -904,6 +949,9 @@ fn revoke(command: &Revoke) -> Outcome {
             let mut number = Value::Null;
             for entry in &command.entries {
                 let text = entry.to_string();
+                if !command.lift && cap_remote::account(&at, entry.0.principal.number())?.is_none() {
+                    warn_of_nobody(entry);
+                }
                 let done = match command.lift {
                     true => at.json("DELETE", &format!("/v1/revocations?entry={}", text.replace('/', "%2F")), None)?,
                     false => at.json("POST", "/v1/revocations", Some(&json!({ "entry": text })))?,
@@ -929,6 +977,9 @@ fn revoke(command: &Revoke) -> Outcome {
                             "`wayleave cap list` shows what is; entries in front of it on the command line are lifted",
                         )
                         .into());
+                }
+                if !command.lift && server.state().account(entry.0.principal).is_none() {
+                    warn_of_nobody(entry);
                 }
                 change(&mut server, &mut changes, &command.why, &mut |_| Some(body(entry)))?;
             }
@@ -1037,9 +1088,20 @@ impl Servers {
         }
         let found = resolvers();
         if found.is_empty() {
-            return Err(Failure::new("/etc/resolv.conf names no resolver").help("add --server ADDRESS:PORT"));
+            return Err(Failure::new("/etc/resolv.conf names no resolver").help("add --server ADDRESS"));
         }
         Ok(found)
+    }
+
+    /// Who was asked, and what to do if nobody there knows the key server.
+    pub fn whom(&self) -> (&'static str, &'static str) {
+        match self.server.is_empty() {
+            true => (
+                "the resolvers of /etc/resolv.conf",
+                "these resolvers have to reach the key server by its zone; `--server ADDRESS` asks it, or another resolver",
+            ),
+            false => ("the servers that --server names", "does the key server run, and listen there?"),
+        }
     }
 }
 
@@ -1049,13 +1111,24 @@ fn obtain(credential: &Credential, epoch: u32, servers: &[SocketAddr]) -> Result
     found.map_err(|failure| Failure::new(failure.to_string()))
 }
 
+/// That no server carried out, or answered, what it was asked.
+pub struct Unanswered {
+    /// What the last one did.
+    pub last: String,
+    /// One of them answered, without an acknowledgement.
+    pub is_reached: bool,
+}
+
 /// Has an order carried out.
 pub fn order(credential: &Credential, order: Order, servers: &Servers) -> Result<Acknowledgement, Failure> {
     match answered(credential, order, servers, |ordering, octets, id| ordering.read(octets, id).ok())? {
         Ok(answer) if answer.status == Status::Done => Ok(answer),
         Ok(answer) => Err(Failure::new(format!("the key server refuses: {}", answer.status))),
-        Err(last) => Err(Failure::new(format!("it is not known whether the order was carried out: {last}"))
-            .help("repeat the command: an order is carried out once, however often it comes")),
+        Err(Unanswered { last, .. }) => {
+            let (whom, what) = servers.whom();
+            Err(Failure::new(format!("it is not known whether the order was carried out: of {whom}, {last}"))
+                .help(format!("repeat the command: an order is carried out once, however often it comes; {what}")))
+        }
     }
 }
 
@@ -1065,12 +1138,12 @@ pub fn answered<T>(
     order: Order,
     servers: &Servers,
     read: impl Fn(&Ordering, &[u8], u16) -> Option<Option<T>>,
-) -> Result<Result<T, String>, Failure> {
+) -> Result<Result<T, Unanswered>, Failure> {
     let now = unix_now();
     let current = epoch::epoch_at(credential.terms.interval, now);
     let new = || Ok::<_, Failure>(Ordering::new(credential.clone(), order, *fresh()?, current, now));
     let mut ordering = new()?;
-    let mut last = "no server answered".to_owned();
+    let (mut last, mut is_reached) = ("no server answered".to_owned(), false);
     for server in servers.addresses()? {
         for is_tcp in [false, true] {
             let id = u16::from_be_bytes(*fresh()?);
@@ -1081,7 +1154,7 @@ pub fn answered<T>(
             };
             match answer {
                 Ok(Some(Some(answer))) => return Ok(Ok(answer)),
-                Ok(Some(None)) => last = format!("{server} does not acknowledge it"),
+                Ok(Some(None)) => (last, is_reached) = (format!("{server} does not acknowledge it"), true),
                 Ok(None) => last = format!("{server} does not answer"),
                 Err(error) => last = format!("{server}: {error}"),
             }
@@ -1091,5 +1164,5 @@ pub fn answered<T>(
             }
         }
     }
-    Ok(Err(last))
+    Ok(Err(Unanswered { last, is_reached }))
 }

@@ -1,6 +1,8 @@
 //! `cap invite` and `cap invitations`: the provider invites, lists, and withdraws.
 
 use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -15,10 +17,14 @@ use crate::api_client::ApiTarget;
 use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
-use crate::output::{objects, print, print_json};
+use crate::fetch::{self, Target};
+use crate::output::{objects, print, print_json, warn};
 use crate::provider::invitations::invite as make;
 use crate::provider::invitations::{DEFAULT_EXPIRY, InvitationOrder, describe, row, shared_with};
 use crate::provider::orders::{DAY, DEFAULT_DAYS, DEFAULT_INTERVAL, GrantOrder, MAX_DAYS, check_name};
+
+/// How long the key server may take to say how it is, if it runs.
+const ASKED: Duration = Duration::from_secs(1);
 
 #[derive(Args, Debug)]
 pub struct Invite {
@@ -109,9 +115,18 @@ pub fn invite(command: &Invite) -> Outcome {
             .into());
     }
     wait_until_followed(config, server.state().number());
+    warn_of_closed(config);
     let text = Zeroizing::new(line.expose());
     hand_over(command, &text, &line.id.to_string(), not_after);
     Ok(())
+}
+
+/// Says that nobody can redeem an invitation, where the running key server shows that it has no API.
+fn warn_of_closed(config: &Path) {
+    let target = Target { url: None, config: Some(config.to_owned()) };
+    if fetch::json_within(&target, "/api/v1/status", ASKED).is_ok_and(|status| status["api"].is_null()) {
+        warn("the key server runs without its API: nobody can redeem this before it was started again, with [key.api]");
+    }
 }
 
 /// The same by the API.

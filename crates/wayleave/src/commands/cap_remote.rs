@@ -10,10 +10,11 @@ use wayleave_runtime::api_tls::KeyPin;
 use zeroize::Zeroizing;
 
 use crate::api_client::ApiTarget;
+use crate::config::kinds::{TOKEN_PREFIX, TextKind};
 use crate::config::parse::argument;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
-use crate::provider::orders::{MAX_REASON, is_reason};
+use crate::provider::orders::{MAX_REASON, check_same_name, is_reason};
 
 /// Entries of a page that is asked for.
 const PAGE: usize = 1_000;
@@ -104,9 +105,25 @@ impl Provider {
         }
         let (Some(url), Some(token), Some(pin)) = (&self.api, &self.token, self.pin) else { return Ok(None) };
         let text = private::read(token)?;
+        check_token(&text, token)?;
         let token = Some(Zeroizing::new(text.trim().to_owned()));
         Ok(Some(KeyServerAt::At(ApiTarget { url: url.clone(), pin, token, reason: None })))
     }
+}
+
+/// Whether a file has a token, and nothing else: no other secret goes to the server.
+fn check_token(text: &str, file: &Path) -> Result<(), Failure> {
+    let digits = text.trim().strip_prefix(TOKEN_PREFIX);
+    if digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit())) {
+        return Ok(());
+    }
+    let what = match TextKind::of(text) {
+        Some(TextKind::Token) => "a damaged API token".to_owned(),
+        Some(kind) => kind.to_string(),
+        None => "no line that `wayleave keys token` makes".to_owned(),
+    };
+    Err(Failure::new(format!("{} has {what}, expected an API token; nothing was sent", file.display()))
+        .help("--token names the file that `wayleave keys token` made; `wayleave keys show` says what another file is"))
 }
 
 /// All entries of a list that comes in pages. If it changes so that its pages do not go together, it is read again from the first.
@@ -158,7 +175,7 @@ pub fn account(at: &ApiTarget, principal: u32) -> Outcome<Option<Value>> {
     at.read(&reply).map(Some)
 }
 
-/// Grants by the API: the account is opened or renamed first, as it is here. Returns what was granted.
+/// Grants by the API: the account is opened, or named if it has no name, first, as it is here. Returns what was granted.
 ///
 /// # Errors
 /// What the server refuses.
@@ -169,10 +186,37 @@ pub fn grant(at: &ApiTarget, name: Option<&str>, order: &Value) -> Outcome<Value
             let account = json!({ "principal": principal, "name": name.unwrap_or_default() });
             at.json("POST", "/v1/accounts", Some(&account))?;
         }
+        Some(account) if account["name"].as_str().is_some_and(|held| !held.is_empty()) => {
+            check_same_name(principal, account["name"].as_str(), name)?;
+        }
         Some(account) if name.is_some_and(|name| account["name"] != name) => {
             at.json("PATCH", &format!("/v1/accounts/{principal}"), Some(&json!({ "name": name })))?;
         }
         Some(_) => {}
     }
     at.json("POST", "/v1/grants", Some(order))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_another_secret_is_named_and_not_shown() {
+        let file = Path::new("x");
+        let token = format!("{TOKEN_PREFIX}{}\n", "5e".repeat(32));
+        assert!(check_token(&token, file).is_ok());
+        for (text, what) in [
+            (
+                "wayleave-cap-1-5ec2e7",
+                "x has the line of a capability, which is secret, expected an API token; nothing was sent",
+            ),
+            ("wayleave-token-", "x has a damaged API token"),
+            (&format!("{token}5ec2e7"), "x has a damaged API token"),
+            ("kind = \"writer\"\nseed = \"5ec2e7\"\n", "x has no line that `wayleave keys token` makes"),
+        ] {
+            let said = check_token(text, file).expect_err(what).to_string();
+            assert!(said.contains(what) && !said.contains("5ec2e7"), "{said}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use wayleave_control::capability::{
 };
 use wayleave_runtime::clock::utc;
 
-use super::cap::{Servers, answered, read_line};
+use super::cap::{Servers, Unanswered, answered, read_line};
 use crate::failure::{Failure, Outcome};
 use crate::output::{fields, objects, print, print_json};
 
@@ -82,10 +82,12 @@ fn ask(credential: &Credential, order: Order, servers: &Servers) -> Result<Holde
             Ok(Ok(report)) => return Ok(report),
             Ok(Err(Status::Busy)) => std::thread::sleep(PAUSE),
             Ok(Err(status)) => return Err(Failure::new(format!("the key server refuses: {status}"))),
-            Err(last) => {
-                return Err(Failure::new(format!("the key server did not answer: {last}")).help(
-                    "a capability that is no longer granted, or a key server of an earlier version, has no answer",
-                ));
+            Err(Unanswered { last, is_reached }) => {
+                let (whom, what) = servers.whom();
+                let of_server =
+                    "a capability that is no longer granted, or a key server of an earlier version, has no answer";
+                return Err(Failure::new(format!("{whom} gave no answer of the key server: {last}"))
+                    .help(if is_reached { format!("{of_server}; {what}") } else { what.to_owned() }));
             }
         }
     }

@@ -19,7 +19,8 @@ pub struct Check {
     /// The configuration; its sections show the role.
     #[arg(default_value = "wayleave.toml")]
     pub file: PathBuf,
-    /// Also ask the network: whether both parties are reached with the pinned keys, and whether the clock is right.
+    /// Also ask the network and this machine: whether both parties are reached with the pinned keys, whether the ports are free, and whether
+    /// the clock is right.
     #[arg(long)]
     pub deep: bool,
     /// Accept the example keys, pins, addresses and AS numbers that `wayleave init` writes; the role does not start with them.

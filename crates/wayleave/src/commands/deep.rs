@@ -3,7 +3,11 @@
 //! A party and a role that does not run are reached as `run` would reach them. A role that runs has its links: then only the
 //! other end's certificate is looked at, without a name, so that no link is disturbed.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ffi::OsStr;
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,6 +20,7 @@ use wayleave_runtime::tls::PinVerifier;
 
 use crate::config::Source;
 use crate::config::member::MemberConfig;
+use crate::config::named_files::named_files;
 use crate::config::rs::RsConfig;
 use crate::failure::{Failure, Outcome};
 use crate::roles::link_faults::{CLOCK_TOLERANCE, LinkEndpoint};
@@ -23,6 +28,9 @@ use crate::roles::{party_endpoints, party_verifier, peer_endpoint, peer_verifier
 
 /// How long a router may take to answer.
 const TCP_WAIT: Duration = Duration::from_secs(3);
+
+/// How the names of settings end at whose addresses a role listens, and of those at which it receives by UDP.
+const LISTENING: [&str; 2] = ["listen", ".local"];
 
 /// Something that was tried.
 pub struct Finding {
@@ -46,6 +54,12 @@ pub fn look(role: &str, source: &Source) -> Outcome<Vec<Finding>> {
         "rs" => party(&RsConfig::parse(source)?, source)?,
         _ => Vec::new(),
     };
+    let state = named_files(source).into_iter().find(|file| file.setting.ends_with(".state"));
+    if state.is_some_and(|state| is_running(&source.resolve(&state.path))) || runs(role, source.path()) {
+        found.push(good("ports", "not tried, since this role runs and has them"));
+    } else {
+        found.extend(ports(source, !matches!(role, "member" | "rs")));
+    }
     found.push(kernel_clock());
     Ok(found)
 }
@@ -98,6 +112,78 @@ fn party(config: &RsConfig, source: &Source) -> Outcome<Vec<Finding>> {
         found.extend(link.listen.as_ref().map(|listen| can_listen("the peer party", listen.get_ref().0)));
     }
     Ok(found)
+}
+
+/// Whether a process of this machine runs the role with this configuration.
+fn runs(role: &str, file: &Path) -> bool {
+    let wanted = fs::canonicalize(file).ok();
+    let is_of = |process: &Path| {
+        let command = fs::read(process.join("cmdline")).unwrap_or_default();
+        let arguments: Vec<&OsStr> = command.split(|octet| *octet == 0).map(OsStr::from_bytes).collect();
+        let Some(config) = configuration(role, &arguments) else { return false };
+        match fs::canonicalize(process.join("cwd").join(config)) {
+            Ok(config) => Some(config) == wanted,
+            // Another user's, whose folder is not told.
+            Err(_) => config.file_name() == file.file_name(),
+        }
+    };
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    { processes }.any(|process| is_of(&process.path()))
+}
+
+/// The configuration of a process with these arguments, if it runs the role.
+fn configuration<'a>(role: &str, arguments: &[&'a OsStr]) -> Option<&'a Path> {
+    let program = Path::new(arguments.first()?).file_name()?;
+    let at = arguments.iter().position(|argument| *argument == "run")?;
+    if program != "wayleave" || !arguments[at..].iter().any(|argument| *argument == role) {
+        return None;
+    }
+    let short = arguments.iter().position(|argument| *argument == "--config" || *argument == "-c");
+    let joined = || arguments.iter().find_map(|argument| argument.to_str()?.strip_prefix("--config="));
+    short.and_then(|at| arguments.get(at + 1)).map(|file| Path::new(*file)).or_else(|| joined().map(Path::new))
+}
+
+/// Whether the ports that a configuration names are free: of the status pages, and with `all` every other one.
+fn ports(source: &Source, all: bool) -> Vec<Finding> {
+    let table: toml::Table = source.text().parse().unwrap_or_default();
+    let mut named = Vec::new();
+    gather("", &toml::Value::Table(table), &mut named);
+    let named = named.into_iter().filter(|(setting, _)| all || setting == "status.listen");
+    named.filter_map(|(setting, address)| is_free(&setting, address)).collect()
+}
+
+/// The settings at which a role listens or receives, with their addresses.
+fn gather(setting: &str, value: &toml::Value, found: &mut Vec<(String, SocketAddr)>) {
+    match value {
+        toml::Value::Table(table) => {
+            for (key, value) in table {
+                let setting = if setting.is_empty() { key.clone() } else { format!("{setting}.{key}") };
+                gather(&setting, value, found);
+            }
+        }
+        toml::Value::Array(all) => all.iter().for_each(|value| gather(setting, value, found)),
+        toml::Value::String(text) if LISTENING.iter().any(|name| setting.ends_with(name)) => {
+            found.extend(text.parse().ok().map(|address| (setting.to_owned(), address)));
+        }
+        _ => {}
+    }
+}
+
+/// Tries an address by the protocols of its setting. Nothing is said of one that this machine has not: that is a warning of its own.
+fn is_free(setting: &str, address: SocketAddr) -> Option<Finding> {
+    let is_udp = [".local", "key.listen"].iter().any(|name| setting.ends_with(name));
+    let by_udp = || if is_udp { UdpSocket::bind(address).map(drop) } else { Ok(()) };
+    let by_tcp = || if setting.ends_with(".local") { Ok(()) } else { TcpListener::bind(address).map(drop) };
+    let about = format!("`{setting}`");
+    match by_tcp().and_then(|()| by_udp()) {
+        Ok(()) => Some(good(about, format!("{address} is free"))),
+        Err(error) if error.kind() == ErrorKind::AddrNotAvailable => None,
+        Err(error) => {
+            let failure = Failure::listen_bgp(format!("{address}: {error}"), &error);
+            let cure = failure.remedy().map_or(String::new(), |cure| format!("; {cure}"));
+            Some(bad(about, format!("{address} cannot be opened ({error}){cure}")))
+        }
+    }
 }
 
 /// Whether a process has the role's state open.
@@ -177,7 +263,44 @@ fn kernel_clock() -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use super::wrong_clock;
+    use std::ffi::OsStr;
+    use std::net::{TcpListener, UdpSocket};
+    use std::path::Path;
+
+    use super::{configuration, gather, is_free, wrong_clock};
+
+    #[test]
+    fn a_process_that_runs_the_role_is_told_by_its_arguments() {
+        let of = |line: &'static str| {
+            let arguments: Vec<&OsStr> = line.split(' ').map(OsStr::new).collect();
+            configuration("key", &arguments)
+        };
+        assert_eq!(of("/usr/bin/wayleave run key --config key.toml"), Some(Path::new("key.toml")));
+        assert_eq!(of("wayleave run --log debug -c key.toml key"), Some(Path::new("key.toml")));
+        assert_eq!(of("wayleave run key --config=key.toml"), Some(Path::new("key.toml")));
+        for other in
+            ["wayleave run router --config key.toml", "vi run key --config key.toml", "wayleave check key.toml", ""]
+        {
+            assert_eq!(of(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_named_by_its_setting_and_its_protocol() {
+        let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let datagrams = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let [by_tcp, udp] = [tcp.local_addr(), datagrams.local_addr()].map(|address| address.expect("bound"));
+        let is_taken = |setting, address| is_free(setting, address).is_some_and(|finding| !finding.is_good);
+        assert!(is_taken("status.listen", by_tcp) && is_taken("key.listen", by_tcp) && !is_taken("link.local", by_tcp));
+        assert!(is_taken("link.local", udp) && is_taken("key.listen", udp));
+        let text = format!(
+            "[key]\nlisten = \"{udp}\"\n[status]\nlisten = \"{udp}\"\n[[link]]\nlocal = \"{udp}\"\nremote = \"{udp}\"\n"
+        );
+        let mut named = Vec::new();
+        gather("", &toml::Value::Table(text.parse().expect("TOML")), &mut named);
+        let settings: Vec<&str> = named.iter().map(|(setting, _)| setting.as_str()).collect();
+        assert_eq!(settings, ["key.listen", "link.local", "status.listen"]);
+    }
 
     #[test]
     fn a_clock_is_wrong_where_two_others_agree_and_it_differs_from_both() {

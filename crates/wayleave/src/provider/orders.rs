@@ -172,6 +172,23 @@ pub fn open_or_rename(state: &State, principal: Principal, name: Option<&str>) -
     (known.is_none() || name != held).then(|| ChangeBody::Account { principal, generation, name: name.to_owned() })
 }
 
+/// Why a grant with this name of an account is none for this principal: the account that there is has another name, and whoever is
+/// granted anything of it has its keys and its bill.
+///
+/// # Errors
+/// If the account has another name.
+pub fn check_same_name(number: u32, held: Option<&str>, name: Option<&str>) -> Result<(), Failure> {
+    match (held, name) {
+        (Some(held), Some(name)) if !held.is_empty() && held != name => Err(Failure::new(format!(
+            "principal {number} has an account already, `{held}`: whoever has this capability too shares its keys and its bill"
+        ))
+        .help(format!(
+            "choose another --principal; or leave --name out if it is the same customer, whom `wayleave cap account {number} --name` renames"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// A change in a few words, for a log.
 pub fn summary(body: &ChangeBody) -> String {
     match body {

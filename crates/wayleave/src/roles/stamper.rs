@@ -336,7 +336,6 @@ impl Role for StamperRole {
                     let in_udp = |error| {
                         let at = SocketAddr::new(address, UDP_PORT);
                         Failure::system(format!("cannot receive stamped packets at {at}"), &error)
-                            .help("no other program may have this UDP port")
                     };
                     sockets.push(Ip::open(address, PROTOCOL).map_err(failed)?);
                     sockets.push(Ip::open_datagrams(address, UDP_PORT).map_err(in_udp)?);

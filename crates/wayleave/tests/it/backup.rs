@@ -135,17 +135,25 @@ fn an_exchange_comes_back_from_copies_made_while_it_ran() {
 #[test]
 fn records_of_a_provider_and_of_a_realm_come_back() {
     let folder = Folder::new("backup-records");
-    folder.ok(&["cap", "init", "provider", "--zone", "keys.example.net", "--name-server", "ns1.example.net"]);
+    let api = free();
+    let server = ["cap", "init", "provider", "--zone", "keys.example.net", "--name-server", "ns1.example.net"];
+    folder.ok(&[&server[..], &["--api", &api]].concat());
+    let pin = json(&folder, &["keys", "show", "provider/api.key"])["api_pin"].clone();
     let config = fs::read_dir(folder.0.join("provider")).expect("a folder").filter_map(|entry| {
         let name = entry.expect("an entry").file_name().into_string().expect("a name");
         name.ends_with(".toml").then_some(name)
     });
     let config = format!("provider/{}", config.last().expect("a configuration"));
     let accounts = json(&folder, &["cap", "list", "--config", &config]);
-    folder.ok(&["backup", "--config", &config, "copy"]);
+    let said = folder.ok(&["backup", "--config", &config, "copy"]);
+    let (copied, left_out) = said.split_once("left out").expect("what is left out");
+    assert!(copied.contains("api.key") && left_out.contains("key.position"), "{said}");
     fs::remove_dir_all(folder.0.join("provider")).expect("removed");
     let said = folder.ok(&["restore", "copy", "--to", "provider"]);
     assert!(said.contains("revoke again what was revoked since"), "{said}");
+    folder.ok(&["check", &config]);
+    // Invitations that are open name it.
+    assert_eq!(json(&folder, &["keys", "show", "provider/api.key"])["api_pin"], pin);
     assert_eq!(json(&folder, &["cap", "list", "--config", &config]), accounts);
 
     folder.ok(&["realm", "init", "realm", "--listen", "127.0.0.1:7000"]);
@@ -226,6 +234,9 @@ fn what_is_no_whole_copy_says_so_and_each_setting_of_every_role_is_found() {
         refused.contains("not a whole copy: alpha.key") && folder.0.join("without/backup.json").exists(),
         "{refused}"
     );
+    let refused = folder.fails(1, &["restore", "without", "--to", "restored"]);
+    assert!(refused.contains("not a whole copy: alpha.key, which `member.key` names, is not in it"), "{refused}");
+    assert!(folder.0.join("restored/wayleave.toml").exists(), "what is there is restored");
     fs::rename(folder.0.join("away"), folder.0.join("trial/alpha/alpha.key")).expect("moved back");
     folder.write("text.toml", "words = 1\n");
     assert!(folder.fails(1, &["backup", "--config", "text.toml", "none"]).contains("no role's configuration"));
@@ -278,6 +289,21 @@ fn a_restore_stays_in_its_folder_unless_it_is_told_otherwise() {
     assert!(!folder.0.join("new").exists() && !outside.exists());
     folder.ok(&["restore", "copy", "--to", "new", "--outside"]);
     assert!(outside.exists() && folder.0.join("new/wayleave.toml").exists());
+    // Out of a folder that is not there yet; a file that is there and the same stays.
+    edit(&folder, config, &[(&outside.display().to_string(), "../alpha.key")]);
+    fs::rename(&outside, folder.0.join("trial/alpha.key")).expect("moved");
+    folder.ok(&["backup", "--config", config, "copy-1"]);
+    let said = folder.ok(&["restore", "copy-1", "--to", "later/alpha", "--outside"]);
+    assert!(said.contains("later/alpha.key") && !said.contains(".."), "{said}");
+    fs::remove_dir_all(folder.0.join("later/alpha")).expect("removed");
+    let said = folder.ok(&["restore", "copy-1", "--to", "later/alpha", "--outside"]);
+    assert!(said.contains("later/alpha.key (there already, the same)"), "{said}");
+    fs::remove_dir_all(folder.0.join("later/alpha")).expect("removed");
+    folder.write("later/alpha.key", "another");
+    let refused = folder.fails(1, &["restore", "copy-1", "--to", "later/alpha", "--outside"]);
+    assert!(refused.contains("later/alpha.key exists") && !folder.0.join("later/alpha").exists(), "{refused}");
+    fs::rename(folder.0.join("trial/alpha.key"), &outside).expect("moved back");
+    edit(&folder, config, &[("../alpha.key", &outside.display().to_string())]);
     // The same within: a folder that leads elsewhere.
     edit(&folder, config, &[(&outside.display().to_string(), "keys/alpha.key")]);
     fs::create_dir(folder.0.join("trial/alpha/keys")).expect("a folder");

@@ -455,6 +455,11 @@ fn a_holder_sees_how_its_capability_stands_and_limits_its_delegations() {
         server.keep("branch.line", &line);
     }
     server.answered(&["cap", "limit", "--line", "own.line", "15", "1250000", "--burst", "65536"]);
+    // Nobody is there: who was asked is named, and what to do.
+    let away = server.folder.run(&["cap", "status", "--line", "own.line", "--server", &crate::common::free()]);
+    let said = text(&away.stderr);
+    assert!(said.contains("the servers that --server names gave no answer of the key server"), "{said}");
+    assert!(said.contains("does the key server run"), "{said}");
     let delegations = status_of(&server, "own.line")["delegations"].clone();
     assert_eq!(delegations.as_array().map(Vec::len), Some(15));
     assert_eq!(

@@ -364,6 +364,29 @@ impl RouterIo {
     }
 }
 
+/// What is wrong where routers know of changes that the database lacks, and what to do.
+pub fn set_back(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -> Vec<String> {
+    let of = |number: &RouterNumber| names.get(number).cloned().unwrap_or_else(|| number.to_string());
+    let named = |is: fn(&wayleave_control::capability::RouterStatus) -> bool| {
+        let all: Vec<String> = server.status().iter().filter(|(_, status)| is(status)).map(|(at, _)| of(at)).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    };
+    let lacks = named(|status| status.lacks).map(|routers| {
+        format!(
+            "the database was set back to an old copy: it lacks changes that routers have seen ({routers}), which take no rates and no \
+             shares from here; restore the last backup and start again, or accept the database: wayleave cap adopt"
+        )
+    });
+    let ahead = named(|status| status.is_ahead).map(|routers| {
+        format!(
+            "the database was set back to an old copy: the list of revocations that routers have ({routers}) is of changes that it lacks, \
+             and they are sent none; restore the last backup and start again; or accept the database (wayleave cap adopt), revoke again \
+             what is missing, then remove the state and the list of these routers and start them again"
+        )
+    });
+    lacks.into_iter().chain(ahead).collect()
+}
+
 /// The status of each router, for the status page.
 pub fn status(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -> Value {
     let router = |(number, status): (&RouterNumber, &wayleave_control::capability::RouterStatus)| {

@@ -200,9 +200,17 @@ impl KeyView {
 
     /// The status of each router; null without any.
     async fn routers(&self) -> Result<Value, ViewError> {
-        let Some(of) = &self.routers else { return Ok(Value::Null) };
+        Ok(self.routers_and_problems().await?.0)
+    }
+
+    /// The same, and what is wrong where a router knows of more than the database has.
+    async fn routers_and_problems(&self) -> Result<(Value, Vec<String>), ViewError> {
+        let Some(of) = &self.routers else { return Ok((Value::Null, Vec::new())) };
         let names = self.names();
-        daemon::query(&of.events, move |server: &mut RouterServer| routers::status(server, &names)).await
+        daemon::query(&of.events, move |server: &mut RouterServer| {
+            (routers::status(server, &names), routers::set_back(server, &names))
+        })
+        .await
     }
 
     /// A page of what principals sent, by account and router: `after` is where the page before ended.
@@ -254,8 +262,9 @@ fn account(text: &str) -> Option<ChargedAccount> {
 
 impl View for KeyView {
     async fn status(&self) -> Result<Value, ViewError> {
-        let routers = self.routers().await?;
-        let (next_expiry, mut problems) = self.expiring();
+        let (routers, mut problems) = self.routers_and_problems().await?;
+        let (next_expiry, expiring) = self.expiring();
+        problems.extend(expiring);
         problems.extend(self.routers.iter().flat_map(|of| &of.problems).filter_map(UsageProblem::get));
         let lessor = self.routers.as_ref().map(|of| of.lessor.lock().unwrap_or_else(PoisonError::into_inner).clone());
         problems.extend(lessor.iter().filter_map(|lessor| lessor.problem.clone()));

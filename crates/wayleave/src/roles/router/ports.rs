@@ -1,5 +1,6 @@
 //! Sockets that a configuration asks for, and how each is opened.
 
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use tracing::info;
@@ -175,9 +176,13 @@ impl PortSpec {
     /// What the system said, and what to do about it.
     pub fn open(&self, threads: usize) -> Result<Vec<(usize, AttachedPort)>, Failure> {
         let Self { kind, key, socket, name } = self;
-        let raw = |address: &IpAddr, error| {
-            Failure::system(format!("{name}: cannot receive at {address}"), &error)
-                .help("raw sockets need CAP_NET_RAW, and the address must be one of this machine's")
+        let raw = |address: &IpAddr, error: io::Error| {
+            let failure = Failure::system(format!("{name}: cannot receive at {address}"), &error);
+            // Of other causes it knows what to do.
+            match error.kind() {
+                ErrorKind::PermissionDenied => failure.help("raw sockets need CAP_NET_RAW"),
+                _ => failure,
+            }
         };
         let attached = |port, is_control| AttachedPort { port, kind: *kind, is_control, key: key.clone() };
         match socket {

@@ -37,6 +37,8 @@ pub struct LookupCounters {
     pub events: u64,
     /// Times that nothing had to be asked for to know whether the secrets hold.
     pub known: u64,
+    /// Since when nothing that is known of any line is older.
+    pub asked: Option<UnixTime>,
 }
 
 /// The secrets of all lines in use.
@@ -148,7 +150,9 @@ impl Secrets {
             }
         }
         renewal.done(result, now);
-        before != (renewal.secrets().to_vec(), renewal.failure())
+        let differs = before != (renewal.secrets().to_vec(), renewal.failure());
+        self.counters.asked = self.held.iter().map(Renewal::asked).min().flatten();
+        differs
     }
 }
 

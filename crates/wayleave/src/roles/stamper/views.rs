@@ -231,7 +231,11 @@ impl StamperView {
                     }
                     None => "leaves without a stamp: no rule gives it a route".to_owned(),
                     Some((route, Some(why))) => format!("{leaves}: route {}: {why}", route.name),
-                    Some((route, None)) => format!("is stamped for route {}", route.name),
+                    Some((route, None)) => {
+                        let asked = shown.lookups.asked.filter(|_| route.is_looked_up);
+                        let asked = asked.map(|asked| format!("; the key server was asked at {}", utc(asked.secs())));
+                        format!("is stamped for route {}{}", route.name, asked.unwrap_or_default())
+                    }
                 };
                 let is_missing = shown.rules.iter().any(|rule| rule.is_missing && rule.cgroup.as_ref() == cgroup);
                 let why = if is_missing { format!("{why}; the group does not exist now") } else { why };

@@ -70,6 +70,24 @@ fn files(role: &Configured, copied: &Value) -> BTreeMap<PathBuf, Vec<u8>> {
     of_role.map(read).collect()
 }
 
+/// Every file beside a configuration that a role has alone is in the copy, or named as left out.
+fn assert_named(role: &Configured, copied: &Value) {
+    // The folders of the others have what a test, or another program, lays beside the configuration.
+    if !matches!(role.role, "key" | "realm" | "path" | "consent" | "gateway") {
+        return;
+    }
+    let named: Vec<&str> = ["files", "left_out", "absent"]
+        .iter()
+        .flat_map(|list| copied[*list].as_array().into_iter().flatten())
+        .filter_map(|file| file["path"].as_str())
+        .collect();
+    for entry in fs::read_dir(role.folder()).expect("a folder") {
+        let name = entry.expect("an entry").file_name().into_string().expect("UTF-8");
+        // What a database or a state has beside it begins as it does.
+        assert!(named.iter().any(|file| name.starts_with(file)), "{}: {name}: {copied}", role.role);
+    }
+}
+
 /// The running role does with what was written before what it is for.
 fn works(role: &Configured, elsewhere: &Folder, written: &str) {
     if role.role == "realm" {
@@ -105,6 +123,7 @@ fn every_role_comes_back_from_a_copy_of_its_files_and_works_on_what_it_had() {
         }
         process.signal(Signal::TERM);
         assert_eq!(process.ended().code(), Some(0), "{}: {}", role.role, role.log());
+        assert_named(&role, &copied);
 
         role.lose();
         let to = role.folder().to_str().expect("UTF-8").to_owned();

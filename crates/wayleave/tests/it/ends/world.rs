@@ -286,10 +286,10 @@ fn stamper(folder: &Folder) -> PathBuf {
 }
 
 fn key_server(folder: &Folder) -> PathBuf {
-    let [listen, status] = [free(), free()];
+    let [listen, status, api] = [free(), free(), free()];
     folder.ok(&["keys", "forwarding", "router.key", "--format", "platypus"]);
     let server = ["cap", "init", "server", "--zone", "keys.example.net", "--name-server", "ns1.example.net"];
-    folder.ok(&[&server[..], &["--listen", &listen, "--status", &status]].concat());
+    folder.ok(&[&server[..], &["--listen", &listen, "--status", &status, "--api", &api]].concat());
     let file = folder.0.join("server/key.toml");
     let text = fs::read_to_string(&file).expect("there");
     let waypoint = "[[key.waypoint]]\naddress = \"198.51.100.1\"\nkey = \"../router.key\"\n\n[status]";

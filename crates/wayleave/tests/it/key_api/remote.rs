@@ -14,11 +14,16 @@ fn a_providers_commands_do_the_same_by_the_api_as_at_the_records() {
     let full = at("full.token");
     let by_api = |command: &[&str]| world.folder.ok(&[command, &full].concat());
     let here = |command: &[&str]| world.folder.ok(&[command, &["--config", "server/key.toml"]].concat());
-    // An account is opened, renamed, and left as it is.
+    // An account is opened, renamed, and left as it is. A grant renames none: the name would be another customer's.
     let grant = ["cap", "grant", "--principal", "7", "--waypoint", WAYPOINT];
     let first = by_api(&[&grant[..], &["--name", "customer"]].concat());
     world.folder.write("own.line", &first);
     world.folder.ok(&["cap", "lookup", "--line", "own.line", "--server", &world.listen]);
+    for place in [&full[..], &["--config", "server/key.toml"]] {
+        let said = world.folder.fails(1, &[&grant[..], &["--name", "other"], place].concat());
+        assert!(said.contains("principal 7 has an account already, `customer`"), "{said}");
+    }
+    by_api(&["cap", "account", "7", "--name", "renamed"]);
     by_api(&[&grant[..], &["--prefix", "203.0.113.0/24", "--delegation", "3", "--name", "renamed"]].concat());
     assert_eq!(here(&grant), first, "the same capability by either way");
     assert_eq!(world.list(&[])["principals"][0]["name"], "renamed");
@@ -105,6 +110,31 @@ fn a_providers_commands_do_the_same_by_the_api_as_at_the_records() {
         let answer = world.request("POST", "/v1/revocations", &head, "{\"entry\":\"8/6\"}").expect("an answer");
         assert!(answer.status == 400 && answer.body.contains("Wayleave-Reason"), "{}", answer.body);
     }
+    // An account is opened by mistake, gets other keys, loses a grant, and is closed; at either place.
+    for (place, principal) in [(&full[..], "70"), (&["--config", "server/key.toml"], "71")] {
+        let of = |command: &[&str]| world.folder.run(&[&["cap", "account", principal], command, place].concat());
+        let says = |command: &[&str]| {
+            let output = of(&[command, &["--json"]].concat());
+            assert!(output.status.success(), "{command:?}: {}", text(&output.stderr));
+            serde_json::from_str::<Value>(&text(&output.stdout)).expect("JSON")
+        };
+        for command in [&["--close"][..], &["--replace-keys"], &["--withdraw", "0011223344556677"]] {
+            assert_eq!(of(command).status.code(), Some(1), "{command:?}: it has no account");
+        }
+        let opened = of(&["--price", "x"]);
+        assert!(text(&opened.stderr).contains("had no account: one without a name was opened"), "{opened:?}");
+        let grant = [&["cap", "grant", "--principal", principal, "--waypoint", WAYPOINT], place].concat();
+        let (before, generation) = (world.folder.ok(&grant), says(&[])["generation"].as_u64());
+        assert!(says(&["--replace-keys", "--name", "again"])["generation"].as_u64() > generation);
+        assert_ne!(world.folder.ok(&grant), before, "the line of before has ended");
+        let listed: Value =
+            serde_json::from_str(&here(&["cap", "list", "--principal", principal, "--json"])).expect("JSON");
+        let id = listed["principals"][0]["waypoints"][0]["grants"][0]["id"].as_str().expect("an ID").to_owned();
+        let ended = says(&["--withdraw", &id]);
+        assert!(ended["withdrawn"] == *id && ended["ended"] == serde_json::json!([]), "{ended}");
+        assert_eq!(says(&["--close"])["closed"].to_string(), principal);
+        eventually("nobody has it", || here(&["cap", "list", "--principal", principal]).contains("has no account"));
+    }
     // What the token or the pin does not allow.
     let refused = |command: &[&str], code: i32, why: &str| {
         let output = world.folder.run(command);
@@ -119,6 +149,10 @@ fn a_providers_commands_do_the_same_by_the_api_as_at_the_records() {
     let other = ["--api", url.as_str(), "--token", "full.token", "--pin", &other];
     refused(&[&["cap", "list"], &other[..]].concat(), 1, "another server answers there");
     refused(&["cap", "list", "--api", &url], 2, "--token");
+    // Another secret stays here.
+    world.folder.ok(&["keys", "token", "line.token"]);
+    std::fs::write(world.folder.0.join("line.token"), &first).expect("written");
+    refused(&[&["cap", "list"], &at("line.token")[..]].concat(), 1, "has the line of a capability, which is secret");
     refused(&["cap", "list"], 2, "--config");
     refused(&["cap", "revoke", "7"], 2, "no key server given");
     refused(&[&["cap", "revoke"], &full[..]].concat(), 2, "nothing to revoke");

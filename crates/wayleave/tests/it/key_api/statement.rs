@@ -194,7 +194,7 @@ fn a_statement_is_made_signed_and_checked_by_who_pays_and_never_changes() {
     assert_eq!(said["packets"], packets(&seven).to_string());
     assert_eq!((&said["owner"], &said["not_confirmed_by"][0]["router"]), (&Value::from(0), &Value::from(1)));
     // What the account is called now changes nothing of it.
-    by_api(&["cap", "grant", "--principal", "7", "--waypoint", WAYPOINT, "--name", "renamed"]);
+    by_api(&["cap", "account", "7", "--name", "renamed"]);
     here(&[&of_seven[..], &["three.statement"]].concat());
     assert_eq!(read("one.statement"), read("three.statement"));
     let again = world.folder.fails(1, &[&of_seven[..], &["one.statement", "--config", "server/key.toml"]].concat());

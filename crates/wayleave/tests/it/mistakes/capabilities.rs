@@ -46,6 +46,14 @@ const MISTAKES: &[CommandMistake] = &[
         &["3 is not an interval, which is 4 to 24"],
     ),
     (
+        &["grant", "--principal", "7", "--name", "x", "--waypoint", "198.51.100.1", "--config", CONFIG],
+        1,
+        &["principal 7 has an account already, `customer`", "shares its keys and its bill", "leave --name out"],
+    ),
+    (&["account", "55", "--close", "--config", CONFIG], 1, &["principal 55 has no account"]),
+    (&["account", "7", "--close", "--name", "x", "--config", CONFIG], 2, &["cannot be used with"]),
+    (&["account", "7", "--withdraw", "12", "--config", CONFIG], 1, &["no grant of the ID `12`", "cap list"]),
+    (
         &["invite", "--principal", "7", "--name", "x", "--waypoint", "198.51.100.1", "--config", CONFIG],
         1,
         &["principal 7 has an account already, `customer`", "shares its keys and its bill", "--again"],
@@ -92,6 +100,15 @@ fn mistakes_of_the_provider_and_of_holders_are_named_and_change_nothing() {
     assert_eq!(list(), before);
     let nobody = folder.ok(&["cap", "list", "--principal", "55", "--config", CONFIG]);
     assert!(nobody.contains("principal 55 has no account"), "{nobody}");
+    // A number that nobody has is revoked, and said; what is revoked can be read.
+    let output = folder.run(&["cap", "revoke", "77/4", "7/3", "--config", CONFIG]);
+    let said = text(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("principal 77 has no account") && !said.contains("principal 7 "),
+        "{said}"
+    );
+    let listed = folder.ok(&["cap", "list", "--config", CONFIG]);
+    assert!(listed.contains("2 revocations in force\nrevoked: 7/3, 77/4\n"), "{listed}");
     // An invitation that was withdrawn stands in nobody's way, and the operator who means it invites again.
     let again = [&["cap", "invite", "--principal", "8", "--name", "second"], &at[..]].concat();
     folder.ok(&[&again[..], &["--again"]].concat());
@@ -100,6 +117,23 @@ fn mistakes_of_the_provider_and_of_holders_are_named_and_change_nothing() {
         folder.ok(&["cap", "invitations", "--withdraw", &invitation, "--config", CONFIG]);
     }
     assert_ne!(folder.ok(&again), second);
+}
+
+/// Nobody is told to remove the secret from which all accounts come.
+#[test]
+fn a_key_server_is_begun_again_where_its_database_was_away() {
+    let folder = Folder::new("mistakes-cap-init");
+    let init = ["cap", "init", "server", "--zone", "keys.example.net", "--name-server", "ns1.example.net"];
+    let key = || fs::read_to_string(folder.0.join("server/accounts.key")).expect("a key");
+    let away = [&init[..], &["--database", "postgresql://nobody@127.0.0.1:1/none"]].concat();
+    folder.fails(1, &away);
+    let made = key();
+    let again = folder.fails(1, &away);
+    assert!(again.contains("is taken over") && !again.contains("remove the file"), "{again}");
+    assert!(!folder.0.join(CONFIG).exists());
+    folder.ok(&init);
+    assert_eq!(key(), made);
+    folder.ok(&["cap", "grant", "--principal", "7", "--waypoint", "198.51.100.1", "--config", CONFIG]);
 }
 
 /// The server refuses all of these, since revoked capabilities would work again.

@@ -377,7 +377,19 @@ fn a_deep_check_asks_both_parties_and_disturbs_nobody() {
     says(&said, "party 1", "accepts this key; the clocks agree");
     says(&said, "party 2", "accepts this key; the clocks agree");
     says(&said, "listening for the router", "is free");
+    says(&said, "`status.listen`", "is free");
     says(&said, "clock", "it shows 20");
+    // Another role of the machine has the port of its status pages.
+    let status_of = |name: &str| {
+        let text = fs::read_to_string(folder.0.join(name)).expect("a configuration");
+        let table: toml::Table = text.parse().expect("TOML");
+        (table["status"]["listen"].as_str().expect("an address").to_owned(), text)
+    };
+    let ((own, text), (others, _)) = (status_of("alpha.toml"), status_of("bravo.toml"));
+    folder.write("taken.toml", &text.replace(&own, &others));
+    let (code, said) = deep("taken.toml");
+    assert_eq!(code, Some(1), "{said:#}");
+    says(&said, "`status.listen`", "another process listens there");
     // One that runs keeps its links.
     let (code, said) = deep("bravo.toml");
     assert_eq!(code, Some(0), "{said:#}");

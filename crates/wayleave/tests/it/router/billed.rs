@@ -769,6 +769,9 @@ fn a_router_takes_no_rates_of_a_database_that_was_set_back_until_it_is_adopted()
         site.key.status()["routers"].as_array().is_some_and(|all| all.iter().all(|of| of["ahead"] == true))
     };
     eventually("and the key server has", || ahead(&site));
+    let own_problems = |site: &Site| site.key.status()["problems"].to_string();
+    let said = own_problems(&site);
+    assert!(said.contains("the database was set back to an old copy") && said.contains("wayleave cap adopt"), "{said}");
     // It has as many changes as before and more, of another history.
     set(&site, "600000");
     set(&site, "700000");
@@ -782,6 +785,7 @@ fn a_router_takes_no_rates_of_a_database_that_was_set_back_until_it_is_adopted()
     site.key.start_process();
     eventually("both are told", || all_told(&site, 700_000));
     eventually("all is well", || site.routers.iter().all(|router| problems(router) == "[]") && !ahead(&site));
+    assert!(!own_problems(&site).contains("set back"), "{}", own_problems(&site));
 }
 
 /// Whether a router holds a principal to a rate.

@@ -694,6 +694,7 @@ impl Control<Platypus> for PlatypusControl {
 
     async fn maintain(&mut self, settings: &Settings, threads: &Threads<Platypus>, log: &Events) {
         self.revocations.check(threads, log).await;
+        self.revocations.announce();
         self.foreign.report(&settings.file.link, threads, log).await;
         match section(settings) {
             Ok(section) => {
@@ -706,6 +707,11 @@ impl Control<Platypus> for PlatypusControl {
 
     fn view(&self) -> PlatypusView {
         PlatypusView { list: self.revocations.status(), provider: self.provider.as_ref().map(Provider::state) }
+    }
+
+    fn readiness(view: &PlatypusView) -> Result<(), String> {
+        let list = view.list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.why_nothing_passes().map_or(Ok(()), Err)
     }
 
     fn status(view: &PlatypusView, members: &mut Map<String, Value>) {

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::{Value, json};
+use toml::Spanned;
 use tracing::{error, warn};
 use wayleave_crypto::sign::{Signature, VerifyingKey};
 use wayleave_dataplane::platypus::revocation::{RevocationList, RevocationTable};
@@ -43,6 +44,8 @@ pub struct RevocationFile {
     written: Option<u64>,
     store: Option<Arc<FileStore>>,
     status: SharedStatus,
+    /// It was said that nothing passes.
+    is_told: bool,
 }
 
 /// What `show status` says of the list.
@@ -68,9 +71,17 @@ pub struct ListStatus {
     durable: Option<u64>,
     has_state: bool,
     refused: Option<String>,
+    /// Where the list comes from without which nothing passes, and what to do.
+    needed: Option<String>,
 }
 
 impl ListStatus {
+    /// Why nothing passes, if that is so.
+    pub fn why_nothing_passes(&self) -> Option<String> {
+        let needed = self.needed.as_ref().filter(|_| self.in_force.is_none())?;
+        Some(format!("nothing passes until this router has a list of revocations {needed}"))
+    }
+
     /// Its member of the status view; null where no list is configured.
     pub fn json(&self) -> Value {
         if !self.is_configured {
@@ -85,6 +96,24 @@ impl ListStatus {
             "durable": self.durable,
             "refused": self.refused,
         })
+    }
+}
+
+/// Where the list comes from, and what to do if it does not come.
+fn origin(settings: &Settings) -> String {
+    let section = settings.file.platypus.as_ref().map(Spanned::get_ref);
+    let file = section.and_then(|section| section.revocations.as_ref()).map(|list| list.get_ref().file.display());
+    let servers = section.and_then(|section| section.provider.as_ref()).map(|provider| provider.get_ref().servers());
+    match (servers, file) {
+        (Some(servers), _) => {
+            let servers: Vec<String> = servers.map(|server| server.address).collect();
+            format!(
+                "from the key server at {}: is there a link to it, and is `revocations.key` its `writer`?",
+                servers.join(" or ")
+            )
+        }
+        (None, Some(file)) => format!("in {file}: `wayleave cap revoke-list` signs one (no entry is needed)"),
+        (None, None) => String::new(),
     }
 }
 
@@ -108,10 +137,21 @@ impl RevocationFile {
             is_configured: file.is_some(),
             durable: sequence,
             has_state: store.is_some(),
+            needed: section.filter(|list| list.get_ref().required).map(|_| origin(settings)),
             ..ListStatus::default()
         };
         let (stamp, list, status) = (None, RevocationTable::default(), Arc::new(Mutex::new(status)));
-        Ok(Self { file, stamp, list, recent_secs, sequence, written: sequence, store: store.cloned(), status })
+        Ok(Self {
+            file,
+            stamp,
+            list,
+            recent_secs,
+            sequence,
+            written: sequence,
+            store: store.cloned(),
+            status,
+            is_told: false,
+        })
     }
 
     /// What `show status` reads.
@@ -128,6 +168,17 @@ impl RevocationFile {
         (self.file, self.stamp, self.recent_secs) = (other.file, None, other.recent_secs);
         let is_configured = self.file.is_some();
         self.note(|status| status.is_configured = is_configured);
+    }
+
+    /// Says once that nothing passes, if that is so.
+    pub fn announce(&mut self) {
+        if std::mem::replace(&mut self.is_told, true) {
+            return;
+        }
+        let why = self.status.lock().unwrap_or_else(PoisonError::into_inner).why_nothing_passes();
+        if let Some(why) = why {
+            warn!("{why}");
+        }
     }
 
     /// Takes the list over if its file has changed.
@@ -219,5 +270,21 @@ impl RevocationFile {
                  accepted; check the disk"
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_passes_only_while_a_list_that_is_required_is_not_there() {
+        let in_force = InForce { sequence: 1, issued: 1, entries: 0, sources: 0 };
+        let needed =
+            || ListStatus { is_configured: true, needed: Some("in revoked".to_owned()), ..ListStatus::default() };
+        let why = needed().why_nothing_passes().expect("nothing passes");
+        assert_eq!(why, "nothing passes until this router has a list of revocations in revoked");
+        assert_eq!(ListStatus { in_force: Some(in_force), ..needed() }.why_nothing_passes(), None);
+        assert_eq!(ListStatus { needed: None, ..needed() }.why_nothing_passes(), None, "it is not required");
     }
 }
