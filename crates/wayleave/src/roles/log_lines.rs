@@ -20,9 +20,11 @@ use wayleave_route_server::party::PartyEvent;
 use wayleave_route_server::versions::Versions;
 use wayleave_runtime::identity::Fingerprint;
 
+use super::daemon::reload_failed;
 use super::link_faults::LinkEndpoint;
 use super::member::io::ExchangeLabels;
 use super::{attest, attestation, member, rs};
+use crate::failure::Failure;
 
 fn party_events() -> Vec<PartyEvent> {
     use wayleave_route_server::frames::Refusal;
@@ -220,6 +222,8 @@ fn lines_and_entries_of_events_are_those_of_the_file() {
         "attesting proxy",
         proxy_events().into_iter().map(|event| attest::io::line(event, &names).to_string()).collect(),
     );
+    let failure = Failure::new("unknown field `lsten`").help("it is `listen`");
+    put("every role", vec![reload_failed(Path::new("party1.toml"), &failure).to_string()]);
     if std::env::var_os("WAYLEAVE_WRITE").is_some() {
         std::fs::write(FILE, &text).expect("written");
     }

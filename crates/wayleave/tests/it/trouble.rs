@@ -2,8 +2,8 @@
 //! logged once with its cause and cure, and `show status` has it.
 //!
 //! OPS, mistakes, running: a member with another slot, exchange, key, pin of a party, operators; a router of another
-//! AS; a party that goes: an error or warning with the cause and what to do, once, and in `show status`; few
-//! connections; nothing is left once it is mended.
+//! AS; a party that goes; a reload that fails: an error or warning with the cause and what to do, once, and in
+//! `show status`; few connections; nothing is left once it is mended.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -215,6 +215,17 @@ fn both_parties_say_why_the_link_between_them_is_refused() {
                 }
             });
         }
+        // A reload that failed is a problem, too, as long as the configuration in force is older than the file.
+        fs::write(&paths[wrong], good.replacen("[link]", "[lnik]", 1)).expect("written");
+        troubled.exchange.parties[wrong].role.reload().expect("it runs");
+        troubled.eventually("the reload that failed is a problem, an event and a metric", |troubled| {
+            let party = &troubled.exchange.parties[wrong];
+            let has = |path: &str, words: &str| party.ask(path).is_ok_and(|json| json.to_string().contains(words));
+            let at = &party.at.process;
+            has("/api/v1/status", "the configuration in force is older than the file: reload failed at 20")
+                && has("/api/v1/events", "\"event\":\"reload-failed\"")
+                && page(&at.namespace, at.status, "/metrics").contains("wayleave_rs_reload_up 0")
+        });
         fs::write(&paths[wrong], good).expect("written");
         troubled.exchange.parties[wrong].role.reload().expect("it runs");
         troubled.eventually("what is mended leaves no problem", |troubled| {
