@@ -145,6 +145,7 @@ pub fn show(command: &Show) -> Outcome {
                 "connected",
                 "addresses",
                 "max_prefix",
+                "held",
                 "names",
                 "roles",
                 "prefixes",

@@ -376,25 +376,30 @@ async fn reload<R: Role>(role: &mut R, daemon: &Daemon) {
     };
     let read = Source::read(path).map_err(Failures::from);
     let outcome = match read.and_then(|source| Ok((R::parse(&source)?, source))) {
-        Ok((config, source)) => role.reload(config, &source).await.map(|()| {
-            let keys = daemon.source.changed(&source, R::LIVE);
-            if !keys.is_empty() {
-                warn!(
-                    keys = keys.join(", "),
-                    "reload: these settings have changed and take effect only after a restart"
-                );
+        Ok((config, source)) => match role.reload(config, &source).await {
+            Ok(()) => {
+                let keys = daemon.source.changed(&source, R::LIVE);
+                if !keys.is_empty() {
+                    warn!(
+                        keys = keys.join(", "),
+                        "reload: these settings have changed and take effect only after a restart"
+                    );
+                }
+                info!(configuration = %path.display(), "configuration reloaded");
+                Ok(())
             }
-            info!(configuration = %path.display(), "configuration reloaded");
-        }),
+            Err(failures) => {
+                failed(&failures);
+                Err(failures)
+            }
+        },
         Err(failures) => {
+            failed(&failures);
             role.reload_without_configuration().await.unwrap_or_else(|failures| failed(&failures));
             Err(failures)
         }
     };
-    last_reload.set(outcome.as_ref().err().and_then(|failures| reload_problem(path, failures, unix_now().secs())));
-    if let Err(failures) = outcome {
-        failed(&failures);
-    }
+    last_reload.set(outcome.err().and_then(|failures| reload_problem(path, &failures, unix_now().secs())));
 }
 
 /// What is told of a failure of a reload.
