@@ -12,7 +12,7 @@ use super::Member;
 use super::announce::{Bar, OwnState};
 use super::receive::{OpenRoute, Validation};
 use super::select::Awaits;
-use crate::directory::Slot;
+use crate::directory::{MemberSet, Slot};
 use crate::frames::{self, BudgetLeft, Candidate, MAX_CANDIDATES, Miss, Refusal};
 use crate::object::Handle;
 use crate::policy::validate::{Check, Invalid, MAX_PATH, Martians, can_be_next_hop, validate, validate_for};
@@ -587,6 +587,12 @@ impl Member {
             choices_per_hour: left.choices,
             choices_left: left.choices_left,
         }
+    }
+
+    /// The member set in force; none before both parties have shown one.
+    #[must_use]
+    pub fn member_set(&self) -> Option<&MemberSet> {
+        self.set.as_ref()
     }
 
     /// The member in a slot.
