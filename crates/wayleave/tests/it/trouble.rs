@@ -120,7 +120,12 @@ fn a_member_that_is_refused_learns_why_and_tries_again_seldom() {
         assert!(links <= 4, "{words}: {links} links: {log}");
     }
     let log = troubled.log("party1");
-    assert!(log.contains("frame of the member in slot 0 refused (it says that it is in slot 5)"), "{log}");
+    let cause = "its configuration says slot 5, and its key is of slot 0";
+    assert!(log.contains(&format!("frame of the member in slot 0 refused ({cause})")), "{log}");
+    let status = troubled.exchange.parties[0].ask("/api/v1/status").expect("it runs");
+    let is_named = |problem: &Value| problem.as_str().is_some_and(|problem| problem.contains(cause));
+    assert!(status["problems"].as_array().is_some_and(|all| all.iter().any(is_named)), "{status:#}");
+    assert_eq!(status["misbehaving"], serde_json::json!([]), "a mistake is no misbehaviour: {status:#}");
     let url = troubled.exchange.members[0].at.proxy.status.to_string();
     let shown = troubled.exchange.files.tool(&["show", "status", "--url", &url]).expect("shown");
     assert!(shown.contains("problem: party ") && shown.contains("set `slot = 0`"), "{shown}");
