@@ -286,7 +286,7 @@ pub fn line(event: &MemberEvent, exchange: &ExchangeLabels, last_end: &str) -> E
             "session with the parties up: all routes received"),
         MemberEvent::Refused { version, reason } => event!(WARN "refused" by 0, { version; reason = shown(reason) }
             "a party refused a route of this member: {reason}; the route is not announced"),
-        MemberEvent::Column { from, to, objects } => event!(INFO "column" { from, to, objects }
+        MemberEvent::Column { from, to, objects } => event!(INFO "column" { slots_before = from, slots = to, objects }
             "the exchange has new members: own routes extended to them"),
         MemberEvent::NewMember { slot, name, asn, earlier, held } => {
             let what = match (earlier, held) {
