@@ -63,6 +63,7 @@ use crate::object_table::Part;
 use crate::rng::Rng;
 use crate::versions::{self, Speaks};
 
+pub(crate) use budget::octets_stored;
 pub use budget::{Budget, MAX_WAITING};
 pub use status::{Counters, MemberBudget, MemberSpeaks, OlderStore, PartyEvent, PartyStatus, RouteView, UnfitGreeting};
 pub(crate) use store::format_of;

@@ -163,6 +163,7 @@ impl View for MemberView {
         problems.extend(router["problem"].as_str().map(str::to_owned));
         problems.extend(too_large(&status));
         problems.extend(deferred(&status));
+        problems.extend(status.budget.as_ref().and_then(over_limit));
         problems.extend(held(status.slot, &status.further_slots));
         value["problems"] = json!(problems);
         Ok(value)
@@ -261,6 +262,17 @@ fn held(slot: u32, further: &[FurtherSlot]) -> Option<String> {
          they release it. Sign for it with such a key, also that of a removed slot, and send the file to both operators: `wayleave members \
          endorse FILE --members MEMBERS --name {name} --key OLD.key`"
     ))
+}
+
+/// That the router announces more prefixes than the limit, as after it was lowered.
+fn over_limit(budget: &OwnBudget) -> Option<String> {
+    let (prefixes, most) = (budget.prefixes, budget.max_prefixes);
+    (prefixes > most as usize).then(|| {
+        format!(
+            "{prefixes} prefixes are announced, and the member set allows {most} since the limit was lowered: those that are announced stay, \
+             and no new one is. Withdraw some at the router, or ask both operators for more (`wayleave members propose --max-prefix`)"
+        )
+    })
 }
 
 /// Routes that are larger than the parties take.
