@@ -27,6 +27,7 @@ mod machine;
 pub mod manual;
 pub mod member;
 pub mod named_files;
+pub mod named_peers;
 pub mod output;
 pub mod overlay;
 pub mod parse;

@@ -1,5 +1,5 @@
-//! What the member set says of a member's configuration: whose its slot is, its name, its AS, its router's address, its keys. The
-//! set is the last that this proxy has seen, so that all of it is a warning: the exchange may have a newer one by now.
+//! What the member set says of a member's configuration: whose its slot is, its name, its AS, its router's address, its keys, the ASes
+//! that its rules name. The set is the last that this proxy has seen, so that all of it is a warning: the exchange may have a newer one by now.
 
 use toml::Spanned;
 use wayleave_core::Asn;
@@ -10,7 +10,7 @@ use wayleave_runtime::identity::Identity;
 use super::machine::stored;
 use super::member::MemberConfig;
 use super::rs::{FileFault, OTHER_STATE};
-use super::{Fault, Source};
+use super::{Fault, Source, named_peers};
 use crate::key_files::attestation::Keys;
 use crate::key_files::{member_set, signing_key};
 use wayleave_attestation::leaf::LeafKey;
@@ -70,6 +70,7 @@ fn of_set(config: &MemberConfig, set: &MemberSet, source: &Source) -> Vec<Fault>
     }
     faults.extend(of_address(config, slot, number));
     faults.extend(of_attestation(config, set, asn, source));
+    faults.extend(named_peers::faults(&config.file, set));
     faults
 }
 

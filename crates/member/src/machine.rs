@@ -17,7 +17,7 @@ use wayleave_bgp::peer::PeerEvent;
 use wayleave_core::{Instant, Machine, Now, Prefix};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_route_server::directory::{AttestKey, Neighbours};
+use wayleave_route_server::directory::{AttestKey, MemberSet, Neighbours};
 use wayleave_route_server::member::{
     Announcer, Finding, Member, MemberConfig, MemberCounters, MemberEvent, MemberInput, MemberOutput, MemberStatus,
     Unvalidated,
@@ -167,6 +167,12 @@ impl MemberProxy {
     /// The routes that the member's router shall have: prefix, announcer's slot, attributes.
     pub fn installed(&self) -> impl Iterator<Item = (Prefix, u32, &Attributes)> {
         self.member.installed()
+    }
+
+    /// The member set in force; none before both parties have shown one.
+    #[must_use]
+    pub fn member_set(&self) -> Option<&MemberSet> {
+        self.member.member_set()
     }
 
     /// The member in a slot.

@@ -145,7 +145,10 @@ pub fn describe_change(directory: &Directory, change: &Change, slot: &mut SlotId
             let registration = match registration {
                 Registration::First => "the first slot of its AS".to_owned(),
                 Registration::Endorsed { by, .. } => format!("a further slot; slot {by} of its AS signed for it"),
-                Registration::Held => "HELD: no key of an earlier slot of its AS signed for it".to_owned(),
+                Registration::Held => "HELD: no key of an earlier slot of its AS signed for it, and members give it no routes unless they \
+                     release it. Ask why before you sign; its member signs the request with such a key, also a removed one \
+                     (`wayleave members request --beside OLD.key`), or for the slot later (`wayleave members endorse`)"
+                    .to_owned(),
             };
             json!({
                 "change": "new slot", "slot": new, "name": claim.name, "asn": claim.asn, "addresses": claim.addresses,

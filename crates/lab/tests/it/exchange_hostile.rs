@@ -338,8 +338,10 @@ fn wrong_ranking_frames_cost_their_sender_its_link(export: ExportMode) {
         }
     });
     assert!(named(&sim, |event| matches!(event, PartyEvent::BadFrame { slot: Some(BAD), .. })) > 0);
-    let of_two = sim.party(PARTIES[1]).expect("it runs").status();
-    assert_eq!(of_two.misbehaving, [BAD], "which has the lengths of rankings");
+    let two = sim.party(PARTIES[1]).expect("it runs");
+    assert_eq!(two.status().misbehaving, [BAD], "which has the lengths of rankings");
+    let later = wayleave_core::Instant(u64::MAX);
+    assert_eq!(two.status_at(later).misbehaving, [0; 0], "by the clock alone, though nothing reaches the party");
     assert_unharmed("wrong rankings", &sim, &attacked);
 }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use crate::common::{Exchange, nlri, route};
 use wayleave_bgp::Nlri;
-use wayleave_lab::sim::{Node, PARTIES, Recorded, Setup, Sim, member_address};
+use wayleave_lab::sim::{Node, PARTIES, Recorded, Setup, Sim, member_address, operator_keys};
+use wayleave_route_server::directory::Change;
 use wayleave_route_server::frames::{PartyFrame, ToMember};
 use wayleave_route_server::party::MemberBudget;
 
@@ -214,6 +215,32 @@ fn a_member_learns_its_own_budget_and_the_parties_show_everybodys() {
     assert_eq!((shown[0].stored, shown[0].resyncs_left), (Some(512), Some(14)));
     let of_two = &budgets(&exchange, PARTIES[1])[0];
     assert_eq!((of_two.prefixes, of_two.stored, of_two.resyncs_left), (2, None, None));
+}
+
+#[test]
+fn a_limit_that_is_lowered_keeps_what_is_announced_and_takes_nothing_new() {
+    let setup = Setup { max_prefix: 4, ..Setup::default() };
+    let seed = setup.seed;
+    let mut exchange = Exchange::new(setup);
+    exchange.announce(0, &prefixes(0..4), &route(0, &[64500], &[]));
+    exchange.check();
+    for limit in [3, 9] {
+        let addresses = exchange.sim.set.slots[0].addresses.clone();
+        let amend = Change::Amend { slot: 0, addresses, max_prefix: limit };
+        let [one, two] = operator_keys(seed);
+        let next = exchange.sim.directory.signed_by_both(vec![amend], [&one, &two]).expect("a sound set");
+        exchange.sim.publish(PARTIES[0], next);
+        exchange.sim.pass(Duration::from_secs(10));
+        exchange.sim.announce(0, &prefixes(4..5), &route(0, &[64500 + limit], &[]));
+        assert!(exchange.sim.settle(crate::common::LIMIT));
+        let count = if limit == 3 { 4 } else { 5 };
+        assert_eq!(exchange.sim.tables[&1].len(), count, "{limit}");
+        let member = exchange.sim.member(0).expect("runs");
+        let budget = member.status().budget.expect("it is told");
+        assert_eq!((budget.prefixes, budget.max_prefixes), (count, limit));
+        let check = member.why(prefixes(0..1)[0].prefix).own[0].checks.pop().expect("the limit is checked last");
+        assert_eq!((check.check, check.passed), ("prefix limit", limit == 9), "{}", check.found);
+    }
 }
 
 #[test]

@@ -36,7 +36,7 @@ use crate::frames::{
 use crate::key_roles::{KeyRole, KeyRoles};
 use crate::leaps::{Heard, is_epoch_leap, is_leap};
 use crate::object::{ExportMode, Handle};
-use crate::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
+use crate::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord, octets_stored};
 use crate::policy::Policy;
 use crate::policy::validate::{Martians, RouteRules};
 use crate::rng::Rng;
@@ -280,7 +280,7 @@ pub struct Member {
     ahead: Option<u32>,
     /// Seconds after which what it lacks is sent again, as party 1 said, while this member waits for that.
     deferred: Option<u32>,
-    /// What this member may cost, and what was left of it, as party 1 said in its welcome.
+    /// What this member may cost, and what was left of it, as party 1 said in its welcome; the limit of prefixes follows the set.
     budget: Option<BudgetLeft>,
     announcements: Announcements,
     halves: BTreeMap<u64, [Option<HalfTick>; 2]>,
@@ -962,6 +962,10 @@ impl Member {
             // released the slot before, must not show.
             self.announcements.repeat_all(&self.policy);
         }
+        let limit = |set: &MemberSet| set.slot(self.config.slot).map_or(0, |own| own.max_prefix);
+        if let (Some(left), Some(before)) = (&mut self.budget, &self.set) {
+            *left = budget_under(*left, limit(before), limit(&set));
+        }
         self.directory = Some(next);
         self.set = Some(set);
         if self.storing_set.is_none() {
@@ -1068,6 +1072,16 @@ impl Member {
 pub fn stored_directory(stored: &[StoredRecord]) -> Option<Directory> {
     let record = stored.iter().find(|record| record.key == SET_KEY)?;
     Directory::decode(&record.value).ok()
+}
+
+/// What a member may cost once its limit in the member set is another one. A lower limit of the party's own stays.
+fn budget_under(left: BudgetLeft, before: u32, now: u32) -> BudgetLeft {
+    if before == now || now == 0 {
+        return left;
+    }
+    let of_party = if left.prefixes < before { left.prefixes } else { u32::MAX };
+    let prefixes = now.min(of_party);
+    BudgetLeft { prefixes, max_stored: octets_stored(prefixes), ..left }
 }
 
 /// The format of a member's store that this program writes, which is the first one: it has no record of it.
@@ -1224,5 +1238,19 @@ impl Member {
         }
         self.touched.extend(self.choices.keys().copied());
         self.touched.extend(self.kept.prefixes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_limit_of_prefixes_follows_the_member_set() {
+        let said = |prefixes| BudgetLeft { prefixes, max_stored: octets_stored(prefixes), ..BudgetLeft::default() };
+        assert_eq!(budget_under(said(100_000), 100_000, 3), said(3), "lowered");
+        assert_eq!(budget_under(said(3), 3, 100_000), said(100_000), "raised, with what may be stored");
+        assert_eq!(budget_under(said(50), 100, 200), said(50), "the party's own limit stays");
+        assert_eq!(budget_under(said(50), 100, 100), said(50));
     }
 }

@@ -12,7 +12,7 @@ use super::Member;
 use super::announce::{Bar, OwnState};
 use super::receive::{OpenRoute, Validation};
 use super::select::Awaits;
-use crate::directory::Slot;
+use crate::directory::{MemberSet, Slot};
 use crate::frames::{self, BudgetLeft, Candidate, MAX_CANDIDATES, Miss, Refusal};
 use crate::object::Handle;
 use crate::policy::validate::{Check, Invalid, MAX_PATH, Martians, can_be_next_hop, validate, validate_for};
@@ -589,6 +589,12 @@ impl Member {
         }
     }
 
+    /// The member set in force; none before both parties have shown one.
+    #[must_use]
+    pub fn member_set(&self) -> Option<&MemberSet> {
+        self.set.as_ref()
+    }
+
     /// The member in a slot.
     #[must_use]
     pub fn announcer(&self, slot: u32) -> Announcer {
@@ -804,15 +810,22 @@ impl Member {
             }
         };
         let mut checks: Vec<CheckMade> = Check::ALL.into_iter().map(made).collect();
-        let over = matches!(state, OwnState::Barred(Bar::OverLimit(_) | Bar::Refused(Refusal::MaxPrefix)));
+        let refused = matches!(state, OwnState::Barred(Bar::OverLimit(_) | Bar::Refused(Refusal::MaxPrefix)));
         let prefixes = self.announcements.at_parties();
+        // As after the limit was lowered.
+        let exceeds = own.max_prefix > 0 && prefixes > own.max_prefix as usize;
         let found = match own.max_prefix {
             0 => format!(
                 "{prefixes} prefixes announced; the member set states no limit, so that the parties' own counts"
             ),
+            most if exceeds => {
+                format!(
+                    "{prefixes} prefixes announced, at most {most}: those that are announced stay, and no new one is"
+                )
+            }
             most => format!("{prefixes} prefixes announced, at most {most}"),
         };
-        checks.push(CheckMade { check: "prefix limit", passed: !over, found });
+        checks.push(CheckMade { check: "prefix limit", passed: !refused && !exceeds, found });
         checks
     }
 

@@ -52,7 +52,7 @@ pub(super) fn prefixes_allowed(max_prefix: u32, most: u32) -> u32 {
 }
 
 /// Octets of blobs that a member that may announce so many prefixes may have stored.
-pub(super) fn octets_stored(prefixes: u32) -> u64 {
+pub(crate) fn octets_stored(prefixes: u32) -> u64 {
     (u64::from(prefixes) * OCTETS_EACH).max(OCTETS_LEAST)
 }
 

@@ -16,6 +16,7 @@ use wayleave_core::Instant;
 use super::budget::Pace;
 use super::env::Env;
 use super::reconcile::PeerHello;
+use super::status::UnfitGreeting;
 use super::waiting::PendingObject;
 use super::{LinkId, PeerId};
 use crate::credit::{self, Receiving, Sending};
@@ -134,6 +135,8 @@ pub(super) struct Links {
     overspent: BTreeMap<u32, Instant>,
     /// When members last sent a frame that breaks the protocol.
     offended: BTreeMap<u32, Instant>,
+    /// When a member's greeting did not fit, and why, until one does.
+    unfit: BTreeMap<u32, (Instant, String)>,
     /// Who takes up so little that there is no credit even for what must be sent: members by slot, or the peer party.
     overrun: BTreeSet<Option<u32>>,
     /// When the first member gets credit for which its budget lets it wait; entries of links that have gone do nothing.
@@ -620,6 +623,22 @@ impl Links {
     /// A member sent a frame that breaks the protocol.
     pub(super) fn note_offence(&mut self, slot: u32, now: Instant) {
         self.offended.insert(slot, now);
+    }
+
+    /// A member's greeting does not fit, by its configuration or its release.
+    pub(super) fn note_unfit(&mut self, slot: u32, why: String, now: Instant) {
+        self.unfit.insert(slot, (now, why));
+    }
+
+    /// A member's greeting fits.
+    pub(super) fn note_fit(&mut self, slot: u32) {
+        self.unfit.remove(&slot);
+    }
+
+    /// The members whose last greeting did not fit, lately, and why.
+    pub(super) fn unfit(&self, now: Instant) -> Vec<UnfitGreeting> {
+        let lately = self.unfit.iter().filter(|(_, (at, _))| now.since(*at) < OVERSPENT_SHOWN);
+        lately.map(|(slot, (_, why))| UnfitGreeting { slot: *slot, why: why.clone() }).collect()
     }
 
     /// Slots of members that lately spent more than their budgets.

@@ -63,8 +63,9 @@ use crate::object_table::Part;
 use crate::rng::Rng;
 use crate::versions::{self, Speaks};
 
+pub(crate) use budget::octets_stored;
 pub use budget::{Budget, MAX_WAITING};
-pub use status::{Counters, MemberBudget, MemberSpeaks, OlderStore, PartyEvent, PartyStatus, RouteView};
+pub use status::{Counters, MemberBudget, MemberSpeaks, OlderStore, PartyEvent, PartyStatus, RouteView, UnfitGreeting};
 pub(crate) use store::format_of;
 pub use store::{Change, META, StoredRecord, TABLES, stored_order};
 pub use supply::{SetupDone, SetupJob};
@@ -363,9 +364,11 @@ impl Party {
             (_, FromMember::Hello { versions, exchange, slot: claimed, session, select_best, formats, later: _ }) => {
                 let rejected = if exchange != state.env.config.exchange {
                     let ours = state.env.config.exchange.clone();
-                    Some((Rejection::Exchange { ours }, "it names another exchange".to_owned()))
+                    let what = "its configuration names another exchange".to_owned();
+                    Some((Rejection::Exchange { ours }, what))
                 } else if claimed != slot {
-                    Some((Rejection::Slot { proved: slot }, format!("it says that it is in slot {claimed}")))
+                    let what = format!("its configuration says slot {claimed}, and its key is of slot {slot}");
+                    Some((Rejection::Slot { proved: slot }, what))
                 } else {
                     None
                 };
@@ -373,7 +376,7 @@ impl Party {
                     Some((why, what)) => {
                         // Only its operator can help, who learns nothing from a link that just ends.
                         state.send_to_member(slot, &ToMember::Rejected { why });
-                        state.bad_frame(Some(slot), link, what);
+                        state.unfit_greeting(slot, link, what);
                     }
                     // Its link came up while a batch removed it.
                     None if state.membership.set().active(slot).is_none() => {
@@ -390,6 +393,7 @@ impl Party {
                     None => {
                         let budget = self.role.budget_of(state, slot).unwrap_or_default();
                         let format = state.formats.highest();
+                        state.links.note_fit(slot);
                         state.welcome(slot, Greeting { session, select_best, versions, format }, budget);
                     }
                 }

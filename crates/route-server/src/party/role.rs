@@ -115,7 +115,7 @@ pub(super) trait Role: Send {
     }
 
     /// At party 1, how it stands with members.
-    fn status(&self, _party: &State) -> RoleStatus {
+    fn status(&self, _party: &State, _now: Instant) -> RoleStatus {
         RoleStatus::default()
     }
 }

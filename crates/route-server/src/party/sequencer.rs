@@ -1418,10 +1418,10 @@ impl Role for Sequencer {
         Some(self.budget_left(party, slot))
     }
 
-    fn status(&self, party: &State) -> RoleStatus {
+    fn status(&self, party: &State, now: Instant) -> RoleStatus {
         RoleStatus {
             on_probation: self.punctuality.on_probation().collect(),
-            late: self.late.late(party.now()),
+            late: self.late.late(now),
             rank_allowance: self.allowance.get().of_round(party.batches.tick()),
             waiting: self.waiting.clone(),
             behind: self.paused.iter().copied().collect(),

@@ -224,6 +224,15 @@ impl State {
         }
     }
 
+    /// Counts a member's greeting that does not fit, and closes its link: a mistake in its configuration, or another release, and no
+    /// offence.
+    pub(super) fn unfit_greeting(&mut self, slot: u32, link: LinkId, what: String) {
+        self.env.counters.bad_frames += 1;
+        self.links.note_unfit(slot, what.clone(), self.env.now());
+        self.event(PartyEvent::BadFrame { slot: Some(slot), what: what.clone() });
+        self.close(link, what);
+    }
+
     /// Whether the frame is a greeting of a member with which this party has no version in common: it is told so, and its link is closed.
     /// Nothing of the frame but the versions is looked at.
     pub(super) fn shares_no_version(&mut self, slot: u32, link: LinkId, frame: &[u8]) -> bool {
@@ -237,7 +246,7 @@ impl State {
         };
         // Only its operator can help, who learns nothing from a link that just ends.
         self.send_to_member(slot, &ToMember::Rejected { why });
-        self.bad_frame(Some(slot), link, versions::nothing_common(theirs, ours));
+        self.unfit_greeting(slot, link, versions::nothing_common(theirs, ours));
         true
     }
 

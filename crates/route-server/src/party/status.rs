@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
+use wayleave_core::Instant;
 
 use super::Party;
 use super::batches::Stage;
@@ -159,6 +160,14 @@ pub struct MemberBudget {
     pub choices_left: Option<u32>,
 }
 
+/// A member whose greeting does not fit.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct UnfitGreeting {
+    pub slot: u32,
+    /// In words, with what it says and what this party knows.
+    pub why: String,
+}
+
 /// What a member speaks.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct MemberSpeaks {
@@ -222,6 +231,8 @@ pub struct PartyStatus {
     pub over_budget: Vec<u32>,
     /// Slots of members that sent a frame that breaks the protocol in the last minute, for which their links were closed.
     pub misbehaving: Vec<u32>,
+    /// Members whose last greeting, in the last minute, did not fit, by their configuration or their release.
+    pub unfit_greetings: Vec<UnfitGreeting>,
     /// What each member that is connected, or has routes, has spent of its budget.
     pub budgets: Vec<MemberBudget>,
     /// The versions of the protocol that this party speaks, and the one between the parties while they are connected.
@@ -269,10 +280,17 @@ pub struct RouteView {
 }
 
 impl Party {
-    /// The party's status.
+    /// The party's status when something last reached it.
     #[must_use]
     pub fn status(&self) -> PartyStatus {
-        let role = self.role.status(&self.state);
+        self.status_at(self.state.now())
+    }
+
+    /// The party's status now: what is shown for a while ends by the clock, also where nothing reaches the party.
+    #[must_use]
+    pub fn status_at(&self, now: Instant) -> PartyStatus {
+        let now = now.max(self.state.now());
+        let role = self.role.status(&self.state, now);
         PartyStatus {
             party: self.state.env.config.number.into(),
             exchange: self.state.env.config.exchange.clone(),
@@ -292,8 +310,9 @@ impl Party {
             waiting: role.waiting,
             behind: role.behind,
             deferred: role.deferred,
-            over_budget: self.state.links.over_budget(self.state.now()),
-            misbehaving: self.state.links.misbehaving(self.state.now()),
+            over_budget: self.state.links.over_budget(now),
+            misbehaving: self.state.links.misbehaving(now),
+            unfit_greetings: self.state.links.unfit(now),
             budgets: self.budgets(),
             protocol_versions: self.state.env.config.speaks.versions,
             peer_protocol_version: self.state.links.peer_hello().map(|_| self.state.links.peer_version()),
@@ -301,7 +320,7 @@ impl Party {
             format: self.state.formats.highest(),
             holding_back: self.state.formats.holding_back(self.state.membership.set()),
             speaks: self.speaks(),
-            older_store: self.older_store(),
+            older_store: self.older_store(now),
             octets_waiting: self.state.objects.waiting().octets_of_largest(),
             octets_waiting_in_all: self.state.objects.waiting().octets_of_all(),
             stage: match self.state.batches.stage() {
@@ -317,9 +336,9 @@ impl Party {
         }
     }
 
-    fn older_store(&self) -> Option<OlderStore> {
+    fn older_store(&self, now: Instant) -> Option<OlderStore> {
         let (older, at) = self.state.objects.older_store()?;
-        (self.state.now().since(*at) < OLDER_STORE_SHOWN).then(|| older.clone())
+        (now.since(*at) < OLDER_STORE_SHOWN).then(|| older.clone())
     }
 
     fn speaks(&self) -> Vec<MemberSpeaks> {

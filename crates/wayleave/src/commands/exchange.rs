@@ -368,6 +368,7 @@ fn bird(made: &Made, rs_asn: Asn) -> String {
          \x20 local {router} as {asn};\n\
          \x20 neighbor {proxy} port {BESIDE_PORT} as {rs_asn};\n\
          \x20 multihop;              # the neighbour is on this machine\n\
+         \x20 strict bind yes;       # at this address alone: a second router of this machine has the port at its own\n\
          \x20 enforce first as off;  # a route server does not add its own number (RFC 7947)\n\
          \x20 ipv4 {{ import all; export where proto = \"own\"; }};\n\
          }}\n",
@@ -381,9 +382,18 @@ fn frr(made: &Made, rs_asn: Asn) -> String {
     let (asn, rs_asn) = (made.member.asn.0, rs_asn.0);
     format!(
         "! The router of {name}, FRR: the session with the proxy beside it.\n\
+         ! What this network originates, and nothing that it learns elsewhere, goes to the exchange: an example.\n\
+         ip prefix-list own seq 5 permit {prefix}\n\
+         bgp as-path access-list originated-here seq 5 permit ^$\n\
+         route-map to-exchange permit 10\n\
+         \x20match as-path originated-here\n\
+         \x20match ip address prefix-list own\n\
+         exit\n\
+         route-map from-exchange permit 10\n\
+         exit\n\
+         !\n\
          router bgp {asn}\n\
          \x20bgp router-id {router}\n\
-         \x20no bgp ebgp-requires-policy\n\
          \x20no bgp network import-check\n\
          \x20neighbor {proxy} remote-as {rs_asn}\n\
          \x20! It connects: FRR itself looks for a route to an address on loopback, and finds none.\n\
@@ -394,9 +404,10 @@ fn frr(made: &Made, rs_asn: Asn) -> String {
          \x20! A route server does not add its own number (RFC 7947).\n\
          \x20no neighbor {proxy} enforce-first-as\n\
          \x20address-family ipv4 unicast\n\
-         \x20 ! An example.\n\
          \x20 network {prefix}\n\
          \x20 neighbor {proxy} send-community all\n\
+         \x20 neighbor {proxy} route-map from-exchange in\n\
+         \x20 neighbor {proxy} route-map to-exchange out\n\
          \x20exit-address-family\n",
         name = made.member.name,
     )
@@ -405,6 +416,27 @@ fn frr(made: &Made, rs_asn: Asn) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A router that passes on what it learns elsewhere would defeat the policy that the trial is to show.
+    #[test]
+    fn either_routers_file_announces_what_its_network_originates_and_nothing_else() {
+        let member: NewMember = "bravo=64498@192.0.2.2".parse().expect("a member");
+        let made = Made { member, slot: 1, status: STATUS + 1 };
+        let (bird, frr) = (bird(&made, Asn(64_496)), frr(&made, Asn(64_496)));
+        for line in ["protocol static own ", "export where proto = \"own\"", "strict bind yes;"] {
+            assert!(bird.contains(line), "{line}: {bird}");
+        }
+        for line in [
+            "ip prefix-list own seq 5 permit 203.0.113.16/28\n",
+            "route-map to-exchange permit 10\n match as-path originated-here\n match ip address prefix-list own\nexit\n",
+            "  neighbor 127.0.0.3 route-map from-exchange in\n",
+            "  neighbor 127.0.0.3 route-map to-exchange out\n",
+        ] {
+            assert!(frr.contains(line), "{line}: {frr}");
+        }
+        // FRR itself then sends nothing over a session that has no filter.
+        assert!(!frr.contains("ebgp-requires-policy"), "{frr}");
+    }
 
     #[test]
     fn a_member_is_a_name_an_as_and_a_routers_address() {

@@ -327,8 +327,10 @@ fn refuse_removed_keys(directory: &Directory, request: &Request) -> Outcome {
             .help("`wayleave members request --instead-of KEY` changes a slot; a further slot needs a key of its own"),
         (false, by) => {
             let by = by.map_or(String::new(), |removal| format!(" by party {}'s operator", removal.party));
-            Failure::new(format!("{name}'s key was removed with slot {id}{by}, and is never used again"))
-                .help(format!("`{name}` makes a new key (`wayleave keys new`) and a new request with it"))
+            Failure::new(format!("{name}'s key was removed with slot {id}{by}, and is never used again")).help(format!(
+                "`{name}` makes a new key (`wayleave keys new`) and a new request with it, signed with the old one too \
+                     (`wayleave members request --beside OLD.key`), or other members hold the new slot"
+            ))
         }
     };
     Err(failure.into())

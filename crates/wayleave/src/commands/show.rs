@@ -145,6 +145,7 @@ pub fn show(command: &Show) -> Outcome {
                 "connected",
                 "addresses",
                 "max_prefix",
+                "held",
                 "names",
                 "roles",
                 "prefixes",
@@ -286,7 +287,9 @@ fn counters(mut value: Value) -> String {
     budget_in_words(&mut value);
     pairs_by_name(&mut value);
     remove(&mut value, "problems");
-    remove(&mut value, "older_store"); // It stands among the problems.
+    // These stand among the problems.
+    remove(&mut value, "older_store");
+    remove(&mut value, "unfit_greetings");
     let (speaks, budgets) = (speaks(&mut value), budgets(&mut value));
     fields(&value) + &budgets + &speaks
 }

@@ -170,6 +170,7 @@ impl Peer {
             protection,
             last_end: String::new(),
             problem: None,
+            last_notification: None,
             awaited_at,
             connect_error: None,
             malformed: 0,
@@ -201,6 +202,8 @@ struct Driver<E> {
     last_end: String,
     /// Why there is no session, and what to do, while there is none.
     problem: Option<String>,
+    /// What the last NOTIFICATION meant with which a session ended, until there is one again.
+    last_notification: Option<String>,
     /// Where the router is to connect, if it is.
     awaited_at: Option<String>,
     /// Why the latest attempt to connect failed, until the session has reported it.
@@ -299,14 +302,10 @@ impl<E: From<PeerEvent>> Driver<E> {
                     self.logged_causes.clear();
                     self.last_end.clear();
                     self.problem = None;
+                    self.last_notification = None;
                     self.view.retry(None);
                 }
-                Output::Ended(ended) => {
-                    self.last_end = ended.cause.to_string();
-                    let words = self.words(&ended);
-                    warn!(cause = %ended.cause, "BGP session with the router down: {words}");
-                    self.problem = Some(format!("the BGP session with the router is down: {words}"));
-                }
+                Output::Ended(ended) => self.log_ended(&ended),
                 Output::Failed(ended) => {
                     let reason = self.connect_error.take().filter(|_| matches!(ended.cause, Cause::ConnectFailed));
                     self.last_end = reason.unwrap_or_else(|| ended.cause.to_string());
@@ -328,6 +327,16 @@ impl<E: From<PeerEvent>> Driver<E> {
                 Output::EndOfRib(_) | Output::RouteRefresh { .. } => {}
             }
         }
+    }
+
+    /// Logs why a session ended.
+    fn log_ended(&mut self, ended: &Ended) {
+        self.last_end = ended.cause.to_string();
+        let words = self.words(ended);
+        warn!(cause = %ended.cause, "BGP session with the router down: {words}");
+        self.problem = Some(down(&words));
+        let is_notified = matches!(ended.cause, Cause::PeerEnded(_) | Cause::PeerErred(_));
+        self.last_notification = is_notified.then_some(words);
     }
 
     /// What the end of a session, or of an attempt, means, and what to do.
@@ -387,7 +396,11 @@ impl<E: From<PeerEvent>> Driver<E> {
         } else {
             warn!("no BGP session with the router: {words}");
         }
-        self.problem = Some(format!("no BGP session with the router: {words}"));
+        self.problem = Some(match &self.last_notification {
+            // That nobody listens where there was a session says less than how it ended.
+            Some(last) if matches!(ended.cause, Cause::ConnectFailed) => format!("{}; at present: {cause}", down(last)),
+            _ => format!("no BGP session with the router: {words}"),
+        });
     }
 
     /// Logs what was wrong with the first few malformed UPDATEs of a session; the rest is only counted.
@@ -425,9 +438,70 @@ impl<E: From<PeerEvent>> Driver<E> {
     }
 }
 
+/// That a session has ended, and what that means.
+fn down(words: &str) -> String {
+    format!("the BGP session with the router is down: {words}")
+}
+
 #[cfg(test)]
 mod tests {
+    use wayleave_bgp::Notification;
+    use wayleave_runtime::bgp_tcp::TcpOptions;
+
     use super::*;
+
+    /// Ticket 2 of the guide, where the proxy connects to the router: the next attempt finds nobody who listens.
+    #[tokio::test]
+    async fn why_a_session_ended_stays_beside_why_the_next_attempt_fails() {
+        let (to, _tcp) = mpsc::channel(1);
+        let (events, _inbox) = mpsc::channel::<PeerEvent>(1);
+        let connect = Some("127.0.0.1:1".parse().expect("an address"));
+        let endpoint = Endpoint { listen: None, connect, options: TcpOptions::default() };
+        let config = wayleave_member::router_session(
+            wayleave_core::Asn(64_496),
+            [192, 0, 2, 101].into(),
+            wayleave_core::Asn(64_497),
+        );
+        let clock = Clock::start();
+        let mut driver = Driver {
+            router: Words { address: Some([192, 0, 2, 1].into()) },
+            expected: config.peer_asn,
+            peer: peer::Peer::new(config, 0, clock.now()),
+            connections: PeerTcp::open(endpoint, to).await.expect("nothing is opened yet"),
+            clock,
+            events,
+            routes: RouteQueue::default(),
+            view: PeerView::default(),
+            protection: String::new(),
+            last_end: String::new(),
+            problem: None,
+            last_notification: None,
+            awaited_at: None,
+            connect_error: None,
+            malformed: 0,
+            logged_causes: BTreeSet::new(),
+            strangers: LogLimit::default(),
+        };
+        let failed =
+            Ended { connection: None, state: session::State::Connect, cause: Cause::ConnectFailed, retain: None };
+        let fail = |driver: &mut Driver<_>| {
+            driver.last_end = "cannot connect: Connection refused (os error 111)".to_owned();
+            driver.log_failed(&failed);
+            driver.problem.take().expect("a problem")
+        };
+        let problem = fail(&mut driver);
+        assert!(problem.contains("Connection refused") && problem.contains("is BGP configured there"), "{problem}");
+        let shutdown = Notification { code: 6, subcode: 2, data: Vec::new() };
+        let state = session::State::Established;
+        driver.log_ended(&Ended { connection: None, state, cause: Cause::PeerEnded(shutdown), retain: None });
+        let problem = fail(&mut driver);
+        assert!(
+            problem.starts_with("the BGP session with the router is down: the peer ended the session: "),
+            "{problem}"
+        );
+        assert!(problem.contains("whoever runs the router at 192.0.2.1 did that"), "{problem}");
+        assert!(problem.ends_with("; at present: cannot connect: Connection refused (os error 111)"), "{problem}");
+    }
 
     #[test]
     fn the_latest_route_of_a_prefix_takes_the_place_of_the_one_that_waits() {

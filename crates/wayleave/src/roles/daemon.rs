@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 use wayleave_core::Machine;
 use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_runtime::clock::{unix_now, utc};
@@ -24,6 +24,7 @@ use wayleave_runtime::systemd::{Notice, monotonic_micros, notify, watchdog};
 use wayleave_runtime::{Clock, ending, faults, starts};
 
 use super::Events;
+use super::events::{EventLine, event, shown};
 use crate::config::Source;
 use crate::config::rs::StatusSection;
 use crate::failure::{Failure, Failures, Outcome};
@@ -110,6 +111,7 @@ pub trait View: Clone + Send + Sync + 'static {
 pub struct Views<V> {
     pages: Pages,
     view: V,
+    last_reload: LastReload,
     /// The paths that need no parameter.
     paths: Vec<String>,
 }
@@ -122,7 +124,7 @@ impl<V: View> Views<V> {
         F: Fn(V, Parameters) -> T + Send + Sync + 'static,
         T: Future<Output = Result<Value, ViewError>> + Send + 'static,
     {
-        let Self { pages, view, mut paths } = self;
+        let Self { pages, view, last_reload, mut paths } = self;
         let of_page = view.clone();
         let known = known_parameters(name);
         let path = format!("/api/v1/{name}");
@@ -133,7 +135,7 @@ impl<V: View> Views<V> {
             let answer = check_parameters(&parameters, known).map(|()| page(of_page.clone(), parameters));
             async move { answer?.await }
         });
-        Self { pages, view, paths }
+        Self { pages, view, last_reload, paths }
     }
 
     /// Adds something that is done at a POST to `/api/v1/NAME`.
@@ -143,25 +145,55 @@ impl<V: View> Views<V> {
         F: Fn(V) -> T + Send + Sync + 'static,
         T: Future<Output = Result<Value, ViewError>> + Send + 'static,
     {
-        let Self { pages, view, paths } = self;
+        let Self { pages, view, last_reload, paths } = self;
         let of_order = view.clone();
         let pages = pages.order(&format!("/api/v1/{name}"), move || order(of_order.clone()));
-        Self { pages, view, paths }
+        Self { pages, view, last_reload, paths }
     }
 
     /// Adds `/`, which shows the overview and leads to the other pages.
     fn front(self, role: &'static str) -> Pages {
-        let Self { pages, view, paths } = self;
+        let Self { pages, view, last_reload, paths } = self;
         pages.html("/", move || {
-            let (view, paths) = (view.clone(), paths.clone());
-            async move { Ok(overview(&view).await?.html(role, &utc(unix_now().secs()), &paths)) }
+            let (view, last_reload, paths) = (view.clone(), last_reload.clone(), paths.clone());
+            async move { Ok(overview(&view, &last_reload).await?.html(role, &utc(unix_now().secs()), &paths)) }
         })
     }
 }
 
-/// A role's status, with its version and the state of its store.
-async fn whole_status<V: View>(view: &V) -> Result<Value, ViewError> {
+/// What is wrong with the last reload, if it failed: the configuration in force is then older than the file. Clones are views of the
+/// same.
+#[derive(Clone, Debug, Default)]
+struct LastReload(Arc<Mutex<Option<String>>>);
+
+impl LastReload {
+    fn set(&self, problem: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+    }
+
+    fn problem(&self) -> Option<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Adds the problem to those of a status.
+    fn report(&self, status: &mut Value) {
+        let Some(problem) = self.problem() else { return };
+        match status["problems"].as_array_mut() {
+            Some(problems) => problems.push(json!(problem)),
+            None => status["problems"] = json!([problem]),
+        }
+    }
+
+    fn metric(&self) -> Metric {
+        let help = "Whether the last reload succeeded; otherwise the configuration in force is older than the file";
+        Metric::up("reload", help, self.problem().is_none())
+    }
+}
+
+/// A role's status, with its version, the state of its store and what is wrong with the last reload.
+async fn whole_status<V: View>(view: &V, last_reload: &LastReload) -> Result<Value, ViewError> {
     let mut value = crate::output::versioned(view.status().await?);
+    last_reload.report(&mut value);
     value["store"] = view.store().map_or(Value::Null, |store| match &*store.health().borrow() {
         Health::Good => json!("good"),
         Health::Failing(why) => json!(why),
@@ -169,8 +201,8 @@ async fn whole_status<V: View>(view: &V) -> Result<Value, ViewError> {
     Ok(value)
 }
 
-async fn overview<V: View>(view: &V) -> Result<Overview, ViewError> {
-    let status = whole_status(view).await?;
+async fn overview<V: View>(view: &V, last_reload: &LastReload) -> Result<Overview, ViewError> {
+    let status = whole_status(view, last_reload).await?;
     let readiness = view.readiness().await.ok_or(ViewError::Unavailable)?;
     Ok(view.overview(&status).await?.finished(&status, readiness))
 }
@@ -195,6 +227,7 @@ pub struct Daemon {
     /// The last events, for `show events`.
     pub events: Events,
     pub options: Options,
+    last_reload: LastReload,
 }
 
 /// As many files may be open as the system lets this process have: an ordinary user's shell says 1,024, fewer than a role may have
@@ -214,7 +247,14 @@ pub async fn run<R: Role>(path: &Path, options: Options) -> Outcome {
     let mut signals = Signals::listen().map_err(no_signals)?;
     ending::limit_stop().map_err(no_signals)?;
     raise_open_files();
-    let daemon = Daemon { clock: Clock::start(), source, path: path.to_owned(), events: Events::default(), options };
+    let daemon = Daemon {
+        clock: Clock::start(),
+        source,
+        path: path.to_owned(),
+        events: Events::default(),
+        options,
+        last_reload: LastReload::default(),
+    };
     let status = R::status(&config).cloned();
     if let Some(record) = record_of_starts(&daemon.source, path) {
         starts::begin(&record, options.refuses);
@@ -328,18 +368,14 @@ impl Heartbeat {
 
 /// Reads the configuration again. A configuration with errors changes nothing but what must not wait for its cure.
 async fn reload<R: Role>(role: &mut R, daemon: &Daemon) {
-    let failed = |failures: Failures| {
-        for failure in failures.0 {
-            error!(
-                configuration = %daemon.path.display(),
-                "reload failed, the configuration in force stays: {}; `wayleave check {}` shows the place",
-                failure.in_one_line(),
-                daemon.path.display()
-            );
+    let Daemon { path, events, last_reload, .. } = daemon;
+    let failed = |failures: &Failures| {
+        for failure in &failures.0 {
+            events.report(reload_failed(path, failure));
         }
     };
-    let read = Source::read(&daemon.path).map_err(Failures::from);
-    match read.and_then(|source| Ok((R::parse(&source)?, source))) {
+    let read = Source::read(path).map_err(Failures::from);
+    let outcome = match read.and_then(|source| Ok((R::parse(&source)?, source))) {
         Ok((config, source)) => match role.reload(config, &source).await {
             Ok(()) => {
                 let keys = daemon.source.changed(&source, R::LIVE);
@@ -349,15 +385,40 @@ async fn reload<R: Role>(role: &mut R, daemon: &Daemon) {
                         "reload: these settings have changed and take effect only after a restart"
                     );
                 }
-                info!(configuration = %daemon.path.display(), "configuration reloaded");
+                info!(configuration = %path.display(), "configuration reloaded");
+                Ok(())
             }
-            Err(failures) => failed(failures),
+            Err(failures) => {
+                failed(&failures);
+                Err(failures)
+            }
         },
         Err(failures) => {
-            failed(failures);
-            role.reload_without_configuration().await.unwrap_or_else(failed);
+            failed(&failures);
+            role.reload_without_configuration().await.unwrap_or_else(|failures| failed(&failures));
+            Err(failures)
         }
-    }
+    };
+    last_reload.set(outcome.err().and_then(|failures| reload_problem(path, &failures, unix_now().secs())));
+}
+
+/// What is told of a failure of a reload.
+pub fn reload_failed(configuration: &Path, failure: &Failure) -> EventLine {
+    let (path, why) = (configuration.display(), failure.in_one_line());
+    event!(ERROR "reload-failed" { configuration = shown(path); why }
+        "reload failed, the configuration in force stays: {why}; `wayleave check {path}` shows the place")
+}
+
+/// What a status has of a failed reload until one succeeds: its first failure.
+fn reload_problem(configuration: &Path, failures: &Failures, now: u64) -> Option<String> {
+    let first = failures.0.first()?.in_one_line();
+    let why = first.lines().next().unwrap_or_default();
+    Some(format!(
+        "the configuration in force is older than the file: reload failed at {}: {why}; mend it (`wayleave check {}` shows the \
+         place), and reload again",
+        utc(now),
+        configuration.display()
+    ))
 }
 
 async fn serve<R: Role>(
@@ -369,23 +430,32 @@ async fn serve<R: Role>(
     let Some(status) = status else { return Ok(None) };
     let address = status.listen.get_ref().0;
     let (view, events) = (role.view(), daemon.events.clone());
-    let of_metrics = (view.clone(), events.clone());
+    let last_reload = daemon.last_reload.clone();
+    let of_metrics = (view.clone(), events.clone(), last_reload.clone());
     let pages = Pages::new(R::NAME, is_ready)
         .view("/api/v1/events", move |parameters| {
             let list = check_parameters(&parameters, &[]).map(|()| events.list());
             async move { list }
         })
         .metrics(move || {
-            let (view, events) = of_metrics.clone();
+            let (view, events, last_reload) = of_metrics.clone();
             async move {
                 let mut metrics = view.metrics().await?;
-                metrics.push(events.metric());
+                metrics.extend([events.metric(), last_reload.metric()]);
                 Some(metrics)
             }
         });
-    let views = Views { pages, view, paths: vec!["/api/v1/events".to_owned()] }
-        .page("status", |view: R::View, _| async move { whole_status(&view).await })
-        .page("overview", |view, _| async move { Ok(crate::output::versioned(json!(overview(&view).await?))) });
+    let of_status = last_reload.clone();
+    let of_overview = last_reload.clone();
+    let views = Views { pages, view, last_reload, paths: vec!["/api/v1/events".to_owned()] }
+        .page("status", move |view: R::View, _| {
+            let last_reload = of_status.clone();
+            async move { whole_status(&view, &last_reload).await }
+        })
+        .page("overview", move |view, _| {
+            let last_reload = of_overview.clone();
+            async move { Ok(crate::output::versioned(json!(overview(&view, &last_reload).await?))) }
+        });
     let serving = R::View::pages(views).front(R::NAME).serve(address).await;
     let serving =
         serving.map_err(|error| Failure::system(format!("cannot serve the status pages at {address}"), &error))?;
@@ -521,4 +591,29 @@ pub fn fresh() -> Result<Seed, Failure> {
     let mut seed = [0u8; 32];
     getrandom::fill(&mut seed).map_err(|error| Failure::new(format!("the system gave no randomness: {error}")))?;
     Ok(Secret::new(seed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_that_failed_stays_a_problem_until_one_succeeds() {
+        let last = LastReload::default();
+        let failures = Failures(vec![Failure::new("unknown field `lsten`\nmore").help("it is `listen`")]);
+        last.set(reload_problem(Path::new("party1.toml"), &failures, 0));
+        // Some roles have problems of their own, and some have no such list.
+        for mut status in [json!({ "problems": ["no peer"] }), json!({})] {
+            last.report(&mut status);
+            let all = status["problems"].as_array().expect("a list");
+            let problem = all.last().and_then(Value::as_str).expect("a problem");
+            let begins = "the configuration in force is older than the file: reload failed at 1970-01-01T00:00:00Z: \
+                          unknown field `lsten`;";
+            assert!(problem.starts_with(begins) && problem.contains("`wayleave check party1.toml`"), "{problem}");
+        }
+        last.set(None);
+        let mut status = json!({ "problems": [] });
+        last.report(&mut status);
+        assert_eq!(status, json!({ "problems": [] }));
+    }
 }

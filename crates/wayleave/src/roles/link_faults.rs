@@ -64,7 +64,8 @@ impl LinkEndpoint {
             }
             ConnectFailure::Removed => format!(
                 "{name} at {address} has removed the certificate of this key file, {own}: it was a member's, and is never accepted \
-                 again; ask both operators why, and come back with a new key (`wayleave keys new`) and a new request"
+                 again; ask both operators why, and come back with a new key (`wayleave keys new`) and a new request, signed with the old \
+                 one too (`wayleave members request --beside OLD.key`), or other members hold the new slot"
             ),
             ConnectFailure::Timeout => format!(
                 "no answer from {name} at {address}: compare {address_setting} with where it listens, and look for a firewall \
@@ -208,6 +209,7 @@ mod tests {
             (refused(RefusalReason::NotYetValid), "set the clock"),
             (refused(RefusalReason::Malformed), "none of Wayleave's"),
             (ConnectFailure::NotAccepted("alert".into()), "sha256:0707"),
+            (ConnectFailure::Removed, "`wayleave members request --beside OLD.key`"),
             (ConnectFailure::Timeout, "firewall"),
             (ConnectFailure::Closed("end".into()), "another program"),
             (ConnectFailure::System("refused".into()), "see whether it runs"),

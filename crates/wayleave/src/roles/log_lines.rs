@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
 use wayleave_attestation::member::MemberAttestationEvent;
 use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::pipeline::{KeyEnd, KeyWait, ProcessEvent, RouteEvent, WaitReason};
@@ -20,9 +21,12 @@ use wayleave_route_server::party::PartyEvent;
 use wayleave_route_server::versions::Versions;
 use wayleave_runtime::identity::Fingerprint;
 
+use super::daemon::reload_failed;
 use super::link_faults::LinkEndpoint;
 use super::member::io::ExchangeLabels;
 use super::{attest, attestation, member, rs};
+use crate::failure::Failure;
+use crate::output::cell_of;
 
 fn party_events() -> Vec<PartyEvent> {
     use wayleave_route_server::frames::Refusal;
@@ -220,6 +224,14 @@ fn lines_and_entries_of_events_are_those_of_the_file() {
         "attesting proxy",
         proxy_events().into_iter().map(|event| attest::io::line(event, &names).to_string()).collect(),
     );
+    let failure = Failure::new("unknown field `lsten`").help("it is `listen`");
+    put("every role", vec![reload_failed(Path::new("party1.toml"), &failure).to_string()]);
+    for entry in text.lines().filter_map(|line| line.strip_prefix("    ")) {
+        let entry: Map<String, Value> = serde_json::from_str(entry).expect("an entry is JSON");
+        for (name, value) in entry.iter().filter(|(_, value)| value.as_u64().is_some_and(|number| number < 1 << 30)) {
+            assert_eq!(cell_of(name, value), value.to_string(), "`{name}` would be shown as a time: {entry:?}");
+        }
+    }
     if std::env::var_os("WAYLEAVE_WRITE").is_some() {
         std::fs::write(FILE, &text).expect("written");
     }

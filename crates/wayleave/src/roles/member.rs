@@ -7,7 +7,7 @@ mod views;
 use std::collections::HashMap;
 use std::convert::Infallible;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use toml::Spanned;
 use tracing::{info, warn};
 use wayleave_member::{Input, MemberProxy};
@@ -25,11 +25,12 @@ use super::origins::Origins;
 use super::state;
 use crate::config::Source;
 use crate::config::member::{MemberConfig, PartyAt, is_trial};
+use crate::config::named_peers::NamedPeer;
 use crate::config::rs::{StatusSection, examples_left};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::signing_key;
 pub use config::verifier as party_verifier;
-use io::{Event, MemberIo};
+use io::{Event, MemberIo, NamedPeers};
 use views::MemberView;
 
 /// Both parties in the words of the configuration.
@@ -42,6 +43,8 @@ pub struct MemberRole {
     running: Running<Event>,
     view: MemberView,
     router: Peer,
+    /// What the rules name, for the machine's loop.
+    named: watch::Sender<Vec<NamedPeer>>,
     /// With [attestation]: what is known of origins.
     origins: Option<Origins>,
     _parties: [Connecting; 2],
@@ -113,6 +116,7 @@ impl Role for MemberRole {
         let faults = LinkFaults::default();
         let view = MemberView::new(&config, &identity, (&links, &store), (&router.view, &faults), &events);
         let exchange = config::labels(&config, &identity);
+        let (named, rules) = watch::channel(config.file.named_peers());
         let io = MemberIo {
             links,
             faults,
@@ -124,6 +128,7 @@ impl Role for MemberRole {
             routes: router.routes.clone(),
             router: router.name.clone(),
             log: log.clone(),
+            named: NamedPeers::new(rules),
         };
         let origins = following.map(|(origins, last_time)| {
             attestation::follow(&origins, events.clone(), Input::View);
@@ -136,7 +141,7 @@ impl Role for MemberRole {
         });
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
         info!(member = %file.member.name.get_ref(), slot = *file.member.slot.get_ref(), "connecting to both parties");
-        Ok(Self { running, view, router, origins, _parties: parties })
+        Ok(Self { running, view, router, named, origins, _parties: parties })
     }
 
     fn view(&self) -> MemberView {
@@ -146,6 +151,7 @@ impl Role for MemberRole {
     /// Applies the policy, and what is known of origins.
     async fn reload(&mut self, config: MemberConfig, source: &Source) -> Outcome {
         let events = &self.running.events;
+        self.named.send_replace(config.file.named_peers());
         let _ = events.send(Event::Input(Input::Policy(Box::new(config.policy)))).await;
         if let (Some(origins), Some(section)) = (&self.origins, &config.file.attestation) {
             origins.follow_other(attestation::origin_sources(section.get_ref(), source));

@@ -108,7 +108,8 @@ impl Role for Rs {
             endpoint: config::peer_endpoint(&config, &identity),
             listening: peer_link.0.as_ref().map(|link| (link.address, link.refusal.clone())),
         };
-        let view = PartyView::new(&config, &identity, links_and_store, set, (peer_party.pins(), peer), &events);
+        let view =
+            PartyView::new(&config, &identity, links_and_store, set, (peer_party.pins(), peer), (&events, *clock));
         if let Some(at) = &config.link.get_ref().listen {
             tokio::spawn(miss_peer(config::no_peer(&config, at.get_ref().0), events.clone()));
         }

@@ -624,6 +624,7 @@ fn a_further_slot_is_marked_unless_the_present_one_signs_and_keys_change_in_plac
     let second = request(&folder, "alpha-2", "64497", "192.0.2.2", &[]);
     let said = propose(&folder, &["--request", &second]);
     assert!(said.contains("HELD: no key of an earlier slot of its AS signed for it"), "{said}");
+    assert!(said.contains("--beside OLD.key") && said.contains("`wayleave members endorse`"), "{said}");
     let second = request(&folder, "alpha-2", "64497", "192.0.2.2", &["--beside", "alpha.key"]);
     let again = [
         "members",

@@ -2,8 +2,8 @@
 //! logged once with its cause and cure, and `show status` has it.
 //!
 //! OPS, mistakes, running: a member with another slot, exchange, key, pin of a party, operators; a router of another
-//! AS; a party that goes: an error or warning with the cause and what to do, once, and in `show status`; few
-//! connections; nothing is left once it is mended.
+//! AS; a party that goes; a reload that fails: an error or warning with the cause and what to do, once, and in
+//! `show status`; few connections; nothing is left once it is mended.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -120,7 +120,12 @@ fn a_member_that_is_refused_learns_why_and_tries_again_seldom() {
         assert!(links <= 4, "{words}: {links} links: {log}");
     }
     let log = troubled.log("party1");
-    assert!(log.contains("frame of the member in slot 0 refused (it says that it is in slot 5)"), "{log}");
+    let cause = "its configuration says slot 5, and its key is of slot 0";
+    assert!(log.contains(&format!("frame of the member in slot 0 refused ({cause})")), "{log}");
+    let status = troubled.exchange.parties[0].ask("/api/v1/status").expect("it runs");
+    let is_named = |problem: &Value| problem.as_str().is_some_and(|problem| problem.contains(cause));
+    assert!(status["problems"].as_array().is_some_and(|all| all.iter().any(is_named)), "{status:#}");
+    assert_eq!(status["misbehaving"], serde_json::json!([]), "a mistake is no misbehaviour: {status:#}");
     let url = troubled.exchange.members[0].at.proxy.status.to_string();
     let shown = troubled.exchange.files.tool(&["show", "status", "--url", &url]).expect("shown");
     assert!(shown.contains("problem: party ") && shown.contains("set `slot = 0`"), "{shown}");
@@ -215,6 +220,17 @@ fn both_parties_say_why_the_link_between_them_is_refused() {
                 }
             });
         }
+        // A reload that failed is a problem, too, as long as the configuration in force is older than the file.
+        fs::write(&paths[wrong], good.replacen("[link]", "[lnik]", 1)).expect("written");
+        troubled.exchange.parties[wrong].role.reload().expect("it runs");
+        troubled.eventually("the reload that failed is a problem, an event and a metric", |troubled| {
+            let party = &troubled.exchange.parties[wrong];
+            let has = |path: &str, words: &str| party.ask(path).is_ok_and(|json| json.to_string().contains(words));
+            let at = &party.at.process;
+            has("/api/v1/status", "the configuration in force is older than the file: reload failed at 20")
+                && has("/api/v1/events", "\"event\":\"reload-failed\"")
+                && page(&at.namespace, at.status, "/metrics").contains("wayleave_rs_reload_up 0")
+        });
         fs::write(&paths[wrong], good).expect("written");
         troubled.exchange.parties[wrong].role.reload().expect("it runs");
         troubled.eventually("what is mended leaves no problem", |troubled| {

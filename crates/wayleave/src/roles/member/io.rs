@@ -1,13 +1,15 @@
 //! The I/O of a member's proxy: links to both parties, the own router, the store, jobs, the log.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::convert::Infallible;
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use wayleave_bgp::peer::PeerEvent;
+use wayleave_core::Asn;
 use wayleave_crypto::secret::Seed;
 use wayleave_member::{Input, MemberProxy, Output};
+use wayleave_route_server::directory::MemberSet;
 use wayleave_route_server::frames::Rejection;
 use wayleave_route_server::member::{Alarm, MemberEvent};
 use wayleave_route_server::party::PartyNumber;
@@ -18,6 +20,7 @@ use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::store::{FileStore, Store};
 
+use crate::config::named_peers::{self, NamedPeer};
 use crate::failure::Failure;
 use crate::roles::attestation::{self, slot_record};
 use crate::roles::bgp_peer::RouteQueue;
@@ -65,6 +68,45 @@ pub struct MemberIo {
     /// The router, as the log names it.
     pub router: PeerName,
     pub log: Events,
+    pub named: NamedPeers,
+}
+
+/// The ASes that the rules name, compared with each member set in force, and with the same again after a reload.
+pub struct NamedPeers {
+    rules: watch::Receiver<Vec<NamedPeer>>,
+    /// The set with which they were compared last.
+    set: Option<u64>,
+    /// Those that it had not.
+    unknown: BTreeSet<Asn>,
+}
+
+impl NamedPeers {
+    pub fn new(rules: watch::Receiver<Vec<NamedPeer>>) -> Self {
+        Self { rules, set: None, unknown: BTreeSet::new() }
+    }
+
+    /// A line for each AS that no member of the set has, once for each reload.
+    fn compare(&mut self, set: &MemberSet) -> Vec<EventLine> {
+        let is_reloaded = self.rules.has_changed().unwrap_or(false);
+        if self.set == Some(set.number) && !is_reloaded {
+            return Vec::new();
+        }
+        self.set = Some(set.number);
+        if is_reloaded {
+            self.unknown.clear();
+        }
+        let rules = self.rules.borrow_and_update();
+        let unknown = named_peers::unknown(&rules, set);
+        let new = unknown.iter().filter(|peer| !self.unknown.contains(&peer.asn));
+        let lines = new.map(|peer| unknown_peer(peer, set.number)).collect();
+        self.unknown = unknown.iter().map(|peer| peer.asn).collect();
+        lines
+    }
+}
+
+/// What is told of an AS that a rule names and no member has.
+pub fn unknown_peer(peer: &NamedPeer, set: u64) -> EventLine {
+    event!(WARN "unknown-peer" { asn = peer.asn.0; rule = peer.place.clone() } "{}: {}", peer.unknown(set), named_peers::HELP)
 }
 
 impl LinkIo<MemberProxy> for MemberIo {
@@ -101,6 +143,9 @@ impl LinkIo<MemberProxy> for MemberIo {
     }
 
     fn before(&mut self, machine: &mut MemberProxy) -> Result<(), Failure> {
+        if let Some(set) = machine.member_set() {
+            self.named.compare(set).into_iter().for_each(|line| self.log.report(line));
+        }
         machine.reseed(&fresh()?);
         Ok(())
     }
@@ -241,7 +286,7 @@ pub fn line(event: &MemberEvent, exchange: &ExchangeLabels, last_end: &str) -> E
             "session with the parties up: all routes received"),
         MemberEvent::Refused { version, reason } => event!(WARN "refused" by 0, { version; reason = shown(reason) }
             "a party refused a route of this member: {reason}; the route is not announced"),
-        MemberEvent::Column { from, to, objects } => event!(INFO "column" { from, to, objects }
+        MemberEvent::Column { from, to, objects } => event!(INFO "column" { slots_before = from, slots = to, objects }
             "the exchange has new members: own routes extended to them"),
         MemberEvent::NewMember { slot, name, asn, earlier, held } => {
             let what = match (earlier, held) {
@@ -292,5 +337,52 @@ pub fn line(event: &MemberEvent, exchange: &ExchangeLabels, last_end: &str) -> E
             "the parties have been unreachable for longer than stale_secs: {routes} routes withdrawn"),
         MemberEvent::Kept { routes } => event!(WARN "kept" { routes }
             "a party lost what it had stored: {routes} routes stay in the router until their announcers have said what became of them"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use wayleave_route_server::directory::Slot;
+
+    use super::*;
+    use crate::config::member::{self, MemberFile};
+
+    fn named(hide_from: &str) -> Vec<NamedPeer> {
+        let rule = format!("[[rule]]\ndirection = \"export\"\nhide_from = {hide_from}\n");
+        let text = (member::ROLE.template)(1) + &rule;
+        toml::from_str::<MemberFile>(&text).expect("a configuration").named_peers()
+    }
+
+    fn set(number: u64, asns: &[u32]) -> MemberSet {
+        let slot = |asn: &u32| Slot {
+            active: true,
+            asn: Asn(*asn),
+            name: asn.to_string(),
+            addresses: Vec::new(),
+            tls: [0; 32],
+            sign: [0; 32],
+            max_prefix: 1,
+            held: false,
+        };
+        let (exchange, slots) = ("example-ix".to_owned(), asns.iter().map(slot).collect());
+        MemberSet { exchange, number, slots, attest: BTreeMap::new() }
+    }
+
+    #[test]
+    fn an_as_that_a_rule_names_and_no_member_has_is_told_once_for_each_reload() {
+        let (rules, read) = watch::channel(named("64489"));
+        let mut named_peers = NamedPeers::new(read);
+        let lines = named_peers.compare(&set(1, &[64_497, 64_498]));
+        let [line] = &lines[..] else { panic!("{lines:?}") };
+        let begins =
+            "no member has AS64489 in member set 1, expected the AS number of a member in `hide_from` of rule 1";
+        assert!(line.text().starts_with(begins), "{}", line.text());
+        assert!(named_peers.compare(&set(1, &[64_497, 64_498])).is_empty(), "it is known");
+        assert!(named_peers.compare(&set(2, &[64_497])).is_empty(), "the same in another set");
+        rules.send_replace(named("[64489, 64498]"));
+        assert_eq!(named_peers.compare(&set(2, &[64_497])).len(), 2, "a reload, and a member that has left");
+        assert!(named_peers.compare(&set(3, &[64_489, 64_498])).is_empty());
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use wayleave_attestation::member;
 use wayleave_core::Prefix;
 use wayleave_member::MemberProxy;
-use wayleave_route_server::member::{MemberStatus, OwnBudget};
+use wayleave_route_server::member::{FurtherSlot, MemberStatus, OwnBudget};
 use wayleave_runtime::http::{Metric, ViewError};
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::links::Links;
@@ -163,6 +163,8 @@ impl View for MemberView {
         problems.extend(router["problem"].as_str().map(str::to_owned));
         problems.extend(too_large(&status));
         problems.extend(deferred(&status));
+        problems.extend(status.budget.as_ref().and_then(over_limit));
+        problems.extend(held(status.slot, &status.further_slots));
         value["problems"] = json!(problems);
         Ok(value)
     }
@@ -252,6 +254,27 @@ fn deferred(status: &MemberStatus) -> Option<String> {
     ))
 }
 
+/// That other members hold this one's slot, which is public in the member set.
+fn held(slot: u32, further: &[FurtherSlot]) -> Option<String> {
+    let FurtherSlot { name, asn, .. } = further.iter().find(|of| of.slot == slot && of.held)?;
+    Some(format!(
+        "this member's slot {slot} is held: no key of an earlier slot of AS{asn} signed for it, and other members give it no routes unless \
+         they release it. Sign for it with such a key, also that of a removed slot, and send the file to both operators: `wayleave members \
+         endorse FILE --members MEMBERS --name {name} --key OLD.key`"
+    ))
+}
+
+/// That the router announces more prefixes than the limit, as after it was lowered.
+fn over_limit(budget: &OwnBudget) -> Option<String> {
+    let (prefixes, most) = (budget.prefixes, budget.max_prefixes);
+    (prefixes > most as usize).then(|| {
+        format!(
+            "{prefixes} prefixes are announced, and the member set allows {most} since the limit was lowered: those that are announced stay, \
+             and no new one is. Withdraw some at the router, or ask both operators for more (`wayleave members propose --max-prefix`)"
+        )
+    })
+}
+
 /// Routes that are larger than the parties take.
 fn too_large(status: &MemberStatus) -> Option<String> {
     let routes = status.too_large;
@@ -305,5 +328,22 @@ fn metrics(status: &MemberStatus, links: &Links, router: &Value) -> Vec<Metric> 
         counter "certificate_refused" Connections "Connections refused for the party's certificate" = refused;
         counter "router_malformed" Updates "Malformed UPDATEs of the router (RFC 7606)" = of_router("malformed_updates");
         counter "router_established" Sessions "Times that the session with the router came up" = of_router("established");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_whose_own_slot_is_held_is_told_what_to_do() {
+        let further = |slot, held| FurtherSlot { slot, asn: 64_498, name: "bravo".to_owned(), held };
+        let said = held(3, &[further(2, false), further(3, true)]).expect("a problem");
+        assert!(said.contains("slot 3 is held: no key of an earlier slot of AS64498"), "{said}");
+        assert!(
+            said.contains("`wayleave members endorse FILE --members MEMBERS --name bravo --key OLD.key`"),
+            "{said}"
+        );
+        assert_eq!(held(3, &[further(2, true), further(3, false)]), None, "another's slot, or one that is signed for");
     }
 }

@@ -215,9 +215,11 @@ pub fn line(event: &PartyEvent, last_end: &str) -> EventLine {
              them there, or whether that member errs"),
         PartyEvent::MembersRefused { why } => event!(ERROR "members-refused" {; why }
             "the member set's file is refused: {why}; the set in force stays, and `wayleave members show` prints the file's"),
-        PartyEvent::Format { format, before } if format > before => event!(INFO "format" { format, before }
-            "all members read format {format} of route objects: they announce in it from now on"),
-        PartyEvent::Format { format, before } => event!(WARN "format" { format, before }
+        PartyEvent::Format { format, before } if format > before => {
+            event!(INFO "format" { format, format_before = before }
+            "all members read format {format} of route objects: they announce in it from now on")
+        }
+        PartyEvent::Format { format, before } => event!(WARN "format" { format, format_before = before }
             "a member reads format {format} of route objects at most, and others announced in {before}: they announce their routes again; \
              `wayleave show status` says which slot it is"),
         PartyEvent::VersionsDiffer { slot, told, ours } => {

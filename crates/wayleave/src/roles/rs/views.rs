@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use wayleave_route_server::directory::MemberSet;
-use wayleave_route_server::party::{OlderStore, Party, PartyStatus};
+use wayleave_route_server::party::{OlderStore, Party, PartyStatus, UnfitGreeting};
+use wayleave_runtime::Clock;
 use wayleave_runtime::http::{Labels, Metric, Unit, ViewError};
 use wayleave_runtime::identity::{Fingerprint, Identity};
 use wayleave_runtime::links::{LastRefusal, Links};
@@ -27,6 +28,7 @@ use crate::roles::link_faults::{LinkEndpoint, LinkFaults};
 #[derive(Clone)]
 pub struct PartyView {
     events: mpsc::Sender<Event>,
+    clock: Clock,
     links: Links,
     store: Arc<FileStore>,
     faults: LinkFaults,
@@ -76,7 +78,7 @@ impl PartyView {
         (links, store, faults): (&Links, &Arc<FileStore>, &LinkFaults),
         set: watch::Receiver<MemberSet>,
         (peer_party, peer): (&Pins, Peer),
-        events: &mpsc::Sender<Event>,
+        (events, clock): (&mpsc::Sender<Event>, Clock),
     ) -> Self {
         let keys = OwnKeys {
             tls: identity.fingerprint(),
@@ -85,6 +87,7 @@ impl PartyView {
         };
         Self {
             events: events.clone(),
+            clock,
             links: links.clone(),
             store: Arc::clone(store),
             faults: faults.clone(),
@@ -109,7 +112,8 @@ impl PartyView {
     }
 
     async fn party(&self) -> Result<PartyStatus, ViewError> {
-        self.query(|party| party.status()).await
+        let now = self.clock.now().instant;
+        self.query(move |party| party.status_at(now)).await
     }
 
     async fn routes(self, most: usize) -> Result<Value, ViewError> {
@@ -330,7 +334,10 @@ fn of_members(status: &PartyStatus, set: &MemberSet) -> Vec<String> {
     };
     let of_state =
         |state: &Reported| (state.slots)(status).iter().map(|slot| problem(slot, state.words)).collect::<Vec<_>>();
-    REPORTED.iter().flat_map(of_state).collect()
+    let unfit = status.unfit_greetings.iter().map(|UnfitGreeting { slot, why }| {
+        problem(slot, &format!("is refused: {why}; its own proxy says so too, with what to do"))
+    });
+    REPORTED.iter().flat_map(of_state).chain(unfit).collect()
 }
 
 /// Each member in such a state, and why. All of it is public to both parties: no label follows from a policy.

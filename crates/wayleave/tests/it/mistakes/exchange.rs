@@ -314,6 +314,12 @@ fn check_names_each_mistake_at_a_member() {
             "no group `rivals`",
             "[groups]",
         ),
+        mistake(
+            "[status]",
+            "[[rule]]\ndirection = \"export\"\nhide_from = 64489\n[status]",
+            "no member has AS64489",
+            "of a member",
+        ),
         mistake("[status]", "[[rule]]\ndirection = \"import\"\nas_path = \"(\"\nreject = true\n[status]", "", ""),
         mistake(
             "[status]",
