@@ -114,7 +114,9 @@ fn mistakes_of_the_provider_and_of_holders_are_named_and_change_nothing() {
     let output = folder.run(&["cap", "revoke", "77/4", "7/3", "--config", CONFIG]);
     let said = text(&output.stderr);
     assert!(
-        output.status.success() && said.contains("principal 77 has no account") && !said.contains("principal 7 "),
+        output.status.success()
+            && said.contains("principal 77 has no account: 77/4 revokes nothing")
+            && !said.contains("principal 7 "),
         "{said}"
     );
     let listed = folder.ok(&["cap", "list", "--config", CONFIG]);
