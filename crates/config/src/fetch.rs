@@ -65,6 +65,10 @@ pub fn json_within(target: &Target, path: &str, timeout: Duration) -> Outcome<Va
     Ok(request(target, "GET", path, timeout)?)
 }
 
+/// Whom to ask why, where a role does not say.
+const WHO_SAYS_WHY: &str = "a member and an attesting proxy say why of a prefix, a gateway and a stamper of a destination; a router counts what it \
+                            drops by reason (`show status`), and a holder asks the key server by `wayleave cap status`";
+
 /// Has the role do what `path` stands for.
 ///
 /// # Errors
@@ -85,9 +89,11 @@ fn request(target: &Target, method: &str, path: &str, timeout: Duration) -> Resu
         let why = value["error"].as_str().unwrap_or("the role reports an error");
         if let (404, NO_SUCH_PAGE, Some(what)) = (status, why, path.strip_prefix("/api/v1/")) {
             let what = what.split('?').next().unwrap_or(what);
-            return Err(Failure::new(format!("this role does not show `{what}`"))
-                .help("`wayleave help show` says which roles show what; all have `status` and `events`")
-                .into());
+            let help = match what {
+                "why" => WHO_SAYS_WHY,
+                _ => "`wayleave help show` says which roles show what; all have `status` and `events`",
+            };
+            return Err(Failure::new(format!("this role does not show `{what}`")).help(help).into());
         }
         // What a role says is for people; a status alone is for whoever looks for the cause.
         let failure = match value["error"].is_string() && (400..500).contains(&status) {

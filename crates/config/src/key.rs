@@ -19,7 +19,7 @@ use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_runtime::clock::unix_now;
 use wayleave_store::Place;
 
-use super::check::{Checked, RoleConfig};
+use super::check::{Checked, RoleConfig, expect_role};
 use super::key_api::{self, ApiSection};
 use super::machine::{absent_address, state_fault, taken_by_status};
 use super::overlay::identity;
@@ -229,6 +229,7 @@ impl TextValue for Zone {
 impl KeyFile {
     /// Reads and checks the file, not the files that it names.
     pub fn parse(source: &Source) -> Result<Self, Failures> {
+        expect_role(source, &ROLE)?;
         let file: Self = source.parse()?;
         let faults = file.faults();
         if faults.is_empty() {
@@ -517,10 +518,12 @@ impl KeyFile {
         {
             check(named, &failure);
         }
-        if let Some(routers) = &key.routers
-            && let Err(failure) = node::load(KeyKind::Identity, &source.resolve(routers.identity.get_ref()))
-        {
-            check(&routers.identity, &failure);
+        let mut own = None;
+        if let Some(routers) = &key.routers {
+            match node::load(KeyKind::Identity, &source.resolve(routers.identity.get_ref())) {
+                Ok(seed) => own = Some(node::identity_of(&seed)),
+                Err(failure) => check(&routers.identity, &failure),
+            }
         }
         // Before the database, to which a server that runs may be adding.
         let list = key.revocations.as_ref().map(|named| {
@@ -550,6 +553,14 @@ impl KeyFile {
         faults.extend(of_database.map(|fault| match place {
             Place::File(path) if !path.exists() => FileFault::Missing(fault),
             _ => FileFault::Unusable(fault),
+        }));
+        let is_own = |router: &&Spanned<RouterEntry>| Some(identity(router.get_ref().identity.get_ref())) == own;
+        faults.extend(key.router.iter().find(is_own).map(|router| {
+            let message = "this is the identity of the key server itself, expected that of the router";
+            let fault = Fault::at(router.get_ref().identity.span(), message);
+            FileFault::Unusable(
+                fault.help("`wayleave keys show` of the file that the router's `provider` names prints it"),
+            )
         }));
         faults.extend(state_fault(&key.position, source));
         faults.extend(key.api.as_ref().into_iter().flat_map(|api| api.file_faults(source)));

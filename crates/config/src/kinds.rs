@@ -163,6 +163,13 @@ impl fmt::Display for TextKind {
 /// Why a text is not what was expected: by the name of its kind, if it is of another, and never with a secret in it.
 #[must_use]
 pub fn refusal(text: &str, expected: &str) -> String {
+    let form = FORMS.iter().find(|(form, _)| text.trim().starts_with(form));
+    if let Some((form, kind)) = form.filter(|(form, _)| expected.contains(&format!("\"{form}\""))) {
+        // Of a secret not even that.
+        let behind = text.trim().chars().count().saturating_sub(form.len());
+        let length = if kind.is_secret() { String::new() } else { format!(": {behind} characters behind `{form}`") };
+        return format!("damaged or of another length{length}, expected {expected}");
+    }
     match TextKind::of(text) {
         Some(kind) if !expected.starts_with(&kind.to_string()) => format!("this is {kind}, expected {expected}"),
         Some(_) => format!("damaged or of another length, expected {expected}"),
@@ -193,6 +200,16 @@ mod tests {
             "{refused}"
         );
         assert!(refusal("sha256:12", expected).starts_with("damaged"), "its own kind");
+        // Which is one of two that are taken.
+        let either = "the key that signs the list, of a key server's writer or of `keys new`: \"writer:ed25519:\" or \"sign:ed25519:\", and 64 digits";
+        let refused = refusal(&format!("writer:ed25519:{}", "ab".repeat(33)), either);
+        assert!(
+            refused.starts_with(
+                "damaged or of another length: 66 characters behind `writer:ed25519:`, expected the key that signs"
+            ),
+            "{refused}"
+        );
+        assert!(refusal("node:ed25519:12", either).starts_with("this is the identity of a node, expected"));
         assert!(refusal("hello", expected).starts_with("invalid value: string \"hello\""));
     }
 }

@@ -15,10 +15,11 @@ use wayleave_dataplane::replay::{MOST_PARTITIONS, Partitions, packets_of};
 use wayleave_packet::platypus::verify::{MAX_FRESHNESS, MIN_FRESHNESS};
 
 use super::{FormatSection, RouterFile, SocketAddresses, default_answers, default_replay, default_true, unplaced};
-use crate::Fault;
+use crate::key_files::node::{self, KeyKind};
 use crate::overlay::ServerEntry;
 use crate::parse::{ListKey, Text};
-use crate::rs::range;
+use crate::rs::{FileFault, range};
+use crate::{Fault, Source};
 
 /// Octets of the longest IPv4 packet, and of a common one: less at once would let nothing pass.
 const LONGEST: u64 = 65_535;
@@ -241,6 +242,26 @@ impl FormatSection for PlatypusSection {
 
     fn sockets<'a>(&'a self, file: &'a RouterFile) -> Vec<SocketAddresses<'a>> {
         file.link_sockets(false).collect()
+    }
+
+    fn file_fault(&self, _: &RouterFile, source: &Source) -> Option<FileFault> {
+        let provider = self.provider.as_ref()?;
+        let named = &provider.get_ref().identity;
+        let path = source.resolve(named.get_ref());
+        let own = match node::load(KeyKind::Identity, &path) {
+            Ok(seed) => node::identity_of(&seed),
+            Err(failure) => {
+                let fault = Fault::of(named.span(), &failure);
+                return Some(if path.exists() { FileFault::Unusable(fault) } else { FileFault::Missing(fault) });
+            }
+        };
+        provider.get_ref().servers().any(|server| server.identity == own).then(|| {
+            let message = "a key server with the identity of this router itself, expected its own";
+            let fault = Fault::at(provider.span(), message);
+            FileFault::Unusable(
+                fault.help("`wayleave keys show` of the file that `identity` in [key.routers] names prints it"),
+            )
+        })
     }
 }
 

@@ -43,7 +43,9 @@ pub enum Denial {
     #[error("the capability has ended, or has not begun; ask the provider for another")]
     Ended,
     /// What may be sent in a month is sent. Whoever does not know this kind takes the answer for none.
-    #[error("the quota of the month is used up: it ends with the month, or when the provider raises it")]
+    #[error(
+        "the quota of the month is used up: it ends with the month, or when it is raised by who set it: the provider, or the principal of a delegation"
+    )]
     UsedUp,
 }
 

@@ -17,7 +17,7 @@ use wayleave_crypto::secret::Seed;
 use wayleave_packet::platypus::header::{Capability, DelegationId};
 use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
-use wayleave_runtime::clock::{unix_now, unix_of_day, utc};
+use wayleave_runtime::clock::{unix_now, unix_of_time, utc};
 use wayleave_runtime::identity::{DEFAULT_VALIDITY, Identity};
 use wayleave_store::{Place, Position};
 use zeroize::Zeroizing;
@@ -1053,12 +1053,11 @@ fn new_list(command: &NewList) -> Outcome {
     Ok(())
 }
 
-/// A day, or Unix seconds.
+/// A day, a time, or Unix seconds.
 pub fn seconds_of(text: &str) -> Result<u64, String> {
-    if let Ok(seconds) = text.parse() {
-        return Ok(seconds);
-    }
-    unix_of_day(text).ok_or_else(|| "expected a day, such as 2026-11-01, or Unix seconds".to_owned())
+    unix_of_time(text).ok_or_else(|| {
+        "expected a time, such as 2026-11-01T08:00:00Z, a day, such as 2026-11-01, or Unix seconds".to_owned()
+    })
 }
 
 /// The capability in a file. A line is a secret, so that it is no argument, which other users could see.

@@ -32,7 +32,7 @@ use crate::key_files::database::DatabaseRecords;
 use crate::output::{fields, objects, print, print_json, warn};
 use crate::provider::billing;
 use crate::provider::orders::principal_of;
-use crate::provider::statements::{COLUMNS, StatementHead, check_confirmed, closing, of_owner, shown};
+use crate::provider::statements::{COLUMNS, StatementHead, check_confirmed, closing, is_of_nobody, of_owner, shown};
 use crate::usage::{self, By, Statement, csv, is_cut, is_within, statement};
 
 /// Accounts that are read at a time, and attempts at all of them while totals are added to sums.
@@ -52,7 +52,7 @@ pub struct UsageOf {
     /// What has a line of its own.
     #[arg(long, value_enum, default_value = "delegation")]
     pub by: By,
-    /// Only key epochs that begin on this day or later: YYYY-MM-DD (UTC), or Unix seconds.
+    /// Only key epochs that begin on this day or later: YYYY-MM-DD (UTC), a time, or Unix seconds.
     #[arg(long, value_parser = seconds_of)]
     pub from: Option<u64>,
     /// Only key epochs that begin before this day.
@@ -562,6 +562,10 @@ fn sign_statement(command: &StatementsOf, place: &KeyServerAt<'_>, (number, file
             let owner = command.owner.unwrap_or_else(|| periods.latest(principal));
             let (zone, of_principal) = (here.file.zone().to_string(), (principal, owner));
             let object = of_owner(&of, &zone, of_principal, (&sums, &details), &periods);
+            if is_of_nobody(server.state(), &object) {
+                let what = format!("principal {principal} has no account, and nothing on statement {number}");
+                return Err(Failure::new(what).help("`wayleave cap list` shows accounts; nothing was signed").into());
+            }
             let signed = server.sign_statement(&object);
             let signed = signed.map_err(|error| Failure::new(format!("the statement cannot be signed: {error}")))?;
             (signed.octets().to_vec(), here.file.key.writer.get_ref().0.to_string())

@@ -76,6 +76,28 @@ fn register(command: &Stamp) -> Result<UnixStream, Failure> {
         serde_json::from_str(&answer).map_err(|_| Failure::new("the stamper's answer is malformed"))?;
     match answer.error {
         None => Ok(connection),
-        Some(error) => Err(Failure::new(format!("the stamper refused: {error}"))),
+        Some(error) => Err(Failure::new(format!("the stamper refused: {}", named(&error, &command.capabilities)))),
+    }
+}
+
+/// What the stamper says of a file by its place in the request, by the name that was given.
+fn named(error: &str, files: &[PathBuf]) -> String {
+    let said = files.iter().enumerate().find_map(|(index, file)| {
+        let place = format!("file {} of the request", index + 1);
+        error.contains(&place).then(|| error.replacen(&place, &file.display().to_string(), 1))
+    });
+    said.unwrap_or_else(|| error.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_named_as_it_was_given() {
+        let files: Vec<PathBuf> = (1..=12).map(|number| format!("{number}.line").into()).collect();
+        assert_eq!(named("file 1 of the request: the line was cut", &files), "1.line: the line was cut");
+        assert_eq!(named("file 11 of the request: it has ended", &files), "11.line: it has ended");
+        assert_eq!(named("there are too many registrations", &files), "there are too many registrations");
     }
 }

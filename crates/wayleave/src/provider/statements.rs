@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 use wayleave_control::capability::{
-    AccountPeriods, ChargedAccount, MAX_LINES, RouterNumber, Statement, StatementGap, StatementLine, Usage,
+    AccountPeriods, ChargedAccount, MAX_LINES, RouterNumber, State, Statement, StatementGap, StatementLine, Usage,
 };
+use wayleave_packet::platypus::header::Principal;
 use wayleave_runtime::clock::{unix_of_day, unix_of_utc, utc};
 use wayleave_store::{Details, UsageStatement};
 
@@ -188,6 +189,12 @@ pub fn of_owner(
             .copied()
             .collect(),
     }
+}
+
+/// Whether a statement is for a number that nobody has, and has nothing of it: a mistyped one is not signed for.
+pub fn is_of_nobody(state: &State, statement: &Statement) -> bool {
+    let is_empty = statement.lines.is_empty() && statement.prices.is_empty() && statement.percentiles.is_empty();
+    is_empty && Principal::new(statement.principal).and_then(|principal| state.account(principal)).is_none()
 }
 
 /// What a signed statement says.

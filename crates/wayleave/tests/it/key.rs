@@ -485,6 +485,14 @@ fn a_holder_sees_how_its_capability_stands_and_limits_its_delegations() {
     assert!(denied.as_str().is_some_and(|why| why.contains("revoked")), "{denied}");
     server.folder.ok(&["cap", "revoke", "8", "--config", config]);
     eventually("the server follows the database", || status_of(&server, "other.line")["denied"].is_string());
+    // The API was configured after the start: who invites is told that nobody is let in.
+    let path = server.folder.0.join(config);
+    let text_of = fs::read_to_string(&path).expect("a configuration");
+    let section = format!("[key.api]\nlisten = \"{}\"\n\n[status]", crate::common::free());
+    fs::write(&path, text_of.replace("[status]", &section)).expect("written");
+    let invited = ["cap", "invite", "--name", "late", "--principal", "9", "--waypoint", WAYPOINT, "--config", config];
+    let output = server.folder.run(&invited);
+    assert!(output.status.success() && text(&output.stderr).contains("runs without its API"), "{output:?}");
 }
 
 /// The paper's temporal traffic engineering: no keys at this time of day, for one of two principals.

@@ -184,6 +184,13 @@ fn a_statement_is_made_signed_and_checked_by_who_pays_and_never_changes() {
     let of_seven = ["cap", "statements", "1", "--principal", "7", "--signed"];
     by_api(&[&of_seven[..], &["one.statement"]].concat());
     let said = here(&[&of_seven[..], &["two.statement", "--json"]].concat());
+    for place in [&at("full.token")[..], &["--config", "server/key.toml"]] {
+        let of_nobody = ["cap", "statements", "1", "--principal", "70", "--signed", "70.statement"];
+        let said = world.folder.fails(1, &[&of_nobody[..], place].concat()).replace('│', " ");
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains("principal 70 has no account, and nothing on"), "{said}");
+        assert!(!world.folder.0.join("70.statement").exists());
+    }
     let writer = serde_json::from_str::<Value>(&said).expect("JSON")["writer"].as_str().expect("a key").to_owned();
     let read = |name: &str| std::fs::read(world.folder.0.join(name)).expect("there");
     assert_eq!(read("one.statement"), read("two.statement"));

@@ -32,6 +32,12 @@ const MISTAKES: &[CommandMistake] = &[
         &["--from is 2026-12-01", "--to is not later"],
     ),
     (&["usage", "--from", "yesterday", "--config", CONFIG], 2, &["2026-11-01, or Unix seconds"]),
+    (&["usage", "--from", "2026-12-01T00:00:00Z", "--to", "2026-11-01", "--config", CONFIG], 2, &["--to is not later"]),
+    (
+        &["usage", "--config", "waypoint.toml"],
+        1,
+        &["waypoint.toml is a configuration for `wayleave run router`, expected one with [key]", "wayleave run key"],
+    ),
     (&["usage", "--close", "20261101", "--config", CONFIG], 2, &["`20261101` is no day (2026-11-01, UTC)"]),
     (&["usage", "--close", "2099-01-01", "--config", CONFIG], 2, &["is not a day ago yet"]),
     (&["usage", "--close", "2026-01-01", "--config", CONFIG, "--principal", "7"], 2, &["cannot be used with"]),
@@ -78,6 +84,10 @@ fn mistakes_of_the_provider_and_of_holders_are_named_and_change_nothing() {
     folder.ok(&["keys", "forwarding", "router.key", "--format", "platypus"]);
     let init = ["cap", "init", "server", "--zone", "keys.example.net", "--name-server", "ns1.example.net"];
     folder.ok(&[&init[..], &["--api", "127.0.0.1:1"]].concat());
+    folder.write(
+        "waypoint.toml",
+        "[forwarding]\nformat = \"platypus\"\nkeys = \"router.key\"\n[platypus]\nwaypoints = []\n",
+    );
     let at = ["--waypoint", "198.51.100.1", "--config", CONFIG];
     let line = folder.ok(&[&["cap", "grant", "--principal", "7", "--name", "customer"], &at[..]].concat());
     folder.write("customer.line", &line);
@@ -104,7 +114,9 @@ fn mistakes_of_the_provider_and_of_holders_are_named_and_change_nothing() {
     let output = folder.run(&["cap", "revoke", "77/4", "7/3", "--config", CONFIG]);
     let said = text(&output.stderr);
     assert!(
-        output.status.success() && said.contains("principal 77 has no account") && !said.contains("principal 7 "),
+        output.status.success()
+            && said.contains("principal 77 has no account: 77/4 revokes nothing")
+            && !said.contains("principal 7 "),
         "{said}"
     );
     let listed = folder.ok(&["cap", "list", "--config", CONFIG]);
@@ -117,6 +129,46 @@ fn mistakes_of_the_provider_and_of_holders_are_named_and_change_nothing() {
         folder.ok(&["cap", "invitations", "--withdraw", &invitation, "--config", CONFIG]);
     }
     assert_ne!(folder.ok(&again), second);
+}
+
+/// Two files of identities are easily taken for each other.
+#[test]
+fn a_router_and_its_key_server_with_one_identity_are_refused_and_a_key_of_another_length_is_named_so() {
+    let folder = Folder::new("mistakes-cap-identities");
+    let init = ["cap", "init", "server", "--zone", "keys.example.net", "--name-server", "ns1.example.net", "--json"];
+    let said: serde_json::Value = serde_json::from_str(&folder.ok(&init)).expect("JSON");
+    let writer = said["writer"].as_str().expect("a key");
+    folder.ok(&["keys", "forwarding", "router.key", "--format", "platypus"]);
+    let made = |file: &str| {
+        let said = folder.ok(&["keys", "node", file, "--kind", "identity", "--json"]);
+        let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+        said["public"].as_str().expect("a key").to_owned()
+    };
+    let (server, router) = (made("server/identity.key"), made("router.identity"));
+    let key = fs::read_to_string(folder.0.join(CONFIG)).expect("a configuration");
+    let checked = |file: &str| text(&folder.run(&["check", file, "--json"]).stdout);
+    let of_server = |router: &str| {
+        let routers = "[key.routers]\nlisten = \"127.0.0.1:8494\"\nidentity = \"identity.key\"";
+        let section = format!("{routers}\n[[key.router]]\nnumber = 1\nidentity = \"{router}\"\n[status]");
+        folder.write(CONFIG, &key.replace("[status]", &section));
+        checked(CONFIG)
+    };
+    let own = "this is the identity of the key server itself";
+    assert!(of_server(&server).contains(own) && !of_server(&router).contains(own), "{}", of_server(&server));
+    let of_router = |server: &str, writer: &str| {
+        let text = format!(
+            "[forwarding]\nformat = \"platypus\"\nkeys = \"router.key\"\nstate = \"router.redb\"\n[platypus]\nwaypoints = [\"127.0.0.1\"]\n\
+             revocations = {{ file = \"revoked\", key = \"{writer}\" }}\n[platypus.provider]\nidentity = \"router.identity\"\n\
+             server = {{ identity = \"{server}\", address = \"127.0.0.1:8494\" }}\n"
+        );
+        folder.write("waypoint.toml", &text);
+        checked("waypoint.toml")
+    };
+    let own = "a key server with the identity of this router itself";
+    assert!(of_router(&router, writer).contains(own), "{}", of_router(&router, writer));
+    assert!(of_router(&server, writer).contains("\"ok\":true"), "{}", of_router(&server, writer));
+    let longer = of_router(&server, &format!("{writer}ab"));
+    assert!(longer.contains("another length: 66 characters behind `writer:ed25519:`"), "{longer}");
 }
 
 /// Nobody is told to remove the secret from which all accounts come.

@@ -62,6 +62,13 @@ fn a_misconfigured_router_does_not_start_and_says_why() {
     let there = taken.local_addr().expect("bound").to_string();
     let (code, text) = said(&folder, &format!("{SCION}{}", good.replace("127.0.0.1:39001", &there)));
     assert!(code == Some(1) && text.contains("another process listens there"), "{text}");
+    // Of a waypoint's port too, for which no capability is missing.
+    folder.keys("waypoint.key", "platypus", &[(0, [1; 16])]);
+    let _taken = UdpSocket::bind("127.0.0.77:49253").expect("a socket");
+    let platypus = "[forwarding]\nformat = \"platypus\"\nkeys = \"waypoint.key\"\n[platypus]\nwaypoints = [\"127.0.0.77\"]\naccounts = 0\n";
+    let (code, text) = said(&folder, platypus);
+    assert!(code == Some(1) && text.contains("another process listens there"), "{text}");
+    assert!(!text.contains("CAP_NET_RAW"), "{text}");
 }
 
 #[test]

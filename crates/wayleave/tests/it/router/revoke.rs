@@ -159,7 +159,10 @@ fn a_router_takes_over_what_the_command_signs() {
     };
     assert!(!passes(), "nothing passes without a list");
     let nothing = "nothing passes until this router has a list of revocations in revoked";
-    assert!(router.ask("/readyz").starts_with("HTTP/1.0 503"), "{}", router.ask("/readyz"));
+    eventually("it is not ready", || {
+        let answer = router.ask("/readyz");
+        answer.starts_with("HTTP/1.0 503") && answer.contains(nothing)
+    });
     let shown = String::from_utf8(router.show(&["show", "status"]).stdout).expect("text");
     assert!(shown.contains(&format!("not ready\n\nproblem: {nothing}")), "{shown}");
     eventually("the log has it too", || router.log().contains(nothing));

@@ -21,7 +21,7 @@ use super::problem::{Problem, ProblemKind};
 use super::usage::is_readable;
 use super::{Answer, Api, Created};
 use crate::provider::billing::{self, MonthPercentile, Price};
-use crate::provider::statements::{StatementHead, check_confirmed, closing, of_owner};
+use crate::provider::statements::{StatementHead, check_confirmed, closing, is_of_nobody, of_owner};
 use crate::usage::{By, StatementCursor, StatementPage};
 
 /// Statements, and lines, of a page: by default, and at most.
@@ -385,6 +385,10 @@ pub async fn signed(
     let of = (principal.number(), owner);
     api.run(move |api| {
         let object = of_owner(&statement, &api.zone, of, (&sums, &details), &periods);
+        if is_of_nobody(lock(&api.core).server.state(), &object) {
+            let what = format!("principal {} has no account, and nothing on this statement", of.0);
+            return Err(Problem::new(ProblemKind::NotFound, what));
+        }
         let signed = lock(&api.core).server.sign_statement(&object);
         let signed = signed.map_err(|error| {
             tracing::error!("a statement cannot be signed: {error}");
