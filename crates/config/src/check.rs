@@ -119,6 +119,17 @@ fn role_of(source: &Source) -> Outcome<&'static RoleConfig> {
     }
 }
 
+/// That a file is another role's configuration than `role`'s, if its sections say so.
+#[must_use]
+pub fn of_another_role(source: &Source, role: &str) -> Option<Failure> {
+    let other = role_of(source).ok().filter(|other| other.name != role)?.name;
+    let path = source.path().display();
+    Some(
+        Failure::new(format!("{path} is the configuration of another role, `{other}`, expected one of `{role}`"))
+            .help(format!("`wayleave run {other} --config {path}` runs it")),
+    )
+}
+
 /// What was expected, if the text at the caret says that.
 pub fn expected(failure: &Failure) -> Option<&str> {
     failure.label()?.strip_prefix("expected ")

@@ -85,9 +85,14 @@ fn request(target: &Target, method: &str, path: &str, timeout: Duration) -> Resu
         let why = value["error"].as_str().unwrap_or("the role reports an error");
         if let (404, NO_SUCH_PAGE, Some(what)) = (status, why, path.strip_prefix("/api/v1/")) {
             let what = what.split('?').next().unwrap_or(what);
-            return Err(Failure::new(format!("this role does not show `{what}`"))
-                .help("`wayleave help show` says which roles show what; all have `status` and `events`")
-                .into());
+            let help = match what {
+                "why" => {
+                    "a member's proxy explains its routes: a party does not know who may have them, or what was chosen; attesting proxies, \
+                     gateways and stampers explain theirs"
+                }
+                _ => "`wayleave help show` says which roles show what; all have `status` and `events`",
+            };
+            return Err(Failure::new(format!("this role does not show `{what}`")).help(help).into());
         }
         // What a role says is for people; a status alone is for whoever looks for the cause.
         let failure = match value["error"].is_string() && (400..500).contains(&status) {
@@ -127,7 +132,9 @@ fn host(target: &Target) -> Result<String, NoAnswer> {
     }
     let usual = PathBuf::from(CONFIGURATION);
     let Some(config) = target.config.as_ref().or(Some(&usual).filter(|file| file.is_file())) else {
-        return Err(Failure::usage("no role given").help("add --config FILE or --url http://ADDRESS:PORT").into());
+        return Err(Failure::usage("no role given").help(format!(
+            "add --config FILE or --url http://ADDRESS:PORT; without either it is `{CONFIGURATION}` of this folder, which is not here"
+        )).into());
     };
     let status = Source::read(config).map_err(Failures::from).and_then(|source| status_of(&source));
     let status = status.map_err(NoAnswer::Failed)?;

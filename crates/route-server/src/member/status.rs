@@ -528,6 +528,15 @@ impl Member {
         self.installed.iter().map(|(prefix, route)| (*prefix, route.announcer, &route.attributes))
     }
 
+    /// The longest prefix with this address that has candidates, or that the own router announces.
+    #[must_use]
+    pub fn longest_match(&self, address: IpAddr) -> Option<Prefix> {
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        let all = (0..=longest).rev().filter_map(|length| Prefix::truncated(address, length).ok());
+        let is_known = |prefix: &Prefix| !self.known_routes(prefix).is_empty() || self.announcements.has_route(prefix);
+        all.into_iter().find(is_known)
+    }
+
     /// Why `prefix` has its installed route, or none.
     pub fn why(&mut self, prefix: Prefix) -> Why {
         let candidates = self.known_routes(&prefix);

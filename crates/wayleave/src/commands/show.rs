@@ -75,7 +75,8 @@ impl Noun {
 
 #[derive(Args, Debug)]
 pub struct Why {
-    /// A prefix, a name or address behind a gateway, or a destination's address (stamper).
+    /// A prefix, or an address for the longest prefix that has it (member); a name or address behind a gateway; a destination's address
+    /// (stamper).
     pub what: String,
     /// Only what becomes of the own router's route, with each check that the exchange makes of it (member).
     #[arg(long)]
@@ -510,8 +511,8 @@ fn event(event: &Value) -> String {
 }
 
 pub fn why(command: &Why) -> Outcome {
-    let prefix = match command.what.parse::<Prefix>() {
-        Ok(prefix) => prefix,
+    let value = match command.what.parse::<Prefix>() {
+        Ok(prefix) => fetch::json(&command.target, &format!("/api/v1/why?prefix={prefix}"))?,
         // No name has a slash.
         Err(error) if command.what.contains('/') => {
             let failure = Failure::usage(format!("invalid value {error}"));
@@ -519,10 +520,15 @@ pub fn why(command: &Why) -> Outcome {
         }
         Err(_) => {
             let Why { what, target, json, .. } = command;
-            return path::why(&path::Of { name: what.clone(), target: target.clone(), json: *json });
+            let value = path::ask("why", &path::Of { name: what.clone(), target: target.clone(), json: *json })?;
+            // A member's proxy takes an address for the longest prefix that has it.
+            if !value["routes"].is_array() {
+                path::show_why(value, *json);
+                return Ok(());
+            }
+            value
         }
     };
-    let value = fetch::json(&command.target, &format!("/api/v1/why?prefix={prefix}"))?;
     if command.announced {
         return why_announced(&value, command.json);
     }
