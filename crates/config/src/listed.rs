@@ -90,7 +90,11 @@ fn other_slot(config: &MemberConfig, set: &MemberSet, sign: &[u8; 32]) -> Fault 
         None => {
             let message =
                 format!("{whose}, and no slot has this key, expected the key file with which the member joined");
-            let help = "a new key counts once both operators have signed it: `wayleave members request --instead-of`";
+            let help = format!(
+                "the set that this proxy's state has is {number}, and may be old: a member that has just joined, or come back with a new \
+                 key, learns the present one when it runs; another key of the same slot counts once both operators have signed it \
+                 (`wayleave members request --instead-of`)"
+            );
             Fault::at(member.key.span(), message).help(help)
         }
     }

@@ -899,6 +899,9 @@ fn members_join_and_leave_and_an_invitation_is_a_valid_configuration() {
     assert!(folder.fails(2, &invite).contains("--party2 HOST:PORT"));
     let member = folder.ok(&[&invite[..], &second].concat());
     assert!(member.contains("\"192.0.2.251:7001\"") && member.contains("\naddress = \"192.0.2.2\"\n"), "{member}");
+    // Which of the member's key files it is, whatever that is called.
+    let pin = field(&folder.ok(&["keys", "show", "bravo.key"]), "pin").to_owned();
+    assert!(member.contains(&format!("\n# pin {pin}:\n")), "{member}");
     // The proxy's identifier is the member's to choose.
     folder.write("bravo.toml", &member);
     assert!(folder.fails(1, &["check", "bravo.toml"]).contains("missing field `router_id`"));
