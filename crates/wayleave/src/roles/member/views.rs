@@ -195,7 +195,10 @@ impl View for MemberView {
         );
         overview.count(format!("{} routes of your router", status["router_routes"]));
         overview.count(format!("{} of them not announced", status["not_announced"]));
-        overview.count(format!("{} prefixes installed in it", status["installed"]));
+        overview.count(match router["up"] == true {
+            true => format!("{} prefixes installed in it", status["installed"]),
+            false => format!("{} prefixes to install in it once its session is up", status["installed"]),
+        });
         if status["kept"] != 0 {
             overview.count(format!("{} of them kept, whose objects a party lost", status["kept"]));
         }
