@@ -573,11 +573,11 @@ fn why_announced(value: &Value, json: bool) -> Outcome {
         print_json(json!({ "version": value["version"], "prefix": value["prefix"], "own": own }));
         return Ok(());
     }
-    print(&announced(&cell(&value["prefix"]), own));
+    print(&announced(&cell(&value["prefix"]), own, value["removed"].is_string()));
     Ok(())
 }
 
-fn announced(prefix: &str, own: &[Value]) -> String {
+fn announced(prefix: &str, own: &[Value], is_removed: bool) -> String {
     if own.is_empty() {
         return format!("{prefix}: your router announces no route for this prefix to its proxy\n");
     }
@@ -589,6 +589,10 @@ fn announced(prefix: &str, own: &[Value]) -> String {
             text += &format!("  {mark} {:12}  {}\n", cell(&check["check"]), cell(&check["found"]));
         }
         text += &reason(route);
+    }
+    if is_removed {
+        // Nobody has it.
+        return text;
     }
     text + "Which members use it is their own policies' choice, which they do not publish.\n"
 }
@@ -692,14 +696,17 @@ peer: b (5f0a)
             "rule": "RFC 7948 section 4.8", "cure": "change it",
             "checks": [check("first AS", true, "the AS path begins with AS64497"), check("next hop", false, "next hop 192.0.2.9")],
         });
-        let text = announced("20.1.0.0/16", &[route]);
+        let removed = announced("20.1.0.0/16", std::slice::from_ref(&route), true);
+        assert!(!removed.contains("Which members use it"), "of a removed member nobody has it: {removed}");
+        let text = announced("20.1.0.0/16", &[route], false);
+        assert!(text.ends_with("which they do not publish.\n"), "{text}");
         assert!(text.starts_with("20.1.0.0/16 path 64497: not announced"), "{text}");
         assert!(
             text.contains("  + first AS      the AS path") && text.contains("  x next hop      next hop 192"),
             "{text}"
         );
         assert!(text.contains("    what to do: change it"), "{text}");
-        assert!(announced("20.1.0.0/16", &[]).contains("announces no route"), "none");
+        assert!(announced("20.1.0.0/16", &[], false).contains("announces no route"), "none");
     }
 
     #[test]
