@@ -1,5 +1,6 @@
 //! What the member set says of a member's configuration: whose its slot is, its name, its AS, its router's address, its keys, the ASes
-//! that its rules name. The set is the last that this proxy has seen, so that all of it is a warning: the exchange may have a newer one by now.
+//! that its rules name. The set is the last that this proxy has seen, so that all of it is a warning: the exchange may have a newer
+//! one by now.
 
 use toml::Spanned;
 use wayleave_core::Asn;

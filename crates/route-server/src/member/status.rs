@@ -537,9 +537,9 @@ impl Member {
     #[must_use]
     pub fn longest_match(&self, address: IpAddr) -> Option<Prefix> {
         let longest = if address.is_ipv4() { 32 } else { 128 };
-        let all = (0..=longest).rev().filter_map(|length| Prefix::truncated(address, length).ok());
+        let mut all = (0..=longest).rev().filter_map(|length| Prefix::truncated(address, length).ok());
         let is_known = |prefix: &Prefix| !self.known_routes(prefix).is_empty() || self.announcements.has_route(prefix);
-        all.into_iter().find(is_known)
+        all.find(is_known)
     }
 
     /// Why `prefix` has its installed route, or none.
@@ -894,6 +894,16 @@ mod tests {
 
     use super::*;
     use wayleave_core::{Afi, Asn};
+
+    #[test]
+    fn a_route_that_is_alone_in_the_best_class_is_the_members_own_choice() {
+        let route = |number: u8, class| (usize::from(number), (Handle([number; 32]), 0), class);
+        let [first, second] = [Handle([0; 32]), Handle([1; 32])];
+        let differ = [route(0, Some(254)), route(1, Some(255)), route(2, None)];
+        assert!(is_first_alone(&differ, second) && !is_first_alone(&differ, first));
+        assert!(!is_first_alone(&[route(0, Some(255)), route(1, Some(255))], first), "the recommendation decides");
+        assert!(!is_first_alone(&[route(0, None)], first), "it is not used");
+    }
 
     #[test]
     fn no_address_is_proposed_for_a_slot_that_no_router_there_can_have() {
