@@ -119,22 +119,15 @@ fn role_of(source: &Source) -> Outcome<&'static RoleConfig> {
     }
 }
 
-/// Refuses a configuration that is another role's, by that role's name: its first section would be an unknown field.
-///
-/// # Errors
-/// If it is another role's.
-pub fn expect_role(source: &Source, expected: &RoleConfig) -> Result<(), Failure> {
-    // What is wrong with the text is said where the sections are read.
-    let Ok(role) = role_of(source) else { return Ok(()) };
-    if role.name == expected.name {
-        return Ok(());
-    }
-    let (file, name) = (source.path().display(), role.name);
-    Err(Failure::new(format!(
-        "{file} is a configuration for `wayleave run {name}`, expected one with {}",
-        expected.sections
-    ))
-    .help(format!("name the file for `wayleave run {}`", expected.name)))
+/// That a file is another role's configuration than `role`'s, if its sections say so.
+#[must_use]
+pub fn of_another_role(source: &Source, role: &str) -> Option<Failure> {
+    let other = role_of(source).ok().filter(|other| other.name != role)?.name;
+    let path = source.path().display();
+    Some(
+        Failure::new(format!("{path} is the configuration of another role, `{other}`, expected one of `{role}`"))
+            .help(format!("`wayleave run {other} --config {path}` runs it")),
+    )
 }
 
 /// What was expected, if the text at the caret says that.

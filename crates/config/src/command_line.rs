@@ -1,5 +1,6 @@
 //! What both programs do around a command: arguments are parsed, and failures printed, for people or as JSON.
 
+use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
@@ -10,7 +11,8 @@ use crate::output;
 
 /// Parses the arguments of `line`, runs the command, and prints its failures; the process's exit code.
 pub fn run<C: FromArgMatches>(line: clap::Command, command: impl FnOnce(C) -> Result<ExitCode, Failures>) -> ExitCode {
-    let cli = match line.try_get_matches().and_then(|matches| C::from_arg_matches(&matches)) {
+    let arguments = helped(&line, std::env::args_os().collect());
+    let cli = match line.try_get_matches_from(arguments).and_then(|matches| C::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         // Help and the version are no errors, and are printed as they are.
         Err(error) if error.use_stderr() && wants_json() => return report_usage(&error),
@@ -28,6 +30,21 @@ pub fn run<C: FromArgMatches>(line: clap::Command, command: impl FnOnce(C) -> Re
             code
         }
     }
+}
+
+/// The arguments without what follows a command behind `help`, such as the role of `help init rs`: all roles have one help.
+fn helped(line: &clap::Command, mut arguments: Vec<OsString>) -> Vec<OsString> {
+    if arguments.get(1).is_none_or(|word| word != "help") {
+        return arguments;
+    }
+    let (mut found, mut words) = (line, 2);
+    while let Some(next) = arguments.get(words).and_then(|word| found.find_subcommand(word)) {
+        (found, words) = (next, words + 1);
+    }
+    if words > 2 && !found.has_subcommands() {
+        arguments.truncate(words);
+    }
+    arguments
 }
 
 /// Whether results, and errors too, are printed as JSON. No command has a value that looks like this option.
@@ -60,5 +77,26 @@ fn report(failure: Failure) {
         // Whoever reads errors may have gone.
         Ok(()) => drop(write!(std::io::stderr(), "{text}")),
         Err(_) => drop(writeln!(std::io::stderr(), "{failure}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn help_of_a_command_takes_what_would_be_its_arguments() {
+        let members = clap::Command::new("members").subcommand(clap::Command::new("propose"));
+        let line = clap::Command::new("wayleave").subcommand(members).subcommand(clap::Command::new("init"));
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for (given, taken) in [
+            ("wayleave help init rs", "wayleave help init"),
+            ("wayleave help members propose next", "wayleave help members propose"),
+            ("wayleave help members nothing", "wayleave help members nothing"),
+            ("wayleave help nothing", "wayleave help nothing"),
+            ("wayleave init rs", "wayleave init rs"),
+        ] {
+            assert_eq!(helped(&line, words(given)), words(taken), "{given}");
+        }
     }
 }

@@ -25,7 +25,8 @@ pub(super) fn faults(source: &Source) -> Vec<Fault> {
     if found.is_laboratory {
         return Vec::new();
     }
-    let help = "nobody reaches them outside a laboratory: put in your own, or, where the section has it, `lab = true`";
+    let help = "nobody reaches them outside a laboratory: put in your own, or, where the section has it, `lab = true`, \
+                without which a member's proxy also refuses routes to prefixes for documentation";
     let fault = |what: &str, values: Vec<(Range<usize>, String)>| {
         let (span, _) = values.first()?.clone();
         let names: Vec<&str> = values.iter().take(NAMED).map(|(_, value)| value.as_str()).collect();

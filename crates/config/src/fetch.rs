@@ -66,7 +66,7 @@ pub fn json_within(target: &Target, path: &str, timeout: Duration) -> Outcome<Va
 }
 
 /// Whom to ask why, where a role does not say.
-const WHO_SAYS_WHY: &str = "a member and an attesting proxy say why of a prefix, a gateway and a stamper of a destination; a router counts what it \
+const WHO_SAYS_WHY: &str = "a member and an attesting proxy say why of a prefix (a party does not know), a gateway and a stamper of a destination; a router counts what it \
                             drops by reason (`show status`), and a holder asks the key server by `wayleave cap status`";
 
 /// Has the role do what `path` stands for.
@@ -133,7 +133,9 @@ fn host(target: &Target) -> Result<String, NoAnswer> {
     }
     let usual = PathBuf::from(CONFIGURATION);
     let Some(config) = target.config.as_ref().or(Some(&usual).filter(|file| file.is_file())) else {
-        return Err(Failure::usage("no role given").help("add --config FILE or --url http://ADDRESS:PORT").into());
+        return Err(Failure::usage("no role given").help(format!(
+            "add --config FILE or --url http://ADDRESS:PORT; without either it is `{CONFIGURATION}` of this folder, which is not here"
+        )).into());
     };
     let status = Source::read(config).map_err(Failures::from).and_then(|source| status_of(&source));
     let status = status.map_err(NoAnswer::Failed)?;

@@ -100,11 +100,15 @@ impl TextKind {
     #[must_use]
     pub fn goes_into(self) -> &'static str {
         match self {
-            Self::Certificate => "`[link] pin`, `pin` of `party1` and `party2`, `members propose --parties`",
+            Self::Certificate => {
+                "`[link] pin`, `pin` of `party1` and `party2`, `members propose --parties`, if it is a party's; a member's request has it"
+            }
             Self::ApiPin => "`--pin` of `wayleave cap`",
             Self::TokenHash => "`hash` of `[[key.api.token]]`",
             Self::Claim => "`members countersign --confirm`",
-            Self::Signing => "`operators`, `members init --operator1` and `--operator2`, `[platypus] revocations.key`",
+            Self::Signing => {
+                "`operators`, `members init --operator1` and `--operator2`, if it is an operator's; `[platypus] revocations.key`, if a provider's"
+            }
             Self::Node => "`identity` of servers and routers, `node` of neighbours, `join --consent`",
             Self::Realm => "`realm` of `[overlay]` and `[path]`, `join --realm`",
             Self::Writer => "`[key] writer`, `[platypus] revocations.key`",

@@ -1,5 +1,6 @@
 //! What the member set says of a member's configuration: whose its slot is, its name, its AS, its router's address, its keys, the ASes
-//! that its rules name. The set is the last that this proxy has seen, so that all of it is a warning: the exchange may have a newer one by now.
+//! that its rules name. The set is the last that this proxy has seen, so that all of it is a warning: the exchange may have a newer
+//! one by now.
 
 use toml::Spanned;
 use wayleave_core::Asn;
@@ -90,7 +91,11 @@ fn other_slot(config: &MemberConfig, set: &MemberSet, sign: &[u8; 32]) -> Fault 
         None => {
             let message =
                 format!("{whose}, and no slot has this key, expected the key file with which the member joined");
-            let help = "a new key counts once both operators have signed it: `wayleave members request --instead-of`";
+            let help = format!(
+                "the set that this proxy's state has is {number}, and may be old: a member that has just joined, or come back with a new \
+                 key, learns the present one when it runs; another key of the same slot counts once both operators have signed it \
+                 (`wayleave members request --instead-of`)"
+            );
             Fault::at(member.key.span(), message).help(help)
         }
     }

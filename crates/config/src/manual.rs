@@ -28,6 +28,23 @@ pub struct Pages {
     folder: Option<PathBuf>,
 }
 
+/// The words of the command whose page has this name, with or without the program's; the name itself if there is none.
+fn words_of_page(line: &Command, name: &str) -> Vec<String> {
+    fn below(command: &Command, rest: &str) -> Option<Vec<String>> {
+        if rest.is_empty() {
+            return Some(Vec::new());
+        }
+        command.get_subcommands().find_map(|next| {
+            let rest = rest.strip_prefix(next.get_name())?;
+            let mut words = below(next, if rest.is_empty() { rest } else { rest.strip_prefix('-')? })?;
+            words.insert(0, next.get_name().to_owned());
+            Some(words)
+        })
+    }
+    let own = name.strip_prefix(line.get_name()).and_then(|rest| rest.strip_prefix('-'));
+    below(line, own.unwrap_or(name)).unwrap_or_else(|| vec![name.to_owned()])
+}
+
 /// Prints a manual page, or writes all of them.
 pub fn man(pages: &Pages, line: Command) -> Outcome {
     if let Some(folder) = &pages.folder {
@@ -41,7 +58,12 @@ pub fn man(pages: &Pages, line: Command) -> Outcome {
     // Only then does each command know its full name.
     line.build();
     let mut found = &line;
-    for word in &pages.words {
+    // The name of an installed page, such as `wayleave-members-propose`.
+    let words = match &pages.words[..] {
+        [name] if line.find_subcommand(name).is_none() => words_of_page(&line, name),
+        words => words.to_vec(),
+    };
+    for word in &words {
         let fails = || {
             let name = found.get_display_name().unwrap_or(found.get_name());
             let known = found.get_subcommands().filter(|command| !command.is_hide_set());
@@ -56,4 +78,23 @@ pub fn man(pages: &Pages, line: Command) -> Outcome {
     rendered.map_err(|error| Failure::new(format!("cannot make the manual page: {error}")))?;
     print(&String::from_utf8_lossy(&text));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_is_found_by_the_name_under_which_it_is_installed() {
+        let members = Command::new("members").subcommand(Command::new("propose"));
+        let line = Command::new("wayleave").subcommand(members).subcommand(Command::new("list-key"));
+        for (name, words) in [
+            ("members-propose", &["members", "propose"][..]),
+            ("wayleave-members-propose", &["members", "propose"]),
+            ("wayleave-list-key", &["list-key"]),
+            ("members-nothing", &["members-nothing"]),
+        ] {
+            assert_eq!(words_of_page(&line, name), words, "{name}");
+        }
+    }
 }

@@ -461,6 +461,7 @@ fn template() -> String {
         name: "alpha",
         slot: 0,
         asn: 64_497,
+        pin: None,
         router: None,
         router_id: Some("192.0.2.101"),
         exchange: "example-ix",
@@ -491,6 +492,8 @@ pub struct Invitation<'a> {
     pub name: &'a str,
     pub slot: u32,
     pub asn: u32,
+    /// The fingerprint of the slot's certificate, where the set has it: the member's key file may have another name.
+    pub pin: Option<String>,
     /// The router's address, if known; then nobody else may connect.
     pub router: Option<String>,
     /// The proxy's BGP identifier; if not known, the member fills it in.
@@ -508,7 +511,14 @@ pub struct Invitation<'a> {
 pub fn template_with(parts: &Invitation<'_>) -> String {
     let Invitation { name, slot, asn, router, router_id, exchange, rs_asn, operators: [operator1, operator2], .. } =
         parts;
-    let Invitation { parties, beside, .. } = parts;
+    let Invitation { parties, beside, pin, .. } = parts;
+    let which = pin.as_ref().map_or(String::new(), |pin| {
+        format!(
+            "# The key file with which this slot was requested, of which `wayleave keys show` prints\n\
+             # pin {pin}:\n\
+             # if yours has another name, put that in.\n"
+        )
+    });
     let (proxy, status) = beside.as_ref().map_or((BESIDE, STATUS), |beside| (beside.proxy, beside.status));
     // What only a trial has from the beginning.
     let trial = if beside.is_some() { "" } else { "#" };
@@ -531,6 +541,7 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          name = {quoted}\n\
          slot = {slot}\n\
          # Created by: wayleave keys new {file}.key (send the public keys to the exchange)\n\
+         {which}\
          key = \"{file}.key\"\n\
          # The state that must survive a restart.\n\
          state = \"{file}.redb\"\n\

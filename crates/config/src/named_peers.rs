@@ -72,8 +72,10 @@ impl MemberFile {
             if let Some(list) = &rule.hide_from {
                 put("hide_from", list.span(), &list.get_ref().0);
             }
-            if let Some(Announce::Only(names)) = rule.announce.as_ref().map(|announce| announce.get_ref()) {
-                put("announce", rule.announce.as_ref().map_or(0..0, |announce| announce.span()), names);
+            if let Some(announce) = &rule.announce
+                && let Announce::Only(names) = announce.get_ref()
+            {
+                put("announce", announce.span(), names);
             }
             if let Some(list) = &rule.peer {
                 put("peer", list.span(), &list.get_ref().0);

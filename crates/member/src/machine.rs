@@ -1,6 +1,7 @@
 //! The machine: what a driver gives it and what it asks for, and how its two halves are connected.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use wayleave_attestation::leaf::LeafKey;
@@ -167,6 +168,12 @@ impl MemberProxy {
     /// The routes that the member's router shall have: prefix, announcer's slot, attributes.
     pub fn installed(&self) -> impl Iterator<Item = (Prefix, u32, &Attributes)> {
         self.member.installed()
+    }
+
+    /// The longest prefix with this address of which something is known.
+    #[must_use]
+    pub fn longest_match(&self, address: IpAddr) -> Option<Prefix> {
+        self.member.longest_match(address)
     }
 
     /// The member set in force; none before both parties have shown one.

@@ -290,6 +290,12 @@ impl Announcements {
         of_prefix.map(|(nlri, route)| (&route.attributes, self.own_state(nlri))).collect()
     }
 
+    /// Whether the router announces a route to the prefix.
+    pub(super) fn has_route(&self, prefix: &Prefix) -> bool {
+        let [first, last] = [0, u32::MAX].map(|path_id| Nlri { prefix: *prefix, path_id });
+        self.router.range(first..=last).next().is_some()
+    }
+
     fn own_state(&self, nlri: &Nlri) -> OwnState {
         if let Some(reason) = self.barred.get(nlri) {
             return OwnState::Barred(reason.clone());

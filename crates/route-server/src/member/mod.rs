@@ -622,7 +622,7 @@ impl Member {
 
     /// A party does not take the hello: the operator is told, and both links begin again later.
     fn rejected(&mut self, party: PartyNumber, why: Rejection, now: Now) {
-        let reason = format!("party {} refuses this proxy: {why}", number(party));
+        let reason = format!("this proxy closed it, since party {} refuses it: {why}", number(party));
         self.event(MemberEvent::Rejected { party: number(party), why });
         self.close_all(&reason, now);
     }

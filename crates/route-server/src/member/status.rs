@@ -424,6 +424,11 @@ fn next_hop_cure(address: IpAddr) -> String {
     let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     match address {
         _ if is_link_local => format!("{sets}, and sends no link-local address beside it"),
+        IpAddr::V6(v6) if let Some(v4) = v6.to_ipv4_mapped() => format!(
+            "{sets}: {address} is the IPv4 address {v4}, which the announcer's router puts into IPv6 routes where its session has no IPv6 \
+             address. It sets one of its slot's (BIRD: `next hop address` in channel ipv6; FRR: `set ipv6 next-hop global`), which \
+             `wayleave members request --address6` asks for, or announces no IPv6 routes"
+        ),
         _ if can_be_next_hop(address) => {
             format!("{sets}, or asks both operators to add {address} (`wayleave members propose --addresses`)")
         }
@@ -528,11 +533,21 @@ impl Member {
         self.installed.iter().map(|(prefix, route)| (*prefix, route.announcer, &route.attributes))
     }
 
+    /// The longest prefix with this address that has candidates, or that the own router announces.
+    #[must_use]
+    pub fn longest_match(&self, address: IpAddr) -> Option<Prefix> {
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        let mut all = (0..=longest).rev().filter_map(|length| Prefix::truncated(address, length).ok());
+        let is_known = |prefix: &Prefix| !self.known_routes(prefix).is_empty() || self.announcements.has_route(prefix);
+        all.find(is_known)
+    }
+
     /// Why `prefix` has its installed route, or none.
     pub fn why(&mut self, prefix: Prefix) -> Why {
         let candidates = self.known_routes(&prefix);
         let classes = self.classes(&candidates);
         let winner = self.installed.get(&prefix).map(|installed| installed.handle);
+        let is_first_alone = winner.is_some_and(|winner| is_first_alone(&classes, winner));
         let mut routes = Vec::new();
         for (number, candidate) in candidates.iter().enumerate() {
             let handle = candidate.0;
@@ -546,7 +561,7 @@ impl Member {
             let came_back = matches!(checked, Some(Err(Invalid::Loop(_))));
             let reason = match &open {
                 _ if winner == Some(handle) => {
-                    Reason::new("installed", self.rule_of_choice(&prefix, candidates.len()), NOTHING)
+                    Reason::new("installed", self.rule_of_choice(&prefix, candidates.len(), is_first_alone), NOTHING)
                 }
                 None if self.routes.get(&handle).is_some_and(|route| route.unopened.is_some()) => {
                     Reason::new("it has just come, and waits to be opened", "what came before it goes first", "wait")
@@ -570,7 +585,7 @@ impl Member {
             });
         }
         let own = self.own_reasons(&prefix);
-        let summary = self.summary(&prefix, winner.is_some(), &routes, !own.is_empty());
+        let summary = self.summary(&prefix, winner.map(|_| is_first_alone), &routes, !own.is_empty());
         Why { prefix: prefix.to_string(), summary, routes, own }
     }
 
@@ -612,13 +627,15 @@ impl Member {
     }
 
     /// What decides where a route is installed.
-    fn rule_of_choice(&self, prefix: &Prefix, candidates: usize) -> &'static str {
+    fn rule_of_choice(&self, prefix: &Prefix, candidates: usize, is_first_alone: bool) -> &'static str {
         match self.choices.get(prefix) {
             _ if candidates == 1 => "it is the only route",
             _ if self.is_installed_outside(prefix) => {
                 "your own ranking: it does not compete, since too many others do, and none of them is better"
             }
-            Some(choice) if choice.chosen.is_some() => "Select-Best: your ranking, then the exchange's recommendation",
+            Some(choice) if choice.chosen.is_some() && !is_first_alone => {
+                "Select-Best: your ranking, then the exchange's recommendation"
+            }
             _ => "your own ranking ([ranking] and import rules)",
         }
     }
@@ -829,32 +846,40 @@ impl Member {
         checks
     }
 
-    fn summary(&self, prefix: &Prefix, is_installed: bool, routes: &[WhyRoute], has_own: bool) -> String {
+    /// `installed`: whether the installed route, if there is one, is first in the member's own order alone.
+    fn summary(&self, prefix: &Prefix, installed: Option<bool>, routes: &[WhyRoute], has_own: bool) -> String {
         if self.kept.contains(prefix) {
             return "kept: a party lost what it had stored, and the announcer has not said what became of the route"
                 .to_owned();
         }
         let choice = self.choices.get(prefix);
-        let words = match (is_installed, choice) {
-            (false, _) if routes.is_empty() && has_own => {
+        let words = match (installed, choice) {
+            (None, _) if routes.is_empty() && has_own => {
                 "your own announcement; no other member exports a route for this prefix to you"
             }
-            (false, _) if routes.is_empty() && !self.synced => {
+            (None, _) if routes.is_empty() && !self.synced => {
                 "nothing is known of this prefix: the parties have not sent their routes yet"
             }
-            (false, None) => "no member exports a route for this prefix to you",
-            (false, Some(choice)) if matches!(choice.awaits, Awaits::Batch(_)) => {
+            (None, None) => "no member exports a route for this prefix to you",
+            (None, Some(choice)) if matches!(choice.awaits, Awaits::Batch(_)) => {
                 "waiting for the result of Select-Best"
             }
-            (false, Some(_)) => "no route for this prefix can be used",
-            (true, Some(choice)) if choice.candidates.len() == 1 => "the only route; no comparison needed",
-            (true, Some(choice)) if choice.chosen.is_some() => {
+            (None, Some(_)) => "no route for this prefix can be used",
+            (Some(_), Some(choice)) if choice.candidates.len() == 1 => "the only route; no comparison needed",
+            (Some(false), Some(choice)) if choice.chosen.is_some() => {
                 "chosen by Select-Best from your ranking and the exchange's recommendation"
             }
-            (true, _) => "chosen by your own ranking",
+            (Some(_), _) => "chosen by your own ranking",
         };
         words.to_owned()
     }
+}
+
+/// Whether a route is alone in the best of these classes, so that no recommendation decides.
+fn is_first_alone(classes: &[(usize, Candidate, Option<u8>)], winner: Handle) -> bool {
+    let top = classes.iter().filter_map(|(_, _, class)| *class).max();
+    let mut best = classes.iter().filter(|(_, _, class)| top.is_some() && *class == top);
+    best.next().is_some_and(|(_, candidate, _)| candidate.0 == winner) && best.next().is_none()
 }
 
 /// The ASes of a route's path.
@@ -871,6 +896,16 @@ mod tests {
     use wayleave_core::{Afi, Asn};
 
     #[test]
+    fn a_route_that_is_alone_in_the_best_class_is_the_members_own_choice() {
+        let route = |number: u8, class| (usize::from(number), (Handle([number; 32]), 0), class);
+        let [first, second] = [Handle([0; 32]), Handle([1; 32])];
+        let differ = [route(0, Some(254)), route(1, Some(255)), route(2, None)];
+        assert!(is_first_alone(&differ, second) && !is_first_alone(&differ, first));
+        assert!(!is_first_alone(&[route(0, Some(255)), route(1, Some(255))], first), "the recommendation decides");
+        assert!(!is_first_alone(&[route(0, None)], first), "it is not used");
+    }
+
+    #[test]
     fn no_address_is_proposed_for_a_slot_that_no_router_there_can_have() {
         for (address, is_proposed) in [
             ("192.0.2.77", true),
@@ -880,6 +915,7 @@ mod tests {
             ("::ffff:192.0.2.1", false),
             ("::192.0.2.1", false),
             ("ff02::1", false),
+            ("::ffff:192.0.2.2", false),
             ("fe80::1", false),
             ("0.0.0.0", false),
             ("127.0.0.1", false),
@@ -890,6 +926,8 @@ mod tests {
             assert_eq!(cure.contains("propose --addresses"), is_proposed, "{address}: {cure}");
             assert!(cure.contains("the announcer sets a next hop that its slot has"), "{cure}");
         }
+        let mapped = next_hop_cure("::ffff:192.0.2.2".parse().expect("an address"));
+        assert!(mapped.contains("is the IPv4 address 192.0.2.2") && !mapped.contains("next-hop-self"), "{mapped}");
     }
 
     #[test]

@@ -124,7 +124,23 @@ pub fn backup(wanted: &Backup) -> Outcome {
     if is_archive && fs::symlink_metadata(&wanted.folder).is_ok() {
         return Err(occupied(&wanted.folder).into());
     }
-    fs::DirBuilder::new().mode(0o700).create(&folder).map_err(system(&folder))?;
+    for file in &wanted.also {
+        if fs::metadata(file).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            return Err(Failure::new(format!("{} is not there, which --also names", file.display()))
+                .help("nothing has been copied; correct its name, or leave it out")
+                .into());
+        }
+    }
+    fs::DirBuilder::new().mode(0o700).create(&folder).map_err(|error| {
+        let failure = Failure::system(format!("cannot make {}", folder.display()), &error);
+        Failures::from(match (error.kind(), folder.parent()) {
+            (io::ErrorKind::NotFound, Some(above)) => failure.help(format!(
+                "is the disk mounted? `mkdir -p {}` makes the folder that it is to be in",
+                above.display()
+            )),
+            _ => failure,
+        })
+    })?;
     let made = Copy::begin(&folder).and_then(|mut copy| {
         let mut absent = Vec::new();
         for NamedFile { setting, path, .. } in named.iter().filter(|file| is_copied(file.loss)) {

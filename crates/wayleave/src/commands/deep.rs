@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::Value;
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::kernel_clock::is_synchronised;
@@ -18,11 +19,12 @@ use wayleave_runtime::links::{ConnectFailure, Probed, probe};
 use wayleave_runtime::store;
 use wayleave_runtime::tls::PinVerifier;
 
-use crate::config::Source;
 use crate::config::member::MemberConfig;
 use crate::config::named_files::named_files;
 use crate::config::rs::RsConfig;
+use crate::config::{Source, status_of};
 use crate::failure::{Failure, Outcome};
+use crate::fetch::{self, Target};
 use crate::roles::link_faults::{CLOCK_TOLERANCE, LinkEndpoint};
 use crate::roles::{party_endpoints, party_verifier, peer_endpoint, peer_verifier};
 
@@ -70,6 +72,9 @@ fn member(config: &MemberConfig, source: &Source) -> Outcome<Vec<Finding>> {
     let is_running = is_running(&source.resolve(file.member.state.get_ref()));
     let own = (!is_running).then_some(&identity);
     let mut found = Vec::new();
+    if is_running {
+        found.extend(other_key(file.member.key.get_ref(), &identity, source));
+    }
     let mut clocks = Vec::new();
     let parties = [&file.exchange.party1, &file.exchange.party2];
     for ((number, party), endpoint) in (1..).zip(parties).zip(party_endpoints(config, &identity)) {
@@ -99,6 +104,9 @@ fn party(config: &RsConfig, source: &Source) -> Outcome<Vec<Finding>> {
     let identity = Identity::load(&source.resolve(config.party.key.get_ref()))?;
     let is_running = is_running(&source.resolve(config.party.state.get_ref()));
     let (link, mut found) = (config.link.get_ref(), Vec::new());
+    if is_running {
+        found.extend(other_key(config.party.key.get_ref(), &identity, source));
+    }
     if let Some(connect) = &link.connect {
         let endpoint = peer_endpoint(config, &identity);
         let probed = ask(&connect.0.to_string(), (!is_running).then_some(&identity), &peer_verifier(config))?;
@@ -184,6 +192,25 @@ fn is_free(setting: &str, address: SocketAddr) -> Option<Finding> {
             Some(bad(about, format!("{address} cannot be opened ({error}){cure}")))
         }
     }
+}
+
+/// That the role which runs has another key than the configuration names, as far as its status pages say.
+fn other_key(file: &Path, identity: &Identity, source: &Source) -> Option<Finding> {
+    let url = status_of(source).ok()??.listen.get_ref().0.to_string();
+    let keys = fetch::json(&Target { url: Some(url), config: None }, "/api/v1/keys").ok()?;
+    let is_own = |key: &&Value| key["of"] == "this member" || key["of"] == "this party";
+    let running = keys["keys"].as_array()?.iter().find(is_own)?["tls"].as_str()?.to_owned();
+    let named = identity.fingerprint().to_string();
+    (running != named).then(|| {
+        bad(
+            "the key",
+            format!(
+                "the role that runs has the certificate {running}, and {} has {named}: after a restart it would run with that one. \
+                 Compare both with `wayleave members show`",
+                file.display()
+            ),
+        )
+    })
 }
 
 /// Whether a process has the role's state open.

@@ -289,6 +289,7 @@ impl Trial {
             name: &member.name,
             slot: *slot,
             asn: member.asn.0,
+            pin: None,
             router: Some(member.router.to_string()),
             router_id: Some(&id),
             exchange: &wanted.name,

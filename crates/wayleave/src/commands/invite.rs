@@ -1,7 +1,7 @@
 //! `invite`: makes a member's configuration from a party's.
 
 use serde_json::json;
-use wayleave_runtime::identity::Identity;
+use wayleave_runtime::identity::{Fingerprint, Identity};
 
 use crate::config::member::{Invitation, template_with};
 use crate::config::rs::RsConfig;
@@ -75,6 +75,7 @@ pub fn run(invite: &Invite) -> Outcome {
         name: &member.name,
         slot,
         asn: member.asn.0,
+        pin: Some(Fingerprint(member.tls).to_string()),
         router: router.map(ToString::to_string),
         router_id: None,
         exchange: &set.exchange,

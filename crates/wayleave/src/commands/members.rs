@@ -11,7 +11,7 @@ use wayleave_attestation::leaf::LeafKey;
 use wayleave_core::Asn;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{
-    AttestKey, Change, Claim, Consent, Directory, Proposal, ProposalError, Request, Slot, Step,
+    AttestKey, ChainError, Change, Claim, Consent, Directory, Proposal, ProposalError, Request, Slot, Step,
 };
 use wayleave_route_server::policy::validate::can_be_next_hop;
 use wayleave_runtime::clock::unix_now;
@@ -349,6 +349,11 @@ fn init(begin: &MemberInit) -> Outcome {
         .help("members see by such a name that one person has all keys; `wayleave exchange new` makes a trial")
         .into());
     }
+    if begin.operator1 == begin.operator2 {
+        return Err(Failure::usage("--operator1 and --operator2 are one key, expected those of two operators")
+            .help("each operator makes a key of its own (`wayleave keys new`) and tells the other the line `sign`")
+            .into());
+    }
     let directory = Directory::new(&begin.exchange, operators.map(|key| key.0.to_bytes()))?;
     replace(file, &directory.encode())?;
     let operators = operators.map(|key| key.to_string());
@@ -458,8 +463,22 @@ fn propose(wanted: &Propose) -> Outcome {
             Some((Consent::Renewal, ..)) => 0,
             _ => limits.remove(&request.claim.name).unwrap_or(0),
         };
+        if request.exchange != set.exchange {
+            let (file, of) = (file.display(), &request.exchange);
+            return Err(Failure::new(format!(
+                "{file} is a request for the exchange `{of}`, and {} is the member set of `{}`",
+                wanted.file.display(),
+                set.exchange
+            ))
+            .help(format!(
+                "its member signs it again with `--exchange {}`, or this is another exchange's",
+                set.exchange
+            ))
+            .into());
+        }
         refuse_removed_keys(&directory, &request)?;
-        changes.push(directory.requested(&request, limit)?);
+        changes
+            .push(directory.requested(&request, limit).map_err(|error| perhaps_old(&wanted.file, set.number, &error))?);
     }
     let amended: std::collections::BTreeSet<String> = limits.keys().chain(addresses.keys()).cloned().collect();
     for name in amended {
@@ -485,7 +504,8 @@ fn propose(wanted: &Propose) -> Outcome {
     }
     let step = directory.propose(changes);
     refuse_limits(&directory, &step, wanted.max_prefix_limit)?;
-    let proposal = Proposal::sign(&directory, step, &key)?;
+    let proposal =
+        Proposal::sign(&directory, step, &key).map_err(|error| not_a_proposal(&wanted.file, set.number, &error))?;
     refuse_parties_keys(&proposal.step, &wanted.parties)?;
     remember(&wanted.operator, &directory, &proposal.step, wanted.given_up)?;
     replace(&wanted.out, &proposal.encode())?;
@@ -504,10 +524,31 @@ fn propose(wanted: &Propose) -> Outcome {
     Ok(())
 }
 
+/// Why a change may not follow the set of a file, which may be older than what is in force.
+fn perhaps_old(file: &Path, number: u64, error: &ChainError) -> Failure {
+    let failure = Failure::from_error(error);
+    match error {
+        ChainError::Set { .. } | ChainError::Number { .. } | ChainError::Previous(_) => failure.help(format!(
+            "{} has member set {number}: if a member was removed since, or another set signed, take the file of your party and repeat; \
+             `wayleave members show` prints what a file has",
+            file.display()
+        )),
+        _ => failure,
+    }
+}
+
+/// The same of a whole proposal.
+fn not_a_proposal(file: &Path, number: u64, error: &ProposalError) -> Failure {
+    match error {
+        ProposalError::Chain(error) => perhaps_old(file, number, error),
+        error => Failure::from_error(error),
+    }
+}
+
 fn countersign(wanted: &Countersign) -> Outcome {
     let (directory, key) = (read(&wanted.file)?, operator(&wanted.operator)?);
     let proposal = proposal(&wanted.proposal)?;
-    proposal.check(&directory)?;
+    proposal.check(&directory).map_err(|error| not_a_proposal(&wanted.file, directory.set().number, &error))?;
     let changes = described(&directory, &proposal.step);
     if !wanted.json {
         print(&in_words(&changes));

@@ -380,15 +380,12 @@ pub fn ping(command: &Of) -> Outcome {
 }
 
 /// `why NAME`: how packets to a name go, or why they do not.
-pub fn why(command: &Of) -> Outcome {
-    let value = ask("why", command)?;
-    if command.json {
-        print_json(value);
-        return Ok(());
+pub fn show_why(value: Value, json: bool) {
+    if json {
+        return print_json(value);
     }
     if let Some(senders) = value["senders"].as_array() {
-        print(&stamped(&cell(&value["destination"]), senders));
-        return Ok(());
+        return print(&stamped(&cell(&value["destination"]), senders));
     }
     let mut text = format!(
         "{} by policy {}: {}: {}\n",
@@ -422,7 +419,6 @@ pub fn why(command: &Of) -> Outcome {
         text += &format!("  not resolved: {unresolved}\n");
     }
     print(&text);
-    Ok(())
 }
 
 /// What a stamper does with packets to `destination`, by who sends them.
@@ -446,7 +442,7 @@ fn stamped(destination: &str, senders: &[Value]) -> String {
     text
 }
 
-fn ask(page: &str, command: &Of) -> Outcome<Value> {
+pub fn ask(page: &str, command: &Of) -> Outcome<Value> {
     let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || matches!(octet, b'.' | b'-' | b':' | b'_');
     if command.name.is_empty() || !command.name.bytes().all(is_plain) {
         return Err(Failure::usage(format!("`{}` is no name and no address", command.name))

@@ -75,7 +75,8 @@ impl Noun {
 
 #[derive(Args, Debug)]
 pub struct Why {
-    /// A prefix, a name or address behind a gateway, or a destination's address (stamper).
+    /// A prefix, or an address for the longest prefix that has it (member); a name or address behind a gateway; a destination's address
+    /// (stamper).
     pub what: String,
     /// Only what becomes of the own router's route, with each check that the exchange makes of it (member).
     #[arg(long)]
@@ -518,8 +519,8 @@ fn event(event: &Value) -> String {
 }
 
 pub fn why(command: &Why) -> Outcome {
-    let prefix = match command.what.parse::<Prefix>() {
-        Ok(prefix) => prefix,
+    let value = match command.what.parse::<Prefix>() {
+        Ok(prefix) => fetch::json(&command.target, &format!("/api/v1/why?prefix={prefix}"))?,
         // No name has a slash.
         Err(error) if command.what.contains('/') => {
             let failure = Failure::usage(format!("invalid value {error}"));
@@ -527,10 +528,15 @@ pub fn why(command: &Why) -> Outcome {
         }
         Err(_) => {
             let Why { what, target, json, .. } = command;
-            return path::why(&path::Of { name: what.clone(), target: target.clone(), json: *json });
+            let value = path::ask("why", &path::Of { name: what.clone(), target: target.clone(), json: *json })?;
+            // A member's proxy takes an address for the longest prefix that has it.
+            if !value["routes"].is_array() {
+                path::show_why(value, *json);
+                return Ok(());
+            }
+            value
         }
     };
-    let value = fetch::json(&command.target, &format!("/api/v1/why?prefix={prefix}"))?;
     if command.announced {
         return why_announced(&value, command.json);
     }
@@ -575,11 +581,11 @@ fn why_announced(value: &Value, json: bool) -> Outcome {
         print_json(json!({ "version": value["version"], "prefix": value["prefix"], "own": own }));
         return Ok(());
     }
-    print(&announced(&cell(&value["prefix"]), own));
+    print(&announced(&cell(&value["prefix"]), own, value["removed"].is_string()));
     Ok(())
 }
 
-fn announced(prefix: &str, own: &[Value]) -> String {
+fn announced(prefix: &str, own: &[Value], is_removed: bool) -> String {
     if own.is_empty() {
         return format!("{prefix}: your router announces no route for this prefix to its proxy\n");
     }
@@ -591,6 +597,10 @@ fn announced(prefix: &str, own: &[Value]) -> String {
             text += &format!("  {mark} {:12}  {}\n", cell(&check["check"]), cell(&check["found"]));
         }
         text += &reason(route);
+    }
+    if is_removed {
+        // Nobody has it.
+        return text;
     }
     text + "Which members use it is their own policies' choice, which they do not publish.\n"
 }
@@ -694,14 +704,17 @@ peer: b (5f0a)
             "rule": "RFC 7948 section 4.8", "cure": "change it",
             "checks": [check("first AS", true, "the AS path begins with AS64497"), check("next hop", false, "next hop 192.0.2.9")],
         });
-        let text = announced("20.1.0.0/16", &[route]);
+        let removed = announced("20.1.0.0/16", std::slice::from_ref(&route), true);
+        assert!(!removed.contains("Which members use it"), "of a removed member nobody has it: {removed}");
+        let text = announced("20.1.0.0/16", &[route], false);
+        assert!(text.ends_with("which they do not publish.\n"), "{text}");
         assert!(text.starts_with("20.1.0.0/16 path 64497: not announced"), "{text}");
         assert!(
             text.contains("  + first AS      the AS path") && text.contains("  x next hop      next hop 192"),
             "{text}"
         );
         assert!(text.contains("    what to do: change it"), "{text}");
-        assert!(announced("20.1.0.0/16", &[]).contains("announces no route"), "none");
+        assert!(announced("20.1.0.0/16", &[], false).contains("announces no route"), "none");
     }
 
     #[test]

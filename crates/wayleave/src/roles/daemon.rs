@@ -26,6 +26,7 @@ use wayleave_runtime::{Clock, ending, faults, starts};
 use super::Events;
 use super::events::{EventLine, event, shown};
 use crate::config::Source;
+use crate::config::check::of_another_role;
 use crate::config::rs::StatusSection;
 use crate::failure::{Failure, Failures, Outcome};
 use crate::overview::Overview;
@@ -242,7 +243,8 @@ fn raise_open_files() {
 /// Runs a role until SIGTERM or SIGINT, or until it fails.
 pub async fn run<R: Role>(path: &Path, options: Options) -> Outcome {
     let source = Source::read(path)?;
-    let config = R::parse(&source)?;
+    let config =
+        R::parse(&source).map_err(|failures| of_another_role(&source, R::NAME).map_or(failures, Into::into))?;
     let no_signals = |error: std::io::Error| Failure::new(format!("cannot listen for signals: {error}"));
     let mut signals = Signals::listen().map_err(no_signals)?;
     ending::limit_stop().map_err(no_signals)?;
@@ -567,9 +569,7 @@ pub fn most(parameters: &Parameters) -> Result<usize, ViewError> {
 /// The prefix of a request: `?prefix=ADDRESS/LENGTH`.
 pub fn prefix(parameters: &Parameters) -> Result<wayleave_core::Prefix, ViewError> {
     let text = parameters.get("prefix").ok_or_else(|| {
-        ViewError::Request(
-            "this role explains prefixes, expected one such as 203.0.113.0/24 (?prefix=ADDRESS/LENGTH)".into(),
-        )
+        ViewError::Request("this role explains prefixes, expected one such as `wayleave why 203.0.113.0/24`".into())
     })?;
     text.parse().map_err(|error| ViewError::Request(format!("{error}")))
 }

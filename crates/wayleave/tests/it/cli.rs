@@ -849,7 +849,28 @@ fn members_join_and_leave_and_an_invitation_is_a_valid_configuration() {
     let again = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &charlie];
     let said = unbroken(&folder.fails(1, &again));
     assert!(said.contains("the key of this request is that of slot 0 (`alpha`), which is active"), "{said}");
+    let twice = ["members", "init", "twice", "--exchange", "test-ix", "--operator1", &operators[0], "--operator2"];
+    let said = unbroken(&folder.fails(2, &[&twice[..], &[&operators[0]]].concat()));
+    assert!(said.contains("--operator1 and --operator2 are one key"), "{said}");
+    // For an exchange of another name, which is no fault of the set.
+    let elsewhere =
+        ["members", "request", "typo.request", "--key", "alpha.key", "--exchange", "tset-ix", "--asn", "64497"];
+    folder.ok(&[&elsewhere[..], &["--name", "alpha", "--address", "192.0.2.1"]].concat());
+    let typo = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", "typo.request"];
+    let said = unbroken(&folder.fails(1, &typo));
+    assert!(said.contains("typo.request is a request for the exchange `tset-ix`"), "{said}");
+    fs::copy(folder.0.join("m.signed"), folder.0.join("old.signed")).expect("copied");
     folder.ok(&["members", "remove", "m.signed", "--operator", "op1.key", "--name", "alpha"]);
+    // Whoever proposes from a file of before the removal is told that the file may be old.
+    folder.ok(&["keys", "new", "returned.key"]);
+    let returned =
+        ["members", "request", "returned.request", "--key", "returned.key", "--exchange", "test-ix", "--asn"];
+    folder.ok(&[&returned[..], &["64497", "--name", "alpha", "--address", "192.0.2.1", "--beside", "alpha.key"]].concat());
+    let old =
+        ["members", "propose", "old.signed", "--operator", "op1.key", "--out", "p", "--request", "returned.request"];
+    let said = unbroken(&folder.fails(1, &[&old[..], &["--max-prefix", "alpha=9"]].concat()));
+    assert!(said.contains("another active slot has the same name"), "{said}");
+    assert!(said.contains("old.signed has member set 1") && said.contains("take the file of your party"), "{said}");
     // It comes back with the key of before.
     let alpha = request(&folder, "alpha", "64497", "192.0.2.1", &[]);
     let again = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--request", &alpha];
@@ -868,6 +889,8 @@ fn members_join_and_leave_and_an_invitation_is_a_valid_configuration() {
 
     let config = party_of(&folder, &operators).replace("example-ix", "test-ix");
     folder.write("p.toml", &config);
+    let said = unbroken(&folder.fails(1, &["run", "member", "--config", "p.toml"]));
+    assert!(said.contains("p.toml is the configuration of another role, `rs`"), "{said}");
     let invite = ["invite", "bravo", "--config", "p.toml", "--rs-asn", "64496"];
     let second = ["--party2", "rs2.example.net:7002"];
     let said = folder.fails(2, &[&invite[..], &second].concat());
@@ -876,6 +899,9 @@ fn members_join_and_leave_and_an_invitation_is_a_valid_configuration() {
     assert!(folder.fails(2, &invite).contains("--party2 HOST:PORT"));
     let member = folder.ok(&[&invite[..], &second].concat());
     assert!(member.contains("\"192.0.2.251:7001\"") && member.contains("\naddress = \"192.0.2.2\"\n"), "{member}");
+    // Which of the member's key files it is, whatever that is called.
+    let pin = field(&folder.ok(&["keys", "show", "bravo.key"]), "pin").to_owned();
+    assert!(member.contains(&format!("\n# pin {pin}:\n")), "{member}");
     // The proxy's identifier is the member's to choose.
     folder.write("bravo.toml", &member);
     assert!(folder.fails(1, &["check", "bravo.toml"]).contains("missing field `router_id`"));
@@ -921,7 +947,8 @@ fn show_and_why_report_a_role_that_does_not_answer() {
         let said = folder.fails(1, arguments);
         assert!(said.contains("no answer from http://127.0.0.1:1") && said.contains("is the role running?"), "{said}");
     }
-    assert!(folder.fails(2, &["show", "status"]).contains("no role given"));
+    let said = unbroken(&folder.fails(2, &["show", "status"]));
+    assert!(said.contains("no role given") && said.contains("`wayleave.toml` of this folder"), "{said}");
     let output = folder.run(&["show", "status", "--json"]);
     assert_eq!(output.status.code(), Some(2));
     let said = json(&text(&output.stdout));
@@ -1406,6 +1433,11 @@ fn keys_show_knows_every_file_that_commands_write() {
     let invited =
         folder.ok(&[&["realm", "invite", "p", "--role", "path", "--address", "127.0.0.1:7100"], &realm[..]].concat());
     folder.write("realm/token", &invited);
+    let said = unbroken(&folder.fails(1, &["backup", "--config", "trial/alpha/wayleave.toml", "stick/alpha"]));
+    assert!(said.contains("cannot make stick/alpha") && said.contains("`mkdir -p stick`"), "{said}");
+    let also = ["backup", "--config", "trial/alpha/wayleave.toml", "--also", "none.key", "copies/alpha.tar"];
+    let said = unbroken(&folder.fails(1, &also));
+    assert!(said.contains("none.key is not there, which --also names"), "{said}");
     folder.ok(&["backup", "--config", "trial/alpha/wayleave.toml", "copies/alpha.tar"]);
     folder.ok(&["backup", "--config", "trial/party1/wayleave.toml", "copies/party1"]);
     folder.ok(&["backup", "--config", "provider/key.toml", "copies/provider"]);

@@ -162,6 +162,7 @@ fn status_pages_show_the_role_and_why_it_is_not_ready() {
     let [party1, party2, router] = rows[..] else { panic!("{shown}") };
     assert!(party1.starts_with("party 1") && party1.contains("down") && party1.contains("127.0.0.1:1"), "{shown}");
     assert!(party2.starts_with("party 2") && router.starts_with("your router"), "{shown}");
+    assert!(shown.contains("0 prefixes to install in it once its session is up"), "{shown}");
     let members = wayleave(&proxy.folder, &["show", "members", "--config", "alpha.toml"]);
     assert!(text(&members.stderr).contains("this role does not show `members`"), "{}", text(&members.stderr));
     let second = wayleave(&proxy.folder, &["run", "member", "--config", "alpha.toml"]);

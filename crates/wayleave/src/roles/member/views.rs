@@ -1,5 +1,6 @@
 //! What a member's proxy shows to its operator.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -9,7 +10,7 @@ use wayleave_attestation::member;
 use wayleave_core::Prefix;
 use wayleave_member::MemberProxy;
 use wayleave_route_server::member::{FurtherSlot, MemberStatus, OwnBudget};
-use wayleave_runtime::http::{Metric, ViewError};
+use wayleave_runtime::http::{Metric, Parameters, ViewError};
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::links::Links;
 use wayleave_runtime::metrics;
@@ -135,6 +136,15 @@ impl MemberView {
         }
     }
 
+    /// The prefix of a request; of an address, the longest that is known, or the address alone.
+    async fn prefix_of(&self, parameters: &Parameters) -> Result<Prefix, ViewError> {
+        let address = parameters.get("name").filter(|_| !parameters.contains_key("prefix"));
+        let Some(address) = address.and_then(|name| name.parse::<IpAddr>().ok()) else { return prefix(parameters) };
+        let longest = self.query(move |proxy| proxy.longest_match(address)).await?;
+        let alone = || Prefix::truncated(address, if address.is_ipv4() { 32 } else { 128 });
+        longest.map_or_else(alone, Ok).map_err(|error| ViewError::Request(error.to_string()))
+    }
+
     async fn why(self, prefix: Prefix) -> Result<Value, ViewError> {
         let mut value = versioned(json!(self.query(move |proxy| proxy.why(prefix)).await?));
         for route in
@@ -185,7 +195,10 @@ impl View for MemberView {
         );
         overview.count(format!("{} routes of your router", status["router_routes"]));
         overview.count(format!("{} of them not announced", status["not_announced"]));
-        overview.count(format!("{} prefixes installed in it", status["installed"]));
+        overview.count(match router["up"] == true {
+            true => format!("{} prefixes installed in it", status["installed"]),
+            false => format!("{} prefixes to install in it once its session is up", status["installed"]),
+        });
         if status["kept"] != 0 {
             overview.count(format!("{} of them kept, whose objects a party lost", status["kept"]));
         }
@@ -227,7 +240,10 @@ impl View for MemberView {
         views
             .page("routes", |view, parameters| async move { view.routes(most(&parameters)?).await })
             .page("peers", |view, _| view.peers())
-            .page("why", |view, parameters| async move { view.why(prefix(&parameters)?).await })
+            .page("why", |view, parameters| async move {
+                let prefix = view.prefix_of(&parameters).await?;
+                view.why(prefix).await
+            })
             .page("keys", |view, _| async move { Ok(Value::clone(&view.keys)) })
     }
 }

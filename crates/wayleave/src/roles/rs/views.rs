@@ -197,10 +197,10 @@ impl View for PartyView {
             overview.row(state == CONNECTED, [json!(of.name), json!(of.asn), json!(state), json!(prefixes)]);
         }
         overview.count(format!("{connected} of {} members connected", members.len()));
-        overview.count(format!("{} routes to {} prefixes", status["objects"], status["prefixes"]));
+        overview.count(format!("{} sealed objects for {} prefixes", status["objects"], status["prefixes"]));
         if status["lost"] != 0 {
             overview
-                .count(format!("{} lost routes whose announcers have not said what became of them", status["lost"]));
+                .count(format!("{} lost objects whose announcers have not said what became of them", status["lost"]));
         }
         overview.count(format!("batch {}", status["batch"]));
         overview.count(format!("member set {}", status["member_set"]));
@@ -283,8 +283,9 @@ fn speaks_less(status: &Value) -> Vec<String> {
 /// That a party came with a store that holds less than it did.
 fn older_store(status: &PartyStatus) -> Option<String> {
     let OlderStore { party, holds, agreed } = status.older_store.as_ref()?;
+    let holds = if *holds == 0 { "no batch".to_owned() } else { format!("batch {holds}") };
     Some(format!(
-        "party {party} came with an older store: it held batch {holds}, and had stored batch {agreed}. What it lacked was dropped at \
+        "party {party} came with an older store: it held {holds}, and had stored batch {agreed}. What it lacked was dropped at \
          both parties, and members sent it again; find out who replaced the store"
     ))
 }

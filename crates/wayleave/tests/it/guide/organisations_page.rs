@@ -30,8 +30,8 @@ fn two_organisations_and_two_members_get_to_routes_by_the_page_alone() {
         let addresses: Vec<String> = addresses.iter().map(|&address| address.to_owned()).collect();
         network.attach(name, &addresses).expect("attached")
     };
-    let party1 = attach("party1", &["192.0.2.251/24", "198.51.100.1/24"]);
-    let party2 = attach("party2", &["192.0.2.252/24", "198.51.100.2/24"]);
+    let party1 = attach("party1", &["192.0.2.251/24", "10.0.0.1/24"]);
+    let party2 = attach("party2", &["192.0.2.252/24", "10.0.0.2/24"]);
     let [alpha, bravo] = ["101", "102"].map(|host| attach(&format!("proxy{host}"), &[&format!("192.0.2.{host}/24")]));
     let [router1, router2] = ["1", "2"].map(|host| attach(&format!("router{host}"), &[&format!("192.0.2.{host}/24")]));
     let machines = [

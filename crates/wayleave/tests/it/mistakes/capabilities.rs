@@ -36,7 +36,7 @@ const MISTAKES: &[CommandMistake] = &[
     (
         &["usage", "--config", "waypoint.toml"],
         1,
-        &["waypoint.toml is a configuration for `wayleave run router`, expected one with [key]", "wayleave run key"],
+        &["waypoint.toml is the configuration of another role, `router`, expected one of `key`"],
     ),
     (&["usage", "--close", "20261101", "--config", CONFIG], 2, &["`20261101` is no day (2026-11-01, UTC)"]),
     (&["usage", "--close", "2099-01-01", "--config", CONFIG], 2, &["is not a day ago yet"]),

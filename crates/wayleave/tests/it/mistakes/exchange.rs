@@ -400,6 +400,11 @@ fn a_deep_check_asks_both_parties_and_disturbs_nobody() {
     let (code, said) = deep("bravo.toml");
     assert_eq!(code, Some(0), "{said:#}");
     says(&said, "party 1", "Not tried, since this role runs");
+    let text = fs::read_to_string(folder.0.join("bravo.toml")).expect("a configuration");
+    folder.write("running.toml", &text.replace("bravo.key", "other.key"));
+    let (code, said) = deep("running.toml");
+    assert_eq!(code, Some(1), "{said:#}");
+    says(&said, "the key", "after a restart it would run with that one");
     let (code, said) = deep("party2.toml");
     assert_eq!(code, Some(0), "{said:#}");
     says(&said, "the peer party", "Not tried, since this role runs");
