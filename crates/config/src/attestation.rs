@@ -355,9 +355,10 @@ fn unregistered(keys: &Keys, own: Asn, set: &ObjectSet, file: &Spanned<PathBuf>)
     let (message, help) = match has_profile {
         true => (
             format!(
-                "the profile of {own} does not list the {suite} key of this file: what it signs is invalid where the profile is known"
+                "the profile of {own} does not list the {suite} key of this file: nothing is signed with it, and without another key routes \
+                 leave unsigned"
             ),
-            "sign with the key that the profile lists, or publish a new one with `wayleave keys profile`",
+            "put the file with the key that the profile lists in its place, or have this one registered with `wayleave keys profile ... --add`",
         ),
         false => (
             format!(

@@ -9,7 +9,9 @@ use wayleave_core::{Asn, Prefix, UnixTime};
 
 use super::machine::{PairState, Proxy};
 use super::session_pair::{SessionPair, Side};
-use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words, reason, suite_name};
+use crate::leaf::KeyId;
+use crate::path::Path;
+use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words, reason, signed_routes, suite_name};
 use crate::pipeline::jobs::{SigningOutcome, carried_octets};
 use crate::pipeline::policy::VerdictClass;
 use crate::pipeline::{Counts, FewTimeStatus, Memory, MemoryUse};
@@ -31,6 +33,8 @@ pub struct Status {
     pub clock: &'static str,
     /// How each few-time key stands.
     pub few_time_keys: Vec<FewTimeStatus>,
+    /// The keys here, where the AS registered keys and none of them: nothing is signed.
+    pub unregistered_keys: Vec<KeyId>,
 }
 
 /// The state of a pair.
@@ -159,7 +163,17 @@ impl Proxy {
         memory.insert("checked_signatures", checked.unwrap_or([self.checked.limit(); 2]).into());
         let clock = clock_words(self.pipeline.doubt);
         let few_time_keys = self.pipeline.few_time_keys();
-        Status { asn: self.pipeline.config.asn, pairs, classes, counts, memory, clock, few_time_keys }
+        let unregistered_keys = self.pipeline.unregistered_keys();
+        Status {
+            asn: self.pipeline.config.asn,
+            pairs,
+            classes,
+            counts,
+            memory,
+            clock,
+            few_time_keys,
+            unregistered_keys,
+        }
     }
 
     /// Why the proxy does not do all of its work, if it does not. Cheap, to be queried often.
@@ -204,7 +218,9 @@ impl Proxy {
     /// The public parts of the keys that sign.
     #[must_use]
     pub fn own_keys(&mut self) -> Vec<OwnKey> {
-        self.pipeline.own_keys("SIGHUP")
+        let outgoing = self.pairs.iter().flat_map(|pair| pair.outgoing.routes.iter());
+        let routes = signed_routes(outgoing.filter_map(|(_, route)| route.result.as_ref()));
+        self.pipeline.own_keys("SIGHUP", &routes)
     }
 
     /// Why `prefix` has the routes that it has. Validates them again, and checks every signature, so that the answer names
@@ -235,7 +251,9 @@ impl Proxy {
                 let sent = sent.unwrap_or(&route.attributes);
                 let report = self.pipeline.explain(prefix, sent, neighbour, &self.directories);
                 let class = VerdictClass::of(&report, &prefix);
-                let advice = route.result.as_ref().and_then(advice_on_signing).unwrap_or(report.advice_of(&prefix));
+                let is_own = Path::from_as_path(route.attributes.as_path()).origin() == Some(self.pipeline.config.asn);
+                let advice = route.result.as_ref().and_then(|outcome| advice_on_signing(outcome, is_own));
+                let advice = advice.unwrap_or(report.advice_of(&prefix));
                 let outcome = match &route.result {
                     None => "waits to be signed".to_owned(),
                     Some(SigningOutcome::TooLong { need }) => {
@@ -280,9 +298,18 @@ impl Proxy {
     }
 }
 
-/// What to do about a route that does not go out; `None` if it does.
-fn advice_on_signing(outcome: &SigningOutcome) -> Option<Advice> {
+/// What to do about a route that does not go out, or leaves unsigned by what is here; `None` if nothing is. `is_own`: this AS is its origin.
+fn advice_on_signing(outcome: &SigningOutcome, is_own: bool) -> Option<Advice> {
     let (rule, cure) = match outcome {
+        SigningOutcome::NoRegisteredKey => (
+            "an AS signs its own routes with keys that its profile lists",
+            "have the key registered (`wayleave keys profile`), or put the registered key's file in the place that `signing` names and send \
+             SIGHUP; `wayleave show keys` lists the keys of this proxy",
+        ),
+        SigningOutcome::AsReceived if is_own => (
+            "a proxy signs own routes with the keys that `signing` names, and where `originate` is set, only those within it",
+            "nothing if the route is not to be signed; else set `signing`, or add the prefix to `originate`",
+        ),
         SigningOutcome::TooLong { .. } => (
             "a message has at most 4,096 octets, or 65,535 where both ends agree on it (RFC 8654)",
             "sign with a suite whose signatures are shorter, or let the neighbour offer extended messages",
@@ -316,6 +343,7 @@ fn short_outcome(outcome: &SigningOutcome) -> &'static str {
         SigningOutcome::Signed { origin: true, .. } => "signed as origin",
         SigningOutcome::Signed { origin: false, .. } => "chain extended",
         SigningOutcome::AsReceived => "sent on without an attestation of ours",
+        SigningOutcome::NoRegisteredKey => "sent unsigned: no key here is registered",
         SigningOutcome::NotExtended(AttestationError::NotOurs(_)) => {
             "sent on without our hop: the chain names none of our keys"
         }

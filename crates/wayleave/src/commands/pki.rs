@@ -546,7 +546,9 @@ pub fn profile(command: &ProfileKeys) -> Outcome {
         keys.extend(public);
     }
     let Some(asn) = asn else {
-        return Err(Failure::usage("no AS given").help("add --asn, or --attest FILE").into());
+        return Err(Failure::usage("no AS given: `--key` does not name one")
+            .help("add --asn NUMBER; or --attest FILE, a file of the AS's private keys, in place of --key")
+            .into());
     };
     keys.sort();
     let ObjectKeys { anchor, objects, days, manifest_days, json } = &command.objects;

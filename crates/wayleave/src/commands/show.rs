@@ -176,7 +176,21 @@ pub fn show(command: &Show) -> Outcome {
         Noun::Paths => objects(&list("paths"), &["nodes", "mtu", "until", "consented_until", "not_consented"]),
         Noun::Keys => objects(
             &list("keys").into_iter().map(key).collect::<Vec<_>>(),
-            &["of", "from", "suite", "id", "tls", "sign", "registered", "left", "ends", "reload"],
+            &[
+                "of",
+                "from",
+                "suite",
+                "id",
+                "tls",
+                "sign",
+                "registered",
+                "state",
+                "routes",
+                "last_signed",
+                "left",
+                "ends",
+                "reload",
+            ],
         ),
     });
     Ok(())

@@ -13,7 +13,7 @@ use wayleave_runtime::store::FileStore;
 use super::io::Event;
 use crate::output::{cell, versioned};
 use crate::overview::{Overview, few_time_key};
-use crate::roles::attestation::{class_metrics, few_time_metrics, memory_metrics};
+use crate::roles::attestation::{class_metrics, few_time_metrics, keys_problem, memory_metrics};
 use crate::roles::daemon::{self, View, Views, most, prefix};
 use crate::roles::origins::Summary;
 
@@ -78,7 +78,9 @@ impl ProxyView {
 
 impl View for ProxyView {
     async fn status(&self) -> Result<Value, ViewError> {
-        let mut value = json!(self.query(|proxy| proxy.status()).await?);
+        let status = self.query(|proxy| proxy.status()).await?;
+        let mut value = json!(status);
+        value["keys_problem"] = json!(keys_problem(status.asn, &status.unregistered_keys));
         value["known"] = json!(*self.known.borrow());
         for (pair, [inside, outside]) in value["pairs"].as_array_mut().into_iter().flatten().zip(&*self.protections) {
             pair["inside"]["protection"] = json!(inside);
@@ -110,6 +112,7 @@ impl View for ProxyView {
                 ],
             );
         }
+        overview.problems.extend(status["keys_problem"].as_str().map(str::to_owned));
         let known = &status["known"];
         overview.problems.extend(known["alarms"].as_array().into_iter().flatten().map(cell));
         let clock = status["clock"].as_str().filter(|clock| *clock != "good");
