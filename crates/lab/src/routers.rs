@@ -460,7 +460,8 @@ fn fetch_into(
         return Ok(found);
     }
     let of_release = cache.release.map(|release| format!(" of {}", release.name)).unwrap_or_default();
-    progress(&format!("fetching {} as a Debian package{of_release} (nothing is installed)", router.name));
+    let into = cache.path.display();
+    progress(&format!("fetching {} as a Debian package{of_release} into {into} (nothing is installed)", router.name));
     cache.fetch(router)?;
     cache.installation(router).ok_or_else(|| RoutersError::Tool {
         name: router.name,

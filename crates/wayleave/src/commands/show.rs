@@ -564,6 +564,9 @@ pub fn why(command: &Why) -> Outcome {
     for route in value["sent"].as_array().into_iter().flatten() {
         text += &format!("  to the exchange{}: {}\n", path(route), cell(&route["outcome"]));
     }
+    for problem in value["problems"].as_array().into_iter().flatten() {
+        text += &format!("  problem: {}\n", cell(problem));
+    }
     print(&text);
     Ok(())
 }

@@ -498,7 +498,7 @@ pub fn most(parameters: &Parameters) -> Result<usize, ViewError> {
 pub fn prefix(parameters: &Parameters) -> Result<wayleave_core::Prefix, ViewError> {
     let text = parameters.get("prefix").ok_or_else(|| {
         ViewError::Request(
-            "this role explains prefixes, expected one such as 203.0.113.0/24 (?prefix=ADDRESS/LENGTH)".into(),
+            "this role explains prefixes, expected an address and a length, such as 203.0.113.0/24".into(),
         )
     })?;
     text.parse().map_err(|error| ViewError::Request(format!("{error}")))

@@ -211,6 +211,13 @@ fn what_the_own_as_may_not_originate_is_neither_signed_nor_sent_unless_that_is_w
     let why = || text(&a.ask(&["why", PREFIX]).stdout);
     eventually("its own proxy says so", || why().contains("not sent: this AS may not originate it"));
     assert!(why().contains("RFC 6811") && why().contains("wayleave keys record"), "{}", why());
+    let screen = text(&a.ask(&["show", "status"]).stdout);
+    assert!(
+        screen.contains(&format!("pair there: one route is not sent to the neighbour; `wayleave why {PREFIX}`")),
+        "{screen}"
+    );
+    let status = a.json(&["show", "status"]);
+    assert_eq!((&status["pairs"][0]["held_back"], &status["pairs"][0]["inside"]["received"]), (&1.into(), &1.into()));
     let log = a.log();
     assert!(log.contains("not signed and not sent") && log.contains("what is registered"), "{log}");
     assert!(a.json(&["show", "events"])["events"].to_string().contains("not-authorised"));

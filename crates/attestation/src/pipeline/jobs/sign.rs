@@ -160,6 +160,20 @@ impl SigningOutcome {
         }
     }
 
+    /// Whether routes do not leave, and do not only wait for a slot of time.
+    pub(crate) fn holds_back(&self) -> bool {
+        match self {
+            Self::TooLong { .. } | Self::Exhausted | Self::Faulty(_) | Self::NotAuthorised | Self::Refused { .. } => {
+                true
+            }
+            Self::Signed { .. }
+            | Self::AsReceived
+            | Self::NoRegisteredKey
+            | Self::NotExtended(_)
+            | Self::NotReserved => false,
+        }
+    }
+
     /// What an operator should know about it.
     pub(crate) fn event(&self, routes: Vec<Nlri>) -> Option<RouteEvent> {
         if routes.is_empty() {
