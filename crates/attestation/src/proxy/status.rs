@@ -244,6 +244,12 @@ impl Proxy {
         self.pipeline.own_keys("SIGHUP", &routes)
     }
 
+    /// The AS, and its keys here where it registered keys and none of them: nothing is signed. Cheap, to be queried often.
+    #[must_use]
+    pub fn unregistered_keys(&self) -> (Asn, Vec<KeyId>) {
+        (self.pipeline.config.asn, self.pipeline.unregistered_keys())
+    }
+
     /// Why `prefix` has the routes that it has. Validates them again, and checks every signature, so that the answer names
     /// the first hop that is false.
     #[must_use]

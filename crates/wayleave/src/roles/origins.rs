@@ -355,7 +355,8 @@ impl Reader {
         let now = unix_now();
         let is_over = self.until.is_some_and(|until| until <= now.secs());
         let mut changed = self.take_over(answer);
-        if is_requested || is_over || self.snapshot != snapshot(sources) {
+        // What could not be read may be as it was before.
+        if is_requested || is_over || self.unread.is_some() || self.snapshot != snapshot(sources) {
             match self.read(sources, now) {
                 Ok(()) => {
                     self.unread = None;
@@ -687,6 +688,30 @@ mod tests {
         assert!(said.contains("has sequence 6 of it instead") && said.contains("find out who changed them"), "{said}");
         let said = describe_kept(&RetainedObject { in_folder: Some(8), expired: Some(1_700_000_000), ..kept });
         assert!(said.contains("has sequence 8 of it instead, which expired at 2023-11-14T22:13:20Z; ask"), "{said}");
+    }
+
+    #[test]
+    fn an_anchor_with_another_key_is_refused_and_a_second_key_may_be_added() {
+        let anchor = |public: u8, second: Option<u8>| Anchor {
+            name: "lab".to_owned(),
+            public: [public; KEY_LEN],
+            post_quantum: second.map(|octet| [octet; 32]),
+            not_before: 0,
+            not_after: u64::MAX,
+        };
+        let mut remembered = RememberedObjects::default();
+        assert!(remembered.check_anchor(&anchor(1, None)).is_ok(), "nothing is remembered");
+        let cases = [
+            ((1, None), [((1, None), true), ((1, Some(2)), true), ((3, None), false), ((3, Some(2)), false)]),
+            ((1, Some(2)), [((1, Some(2)), true), ((1, None), false), ((1, Some(3)), false), ((3, Some(2)), false)]),
+        ];
+        for ((public, second), followers) in cases {
+            remembered.remember_anchor(&anchor(public, second));
+            for ((public, second), may) in followers {
+                let checked = remembered.check_anchor(&anchor(public, second));
+                assert_eq!(checked.is_ok(), may, "{public} {second:?}");
+            }
+        }
     }
 
     #[test]

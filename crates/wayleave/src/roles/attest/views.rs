@@ -70,8 +70,8 @@ impl ProxyView {
     async fn why(self, prefix: Prefix) -> Result<Value, ViewError> {
         let (mut why, keys) = self
             .query(move |proxy| {
-                let status = proxy.status();
-                (proxy.why(prefix), keys_problem(status.asn, &status.unregistered_keys))
+                let (asn, keys) = proxy.unregistered_keys();
+                (proxy.why(prefix), keys_problem(asn, &keys))
             })
             .await?;
         why.problems.extend(keys);
