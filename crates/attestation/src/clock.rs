@@ -34,6 +34,23 @@ pub(crate) fn wake(now: Now, unix: u64) -> Instant {
     now.instant + span.min(MAX_SLEEP)
 }
 
+/// A time as people read it (ISO 8601, UTC), from seconds since 1970.
+pub(crate) fn utc(secs: u64) -> String {
+    let (days, second) = (secs / 86_400, secs % 86_400);
+    // Years begin in March here, so that the leap day is the last of its year; 719,468 days lie between 0000-03-01 and 1970.
+    let (era, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = match month {
+        0..10 => (era * 400 + year, month + 3),
+        _ => (era * 400 + year + 1, month - 9),
+    };
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
 impl Clock {
     pub(crate) fn earliest(&self) -> u64 {
         self.now.secs().saturating_sub(self.uncertainty)
@@ -109,5 +126,27 @@ impl Bounds {
         };
         let next = self.next.min(keys_until);
         (next < u64::MAX).then(|| UnixTime(next.saturating_mul(1_000_000)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::utc;
+
+    #[test]
+    fn times_are_those_of_the_calendar() {
+        for (secs, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (951_868_800, "2000-03-01T00:00:00Z"),
+            (1_700_000_000, "2023-11-14T22:13:20Z"),
+            (1_800_000_000, "2027-01-15T08:00:00Z"),
+            (4_107_542_399, "2100-02-28T23:59:59Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(utc(secs), text);
+        }
+        assert!(!utc(u64::MAX).is_empty());
     }
 }

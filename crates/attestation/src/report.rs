@@ -163,6 +163,8 @@ pub struct Advice {
 
 const ASK_SUSPECTS: &str =
     "nothing here; the route is not used, and the operators of the ASes named as possible causes can find out";
+const UNSIGNED_OR_STRIPPED: &str = "the origin did not sign it, or somebody on the path took the attribute away: ask the origin's operator \
+                                    whether it signs (`wayleave show keys` there); if so, look for a neighbour that drops unknown attributes";
 const ASK_ORIGIN: &str = "nothing here; tell the origin's operator if the route should be attested";
 
 impl Problem {
@@ -213,7 +215,7 @@ impl Problem {
             ),
             Self::Stripped => (
                 "the origin's record says that its routes carry attestations (`--attested strict`)",
-                "somebody on the path took the attribute away: look for a neighbour that drops unknown attributes",
+                UNSIGNED_OR_STRIPPED,
             ),
         };
         Advice { rule, cure }
@@ -226,10 +228,9 @@ impl Lack {
     pub fn advice(self) -> Advice {
         let (rule, cure) = match self {
             Self::NoAttribute => ("a route without an attestation proves nothing", ASK_ORIGIN),
-            Self::PreferredMissing => (
-                "the origin's record prefers routes with an attestation (`--attested prefer`)",
-                "somebody on the path took the attribute away: look for a neighbour that drops unknown attributes",
-            ),
+            Self::PreferredMissing => {
+                ("the origin's record prefers routes with an attestation (`--attested prefer`)", UNSIGNED_OR_STRIPPED)
+            }
             Self::NoPath => ("a route of one's own has no hops", "nothing"),
             Self::Aggregate => (
                 "RFC 9774 section 3: a route with an AS_SET is treated as withdrawn; the set names nobody who could have signed",

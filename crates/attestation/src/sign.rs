@@ -10,7 +10,7 @@ use crate::burst::{BurstTree, MAX_BURST, OwnedOpening};
 use crate::chain::{
     self, Attestation, DecodeError, Exports, Head, Hop, MAX_HOPS, MAX_PREFIXES, Next, Reader, SignedInput, Signer,
 };
-use crate::leaf::{LEAF_KEY_LEN, Leaf, LeafKey, LeafView, Tree};
+use crate::leaf::{KeyId, LEAF_KEY_LEN, Leaf, LeafKey, LeafView, Tree};
 use crate::path::Path;
 use crate::pki::key_tag;
 use crate::suite::{Claim, SignError, Suite, SuiteId, SuiteKey};
@@ -137,6 +137,8 @@ pub struct SignedAttestation {
     pub value: Vec<u8>,
     /// Whether a key that was preferred was passed over because its value would have been too long.
     pub is_smaller: bool,
+    /// The key that signed the hop.
+    pub key: KeyId,
 }
 
 /// Signs an announcement of the AS's own prefixes with the first registered key of `ring`. What is signed is not verified:
@@ -376,7 +378,7 @@ impl Draft {
         opening: Option<&OwnedOpening>,
     ) -> SignedAttestation {
         let value = self.encode(pair, signer, signature, opening);
-        SignedAttestation { value, is_smaller: self.too_large.is_some() }
+        SignedAttestation { value, is_smaller: self.too_large.is_some(), key: pair.leaf_key().id() }
     }
 }
 

@@ -334,7 +334,7 @@ const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their
      # The trust anchor's public part, and the folder of profiles and records that it has signed.\n\
      anchor = \"anchor.pub\"\n\
      objects = \"objects\"\n\
-     # The anchor lost or changed its post-quantum key, and that is right: for one start.\n\
+     # The anchor is another one, or lost its post-quantum key, and that is right: for one start.\n\
      #trust_changed_anchor = true\n\
      \n\
      # RPKI data, in addition to the records: an RTR cache (RFC 8210) with prefix origins and router keys, or a folder of\n\

@@ -88,7 +88,7 @@ pub struct KeysSection {
     pub anchor: Option<Spanned<PathBuf>>,
     /// The folder of signed objects.
     pub objects: Option<Spanned<PathBuf>>,
-    /// The trust anchor lost or changed its post-quantum key, and that is right.
+    /// The trust anchor is another one, or lost its post-quantum key, and that is right.
     pub trust_changed_anchor: Option<Spanned<bool>>,
 }
 
@@ -226,11 +226,11 @@ impl KeysSection {
 
     fn anchor_warning(&self) -> Option<Fault> {
         let trusted = self.trust_changed_anchor.as_ref().filter(|trusted| *trusted.get_ref())?;
-        let message = "whoever takes the post-quantum key out of the trust anchor's file is not noticed";
+        let message = "whoever changes the trust anchor's file, or takes its post-quantum key out, is not noticed";
         Some(Fault::at(trusted.span(), message).help("remove the line once the changed anchor is in force"))
     }
 
-    /// Whether an anchor counts that lost or changed its post-quantum key.
+    /// Whether an anchor counts that is another one than before, or lost its post-quantum key.
     pub fn is_changed_anchor_trusted(&self) -> bool {
         self.trust_changed_anchor.as_ref().is_some_and(|trusted| *trusted.get_ref())
     }
@@ -328,10 +328,15 @@ impl KeysSection {
         if path.exists() && folder.exists() {
             match set(&path, &folder, unix_now().secs()) {
                 Err(failure) => faults.push(FileFault::Unusable(Fault::of(anchor.span(), &failure))),
-                Ok(objects) => {
-                    let registered = signing.and_then(|(file, keys)| unregistered(&keys, own, &objects.set, file));
-                    faults.extend(registered.map(FileFault::Doubtful));
-                }
+                Ok(objects) => match objects.other_anchor(anchor.get_ref()) {
+                    Some((message, help)) => {
+                        faults.push(FileFault::Unusable(Fault::at(anchor.span(), message).help(help)));
+                    }
+                    None => {
+                        let registered = signing.and_then(|(file, keys)| unregistered(&keys, own, &objects.set, file));
+                        faults.extend(registered.map(FileFault::Doubtful));
+                    }
+                },
             }
         }
         faults
@@ -355,9 +360,10 @@ fn unregistered(keys: &Keys, own: Asn, set: &ObjectSet, file: &Spanned<PathBuf>)
     let (message, help) = match has_profile {
         true => (
             format!(
-                "the profile of {own} does not list the {suite} key of this file: what it signs is invalid where the profile is known"
+                "the profile of {own} does not list the {suite} key of this file: nothing is signed with it, and without another key routes \
+                 leave unsigned"
             ),
-            "sign with the key that the profile lists, or publish a new one with `wayleave keys profile`",
+            "put the file with the key that the profile lists in its place, or have this one registered with `wayleave keys profile ... --add`",
         ),
         false => (
             format!(

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wayleave_runtime::clock::utc;
 
 /// Fields of JSON objects whose numbers are seconds since 1970: people read them as times.
-const TIMES: [&str; 18] = [
+const TIMES: [&str; 19] = [
     "unix",
     "until",
     "ends",
@@ -25,6 +25,7 @@ const TIMES: [&str; 18] = [
     "next_list",
     "list_key_until",
     "dead_since",
+    "last_signed",
 ];
 
 /// Whether standard output supports colours.

@@ -393,6 +393,8 @@ impl MemberAttestation {
 
     fn on_view(&mut self, view: Arc<View>) {
         let change = self.pipeline.set_view(view);
+        let event = self.pipeline.key_use_event();
+        event.into_iter().for_each(|event| self.notify(MemberAttestationEvent::Process(event)));
         let pipeline = &self.pipeline;
         let concerns = |nlri: &Nlri, attributes: &Attributes| pipeline.concerns(&change, &nlri.prefix, attributes);
         self.received.queue_where(|route| route.prefixes.iter().any(|nlri| concerns(nlri, &route.attributes)));

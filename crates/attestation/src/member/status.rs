@@ -8,7 +8,8 @@ use wayleave_core::{Asn, Prefix, UnixTime};
 use super::event::RouteId;
 use super::machine::MemberAttestation;
 use super::received::opened;
-use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words, reason};
+use crate::leaf::KeyId;
+use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words, reason, signed_routes};
 use crate::pipeline::jobs::{SigningOutcome, carried_octets};
 use crate::pipeline::policy::VerdictClass;
 use crate::pipeline::{Counts, FewTimeStatus, Memory};
@@ -32,6 +33,9 @@ pub struct Status {
     pub clock: &'static str,
     /// How each few-time key stands.
     pub few_time_keys: Vec<FewTimeStatus>,
+    pub asn: Asn,
+    /// The keys here, where the AS registered keys and none of them: nothing is signed.
+    pub unregistered_keys: Vec<KeyId>,
 }
 
 /// What is proved of a received route.
@@ -86,6 +90,8 @@ impl MemberAttestation {
             members,
             clock: clock_words(self.pipeline.doubt),
             few_time_keys: self.pipeline.few_time_keys(),
+            asn: self.pipeline.config.asn,
+            unregistered_keys: self.pipeline.unregistered_keys(),
         }
     }
 
@@ -108,7 +114,8 @@ impl MemberAttestation {
     /// The public parts of the keys that sign.
     #[must_use]
     pub fn own_keys(&self) -> Vec<OwnKey> {
-        self.pipeline.own_keys("restart")
+        let routes = signed_routes(self.announced.routes.iter().filter_map(|(_, route)| route.result.as_ref()));
+        self.pipeline.own_keys("restart", &routes)
     }
 
     /// What is proved of a received route to one of its prefixes. Validates it again, and checks every signature, so that

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use wayleave_bgp::Nlri;
+use wayleave_core::Asn;
 
 use super::keys::{KeyEnd, KeyWait};
 use super::policy::VerdictClass;
 use crate::SuiteId;
 use crate::clock_doubt::ClockDoubt;
+use crate::leaf::KeyId;
 use crate::report::Report;
 use crate::sign::AttestationError;
 
@@ -58,6 +60,10 @@ pub enum ProcessEvent {
     KeyWaits(KeyWait),
     /// It signs again.
     KeySigns(SuiteId),
+    /// This AS registered keys, and none of these, which are all that this process has: nothing is signed.
+    KeysUnregistered { asn: Asn, keys: Vec<KeyId> },
+    /// Another key signs from now on, which is registered. `before`: the one that signed until now, if one did.
+    OtherKeySigns { key: KeyId, before: Option<KeyId> },
     /// Somebody set the wall clock by so many seconds: everything is validated and signed again.
     ClockStepped(i64),
     /// Most origins disagree with this machine's clock; `None`: no longer.

@@ -1,12 +1,14 @@
 //! A report in words: hop by hop, what is proved and who could have signed; how routes went out; which keys sign.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 use wayleave_bgp::Attributes;
 use wayleave_core::{Asn, Prefix};
 
 use super::Pipeline;
 use super::jobs::{SigningOutcome, carried};
-use super::keys::FewTimeStatus;
+use super::keys::{FewTimeStatus, HeldKey};
 use crate::SuiteId;
 use crate::clock_doubt::ClockDoubt;
 use crate::leaf::{KeyId, Tree};
@@ -46,6 +48,12 @@ pub struct OwnKey {
     pub sign: String,
     /// Whether the trust anchor vouches for it.
     pub registered: bool,
+    /// What it does: whether it signs, waits to be registered, or may go.
+    pub state: &'static str,
+    /// Routes that stand signed with it.
+    pub routes: usize,
+    /// When it signed a hop last, in seconds since 1970; `None`: not since the start.
+    pub last_signed: Option<u64>,
     /// Signatures that a few-time key may still make in the slot of time that it is.
     pub left: Option<u64>,
     /// When a few-time key's life ends, in seconds since 1970.
@@ -124,8 +132,18 @@ pub(crate) fn hops(report: &Report, attributes: &Attributes) -> Vec<WhyHop> {
             words,
         });
     }
-    // What the hops do not reach: those of the tail, or of a chain that could not be read that far.
+    // What the hops do not reach: those of the tail, or of a chain that broke or could not be read before.
+    let rest = all.len();
     gaps(&mut all, entries.iter().skip(cursor));
+    if let Some(broken) = report.broken.as_ref().filter(|broken| broken.hop.is_some_and(|at| at >= report.hops.len())) {
+        for hop in &mut all[rest..] {
+            hop.broken = broken.asn == Some(hop.asn);
+            hop.words = match hop.broken {
+                true => format!("broken here: {}", broken.problem),
+                false => "not checked: the chain is broken".to_owned(),
+            };
+        }
+    }
     all
 }
 
@@ -158,12 +176,24 @@ pub(crate) fn suite_name(number: u8) -> String {
     SuiteId::from_byte(number).map_or(format!("suite {number}"), |suite| suite.name().to_owned())
 }
 
+/// How many routes stand signed with each key.
+pub(crate) fn signed_routes<'o>(outcomes: impl Iterator<Item = &'o SigningOutcome>) -> HashMap<KeyId, usize> {
+    let mut routes = HashMap::new();
+    for outcome in outcomes {
+        if let SigningOutcome::Signed { key, .. } = outcome {
+            *routes.entry(*key).or_default() += 1;
+        }
+    }
+    routes
+}
+
 /// How a route went out, in words.
 pub(crate) fn outcome_words(outcome: &SigningOutcome) -> String {
     match outcome {
         SigningOutcome::Signed { origin: true, .. } => "signed as origin".to_owned(),
         SigningOutcome::Signed { origin: false, .. } => "chain extended".to_owned(),
         SigningOutcome::AsReceived => "sent on without an attestation of ours".to_owned(),
+        SigningOutcome::NoRegisteredKey => "sent unsigned: no key here that may sign it is registered".to_owned(),
         SigningOutcome::NotExtended(error) => format!("sent on without our hop: {error}"),
         SigningOutcome::TooLong { need } => format!("not sent: the attestation of {need} octets is too long"),
         SigningOutcome::NotReserved => "waits for a slot of time in which the key may sign".to_owned(),
@@ -193,8 +223,8 @@ impl<K: Ord + Copy> Pipeline<K> {
         validate(&context, &Route { prefixes: &[prefix], path: &path, carried, receiver })
     }
 
-    /// The public parts of the keys that sign.
-    pub(crate) fn own_keys(&self, reload: &'static str) -> Vec<OwnKey> {
+    /// The public parts of the keys that sign; `routes`: how many stand signed with each.
+    pub(crate) fn own_keys(&self, reload: &'static str, routes: &HashMap<KeyId, usize>) -> Vec<OwnKey> {
         let keys = &self.keys;
         let own = keys.held().iter().enumerate().map(|(index, key)| OwnKey {
             of: "attestations",
@@ -202,11 +232,34 @@ impl<K: Ord + Copy> Pipeline<K> {
             id: key.leaf.id(),
             sign: key.leaf.key.iter().map(|octet| format!("{octet:02x}")).collect(),
             registered: key.registered,
+            state: self.key_state(key, routes.get(&key.leaf.id()).copied().unwrap_or(0)),
+            routes: routes.get(&key.leaf.id()).copied().unwrap_or(0),
+            last_signed: key.last_signed,
             left: key.slots.and_then(|_| keys.few_time.left(index, self.now.unix)),
             ends: key.slots.map(|slots| slots.end()),
             reload,
         });
         own.collect()
+    }
+
+    /// What a key does, with which so many routes stand signed.
+    fn key_state(&self, key: &HeldKey, routes: usize) -> &'static str {
+        let signs = self.signs_with();
+        let is_replaced = |key: &HeldKey| {
+            let first = self.keys.held().iter().find(|held| held.registered);
+            first.is_some_and(|first| first.suite == key.suite && first.leaf != key.leaf)
+        };
+        let lifetime = u64::from(self.config.lifetime) * 60;
+        let is_over = routes == 0 && key.last_signed.is_some_and(|last| last + lifetime < self.unix());
+        match (key.registered, key.was_registered) {
+            (true, _) if signs == Some(key.leaf.id()) => "signs",
+            (true, _) if is_replaced(key) && is_over => "replaced, no longer needed: take it out of the profile",
+            (true, _) if is_replaced(key) => "replaced: keep it registered while what it signed holds",
+            (true, _) => "signs what the first does not fit",
+            (false, true) => "no longer registered",
+            (false, false) if self.view.is_registered(self.config.asn) => "not registered yet: signs nothing",
+            (false, false) => "signs where a neighbour endorses it",
+        }
     }
 
     /// How each few-time key stands.

@@ -29,12 +29,12 @@ use self::jobs::{
     ValidationJob, Validator, carried_octets,
 };
 pub use self::keys::{FewTimeStatus, KeyEnd, KeyWait, Reserve, WaitReason};
-use self::keys::{KeyEvent, SigningKeys};
+use self::keys::{KeyEvent, KeyUse, SigningKeys};
 use self::policy::Policy;
 use self::queue::{RevalidationSchedule, estimated_units};
 use crate::clock::{stepped, wake};
 use crate::clock_doubt::{ClockDoubt, ClockWatch};
-use crate::leaf::Tree;
+use crate::leaf::{KeyId, Tree};
 use crate::path::Path;
 use crate::pki::{PrefixSet, View};
 use crate::sign::KeyRing;
@@ -108,6 +108,8 @@ pub(crate) struct Pipeline<K> {
     own: Option<Arc<Vec<Prefix>>>,
     pub(crate) view: Arc<View>,
     pub(crate) keys: SigningKeys,
+    /// Which keys sign, as operators were told last; `None` before the first view.
+    key_use: Option<KeyUse>,
     pub(crate) schedule: RevalidationSchedule<K>,
     clock_watch: ClockWatch,
     pub(crate) doubt: Option<ClockDoubt>,
@@ -123,6 +125,7 @@ impl<K: Ord + Copy> Pipeline<K> {
             own: config.own.clone().map(Arc::new),
             view: Arc::new(View::new(0)),
             keys: SigningKeys::new(ring, seen, now),
+            key_use: None,
             schedule: RevalidationSchedule::new(),
             clock_watch: ClockWatch::default(),
             doubt: None,
@@ -212,6 +215,12 @@ impl<K: Ord + Copy> Pipeline<K> {
         self.signing = false;
         let waits = |outcome: &SigningOutcome| matches!(outcome, SigningOutcome::NotReserved);
         self.keys.signed(results.groups.iter().any(|signed| waits(&signed.outcome)), self.now.unix);
+        let unix = self.unix();
+        for signed in &results.groups {
+            if let SigningOutcome::Signed { key, .. } = signed.outcome {
+                self.keys.note_signed(key, unix);
+            }
+        }
     }
 
     /// The job that makes ready what few-time keys need for their next signatures; to be asked for where no route waits to be
@@ -241,6 +250,39 @@ impl<K: Ord + Copy> Pipeline<K> {
         let ases = before.changed_ases(&self.view);
         let own_keys = self.keys.register(&self.view, self.config.asn);
         ViewChange { vrps: before.changed_vrps(&self.view), before, ases, own_keys }
+    }
+
+    /// Which key signs now, the first of those that are registered.
+    pub(crate) fn signs_with(&self) -> Option<KeyId> {
+        match self.keys.key_use(&self.view, self.config.asn) {
+            KeyUse::Signs(key) => Some(key),
+            KeyUse::Unbound | KeyUse::Unregistered => None,
+        }
+    }
+
+    /// The keys of the ring, where this AS registered keys and none of them: nothing is signed then.
+    pub(crate) fn unregistered_keys(&self) -> Vec<KeyId> {
+        match self.keys.key_use(&self.view, self.config.asn) {
+            KeyUse::Unregistered => self.keys.held().iter().map(|key| key.leaf.id()).collect(),
+            KeyUse::Signs(_) | KeyUse::Unbound => Vec::new(),
+        }
+    }
+
+    /// What operators should know of which keys sign, if that has changed: after another view or other keys.
+    pub(crate) fn key_use_event(&mut self) -> Option<ProcessEvent> {
+        let now = self.keys.key_use(&self.view, self.config.asn);
+        let before = self.key_use.replace(now);
+        match (before, now) {
+            (before, now) if before == Some(now) => None,
+            (_, KeyUse::Unregistered) => {
+                Some(ProcessEvent::KeysUnregistered { asn: self.config.asn, keys: self.unregistered_keys() })
+            }
+            (Some(KeyUse::Signs(before)), KeyUse::Signs(key)) => {
+                Some(ProcessEvent::OtherKeySigns { key, before: Some(before) })
+            }
+            (Some(_), KeyUse::Signs(key)) => Some(ProcessEvent::OtherKeySigns { key, before: None }),
+            (None, KeyUse::Signs(_)) | (_, KeyUse::Unbound) => None,
+        }
     }
 
     /// Whether a route must be validated again: its path names an AS of which other keys or records are known, or another AS

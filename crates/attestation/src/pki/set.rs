@@ -7,6 +7,7 @@ use wayleave_core::Asn;
 
 use super::object::{Manifest, ManifestEntry, Object, ObjectError, ProfileKey, Role, Signed, Span, TRUST_ANCHOR};
 use super::{RegisteredKey, View, Vrp, key_tag, object_hash};
+use crate::clock::utc;
 use crate::suite::ed25519::{Ed25519, KEY_LEN};
 use crate::suite::slh_dsa;
 use crate::suite::{KeyRefused, Suite, SuiteId, of};
@@ -35,10 +36,10 @@ pub enum AnchorError {
     #[error("the key of the trust anchor cannot be used: {0}")]
     Key(#[from] KeyRefused),
     /// Its time has not come; check this machine's clock.
-    #[error("the trust anchor is not valid before {0} s after 1970 (see `date -d @{0}`); check this machine's clock")]
+    #[error("the trust anchor is not valid before {}; check this machine's clock", utc(*.0))]
     NotYet(u64),
     /// Its time is over; get the new one.
-    #[error("the trust anchor expired {0} s after 1970 (see `date -d @{0}`); make or fetch a new one")]
+    #[error("the trust anchor expired at {}; make or fetch a new one", utc(*.0))]
     Expired(u64),
 }
 
@@ -105,6 +106,8 @@ pub struct RetainedObject {
     pub begins: Option<u64>,
     /// The sequence of the one that the folder has in its place; `None`: it has none.
     pub in_folder: Option<u64>,
+    /// When that one expired, in seconds since 1970, if it is a later one and has.
+    pub expired: Option<u64>,
 }
 
 /// What manifests say of a folder, and signatures that nobody checks.
@@ -166,8 +169,9 @@ impl std::fmt::Display for ManifestAlarm {
             }
             Self::Stale { publisher, number, next_update } => write!(
                 f,
-                "manifest {number} of {} is stale: the next one was due {next_update} s after 1970 (see `date -d @{next_update}`)",
-                Publisher(publisher)
+                "manifest {number} of {} is stale: the next one was due at {}",
+                Publisher(publisher),
+                utc(next_update)
             ),
             Self::Unchecked { objects } => write!(
                 f,
@@ -227,8 +231,8 @@ fn publisher(object: &Object) -> Asn {
 #[derive(Clone, Debug, Default)]
 pub struct FolderContents {
     hashes: HashSet<[u8; 32]>,
-    /// The highest sequence of each kind and AS.
-    newest: BTreeMap<(u8, Asn), u64>,
+    /// The highest sequence of each kind and AS, and until when that object holds, in seconds since 1970.
+    newest: BTreeMap<(u8, Asn), (u64, u64)>,
 }
 
 impl FolderContents {
@@ -236,8 +240,9 @@ impl FolderContents {
     pub fn add(&mut self, octets: &[u8]) {
         self.hashes.insert(object_hash(octets));
         if let Ok(signed) = Signed::decode(octets) {
-            let sequence = self.newest.entry((signed.object.kind(), signed.object.asn())).or_default();
-            *sequence = (*sequence).max(signed.object.span().sequence);
+            let newest = self.newest.entry((signed.object.kind(), signed.object.asn())).or_default();
+            let span = signed.object.span();
+            *newest = (*newest).max((span.sequence, span.not_after));
         }
     }
 }
@@ -342,12 +347,19 @@ impl ObjectSet {
     pub fn kept(&self, folder: &FolderContents, now: u64) -> Vec<RetainedObject> {
         let FolderContents { hashes, newest } = folder;
         let lost = self.objects().filter(|(_, octets)| !hashes.contains(&object_hash(octets)));
-        let kept = lost.map(|(object, _)| RetainedObject {
-            asn: object.asn(),
-            kind: object.kind_name(),
-            sequence: object.span().sequence,
-            begins: Some(object.span().not_before).filter(|begins| *begins > now),
-            in_folder: newest.get(&(object.kind(), object.asn())).copied(),
+        let kept = lost.map(|(object, _)| {
+            let (newest, sequence) = (newest.get(&(object.kind(), object.asn())), object.span().sequence);
+            let is_manifest = matches!(object, Object::Manifest(_));
+            RetainedObject {
+                asn: object.asn(),
+                kind: object.kind_name(),
+                sequence,
+                begins: Some(object.span().not_before).filter(|begins| *begins > now),
+                in_folder: newest.map(|(sequence, _)| *sequence),
+                expired: newest
+                    .filter(|(of_folder, until)| *of_folder > sequence && *until < now && !is_manifest)
+                    .map(|(_, until)| *until),
+            }
         });
         kept.collect()
     }
@@ -381,7 +393,7 @@ impl ObjectSet {
                 let has_later = of_kind.iter().any(|stored| stored.object.span().sequence > entry.sequence);
                 if !in_folder.contains(&entry.hash) && !is_known && !has_later {
                     let (asn, kind, sequence) = (entry.asn, entry.kind_name(), entry.sequence);
-                    let in_folder = newest.get(&(entry.kind, asn)).copied();
+                    let in_folder = newest.get(&(entry.kind, asn)).map(|(sequence, _)| *sequence);
                     alarms.push(ManifestAlarm::Withheld { asn, kind, sequence, in_folder, number });
                 }
             }

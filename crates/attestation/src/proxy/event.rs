@@ -113,7 +113,11 @@ pub enum Event {
     Suspect(usize),
     /// The outside peer handed over a key that was not taken.
     GrantRefused(usize, GrantError),
-    /// Some of these keys of the AS are new: all routes are signed again, by the first that is registered and fits.
-    NewKeys(Vec<KeyId>),
+    /// Some of these keys of the AS are new, and all routes are signed again. `signs`: the key that signs now, the first of all that is
+    /// registered.
+    NewKeys {
+        keys: Vec<KeyId>,
+        signs: Option<KeyId>,
+    },
     Process(ProcessEvent),
 }

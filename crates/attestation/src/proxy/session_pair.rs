@@ -50,6 +50,17 @@ struct End {
     /// The session's connection, read along until its OPEN has come.
     connection: Option<WaitingConnection>,
     rib_in: AdjRibIn,
+    /// What ended its last session or attempt, until it is up again.
+    last_end: Option<LastEnd>,
+}
+
+/// What ended the last session of one side, or the last attempt at one.
+#[derive(Clone, Debug)]
+pub struct LastEnd {
+    pub at: Instant,
+    pub cause: Cause,
+    /// The AS in which the peer must expect its neighbour here, if it is known.
+    pub presented: Option<Asn>,
 }
 
 impl End {
@@ -64,6 +75,7 @@ impl End {
             peer: Peer::relay(now),
             connection: None,
             rib_in: AdjRibIn::new(limits),
+            last_end: None,
         }
     }
 
@@ -155,6 +167,12 @@ impl SessionPair {
         self.end(side).peer.counters()
     }
 
+    /// What ended this side's last session, or the last attempt at one, until it is up again.
+    #[must_use]
+    pub fn last_end(&self, side: Side) -> Option<&LastEnd> {
+        self.end(side).last_end.as_ref()
+    }
+
     /// The routes that this side announces.
     #[must_use]
     pub fn rib_in(&self, side: Side) -> &AdjRibIn {
@@ -243,6 +261,20 @@ impl SessionPair {
     }
 
     fn notify(&mut self, event: PairEvent) {
+        match &event {
+            PairEvent::Up(side, _) => self.end_mut(*side).last_end = None,
+            PairEvent::Down(side, ended) | PairEvent::Failed(side, ended) => {
+                let other = self.end(side.other());
+                let configured = match other.config.peer_asn {
+                    PeerAsn::Exactly(asn) => Some(asn),
+                    PeerAsn::Any => None,
+                };
+                let presented = other.open().map(|open| open.asn).or(configured);
+                let (at, cause) = (self.now.instant, ended.cause.clone());
+                self.end_mut(*side).last_end = Some(LastEnd { at, cause, presented });
+            }
+            _ => {}
+        }
         self.outputs.push_back(Output::Event(event));
     }
 

@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use wayleave_bgp::Attributes;
-use wayleave_bgp::session::Counters;
+use wayleave_bgp::notification::{code, open};
+use wayleave_bgp::session::{Cause, Counters};
+use wayleave_bgp::{Attributes, Notification};
 use wayleave_core::{Asn, Prefix, UnixTime};
 
 use super::machine::{PairState, Proxy};
-use super::session_pair::{SessionPair, Side};
-use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words, reason, suite_name};
+use super::session_pair::{LastEnd, SessionPair, Side};
+use crate::leaf::KeyId;
+use crate::path::Path;
+use crate::pipeline::explain::{OwnKey, WhyHop, clock_words, hops, outcome_words, reason, signed_routes, suite_name};
 use crate::pipeline::jobs::{SigningOutcome, carried_octets};
 use crate::pipeline::policy::VerdictClass;
 use crate::pipeline::{Counts, FewTimeStatus, Memory, MemoryUse};
@@ -31,18 +34,28 @@ pub struct Status {
     pub clock: &'static str,
     /// How each few-time key stands.
     pub few_time_keys: Vec<FewTimeStatus>,
+    /// The keys here, where the AS registered keys and none of them: nothing is signed.
+    pub unregistered_keys: Vec<KeyId>,
 }
 
 /// The state of a pair.
 #[derive(Clone, Debug, Serialize)]
 pub struct PairStatus {
     pub name: String,
+    /// Why it is not up, and what to do, while it is not.
+    pub problem: Option<String>,
     /// The end towards the own speaker.
     pub inside: EndStatus,
     /// The end towards the neighbour.
     pub outside: EndStatus,
     /// Suites of the keys that the neighbour offers; none: it does not attest.
     pub offered: Vec<String>,
+    /// Routes from outside that policy rejects now.
+    pub rejected: usize,
+    /// Routes from inside that are held back now.
+    pub held_back: usize,
+    /// The first of them.
+    pub first_held_back: Option<Prefix>,
     /// Routes that wait to be validated, and to be signed.
     pub waiting: [usize; 2],
     /// The neighbour has sent many wrong signatures: its routes are validated alone, and after those of others.
@@ -59,6 +72,8 @@ pub struct EndStatus {
     pub up: bool,
     /// The session's state.
     pub state: String,
+    /// What ended its last session, or the last attempt at one, with the NOTIFICATION and who sent it; until it is up again.
+    pub last_end: Option<String>,
     /// Its peer has called and waits for the other end.
     pub waits: bool,
     /// The peer's AS.
@@ -98,6 +113,8 @@ pub struct Why {
     pub summary: String,
     /// Each route with it.
     pub routes: Vec<WhyRoute>,
+    /// Why routes may be missing or without protection, whatever their prefix.
+    pub problems: Vec<String>,
 }
 
 /// Why a route went as it did.
@@ -140,14 +157,25 @@ impl Proxy {
             for class in pair.incoming.iter().filter_map(|(_, route)| route.result) {
                 *classes.entry(class.name()).or_default() += 1;
             }
+            let policy = &self.pipeline.config.policy;
+            let is_rejected = |class: &VerdictClass| policy.treatment(*class).reject;
+            let rejected = pair.incoming.iter().filter(|(_, route)| route.result.as_ref().is_some_and(is_rejected));
+            let held_back = || {
+                let outgoing = pair.outgoing.routes.iter();
+                outgoing.filter(|(_, route)| route.result.as_ref().is_some_and(SigningOutcome::holds_back))
+            };
             counts += pair.counts;
             let of_pair = memory_of(pair);
             MemoryUse::add(&mut memory, &of_pair);
             PairStatus {
                 name: pair.name.clone(),
+                problem: problem(pair),
                 inside: end(&pair.sessions, Side::Inside),
                 outside: end(&pair.sessions, Side::Outside),
                 offered: pair.offered.iter().map(|key| suite_name(key.suite)).collect(),
+                rejected: rejected.count(),
+                held_back: held_back().count(),
+                first_held_back: held_back().map(|(nlri, _)| nlri.prefix).min(),
                 waiting: [pair.incoming.waiting(), pair.outgoing.routes.waiting()],
                 suspect: self.budget.is_suspect(index),
                 counts: pair.counts,
@@ -159,16 +187,23 @@ impl Proxy {
         memory.insert("checked_signatures", checked.unwrap_or([self.checked.limit(); 2]).into());
         let clock = clock_words(self.pipeline.doubt);
         let few_time_keys = self.pipeline.few_time_keys();
-        Status { asn: self.pipeline.config.asn, pairs, classes, counts, memory, clock, few_time_keys }
+        let unregistered_keys = self.pipeline.unregistered_keys();
+        Status {
+            asn: self.pipeline.config.asn,
+            pairs,
+            classes,
+            counts,
+            memory,
+            clock,
+            few_time_keys,
+            unregistered_keys,
+        }
     }
 
     /// Why the proxy does not do all of its work, if it does not. Cheap, to be queried often.
     #[must_use]
     pub fn lacks(&self) -> Option<String> {
-        let is_up = |pair: &SessionPair| Side::BOTH.iter().all(|side| pair.established(*side).is_some());
-        let down = || self.pairs.iter().find(|pair| !is_up(&pair.sessions));
-        let clock = self.pipeline.clock_problem();
-        clock.or_else(|| down().map(|pair| format!("pair {} is not up", pair.name)))
+        self.pipeline.clock_problem().or_else(|| self.pairs.iter().find_map(problem))
     }
 
     /// The first `max` routes, pair by pair, those from outside first.
@@ -204,7 +239,15 @@ impl Proxy {
     /// The public parts of the keys that sign.
     #[must_use]
     pub fn own_keys(&mut self) -> Vec<OwnKey> {
-        self.pipeline.own_keys("SIGHUP")
+        let outgoing = self.pairs.iter().flat_map(|pair| pair.outgoing.routes.iter());
+        let routes = signed_routes(outgoing.filter_map(|(_, route)| route.result.as_ref()));
+        self.pipeline.own_keys("SIGHUP", &routes)
+    }
+
+    /// The AS, and its keys here where it registered keys and none of them: nothing is signed. Cheap, to be queried often.
+    #[must_use]
+    pub fn unregistered_keys(&self) -> (Asn, Vec<KeyId>) {
+        (self.pipeline.config.asn, self.pipeline.unregistered_keys())
     }
 
     /// Why `prefix` has the routes that it has. Validates them again, and checks every signature, so that the answer names
@@ -235,7 +278,9 @@ impl Proxy {
                 let sent = sent.unwrap_or(&route.attributes);
                 let report = self.pipeline.explain(prefix, sent, neighbour, &self.directories);
                 let class = VerdictClass::of(&report, &prefix);
-                let advice = route.result.as_ref().and_then(advice_on_signing).unwrap_or(report.advice_of(&prefix));
+                let is_own = Path::from_as_path(route.attributes.as_path()).origin() == Some(self.pipeline.config.asn);
+                let advice = route.result.as_ref().and_then(|outcome| advice_on_signing(outcome, is_own));
+                let advice = advice.unwrap_or(report.advice_of(&prefix));
                 let outcome = match &route.result {
                     None => "waits to be signed".to_owned(),
                     Some(SigningOutcome::TooLong { need }) => {
@@ -251,7 +296,8 @@ impl Proxy {
             1 => "one route".to_owned(),
             more => format!("{more} routes"),
         };
-        Why { prefix, summary, routes }
+        let problems = self.pairs.iter().filter_map(problem).collect();
+        Why { prefix, summary, routes, problems }
     }
 
     fn why_route(
@@ -280,9 +326,18 @@ impl Proxy {
     }
 }
 
-/// What to do about a route that does not go out; `None` if it does.
-fn advice_on_signing(outcome: &SigningOutcome) -> Option<Advice> {
+/// What to do about a route that does not go out, or leaves unsigned by what is here; `None` if nothing is. `is_own`: this AS is its origin.
+fn advice_on_signing(outcome: &SigningOutcome, is_own: bool) -> Option<Advice> {
     let (rule, cure) = match outcome {
+        SigningOutcome::NoRegisteredKey => (
+            "an AS signs its own routes with keys that its profile lists",
+            "have the key registered (`wayleave keys profile`), or put the registered key's file in the place that `signing` names and send \
+             SIGHUP; `wayleave show keys` lists the keys of this proxy",
+        ),
+        SigningOutcome::AsReceived if is_own => (
+            "a proxy signs own routes with the keys that `signing` names, and where `originate` is set, only those within it",
+            "nothing if the route is not to be signed; else set `signing`, or add the prefix to `originate`",
+        ),
         SigningOutcome::TooLong { .. } => (
             "a message has at most 4,096 octets, or 65,535 where both ends agree on it (RFC 8654)",
             "sign with a suite whose signatures are shorter, or let the neighbour offer extended messages",
@@ -316,6 +371,7 @@ fn short_outcome(outcome: &SigningOutcome) -> &'static str {
         SigningOutcome::Signed { origin: true, .. } => "signed as origin",
         SigningOutcome::Signed { origin: false, .. } => "chain extended",
         SigningOutcome::AsReceived => "sent on without an attestation of ours",
+        SigningOutcome::NoRegisteredKey => "sent unsigned: no key here is registered",
         SigningOutcome::NotExtended(AttestationError::NotOurs(_)) => {
             "sent on without our hop: the chain names none of our keys"
         }
@@ -342,11 +398,74 @@ fn memory_of(pair: &PairState) -> Memory {
     .into()
 }
 
+/// Why a pair is not up, and what to do; `None` if it is.
+fn problem(pair: &PairState) -> Option<String> {
+    let sessions = &pair.sessions;
+    if Side::BOTH.iter().all(|side| sessions.established(*side).is_some()) {
+        return None;
+    }
+    // One end falls with the other: the reason is at the one that this proxy did not stop itself.
+    let ends = Side::BOTH.into_iter().filter_map(|side| Some((side, sessions.last_end(side)?)));
+    let last = ends.filter(|(_, end)| !matches!(end.cause, Cause::Stopped(_))).max_by_key(|(_, end)| end.at);
+    let why = match last {
+        Some((side, end)) => format!("the {} peer: {}; {}", side.name(), end_words(&end.cause), end_cure(side, end)),
+        None => match Side::BOTH.into_iter().find(|side| sessions.waits(*side)) {
+            Some(side) => {
+                let other = side.other().name();
+                format!("the {} peer is here, the {other} peer is not; look at the {other} router's log", side.name())
+            }
+            None => "neither peer has connected; look at both routers' logs, and at what `listen` and `connect` name"
+                .to_owned(),
+        },
+    };
+    Some(format!("pair {} is not up: {why}", pair.name))
+}
+
+/// What ended a session, and who sent the NOTIFICATION.
+fn end_words(cause: &Cause) -> String {
+    match cause {
+        Cause::PeerEnded(notification) => format!("it sent the NOTIFICATION {notification}"),
+        Cause::PeerErred(notification) => format!("it erred, and this proxy sent the NOTIFICATION {notification}"),
+        Cause::UnexpectedAs { announced, notification } => {
+            format!("its OPEN says {announced}, and this proxy sent the NOTIFICATION {notification}")
+        }
+        Cause::Stopped(notification) => format!("this proxy sent the NOTIFICATION {notification}"),
+        cause => cause.to_string(),
+    }
+}
+
+/// What to do about the end of a session.
+fn end_cure(side: Side, end: &LastEnd) -> String {
+    let whose = match side {
+        Side::Inside => "your router",
+        Side::Outside => "the neighbour's router",
+    };
+    let is_bad_as =
+        |notification: &Notification| (notification.code, notification.subcode) == (code::OPEN, open::BAD_PEER_AS);
+    match (&end.cause, end.presented) {
+        (Cause::PeerEnded(notification), Some(asn)) if is_bad_as(notification) => {
+            format!(
+                "{whose} must have this neighbour in {asn} (a proxy in between passes on what the router behind it says)"
+            )
+        }
+        (Cause::PeerErred(notification), _) if is_bad_as(notification) => {
+            format!("{whose} is in another AS than this proxy expects: mend `asn` here, or the router's own AS")
+        }
+        (Cause::UnexpectedAs { .. }, _) => format!("mend `asn` here, or the own AS of {whose}"),
+        (Cause::ConnectFailed | Cause::ConnectionLost, _) => {
+            format!("look whether {whose} runs, listens, and has this proxy's address, password and TTL security")
+        }
+        (Cause::HoldTimerExpired | Cause::SendHoldTimerExpired, _) => format!("look at the link to {whose}"),
+        _ => format!("see the log of {whose}"),
+    }
+}
+
 fn end(pair: &SessionPair, side: Side) -> EndStatus {
     let up = pair.established(side);
     EndStatus {
         up: up.is_some(),
         state: pair.state(side).to_string(),
+        last_end: pair.last_end(side).map(|end| end_words(&end.cause)),
         waits: pair.waits(side),
         asn: up.map(|up| up.peer_asn),
         router_id: up.map(|up| up.peer_id.to_string()),

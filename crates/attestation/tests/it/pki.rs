@@ -228,8 +228,14 @@ fn objects_never_go_back() {
     };
     let (now, refused, kept) = read(&[beginning(2, 500, 52)], NOW);
     assert_eq!(refused, [Refused::Superseded { asn: Asn(5), have: 2, known: 3 }]);
-    let profile =
-        |asn, sequence, in_folder| RetainedObject { asn: Asn(asn), kind: "profile", sequence, begins: None, in_folder };
+    let profile = |asn, sequence, in_folder| RetainedObject {
+        asn: Asn(asn),
+        kind: "profile",
+        sequence,
+        begins: None,
+        in_folder,
+        expired: None,
+    };
     assert_eq!(kept, [profile(5, 3, Some(2)), profile(6, 1, None)]);
     assert!(knows(&now, 5, 53) && !knows(&now, 5, 52) && knows(&now, 6, 60));
     // A later one in the folder counts, and so does the same once more.

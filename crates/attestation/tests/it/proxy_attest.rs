@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::proxy_net::{ATTRIBUTE, At, Net, START, attested, config, p, ring, seed, shared, update, view};
 use wayleave_attestation::pipeline::policy::{Treatment, VerdictClass};
 use wayleave_attestation::pipeline::{ProcessEvent, RouteEvent};
-use wayleave_attestation::pki::Strictness;
+use wayleave_attestation::pki::{RegisteredKey, Strictness};
 use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::proxy::{Event, Input, ProxyConfig};
 use wayleave_attestation::report::Lack;
@@ -337,6 +337,52 @@ fn one_prefix_outside_the_list_does_not_harm_the_others_of_its_update() {
     assert_eq!(line.class(2, "10.9.0.0/16"), Some(VerdictClass::Invalid));
     assert!(line.net.has(2, PREFIX).is_some());
     assert_eq!(line.net.has(2, "10.9.0.0/16"), None);
+}
+
+#[test]
+fn an_as_whose_keys_are_not_those_of_its_profile_signs_nothing_and_says_so() {
+    let mut line = AsChain::new(&[ORIGIN, LAST], &[ORIGIN, LAST], |_| ());
+    // The profile of the origin has another key than its proxy: that of another AS, so that it is one.
+    let other = |generation| {
+        let mut view = view(generation, &[LAST], &[(ORIGIN, PREFIX)]);
+        let pair = ring(MIDDLE, ED).pairs.remove(0);
+        let public = pair.key.public().to_vec();
+        let key = RegisteredKey { suite: pair.suite, public, not_before: START - 3600, not_after: START + 86_400 };
+        view.add_key(Asn(ORIGIN), key);
+        attested(&mut view, ORIGIN, Strictness::Strict);
+        view
+    };
+    line.start(|| other(1));
+    line.net.announce(0, PREFIX);
+    let proxy = line.proxies[0].expect("a proxy");
+    let is_unregistered = |event: &Event| matches!(event, Event::Process(ProcessEvent::KeysUnregistered { asn: Asn(ORIGIN), keys }) if keys.len() == 1);
+    let said = line.net.events.iter().filter(|(of, event)| *of == proxy && is_unregistered(event)).count();
+    assert_eq!(said, 1, "once");
+    assert_eq!(line.net.proxies[proxy].status().unregistered_keys.len(), 1);
+    let why = line.net.proxies[proxy].why(p(PREFIX));
+    assert!(why.routes[0].outcome.starts_with("sent unsigned"), "{why:?}");
+    assert!(why.routes[0].advice.cure.contains("have the key registered"), "{why:?}");
+    assert_eq!(line.net.proxies[proxy].own_keys()[0].state, "not registered yet: signs nothing");
+    assert_eq!(line.class(1, PREFIX), Some(VerdictClass::Invalid));
+    // It is registered: it signs, and that is said too.
+    let mut registered = view(2, &[ORIGIN, LAST], &[(ORIGIN, PREFIX)]);
+    attested(&mut registered, ORIGIN, Strictness::Strict);
+    for proxy in line.proxies.clone().into_iter().flatten() {
+        line.net.tell(proxy, shared(registered.clone()));
+    }
+    line.net.wait(Duration::from_secs(1));
+    assert_eq!(line.class(1, PREFIX), Some(VerdictClass::Valid));
+    let signs = |event: &Event| matches!(event, Event::Process(ProcessEvent::OtherKeySigns { before: None, .. }));
+    assert!(line.net.events.iter().any(|(of, event)| *of == proxy && signs(event)));
+    let keys = line.net.proxies[proxy].own_keys();
+    assert_eq!((keys[0].state, keys[0].routes), ("signs", 1));
+    assert!(line.net.proxies[proxy].status().unregistered_keys.is_empty());
+    // Its neighbour has another profile of it: the hop is broken there, and no gap.
+    let last = line.proxies[1].expect("a proxy");
+    line.net.tell(last, shared(other(3)));
+    line.net.wait(Duration::from_secs(1));
+    let why = line.net.proxies[last].why(p(PREFIX));
+    assert!(why.routes[0].hops[0].broken && !why.routes[0].hops[0].words.contains("gap"), "{why:?}");
 }
 
 #[test]

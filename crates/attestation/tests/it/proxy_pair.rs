@@ -6,7 +6,7 @@ use crate::common::proxy_net::{At, Net, config, update};
 use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::proxy::{Input, session_pair};
 use wayleave_attestation::sign::KeyRing;
-use wayleave_bgp::session::{Cause, Config, GracefulRestartOffer, HoldTime, Role};
+use wayleave_bgp::session::{Cause, Config, GracefulRestartOffer, HoldTime, PeerAsn, Role};
 use wayleave_bgp::{AttributeCode, AttributeFlags, Capability, Message, MessageType, RefreshKind, SessionParams};
 use wayleave_core::{Afi, Asn};
 
@@ -183,6 +183,25 @@ fn a_stranger_is_refused_and_the_other_end_learns_nothing_of_it() {
     assert_eq!((notification.code, notification.subcode), (2, 2));
     assert!(net.speakers[1].ups.is_empty() && net.speakers[1].failed.is_empty());
     assert!(!net.seen.contains_key(&At::Proxy(0, 0, Side::Outside)));
+}
+
+#[test]
+fn a_pair_that_is_not_up_says_who_sent_which_notification_and_what_to_do() {
+    // The router inside expects its neighbour in another AS.
+    let mut net = net(|config| config.peer_asn = PeerAsn::Exactly(Asn(64_499)), |_| ());
+    net.start();
+    let status = net.proxies[0].status();
+    let said = status.pairs[0].problem.clone().expect("it is not up");
+    assert!(said.contains("the inside peer: it sent the NOTIFICATION ") && said.contains("(2/2)"), "{said}");
+    assert!(said.contains("your router must have this neighbour in AS64498"), "{said}");
+    assert!(status.pairs[0].inside.last_end.as_ref().is_some_and(|end| end.contains("(2/2)")), "{status:?}");
+    assert_eq!(net.proxies[0].lacks(), Some(said.clone()));
+    assert_eq!(net.proxies[0].why("192.0.2.0/24".parse().expect("a prefix")).problems, [said]);
+    // One that is up has no problem.
+    let mut net = plain();
+    let status = net.proxies[0].status();
+    assert_eq!((&status.pairs[0].problem, &status.pairs[0].inside.last_end), (&None, &None));
+    assert_eq!(net.proxies[0].lacks(), None);
 }
 
 #[test]

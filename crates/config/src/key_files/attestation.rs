@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use wayleave_attestation::leaf::LeafKey;
 use wayleave_attestation::pki::{
-    Anchor, FolderContents, MAX_OBJECT_LEN, ManifestAlarm, Object, ObjectSet, RetainedObject, TRUST_ANCHOR,
+    Anchor, FolderContents, MAX_OBJECT_LEN, ManifestAlarm, Object, ObjectSet, Refused, RetainedObject, TRUST_ANCHOR,
 };
 use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::hbs::{HbsKey, MAX_PARTS, Part};
@@ -122,6 +122,17 @@ impl Keys {
     pub fn load(role: &str, path: &Path) -> Result<Self, Failure> {
         let system = |error| Failure::system(path.display(), &error);
         let meta = fs::metadata(path).map_err(system)?;
+        if is_public_anchor(path) {
+            let private = path.with_extension("key");
+            return Err(Failure::new(format!(
+                "{} is the public file of a trust anchor, expected a private file",
+                path.display()
+            ))
+            .help(format!(
+                "name the private file, such as {}, which `wayleave keys anchor` made beside it",
+                private.display()
+            )));
+        }
         if meta.mode() & 0o077 != 0 {
             return Err(Failure::new(format!("{} can be read by others than its owner", path.display()))
                 .help(format!("run: chmod 600 {}; if others may have read it, create new keys", path.display())));
@@ -270,7 +281,18 @@ pub fn save_anchor(anchor: &Anchor, path: &Path) -> Outcome {
 
 /// Reads an anchor's public file.
 pub fn load_anchor(path: &Path) -> Result<Anchor, Failure> {
-    let text = read(path)?;
+    let text = Zeroizing::new(read(path)?);
+    if text.starts_with("role = \"anchor\"") {
+        let public = path.with_extension("pub");
+        return Err(Failure::new(format!(
+            "{} is the private file of a trust anchor, expected its public file",
+            path.display()
+        ))
+        .help(format!(
+            "name the public file, such as {}; the private one stays with the anchor's operator",
+            public.display()
+        )));
+    }
     let malformed = |why: &dyn fmt::Display| {
         Failure::new(format!("{} is not a trust anchor: {why}", path.display()))
             .help("`wayleave keys anchor` creates one")
@@ -308,6 +330,10 @@ pub struct Objects {
     /// Files that do not count, with the reason.
     pub refused: Vec<String>,
     pub set: ObjectSet,
+    /// Of those: their signer is none that is known here.
+    pub strangers: usize,
+    /// Files in the folder.
+    pub files: usize,
     /// Objects that still count although the folder does not have them.
     pub kept: Vec<RetainedObject>,
     /// What the publishers' manifests say of the folder.
@@ -341,18 +367,21 @@ pub fn read_objects<'o>(
     // Profiles first, since additions and manifests belong to them. The octet after the version is the kind. Files are read one
     // by one: whoever can write the folder may fill it with long ones.
     let mut by_kind = BTreeMap::<u8, Vec<PathBuf>>::new();
-    for file in object_files(folder)? {
+    let found = object_files(folder)?;
+    let files = found.len();
+    for file in found {
         match read_octets(&file, 2) {
             Ok(octets) => by_kind.entry(octets.get(1).copied().unwrap_or_default()).or_default().push(file),
             Err(why) => refuse(&file, &why),
         }
     }
-    let mut contents = FolderContents::default();
+    let (mut contents, mut strangers) = (FolderContents::default(), 0);
     for file in by_kind.into_values().flatten() {
         match read_object(&file) {
             Ok(octets) => {
                 contents.add(&octets);
                 if let Err(error) = set.insert(&octets, now) {
+                    strangers += usize::from(matches!(error, Refused::Signature(_)));
                     refuse(&file, &error);
                 }
             }
@@ -360,7 +389,25 @@ pub fn read_objects<'o>(
         }
     }
     let (kept, alarms) = (set.kept(&contents, now), set.manifest_alarms(&contents, now));
-    Ok(Objects { refused, set, kept, alarms })
+    Ok(Objects { refused, strangers, files, set, kept, alarms })
+}
+
+impl Objects {
+    /// That no object counts because another anchor signed them than the one in the file `anchor`, and what to do.
+    pub fn other_anchor(&self, anchor: &Path) -> Option<(String, &'static str)> {
+        let is_one = self.strangers > 0 && self.set.objects().next().is_none();
+        let message = format!(
+            "{} of {} objects are refused: they are signed by another anchor than {}; no profile and no record counts, and nothing is \
+             protected",
+            self.strangers,
+            self.files,
+            anchor.display()
+        );
+        is_one.then_some((
+            message,
+            "put the public file of the anchor that signed them in its place, or that anchor's objects into the folder",
+        ))
+    }
 }
 
 /// Reads no more than an object may have: whoever can write the folder may have no key.
@@ -442,6 +489,12 @@ pub fn folder_octets(folder: &Path) -> Result<Vec<Vec<u8>>, Failure> {
         return Ok(Vec::new());
     }
     Ok(object_files(folder)?.iter().filter_map(|file| read_object(file).ok()).collect())
+}
+
+/// Whether a file is the public file of a trust anchor.
+fn is_public_anchor(path: &Path) -> bool {
+    let is_short = fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() <= MAX_OCTETS);
+    is_short && fs::read_to_string(path).is_ok_and(|text| toml::from_str::<AnchorFile>(&text).is_ok())
 }
 
 /// The purpose of a file of attestation keys, of an identity key or of an anchor: what its first line says.

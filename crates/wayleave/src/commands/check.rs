@@ -19,6 +19,9 @@ pub struct Check {
     /// The configuration; its sections show the role.
     #[arg(default_value = "wayleave.toml")]
     pub file: PathBuf,
+    /// The same, as other commands name it.
+    #[arg(long, value_name = "FILE", hide = true, conflicts_with = "file")]
+    pub config: Option<PathBuf>,
     /// Also ask the network and this machine: whether both parties are reached with the pinned keys, whether the ports are free, and whether
     /// the clock is right.
     #[arg(long)]
@@ -47,7 +50,8 @@ fn stale_list(role: &str, file: &Path) -> Vec<Failure> {
 
 /// `Err` holds the errors; with `--json` they have been printed already, and it is empty.
 pub fn run(command: &Check) -> Outcome {
-    let source = Source::read(&command.file)?;
+    let named = command.config.as_ref().unwrap_or(&command.file);
+    let source = Source::read(named)?;
     let mut checked = check(&source);
     if command.example {
         checked.warnings.append(&mut checked.examples);
@@ -56,14 +60,14 @@ pub fn run(command: &Check) -> Outcome {
         checked.warnings.append(&mut checked.documentation);
     }
     if checked.errors.is_empty() {
-        checked.warnings.extend(stale_list(checked.role, &command.file));
+        checked.warnings.extend(stale_list(checked.role, named));
     }
     // What has errors cannot be tried.
     let found = (command.deep && checked.errors.is_empty()).then(|| deep::look(checked.role, &source)).transpose()?;
     let is_fine = checked.errors.is_empty() && found.iter().flatten().all(|finding| finding.is_good);
     if command.json {
         let mut value = json!({
-            "file": command.file,
+            "file": named,
             "role": checked.role,
             "ok": is_fine,
             "errors": checked.errors.iter().map(describe).collect::<Vec<_>>(),
@@ -85,9 +89,9 @@ pub fn run(command: &Check) -> Outcome {
         let help = warning.remedy().map_or(String::new(), |help| format!(" ({help})"));
         let label = expected(warning).map(|expected| format!(", expected {expected}"));
         let label = label.or_else(|| Some(format!(": {}", reason(warning)?))).unwrap_or_default();
-        print(&format!("{}{place}: warning: {warning}{label}{help}\n", command.file.display()));
+        print(&format!("{}{place}: warning: {warning}{label}{help}\n", named.display()));
     }
-    let file = command.file.display();
+    let file = named.display();
     let what = format!("a configuration for `wayleave run {}`", checked.role);
     match checked.warnings.len() {
         0 => print(&format!("{file}: fine, {what}\n")),

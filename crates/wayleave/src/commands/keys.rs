@@ -38,7 +38,7 @@ pub enum Keys {
         #[arg(long)]
         name: Option<String>,
         /// Validity of the certificate.
-        #[arg(long, default_value_t = 3650)]
+        #[arg(long, default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..))]
         days: u32,
         #[arg(long)]
         json: bool,

@@ -1,7 +1,7 @@
 //! `keys attest`, `anchor`, `profile`, `record`, `identity`, `addition`, `manifest`, `routers` and `objects`: attestation keys and
 //! the signed objects that register them.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -52,7 +52,7 @@ pub struct AnchorKeys {
     #[arg(long, default_value = "anchor")]
     pub name: String,
     /// Validity of the anchor.
-    #[arg(long, default_value_t = 3650)]
+    #[arg(long, default_value_t = 3650, value_parser = clap::value_parser!(u32).range(1..))]
     pub days: u32,
     /// An Ed25519 key alone: routes of origins that require post-quantum suites are then not valid anywhere.
     #[arg(long)]
@@ -71,10 +71,10 @@ pub struct ObjectKeys {
     #[arg(long)]
     pub objects: PathBuf,
     /// Validity of the object.
-    #[arg(long, default_value_t = 365)]
+    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..))]
     pub days: u32,
     /// In how many days the next manifest is due at the latest.
-    #[arg(long, default_value_t = MANIFEST_DAYS)]
+    #[arg(long, default_value_t = MANIFEST_DAYS, value_parser = clap::value_parser!(u32).range(1..))]
     pub manifest_days: u32,
     #[arg(long)]
     pub json: bool,
@@ -114,10 +114,10 @@ pub struct AdditionKeys {
     #[command(flatten)]
     pub earlier: Earlier,
     /// Validity of the addition.
-    #[arg(long, default_value_t = 365)]
+    #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..))]
     pub days: u32,
     /// In how many days the next manifest is due at the latest.
-    #[arg(long, default_value_t = MANIFEST_DAYS)]
+    #[arg(long, default_value_t = MANIFEST_DAYS, value_parser = clap::value_parser!(u32).range(1..))]
     pub manifest_days: u32,
     #[arg(long)]
     pub json: bool,
@@ -135,7 +135,7 @@ pub struct ManifestKeys {
     #[arg(long)]
     pub objects: PathBuf,
     /// In how many days the next manifest is due at the latest.
-    #[arg(long, default_value_t = MANIFEST_DAYS)]
+    #[arg(long, default_value_t = MANIFEST_DAYS, value_parser = clap::value_parser!(u32).range(1..))]
     pub manifest_days: u32,
     #[arg(long)]
     pub json: bool,
@@ -374,6 +374,21 @@ impl Publisher<'_> {
         Ok((entries, number))
     }
 
+    /// The other ASes in whose profile one of these keys is, too.
+    fn others_with(&self, keys: &[ProfileKey], asn: Asn) -> Result<BTreeSet<Asn>, Failure> {
+        let now = unix_now().secs();
+        let mut others = BTreeSet::new();
+        for octets in folder_octets(self.folder)? {
+            let signed = Signed::decode(&octets).ok().filter(|signed| self.signer.has_signed(signed));
+            let Some(Object::Profile(profile)) = signed.map(|signed| signed.object) else { continue };
+            let is_same = |key: &ProfileKey| keys.iter().any(|new| new.suite == key.suite && new.public == key.public);
+            if profile.asn != asn && profile.span.not_after >= now && profile.keys.iter().any(is_same) {
+                others.insert(profile.asn);
+            }
+        }
+        Ok(others)
+    }
+
     /// The object of this kind and AS that is in force, as the folder has it.
     fn present(&self, kind: u8, asn: Asn) -> Result<Option<Object>, Failure> {
         let now = unix_now().secs();
@@ -546,11 +561,19 @@ pub fn profile(command: &ProfileKeys) -> Outcome {
         keys.extend(public);
     }
     let Some(asn) = asn else {
-        return Err(Failure::usage("no AS given").help("add --asn, or --attest FILE").into());
+        return Err(Failure::usage("no AS given: `--key` does not name one")
+            .help("add --asn NUMBER; or --attest FILE, a file of the AS's private keys, in place of --key")
+            .into());
     };
     keys.sort();
     let ObjectKeys { anchor, objects, days, manifest_days, json } = &command.objects;
     let publisher = anchor_publisher(anchor, objects, *manifest_days, *json)?;
+    for other in publisher.others_with(&keys, asn)? {
+        warn(&format!(
+            "the profile of {other} lists a key of this one, too: whichever AS does not hold it lets the other sign in its name; ask both \
+             operators for their own keys"
+        ));
+    }
     publisher.publish((1, asn), *days, command.earlier, |span, _| Object::Profile(Profile { asn, span, keys }))
 }
 
@@ -659,8 +682,16 @@ pub fn record(command: &RecordKeys) -> Outcome {
 
 /// Lists the objects of a folder that an anchor has signed.
 pub fn list(anchor: &Path, folder: &Path, json: bool) -> Outcome {
-    let Objects { refused, set, alarms, .. } = set(anchor, folder, unix_now().secs())?;
-    let alarms: Vec<String> = alarms.iter().map(ToString::to_string).collect();
+    let now = unix_now().secs();
+    let read = set(anchor, folder, now)?;
+    let other_anchor = read.other_anchor(anchor).map(|(what, cure)| format!("{what}; {cure}"));
+    let Objects { refused, set, alarms, .. } = read;
+    let shared = set.view(0, now).0.shared_keys();
+    let shared = shared.iter().map(|(one, other)| {
+        format!("{one} and {other} list the same key: whichever does not hold it lets the other sign in its name; ask both operators")
+    });
+    let alarms = other_anchor.into_iter().chain(alarms.iter().map(ToString::to_string)).chain(shared);
+    let alarms: Vec<String> = alarms.collect();
     let rows: Vec<Value> = set.objects().map(|(object, _)| describe(object)).collect();
     if json {
         print_json(json!({ "anchor": set.anchor().name, "objects": rows, "refused": refused, "alarms": alarms }));
@@ -706,7 +737,9 @@ pub fn describe(object: &Object) -> Value {
             })
             .collect()
     };
-    let mut row = json!({ "asn": object.asn(), "not_after": object.span().not_after });
+    // The trust anchor is no AS.
+    let asn = Some(object.asn()).filter(|asn| *asn != TRUST_ANCHOR);
+    let mut row = json!({ "asn": asn, "not_after": object.span().not_after });
     match object {
         Object::Profile(profile) => {
             row["kind"] = json!("profile");

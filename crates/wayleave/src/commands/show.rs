@@ -183,7 +183,21 @@ pub fn show(command: &Show) -> Outcome {
         Noun::Paths => objects(&list("paths"), &["nodes", "mtu", "until", "consented_until", "not_consented"]),
         Noun::Keys => objects(
             &list("keys").into_iter().map(key).collect::<Vec<_>>(),
-            &["of", "from", "suite", "id", "tls", "sign", "registered", "left", "ends", "reload"],
+            &[
+                "of",
+                "from",
+                "suite",
+                "id",
+                "tls",
+                "sign",
+                "registered",
+                "state",
+                "routes",
+                "last_signed",
+                "left",
+                "ends",
+                "reload",
+            ],
         ),
     };
     // What a role has done so far may be nothing, which is no answer to look at.
@@ -566,6 +580,9 @@ pub fn why(command: &Why) -> Outcome {
     }
     for route in value["sent"].as_array().into_iter().flatten() {
         text += &format!("  to the exchange{}: {}\n", path(route), cell(&route["outcome"]));
+    }
+    for problem in value["problems"].as_array().into_iter().flatten() {
+        text += &format!("  problem: {}\n", cell(problem));
     }
     print(&text);
     Ok(())

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc};
 use tracing::{error, info, warn};
+use wayleave_attestation::leaf::KeyId;
 use wayleave_attestation::member::{self, MemberAttestationConfig, MemberAttestationEvent};
 use wayleave_attestation::pipeline::explain::reason;
 use wayleave_attestation::pipeline::{
@@ -316,6 +317,25 @@ pub const NOT_AUTHORISED: &str = "what is registered lets others originate them,
 pub const KEYS_EXHAUSTED: &str = "the lives of the signing keys are over; make new keys with \"wayleave keys attest\" and \
                                   publish a new profile";
 
+/// That this AS registered keys, and none of those that are here, and what to do.
+pub fn keys_unregistered(asn: Asn, keys: &[String]) -> String {
+    let (keys, are) = match keys {
+        [one] => (format!("key {one}"), "is"),
+        several => (format!("keys {}", several.join(", ")), "are"),
+    };
+    format!(
+        "{keys} of this proxy {are} not in the profile of {asn}: nothing is signed, and routes leave unsigned; put the file of a registered \
+         key in the place that `signing` names, or have the key registered (\"wayleave keys profile ... --add\") and copy the folder of \
+         objects here"
+    )
+}
+
+/// The same, from the status of a machine.
+pub fn keys_problem(asn: Asn, unregistered: &[KeyId]) -> Option<String> {
+    let ids: Vec<String> = unregistered.iter().map(ToString::to_string).collect();
+    (!ids.is_empty()).then(|| keys_unregistered(asn, &ids))
+}
+
 /// What the operator of either role is told of its keys and its clock.
 pub fn process_line(event: &ProcessEvent) -> EventLine {
     match event {
@@ -340,6 +360,15 @@ pub fn process_line(event: &ProcessEvent) -> EventLine {
         }
         ProcessEvent::KeySigns(suite) => {
             event!(INFO "key signs" {; suite = suite.name() } "key {} signs", suite.name())
+        }
+        ProcessEvent::KeysUnregistered { asn, keys } => {
+            let ids: Vec<String> = keys.iter().map(ToString::to_string).collect();
+            event!(ERROR "keys-unregistered" {; asn, keys = ids } "{}", keys_unregistered(*asn, &ids))
+        }
+        ProcessEvent::OtherKeySigns { key, before } => {
+            let instead = before.map_or(String::new(), |before| format!(" instead of {before}"));
+            event!(INFO "other-key" {; key = shown(key), before = before.map(|before| before.to_string()) }
+                "routes are signed again, with key {key}{instead}: it is the first here that is registered")
         }
         ProcessEvent::ClockInDoubt(Some(_)) => event!(ERROR "clock" {; in_doubt = true }
             "this machine's clock disagrees with most origins; check it (`timedatectl`): expired routes may count as valid"),

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
+use wayleave_attestation::leaf::{KeyId, LeafKey};
 use wayleave_attestation::member::MemberAttestationEvent;
 use wayleave_attestation::pipeline::policy::VerdictClass;
 use wayleave_attestation::pipeline::{KeyEnd, KeyWait, ProcessEvent, RouteEvent, WaitReason};
@@ -147,6 +148,11 @@ fn route_events() -> Vec<RouteEvent> {
     ]
 }
 
+/// The name of a key.
+fn key(number: u8) -> KeyId {
+    LeafKey::of(SuiteId::KcEd25519, &[number; 32]).id()
+}
+
 fn process_events() -> Vec<ProcessEvent> {
     let waits = |reason, until| ProcessEvent::KeyWaits(KeyWait { suite: SuiteId::KcHbs, reason, until });
     vec![
@@ -156,6 +162,8 @@ fn process_events() -> Vec<ProcessEvent> {
         waits(WaitReason::ClockNotSynchronised, None),
         waits(WaitReason::StoreIsAhead, Some(1_800_000_000)),
         ProcessEvent::KeySigns(SuiteId::KcHbs),
+        ProcessEvent::KeysUnregistered { asn: Asn(64499), keys: vec![key(1)] },
+        ProcessEvent::OtherKeySigns { key: key(2), before: Some(key(1)) },
         ProcessEvent::ClockStepped(-30),
         ProcessEvent::ClockInDoubt(None),
     ]
@@ -183,6 +191,8 @@ fn proxy_events() -> Vec<ProxyEvent> {
     events.extend([
         ProxyEvent::Older { pair: 0, nlri: nlri(), origin: Asn(64499), have: 5, newest: 7 },
         ProxyEvent::Suspect(0),
+        ProxyEvent::NewKeys { keys: vec![key(2)], signs: Some(key(1)) },
+        ProxyEvent::NewKeys { keys: vec![key(2)], signs: Some(key(2)) },
         ProxyEvent::Pair(0, PairEvent::Down(Side::Outside, ended())),
         ProxyEvent::Pair(0, PairEvent::OverLimit(Side::Inside, nlri())),
         ProxyEvent::Pair(0, PairEvent::OutOfMemory(Side::Inside)),

@@ -71,6 +71,9 @@ pub struct Summary {
     pub manifest_alarms: usize,
     /// What is wrong with the folder of objects, in words: the first alarms.
     pub alarms: Vec<String>,
+    /// Of those: what concerns every route, whoever its origin is.
+    #[serde(skip)]
+    pub of_all: Vec<String>,
     /// Prefixes with their origins, from any source.
     pub vrps: usize,
     /// Keys from router certificates.
@@ -249,24 +252,21 @@ impl RememberedObjects {
         Ok(Self { store: Some(store), objects, anchor })
     }
 
-    /// Whether the anchor may follow the one that was in force last. One that had a second key, and has it no longer or another
-    /// one beside the same first key, is refused: whoever can forge Ed25519 signatures and write the file would have begun
-    /// with that.
+    /// Whether the anchor may follow the one that was in force last. Another one is refused: with it all profiles and records of
+    /// before are gone, and with them all protection. So is one that had a second key, and has it no longer or another one beside the
+    /// same first key: whoever can forge Ed25519 signatures and write the file would have begun with that.
     fn check_anchor(&self, anchor: &Anchor) -> Result<(), Failure> {
         let Some((public, second)) = self.anchor.as_deref().and_then(|keys| keys.split_at_checked(KEY_LEN)) else {
             return Ok(());
         };
         let what = match anchor.post_quantum {
-            _ if second.is_empty() => None,
-            None => Some("no longer has its post-quantum key"),
-            Some(now) if public == anchor.public && second != now.as_slice() => {
+            None if !second.is_empty() => Some("no longer has its post-quantum key"),
+            _ if public != anchor.public => Some("has changed: it has another Ed25519 key"),
+            Some(now) if !second.is_empty() && second != now.as_slice() => {
                 Some("has another post-quantum key beside the same Ed25519 key")
             }
-            Some(_) => None,
+            _ => None,
         };
-        if public != anchor.public && what.is_none() {
-            warn!(anchor = anchor.name, "the trust anchor has changed");
-        }
         match what {
             Some(what) => Err(Failure::new(format!("the trust anchor {} {what}", anchor.name)).help(
                 "put its file back, and find out who changed it; if the anchor's operator says that it is right, set \
@@ -329,6 +329,10 @@ struct Reader {
     remembered: RememberedObjects,
     /// Objects that the folder lost or has older, and that still count.
     kept: Vec<RetainedObject>,
+    /// That another anchor than ours signed all that the folder has.
+    other_anchor: Option<String>,
+    /// Why the files could not be read when they changed last.
+    unread: Option<String>,
     /// What the publishers' manifests say of the folder.
     alarms: Vec<ManifestAlarm>,
     certified: Vec<CertifiedKey>,
@@ -351,15 +355,26 @@ impl Reader {
         let now = unix_now();
         let is_over = self.until.is_some_and(|until| until <= now.secs());
         let mut changed = self.take_over(answer);
-        if is_requested || is_over || self.snapshot != snapshot(sources) {
+        // What could not be read may be as it was before.
+        if is_requested || is_over || self.unread.is_some() || self.snapshot != snapshot(sources) {
             match self.read(sources, now) {
-                Ok(()) => changed = true,
+                Ok(()) => {
+                    self.unread = None;
+                    changed = true;
+                }
                 Err(failure) => {
-                    error!(
-                        "signed objects and certificates cannot be read: {failure}; what was known before still counts until it expires"
+                    let help = failure.remedy().map_or(String::new(), |help| format!("; {help}"));
+                    let what = format!(
+                        "signed objects and certificates cannot be read: {failure}; what was known before still counts until it expires{help}"
                     );
                     // What has expired by now no longer counts.
                     changed |= is_over;
+                    // It is tried again and again, and said once.
+                    if is_requested || self.unread.as_ref() != Some(&what) {
+                        error!("{what}");
+                        self.unread = Some(what);
+                        changed = true;
+                    }
                 }
             }
         }
@@ -415,8 +430,13 @@ impl Reader {
     fn read(&mut self, sources: &OriginSources, now: UnixTime) -> Result<(), Failure> {
         let snapshot = snapshot(sources);
         let remembered = self.remembered.objects.values().map(Vec::as_slice);
-        let (mut refused, set, kept, alarms) = match sources.keys.objects(&sources.source, remembered)? {
-            Some(Objects { refused, set, kept, alarms }) => (refused, Some(set), kept, alarms),
+        let objects = sources.keys.objects(&sources.source, remembered)?;
+        let anchor_file = sources.keys.anchor.as_ref();
+        let other_anchor = objects.as_ref().zip(anchor_file);
+        let other_anchor = other_anchor.and_then(|(objects, file)| objects.other_anchor(file.get_ref()));
+        let other_anchor = other_anchor.map(|(what, cure)| format!("{what}; {cure}"));
+        let (mut refused, set, kept, alarms) = match objects {
+            Some(Objects { refused, set, kept, alarms, .. }) => (refused, Some(set), kept, alarms),
             None => (Vec::new(), None, Vec::new(), Vec::new()),
         };
         if let (Some(set), Some(named)) = (&set, &sources.keys.anchor)
@@ -446,9 +466,15 @@ impl Reader {
         if unreported.len() > SHOWN_ALARMS {
             error!("{} more alarms of the folder of objects are not listed", unreported.len() - SHOWN_ALARMS);
         }
-        (self.kept, self.alarms) = (kept, alarms);
+        if let Some(other) = other_anchor.as_ref().filter(|_| self.other_anchor.is_none()) {
+            error!("{other}");
+        }
+        (self.kept, self.alarms, self.other_anchor) = (kept, alarms, other_anchor);
         if let Some(set) = &set {
-            self.remembered.remember_anchor(set.anchor());
+            // One that signed nothing that is here may be the wrong file, and must not keep the right one out.
+            if set.objects().next().is_some() {
+                self.remembered.remember_anchor(set.anchor());
+            }
             self.remembered.remember(set);
         }
         (self.snapshot, self.set, self.refused) = (snapshot, set, refused.len());
@@ -490,7 +516,9 @@ impl Reader {
         }
         let is_withheld = |alarm: &&ManifestAlarm| matches!(alarm, ManifestAlarm::Withheld { .. });
         let withheld = self.alarms.iter().filter(is_withheld).count();
-        let alarms = self.kept.iter().map(describe_kept).chain(self.alarms.iter().map(describe_alarm));
+        let of_all: Vec<String> = self.unread.iter().chain(&self.other_anchor).cloned().collect();
+        let of_folder = self.kept.iter().map(describe_kept).chain(self.alarms.iter().map(describe_alarm));
+        let alarms = of_all.iter().cloned().chain(of_folder);
         self.summary.send_replace(Summary {
             objects: self.set.as_ref().map_or(0, |set| set.objects().count()),
             refused: self.refused + omitted.len() + wrong,
@@ -498,6 +526,7 @@ impl Reader {
             withheld,
             manifest_alarms: self.alarms.len() - withheld,
             alarms: alarms.take(SHOWN_ALARMS).collect(),
+            of_all,
             vrps: view.vrps(),
             certified_keys: self.certified.len(),
             surplus_keys: self.surplus.values().sum(),
@@ -543,6 +572,8 @@ impl Default for Reader {
             set: None,
             remembered: RememberedObjects::default(),
             kept: Vec::new(),
+            other_anchor: None,
+            unread: None,
             alarms: Vec::new(),
             certified: Vec::new(),
             begins: None,
@@ -558,7 +589,7 @@ impl Default for Reader {
 }
 
 /// How the folder has gone back, what counts now, and what to do.
-fn describe_kept(RetainedObject { asn, kind, sequence, begins, in_folder }: &RetainedObject) -> String {
+fn describe_kept(RetainedObject { asn, kind, sequence, begins, in_folder, expired }: &RetainedObject) -> String {
     let folder = match in_folder {
         Some(other) if other == sequence => "the folder of objects has another one with this sequence".to_owned(),
         Some(other) => format!("the folder of objects has sequence {other} of it instead"),
@@ -570,6 +601,13 @@ fn describe_kept(RetainedObject { asn, kind, sequence, begins, in_folder }: &Ret
         (None, _) => "stays in force until it expires".to_owned(),
     };
     let whose = if asn.0 == 0 { "the trust anchor".to_owned() } else { asn.to_string() };
+    if let Some(expired) = expired {
+        return format!(
+            "the {kind} of {whose} with sequence {sequence} {counts}: {folder}, which expired at {}; ask its publisher to sign it again, \
+             for longer",
+            utc(*expired)
+        );
+    }
     format!(
         "the {kind} of {whose} with sequence {sequence} {counts}: {folder}; fetch the objects again, and find out who changed them"
     )
@@ -641,12 +679,39 @@ mod tests {
 
     #[test]
     fn of_an_object_that_the_folder_lost_the_log_says_whether_it_is_in_force_or_waits() {
-        let kept = RetainedObject { asn: Asn(5), kind: "profile", sequence: 7, begins: None, in_folder: None };
+        let kept =
+            RetainedObject { asn: Asn(5), kind: "profile", sequence: 7, begins: None, in_folder: None, expired: None };
         let said = describe_kept(&kept);
         assert!(said.contains("stays in force until it expires: the folder of objects no longer has it"), "{said}");
         let said = describe_kept(&RetainedObject { begins: Some(1_700_000_000), in_folder: Some(6), ..kept });
         assert!(said.contains("still comes into force at 2023-11-14") && !said.contains("stays in force"), "{said}");
-        assert!(said.contains("has sequence 6 of it instead"), "{said}");
+        assert!(said.contains("has sequence 6 of it instead") && said.contains("find out who changed them"), "{said}");
+        let said = describe_kept(&RetainedObject { in_folder: Some(8), expired: Some(1_700_000_000), ..kept });
+        assert!(said.contains("has sequence 8 of it instead, which expired at 2023-11-14T22:13:20Z; ask"), "{said}");
+    }
+
+    #[test]
+    fn an_anchor_with_another_key_is_refused_and_a_second_key_may_be_added() {
+        let anchor = |public: u8, second: Option<u8>| Anchor {
+            name: "lab".to_owned(),
+            public: [public; KEY_LEN],
+            post_quantum: second.map(|octet| [octet; 32]),
+            not_before: 0,
+            not_after: u64::MAX,
+        };
+        let mut remembered = RememberedObjects::default();
+        assert!(remembered.check_anchor(&anchor(1, None)).is_ok(), "nothing is remembered");
+        let cases = [
+            ((1, None), [((1, None), true), ((1, Some(2)), true), ((3, None), false), ((3, Some(2)), false)]),
+            ((1, Some(2)), [((1, Some(2)), true), ((1, None), false), ((1, Some(3)), false), ((3, Some(2)), false)]),
+        ];
+        for ((public, second), followers) in cases {
+            remembered.remember_anchor(&anchor(public, second));
+            for ((public, second), may) in followers {
+                let checked = remembered.check_anchor(&anchor(public, second));
+                assert_eq!(checked.is_ok(), may, "{public} {second:?}");
+            }
+        }
     }
 
     #[test]

@@ -157,17 +157,45 @@ fn a_new_key_signs_after_a_reload_and_no_session_ends() {
     eventually("it has both keys", || ids().len() == 2);
     let new = ids()[0].0.clone();
     assert!(new != *old && ids()[0].1 == false && ids()[1] == (old.clone(), true.into()), "{:?}", ids());
-    assert!(a.log().contains("new keys: routes are signed again"), "{}", a.log());
+    let waits = format!("none of them is registered yet, and {} goes on signing", old.as_str().expect("an id"));
+    assert!(a.log().contains(&waits), "{}", a.log());
+    let states = || {
+        let shown = a.json(&["show", "keys"]);
+        let keys = shown["keys"].as_array().cloned().unwrap_or_default();
+        keys.iter().map(|key| (key["state"].clone(), key["routes"].clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(states(), [("not registered yet: signs nothing".into(), 0.into()), ("signs".into(), 1.into())]);
     assert_eq!(signer(), *old);
     folder.sign(&["profile", "--attest", &format!("{asn}.key"), "--add"]);
     b.signal("-HUP");
     a.signal("-HUP");
     eventually("the new one signs", || signer() == new);
+    let instead = format!("with key {} instead of {}", new.as_str().expect("an id"), old.as_str().expect("an id"));
+    assert!(a.log().contains(&instead), "{}", a.log());
+    let replaced = "replaced: keep it registered while what it signed holds";
+    assert_eq!(states(), [("signs".into(), 1.into()), (replaced.into(), 0.into())]);
     assert_eq!(b.class(), "valid");
     let why = text(&b.ask(&["why", PREFIX]).stdout);
     assert!(why.contains(&format!("its registered key {}: proved", new.as_str().expect("an id"))), "{why}");
     assert_eq!([established(&a), established(&b)], before, "no session ended");
     assert!([&a, &b].iter().all(|proxy| !proxy.log().contains("peer down")), "{}", a.log());
+    // The profile drops the key that is in use: nothing is signed, and both proxies say why.
+    folder.ok(&["keys", "attest", "third.key", "--asn", &asn]);
+    folder.sign(&["profile", "--attest", "third.key", "--replace"]);
+    b.signal("-HUP");
+    a.signal("-HUP");
+    eventually("the proxy says that it signs nothing", || {
+        text(&a.ask(&["show", "status"]).stdout).contains("are not in the profile of AS64496: nothing is signed")
+    });
+    let why = || text(&a.ask(&["why", PREFIX]).stdout);
+    eventually("and so of the route", || why().contains("sent unsigned: no key here that may sign it is registered"));
+    assert!(why().contains("what to do: have the key registered") && !why().contains("took the"), "{}", why());
+    assert!(a.json(&["show", "events"])["events"].to_string().contains("keys-unregistered"));
+    eventually("the neighbour refuses it", || b.class() == "invalid");
+    let why = text(&b.ask(&["why", PREFIX]).stdout);
+    assert!(why.contains("the origin did not sign it, or somebody on the path took the attribute away"), "{why}");
+    let said = folder.ok(&["check", &format!("as{asn}.toml")]);
+    assert!(said.contains("does not list the kc-ed25519 key of this file: nothing is signed with it"), "{said}");
 }
 
 #[test]
@@ -183,6 +211,13 @@ fn what_the_own_as_may_not_originate_is_neither_signed_nor_sent_unless_that_is_w
     let why = || text(&a.ask(&["why", PREFIX]).stdout);
     eventually("its own proxy says so", || why().contains("not sent: this AS may not originate it"));
     assert!(why().contains("RFC 6811") && why().contains("wayleave keys record"), "{}", why());
+    let screen = text(&a.ask(&["show", "status"]).stdout);
+    assert!(
+        screen.contains(&format!("pair there: one route is not sent to the neighbour; `wayleave why {PREFIX}`")),
+        "{screen}"
+    );
+    let status = a.json(&["show", "status"]);
+    assert_eq!((&status["pairs"][0]["held_back"], &status["pairs"][0]["inside"]["received"]), (&1.into(), &1.into()));
     let log = a.log();
     assert!(log.contains("not signed and not sent") && log.contains("what is registered"), "{log}");
     assert!(a.json(&["show", "events"])["events"].to_string().contains("not-authorised"));

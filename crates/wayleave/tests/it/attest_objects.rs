@@ -42,6 +42,11 @@ fn copy(folder: &Folder, from: &str, to: &str) {
     }
 }
 
+/// An error without the breaks of its lines.
+fn plain(said: &str) -> String {
+    said.replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 fn known(proxy: &Proxy) -> serde_json::Value {
     proxy.json(&["show", "status"])["known"].clone()
 }
@@ -188,12 +193,13 @@ fn an_anchor_that_loses_or_changes_its_second_key_is_refused_unless_the_configur
     let forged = [
         (stripped.clone(), "no longer has its post-quantum key"),
         (public.replace(&own, &others), "has another post-quantum key beside the same Ed25519 key"),
-        // Another anchor altogether, with one key.
+        // Another anchor altogether, with one key, and with two.
         (other.replace(&others, ""), "no longer has its post-quantum key"),
+        (other.clone(), "has changed: it has another Ed25519 key"),
     ];
     for (text, why) in &forged {
         folder.write("anchor.pub", text);
-        let said = folder.fails(1, &["run", "attest", "--config", &format!("as{LAST}.toml")]);
+        let said = plain(&folder.fails(1, &["run", "attest", "--config", &format!("as{LAST}.toml")]));
         assert!(said.contains(why) && said.contains("trust_changed_anchor = true"), "{said}");
     }
     // While it runs, what was known goes on to count.
@@ -205,7 +211,28 @@ fn an_anchor_that_loses_or_changes_its_second_key_is_refused_unless_the_configur
     eventually("it is refused", || b.log().contains("no longer has its post-quantum key"));
     assert_eq!(known(&b)["objects"], 4);
     assert!(b.log().contains("what was known before still counts"), "{}", b.log());
+    folder.write("anchor.pub", &other);
+    b.signal("-HUP");
+    eventually("another anchor is refused, and a problem", || {
+        text(&b.ask(&["show", "status"]).stdout).contains("has another Ed25519 key")
+    });
+    assert_eq!(known(&b)["objects"], 4);
+    let said = plain(&folder.fails(1, &["check", &format!("as{LAST}.toml")]));
+    let refused = "4 of 4 objects are refused: they are signed by another anchor than anchor.pub";
+    assert!(said.contains(refused), "{said}");
     b.kill();
+    // Where nothing is remembered the proxy cannot know, and says what it sees. The right file comes back without a word.
+    let state = folder.0.join(format!("as{LAST}.redb"));
+    fs::rename(&state, folder.0.join("kept.redb")).expect("moved");
+    b.start();
+    eventually("a problem", || alarms(&b).contains(refused));
+    assert!(text(&b.ask(&["why", PREFIX]).stdout).contains(refused));
+    folder.write("anchor.pub", &public);
+    b.signal("-HUP");
+    eventually("the right one counts", || known(&b)["objects"] == 4 && alarms(&b) == "[]");
+    b.kill();
+    fs::rename(folder.0.join("kept.redb"), &state).expect("moved back");
+    folder.write("anchor.pub", &stripped);
     // The clear word, after which the anchor has one key; that signatures are not checked is said.
     let config = fs::read_to_string(folder.0.join(format!("as{LAST}.toml"))).expect("a file");
     folder.write(&format!("as{LAST}.toml"), &config.replace("[keys]\n", "[keys]\ntrust_changed_anchor = true\n"));
@@ -222,6 +249,50 @@ fn an_anchor_that_loses_or_changes_its_second_key_is_refused_unless_the_configur
     folder.write(&format!("as{LAST}.toml"), &config);
     b.start();
     eventually("it starts without the word", || known(&b)["objects"] == 4);
+}
+
+/// What is easily mixed up or mistyped when objects are signed is refused or named, and no key is thought lost for it.
+#[test]
+fn an_anchors_two_files_are_told_apart_and_mistakes_in_objects_are_named() {
+    let folder = with_keys("mistakes", &["--classical"]);
+    let asn = ORIGIN.to_string();
+    let with = |anchor: &str, more: &[&str]| -> Vec<String> {
+        let all = [&["keys"], more, &["--anchor", anchor, "--objects", "objects"]].concat();
+        all.into_iter().map(str::to_owned).collect()
+    };
+    let fails = |code: i32, arguments: Vec<String>| {
+        plain(&folder.fails(code, &arguments.iter().map(String::as_str).collect::<Vec<_>>()))
+    };
+    // The public file where the private one belongs, and the other way round.
+    let record = ["record", "--asn", &asn, "--prefix", LATER, "--add"];
+    let said = fails(1, with("anchor.pub", &record));
+    assert!(said.contains("anchor.pub is the public file of a trust anchor") && said.contains("anchor.key"), "{said}");
+    assert!(!said.contains("chmod"), "{said}");
+    let said = fails(1, with("anchor.key", &["objects"]));
+    assert!(said.contains("anchor.key is the private file of a trust anchor"), "{said}");
+    assert!(said.contains("anchor.pub") && !said.contains("unknown field"), "{said}");
+    // A validity of no days.
+    for days in ["--days", "--manifest-days"] {
+        fails(2, with("anchor.key", &[&record[..], &[days, "0"]].concat()));
+    }
+    // A key without its AS.
+    let shown = folder.ok(&["keys", "show", &format!("{asn}.key")]);
+    let key = shown.split_whitespace().find(|word| word.starts_with("attest:")).expect("a key").to_owned();
+    let said = fails(2, with("anchor.key", &["profile", "--key", &key]));
+    assert!(said.contains("`--key` does not name one") && said.contains("--asn"), "{said}");
+    // One key for two ASes: signed, and said by the signer and by every reader.
+    let arguments = with("anchor.key", &["profile", "--asn", "64499", "--key", &key]);
+    let output = folder.run(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(text(&output.stderr).contains("the profile of AS64496 lists a key of this one, too"), "{output:?}");
+    let listed = folder.ok(&["keys", "objects", "--anchor", "anchor.pub", "--objects", "objects"]);
+    assert!(listed.contains("alarm: AS64496 and AS64499 list the same key"), "{listed}");
+    // The anchor is no AS.
+    assert!(listed.lines().any(|line| line.starts_with("manifest  - ")), "{listed}");
+    // `check` takes its file as other commands do.
+    folder.write("p.toml", "[attest]\nasn = 64496\nstate = \"p.redb\"\n[keys]\nsigning = \"64496.key\"\nanchor = \"anchor.pub\"\nobjects = \"objects\"\n");
+    let [one, other] =
+        [&["check", "--config", "p.toml"][..], &["check", "p.toml"]].map(|arguments| folder.run(arguments));
+    assert_eq!((one.status.code(), text(&one.stderr)), (other.status.code(), text(&other.stderr)));
 }
 
 /// Who may write the folder has no key: what he puts there is refused, and nothing waits for it or is filled with it.

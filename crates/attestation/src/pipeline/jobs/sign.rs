@@ -10,7 +10,7 @@ use wayleave_crypto::secret::Seed;
 use super::validate::{Checked, PolicyCheck};
 use super::{RouteGroup, carried, guarded, received_path};
 use crate::chain::Attestation;
-use crate::leaf::{Leaf, Tree};
+use crate::leaf::{KeyId, Leaf, Tree};
 use crate::path::Path;
 use crate::pipeline::event::RouteEvent;
 use crate::pipeline::keys::SharedKeyRing;
@@ -107,9 +107,11 @@ pub(crate) struct SigningResults {
 pub(crate) enum SigningOutcome {
     /// With these attributes; to be signed again at `renew` (seconds since 1970). `smaller`: a preferred key was passed
     /// over because its signature would have been too long.
-    Signed { attributes: Arc<Attributes>, renew: u64, origin: bool, smaller: bool },
+    Signed { attributes: Arc<Attributes>, renew: u64, origin: bool, smaller: bool, key: KeyId },
     /// As they came: there was nothing to extend, or the prefix is not one that this AS signs for.
     AsReceived,
+    /// As they came, though they are own routes that this AS signs for: none of its keys that may sign them is registered.
+    NoRegisteredKey,
     /// As they came, though there was something to extend.
     NotExtended(AttestationError),
     /// Not sent: the shortest value has `need` octets.
@@ -148,7 +150,7 @@ impl SigningOutcome {
     pub(crate) fn sent<'a>(&'a self, received: &'a Arc<Attributes>) -> Option<&'a Arc<Attributes>> {
         match self {
             Self::Signed { attributes, .. } => Some(attributes),
-            Self::AsReceived | Self::NotExtended(_) => Some(received),
+            Self::AsReceived | Self::NoRegisteredKey | Self::NotExtended(_) => Some(received),
             Self::TooLong { .. }
             | Self::NotReserved
             | Self::Exhausted
@@ -158,13 +160,27 @@ impl SigningOutcome {
         }
     }
 
+    /// Whether routes do not leave, and do not only wait for a slot of time.
+    pub(crate) fn holds_back(&self) -> bool {
+        match self {
+            Self::TooLong { .. } | Self::Exhausted | Self::Faulty(_) | Self::NotAuthorised | Self::Refused { .. } => {
+                true
+            }
+            Self::Signed { .. }
+            | Self::AsReceived
+            | Self::NoRegisteredKey
+            | Self::NotExtended(_)
+            | Self::NotReserved => false,
+        }
+    }
+
     /// What an operator should know about it.
     pub(crate) fn event(&self, routes: Vec<Nlri>) -> Option<RouteEvent> {
         if routes.is_empty() {
             return None;
         }
         match self {
-            Self::Signed { .. } | Self::AsReceived | Self::NotReserved => None,
+            Self::Signed { .. } | Self::AsReceived | Self::NoRegisteredKey | Self::NotReserved => None,
             Self::NotExtended(error) => Some(RouteEvent::NotExtended { routes, error: *error }),
             Self::TooLong { need } => Some(RouteEvent::TooLong { routes, need: *need }),
             Self::Exhausted => Some(RouteEvent::Exhausted { routes }),
@@ -384,12 +400,12 @@ impl RouteSigner {
         renew: u64,
     ) -> SigningOutcome {
         match made {
-            Ok(SignedAttestation { value, is_smaller }) => {
+            Ok(SignedAttestation { value, is_smaller, key }) => {
                 let mut edit = group.attributes.edit();
                 // Ours says whether everyone before knew the attribute.
                 edit.remove(self.attribute).set(self.attribute, AttributeFlags::OPTIONAL_TRANSITIVE, &value);
                 let attributes = Arc::new(edit.finish());
-                SigningOutcome::Signed { attributes, renew, origin, smaller: is_smaller }
+                SigningOutcome::Signed { attributes, renew, origin, smaller: is_smaller, key }
             }
             Err(error) => failure(error, origin),
         }
@@ -411,7 +427,7 @@ impl RouteSigner {
 fn failure(error: AttestationError, origin: bool) -> SigningOutcome {
     match error {
         // Without a registered key the AS does not attest its own routes.
-        AttestationError::NotOurs(_) if origin => SigningOutcome::AsReceived,
+        AttestationError::NotOurs(_) if origin => SigningOutcome::NoRegisteredKey,
         AttestationError::TooLarge { need } => SigningOutcome::TooLong { need },
         AttestationError::Sign(SignError::NotReserved(_)) => SigningOutcome::NotReserved,
         AttestationError::Sign(SignError::Exhausted(_)) => SigningOutcome::Exhausted,

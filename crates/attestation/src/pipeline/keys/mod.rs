@@ -11,7 +11,7 @@ use few_time::FewTimeKeys;
 pub(crate) use few_time::KeyEvent;
 pub use few_time::{FewTimeStatus, KeyEnd, KeyWait, Reserve, WaitReason};
 
-use crate::leaf::LeafKey;
+use crate::leaf::{KeyId, LeafKey};
 use crate::pki::View;
 use crate::sign::{KeyPair, KeyRing};
 use crate::suite::{Slots, SuiteId};
@@ -44,8 +44,23 @@ pub(crate) struct HeldKey {
     pub(crate) suite: SuiteId,
     pub(crate) leaf: LeafKey,
     pub(crate) registered: bool,
+    /// It is or was registered since the start.
+    pub(crate) was_registered: bool,
+    /// When it signed a hop last, in seconds since 1970; `None`: not since the start.
+    pub(crate) last_signed: Option<u64>,
     /// Of a few-time key.
     pub(crate) slots: Option<Slots>,
+}
+
+/// Which of the keys sign, as operators are told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum KeyUse {
+    /// The AS registered no keys, or none is here: keys sign where a neighbour endorses them.
+    Unbound,
+    /// The first registered one.
+    Signs(KeyId),
+    /// The AS registered keys, and none of those here: nothing is signed.
+    Unregistered,
 }
 
 /// The ring, its few-time keys, and the sequence of what it signs as origin.
@@ -96,7 +111,26 @@ impl SigningKeys {
         let mut ring = self.ring.lock();
         note_registered(&self.held, &mut ring);
         change(&mut ring);
-        self.held = held(&ring);
+        let before = std::mem::replace(&mut self.held, held(&ring));
+        for key in &mut self.held {
+            if let Some(known) = before.iter().find(|known| known.leaf == key.leaf) {
+                (key.was_registered, key.last_signed) = (known.was_registered, known.last_signed);
+            }
+        }
+    }
+
+    /// Which of the keys sign, by what the view lists.
+    pub(crate) fn key_use(&self, view: &View, asn: Asn) -> KeyUse {
+        match self.held.iter().find(|key| key.registered) {
+            Some(key) => KeyUse::Signs(key.leaf.id()),
+            None if !self.held.is_empty() && view.is_registered(asn) => KeyUse::Unregistered,
+            None => KeyUse::Unbound,
+        }
+    }
+
+    /// Notes that a key has signed a hop.
+    pub(crate) fn note_signed(&mut self, id: KeyId, unix: u64) {
+        self.held.iter_mut().filter(|key| key.leaf.id() == id).for_each(|key| key.last_signed = Some(unix));
     }
 
     /// Puts keys first that the ring does not have; `seen` as at a start. The others stay, for chains that name them, and for as long as
@@ -123,6 +157,7 @@ impl SigningKeys {
         for key in &mut self.held {
             let registered = view.key_of_leaf(asn, &key.leaf).is_some();
             changed |= std::mem::replace(&mut key.registered, registered) != registered;
+            key.was_registered |= registered;
         }
         changed
     }
@@ -142,6 +177,8 @@ fn held(ring: &KeyRing) -> Vec<HeldKey> {
         suite: pair.suite,
         leaf: pair.leaf_key(),
         registered: pair.registered,
+        was_registered: pair.registered,
+        last_signed: None,
         slots: pair.key.slots(),
     });
     held.collect()

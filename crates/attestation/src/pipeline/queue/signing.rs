@@ -183,7 +183,9 @@ impl SigningQueue {
                 let (was_sent, sent) = match before {
                     Some(SigningOutcome::Signed { attributes, .. }) => (true, Some(attributes)),
                     // With attributes that are not known any more.
-                    Some(SigningOutcome::AsReceived | SigningOutcome::NotExtended(_)) => (true, None),
+                    Some(
+                        SigningOutcome::AsReceived | SigningOutcome::NoRegisteredKey | SigningOutcome::NotExtended(_),
+                    ) => (true, None),
                     _ => (stood.is_some(), stood),
                 };
                 let stands = sent.filter(|sent| without(sent, attribute) == *unattested);

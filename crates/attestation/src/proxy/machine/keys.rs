@@ -8,6 +8,7 @@ use wayleave_crypto::secret::Seed;
 
 use super::Proxy;
 use crate::leaf::{Leaf, LeafKey};
+use crate::pipeline::ProcessEvent;
 use crate::proxy::event::{Event, Output};
 use crate::proxy::handover::{GrantedKey, without_grant};
 use crate::proxy::offer::{asks, offer};
@@ -146,8 +147,12 @@ impl Proxy {
             }
             pair.outgoing.sign_all_again();
         }
-        let ids = leaves.iter().map(LeafKey::id).collect();
-        self.notify(Event::NewKeys(ids));
+        let (keys, signs) = (leaves.iter().map(LeafKey::id).collect(), self.pipeline.signs_with());
+        self.notify(Event::NewKeys { keys, signs });
+        // That another key signs has just been said.
+        let event = self.pipeline.key_use_event();
+        let unregistered = event.filter(|event| matches!(event, ProcessEvent::KeysUnregistered { .. }));
+        unregistered.into_iter().for_each(|event| self.notify(Event::Process(event)));
         self.reserve();
     }
 

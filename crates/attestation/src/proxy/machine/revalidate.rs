@@ -20,6 +20,7 @@ use crate::validate::Carried;
 impl Proxy {
     pub(super) fn on_view(&mut self, view: Arc<View>) {
         let change = self.pipeline.set_view(view);
+        self.pipeline.key_use_event().into_iter().for_each(|event| self.notify(Event::Process(event)));
         for index in 0..self.pairs.len() {
             let is_another = self.name_neighbour(index);
             let (pair, pipeline) = (&mut self.pairs[index], &self.pipeline);

@@ -13,7 +13,7 @@ use wayleave_runtime::store::FileStore;
 use super::io::Event;
 use crate::output::{cell, versioned};
 use crate::overview::{Overview, few_time_key};
-use crate::roles::attestation::{class_metrics, few_time_metrics, memory_metrics};
+use crate::roles::attestation::{class_metrics, few_time_metrics, keys_problem, memory_metrics};
 use crate::roles::daemon::{self, View, Views, most, prefix};
 use crate::roles::origins::Summary;
 
@@ -68,7 +68,15 @@ impl ProxyView {
     }
 
     async fn why(self, prefix: Prefix) -> Result<Value, ViewError> {
-        Ok(versioned(json!(self.query(move |proxy| proxy.why(prefix)).await?)))
+        let (mut why, keys) = self
+            .query(move |proxy| {
+                let (asn, keys) = proxy.unregistered_keys();
+                (proxy.why(prefix), keys_problem(asn, &keys))
+            })
+            .await?;
+        why.problems.extend(keys);
+        why.problems.extend(self.known.borrow().of_all.iter().cloned());
+        Ok(versioned(json!(why)))
     }
 
     async fn keys(self) -> Result<Value, ViewError> {
@@ -78,7 +86,9 @@ impl ProxyView {
 
 impl View for ProxyView {
     async fn status(&self) -> Result<Value, ViewError> {
-        let mut value = json!(self.query(|proxy| proxy.status()).await?);
+        let status = self.query(|proxy| proxy.status()).await?;
+        let mut value = json!(status);
+        value["keys_problem"] = json!(keys_problem(status.asn, &status.unregistered_keys));
         value["known"] = json!(*self.known.borrow());
         for (pair, [inside, outside]) in value["pairs"].as_array_mut().into_iter().flatten().zip(&*self.protections) {
             pair["inside"]["protection"] = json!(inside);
@@ -95,7 +105,9 @@ impl View for ProxyView {
                 Value::Null => pair[name]["state"].clone(),
                 asn => json!(format!("AS{asn} {}", cell(&pair[name]["state"]))),
             };
+            overview.problems.extend(pair["problem"].as_str().map(str::to_owned));
             let [inside, outside] = ["inside", "outside"].map(|name| cell(&pair[name]["protection"]));
+            overview.problems.extend(held_back(pair));
             let well = pair["inside"]["up"] == true && pair["outside"]["up"] == true && pair["suspect"] != true;
             overview.row(
                 well,
@@ -105,11 +117,12 @@ impl View for ProxyView {
                     end("outside"),
                     pair["offered"].clone(),
                     pair["outside"]["received"].clone(),
-                    pair["inside"]["received"].clone(),
+                    json!(of_inside(pair)),
                     json!(if inside == outside { inside } else { format!("{inside}; outside {outside}") }),
                 ],
             );
         }
+        overview.problems.extend(status["keys_problem"].as_str().map(str::to_owned));
         let known = &status["known"];
         overview.problems.extend(known["alarms"].as_array().into_iter().flatten().map(cell));
         let clock = status["clock"].as_str().filter(|clock| *clock != "good");
@@ -118,10 +131,12 @@ impl View for ProxyView {
             overview.count(few_time_key(key));
         }
         let counts = &status["counts"];
-        overview.count(format!("{} routes validated", counts["validated"]));
-        overview.count(format!("{} rejected", counts["rejected"]));
+        let rejected = status["pairs"].as_array().into_iter().flatten().filter_map(|pair| pair["rejected"].as_u64());
+        overview.count(format!("{} routes from outside rejected now", rejected.sum::<u64>()));
         overview.count(format!(
-            "{} signed",
+            "since the start {} validated, {} rejected and {} signed",
+            counts["validated"],
+            counts["rejected"],
             counts["originated"].as_u64().unwrap_or(0) + counts["extended"].as_u64().unwrap_or(0)
         ));
         overview.count(format!("{} signed objects count", known["objects"]));
@@ -150,6 +165,22 @@ impl View for ProxyView {
             .page("why", |view, parameters| async move { view.why(prefix(&parameters)?).await })
             .page("keys", |view, _| view.keys())
     }
+}
+
+/// Routes from inside that are not held back.
+fn of_inside(pair: &Value) -> u64 {
+    let of = |count: &Value| count.as_u64().unwrap_or(0);
+    of(&pair["inside"]["received"]).saturating_sub(of(&pair["held_back"]))
+}
+
+/// That routes from inside are held back, if some are.
+fn held_back(pair: &Value) -> Option<String> {
+    let (count, first) = (pair["held_back"].as_u64().filter(|count| *count > 0)?, cell(&pair["first_held_back"]));
+    let routes = if count == 1 { "one route is".to_owned() } else { format!("{count} routes are") };
+    Some(format!(
+        "pair {}: {routes} not sent to the neighbour; `wayleave why {first}` says why, and what to do",
+        cell(&pair["name"])
+    ))
 }
 
 fn metrics(status: &Status) -> Vec<Metric> {

@@ -22,7 +22,7 @@ use crate::config::member::MemberConfig;
 use crate::key_files::signing_key;
 use crate::output::{cell, versioned};
 use crate::overview::Overview;
-use crate::roles::attestation;
+use crate::roles::attestation::{self, keys_problem};
 use crate::roles::bgp_peer::PeerView;
 use crate::roles::daemon::{self, View, Views, most, prefix};
 use crate::roles::link_faults::LinkFaults;
@@ -163,6 +163,7 @@ impl View for MemberView {
     async fn status(&self) -> Result<Value, ViewError> {
         let (status, attestation) = self.proxy().await?;
         let mut value = json!(status);
+        let keys_problem = attestation.as_ref().and_then(|status| keys_problem(status.asn, &status.unregistered_keys));
         if let Some(attestation) = attestation {
             value["attestation"] = json!(attestation);
         }
@@ -171,6 +172,7 @@ impl View for MemberView {
         value["router_protection"] = router["protection"].clone();
         let mut problems = self.faults.list();
         problems.extend(router["problem"].as_str().map(str::to_owned));
+        problems.extend(keys_problem);
         problems.extend(too_large(&status));
         problems.extend(deferred(&status));
         problems.extend(status.budget.as_ref().and_then(over_limit));

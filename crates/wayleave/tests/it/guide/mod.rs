@@ -29,8 +29,9 @@ use std::process::{Command, Stdio};
 use super::common::{Folder, text};
 
 /// How many snippets of a language a page has where a test of this module tries them all. Whoever adds one adds its test.
-const TRIED: [(&str, &[(&str, usize)]); 11] = [
+const TRIED: [(&str, &[(&str, usize)]); 12] = [
     ("applications.md", &[("sh", 5), ("toml", 1), ("bird", 0), ("frr", 0)]),
+    ("attest-a-session.md", &[("sh", 0), ("toml", 0), ("bird", 1), ("frr", 1)]),
     ("attest.md", &[("sh", 4), ("toml", 3), ("bird", 1), ("frr", 1)]),
     ("capabilities.md", &[("sh", 5), ("toml", 6), ("bird", 0), ("frr", 0)]),
     ("exchange.md", &[("sh", 10), ("toml", 5), ("bird", 0), ("frr", 0)]),

@@ -1,18 +1,20 @@
-//! `attest-a-session.md`, played: two networks with BIRD and a proxy each, until the first route is proved.
+//! `attest-a-session.md`, played: two networks with a proxy each, one with BIRD and one with FRR, until the first route is proved.
 
+use wayleave_core::Asn;
 use wayleave_lab::bird::Bird;
+use wayleave_lab::frr::Frr;
 use wayleave_lab::netns::{Network, enter_for_test, skipped};
-use wayleave_lab::routers::{BIRD, default_cache, locate_or_fetch_router};
+use wayleave_lab::routers::{Routers, default_cache, locate_or_fetch};
 use wayleave_lab::table::Router;
 
-use super::laid_over;
 use super::play::Play;
+use super::{laid_over, snippet};
 
 #[test]
 fn two_networks_prove_a_route_by_the_page_alone() {
     let test = "guide::session_page::two_networks_prove_a_route_by_the_page_alone";
-    let bird = match locate_or_fetch_router(&BIRD, &default_cache(), &mut |line| eprintln!("{line}")) {
-        Ok(bird) => bird,
+    let Routers { bird, frr } = match locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")) {
+        Ok(routers) => routers,
         Err(error) => return skipped(&format!("{test}: {error}")),
     };
     if enter_for_test(test).is_none() {
@@ -24,21 +26,15 @@ fn two_networks_prove_a_route_by_the_page_alone() {
         network.attach(name, &addresses).expect("attached")
     };
     let (alpha, bravo) = (attach("alpha", &[11, 12]), attach("bravo", &[21, 22]));
-    let mut routers =
-        [("alpha", 1, 11, 64_497, 64_498, "198.51.100.0/24"), ("bravo", 2, 21, 64_498, 64_497, "203.0.113.0/24")].map(
-            |(name, own, proxy, asn, other, prefix)| {
-                let text = format!(
-                    "log stderr all;\nrouter id 192.0.2.{own};\nprotocol device {{ }}\nprotocol direct {{ ipv4; }}\n\
-                 protocol static own {{ ipv4; route {prefix} blackhole; }}\n\
-                 protocol bgp neighbour {{ local 192.0.2.{own} as {asn}; neighbor 192.0.2.{proxy} as {other};\n\
-                 ipv4 {{ import all; export where proto = \"own\"; }}; }}\n"
-                );
-                Bird::with_text(&bird, attach(&format!("router-{name}"), &[own]), name, text, network.state())
-            },
-        );
-    for router in &mut routers {
-        router.start().expect("started");
-    }
+    let routers = [attach("router-alpha", &[1]), attach("router-bravo", &[2])];
+    let [of_alpha, of_bravo] = routers;
+    let before = "log stderr all;\nrouter id 192.0.2.1;\nprotocol device { }\n";
+    let text = before.to_owned() + &snippet("attest-a-session.md", "bird");
+    let mut of_alpha = Bird::with_text(&bird, of_alpha, "alpha", text, network.state());
+    let text = (Asn(64_498), snippet("attest-a-session.md", "frr"));
+    let mut of_bravo = Frr::with_text(&frr, of_bravo, "bravo", text, network.state());
+    of_alpha.start().expect("BIRD takes the page's configuration");
+    of_bravo.start().expect("FRR takes the page's configuration");
     let mut play = Play::new("attest-a-session.md", &[("alpha", &alpha), ("bravo", &bravo), ("anchor", &alpha)]);
     play.run(|play, fence| {
         if fence.starts_with(" alpha's router") {

@@ -143,7 +143,7 @@ fn check_names_each_mistake_at_an_attesting_proxy() {
             mistake("\"attest.key\"", "\"hbs.key\"\npart = 2", "there is no part 2", "0 to 1"),
             mistake("\"attest.key\"", "\"attest.key\"\npart = 1", "no few-time key", "remove"),
             mistake("anchor.pub", "none.pub", "does not exist", "wayleave keys anchor"),
-            mistake("anchor.pub", "anchor.key", "is not a trust anchor", "wayleave keys anchor"),
+            mistake("anchor.pub", "anchor.key", "is the private file of a trust anchor", "anchor.pub"),
             mistake("anchor.pub", "file", "is not a trust anchor", "wayleave keys anchor"),
             mistake("anchor = \"anchor.pub\"\n", "", "only one of `anchor` and `objects`", "both or neither"),
             mistake("\"objects\"", "\"none\"", "does not exist", "wayleave keys profile"),
