@@ -115,7 +115,7 @@ impl DefaultFile {
     /// The file, if this configuration has it.
     fn of(&self, file: &toml::Table) -> Option<NamedFile> {
         let inner = |table: Option<&'_ toml::Table>, name: &str| table?.get(name)?.as_table().cloned();
-        let section = self.section.split('.').fold(Some(file.clone()), |table, name| inner(table.as_ref(), name))?;
+        let section = self.section.split('.').try_fold(file.clone(), |table, name| inner(Some(&table), name))?;
         let is_named = section.contains_key(self.key) || self.instead.is_some_and(|other| section.contains_key(other));
         let setting = format!("{}.{}", self.section, self.key);
         let loss = loss_of(&setting).filter(|_| !is_named)?;
