@@ -503,7 +503,8 @@ fn is_public_anchor(text: &str) -> bool {
 
 /// The purpose of a file of attestation keys, of an identity key or of an anchor: what its first line says.
 pub fn role(path: &Path) -> Option<&'static str> {
-    let octets = fs::read(path).ok()?;
+    // No more than the first line: keys follow.
+    let octets = read_octets(path, 32).ok()?;
     ["attest", "identity", "anchor"]
         .into_iter()
         .find(|role| octets.starts_with(format!("role = \"{role}\"").as_bytes()))
