@@ -329,8 +329,12 @@ impl KeysSection {
             match set(&path, &folder, unix_now().secs()) {
                 Err(failure) => faults.push(FileFault::Unusable(Fault::of(anchor.span(), &failure))),
                 Ok(objects) => match objects.other_anchor(anchor.get_ref()) {
+                    // Whoever can write the folder can cause it, and a running proxy has what its state file remembers.
                     Some((message, help)) => {
-                        faults.push(FileFault::Unusable(Fault::at(anchor.span(), message).help(help)));
+                        let message = format!(
+                            "{message}; but for what the state file remembers, nothing counts and nothing is protected"
+                        );
+                        faults.push(FileFault::Doubtful(Fault::at(anchor.span(), message).help(help)));
                     }
                     None => {
                         let registered = signing.and_then(|(file, keys)| unregistered(&keys, own, &objects.set, file));

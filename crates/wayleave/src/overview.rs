@@ -68,8 +68,9 @@ impl Overview {
         }
         self.ready = readiness.is_ok();
         if let Err(why) = readiness {
-            // Most say what is down, and then one of the problems.
-            if !self.problems.iter().any(|problem| why.contains(problem.as_str())) {
+            // Most say what is down, and then one of the problems, or a problem says more.
+            let says_it = |problem: &String| why.contains(problem.as_str()) || problem.starts_with(&why);
+            if !self.problems.iter().any(says_it) {
                 self.problems.insert(0, why);
             }
         }
@@ -270,6 +271,8 @@ mod tests {
         };
         assert_eq!(of(json!(["no answer"]), "the link to party 1 is down: no answer"), ["no answer"]);
         assert_eq!(of(json!(["no answer"]), "no routes yet"), ["no routes yet", "no answer"]);
+        let more = "pair a is not up: neither peer has connected";
+        assert_eq!(of(json!([more]), "pair a is not up"), [more]);
     }
 
     #[test]

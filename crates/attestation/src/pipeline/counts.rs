@@ -65,7 +65,9 @@ impl Counts {
                 self.smaller += u64::from(*smaller);
                 self.renewed += u64::from(is_renewed);
             }
-            SigningOutcome::AsReceived | SigningOutcome::NoRegisteredKey => self.unattested += 1,
+            SigningOutcome::AsReceived | SigningOutcome::NoRegisteredKey | SigningOutcome::NoPostQuantumKey => {
+                self.unattested += 1;
+            }
             SigningOutcome::NotExtended(_) => self.not_extended += 1,
             SigningOutcome::TooLong { .. } => self.too_long += 1,
             SigningOutcome::Exhausted => self.exhausted += 1,

@@ -194,6 +194,10 @@ pub(crate) fn outcome_words(outcome: &SigningOutcome) -> String {
         SigningOutcome::Signed { origin: false, .. } => "chain extended".to_owned(),
         SigningOutcome::AsReceived => "sent on without an attestation of ours".to_owned(),
         SigningOutcome::NoRegisteredKey => "sent unsigned: no key here that may sign it is registered".to_owned(),
+        SigningOutcome::NoPostQuantumKey => {
+            "sent unsigned: this AS's record requires a post-quantum suite, and no key here of such a suite may sign"
+                .to_owned()
+        }
         SigningOutcome::NotExtended(error) => format!("sent on without our hop: {error}"),
         SigningOutcome::TooLong { need } => format!("not sent: the attestation of {need} octets is too long"),
         SigningOutcome::NotReserved => "waits for a slot of time in which the key may sign".to_owned(),
@@ -246,11 +250,12 @@ impl<K: Ord + Copy> Pipeline<K> {
     fn key_state(&self, key: &HeldKey, routes: usize) -> &'static str {
         let signs = self.signs_with();
         let is_replaced = |key: &HeldKey| {
-            let first = self.keys.held().iter().find(|held| held.registered);
-            first.is_some_and(|first| first.suite == key.suite && first.leaf != key.leaf)
+            let first = self.keys.held().iter().find(|held| held.registered && held.suite == key.suite);
+            first.is_some_and(|first| first.leaf != key.leaf)
         };
-        let lifetime = u64::from(self.config.lifetime) * 60;
-        let is_over = routes == 0 && key.last_signed.is_some_and(|last| last + lifetime < self.unix());
+        let (keys, lifetime) = (&self.keys, u64::from(self.config.lifetime) * 60);
+        // What it signed before the start holds no longer than what it would have signed then.
+        let is_over = routes == 0 && key.last_signed.unwrap_or(keys.started()) + lifetime < self.unix();
         match (key.registered, key.was_registered) {
             (true, _) if signs == Some(key.leaf.id()) => "signs",
             (true, _) if is_replaced(key) && is_over => "replaced, no longer needed: take it out of the profile",

@@ -106,7 +106,7 @@ pub struct RetainedObject {
     pub begins: Option<u64>,
     /// The sequence of the one that the folder has in its place; `None`: it has none.
     pub in_folder: Option<u64>,
-    /// When that one expired, in seconds since 1970, if it is a later one and has.
+    /// When that one expired, in seconds since 1970, if it is genuine, a later one, and has.
     pub expired: Option<u64>,
 }
 
@@ -231,8 +231,10 @@ fn publisher(object: &Object) -> Asn {
 #[derive(Clone, Debug, Default)]
 pub struct FolderContents {
     hashes: HashSet<[u8; 32]>,
-    /// The highest sequence of each kind and AS, and until when that object holds, in seconds since 1970.
-    newest: BTreeMap<(u8, Asn), (u64, u64)>,
+    /// The highest sequence of each kind and AS.
+    newest: BTreeMap<(u8, Asn), u64>,
+    /// Of genuine objects that have expired: the highest sequence of each kind and AS, and until when it held, in seconds since 1970.
+    expired: BTreeMap<(u8, Asn), (u64, u64)>,
 }
 
 impl FolderContents {
@@ -241,8 +243,16 @@ impl FolderContents {
         self.hashes.insert(object_hash(octets));
         if let Ok(signed) = Signed::decode(octets) {
             let newest = self.newest.entry((signed.object.kind(), signed.object.asn())).or_default();
+            *newest = (*newest).max(signed.object.span().sequence);
+        }
+    }
+
+    /// Notes that a set refused a file's octets as [`Refused::Expired`]: whoever signs for it signed them.
+    pub fn add_expired(&mut self, octets: &[u8]) {
+        if let Ok(signed) = Signed::decode(octets) {
+            let expired = self.expired.entry((signed.object.kind(), signed.object.asn())).or_default();
             let span = signed.object.span();
-            *newest = (*newest).max((span.sequence, span.not_after));
+            *expired = (*expired).max((span.sequence, span.not_after));
         }
     }
 }
@@ -345,20 +355,20 @@ impl ObjectSet {
     /// The objects of this set that `folder` does not have.
     #[must_use]
     pub fn kept(&self, folder: &FolderContents, now: u64) -> Vec<RetainedObject> {
-        let FolderContents { hashes, newest } = folder;
+        let FolderContents { hashes, newest, expired } = folder;
         let lost = self.objects().filter(|(_, octets)| !hashes.contains(&object_hash(octets)));
         let kept = lost.map(|(object, _)| {
-            let (newest, sequence) = (newest.get(&(object.kind(), object.asn())), object.span().sequence);
-            let is_manifest = matches!(object, Object::Manifest(_));
+            let (name, sequence) = ((object.kind(), object.asn()), object.span().sequence);
+            let newest = newest.get(&name).copied();
+            let expired =
+                expired.get(&name).filter(|(of_folder, _)| Some(*of_folder) == newest && *of_folder > sequence);
             RetainedObject {
                 asn: object.asn(),
                 kind: object.kind_name(),
                 sequence,
                 begins: Some(object.span().not_before).filter(|begins| *begins > now),
-                in_folder: newest.map(|(sequence, _)| *sequence),
-                expired: newest
-                    .filter(|(of_folder, until)| *of_folder > sequence && *until < now && !is_manifest)
-                    .map(|(_, until)| *until),
+                in_folder: newest,
+                expired: expired.map(|(_, until)| *until),
             }
         });
         kept.collect()
@@ -368,7 +378,7 @@ impl ObjectSet {
     /// the folder lost it is [`ObjectSet::kept`]'s to report.
     #[must_use]
     pub fn manifest_alarms(&self, folder: &FolderContents, now: u64) -> Vec<ManifestAlarm> {
-        let FolderContents { hashes: in_folder, newest } = folder;
+        let FolderContents { hashes: in_folder, newest, .. } = folder;
         let mut alarms = Vec::new();
         let unchecked = self.objects().filter(|(object, octets)| {
             !self.is_signed_by_as(object) && Signed::decode(octets).is_ok_and(|signed| signed.is_hybrid())
@@ -393,7 +403,7 @@ impl ObjectSet {
                 let has_later = of_kind.iter().any(|stored| stored.object.span().sequence > entry.sequence);
                 if !in_folder.contains(&entry.hash) && !is_known && !has_later {
                     let (asn, kind, sequence) = (entry.asn, entry.kind_name(), entry.sequence);
-                    let in_folder = newest.get(&(entry.kind, asn)).map(|(sequence, _)| *sequence);
+                    let in_folder = newest.get(&(entry.kind, asn)).copied();
                     alarms.push(ManifestAlarm::Withheld { asn, kind, sequence, in_folder, number });
                 }
             }

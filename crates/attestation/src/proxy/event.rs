@@ -118,6 +118,8 @@ pub enum Event {
     NewKeys {
         keys: Vec<KeyId>,
         signs: Option<KeyId>,
+        /// Whether the AS has registered keys, so that others sign nothing.
+        is_bound: bool,
     },
     Process(ProcessEvent),
 }

@@ -57,6 +57,7 @@ struct End {
 /// What ended the last session of one side, or the last attempt at one.
 #[derive(Clone, Debug)]
 pub struct LastEnd {
+    /// When the side failed first since it was last up or waited for the other.
     pub at: Instant,
     pub cause: Cause,
     /// The AS in which the peer must expect its neighbour here, if it is known.
@@ -159,6 +160,13 @@ impl SessionPair {
     pub fn waits(&self, side: Side) -> bool {
         let end = self.end(side);
         !end.peer.has_session() && end.open().is_some()
+    }
+
+    /// Whether this side's peer has connected and sent no OPEN yet.
+    #[must_use]
+    pub fn is_silent(&self, side: Side) -> bool {
+        let end = self.end(side);
+        !end.peer.has_session() && !end.waiting.is_empty() && end.open().is_none()
     }
 
     /// What this side's sessions have counted since the pair was made.
@@ -270,7 +278,9 @@ impl SessionPair {
                     PeerAsn::Any => None,
                 };
                 let presented = other.open().map(|open| open.asn).or(configured);
-                let (at, cause) = (self.now.instant, ended.cause.clone());
+                let before = self.last_end(*side).filter(|end| !matches!(end.cause, Cause::Stopped(_)));
+                let at = before.map_or(self.now.instant, |end| end.at);
+                let cause = ended.cause.clone();
                 self.end_mut(*side).last_end = Some(LastEnd { at, cause, presented });
             }
             _ => {}
@@ -340,6 +350,11 @@ impl SessionPair {
                 let kept = end.waiting.swap_remove(at);
                 let others = std::mem::replace(&mut end.waiting, vec![kept]);
                 self.refuse_all(side, others);
+                // It is back and waits: what ended its last session keeps the pair down no longer.
+                let other = self.end(side.other());
+                if !other.peer.has_session() && other.waiting.is_empty() {
+                    self.end_mut(side).last_end = None;
+                }
             }
             Received::Wrong(notification) => {
                 end.waiting.remove(at);

@@ -52,7 +52,9 @@ pub struct PairStatus {
     pub offered: Vec<String>,
     /// Routes from outside that policy rejects now.
     pub rejected: usize,
-    /// Routes from inside that are held back now.
+    /// Routes from inside that policy rejects now.
+    pub rejected_from_inside: usize,
+    /// Routes from inside that are held back now for another reason.
     pub held_back: usize,
     /// The first of them.
     pub first_held_back: Option<Prefix>,
@@ -160,10 +162,10 @@ impl Proxy {
             let policy = &self.pipeline.config.policy;
             let is_rejected = |class: &VerdictClass| policy.treatment(*class).reject;
             let rejected = pair.incoming.iter().filter(|(_, route)| route.result.as_ref().is_some_and(is_rejected));
-            let held_back = || {
-                let outgoing = pair.outgoing.routes.iter();
-                outgoing.filter(|(_, route)| route.result.as_ref().is_some_and(SigningOutcome::holds_back))
+            let outgoing = |is: fn(&SigningOutcome) -> bool| {
+                pair.outgoing.routes.iter().filter(move |(_, route)| route.result.as_ref().is_some_and(is))
             };
+            let held_back = || outgoing(SigningOutcome::holds_back);
             counts += pair.counts;
             let of_pair = memory_of(pair);
             MemoryUse::add(&mut memory, &of_pair);
@@ -174,6 +176,7 @@ impl Proxy {
                 outside: end(&pair.sessions, Side::Outside),
                 offered: pair.offered.iter().map(|key| suite_name(key.suite)).collect(),
                 rejected: rejected.count(),
+                rejected_from_inside: outgoing(SigningOutcome::is_refused).count(),
                 held_back: held_back().count(),
                 first_held_back: held_back().map(|(nlri, _)| nlri.prefix).min(),
                 waiting: [pair.incoming.waiting(), pair.outgoing.routes.waiting()],
@@ -200,10 +203,11 @@ impl Proxy {
         }
     }
 
-    /// Why the proxy does not do all of its work, if it does not. Cheap, to be queried often.
+    /// Why the proxy does not do all of its work, if it does not: few words, which do not change with each attempt, since each change
+    /// is logged. Cheap, to be queried often.
     #[must_use]
     pub fn lacks(&self) -> Option<String> {
-        self.pipeline.clock_problem().or_else(|| self.pairs.iter().find_map(problem))
+        self.pipeline.clock_problem().or_else(|| self.pairs.iter().find(|pair| !is_up(pair)).map(not_up))
     }
 
     /// The first `max` routes, pair by pair, those from outside first.
@@ -334,6 +338,11 @@ fn advice_on_signing(outcome: &SigningOutcome, is_own: bool) -> Option<Advice> {
             "have the key registered (`wayleave keys profile`), or put the registered key's file in the place that `signing` names and send \
              SIGHUP; `wayleave show keys` lists the keys of this proxy",
         ),
+        SigningOutcome::NoPostQuantumKey => (
+            "what the record of an AS requires holds for its own signature too: no verifier takes one of a classical suite",
+            "make a key of a post-quantum suite (`wayleave keys attest FILE --suite kc-hbs`) and have it registered (`wayleave keys profile \
+             ... --add`), or have the record signed anew without `--attested post-quantum`",
+        ),
         SigningOutcome::AsReceived if is_own => (
             "a proxy signs own routes with the keys that `signing` names, and where `originate` is set, only those within it",
             "nothing if the route is not to be signed; else set `signing`, or add the prefix to `originate`",
@@ -372,6 +381,7 @@ fn short_outcome(outcome: &SigningOutcome) -> &'static str {
         SigningOutcome::Signed { origin: false, .. } => "chain extended",
         SigningOutcome::AsReceived => "sent on without an attestation of ours",
         SigningOutcome::NoRegisteredKey => "sent unsigned: no key here is registered",
+        SigningOutcome::NoPostQuantumKey => "sent unsigned: no post-quantum key here",
         SigningOutcome::NotExtended(AttestationError::NotOurs(_)) => {
             "sent on without our hop: the chain names none of our keys"
         }
@@ -400,25 +410,44 @@ fn memory_of(pair: &PairState) -> Memory {
 
 /// Why a pair is not up, and what to do; `None` if it is.
 fn problem(pair: &PairState) -> Option<String> {
-    let sessions = &pair.sessions;
-    if Side::BOTH.iter().all(|side| sessions.established(*side).is_some()) {
+    if is_up(pair) {
         return None;
     }
-    // One end falls with the other: the reason is at the one that this proxy did not stop itself.
+    let sessions = &pair.sessions;
+    // One end falls with the other: the reason is at the one that this proxy did not stop itself, and that failed first.
     let ends = Side::BOTH.into_iter().filter_map(|side| Some((side, sessions.last_end(side)?)));
-    let last = ends.filter(|(_, end)| !matches!(end.cause, Cause::Stopped(_))).max_by_key(|(_, end)| end.at);
-    let why = match last {
+    let first = ends.filter(|(_, end)| !matches!(end.cause, Cause::Stopped(_))).min_by_key(|(_, end)| end.at);
+    let silent = || Side::BOTH.into_iter().filter(move |side| sessions.is_silent(*side));
+    let why = match first {
         Some((side, end)) => format!("the {} peer: {}; {}", side.name(), end_words(&end.cause), end_cure(side, end)),
         None => match Side::BOTH.into_iter().find(|side| sessions.waits(*side)) {
             Some(side) => {
                 let other = side.other().name();
                 format!("the {} peer is here, the {other} peer is not; look at the {other} router's log", side.name())
             }
+            None if silent().count() > 1 => {
+                "both peers have connected and sent no OPEN yet; look at both routers' logs".to_owned()
+            }
+            None if let Some(side) = silent().next() => {
+                let (side, other) = (side.name(), side.other().name());
+                format!(
+                    "the {side} peer has connected and sent no OPEN yet, the {other} peer has not connected; look at both routers' logs"
+                )
+            }
             None => "neither peer has connected; look at both routers' logs, and at what `listen` and `connect` name"
                 .to_owned(),
         },
     };
-    Some(format!("pair {} is not up: {why}", pair.name))
+    Some(format!("{}: {why}", not_up(pair)))
+}
+
+/// Whether both sessions of a pair are up.
+fn is_up(pair: &PairState) -> bool {
+    Side::BOTH.iter().all(|side| pair.sessions.established(*side).is_some())
+}
+
+fn not_up(pair: &PairState) -> String {
+    format!("pair {} is not up", pair.name)
 }
 
 /// What ended a session, and who sent the NOTIFICATION.

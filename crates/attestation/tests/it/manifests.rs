@@ -70,10 +70,12 @@ fn read(remembered: &[Vec<u8>], folder: &[Vec<u8>], now: u64) -> (ObjectSet, Vec
     }
     let mut sorted = folder.to_vec();
     sorted.sort_by_key(|octets| octets[1]);
+    let mut contents: FolderContents = folder.iter().map(Vec::as_slice).collect();
     for octets in &sorted {
-        let _ = set.insert(octets, now);
+        if let Err(Refused::Expired(_)) = set.insert(octets, now) {
+            contents.add_expired(octets);
+        }
     }
-    let contents: FolderContents = folder.iter().map(Vec::as_slice).collect();
     let (kept, alarms) = (set.kept(&contents, now), set.manifest_alarms(&contents, now));
     (set, kept, alarms)
 }
@@ -209,6 +211,26 @@ fn a_lost_object_that_waits_for_its_time_is_reported_as_waiting() {
     let (_, kept, _) = read(&[in_force, waits], &[], 1_600);
     let said: Vec<(u64, Option<u64>)> = kept.iter().map(|kept| (kept.sequence, kept.begins)).collect();
     assert_eq!(said, [(7, None)]);
+}
+
+#[test]
+fn a_lost_object_is_said_to_be_followed_by_an_expired_one_only_if_that_is_genuine() {
+    let follower = |sequence: u64, by: u8| {
+        let over = Span { sequence, not_before: 500, not_after: 900 };
+        signed(Object::Record(Record { asn: Asn(5), span: over, attested_since: None, prefixes: Vec::new() }), by)
+    };
+    let said = |folder: &[Vec<u8>]| {
+        let (_, kept, _) = read(&[record(5, 3)], folder, NOW);
+        kept.iter().map(|kept| (kept.in_folder, kept.expired)).collect::<Vec<_>>()
+    };
+    assert_eq!(said(&[follower(8, 1)]), [(Some(8), Some(900))]);
+    assert_eq!(
+        said(&[follower(8, 2)]),
+        [(Some(8), None)],
+        "a forged one is found by whoever looks who changed the folder"
+    );
+    assert_eq!(said(&[follower(8, 1), follower(9, 2)]), [(Some(9), None)]);
+    assert_eq!(said(&[follower(2, 1)]), [(Some(2), None)], "an older one");
 }
 
 /// What an anchor's file without its second key looks like, stripped or forgotten: nothing is refused, and it is said.

@@ -4,6 +4,7 @@
 //! BGP-12: an attested UPDATE above 4,096 octets to a peer with and without extended messages: sent, or sent with a
 //! smaller suite, or not at all and counted.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::common::proxy_net::{ATTRIBUTE, At, Net, START, attested, config, p, ring, seed, shared, update, view};
@@ -383,6 +384,51 @@ fn an_as_whose_keys_are_not_those_of_its_profile_signs_nothing_and_says_so() {
     line.net.wait(Duration::from_secs(1));
     let why = line.net.proxies[last].why(p(PREFIX));
     assert!(why.routes[0].hops[0].broken && !why.routes[0].hops[0].words.contains("gap"), "{why:?}");
+}
+
+#[test]
+fn own_routes_that_leave_unsigned_say_what_is_missing() {
+    let cases: [(&[SuiteId], Strictness, &str, &str); 2] = [
+        (&[], Strictness::Prefer, "sent on without an attestation of ours", "else set `signing`"),
+        (ED, Strictness::PostQuantum, "record requires a post-quantum suite", "--suite kc-hbs"),
+    ];
+    for (suites, strictness, outcome, cure) in cases {
+        let keys = |asn| ring(asn, if asn == ORIGIN { suites } else { ED });
+        let mut line = AsChain::with(&[ORIGIN, LAST], &[ORIGIN, LAST], |_| (), keys);
+        line.start(|| {
+            let mut view = view(1, &[ORIGIN, LAST], &[(ORIGIN, PREFIX)]);
+            attested(&mut view, ORIGIN, strictness);
+            view
+        });
+        line.net.announce(0, PREFIX);
+        let why = line.net.proxies[line.proxies[0].expect("a proxy")].why(p(PREFIX));
+        assert!(why.routes[0].outcome.contains(outcome), "{why:?}");
+        assert!(why.routes[0].advice.cure.contains(cure), "{why:?}");
+    }
+}
+
+#[test]
+fn an_old_key_of_each_suite_is_no_longer_needed_once_what_it_signed_is_over() {
+    let two = &[SuiteId::KcEd25519, SuiteId::KcP256];
+    let mut net = Net::new();
+    let proxy = net.proxy(config(ORIGIN, 1, false), ring(ORIGIN, two));
+    let mut registered = view(1, &[], &[]);
+    for pair in [ORIGIN, MIDDLE].into_iter().flat_map(|of| ring(of, two).pairs) {
+        let public = pair.key.public().to_vec();
+        let key =
+            RegisteredKey { suite: pair.suite, public, not_before: START - 3600, not_after: START + 400 * 86_400 };
+        registered.add_key(Asn(ORIGIN), key);
+    }
+    net.tell(proxy, shared(registered));
+    net.tell(proxy, Input::Keys(ring(MIDDLE, two), HashMap::new()));
+    let states = |net: &mut Net| net.proxies[proxy].own_keys().iter().map(|key| key.state).collect::<Vec<_>>();
+    let (signs, other) = ("signs", "signs what the first does not fit");
+    let keep = "replaced: keep it registered while what it signed holds";
+    assert_eq!(states(&mut net), [signs, other, keep, keep]);
+    // What was signed before the start is over, too.
+    net.wait(Duration::from_secs(25 * 3600));
+    let over = "replaced, no longer needed: take it out of the profile";
+    assert_eq!(states(&mut net), [signs, other, over, over]);
 }
 
 #[test]

@@ -101,7 +101,9 @@ fn a_false_route_that_came_in_elsewhere_is_not_signed_and_what_stood_before_is_w
     from_1(&mut net, Some(&forged));
     assert_eq!((net.has(1, PREFIX), hops(&net)), (None, Some(0)));
     assert_eq!(refused(&net), [VerdictClass::Invalid]);
-    let counts = net.proxies[0].status().pairs[0].counts;
+    let status = net.proxies[0].status();
+    let (pair, counts) = (&status.pairs[0], status.pairs[0].counts);
+    assert_eq!((pair.held_back, pair.first_held_back, pair.rejected_from_inside), (0, None, 1), "others cause it");
     assert_eq!((counts.extended, counts.rejected, counts.wrong > 0), (1, 1, true));
     from_1(&mut net, Some(&value));
     assert!(net.has(1, PREFIX).is_some());

@@ -6,7 +6,7 @@ use crate::common::proxy_net::{At, Net, config, update};
 use wayleave_attestation::proxy::session_pair::Side;
 use wayleave_attestation::proxy::{Input, session_pair};
 use wayleave_attestation::sign::KeyRing;
-use wayleave_bgp::session::{Cause, Config, GracefulRestartOffer, HoldTime, PeerAsn, Role};
+use wayleave_bgp::session::{self, Cause, Config, ConnectionId, GracefulRestartOffer, HoldTime, PeerAsn, Role};
 use wayleave_bgp::{AttributeCode, AttributeFlags, Capability, Message, MessageType, RefreshKind, SessionParams};
 use wayleave_core::{Afi, Asn};
 
@@ -162,6 +162,8 @@ fn one_end_alone_gets_no_answer() {
     net.start();
     assert!(net.speakers[0].ups.is_empty());
     assert!(net.proxies[0].pair(0).expect("a pair").waits(Side::Inside));
+    let said = net.proxies[0].status().pairs[0].problem.clone().expect("it is not up");
+    assert!(said.contains("the inside peer is here, the outside peer is not"), "{said}");
     assert!(!net.seen.contains_key(&At::Proxy(0, 0, Side::Inside)));
     // Before the speaker gives up by itself.
     net.wait(Duration::from_secs(201));
@@ -195,13 +197,55 @@ fn a_pair_that_is_not_up_says_who_sent_which_notification_and_what_to_do() {
     assert!(said.contains("the inside peer: it sent the NOTIFICATION ") && said.contains("(2/2)"), "{said}");
     assert!(said.contains("your router must have this neighbour in AS64498"), "{said}");
     assert!(status.pairs[0].inside.last_end.as_ref().is_some_and(|end| end.contains("(2/2)")), "{status:?}");
-    assert_eq!(net.proxies[0].lacks(), Some(said.clone()));
+    assert_eq!(net.proxies[0].lacks().as_deref(), Some("pair pair 0 is not up"), "it is logged at each change");
     assert_eq!(net.proxies[0].why("192.0.2.0/24".parse().expect("a prefix")).problems, [said]);
     // One that is up has no problem.
     let mut net = plain();
     let status = net.proxies[0].status();
     assert_eq!((&status.pairs[0].problem, &status.pairs[0].inside.last_end), (&None, &None));
     assert_eq!(net.proxies[0].lacks(), None);
+}
+
+#[test]
+fn a_pair_that_is_not_up_names_the_end_that_failed_first_and_none_that_is_back() {
+    let mut net = plain();
+    let problem = |net: &mut Net| net.proxies[0].status().pairs[0].problem.clone().expect("it is not up");
+    let connect = |net: &mut Net, side: Side, number: u64, octets: &[u8]| {
+        let (at, connection) = (At::Proxy(0, 0, side), ConnectionId(number));
+        net.give(at, session::Input::Connected { connection, outgoing: false });
+        net.give(at, session::Input::Bytes { connection, bytes: octets.to_vec() });
+    };
+    let sent = net.seen[&At::Speaker(0, 0)].clone();
+    let open = &sent[..usize::from(u16::from_be_bytes([sent[16], sent[17]]))];
+    net.shut(At::Speaker(0, 0), "a restart");
+    net.wait(Duration::from_secs(5));
+    let first = problem(&mut net);
+    assert!(first.contains("the inside peer: it sent the NOTIFICATION "), "{first}");
+    // Now the neighbour errs, too.
+    connect(&mut net, Side::Outside, 9_001, &[0; 19]);
+    assert!(net.proxies[0].status().pairs[0].outside.last_end.is_some());
+    assert_eq!(problem(&mut net), first);
+    assert_eq!(net.proxies[0].lacks().as_deref(), Some("pair pair 0 is not up"));
+    // The own router is back, and waits.
+    connect(&mut net, Side::Inside, 9_002, open);
+    let said = problem(&mut net);
+    assert!(said.contains("the outside peer: it erred, and this proxy sent the NOTIFICATION "), "{said}");
+    assert_eq!(net.proxies[0].status().pairs[0].inside.last_end, None);
+}
+
+#[test]
+fn a_peer_that_has_connected_and_is_silent_is_not_said_to_be_away() {
+    let mut net = Net::new();
+    net.proxy(config(64_497, 1, false), KeyRing::default());
+    net.start();
+    let problem = |net: &mut Net| net.proxies[0].status().pairs[0].problem.clone().expect("it is not up");
+    assert!(problem(&mut net).contains("neither peer has connected"));
+    let connected = |number| session::Input::Connected { connection: ConnectionId(number), outgoing: false };
+    net.give(At::Proxy(0, 0, Side::Inside), connected(9_001));
+    let said = problem(&mut net);
+    assert!(said.contains("the inside peer has connected and sent no OPEN yet, the outside peer has not"), "{said}");
+    net.give(At::Proxy(0, 0, Side::Outside), connected(9_002));
+    assert!(problem(&mut net).contains("both peers have connected and sent no OPEN yet"));
 }
 
 #[test]

@@ -122,7 +122,8 @@ impl Keys {
     pub fn load(role: &str, path: &Path) -> Result<Self, Failure> {
         let system = |error| Failure::system(path.display(), &error);
         let meta = fs::metadata(path).map_err(system)?;
-        if is_public_anchor(path) {
+        let text = Zeroizing::new(read(path)?);
+        if is_public_anchor(&text) {
             let private = path.with_extension("key");
             return Err(Failure::new(format!(
                 "{} is the public file of a trust anchor, expected a private file",
@@ -137,7 +138,6 @@ impl Keys {
             return Err(Failure::new(format!("{} can be read by others than its owner", path.display()))
                 .help(format!("run: chmod 600 {}; if others may have read it, create new keys", path.display())));
         }
-        let text = Zeroizing::new(read(path)?);
         // The parser's message would quote the line, which is secret.
         let malformed = || {
             Failure::new(format!("{} is not a file of attestation keys", path.display()))
@@ -381,7 +381,11 @@ pub fn read_objects<'o>(
             Ok(octets) => {
                 contents.add(&octets);
                 if let Err(error) = set.insert(&octets, now) {
-                    strangers += usize::from(matches!(error, Refused::Signature(_)));
+                    match error {
+                        Refused::Signature(_) => strangers += 1,
+                        Refused::Expired(_) => contents.add_expired(&octets),
+                        _ => {}
+                    }
                     refuse(&file, &error);
                 }
             }
@@ -393,12 +397,12 @@ pub fn read_objects<'o>(
 }
 
 impl Objects {
-    /// That no object counts because another anchor signed them than the one in the file `anchor`, and what to do.
+    /// That no object of the folder counts, nor one that was remembered, because another anchor signed them than the one in the file
+    /// `anchor`, and what to do.
     pub fn other_anchor(&self, anchor: &Path) -> Option<(String, &'static str)> {
         let is_one = self.strangers > 0 && self.set.objects().next().is_none();
         let message = format!(
-            "{} of {} objects are refused: they are signed by another anchor than {}; no profile and no record counts, and nothing is \
-             protected",
+            "{} of {} objects are refused: they are signed by another anchor than {}",
             self.strangers,
             self.files,
             anchor.display()
@@ -491,16 +495,33 @@ pub fn folder_octets(folder: &Path) -> Result<Vec<Vec<u8>>, Failure> {
     Ok(object_files(folder)?.iter().filter_map(|file| read_object(file).ok()).collect())
 }
 
-/// Whether a file is the public file of a trust anchor.
-fn is_public_anchor(path: &Path) -> bool {
-    let is_short = fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.len() <= MAX_OCTETS);
-    is_short && fs::read_to_string(path).is_ok_and(|text| toml::from_str::<AnchorFile>(&text).is_ok())
+/// Whether this is the text of a trust anchor's public file. Private keys, which a parser would copy, are told by their lines.
+fn is_public_anchor(text: &str) -> bool {
+    let has = |key: &str| text.lines().any(|line| line.starts_with(key));
+    has("key = \"ed25519:") && !has("seed = ") && toml::from_str::<AnchorFile>(text).is_ok()
 }
 
 /// The purpose of a file of attestation keys, of an identity key or of an anchor: what its first line says.
 pub fn role(path: &Path) -> Option<&'static str> {
-    let octets = fs::read(path).ok()?;
+    // No more than the first line: keys follow.
+    let octets = read_octets(path, 32).ok()?;
     ["attest", "identity", "anchor"]
         .into_iter()
         .find(|role| octets.starts_with(format!("role = \"{role}\"").as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_anchors_public_file_is_told_from_a_private_one_which_is_not_parsed_for_it() {
+        let key = format!("key = \"ed25519:{}\"\nnot_before = 1\nnot_after = 2\n", "11".repeat(32));
+        assert!(is_public_anchor(&format!("name = \"lab\"\n{key}")));
+        assert!(is_public_anchor(&format!("# by hand\nname = \"lab\"\n{key}")));
+        let private =
+            format!("role = \"anchor\"\n\n[[keys]]\nsuite = \"kc-ed25519\"\nseed = \"{}\"\n", "11".repeat(32));
+        assert!(!is_public_anchor(&private));
+        assert!(!is_public_anchor("key = \"ed25519:\"\n"));
+    }
 }

@@ -684,7 +684,7 @@ pub fn record(command: &RecordKeys) -> Outcome {
 pub fn list(anchor: &Path, folder: &Path, json: bool) -> Outcome {
     let now = unix_now().secs();
     let read = set(anchor, folder, now)?;
-    let other_anchor = read.other_anchor(anchor).map(|(what, cure)| format!("{what}; {cure}"));
+    let other_anchor = read.other_anchor(anchor).map(|(what, cure)| format!("{what}; none of them counts; {cure}"));
     let Objects { refused, set, alarms, .. } = read;
     let shared = set.view(0, now).0.shared_keys();
     let shared = shared.iter().map(|(one, other)| {

@@ -191,8 +191,10 @@ fn proxy_events() -> Vec<ProxyEvent> {
     events.extend([
         ProxyEvent::Older { pair: 0, nlri: nlri(), origin: Asn(64499), have: 5, newest: 7 },
         ProxyEvent::Suspect(0),
-        ProxyEvent::NewKeys { keys: vec![key(2)], signs: Some(key(1)) },
-        ProxyEvent::NewKeys { keys: vec![key(2)], signs: Some(key(2)) },
+        ProxyEvent::NewKeys { keys: vec![key(2)], signs: Some(key(1)), is_bound: true },
+        ProxyEvent::NewKeys { keys: vec![key(2)], signs: Some(key(2)), is_bound: true },
+        ProxyEvent::NewKeys { keys: vec![key(2)], signs: None, is_bound: true },
+        ProxyEvent::NewKeys { keys: vec![key(2)], signs: None, is_bound: false },
         ProxyEvent::Pair(0, PairEvent::Down(Side::Outside, ended())),
         ProxyEvent::Pair(0, PairEvent::OverLimit(Side::Inside, nlri())),
         ProxyEvent::Pair(0, PairEvent::OutOfMemory(Side::Inside)),

@@ -12,7 +12,9 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{error, info, warn};
-use wayleave_attestation::pki::{Anchor, MAX_AS_KEYS, ManifestAlarm, Object, ObjectSet, RetainedObject, View, Vrp};
+use wayleave_attestation::pki::{
+    Anchor, MAX_AS_KEYS, ManifestAlarm, Object, ObjectSet, Refused, RetainedObject, View, Vrp,
+};
 use wayleave_attestation::suite::ed25519::KEY_LEN;
 use wayleave_core::{Asn, UnixTime};
 use wayleave_runtime::clock::{unix_now, utc};
@@ -249,6 +251,8 @@ impl RememberedObjects {
     fn load(store: Arc<FileStore>) -> Result<Self, Failure> {
         let objects = store.load(OBJECTS)?.into_iter().collect();
         let anchor = store.load(ANCHOR)?.into_iter().find_map(|(key, value)| (key == LAST_ANCHOR).then_some(value));
+        // Earlier programs remembered every anchor, and one may have been trusted before its objects came.
+        let anchor = anchor.filter(|keys| has_signed(keys, &objects));
         Ok(Self { store: Some(store), objects, anchor })
     }
 
@@ -315,6 +319,18 @@ impl RememberedObjects {
             let _ = store.submit(changes, Box::new(|| ())); // a failure shows in the store's health
         }
     }
+}
+
+/// Whether an anchor with these keys, as the state file has them, signed one of these objects, which may have expired.
+fn has_signed(keys: &[u8], objects: &BTreeMap<Vec<u8>, Vec<u8>>) -> bool {
+    let Some((public, second)) = keys.split_first_chunk::<KEY_LEN>() else { return false };
+    let post_quantum = second.try_into().ok();
+    let anchor = Anchor { name: String::new(), public: *public, post_quantum, not_before: 0, not_after: u64::MAX };
+    let Ok(mut set) = ObjectSet::new(anchor, 0) else { return false };
+    objects.values().any(|octets| match set.insert(octets, 0) {
+        Ok(_) | Err(Refused::Expired(_) | Refused::TooManyAhead(_) | Refused::Superseded { .. }) => true,
+        Err(Refused::Malformed(_) | Refused::Signature(_) | Refused::NotHybrid(_)) => false,
+    })
 }
 
 /// Reads the files when they change, and makes a view of everything that is known.
@@ -434,7 +450,8 @@ impl Reader {
         let anchor_file = sources.keys.anchor.as_ref();
         let other_anchor = objects.as_ref().zip(anchor_file);
         let other_anchor = other_anchor.and_then(|(objects, file)| objects.other_anchor(file.get_ref()));
-        let other_anchor = other_anchor.map(|(what, cure)| format!("{what}; {cure}"));
+        let other_anchor = other_anchor
+            .map(|(what, cure)| format!("{what}; no profile and no record counts, and nothing is protected; {cure}"));
         let (mut refused, set, kept, alarms) = match objects {
             Some(Objects { refused, set, kept, alarms, .. }) => (refused, Some(set), kept, alarms),
             None => (Vec::new(), None, Vec::new(), Vec::new()),
@@ -471,8 +488,9 @@ impl Reader {
         }
         (self.kept, self.alarms, self.other_anchor) = (kept, alarms, other_anchor);
         if let Some(set) = &set {
-            // One that signed nothing that is here may be the wrong file, and must not keep the right one out.
-            if set.objects().next().is_some() {
+            // One that signed nothing that is here may be the wrong file, and must not keep the right one out, unless the operator says
+            // that it is right.
+            if set.objects().next().is_some() || sources.keys.is_changed_anchor_trusted() {
                 self.remembered.remember_anchor(set.anchor());
             }
             self.remembered.remember(set);
@@ -654,6 +672,11 @@ mod tests {
     //! KCX-31: endless router keys of an AS: those beyond the limits are counted, and the operator is told once.
     //! KCX-40: a key that two ASes have: reported.
 
+    use wayleave_attestation::pki::{Record, Span};
+    use wayleave_attestation::suite::Suite as _;
+    use wayleave_attestation::suite::ed25519::Ed25519;
+    use wayleave_crypto::secret::Secret;
+
     use super::*;
 
     #[test]
@@ -712,6 +735,19 @@ mod tests {
                 assert_eq!(checked.is_ok(), may, "{public} {second:?}");
             }
         }
+    }
+
+    #[test]
+    fn an_anchor_under_which_no_remembered_object_counts_is_not_held_against_another() {
+        let key = |byte: u8| Ed25519.generate(&Secret::new([byte; 32]));
+        let span = Span { sequence: 3, not_before: 500, not_after: 900 };
+        let record = Record { asn: Asn(5), span, attested_since: None, prefixes: Vec::new() };
+        let octets = Object::Record(record).sign(&mut *key(1)).expect("signs");
+        let objects = BTreeMap::from([(vec![1], vec![9, 9]), (vec![2], octets)]);
+        assert!(has_signed(key(1).public(), &objects), "it has expired, and was signed all the same");
+        assert!(!has_signed(key(2).public(), &objects) && !has_signed(key(1).public(), &BTreeMap::new()));
+        assert!(!has_signed(&[key(1).public(), &[7; KEY_LEN]].concat(), &objects), "both keys sign");
+        assert!(!has_signed(&[1, 2, 3], &objects));
     }
 
     #[test]

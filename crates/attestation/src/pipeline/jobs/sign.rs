@@ -19,7 +19,7 @@ use crate::pipeline::queue::RETRY_FAILED;
 use crate::pki::{OriginValidity, View};
 use crate::report::Report;
 use crate::sign::{
-    self, AttestationError, Draft, KeyRing, Origination, Recipient, Signatures, SignedAttestation, Speaker,
+    self, AttestationError, Draft, KeyPair, KeyRing, Origination, Recipient, Signatures, SignedAttestation, Speaker,
 };
 use crate::suite::{self, SignError, Suite, SuiteId};
 use crate::validate::{Carried, VerificationWork};
@@ -112,6 +112,8 @@ pub(crate) enum SigningOutcome {
     AsReceived,
     /// As they came, though they are own routes that this AS signs for: none of its keys that may sign them is registered.
     NoRegisteredKey,
+    /// Likewise: the record of this AS requires a post-quantum suite, and none of its keys that may sign is of one.
+    NoPostQuantumKey,
     /// As they came, though there was something to extend.
     NotExtended(AttestationError),
     /// Not sent: the shortest value has `need` octets.
@@ -150,7 +152,7 @@ impl SigningOutcome {
     pub(crate) fn sent<'a>(&'a self, received: &'a Arc<Attributes>) -> Option<&'a Arc<Attributes>> {
         match self {
             Self::Signed { attributes, .. } => Some(attributes),
-            Self::AsReceived | Self::NoRegisteredKey | Self::NotExtended(_) => Some(received),
+            Self::AsReceived | Self::NoRegisteredKey | Self::NoPostQuantumKey | Self::NotExtended(_) => Some(received),
             Self::TooLong { .. }
             | Self::NotReserved
             | Self::Exhausted
@@ -160,18 +162,24 @@ impl SigningOutcome {
         }
     }
 
-    /// Whether routes do not leave, and do not only wait for a slot of time.
+    /// Whether routes do not leave that should, and do not only wait for a slot of time. What policy rejects is no fault here: others
+    /// cause it.
     pub(crate) fn holds_back(&self) -> bool {
         match self {
-            Self::TooLong { .. } | Self::Exhausted | Self::Faulty(_) | Self::NotAuthorised | Self::Refused { .. } => {
-                true
-            }
+            Self::TooLong { .. } | Self::Exhausted | Self::Faulty(_) | Self::NotAuthorised => true,
             Self::Signed { .. }
             | Self::AsReceived
             | Self::NoRegisteredKey
+            | Self::NoPostQuantumKey
             | Self::NotExtended(_)
-            | Self::NotReserved => false,
+            | Self::NotReserved
+            | Self::Refused { .. } => false,
         }
+    }
+
+    /// Whether policy rejects the routes.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self, Self::Refused { .. })
     }
 
     /// What an operator should know about it.
@@ -180,7 +188,11 @@ impl SigningOutcome {
             return None;
         }
         match self {
-            Self::Signed { .. } | Self::AsReceived | Self::NoRegisteredKey | Self::NotReserved => None,
+            Self::Signed { .. }
+            | Self::AsReceived
+            | Self::NoRegisteredKey
+            | Self::NoPostQuantumKey
+            | Self::NotReserved => None,
             Self::NotExtended(error) => Some(RouteEvent::NotExtended { routes, error: *error }),
             Self::TooLong { need } => Some(RouteEvent::TooLong { routes, need: *need }),
             Self::Exhausted => Some(RouteEvent::Exhausted { routes }),
@@ -269,14 +281,14 @@ impl Drafts {
         group: RouteGroup,
         origin: bool,
         renew: u64,
-        draft: Result<Draft, AttestationError>,
+        draft: Result<Draft, SigningOutcome>,
     ) {
         match draft {
             Ok(draft) => {
                 self.drafts.push(draft);
                 self.groups.push((target, group, origin, renew));
             }
-            Err(error) => self.done(target, group, failure(error, origin)),
+            Err(outcome) => self.done(target, group, outcome),
         }
     }
 }
@@ -295,6 +307,7 @@ impl RouteSigner {
         let Drafts { drafts, groups, mut done } = drafts;
         let made = sign::sign_all(drafts, &mut ring, signatures);
         for ((number, group, origin, renew), made) in groups.into_iter().zip(made) {
+            let made = made.map_err(|error| if origin { self.failure_of_own(error, &ring) } else { failure(error) });
             let outcome = self.outcome(&group, made, origin, renew);
             done.push((number, SignedGroup { group, outcome }));
         }
@@ -332,7 +345,7 @@ impl RouteSigner {
             let exports = part.prefixes();
             let draft = Draft::extension(&attestation, &received, &exports, &speaker, ring, recipient);
             let draft = draft.map(|draft| self.with_keys(draft, ring, received.origin()).within(max_octets));
-            drafts.add(target, part, false, renew, draft);
+            drafts.add(target, part, false, renew, draft.map_err(failure));
         }
     }
 
@@ -373,6 +386,7 @@ impl RouteSigner {
             let (speaker, renew) = (self.speaker(prepend), self.renewal(&part));
             let draft = Draft::origination(&Origination { prefixes: &list, sequence }, &speaker, ring, recipient);
             let draft = draft.map(|draft| self.with_keys(draft, ring, Some(self.asn)).within(max_octets));
+            let draft = draft.map_err(|error| self.failure_of_own(error, ring));
             drafts.add(target, part, true, renew, draft);
         }
     }
@@ -388,6 +402,23 @@ impl RouteSigner {
         })
     }
 
+    /// What becomes of the AS's own routes that were not signed with the keys of `ring`.
+    fn failure_of_own(&self, error: AttestationError, ring: &KeyRing) -> SigningOutcome {
+        let is_bound = self.view.is_registered(self.asn);
+        let may_sign = |pair: &KeyPair| pair.registered || !is_bound;
+        match error {
+            // Without keys the AS does not attest, and without one that may sign not its own routes.
+            AttestationError::NotOurs(_) if ring.pairs.is_empty() => SigningOutcome::AsReceived,
+            AttestationError::NotOurs(_)
+                if self.view.requires_post_quantum(self.asn, self.now) && ring.pairs.iter().any(may_sign) =>
+            {
+                SigningOutcome::NoPostQuantumKey
+            }
+            AttestationError::NotOurs(_) => SigningOutcome::NoRegisteredKey,
+            error => failure(error),
+        }
+    }
+
     fn speaker(&self, prepend: u8) -> Speaker {
         Speaker { asn: self.asn, prepend, not_before: self.now, lifetime: self.lifetime }
     }
@@ -395,7 +426,7 @@ impl RouteSigner {
     fn outcome(
         &self,
         group: &RouteGroup,
-        made: Result<SignedAttestation, AttestationError>,
+        made: Result<SignedAttestation, SigningOutcome>,
         origin: bool,
         renew: u64,
     ) -> SigningOutcome {
@@ -407,7 +438,7 @@ impl RouteSigner {
                 let attributes = Arc::new(edit.finish());
                 SigningOutcome::Signed { attributes, renew, origin, smaller: is_smaller, key }
             }
-            Err(error) => failure(error, origin),
+            Err(outcome) => outcome,
         }
     }
 
@@ -423,11 +454,9 @@ impl RouteSigner {
     }
 }
 
-/// What becomes of routes that were not signed; `origin`: of the AS's own.
-fn failure(error: AttestationError, origin: bool) -> SigningOutcome {
+/// What becomes of routes that were not signed.
+fn failure(error: AttestationError) -> SigningOutcome {
     match error {
-        // Without a registered key the AS does not attest its own routes.
-        AttestationError::NotOurs(_) if origin => SigningOutcome::NoRegisteredKey,
         AttestationError::TooLarge { need } => SigningOutcome::TooLong { need },
         AttestationError::Sign(SignError::NotReserved(_)) => SigningOutcome::NotReserved,
         AttestationError::Sign(SignError::Exhausted(_)) => SigningOutcome::Exhausted,

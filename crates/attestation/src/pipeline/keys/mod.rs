@@ -71,6 +71,8 @@ pub(crate) struct SigningKeys {
     held: Vec<HeldKey>,
     pub(crate) few_time: FewTimeKeys,
     sequence: u64,
+    /// When the process began, in seconds since 1970.
+    started: u64,
 }
 
 impl SigningKeys {
@@ -78,12 +80,17 @@ impl SigningKeys {
     pub(crate) fn new(ring: KeyRing, seen: &HashMap<Vec<u8>, u64>, now: Now) -> Self {
         let few_time = FewTimeKeys::new(&ring, seen, now);
         let held = held(&ring);
-        Self { ring: SharedKeyRing(Arc::new(Mutex::new(ring))), held, few_time, sequence: 0 }
+        Self { ring: SharedKeyRing(Arc::new(Mutex::new(ring))), held, few_time, sequence: 0, started: now.unix.secs() }
     }
 
     /// Whether there is no key.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty()
+    }
+
+    /// When the process began, in seconds since 1970: what signed before is not known.
+    pub(crate) fn started(&self) -> u64 {
+        self.started
     }
 
     /// The keys, the preferred first.

@@ -184,7 +184,10 @@ impl SigningQueue {
                     Some(SigningOutcome::Signed { attributes, .. }) => (true, Some(attributes)),
                     // With attributes that are not known any more.
                     Some(
-                        SigningOutcome::AsReceived | SigningOutcome::NoRegisteredKey | SigningOutcome::NotExtended(_),
+                        SigningOutcome::AsReceived
+                        | SigningOutcome::NoRegisteredKey
+                        | SigningOutcome::NoPostQuantumKey
+                        | SigningOutcome::NotExtended(_),
                     ) => (true, None),
                     _ => (stood.is_some(), stood),
                 };

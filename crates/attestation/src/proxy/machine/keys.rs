@@ -148,7 +148,7 @@ impl Proxy {
             pair.outgoing.sign_all_again();
         }
         let (keys, signs) = (leaves.iter().map(LeafKey::id).collect(), self.pipeline.signs_with());
-        self.notify(Event::NewKeys { keys, signs });
+        self.notify(Event::NewKeys { keys, signs, is_bound: view.is_registered(asn) });
         // That another key signs has just been said.
         let event = self.pipeline.key_use_event();
         let unregistered = event.filter(|event| matches!(event, ProcessEvent::KeysUnregistered { .. }));

@@ -227,14 +227,15 @@ pub fn line(event: ProxyEvent, names: &[String]) -> EventLine {
         ProxyEvent::Process(event) => attestation::process_line(&event),
         ProxyEvent::Offered(pair, keys) => event!(INFO "offered" by pair, { pair = names[pair], keys = keys.len() }
             "the outside peer offers its attestation keys"),
-        ProxyEvent::NewKeys { keys, signs } => {
+        ProxyEvent::NewKeys { keys, signs, is_bound } => {
             let ids: Vec<String> = keys.iter().map(ToString::to_string).collect();
             let then = match signs {
                 Some(key) if keys.contains(&key) => format!("routes are signed again, with {key}, which is registered"),
                 Some(key) => format!(
                     "none of them is registered yet, and {key} goes on signing until the profile lists one (\"wayleave keys profile ... --add\")"
                 ),
-                None => "no key here is registered".to_owned(),
+                None if is_bound => "no key here is registered".to_owned(),
+                None => "this AS has no profile, so that they sign where a neighbour endorses them".to_owned(),
             };
             event!(INFO "new-keys" {; ids, signs = signs.map(|key| key.to_string()) } "new keys {}: {then}; no session ends", ids.join(", "))
         }

@@ -131,8 +131,10 @@ impl View for ProxyView {
             overview.count(few_time_key(key));
         }
         let counts = &status["counts"];
-        let rejected = status["pairs"].as_array().into_iter().flatten().filter_map(|pair| pair["rejected"].as_u64());
-        overview.count(format!("{} routes from outside rejected now", rejected.sum::<u64>()));
+        for (side, key) in [("outside", "rejected"), ("inside", "rejected_from_inside")] {
+            let rejected = status["pairs"].as_array().into_iter().flatten().filter_map(|pair| pair[key].as_u64());
+            overview.count(format!("{} routes from {side} rejected now", rejected.sum::<u64>()));
+        }
         overview.count(format!(
             "since the start {} validated, {} rejected and {} signed",
             counts["validated"],
@@ -167,10 +169,10 @@ impl View for ProxyView {
     }
 }
 
-/// Routes from inside that are not held back.
+/// Routes from inside that are neither held back nor rejected.
 fn of_inside(pair: &Value) -> u64 {
     let of = |count: &Value| count.as_u64().unwrap_or(0);
-    of(&pair["inside"]["received"]).saturating_sub(of(&pair["held_back"]))
+    of(&pair["inside"]["received"]).saturating_sub(of(&pair["held_back"]) + of(&pair["rejected_from_inside"]))
 }
 
 /// That routes from inside are held back, if some are.
