@@ -119,6 +119,17 @@ impl Failure {
         format!("{place}{self}{label}{help}")
     }
 
+    /// The place, and what was expected there, for whoever may not see the file: what stands there may be a secret in a wrong place.
+    pub fn without_values(&self) -> String {
+        let Some(place) = self.place() else { return self.in_one_line() };
+        let label = self.label().unwrap_or_default();
+        match () {
+            () if self.message.starts_with("missing field ") => format!("{place}: {self}"),
+            () if label.starts_with("expected ") => format!("{place}: {label}"),
+            () => place,
+        }
+    }
+
     /// From any error, with its causes.
     pub fn from_error(error: &dyn std::error::Error) -> Self {
         let mut message = error.to_string();

@@ -16,6 +16,9 @@ use super::member::MemberFile;
 pub const HELP: &str =
     "correct the number; where its member has left, or has not joined yet, the rule does nothing until it does";
 
+/// So many ASes of one place are named, and the others counted.
+const NAMED_AT_MOST: usize = 5;
+
 /// An AS that a rule names, and where.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedPeer {
@@ -25,12 +28,32 @@ pub struct NamedPeer {
     span: Range<usize>,
 }
 
-impl NamedPeer {
-    /// What is wrong with it.
+/// Of the ASes that a rule, or a group in it, names, those that no member has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnknownPeers<'a> {
+    pub asns: Vec<Asn>,
+    pub place: &'a str,
+    span: Range<usize>,
+}
+
+impl UnknownPeers<'_> {
+    /// The first few of them, and how many more there are.
     #[must_use]
-    pub fn unknown(&self, set: u64) -> String {
-        let Self { asn, place, .. } = self;
-        format!("no member has {asn} in member set {set}, expected the AS number of a member in {place}")
+    pub fn names(&self) -> String {
+        let mut names: Vec<String> = self.asns.iter().take(NAMED_AT_MOST).map(ToString::to_string).collect();
+        let more = self.asns.len() - names.len();
+        names.extend((more > 0).then(|| format!("{more} more")));
+        match names.split_last() {
+            Some((last, rest)) if !rest.is_empty() => format!("{} and {last}", rest.join(", ")),
+            _ => names.concat(),
+        }
+    }
+
+    /// What is wrong with them.
+    #[must_use]
+    pub fn describe(&self, set: u64) -> String {
+        let expected = if self.asns.len() == 1 { "the AS number of a member" } else { "AS numbers of members" };
+        format!("no member has {} in member set {set}, expected {expected} in {}", self.names(), self.place)
     }
 }
 
@@ -41,10 +64,22 @@ pub fn unknown<'a>(named: &'a [NamedPeer], set: &MemberSet) -> Vec<&'a NamedPeer
     named.iter().filter(|peer| !known.contains(&peer.asn) && seen.insert(peer.asn)).collect()
 }
 
+/// The same for each place, in the order of the places.
+pub fn by_place<'a>(unknown: impl IntoIterator<Item = &'a NamedPeer>) -> Vec<UnknownPeers<'a>> {
+    let mut all: Vec<UnknownPeers<'a>> = Vec::new();
+    for NamedPeer { asn, place, span } in unknown {
+        match all.last_mut().filter(|last| last.place == place) {
+            Some(last) => last.asns.push(*asn),
+            None => all.push(UnknownPeers { asns: vec![*asn], place, span: span.clone() }),
+        }
+    }
+    all
+}
+
 /// The same as warnings of `check`.
 pub(super) fn faults(file: &MemberFile, set: &MemberSet) -> Vec<Fault> {
-    let fault = |peer: &NamedPeer| Fault::at(peer.span.clone(), peer.unknown(set.number)).help(HELP);
-    unknown(&file.named_peers(), set).into_iter().map(fault).collect()
+    let fault = |peers: UnknownPeers<'_>| Fault::at(peers.span.clone(), peers.describe(set.number)).help(HELP);
+    by_place(unknown(&file.named_peers(), set)).into_iter().map(fault).collect()
 }
 
 impl MemberFile {
@@ -113,5 +148,15 @@ mod tests {
                 (64_501, "`peer_group` of rule 2 (group `rivals`)"),
             ]
         );
+    }
+
+    #[test]
+    fn the_ases_of_one_place_are_told_together_and_of_many_the_first() {
+        let named = |asns: Range<u32>, place: &str| -> Vec<NamedPeer> {
+            asns.map(|asn| NamedPeer { asn: Asn(asn), place: place.to_owned(), span: 0..1 }).collect()
+        };
+        let all = [named(1..3, "rule 1"), named(3..4, "rule 2"), named(4..104, "rule 2 (group `a`)")].concat();
+        let names: Vec<String> = by_place(&all).iter().map(UnknownPeers::names).collect();
+        assert_eq!(names, ["AS1 and AS2", "AS3", "AS4, AS5, AS6, AS7, AS8 and 95 more"]);
     }
 }

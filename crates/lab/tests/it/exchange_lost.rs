@@ -303,6 +303,9 @@ fn whoever_hears_of_a_loss_late_keeps_its_routes_no_longer_than_others(export: E
     sim.cut_member(2);
     sim.pass(Duration::from_secs(50));
     assert!(sim.member(2).is_some_and(|member| member.status().kept == 1), "it has heard of it");
+    let kept = at(0).prefix;
+    let found = sim.member(2).and_then(|member| member.longest_match(kept.address()));
+    assert_eq!(found, Some(kept), "what is kept is found by an address");
     assert!((1..4).all(|slot| has(&sim, slot, 0)));
     sim.pass(Duration::from_secs(20));
     assert!((1..4).all(|slot| !has(&sim, slot, 0)), "all count from when it was lost");

@@ -280,8 +280,10 @@ pub struct Member {
     ahead: Option<u32>,
     /// Seconds after which what it lacks is sent again, as party 1 said, while this member waits for that.
     deferred: Option<u32>,
-    /// What this member may cost, and what was left of it, as party 1 said in its welcome; the limit of prefixes follows the set.
+    /// What this member may cost, and what was left of it, as party 1 said in its welcome.
     budget: Option<BudgetLeft>,
+    /// The limit of prefixes that party 1 itself sets, where it is below that of the set which its welcome showed. A higher one is not said.
+    party_limit: Option<u32>,
     announcements: Announcements,
     halves: BTreeMap<u64, [Option<HalfTick>; 2]>,
     /// Octets of these, about.
@@ -370,6 +372,7 @@ impl Member {
             ahead: None,
             deferred: None,
             budget: None,
+            party_limit: None,
             announcements: Announcements::new(stored, seed, now.instant),
             halves: BTreeMap::new(),
             halves_octets: 0,
@@ -744,6 +747,10 @@ impl Member {
                     self.alarm(Alarm { what, handle: None, suspects: vec![Suspect::Party(number(party))] });
                 }
                 self.on_renew(party, epoch, &set, now);
+                if party == PartyNumber::One {
+                    let shown = self.presented[index(party)].as_ref().and_then(|shown| shown.next.as_ref());
+                    self.party_limit = shown.and_then(|shown| party_limit(budget.prefixes, self.limit_in(shown.set())));
+                }
                 self.begin(now);
                 self.formats_changed();
             }
@@ -962,15 +969,16 @@ impl Member {
             // released the slot before, must not show.
             self.announcements.repeat_all(&self.policy);
         }
-        let limit = |set: &MemberSet| set.slot(self.config.slot).map_or(0, |own| own.max_prefix);
-        if let (Some(left), Some(before)) = (&mut self.budget, &self.set) {
-            *left = budget_under(*left, limit(before), limit(&set));
-        }
         self.directory = Some(next);
         self.set = Some(set);
         if self.storing_set.is_none() {
             self.set_grew();
         }
+    }
+
+    /// This member's limit of prefixes in a set, or zero.
+    fn limit_in(&self, set: &MemberSet) -> u32 {
+        set.slot(self.config.slot).map_or(0, |own| own.max_prefix)
     }
 
     fn durable(&mut self, id: PersistId) {
@@ -1074,14 +1082,19 @@ pub fn stored_directory(stored: &[StoredRecord]) -> Option<Directory> {
     Directory::decode(&record.value).ok()
 }
 
-/// What a member may cost once its limit in the member set is another one. A lower limit of the party's own stays.
-fn budget_under(left: BudgetLeft, before: u32, now: u32) -> BudgetLeft {
-    if before == now || now == 0 {
-        return left;
+/// The limit of prefixes that a party itself sets, if it shows: it allows fewer than the member set, which has zero if it has no limit.
+fn party_limit(allowed: u32, in_set: u32) -> Option<u32> {
+    (in_set == 0 || allowed < in_set).then_some(allowed)
+}
+
+/// What a member may cost where the member set in force has this limit, or zero, and the party this one of its own.
+fn budget_under(said: BudgetLeft, in_set: u32, of_party: Option<u32>) -> BudgetLeft {
+    let in_set = if in_set == 0 { said.prefixes } else { in_set };
+    let prefixes = of_party.map_or(in_set, |of_party| of_party.min(in_set));
+    if prefixes == said.prefixes {
+        return said;
     }
-    let of_party = if left.prefixes < before { left.prefixes } else { u32::MAX };
-    let prefixes = now.min(of_party);
-    BudgetLeft { prefixes, max_stored: octets_stored(prefixes), ..left }
+    BudgetLeft { prefixes, max_stored: octets_stored(prefixes), ..said }
 }
 
 /// The format of a member's store that this program writes, which is the first one: it has no record of it.
@@ -1248,9 +1261,19 @@ mod tests {
     #[test]
     fn the_limit_of_prefixes_follows_the_member_set() {
         let said = |prefixes| BudgetLeft { prefixes, max_stored: octets_stored(prefixes), ..BudgetLeft::default() };
-        assert_eq!(budget_under(said(100_000), 100_000, 3), said(3), "lowered");
-        assert_eq!(budget_under(said(3), 3, 100_000), said(100_000), "raised, with what may be stored");
-        assert_eq!(budget_under(said(50), 100, 200), said(50), "the party's own limit stays");
-        assert_eq!(budget_under(said(50), 100, 100), said(50));
+        assert_eq!(budget_under(said(100_000), 3, None), said(3), "lowered");
+        assert_eq!(budget_under(said(3), 100_000, None), said(100_000), "raised, with what may be stored");
+        assert_eq!(budget_under(said(50), 0, None), said(50), "a set that states none");
+    }
+
+    #[test]
+    fn a_lower_limit_of_the_partys_own_outlives_every_set() {
+        let said = |prefixes| BudgetLeft { prefixes, max_stored: octets_stored(prefixes), ..BudgetLeft::default() };
+        let of_party = party_limit(50, 100);
+        assert_eq!(of_party, Some(50));
+        for (in_set, allowed) in [(100, 50), (20, 20), (200, 50), (0, 50)] {
+            assert_eq!(budget_under(said(50), in_set, of_party), said(allowed), "{in_set}");
+        }
+        assert_eq!((party_limit(100, 100), party_limit(50, 0)), (None, Some(50)));
     }
 }

@@ -8,10 +8,10 @@ use serde::Serialize;
 use wayleave_bgp::Attributes;
 use wayleave_core::{Prefix, VerdictKind};
 
-use super::Member;
 use super::announce::{Bar, OwnState};
 use super::receive::{OpenRoute, Validation};
 use super::select::Awaits;
+use super::{Member, budget_under};
 use crate::directory::{MemberSet, Slot};
 use crate::frames::{self, BudgetLeft, Candidate, MAX_CANDIDATES, Miss, Refusal};
 use crate::object::Handle;
@@ -274,6 +274,9 @@ pub struct OwnBudget {
     /// Prefixes that this member announces now.
     pub prefixes: usize,
     pub max_prefixes: u32,
+    /// What the member set in force alone allows, or zero if it states no limit.
+    #[serde(skip)]
+    pub max_in_set: u32,
     /// Octets of its sealed routes that party 1 stored then.
     pub stored: u64,
     pub max_stored: u64,
@@ -462,7 +465,7 @@ impl Member {
             synced: self.synced && self.sync.is_none(),
             ahead: self.ahead,
             deferred: self.deferred,
-            budget: self.budget.map(|left| self.own_budget(&left)),
+            budget: self.budget.map(|said| self.own_budget(said)),
             batch: self.last_seq,
             router_routes: self.announcements.router_routes(),
             not_announced,
@@ -533,12 +536,17 @@ impl Member {
         self.installed.iter().map(|(prefix, route)| (*prefix, route.announcer, &route.attributes))
     }
 
-    /// The longest prefix with this address that has candidates, or that the own router announces.
+    /// The longest prefix with this address that has candidates, or a route that the router has or announces.
     #[must_use]
     pub fn longest_match(&self, address: IpAddr) -> Option<Prefix> {
         let longest = if address.is_ipv4() { 32 } else { 128 };
         let mut all = (0..=longest).rev().filter_map(|length| Prefix::truncated(address, length).ok());
-        let is_known = |prefix: &Prefix| !self.known_routes(prefix).is_empty() || self.announcements.has_route(prefix);
+        let is_known = |prefix: &Prefix| {
+            // An installed route that is kept has no candidate.
+            self.installed.contains_key(prefix)
+                || !self.known_routes(prefix).is_empty()
+                || self.announcements.has_route(prefix)
+        };
         all.find(is_known)
     }
 
@@ -589,10 +597,13 @@ impl Member {
         Why { prefix: prefix.to_string(), summary, routes, own }
     }
 
-    fn own_budget(&self, left: &BudgetLeft) -> OwnBudget {
+    fn own_budget(&self, said: BudgetLeft) -> OwnBudget {
+        let max_in_set = self.set.as_ref().map_or(0, |set| self.limit_in(set));
+        let left = budget_under(said, max_in_set, self.party_limit);
         OwnBudget {
             prefixes: self.announcements.at_parties(),
             max_prefixes: left.prefixes,
+            max_in_set,
             stored: left.stored,
             max_stored: left.max_stored,
             objects_per_second: left.objects,

@@ -34,6 +34,8 @@ const BEHIND: u64 = 4 << 20;
 const FRAME_PACE: u64 = 1024;
 /// For how long the status shows that a member spent more than its budget, or broke the protocol.
 const OVERSPENT_SHOWN: Duration = Duration::from_secs(60);
+/// For how long it shows that a member's greeting did not fit: longer than the most that a proxy waits between two attempts, a minute.
+const UNFIT_SHOWN: Duration = Duration::from_secs(180);
 
 /// What a member said in its hello.
 #[derive(Clone, Copy, Debug)]
@@ -637,7 +639,7 @@ impl Links {
 
     /// The members whose last greeting did not fit, lately, and why.
     pub(super) fn unfit(&self, now: Instant) -> Vec<UnfitGreeting> {
-        let lately = self.unfit.iter().filter(|(_, (at, _))| now.since(*at) < OVERSPENT_SHOWN);
+        let lately = self.unfit.iter().filter(|(_, (at, _))| now.since(*at) < UNFIT_SHOWN);
         lately.map(|(slot, (_, why))| UnfitGreeting { slot: *slot, why: why.clone() }).collect()
     }
 
@@ -693,4 +695,23 @@ fn in_parts(bytes: Vec<u8>) -> Vec<Vec<u8>> {
     let parts = bytes.len().div_ceil(PART);
     let part = |(i, part): (usize, &[u8])| ToMember::Part { last: i + 1 == parts, bytes: part.to_vec() }.encode();
     bytes.chunks(PART).enumerate().map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_greeting_that_does_not_fit_shows_from_one_attempt_to_the_next() {
+        let at = |seconds| Instant::default() + Duration::from_secs(seconds);
+        let mut links = Links::new(at(0));
+        let shown =
+            |links: &Links, seconds| links.unfit(at(seconds)).into_iter().map(|unfit| unfit.slot).collect::<Vec<_>>();
+        links.note_unfit(7, "another exchange".to_owned(), at(0));
+        assert_eq!((shown(&links, 179), shown(&links, 180)), (vec![7], vec![]), "the last attempt is long past");
+        links.note_unfit(7, "another exchange".to_owned(), at(60));
+        assert_eq!(shown(&links, 239), [7]);
+        links.note_fit(7);
+        assert_eq!(shown(&links, 61), [0; 0]);
+    }
 }

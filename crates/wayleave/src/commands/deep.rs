@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -57,10 +57,10 @@ pub fn look(role: &str, source: &Source) -> Outcome<Vec<Finding>> {
         _ => Vec::new(),
     };
     let state = named_files(source).into_iter().find(|file| file.setting.ends_with(".state"));
-    if state.is_some_and(|state| is_running(&source.resolve(&state.path))) || runs(role, source.path()) {
-        found.push(good("ports", "not tried, since this role runs and has them"));
-    } else {
-        found.extend(ports(source, !matches!(role, "member" | "rs")));
+    let is_open = state.is_some_and(|state| is_running(&source.resolve(&state.path)));
+    match if is_open { Runs::Yes } else { runs(role, source.path()) } {
+        Runs::Yes => found.push(good("ports", "not tried, since this role runs and has them")),
+        runs => found.extend(ports(source, !matches!(role, "member" | "rs"), runs == Runs::NotKnown)),
     }
     found.push(kernel_clock());
     Ok(found)
@@ -123,20 +123,31 @@ fn party(config: &RsConfig, source: &Source) -> Outcome<Vec<Finding>> {
 }
 
 /// Whether a process of this machine runs the role with this configuration.
-fn runs(role: &str, file: &Path) -> bool {
-    let wanted = fs::canonicalize(file).ok();
-    let is_of = |process: &Path| {
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Runs {
+    No,
+    /// One of another user does, whose folder is not told, with a file of the same name.
+    NotKnown,
+    Yes,
+}
+
+fn runs(role: &str, file: &Path) -> Runs {
+    let of = |process: &Path| {
         let command = fs::read(process.join("cmdline")).unwrap_or_default();
         let arguments: Vec<&OsStr> = command.split(|octet| *octet == 0).map(OsStr::from_bytes).collect();
-        let Some(config) = configuration(role, &arguments) else { return false };
-        match fs::canonicalize(process.join("cwd").join(config)) {
-            Ok(config) => Some(config) == wanted,
-            // Another user's, whose folder is not told.
-            Err(_) => config.file_name() == file.file_name(),
-        }
+        configuration(role, &arguments).map_or(Runs::No, |config| is_file(&process.join("cwd"), config, file))
     };
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    { processes }.any(|process| is_of(&process.path()))
+    { processes }.map(|process| of(&process.path())).max().unwrap_or(Runs::No)
+}
+
+/// Whether `config`, as a process in this folder names it, is `file`.
+fn is_file(folder: &Path, config: &Path, file: &Path) -> Runs {
+    match fs::canonicalize(folder.join(config)) {
+        Ok(config) if fs::canonicalize(file).is_ok_and(|file| file == config) => Runs::Yes,
+        Err(_) if config.is_relative() && config.file_name() == file.file_name() => Runs::NotKnown,
+        _ => Runs::No,
+    }
 }
 
 /// The configuration of a process with these arguments, if it runs the role.
@@ -151,13 +162,14 @@ fn configuration<'a>(role: &str, arguments: &[&'a OsStr]) -> Option<&'a Path> {
     short.and_then(|at| arguments.get(at + 1)).map(|file| Path::new(*file)).or_else(|| joined().map(Path::new))
 }
 
-/// Whether the ports that a configuration names are free: of the status pages, and with `all` every other one.
-fn ports(source: &Source, all: bool) -> Vec<Finding> {
+/// Whether the ports that a configuration names are free: of the status pages, and with `all` every other one. This role `may_run`, and
+/// then may have those that are not.
+fn ports(source: &Source, all: bool, may_run: bool) -> Vec<Finding> {
     let table: toml::Table = source.text().parse().unwrap_or_default();
     let mut named = Vec::new();
     gather("", &toml::Value::Table(table), &mut named);
     let named = named.into_iter().filter(|(setting, _)| all || setting == "status.listen");
-    named.filter_map(|(setting, address)| is_free(&setting, address)).collect()
+    named.filter_map(|(setting, address)| is_free(&setting, address, may_run)).collect()
 }
 
 /// The settings at which a role listens or receives, with their addresses.
@@ -178,18 +190,35 @@ fn gather(setting: &str, value: &toml::Value, found: &mut Vec<(String, SocketAdd
 }
 
 /// Tries an address by the protocols of its setting. Nothing is said of one that this machine has not: that is a warning of its own.
-fn is_free(setting: &str, address: SocketAddr) -> Option<Finding> {
+fn is_free(setting: &str, address: SocketAddr, may_run: bool) -> Option<Finding> {
     let is_udp = [".local", "key.listen"].iter().any(|name| setting.ends_with(name));
     let by_udp = || if is_udp { UdpSocket::bind(address).map(drop) } else { Ok(()) };
     let by_tcp = || if setting.ends_with(".local") { Ok(()) } else { TcpListener::bind(address).map(drop) };
     let about = format!("`{setting}`");
     match by_tcp().and_then(|()| by_udp()) {
-        Ok(()) => Some(good(about, format!("{address} is free"))),
         Err(error) if error.kind() == ErrorKind::AddrNotAvailable => None,
+        Err(error) if error.kind() == ErrorKind::AddrInUse && may_run => {
+            let words = "is taken, and it is not known by whom: another user's process, which runs this role with a file \
+                         of this name, may have it; ask as that user or as root";
+            Some(good(about, format!("{address} {words}")))
+        }
+        opened => Some(of_port(about, address, opened)),
+    }
+}
+
+/// What came of opening a port.
+fn of_port(about: String, address: SocketAddr, opened: io::Result<()>) -> Finding {
+    match opened {
+        Ok(()) => good(about, format!("{address} is free")),
+        // Whoever checks is not who runs the role.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let words = "ports below 1024 need CAP_NET_BIND_SERVICE, which the systemd unit has";
+            good(about, format!("{address} is not tried, since this user may not open it ({error}): {words}"))
+        }
         Err(error) => {
-            let failure = Failure::listen_bgp(format!("{address}: {error}"), &error);
+            let failure = Failure::system(format!("{address}: {error}"), &error);
             let cure = failure.remedy().map_or(String::new(), |cure| format!("; {cure}"));
-            Some(bad(about, format!("{address} cannot be opened ({error}){cure}")))
+            bad(about, format!("{address} cannot be opened ({error}){cure}"))
         }
     }
 }
@@ -263,14 +292,7 @@ fn wrong_clock(ours: u64, theirs: [u64; 2]) -> Option<String> {
 
 /// Whether an address is free to listen at.
 fn can_listen(who: &str, address: SocketAddr) -> Finding {
-    match TcpListener::bind(address) {
-        Ok(_) => good(format!("listening for {who}"), format!("{address} is free")),
-        Err(error) => {
-            let failure = Failure::listen_bgp(format!("{address}: {error}"), &error);
-            let cure = failure.remedy().map_or(String::new(), |cure| format!("; {cure}"));
-            bad(format!("listening for {who}"), format!("{address} cannot be opened ({error}){cure}"))
-        }
-    }
+    of_port(format!("listening for {who}"), address, TcpListener::bind(address).map(drop))
 }
 
 /// What the kernel says of the clock. It is no proof: a time service may itself be wrong.
@@ -291,10 +313,11 @@ fn kernel_clock() -> Finding {
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;
+    use std::io::{self, ErrorKind};
     use std::net::{TcpListener, UdpSocket};
     use std::path::Path;
 
-    use super::{configuration, gather, is_free, wrong_clock};
+    use super::{Runs, configuration, gather, is_file, is_free, of_port, wrong_clock};
 
     #[test]
     fn a_process_that_runs_the_role_is_told_by_its_arguments() {
@@ -317,7 +340,7 @@ mod tests {
         let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
         let datagrams = UdpSocket::bind("127.0.0.1:0").expect("a port");
         let [by_tcp, udp] = [tcp.local_addr(), datagrams.local_addr()].map(|address| address.expect("bound"));
-        let is_taken = |setting, address| is_free(setting, address).is_some_and(|finding| !finding.is_good);
+        let is_taken = |setting, address| is_free(setting, address, false).is_some_and(|finding| !finding.is_good);
         assert!(is_taken("status.listen", by_tcp) && is_taken("key.listen", by_tcp) && !is_taken("link.local", by_tcp));
         assert!(is_taken("link.local", udp) && is_taken("key.listen", udp));
         let text = format!(
@@ -327,6 +350,37 @@ mod tests {
         gather("", &toml::Value::Table(text.parse().expect("TOML")), &mut named);
         let settings: Vec<&str> = named.iter().map(|(setting, _)| setting.as_str()).collect();
         assert_eq!(settings, ["key.listen", "link.local", "status.listen"]);
+    }
+
+    #[test]
+    fn a_port_that_only_the_unit_may_open_is_no_fault() {
+        let of =
+            |kind| of_port(String::new(), "192.0.2.1:179".parse().expect("an address"), Err(io::Error::from(kind)));
+        let denied = of(ErrorKind::PermissionDenied);
+        assert!(denied.is_good && denied.words.starts_with("192.0.2.1:179 is not tried"), "{}", denied.words);
+        assert!(!of(ErrorKind::AddrInUse).is_good);
+    }
+
+    #[test]
+    fn whether_a_process_whose_folder_is_not_told_has_this_file_is_not_known_and_its_ports_are_tried() {
+        let folder = std::env::temp_dir().join(format!("wayleave-deep-{}", std::process::id()));
+        let [own, other] = ["own", "other"].map(|name| folder.join(name));
+        for place in [&own, &other] {
+            std::fs::create_dir_all(place).expect("made");
+            std::fs::write(place.join("key.toml"), "").expect("written");
+        }
+        let file = own.join("key.toml");
+        let of = |place: &Path, config: &str| is_file(place, Path::new(config), &file);
+        assert_eq!((of(&own, "key.toml"), of(&other, "key.toml")), (Runs::Yes, Runs::No));
+        let untold = folder.join("untold");
+        assert_eq!((of(&untold, "key.toml"), of(&untold, "other.toml")), (Runs::NotKnown, Runs::No));
+        assert_eq!(of(&untold, file.to_str().expect("text")), Runs::Yes);
+        assert_eq!(of(&untold, "/nowhere/key.toml"), Runs::No);
+        std::fs::remove_dir_all(&folder).expect("removed");
+
+        let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let finding = is_free("status.listen", taken.local_addr().expect("bound"), true).expect("it was tried");
+        assert!(finding.is_good && finding.words.contains("not known by whom"), "{}", finding.words);
     }
 
     #[test]

@@ -406,14 +406,14 @@ async fn reload<R: Role>(role: &mut R, daemon: &Daemon) {
 
 /// What is told of a failure of a reload.
 pub fn reload_failed(configuration: &Path, failure: &Failure) -> EventLine {
-    let (path, why) = (configuration.display(), failure.in_one_line());
-    event!(ERROR "reload-failed" { configuration = shown(path); why }
-        "reload failed, the configuration in force stays: {why}; `wayleave check {path}` shows the place")
+    let (path, all) = (configuration.display(), failure.in_one_line());
+    event!(ERROR "reload-failed" { configuration = shown(path); why = failure.without_values() }
+        "reload failed, the configuration in force stays: {all}; `wayleave check {path}` shows the place")
 }
 
 /// What a status has of a failed reload until one succeeds: its first failure.
 fn reload_problem(configuration: &Path, failures: &Failures, now: u64) -> Option<String> {
-    let first = failures.0.first()?.in_one_line();
+    let first = failures.0.first()?.without_values();
     let why = first.lines().next().unwrap_or_default();
     Some(format!(
         "the configuration in force is older than the file: reload failed at {}: {why}; mend it (`wayleave check {}` shows the \
@@ -611,6 +611,19 @@ mod tests {
                           unknown field `lsten`;";
             assert!(problem.starts_with(begins) && problem.contains("`wayleave check party1.toml`"), "{problem}");
         }
+        // Pages are read without a login.
+        let file = std::env::temp_dir().join(format!("wayleave-reload-{}.toml", std::process::id()));
+        std::fs::write(&file, "port = \"hunter2\"\n").expect("written");
+        let source = Source::read(&file).expect("a file");
+        std::fs::remove_file(&file).expect("removed");
+        let failures = source.parse::<std::collections::BTreeMap<String, u16>>().expect_err("no number");
+        assert!(failures.0[0].in_one_line().contains("hunter2"), "the log has it");
+        let problem = reload_problem(Path::new("party1.toml"), &failures, 0).expect("a problem");
+        assert!(problem.contains(".toml:1:8: expected a number from 0 to 65535;"), "{problem}");
+        assert!(!problem.contains("hunter2"), "{problem}");
+        let event = reload_failed(Path::new("party1.toml"), &failures.0[0]).to_string();
+        let (line, shown) = event.split_once("\n").expect("what the log has, and what `show events` has");
+        assert!(line.contains("hunter2") && !shown.contains("hunter2"), "{event}");
         last.set(None);
         let mut status = json!({ "problems": [] });
         last.report(&mut status);

@@ -20,7 +20,7 @@ use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::store::{FileStore, Store};
 
-use crate::config::named_peers::{self, NamedPeer};
+use crate::config::named_peers::{self, NamedPeer, UnknownPeers};
 use crate::failure::Failure;
 use crate::roles::attestation::{self, slot_record};
 use crate::roles::bgp_peer::RouteQueue;
@@ -85,7 +85,7 @@ impl NamedPeers {
         Self { rules, set: None, unknown: BTreeSet::new() }
     }
 
-    /// A line for each AS that no member of the set has, once for each reload.
+    /// A line for each rule or group with ASes that no member of the set has, once for each reload.
     fn compare(&mut self, set: &MemberSet) -> Vec<EventLine> {
         let is_reloaded = self.rules.has_changed().unwrap_or(false);
         if self.set == Some(set.number) && !is_reloaded {
@@ -97,16 +97,16 @@ impl NamedPeers {
         }
         let rules = self.rules.borrow_and_update();
         let unknown = named_peers::unknown(&rules, set);
-        let new = unknown.iter().filter(|peer| !self.unknown.contains(&peer.asn));
-        let lines = new.map(|peer| unknown_peer(peer, set.number)).collect();
+        let new = unknown.iter().copied().filter(|peer| !self.unknown.contains(&peer.asn));
+        let lines = named_peers::by_place(new).iter().map(|peers| unknown_peers(peers, set.number)).collect();
         self.unknown = unknown.iter().map(|peer| peer.asn).collect();
         lines
     }
 }
 
-/// What is told of an AS that a rule names and no member has.
-pub fn unknown_peer(peer: &NamedPeer, set: u64) -> EventLine {
-    event!(WARN "unknown-peer" { asn = peer.asn.0; rule = peer.place.clone() } "{}: {}", peer.unknown(set), named_peers::HELP)
+/// What is told of ASes that a rule names and no member has.
+pub fn unknown_peers(peers: &UnknownPeers<'_>, set: u64) -> EventLine {
+    event!(WARN "unknown-peer" { asns = peers.names(); rule = peers.place } "{}: {}", peers.describe(set), named_peers::HELP)
 }
 
 impl LinkIo<MemberProxy> for MemberIo {
@@ -382,7 +382,10 @@ mod tests {
         assert!(named_peers.compare(&set(1, &[64_497, 64_498])).is_empty(), "it is known");
         assert!(named_peers.compare(&set(2, &[64_497])).is_empty(), "the same in another set");
         rules.send_replace(named("[64489, 64498]"));
-        assert_eq!(named_peers.compare(&set(2, &[64_497])).len(), 2, "a reload, and a member that has left");
+        let lines = named_peers.compare(&set(2, &[64_497]));
+        let [line] = &lines[..] else { panic!("one for the rule: {lines:?}") };
+        let begins = "no member has AS64489 and AS64498 in member set 2, expected AS numbers of members";
+        assert!(line.text().starts_with(begins), "a reload, and a member that has left: {}", line.text());
         assert!(named_peers.compare(&set(3, &[64_489, 64_498])).is_empty());
     }
 }

@@ -284,11 +284,16 @@ fn held(slot: u32, further: &[FurtherSlot]) -> Option<String> {
 
 /// That the router announces more prefixes than the limit, as after it was lowered.
 fn over_limit(budget: &OwnBudget) -> Option<String> {
-    let (prefixes, most) = (budget.prefixes, budget.max_prefixes);
+    let OwnBudget { prefixes, max_prefixes: most, max_in_set: in_set, .. } = *budget;
+    let (allows, ask) = if most == in_set {
+        ("the member set", "both operators for more (`wayleave members propose --max-prefix`)")
+    } else {
+        ("party 1", "its operator for more: it is the party's own limit, `max_prefix_limit`, and not the member set's")
+    };
     (prefixes > most as usize).then(|| {
         format!(
-            "{prefixes} prefixes are announced, and the member set allows {most} since the limit was lowered: those that are announced stay, \
-             and no new one is. Withdraw some at the router, or ask both operators for more (`wayleave members propose --max-prefix`)"
+            "{prefixes} prefixes are announced, and {allows} allows {most} since the limit was lowered: those that are announced stay, \
+             and no new one is. Withdraw some at the router, or ask {ask}"
         )
     })
 }
@@ -352,6 +357,31 @@ fn metrics(status: &MemberStatus, links: &Links, router: &Value) -> Vec<Metric> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_announces_too_much_is_told_whose_limit_it_is() {
+        let budget = |max_prefixes, max_in_set| OwnBudget {
+            prefixes: 4,
+            max_prefixes,
+            max_in_set,
+            stored: 0,
+            max_stored: 0,
+            objects_per_second: 0,
+            octets_per_second: 0,
+            resyncs_per_hour: 0,
+            resyncs_left: 0,
+            choices_per_hour: 0,
+            choices_left: 0,
+        };
+        let of_set = over_limit(&budget(3, 3)).expect("a problem");
+        assert!(of_set.contains("the member set allows 3") && of_set.contains("ask both operators"), "{of_set}");
+        for in_set in [9, 0] {
+            let of_party = over_limit(&budget(3, in_set)).expect("a problem");
+            assert!(of_party.contains("party 1 allows 3") && of_party.contains("`max_prefix_limit`"), "{of_party}");
+            assert!(!of_party.contains("both operators"), "{of_party}");
+        }
+        assert_eq!(over_limit(&budget(4, 4)), None);
+    }
 
     #[test]
     fn a_member_whose_own_slot_is_held_is_told_what_to_do() {
