@@ -654,6 +654,12 @@ impl State {
         self.accounts.get(&principal.number()).map(|account| (&*account.name, account.generation))
     }
 
+    /// Whether the number has an account, or had one.
+    #[must_use]
+    pub fn is_ever_given(&self, principal: Principal) -> bool {
+        self.account(principal).is_some() || self.closed.contains_key(&principal.number())
+    }
+
     /// Numbers of closed accounts that changes gave to somebody else, in order: usage of before is not theirs.
     #[must_use]
     pub fn reopened(&self) -> &[Reopening] {
