@@ -248,7 +248,12 @@ mod tests {
             fs::write(&file, text).expect("written");
             let found = named_files(&Source::read(&file).expect("a configuration"));
             fs::remove_file(&file).expect("removed");
-            found.into_iter().map(|file| (file.setting, file.path.display().to_string())).collect()
+            let pair = |file: NamedFile| {
+                let path = file.path.display().to_string();
+                assert_eq!(file.is_named, text.contains(&format!("\"{path}\"")), "{}", file.origin());
+                (file.setting, path)
+            };
+            found.into_iter().map(pair).collect()
         };
         let pair = |setting: &str, path: &str| (setting.to_owned(), path.to_owned());
         let [database, position] = [pair("key.database", DATABASE), pair("key.position", POSITION)];

@@ -262,6 +262,8 @@ fn what_is_no_whole_copy_says_so_and_each_setting_of_every_role_is_found() {
     folder.write("choices.toml", "");
     let attest = folder.ok(&["init", "attest"]).replace("#anchors", "anchors").replace("#certificates", "certificates");
     folder.write("attest.toml", &attest);
+    // A folder without a file is as good as none.
+    fs::create_dir(folder.0.join("rpki")).expect("a folder");
     fs::create_dir_all(folder.0.join("objects/deeper")).expect("a folder");
     folder.write("objects/deeper/one", "object");
     std::os::unix::fs::symlink(".", folder.0.join("objects/loop")).expect("a link");

@@ -357,8 +357,9 @@ impl RouterIo {
             RouterEvent::Ahead { router: of, has, own, .. } => {
                 event!(ERROR "router-ahead" by *of, { router = name(of) }
                 "the router has list {has} of revocations, which was made of change {} of another history than the database's, which makes \
-                 list {own}: it was set back to an old copy; the router keeps its list and is sent none, also after a restart; restore the \
-                 last backup and start again; or revoke again what is missing here, then remove the router's state and start it again", has >> 32)
+                 list {own}: it was set back to an old copy, or is another one; the router keeps its list and is sent none, also after a restart; \
+                 restore the last backup and start again; or revoke again what is missing here, then, once `waiting` in the router's \
+                 `show status --all` is 0, stop it, remove its state and its list, and start it again", has >> 32)
             }
         }
     }
