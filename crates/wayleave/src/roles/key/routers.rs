@@ -374,8 +374,8 @@ pub fn set_back(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -
     };
     let lacks = named(|status| status.lacks).map(|routers| {
         format!(
-            "the database was set back to an old copy, or is another one: it lacks changes that routers have seen ({routers}), which take no rates and no \
-             shares from here; restore the last backup and start again, or accept the database: wayleave cap adopt"
+            "the database was set back to an old copy, or is another one: it lacks changes that routers have seen ({routers}), which \
+             take no rates and no shares from here; restore the last backup and start again, or accept the database: wayleave cap adopt"
         )
     });
     let ahead = named(|status| status.is_ahead).map(|routers| {
