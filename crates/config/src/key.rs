@@ -558,7 +558,8 @@ impl KeyFile {
         faults.extend(key.router.iter().find(is_own).map(|router| {
             let message = "this is the identity of the key server itself, expected that of the router";
             let fault = Fault::at(router.get_ref().identity.span(), message);
-            FileFault::Unusable(
+            // The server starts, and serves the other routers.
+            FileFault::Doubtful(
                 fault.help("`wayleave keys show` of the file that the router's `provider` names prints it"),
             )
         }));

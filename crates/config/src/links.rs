@@ -88,6 +88,8 @@ pub struct LinkPeer {
     pub ids: Vec<NodeId>,
     /// It is served since this node is open, and is not configured.
     pub is_open: bool,
+    /// It is an open forwarder, which serves members that it does not list.
+    pub serves: bool,
     pub state: PeerState,
 }
 
@@ -102,6 +104,11 @@ impl LinkPeer {
             (PeerState::NoAdvert, _) => {
                 Some(format!("no advert of {node} counts now: it has not run lately, or no path server has the advert"))
             }
+            (PeerState::Disagrees, None) if self.serves => Some(format!(
+                "{node} is open, and does not list this node: it is a provider to those whom it does not list, and by this configuration a \
+                 {} of this node: write `relationship = \"provider\"`, or its operator adds this node (`wayleave link add`)",
+                relationship_name(self.relationship)
+            )),
             (PeerState::Disagrees, None) => Some(format!(
                 "{node} does not list this node as a neighbour: its operator adds it (`wayleave link add`)"
             )),
@@ -210,6 +217,7 @@ pub fn peers(own: IdentityKey, section: &OverlaySection, realm: &Realm, numbers:
             tls: member.advert.as_ref().and_then(Advert::tls),
             ids: member.ids.iter().map(|key| key.node).collect(),
             is_open: true,
+            serves: false,
             state: PeerState::Known,
         });
     }
@@ -342,6 +350,9 @@ fn configured(own: IdentityKey, section: &NeighbourSection, realm: &Realm) -> Li
         tls,
         ids,
         is_open: false,
+        serves: member.zip(advert).is_some_and(|(member, advert)| {
+            advert.open.is_some() && member.membership.grants.roles.has(Roles::FORWARDER)
+        }),
         state,
     }
 }
@@ -519,12 +530,16 @@ pub(crate) mod tests {
         let peer = one(&neighbour("n1", "provider", ""), Some(open()));
         assert_eq!((peer.state, peer.endpoint), (PeerState::Known, "open.example.net:5".parse().ok()));
         for relationship in ["peer", "customer"] {
-            assert_eq!(one(&neighbour("n1", relationship, ""), Some(open())).state, PeerState::Disagrees);
+            let peer = one(&neighbour("n1", relationship, ""), Some(open()));
+            assert_eq!(peer.state, PeerState::Disagrees);
+            let fault = peer.fault().expect("it is not served");
+            assert!(fault.starts_with("n1 is open") && fault.contains("`relationship = \"provider\"`"), "{fault}");
         }
         let mut no_forwarder = Member::clone(&open());
         no_forwarder.membership.grants.roles = Roles::GATEWAY;
         let peer = one(&neighbour("n1", "provider", ""), Some(Arc::new(no_forwarder)));
         assert_eq!(peer.state, PeerState::Disagrees);
+        assert!(peer.fault().is_some_and(|fault| fault.starts_with("n1 does not list this node")));
         // What it says of the link itself counts.
         let listed = member(1, Some((Relationship::Customer, Some("192.0.2.1:6"))), Some("192.0.2.1:5"));
         let peer = one(&neighbour("n1", "provider", ""), Some(listed));

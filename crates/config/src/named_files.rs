@@ -119,7 +119,7 @@ impl DefaultFile {
         let is_named = section.contains_key(self.key) || self.instead.is_some_and(|other| section.contains_key(other));
         let setting = format!("{}.{}", self.section, self.key);
         let loss = loss_of(&setting).filter(|_| !is_named)?;
-        Some(NamedFile { setting, path: self.path.into(), loss })
+        Some(NamedFile { setting, path: self.path.into(), loss, is_named: false })
     }
 }
 
@@ -131,6 +131,21 @@ pub struct NamedFile {
     /// As the configuration has it: relative to its own folder, or absolute.
     pub path: PathBuf,
     pub loss: Loss,
+    /// The configuration names it; else it is where the role has it without the setting.
+    pub is_named: bool,
+}
+
+impl NamedFile {
+    /// What the file is to the role, in words that follow its path.
+    #[must_use]
+    pub fn origin(&self) -> String {
+        let setting = &self.setting;
+        if self.is_named {
+            format!("which `{setting}` names")
+        } else {
+            format!("which the role has as `{setting}` without a setting")
+        }
+    }
 }
 
 /// The files that a configuration names, in its order; one that two settings name, once.
@@ -178,7 +193,7 @@ fn gather(setting: &str, value: &toml::Value, found: &mut Vec<NamedFile>) {
             if let Some(loss) = loss_of(setting)
                 && !found.iter().any(|known| is_same(&known.path, &path))
             {
-                found.push(NamedFile { setting: setting.to_owned(), path, loss });
+                found.push(NamedFile { setting: setting.to_owned(), path, loss, is_named: true });
             }
         }
         _ => {}
@@ -233,7 +248,12 @@ mod tests {
             fs::write(&file, text).expect("written");
             let found = named_files(&Source::read(&file).expect("a configuration"));
             fs::remove_file(&file).expect("removed");
-            found.into_iter().map(|file| (file.setting, file.path.display().to_string())).collect()
+            let pair = |file: NamedFile| {
+                let path = file.path.display().to_string();
+                assert_eq!(file.is_named, text.contains(&format!("\"{path}\"")), "{}", file.origin());
+                (file.setting, path)
+            };
+            found.into_iter().map(pair).collect()
         };
         let pair = |setting: &str, path: &str| (setting.to_owned(), path.to_owned());
         let [database, position] = [pair("key.database", DATABASE), pair("key.position", POSITION)];

@@ -258,7 +258,8 @@ impl FormatSection for PlatypusSection {
         provider.get_ref().servers().any(|server| server.identity == own).then(|| {
             let message = "a key server with the identity of this router itself, expected its own";
             let fault = Fault::at(provider.span(), message);
-            FileFault::Unusable(
+            // The router starts, and has the list of before.
+            FileFault::Doubtful(
                 fault.help("`wayleave keys show` of the file that `identity` in [key.routers] names prints it"),
             )
         })

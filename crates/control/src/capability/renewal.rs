@@ -44,6 +44,8 @@ pub struct Renewal {
     /// When a look-up last ended, and whether somebody wants to know whether its answer still holds.
     ended: Option<UnixTime>,
     confirms: bool,
+    /// When the key server last answered.
+    answered: Option<UnixTime>,
 }
 
 impl Renewal {
@@ -63,6 +65,7 @@ impl Renewal {
             pause: None,
             ended: None,
             confirms: false,
+            answered: None,
         }
     }
 
@@ -90,10 +93,10 @@ impl Renewal {
         self.confirms |= !self.ended.is_some_and(just_now);
     }
 
-    /// When a look-up last ended, with a secret or without.
+    /// When the key server last gave a secret, or denied it.
     #[must_use]
-    pub fn asked(&self) -> Option<UnixTime> {
-        self.ended
+    pub fn answered(&self) -> Option<UnixTime> {
+        self.answered
     }
 
     /// Whether it is not known yet what [`Renewal::confirm`] comes to.
@@ -127,6 +130,9 @@ impl Renewal {
             // The driver's mistake.
             false => Err(LookupFailure::Forged),
         });
+        if matches!(result, Ok(_) | Err(LookupFailure::Denied(_))) {
+            self.answered = Some(now);
+        }
         match result {
             Ok(obtained) => {
                 let current = epoch::epoch_at(self.credential.terms.interval, now);

@@ -654,6 +654,12 @@ impl State {
         self.accounts.get(&principal.number()).map(|account| (&*account.name, account.generation))
     }
 
+    /// Whether the number has an account, or had one.
+    #[must_use]
+    pub fn is_ever_given(&self, principal: Principal) -> bool {
+        self.account(principal).is_some() || self.closed.contains_key(&principal.number())
+    }
+
     /// Numbers of closed accounts that changes gave to somebody else, in order: usage of before is not theirs.
     #[must_use]
     pub fn reopened(&self) -> &[Reopening] {
@@ -1272,6 +1278,7 @@ mod tests {
         let principal = Principal::new(7).expect("24 bits");
         let waypoint = IpAddr::from([198, 51, 100, 1]);
         let close = ChangeBody::Close { principal };
+        assert!(!state.is_ever_given(principal));
         change(&mut state, ChangeBody::Account { principal, generation: 0, name: String::new() });
         change(&mut state, ChangeBody::Revoke(Revocation { principal, delegation: None, epoch: None }));
         assert_eq!(state.check_revocations(&close, NOW.secs(), 1), Ok(()), "nothing was looked up");
@@ -1286,5 +1293,6 @@ mod tests {
         assert_eq!(state.check_revocations(&close, NOW.secs(), 7), Ok(()));
         change(&mut state, close);
         assert_eq!(state.revocations().len(), 7, "as many as were reckoned with");
+        assert!(state.account(principal).is_none() && state.is_ever_given(principal));
     }
 }

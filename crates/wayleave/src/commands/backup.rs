@@ -143,12 +143,16 @@ pub fn backup(wanted: &Backup) -> Outcome {
     })?;
     let made = Copy::begin(&folder).and_then(|mut copy| {
         let mut absent = Vec::new();
-        for NamedFile { setting, path, .. } in named.iter().filter(|file| is_copied(file.loss)) {
-            let from = source.resolve(path);
-            if from.try_exists().map_err(system(&from))? {
-                copy.add_all(setting, path, &from)?;
-            } else {
-                absent.push((setting, path));
+        for file in named.iter().filter(|file| is_copied(file.loss)) {
+            let (from, before) = (source.resolve(&file.path), copy.entries.len());
+            let is_there = from.try_exists().map_err(system(&from))?;
+            if is_there {
+                copy.add_all(&file.setting, &file.path, &from)?;
+            }
+            // A folder without a file is as good as none.
+            let is_empty = copy.entries.len() == before;
+            if !is_there || is_empty && !MAY_BE_EMPTY.contains(&file.setting.as_str()) {
+                absent.push(file);
             }
         }
         copy.add(CONFIGURATION, name.as_ref(), &wanted.config)?;
@@ -184,7 +188,7 @@ pub fn backup(wanted: &Backup) -> Outcome {
             "role": role,
             "files": manifest.files.iter().map(|entry| shown(&entry.setting, &entry.path)).collect::<Vec<_>>(),
             "left_out": manifest.left_out,
-            "absent": absent.iter().map(|(setting, path)| shown(setting, path)).collect::<Vec<_>>(),
+            "absent": absent.iter().map(|file| shown(&file.setting, &file.path)).collect::<Vec<_>>(),
         }));
     } else {
         let line = |setting: &str, path: &Path| format!("  {setting:<28} {}\n", path.display());
@@ -196,13 +200,16 @@ pub fn backup(wanted: &Backup) -> Outcome {
         }
         if !absent.is_empty() {
             text += "named, and not there:\n";
-            text.extend(absent.iter().map(|(setting, path)| line(setting, path)));
+            text.extend(absent.iter().map(|file| line(&file.setting, &file.path)));
         }
         print(&text);
     }
-    let missing = absent.iter().find(|(setting, _)| !MAY_BE_ABSENT.contains(&setting.as_str()));
-    missing.map_or(Ok(()), |(setting, path)| {
-        Err(Failure::new(format!("not a whole copy: {}, which `{setting}` names, is not there", path.display()))
+    let missing = absent.iter().find(|file| !MAY_BE_ABSENT.contains(&file.setting.as_str()));
+    missing.map_or(Ok(()), |file| {
+        if wanted.json {
+            return Err(Failures(Vec::new())); // the result has it
+        }
+        Err(Failure::new(format!("not a whole copy: {}, {}, is not there", file.path.display(), file.origin()))
             .help("what is there has been copied; `wayleave check` says what the role lacks")
             .into())
     })
@@ -478,7 +485,8 @@ pub fn restore(wanted: &Restore) -> Outcome {
             "continued": continued.iter().map(|file| &file.to).collect::<Vec<_>>(), "left_out": manifest.left_out,
             "absent": missing.iter().map(|file| json!({ "setting": file.setting, "path": file.path })).collect::<Vec<_>>(),
         }));
-        return whole(&missing);
+        // The result has them.
+        return if missing.is_empty() { Ok(()) } else { Err(Failures(Vec::new())) };
     }
     let mut text = format!("restored {role}, as it was at {}:\n", utc(manifest.made));
     text.extend(placed.iter().map(|file| format!("  {}\n", file.to.display())));
@@ -511,7 +519,7 @@ fn missing<'a>(manifest: &Manifest, named: &'a [NamedFile]) -> Vec<&'a NamedFile
 /// Whether a copy has all that its configuration names.
 fn whole(missing: &[&NamedFile]) -> Outcome {
     let failure = |file: &&NamedFile| {
-        let what = format!("not a whole copy: {}, which `{}` names, is not in it", file.path.display(), file.setting);
+        let what = format!("not a whole copy: {}, {}, is not in it", file.path.display(), file.origin());
         Failure::new(what)
             .help("what the copy has was restored; bring this file, or have it made anew, before the role starts")
     };

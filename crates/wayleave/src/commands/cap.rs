@@ -428,6 +428,11 @@ pub fn run(command: &Cap) -> Outcome {
     }
 }
 
+/// It is in the folder for as long as [`init`] has not written everything.
+const UNFINISHED: &str = "init.unfinished";
+const ACCOUNTS_KEY: &str = "accounts.key";
+const WRITER_KEY: &str = "writer.key";
+
 fn init(command: &Init) -> Outcome {
     let folder = &command.folder;
     fs::create_dir_all(folder).map_err(|error| Failure::system(folder.display(), &error))?;
@@ -438,9 +443,10 @@ fn init(command: &Init) -> Outcome {
             .into());
     }
     let database = Place::parse(&command.database).map_err(|error| Failure::usage(error.to_string()))?;
+    let unfinished = begin_init(folder)?;
     // Before the database, whose accounts come from it. Of an attempt that was interrupted, or whose database was away, they are there.
-    let accounts = created(KeyKind::Accounts, &folder.join("accounts.key"))?;
-    let writer = node::identity_of(&created(KeyKind::Writer, &folder.join("writer.key"))?);
+    let accounts = created(KeyKind::Accounts, &folder.join(ACCOUNTS_KEY))?;
+    let writer = node::identity_of(&created(KeyKind::Writer, &folder.join(WRITER_KEY))?);
     let writer = format!("writer:{writer}");
     DatabaseRecords::create(&beside(&database, folder), &ProviderKey::new(accounts))?;
     let identity = folder.join(DEFAULT_IDENTITY);
@@ -462,6 +468,7 @@ fn init(command: &Init) -> Outcome {
     // An empty list: where one is missing later, it was lost.
     let source = Source::read(&file)?;
     KeyFile::parse(&source)?.begin_list(&source, unix_now())?;
+    fs::remove_file(&unfinished).map_err(|error| Failure::system(unfinished.display(), &error))?;
     if command.json {
         print_json(json!({ "zone": command.zone.as_str(), "writer": writer, "configuration": file }));
     } else {
@@ -474,6 +481,27 @@ fn init(command: &Init) -> Outcome {
         ));
     }
     Ok(())
+}
+
+/// Marks that the folder's keys are of a key server that is being made. Without the mark they are another's, whose accounts follow from them:
+/// lines of customers that were closed there would be good again.
+fn begin_init(folder: &Path) -> Outcome<PathBuf> {
+    let unfinished = folder.join(UNFINISHED);
+    if unfinished.exists() {
+        return Ok(unfinished);
+    }
+    let keys = [ACCOUNTS_KEY, WRITER_KEY, DEFAULT_IDENTITY].map(|name| folder.join(name));
+    if let Some(key) = keys.iter().find(|key| key.exists()) {
+        let what = format!(
+            "{} exists already: it is of another key server, whose accounts follow from its keys",
+            key.display()
+        );
+        return Err(Failure::new(what)
+            .help("choose another folder; a lost database comes back by `wayleave restore`")
+            .into());
+    }
+    write_new(&unfinished, "`wayleave cap init` has not finished here: give the same command again.\n", 0o644)?;
+    Ok(unfinished)
 }
 
 /// A key of a new key server, or the one that an earlier attempt has made.
@@ -949,14 +977,15 @@ fn revoke(command: &Revoke) -> Outcome {
             let mut number = Value::Null;
             for entry in &command.entries {
                 let text = entry.to_string();
-                if !command.lift && cap_remote::account(&at, entry.0.principal.number())?.is_none() {
-                    warn_of_nobody(entry);
-                }
                 let done = match command.lift {
                     true => at.json("DELETE", &format!("/v1/revocations?entry={}", text.replace('/', "%2F")), None)?,
                     false => at.json("POST", "/v1/revocations", Some(&json!({ "entry": text })))?,
                 };
                 number = done["number"].clone();
+                // Nothing depends on it: a token may not show accounts.
+                if !command.lift && matches!(cap_remote::account(&at, entry.0.principal.number()), Ok(None)) {
+                    warn_of_nobody(entry);
+                }
             }
             let count = cap_remote::all(&at, "/v1/revocations", "revocations")?.len();
             report(json!({ "number": number, "revocations": count }), command.json);

@@ -125,7 +125,10 @@ pub fn invite(command: &Invite) -> Outcome {
 fn warn_of_closed(config: &Path) {
     let target = Target { url: None, config: Some(config.to_owned()) };
     if fetch::json_within(&target, "/api/v1/status", ASKED).is_ok_and(|status| status["api"].is_null()) {
-        warn("the key server runs without its API: nobody can redeem this before it was started again, with [key.api]");
+        warn(
+            "this key server runs without its API: if the invitation leads to it, and not to another one of the same database, nobody can \
+             redeem it before this one was started again, with [key.api]",
+        );
     }
 }
 

@@ -111,16 +111,19 @@ impl Provider {
     }
 }
 
-/// Whether a file has a token, and nothing else: no other secret goes to the server.
+/// Whether a file may have a token, and nothing else: no other secret goes to the server. Who makes tokens of his own writes them as he likes.
 fn check_token(text: &str, file: &Path) -> Result<(), Failure> {
-    let digits = text.trim().strip_prefix(TOKEN_PREFIX);
-    if digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit())) {
-        return Ok(());
-    }
-    let what = match TextKind::of(text) {
-        Some(TextKind::Token) => "a damaged API token".to_owned(),
-        Some(kind) => kind.to_string(),
-        None => "no line that `wayleave keys token` makes".to_owned(),
+    let text = text.trim();
+    let is_line = !text.is_empty() && text.bytes().all(|octet| matches!(octet, b' '..=b'~'));
+    let what = match (TextKind::of(text), text.strip_prefix(TOKEN_PREFIX)) {
+        (_, Some(digits)) if !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit()) => {
+            return Ok(());
+        }
+        (Some(TextKind::Token), _) => "a damaged API token".to_owned(),
+        // 64 digits are as good a token as the ID of a node, which is public.
+        (None | Some(TextKind::IcingNode), _) if is_line && text.parse::<toml::Table>().is_err() => return Ok(()),
+        (None, _) => "not one line of printable ASCII, or that of a configuration or key file".to_owned(),
+        (Some(kind), _) => kind.to_string(),
     };
     Err(Failure::new(format!("{} has {what}, expected an API token; nothing was sent", file.display()))
         .help("--token names the file that `wayleave keys token` made; `wayleave keys show` says what another file is"))
@@ -205,7 +208,9 @@ mod tests {
     fn a_file_of_another_secret_is_named_and_not_shown() {
         let file = Path::new("x");
         let token = format!("{TOKEN_PREFIX}{}\n", "5e".repeat(32));
-        assert!(check_token(&token, file).is_ok());
+        for own in [&token, &"5e".repeat(32), "uqLWcg9yTz5Bb2xv+w==\n"] {
+            assert!(check_token(own, file).is_ok(), "{own}");
+        }
         for (text, what) in [
             (
                 "wayleave-cap-1-5ec2e7",
@@ -213,7 +218,9 @@ mod tests {
             ),
             ("wayleave-token-", "x has a damaged API token"),
             (&format!("{token}5ec2e7"), "x has a damaged API token"),
-            ("kind = \"writer\"\nseed = \"5ec2e7\"\n", "x has no line that `wayleave keys token` makes"),
+            ("kind = \"writer\"\nseed = \"5ec2e7\"\n", "x has not one line of printable ASCII, or that of"),
+            ("seed = \"5ec2e7\"", "x has not one line of printable ASCII, or that of"),
+            ("", "x has not one line of printable ASCII"),
         ] {
             let said = check_token(text, file).expect_err(what).to_string();
             assert!(said.contains(what) && !said.contains("5ec2e7"), "{said}");

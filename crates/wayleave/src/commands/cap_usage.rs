@@ -563,7 +563,7 @@ fn sign_statement(command: &StatementsOf, place: &KeyServerAt<'_>, (number, file
             let (zone, of_principal) = (here.file.zone().to_string(), (principal, owner));
             let object = of_owner(&of, &zone, of_principal, (&sums, &details), &periods);
             if is_of_nobody(server.state(), &object) {
-                let what = format!("principal {principal} has no account, and nothing on statement {number}");
+                let what = format!("principal {principal} never had an account, and nothing is on statement {number}");
                 return Err(Failure::new(what).help("`wayleave cap list` shows accounts; nothing was signed").into());
             }
             let signed = server.sign_statement(&object);

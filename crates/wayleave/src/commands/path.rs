@@ -127,19 +127,23 @@ impl Running {
         key.map_or_else(|| node.to_string(), str::to_owned)
     }
 
-    /// A node that paths may cross.
-    fn between(&self, text: &str) -> Outcome<Text<NodeRef>> {
+    /// A node that is not this gateway, and whether it forwards nothing now.
+    fn other(&self, text: &str) -> Outcome<(Text<NodeRef>, bool)> {
         let node = self.node(text)?;
         let key = self.identity(&node.0);
-        let why = if self.shown["own"] == key.as_str() {
-            "is this gateway itself"
-        } else if names(&self.shown["ends"]).contains(&key) {
-            "forwards nothing, by its membership"
-        } else {
-            return Ok(node);
-        };
-        let help = "the nodes between the two gateways are meant: `wayleave path list` has them";
-        Err(Failure::new(format!("no path crosses `{text}`, which {why}")).help(help).into())
+        if self.shown["own"] == key.as_str() {
+            return Err(crossed_by_none(text, "is this gateway itself").into());
+        }
+        let is_end = names(&self.shown["ends"]).contains(&key);
+        Ok((node, is_end))
+    }
+
+    /// A node that paths may cross.
+    fn between(&self, text: &str) -> Outcome<Text<NodeRef>> {
+        match self.other(text)? {
+            (_, true) => Err(crossed_by_none(text, "forwards nothing, by its membership").into()),
+            (node, false) => Ok(node),
+        }
     }
 
     /// Refuses a pin by which no path is ever left.
@@ -257,12 +261,18 @@ fn pin(command: &Pin) -> Outcome {
     running.choices.pin.retain(|pin| pin.policy != policy || pin.node != node);
     running.choices.pin.push(PinSection { policy, node, over });
     running.apply(&what)?;
-    if !running.known_paths()?.contains(&(to.clone(), keys)) {
+    // It is done, and a gateway that does not answer now changes nothing about it.
+    if running.known_paths().is_ok_and(|known| !known.contains(&(to.clone(), keys))) {
         warn(&format!(
             "no such path to {to} is known now: nothing goes there by this policy until there is one (`wayleave path list`)"
         ));
     }
     Ok(())
+}
+
+fn crossed_by_none(text: &str, why: &str) -> Failure {
+    let help = "the nodes between the two gateways are meant: `wayleave path list` has them";
+    Failure::new(format!("no path crosses `{text}`, which {why}")).help(help)
 }
 
 fn texts(nodes: &[Text<NodeRef>]) -> Vec<String> {
@@ -287,14 +297,17 @@ fn unpin(command: &Decision) -> Outcome {
 
 fn avoid(command: &Decision) -> Outcome {
     let mut running = Running::of(&command.config)?;
-    let node = running.between(&command.what)?;
+    let (node, is_end) = running.other(&command.what)?;
     let key = running.identity(&node.0);
     if !running.choices.avoid.contains(&node) {
         running.choices.avoid.push(node);
     }
     running.apply(&format!("no path goes over {}", command.what))?;
+    if is_end {
+        warn(&format!("no path crosses `{}` now: it forwards nothing, by its membership", command.what));
+    }
     let mut left: BTreeMap<String, bool> = BTreeMap::new();
-    for (to, between) in running.known_paths()? {
+    for (to, between) in running.known_paths().unwrap_or_default() {
         *left.entry(to).or_default() |= !between.contains(&key);
     }
     for (to, _) in left.iter().filter(|(_, is_left)| !**is_left) {
@@ -474,4 +487,28 @@ fn names(list: &Value) -> Vec<String> {
 
 fn millis(micros: u64) -> String {
     format!("{}.{:03} ms", micros / 1_000, micros % 1_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_forwards_nothing_now_can_be_avoided_and_not_pinned() {
+        let key = |digit: &str| format!("node:ed25519:{}", digit.repeat(64));
+        let running = Running {
+            target: Target { url: None, config: None },
+            file: PathBuf::new(),
+            choices: ChoicesFile::default(),
+            nodes: vec!["own".to_owned(), "end".to_owned(), "between".to_owned()],
+            shown: json!({
+                "own": key("1"), "ends": [key("2")],
+                "identities": { "own": key("1"), "end": key("2"), "between": key("3") },
+            }),
+            policies: Vec::new(),
+        };
+        let is_end = |name: &str| running.other(name).ok().map(|(_, is_end)| is_end);
+        assert_eq!(["own", "end", "between"].map(is_end), [None, Some(true), Some(false)]);
+        assert_eq!(["own", "end", "between"].map(|name| running.between(name).is_ok()), [false, false, true]);
+    }
 }

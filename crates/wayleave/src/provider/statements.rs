@@ -191,10 +191,10 @@ pub fn of_owner(
     }
 }
 
-/// Whether a statement is for a number that nobody has, and has nothing of it: a mistyped one is not signed for.
+/// Whether a statement is for a number that nobody ever had, and has nothing of it: a mistyped one is not signed for.
 pub fn is_of_nobody(state: &State, statement: &Statement) -> bool {
     let is_empty = statement.lines.is_empty() && statement.prices.is_empty() && statement.percentiles.is_empty();
-    is_empty && Principal::new(statement.principal).and_then(|principal| state.account(principal)).is_none()
+    is_empty && !Principal::new(statement.principal).is_some_and(|principal| state.is_ever_given(principal))
 }
 
 /// What a signed statement says.

@@ -511,6 +511,7 @@ mod tests {
             tls: None,
             ids: Vec::new(),
             is_open: false,
+            serves: false,
             state,
         };
         let removal = |node: &NodeRef| (node.to_string() == "r").then(|| "r was removed".to_owned());

@@ -43,7 +43,7 @@ use crate::config::{Fault, Source};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::capability::Capabilities;
 use registration::{MAX_OF_USER, MAX_REGISTRATIONS, Registered, RegisteredCapability, Registration, Socket};
-use secrets::{LookedUp, LookupCounters, Secrets};
+use secrets::{Answers, LookedUp, LookupCounters, Secrets};
 use system::System;
 use views::{RouteView, RuleView, Shown, StamperView};
 use worker::{Replies, Running};
@@ -208,6 +208,7 @@ impl Plan {
             routes,
             rules: rules.iter().filter_map(|(number, of)| Some(rule((of, sections.get(*number)?.1)))).collect(),
             lookups: LookupCounters::default(),
+            answers: Answers::new(),
             dropped: system.dropped,
             table: Rules::new(&self.rules()).unwrap_or_default(),
         }
@@ -451,7 +452,7 @@ impl Role for StamperRole {
             Event::Confirm => {
                 self.secrets.confirm(None, now);
                 self.secrets.ask(now);
-                self.shown.write().unwrap_or_else(PoisonError::into_inner).lookups = self.secrets.counters;
+                self.show_lookups();
                 return Ok(());
             }
             event => event,
@@ -522,7 +523,7 @@ impl StamperRole {
         }
         self.settle_awaiting(now).await;
         if !is_new {
-            self.shown.write().unwrap_or_else(PoisonError::into_inner).lookups = self.secrets.counters;
+            self.show_lookups();
         } else if let Err(failures) = self.apply(now).await {
             warn!("packet routes unchanged: {failures}");
         }
@@ -634,10 +635,16 @@ impl StamperRole {
         (self.plan.capabilities.epochs(now), registered.map(epoch).collect())
     }
 
+    /// Shows what the look-ups came to, where nothing else has changed.
+    fn show_lookups(&self) {
+        let mut shown = self.shown.write().unwrap_or_else(PoisonError::into_inner);
+        (shown.lookups, shown.answers) = (self.secrets.counters, self.secrets.answers());
+    }
+
     /// What is in force, for the pages.
     fn shown(&self, now: UnixTime) -> Shown {
         let mut shown = self.plan.shown(&self.system, now);
-        shown.lookups = self.secrets.counters;
+        (shown.lookups, shown.answers) = (self.secrets.counters, self.secrets.answers());
         let required = required(&self.plan.rules());
         for registration in self.registered.values() {
             let name = format!("registered by user {}", registration.user);

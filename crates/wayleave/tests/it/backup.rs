@@ -237,6 +237,13 @@ fn what_is_no_whole_copy_says_so_and_each_setting_of_every_role_is_found() {
     let refused = folder.fails(1, &["restore", "without", "--to", "restored"]);
     assert!(refused.contains("not a whole copy: alpha.key, which `member.key` names, is not in it"), "{refused}");
     assert!(folder.0.join("restored/wayleave.toml").exists(), "what is there is restored");
+    // With `--json` the result alone says it.
+    for command in [&["backup", "--config", config, "again"][..], &["restore", "without", "--to", "elsewhere"]] {
+        let output = folder.run(&[command, &["--json"]].concat());
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
+        assert!(!output.status.success() && output.stderr.is_empty(), "{output:?}");
+        assert!(said["absent"].to_string().contains("member.key"), "{said}");
+    }
     fs::rename(folder.0.join("away"), folder.0.join("trial/alpha/alpha.key")).expect("moved back");
     folder.write("text.toml", "words = 1\n");
     assert!(folder.fails(1, &["backup", "--config", "text.toml", "none"]).contains("no role's configuration"));
@@ -255,6 +262,8 @@ fn what_is_no_whole_copy_says_so_and_each_setting_of_every_role_is_found() {
     folder.write("choices.toml", "");
     let attest = folder.ok(&["init", "attest"]).replace("#anchors", "anchors").replace("#certificates", "certificates");
     folder.write("attest.toml", &attest);
+    // A folder without a file is as good as none.
+    fs::create_dir(folder.0.join("rpki")).expect("a folder");
     fs::create_dir_all(folder.0.join("objects/deeper")).expect("a folder");
     folder.write("objects/deeper/one", "object");
     std::os::unix::fs::symlink(".", folder.0.join("objects/loop")).expect("a link");

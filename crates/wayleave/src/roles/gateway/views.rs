@@ -35,6 +35,7 @@ use crate::config::receiving::Known;
 use crate::overview::Overview;
 use crate::roles::daemon::{View, Views};
 use crate::roles::links;
+use crate::roles::overlay::refused_consents::Consents;
 
 /// How long `ping` waits for an answer.
 const TIMEOUT: Duration = Duration::from_secs(4);
@@ -52,7 +53,9 @@ impl GatewayView {
     async fn counters(&self) -> Result<(Counters, IoCounters), ViewError> {
         let counters = self.0.worker.ask(|worker| worker.gateway.counters()).await;
         if let Some(counters) = &counters {
-            self.0.refused_consents().note(counters.refused(icing::Reason::Consent), Instant::now());
+            let refused = counters.refused(icing::Reason::Consent);
+            let good = counters.received + counters.answers + counters.sessions;
+            self.0.refused_consents().note(Consents { refused, good }, Instant::now());
         }
         let mut threads = Vec::new();
         for worker in &self.0.workers {
@@ -156,11 +159,12 @@ impl GatewayView {
         }
     }
 
-    /// The nodes that were removed from the realm lately.
-    fn removed_lately(known: &Known) -> Vec<String> {
+    /// The nodes that were removed from the realm lately: those that matter here, and others.
+    fn removed_lately(known: &Known, matters: impl Fn(&IdentityKey) -> bool) -> [Vec<String>; 2] {
         let since = unix_now().secs().saturating_sub(RECENT);
-        let lately = known.removed.iter().filter(|(_, (_, at))| *at >= since);
-        lately.filter_map(|(node, _)| known.removal(node)).take(NAMED).collect()
+        let lately = known.removed.iter().filter(|(_, (_, at))| *at >= since).map(|(node, _)| node);
+        let (here, elsewhere): (Vec<_>, Vec<_>) = lately.partition(|node| matters(node));
+        [here, elsewhere].map(|all| all.into_iter().filter_map(|node| known.removal(node)).take(NAMED).collect())
     }
 
     /// What the node's problems are, and to whom all paths are dead.
@@ -171,12 +175,13 @@ impl GatewayView {
         problems.extend(self.resolver_fault());
         problems.extend(self.0.unresolved().iter().map(ToString::to_string));
         problems.extend(self.0.refused_consents().problem());
+        let mut unsent: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for peer in peers {
             let name = known.describe(&peer.identity);
-            let live = peer.routes.iter().filter(|route| route.is_live);
-            let mut refused: Vec<&String> = live.filter_map(|route| no_consent(&route.state)).collect();
-            refused.dedup();
-            problems.extend(refused.into_iter().take(1).map(|why| format!("nothing is sent to {name}: {why}")));
+            let mut live = peer.routes.iter().filter(|route| route.is_live);
+            if let Some(why) = live.find_map(|route| no_consent(&route.state)) {
+                unsent.entry(why).or_default().push(name.clone());
+            }
             for route in peer.routes.iter().filter(|route| route.mirror.is_none()) {
                 if let Some(since) = route.active.as_ref().and_then(|path| path.dead_since) {
                     let (policy, suffix) = (&route.policy, &self.0.suffix);
@@ -186,6 +191,7 @@ impl GatewayView {
                 }
             }
         }
+        problems.extend(refusals(&unsent));
         problems
     }
 
@@ -380,7 +386,10 @@ impl GatewayView {
         let Some((peer, route)) = route else {
             let mut why = match self.idle(node).await {
                 Ok(why) => vec![why],
-                Err(why) => [Self::removed_lately(&known), vec![why], self.link_problems(&known).await].concat(),
+                Err(why) => {
+                    let [here, elsewhere] = Self::removed_lately(&known, |removed| *removed == node);
+                    [here, vec![why], self.link_problems(&known).await, elsewhere].concat()
+                }
             };
             // Who finds no name sends nothing.
             why.extend(self.resolver_fault());
@@ -413,11 +422,14 @@ impl GatewayView {
             RouteState::Asking => "servers have not answered yet",
             RouteState::NoPath(why) | RouteState::NoConsent(why) => why,
         };
-        // Where no path is left, those who were removed are the first that one looks for.
-        let gone = match &route.state {
-            RouteState::Ready if !is_dead => Vec::new(),
-            RouteState::Asking => Vec::new(),
-            _ => Self::removed_lately(&known),
+        // Where no path is left, those who were removed are the first that one looks for, if they were on one.
+        let [gone, elsewhere] = match &route.state {
+            RouteState::Ready if !is_dead => Default::default(),
+            RouteState::Asking | RouteState::NoConsent(_) => Default::default(),
+            _ => {
+                let is_crossed = |removed: &IdentityKey| peer.paths.iter().any(|path| path.nodes.contains(removed));
+                Self::removed_lately(&known, |removed| *removed == node || is_crossed(removed))
+            }
         };
         let of_links = match &route.state {
             RouteState::Ready => self.clock_problems(&known).await,
@@ -426,7 +438,7 @@ impl GatewayView {
                 [servers, self.link_problems(&known).await].concat()
             }
         };
-        let mut of_state = [gone, vec![of_state.to_owned()], of_links].concat();
+        let mut of_state = [gone, vec![of_state.to_owned()], of_links, elsewhere].concat();
         of_state.extend(self.resolver_fault());
         let first = route.active.as_ref().and_then(|path| path.nodes.get(1));
         let links = self.links().await.map(|(links, _)| links).unwrap_or_default();
@@ -508,6 +520,19 @@ fn no_consent(state: &RouteState) -> Option<&String> {
         RouteState::NoConsent(why) => Some(why),
         _ => None,
     }
+}
+
+/// To whom nothing is sent for want of consent, by the reason.
+fn refusals(unsent: &BTreeMap<&str, Vec<String>>) -> Vec<String> {
+    let line = |(why, names): (&&str, &Vec<String>)| {
+        let more = names.len().saturating_sub(NAMED);
+        let named = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ");
+        let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+        format!("nothing is sent to {named}{more}: {why}")
+    };
+    let others = unsent.values().skip(NAMED).map(Vec::len).sum::<usize>();
+    let others = (others > 0).then(|| format!("nothing is sent to {others} more gateways: `wayleave why` says why"));
+    unsent.iter().take(NAMED).map(line).chain(others).collect()
 }
 
 /// The pin to a node by a policy.
@@ -838,5 +863,23 @@ impl View for GatewayView {
             .page("choices", |view, _| view.choices())
             .page("why", Self::why)
             .page("ping", Self::ping)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gateways_without_consent_are_named_by_the_reason_and_not_without_end() {
+        let names = |count: usize| (0..count).map(|number| format!("g{number}")).collect::<Vec<_>>();
+        assert_eq!(refusals(&BTreeMap::from([("refused", names(1))])), ["nothing is sent to g0: refused"]);
+        let many =
+            BTreeMap::from([("a", names(6)), ("b", names(1)), ("c", names(1)), ("d", names(2)), ("e", names(3))]);
+        let said = refusals(&many);
+        assert_eq!(said.len(), NAMED + 1);
+        assert_eq!(said[0], "nothing is sent to g0, g1, g2, g3 and 2 more: a");
+        assert_eq!(said[3], "nothing is sent to g0, g1: d");
+        assert_eq!(said[4], "nothing is sent to 3 more gateways: `wayleave why` says why");
     }
 }

@@ -357,8 +357,9 @@ impl RouterIo {
             RouterEvent::Ahead { router: of, has, own, .. } => {
                 event!(ERROR "router-ahead" by *of, { router = name(of) }
                 "the router has list {has} of revocations, which was made of change {} of another history than the database's, which makes \
-                 list {own}: it was set back to an old copy; the router keeps its list and is sent none, also after a restart; restore the \
-                 last backup and start again; or revoke again what is missing here, then remove the router's state and start it again", has >> 32)
+                 list {own}: it was set back to an old copy, or is another one; the router keeps its list and is sent none, also after a restart; \
+                 restore the last backup and start again; or revoke again what is missing here, then, once `waiting` in the router's \
+                 `show status --all` is 0, stop it, remove its state and its list, and start it again", has >> 32)
             }
         }
     }
@@ -373,15 +374,16 @@ pub fn set_back(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -
     };
     let lacks = named(|status| status.lacks).map(|routers| {
         format!(
-            "the database was set back to an old copy: it lacks changes that routers have seen ({routers}), which take no rates and no \
-             shares from here; restore the last backup and start again, or accept the database: wayleave cap adopt"
+            "the database was set back to an old copy, or is another one: it lacks changes that routers have seen ({routers}), which \
+             take no rates and no shares from here; restore the last backup and start again, or accept the database: wayleave cap adopt"
         )
     });
     let ahead = named(|status| status.is_ahead).map(|routers| {
         format!(
-            "the database was set back to an old copy: the list of revocations that routers have ({routers}) is of changes that it lacks, \
-             and they are sent none; restore the last backup and start again; or accept the database (wayleave cap adopt), revoke again \
-             what is missing, then remove the state and the list of these routers and start them again"
+            "the database was set back to an old copy, or is another one: the list of revocations that routers have ({routers}) is of changes \
+             that it lacks, and they are sent none; restore the last backup and start again; or accept the database (wayleave cap adopt), \
+             revoke again what is missing, then, once `waiting` in its `show status --all` is 0, stop each of these routers, remove its \
+             state and its list, and start it again"
         )
     });
     lacks.into_iter().chain(ahead).collect()

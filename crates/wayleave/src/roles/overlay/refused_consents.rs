@@ -6,18 +6,25 @@ use std::time::{Duration, Instant};
 const MANY: u64 = 3;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// How many packets were refused for their consent of late: a few may be forged or out of date, many mean wrong keys.
+/// How many packets were refused for their consent, and how many had a good one, since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Consents {
+    pub refused: u64,
+    pub good: u64,
+}
+
+/// How many packets were refused for their consent of late. Some may be forged or out of date; if no other packets come, the keys are wrong.
 #[derive(Debug, Default)]
 pub struct RefusedConsents {
     /// When the window began, and how many there were by then.
-    window: Option<(Instant, u64)>,
+    window: Option<(Instant, Consents)>,
     /// How many there were when the window before began.
-    before: u64,
-    count: u64,
+    before: Consents,
+    count: Consents,
 }
 
 impl RefusedConsents {
-    pub fn note(&mut self, count: u64, now: Instant) {
+    pub fn note(&mut self, count: Consents, now: Instant) {
         let (since, had) = *self.window.get_or_insert((now, count));
         if now.duration_since(since) >= WINDOW {
             (self.before, self.window) = (had, Some((now, count)));
@@ -27,8 +34,9 @@ impl RefusedConsents {
 
     /// What an operator has to see to.
     pub fn problem(&self) -> Option<String> {
-        let count = self.count.saturating_sub(self.before);
-        (count >= MANY).then(|| {
+        let count = self.count.refused.saturating_sub(self.before.refused);
+        // With wrong keys none is good; else whoever has the consent of the first node alone could accuse the server.
+        (count >= MANY && self.count.good <= self.before.good).then(|| {
             format!(
                 "{count} packets that name this node were refused of late for their consent: the consent server proves it with other tag keys \
                  than this node's (`tags` of its [[consent.node]] has to be a copy of `tags` of [overlay] here), or somebody forges packets"
@@ -45,18 +53,22 @@ mod tests {
     fn packets_with_wrong_consents_are_a_problem_for_as_long_as_they_come() {
         let (mut refused, start) = (RefusedConsents::default(), Instant::now());
         let at = |secs| start + Duration::from_secs(secs);
-        for (secs, count, is_said) in [
-            (0, 0, false),
-            (10, 2, false),
-            (20, 3, true),
-            (70, 3, true),
-            (131, 3, false),
-            (140, 5, false),
-            (150, 6, true),
-            (300, 6, true),
-            (420, 6, false),
+        for (secs, count, good, is_said) in [
+            (0, 0, 0, false),
+            (10, 2, 0, false),
+            (20, 3, 0, true),
+            (70, 3, 0, true),
+            (131, 3, 0, false),
+            (140, 5, 0, false),
+            (150, 6, 0, true),
+            // Somebody's are good: the keys are.
+            (160, 9, 1, false),
+            (300, 12, 1, false),
+            (310, 15, 1, false),
+            (380, 18, 1, true),
+            (500, 18, 1, false),
         ] {
-            refused.note(count, at(secs));
+            refused.note(Consents { refused: count, good }, at(secs));
             assert_eq!(refused.problem().is_some(), is_said, "after {secs} s");
         }
     }

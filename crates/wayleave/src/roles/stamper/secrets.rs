@@ -1,10 +1,11 @@
 //! Secrets of capabilities that routes name by their lines: looked up through DNS, and again before each key epoch ends.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
 use tokio::sync::mpsc;
 use tracing::warn;
-use wayleave_control::capability::{Credential, LookupEvent, LookupFailure, Obtained, Renewal};
+use wayleave_control::capability::{Credential, LookupEvent, LookupFailure, Obtained, Renewal, Terms, Zone};
 use wayleave_core::UnixTime;
 
 use super::registration::Registration;
@@ -37,8 +38,17 @@ pub struct LookupCounters {
     pub events: u64,
     /// Times that nothing had to be asked for to know whether the secrets hold.
     pub known: u64,
-    /// Since when nothing that is known of any line is older.
-    pub asked: Option<UnixTime>,
+}
+
+/// A capability that is looked up, without its key.
+pub type Line = (Zone, Terms);
+
+/// When the key server last answered for each line.
+pub type Answers = HashMap<Line, UnixTime>;
+
+/// What names a capability where it is shown.
+pub fn line_of(credential: &Credential) -> Line {
+    (credential.zone.clone(), credential.terms)
 }
 
 /// The secrets of all lines in use.
@@ -151,12 +161,16 @@ impl Secrets {
         }
         renewal.done(result, now);
         let differs = before != (renewal.secrets().to_vec(), renewal.failure());
-        self.counters.asked = self.held.iter().map(Renewal::asked).min().flatten();
         differs
     }
 }
 
 impl Secrets {
+    /// When the key server last answered for each line for which it has.
+    pub fn answers(&self) -> Answers {
+        self.held.iter().filter_map(|renewal| Some((line_of(renewal.credential()), renewal.answered()?))).collect()
+    }
+
     /// Puts what is known into the capabilities that a user named by lines. Returns `None` if there is a secret for each;
     /// otherwise why one is missing, or `None` inside while it is being looked up.
     ///
@@ -197,7 +211,7 @@ impl Lines for Secrets {
 
 #[cfg(test)]
 mod tests {
-    use wayleave_control::capability::{MasterKey, Terms};
+    use wayleave_control::capability::{Denial, MasterKey};
     use wayleave_crypto::secret::Key128;
     use wayleave_packet::platypus::header::{Interval, Principal, Width};
 
@@ -216,8 +230,9 @@ mod tests {
         let credential = Credential { zone, terms, key: MasterKey::new(Key128::new([1; 16])) };
         let mut secrets = Secrets::new(Vec::new(), Events::default());
         secrets.hold(&credential).expect("randomness");
-        let mut now = 1_795_240_800;
-        let mut fails = |failure: LookupFailure| {
+        let begun = 1_795_240_800;
+        let mut now = begun;
+        let mut fails = |secrets: &mut Secrets, failure: LookupFailure| {
             // Beyond every pause.
             now += 10_000;
             let at = UnixTime(now * 1_000_000);
@@ -225,7 +240,12 @@ mod tests {
             secrets.done(LookedUp { credential: credential.clone(), result: Err(failure), events: Vec::new() }, at)
         };
         let changed = [LookupFailure::NoServer, LookupFailure::NoServer, LookupFailure::Forged, LookupFailure::Forged];
-        assert_eq!(changed.map(&mut fails), [true, false, true, false]);
+        assert_eq!(changed.map(|failure| fails(&mut secrets, failure)), [true, false, true, false]);
         assert_eq!((secrets.counters.found, secrets.counters.failed), (0, 4));
+        assert!(secrets.answers().is_empty(), "no key server has said anything");
+        fails(&mut secrets, LookupFailure::Denied(Denial::Revoked));
+        fails(&mut secrets, LookupFailure::NoServer);
+        let answered = UnixTime((begun + 50_000) * 1_000_000);
+        assert_eq!(secrets.answers(), Answers::from([(line_of(&credential), answered)]));
     }
 }

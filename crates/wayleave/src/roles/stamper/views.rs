@@ -14,7 +14,7 @@ use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
 use super::registration::Registration;
-use super::secrets::LookupCounters;
+use super::secrets::{Answers, Line, LookupCounters, line_of};
 use super::worker::{Handle, IoCounters};
 use crate::config::router::stamper::{Otherwise, RouteSection};
 use crate::key_files::capability::Capabilities;
@@ -31,16 +31,20 @@ pub struct RouteView {
     ends: u64,
     /// What is wrong with its capabilities.
     troubles: Vec<String>,
-    /// Whether some of its secrets come from a key server.
-    is_looked_up: bool,
+    /// Those whose secrets come from a key server.
+    lines: Vec<Line>,
 }
 
 impl RouteView {
     pub fn new(section: &RouteSection, files: &[CapabilityFile], now: UnixTime) -> Self {
         let held = files.iter().map(|held| (&held.capabilities, Some(held)));
         let troubles = files.iter().filter_map(|held| held.trouble(now)).collect();
-        let is_looked_up = files.iter().any(|held| matches!(held.kind, HeldKind::Line(..)));
-        Self { troubles, is_looked_up, ..Self::of(&section.name, held.collect(), *section.mtu.get_ref(), now) }
+        let line = |held: &CapabilityFile| match &held.kind {
+            HeldKind::Line(credential, _) => Some(line_of(credential)),
+            HeldKind::File => None,
+        };
+        let lines = files.iter().filter_map(line).collect();
+        Self { troubles, lines, ..Self::of(&section.name, held.collect(), *section.mtu.get_ref(), now) }
     }
 
     /// What else is wrong with it.
@@ -54,13 +58,18 @@ impl RouteView {
         (self.ends <= now).then(why)
     }
 
+    /// When the key server last answered for each of its lines; none if it has not, or there is none.
+    fn answered(&self, answers: &Answers) -> Option<UnixTime> {
+        self.lines.iter().map(|line| answers.get(line).copied()).min().flatten()
+    }
+
     /// The route of what a user registered.
     pub fn registered(name: &str, registration: &Registration, now: UnixTime) -> Self {
         let held = registration.capabilities.iter().map(|held| (&held.capabilities, None));
         let failures = registration.capabilities.iter().filter_map(|held| held.failure);
         let troubles = failures.map(|failure| format!("its secret is missing: {failure}")).collect();
-        let is_looked_up = registration.capabilities.iter().any(|held| held.line.is_some());
-        Self { troubles, is_looked_up, ..Self::of(name, held.collect(), registration.mtu.into(), now) }
+        let lines = registration.capabilities.iter().filter_map(|held| held.line.as_ref().map(line_of)).collect();
+        Self { troubles, lines, ..Self::of(name, held.collect(), registration.mtu.into(), now) }
     }
 
     fn of(name: &str, held: Vec<(&Capabilities, Option<&CapabilityFile>)>, mtu: u64, now: UnixTime) -> Self {
@@ -82,7 +91,7 @@ impl RouteView {
             mtu,
             ends: held.iter().map(|(held, _)| held.end()).min().unwrap_or(0),
             troubles: Vec::new(),
-            is_looked_up: false,
+            lines: Vec::new(),
         }
     }
 }
@@ -111,6 +120,7 @@ pub struct Shown {
     pub routes: Vec<RouteView>,
     pub rules: Vec<RuleView>,
     pub lookups: LookupCounters,
+    pub answers: Answers,
     /// Packets that the kernel has dropped.
     pub dropped: u64,
     pub table: Rules,
@@ -193,7 +203,7 @@ impl StamperView {
     /// or was just now, is not waited for.
     async fn confirm(&self) {
         let ended = |shown: &Shown| shown.lookups.found + shown.lookups.failed + shown.lookups.known;
-        if !self.with(|shown| shown.routes.iter().any(|route| route.is_looked_up)) {
+        if !self.with(|shown| shown.routes.iter().any(|route| !route.lines.is_empty())) {
             return;
         }
         let before = self.with(ended);
@@ -232,9 +242,9 @@ impl StamperView {
                     None => "leaves without a stamp: no rule gives it a route".to_owned(),
                     Some((route, Some(why))) => format!("{leaves}: route {}: {why}", route.name),
                     Some((route, None)) => {
-                        let asked = shown.lookups.asked.filter(|_| route.is_looked_up);
-                        let asked = asked.map(|asked| format!("; the key server was asked at {}", utc(asked.secs())));
-                        format!("is stamped for route {}{}", route.name, asked.unwrap_or_default())
+                        let answered = route.answered(&shown.answers);
+                        let answered = answered.map(|at| format!("; the key server answered at {}", utc(at.secs())));
+                        format!("is stamped for route {}{}", route.name, answered.unwrap_or_default())
                     }
                 };
                 let is_missing = shown.rules.iter().any(|rule| rule.is_missing && rule.cgroup.as_ref() == cgroup);

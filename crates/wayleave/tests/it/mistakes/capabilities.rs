@@ -155,6 +155,8 @@ fn a_router_and_its_key_server_with_one_identity_are_refused_and_a_key_of_anothe
     };
     let own = "this is the identity of the key server itself";
     assert!(of_server(&server).contains(own) && !of_server(&router).contains(own), "{}", of_server(&server));
+    // `check` runs before the role does, which starts.
+    assert!(of_server(&server).contains("\"ok\":true"), "{}", of_server(&server));
     let of_router = |server: &str, writer: &str| {
         let text = format!(
             "[forwarding]\nformat = \"platypus\"\nkeys = \"router.key\"\nstate = \"router.redb\"\n[platypus]\nwaypoints = [\"127.0.0.1\"]\n\
@@ -166,6 +168,7 @@ fn a_router_and_its_key_server_with_one_identity_are_refused_and_a_key_of_anothe
     };
     let own = "a key server with the identity of this router itself";
     assert!(of_router(&router, writer).contains(own), "{}", of_router(&router, writer));
+    assert!(of_router(&router, writer).contains("\"ok\":true"), "{}", of_router(&router, writer));
     assert!(of_router(&server, writer).contains("\"ok\":true"), "{}", of_router(&server, writer));
     let longer = of_router(&server, &format!("{writer}ab"));
     assert!(longer.contains("another length: 66 characters behind `writer:ed25519:`"), "{longer}");
@@ -182,10 +185,18 @@ fn a_key_server_is_begun_again_where_its_database_was_away() {
     let made = key();
     let again = folder.fails(1, &away);
     assert!(again.contains("is taken over") && !again.contains("remove the file"), "{again}");
-    assert!(!folder.0.join(CONFIG).exists());
+    assert!(!folder.0.join(CONFIG).exists() && folder.0.join("server/init.unfinished").exists());
     folder.ok(&init);
     assert_eq!(key(), made);
     folder.ok(&["cap", "grant", "--principal", "7", "--waypoint", "198.51.100.1", "--config", CONFIG]);
+    // With the keys of a provider whose database is gone, lines that it had closed would be good again.
+    for lost in [CONFIG, "server/accounts.db", "server/revoked"] {
+        fs::remove_file(folder.0.join(lost)).expect("there");
+    }
+    let refused = folder.fails(1, &init);
+    assert!(refused.contains("accounts.key exists already") && !refused.contains("is taken over"), "{refused}");
+    assert_eq!(key(), made);
+    assert!(!folder.0.join(CONFIG).exists() && !folder.0.join("server/accounts.db").exists());
 }
 
 /// The server refuses all of these, since revoked capabilities would work again.

@@ -165,9 +165,13 @@ fn a_router_takes_over_what_the_command_signs() {
     });
     let shown = String::from_utf8(router.show(&["show", "status"]).stdout).expect("text");
     assert!(shown.contains(&format!("not ready\n\nproblem: {nothing}")), "{shown}");
+    assert_eq!(shown.matches(nothing).count(), 1, "{shown}");
+    let status = router.status();
+    assert!(status["problems"][0].as_str().is_some_and(|problem| problem.starts_with(nothing)), "{status}");
     eventually("the log has it too", || router.log().contains(nothing));
     taken(&revoke(&folder, &[]));
     eventually("it is ready", || router.ask("/readyz").starts_with("HTTP/1.0 200"));
+    assert_eq!(router.status()["problems"], serde_json::json!([]));
     assert!(passes());
     // The packet's principal is the last of many.
     let mut lines = String::new();

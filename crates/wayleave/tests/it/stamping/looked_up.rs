@@ -190,7 +190,7 @@ fn a_revoked_customer_is_told_so_by_stamp_and_by_why_and_not_by_a_timeout() {
     );
     let stamper = Router::start_role("stamper", &world.folder, "stamper", world.site.stamping.clone(), &config);
     let why = || text(&stamper.show(&["why", &LAST.to_string()]).stdout);
-    eventually("both secrets are found", || why().contains("is stamped for route paid; the key server was asked at 2"));
+    eventually("both secrets are found", || why().contains("is stamped for route paid; the key server answered at 2"));
     let stamp = |program: &[&str]| {
         let mut command = world.site.client.command(env!("CARGO_BIN_EXE_wayleave"));
         command.args(["stamp", "--socket", "stamper.sock", "--to", "203.0.113.0/24"]);

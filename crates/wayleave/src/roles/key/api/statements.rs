@@ -386,7 +386,7 @@ pub async fn signed(
     api.run(move |api| {
         let object = of_owner(&statement, &api.zone, of, (&sums, &details), &periods);
         if is_of_nobody(lock(&api.core).server.state(), &object) {
-            let what = format!("principal {} has no account, and nothing on this statement", of.0);
+            let what = format!("principal {} never had an account, and nothing is on this statement", of.0);
             return Err(Problem::new(ProblemKind::NotFound, what));
         }
         let signed = lock(&api.core).server.sign_statement(&object);

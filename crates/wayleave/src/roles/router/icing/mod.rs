@@ -55,7 +55,7 @@ use crate::roles::daemon::{Views, fresh};
 use crate::roles::link_threads::{self, LinkThread};
 use crate::roles::links::{self, Watch};
 use crate::roles::overlay::Handle;
-use crate::roles::overlay::refused_consents::RefusedConsents;
+use crate::roles::overlay::refused_consents::{Consents, RefusedConsents};
 use overlay::OverlayNode;
 use remembered::Remembered;
 use reports::ReportQuery;
@@ -697,9 +697,15 @@ impl Control<Icing> for IcingControl {
         }
         let Some((all, counters)) = link_status(threads).await else { return };
         *self.links.lock().unwrap_or_else(PoisonError::into_inner) = (all.clone(), counters);
-        if let Some(refused) = threads.query_all(|worker| worker.format.router.counters().of(Reason::Consent)).await {
+        let consents = threads.query_all(|worker| {
+            let counters = worker.format.router.counters();
+            let good = counters.forwarded + counters.served + counters.delivered;
+            Consents { refused: counters.of(Reason::Consent), good }
+        });
+        if let Some(all) = consents.await {
+            let (refused, good) = (all.iter().map(|of| of.refused).sum(), all.iter().map(|of| of.good).sum());
             let mut known = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-            known.note(refused.into_iter().sum(), Instant::now());
+            known.note(Consents { refused, good }, Instant::now());
         }
         self.remembered.iter_mut().for_each(|remembered| remembered.note(&all));
         let lines = self.watch.lines(&all, |node| handle.describe(node));

@@ -694,7 +694,7 @@ impl Control<Platypus> for PlatypusControl {
 
     async fn maintain(&mut self, settings: &Settings, threads: &Threads<Platypus>, log: &Events) {
         self.revocations.check(threads, log).await;
-        self.revocations.announce();
+        self.revocations.announce(std::time::Instant::now());
         self.foreign.report(&settings.file.link, threads, log).await;
         match section(settings) {
             Ok(section) => {
@@ -718,6 +718,7 @@ impl Control<Platypus> for PlatypusControl {
         members.insert("provider".to_owned(), view.provider.as_ref().map_or(Value::Null, provider::status));
         let list = view.list.lock().unwrap_or_else(PoisonError::into_inner);
         members.insert("revocations".to_owned(), list.json());
+        members.insert("problems".to_owned(), json!(Vec::from_iter(list.why_nothing_passes())));
     }
 }
 

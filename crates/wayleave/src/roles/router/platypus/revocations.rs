@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use toml::Spanned;
@@ -29,6 +30,9 @@ use crate::roles::router::threads::Threads;
 const TABLE: &str = "revocations";
 const SEQUENCE: &[u8] = b"sequence";
 
+/// How long the provider's key server has to send a list before its absence is said.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// The list's file, and the list that was last taken from it.
 pub struct RevocationFile {
     /// The file, and who signs it; none if the configuration names none.
@@ -44,8 +48,10 @@ pub struct RevocationFile {
     written: Option<u64>,
     store: Option<Arc<FileStore>>,
     status: SharedStatus,
-    /// It was said that nothing passes.
-    is_told: bool,
+    /// Where a list comes from by the configuration, and what to do if it does not come.
+    origin: String,
+    /// From when it is said that nothing passes, if that is so; none once that was looked at.
+    told_from: Option<Instant>,
 }
 
 /// What `show status` says of the list.
@@ -141,6 +147,8 @@ impl RevocationFile {
             ..ListStatus::default()
         };
         let (stamp, list, status) = (None, RevocationTable::default(), Arc::new(Mutex::new(status)));
+        let is_sent = settings.file.platypus.as_ref().is_some_and(|section| section.get_ref().provider.is_some());
+        let begun = Instant::now();
         Ok(Self {
             file,
             stamp,
@@ -150,7 +158,8 @@ impl RevocationFile {
             written: sequence,
             store: store.cloned(),
             status,
-            is_told: false,
+            origin: origin(settings),
+            told_from: Some(if is_sent { begun + PATIENCE } else { begun }),
         })
     }
 
@@ -163,20 +172,29 @@ impl RevocationFile {
         change(&mut self.status.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Watches the file of another configuration from now on; the list in force stays until that file has been read.
+    /// Watches the file of another configuration from now on; the list in force stays until that file has been read. Whether a list is
+    /// required stays as it was at the start.
     pub fn watch(&mut self, other: Self) {
         (self.file, self.stamp, self.recent_secs) = (other.file, None, other.recent_secs);
-        let is_configured = self.file.is_some();
-        self.note(|status| status.is_configured = is_configured);
+        if !other.origin.is_empty() {
+            self.origin = other.origin;
+        }
+        let (is_configured, origin) = (self.file.is_some(), self.origin.clone());
+        self.note(|status| {
+            status.is_configured = is_configured;
+            status.needed.iter_mut().for_each(|needed| needed.clone_from(&origin));
+        });
+    }
+
+    /// That nothing passes, if that is so and a list had time to come; once.
+    fn to_tell(&mut self, now: Instant) -> Option<String> {
+        self.told_from.take_if(|from| *from <= now)?;
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).why_nothing_passes()
     }
 
     /// Says once that nothing passes, if that is so.
-    pub fn announce(&mut self) {
-        if std::mem::replace(&mut self.is_told, true) {
-            return;
-        }
-        let why = self.status.lock().unwrap_or_else(PoisonError::into_inner).why_nothing_passes();
-        if let Some(why) = why {
+    pub fn announce(&mut self, now: Instant) {
+        if let Some(why) = self.to_tell(now) {
             warn!("{why}");
         }
     }
@@ -286,5 +304,39 @@ mod tests {
         assert_eq!(why, "nothing passes until this router has a list of revocations in revoked");
         assert_eq!(ListStatus { in_force: Some(in_force), ..needed() }.why_nothing_passes(), None);
         assert_eq!(ListStatus { needed: None, ..needed() }.why_nothing_passes(), None, "it is not required");
+    }
+
+    /// The list that a configuration has in `file`.
+    fn watched(file: &str, begun: Instant) -> RevocationFile {
+        let origin = format!("in {file}");
+        let status = ListStatus { is_configured: true, needed: Some(origin.clone()), ..ListStatus::default() };
+        RevocationFile {
+            file: None,
+            stamp: None,
+            list: RevocationTable::default(),
+            recent_secs: 1,
+            sequence: None,
+            written: None,
+            store: None,
+            status: Arc::new(Mutex::new(status)),
+            origin,
+            told_from: Some(begun + PATIENCE),
+        }
+    }
+
+    #[test]
+    fn it_is_said_once_after_the_list_had_time_to_come_and_names_the_file_of_the_reload() {
+        let begun = Instant::now();
+        let mut list = watched("old", begun);
+        assert_eq!(list.to_tell(begun), None);
+        list.watch(watched("new", begun));
+        let nothing = "nothing passes until this router has a list of revocations in new";
+        assert_eq!(list.to_tell(begun + PATIENCE).as_deref(), Some(nothing));
+        assert_eq!(list.to_tell(begun + 2 * PATIENCE), None);
+        // What is not required from the start is not by a reload.
+        let mut list = watched("old", begun);
+        list.note(|status| status.needed = None);
+        list.watch(watched("new", begun));
+        assert_eq!(list.to_tell(begun + PATIENCE), None);
     }
 }
