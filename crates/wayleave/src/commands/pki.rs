@@ -570,8 +570,8 @@ pub fn profile(command: &ProfileKeys) -> Outcome {
     let publisher = anchor_publisher(anchor, objects, *manifest_days, *json)?;
     for other in publisher.others_with(&keys, asn)? {
         warn(&format!(
-            "the profile of {other} lists a key of this one, too: whichever AS does not hold it lets the other sign in its name; ask both \
-             operators for their own keys"
+            "the profile of {other} lists a key of this one, too: a key that two ASes list counts for neither; ask both operators for their \
+             own keys"
         ));
     }
     publisher.publish((1, asn), *days, command.earlier, |span, _| Object::Profile(Profile { asn, span, keys }))
@@ -686,11 +686,9 @@ pub fn list(anchor: &Path, folder: &Path, json: bool) -> Outcome {
     let read = set(anchor, folder, now)?;
     let other_anchor = read.other_anchor(anchor).map(|(what, cure)| format!("{what}; none of them counts; {cure}"));
     let Objects { refused, set, alarms, .. } = read;
-    let shared = set.view(0, now).0.shared_keys();
-    let shared = shared.iter().map(|(one, other)| {
-        format!("{one} and {other} list the same key: whichever does not hold it lets the other sign in its name; ask both operators")
-    });
-    let alarms = other_anchor.into_iter().chain(alarms.iter().map(ToString::to_string)).chain(shared);
+    let (_, omitted) = set.view(0, now);
+    let omitted = omitted.iter().map(ToString::to_string);
+    let alarms = other_anchor.into_iter().chain(alarms.iter().map(ToString::to_string)).chain(omitted);
     let alarms: Vec<String> = alarms.collect();
     let rows: Vec<Value> = set.objects().map(|(object, _)| describe(object)).collect();
     if json {

@@ -158,10 +158,10 @@ fn a_removed_member_learns_since_when_it_is_none_and_what_to_do() {
         let said = serde_json::from_str::<Value>(&said).expect("JSON");
         said["removed"].as_str().is_some_and(|said| said.contains("has removed this key: seen at 20"))
     });
-    let log = exchange.members[0].role.log_tail();
-    assert!(log.contains("has removed the certificate of this key file"), "{log}");
-    let refused = exchange.parties[0].role.log_tail();
-    assert!(refused.contains("former member"), "{refused}");
+    eventually("both logs have it", &mut exchange, |exchange| {
+        exchange.members[0].role.log_tail().contains("has removed the certificate of this key file")
+            && exchange.parties[0].role.log_tail().contains("former member")
+    });
 }
 
 #[test]
