@@ -121,13 +121,20 @@ impl Failure {
 
     /// The place, and what was expected there, for whoever may not see the file: what stands there may be a secret in a wrong place.
     pub fn without_values(&self) -> String {
-        let Some(place) = self.place() else { return self.in_one_line() };
+        let Some(place) = self.place().filter(|_| self.repeats_value()) else { return self.in_one_line() };
         let label = self.label().unwrap_or_default();
-        match () {
-            () if self.message.starts_with("missing field ") => format!("{place}: {self}"),
-            () if label.starts_with("expected ") => format!("{place}: {label}"),
-            () => place,
-        }
+        if label.starts_with("expected ") { format!("{place}: {label}") } else { place }
+    }
+
+    /// Whether it repeats what stands at its place. A field's name is no value.
+    fn repeats_value(&self) -> bool {
+        let Some(Location { source, span, label }) = self.location.as_deref() else { return false };
+        let value = source.inner().get(span.clone()).unwrap_or_default().trim_matches(['"', '\'']);
+        let repeats = |text: &str| {
+            let begins = ["invalid value: ", "invalid type: ", "unknown variant "];
+            begins.iter().any(|begin| text.starts_with(begin)) || (!value.is_empty() && text.contains(value))
+        };
+        !self.message.starts_with("unknown field ") && (repeats(&self.message) || repeats(label))
     }
 
     /// From any error, with its causes.
@@ -222,3 +229,24 @@ from_errors!(
     wayleave_route_server::party::StartError,
     rustls::Error,
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stands_in_a_file_is_not_repeated_where_everybody_reads() {
+        let at = |value: &str, message: &str, label: &str| {
+            let text = format!("key = \"{value}\"\n");
+            let span = 6..text.len() - 1;
+            Failure::new(message).at(NamedSource::new("a.toml", text), span, label).without_values()
+        };
+        let secret = "postgresql://key:hunter2@db/w";
+        let said = at(secret, &format!("invalid value: string \"{secret}\""), "expected a file");
+        assert_eq!(said, "a.toml:1:7: expected a file");
+        assert_eq!(at(secret, &format!("{secret} is no file"), "this"), "a.toml:1:7");
+        // What is said of it in other words stays.
+        let said = at("anchor.pub", "the trust anchor other has changed", "it has another Ed25519 key");
+        assert_eq!(said, "a.toml:1:7: the trust anchor other has changed, it has another Ed25519 key");
+    }
+}

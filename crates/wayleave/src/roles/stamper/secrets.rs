@@ -160,8 +160,7 @@ impl Secrets {
             }
         }
         renewal.done(result, now);
-        let differs = before != (renewal.secrets().to_vec(), renewal.failure());
-        differs
+        before != (renewal.secrets().to_vec(), renewal.failure())
     }
 }
 

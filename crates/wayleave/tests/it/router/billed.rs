@@ -772,10 +772,7 @@ fn a_router_takes_no_rates_of_a_database_that_was_set_back_until_it_is_adopted()
     let own_problems = |site: &Site| site.key.status()["problems"].to_string();
     let said = own_problems(&site);
     assert!(said.contains("the database was set back to an old copy, or is another one"), "{said}");
-    assert!(
-        said.contains("wayleave cap adopt") && said.contains("once `waiting` in its `show status --all` is 0"),
-        "{said}"
-    );
+    assert!(said.contains("wayleave cap adopt"), "{said}");
     // It has as many changes as before and more, of another history.
     set(&site, "600000");
     set(&site, "700000");

@@ -187,14 +187,14 @@ impl RevocationFile {
     }
 
     /// That nothing passes, if that is so and a list had time to come; once.
-    fn to_tell(&mut self, now: Instant) -> Option<String> {
+    fn take_warning(&mut self, now: Instant) -> Option<String> {
         self.told_from.take_if(|from| *from <= now)?;
         self.status.lock().unwrap_or_else(PoisonError::into_inner).why_nothing_passes()
     }
 
     /// Says once that nothing passes, if that is so.
     pub fn announce(&mut self, now: Instant) {
-        if let Some(why) = self.to_tell(now) {
+        if let Some(why) = self.take_warning(now) {
             warn!("{why}");
         }
     }
@@ -328,15 +328,15 @@ mod tests {
     fn it_is_said_once_after_the_list_had_time_to_come_and_names_the_file_of_the_reload() {
         let begun = Instant::now();
         let mut list = watched("old", begun);
-        assert_eq!(list.to_tell(begun), None);
+        assert_eq!(list.take_warning(begun), None);
         list.watch(watched("new", begun));
         let nothing = "nothing passes until this router has a list of revocations in new";
-        assert_eq!(list.to_tell(begun + PATIENCE).as_deref(), Some(nothing));
-        assert_eq!(list.to_tell(begun + 2 * PATIENCE), None);
+        assert_eq!(list.take_warning(begun + PATIENCE).as_deref(), Some(nothing));
+        assert_eq!(list.take_warning(begun + 2 * PATIENCE), None);
         // What is not required from the start is not by a reload.
         let mut list = watched("old", begun);
         list.note(|status| status.needed = None);
         list.watch(watched("new", begun));
-        assert_eq!(list.to_tell(begun + PATIENCE), None);
+        assert_eq!(list.take_warning(begun + PATIENCE), None);
     }
 }
