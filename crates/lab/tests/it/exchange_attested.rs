@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::common::attested::{
-    ATTRIBUTE, CUSTOMER, LEGACY, SEED, announcer, customers_route, five, own, p, rest, setup, started, value, verdicts,
-    with_value,
+    ATTRIBUTE, CUSTOMER, LEGACY, SEED, amiss, announcer, customers_route, five, own, p, rest, setup, started, value,
+    verdicts, with_value,
 };
 use crate::common::{nlri, policy, route};
 use wayleave_attestation::chain::{Attestation, Next};
@@ -140,7 +140,7 @@ fn whoever_joins_gets_routes_that_are_signed_for_it_too() {
         assert_eq!(verdicts(&mut sim, slot, &own(1))[&1], Some(VerdictKind::Valid), "member {slot}");
     }
     // No route was ever lost over it, nor an invalid one seen.
-    assert!(sim.attestation_events.is_empty(), "{:?}", sim.attestation_events);
+    assert!(amiss(&sim).is_empty(), "{:?}", amiss(&sim));
 }
 
 #[test]

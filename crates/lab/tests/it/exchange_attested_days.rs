@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::common::attested::{
-    CUSTOMER, LEGACY, announcer, customers_route, five, own, p, rest, setup, started, value, verdicts,
+    CUSTOMER, LEGACY, amiss, announcer, customers_route, five, own, p, rest, setup, started, value, verdicts,
 };
 use crate::common::{nlri, route};
 use wayleave_attestation::chain::Attestation;
@@ -70,7 +70,7 @@ fn over_three_days_nothing_lapses_while_all_are_up() {
         }
     }
     // What lapses is told, so nothing did, nor was anything else amiss.
-    assert!(sim.attestation_events.is_empty(), "{:?}", sim.attestation_events);
+    assert!(amiss(&sim).is_empty(), "{:?}", amiss(&sim));
     for slot in 1..5 {
         // Each time between half and three quarters of a day after the last.
         let renewed =

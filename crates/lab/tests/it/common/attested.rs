@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use wayleave_attestation::chain::TYPE_CODE;
+use wayleave_attestation::member::MemberAttestationEvent;
+use wayleave_attestation::pipeline::ProcessEvent;
 use wayleave_attestation::pki::{AttestedSince, Strictness, View, Vrp};
 use wayleave_attestation::sign::{self, Origination, Recipient, Speaker, endorse};
 use wayleave_bgp::{AttributeCode, AttributeFlags, Attributes};
@@ -102,4 +104,12 @@ pub fn customers_route(slot: u32, prefix: &str, now: u64) -> Attributes {
     let onward = Recipient::Neighbour(member_asn(slot), leaf.view());
     let made = sign::originate(&origination, &speaker, &mut keys, onward).expect("signed");
     with_value(&route(slot, &[CUSTOMER], &[]), &made.value)
+}
+
+/// What the attestation of members reported, but for the key with which each begins to sign.
+pub fn amiss(sim: &Sim) -> Vec<&(u32, MemberAttestationEvent)> {
+    let begins = |event: &MemberAttestationEvent| {
+        matches!(event, MemberAttestationEvent::Process(ProcessEvent::OtherKeySigns { before: None, .. }))
+    };
+    sim.attestation_events.iter().filter(|(_, event)| !begins(event)).collect()
 }
