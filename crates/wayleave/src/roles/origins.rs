@@ -380,8 +380,10 @@ impl Reader {
                 }
                 Err(failure) => {
                     let help = failure.remedy().map_or(String::new(), |help| format!("; {help}"));
+                    let label = failure.label().filter(|label| *label != "this");
+                    let label = label.map_or(String::new(), |label| format!(": {label}"));
                     let what = format!(
-                        "signed objects and certificates cannot be read: {failure}; what was known before still counts until it expires{help}"
+                        "signed objects and certificates cannot be read: {failure}{label}; what was known before still counts until it expires{help}"
                     );
                     // What has expired by now no longer counts.
                     changed |= is_over;
