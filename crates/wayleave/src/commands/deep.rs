@@ -337,8 +337,9 @@ mod tests {
 
     #[test]
     fn a_port_that_is_taken_is_named_by_its_setting_and_its_protocol() {
-        let tcp = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let datagrams = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        // Addresses of their own: on another one a socket of another test might have the same port by the other protocol.
+        let tcp = TcpListener::bind("127.0.0.78:0").expect("a port");
+        let datagrams = UdpSocket::bind("127.0.0.79:0").expect("a port");
         let [by_tcp, udp] = [tcp.local_addr(), datagrams.local_addr()].map(|address| address.expect("bound"));
         let is_taken = |setting, address| is_free(setting, address, false).is_some_and(|finding| !finding.is_good);
         assert!(is_taken("status.listen", by_tcp) && is_taken("key.listen", by_tcp) && !is_taken("link.local", by_tcp));
