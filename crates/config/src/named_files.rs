@@ -153,7 +153,17 @@ impl NamedFile {
 pub fn named_files(source: &Source) -> Vec<NamedFile> {
     let table: toml::Table = source.text().parse().unwrap_or_default();
     let mut found: Vec<NamedFile> = DEFAULTS.iter().filter_map(|file| file.of(&table)).collect();
-    gather("", &toml::Value::Table(table), &mut found);
+    each_text(&table, &mut |setting, text| {
+        let path = PathBuf::from(text);
+        if setting == "key.database" && text.contains("://") {
+            return;
+        }
+        if let Some(loss) = loss_of(setting)
+            && !found.iter().any(|known| is_same(&known.path, &path))
+        {
+            found.push(NamedFile { setting: setting.to_owned(), path, loss, is_named: true });
+        }
+    });
     // A list goes with records that are not older than it: before them, since a running server adds to both.
     found.sort_by_key(|file| file.setting != "key.revocations");
     found
@@ -176,28 +186,20 @@ fn is_same(one: &Path, other: &Path) -> bool {
     parts(one).eq(parts(other))
 }
 
-fn gather(setting: &str, value: &toml::Value, found: &mut Vec<NamedFile>) {
-    match value {
-        toml::Value::Table(table) => {
-            for (key, value) in table {
-                let setting = if setting.is_empty() { key.clone() } else { format!("{setting}.{key}") };
-                gather(&setting, value, found);
+/// Calls `of` with each setting of a configuration that is a text, such as `key.api.listen`; of a list of sections or texts the setting is
+/// the list's.
+pub fn each_text(file: &toml::Table, of: &mut impl FnMut(&str, &str)) {
+    fn walk(setting: &str, value: &toml::Value, of: &mut impl FnMut(&str, &str)) {
+        match value {
+            toml::Value::Table(table) => {
+                table.iter().for_each(|(key, value)| walk(&format!("{setting}.{key}"), value, of))
             }
+            toml::Value::Array(all) => all.iter().for_each(|value| walk(setting, value, of)),
+            toml::Value::String(text) => of(setting, text),
+            _ => {}
         }
-        toml::Value::Array(all) => all.iter().for_each(|value| gather(setting, value, found)),
-        toml::Value::String(text) => {
-            let path = PathBuf::from(text);
-            if setting == "key.database" && text.contains("://") {
-                return;
-            }
-            if let Some(loss) = loss_of(setting)
-                && !found.iter().any(|known| is_same(&known.path, &path))
-            {
-                found.push(NamedFile { setting: setting.to_owned(), path, loss, is_named: true });
-            }
-        }
-        _ => {}
     }
+    file.iter().for_each(|(section, value)| walk(section, value, of));
 }
 
 #[cfg(test)]
@@ -208,28 +210,34 @@ mod tests {
     use std::collections::BTreeSet;
     use std::fs;
 
+    /// This crate's own text, file by file.
+    fn source_files() -> Vec<String> {
+        let (mut found, mut folders) = (Vec::new(), vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")]);
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                match path.is_dir() {
+                    true => folders.push(path),
+                    false => found.push(fs::read_to_string(&path).expect("a source file")),
+                }
+            }
+        }
+        found
+    }
+
     /// The names of fields of configurations that are paths, read from this crate's own text: whoever adds one says what its loss means.
     #[test]
     fn every_path_of_a_configuration_is_known() {
         let mut fields = BTreeSet::new();
-        let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).expect("a folder") {
-                let path = entry.expect("an entry").path();
-                if path.is_dir() {
-                    folders.push(path);
-                    continue;
-                }
-                let text = fs::read_to_string(&path).expect("a source file");
-                let mut is_section = false;
-                for line in text.lines().map(str::trim) {
-                    is_section = (is_section || line.contains("Deserialize")) && line != "}";
-                    let field = line.strip_prefix("pub ").and_then(|line| line.split_once(": "));
-                    if let Some((name, kind)) = field.filter(|_| is_section)
-                        && kind.contains("PathBuf")
-                    {
-                        fields.insert(name.to_owned());
-                    }
+        for text in source_files() {
+            let mut is_section = false;
+            for line in text.lines().map(str::trim) {
+                is_section = (is_section || line.contains("Deserialize")) && line != "}";
+                let field = line.strip_prefix("pub ").and_then(|line| line.split_once(": "));
+                if let Some((name, kind)) = field.filter(|_| is_section)
+                    && kind.contains("PathBuf")
+                {
+                    fields.insert(name.to_owned());
                 }
             }
         }
@@ -273,31 +281,22 @@ mod tests {
     #[test]
     fn every_default_that_is_a_file_is_known() {
         let mut defaults = BTreeSet::new();
-        let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
-        while let Some(folder) = folders.pop() {
-            for entry in fs::read_dir(folder).expect("a folder") {
-                let path = entry.expect("an entry").path();
-                if path.is_dir() {
-                    folders.push(path);
-                    continue;
+        for text in source_files() {
+            let mut has_default = false;
+            for line in text.lines().map(str::trim) {
+                let field = line.strip_prefix("pub ").and_then(|line| line.split_once(": "));
+                if let Some((name, kind)) = field.filter(|_| has_default)
+                    && (kind.contains("PathBuf") || kind.contains("Place"))
+                    && !kind.contains("Vec<")
+                {
+                    defaults.insert(name.to_owned());
                 }
-                let text = fs::read_to_string(&path).expect("a source file");
-                let mut has_default = false;
-                for line in text.lines().map(str::trim) {
-                    let field = line.strip_prefix("pub ").and_then(|line| line.split_once(": "));
-                    if let Some((name, kind)) = field.filter(|_| has_default)
-                        && (kind.contains("PathBuf") || kind.contains("Place"))
-                        && !kind.contains("Vec<")
-                    {
-                        defaults.insert(name.to_owned());
-                    }
-                    has_default = line.starts_with("#[serde(default") || has_default && line.starts_with("#[");
-                    // A default that code has for an optional path.
-                    let is_of_code = line.contains("map_or(Path::new(DEFAULT_");
-                    let optional = line.split("self.").nth(1).filter(|_| is_of_code);
-                    if let Some(name) = optional.and_then(|line| line.split('.').next()) {
-                        defaults.insert(name.to_owned());
-                    }
+                has_default = line.starts_with("#[serde(default") || has_default && line.starts_with("#[");
+                // A default that code has for an optional path.
+                let is_of_code = line.contains("map_or(Path::new(DEFAULT_");
+                let optional = line.split("self.").nth(1).filter(|_| is_of_code);
+                if let Some(name) = optional.and_then(|line| line.split('.').next()) {
+                    defaults.insert(name.to_owned());
                 }
             }
         }

@@ -20,7 +20,7 @@ use wayleave_runtime::store;
 use wayleave_runtime::tls::PinVerifier;
 
 use crate::config::member::MemberConfig;
-use crate::config::named_files::named_files;
+use crate::config::named_files::{each_text, named_files};
 use crate::config::rs::RsConfig;
 use crate::config::{Source, status_of};
 use crate::failure::{Failure, Outcome};
@@ -166,27 +166,19 @@ fn configuration<'a>(role: &str, arguments: &[&'a OsStr]) -> Option<&'a Path> {
 /// then may have those that are not.
 fn ports(source: &Source, all: bool, may_run: bool) -> Vec<Finding> {
     let table: toml::Table = source.text().parse().unwrap_or_default();
-    let mut named = Vec::new();
-    gather("", &toml::Value::Table(table), &mut named);
-    let named = named.into_iter().filter(|(setting, _)| all || setting == "status.listen");
+    let named = listening(&table).into_iter().filter(|(setting, _)| all || setting == "status.listen");
     named.filter_map(|(setting, address)| is_free(&setting, address, may_run)).collect()
 }
 
 /// The settings at which a role listens or receives, with their addresses.
-fn gather(setting: &str, value: &toml::Value, found: &mut Vec<(String, SocketAddr)>) {
-    match value {
-        toml::Value::Table(table) => {
-            for (key, value) in table {
-                let setting = if setting.is_empty() { key.clone() } else { format!("{setting}.{key}") };
-                gather(&setting, value, found);
-            }
-        }
-        toml::Value::Array(all) => all.iter().for_each(|value| gather(setting, value, found)),
-        toml::Value::String(text) if LISTENING.iter().any(|name| setting.ends_with(name)) => {
+fn listening(file: &toml::Table) -> Vec<(String, SocketAddr)> {
+    let mut found = Vec::new();
+    each_text(file, &mut |setting, text| {
+        if LISTENING.iter().any(|name| setting.ends_with(name)) {
             found.extend(text.parse().ok().map(|address| (setting.to_owned(), address)));
         }
-        _ => {}
-    }
+    });
+    found
 }
 
 /// Tries an address by the protocols of its setting. Nothing is said of one that this machine has not: that is a warning of its own.
@@ -317,7 +309,7 @@ mod tests {
     use std::net::{TcpListener, UdpSocket};
     use std::path::Path;
 
-    use super::{Runs, configuration, gather, is_file, is_free, of_port, wrong_clock};
+    use super::{Runs, configuration, is_file, is_free, listening, of_port, wrong_clock};
 
     #[test]
     fn a_process_that_runs_the_role_is_told_by_its_arguments() {
@@ -347,8 +339,7 @@ mod tests {
         let text = format!(
             "[key]\nlisten = \"{udp}\"\n[status]\nlisten = \"{udp}\"\n[[link]]\nlocal = \"{udp}\"\nremote = \"{udp}\"\n"
         );
-        let mut named = Vec::new();
-        gather("", &toml::Value::Table(text.parse().expect("TOML")), &mut named);
+        let named = listening(&text.parse().expect("TOML"));
         let settings: Vec<&str> = named.iter().map(|(setting, _)| setting.as_str()).collect();
         assert_eq!(settings, ["key.listen", "link.local", "status.listen"]);
     }
