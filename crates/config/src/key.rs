@@ -17,7 +17,7 @@ use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_packet::platypus::header::Interval;
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_runtime::clock::unix_now;
-use wayleave_store::Place;
+use wayleave_store::{Place, StoreError};
 
 use super::check::{Checked, RoleConfig, of_another_role};
 use super::key_api::{self, ApiSection};
@@ -430,6 +430,15 @@ impl KeyFile {
 
     /// The database, and a server with its state.
     pub fn server(&self, source: &Source) -> Outcome<(KeyServer, DatabaseRecords)> {
+        self.server_with(source, None)
+    }
+
+    /// The same, for a server that starts: it waits for its database, and says why with `waits`.
+    pub fn waiting_server(&self, source: &Source, waits: fn(&StoreError)) -> Outcome<(KeyServer, DatabaseRecords)> {
+        self.server_with(source, Some(waits))
+    }
+
+    fn server_with(&self, source: &Source, waits: Option<fn(&StoreError)>) -> Outcome<(KeyServer, DatabaseRecords)> {
         let servers = self.key.name_servers.get_ref().iter();
         let config = KeyServerConfig {
             zone: self.zone().clone(),
@@ -448,7 +457,7 @@ impl KeyFile {
             source.failure(Fault::of(self.key.name_servers.span(), &Failure::new(error.to_string())))
         })?;
         server.limit_intervals(self.longest_interval());
-        let opened = DatabaseRecords::open(&self.database(source), &provider, &self.position(source));
+        let opened = DatabaseRecords::open(&self.database(source), &provider, &self.position(source), waits);
         let (database, state) =
             opened.map_err(|failure| source.failure(Fault::of(self.key.database.span(), &failure)))?;
         server.replace(state);

@@ -21,7 +21,7 @@ pub use authentic::StoreKey;
 pub use database::{BadPlace, Place};
 pub use error::StoreError;
 pub use lessor::LessorLock;
-pub use store::{Appended, Loaded, Note, Recorded, Store};
+pub use store::{Appended, Loaded, Note, Recorded, Store, patiently};
 pub use usage::{
     Closing, Details, KnownRouters, MANY_OF_PAYER, MAX_OF_PAYER, StatementSums, UsageHead, UsageStatement,
 };

@@ -6,7 +6,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::TryStreamExt;
 use sqlx::any::AnyRow;
@@ -56,8 +56,13 @@ const IMPORT: &str = "import";
 /// PostgreSQL tells who listens that there is a change.
 const NOTIFY: &str = "NOTIFY wayleave_change";
 const CHANNEL: &str = "wayleave_change";
+/// SQLSTATE of PostgreSQL's `undefined_table`, and SQLite's result code for what a statement names and the schema lacks.
+const NO_TABLE: [&str; 2] = ["42P01", "1"];
 /// How soon it is listened again.
 const RECONNECT: Duration = Duration::from_secs(1);
+/// How long a server that starts waits for its database, and how soon it tries that again.
+const PATIENCE: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_millis(200);
 
 /// A provider's store.
 #[derive(Clone, Debug)]
@@ -82,6 +87,28 @@ pub enum Appended {
     Done,
     /// Others came before it: nothing was written. Follow them, and decide again.
     Others,
+}
+
+/// Repeats what a database could not do now, as often as may help a server that starts: for half a minute with PostgreSQL, which may be
+/// starting too, and not at all with a file. `waits` is called with the first reason.
+///
+/// # Errors
+/// The last one.
+pub async fn patiently<T, F: Future<Output = Result<T, StoreError>>>(
+    place: &Place,
+    mut step: impl FnMut() -> F,
+    waits: impl FnOnce(&StoreError),
+) -> Result<T, StoreError> {
+    let (until, mut waits) = (Instant::now() + PATIENCE, Some(waits));
+    loop {
+        match step().await {
+            Err(error) if error.is_passing() && matches!(place, Place::Postgres(_)) && Instant::now() < until => {
+                waits.take().into_iter().for_each(|waits| waits(&error));
+                tokio::time::sleep(RETRY).await;
+            }
+            outcome => return outcome,
+        }
+    }
 }
 
 /// A state, and where the changes end that made it.
@@ -132,12 +159,26 @@ impl Store {
     pub async fn open(place: &Place, key: StoreKey) -> Result<Self, StoreError> {
         let database = Database::connect(place, false).await?;
         let has_store = query("SELECT number FROM head").fetch_optional(&database.pool).await;
-        if let Err(sqlx::Error::Database(error)) = &has_store {
+        if let Err(sqlx::Error::Database(error)) = &has_store
+            && error.code().is_some_and(|code| NO_TABLE.contains(&code.as_ref()))
+        {
             return Err(StoreError::Schema(format!("{}; `wayleave cap init` makes one", error.message())));
         }
         has_store?;
         migrate(&database).await?;
         Ok(Self { database, key, place: place.clone(), usage: Arc::default() })
+    }
+
+    /// The same, for a server that starts: a database that cannot be used yet is waited for ([`patiently`]).
+    ///
+    /// # Errors
+    /// If it still cannot be used, or has no store.
+    pub async fn open_patiently(
+        place: &Place,
+        key: &StoreKey,
+        waits: impl FnOnce(&StoreError),
+    ) -> Result<Self, StoreError> {
+        patiently(place, || Self::open(place, key.clone()), waits).await
     }
 
     /// Makes the tables of a store in a database that has none; a SQLite file is made. One that is there is left as it is.

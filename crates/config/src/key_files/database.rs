@@ -16,7 +16,7 @@ use wayleave_control::capability::{Change, KeyServer, ProviderKey, RowEffects, S
 use wayleave_core::UnixTime;
 use wayleave_core::wire::{decode, encode};
 use wayleave_crypto::signed::Signed;
-use wayleave_store::{Appended, Loaded, Note, Place, Position, Recorded, Store, StoreError, StoreKey};
+use wayleave_store::{Appended, Loaded, Note, Place, Position, Recorded, Store, StoreError, StoreKey, patiently};
 
 use super::private::sync_folder;
 use crate::failure::{Failure, Failures};
@@ -63,19 +63,31 @@ pub struct Unread {
 }
 
 impl DatabaseRecords {
-    /// Connects, and loads the state.
+    /// Connects, and loads the state. Where `waits` is given, a database that cannot be used yet is waited for, which that is told with the
+    /// reason ([`patiently`]).
     ///
     /// # Errors
     /// If the database cannot be used, was changed by somebody else, or is behind what `seen` says.
-    pub fn open(place: &Place, provider: &ProviderKey, seen: &Path) -> Result<(Self, State), Failure> {
+    pub fn open(
+        place: &Place,
+        provider: &ProviderKey,
+        seen: &Path,
+        waits: Option<fn(&StoreError)>,
+    ) -> Result<(Self, State), Failure> {
         let seen = SeenFile::read(seen)?;
         let steps = start()?;
         let (key, of_provider, held) = (StoreKey::new(provider.store_key()), provider.clone(), seen.position);
         let at = place.clone();
         let opened = run((&steps, LOADS), async move {
-            let store = Store::open(&at, key).await?;
-            let loaded = store.load(&of_provider, held.as_ref()).await?;
-            Ok::<_, StoreError>((store, loaded))
+            let open = || async {
+                let store = Store::open(&at, key.clone()).await?;
+                let loaded = store.load(&of_provider, held.as_ref()).await?;
+                Ok::<_, StoreError>((store, loaded))
+            };
+            match waits {
+                Some(waits) => patiently(&at, open, waits).await,
+                None => open().await,
+            }
         });
         let (store, Loaded { state, position }) = opened?.map_err(|error| refused(place, &error))?;
         let provider = provider.clone();

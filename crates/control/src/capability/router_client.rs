@@ -400,6 +400,13 @@ impl RouterClient {
         self.counted_until = Some(second);
     }
 
+    /// The Unix second until which everything that was counted is durable here; of that, the server lacks what is
+    /// [`waiting`](Self::waiting).
+    #[must_use]
+    pub fn durable_until(&self) -> Option<u64> {
+        self.counted_until
+    }
+
     /// Tells the server up to when it has everything, if that is new. What is not there yet and has ended holds it back.
     pub fn confirm(&mut self, now: Instant) -> Option<(u64, Vec<u8>)> {
         let to = self.reports_to?;

@@ -394,6 +394,16 @@ fn without_its_database_a_key_server_answers_from_memory_and_then_refuses() {
     eventually("it refuses", || code_of(&server.listen) == ResponseCode::ServFail);
     postgres.restart().expect("started");
     eventually("it answers again", || code_of(&server.listen) == ResponseCode::NoError);
+    // One that starts before its database waits for that, which a command does not.
+    postgres.kill().expect("killed");
+    server.running.kill();
+    server.running.spawn();
+    eventually("it waits", || server.running.log().contains("waiting for the database before this server starts"));
+    let listed = server.folder.run(&["cap", "rate", "--config", &server.config]);
+    assert!(text(&listed.stderr).contains("cannot be used now"), "{}", text(&listed.stderr));
+    postgres.restart().expect("started");
+    server.running.wait();
+    assert_eq!(code_of(&server.listen), ResponseCode::NoError);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use wayleave_control::capability::{
     Change, ChangeBody, Client, KeyServer, PendingOrder, PendingStatus, RowEffects, Served, Status, Transport,
 };
@@ -12,6 +12,7 @@ use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_packet::platypus::sources::Sources;
 use wayleave_runtime::Clock;
+use wayleave_store::StoreError;
 
 use super::listing::{ListHandle, ListWriter};
 use crate::config::Source;
@@ -57,6 +58,11 @@ pub enum Response {
     Order(Box<PendingOrder>),
     /// A holder asks how its capability stands, and usage is read from the database: [`super::holder_usage::answer`].
     Status(Box<PendingStatus>),
+}
+
+/// Says that a start waits for the database, and why.
+pub(super) fn wait_for_database(error: &StoreError) {
+    warn!("waiting for the database before this server starts: {error}");
 }
 
 /// Locks the server; a panic elsewhere has left it between two messages.
@@ -149,7 +155,7 @@ impl Core {
     /// Loads the database, makes the handles of the current epochs, and writes the list. Returns who writes the later ones, if
     /// there is a list.
     pub fn open(config: &KeyFile, source: &Source, clock: Clock, log: Events) -> Outcome<(Self, Option<ListWriter>)> {
-        let (mut server, database) = config.server(source)?;
+        let (mut server, database) = config.waiting_server(source, wait_for_database)?;
         let database = Arc::new(Mutex::new(database));
         let now = clock.now();
         while !server.prepare(now.unix, HANDLES) {}

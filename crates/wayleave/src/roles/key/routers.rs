@@ -20,7 +20,7 @@ use wayleave_runtime::drive::Step;
 use wayleave_runtime::links::{Limits, LinkEvent, Links, Listening};
 use wayleave_runtime::node_tls::NodeIdentity;
 use wayleave_runtime::tls::Role;
-use wayleave_store::{KnownRouters, Store, StoreKey};
+use wayleave_store::{KnownRouters, Store, StoreKey, patiently};
 
 use crate::config::Source;
 use crate::config::key::KeyFile;
@@ -31,7 +31,7 @@ use crate::roles::events::{EventLine, Events, event, shown};
 use crate::roles::link_driver::{self, Driver, LinkIo};
 use crate::roles::router::random;
 
-use super::core::{Core, lock};
+use super::core::{Core, lock, wait_for_database};
 use super::lessor::{LessorState, LessorTask, LessorView, LessorWord};
 use super::parts::Parts;
 use super::usage::{RETRY, UsageProblem, UsageStep, UsageStore};
@@ -88,8 +88,10 @@ impl Routers {
         let place = config.database(source);
         let key = StoreKey::new(config.provider(source)?.store_key());
         let unusable = |error| Failure::new(format!("{place}: {error}"));
-        let store = Store::open(&place, key).await.map_err(unusable)?;
-        let KnownRouters { confirmed, ahead, .. } = store.known_routers().await.map_err(unusable)?;
+        let open = || async { Store::open_patiently(&place, &key, wait_for_database).await.map_err(unusable) };
+        let store = open().await?;
+        let known = patiently(&place, || store.known_routers(), wait_for_database).await;
+        let KnownRouters { confirmed, ahead, .. } = known.map_err(unusable)?;
         let machine = RouterServer::new(
             RouterServerConfig { routers: config.routers(), rates: rates.clone(), confirmed, ahead },
             clock.now().instant,
@@ -107,8 +109,7 @@ impl Routers {
         let numbers = Arc::new(Mutex::new(config.routers().into_values().collect()));
         let problems = <[UsageProblem; 3]>::default();
         // Readers have connections of their own: whoever reads much holds no report up.
-        let key = StoreKey::new(config.provider(source)?.store_key());
-        let read = Store::open(&place, key).await.map_err(unusable)?;
+        let read = open().await?;
         let task = UsageStore {
             store,
             core: Arc::clone(&core),
@@ -125,10 +126,9 @@ impl Routers {
         let own = Holder(random()?);
         let name = identity.identity().to_string();
         // Nobody else's work holds its connection up.
-        let key = StoreKey::new(config.provider(source)?.store_key());
         let (word, lessor) = (Arc::<LessorWord>::default(), Arc::<Mutex<LessorView>>::default());
         let leasing = LessorTask {
-            store: Store::open(&place, key).await.map_err(unusable)?,
+            store: open().await?,
             core: Arc::clone(&core),
             clock,
             events: events.clone(),

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use wayleave_lab::netns::{self, NetworkNamespace};
 use wayleave_lab::postgres::Postgres;
 use wayleave_packet::platypus::header::Marks;
+use wayleave_runtime::clock::unix_now;
 
 use super::common::{Folder, Router, eventually, free};
 use super::platypus::{HOST, KEYS, LAST, PLATYPUS, Socket, WAYPOINTS, config, lay_out, packet, packet_by, packet_of};
@@ -260,14 +261,14 @@ fn sums(site: &Site, by: &str, column: &str) -> BTreeMap<(u64, Option<u64>), [u6
     said["usage"].as_array().expect("lines").iter().map(line).collect()
 }
 
-/// What is durable at the routers is reported. Twice: the last totals become durable, and are reported then.
+/// What the routers have counted until now is durable there, and reported.
 fn settle(site: &Site) {
-    let waiting = |router: &Router| router.status()["provider"]["waiting"].as_u64();
-    let reported = || site.connected() && site.routers.iter().all(|router| waiting(router) == Some(0));
-    for _ in 0..2 {
-        std::thread::sleep(Duration::from_millis(600));
-        eventually("everything durable is reported", reported);
-    }
+    let next_second = unix_now().secs() + 1;
+    let is_reported = |router: &Router| {
+        let provider = &router.status()["provider"];
+        provider["durable_until"].as_u64() >= Some(next_second) && provider["waiting"] == 0
+    };
+    eventually("everything is durable and reported", || site.connected() && site.routers.iter().all(is_reported));
 }
 
 /// Packets and octets by principal and what else tells lines apart.

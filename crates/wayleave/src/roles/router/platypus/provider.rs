@@ -355,6 +355,7 @@ pub fn status(state: &SharedState) -> Value {
         "servers": state.servers.iter().map(server).collect::<Vec<_>>(),
         "rates": state.rates.iter().map(rate).collect::<Vec<_>>(),
         "waiting": state.client.waiting(),
+        "durable_until": state.client.durable_until(),
         "problems": problems.collect::<Vec<_>>(),
     })
 }

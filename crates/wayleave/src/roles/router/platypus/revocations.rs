@@ -223,7 +223,9 @@ impl RevocationFile {
                 threads.query(thread, move |worker| std::mem::replace(worker.format.router.revocations(), new));
             drop(replaced.await);
         }
-        self.note(|status| status.refused = None);
+        // Not before: whoever sees an entry in the status relies on it at every thread.
+        let in_force = self.in_force();
+        self.note(|status| (status.refused, status.in_force) = (None, in_force));
         log.report(event!(INFO "revocations" { entries = self.list.len(), sequence = self.sequence, sources = self.list.sources().len() } "list of revocations taken over"));
     }
 
@@ -241,16 +243,19 @@ impl RevocationFile {
         }
         self.list.apply(list, signature, key).map_err(|error| error.to_string())?;
         self.sequence = Some(number);
+        self.write_sequence();
+        Ok(())
+    }
+
+    /// What the list has that was taken last; none before the first.
+    fn in_force(&self) -> Option<InForce> {
         let now = unix_now();
-        let in_force = InForce {
-            sequence: number,
+        self.sequence.filter(|_| self.list.is_loaded()).map(|sequence| InForce {
+            sequence,
             issued: now.secs().saturating_sub(self.list.age(now)),
             entries: self.list.len(),
             sources: self.list.sources().len(),
-        };
-        self.note(|status| status.in_force = Some(in_force));
-        self.write_sequence();
-        Ok(())
+        })
     }
 
     /// Whether a list was signed a short time ago, where nothing is known of the one before it.
