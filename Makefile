@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 LAB := target/debug/wayleave-lab
 
-.PHONY: help demo test check bench soak repeat fresh fuzz build release install uninstall
+.PHONY: help demo test check bench soak repeat fresh fuzz build release install uninstall deb
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +55,9 @@ install: ## after `make release`: programs, manual pages, completions, units (PR
 
 uninstall: ## removes what `make install` put there
 	@PREFIX="$(PREFIX)" DESTDIR="$(DESTDIR)" scripts/install --uninstall
+
+deb: ## after `make release`: Debian packages, to target/dist/deb
+	@scripts/deb
 
 build: ## what the demonstration runs: target/debug/wayleave and wayleave-lab
 	@scripts/setup demo

@@ -27,6 +27,7 @@ mod member_attest;
 mod members;
 mod mistakes;
 mod overlay;
+mod packages;
 mod protected_sessions;
 mod router;
 mod run;
