@@ -60,7 +60,7 @@ pub struct New {
     #[arg(long, value_name = "FILE", conflicts_with = "member")]
     pub import: Option<PathBuf>,
     /// Of the list: so many members, in its order. By default 20.
-    #[arg(long, value_name = "NUMBER", requires = "import")]
+    #[arg(long, value_name = "NUMBER")]
     pub most: Option<usize>,
     #[command(flatten)]
     pub selection: SelectionArgs,
@@ -182,8 +182,8 @@ pub fn run(command: &Exchange) -> Outcome {
 /// What is wanted, with the members of a list if there is one, and how many that has.
 fn with_list(wanted: &New) -> Outcome<(New, usize)> {
     let Some(file) = &wanted.import else {
-        if !wanted.selection.is_empty() {
-            let failure = Failure::usage("--asn, --all, --ixp and --vlan choose among the members of a list");
+        if !wanted.selection.is_empty() || wanted.most.is_some() {
+            let failure = Failure::usage("--most, --asn, --all, --ixp and --vlan choose among the members of a list");
             return Err(failure.help("name the list: --import FILE").into());
         }
         return Ok((wanted.clone(), 0));

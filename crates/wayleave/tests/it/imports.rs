@@ -163,7 +163,7 @@ fn an_ixf_export_becomes_a_trial_of_its_first_twenty_members() {
         (&["--import", &export, "--all", "--most", "33"][..], "expected 1 to 32"),
         (&["--import", &export, "--member", "a=1@192.0.2.1"], "cannot be used with"),
         (&["--member", "a=1@192.0.2.1", "--all"], "--import FILE"),
-        (&["--member", "a=1@192.0.2.1", "--most", "3"], "--import"),
+        (&["--member", "a=1@192.0.2.1", "--most", "3"], "--import FILE"),
     ] {
         let said = folder.fails(2, &[&["exchange", "new", "none"], more].concat());
         assert!(says(&said, expected), "{more:?}: {said}");
