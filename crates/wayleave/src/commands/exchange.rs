@@ -10,13 +10,16 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde_json::json;
 use wayleave_core::Asn;
+use wayleave_import::{ImportedMember, RESERVED_NAMES};
 use wayleave_route_server::directory::{Claim, Consent, Directory};
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::Identity;
 
+use super::member_lists::SelectionArgs;
 use super::members::check_addresses;
+use super::members_import::{export_rules, import_rules};
 use crate::config::member::{self, BESIDE_PORT, BesideRouter, Invitation};
-use crate::config::rs::{self, MEMBERS_PORT, PartyValues, TRIAL, TRIAL_OPERATORS};
+use crate::config::rs::{self, MAX_PREFIX_LIMIT, MEMBERS_PORT, PartyValues, TRIAL, TRIAL_OPERATORS};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::member_set::{key_text, replace};
 use crate::key_files::signed_steps::remember;
@@ -24,9 +27,11 @@ use crate::key_files::signing_key;
 use crate::output::{print, print_json};
 
 /// Members of a trial, at most: each has addresses and ports of its own on the machine.
-const MOST_MEMBERS: usize = 16;
+const MOST_MEMBERS: usize = 32;
 /// Prefixes that each member may announce.
 const MAX_PREFIX: u32 = 1_000;
+/// Members of a list, unless another number is given.
+const IMPORTED: usize = 20;
 /// The port of the first member's status pages.
 const STATUS: u16 = 8490;
 /// How long keys of a trial hold.
@@ -44,13 +49,21 @@ pub enum Exchange {
     New(New),
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct New {
     /// The folder to make.
     pub folder: PathBuf,
     /// A member, as NAME=AS@ADDRESS: the address is its router's, IPv4, on a network or interface of this machine (may be repeated).
-    #[arg(long, required = true, value_name = "NAME=AS@ADDRESS")]
+    #[arg(long, required_unless_present = "import", value_name = "NAME=AS@ADDRESS")]
     pub member: Vec<NewMember>,
+    /// Make the members of a list, as `wayleave members import` reads it. Their routers have local addresses: 192.0.2.1 and so on.
+    #[arg(long, value_name = "FILE", conflicts_with = "member")]
+    pub import: Option<PathBuf>,
+    /// Of the list: so many members, in its order. By default 20.
+    #[arg(long, value_name = "NUMBER")]
+    pub most: Option<usize>,
+    #[command(flatten)]
+    pub selection: SelectionArgs,
     /// The name of the trial, which begins with `trial-`.
     #[arg(long, default_value = "trial-ix")]
     pub name: String,
@@ -70,6 +83,41 @@ pub struct NewMember {
     name: String,
     asn: Asn,
     router: Ipv4Addr,
+    imported: Option<Imported>,
+}
+
+/// What a list says of a member.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Imported {
+    /// Its addresses at the exchange of the list.
+    addresses: String,
+    max_prefix: Option<u32>,
+    /// Rules for its configuration.
+    rules: String,
+}
+
+impl NewMember {
+    /// The members of a list, with local addresses.
+    fn of_list(list: &[ImportedMember]) -> Vec<Self> {
+        let all: Vec<&ImportedMember> = list.iter().collect();
+        let received = import_rules(&all);
+        let new = list.iter().zip(1u8..).map(|(member, number)| Self {
+            name: member.name.clone(),
+            asn: member.asn,
+            router: Ipv4Addr::new(192, 0, 2, number),
+            imported: Some(Imported {
+                addresses: member.addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(" and "),
+                max_prefix: member.max_prefix(),
+                rules: export_rules(member) + &received,
+            }),
+        });
+        new.collect()
+    }
+
+    fn max_prefix(&self) -> u32 {
+        let limit = self.imported.as_ref().and_then(|imported| imported.max_prefix);
+        limit.unwrap_or(MAX_PREFIX).min(MAX_PREFIX_LIMIT)
+    }
 }
 
 impl FromStr for NewMember {
@@ -81,7 +129,7 @@ impl FromStr for NewMember {
         let (asn, router) = rest.split_once('@').ok_or(EXPECTED)?;
         // It is a folder's name, too.
         let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        let is_taken = PARTIES.contains(&name) || name == OPERATORS;
+        let is_taken = RESERVED_NAMES.contains(&name);
         if name.is_empty() || name.len() > 32 || !name.chars().all(is_plain) || name.starts_with('-') || is_taken {
             return Err(format!(
                 "`{name}`: expected 1 to 32 of a to z, 0 to 9 and -, and not the name of another folder"
@@ -92,12 +140,13 @@ impl FromStr for NewMember {
             return Err(format!("{asn} is reserved, expected an AS number that may appear in a route"));
         }
         let router = router.parse().map_err(|_| format!("`{router}` is no IPv4 address; {EXPECTED}"))?;
-        Ok(Self { name: name.to_owned(), asn, router })
+        Ok(Self { name: name.to_owned(), asn, router, imported: None })
     }
 }
 
 pub fn run(command: &Exchange) -> Outcome {
     let Exchange::New(wanted) = command;
+    let (wanted, of_list) = &with_list(wanted)?;
     check(wanted)?;
     let folder = &wanted.folder;
     let failed = |error: std::io::Error| Failure::system(folder.display(), &error);
@@ -125,9 +174,29 @@ pub fn run(command: &Exchange) -> Outcome {
             "parties": PARTIES.map(|party| trial.configuration(party)), "members": members.collect::<Vec<_>>(),
         }));
     } else {
-        print(&trial.in_words(wanted));
+        print(&trial.in_words(wanted, *of_list));
     }
     Ok(())
+}
+
+/// What is wanted, with the members of a list if there is one, and how many that has.
+fn with_list(wanted: &New) -> Outcome<(New, usize)> {
+    let Some(file) = &wanted.import else {
+        if !wanted.selection.is_empty() || wanted.most.is_some() {
+            let failure = Failure::usage("--most, --asn, --all, --ixp and --vlan choose among the members of a list");
+            return Err(failure.help("name the list: --import FILE").into());
+        }
+        return Ok((wanted.clone(), 0));
+    };
+    let list = wanted.selection.read(file)?.members;
+    let most = wanted.most.unwrap_or(IMPORTED);
+    if !(1..=MOST_MEMBERS).contains(&most) {
+        let failure = Failure::usage(format!("--most {most}, expected 1 to {MOST_MEMBERS} members of a trial"));
+        return Err(failure.help("--asn chooses whom the trial has").into());
+    }
+    let count = list.len();
+    let member = NewMember::of_list(&list[..count.min(most)]);
+    Ok((New { member, ..wanted.clone() }, count))
 }
 
 /// What is known to be wrong before anything is made.
@@ -187,9 +256,18 @@ impl Made {
         format!("{}:{BESIDE_PORT}", self.proxy())
     }
 
+    /// A comment of where the list has it.
+    fn listed(&self, mark: &str) -> String {
+        let imported = self.member.imported.as_ref();
+        imported.map_or(String::new(), |imported| {
+            format!("{mark} At the exchange of the list it is {}.\n", imported.addresses)
+        })
+    }
+
     /// A prefix to begin with: of those for documentation.
     fn prefix(&self) -> String {
-        format!("203.0.113.{}/28", 16 * self.slot)
+        let network = if self.slot < 16 { "203.0.113" } else { "198.51.100" };
+        format!("{network}.{}/28", 16 * (self.slot % 16))
     }
 }
 
@@ -249,9 +327,9 @@ impl Trial {
             requests.push(request);
             members.push(Made { member: member.clone(), slot, status: STATUS + slot as u16 });
         }
-        for request in &requests {
+        for (request, member) in requests.iter().zip(&wanted.member) {
             // One after the other: each slot is known when the next one of its AS is signed for.
-            let change = directory.requested(request, MAX_PREFIX)?;
+            let change = directory.requested(request, member.max_prefix())?;
             let step = directory.propose(vec![change.clone()]);
             for file in TRIAL_OPERATORS {
                 remember(&folder.join(file), &directory, &step, false)?;
@@ -298,7 +376,8 @@ impl Trial {
             parties: [(&one, first), (&two, second)],
             beside: Some(BesideRouter { proxy: made.proxy(), status: made.status }),
         });
-        replace(&self.configuration(&member.name), text.as_bytes())?;
+        let rules = member.imported.as_ref().map_or("", |imported| &imported.rules);
+        replace(&self.configuration(&member.name), (text + rules).as_bytes())?;
         replace(&self.file(&member.name, BIRD), bird(made, wanted.rs_asn).as_bytes())?;
         replace(&self.file(&member.name, FRR), frr(made, wanted.rs_asn).as_bytes())
     }
@@ -311,7 +390,7 @@ impl Trial {
         self.file(owner, CONFIGURATION)
     }
 
-    fn in_words(&self, wanted: &New) -> String {
+    fn in_words(&self, wanted: &New, of_list: usize) -> String {
         let mut text = format!(
             "{}: a trial of {} member{} in {}. One person has all keys: nobody in it is neutral, and nothing of it goes into an exchange.\n\
              Its keys hold for {} days.\n\n\
@@ -339,6 +418,13 @@ impl Trial {
                 made.prefix()
             );
         }
+        if let Some(file) = &wanted.import {
+            let (count, file) = (self.members.len(), file.display());
+            text += &format!(
+                "The first {count} of {of_list} members of {file}. Their routers have local addresses, for which this machine needs:\n"
+            );
+            text += &format!("  for n in $(seq {count}); do ip address add 192.0.2.$n/32 dev lo; done\n");
+        }
         text += if wanted.parties.is_loopback() {
             "Two routers of one machine do not use each other's routes, whose next hops are addresses of their own machine. For more \
              than a look, give each member a machine or network namespace, and --parties an address that all reach.\n"
@@ -357,8 +443,10 @@ impl Trial {
 fn bird(made: &Made, rs_asn: Asn) -> String {
     let (router, proxy, prefix) = (made.member.router, made.proxy(), made.prefix());
     let (asn, rs_asn) = (made.member.asn.0, rs_asn.0);
+    let listed = made.listed("#");
     format!(
         "# The router of {name}, BIRD 2: the session with the proxy beside it.\n\
+         {listed}\
          router id {router};\n\
          protocol device {{ }}\n\
          # What this machine's networks are: next hops are found there.\n\
@@ -381,8 +469,10 @@ fn bird(made: &Made, rs_asn: Asn) -> String {
 fn frr(made: &Made, rs_asn: Asn) -> String {
     let (router, proxy, prefix) = (made.member.router, made.proxy(), made.prefix());
     let (asn, rs_asn) = (made.member.asn.0, rs_asn.0);
+    let listed = made.listed("!");
     format!(
         "! The router of {name}, FRR: the session with the proxy beside it.\n\
+         {listed}\
          ! What this network originates, and nothing that it learns elsewhere, goes to the exchange: an example.\n\
          ip prefix-list own seq 5 permit {prefix}\n\
          bgp as-path access-list originated-here seq 5 permit ^$\n\
@@ -437,6 +527,15 @@ mod tests {
         }
         // FRR itself then sends nothing over a session that has no filter.
         assert!(!frr.contains("ebgp-requires-policy"), "{frr}");
+    }
+
+    #[test]
+    fn each_member_has_a_prefix_and_addresses_of_its_own() {
+        let member: NewMember = "bravo=64498@192.0.2.2".parse().expect("a member");
+        let made = (0..MOST_MEMBERS as u32).map(|slot| Made { member: member.clone(), slot, status: STATUS });
+        let prefixes: std::collections::BTreeSet<String> = made.map(|made| made.prefix()).collect();
+        assert_eq!(prefixes.len(), MOST_MEMBERS);
+        assert!(prefixes.contains("198.51.100.240/28") && prefixes.contains("203.0.113.0/28"), "{prefixes:?}");
     }
 
     #[test]

@@ -17,6 +17,8 @@ use wayleave_route_server::policy::validate::can_be_next_hop;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{Fingerprint, Identity, from_hex};
 
+use super::member_lists::Expected;
+use super::members_import::{MemberFile, MembersImport};
 use super::pki::attest_key;
 use crate::config::PublicKey;
 use crate::config::kinds::{TextKind, refusal};
@@ -37,6 +39,8 @@ use std::path::PathBuf;
 pub enum Members {
     /// Begin a member set, without members. Both operators do this with the same keys and get the same file.
     Init(Box<MemberInit>),
+    /// As an operator: from the list of members that an exchange has today, what its operators and members begin with.
+    Import(MembersImport),
     /// As a member: sign what the exchange is to know of you, for both operators.
     Request(MemberRequest),
     /// As a member: sign, with a key of your AS, for a slot of your AS that is held. The file that it writes goes to both operators.
@@ -94,15 +98,18 @@ pub struct MemberRequest {
     /// Your key file, from `wayleave keys new`.
     #[arg(long)]
     pub key: PathBuf,
+    /// What the exchange sent you of your connection: `member.toml` of `wayleave members import`. Other options count before it.
+    #[arg(long, value_name = "FILE")]
+    pub member: Option<PathBuf>,
     /// The name of the exchange.
-    #[arg(long)]
-    pub exchange: String,
+    #[arg(long, required_unless_present = "member")]
+    pub exchange: Option<String>,
     /// Your AS.
-    #[arg(long)]
-    pub asn: Asn,
+    #[arg(long, required_unless_present = "member")]
+    pub asn: Option<Asn>,
     /// Your name at the exchange.
-    #[arg(long)]
-    pub name: String,
+    #[arg(long, required_unless_present = "member")]
+    pub name: Option<String>,
     /// IPv4 address of your router on the exchange's network (may be repeated).
     #[arg(long)]
     pub address: Vec<IpAddr>,
@@ -152,6 +159,13 @@ pub struct Propose {
     /// A member's request (may be repeated).
     #[arg(long)]
     pub request: Vec<PathBuf>,
+    /// Whom you expect: `members.csv` of `wayleave members import`. A request with another AS, name or addresses is refused, and a new
+    /// slot has the list's limit where --max-prefix has none.
+    #[arg(long, value_name = "FILE")]
+    pub expect: Option<PathBuf>,
+    /// With --expect: take the request of this name as it is (may be repeated).
+    #[arg(long, value_name = "NAME", requires = "expect")]
+    pub unexpected: Vec<String>,
     /// How many prefixes a member may announce, as NAME=NUMBER: with each new slot (may be repeated).
     #[arg(long, value_name = "NAME=NUMBER")]
     pub max_prefix: Vec<String>,
@@ -187,6 +201,12 @@ pub struct Countersign {
     /// proposal. What the operators decide (limits, addresses, who is held no more) is confirmed at the terminal, or with --yes.
     #[arg(long, value_name = "DIGEST")]
     pub confirm: Vec<Confirmation>,
+    /// Whom you expect: `members.csv` of `wayleave members import`. What differs from it, in limits too, is not signed.
+    #[arg(long, value_name = "FILE")]
+    pub expect: Option<PathBuf>,
+    /// With --expect: take what is proposed for this name as it is (may be repeated).
+    #[arg(long, value_name = "NAME", requires = "expect")]
+    pub unexpected: Vec<String>,
     /// The fingerprints of both parties' certificates (`pin` of `wayleave keys show`): no member may have them.
     #[arg(long, num_args = 2, value_names = ["PIN1", "PIN2"], value_parser = argument::<Fingerprint>)]
     pub parties: Vec<Fingerprint>,
@@ -279,6 +299,7 @@ fn refuse_parties_keys(step: &Step, parties: &[Fingerprint]) -> Outcome {
 pub fn run(command: &Members) -> Outcome {
     match command {
         Members::Init(begin) => init(begin),
+        Members::Import(import) => super::members_import::run(import),
         Members::Request(request) => self::request(request),
         Members::Endorse(endorse) => self::endorse(endorse),
         Members::Propose(proposal) => propose(proposal),
@@ -374,18 +395,30 @@ fn request(wanted: &MemberRequest) -> Outcome {
         attest.push(AttestKey { suite, key });
     }
     attest.sort_unstable();
-    let addresses: Vec<IpAddr> = wanted.address.iter().chain(&wanted.address6).copied().collect();
+    let given = wanted.member.as_deref().map(MemberFile::read).transpose()?;
+    let mut addresses: Vec<IpAddr> = wanted.address.iter().chain(&wanted.address6).copied().collect();
+    if let Some(given) = given.as_ref().filter(|_| addresses.is_empty()) {
+        addresses.clone_from(&given.addresses);
+    }
     check_addresses(&addresses)?;
+    let no_exchange = || {
+        Failure::usage("no exchange is named, neither in --member nor by --exchange")
+            .help("add --exchange NAME, as the exchange's operators name it")
+    };
+    let exchange = wanted.exchange.clone().or_else(|| given.as_ref()?.exchange.clone()).ok_or_else(no_exchange)?;
+    let of_both = wanted.asn.or_else(|| Some(given.as_ref()?.asn));
+    let of_both = of_both.zip(wanted.name.clone().or_else(|| Some(given.as_ref()?.name.clone())));
+    let (asn, name) = of_both.ok_or_else(|| Failure::usage("no AS and no name, expected --asn and --name"))?;
     let claim = Claim {
         serial: unix_now().0,
-        asn: wanted.asn,
-        name: wanted.name.clone(),
+        asn,
+        name,
         tls: identity.fingerprint().0,
         sign: key.verifying_key().to_bytes(),
         attest,
         addresses,
     };
-    let mut request = claim.sign(&wanted.exchange, &key);
+    let mut request = claim.sign(&exchange, &key);
     for (file, consent) in [(&wanted.instead_of, Consent::Renewal), (&wanted.beside, Consent::Further)] {
         if let Some(file) = file {
             request = request.with_consent(consent, &signing_key(&Identity::load(file)?));
@@ -396,7 +429,7 @@ fn request(wanted: &MemberRequest) -> Outcome {
     let claim = digest_text(&request.claim.digest(&request.exchange));
     if wanted.json {
         print_json(json!({
-            "file": wanted.file, "name": wanted.name, "asn": wanted.asn, "tls": tls, "sign": sign, "claim": claim,
+            "file": wanted.file, "name": request.claim.name, "asn": request.claim.asn, "tls": tls, "sign": sign, "claim": claim,
         }));
     } else {
         let file = wanted.file.display();
@@ -447,6 +480,7 @@ fn propose(wanted: &Propose) -> Outcome {
         let number = number.parse().map_err(|_| Failure::usage(format!("`{text}`: expected NAME=NUMBER")))?;
         limits.insert(name, number);
     }
+    let expected = Expected::read(wanted.expect.as_ref(), &wanted.unexpected)?;
     let mut addresses: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
     for text in &wanted.addresses {
         let (name, list) = assignment(text)?;
@@ -461,7 +495,10 @@ fn propose(wanted: &Propose) -> Outcome {
         check_addresses(&request.claim.addresses)?;
         let limit = match request.consent {
             Some((Consent::Renewal, ..)) => 0,
-            _ => limits.remove(&request.claim.name).unwrap_or(0),
+            _ => {
+                let of_list = || expected.as_ref()?.limit(&request.claim.name);
+                limits.remove(&request.claim.name).or_else(of_list).unwrap_or(0)
+            }
         };
         if request.exchange != set.exchange {
             let (file, of) = (file.display(), &request.exchange);
@@ -503,6 +540,9 @@ fn propose(wanted: &Propose) -> Outcome {
         changes.push(Change::operator(&directory, party, &operator(file)?));
     }
     let step = directory.propose(changes);
+    if let Some(expected) = &expected {
+        expected.check_requests(&step)?;
+    }
     refuse_limits(&directory, &step, wanted.max_prefix_limit)?;
     let proposal =
         Proposal::sign(&directory, step, &key).map_err(|error| not_a_proposal(&wanted.file, set.number, &error))?;
@@ -554,6 +594,9 @@ fn countersign(wanted: &Countersign) -> Outcome {
         print(&in_words(&changes));
     }
     refuse_parties_keys(&proposal.step, &wanted.parties)?;
+    if let Some(expected) = Expected::read(wanted.expect.as_ref(), &wanted.unexpected)? {
+        expected.check(&proposal.step)?;
+    }
     refuse_limits(&directory, &proposal.step, wanted.max_prefix_limit)?;
     let by: Vec<Confirmed> = proposal.step.changes.iter().map(|change| confirmed_by(&directory, change)).collect();
     let missing = by.iter().find_map(|by| match by {

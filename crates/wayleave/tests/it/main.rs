@@ -14,6 +14,7 @@ mod full_disk;
 mod gateway;
 mod guide;
 mod hostile;
+mod imports;
 mod install;
 mod key;
 mod key_api;
