@@ -4,8 +4,8 @@
 
 mod filter;
 pub mod registration;
-mod secrets;
-mod system;
+pub(super) mod secrets;
+pub(super) mod system;
 mod views;
 mod worker;
 
@@ -34,7 +34,7 @@ use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::packets::ip::Ip;
 
 use super::daemon::{Daemon, QUEUE, Role, seed};
-use super::events::{Events, event};
+use super::events::{EventLine, Events, event};
 use super::stamping::{CapabilityEpoch, CapabilityFile, RouteCapabilities};
 use crate::config::router::stamper::{Otherwise, RouteSection, RuleSection};
 use crate::config::rs::StatusSection;
@@ -481,7 +481,7 @@ impl Role for StamperRole {
         if files != self.files {
             self.files = files;
             if self.plan_again() {
-                self.log.report(event!(INFO "capabilities-changed" {} "files of capabilities have changed and are used from now on"));
+                self.log.report(capabilities_changed_line());
                 self.stamped.0.clear();
                 self.keep_secrets();
             }
@@ -592,8 +592,7 @@ impl StamperRole {
         let outcome = self.try_register(number, registration, now).await;
         match &outcome {
             Ok(()) => {
-                self.log
-                    .report(event!(INFO "registered" { user } "a user has registered capabilities for its packets"));
+                self.log.report(registered_line(user));
             }
             Err(why) => warn!(user, "a registration is refused: {why}"),
         }
@@ -672,7 +671,7 @@ impl StamperRole {
             Registered::Ended(number) => {
                 let Some(ended) = self.registered.remove(&number) else { return };
                 self.keep_secrets();
-                self.log.report(event!(INFO "registration-ended" { user = ended.user } "a registration has ended"));
+                self.log.report(registration_ended_line(ended.user));
                 if let Err(failures) = self.apply(now).await {
                     warn!("packet routes unchanged: {failures}");
                 }
@@ -834,4 +833,16 @@ impl StamperRole {
         *self.shown.write().unwrap_or_else(PoisonError::into_inner) = self.shown(now);
         Ok(())
     }
+}
+
+pub fn capabilities_changed_line() -> EventLine {
+    event!(INFO "capabilities-changed" {} "files of capabilities have changed and are used from now on")
+}
+
+pub fn registered_line(user: u32) -> EventLine {
+    event!(INFO "registered" { user } "a user has registered capabilities for its packets")
+}
+
+pub fn registration_ended_line(user: u32) -> EventLine {
+    event!(INFO "registration-ended" { user } "a registration has ended")
 }

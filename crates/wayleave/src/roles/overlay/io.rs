@@ -193,7 +193,7 @@ impl OverlayIo {
 }
 
 /// What the operator is told.
-fn line(event: &NodeEvent) -> EventLine {
+pub fn line(event: &NodeEvent) -> EventLine {
     match event {
         NodeEvent::Removed { server } => event!(WARN "removed" by 0, { server = shown(server) } "{REMOVED}"),
         NodeEvent::Registered { server, sequence } => {

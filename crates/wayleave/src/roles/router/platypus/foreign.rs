@@ -43,7 +43,7 @@ impl ForeignReports {
     }
 }
 
-fn line(ForeignWaypoint { waypoint, arrival, .. }: ForeignWaypoint, links: &[Spanned<LinkSection>]) -> EventLine {
+pub fn line(ForeignWaypoint { waypoint, arrival, .. }: ForeignWaypoint, links: &[Spanned<LinkSection>]) -> EventLine {
     let link = match arrival {
         Arrival::Ip => None,
         Arrival::Link(number) => usize::from(number).checked_sub(1).and_then(|index| links.get(index)),

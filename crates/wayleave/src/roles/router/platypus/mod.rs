@@ -1,9 +1,9 @@
 //! Platypus: packets by IP as they are, or in UDP over links; where they go follows from their outer header.
 
-mod foreign;
-mod provider;
+pub mod foreign;
+pub mod provider;
 mod rates;
-mod revocations;
+pub mod revocations;
 mod stamper;
 
 use std::cmp::Reverse;
