@@ -95,8 +95,8 @@ pub fn sign_whole(
     }
     let mut prefixes: Vec<[u8; SOURCE]> = sources.iter().flat_map(encode_sources).collect();
     prefixes.sort_unstable();
-    let room = 4 + ENTRY * entries.len() + SOURCE * prefixes.len();
-    let mut out = front(sequence, now, WHOLE_WITH_SOURCES, room);
+    let capacity = 4 + ENTRY * entries.len() + SOURCE * prefixes.len();
+    let mut out = front(sequence, now, WHOLE_WITH_SOURCES, capacity);
     out.extend((entries.len() as u32).to_be_bytes());
     write_entries(&mut out, entries);
     out.extend_from_slice(prefixes.as_flattened());

@@ -45,7 +45,7 @@ use crate::key_files::capability::Capabilities;
 use registration::{MAX_OF_USER, MAX_REGISTRATIONS, Registered, RegisteredCapability, Registration, Socket};
 use secrets::{Answers, LookedUp, LookupCounters, Secrets};
 use system::System;
-use views::{RouteView, RuleView, Shown, StamperView};
+use views::{RouteView, RuleView, StamperSnapshot, StamperView};
 use worker::{Replies, Running};
 
 /// How often files and epochs are looked at.
@@ -178,7 +178,7 @@ impl Plan {
         self.file.host.get_ref().reply_waypoints.iter().map(|named| *named.get_ref()).collect()
     }
 
-    fn shown(&self, system: &System, now: UnixTime) -> Shown {
+    fn shown(&self, system: &System, now: UnixTime) -> StamperSnapshot {
         let section = self.file.stamper.get_ref();
         let (rules, sections) = (self.numbered_rules(), self.file.rule_sections().collect::<Vec<_>>());
         let name =
@@ -204,7 +204,7 @@ impl Plan {
         for number in self.without_interface() {
             routes[usize::from(number)].set_trouble(NO_INTERFACE);
         }
-        Shown {
+        StamperSnapshot {
             routes,
             rules: rules.iter().filter_map(|(number, of)| Some(rule((of, sections.get(*number)?.1)))).collect(),
             lookups: LookupCounters::default(),
@@ -229,7 +229,7 @@ pub struct StamperRole {
     local: BTreeSet<IpAddr>,
     running: Running,
     secrets: Secrets,
-    shown: Arc<RwLock<Shown>>,
+    shown: Arc<RwLock<StamperSnapshot>>,
     look: tokio::time::Interval,
     looks: u32,
     /// Clients that pay for replies, and what packets to each are stamped with.
@@ -641,7 +641,7 @@ impl StamperRole {
     }
 
     /// What is in force, for the pages.
-    fn shown(&self, now: UnixTime) -> Shown {
+    fn shown(&self, now: UnixTime) -> StamperSnapshot {
         let mut shown = self.plan.shown(&self.system, now);
         (shown.lookups, shown.answers) = (self.secrets.counters, self.secrets.answers());
         let required = required(&self.plan.rules());

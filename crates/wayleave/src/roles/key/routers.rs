@@ -32,7 +32,7 @@ use crate::roles::link_driver::{self, Driver, LinkIo};
 use crate::roles::router::random;
 
 use super::core::{Core, lock, wait_for_database};
-use super::lessor::{LessorState, LessorTask, LessorView, LessorWord};
+use super::lessor::{LessorSignals, LessorState, LessorTask, LessorView};
 use super::parts::Parts;
 use super::usage::{RETRY, UsageProblem, UsageStep, UsageStore};
 use super::usage_metrics::UsageMetrics;
@@ -126,7 +126,7 @@ impl Routers {
         let own = Holder(random()?);
         let name = identity.identity().to_string();
         // Nobody else's work holds its connection up.
-        let (word, lessor) = (Arc::<LessorWord>::default(), Arc::<Mutex<LessorView>>::default());
+        let (signals, lessor) = (Arc::<LessorSignals>::default(), Arc::<Mutex<LessorView>>::default());
         let leasing = LessorTask {
             store: open().await?,
             core: Arc::clone(&core),
@@ -134,7 +134,7 @@ impl Routers {
             events: events.clone(),
             name,
             routers: Arc::clone(&numbers),
-            word: Arc::clone(&word),
+            signals: Arc::clone(&signals),
             view: Arc::clone(&lessor),
             tenure: Tenure::new(own),
             state: LessorState::default(),
@@ -144,7 +144,8 @@ impl Routers {
         parts.spawn("statements", task.settle(Arc::clone(&numbers), clock));
         parts.spawn("who leases rates", leasing.run());
         let (routers, connected) = (config.routers(), BTreeSet::new());
-        let io = RouterIo { links, core, usage, checks, era: 0, names, routers, numbers, rates, word, connected, log };
+        let io =
+            RouterIo { links, core, usage, checks, era: 0, names, routers, numbers, rates, signals, connected, log };
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
         Ok(Some(Self {
             running,
@@ -203,7 +204,7 @@ struct RouterIo {
     routers: BTreeMap<IdentityKey, RouterNumber>,
     numbers: Arc<Mutex<BTreeSet<RouterNumber>>>,
     rates: SharedRates,
-    word: Arc<LessorWord>,
+    signals: Arc<LessorSignals>,
     /// Routers that are connected.
     connected: BTreeSet<RouterNumber>,
     log: Events,
@@ -261,9 +262,9 @@ impl LinkIo<RouterServer> for RouterIo {
             RouterServerOutput::Refusals { router, report, received } => {
                 lock(&self.core).server.take_refusals(router, report, received);
             }
-            RouterServerOutput::Renew => self.word.due.notify_one(),
+            RouterServerOutput::Renew => self.signals.due.notify_one(),
             RouterServerOutput::Superseded { router, epoch } => {
-                self.word.heard.fetch_max(epoch, Ordering::AcqRel);
+                self.signals.heard.fetch_max(epoch, Ordering::AcqRel);
                 self.log.report(superseded_line(router, name(&self.names, router), epoch));
             }
             RouterServerOutput::Event(event) => {
@@ -287,7 +288,7 @@ impl RouterIo {
             RouterEvent::Disconnected(router) => drop(self.connected.remove(router)),
             _ => return,
         }
-        self.word.connected.store(self.connected.len(), Ordering::Release);
+        self.signals.connected.store(self.connected.len(), Ordering::Release);
     }
 }
 

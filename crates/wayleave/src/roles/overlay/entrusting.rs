@@ -101,7 +101,7 @@ impl Giving {
                         self.is_away("the connection was closed", !is_told);
                         is_told = true;
                     }
-                    // A server that begins a little later than the node is no news.
+                    // A server that begins a little later than the node is nothing to report.
                     Some(LinkEvent::Failed { failure, .. }) => {
                         self.is_away(&failure.to_string(), was_up && !is_told);
                         is_told |= was_up;
@@ -152,13 +152,13 @@ impl Giving {
     }
 
     /// The server cannot be reached: it may have the keys from before, or have ended and forgotten them.
-    fn is_away(&self, why: &str, is_news: bool) {
+    fn is_away(&self, why: &str, is_first: bool) {
         let text = format!(
             "the consent server at {} cannot be reached, and may not have the keys of this node's tags: {why}",
             self.server.address
         );
         self.problem.send_replace(Some(text.clone()));
-        if is_news {
+        if is_first {
             self.log.report(not_entrusted_line(&text));
         }
     }

@@ -349,7 +349,7 @@ impl Format for Platypus {
         };
         let mut config = config(settings, section, plan.waypoints.clone(), replay)?;
         if config.accounts > 0 {
-            config.accounts = Accounts::room(config.accounts, accounts.len());
+            config.accounts = Accounts::capacity(config.accounts, accounts.len());
         }
         let number = u32::try_from(thread).unwrap_or(u32::MAX);
         let stamping = plan.stamping.as_ref().map(|plan| Stamping::new(plan, number)).transpose()?;
