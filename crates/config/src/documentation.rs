@@ -20,7 +20,7 @@ const NAMED: usize = 4;
 /// One warning for all addresses, and one for all AS numbers; none in a laboratory.
 pub(super) fn faults(source: &Source) -> Vec<Fault> {
     let Ok(table) = DeTable::parse(source.text()) else { return Vec::new() };
-    let mut found = Found::default();
+    let mut found = Examples::default();
     found.table(table.get_ref());
     if found.is_laboratory {
         return Vec::new();
@@ -37,18 +37,18 @@ pub(super) fn faults(source: &Source) -> Vec<Fault> {
                 .help(help),
         )
     };
-    let Found { addresses, as_numbers, .. } = found;
+    let Examples { addresses, as_numbers, .. } = found;
     [fault("addresses", addresses), fault("AS numbers", as_numbers)].into_iter().flatten().collect()
 }
 
 #[derive(Default)]
-struct Found {
+struct Examples {
     addresses: Vec<(Range<usize>, String)>,
     as_numbers: Vec<(Range<usize>, String)>,
     is_laboratory: bool,
 }
 
-impl Found {
+impl Examples {
     fn table(&mut self, table: &DeTable<'_>) {
         for (name, value) in table {
             match (name.get_ref().as_ref(), value.get_ref()) {

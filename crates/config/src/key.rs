@@ -17,7 +17,7 @@ use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_packet::platypus::header::Interval;
 use wayleave_packet::platypus::mint::{WaypointKey, WaypointKeys};
 use wayleave_runtime::clock::unix_now;
-use wayleave_store::{Place, StoreError};
+use wayleave_store::{Location, StoreError};
 
 use super::check::{Checked, RoleConfig, of_another_role};
 use super::key_api::{self, ApiSection};
@@ -114,7 +114,7 @@ pub struct KeySection {
     pub writer_key: Option<Spanned<PathBuf>>,
     /// Where accounts, grants and revocations are.
     #[serde(default = "default_database")]
-    pub database: Spanned<Text<Place>>,
+    pub database: Spanned<Text<Location>>,
     /// Where it is remembered what was seen of the database.
     #[serde(default = "default_position")]
     pub position: Spanned<PathBuf>,
@@ -146,8 +146,8 @@ pub struct KeySection {
     pub rate: Option<Spanned<toml::Value>>,
 }
 
-fn default_database() -> Spanned<Text<Place>> {
-    Spanned::new(0..0, Text(Place::File(PathBuf::from(DATABASE))))
+fn default_database() -> Spanned<Text<Location>> {
+    Spanned::new(0..0, Text(Location::File(PathBuf::from(DATABASE))))
 }
 
 fn default_longest_interval() -> Spanned<u64> {
@@ -212,7 +212,7 @@ pub struct WaypointSection {
     pub name: Option<String>,
 }
 
-impl TextValue for Place {
+impl TextValue for Location {
     const EXPECTED: &'static str = "the path of a SQLite file, or a URI such as \"postgresql://key@db.example.net/wayleave\" without a password, which belongs into ~/.pgpass or PGPASSWORD";
     fn read(text: &str) -> Option<Self> {
         Self::parse(text).ok()
@@ -416,10 +416,10 @@ impl KeyFile {
     }
 
     /// The database; a relative path is one beside the configuration.
-    pub fn database(&self, source: &Source) -> Place {
+    pub fn database(&self, source: &Source) -> Location {
         match &self.key.database.get_ref().0 {
-            Place::File(path) => Place::File(source.resolve(path)),
-            postgres @ Place::Postgres(_) => postgres.clone(),
+            Location::File(path) => Location::File(source.resolve(path)),
+            postgres @ Location::Postgres(_) => postgres.clone(),
         }
     }
 
@@ -560,7 +560,7 @@ impl KeyFile {
             }
         }
         faults.extend(of_database.map(|fault| match place {
-            Place::File(path) if !path.exists() => FileFault::Missing(fault),
+            Location::File(path) if !path.exists() => FileFault::Missing(fault),
             _ => FileFault::Unusable(fault),
         }));
         let is_own = |router: &&Spanned<RouterEntry>| Some(identity(router.get_ref().identity.get_ref())) == own;

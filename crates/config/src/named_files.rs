@@ -286,7 +286,7 @@ mod tests {
             for line in text.lines().map(str::trim) {
                 let field = line.strip_prefix("pub ").and_then(|line| line.split_once(": "));
                 if let Some((name, kind)) = field.filter(|_| has_default)
-                    && (kind.contains("PathBuf") || kind.contains("Place"))
+                    && (kind.contains("PathBuf") || kind.contains("Location"))
                     && !kind.contains("Vec<")
                 {
                     defaults.insert(name.to_owned());

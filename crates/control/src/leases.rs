@@ -351,7 +351,7 @@ fn left(session: &Session, now: Instant) -> u64 {
 
 /// An answer in use.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct LeaseInUse {
     number: u64,
     share: u64,
     /// When it was asked for, and by which terms.
@@ -370,7 +370,7 @@ pub struct Lease {
     number: u64,
     /// When requests were sent whose answers may still come: the number, and the time.
     requests: Vec<(u64, Instant)>,
-    held: Option<Held>,
+    held: Option<LeaseInUse>,
 }
 
 impl Lease {
@@ -418,12 +418,12 @@ impl Lease {
         let Some((_, sent)) = self.requests.iter().find(|(number, _)| *number == answer.number) else { return };
         if now.since(*sent) < LEASE {
             let (number, share) = (answer.number, answer.share);
-            self.held = Some(Held { number, share, sent: *sent, offline: self.offline });
+            self.held = Some(LeaseInUse { number, share, sent: *sent, offline: self.offline });
         }
     }
 
     /// By the terms of the answer and those of now, whichever leaves less.
-    fn left(&self, held: &Held, now: Instant) -> u64 {
+    fn left(&self, held: &LeaseInUse, now: Instant) -> u64 {
         let age = now.since(held.sent);
         held.offline.left(held.share, age).min(self.offline.left(held.share, age)).min(self.pool)
     }

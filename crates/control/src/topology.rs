@@ -180,7 +180,7 @@ impl Current {
 
 /// What a search found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Found {
+pub struct SearchResult {
     /// The paths by their nodes, the shortest first; at most [`MAX_PATHS`].
     pub paths: Vec<Vec<IdentityKey>>,
     /// Links that were looked at.
@@ -319,8 +319,8 @@ impl Topology {
         partials: &[(PartialPath, Phase)],
         targets: &[IdentityKey],
         most_steps: usize,
-    ) -> Found {
-        let mut found = Found::default();
+    ) -> SearchResult {
+        let mut found = SearchResult::default();
         let indices = |nodes: &mut dyn Iterator<Item = &IdentityKey>| {
             let known: BTreeSet<u32> = nodes.filter_map(|node| self.index.get(node).copied()).collect();
             known.into_iter().collect::<Vec<u32>>()

@@ -24,7 +24,7 @@ const FEW: u16 = 1_000;
 /// If no port is free.
 pub fn free_address() -> io::Result<SocketAddr> {
     static CALLS: AtomicU16 = AtomicU16::new(0);
-    let Some(ports) = lent().map_or(Some(OWN), |lent| beside(&lent)) else {
+    let Some(ports) = reserved_range().map_or(Some(OWN), |reserved| ports_next_to(&reserved)) else {
         return TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr();
     };
     // Processes that run at the same time begin at different ports.
@@ -48,14 +48,14 @@ fn search(ports: &Range<u16>, begin: u32, calls: &AtomicU16) -> io::Result<Socke
 }
 
 /// Ports outside the ephemeral range: below it, else above; `None` if there are few.
-fn beside(lent: &RangeInclusive<u16>) -> Option<Range<u16>> {
-    let below = OWN.start..OWN.end.min(*lent.start());
-    let above = lent.end().saturating_add(1)..u16::MAX;
+fn ports_next_to(reserved: &RangeInclusive<u16>) -> Option<Range<u16>> {
+    let below = OWN.start..OWN.end.min(*reserved.start());
+    let above = reserved.end().saturating_add(1)..u16::MAX;
     [below, above].into_iter().find(|ports| ports.len() >= usize::from(FEW))
 }
 
 /// The ephemeral range (ip(7), `ip_local_port_range`).
-fn lent() -> Option<RangeInclusive<u16>> {
+fn reserved_range() -> Option<RangeInclusive<u16>> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
     let mut ends = text.split_whitespace().map(str::parse);
     Some(ends.next()?.ok()?..=ends.next()?.ok()?)
@@ -69,18 +69,20 @@ mod tests {
 
     #[test]
     fn no_address_comes_twice_and_none_that_the_system_lends() {
-        let lent = lent().expect("Linux says it");
+        let reserved = reserved_range().expect("Linux says it");
         let addresses: BTreeSet<SocketAddr> = (0..500).map(|_| free_address().expect("an address")).collect();
         assert_eq!(addresses.len(), 500);
-        assert!(beside(&lent).is_none() || addresses.iter().all(|address| !lent.contains(&address.port())));
+        assert!(
+            ports_next_to(&reserved).is_none() || addresses.iter().all(|address| !reserved.contains(&address.port()))
+        );
     }
 
     #[test]
     fn ports_are_taken_below_those_that_are_lent_or_above_or_nowhere() {
-        assert_eq!(beside(&(32_768..=60_999)), Some(12_000..30_000));
-        assert_eq!(beside(&(20_000..=60_999)), Some(12_000..20_000));
-        assert_eq!(beside(&(10_000..=60_999)), Some(61_000..65_535));
-        assert_eq!(beside(&(1_024..=65_535)), None);
+        assert_eq!(ports_next_to(&(32_768..=60_999)), Some(12_000..30_000));
+        assert_eq!(ports_next_to(&(20_000..=60_999)), Some(12_000..20_000));
+        assert_eq!(ports_next_to(&(10_000..=60_999)), Some(61_000..65_535));
+        assert_eq!(ports_next_to(&(1_024..=65_535)), None);
     }
 
     #[test]

@@ -113,8 +113,8 @@ impl LostObjects {
             object.prefixes = prefixes.into_values().collect();
             object.since = object.since.min(known.since);
         }
-        let room = MAX_PREFIXES_OF_SLOT.saturating_sub(self.prefixes_of.get(&object.slot).copied().unwrap_or(0));
-        object.prefixes.truncate(room);
+        let left = MAX_PREFIXES_OF_SLOT.saturating_sub(self.prefixes_of.get(&object.slot).copied().unwrap_or(0));
+        object.prefixes.truncate(left);
         if object.prefixes.is_empty() {
             return;
         }

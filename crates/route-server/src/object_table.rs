@@ -21,7 +21,7 @@ use crate::frames::{
 use crate::lost::LostObjects;
 use crate::object::{self, ExportMode, Handle, Header, Kind, ShareOne};
 use crate::object_buckets::ObjectBuckets;
-use crate::order::{Number, OrderKey, Place};
+use crate::order::{Number, OrderKey, OrderPosition};
 
 /// Digests of buckets that are hashed in the time of one object, about.
 const BUCKETS_PER_OBJECT: u64 = 8;
@@ -236,7 +236,7 @@ pub struct ObjectTable {
     by_handle: BTreeMap<Handle, (u32, u64)>,
     by_prefix: BTreeMap<Prefix, Routes>,
     /// All prefixes of that, in an order that says nothing of them.
-    places: BTreeSet<Place>,
+    places: BTreeSet<OrderPosition>,
     /// Numbers candidates. Without it, as before the parties have agreed on one, nothing is listed for anybody.
     order: Option<OrderKey>,
     /// Routes that do not compete.
@@ -369,12 +369,12 @@ impl ObjectTable {
     }
 
     /// Prefixes with a live route from `from` on, in the order of their places.
-    pub fn places_from(&self, from: Option<Place>) -> impl Iterator<Item = &Place> {
+    pub fn places_from(&self, from: Option<OrderPosition>) -> impl Iterator<Item = &OrderPosition> {
         self.places.range((from.map_or(Bound::Unbounded, Bound::Included), Bound::Unbounded))
     }
 
     /// Where a prefix stands.
-    fn place_of(&self, prefix: &Prefix) -> Place {
+    fn place_of(&self, prefix: &Prefix) -> OrderPosition {
         self.order.as_ref().map_or((0, *prefix), |key| key.place(prefix))
     }
 

@@ -35,7 +35,7 @@ impl Number {
 }
 
 /// Where a prefix stands in an order of all prefixes that says nothing of them; among equals the prefix itself decides.
-pub type Place = (u64, Prefix);
+pub type OrderPosition = (u64, Prefix);
 
 /// The key of the numbers. No member may have it.
 #[derive(Clone, PartialEq, Eq)]
@@ -72,7 +72,7 @@ impl OrderKey {
 
     /// Where a prefix stands among all prefixes.
     #[must_use]
-    pub fn place(&self, prefix: &Prefix) -> Place {
+    pub fn place(&self, prefix: &Prefix) -> OrderPosition {
         let mut encoded = Writer::with_capacity(32);
         NlriCodec::write(&Nlri::new(*prefix), &mut encoded);
         let place = hash(LABEL_PLACE, &[self.0.expose(), &encoded.finish()]);

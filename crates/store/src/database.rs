@@ -27,7 +27,7 @@ const POSTGRES_SETTINGS: &str = "SET lock_timeout = '5s'; SET idle_in_transactio
 
 /// Where the database is.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// A SQLite file.
     File(PathBuf),
     /// PostgreSQL, by its connection URI (its manual, section 34.1.1.2).
@@ -40,14 +40,14 @@ pub enum Place {
     "expected the path of a SQLite file, or a URI such as \"postgresql://user@host/database\" without a password, which belongs into \
      `~/.pgpass` or the variable PGPASSWORD"
 )]
-pub struct BadPlace;
+pub struct BadLocation;
 
-impl Place {
+impl Location {
     /// From a configuration: a path, or a URI of PostgreSQL.
     ///
     /// # Errors
     /// If it is a URI of something else, or has a password.
-    pub fn parse(text: &str) -> Result<Self, BadPlace> {
+    pub fn parse(text: &str) -> Result<Self, BadLocation> {
         if let Some(rest) = text.strip_prefix("postgresql://").or_else(|| text.strip_prefix("postgres://")) {
             let authority = rest.split(['/', '?']).next().unwrap_or_default();
             let has_password = rest.contains("password=")
@@ -58,14 +58,14 @@ impl Place {
                         !port.ends_with(']') && !port.is_empty() && port.parse::<u16>().is_err()
                     }),
                 };
-            return if has_password { Err(BadPlace) } else { Ok(Self::Postgres(text.to_owned())) };
+            return if has_password { Err(BadLocation) } else { Ok(Self::Postgres(text.to_owned())) };
         }
-        if text.is_empty() || text.contains("://") { Err(BadPlace) } else { Ok(Self::File(PathBuf::from(text))) }
+        if text.is_empty() || text.contains("://") { Err(BadLocation) } else { Ok(Self::File(PathBuf::from(text))) }
     }
 }
 
 /// Without what is behind the name of the database.
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "{}", path.display()),
@@ -74,7 +74,7 @@ impl fmt::Display for Place {
     }
 }
 
-impl fmt::Debug for Place {
+impl fmt::Debug for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -148,17 +148,17 @@ impl Database {
     }
 
     /// Connects. `creates`: a SQLite file that is not there is made.
-    pub(crate) async fn connect(place: &Place, creates: bool) -> Result<Self, StoreError> {
+    pub(crate) async fn connect(place: &Location, creates: bool) -> Result<Self, StoreError> {
         install_default_drivers();
         let mut options = AnyPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(CONNECTING);
         let (uri, file) = match place {
-            Place::Postgres(uri) => {
+            Location::Postgres(uri) => {
                 options = options.after_connect(|connection, _| {
                     Box::pin(async move { connection.execute(POSTGRES_SETTINGS).await.map(drop) })
                 });
                 (uri.clone(), None)
             }
-            Place::File(path) => {
+            Location::File(path) => {
                 if creates {
                     // SQLite's other files get the same mode and owner.
                     make(path).map_err(|error| StoreError::Unavailable(format!("{}: {error}", path.display())))?;
@@ -232,14 +232,14 @@ mod tests {
 
     #[test]
     fn a_place_is_a_path_or_a_uri_of_postgresql_without_a_password() {
-        assert_eq!(Place::parse("store.db"), Ok(Place::File("store.db".into())));
+        assert_eq!(Location::parse("store.db"), Ok(Location::File("store.db".into())));
         let uri = "postgresql://key@db.example.net:5433/wayleave?sslmode=verify-full";
-        assert_eq!(Place::parse(uri).expect("a place").to_string(), "postgresql://key@db.example.net:5433/wayleave");
-        assert_eq!(Place::parse("postgres://db/wayleave").expect("a place").to_string(), "postgres://db/wayleave");
+        assert_eq!(Location::parse(uri).expect("a place").to_string(), "postgresql://key@db.example.net:5433/wayleave");
+        assert_eq!(Location::parse("postgres://db/wayleave").expect("a place").to_string(), "postgres://db/wayleave");
         for good in
             ["postgresql://db:5433/w?user=a@b", "postgresql://[2001:db8::1]/w", "postgresql://a@[2001:db8::1]:5433/w"]
         {
-            assert!(Place::parse(good).is_ok(), "{good}");
+            assert!(Location::parse(good).is_ok(), "{good}");
         }
         for bad in [
             "",
@@ -249,7 +249,7 @@ mod tests {
             "postgresql://key:sec?ret@db/wayleave",
             "postgresql://key@db/wayleave?password=secret",
         ] {
-            assert_eq!(Place::parse(bad), Err(BadPlace), "{bad}");
+            assert_eq!(Location::parse(bad), Err(BadLocation), "{bad}");
         }
     }
 

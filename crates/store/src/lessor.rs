@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use sqlx::{Row as _, query};
 use wayleave_control::tenure::{Holder, LessorRow};
 
-use crate::database::{Place, give_to_owner};
+use crate::database::{Location, give_to_owner};
 use crate::error::StoreError;
 use crate::store::Store;
 use crate::table::signed;
@@ -115,7 +115,7 @@ impl Store {
     /// Whether all who may lease are on this machine, where a lock says which of them does.
     #[must_use]
     pub fn is_on_one_machine(&self) -> bool {
-        matches!(self.place(), Place::File(_))
+        matches!(self.place(), Location::File(_))
     }
 
     /// The lock of the one process that may lease, on a file beside a SQLite database; `None` if another has it, or in PostgreSQL.
@@ -123,7 +123,7 @@ impl Store {
     /// # Errors
     /// If the file cannot be made.
     pub fn lock_lessor(&self) -> Result<Option<LessorLock>, StoreError> {
-        let Place::File(database) = self.place() else { return Ok(None) };
+        let Location::File(database) = self.place() else { return Ok(None) };
         let mut path = database.clone().into_os_string();
         path.push("-lessor");
         let path = PathBuf::from(path);

@@ -18,7 +18,7 @@ mod table;
 mod usage;
 
 pub use authentic::StoreKey;
-pub use database::{BadPlace, Place};
+pub use database::{BadLocation, Location};
 pub use error::StoreError;
 pub use lessor::LessorLock;
 pub use store::{Appended, Loaded, Note, Recorded, Store, patiently};

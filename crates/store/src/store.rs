@@ -20,7 +20,7 @@ use wayleave_control::capability::{
 use wayleave_crypto::signed::Signed;
 
 use crate::authentic::{ChangeParts, StoreKey, Total, adoption, is_mac};
-use crate::database::{Database, Place, Transaction};
+use crate::database::{Database, Location, Transaction};
 use crate::error::StoreError;
 use crate::table::{Column, Table, columns, name_of, name_of_key, signed, table};
 use crate::usage::SeenUsage;
@@ -69,7 +69,7 @@ const RETRY: Duration = Duration::from_millis(200);
 pub struct Store {
     pub(crate) database: Database,
     pub(crate) key: StoreKey,
-    place: Place,
+    place: Location,
     pub(crate) usage: Arc<SeenUsage>,
 }
 
@@ -95,14 +95,14 @@ pub enum Appended {
 /// # Errors
 /// The last one.
 pub async fn patiently<T, F: Future<Output = Result<T, StoreError>>>(
-    place: &Place,
+    place: &Location,
     mut step: impl FnMut() -> F,
     waits: impl FnOnce(&StoreError),
 ) -> Result<T, StoreError> {
     let (until, mut waits) = (Instant::now() + PATIENCE, Some(waits));
     loop {
         match step().await {
-            Err(error) if error.is_passing() && matches!(place, Place::Postgres(_)) && Instant::now() < until => {
+            Err(error) if error.is_passing() && matches!(place, Location::Postgres(_)) && Instant::now() < until => {
                 waits.take().into_iter().for_each(|waits| waits(&error));
                 tokio::time::sleep(RETRY).await;
             }
@@ -156,7 +156,7 @@ impl Store {
     ///
     /// # Errors
     /// If it cannot be used, or has none.
-    pub async fn open(place: &Place, key: StoreKey) -> Result<Self, StoreError> {
+    pub async fn open(place: &Location, key: StoreKey) -> Result<Self, StoreError> {
         let database = Database::connect(place, false).await?;
         let has_store = query("SELECT number FROM head").fetch_optional(&database.pool).await;
         if let Err(sqlx::Error::Database(error)) = &has_store
@@ -174,7 +174,7 @@ impl Store {
     /// # Errors
     /// If it still cannot be used, or has no store.
     pub async fn open_patiently(
-        place: &Place,
+        place: &Location,
         key: &StoreKey,
         waits: impl FnOnce(&StoreError),
     ) -> Result<Self, StoreError> {
@@ -185,14 +185,14 @@ impl Store {
     ///
     /// # Errors
     /// If that is not possible.
-    pub async fn create(place: &Place, key: StoreKey) -> Result<Self, StoreError> {
+    pub async fn create(place: &Location, key: StoreKey) -> Result<Self, StoreError> {
         let database = Database::connect(place, true).await?;
         migrate(&database).await?;
         Ok(Self { database, key, place: place.clone(), usage: Arc::default() })
     }
 
     #[must_use]
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &Location {
         &self.place
     }
 
@@ -203,8 +203,8 @@ impl Store {
 
     /// Calls `hint` whenever somebody has changed a PostgreSQL database, for ever; of a SQLite file it never does. It is a hint: some may be
     /// lost.
-    pub async fn listen(place: Place, hint: impl Fn()) {
-        let Place::Postgres(uri) = place else { return };
+    pub async fn listen(place: Location, hint: impl Fn()) {
+        let Location::Postgres(uri) = place else { return };
         loop {
             if let Ok(mut listener) = PgListener::connect(&uri).await
                 && listener.listen(CHANNEL).await.is_ok()
@@ -755,7 +755,7 @@ impl Store {
     ///
     /// # Errors
     /// If it cannot be read, or the copy not be written.
-    pub async fn copy(from: &Place, to: &Path) -> Result<(), StoreError> {
+    pub async fn copy(from: &Location, to: &Path) -> Result<(), StoreError> {
         let database = Database::connect(from, false).await?;
         // Nobody else reads it; SQLite writes into an empty file that is there.
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to);

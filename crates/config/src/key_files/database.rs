@@ -16,7 +16,7 @@ use wayleave_control::capability::{Change, KeyServer, ProviderKey, RowEffects, S
 use wayleave_core::UnixTime;
 use wayleave_core::wire::{decode, encode};
 use wayleave_crypto::signed::Signed;
-use wayleave_store::{Appended, Loaded, Note, Place, Position, Recorded, Store, StoreError, StoreKey, patiently};
+use wayleave_store::{Appended, Loaded, Location, Note, Position, Recorded, Store, StoreError, StoreKey, patiently};
 
 use super::private::sync_folder;
 use crate::failure::{Failure, Failures};
@@ -69,7 +69,7 @@ impl DatabaseRecords {
     /// # Errors
     /// If the database cannot be used, was changed by somebody else, or is behind what `seen` says.
     pub fn open(
-        place: &Place,
+        place: &Location,
         provider: &ProviderKey,
         seen: &Path,
         waits: Option<fn(&StoreError)>,
@@ -100,7 +100,7 @@ impl DatabaseRecords {
     ///
     /// # Errors
     /// If it cannot be used, was changed by somebody else, or is behind what `seen` says.
-    pub fn look(place: &Place, provider: &ProviderKey, seen: &Path) -> Result<u64, Failure> {
+    pub fn look(place: &Location, provider: &ProviderKey, seen: &Path) -> Result<u64, Failure> {
         let (at, of_provider, held) = (place.clone(), provider.clone(), SeenFile::read(seen)?.position);
         let looked = run((&start()?, LOADS), async move {
             let store = Store::open(&at, StoreKey::new(of_provider.store_key())).await?;
@@ -116,7 +116,7 @@ impl DatabaseRecords {
     /// # Errors
     /// If the database cannot be used, or was changed by somebody else.
     pub fn trail(
-        place: &Place,
+        place: &Location,
         provider: &ProviderKey,
         after: Option<u64>,
         most: usize,
@@ -136,7 +136,7 @@ impl DatabaseRecords {
     ///
     /// # Errors
     /// If that is not possible.
-    pub fn create(place: &Place, provider: &ProviderKey) -> Result<(), Failure> {
+    pub fn create(place: &Location, provider: &ProviderKey) -> Result<(), Failure> {
         let (at, key) = (place.clone(), StoreKey::new(provider.store_key()));
         let created = run((&start()?, ANSWERS), async move {
             Store::create(&at, key).await?.close().await;
@@ -150,7 +150,7 @@ impl DatabaseRecords {
     /// # Errors
     /// If it cannot be read.
     pub fn copy(file: &Path) -> Result<Vec<u8>, Failure> {
-        let place = Place::File(file.to_owned());
+        let place = Location::File(file.to_owned());
         let mut name = file.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.copy", std::process::id()));
         let (at, to) = (place.clone(), file.with_file_name(name));
@@ -169,7 +169,7 @@ impl DatabaseRecords {
     /// # Errors
     /// If the database has one already, or cannot be used.
     pub fn import(
-        place: &Place,
+        place: &Location,
         (provider, seen): (&ProviderKey, &Path),
         state: &State,
         by: &str,
@@ -208,7 +208,7 @@ impl DatabaseRecords {
     /// # Errors
     /// If it cannot be used, or was changed by somebody else.
     pub fn adopt(
-        place: &Place,
+        place: &Location,
         (provider, seen): (&ProviderKey, &Path),
         (by, reason): (&str, &str),
         now: UnixTime,
@@ -233,7 +233,7 @@ impl DatabaseRecords {
     /// # Errors
     /// If the database cannot be used, or was changed by somebody else.
     pub fn with_store<T: Send + 'static, F: Future<Output = Result<T, StoreError>> + Send + 'static>(
-        place: &Place,
+        place: &Location,
         provider: &ProviderKey,
         step: impl FnOnce(Store) -> F + Send + 'static,
     ) -> Result<T, Failure> {
@@ -497,7 +497,7 @@ fn ended() -> Failure {
 }
 
 /// What is wrong, and what to do.
-fn refused(place: &Place, error: &StoreError) -> Failure {
+fn refused(place: &Location, error: &StoreError) -> Failure {
     let failure = Failure::new(format!("{place}: {error}"));
     match error {
         StoreError::Unavailable(_) => failure.help("nothing was changed, or the change shows when the database is back: repeat it"),

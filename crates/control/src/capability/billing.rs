@@ -4,7 +4,7 @@
 use wayleave_core::wire::{Ascii, List16, Malformed, is_text};
 use wayleave_packet::platypus::header::Principal;
 
-use super::state::PrincipalCodec;
+use super::codecs::PrincipalCodec;
 use super::terms::Terms;
 
 /// Characters of an ID of the provider's billing, and of a price tag.

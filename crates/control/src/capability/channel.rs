@@ -9,9 +9,9 @@ use wayleave_core::wire::{Blob, Codec, List16, Malformed, Reader, Wire, Writer};
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::sources::Sources;
 
+use super::codecs::PrincipalCodec;
 use super::position::Position;
 use super::refusals::RefusalReport;
-use super::state::PrincipalCodec;
 use super::usage::{JournalId, MAX_ENTRIES, UsageAnswer, UsageRefusal, UsageReport};
 use crate::leases::{LeaseAnswer, LeaseRequest, Offline};
 

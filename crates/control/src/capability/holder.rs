@@ -12,9 +12,11 @@ use wayleave_packet::platypus::header::DelegationId;
 use super::answer::Denial;
 use super::channel::{ChargedAccount, RateTerms};
 use super::charged::Month;
+use super::codecs::DelegationCodec;
 use super::keys::MasterKey;
+use super::message::{Reply, ReplyError};
 use super::refusals::HeldRefusals;
-use super::request::{Order, SignedRequest, read_delegation, write_delegation};
+use super::request::{Acknowledgement, Order, Ordering, SignedRequest, Status};
 use super::terms::Terms;
 use super::usage::{AccountPeriods, Usage};
 
@@ -50,21 +52,6 @@ impl Codec<Option<Denial>> for DenialCodec {
             5 => Some(Denial::UsedUp),
             _ => return Err(Malformed::Value("a denial")),
         })
-    }
-}
-
-/// The number of a delegation, and of a sub-delegation or zeros.
-struct BranchCodec;
-
-impl Codec<(DelegationId, Option<DelegationId>)> for BranchCodec {
-    const LEAST: usize = 3 + 1 + 3;
-
-    fn write((id, sub): &(DelegationId, Option<DelegationId>), out: &mut Writer) {
-        write_delegation(out, *id, *sub);
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<(DelegationId, Option<DelegationId>), Malformed> {
-        read_delegation(from)
     }
 }
 
@@ -106,7 +93,7 @@ wayleave_core::wire! {
     /// A delegation that the server knows.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub struct HeldDelegation {
-        pub id: (DelegationId, Option<DelegationId>) as BranchCodec,
+        pub id: (DelegationId, Option<DelegationId>) as DelegationCodec,
         pub prefix: Prefix,
         /// Unix second after which it is not answered, with that of what it was delegated from.
         pub not_after: u64,
@@ -184,6 +171,19 @@ impl HolderReport {
             _ => false,
         };
         (is_asked && reader.rest().iter().all(|octet| *octet == 0)).then_some(report)
+    }
+}
+
+impl Ordering {
+    /// As [`Ordering::read`], of an order that asks for something: what is asked for, or why the server does not say it.
+    ///
+    /// # Errors
+    /// If the octets are no answer to the question.
+    pub fn read_report(&self, octets: &[u8], id: u16) -> Result<Option<Result<HolderReport, Status>>, ReplyError> {
+        let Reply::Texts { texts, .. } = Reply::read(octets, id, &self.name)? else { return Ok(None) };
+        let (request, key) = (&self.request, &self.credential.key);
+        let refusal = |text: &Vec<u8>| Acknowledgement::open(text, request, key).map(|answer| Err(answer.status));
+        Ok(texts.iter().find_map(|text| HolderReport::open(text, request, key).map(Ok).or_else(|| refusal(text))))
     }
 }
 

@@ -11,6 +11,7 @@ mod answer;
 mod billing;
 mod channel;
 mod charged;
+mod codecs;
 mod cookie;
 mod credential;
 mod dns;

@@ -10,7 +10,7 @@ use wayleave_core::UnixTime;
 use wayleave_core::wire::{List16, Malformed};
 use wayleave_packet::platypus::header::Principal;
 
-use super::state::PrincipalCodec;
+use super::codecs::PrincipalCodec;
 use super::usage::RouterNumber;
 
 /// Payers of one report, at most: as many as a thread of a router tells apart.

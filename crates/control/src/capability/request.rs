@@ -7,15 +7,15 @@
 
 use hickory_proto::rr::Name;
 use subtle::ConstantTimeEq;
-use wayleave_core::wire::{Malformed, Reader, Wire, Writer};
+use wayleave_core::wire::{Codec, Malformed, Reader, Wire, Writer};
 use wayleave_core::{Prefix, UnixTime};
 use wayleave_crypto::hash::hash;
 use wayleave_packet::platypus::header::{DelegationId, Interval, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
 
 use super::channel::RateTerms;
+use super::codecs::DelegationCodec;
 use super::credential::Credential;
-use super::holder::HolderReport;
 use super::keys::{Handle, MasterKey};
 use super::message::{self, Reply, ReplyError};
 use super::name::{MAX_MESSAGE, signed_labels};
@@ -109,14 +109,14 @@ impl Request {
             Order::RevokeEpoch => {
                 out.u8(0);
             }
-            Order::RevokeDelegation { id, sub } => write_delegation(out.u8(1), id, sub),
+            Order::RevokeDelegation { id, sub } => DelegationCodec::write(&(id, sub), out.u8(1)),
             Order::Delegate { id, prefix, until: None } => {
                 out.u8(2).bytes(&id.octets()).prefix(&prefix);
             }
             Order::Delegate { id, prefix, until: Some(until) } => {
                 out.u8(3).bytes(&id.octets()).prefix(&prefix).u64(until);
             }
-            Order::Withdraw { id, sub } => write_delegation(out.u8(4), id, sub),
+            Order::Withdraw { id, sub } => DelegationCodec::write(&(id, sub), out.u8(4)),
             Order::Sources { id, prefixes } => {
                 out.u8(5).bytes(&id.octets());
                 prefixes.iter().for_each(|prefix| {
@@ -143,20 +143,6 @@ impl Request {
         }
         out.finish()
     }
-}
-
-/// A delegation, and a sub-delegation of it, or zeros.
-pub(super) fn write_delegation(out: &mut Writer, id: DelegationId, sub: Option<DelegationId>) {
-    out.bytes(&id.octets()).bool(sub.is_some()).bytes(&sub.unwrap_or_default().octets());
-}
-
-pub(super) fn read_delegation(reader: &mut Reader<'_>) -> Result<(DelegationId, Option<DelegationId>), Malformed> {
-    let id = DelegationId::from_octets(reader.array()?);
-    let (has_sub, sub) = (reader.bool()?, DelegationId::from_octets(reader.array()?));
-    if !has_sub && sub != DelegationId::default() {
-        return Err(Malformed::Value("a sub-delegation"));
-    }
-    Ok((id, has_sub.then_some(sub)))
 }
 
 impl SignedRequest {
@@ -187,7 +173,7 @@ impl SignedRequest {
         let order = match reader.u8()? {
             0 => Order::RevokeEpoch,
             1 => {
-                let (id, sub) = read_delegation(&mut reader)?;
+                let (id, sub) = DelegationCodec::read(&mut reader)?;
                 Order::RevokeDelegation { id, sub }
             }
             kind @ (2 | 3) => {
@@ -195,7 +181,7 @@ impl SignedRequest {
                 Order::Delegate { id, prefix, until: if kind == 3 { Some(reader.u64()?) } else { None } }
             }
             4 => {
-                let (id, sub) = read_delegation(&mut reader)?;
+                let (id, sub) = DelegationCodec::read(&mut reader)?;
                 Order::Withdraw { id, sub }
             }
             5 => {
@@ -382,9 +368,9 @@ impl Acknowledgement {
 /// A request in the hands of a client: the question, and how its answer is read.
 #[derive(Clone, Debug)]
 pub struct Ordering {
-    credential: Credential,
-    request: SignedRequest,
-    name: Name,
+    pub(super) credential: Credential,
+    pub(super) request: SignedRequest,
+    pub(super) name: Name,
 }
 
 impl Ordering {
@@ -411,16 +397,5 @@ impl Ordering {
     pub fn read(&self, octets: &[u8], id: u16) -> Result<Option<Acknowledgement>, ReplyError> {
         let Reply::Texts { texts, .. } = Reply::read(octets, id, &self.name)? else { return Ok(None) };
         Ok(texts.iter().find_map(|text| Acknowledgement::open(text, &self.request, &self.credential.key)))
-    }
-
-    /// The same of an order that asks for something: what is asked for, or why the server does not say it.
-    ///
-    /// # Errors
-    /// If the octets are no answer to the question.
-    pub fn read_report(&self, octets: &[u8], id: u16) -> Result<Option<Result<HolderReport, Status>>, ReplyError> {
-        let Reply::Texts { texts, .. } = Reply::read(octets, id, &self.name)? else { return Ok(None) };
-        let (request, key) = (&self.request, &self.credential.key);
-        let refusal = |text: &Vec<u8>| Acknowledgement::open(text, request, key).map(|answer| Err(answer.status));
-        Ok(texts.iter().find_map(|text| HolderReport::open(text, request, key).map(Ok).or_else(|| refusal(text))))
     }
 }

@@ -520,8 +520,8 @@ impl RouterClient {
                     (self.seen, self.told_by) = (position, Some(link));
                 }
                 self.report_to_any();
-                let is_news = is_later || was_lacking;
-                Ok(is_news.then_some(RouterClientEvent::Seen(self.seen)).into_iter().collect())
+                let has_changed = is_later || was_lacking;
+                Ok(has_changed.then_some(RouterClientEvent::Seen(self.seen)).into_iter().collect())
             }
             ChannelMessage::Lacks { position } => {
                 of.is_fork = false;

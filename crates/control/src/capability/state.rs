@@ -32,9 +32,9 @@ use super::billing::{
     MAX_METADATA_VALUE, MAX_PRICE, SET_PRICES,
 };
 use super::channel::{MAX_RATES, RatePayer, RateTerms};
+use super::codecs::{DelegationCodec, PrincipalCodec, RevocationCodec};
 use super::invitation::{Invitation, InvitationError, InvitationId, InvitationStatus, Invitations, MAX_NAME};
 use super::keys::{MasterKey, ProviderKey};
-use super::request::{read_delegation, write_delegation};
 use super::statement::MAX_PRICE_TAGS;
 use super::terms::Terms;
 use super::usage::Reopening;
@@ -222,68 +222,6 @@ impl Codec<Vec<ChangeBody>> for SeveralCodec {
 impl Object for Change {
     const LABEL: &'static str = "wayleave/capability/change/v1";
     const MAX: usize = 1 + 8 + 32 + 8 + 1 + 1 + MAX_SEVERAL * (1 + LONGEST) + SIGNATURE;
-}
-
-/// A principal's three octets.
-pub(super) struct PrincipalCodec;
-
-impl Codec<Principal> for PrincipalCodec {
-    const LEAST: usize = 3;
-
-    fn write(value: &Principal, out: &mut Writer) {
-        out.bytes(&value.octets());
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<Principal, Malformed> {
-        from.array().map(Principal::from_octets)
-    }
-}
-
-/// A delegation, and a sub-delegation of it, or zeros.
-struct DelegationCodec;
-
-impl Codec<(DelegationId, Option<DelegationId>)> for DelegationCodec {
-    const LEAST: usize = 3 + 1 + 3;
-
-    fn write((id, sub): &(DelegationId, Option<DelegationId>), out: &mut Writer) {
-        write_delegation(out, *id, *sub);
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<(DelegationId, Option<DelegationId>), Malformed> {
-        read_delegation(from)
-    }
-}
-
-/// Principal, which delegations are named (bits 0 and 1), both of them or zeros, the interval and the epoch or zeros.
-struct RevocationCodec;
-
-impl Codec<Revocation> for RevocationCodec {
-    const LEAST: usize = 3 + 1 + 3 + 3 + 1 + 4;
-
-    fn write(revocation: &Revocation, out: &mut Writer) {
-        let (id, sub) = revocation.delegation.map_or((None, None), |(id, sub)| (Some(id), sub));
-        let (interval, epoch) = revocation.epoch.map_or((0, 0), |(interval, epoch)| (interval.exponent(), epoch));
-        out.bytes(&revocation.principal.octets()).u8(u8::from(id.is_some()) | u8::from(sub.is_some()) << 1);
-        out.bytes(&id.unwrap_or_default().octets()).bytes(&sub.unwrap_or_default().octets()).u8(interval).u32(epoch);
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<Revocation, Malformed> {
-        let principal = PrincipalCodec::read(from)?;
-        let flags = from.u8()?;
-        let (id, sub) = (DelegationId::from_octets(from.array()?), DelegationId::from_octets(from.array()?));
-        let none = DelegationId::default();
-        let delegation = match flags {
-            0 if id == none && sub == none => None,
-            1 if sub == none => Some((id, None)),
-            3 => Some((id, Some(sub))),
-            _ => return Err(Malformed::Value("the scope of a revocation")),
-        };
-        let epoch = match (from.u8()?, from.u32()?) {
-            (0, 0) => None,
-            (n, epoch) => Some((Interval::new(n).ok_or(Malformed::Value("an interval"))?, epoch)),
-        };
-        Ok(Revocation { principal, delegation, epoch })
-    }
 }
 
 /// The payer, whether delegations may name any prefix, the prefixes behind their number.

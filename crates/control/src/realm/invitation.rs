@@ -17,8 +17,9 @@ use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_crypto::signed::{Object, SIGNATURE, Signed};
 
+use super::MAX_MEMBERSHIP;
 use super::key_roll::{self, Behind, OfRealm, Rolls};
-use super::membership::{MAX_MEMBERSHIP, Membership};
+use super::membership::Membership;
 use super::{Grants, MAX_ADDRESS, MAX_NAME, MAX_NAMES, MAX_PREFIXES, RealmKey, Server};
 use crate::codecs::NoiseKeyCodec;
 

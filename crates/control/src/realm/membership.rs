@@ -6,12 +6,9 @@ use wayleave_crypto::dh::DhPublic;
 use wayleave_crypto::signed::{Object, SIGNATURE};
 
 use super::key_roll::{self, Behind, OfRealm, Rolls};
-use super::{Grants, MAX_NAME, MAX_NAMES, MAX_PREFIXES, RealmKey};
+use super::{Grants, MAX_MEMBERSHIP, MAX_NAME, MAX_NAMES, MAX_PREFIXES, RealmKey};
 use crate::advert::MAX_AHEAD;
 use crate::codecs::NoiseKeyCodec;
-
-/// A membership lasts at most this many seconds: 400 days.
-pub const MAX_MEMBERSHIP: u64 = 400 * 86_400;
 
 wayleave_core::wire! {
     /// A node is a member of a realm. Signed by the realm's key.

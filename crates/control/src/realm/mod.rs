@@ -18,13 +18,15 @@ use wayleave_core::wire::{Ascii, List16, Malformed, Reader, Wire, Writer, check_
 
 pub use invitation::{Invitation, JoinError, JoinRequest, MAX_SERVERS, NodeKeys, Token, TokenError};
 pub use key_roll::{KeyFault, KeyRoll, MAX_NOTICE, MAX_ROLLS, OfRealm, Rolls, check_key, verify};
-pub use membership::{MAX_MEMBERSHIP, Membership};
+pub use membership::Membership;
 pub use registrar::{InviteError, Invitee, Registrar, RegistrarEvent, RegistrarInput, RegistrarOutput};
 pub use revocation::{
     Base, Freshness, FreshnessWatch, LIST_INTERVAL, ListError, ListKey, ListSigner, MAX_LIST, MAX_LIST_KEY,
     MAX_RESTORED, MAX_REVOKED, MAX_STALENESS, Removal, RevocationList,
 };
 
+/// A membership lasts at most this many seconds: 400 days.
+pub const MAX_MEMBERSHIP: u64 = 400 * 86_400;
 /// Names of a node.
 pub const MAX_NAMES: usize = 8;
 /// Inner prefixes of a node.

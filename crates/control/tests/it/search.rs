@@ -12,7 +12,7 @@ use wayleave_control::database::Database;
 use wayleave_control::labels::Labels;
 use wayleave_control::path::{PathFault, build};
 use wayleave_control::topology::{
-    Found, MAX_HOPS, MAX_PATHS, MAX_STEPS, PartialError, PartialPath, Phase, Step, Topology,
+    MAX_HOPS, MAX_PATHS, MAX_STEPS, PartialError, PartialPath, Phase, SearchResult, Step, Topology,
 };
 use wayleave_core::IdentityKey;
 
@@ -69,7 +69,7 @@ fn all_paths(from: u32, to: u32, links: &Links, most: usize) -> Vec<Vec<u32>> {
     found
 }
 
-fn numbers(found: &Found, count: u32) -> Vec<Vec<u32>> {
+fn numbers(found: &SearchResult, count: u32) -> Vec<Vec<u32>> {
     let by_key: BTreeMap<IdentityKey, u32> = (0..count).map(|node| (identity(node), node)).collect();
     found.paths.iter().map(|path| path.iter().map(|node| by_key[node]).collect()).collect()
 }

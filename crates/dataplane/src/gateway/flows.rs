@@ -14,7 +14,7 @@ use wayleave_core::{IdentityKey, Instant, Now};
 use wayleave_packet::icing::header::Handle;
 
 use super::inner::{Inner, TCP, is_icmp};
-use super::peer::Keyed;
+use super::keyed::Keyed;
 
 /// Flows that this end's hosts began; as many again that peers began.
 pub const LIMIT_FLOWS: usize = 1 << 15;

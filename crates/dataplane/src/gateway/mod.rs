@@ -11,6 +11,7 @@ mod errors;
 mod flows;
 mod inner;
 pub mod internet;
+mod keyed;
 mod lane;
 mod machine;
 pub mod message;

@@ -1,9 +1,7 @@
 //! What a gateway knows of another one: paths there, sessions, and what waits.
 
 use std::cmp::Reverse;
-use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, VecDeque};
-use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -430,20 +428,6 @@ struct Doubted {
     is_repeated: bool,
     path: PathHash,
     packet: Waiting,
-}
-
-/// Keys of tables that peers choose are hashed under a secret.
-#[derive(Clone)]
-pub(super) struct Keyed(pub(super) [u8; 16]);
-
-impl BuildHasher for Keyed {
-    type Hasher = DefaultHasher;
-
-    fn build_hasher(&self) -> DefaultHasher {
-        let mut hasher = DefaultHasher::new();
-        hasher.write(&self.0);
-        hasher
-    }
 }
 
 /// A path by which a peer sends.

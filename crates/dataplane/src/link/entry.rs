@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use wayleave_core::{IdentityKey, Instant, Now, UnixTime};
 
-use super::gate::{cookie_mac, mac, open_cookie};
+use super::initiation_filter::{cookie_mac, mac, open_cookie};
 use super::message::{self, Choice, Content, LEAST, MAC, NONCE, Opening, SEALED, VERSIONS, initiation, response};
 use super::reach::{LONG_AGO, Reach};
 use super::size::Search;
@@ -123,7 +123,7 @@ struct Candidate {
 
 /// A ping that waits for its answer.
 #[derive(Clone, Copy)]
-struct Asked {
+struct PendingPing {
     number: u32,
     at: Instant,
     sent: u64,
@@ -183,7 +183,7 @@ pub(super) struct Entry {
     by_udp: Option<Instant>,
     cookie: Option<([u8; MAC], Instant)>,
     number: u32,
-    asked: VecDeque<Asked>,
+    asked: VecDeque<PendingPing>,
     pinged: Instant,
     unanswered: u32,
     flowed: Option<Instant>,
@@ -527,7 +527,8 @@ impl Entry {
     fn ping(&mut self, core: &mut Core, padded: u16, now: Now) {
         self.number = self.number.wrapping_add(1);
         let is_large = usize::from(padded) > LEAST;
-        let asked = Asked { number: self.number, at: now.instant, sent: self.sent.packets, is_large, is_late: false };
+        let asked =
+            PendingPing { number: self.number, at: now.instant, sent: self.sent.packets, is_large, is_late: false };
         if self.asked.len() == LATE {
             self.asked.pop_front();
         }

@@ -5,7 +5,7 @@
 //! once it has answered (RFC 9000 section 8.2). `docs/wire/link.md` has every octet.
 
 mod entry;
-mod gate;
+mod initiation_filter;
 pub mod message;
 mod reach;
 mod size;
@@ -23,11 +23,11 @@ use wayleave_crypto::secret::{Secret, Seed};
 
 use crate::noise::{StaticKey, prologue};
 use entry::Entry;
-use gate::{Gate, Proof};
+use initiation_filter::{InitiationFilter, Proof};
 use message::{Message, Opening};
 
 pub use entry::{DATA_PING, FLOWING, IDLE_PING, SESSION_LIFE, SILENT, UDP_RETRY};
-pub use gate::{BURST_ALONE, COOKIE_LIFE};
+pub use initiation_filter::{BURST_ALONE, COOKIE_LIFE};
 pub use size::SIZES;
 pub use status::{Clock, Counters, LinkStatus, State, Transport, Volume};
 
@@ -166,7 +166,7 @@ impl Random {
 /// The links of a node.
 pub struct Links {
     core: Core,
-    gate: Gate,
+    filter: InitiationFilter,
     entries: BTreeMap<u16, Entry>,
     by_identity: HashMap<IdentityKey, u16>,
     /// When something is due for each link.
@@ -188,7 +188,7 @@ impl Links {
         let public = DhSecret::from_seed(&config.noise).public();
         let mut random = Random { seed: config.seed, next: 0 };
         Self {
-            gate: Gate::new(&public, random.secret()),
+            filter: InitiationFilter::new(&public, random.secret()),
             core: Core {
                 identity: config.identity,
                 realm: config.realm,
@@ -312,7 +312,7 @@ impl Links {
             }
             Some(Message::Initiation { from: index, noise, proven, mac, cookie }) => {
                 let proof = (proven, mac, cookie);
-                if self.gate.admits(&mut self.core, from, index, proof, now.instant) {
+                if self.filter.admits(&mut self.core, from, index, proof, now.instant) {
                     self.initiated(from, index, noise, proof, now);
                 }
                 return None;
@@ -366,7 +366,7 @@ impl Links {
         }
     }
 
-    /// Takes an initiation that the gate has let in.
+    /// Takes an initiation that the filter has let in.
     fn initiated(&mut self, from: At, index: u32, noise: &[u8], proof: Proof<'_>, now: Now) {
         let core = &mut self.core;
         let prologue = core.prologue(&core.identity, index);
@@ -388,7 +388,7 @@ impl Links {
         if entry.answers_again(core, from, noise) {
             return;
         }
-        let has_cookie = self.gate.has_cookie(core, from, proof, now.instant);
+        let has_cookie = self.filter.has_cookie(core, from, proof, now.instant);
         if entry.is_fresh(opening.made, has_cookie, now) {
             entry.answer(core, (from, index, noise), answering, &opening, now);
             let link = entry.peer.link;
@@ -396,7 +396,7 @@ impl Links {
         } else {
             // A wrong clock, or somebody repeats what was said: who receives at this address shows it.
             core.counters.stale += 1;
-            self.gate.ask_cookie(core, from, index, proof.1);
+            self.filter.ask_cookie(core, from, index, proof.1);
         }
     }
 
@@ -562,7 +562,7 @@ mod tests {
             let mut other = initiation.clone();
             other[4..8].copy_from_slice(&number.to_be_bytes());
             let proven = other.len() - 2 * message::MAC;
-            let first = gate::mac(&peer(2).noise, &other[..proven]);
+            let first = initiation_filter::mac(&peer(2).noise, &other[..proven]);
             other[proven..proven + message::MAC].copy_from_slice(&first);
             b.receive((0, address(9)), &other, now(0));
         }
@@ -584,7 +584,7 @@ mod tests {
             "pong": hex(pong),
             "cookie_message": hex(&asked),
             "cookie": hex(&cookie),
-            "mac_under_cookie": hex(&gate::cookie_mac(&cookie, b"proven", &[6; message::MAC])),
+            "mac_under_cookie": hex(&initiation_filter::cookie_mac(&cookie, b"proven", &[6; message::MAC])),
         });
         let text = include_str!("../../../../test-data/wire/link.json");
         let published: serde_json::Value = serde_json::from_str(text).unwrap();
@@ -601,7 +601,7 @@ mod tests {
         let begun = StaticKey(secret(1)).initiate(&peer(2).noise, &prologue, Secret::new([3; 32]), &opening.encode());
         let (mut started, first) = begun.unwrap();
         let mut octets = message::initiation(5, &first);
-        let mac = gate::mac(&peer(2).noise, &octets);
+        let mac = initiation_filter::mac(&peer(2).noise, &octets);
         octets.extend(mac);
         octets.extend([0; message::MAC]);
         assert_eq!(octets.len(), INITIATION);

@@ -8,7 +8,7 @@ use wayleave_core::Instant;
 use wayleave_crypto::dh::DhPublic;
 
 use super::At;
-use super::gate::open_cookie;
+use super::initiation_filter::open_cookie;
 use super::message::{MAC, NONCE};
 
 /// When such an initiation says that it was made: no neighbour takes it for one to answer.

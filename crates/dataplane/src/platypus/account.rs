@@ -179,7 +179,7 @@ impl Accounts {
     /// for new ones at least, so that nobody's own account is without a line because others' were restored. One that was
     /// restored without a line would begin at zero, and its next record would replace the greater total.
     #[must_use]
-    pub fn room(accounts: usize, restored: usize) -> usize {
+    pub fn capacity(accounts: usize, restored: usize) -> usize {
         accounts.max(restored.saturating_add(accounts / 2))
     }
 

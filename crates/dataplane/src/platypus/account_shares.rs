@@ -496,7 +496,7 @@ mod tests {
         let configured = 64;
         for restored in [0u32, 1, 64, 65, 1_000] {
             let records = (0..restored).map(|n| (charge(1, Some((1, Some(n))), 0), Total { packets: 1, octets: 20 }));
-            let mut accounts = Accounts::new(Accounts::room(configured, restored as usize), 1);
+            let mut accounts = Accounts::new(Accounts::capacity(configured, restored as usize), 1);
             accounts.restore(records);
             assert_eq!(accounts.open().0, restored as usize);
             for sub in 0..1_000 {
@@ -510,16 +510,16 @@ mod tests {
             }
         }
         // A table that is restored again and again does not grow for ever.
-        let mut room = configured;
+        let mut capacity = configured;
         for _ in 0..100 {
-            let mut accounts = Accounts::new(room, 1);
-            for n in 0..4 * room as u32 {
+            let mut accounts = Accounts::new(capacity, 1);
+            for n in 0..4 * capacity as u32 {
                 accounts.charge(&charge(1 + n % 4, Some((n, None)), 0), 1, Instant(0));
                 accounts.charge(&charge(1 + n % 4, Some((1, Some(n))), 0), 1, Instant(0));
             }
-            room = Accounts::room(configured, accounts.open().0);
+            capacity = Accounts::capacity(configured, accounts.open().0);
         }
-        assert!(room <= 2 * configured, "{room}");
+        assert!(capacity <= 2 * configured, "{capacity}");
     }
 
     #[test]

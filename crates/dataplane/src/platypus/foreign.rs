@@ -30,7 +30,7 @@ pub struct ForeignWaypoint {
 impl ForeignWaypoint {
     /// Whether it is worth telling of beside those that were `told`: it is none of them, and of those of its principal there are
     /// few.
-    pub fn is_news(&self, told: impl Iterator<Item = Self> + Clone) -> bool {
+    pub fn is_unreported(&self, told: impl Iterator<Item = Self> + Clone) -> bool {
         let is_same = |other: &Self| (other.waypoint, other.arrival) == (self.waypoint, self.arrival);
         !told.clone().any(|other| is_same(&other))
             && told.filter(|other| other.principal == self.principal).count() < MOST_OF_PRINCIPAL
@@ -64,7 +64,7 @@ impl ForeignWaypoints {
         let principal = packet.capability(current).principal;
         let foreign = ForeignWaypoint { waypoint: packet.outer().source, arrival: arrival(frame), principal };
         if self.noted.len() < MOST
-            && foreign.is_news(self.noted.iter().copied())
+            && foreign.is_unreported(self.noted.iter().copied())
             && self.checks.take(place(frame), now.instant)
             && find_waypoint(waypoints, &packet).is_ok_and(|here| here.would_pass(&packet, now.unix))
         {

@@ -6,6 +6,7 @@ mod delivery;
 mod foreign;
 pub mod journal;
 pub mod lanes;
+mod mix_hasher;
 pub mod outer;
 mod payers;
 pub mod record;

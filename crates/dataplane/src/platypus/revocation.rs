@@ -5,7 +5,7 @@
 //! well, so that a capability would be valid again if its entry expired with its own epoch (threat P10).
 
 use std::collections::{BTreeMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ pub use wayleave_packet::platypus::revocation::Revocation;
 pub use wayleave_packet::platypus::sources::{MAX_SOURCES, Sources};
 use wayleave_packet::platypus::verify::Charge;
 
+use super::mix_hasher::MixHasher;
 use super::sources::SourceTable;
 
 /// Our limit on the entries of one router.
@@ -95,8 +96,8 @@ pub fn sign_whole(
     }
     let mut prefixes: Vec<[u8; SOURCE]> = sources.iter().flat_map(encode_sources).collect();
     prefixes.sort_unstable();
-    let room = 4 + ENTRY * entries.len() + SOURCE * prefixes.len();
-    let mut out = front(sequence, now, WHOLE_WITH_SOURCES, room);
+    let capacity = 4 + ENTRY * entries.len() + SOURCE * prefixes.len();
+    let mut out = front(sequence, now, WHOLE_WITH_SOURCES, capacity);
     out.extend((entries.len() as u32).to_be_bytes());
     write_entries(&mut out, entries);
     out.extend_from_slice(prefixes.as_flattened());
@@ -234,45 +235,6 @@ fn decode_prefix(entry: &[u8; SOURCE]) -> Option<Prefix> {
         _ => return None,
     };
     Prefix::new(address, entry[24]).ok()
-}
-
-/// A multiplicative hash. It need not resist chosen keys here: entries come from the key server, and look-ups from packets
-/// whose MAC was right.
-#[derive(Clone, Copy, Default, Debug)]
-pub(super) struct MixHasher(u64);
-
-impl Hasher for MixHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, octets: &[u8]) {
-        for octet in octets {
-            self.write_u128(u128::from(*octet));
-        }
-    }
-
-    fn write_u8(&mut self, number: u8) {
-        self.write_u128(number.into());
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        self.write_u128(number.into());
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.write_u128(number.into());
-    }
-
-    fn write_isize(&mut self, number: isize) {
-        self.write_u128(number as u128);
-    }
-
-    fn write_u128(&mut self, number: u128) {
-        let folded = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (number >> 64) as u64;
-        self.0 = (self.0 ^ folded).wrapping_mul(0xd6e8_feb8_6659_fd93);
-        self.0 ^= self.0 >> 32;
-    }
 }
 
 /// The revocations in use at a router, and the source prefixes of the same list.

@@ -9,7 +9,7 @@ use wayleave_packet::platypus::header::DelegationId;
 use wayleave_packet::platypus::sources::Sources;
 use wayleave_packet::platypus::verify::Charge;
 
-use super::revocation::MixHasher;
+use super::mix_hasher::MixHasher;
 use super::router::Reason;
 
 /// The source prefixes in use at a router.

@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher};
 use crate::lanes::prefetch;
 use crate::tally::Total;
 
-use super::revocation::MixHasher;
+use super::mix_hasher::MixHasher;
 
 /// Keys have 127 bits; this one marks a line that is in use.
 const USED: u128 = 1 << 127;

@@ -130,7 +130,7 @@ fn every_announcer_is_told_of_new_slots_once_over_all_restarts_and_of_a_second_s
     let mut sim = Sim::new(Setup { members: MEMBERS as usize, seed: 72, ..Setup::default() });
     sim.set_policy(0, holding(&[]));
     rest(&mut sim);
-    assert!(new_members(&sim).is_empty(), "those that were there are no news");
+    assert!(new_members(&sim).is_empty(), "those that were there are not reported");
     sim.join();
     rest(&mut sim);
     sim.join_as(1);

@@ -354,7 +354,7 @@ fn a_party_with_an_older_store_is_named_by_both_and_loses_nobody_anything_for_go
         }
         exchange.withdraw(1, &[nlri("20.0.3.0/24")]);
         exchange.check();
-        // A party that comes back with its own store is no news.
+        // A party that comes back with its own store is nothing to report.
         exchange.sim.kill(party);
         exchange.sim.start(party);
         exchange.check();
@@ -412,7 +412,7 @@ fn older_copies_of_both_stores_are_noticed_by_what_members_hold(export: ExportMo
     }
     exchange.withdraw(1, &[nlri("20.0.3.0/24")]);
     exchange.check();
-    // Both with their own stores: no news.
+    // Both with their own stores: nothing to report.
     at_both(&mut exchange, None);
     assert_eq!(named(&exchange), []);
     at_both(&mut exchange, Some(older));

@@ -1,7 +1,7 @@
 //! The provider's store in PostgreSQL, by the suite that runs in SQLite too.
 
 use wayleave_lab::postgres::Postgres;
-use wayleave_store::Place;
+use wayleave_store::Location;
 
 #[path = "../../../store/tests/it/suite.rs"]
 mod suite;
@@ -14,7 +14,7 @@ macro_rules! in_postgres {
             #[tokio::test]
             async fn $test() {
                 let Some(postgres) = Postgres::start_for_test() else { return };
-                $suite::$test(&Place::parse(&postgres.url()).expect("a place")).await;
+                $suite::$test(&Location::parse(&postgres.url()).expect("a place")).await;
             }
         )*
     };
@@ -57,5 +57,5 @@ in_postgres!(usage_suite:
 #[ignore = "takes minutes: measures"]
 async fn many_totals_are_closed_and_read() {
     let Some(postgres) = Postgres::start_for_test() else { return };
-    usage_suite::many_totals_are_closed_and_read(&Place::parse(&postgres.url()).expect("a place")).await;
+    usage_suite::many_totals_are_closed_and_read(&Location::parse(&postgres.url()).expect("a place")).await;
 }

@@ -65,7 +65,7 @@ const KEPT_SETS: usize = 16;
 /// How long one party may be ahead of the other with a member set, when no batch shows that they differ.
 const SET_WAIT: Duration = Duration::from_secs(15);
 /// Octets of credit without which no object is sent: the largest object and its row take less.
-const OBJECT_ROOM: u64 = 512 << 10;
+const OBJECT_CREDIT: u64 = 512 << 10;
 
 /// A member's configuration.
 #[derive(Clone, Debug)]
@@ -502,7 +502,7 @@ impl Member {
 
     /// Whether both parties can be sent another object, of any size.
     fn has_credit(&self) -> bool {
-        self.sending.iter().all(|sending| sending.as_ref().is_some_and(|sending| sending.has_credit(OBJECT_ROOM)))
+        self.sending.iter().all(|sending| sending.as_ref().is_some_and(|sending| sending.has_credit(OBJECT_CREDIT)))
     }
 
     /// Grants each party what this member has taken up, a tick after it came or by the schedule: as with rankings, the moment of
@@ -998,7 +998,7 @@ impl Member {
             let first = *first_of.entry(slot.asn).or_insert(id);
             let earlier = (first != id).then_some(first);
             let held = self.policy.holds(id, slot);
-            // Without an earlier directory, slots that are nothing special are no news.
+            // Without an earlier directory, slots that are nothing special are not reported.
             let is_new = known.map_or(earlier.is_some(), |known| id as usize >= known);
             if slot.active && id != self.config.slot && (is_new || (held && is_first)) {
                 let (name, asn) = (slot.name.clone(), slot.asn.0);

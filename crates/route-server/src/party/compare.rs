@@ -46,7 +46,7 @@ pub(super) enum HeldDigests {
 enum Comparison {
     /// The member is to be asked for its buckets.
     Due,
-    Said(Box<Holding>),
+    Reported(Box<Holding>),
     /// It was asked, at this time.
     Requested(Instant),
     Paused(Box<Pause>),
@@ -149,7 +149,7 @@ impl Comparisons {
             (Some(Comparison::Requested(_)), HeldDigests::Roots(_)) => return Ok(()),
             (_, HeldDigests::Roots(_)) => {}
         }
-        self.of.insert(slot, Comparison::Said(Box::new(holding)));
+        self.of.insert(slot, Comparison::Reported(Box::new(holding)));
         Ok(())
     }
 
@@ -181,14 +181,14 @@ impl Comparisons {
         match self.of.get(&slot) {
             Some(Comparison::Requested(at)) => now >= *at + SAY_WAIT,
             Some(Comparison::Due) | None => self.has_capacity(now),
-            Some(Comparison::Said(_) | Comparison::Paused(..)) => true,
+            Some(Comparison::Reported(_) | Comparison::Paused(..)) => true,
         }
     }
 
     fn has_capacity(&self, now: Instant) -> bool {
         let is_large = |comparison: &&Comparison| match comparison {
             Comparison::Requested(at) => now < *at + SAY_WAIT,
-            Comparison::Said(holding) => matches!(holding.held, HeldDigests::Buckets { .. }),
+            Comparison::Reported(holding) => matches!(holding.held, HeldDigests::Buckets { .. }),
             Comparison::Due | Comparison::Paused(..) => false,
         };
         self.of.values().filter(is_large).count() < MAX_COMPARING
@@ -209,7 +209,7 @@ impl Comparisons {
                 return Some(Lack::of(everything, true, Again { all: true, ..Again::default() }));
             }
             Some(Comparison::Requested(_)) => return None,
-            Some(Comparison::Said(holding)) => self.of_holding(party, slot, holding),
+            Some(Comparison::Reported(holding)) => self.of_holding(party, slot, holding),
             Some(Comparison::Paused(pause)) => of_pause(party, slot, pause),
             Some(Comparison::Due) | None => None,
         };
@@ -281,7 +281,8 @@ impl Comparisons {
 
     /// Whether a member that is being sent what it lacks has said anew what it holds, and does not say what it was asked for.
     pub(super) fn says_anew(&self, slot: u32) -> bool {
-        matches!(self.of.get(&slot), Some(Comparison::Said(_))) && self.serving.get(&slot).is_some_and(Lack::is_asked)
+        matches!(self.of.get(&slot), Some(Comparison::Reported(_)))
+            && self.serving.get(&slot).is_some_and(Lack::is_asked)
     }
 
     /// Whether something can be done now for a member that is being sent what it lacks.

@@ -181,15 +181,15 @@ enum Reach {
     Through([u8; 32]),
 }
 
-/// What a slice has room for.
-struct SliceRoom {
+/// What a slice may still take.
+struct SliceBudget {
     octets: usize,
     items: usize,
     looked: usize,
     most: usize,
 }
 
-impl SliceRoom {
+impl SliceBudget {
     fn is_full(&self) -> bool {
         self.octets >= SLICE_BYTES || self.items >= MAX_SLICE as usize || self.looked >= self.most
     }
@@ -310,21 +310,21 @@ impl Lack {
         (slot, session): (u32, &SessionId),
         (most, now): (usize, UnixTime),
     ) -> Option<(SliceContent, Progress)> {
-        let mut room = SliceRoom { octets: 0, items: 0, looked: 0, most };
+        let mut budget = SliceBudget { octets: 0, items: 0, looked: 0, most };
         let mut content = SliceContent::default();
         let mut progress = Progress { own: self.own, lost: self.lost, ..Progress::default() };
-        self.list_own(table, slot, (&mut content, &mut progress), &mut room);
+        self.list_own(table, slot, (&mut content, &mut progress), &mut budget);
         if progress.own.is_none() {
-            self.list_lost(table, (slot, now), (&mut content, &mut progress), &mut room);
+            self.list_lost(table, (slot, now), (&mut content, &mut progress), &mut budget);
         }
         let mut is_settled = self.halves.each_ref().map(Unsettled::is_settled);
         let is_listed = progress.own.is_none() && progress.lost.is_none();
-        if is_listed && !is_settled[0] && !room.is_full() {
-            progress.halves[0] = self.objects(table, (slot, session), &mut content, &mut room);
+        if is_listed && !is_settled[0] && !budget.is_full() {
+            progress.halves[0] = self.objects(table, (slot, session), &mut content, &mut budget);
             is_settled[0] = self.is_settled_after(Half::Objects, &progress.halves[0]);
         }
-        if is_listed && is_settled[0] && !is_settled[1] && !room.is_full() {
-            progress.halves[1] = self.instances(table, session, &mut content, &mut room);
+        if is_listed && is_settled[0] && !is_settled[1] && !budget.is_full() {
+            progress.halves[1] = self.instances(table, session, &mut content, &mut budget);
             is_settled[1] = self.is_settled_after(Half::Instances, &progress.halves[1]);
         }
         // Who lacks nothing to begin with has nothing of what is still being told.
@@ -347,7 +347,7 @@ impl Lack {
             && gone.is_empty()
             && gone_instances.is_empty()
             && lost.is_empty();
-        progress.looked = room.looked;
+        progress.looked = budget.looked;
         // Where it has all of what it was asked for, the next it is asked is another part.
         let goes_on = progress.lost != self.lost || progress.halves.iter().any(|step| !matches!(step, Reach::None));
         (!is_empty || goes_on).then_some((content, progress))
@@ -363,12 +363,12 @@ impl Lack {
         table: &ObjectTable,
         slot: u32,
         (content, progress): (&mut SliceContent, &mut Progress),
-        room: &mut SliceRoom,
+        budget: &mut SliceBudget,
     ) {
         let Some(from) = self.own else { return };
         let mut own = table.own_of(slot, from).peekable();
-        while let Some(object) = own.next_if(|_| !room.is_full()) {
-            room.add(16 + 22 * object.live.len());
+        while let Some(object) = own.next_if(|_| !budget.is_full()) {
+            budget.add(16 + 22 * object.live.len());
             content.own.push(object.version);
         }
         progress.own = own.next().map(|object| object.version);
@@ -380,13 +380,13 @@ impl Lack {
         table: &ObjectTable,
         (slot, now): (u32, UnixTime),
         (content, progress): (&mut SliceContent, &mut Progress),
-        room: &mut SliceRoom,
+        budget: &mut SliceBudget,
     ) {
         let Some(from) = self.lost else { return };
         let all = table.lost().by_handle(from);
         let mut lost = all.filter(|object| object.concerns(slot) && !table.has_ended(object.slot)).peekable();
-        while let Some(object) = lost.next_if(|_| !room.is_full()) {
-            room.add(40 + 2 * object.prefixes.len());
+        while let Some(object) = lost.next_if(|_| !budget.is_full()) {
+            budget.add(40 + 2 * object.prefixes.len());
             let seconds = now.0.saturating_sub(object.since) / 1_000_000;
             content.lost.push((object.slot, object.version, u32::try_from(seconds).unwrap_or(u32::MAX)));
         }
@@ -398,7 +398,7 @@ impl Lack {
         table: &ObjectTable,
         (slot, session): (u32, &SessionId),
         content: &mut SliceContent,
-        room: &mut SliceRoom,
+        budget: &mut SliceBudget,
     ) -> Reach {
         let half = &self.halves[0];
         let Some((through, names)) = half.known() else { return Reach::None };
@@ -407,10 +407,10 @@ impl Lack {
             if handle.0 > through {
                 break;
             }
-            if room.is_full() {
+            if budget.is_full() {
                 return Reach::To(handle.0, matched);
             }
-            room.looked += 1;
+            budget.looked += 1;
             let Some(entry) = table.entry(announcer, version).filter(|entry| slot < entry.width) else { continue };
             let held = names.and_then(|names| {
                 let name = digests::name(session, &handle.0);
@@ -420,18 +420,18 @@ impl Lack {
                 Some((name, check)) => {
                     matched.push(name);
                     if check != entry.dead_check(session) {
-                        room.add(CANDIDATE * entry.dead.len());
+                        budget.add(CANDIDATE * entry.dead.len());
                         content.died.push((announcer, version));
                     }
                 }
                 None if self.began.is_some_and(|began| entry.since(slot) >= began) => {}
                 None => {
-                    room.add(entry.octets() as usize + OBJECT);
+                    budget.add(entry.octets() as usize + OBJECT);
                     content.objects.push((announcer, version));
                 }
             }
         }
-        content.gone = gone(names, matched, room);
+        content.gone = gone(names, matched, budget);
         Reach::Through(through)
     }
 
@@ -440,7 +440,7 @@ impl Lack {
         table: &ObjectTable,
         session: &SessionId,
         content: &mut SliceContent,
-        room: &mut SliceRoom,
+        budget: &mut SliceBudget,
     ) -> Reach {
         let half = &self.halves[1];
         let Some((through, names)) = half.known() else { return Reach::None };
@@ -453,20 +453,20 @@ impl Lack {
             if hash > through {
                 break;
             }
-            if room.is_full() {
+            if budget.is_full() {
                 return Reach::To(hash, matched);
             }
-            room.looked += 1;
+            budget.looked += 1;
             let name = names.map(|_| digests::name(session, &hash));
             let held = name.and_then(|name| names?.get(&name));
             matched.extend(name.filter(|_| held.is_some()));
             let is_newer = self.listed.is_some_and(|listed| since >= listed);
             if !is_newer && (held != Some(&DONE) || is_again(&prefix)) {
-                room.add(4 + CANDIDATE * table.routes_of(&prefix));
+                budget.add(4 + CANDIDATE * table.routes_of(&prefix));
                 content.prefixes.push(prefix);
             }
         }
-        content.gone_instances = gone(names, matched, room);
+        content.gone_instances = gone(names, matched, budget);
         Reach::Through(through)
     }
 
@@ -503,11 +503,11 @@ impl Lack {
 }
 
 /// What was named and is not there.
-fn gone(names: Option<&Names>, matched: Vec<ShortName>, room: &mut SliceRoom) -> Vec<ShortName> {
+fn gone(names: Option<&Names>, matched: Vec<ShortName>, budget: &mut SliceBudget) -> Vec<ShortName> {
     let matched: BTreeSet<ShortName> = matched.into_iter().collect();
     let gone: Vec<ShortName> =
         names.into_iter().flat_map(BTreeMap::keys).filter(|name| !matched.contains(*name)).copied().collect();
-    room.octets += gone.len() * size_of::<ShortName>();
+    budget.octets += gone.len() * size_of::<ShortName>();
     gone
 }
 

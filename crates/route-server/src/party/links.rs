@@ -24,7 +24,7 @@ use crate::frames::{InventoryRow, PART, PartyFrame, SessionId, Step, ToMember};
 use crate::versions::{self, Versions};
 
 /// Octets that a member may have on the way at this party when it gets the next slice of everything: our own limit.
-const SLICE_ROOM: u64 = 1 << 20;
+const MAX_OUTSTANDING_FOR_SLICE: u64 = 1 << 20;
 /// What a tick costs at most: our own limit. Steps keep to less; where columns open more to a new slot at once, its member is sent that
 /// in slices.
 const MAX_TICK: u64 = credit::TO_MEMBER / 2;
@@ -78,7 +78,7 @@ struct MemberLink {
 
 impl MemberLink {
     fn is_ready(&self) -> bool {
-        !self.lacks && !self.owes_set && self.sending.outstanding() <= SLICE_ROOM
+        !self.lacks && !self.owes_set && self.sending.outstanding() <= MAX_OUTSTANDING_FOR_SLICE
     }
 
     fn is_behind(&self) -> bool {

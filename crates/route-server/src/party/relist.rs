@@ -9,15 +9,15 @@ use wayleave_core::Prefix;
 
 use crate::frames::Seq;
 use crate::object_table::ObjectTable;
-use crate::order::Place;
+use crate::order::OrderPosition;
 
 /// A walk through all prefixes, by their places: with which batch a prefix is evaluated again does not tell which it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Relist {
     /// The next place; `None` is the first one.
-    next: Option<Place>,
+    next: Option<OrderPosition>,
     /// From which place on those of a slot are still to be evaluated; `None` is the first one.
-    from: BTreeMap<u32, Option<Place>>,
+    from: BTreeMap<u32, Option<OrderPosition>>,
 }
 
 /// With which batches prefixes of each slot were evaluated again, so that whoever was away for them gets these.
@@ -66,7 +66,7 @@ impl Relist {
     }
 
     /// Whether the change concerns the prefix: there is something to choose, and a value among it is another.
-    fn concerns(&self, table: &ObjectTable, place @ (_, prefix): &Place) -> bool {
+    fn concerns(&self, table: &ObjectTable, place @ (_, prefix): &OrderPosition) -> bool {
         let is_due = |slot: u32| self.from.get(&slot).is_some_and(|from| *from <= Some(*place));
         table.routes_of(prefix) > 1 && table.announcers_of(prefix).any(is_due)
     }
@@ -100,7 +100,7 @@ impl Relist {
 mod tests {
     use super::*;
 
-    fn place(n: u64) -> Place {
+    fn place(n: u64) -> OrderPosition {
         (n, "20.0.0.0/16".parse().expect("a prefix"))
     }
 

@@ -5,7 +5,7 @@ mod usage_suite;
 
 use std::path::PathBuf;
 
-use wayleave_store::Place;
+use wayleave_store::Location;
 
 /// A folder for a database, which is gone when the test ends.
 struct Folder(PathBuf);
@@ -18,8 +18,8 @@ impl Folder {
         Self(folder)
     }
 
-    fn place(&self) -> Place {
-        Place::File(self.0.join("store.db"))
+    fn place(&self) -> Location {
+        Location::File(self.0.join("store.db"))
     }
 }
 

@@ -19,7 +19,7 @@ use wayleave_crypto::signed::Signed;
 use wayleave_packet::platypus::header::{Delegation, DelegationId, Interval, Principal, Width};
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_packet::platypus::sources::Sources;
-use wayleave_store::{Appended, Note, Place, Position, Store, StoreError, StoreKey};
+use wayleave_store::{Appended, Location, Note, Position, Store, StoreError, StoreKey};
 
 /// Unix seconds.
 const NOW: u64 = 1_800_000_000;
@@ -141,7 +141,7 @@ struct Server {
 }
 
 impl Server {
-    async fn start(place: &Place) -> Result<Self, StoreError> {
+    async fn start(place: &Location) -> Result<Self, StoreError> {
         let store = Store::create(place, key()).await?;
         let loaded = store.load(&provider(), None).await?;
         Ok(Self { store, state: loaded.state, position: loaded.position })
@@ -174,7 +174,7 @@ impl Server {
     }
 }
 
-async fn loaded(place: &Place) -> Result<Vec<Row>, StoreError> {
+async fn loaded(place: &Location) -> Result<Vec<Row>, StoreError> {
     let store = Store::open(place, key()).await?;
     store.load(&provider(), None).await.map(|loaded| loaded.state.rows())
 }
@@ -183,11 +183,11 @@ async fn loaded(place: &Place) -> Result<Vec<Row>, StoreError> {
 struct Attacker(AnyPool);
 
 impl Attacker {
-    async fn connect(place: &Place) -> Self {
+    async fn connect(place: &Location) -> Self {
         sqlx::any::install_default_drivers();
         let uri = match place {
-            Place::File(path) => format!("sqlite://{}", path.display()),
-            Place::Postgres(uri) => uri.clone(),
+            Location::File(path) => format!("sqlite://{}", path.display()),
+            Location::Postgres(uri) => uri.clone(),
         };
         Self(AnyPool::connect(&uri).await.expect("connected"))
     }
@@ -233,7 +233,7 @@ impl Attacker {
     }
 }
 
-pub(crate) async fn what_is_written_is_what_another_loads_after_every_change(place: &Place) {
+pub(crate) async fn what_is_written_is_what_another_loads_after_every_change(place: &Location) {
     let mut server = Server::start(place).await.expect("started");
     for body in all_kinds() {
         assert_eq!(server.change(body.clone()).await, Ok(Appended::Done), "{body:?}");
@@ -249,7 +249,7 @@ pub(crate) async fn what_is_written_is_what_another_loads_after_every_change(pla
 }
 
 /// What billing knows, and quotas: nobody else sets or ends them, and the trail has them by whose they are.
-pub(crate) async fn terms_of_sale_are_kept_as_what_is_granted_is(place: &Place) {
+pub(crate) async fn terms_of_sale_are_kept_as_what_is_granted_is(place: &Location) {
     let mut server = Server::start(place).await.expect("started");
     let (own, granted) = (principal(1), terms(1, 1, Some(9)));
     let billing = |external_id: &str, price: &str| Billing {
@@ -318,7 +318,7 @@ pub(crate) async fn terms_of_sale_are_kept_as_what_is_granted_is(place: &Place) 
     assert_eq!(loaded(place).await.expect("sound again"), server.state.rows());
 }
 
-pub(crate) async fn of_two_that_change_at_once_one_follows_and_nothing_is_lost(place: &Place) {
+pub(crate) async fn of_two_that_change_at_once_one_follows_and_nothing_is_lost(place: &Location) {
     let mut one = Server::start(place).await.expect("started");
     let mut two = Server::start(place).await.expect("started");
     for number in 0..20 {
@@ -345,7 +345,7 @@ pub(crate) async fn of_two_that_change_at_once_one_follows_and_nothing_is_lost(p
     assert_eq!(loaded(place).await.expect("sound"), one.state.rows());
 }
 
-pub(crate) async fn a_row_that_was_changed_is_refused_by_name(place: &Place) {
+pub(crate) async fn a_row_that_was_changed_is_refused_by_name(place: &Location) {
     let mut server = Server::start(place).await.expect("started");
     for body in all_kinds() {
         server.change(body).await.expect("written");
@@ -384,7 +384,7 @@ pub(crate) async fn a_row_that_was_changed_is_refused_by_name(place: &Place) {
     assert_eq!(loaded(place).await.expect("sound again"), server.state.rows());
 }
 
-pub(crate) async fn rows_that_are_taken_away_or_brought_back_are_noticed(place: &Place) {
+pub(crate) async fn rows_that_are_taken_away_or_brought_back_are_noticed(place: &Location) {
     let mut server = Server::start(place).await.expect("started");
     for body in all_kinds() {
         server.change(body).await.expect("written");
@@ -427,7 +427,7 @@ pub(crate) async fn rows_that_are_taken_away_or_brought_back_are_noticed(place: 
 }
 
 /// Who starts late judges by the same times as who was there: what one forgets the other does.
-pub(crate) async fn who_starts_late_forgets_the_same(place: &Place) {
+pub(crate) async fn who_starts_late_forgets_the_same(place: &Location) {
     let mut server = Server::start(place).await.expect("started");
     let at = |second: u64| UnixTime(second * 1_000_000);
     let late = NOW + 100 * 86_400;
@@ -467,7 +467,7 @@ pub(crate) async fn who_starts_late_forgets_the_same(place: &Place) {
 }
 
 /// A stale row is put into its place just before a key server makes another there: taking it away again must not count for it.
-pub(crate) async fn a_row_that_is_brought_back_before_it_is_made_anew_is_refused(place: &Place) {
+pub(crate) async fn a_row_that_is_brought_back_before_it_is_made_anew_is_refused(place: &Location) {
     let mut server = Server::start(place).await.expect("started");
     server.change(account(1)).await.expect("written");
     server.change(grant(terms(1, 1, None))).await.expect("written");
@@ -486,7 +486,7 @@ pub(crate) async fn a_row_that_is_brought_back_before_it_is_made_anew_is_refused
 }
 
 /// The change that a key server saw is put into another history, so that its own is not missed.
-pub(crate) async fn a_change_that_was_seen_is_no_proof_of_another_history(place: &Place) {
+pub(crate) async fn a_change_that_was_seen_is_no_proof_of_another_history(place: &Location) {
     let mut server = Server::start(place).await.expect("started");
     server.change(account(1)).await.expect("written");
     let attacker = Attacker::connect(place).await;
@@ -511,7 +511,7 @@ pub(crate) async fn a_change_that_was_seen_is_no_proof_of_another_history(place:
     assert_eq!(loaded(place).await, Err(StoreError::Fork(3)));
 }
 
-pub(crate) async fn a_database_that_was_set_back_is_refused_until_it_is_adopted(place: &Place) {
+pub(crate) async fn a_database_that_was_set_back_is_refused_until_it_is_adopted(place: &Location) {
     let mut server = Server::start(place).await.expect("started");
     for body in all_kinds() {
         server.change(body).await.expect("written");
@@ -562,7 +562,7 @@ pub(crate) async fn a_database_that_was_set_back_is_refused_until_it_is_adopted(
     assert_eq!(loaded(place).await.expect("sound"), server.state.rows());
 }
 
-pub(crate) async fn revocations_that_have_expired_leave_the_database(place: &Place) {
+pub(crate) async fn revocations_that_have_expired_leave_the_database(place: &Location) {
     let mut server = Server::start(place).await.expect("started");
     server.change(account(1)).await.expect("written");
     for epoch in 0..40 {
@@ -576,7 +576,7 @@ pub(crate) async fn revocations_that_have_expired_leave_the_database(place: &Pla
     assert_eq!(loaded(place).await.map(|rows| rows.len()), Ok(2));
 }
 
-pub(crate) async fn another_providers_key_opens_nothing(place: &Place) {
+pub(crate) async fn another_providers_key_opens_nothing(place: &Location) {
     let mut server = Server::start(place).await.expect("started");
     server.change(account(1)).await.expect("written");
     let other = ProviderKey::new(Seed::new([9; 32]));

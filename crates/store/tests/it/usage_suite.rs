@@ -23,7 +23,8 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_store::{
-    Appended, Closing, Details, KnownRouters, Loaded, MAX_OF_PAYER, Note, Place, Position, Store, StoreError, StoreKey,
+    Appended, Closing, Details, KnownRouters, Loaded, Location, MAX_OF_PAYER, Note, Position, Store, StoreError,
+    StoreKey,
 };
 
 /// The exponent of key epochs, and the one in which tests begin.
@@ -33,17 +34,17 @@ const NOTE: Note<'_> = Note { actor: "a test", reason: "the month is over" };
 
 type Totals = BTreeMap<(ChargedAccount, RouterNumber), Usage>;
 
-async fn store(place: &Place) -> Store {
+async fn store(place: &Location) -> Store {
     let key = StoreKey::new(ProviderKey::new(Seed::new([7; 32])).store_key());
     Store::create(place, key).await.expect("a store")
 }
 
 /// Whoever can write to the database, without the key servers' secret.
-async fn write(place: &Place, sql: &str) -> u64 {
+async fn write(place: &Location, sql: &str) -> u64 {
     sqlx::any::install_default_drivers();
     let uri = match place {
-        Place::File(path) => format!("sqlite://{}", path.display()),
-        Place::Postgres(uri) => uri.clone(),
+        Location::File(path) => format!("sqlite://{}", path.display()),
+        Location::Postgres(uri) => uri.clone(),
     };
     let pool = AnyPool::connect(&uri).await.expect("connected");
     let done = sqlx::query(sql).execute(&pool).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
@@ -138,7 +139,7 @@ impl Random {
     }
 }
 
-pub(crate) async fn the_database_takes_sums_and_closes_as_the_ledger_does(place: &Place) {
+pub(crate) async fn the_database_takes_sums_and_closes_as_the_ledger_does(place: &Location) {
     let store = store(place).await;
     let periods: AccountPeriods =
         [Reopening { principal: 2, at: second(FIRST + 3), generation: 5 }].into_iter().collect();
@@ -200,7 +201,7 @@ pub(crate) async fn the_database_takes_sums_and_closes_as_the_ledger_does(place:
     assert!(ledger.by_router().keys().all(|(account, _)| account.is_own()), "nothing else is left");
 }
 
-pub(crate) async fn a_complete_statement_never_changes_and_what_comes_late_is_on_the_next(place: &Place) {
+pub(crate) async fn a_complete_statement_never_changes_and_what_comes_late_is_on_the_next(place: &Location) {
     let store = store(place).await;
     let of = [account(7, None, FIRST), account(7, Some(3), FIRST), account(8, None, FIRST)];
     take(&store, report(1, 1, &of.map(|account| (account, 100)), second(FIRST + 1))).await;
@@ -234,7 +235,7 @@ pub(crate) async fn a_complete_statement_never_changes_and_what_comes_late_is_on
     assert_eq!(store.statement(3, None).await.expect("read"), None);
 }
 
-pub(crate) async fn the_sums_of_old_statements_leave_and_later_ones_are_what_they_were(place: &Place) {
+pub(crate) async fn the_sums_of_old_statements_leave_and_later_ones_are_what_they_were(place: &Location) {
     let store = store(place).await;
     for (number, epoch) in [(1_u64, FIRST), (2, FIRST + 10), (3, FIRST + 20)] {
         let of = [account(7, None, epoch), account(8, Some(3), epoch)];
@@ -270,7 +271,8 @@ pub(crate) async fn the_sums_of_old_statements_leave_and_later_ones_are_what_the
     assert_eq!(store.statement(4, None).await.expect("read").expect("there").1.len(), 1);
     // Nobody else marks a statement so, nor moves a mark.
     for set in ["(SELECT removed FROM usage_statement WHERE number = 1)", "mac", "x''"] {
-        let set = if matches!(place, Place::Postgres(_)) { set.replace("x''", "'\\x'::bytea") } else { set.to_owned() };
+        let set =
+            if matches!(place, Location::Postgres(_)) { set.replace("x''", "'\\x'::bytea") } else { set.to_owned() };
         write(place, &format!("UPDATE usage_statement SET removed = {set} WHERE number = 4")).await;
         assert!(matches!(store.statement(4, None).await, Err(StoreError::Row { .. })), "{set}");
         assert!(store.remove_sums(9, 8).await.is_err(), "{set}");
@@ -310,7 +312,7 @@ async fn changed(store: &Store, bodies: Vec<(ChangeBody, u64)>) -> Position {
 }
 
 /// A statement has the price tags of its time, whatever becomes of them later, and nobody changes them.
-pub(crate) async fn a_statement_has_the_price_tags_that_were_in_force_and_keeps_them(place: &Place) {
+pub(crate) async fn a_statement_has_the_price_tags_that_were_in_force_and_keeps_them(place: &Location) {
     let store = store(place).await;
     let (month, before) = (Month::of(second(FIRST)).begin(), second(FIRST + 5));
     priced(&store, &[("old", month - 9), ("gold", month), ("silver", second(FIRST + 1)), ("tin", before)]).await;
@@ -338,7 +340,7 @@ pub(crate) async fn a_statement_has_the_price_tags_that_were_in_force_and_keeps_
 }
 
 /// A percentile is of the month that ended, in samples by when routers reported; what a router kept for long is spread, and named as rough.
-pub(crate) async fn a_statement_has_the_percentiles_of_the_months_that_ended_in_its_time(place: &Place) {
+pub(crate) async fn a_statement_has_the_percentiles_of_the_months_that_ended_in_its_time(place: &Location) {
     let (store, none) = (store(place).await, AccountPeriods::default());
     let month = Month::of(second(FIRST)).next();
     let (begins, ends) = (month.begin(), month.next().begin());
@@ -375,7 +377,7 @@ pub(crate) async fn a_statement_has_the_percentiles_of_the_months_that_ended_in_
 }
 
 /// Whoever completes a statement stops after each part: others write in between, and another process goes on to the very same statement.
-pub(crate) async fn a_statement_is_completed_in_parts_whoever_is_killed_between_them(place: &Place) {
+pub(crate) async fn a_statement_is_completed_in_parts_whoever_is_killed_between_them(place: &Location) {
     let (first, none) = (store(place).await, AccountPeriods::default());
     let month = Month::of(second(FIRST)).next();
     let (begins, ends) = (month.begin(), month.next().begin());
@@ -435,7 +437,7 @@ pub(crate) async fn a_statement_is_completed_in_parts_whoever_is_killed_between_
 }
 
 /// The sums of months are those of what routers reported, once each, whatever is closed and comes again.
-pub(crate) async fn months_have_what_was_reported_of_their_key_epochs(place: &Place) {
+pub(crate) async fn months_have_what_was_reported_of_their_key_epochs(place: &Location) {
     let (store, none) = (store(place).await, AccountPeriods::default());
     let month = Month::of(second(FIRST));
     let last = ((month.next().begin() - 1) >> INTERVAL) as u32;
@@ -481,7 +483,7 @@ pub(crate) async fn months_have_what_was_reported_of_their_key_epochs(place: &Pl
 }
 
 /// Delegations have sums of their own while they are limited, and others none, however many somebody makes.
-pub(crate) async fn months_of_delegations_are_kept_while_they_are_limited(place: &Place) {
+pub(crate) async fn months_of_delegations_are_kept_while_they_are_limited(place: &Location) {
     let (store, none) = (store(place).await, AccountPeriods::default());
     let begins = Month::of(second(FIRST)).begin();
     let principal = Principal::new(7).expect("24 bits");
@@ -507,7 +509,9 @@ pub(crate) async fn months_of_delegations_are_kept_while_they_are_limited(place:
     assert_eq!(octets().await, [Some(4_000), Some(500), None]);
 }
 
-pub(crate) async fn a_statement_that_somebody_changed_is_refused_by_name_and_never_authenticated_anew(place: &Place) {
+pub(crate) async fn a_statement_that_somebody_changed_is_refused_by_name_and_never_authenticated_anew(
+    place: &Location,
+) {
     let store = store(place).await;
     for (number, epoch) in [(1_u64, FIRST), (2, FIRST + 10)] {
         let of = [account(7, None, epoch), account(7, Some(3), epoch), account(8, None, epoch)];
@@ -587,7 +591,7 @@ pub(crate) async fn a_statement_that_somebody_changed_is_refused_by_name_and_nev
     }
 }
 
-pub(crate) async fn two_key_servers_at_once_lose_nothing_and_take_nothing_twice(place: &Place) {
+pub(crate) async fn two_key_servers_at_once_lose_nothing_and_take_nothing_twice(place: &Location) {
     let (one, other) = (store(place).await, store(place).await);
     let before = second(FIRST + 20);
     let reports = |store: Store, router: RouterNumber| async move {
@@ -623,7 +627,7 @@ pub(crate) async fn two_key_servers_at_once_lose_nothing_and_take_nothing_twice(
     assert_eq!(one.usage_head().await.expect("read").statement, 1);
 }
 
-pub(crate) async fn who_has_no_room_holds_nobody_else_up(place: &Place) {
+pub(crate) async fn who_has_no_room_holds_nobody_else_up(place: &Location) {
     let store = store(place).await;
     let of = |principal, epoch| account(principal, None, FIRST + epoch);
     take(&store, report(1, 1, &[(of(7, 0), 5), (of(8, 0), 5)], second(FIRST))).await;
@@ -637,7 +641,7 @@ pub(crate) async fn who_has_no_room_holds_nobody_else_up(place: &Place) {
     assert_eq!(all(&store, 10).await, expected);
 }
 
-pub(crate) async fn pages_are_within_their_bounds(place: &Place) {
+pub(crate) async fn pages_are_within_their_bounds(place: &Location) {
     let store = store(place).await;
     for (router, of, accounts) in [(1, 1, 0..60), (1, 2, 20..30), (2, 3, 0..100), (3, 4, 80..140)] {
         let entries: Vec<_> = accounts.map(|number| (account(number, None, FIRST), u128::from(of))).collect();
@@ -655,7 +659,9 @@ pub(crate) async fn pages_are_within_their_bounds(place: &Place) {
     assert_eq!((none.totals.len(), none.next), (0, None));
 }
 
-pub(crate) async fn usage_of_a_file_is_brought_over_once_and_what_was_closed_is_on_no_statement_again(place: &Place) {
+pub(crate) async fn usage_of_a_file_is_brought_over_once_and_what_was_closed_is_on_no_statement_again(
+    place: &Location,
+) {
     let store = store(place).await;
     let of = |epoch: u32| account(7, None, FIRST + epoch);
     let record = |journal, account, packets| UsageRecord { router: 1, journal, account, total: usage(packets) };
@@ -694,7 +700,7 @@ pub(crate) async fn usage_of_a_file_is_brought_over_once_and_what_was_closed_is_
     assert_eq!(billed(&store).await, Totals::from([((of(9).sum(0), 1), usage(5))]));
 }
 
-pub(crate) async fn a_count_that_no_column_holds_is_the_greatest_that_one_does(place: &Place) {
+pub(crate) async fn a_count_that_no_column_holds_is_the_greatest_that_one_does(place: &Location) {
     let store = store(place).await;
     let of = account(7, None, FIRST);
     let entries = vec![(of, Usage { packets: u128::MAX, octets: u128::MAX }), (account(7, Some(1), FIRST), usage(1))];
@@ -715,7 +721,7 @@ pub(crate) async fn a_count_that_no_column_holds_is_the_greatest_that_one_does(p
     assert_eq!(billed(&store).await[&(of.sum(0), 1)], Usage { packets: most, octets: most });
 }
 
-pub(crate) async fn what_ended_long_ago_is_closed_by_itself_and_by_no_clock_alone(place: &Place) {
+pub(crate) async fn what_ended_long_ago_is_closed_by_itself_and_by_no_clock_alone(place: &Location) {
     const KEPT: u64 = 400 * 86_400;
     let store = store(place).await;
     let routers = BTreeSet::from([1]);
@@ -740,7 +746,7 @@ pub(crate) async fn what_ended_long_ago_is_closed_by_itself_and_by_no_clock_alon
 }
 
 /// Not in every run: how long a large ledger takes is printed, and its sums are checked.
-pub(crate) async fn many_totals_are_closed_and_read(place: &Place) {
+pub(crate) async fn many_totals_are_closed_and_read(place: &Location) {
     const EACH: u32 = 1_000;
     const EPOCHS: u32 = 1_000;
     let store = store(place).await;
@@ -770,7 +776,7 @@ pub(crate) async fn many_totals_are_closed_and_read(place: &Place) {
     timed("the statement", begun).await;
 }
 
-pub(crate) async fn one_process_at_a_time_holds_the_row_of_the_lessor(place: &Place) {
+pub(crate) async fn one_process_at_a_time_holds_the_row_of_the_lessor(place: &Location) {
     let (one, other) = (store(place).await, store(place).await);
     let (first, second) = (Holder([1; 16]), Holder([2; 16]));
     let row = |epoch, holder, name: &str| LessorRow {
@@ -807,8 +813,8 @@ pub(crate) async fn one_process_at_a_time_holds_the_row_of_the_lessor(place: &Pl
     }
     // On one machine a lock says that there is no other process.
     let lock = one.lock_lessor().expect("it works");
-    assert_eq!(one.is_on_one_machine(), matches!(place, Place::File(_)));
-    let Place::File(path) = place else { return assert!(lock.is_none()) };
+    assert_eq!(one.is_on_one_machine(), matches!(place, Location::File(_)));
+    let Location::File(path) = place else { return assert!(lock.is_none()) };
     let lock = lock.expect("free");
     assert!(other.lock_lessor().expect("it works").is_none());
     drop(lock);

@@ -81,7 +81,7 @@ struct Manifest {
     made: u64,
     files: Vec<Entry>,
     /// Settings whose files the role makes anew, or keeps elsewhere.
-    left_out: Vec<Left>,
+    left_out: Vec<SkippedFile>,
 }
 
 /// A file of a backup.
@@ -99,7 +99,7 @@ struct Entry {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Left {
+struct SkippedFile {
     setting: String,
     path: PathBuf,
 }
@@ -160,7 +160,8 @@ pub fn backup(wanted: &Backup) -> Outcome {
             copy.add(ALSO, file.file_name().unwrap_or_default().as_ref(), file)?;
         }
         let left = named.iter().filter(|file| !is_copied(file.loss));
-        let left_out = left.map(|file| Left { setting: file.setting.clone(), path: file.path.clone() }).collect();
+        let left_out =
+            left.map(|file| SkippedFile { setting: file.setting.clone(), path: file.path.clone() }).collect();
         let manifest = Manifest {
             version: VERSION,
             role: role.to_owned(),

@@ -19,7 +19,7 @@ use wayleave_packet::platypus::mint::epoch;
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_runtime::clock::{unix_now, unix_of_time, utc};
 use wayleave_runtime::identity::{DEFAULT_VALIDITY, Identity};
-use wayleave_store::{Place, Position};
+use wayleave_store::{Location, Position};
 use zeroize::Zeroizing;
 
 use super::cap_accept::{self, Accept};
@@ -442,7 +442,7 @@ fn init(command: &Init) -> Outcome {
             .help("choose another folder")
             .into());
     }
-    let database = Place::parse(&command.database).map_err(|error| Failure::usage(error.to_string()))?;
+    let database = Location::parse(&command.database).map_err(|error| Failure::usage(error.to_string()))?;
     let unfinished = begin_init(folder)?;
     // Before the database, whose accounts come from it. Of an attempt that was interrupted, or whose database was away, they are there.
     let accounts = created(KeyKind::Accounts, &folder.join(ACCOUNTS_KEY))?;
@@ -518,10 +518,10 @@ fn created(kind: KeyKind, path: &Path) -> Outcome<Seed> {
 }
 
 /// A database whose relative path is one beside the configuration.
-fn beside(place: &Place, folder: &Path) -> Place {
+fn beside(place: &Location, folder: &Path) -> Location {
     match place {
-        Place::File(path) => Place::File(folder.join(path)),
-        postgres @ Place::Postgres(_) => postgres.clone(),
+        Location::File(path) => Location::File(folder.join(path)),
+        postgres @ Location::Postgres(_) => postgres.clone(),
     }
 }
 

@@ -64,7 +64,7 @@ struct Finding {
 
 /// The links of a node.
 #[derive(Default)]
-struct Seen {
+struct NodeLinks {
     /// As the role's page has them.
     links: Vec<Value>,
     /// Neighbours to which there is none, and why.
@@ -82,7 +82,7 @@ pub fn run(command: &NetCheck) -> Outcome {
             (None, why) => return Err(why.into()),
         },
     };
-    let Seen { links, missing, mark } = seen;
+    let NodeLinks { links, missing, mark } = seen;
     let (reached, is_marked) = tls_reached(&links, mark)?;
     let mut found: Vec<Finding> = links.iter().flat_map(|link| of_link(link, &reached)).collect();
     found.extend(missing.iter().map(|peer| Finding {
@@ -157,7 +157,7 @@ fn not_begun(mut failures: Failures) -> Failures {
 }
 
 /// The links of a role that runs, once all endpoints that it was told to ask have answered, or have had the time.
-fn asked(target: &Target) -> Outcome<Seen> {
+fn asked(target: &Target) -> Outcome<NodeLinks> {
     let begin = Instant::now();
     loop {
         std::thread::sleep(LOOK);
@@ -167,7 +167,7 @@ fn asked(target: &Target) -> Outcome<Seen> {
         let is_open = links.iter().flat_map(answers).any(|(_, micros)| micros.is_none());
         if !is_open || begin.elapsed() >= ASKED {
             let mark = value["mark"].as_u64().and_then(|mark| u32::try_from(mark).ok());
-            return Ok(Seen { links, missing: list("missing"), mark });
+            return Ok(NodeLinks { links, missing: list("missing"), mark });
         }
     }
 }
@@ -510,7 +510,7 @@ fn resolve(
 }
 
 /// Begins sessions with all neighbours, and returns how the links are, as the role's page has them.
-fn probe(source: &Source) -> Outcome<Seen> {
+fn probe(source: &Source) -> Outcome<NodeLinks> {
     let (settings, section, mark) = section(source)?;
     let state = source.resolve(section.state.get_ref());
     if store::is_open(&state)? {
@@ -575,7 +575,7 @@ fn probe(source: &Source) -> Outcome<Seen> {
     // Neighbours leave at once what ends here.
     links.close();
     send(&mut links, &mut ports, &mut out);
-    Ok(Seen { links: rows, missing: missing(&link_peers), mark })
+    Ok(NodeLinks { links: rows, missing: missing(&link_peers), mark })
 }
 
 /// Sends what links have to say.

@@ -1,7 +1,7 @@
 //! The driver of the BGP session with a member's router: TCP, the clock, the log and the view,
 //! around [`wayleave_bgp::peer`]. `run attest` drives its peers inside its machine.
 
-mod words;
+mod describe;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -23,8 +23,8 @@ use wayleave_runtime::bgp_tcp::TcpEvent;
 use wayleave_runtime::log_limit::{Line, LogLimit};
 use wayleave_runtime::starts::{Handling, PeerName};
 
-pub use self::words::malformed_words;
-use self::words::{Words, end_words, fault_words};
+pub use self::describe::describe_malformed;
+use self::describe::{RouterLabel, describe_end, describe_fault};
 pub use super::peer_tcp::Endpoint;
 use super::peer_tcp::{PeerTcp, SHUTDOWN_TIME, TcpInput};
 
@@ -148,7 +148,7 @@ impl Peer {
             None => "the router".into(),
         };
         endpoint.options.name = Some(PeerName::clone(&name));
-        let router = Words { address: address_of_router };
+        let router = RouterLabel { address: address_of_router };
         let connections = PeerTcp::open(endpoint, to).await?;
         let (address, protection) = (connections.address, connections.protection());
         let awaited_at = address.map(|address| address.to_string());
@@ -189,7 +189,7 @@ impl Peer {
 }
 
 struct Driver<E> {
-    router: Words,
+    router: RouterLabel,
     expected: PeerAsn,
     peer: peer::Peer,
     connections: PeerTcp,
@@ -332,7 +332,7 @@ impl<E: From<PeerEvent>> Driver<E> {
     /// Logs why a session ended.
     fn log_ended(&mut self, ended: &Ended) {
         self.last_end = ended.cause.to_string();
-        let words = self.words(ended);
+        let words = self.describe(ended);
         warn!(cause = %ended.cause, "BGP session with the router down: {words}");
         self.problem = Some(down(&words));
         let is_notified = matches!(ended.cause, Cause::PeerEnded(_) | Cause::PeerErred(_));
@@ -340,7 +340,7 @@ impl<E: From<PeerEvent>> Driver<E> {
     }
 
     /// What the end of a session, or of an attempt, means, and what to do.
-    fn words(&self, ended: &Ended) -> String {
+    fn describe(&self, ended: &Ended) -> String {
         let (router, cause) = (&self.router, &self.last_end);
         if let (Cause::UnexpectedAs { announced, .. }, PeerAsn::Exactly(asn)) = (&ended.cause, self.expected) {
             return format!(
@@ -355,8 +355,8 @@ impl<E: From<PeerEvent>> Driver<E> {
                     router.address.map(|address| format!(" ([router] `connect` has {address})")).unwrap_or_default();
                 format!("is BGP configured there, for this proxy's address?{at}")
             }
-            Cause::PeerErred(notification) => fault_words(notification, router),
-            Cause::PeerEnded(notification) => end_words(notification, router),
+            Cause::PeerErred(notification) => describe_fault(notification, router),
+            Cause::PeerEnded(notification) => describe_end(notification, router),
             Cause::HoldTimerExpired | Cause::SendHoldTimerExpired | Cause::ConnectionLost => {
                 format!("look at {router}, and at the way to it; the session is tried again")
             }
@@ -386,7 +386,7 @@ impl<E: From<PeerEvent>> Driver<E> {
             return;
         }
         let cause = self.last_end.clone();
-        let words = self.words(ended);
+        let words = self.describe(ended);
         let is_new = self.logged_causes.len() < LOGGED_CAUSES && self.logged_causes.insert(cause.clone());
         if !is_new {
             debug!("no BGP session with the router: {cause}");
@@ -410,7 +410,7 @@ impl<E: From<PeerEvent>> Driver<E> {
         }
         self.malformed += 1;
         if self.malformed <= LOGGED_MALFORMED {
-            let what = malformed_words(&update.problems, update.withdrawn.iter().chain(&update.ignored));
+            let what = describe_malformed(&update.problems, update.withdrawn.iter().chain(&update.ignored));
             warn!("malformed UPDATE from {}: {what}; the session stays up (RFC 7606)", self.router);
         }
         if self.malformed == LOGGED_MALFORMED {
@@ -464,7 +464,7 @@ mod tests {
         );
         let clock = Clock::start();
         let mut driver = Driver {
-            router: Words { address: Some([192, 0, 2, 1].into()) },
+            router: RouterLabel { address: Some([192, 0, 2, 1].into()) },
             expected: config.peer_asn,
             peer: peer::Peer::new(config, 0, clock.now()),
             connections: PeerTcp::open(endpoint, to).await.expect("nothing is opened yet"),

@@ -2,7 +2,7 @@
 //! follows their records.
 
 mod audit;
-mod io;
+pub(super) mod io;
 mod views;
 
 use std::convert::Infallible;

@@ -8,8 +8,8 @@ mod host_filter;
 mod host_routes;
 mod inner_side;
 mod names;
-mod proxy;
-mod resolver;
+pub(super) mod proxy;
+pub(super) mod resolver;
 mod source;
 mod views;
 mod worker;
@@ -653,7 +653,10 @@ impl Role for GatewayRole {
                     self.disagreements.iter().for_each(|why| self.log.report(disagreement_line(why)));
                 }
             }
-            Event::Ask(Ask::Happened(event)) => self.log.report(line(&event, &self.shared.known())),
+            Event::Ask(Ask::Happened(event)) => {
+                let known = self.shared.known();
+                self.log.report(line(&event, |peer| known.describe(peer)));
+            }
             Event::Ask(Ask::Paths(peer)) => {
                 let (servers, worker) = (self.servers.clone(), self.shared.worker.clone());
                 self.question(async move {
@@ -818,25 +821,29 @@ fn restore_flows(gateway: &mut Gateway, store: &FileStore, now: Now, outlive: bo
 }
 
 /// What the operator is told.
-fn line(event: &Happened, known: &Known) -> EventLine {
+pub fn line(event: &Happened, describe: impl Fn(&IdentityKey) -> String) -> EventLine {
     match event {
         Happened::SessionBegan { peer } => {
-            event!(INFO "session-began" { peer = known.describe(peer) } "a session has begun")
+            event!(INFO "session-began" { peer = describe(peer) } "a session has begun")
         }
-        Happened::PathDied { peer } => event!(WARN "path-died" { peer = known.describe(peer) }
+        Happened::PathDied { peer } => event!(WARN "path-died" { peer = describe(peer) }
             "a path is dead: probes stayed unanswered, or its first node has stopped; flows go by the spare one"),
         Happened::PathChanged { peer } => {
-            event!(INFO "path-changed" { peer = known.describe(peer) } "flows go by another path")
+            event!(INFO "path-changed" { peer = describe(peer) } "flows go by another path")
         }
     }
 }
 
-fn unresolved_line(unresolved: &Unresolved) -> EventLine {
+pub fn unresolved_line(unresolved: &Unresolved) -> EventLine {
     event!(WARN "name-unresolved" { name = unresolved.name.clone(); why = unresolved.to_string() } "{unresolved}")
 }
 
-fn disagreement_line(why: &str) -> EventLine {
+pub fn disagreement_line(why: &str) -> EventLine {
     event!(WARN "neighbour-disagrees" {; why = why.to_owned() } "{why}")
+}
+
+pub fn paths_decided_line(avoided: usize, pins: usize) -> EventLine {
+    event!(INFO "paths-decided" { avoided, pins } "other paths are avoided or pinned now")
 }
 
 /// What the forwarding thread asks.
@@ -885,8 +892,7 @@ impl GatewayRole {
         }
         let has_changed = choices != before;
         if has_changed {
-            self.log.report(event!(INFO "paths-decided" { avoided = choices.avoid.len(), pins = choices.pin.len() }
-                "other paths are avoided or pinned now"));
+            self.log.report(paths_decided_line(choices.avoid.len(), choices.pin.len()));
         }
         *self.shared.choices.write().unwrap_or_else(PoisonError::into_inner) = (choices, wrong);
         has_changed

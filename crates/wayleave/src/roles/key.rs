@@ -2,14 +2,14 @@
 //! the list of revocations that routers read.
 
 pub mod api;
-mod core;
+pub mod core;
 pub mod dns;
 mod holder_usage;
 mod lessor;
 mod listing;
-mod operator;
+pub mod operator;
 mod parts;
-mod quotas;
+pub mod quotas;
 pub mod routers;
 #[cfg(test)]
 mod tests;

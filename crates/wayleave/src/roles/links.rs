@@ -392,7 +392,7 @@ impl Watch {
     }
 }
 
-fn line(before: Option<&LinkStatus>, link: &LinkStatus, node: String) -> Option<EventLine> {
+pub fn line(before: Option<&LinkStatus>, link: &LinkStatus, node: String) -> Option<EventLine> {
     let was_up = before.is_some_and(|before| before.state == State::Up);
     let interface = usize::from(link.link);
     if link.other_versions.is_some() && link.other_versions != before.and_then(|before| before.other_versions) {
@@ -427,14 +427,14 @@ fn line(before: Option<&LinkStatus>, link: &LinkStatus, node: String) -> Option<
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use std::time::Duration;
 
     use wayleave_dataplane::link::Clock;
 
     use super::*;
 
-    fn link(node: u8, state: State, size: Option<u16>, clock: Option<(i64, u64)>) -> LinkStatus {
+    pub fn link(node: u8, state: State, size: Option<u16>, clock: Option<(i64, u64)>) -> LinkStatus {
         LinkStatus {
             link: node.into(),
             identity: IdentityKey([node; 32]),

@@ -1,6 +1,6 @@
 //! `run path`: a path server.
 
-mod io;
+pub(super) mod io;
 mod views;
 
 use std::convert::Infallible;

@@ -2,7 +2,7 @@
 //!
 //! It is a process of its own since it has the realm's key: no path server has one, and where nobody joins it need not run.
 
-mod io;
+pub(super) mod io;
 mod submission;
 mod views;
 

@@ -4,8 +4,8 @@
 
 mod filter;
 pub mod registration;
-mod secrets;
-mod system;
+pub(super) mod secrets;
+pub(super) mod system;
 mod views;
 mod worker;
 
@@ -34,7 +34,7 @@ use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::packets::ip::Ip;
 
 use super::daemon::{Daemon, QUEUE, Role, seed};
-use super::events::{Events, event};
+use super::events::{EventLine, Events, event};
 use super::stamping::{CapabilityEpoch, CapabilityFile, RouteCapabilities};
 use crate::config::router::stamper::{Otherwise, RouteSection, RuleSection};
 use crate::config::rs::StatusSection;
@@ -45,7 +45,7 @@ use crate::key_files::capability::Capabilities;
 use registration::{MAX_OF_USER, MAX_REGISTRATIONS, Registered, RegisteredCapability, Registration, Socket};
 use secrets::{Answers, LookedUp, LookupCounters, Secrets};
 use system::System;
-use views::{RouteView, RuleView, Shown, StamperView};
+use views::{RouteView, RuleView, StamperSnapshot, StamperView};
 use worker::{Replies, Running};
 
 /// How often files and epochs are looked at.
@@ -178,7 +178,7 @@ impl Plan {
         self.file.host.get_ref().reply_waypoints.iter().map(|named| *named.get_ref()).collect()
     }
 
-    fn shown(&self, system: &System, now: UnixTime) -> Shown {
+    fn shown(&self, system: &System, now: UnixTime) -> StamperSnapshot {
         let section = self.file.stamper.get_ref();
         let (rules, sections) = (self.numbered_rules(), self.file.rule_sections().collect::<Vec<_>>());
         let name =
@@ -204,7 +204,7 @@ impl Plan {
         for number in self.without_interface() {
             routes[usize::from(number)].set_trouble(NO_INTERFACE);
         }
-        Shown {
+        StamperSnapshot {
             routes,
             rules: rules.iter().filter_map(|(number, of)| Some(rule((of, sections.get(*number)?.1)))).collect(),
             lookups: LookupCounters::default(),
@@ -229,7 +229,7 @@ pub struct StamperRole {
     local: BTreeSet<IpAddr>,
     running: Running,
     secrets: Secrets,
-    shown: Arc<RwLock<Shown>>,
+    shown: Arc<RwLock<StamperSnapshot>>,
     look: tokio::time::Interval,
     looks: u32,
     /// Clients that pay for replies, and what packets to each are stamped with.
@@ -481,7 +481,7 @@ impl Role for StamperRole {
         if files != self.files {
             self.files = files;
             if self.plan_again() {
-                self.log.report(event!(INFO "capabilities-changed" {} "files of capabilities have changed and are used from now on"));
+                self.log.report(capabilities_changed_line());
                 self.stamped.0.clear();
                 self.keep_secrets();
             }
@@ -592,8 +592,7 @@ impl StamperRole {
         let outcome = self.try_register(number, registration, now).await;
         match &outcome {
             Ok(()) => {
-                self.log
-                    .report(event!(INFO "registered" { user } "a user has registered capabilities for its packets"));
+                self.log.report(registered_line(user));
             }
             Err(why) => warn!(user, "a registration is refused: {why}"),
         }
@@ -642,7 +641,7 @@ impl StamperRole {
     }
 
     /// What is in force, for the pages.
-    fn shown(&self, now: UnixTime) -> Shown {
+    fn shown(&self, now: UnixTime) -> StamperSnapshot {
         let mut shown = self.plan.shown(&self.system, now);
         (shown.lookups, shown.answers) = (self.secrets.counters, self.secrets.answers());
         let required = required(&self.plan.rules());
@@ -672,7 +671,7 @@ impl StamperRole {
             Registered::Ended(number) => {
                 let Some(ended) = self.registered.remove(&number) else { return };
                 self.keep_secrets();
-                self.log.report(event!(INFO "registration-ended" { user = ended.user } "a registration has ended"));
+                self.log.report(registration_ended_line(ended.user));
                 if let Err(failures) = self.apply(now).await {
                     warn!("packet routes unchanged: {failures}");
                 }
@@ -834,4 +833,16 @@ impl StamperRole {
         *self.shown.write().unwrap_or_else(PoisonError::into_inner) = self.shown(now);
         Ok(())
     }
+}
+
+pub fn capabilities_changed_line() -> EventLine {
+    event!(INFO "capabilities-changed" {} "files of capabilities have changed and are used from now on")
+}
+
+pub fn registered_line(user: u32) -> EventLine {
+    event!(INFO "registered" { user } "a user has registered capabilities for its packets")
+}
+
+pub fn registration_ended_line(user: u32) -> EventLine {
+    event!(INFO "registration-ended" { user } "a registration has ended")
 }

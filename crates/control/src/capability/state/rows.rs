@@ -5,17 +5,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use wayleave_core::wire::{Ascii, Codec, Malformed, Reader, Wire, Writer, decode, encode};
+use wayleave_core::wire::{Ascii, Codec, Malformed, Wire, Writer, decode, encode};
 use wayleave_packet::platypus::header::{Interval, Principal};
 use wayleave_packet::platypus::revocation::Revocation;
 use wayleave_packet::platypus::sources::{MAX_SOURCES, Sources};
 
 use super::{
     Account, Change, ChangeBody, Delegated, Entry, Grant, MAX_GRANTS, MAX_REVOCATIONS, MAX_WAYPOINTS, NONE,
-    PrincipalCodec, RevocationCodec, SourcesCodec, State,
+    SourcesCodec, State,
 };
 use crate::capability::billing::{BillingRecord, BillingSubject, MAX_BILLED};
 use crate::capability::channel::{MAX_RATES, RatePayer, RateTerms};
+use crate::capability::codecs::{IntervalCodec, PrincipalCodec, RevocationCodec};
 use crate::capability::invitation::{Invitation, InvitationStatus, MAX_NAME};
 use crate::capability::keys::ProviderKey;
 use crate::capability::usage::Reopening;
@@ -47,21 +48,6 @@ wayleave_core::wire! {
         16 = Limit { payer: RatePayer, terms: RateTerms },
         /// What a delegation may send in a month by its holder's order.
         17 = Volume { payer: RatePayer, status: QuotaStatus },
-    }
-}
-
-/// The exponent of an interval.
-struct IntervalCodec;
-
-impl Codec<Interval> for IntervalCodec {
-    const LEAST: usize = 1;
-
-    fn write(value: &Interval, out: &mut Writer) {
-        out.u8(value.exponent());
-    }
-
-    fn read(from: &mut Reader<'_>) -> Result<Interval, Malformed> {
-        Interval::new(from.u8()?).ok_or(Malformed::Value("an interval"))
     }
 }
 

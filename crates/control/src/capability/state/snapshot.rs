@@ -10,7 +10,8 @@ use wayleave_crypto::sign::VerifyingKey;
 use wayleave_crypto::signed::{Object, SIGNATURE, Signed};
 use wayleave_packet::platypus::header::{Interval, Principal};
 
-use super::{Grant, RevocationCodec, Row, State};
+use super::{Grant, Row, State};
+use crate::capability::codecs::RevocationCodec;
 use crate::capability::invitation::{Invitation, InvitationStatus, MAX_NAME};
 use crate::capability::keys::ProviderKey;
 

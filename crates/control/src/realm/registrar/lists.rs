@@ -53,7 +53,7 @@ impl Removed {
 
 /// What became of the removals of a list.
 #[derive(Default)]
-struct Taken {
+struct AcceptedRemovals {
     /// Who was not removed before.
     new: Vec<IdentityKey>,
     /// Whether it says of anybody what was not known.
@@ -104,7 +104,7 @@ impl Registrar {
 
     /// Takes in a list of the records: one that was signed elsewhere, or one that does not say.
     pub(super) fn restore_list(&mut self, list: Signed<RevocationList>, is_heard: bool) {
-        self.take_removals(list.object(), is_heard);
+        self.accept_removals(list.object(), is_heard);
         self.put(list);
     }
 
@@ -174,24 +174,24 @@ impl Registrar {
     }
 
     /// Whoever is on a list is removed here, and who took its place by its keys, if a list that was signed elsewhere removes it anew.
-    fn take_removals(&mut self, list: &RevocationList, is_heard: bool) -> Taken {
+    fn accept_removals(&mut self, list: &RevocationList, is_heard: bool) -> AcceptedRemovals {
         let by = signer(list);
         let origin = if is_heard { Origin::Heard(by) } else { Origin::Unsaid(by) };
-        let mut taken = Taken::default();
-        let mut room = None;
+        let mut accepted = AcceptedRemovals::default();
+        let mut allowance = None;
         for removal in &list.revoked {
             let (identity, end) = (removal.identity, list.end(removal));
             if self.restored.get(&identity).is_some_and(|generation| list.generation < *generation) {
                 continue;
             }
             let is_known = self.removed.contains_key(&identity) || self.members.contains_key(&identity);
-            let is_believed = is_known || self.take_room(&by, &mut room);
+            let is_believed = is_known || self.take_allowance(&by, &mut allowance);
             let is_anew = match self.removed.get_mut(&identity) {
                 Some(removed) => {
                     // A list that does not say until when says a later second each time.
                     let is_later =
                         if removal.until == 0 { removed.until + LISTED_AFTER_END } else { removed.until } < end;
-                    taken.is_new |= is_later;
+                    accepted.is_new |= is_later;
                     let was_rolled = removed.origin == Origin::Rolled;
                     if is_later {
                         removed.until = end;
@@ -202,12 +202,12 @@ impl Registrar {
                 None if is_believed => {
                     self.removed.insert(identity, Removed { until: end, origin });
                     self.rolls_of_nodes.remove(&identity);
-                    taken.new.push(identity);
-                    taken.is_new = true;
+                    accepted.new.push(identity);
+                    accepted.is_new = true;
                     true
                 }
                 None => {
-                    taken.left += 1;
+                    accepted.left += 1;
                     false
                 }
             };
@@ -218,25 +218,25 @@ impl Registrar {
                 let until = self.last_until.get(&node).copied().unwrap_or(0).max(end);
                 if !self.is_revoked(&node) {
                     self.removed.insert(node, Removed { until, origin });
-                    taken.new.push(node);
-                    taken.is_new = true;
+                    accepted.new.push(node);
+                    accepted.is_new = true;
                 }
             }
         }
-        taken
+        accepted
     }
 
-    /// Whether lists of this key may remove one more that is no member by the records; `room` is counted at the first.
-    fn take_room(&self, by: &[u8; 32], room: &mut Option<usize>) -> bool {
-        let left = room.get_or_insert_with(|| {
+    /// Whether lists of this key may remove one more that is no member by the records; `allowance` is counted at the first.
+    fn take_allowance(&self, by: &[u8; 32], allowance: &mut Option<usize>) -> bool {
+        let left = allowance.get_or_insert_with(|| {
             let strangers = self.removed.iter().filter(|(identity, _)| !self.members.contains_key(*identity));
             let (all, of_key) = strangers
                 .fold((0, 0), |(all, of_key), (_, removed)| (all + 1, of_key + usize::from(removed.is_by(by))));
             MAX_STRANGERS.saturating_sub(all).min(MAX_STRANGERS_OF_KEY.saturating_sub(of_key))
         });
-        let has_room = *left > 0;
+        let is_allowed = *left > 0;
         *left = left.saturating_sub(1);
-        has_room
+        is_allowed
     }
 
     /// Until when a membership of the node may be in force somewhere. Records from a backup do not know of a renewal since, and one that the
@@ -434,7 +434,7 @@ impl Registrar {
         let known = self.known_list().filter(|known| !known.is_ahead(now.secs()));
         let (is_later, is_risen) =
             (known.is_none_or(|known| known.order() < order), object.generation > self.generation());
-        let Taken { new, is_new, left } = self.take_removals(&object, true);
+        let AcceptedRemovals { new, is_new, left } = self.accept_removals(&object, true);
         if left > 0 {
             let event = RegistrarEvent::Invented { key: signer(&object), left };
             self.outputs.push_back(RegistrarOutput::Event(event));

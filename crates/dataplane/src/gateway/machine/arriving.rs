@@ -14,7 +14,7 @@ use super::super::message::{Content, DATA, Message, read_opening};
 use super::super::offload::Offload;
 use super::super::peer::{Class, Known, Peer, RouteState, reversed};
 use super::leaving::Destination;
-use super::thread::{Arrivals, Place};
+use super::thread::{Arrivals, MessageLocation};
 use super::work::{current, fresh_index};
 use super::{Begun, Event, Machine, Output, PROLOGUE, WINDOW};
 use crate::noise::{NotSealed, Session, StaticKey, prologue};
@@ -68,7 +68,7 @@ impl Machine {
     pub(super) fn sort(
         &mut self,
         octets: &[u8],
-        (place, at): (Place, usize),
+        (place, at): (MessageLocation, usize),
         origin: Origin,
         arrivals: &mut Arrivals,
         now: Now,

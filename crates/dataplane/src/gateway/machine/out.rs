@@ -45,19 +45,19 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// Seals and stamps the segments of `octets`, the packet as the machine left it; `room` is memory for that. What leaves is handed to `out`.
+    /// Seals and stamps the segments of `octets`, the packet as the machine left it; `buffer` is memory for that. What leaves is handed to `out`.
     pub(super) fn write(
         &self,
         octets: &[u8],
         stamper: &mut Stamper,
-        room: Vec<u8>,
+        buffer: Vec<u8>,
         out: &mut impl FnMut(Output),
     ) -> Result<(), Unwritten> {
         let segments = Segments::new(octets, self.inner, &self.offload).ok_or(Unwritten)?;
         if self.sender.header_length(self.form) + DATA + segments.lengths().0 + TAG > self.mtu {
-            return self.write_parts(&segments, stamper, room, out);
+            return self.write_parts(&segments, stamper, buffer, out);
         }
-        out(self.write_whole(&segments, stamper, room)?);
+        out(self.write_whole(&segments, stamper, buffer)?);
         Ok(())
     }
 
@@ -70,26 +70,26 @@ impl Run {
         &self,
         segments: &Segments<'_>,
         stamper: &mut Stamper,
-        mut room: Vec<u8>,
+        mut buffer: Vec<u8>,
     ) -> Result<Output, Unwritten> {
         let (header, count) = (self.sender.header_length(self.form), segments.count());
         let (length, last) = segments.lengths();
         let size = header + DATA + length + TAG;
-        room.clear();
-        room.reserve((count - 1) * size + header + DATA + last + TAG);
+        buffer.clear();
+        buffer.reserve((count - 1) * size + header + DATA + last + TAG);
         // Each packet is written where it leaves from, and sealed there.
         for (index, number) in (0..count).zip(self.number..) {
-            let message = room.len() + header;
-            room.resize(message, 0);
-            self.seal(segments, (index, number), &mut room)?;
+            let message = buffer.len() + header;
+            buffer.resize(message, 0);
+            self.seal(segments, (index, number), &mut buffer)?;
         }
         let sender = &*self.sender;
         let nonces = std::iter::successors(Some(self.nonce), |nonce| Some(nonce.next()));
-        let stamps = room.chunks_mut(size).zip(nonces);
+        let stamps = buffer.chunks_mut(size).zip(nonces);
         let mut stamps: Vec<Stamp<'_>> =
             stamps.map(|(octets, nonce)| Stamp { sender, front: self.front(Part::Whole, nonce), octets }).collect();
         stamps.chunks_mut(BURST).try_for_each(|burst| stamper.stamp(burst).map_err(|_| Unwritten))?;
-        Ok(Output::Wire { link: self.link, octets: room, size })
+        Ok(Output::Wire { link: self.link, octets: buffer, size })
     }
 
     /// Writes segments of which those that do not fit leave in two packets each.
@@ -167,10 +167,10 @@ impl Out {
         now: Now,
     ) -> Result<Run, NotSealed> {
         let form = lane.form();
-        let room = mtu.saturating_sub(lane.sender.header_length(form) + DATA + TAG);
+        let capacity = mtu.saturating_sub(lane.sender.header_length(form) + DATA + TAG);
         let ((length, last), count) = (segments.lengths(), segments.count());
-        // The path itself takes the room until every node holds it; or the packet must pass.
-        let split = if length > room { count - usize::from(last <= room) } else { 0 };
+        // The path itself takes the octets until every node holds it; or the packet must pass.
+        let split = if length > capacity { count - usize::from(last <= capacity) } else { 0 };
         let (number, key) = known.session.numbers(count)?;
         let nonce = lane.nonces(count + split, now);
         lane.sent += count as u64;
@@ -225,8 +225,8 @@ impl Out {
                 let mut content =
                     Content::Probe { number: probe.number, sent: probe.sent, nodes: nodes.clone(), padding: 0 }
                         .encode();
-                let room = probe.size.map_or(0, |size| lane.inner_mtu(size.into(), probe.form));
-                content.resize(content.len().max(room), 0);
+                let inner_mtu = probe.size.map_or(0, |size| lane.inner_mtu(size.into(), probe.form));
+                content.resize(content.len().max(inner_mtu), 0);
                 if self.seal(known, &content).is_ok() {
                     self.counters.probes += 1;
                     let message = std::mem::take(&mut self.message);

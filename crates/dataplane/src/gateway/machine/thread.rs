@@ -50,7 +50,7 @@ impl std::fmt::Debug for Gateway {
 }
 
 /// Where a message lies.
-pub(super) enum Place {
+pub(super) enum MessageLocation {
     /// In the frame of this number.
     Frame(usize),
     /// It came in parts.
@@ -59,7 +59,7 @@ pub(super) enum Place {
 
 /// A sealed message of a verified packet.
 struct Arrival {
-    place: Place,
+    place: MessageLocation,
     /// Where what is sealed begins.
     at: usize,
     /// Of the session, as this side numbers it, and of the message in it.
@@ -92,7 +92,7 @@ pub(super) struct Arrivals {
 impl Arrivals {
     pub(super) fn push(
         &mut self,
-        (place, at): (Place, usize),
+        (place, at): (MessageLocation, usize),
         numbers: (u32, u64),
         origin: Origin,
         key: impl FnOnce() -> Arc<OpeningKey>,
@@ -120,8 +120,8 @@ impl Arrival {
     /// The octets from where what is sealed begins.
     fn octets<'a>(&'a mut self, frames: &'a mut [Frame<'_>]) -> &'a mut [u8] {
         let octets = match &mut self.place {
-            Place::Frame(number) => frames.get_mut(*number).map(|frame| &mut *frame.octets),
-            Place::Joined(octets) => Some(&mut octets[..]),
+            MessageLocation::Frame(number) => frames.get_mut(*number).map(|frame| &mut *frame.octets),
+            MessageLocation::Joined(octets) => Some(&mut octets[..]),
         };
         octets.and_then(|octets| octets.get_mut(self.at..)).unwrap_or_default()
     }
@@ -185,9 +185,9 @@ impl Gateway {
     /// Takes an inner packet from the system. Addresses in it may be rewritten.
     pub fn inner(&mut self, octets: &mut [u8], offload: &Offload, now: Now) {
         let Some(run) = self.with(|machine| machine.inner(octets, offload, now)) else { return };
-        let room = self.spare.pop().unwrap_or_default();
+        let buffer = self.spare.pop().unwrap_or_default();
         let Self { queue, stamper, .. } = self;
-        if run.write(octets, stamper, room, &mut |output| queue.push_back(output)).is_err() {
+        if run.write(octets, stamper, buffer, &mut |output| queue.push_back(output)).is_err() {
             turn(&self.machine).out.counters.drop(Reason::NotSent);
         }
     }
@@ -269,14 +269,14 @@ impl Gateway {
                 let origin = machine.origin(&packet, node).ok_or(Reason::Stranger)?;
                 if packet.part() == Part::Whole {
                     let (octets, payload) = (frame.octets.len(), packet.payload());
-                    let place = (Place::Frame(number), octets - payload.len());
+                    let place = (MessageLocation::Frame(number), octets - payload.len());
                     return machine.sort(payload, place, origin, arrivals, now);
                 }
                 let mut joined = Vec::new();
                 let (handle, nonce) = (packet.handle(), packet.nonce());
                 if joiner.join(handle, nonce, packet.part(), packet.payload(), now.instant, &mut joined) {
                     let octets = joined.clone();
-                    return machine.sort(&octets, (Place::Joined(joined), 0), origin, arrivals, now);
+                    return machine.sort(&octets, (MessageLocation::Joined(joined), 0), origin, arrivals, now);
                 }
                 Ok(())
             });

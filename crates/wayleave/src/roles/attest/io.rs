@@ -20,7 +20,7 @@ use crate::config::Source;
 use crate::config::attest::{AttestFile, EndSection};
 use crate::failure::{Failure, Outcome};
 use crate::roles::attestation::{self, KEYS_EXHAUSTED, first, key_faulty, slot_record};
-use crate::roles::bgp_peer::malformed_words;
+use crate::roles::bgp_peer::describe_malformed;
 use crate::roles::events::{EventLine, Events, event, shown};
 use crate::roles::peer_tcp::{Endpoint, PeerTcp, TcpInput};
 
@@ -299,7 +299,7 @@ fn pair_line(event: PairEvent, number: usize, pair: &str) -> EventLine {
         }
         PairEvent::Malformed(side, problems, routes) => event!(WARN "malformed" by number, { pair; side = side.name() }
             "malformed UPDATE from the {} peer: {}; the session stays up (RFC 7606)",
-            side.name(), malformed_words(&problems, routes.iter())),
+            side.name(), describe_malformed(&problems, routes.iter())),
         PairEvent::Rejected(side, rejected) => {
             event!(WARN "rejected" by number, { pair, routes = rejected.routes.len(); side = side.name() }
             "routes not sent to the {} peer: {}", side.name(), rejected.error)

@@ -99,7 +99,7 @@ impl ConsentIo {
 }
 
 /// What the operator is told.
-fn line(event: &ConsentServerEvent) -> EventLine {
+pub fn line(event: &ConsentServerEvent) -> EventLine {
     match event {
         ConsentServerEvent::Ready => event!(INFO "ready" by 1, {} "requests are answered from now on"),
         ConsentServerEvent::RecordRefused(refusal) => event!(WARN "record-refused" by 1, {; why = shown(refusal) }

@@ -103,7 +103,7 @@ async fn application(
         Ok(request) => request,
         Err(fault) => {
             proxy.refused.fetch_add(1, Relaxed);
-            events.report(malformed_line(&fault));
+            events.report(malformed_line(fault.why));
             let Some(protocol) = fault.protocol else { return Ok(()) };
             return refuse(stream, &protocol.refusal(fault.refusal, fault.why)).await;
         }
@@ -117,7 +117,7 @@ async fn application(
         Ok(connection) => connection,
         Err(refused) => {
             proxy.refused.fetch_add(1, Relaxed);
-            events.report(refused_line(&request.target, &refused));
+            events.report(refused_line(&request.target, &refused.why));
             slot.end_request();
             return refuse(stream, &protocol.refusal(refused.refusal, &refused.why)).await;
         }
@@ -286,13 +286,13 @@ async fn addresses(target: &Target, shared: &Shared) -> Result<Vec<IpAddr>, Refu
     Ok(vec![address])
 }
 
-fn refused_line(target: &Target, refused: &Refused) -> EventLine {
+pub fn refused_line(target: &Target, why: &str) -> EventLine {
     // Few targets share a part of the log, so that an application that asks for one without end hides few reasons of others.
     let mut hasher = DefaultHasher::new();
     host(target).hash(&mut hasher);
-    event!(INFO "proxy-refused" by hasher.finish() % PARTS_OF_LOG, { target = shown(target); why = refused.why } "no connection for an application: {}", refused.why)
+    event!(INFO "proxy-refused" by hasher.finish() % PARTS_OF_LOG, { target = shown(target); why } "no connection for an application: {why}")
 }
 
-fn malformed_line(fault: &Fault) -> EventLine {
-    event!(INFO "proxy-malformed" by 0usize, {; why = fault.why } "an application asked for nothing that the proxy understands: {}", fault.why)
+pub fn malformed_line(why: &str) -> EventLine {
+    event!(INFO "proxy-malformed" by 0usize, {; why } "an application asked for nothing that the proxy understands: {why}")
 }

@@ -175,21 +175,21 @@ impl Keeper {
     fn note(&self, state: State) {
         let before = std::mem::replace(&mut *self.state.write().unwrap_or_else(PoisonError::into_inner), state.clone());
         if before != state {
-            self.log.report(self.line(&state));
+            self.log.report(line(&self.interface, &self.names, &state));
         }
     }
+}
 
-    fn line(&self, state: &State) -> EventLine {
-        let interface = self.interface.clone();
-        let server = self.names.server.to_string();
-        match state {
-            State::Set => {
-                let zones = self.names.zones.join(" ");
-                event!(INFO "resolver-set" { interface, zones } "systemd-resolved asks this gateway for names")
-            }
-            State::Unknown | State::Absent => event!(INFO "resolver-absent" { interface, server }
-                "systemd-resolved does not run here: once it does it is told of the names; any other resolver has to be told to ask the gateway"),
-            State::Failed(why) => event!(WARN "resolver-failed" { interface; why } "{why}"),
+/// What the operator is told of systemd-resolved, which is to ask for these names by the link of this interface.
+pub fn line(interface: &str, names: &LinkNames, state: &State) -> EventLine {
+    let server = names.server.to_string();
+    match state {
+        State::Set => {
+            let zones = names.zones.join(" ");
+            event!(INFO "resolver-set" { interface, zones } "systemd-resolved asks this gateway for names")
         }
+        State::Unknown | State::Absent => event!(INFO "resolver-absent" { interface, server }
+                "systemd-resolved does not run here: once it does it is told of the names; any other resolver has to be told to ask the gateway"),
+        State::Failed(why) => event!(WARN "resolver-failed" { interface; why } "{why}"),
     }
 }

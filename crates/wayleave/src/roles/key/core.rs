@@ -19,7 +19,7 @@ use crate::config::Source;
 use crate::config::key::KeyFile;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::database::{DatabaseRecords, Outage, Unread};
-use crate::roles::events::{Events, event};
+use crate::roles::events::{EventLine, Events, event};
 use wayleave_control::capability::Position;
 
 /// Handles that are made at a time while questions wait, and at start.
@@ -218,16 +218,8 @@ impl Core {
         (self.position, self.last_read) = (database.position(), database.last_read());
         let outage = database.outage().cloned();
         match (&self.outage, &outage) {
-            (None, Some(outage)) => self.log.report(event!(
-                ERROR "database-down" { why = outage.why.as_str() }
-                "the database cannot be used, nothing can be changed, and look-ups are answered from memory for {} s: {}",
-                self.max_staleness.as_secs(),
-                outage.why
-            )),
-            (Some(before), None) => self.log.report(event!(
-                INFO "database-up" { secs = before.since.elapsed().as_secs() }
-                "the database can be used again"
-            )),
+            (None, Some(outage)) => self.log.report(database_down_line(&outage.why, self.max_staleness)),
+            (Some(before), None) => self.log.report(database_up_line(before.since.elapsed())),
             _ => {}
         }
         self.outage = outage;
@@ -284,9 +276,7 @@ impl Core {
         let applied = self.server.apply(change);
         applied.map_err(|error| Failure::new(format!("a change that was just signed is refused: {error}")))?;
         let object = change.object();
-        self.log.report(
-            event!(INFO "order" { number = object.number } "order of a holder carried out: {}", kind(&object.body)),
-        );
+        self.log.report(order_line(object.number, &object.body));
         self.announce();
         Ok(())
     }
@@ -304,6 +294,20 @@ impl Core {
 }
 
 /// What a change does, for the log; `wayleave cap list` has the rest.
+pub fn database_down_line(why: &str, max_staleness: Duration) -> EventLine {
+    event!(ERROR "database-down" { why }
+        "the database cannot be used, nothing can be changed, and look-ups are answered from memory for {} s: {why}",
+        max_staleness.as_secs())
+}
+
+pub fn database_up_line(after: Duration) -> EventLine {
+    event!(INFO "database-up" { secs = after.as_secs() } "the database can be used again")
+}
+
+pub fn order_line(number: u64, body: &ChangeBody) -> EventLine {
+    event!(INFO "order" { number } "order of a holder carried out: {}", kind(body))
+}
+
 fn kind(body: &ChangeBody) -> &'static str {
     match body {
         ChangeBody::Account { .. } => "an account opened or renamed",

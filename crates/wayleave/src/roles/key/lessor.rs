@@ -32,9 +32,9 @@ pub struct LessorView {
     pub problem: Option<String>,
 }
 
-/// What the links' side says.
+/// What the links' side tells the task that holds the row.
 #[derive(Default)]
-pub struct LessorWord {
+pub struct LessorSignals {
     /// How many routers are connected.
     pub connected: AtomicUsize,
     /// The highest epoch of another lessor of which routers have heard.
@@ -53,7 +53,7 @@ pub struct LessorTask {
     pub name: String,
     /// The numbers of the routers.
     pub routers: Arc<Mutex<BTreeSet<RouterNumber>>>,
-    pub word: Arc<LessorWord>,
+    pub signals: Arc<LessorSignals>,
     pub view: Arc<Mutex<LessorView>>,
     pub tenure: Tenure,
     pub state: LessorState,
@@ -91,7 +91,7 @@ impl LessorTask {
             }
             self.show(looked, term.is_some());
             sleep(PAUSE).await;
-            let _ = timeout(RENEWAL, self.word.due.notified()).await; // nobody need say so
+            let _ = timeout(RENEWAL, self.signals.due.notified()).await; // nobody need say so
         }
     }
 
@@ -100,7 +100,7 @@ impl LessorTask {
     }
 
     async fn heed(&mut self) {
-        let (epoch, now) = (self.word.heard.swap(0, Ordering::AcqRel), self.clock.now());
+        let (epoch, now) = (self.signals.heard.swap(0, Ordering::AcqRel), self.clock.now());
         if !self.tenure.heard_of(epoch, now) {
             self.say(Event::Own(Own::MadeUp(epoch))).await;
         }
@@ -166,7 +166,7 @@ impl LessorTask {
 
     /// Whether no router has been connected for a while.
     fn is_unreached(&mut self, now: Instant) -> bool {
-        if self.word.connected.load(Ordering::Acquire) > 0 {
+        if self.signals.connected.load(Ordering::Acquire) > 0 {
             self.state.alone = None;
             return false;
         }
@@ -214,13 +214,13 @@ impl LessorTask {
 mod tests {
     use sqlx::Connection as _;
     use wayleave_control::tenure::Holder;
-    use wayleave_store::{Place, StoreKey};
+    use wayleave_store::{Location, StoreKey};
 
     use super::*;
     use crate::config::testing::Provider;
     use crate::roles::Events;
 
-    async fn administer(place: &Place, sql: &str) {
+    async fn administer(place: &Location, sql: &str) {
         let uri = format!("sqlite://{place}");
         let mut connection = sqlx::SqliteConnection::connect(&uri).await.expect("opened");
         sqlx::query(sql).execute(&mut connection).await.expect("done");
@@ -244,12 +244,12 @@ mod tests {
             events,
             name: "this server".to_owned(),
             routers: Arc::new(Mutex::new(BTreeSet::from([1]))),
-            word: Arc::default(),
+            signals: Arc::default(),
             view: Arc::default(),
             tenure: Tenure::new(Holder([1; 16])),
             state: LessorState::default(),
         };
-        task.word.connected.store(1, Ordering::Release);
+        task.signals.connected.store(1, Ordering::Release);
         let taken = task.look().await.expect("taken").expect("a row");
         assert_eq!(taken.routers, BTreeSet::from([1]));
         let full = "CREATE TRIGGER no_space BEFORE UPDATE ON lessor

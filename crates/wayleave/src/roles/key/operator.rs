@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use crate::roles::events::event;
+use crate::roles::events::{EventLine, event};
 use tracing::error;
 use wayleave_control::capability::{Change, ChangeBody, State};
 use wayleave_core::Now;
@@ -71,11 +71,15 @@ impl Core {
             .map_err(|error| Failure::new(format!("a change that was just signed is refused: {error}")))?;
         let number = signed.object().number;
         let what = summary(&signed.object().body);
-        self.log.report(event!(INFO "api-change" { number, by; what } "change by the API: {what}"));
+        self.log.report(change_line(number, by, &what));
         self.prepare(now);
         self.announce();
         Ok(number)
     }
+}
+
+pub fn change_line(number: u64, by: &str, what: &str) -> EventLine {
+    event!(INFO "api-change" { number, by; what } "change by the API: {what}")
 }
 
 fn disk(failure: &Failure) -> Problem {

@@ -15,7 +15,7 @@ use wayleave_store::Store;
 use super::core::{Core, lock};
 use super::operator;
 use crate::failure::Failure;
-use crate::roles::events::{Events, event};
+use crate::roles::events::{EventLine, Events, event};
 
 /// How often usage is held against quotas. What a payer sends meanwhile is beyond its quota.
 const EVERY: Duration = Duration::from_secs(2);
@@ -123,16 +123,12 @@ impl QuotaTask {
 
     /// Reports once a month that somebody is beyond its soft limit.
     fn report(&mut self, payer: RatePayer, status: &QuotaStatus, (begins, sent): (u64, u64)) {
-        let number = payer.principal.number();
         let Some(soft) = status.quota.soft.filter(|_| status.quota.is_exceeded(sent)) else {
             self.reported.remove(&payer);
             return;
         };
         if self.reported.insert(payer, begins) != Some(begins) {
-            self.log.report(event!(
-                WARN "quota-exceeded" { principal = number, sent, soft }
-                "{payer} has sent {sent} octets in this month, beyond its soft quota of {soft}"
-            ));
+            self.log.report(exceeded_line(payer, sent, soft));
         }
     }
 
@@ -141,26 +137,29 @@ impl QuotaTask {
         let (core, now) = (Arc::clone(&self.core), self.clock.now());
         let change = move || operator::change(&core, NOTE, now, &mut |state| Ok(use_up(state, payer, usage)));
         match tokio::task::spawn_blocking(change).await {
-            Ok(Ok(Ok(_))) => {
-                let (number, sent) = (payer.principal.number(), usage.1);
-                // A limit of a holder's own is no alarm of the operator's.
-                self.log.report(match payer.delegation {
-                    None => event!(
-                        WARN "quota-used-up" { principal = number, sent }
-                        "{payer} has used up its quota of the month with {sent} octets: it gets no secrets, and those it has are revoked"
-                    ),
-                    Some(id) => event!(
-                        INFO "limit-used-up" { principal = number, delegation = id.number(), sent }
-                        "{payer} has used up what its holder lets it send in the month with {sent} octets: it gets no secrets, and those \
-                         it has are revoked"
-                    ),
-                });
-            }
+            Ok(Ok(Ok(_))) => self.log.report(used_up_line(payer, usage.1)),
             // It is tried again; who changes things has logged why.
             Ok(Ok(Err(_))) | Err(_) => {}
             Ok(Err(failure)) => {
                 let _ = self.failed.send(failure).await; // fails if the role has stopped
             }
         }
+    }
+}
+
+pub fn exceeded_line(payer: RatePayer, sent: u64, soft: u64) -> EventLine {
+    event!(WARN "quota-exceeded" { principal = payer.principal.number(), sent, soft }
+        "{payer} has sent {sent} octets in this month, beyond its soft quota of {soft}")
+}
+
+/// A limit of a holder's own is no alarm of the operator's.
+pub fn used_up_line(payer: RatePayer, sent: u64) -> EventLine {
+    let number = payer.principal.number();
+    match payer.delegation {
+        None => event!(WARN "quota-used-up" { principal = number, sent }
+            "{payer} has used up its quota of the month with {sent} octets: it gets no secrets, and those it has are revoked"),
+        Some(id) => event!(INFO "limit-used-up" { principal = number, delegation = id.number(), sent }
+            "{payer} has used up what its holder lets it send in the month with {sent} octets: it gets no secrets, and those \
+             it has are revoked"),
     }
 }

@@ -32,7 +32,7 @@ use crate::roles::link_driver::{self, Driver, LinkIo};
 use crate::roles::router::random;
 
 use super::core::{Core, lock, wait_for_database};
-use super::lessor::{LessorState, LessorTask, LessorView, LessorWord};
+use super::lessor::{LessorSignals, LessorState, LessorTask, LessorView};
 use super::parts::Parts;
 use super::usage::{RETRY, UsageProblem, UsageStep, UsageStore};
 use super::usage_metrics::UsageMetrics;
@@ -126,7 +126,7 @@ impl Routers {
         let own = Holder(random()?);
         let name = identity.identity().to_string();
         // Nobody else's work holds its connection up.
-        let (word, lessor) = (Arc::<LessorWord>::default(), Arc::<Mutex<LessorView>>::default());
+        let (signals, lessor) = (Arc::<LessorSignals>::default(), Arc::<Mutex<LessorView>>::default());
         let leasing = LessorTask {
             store: open().await?,
             core: Arc::clone(&core),
@@ -134,7 +134,7 @@ impl Routers {
             events: events.clone(),
             name,
             routers: Arc::clone(&numbers),
-            word: Arc::clone(&word),
+            signals: Arc::clone(&signals),
             view: Arc::clone(&lessor),
             tenure: Tenure::new(own),
             state: LessorState::default(),
@@ -144,7 +144,8 @@ impl Routers {
         parts.spawn("statements", task.settle(Arc::clone(&numbers), clock));
         parts.spawn("who leases rates", leasing.run());
         let (routers, connected) = (config.routers(), BTreeSet::new());
-        let io = RouterIo { links, core, usage, checks, era: 0, names, routers, numbers, rates, word, connected, log };
+        let io =
+            RouterIo { links, core, usage, checks, era: 0, names, routers, numbers, rates, signals, connected, log };
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
         Ok(Some(Self {
             running,
@@ -203,7 +204,7 @@ struct RouterIo {
     routers: BTreeMap<IdentityKey, RouterNumber>,
     numbers: Arc<Mutex<BTreeSet<RouterNumber>>>,
     rates: SharedRates,
-    word: Arc<LessorWord>,
+    signals: Arc<LessorSignals>,
     /// Routers that are connected.
     connected: BTreeSet<RouterNumber>,
     log: Events,
@@ -225,24 +226,14 @@ impl LinkIo<RouterServer> for RouterIo {
     }
 
     fn own(&mut self, own: Own) -> Step<RouterServer> {
+        if let Some(line) = own_line(&own) {
+            self.log.report(line);
+        }
         Step::Input(match own {
-            Own::Unwritten(why) => {
-                self.log.report(match why {
-                    Some(why) => event!(ERROR "usage-unwritten" by 0, {} "{why}"),
-                    None => event!(INFO "usage-written" by 0, {} "usage can be written again"),
-                });
-                return Step::Ignore;
-            }
+            Own::Unwritten(_) | Own::Closed(..) | Own::MadeUp(_) => return Step::Ignore,
             Own::SetBack(confirmed) => {
                 self.era += 1;
-                self.log.report(event!(ERROR "usage-set-back" by 0, {}
-                    "the database has less usage than it had: it was set back to an old copy; routers report again what they have"));
                 RouterServerInput::SetBack(confirmed)
-            }
-            Own::Closed(statement, before) => {
-                self.log.report(event!(INFO "usage-closed" by 0, { statement, before = utc(before) }
-                    "usage is closed: statement {statement} has all that ended before"));
-                return Step::Ignore;
             }
             Own::Configure(config) => {
                 (self.names, self.routers) = (config.router_names(), config.routers());
@@ -254,12 +245,6 @@ impl LinkIo<RouterServer> for RouterIo {
             Own::Rates(rates) => {
                 self.rates = rates;
                 self.configure()
-            }
-            Own::MadeUp(epoch) => {
-                self.log.report(event!(ERROR "lessor-made-up" by 0, { epoch }
-                    "a router has heard of a lessor of rates with epoch {epoch}, years ahead: the clock of a key server was wrong, or the router's \
-                     word is: it asks nobody below that"));
-                return Step::Ignore;
             }
         })
     }
@@ -277,15 +262,14 @@ impl LinkIo<RouterServer> for RouterIo {
             RouterServerOutput::Refusals { router, report, received } => {
                 lock(&self.core).server.take_refusals(router, report, received);
             }
-            RouterServerOutput::Renew => self.word.due.notify_one(),
+            RouterServerOutput::Renew => self.signals.due.notify_one(),
             RouterServerOutput::Superseded { router, epoch } => {
-                self.word.heard.fetch_max(epoch, Ordering::AcqRel);
-                self.log.report(event!(WARN "lessor-superseded" by router, { epoch; router = self.name(router) }
-                    "the router has heard of another lessor of rates after this one: this server begins anew behind it, if it is the lessor still"));
+                self.signals.heard.fetch_max(epoch, Ordering::AcqRel);
+                self.log.report(superseded_line(router, name(&self.names, router), epoch));
             }
             RouterServerOutput::Event(event) => {
                 self.count(&event);
-                self.log.report(self.line(&event));
+                self.log.report(line(&event, &self.names));
             }
         }
         Ok(())
@@ -304,63 +288,84 @@ impl RouterIo {
             RouterEvent::Disconnected(router) => drop(self.connected.remove(router)),
             _ => return,
         }
-        self.word.connected.store(self.connected.len(), Ordering::Release);
+        self.signals.connected.store(self.connected.len(), Ordering::Release);
     }
+}
 
-    fn name(&self, router: RouterNumber) -> String {
-        self.names.get(&router).cloned().unwrap_or_else(|| format!("router {router}"))
-    }
+fn name(names: &BTreeMap<RouterNumber, String>, router: RouterNumber) -> String {
+    names.get(&router).cloned().unwrap_or_else(|| format!("router {router}"))
+}
 
-    /// What the operator is told.
-    fn line(&self, event: &RouterEvent) -> EventLine {
-        let name = |router: &RouterNumber| self.name(*router);
-        match event {
-            RouterEvent::Untaken { router: of, entries } => {
-                event!(ERROR "usage-untaken" by *of, { router = name(of); entries = *entries }
+/// What the operator is told of what concerns no single router.
+pub fn own_line(own: &Own) -> Option<EventLine> {
+    Some(match own {
+        Own::Unwritten(Some(why)) => event!(ERROR "usage-unwritten" by 0, {} "{why}"),
+        Own::Unwritten(None) => event!(INFO "usage-written" by 0, {} "usage can be written again"),
+        Own::SetBack(_) => event!(ERROR "usage-set-back" by 0, {}
+            "the database has less usage than it had: it was set back to an old copy; routers report again what they have"),
+        Own::Closed(statement, before) => event!(INFO "usage-closed" by 0, { statement, before = utc(*before) }
+            "usage is closed: statement {statement} has all that ended before"),
+        Own::MadeUp(epoch) => event!(ERROR "lessor-made-up" by 0, { epoch }
+            "a router has heard of a lessor of rates with epoch {epoch}, years ahead: the clock of a key server was wrong, or the router's \
+             word is: it asks nobody below that"),
+        Own::Configure(_) | Own::Rates(_) => return None,
+    })
+}
+
+pub fn superseded_line(router: RouterNumber, name: String, epoch: u64) -> EventLine {
+    event!(WARN "lessor-superseded" by router, { epoch; router = name }
+        "the router has heard of another lessor of rates after this one: this server begins anew behind it, if it is the lessor still")
+}
+
+/// What the operator is told of a router.
+pub fn line(event: &RouterEvent, names: &BTreeMap<RouterNumber, String>) -> EventLine {
+    let name = |router: &RouterNumber| name(names, *router);
+    match event {
+        RouterEvent::Untaken { router: of, entries } => {
+            event!(ERROR "usage-untaken" by *of, { router = name(of); entries = *entries }
                 "{entries} accounts in a report of the router are not taken, since whoever pays for them has as many records as one may \
                  have: close the time before this month (`wayleave cap usage --close`); the router keeps them and reports them again")
-            }
-            RouterEvent::Connected(of) => event!(INFO "router-connected" by *of, { router = name(of) } "connected"),
-            RouterEvent::Disconnected(of) => event!(INFO "router-disconnected" by *of, { router = name(of) }
+        }
+        RouterEvent::Connected(of) => event!(INFO "router-connected" by *of, { router = name(of) } "connected"),
+        RouterEvent::Disconnected(of) => event!(INFO "router-disconnected" by *of, { router = name(of) }
                 "disconnected: it keeps its usage until it connects again"),
-            RouterEvent::Stranger(identity) => event!(WARN "stranger" by 0, { identity = shown(identity) }
+        RouterEvent::Stranger(identity) => event!(WARN "stranger" by 0, { identity = shown(identity) }
                 "connection refused: its key is not that of a configured router"),
-            RouterEvent::Malformed { router: of, error } => {
-                event!(ERROR "router-erred" by *of, { router = name(of); why = shown(error) }
+        RouterEvent::Malformed { router: of, error } => {
+            event!(ERROR "router-erred" by *of, { router = name(of); why = shown(error) }
                     "the router sent a malformed message: {error}")
-            }
-            RouterEvent::Unexpected(of) => event!(ERROR "router-erred" by *of, { router = name(of) }
+        }
+        RouterEvent::Unexpected(of) => event!(ERROR "router-erred" by *of, { router = name(of) }
                 "the router sent a message that routers do not send"),
-            RouterEvent::Refused { router: of, why } => {
-                event!(ERROR "usage-refused" by *of, { router = name(of); why = shown(why) } "usage report of the router refused: {why}")
-            }
-            RouterEvent::Behind(of) => event!(WARN "router-behind" by *of, { router = name(of) }
+        RouterEvent::Refused { router: of, why } => {
+            event!(ERROR "usage-refused" by *of, { router = name(of); why = shown(why) } "usage report of the router refused: {why}")
+        }
+        RouterEvent::Behind(of) => event!(WARN "router-behind" by *of, { router = name(of) }
                 "the router's totals are older than those that it reported, or another router's: its state was put back, or copied; it \
                  goes on counting from there, and what it forwarded between is on no bill twice"),
-            RouterEvent::Late(of) => event!(WARN "usage-late" by *of, { router = name(of) }
+        RouterEvent::Late(of) => event!(WARN "usage-late" by *of, { router = name(of) }
                 "the router reported usage of closed time: it is on the next statement, marked as late"),
-            RouterEvent::TooLate(of) => event!(ERROR "usage-too-late" by *of, { router = name(of) }
+        RouterEvent::TooLate(of) => event!(ERROR "usage-too-late" by *of, { router = name(of) }
                 "the router reported usage of time that was closed before this server knew it: it is on no statement, since it may be on \
                  another router's; if the router was never billed, see `wayleave show accounts` there"),
-            RouterEvent::Differs { router: of, rate } => {
-                let (principal, routers) = (rate.payer.principal.number(), rate.routers);
-                event!(WARN "rate-differs" by *of, { router = name(of), principal, rate = rate.rate, routers }
+        RouterEvent::Differs { router: of, rate } => {
+            let (principal, routers) = (rate.payer.principal.number(), rate.routers);
+            event!(WARN "rate-differs" by *of, { router = name(of), principal, rate = rate.rate, routers }
                     "the router goes by another rate, number of routers or `offline` than it was told: it gets no more of it; one of an earlier \
                      version has these in its own configuration")
-            }
-            RouterEvent::Lacks { router: of, seen, own } => {
-                event!(ERROR "router-ahead" by *of, { router = name(of) }
+        }
+        RouterEvent::Lacks { router: of, seen, own } => {
+            event!(ERROR "router-ahead" by *of, { router = name(of) }
                 "the router has seen change {seen} of another history than the database's, which ends with change {own}: it was set back to an \
                  old copy; the router goes on by the rates that it was told before and asks for no shares; restore the last backup and start \
                  again, or accept the database (`wayleave cap adopt`)")
-            }
-            RouterEvent::Ahead { router: of, has, own, .. } => {
-                event!(ERROR "router-ahead" by *of, { router = name(of) }
+        }
+        RouterEvent::Ahead { router: of, has, own, .. } => {
+            event!(ERROR "router-ahead" by *of, { router = name(of) }
                 "the router has list {has} of revocations, which was made of change {} of another history than the database's, which makes \
                  list {own}: it was set back to an old copy, or is another one; the router keeps its list and is sent none, also after a restart; \
                  restore the last backup and start again; or revoke again what is missing here, then, once `waiting` in the router's \
                  `show status --all` is 0, stop it, remove its state and its list, and start it again", has >> 32)
-            }
         }
     }
 }

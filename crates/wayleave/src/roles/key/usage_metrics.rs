@@ -64,17 +64,17 @@ impl Reported {
 }
 
 #[derive(Default)]
-struct Seen {
+struct UsageSnapshot {
     reported: Reported,
     head: UsageHead,
 }
 
 /// What the tasks of usage have seen, for the metrics.
 #[derive(Clone, Default)]
-pub struct UsageMetrics(Arc<Mutex<Seen>>);
+pub struct UsageMetrics(Arc<Mutex<UsageSnapshot>>);
 
 impl UsageMetrics {
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, UsageSnapshot> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

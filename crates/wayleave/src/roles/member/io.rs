@@ -20,7 +20,7 @@ use wayleave_runtime::links::{LinkEvent, Links};
 use wayleave_runtime::starts::PeerName;
 use wayleave_runtime::store::{FileStore, Store};
 
-use crate::config::named_peers::{self, NamedPeer, UnknownPeers};
+use crate::config::named_peers::{self, NamedPeer};
 use crate::failure::Failure;
 use crate::roles::attestation::{self, slot_record};
 use crate::roles::bgp_peer::RouteQueue;
@@ -98,15 +98,18 @@ impl NamedPeers {
         let rules = self.rules.borrow_and_update();
         let unknown = named_peers::unknown(&rules, set);
         let new = unknown.iter().copied().filter(|peer| !self.unknown.contains(&peer.asn));
-        let lines = named_peers::by_place(new).iter().map(|peers| unknown_peers(peers, set.number)).collect();
+        let lines = named_peers::by_place(new)
+            .iter()
+            .map(|peers| unknown_peers(&peers.names(), peers.place, &peers.describe(set.number)))
+            .collect();
         self.unknown = unknown.iter().map(|peer| peer.asn).collect();
         lines
     }
 }
 
 /// What is told of ASes that a rule names and no member has.
-pub fn unknown_peers(peers: &UnknownPeers<'_>, set: u64) -> EventLine {
-    event!(WARN "unknown-peer" { asns = peers.names(); rule = peers.place } "{}: {}", peers.describe(set), named_peers::HELP)
+pub fn unknown_peers(asns: &str, rule: &str, what: &str) -> EventLine {
+    event!(WARN "unknown-peer" { asns; rule } "{what}: {}", named_peers::HELP)
 }
 
 impl LinkIo<MemberProxy> for MemberIo {

@@ -12,7 +12,7 @@ use wayleave_runtime::links::{Limits, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
 
 use crate::failure::Outcome;
-use crate::roles::events::{Events, event};
+use crate::roles::events::{EventLine, Events, event};
 
 /// A server that refuses is asked again after this: its operator may be about to name the node.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -101,7 +101,7 @@ impl Giving {
                         self.is_away("the connection was closed", !is_told);
                         is_told = true;
                     }
-                    // A server that begins a little later than the node is no news.
+                    // A server that begins a little later than the node is nothing to report.
                     Some(LinkEvent::Failed { failure, .. }) => {
                         self.is_away(&failure.to_string(), was_up && !is_told);
                         is_told |= was_up;
@@ -131,10 +131,7 @@ impl Giving {
         match Frame::decode(octets) {
             Ok(Frame { request: 1, body: Body::Entrusted }) => {
                 if self.problem.send_replace(None).is_some() {
-                    let at = self.server.address.to_string();
-                    self.log.report(
-                        event!(INFO "entrusted" { at = at } "the consent server has the keys of this node's tags"),
-                    );
+                    self.log.report(entrusted_line(&self.server.address.to_string()));
                 }
                 true
             }
@@ -155,14 +152,14 @@ impl Giving {
     }
 
     /// The server cannot be reached: it may have the keys from before, or have ended and forgotten them.
-    fn is_away(&self, why: &str, is_news: bool) {
+    fn is_away(&self, why: &str, is_first: bool) {
         let text = format!(
             "the consent server at {} cannot be reached, and may not have the keys of this node's tags: {why}",
             self.server.address
         );
         self.problem.send_replace(Some(text.clone()));
-        if is_news {
-            self.log.report(event!(WARN "not-entrusted" {; why = text } "{text}"));
+        if is_first {
+            self.log.report(not_entrusted_line(&text));
         }
     }
 
@@ -172,7 +169,15 @@ impl Giving {
             self.server.address
         );
         if self.problem.send_replace(Some(text.clone())).as_deref() != Some(&text) {
-            self.log.report(event!(WARN "not-entrusted" {; why = text } "{text}"));
+            self.log.report(not_entrusted_line(&text));
         }
     }
+}
+
+pub fn entrusted_line(at: &str) -> EventLine {
+    event!(INFO "entrusted" { at } "the consent server has the keys of this node's tags")
+}
+
+pub fn not_entrusted_line(why: &str) -> EventLine {
+    event!(WARN "not-entrusted" {; why } "{why}")
 }

@@ -37,13 +37,13 @@ const UNREACHABLE: Duration = Duration::from_secs(1);
 const MAX_FINDS: usize = 4096;
 
 /// What somebody who wants to send is told.
-type Found = Result<Vec<Path>, NoPath>;
+type PathOutcome = Result<Vec<Path>, NoPath>;
 
 /// What reaches the machine's loop.
 pub type Event = link_driver::Event<Node, Own>;
 
 pub enum Own {
-    Find(Host, oneshot::Sender<Found>),
+    Find(Host, oneshot::Sender<PathOutcome>),
     Obtain {
         path: Path,
         seconds: u32,
@@ -78,7 +78,7 @@ pub struct OverlayIo {
     pub events: mpsc::Sender<Event>,
     pub servers: HashMap<IdentityKey, Connection>,
     pub by_link: HashMap<u64, IdentityKey>,
-    pub finds: HashMap<Host, Vec<oneshot::Sender<Found>>>,
+    pub finds: HashMap<Host, Vec<oneshot::Sender<PathOutcome>>>,
     pub leases: HashMap<u64, watch::Sender<LeaseState>>,
     pub next_lease: u64,
     pub section: OverlaySection,
@@ -193,7 +193,7 @@ impl OverlayIo {
 }
 
 /// What the operator is told.
-fn line(event: &NodeEvent) -> EventLine {
+pub fn line(event: &NodeEvent) -> EventLine {
     match event {
         NodeEvent::Removed { server } => event!(WARN "removed" by 0, { server = shown(server) } "{REMOVED}"),
         NodeEvent::Registered { server, sequence } => {

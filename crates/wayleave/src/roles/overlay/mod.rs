@@ -4,9 +4,9 @@
 //! All decisions are those of [`wayleave_control::node`]; this is its I/O.
 
 mod agreement;
-mod entrusting;
+pub mod entrusting;
 pub mod freshness;
-mod io;
+pub(super) mod io;
 pub mod records;
 pub mod refused_consents;
 pub mod renewal;

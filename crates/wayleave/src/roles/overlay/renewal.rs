@@ -16,7 +16,7 @@ use wayleave_runtime::links::{Limits, LinkEvent, Links};
 use wayleave_runtime::node_tls::NodeIdentity;
 
 use crate::key_files::membership;
-use crate::roles::events::{Events, event};
+use crate::roles::events::{EventLine, Events, event};
 
 /// How long the operator's side is waited for.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,10 +40,31 @@ pub struct Renewal {
 }
 
 /// Why there is no later membership yet.
-enum Failed {
+pub enum Failed {
     Refused(JoinError),
     /// No answer, or one that does not hold.
     Other(String),
+}
+
+impl Failed {
+    /// What it means for a membership that holds until then.
+    pub fn describe(&self, until: u64, now: u64) -> String {
+        let (end, until) = (if now > until { "ended on" } else { "ends on" }, utc(until));
+        match self {
+            Self::Refused(error) => {
+                format!("the realm's operator does not renew this node's membership, which {end} {until}: {error}")
+            }
+            Self::Other(why) => format!("this node's membership, which {end} {until}, could not be renewed: {why}"),
+        }
+    }
+}
+
+pub fn renewed_line(until: u64) -> EventLine {
+    event!(INFO "renewed" { until = utc(until); until } "the operator has renewed this node's membership")
+}
+
+pub fn not_renewed_line(why: &str) -> EventLine {
+    event!(WARN "not-renewed" {; why } "{why}; afterwards others do not know it: ask the realm's operator")
 }
 
 impl Renewal {
@@ -74,9 +95,7 @@ impl Renewal {
                         let why: Vec<String> = failures.0.iter().map(ToString::to_string).collect();
                         warn!("the renewed membership could not be written: {}", why.join("; "));
                     }
-                    self.log.report(
-                        event!(INFO "renewed" { until = utc(ends); until = ends } "the operator has renewed this node's membership"),
-                    );
+                    self.log.report(renewed_line(ends));
                     self.membership = later.clone();
                     problem.send_replace(None);
                     said = false;
@@ -87,22 +106,12 @@ impl Renewal {
                 }
                 Ok(None) => {}
                 Err(failed) => {
-                    let end = if now > until { "ended on" } else { "ends on" };
-                    let text = match &failed {
-                        Failed::Refused(error) => format!(
-                            "the realm's operator does not renew this node's membership, which {end} {}: {error}",
-                            utc(until)
-                        ),
-                        Failed::Other(why) => {
-                            format!("this node's membership, which {end} {}, could not be renewed: {why}", utc(until))
-                        }
-                    };
+                    let text = failed.describe(until, now);
                     // An operator's side that is not there is nothing special while there is time.
                     let is_urgent = matches!(failed, Failed::Refused(_)) || now >= from + (until - from) / 2;
                     if is_urgent && !said {
                         said = true;
-                        self.log.report(event!(WARN "not-renewed" {; why = text }
-                            "{text}; afterwards others do not know it: ask the realm's operator"));
+                        self.log.report(not_renewed_line(&text));
                     }
                     problem.send_replace(is_urgent.then_some(text));
                 }

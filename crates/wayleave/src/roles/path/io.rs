@@ -80,7 +80,7 @@ impl LinkIo<PathServer> for PathIo {
 }
 
 /// What the operator is told.
-fn line(event: &PathServerEvent) -> EventLine {
+pub fn line(event: &PathServerEvent) -> EventLine {
     match event {
         PathServerEvent::Registered(node, sequence) => {
             event!(INFO "registered" by 0, { node = shown(node), sequence } "advert accepted")

@@ -367,7 +367,7 @@ fn behind(seconds: u64) -> String {
 }
 
 /// What the operator is told; `None` of what the list of removed nodes says.
-fn line(event: &RegistrarEvent) -> Option<EventLine> {
+pub fn line(event: &RegistrarEvent) -> Option<EventLine> {
     Some(match event {
         RegistrarEvent::Admitted(membership) => {
             let object = membership.object();

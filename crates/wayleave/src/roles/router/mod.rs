@@ -10,11 +10,11 @@ mod icing;
 mod journal;
 mod output;
 mod payers;
-mod platypus;
+pub(super) mod platypus;
 mod ports;
-mod scion;
+pub(super) mod scion;
 mod settings;
-mod supervisor;
+pub(super) mod supervisor;
 mod tally;
 #[cfg(test)]
 mod testing;

@@ -26,7 +26,7 @@ use crate::config::router::RouterFile;
 use crate::config::rs::StatusSection;
 use crate::failure::{Failure, Outcome};
 use crate::roles::daemon::{Daemon, Role};
-use crate::roles::events::{Events, event};
+use crate::roles::events::{EventLine, Events, event};
 
 /// How often accounts go to the tally: a kill of the process may lose this, and what a thread takes to answer.
 const TALLY_INTERVAL: Duration = Duration::from_millis(5);
@@ -282,15 +282,7 @@ impl<F: Format> Supervisor<F> {
     async fn watch_clock(&mut self) {
         let observe = |worker: &mut Worker<F>| worker.format.observe(worker.clock.now());
         let Some(jumps) = self.threads.query(0, observe).await.filter(|jumps| *jumps != self.jumps) else { return };
-        let secs = jumps.last as f64 * 1e-6;
-        let consequence = if jumps.last < 0 {
-            "packets stamped up to what was accepted before are refused for up to seven seconds; if it went back further, \
-             packets of that time could be repeated once"
-        } else {
-            "packets stamped by clocks that did not jump are refused"
-        };
-        self.log.report(event!(ERROR "clock-jump" { secs; ahead = jumps.ahead, back = jumps.back }
-            "the wall clock jumped: {consequence}; check the time service of this machine and of its senders"));
+        self.log.report(clock_jump_line(jumps));
         self.jumps = jumps;
     }
 
@@ -336,14 +328,27 @@ impl<F: Format> Supervisor<F> {
         }
         let live = self.settings.live_times(unix_now(), F::Control::KEYS_AHEAD);
         if live != self.live {
-            self.log.report(
-                event!(INFO "keys" { from = live } "forwarding keys in force, by the second from which each counts"),
-            );
+            self.log.report(keys_line(&live));
         }
         self.live = live;
         self.control.planned(&self.settings).await;
         self.view.configure(&self.settings);
     }
+}
+
+pub fn clock_jump_line(jumps: ClockJumps) -> EventLine {
+    let consequence = if jumps.last < 0 {
+        "packets stamped up to what was accepted before are refused for up to seven seconds; if it went back further, \
+         packets of that time could be repeated once"
+    } else {
+        "packets stamped by clocks that did not jump are refused"
+    };
+    event!(ERROR "clock-jump" { secs = jumps.last as f64 * 1e-6; ahead = jumps.ahead, back = jumps.back }
+        "the wall clock jumped: {consequence}; check the time service of this machine and of its senders")
+}
+
+pub fn keys_line(from: &[u64]) -> EventLine {
+    event!(INFO "keys" { from } "forwarding keys in force, by the second from which each counts")
 }
 
 /// Opens all ports, and a format over those of each thread.

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::key_files::capability::Capabilities;
 use crate::look_up::{DNS_PORT, look_up, resolvers};
 use crate::roles::daemon::{QUEUE, seed};
-use crate::roles::events::{Events, event, shown};
+use crate::roles::events::{EventLine, Events, event, shown};
 use crate::roles::stamping::{Known, Lines};
 
 /// A look-up that has ended.
@@ -148,20 +148,27 @@ impl Secrets {
             Ok(obtained) => {
                 self.counters.found += 1;
                 let epoch = obtained.secret.capability.epoch;
-                self.log
-                    .report(event!(INFO "secret-found" { terms = shown(terms), zone, epoch } "a secret was looked up"));
+                self.log.report(found_line(&terms, zone, epoch));
             }
             Err(failure) => {
                 self.counters.failed += 1;
                 if renewal.failure() != Some(*failure) {
-                    self.log.report(event!(WARN "secret-missing" { terms = shown(terms), zone; why = shown(failure) }
-                        "no secret: {failure}; it is asked for again"));
+                    self.log.report(missing_line(&terms, zone, *failure));
                 }
             }
         }
         renewal.done(result, now);
         before != (renewal.secrets().to_vec(), renewal.failure())
     }
+}
+
+pub fn found_line(terms: &Terms, zone: &str, epoch: u32) -> EventLine {
+    event!(INFO "secret-found" { terms = shown(terms), zone, epoch } "a secret was looked up")
+}
+
+pub fn missing_line(terms: &Terms, zone: &str, failure: LookupFailure) -> EventLine {
+    event!(WARN "secret-missing" { terms = shown(terms), zone; why = shown(failure) }
+        "no secret: {failure}; it is asked for again")
 }
 
 impl Secrets {

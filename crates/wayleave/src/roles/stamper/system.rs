@@ -22,7 +22,7 @@ use super::filter::{self, Filter};
 use super::worker::{End, Handle};
 use crate::config::stamper::{Addresses, HostFile, MAX_SENDERS};
 use crate::failure::{Failure, Outcome};
-use crate::roles::events::{Events, event};
+use crate::roles::events::{EventLine, Events, event};
 
 /// The root of control groups of version 2, where nft looks for them.
 const GROUPS: &str = "/sys/fs/cgroup";
@@ -271,11 +271,9 @@ impl System {
         for (index, (group, _)) in filter.groups.iter().enumerate() {
             let is_new = before.is_none_or(|before| !before.missing().any(|path| path == group));
             match (filter.there.get(group), before.and_then(|before| before.there.get(group))) {
-                (None, _) if is_new => self.log.report(event!(INFO "control-group-missing" by index, { group }
-                    "control group {group} does not exist: its packets are stamped from when it is made")),
+                (None, _) if is_new => self.log.report(group_missing_line(index, group)),
                 (Some(number), other) if before.is_some() && other != Some(number) => {
-                    self.log.report(event!(INFO "control-group-made" by index, { group }
-                        "control group {group} was made: its packets are stamped from now on"));
+                    self.log.report(group_made_line(index, group));
                 }
                 _ => {}
             }
@@ -303,17 +301,12 @@ impl System {
                     self.dropped = dropped;
                     return;
                 }
-                _ => self.log.report(event!(WARN "filter-removed" by 0, {}
-                    "the table {} of nftables is gone: it is set again; whoever loads the machine's packet filter must leave it there",
-                    filter::TABLE)),
+                _ => self.log.report(filter_removed_line()),
             }
         }
         self.filter = None;
         if let Err(failures) = self.set_filter(file, rules) {
-            let why = failures.to_string();
-            self.log.report(
-                event!(WARN "filter-refused" by 0, { why } "the table {} of nftables is missing: {why}", filter::TABLE),
-            );
+            self.log.report(filter_refused_line(&failures.to_string()));
         }
     }
 
@@ -364,4 +357,24 @@ fn nft(commands: &str) -> Outcome<String> {
     }
     let said = String::from_utf8_lossy(&output.stderr).lines().next().unwrap_or("it failed").to_owned();
     Err(Failure::new(format!("nft did not set its table: {said}")).help(NEEDS).into())
+}
+
+pub fn group_missing_line(index: usize, group: &str) -> EventLine {
+    event!(INFO "control-group-missing" by index, { group }
+        "control group {group} does not exist: its packets are stamped from when it is made")
+}
+
+pub fn group_made_line(index: usize, group: &str) -> EventLine {
+    event!(INFO "control-group-made" by index, { group }
+        "control group {group} was made: its packets are stamped from now on")
+}
+
+pub fn filter_removed_line() -> EventLine {
+    event!(WARN "filter-removed" by 0, {}
+        "the table {} of nftables is gone: it is set again; whoever loads the machine's packet filter must leave it there",
+        filter::TABLE)
+}
+
+pub fn filter_refused_line(why: &str) -> EventLine {
+    event!(WARN "filter-refused" by 0, { why } "the table {} of nftables is missing: {why}", filter::TABLE)
 }

@@ -116,7 +116,7 @@ pub struct RuleView {
 }
 
 /// What is in force.
-pub struct Shown {
+pub struct StamperSnapshot {
     pub routes: Vec<RouteView>,
     pub rules: Vec<RuleView>,
     pub lookups: LookupCounters,
@@ -126,7 +126,7 @@ pub struct Shown {
     pub table: Rules,
 }
 
-impl Shown {
+impl StamperSnapshot {
     /// Control groups of rules that do not exist, each once.
     fn missing(&self) -> Vec<String> {
         let mut missing: Vec<String> =
@@ -140,7 +140,7 @@ impl Shown {
 #[derive(Clone)]
 pub struct StamperView {
     pub worker: Handle,
-    pub shown: Arc<RwLock<Shown>>,
+    pub shown: Arc<RwLock<StamperSnapshot>>,
     /// Lets the role find out whether its secrets still hold.
     pub confirm: Arc<Notify>,
 }
@@ -180,7 +180,7 @@ impl StamperView {
         counted.await.flatten().unwrap_or_default()
     }
 
-    fn with<T>(&self, of: impl FnOnce(&Shown) -> T) -> T {
+    fn with<T>(&self, of: impl FnOnce(&StamperSnapshot) -> T) -> T {
         of(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -192,7 +192,7 @@ impl StamperView {
                 "interface": rule.interface, "otherwise": rule.otherwise.map(Otherwise::name), "missing": rule.is_missing,
             })
         };
-        let of = |shown: &Shown| -> (Vec<Value>, Vec<Value>) {
+        let of = |shown: &StamperSnapshot| -> (Vec<Value>, Vec<Value>) {
             (shown.routes.iter().map(route).collect(), shown.rules.iter().map(rule).collect())
         };
         let (routes, rules) = self.with(of);
@@ -202,7 +202,7 @@ impl StamperView {
     /// Waits until the key server has said whether the secrets that are stamped with still hold, or does not answer. What is not looked up,
     /// or was just now, is not waited for.
     async fn confirm(&self) {
-        let ended = |shown: &Shown| shown.lookups.found + shown.lookups.failed + shown.lookups.known;
+        let ended = |shown: &StamperSnapshot| shown.lookups.found + shown.lookups.failed + shown.lookups.known;
         if !self.with(|shown| shown.routes.iter().any(|route| !route.lines.is_empty())) {
             return;
         }

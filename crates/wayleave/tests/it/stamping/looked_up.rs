@@ -181,7 +181,7 @@ fn a_revoked_customer_is_told_so_by_stamp_and_by_why_and_not_by_a_timeout() {
     }
     let world = World::start("stamping-revoked", false);
     let keys = world.key_server();
-    // Key epochs of an hour and more: a new one brings no news.
+    // Key epochs of an hour and more: none begins during the test.
     (0..2).for_each(|which| world.grant_with(which, "12"));
     let config = format!(
         "[host]\nresolvers = [\"{LAST}\"]\nsocket = \"stamper.sock\"\n[stamper]\n\

@@ -224,7 +224,7 @@ impl Association<'_> {
             },
             Err(refused) => refused,
         };
-        self.events.report(refused_line(&datagram.target, &refused));
+        self.events.report(refused_line(&datagram.target, &refused.why));
         Err(Dropped::Refused)
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 use utoipa::{IntoParams, ToSchema};
-use wayleave_store::{Place, Recorded, Store, StoreError, StoreKey};
+use wayleave_store::{Location, Recorded, Store, StoreError, StoreKey};
 
 use super::caller::{Caller, Operator};
 use super::extract::{Json, NoBody, PrincipalNumber, Query, most};
@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// The database for whoever reads the trail, by connections of its own: nobody who changes something waits for a reader.
 pub struct Trail {
-    place: Place,
+    place: Location,
     key: StoreKey,
     opened: OnceCell<Store>,
 }

@@ -35,7 +35,7 @@ impl ForeignReports {
 
     fn is_due(&mut self, foreign: ForeignWaypoint, now: Instant) -> bool {
         self.0.retain(|_, then| now.duration_since(*then) < AGAIN);
-        let is_due = self.0.len() < MOST && foreign.is_news(self.0.keys().copied());
+        let is_due = self.0.len() < MOST && foreign.is_unreported(self.0.keys().copied());
         if is_due {
             self.0.insert(foreign, now);
         }
@@ -43,7 +43,7 @@ impl ForeignReports {
     }
 }
 
-fn line(ForeignWaypoint { waypoint, arrival, .. }: ForeignWaypoint, links: &[Spanned<LinkSection>]) -> EventLine {
+pub fn line(ForeignWaypoint { waypoint, arrival, .. }: ForeignWaypoint, links: &[Spanned<LinkSection>]) -> EventLine {
     let link = match arrival {
         Arrival::Ip => None,
         Arrival::Link(number) => usize::from(number).checked_sub(1).and_then(|index| links.get(index)),

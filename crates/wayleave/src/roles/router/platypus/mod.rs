@@ -1,9 +1,9 @@
 //! Platypus: packets by IP as they are, or in UDP over links; where they go follows from their outer header.
 
-mod foreign;
-mod provider;
+pub mod foreign;
+pub mod provider;
 mod rates;
-mod revocations;
+pub mod revocations;
 mod stamper;
 
 use std::cmp::Reverse;
@@ -349,7 +349,7 @@ impl Format for Platypus {
         };
         let mut config = config(settings, section, plan.waypoints.clone(), replay)?;
         if config.accounts > 0 {
-            config.accounts = Accounts::room(config.accounts, accounts.len());
+            config.accounts = Accounts::capacity(config.accounts, accounts.len());
         }
         let number = u32::try_from(thread).unwrap_or(u32::MAX);
         let stamping = plan.stamping.as_ref().map(|plan| Stamping::new(plan, number)).transpose()?;

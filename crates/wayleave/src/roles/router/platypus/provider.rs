@@ -42,7 +42,7 @@ use crate::failure::{Failure, Outcome};
 use crate::key_files::node::{self, KeyKind};
 use crate::key_files::revocation::{self, SIGNATURE};
 use crate::roles::daemon::QUEUE;
-use crate::roles::events::{Events, event, shown};
+use crate::roles::events::{EventLine, Events, event, shown};
 use crate::roles::router::journal::Total;
 use crate::roles::router::settings::{Settings, random};
 use crate::roles::router::threads::Threads;
@@ -428,9 +428,7 @@ impl Task {
                     (server.link, server.problem) = (Some(link), None);
                     (server.name.clone(), state.client.watch(), hello)
                 };
-                self.log.report(
-                    event!(INFO "provider-connected" by server, {; server = name } "the key server is connected"),
-                );
+                self.log.report(connected_line(server, &name));
                 // In front of a list that may be long.
                 self.links.send(link, watch);
                 if self.list.is_some() {
@@ -452,13 +450,7 @@ impl Task {
                     }
                     (server.name.clone(), is_up, events)
                 };
-                let consequence = if is_up {
-                    "others go on for it"
-                } else {
-                    "usage waits, and shares of rates stay for a minute and then dwindle to this router's floors"
-                };
-                self.log.report(event!(WARN "provider-disconnected" by server, {; server = name, why = reason }
-                    "the link to the key server is down: {reason}; {consequence}"));
+                self.log.report(disconnected_line(server, &name, &reason, is_up));
                 self.perform(link, events).await;
             }
             LinkEvent::Failed { failure, .. } => {
@@ -497,45 +489,36 @@ impl Task {
     /// Does what follows from what came by a link.
     async fn perform(&self, link: u64, events: Vec<RouterClientEvent>) {
         for event in events {
+            if let Some(line) = line(&event, link, |link| self.name_of(link)) {
+                self.log.report(line);
+            }
             match event {
                 RouterClientEvent::List(octets) => self.keep(octets).await,
                 RouterClientEvent::Behind => self.begin(),
                 RouterClientEvent::Refused(why) => {
                     let name = self.name_of(link);
-                    self.log.report(event!(ERROR "usage-refused" {; server = name, why = shown(why) }
-                        "the key server does not take this router's usage: {why}"));
                     self.note("usage", Some(format!("the key server at {name} does not take usage: {why}")));
                 }
                 RouterClientEvent::Taken => self.note("usage", None),
-                RouterClientEvent::Untaken(accounts) => self.log.report(event!(ERROR "usage-untaken" { accounts }
-                    "the key server has no room for {accounts} accounts of this router's, of those who pay for them: they are kept here, and \
-                     reported again in ten minutes; its operator has to close time")),
+                RouterClientEvent::Untaken(_) => {}
                 RouterClientEvent::Rates(rates) => self.take_rates(rates),
-                RouterClientEvent::Lessor { link, epoch } => {
-                    lock(&self.state).unkept_epoch = Some(epoch);
-                    self.log.report(event!(INFO "lessor" { epoch; server = self.name_of(link) }
-                        "rates are leased by this key server"));
-                }
+                RouterClientEvent::Lessor { epoch, .. } => lock(&self.state).unkept_epoch = Some(epoch),
                 RouterClientEvent::Seen(position) => {
                     let mut state = lock(&self.state);
                     state.unkept_seen = Some(position);
                     // It may have been adopted.
                     state.servers.iter_mut().filter(|of| of.link == Some(link)).for_each(|of| of.problem = None);
                 }
-                RouterClientEvent::Lacks { seen, own } => {
-                    let (name, seen, own) = (self.name_of(link), seen.number, own.number);
-                    self.log.report(event!(ERROR "provider-behind" { seen, own; server = name.as_str() }
-                        "the key server's database ends with change {own} and lacks change {seen} as this router has seen it: it was set back, or \
-                         is another; its rates and shares are not taken until its operator restores it, or accepts it (`wayleave cap adopt`)"));
-                    if let Some(server) = lock(&self.state).servers.iter_mut().find(|server| server.link == Some(link)) {
-                        server.problem = Some(format!("the database of the key server at {name} was set back, or is another: it lacks change {seen}"));
+                RouterClientEvent::Lacks { seen, .. } => {
+                    let (name, seen) = (self.name_of(link), seen.number);
+                    if let Some(server) = lock(&self.state).servers.iter_mut().find(|server| server.link == Some(link))
+                    {
+                        server.problem = Some(format!(
+                            "the database of the key server at {name} was set back, or is another: it lacks change {seen}"
+                        ));
                     }
                 }
-                RouterClientEvent::Superseded { epoch, octets } => {
-                    self.log.report(event!(WARN "lessor-superseded" { epoch; server = self.name_of(link) }
-                        "the key server says that it leases rates, and another one has done so since: it is asked for nothing"));
-                    self.links.send(link, octets);
-                }
+                RouterClientEvent::Superseded { octets, .. } => self.links.send(link, octets),
             }
         }
     }
@@ -550,7 +533,7 @@ impl Task {
         let count = state.rates.len();
         drop(state);
         self.keep_rates();
-        self.log.report(event!(INFO "rates" {; rates = count } "the key server told {count} rates that routers share"));
+        self.log.report(rates_line(count));
     }
 
     /// Hands the rates that were told to the store, which may be busy: for a restart while there is no server.
@@ -578,9 +561,7 @@ impl Task {
     /// The server has greater totals than this router: it goes on under another identity.
     fn begin(&self) {
         let Ok(id) = random() else { return error!("usage is not reported: the system gave no randomness") };
-        self.log.report(event!(WARN "usage-behind" {}
-            "the key server has greater totals than this router's state: it was put back; usage is counted from here on, and what was \
-             forwarded since the copy was made is billed no second time"));
+        self.log.report(behind_line());
         let mut state = lock(&self.state);
         let base = state.client.begin(JournalId(id)).clone();
         state.unwritten = Some((JournalId(id), base));
@@ -763,6 +744,59 @@ fn keep_list(path: &Path, key: &VerifyingKey, octets: &[u8]) -> Result<u64, Stri
     }
     revocation::put(path, &[octets]).map_err(|failures| failures.to_string())?;
     Ok(number)
+}
+
+/// What the operator is told of what came by a link; `name_of` is that of the key server at the other end of one.
+pub fn line(event: &RouterClientEvent, link: u64, name_of: impl Fn(u64) -> String) -> Option<EventLine> {
+    Some(match event {
+        RouterClientEvent::Refused(why) => event!(ERROR "usage-refused" {; server = name_of(link), why = shown(why) }
+            "the key server does not take this router's usage: {why}"),
+        RouterClientEvent::Untaken(accounts) => event!(ERROR "usage-untaken" { accounts }
+            "the key server has no room for {accounts} accounts of this router's, of those who pay for them: they are kept here, and \
+             reported again in ten minutes; its operator has to close time"),
+        RouterClientEvent::Lessor { link, epoch } => event!(INFO "lessor" { epoch; server = name_of(*link) }
+            "rates are leased by this key server"),
+        RouterClientEvent::Lacks { seen, own } => {
+            let (seen, own) = (seen.number, own.number);
+            event!(ERROR "provider-behind" { seen, own; server = name_of(link) }
+                "the key server's database ends with change {own} and lacks change {seen} as this router has seen it: it was set back, or \
+                 is another; its rates and shares are not taken until its operator restores it, or accepts it (`wayleave cap adopt`)")
+        }
+        RouterClientEvent::Superseded { epoch, .. } => {
+            event!(WARN "lessor-superseded" { epoch; server = name_of(link) }
+            "the key server says that it leases rates, and another one has done so since: it is asked for nothing")
+        }
+        // `begin` reports that the server is ahead, once there is another identity.
+        RouterClientEvent::List(_)
+        | RouterClientEvent::Behind
+        | RouterClientEvent::Taken
+        | RouterClientEvent::Rates(_)
+        | RouterClientEvent::Seen(_) => return None,
+    })
+}
+
+pub fn connected_line(number: usize, server: &str) -> EventLine {
+    event!(INFO "provider-connected" by number, {; server } "the key server is connected")
+}
+
+pub fn disconnected_line(number: usize, server: &str, why: &str, others_are_up: bool) -> EventLine {
+    let consequence = if others_are_up {
+        "others go on for it"
+    } else {
+        "usage waits, and shares of rates stay for a minute and then dwindle to this router's floors"
+    };
+    event!(WARN "provider-disconnected" by number, {; server, why }
+        "the link to the key server is down: {why}; {consequence}")
+}
+
+pub fn rates_line(count: usize) -> EventLine {
+    event!(INFO "rates" {; rates = count } "the key server told {count} rates that routers share")
+}
+
+pub fn behind_line() -> EventLine {
+    event!(WARN "usage-behind" {}
+        "the key server has greater totals than this router's state: it was put back; usage is counted from here on, and what was \
+         forwarded since the copy was made is billed no second time")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ use wayleave_runtime::store::{Change, FileStore, Store};
 use super::Platypus;
 use crate::failure::Outcome;
 use crate::key_files::revocation::{self, SIGNATURE};
-use crate::roles::events::{Events, event};
+use crate::roles::events::{EventLine, Events, event};
 use crate::roles::router::settings::Settings;
 use crate::roles::router::threads::Threads;
 
@@ -213,8 +213,7 @@ impl RevocationFile {
         self.stamp = stamp;
         if let Err(why) = applied {
             self.note(|status| status.refused = Some(why.clone()));
-            return log.report(event!(ERROR "revocations" {; refused = why }
-                "list of revocations {} refused: {why}; the list in force stays", path.display()));
+            return log.report(refused_line(&path, &why));
         }
         for thread in 0..threads.count() {
             let new = self.list.clone();
@@ -226,7 +225,7 @@ impl RevocationFile {
         // Not before: whoever sees an entry in the status relies on it at every thread.
         let in_force = self.in_force();
         self.note(|status| (status.refused, status.in_force) = (None, in_force));
-        log.report(event!(INFO "revocations" { entries = self.list.len(), sequence = self.sequence, sources = self.list.sources().len() } "list of revocations taken over"));
+        log.report(taken_over_line(self.list.len(), self.sequence, self.list.sources().len()));
     }
 
     fn apply(&mut self, octets: &[u8], key: &VerifyingKey) -> Result<(), String> {
@@ -294,6 +293,15 @@ impl RevocationFile {
             ),
         }
     }
+}
+
+pub fn refused_line(path: &Path, why: &str) -> EventLine {
+    event!(ERROR "revocations" {; refused = why }
+        "list of revocations {} refused: {why}; the list in force stays", path.display())
+}
+
+pub fn taken_over_line(entries: usize, sequence: Option<u64>, sources: usize) -> EventLine {
+    event!(INFO "revocations" { entries, sequence, sources } "list of revocations taken over")
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use toml::Spanned;
 use tracing::warn;
 use wayleave_core::{Instant, Now};
-use wayleave_dataplane::bfd::{Config, ControlPacket, Output, Session, State};
+use wayleave_dataplane::bfd::{Config, ControlPacket, Diagnostic, Output, Session, State};
 use wayleave_dataplane::frame::Ingress;
 use wayleave_packet::scion::{ForwardingKey, Header, HostAddress, IsdAs, Layout, Packet, Path, next_header};
 use wayleave_runtime::Clock;
@@ -19,7 +19,7 @@ use wayleave_runtime::Clock;
 use super::Scion;
 use crate::config::Text;
 use crate::config::router::scion::{InterfaceSection, ScionSection};
-use crate::roles::events::{Events, event};
+use crate::roles::events::{EventLine, Events, event};
 use crate::roles::router::format::Context;
 use crate::roles::router::output;
 use crate::roles::router::ports::PortKind;
@@ -313,10 +313,7 @@ impl Driver {
                 match output {
                     Output::Send(packet) => packets.push((live.peer.clone(), packet)),
                     Output::Changed(state, diagnostic) => {
-                        let (peer, diagnostic) = (live.peer.name(), diagnostic.number());
-                        self.log.report(
-                            event!(INFO "bfd" { peer, state = state.name(), diagnostic } "BFD session changed state"),
-                        );
+                        self.log.report(changed_line(&live.peer.name(), state, diagnostic));
                         links.extend(live.peer.interfaces.iter().map(|id| (*id, state == State::Up)));
                         has_changed = true;
                     }
@@ -352,4 +349,8 @@ impl Driver {
         let by_name = self.live.values().map(|live| (live.peer.name(), live.session.state())).collect();
         self.states.lock().unwrap_or_else(PoisonError::into_inner).by_name = by_name;
     }
+}
+
+pub fn changed_line(peer: &str, state: State, diagnostic: Diagnostic) -> EventLine {
+    event!(INFO "bfd" { peer, state = state.name(), diagnostic = diagnostic.number() } "BFD session changed state")
 }

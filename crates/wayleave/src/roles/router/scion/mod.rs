@@ -1,6 +1,6 @@
 //! SCION: which port and address each decision of the router means.
 
-mod bfd;
+pub mod bfd;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

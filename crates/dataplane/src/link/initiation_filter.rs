@@ -52,7 +52,7 @@ pub(super) fn open_cookie(from: &DhPublic, mac: &[u8; MAC], nonce: &[u8; NONCE],
     seal::open(COOKIE_LABEL, &cookie_key(from, nonce), mac, sealed).ok()?.try_into().ok()
 }
 
-pub(super) struct Gate {
+pub(super) struct InitiationFilter {
     public: DhPublic,
     /// What cookies are made with now, and what they were made with before.
     secrets: [Secret<32>; 2],
@@ -63,10 +63,10 @@ pub(super) struct Gate {
     of_one: HashMap<(u8, IpAddr), TokenBucket>,
 }
 
-/// The parts of an initiation that the gate looks at: what the first MAC covers, and both MACs.
+/// The parts of an initiation that the filter looks at: what the first MAC covers, and both MACs.
 pub(super) type Proof<'a> = (&'a [u8], &'a [u8; MAC], &'a [u8; MAC]);
 
-impl Gate {
+impl InitiationFilter {
     pub(super) fn new(public: &DhPublic, secret: Secret<32>) -> Self {
         Self {
             public: *public,

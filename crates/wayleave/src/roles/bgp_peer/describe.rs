@@ -12,11 +12,11 @@ const SHOWN_PROBLEMS: usize = 4;
 
 /// How the log names the peer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Words {
+pub(super) struct RouterLabel {
     pub(super) address: Option<IpAddr>,
 }
 
-impl fmt::Display for Words {
+impl fmt::Display for RouterLabel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.address {
             Some(address) => write!(f, "the router at {address}"),
@@ -26,7 +26,7 @@ impl fmt::Display for Words {
 }
 
 /// What was wrong with an UPDATE, and the routes that are gone for it: the first few of each.
-pub fn malformed_words<'a>(problems: &[Problem], routes: impl Iterator<Item = &'a Nlri>) -> String {
+pub fn describe_malformed<'a>(problems: &[Problem], routes: impl Iterator<Item = &'a Nlri>) -> String {
     let problems: Vec<String> = problems.iter().take(SHOWN_PROBLEMS).map(ToString::to_string).collect();
     let mut routes: Vec<String> = routes.take(SHOWN_PROBLEMS + 1).map(|nlri| nlri.prefix.to_string()).collect();
     if routes.len() > SHOWN_PROBLEMS {
@@ -37,7 +37,7 @@ pub fn malformed_words<'a>(problems: &[Problem], routes: impl Iterator<Item = &'
 }
 
 /// Where to look after the peer has broken the protocol.
-pub(super) fn fault_words(notification: &Notification, router: &Words) -> String {
+pub(super) fn describe_fault(notification: &Notification, router: &RouterLabel) -> String {
     match notification.code {
         code::OPEN => COMPARE.to_owned(),
         _ => format!(
@@ -48,7 +48,7 @@ pub(super) fn fault_words(notification: &Notification, router: &Words) -> String
 }
 
 /// Where to look after the peer has ended the session.
-pub(super) fn end_words(notification: &Notification, router: &Words) -> String {
+pub(super) fn describe_end(notification: &Notification, router: &RouterLabel) -> String {
     match (notification.code, notification.subcode) {
         (code::OPEN, _) | (code::CEASE, cease::PEER_DECONFIGURED | cease::CONNECTION_REJECTED) => COMPARE.to_owned(),
         (code::CEASE, cease::MAXIMUM_PREFIXES) => {
@@ -67,18 +67,18 @@ mod tests {
 
     #[test]
     fn the_advice_after_a_session_fits_its_end() {
-        let router = Words { address: Some([192, 0, 2, 1].into()) };
-        let unknown = Words { address: None };
+        let router = RouterLabel { address: Some([192, 0, 2, 1].into()) };
+        let unknown = RouterLabel { address: None };
         let with = |code, subcode| Notification { code, subcode, data: Vec::new() };
         for (code, subcode) in [(3, 1), (3, 9), (3, 10), (1, 2)] {
-            let words = fault_words(&with(code, subcode), &router);
+            let words = describe_fault(&with(code, subcode), &router);
             assert!(!words.contains("[exchange] asn") && words.contains("see its log"), "{code}/{subcode}: {words}");
         }
-        assert_eq!(fault_words(&with(2, 2), &router), COMPARE);
-        let maintenance = end_words(&with(6, 2), &router);
+        assert_eq!(describe_fault(&with(2, 2), &router), COMPARE);
+        let maintenance = describe_end(&with(6, 2), &router);
         assert_eq!(maintenance, "whoever runs the router at 192.0.2.1 did that; the session is tried again");
-        assert!(end_words(&with(6, 1), &router).contains("raise its limit"));
-        assert_eq!(end_words(&with(6, 3), &router), COMPARE);
+        assert!(describe_end(&with(6, 1), &router).contains("raise its limit"));
+        assert_eq!(describe_end(&with(6, 3), &router), COMPARE);
         assert_eq!((router.to_string(), unknown.to_string()), ("the router at 192.0.2.1".into(), "the router".into()));
     }
 
@@ -92,8 +92,8 @@ mod tests {
         let routes: Vec<Nlri> =
             (0..6).map(|number| Nlri::new(format!("10.{number}.0.0/16").parse().expect("a prefix"))).collect();
         let one = "ORIGIN (1): origin 7 is undefined: treated as withdraw";
-        assert_eq!(malformed_words(&[problem], [].iter()), one);
-        let all = malformed_words(&[problem], routes.iter());
+        assert_eq!(describe_malformed(&[problem], [].iter()), one);
+        let all = describe_malformed(&[problem], routes.iter());
         let list = "10.0.0.0/16, 10.1.0.0/16, 10.2.0.0/16, 10.3.0.0/16, more";
         assert_eq!(all, format!("{one}; routes withdrawn or ignored: {list}"));
     }
