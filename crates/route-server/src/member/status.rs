@@ -409,7 +409,7 @@ fn invalid(error: &Invalid) -> Reason {
         }
         Invalid::AsSet => (
             "RFC 9774 section 3: a route with an AS_SET is treated as withdrawn",
-            "the AS that aggregates does so without a set; `accept_as_set = true` in [member] takes such routes all the same"
+            "the AS that aggregates does so without a set; `accept_as_set = true` in [member] takes such routes all the same, unless the exchange's profile refuses them"
                 .to_owned(),
         ),
         Invalid::LongPath { .. } => {
