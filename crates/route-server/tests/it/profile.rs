@@ -238,7 +238,8 @@ fn with(editor: &mut AttributesEditor, communities: &[Community]) -> Attributes 
     editor.communities(communities).finish()
 }
 
-/// What no member may announce while [`strict`] lets others have blackholes alone, each with arouteserver's number of the reason.
+/// What no member may announce while [`strict`] lets others have blackholes alone, each with arouteserver's number of the reason. AS 0 is
+/// not among it: no path with it is read at all (RFC 7607).
 fn forbidden() -> Vec<(&'static str, &'static str, Attributes, Option<u8>)> {
     let blackhole = || with(&mut route(&[]), &[Community::BLACKHOLE]);
     let long: Vec<u32> = vec![200_009; 32];
@@ -248,7 +249,6 @@ fn forbidden() -> Vec<(&'static str, &'static str, Attributes, Option<u8>)> {
         ("too wide", "8.0.0.0/7", route(&[]).finish(), Some(13)),
         ("too specific, IPv6", "2600::/49", route(&[]).finish(), Some(13)),
         ("too wide, IPv6", "2600::/11", route(&[]).finish(), Some(13)),
-        ("AS 0", "8.8.9.0/24", route(&[0]).finish(), Some(7)),
         ("AS_TRANS", "8.8.10.0/24", route(&[23_456, 200_009]).finish(), Some(7)),
         ("a private AS", "8.8.11.0/24", route(&[64_512]).finish(), Some(7)),
         ("a documentation AS", "8.8.12.0/24", route(&[64_496]).finish(), Some(7)),
