@@ -61,6 +61,20 @@ def join(number, of, standing, limit):
     return b"\x01" + of + signed_claim(number, of) + standing + u32(limit)
 
 
+def asns(*numbers):
+    return len(numbers).to_bytes(2, "big") + b"".join(u32(number) for number in numbers)
+
+
+def profile():
+    lengths, hops, refused = bytes([8, 24, 12, 48]), bytes([32]), b"\x01\x01\x00"
+    blackhole = (
+        b"\x01" + bytes([192, 0, 2, 66])
+        + b"\x01" + bytes.fromhex("20010db8ffff") + bytes(9) + b"\x66"
+        + b"\x01" + asns(64_497, 64_498)
+    )
+    return lengths + hops + refused + asns(174, 3356) + b"\x01" + blackhole
+
+
 def step(number, previous, changes):
     return u64(number) + previous + items(changes)
 
@@ -81,6 +95,7 @@ def main():
             b"\x02" + u32(1) + renewed + signed_claim(5, renewed) + signed_claim(2, renewed, "renewal"),
             b"\x03" + u32(0) + items([address4(9), address6(1)]) + u32(200),
             b"\x04" + u32(3) + u32(1) + signed_claim(5, held, "further-slot"),
+            b"\x07" + profile(),
         ],
         lambda number, previous: [
             b"\x05" + u32(2),

@@ -32,6 +32,7 @@ pub mod output;
 pub mod overlay;
 pub mod parse;
 pub mod path;
+pub mod profile;
 pub mod protection;
 pub mod realm;
 pub mod receiving;

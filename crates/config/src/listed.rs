@@ -70,6 +70,7 @@ fn of_set(config: &MemberConfig, set: &MemberSet, source: &Source) -> Vec<Fault>
         faults.push(Fault::at(member.name.span(), message));
     }
     faults.extend(of_address(config, slot, number));
+    faults.extend(of_profile(config, set));
     faults.extend(of_attestation(config, set, asn, source));
     faults.extend(named_peers::faults(&config.file, set));
     faults
@@ -111,6 +112,20 @@ fn of_address(config: &MemberConfig, slot: &Slot, number: u64) -> Option<Fault> 
             format!("{ip} is none of the slot's addresses in member set {number}, expected {}", known.join(" or "));
         Fault::at(address.span(), message).help("others refuse routes whose next hop is no address of the slot")
     })
+}
+
+/// A setting that the exchange's profile makes void.
+fn of_profile(config: &MemberConfig, set: &MemberSet) -> Option<Fault> {
+    let setting = config.file.member.accept_as_set.as_ref().filter(|accepts| *accepts.get_ref())?;
+    set.profile.as_ref().filter(|profile| profile.refuse_as_set)?;
+    let message = format!(
+        "the exchange's profile (member set {}) refuses routes with an AS_SET, expected no `accept_as_set = true`",
+        set.number
+    );
+    Some(
+        Fault::at(setting.span(), message)
+            .help("no member's own setting loosens the profile, which both operators signed"),
+    )
 }
 
 /// A key that signs paths and that the member set does not list.

@@ -82,8 +82,7 @@ pub struct MemberSection {
     #[serde(default)]
     pub lab: bool,
     /// Announce and use routes with an AS_SET, which RFC 9774 has treated as withdrawn.
-    #[serde(default)]
-    pub accept_as_set: bool,
+    pub accept_as_set: Option<Spanned<bool>>,
 }
 
 /// What an announcer does with slots that join.
@@ -98,6 +97,12 @@ pub enum NewMembersChoice {
 }
 
 impl MemberSection {
+    /// Whether routes with an AS_SET are taken, if the exchange's profile does not refuse them.
+    #[must_use]
+    pub fn accepts_as_set(&self) -> bool {
+        self.accept_as_set.as_ref().is_some_and(|accepts| *accepts.get_ref())
+    }
+
     fn new_members(&self) -> NewMembers {
         let held_from = self.known_slots.as_ref().map(|known| *known.get_ref());
         NewMembers {

@@ -32,6 +32,38 @@ impl Codec<Nlri> for NlriCodec {
     }
 }
 
+/// The four octets of an IPv4 address.
+#[derive(Debug)]
+pub struct Ipv4Codec;
+
+impl Codec<Ipv4Addr> for Ipv4Codec {
+    const LEAST: usize = 4;
+
+    fn write(address: &Ipv4Addr, out: &mut Writer) {
+        out.bytes(&address.octets());
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Ipv4Addr, Malformed> {
+        from.array::<4>().map(Ipv4Addr::from)
+    }
+}
+
+/// The sixteen octets of an IPv6 address.
+#[derive(Debug)]
+pub struct Ipv6Codec;
+
+impl Codec<Ipv6Addr> for Ipv6Codec {
+    const LEAST: usize = 16;
+
+    fn write(address: &Ipv6Addr, out: &mut Writer) {
+        out.bytes(&address.octets());
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Ipv6Addr, Malformed> {
+        from.array::<16>().map(Ipv6Addr::from)
+    }
+}
+
 /// The octets of a seed.
 pub(crate) struct SeedCodec;
 

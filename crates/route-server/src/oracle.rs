@@ -12,7 +12,7 @@ use wayleave_core::{Asn, Prefix, VerdictKind};
 use crate::directory::{MemberSet, SetError, Slot, SlotId};
 use crate::order::OrderKey;
 use crate::policy::ranking::{RankInput, rank};
-use crate::policy::validate::{Invalid, Martians, validate, validate_for};
+use crate::policy::validate::{Invalid, Martians, RouteRules, for_router, validate, validate_for};
 use crate::policy::{ExportSet, Imported, Policy, export_set, sealed_attributes};
 
 /// Whose preference decides first.
@@ -237,7 +237,7 @@ impl Oracle {
         }
         for (&(id, path_id), route) in routes.into_iter().filter(|(_, route)| route.export.contains(slot)) {
             let Some(announcer) = self.members.active(id) else { continue };
-            if validate_for(receiver.asn, prefix, &route.sealed, announcer, self.martians).is_ok() {
+            if validate_for(receiver.asn, prefix, &route.sealed, announcer, self.rules()).is_ok() {
                 let verdict = route.verdict;
                 held.push((id, RankInput { prefix, attributes: &route.sealed, announcer, path_id, verdict }));
             }
@@ -245,10 +245,14 @@ impl Oracle {
         let classes = rank(policy, &held.iter().map(|(_, input)| *input).collect::<Vec<_>>());
         let offer = |((announcer, input), class): (&(SlotId, RankInput<'_>), Option<u8>)| {
             let Imported::Accepted(changes) = policy.import(&input.route()) else { return None };
-            let attributes = changes.apply(input.attributes);
+            let attributes = for_router(prefix.afi(), changes.apply(input.attributes), self.rules());
             Some(Offer { announcer: *announcer, path_id: input.path_id, attributes, class: class? })
         };
         held.iter().zip(classes).filter_map(offer).collect()
+    }
+
+    fn rules(&self) -> RouteRules<'_> {
+        RouteRules { profile: self.members.profile.as_ref(), ..self.martians.into() }
     }
 
     fn announce_one(
@@ -260,7 +264,7 @@ impl Oracle {
     ) -> Result<(), Refused> {
         let announcer = self.members.active(slot).ok_or(Refused::NotAMember(slot))?;
         let sealed = sealed_attributes(received, self.rs);
-        if let Err(invalid) = validate(nlri.prefix, &sealed, announcer, self.martians) {
+        if let Err(invalid) = validate(nlri.prefix, &sealed, announcer, self.rules()) {
             self.remove(slot, nlri);
             return Err(invalid.into());
         }

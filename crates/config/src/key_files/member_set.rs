@@ -13,6 +13,7 @@ use wayleave_runtime::identity::{Fingerprint, to_hex};
 
 use crate::failure::{Failure, Outcome};
 use crate::parse::PublicKey;
+use crate::profile;
 
 /// Whom a configuration trusts.
 pub fn trust(exchange: &str, operators: &[PublicKey; 2]) -> Trust {
@@ -129,7 +130,9 @@ pub fn describe(set: &MemberSet) -> Value {
             "attest": set.attest.get(&slot.asn).map_or(&[][..], Vec::as_slice).iter().map(suite_text).collect::<Vec<_>>(),
         })
     };
-    json!({ "exchange": set.exchange, "number": set.number, "members": set.iter().map(slot).collect::<Vec<_>>() })
+    let profile = set.profile.as_ref().map(profile::describe);
+    let members: Vec<Value> = set.iter().map(slot).collect();
+    json!({ "exchange": set.exchange, "number": set.number, "members": members, "profile": profile })
 }
 
 /// What a change does to the set in force, for the operator who is to sign it. `slot` is the number of the next new slot.
@@ -174,6 +177,9 @@ pub fn describe_change(directory: &Directory, change: &Change, slot: &mut SlotId
         Change::Left { slot } => json!({ "change": "has left", "slot": slot, "name": name(*slot) }),
         Change::Operator { party, key, .. } => {
             json!({ "change": "new operator's key", "party": party, "sign": key_text(key) })
+        }
+        Change::Profile(profile) => {
+            json!({ "change": "profile", "profile": profile::differences(set.profile.as_ref(), profile) })
         }
     }
 }

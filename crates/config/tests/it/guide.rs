@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use wayleave_config::profile::ProfileFile;
 use wayleave_config::rs::{Recommendation, RsConfig};
 use wayleave_config::{ROLES, attest, consent, gateway, key, member, path, realm, router, stamper};
 use wayleave_control::consent::PolicyFile;
@@ -31,7 +32,11 @@ fn references() -> Vec<Reference> {
         pages: [pages, &[COMMON]].concat(),
     };
     let all = vec![
-        of("rs", [sections::<RsConfig>(), sections::<Recommendation>()], &["exchange.md"]),
+        of(
+            "rs",
+            [sections::<RsConfig>(), [sections::<Recommendation>(), sections::<ProfileFile>()].concat()],
+            &["exchange.md", "profile.md"],
+        ),
         of("member", [sections::<member::MemberFile>(), vec![]], &["member.md", "policies.md"]),
         of("attest", [sections::<attest::AttestFile>(), vec![]], &["attest.md"]),
         of(

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use wayleave_core::Asn;
-use wayleave_core::wire::{Malformed, Reader, Writer};
+use wayleave_core::wire::{Malformed, Reader, Wire, Writer};
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::sign::{Signature, SigningKey, VerifyingKey};
 
@@ -13,7 +13,8 @@ use super::claim::{is_signed, read_addresses, text, write_addresses};
 use super::removal::{LENGTH as REMOVAL, Removal};
 use super::set::is_name;
 use super::{
-    AttestKey, Claim, Consent, MAX_ENCODED, MAX_EXCHANGE_NAME, MAX_SLOTS, MemberSet, Request, SetError, Slot, SlotId,
+    AttestKey, Claim, Consent, MAX_ENCODED, MAX_EXCHANGE_NAME, MAX_SLOTS, MemberSet, Profile, Request, SetError, Slot,
+    SlotId,
 };
 use crate::key_roles::KeyRole;
 
@@ -62,6 +63,8 @@ pub enum Change {
     Left { slot: SlotId },
     /// The operator of `party` (1 or 2) has a new key, which proves itself by `proof`.
     Operator { party: u8, key: [u8; 32], proof: Signature },
+    /// What every route must be from now on, in the place of what an earlier step said.
+    Profile(Profile),
 }
 
 /// A member set as a change of the one before.
@@ -169,6 +172,7 @@ struct State {
     operators_spent: BTreeSet<[u8; 32]>,
     /// How many slots have left.
     left: u64,
+    profile: Option<Profile>,
     index: Index,
 }
 
@@ -614,7 +618,7 @@ impl State {
         for (slot, claim) in listed {
             attest.entry(slot.asn).or_insert_with(|| claim.attest.clone());
         }
-        MemberSet { exchange: exchange.to_owned(), number, slots, attest }
+        MemberSet { exchange: exchange.to_owned(), number, slots, attest, profile: self.profile.clone() }
     }
 
     fn apply_step(&mut self, exchange: &str, step: &Step, operators: &mut [[u8; 32]; 2]) -> Result<(), ChainError> {
@@ -722,6 +726,13 @@ impl State {
                 }
                 self.operators_spent.insert(*key);
                 operators[index] = *key;
+            }
+            Change::Profile(profile) => {
+                profile.check().map_err(SetError::Profile)?;
+                if self.profile.as_ref() == Some(profile) {
+                    return Err(SetError::Empty);
+                }
+                self.profile = Some(profile.clone());
             }
         }
         Ok(())
@@ -865,6 +876,10 @@ impl Change {
             Self::Operator { party, key, proof } => {
                 out.u8(6).u8(*party).bytes(key).bytes(proof);
             }
+            Self::Profile(profile) => {
+                out.u8(7);
+                profile.write(out);
+            }
         }
     }
 
@@ -898,6 +913,7 @@ impl Change {
                 key: reader.array()?,
                 proof: reader.array()?,
             },
+            7 => Self::Profile(Profile::read(reader)?),
             _ => return Err(Malformed::Value("the kind of a change")),
         })
     }

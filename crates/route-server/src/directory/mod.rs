@@ -10,12 +10,17 @@
 
 mod chain;
 mod claim;
+mod profile;
 mod proposal;
 mod removal;
 mod set;
 
 pub use chain::{ChainError, Change, Directory, Registration, SetId, SignedStep, Step, Succession, Trust};
 pub use claim::{Claim, Consent, Request};
+pub use profile::{
+    Blackhole, Lengths, MAX_BLACKHOLE_ASNS, MAX_TRANSIT_FREE, Profile, TRANSIT_FREE, can_drop, is_for_laboratories,
+    reserved,
+};
 pub use proposal::{Proposal, ProposalError};
 pub use removal::Removal;
 pub use set::{AttestKey, MemberSet, Neighbours, SetError, Slot, keys};

@@ -9,7 +9,7 @@ use wayleave_core::wire::{Malformed, Reader, Writer};
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::sign::VerifyingKey;
 
-use super::{MAX_ADDRESSES, MAX_ATTEST_KEYS, MAX_EXCHANGE_NAME, MAX_SLOT_NAME, MAX_SLOTS, SlotId};
+use super::{MAX_ADDRESSES, MAX_ATTEST_KEYS, MAX_EXCHANGE_NAME, MAX_SLOT_NAME, MAX_SLOTS, Profile, SlotId};
 
 /// One connection to the exchange.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,6 +52,8 @@ pub struct MemberSet {
     pub slots: Vec<Slot>,
     /// The keys with which members' ASes sign paths, by ascending suite. An AS without an entry signs nothing.
     pub attest: BTreeMap<Asn, Vec<AttestKey>>,
+    /// What every route must be. `None`: the operators have signed none, and the checks that every proxy makes are all.
+    pub profile: Option<Profile>,
 }
 
 /// Why a list of slots is not a member set, or not one that may follow another. The operator erred.
@@ -138,6 +140,9 @@ pub enum SetError {
     /// Bytes that are no Ed25519 public key.
     #[error("a public key is not one")]
     NotAKey,
+    /// A profile that no exchange can mean.
+    #[error("the profile: {0}")]
+    Profile(Malformed),
     /// A set that changes nothing.
     #[error("the set changes nothing")]
     Empty,

@@ -16,7 +16,7 @@ use super::{Finding, Member, MemberEvent, MemberOutput};
 use crate::frames::Candidate;
 use crate::object::Handle;
 use crate::policy::Imported;
-use crate::policy::validate::validate_for;
+use crate::policy::validate::{for_router, validate_for};
 
 /// An installed route whose object is lost.
 pub(super) struct KeptRoute {
@@ -183,14 +183,16 @@ impl Member {
         let nlri = route.open.prefixes.get(usize::from(*route.indices.first()?))?;
         let set = self.set.as_ref()?;
         let (receiver, announcer) = (set.slot(self.config.slot)?.asn, set.active(route.open.slot)?);
-        validate_for(receiver, nlri.prefix, &route.open.attributes, announcer, self.config.rules()).ok()?;
+        validate_for(receiver, nlri.prefix, &route.open.attributes, announcer, self.route_rules()).ok()?;
         let (mut verdict, mut attributes) = (VerdictKind::default(), &route.open.attributes);
         if self.config.validates {
             let finding = route.finding.as_ref()?;
             (verdict, attributes) = (finding.verdict, finding.attributes.as_ref()?);
         }
         match self.policy.import(&route.open.rank_input(nlri, announcer, verdict).route()) {
-            Imported::Accepted(changes) => Some(changes.apply(attributes)),
+            Imported::Accepted(changes) => {
+                Some(for_router(nlri.prefix.afi(), changes.apply(attributes), self.route_rules()))
+            }
             Imported::Rejected(_) => None,
         }
     }

@@ -97,10 +97,11 @@ pub struct MemberConfig {
 }
 
 impl MemberConfig {
-    /// What is checked of every route.
-    fn rules(&self) -> RouteRules {
+    /// What is checked of every route while this member set is in force.
+    fn rules<'a>(&self, set: Option<&'a MemberSet>) -> RouteRules<'a> {
         let martians = if self.lab { Martians::AllowDocumentation } else { Martians::Refuse };
-        RouteRules { martians, accept_as_set: self.accept_as_set }
+        let profile = set.and_then(|set| set.profile.as_ref());
+        RouteRules { martians, accept_as_set: self.accept_as_set, profile }
     }
 }
 
@@ -464,6 +465,11 @@ impl Member {
     /// differs from what this one makes.
     pub fn reseed(&mut self, fresh: &Seed) {
         self.rng.reseed(fresh);
+    }
+
+    /// What is checked of every route.
+    fn route_rules(&self) -> RouteRules<'_> {
+        self.config.rules(self.set.as_ref())
     }
 
     fn event(&mut self, event: MemberEvent) {
@@ -1028,14 +1034,15 @@ impl Member {
     }
 
     /// Routes of announcers whose addresses changed are assessed anew: their next hops may be usable now, or no more. So are those of
-    /// announcers that were removed, which end at once.
+    /// announcers that were removed, which end at once, and under another profile all routes.
     fn assess_moved(&mut self, set: &MemberSet) {
         let Some(before) = &self.set else { return };
         self.rules += 1;
         self.touched.extend(self.kept.prefixes());
+        let has_changed = before.profile != set.profile;
         let is_moved = |slot: u32| {
             let of = |set: &'_ MemberSet| set.slot(slot).map(|slot| (slot.active, slot.addresses.clone()));
-            of(before) != of(set)
+            has_changed || of(before) != of(set)
         };
         for route in self.routes.values_mut() {
             let Some(open) = route.opened.as_ref().filter(|open| is_moved(open.slot)) else { continue };

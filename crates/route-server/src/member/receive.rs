@@ -682,7 +682,7 @@ fn assess(
         let verdict = VerdictKind::default();
         let mut assessment = Assessment { prefix: nlri.prefix, usable: false, verdict, rank: None, best_case: None };
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return assessment };
-        if validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, config.rules()).is_err() {
+        if validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, config.rules(set)).is_err() {
             return assessment;
         }
         let stands = |verdict| rank_alone(policy, &open.rank_input(nlri, announcer, verdict));

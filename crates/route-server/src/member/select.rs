@@ -16,6 +16,7 @@ use crate::object::Handle;
 use crate::party::PartyNumber;
 use crate::policy::Imported;
 use crate::policy::ranking::{Rank, rank, rank_all};
+use crate::policy::validate::for_router;
 use crate::rng::stream;
 
 /// How long a round may show no progress, at either party, before the member's own ranking decides.
@@ -582,7 +583,9 @@ impl Member {
             (verdict, attributes) = (finding.verdict, finding.attributes.as_ref()?);
         }
         match self.policy.import(&open.rank_input(nlri, announcer, verdict).route()) {
-            Imported::Accepted(changes) => Some((open.slot, changes.apply(attributes))),
+            Imported::Accepted(changes) => {
+                Some((open.slot, for_router(prefix.afi(), changes.apply(attributes), self.route_rules())))
+            }
             Imported::Rejected(_) => None,
         }
     }

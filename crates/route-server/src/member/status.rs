@@ -15,7 +15,7 @@ use super::{Member, budget_under};
 use crate::directory::{MemberSet, Slot};
 use crate::frames::{self, BudgetLeft, Candidate, MAX_CANDIDATES, Miss, Refusal};
 use crate::object::Handle;
-use crate::policy::validate::{Check, Invalid, MAX_PATH, Martians, can_be_next_hop, validate, validate_for};
+use crate::policy::validate::{Check, Invalid, Martians, can_be_next_hop, validate, validate_for};
 use crate::policy::{Imported, Rejection};
 use crate::versions::Versions;
 
@@ -409,10 +409,23 @@ fn invalid(error: &Invalid) -> Reason {
         }
         Invalid::AsSet => (
             "RFC 9774 section 3: a route with an AS_SET is treated as withdrawn",
-            "the AS that aggregates does so without a set; `accept_as_set = true` in [member] takes such routes all the same"
+            "the AS that aggregates does so without a set; `accept_as_set = true` in [member] takes such routes all the same, unless the exchange's profile refuses them"
                 .to_owned(),
         ),
-        Invalid::LongPath(_) => ("our own limit; RFC 7454 section 6.2 has operators set one", TELL.to_owned()),
+        Invalid::LongPath { .. } => {
+            ("the exchange's profile, or our own limit; RFC 7454 section 9 has operators set one", TELL.to_owned())
+        }
+        Invalid::PrefixLength { .. } => ("the exchange's profile; RFC 7454 section 6.1.3", TELL.to_owned()),
+        Invalid::BogonAsn { by, .. } => {
+            (if by.starts_with("RFC") { *by } else { "the exchange's profile" }, TELL.to_owned())
+        }
+        Invalid::TransitFree(_) => ("the exchange's profile; RFC 7454 section 9, RFC 7908: a leak", TELL.to_owned()),
+        Invalid::NoBlackhole => ("the exchange's profile; RFC 7999", TELL.to_owned()),
+        Invalid::BlackholeNotPermitted(_) => (
+            "the exchange's profile; RFC 7999 section 6",
+            "the announcer takes the community away, or asks both operators to let its AS announce it (`[profile.blackhole] allowed`)"
+                .to_owned(),
+        ),
         Invalid::Loop(_) => (
             "RFC 4271 section 9.1.2",
             "nothing: the route came back to your AS, which is no error and nobody's false claim".to_owned(),
@@ -634,7 +647,7 @@ impl Member {
         let receiver = set.and_then(|set| set.slot(self.config.slot)).map(|slot| slot.asn);
         let announcer = set.and_then(|set| set.slot(open.slot));
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return Ok(()) };
-        validate_for(receiver, prefix, &open.attributes, announcer, self.config.rules())
+        validate_for(receiver, prefix, &open.attributes, announcer, self.route_rules())
     }
 
     /// What decides where a route is installed.
@@ -756,12 +769,12 @@ impl Member {
     fn own_reasons(&self, prefix: &Prefix) -> Vec<OwnRoute> {
         let own = self.set.as_ref().and_then(|set| set.slot(self.config.slot));
         let reason = |attributes: &Attributes, state: OwnState| {
-            if let Some(Err(error)) = own.map(|own| validate(*prefix, attributes, own, self.config.rules())) {
+            if let Some(Err(error)) = own.map(|own| validate(*prefix, attributes, own, self.route_rules())) {
                 let Reason { outcome, rule, cure } = invalid(&error);
                 let outcome = outcome.replacen("not used: ", "not announced, since no receiver would use it: ", 1);
                 let cure = match error {
                     Invalid::FirstAs { .. } => "[router] `asn` and the slot's AS must be your router's".to_owned(),
-                    Invalid::NoNextHop(_) | Invalid::DefaultRoute(_) | Invalid::LongPath(_) => {
+                    Invalid::NoNextHop(_) | Invalid::DefaultRoute(_) | Invalid::LongPath { .. } => {
                         "change your router's export filter".to_owned()
                     }
                     _ => cure.replace(TELL, "change your router's export filter"),
@@ -822,6 +835,7 @@ impl Member {
 
     /// The checks that the exchange makes of every route: those of receivers, and the parties' prefix limit.
     fn checks(&self, prefix: Prefix, attributes: &Attributes, own: &Slot, state: &OwnState) -> Vec<CheckMade> {
+        let rules = self.route_rules();
         let made = |check: Check| {
             let (name, found) = match check {
                 Check::Prefix => ("prefix", format!("{prefix} may be announced")),
@@ -829,15 +843,19 @@ impl Member {
                 Check::FirstAs => ("first AS", format!("the AS path begins with {}", own.asn)),
                 Check::NextHop => ("next hop", "an address of this slot".to_owned()),
                 Check::PathLength => {
-                    ("path length", format!("{} hops, at most {MAX_PATH}", attributes.as_path().length()))
+                    ("path length", format!("{} hops, at most {}", attributes.as_path().length(), rules.max_hops()))
                 }
+                Check::Blackhole => ("BLACKHOLE", "it has none, or this member may announce it".to_owned()),
+                Check::PrefixLength => ("prefix length", format!("{} is one that the exchange takes", prefix.len())),
+                Check::BogonAsn => ("bogon ASNs", "the AS path has no reserved AS number".to_owned()),
+                Check::TransitFree => ("transit-free ASNs", "the AS path has none behind this member".to_owned()),
             };
-            match check.make(prefix, attributes, own, self.config.rules()) {
+            match check.make(prefix, attributes, own, rules) {
                 Ok(()) => CheckMade { check: name, passed: true, found },
                 Err(error) => CheckMade { check: name, passed: false, found: error.to_string() },
             }
         };
-        let mut checks: Vec<CheckMade> = Check::ALL.into_iter().map(made).collect();
+        let mut checks: Vec<CheckMade> = Check::ALL.into_iter().filter(|check| check.is_of(rules)).map(made).collect();
         let refused = matches!(state, OwnState::Barred(Bar::OverLimit(_) | Bar::Refused(Refusal::MaxPrefix)));
         let prefixes = self.announcements.at_parties();
         // As after the limit was lowered.
@@ -957,7 +975,16 @@ mod tests {
             (martian("2001:db8:1::/48"), "RFC 3849", "`lab = true`"),
             (martian("10.1.0.0/16"), "RFC 6890", "tell the announcer"),
             (Invalid::DefaultRoute(prefix("0.0.0.0/0")), "RFC 7948 section 4", "tell the announcer"),
-            (Invalid::LongPath(65), "RFC 7454 section 6.2", "tell the announcer"),
+            (Invalid::LongPath { hops: 65, most: 64 }, "RFC 7454 section 9", "tell the announcer"),
+            (
+                Invalid::PrefixLength { prefix: prefix("8.8.8.8/32"), shortest: 8, longest: 24 },
+                "RFC 7454 section 6.1.3",
+                "tell the announcer",
+            ),
+            (Invalid::BogonAsn { asn: Asn(23_456), by: "RFC 6793" }, "RFC 6793", "tell the announcer"),
+            (Invalid::TransitFree(Asn(174)), "RFC 7908", "tell the announcer"),
+            (Invalid::NoBlackhole, "RFC 7999", "tell the announcer"),
+            (Invalid::BlackholeNotPermitted(Asn(2)), "RFC 7999 section 6", "`[profile.blackhole] allowed`"),
             (Invalid::Loop(Asn(2)), "RFC 4271 section 9.1.2", "nothing: the route came back"),
         ] {
             let said = invalid(&error);

@@ -4,12 +4,12 @@
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
-use wayleave_bgp::{Attributes, NextHop, SegmentKind};
+use wayleave_bgp::{Attributes, Community, Ipv6NextHop, NextHop, SegmentKind};
 use wayleave_core::{Afi, Asn, Prefix};
 
-use crate::directory::Slot;
+use crate::directory::{Profile, Slot, is_for_laboratories, reserved};
 
-/// Hops of the longest AS path that is used: our own limit. Paths of the Internet have below 20 without prepending; route servers
+/// Hops of the longest AS path that is used, whatever the exchange's profile allows: our own limit. Paths of the Internet have below 20 without prepending; route servers
 /// commonly refuse more than 32 or 64.
 pub const MAX_PATH: usize = 64;
 
@@ -39,12 +39,27 @@ pub enum Invalid {
     /// The default route, which nobody may announce to everybody.
     #[error("{0} is the default route")]
     DefaultRoute(Prefix),
-    /// The AS path is longer than [`MAX_PATH`].
-    #[error("the AS path has {0} hops, at most {MAX_PATH} are usual")]
-    LongPath(usize),
+    /// The AS path is longer than the exchange's profile allows, or than [`MAX_PATH`].
+    #[error("the AS path has {hops} hops, at most {most} are usual")]
+    LongPath { hops: usize, most: usize },
     /// The AS path has an AS_SET or AS_CONFED_SET (RFC 9774 section 3).
     #[error("the AS path has an AS_SET, which names no order of ASes")]
     AsSet,
+    /// The profile allows no prefixes of this length (RFC 7454 section 6.1.3).
+    #[error("{prefix} is not of the lengths that this exchange takes, {shortest} to {longest}")]
+    PrefixLength { prefix: Prefix, shortest: u8, longest: u8 },
+    /// A reserved AS number is on the path.
+    #[error("the AS path has {asn}, which {by} reserves")]
+    BogonAsn { asn: Asn, by: &'static str },
+    /// A transit-free AS of the profile is behind the announcer on the path.
+    #[error("the AS path has {0}, which buys transit from nobody: the announcer passes on what it learnt elsewhere")]
+    TransitFree(Asn),
+    /// The route has BLACKHOLE, and the profile does not offer it (RFC 7999).
+    #[error("it has BLACKHOLE (65535:666), which this exchange does not offer")]
+    NoBlackhole,
+    /// The route has BLACKHOLE, and the profile does not let its announcer (RFC 7999 section 6).
+    #[error("it has BLACKHOLE (65535:666), which this exchange does not let {0} announce")]
+    BlackholeNotPermitted(Asn),
     /// The receiver's AS is on the path (RFC 4271 section 9.1.2).
     #[error("the path already has {0}")]
     Loop(Asn),
@@ -67,17 +82,74 @@ pub enum Martians {
     AllowDocumentation,
 }
 
-/// What is checked of every route, as a member is configured.
+/// What is checked of every route: as a member is configured, and as both operators signed. Neither loosens the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct RouteRules {
+pub struct RouteRules<'a> {
     pub martians: Martians,
     /// Take routes with an AS_SET, which RFC 9774 has treated as withdrawn.
     pub accept_as_set: bool,
+    /// Of the member set in force.
+    pub profile: Option<&'a Profile>,
 }
 
-impl From<Martians> for RouteRules {
+impl From<Martians> for RouteRules<'_> {
     fn from(martians: Martians) -> Self {
-        Self { martians, accept_as_set: false }
+        Self { martians, ..Self::default() }
+    }
+}
+
+impl RouteRules<'_> {
+    /// Whether routes with an AS_SET are taken.
+    #[must_use]
+    pub fn accepts_as_set(self) -> bool {
+        self.accept_as_set && self.profile.is_none_or(|profile| !profile.refuse_as_set)
+    }
+
+    /// Whether routes are refused whose origin the RPKI says is not the prefix's (RFC 6811).
+    #[must_use]
+    pub fn refuses_rpki_invalid(self) -> bool {
+        self.profile.is_some_and(|profile| profile.refuse_rpki_invalid)
+    }
+
+    /// Hops of the longest AS path.
+    #[must_use]
+    pub fn max_hops(self) -> usize {
+        self.profile.map_or(MAX_PATH, |profile| usize::from(profile.max_hops).min(MAX_PATH))
+    }
+}
+
+impl Invalid {
+    /// The number by which arouteserver, and looking glasses, name the reason; `None` for what has none there.
+    #[must_use]
+    pub fn reason(&self) -> Option<u8> {
+        match self {
+            Self::LongPath { .. } => Some(1),
+            Self::Martian { .. } | Self::DefaultRoute(_) => Some(2),
+            Self::NoNextHop(_) | Self::NextHop(_) => Some(5),
+            Self::FirstAs { .. } => Some(6),
+            Self::AsSet | Self::BogonAsn { .. } => Some(7),
+            Self::TransitFree(_) => Some(8),
+            Self::PrefixLength { .. } => Some(13),
+            Self::NoBlackhole | Self::BlackholeNotPermitted(_) | Self::Loop(_) => None,
+        }
+    }
+
+    /// The reason in a word, for counters.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::LongPath { .. } => "as-path-length",
+            Self::Martian { .. } => "bogon-prefix",
+            Self::DefaultRoute(_) => "default-route",
+            Self::NoNextHop(_) | Self::NextHop(_) => "next-hop",
+            Self::FirstAs { .. } => "first-as",
+            Self::AsSet => "as-set",
+            Self::BogonAsn { .. } => "bogon-asn",
+            Self::TransitFree(_) => "transit-free-asn",
+            Self::PrefixLength { .. } => "prefix-length",
+            Self::NoBlackhole | Self::BlackholeNotPermitted(_) => "blackhole",
+            Self::Loop(_) => "loop",
+        }
     }
 }
 
@@ -151,33 +223,62 @@ impl Martians {
 
 /// Whether the member in `announcer` may announce a route to `prefix` with `attributes`, as they stand in the blob. Its
 /// own proxy checks it before it announces, every receiver checks it after it has opened the blob.
-pub fn validate(
+pub fn validate<'a>(
     prefix: Prefix,
     attributes: &Attributes,
     announcer: &Slot,
-    rules: impl Into<RouteRules>,
+    rules: impl Into<RouteRules<'a>>,
 ) -> Result<(), Invalid> {
     let rules = rules.into();
     check_prefix(prefix, rules.martians)?;
+    check_blackhole(attributes, announcer.asn, rules)?;
+    check_prefix_length(prefix, attributes, rules)?;
     check_as_set(attributes, rules)?;
     check_first_as(attributes, announcer.asn)?;
     check_next_hop(prefix.afi(), attributes, announcer)?;
-    check_length(attributes)
+    check_bogon_asns(attributes, rules)?;
+    check_transit_free(attributes, announcer.asn, rules)?;
+    check_length(attributes, rules)
 }
 
 /// A check that each receiver makes, and the announcer's proxy before it announces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Check {
     Prefix,
+    Blackhole,
+    PrefixLength,
     AsSet,
     FirstAs,
     NextHop,
+    BogonAsn,
+    TransitFree,
     PathLength,
 }
 
 impl Check {
     /// All of them, in the order in which [`validate`] makes them.
-    pub const ALL: [Self; 5] = [Self::Prefix, Self::AsSet, Self::FirstAs, Self::NextHop, Self::PathLength];
+    pub const ALL: [Self; 9] = [
+        Self::Prefix,
+        Self::Blackhole,
+        Self::PrefixLength,
+        Self::AsSet,
+        Self::FirstAs,
+        Self::NextHop,
+        Self::BogonAsn,
+        Self::TransitFree,
+        Self::PathLength,
+    ];
+
+    /// Whether these rules have something that it looks at.
+    #[must_use]
+    pub fn is_of(self, rules: RouteRules<'_>) -> bool {
+        match self {
+            Self::Blackhole | Self::PrefixLength => rules.profile.is_some(),
+            Self::BogonAsn => rules.profile.is_some_and(|profile| profile.refuse_bogon_asns),
+            Self::TransitFree => rules.profile.is_some_and(|profile| !profile.transit_free.is_empty()),
+            Self::Prefix | Self::AsSet | Self::FirstAs | Self::NextHop | Self::PathLength => true,
+        }
+    }
 
     /// Makes this check alone.
     pub fn make(
@@ -185,25 +286,29 @@ impl Check {
         prefix: Prefix,
         attributes: &Attributes,
         announcer: &Slot,
-        rules: RouteRules,
+        rules: RouteRules<'_>,
     ) -> Result<(), Invalid> {
         match self {
             Self::Prefix => check_prefix(prefix, rules.martians),
+            Self::Blackhole => check_blackhole(attributes, announcer.asn, rules),
+            Self::PrefixLength => check_prefix_length(prefix, attributes, rules),
             Self::AsSet => check_as_set(attributes, rules),
             Self::FirstAs => check_first_as(attributes, announcer.asn),
             Self::NextHop => check_next_hop(prefix.afi(), attributes, announcer),
-            Self::PathLength => check_length(attributes),
+            Self::BogonAsn => check_bogon_asns(attributes, rules),
+            Self::TransitFree => check_transit_free(attributes, announcer.asn, rules),
+            Self::PathLength => check_length(attributes, rules),
         }
     }
 }
 
 /// [`validate`], and that the receiver's AS is not on the path.
-pub fn validate_for(
+pub fn validate_for<'a>(
     receiver: Asn,
     prefix: Prefix,
     attributes: &Attributes,
     announcer: &Slot,
-    rules: impl Into<RouteRules>,
+    rules: impl Into<RouteRules<'a>>,
 ) -> Result<(), Invalid> {
     validate(prefix, attributes, announcer, rules)?;
     if attributes.as_path().contains(receiver) { Err(Invalid::Loop(receiver)) } else { Ok(()) }
@@ -219,10 +324,81 @@ fn check_prefix(prefix: Prefix, martians: Martians) -> Result<(), Invalid> {
     }
 }
 
-fn check_as_set(attributes: &Attributes, rules: RouteRules) -> Result<(), Invalid> {
+/// Whether the route asks its receivers to drop packets (RFC 7999).
+#[must_use]
+pub fn is_blackhole(attributes: &Attributes) -> bool {
+    attributes.communities().any(|community| community == Community::BLACKHOLE)
+}
+
+/// A valid route as its receiver's router gets it. One with BLACKHOLE leads to where the exchange drops packets, and does not
+/// leave the receiver's network (RFC 7999 section 3.2).
+#[must_use]
+pub fn for_router(afi: Afi, attributes: Attributes, rules: RouteRules<'_>) -> Attributes {
+    let blackhole = rules.profile.and_then(|profile| profile.blackhole.as_ref());
+    let Some(blackhole) = blackhole.filter(|_| is_blackhole(&attributes)) else { return attributes };
+    let mut editor = attributes.edit();
+    match afi {
+        Afi::Ipv4 => {
+            if let Some(address) = blackhole.next_hop4 {
+                editor.ipv4_next_hop(address);
+            }
+        }
+        Afi::Ipv6 => {
+            if let Some(global) = blackhole.next_hop6 {
+                editor.ipv6_next_hop(Some(Ipv6NextHop { global, link_local: None }));
+            }
+        }
+    }
+    let mut communities: Vec<Community> = attributes.communities().collect();
+    if !communities.contains(&Community::NO_EXPORT) {
+        communities.push(Community::NO_EXPORT);
+        editor.communities(&communities);
+    }
+    editor.finish()
+}
+
+fn check_blackhole(attributes: &Attributes, announcer: Asn, rules: RouteRules<'_>) -> Result<(), Invalid> {
+    let Some(profile) = rules.profile.filter(|_| is_blackhole(attributes)) else { return Ok(()) };
+    match &profile.blackhole {
+        None => Err(Invalid::NoBlackhole),
+        Some(blackhole) if blackhole.permits(announcer) => Ok(()),
+        Some(_) => Err(Invalid::BlackholeNotPermitted(announcer)),
+    }
+}
+
+/// Only a route with BLACKHOLE may be longer than usual, up to one host.
+fn check_prefix_length(prefix: Prefix, attributes: &Attributes, rules: RouteRules<'_>) -> Result<(), Invalid> {
+    let Some(profile) = rules.profile else { return Ok(()) };
+    let lengths = profile.lengths(prefix.afi());
+    let is_host_allowed = profile.blackhole.is_some() && is_blackhole(attributes);
+    let (shortest, longest) = (lengths.shortest, if is_host_allowed { prefix.afi().bits() } else { lengths.longest });
+    if (shortest..=longest).contains(&prefix.len()) {
+        Ok(())
+    } else {
+        Err(Invalid::PrefixLength { prefix, shortest, longest })
+    }
+}
+
+fn check_bogon_asns(attributes: &Attributes, rules: RouteRules<'_>) -> Result<(), Invalid> {
+    if !rules.profile.is_some_and(|profile| profile.refuse_bogon_asns) {
+        return Ok(());
+    }
+    let is_allowed = |asn: Asn| rules.martians == Martians::AllowDocumentation && is_for_laboratories(asn);
+    let mut bogons = attributes.as_path().asns().filter_map(|asn| Some((asn, reserved(asn)?)));
+    bogons.find(|(asn, _)| !is_allowed(*asn)).map_or(Ok(()), |(asn, by)| Err(Invalid::BogonAsn { asn, by }))
+}
+
+/// A member that is itself such an AS announces its own path, prepended or not.
+fn check_transit_free(attributes: &Attributes, announcer: Asn, rules: RouteRules<'_>) -> Result<(), Invalid> {
+    let Some(profile) = rules.profile else { return Ok(()) };
+    let is_transit_free = |asn: &Asn| *asn != announcer && profile.transit_free.binary_search(asn).is_ok();
+    attributes.as_path().asns().find(is_transit_free).map_or(Ok(()), |asn| Err(Invalid::TransitFree(asn)))
+}
+
+fn check_as_set(attributes: &Attributes, rules: RouteRules<'_>) -> Result<(), Invalid> {
     let is_set = |kind| matches!(kind, SegmentKind::Set | SegmentKind::ConfedSet);
     let has_set = attributes.as_path().segments().any(|segment| is_set(segment.kind));
-    if has_set && !rules.accept_as_set { Err(Invalid::AsSet) } else { Ok(()) }
+    if has_set && !rules.accepts_as_set() { Err(Invalid::AsSet) } else { Ok(()) }
 }
 
 fn check_first_as(attributes: &Attributes, announcer: Asn) -> Result<(), Invalid> {
@@ -232,9 +408,9 @@ fn check_first_as(attributes: &Attributes, announcer: Asn) -> Result<(), Invalid
     }
 }
 
-fn check_length(attributes: &Attributes) -> Result<(), Invalid> {
-    let hops = attributes.as_path().length();
-    if hops > MAX_PATH { Err(Invalid::LongPath(hops)) } else { Ok(()) }
+fn check_length(attributes: &Attributes, rules: RouteRules<'_>) -> Result<(), Invalid> {
+    let (hops, most) = (attributes.as_path().length(), rules.max_hops());
+    if hops > most { Err(Invalid::LongPath { hops, most }) } else { Ok(()) }
 }
 
 fn check_next_hop(afi: Afi, attributes: &Attributes, announcer: &Slot) -> Result<(), Invalid> {

@@ -14,6 +14,7 @@ mod policy_oracle;
 mod policy_ranking;
 mod policy_rules;
 mod policy_validate;
+mod profile;
 mod rejections;
 mod stores;
 mod vectors;

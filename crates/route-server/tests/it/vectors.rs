@@ -3,10 +3,14 @@
 //! MEM, encoding: a directory with every change, a removal, a request, a proposal, by an independent program
 //! (`test-data/wire/members.py`): the same octets, hashes and signatures.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use serde_json::Value;
 use wayleave_core::Asn;
 use wayleave_crypto::sign::SigningKey;
-use wayleave_route_server::directory::{AttestKey, Change, Claim, Consent, Directory, Proposal, Request, Step};
+use wayleave_route_server::directory::{
+    AttestKey, Blackhole, Change, Claim, Consent, Directory, Profile, Proposal, Request, Step,
+};
 
 use crate::common::{OPERATORS, empty, key, lan4, lan6, public};
 
@@ -39,6 +43,19 @@ fn signed(number: u8, claim: &Claim) -> Request {
     claim.clone().sign("test-ix", &key(number))
 }
 
+fn profile() -> Profile {
+    Profile {
+        refuse_rpki_invalid: false,
+        transit_free: vec![Asn(174), Asn(3356)],
+        blackhole: Some(Blackhole {
+            next_hop4: Some(Ipv4Addr::new(192, 0, 2, 66)),
+            next_hop6: Some(Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 0x66)),
+            allowed: Some(vec![Asn(64_497), Asn(64_498)]),
+        }),
+        ..Profile::default()
+    }
+}
+
 /// The directory of the vectors, with the request for slot 2 and the last step as proposed.
 fn made() -> (Directory, Request, Proposal) {
     let operators = OPERATORS.map(key);
@@ -65,6 +82,7 @@ fn made() -> (Directory, Request, Proposal) {
         requested(&directory, &renewed, 0),
         Change::Amend { slot: 0, addresses: vec![lan4(9), lan6(1)], max_prefix: 200 },
         Change::Endorse { slot: 3, by: 1, signature },
+        Change::Profile(profile()),
     ];
     directory = step(&directory, changes, &operators);
     let changes = vec![Change::Left { slot: 2 }, Change::operator(&directory, 2, &key(202))];
@@ -93,6 +111,7 @@ fn directories_requests_and_proposals_are_those_of_the_independent_program() {
     // And they are read, all of them.
     let read = Directory::decode(&octets(&published["directory"])).expect("sound");
     assert_eq!((read.id(), read.set().slots.len()), (id, 4));
+    assert_eq!(read.set().profile, Some(profile()));
     assert!(Request::decode(&octets(&published["request"])).expect("sound").is_sound());
     let proposal = Proposal::decode(&octets(&published["proposal"])).expect("sound");
     assert!(proposal.countersign(&read, &key(200)).is_ok());

@@ -23,6 +23,7 @@ use super::pki::attest_key;
 use crate::config::PublicKey;
 use crate::config::kinds::{TextKind, refusal};
 use crate::config::parse::argument;
+use crate::config::profile;
 use crate::config::rs::{MAX_PREFIX_LIMIT, TRIAL};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::member_set::{
@@ -30,7 +31,7 @@ use crate::key_files::member_set::{
 };
 use crate::key_files::signed_steps::remember;
 use crate::key_files::signing_key;
-use crate::output::{fields, objects, print, print_json};
+use crate::output::{cell, fields, objects, print, print_json};
 use clap::{Args, Subcommand};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -60,6 +61,17 @@ pub enum Members {
         #[arg(long)]
         name: String,
         #[arg(long)]
+        json: bool,
+    },
+    /// Check a profile's file and print what it says; with --print-default, a file with every rule and its default.
+    Profile {
+        /// The file.
+        #[arg(required_unless_present = "print_default", conflicts_with = "print_default")]
+        file: Option<PathBuf>,
+        /// Print a profile's file with the defaults.
+        #[arg(long)]
+        print_default: bool,
+        #[arg(long, conflicts_with = "print_default")]
         json: bool,
     },
     /// Print a set, after checking all its signatures.
@@ -172,6 +184,9 @@ pub struct Propose {
     /// A member's addresses, as NAME=ADDRESS,ADDRESS (may be repeated).
     #[arg(long, value_name = "NAME=ADDRESSES")]
     pub addresses: Vec<String>,
+    /// The exchange's profile: what every route must be. `wayleave members profile --print-default` prints one to start from.
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
     /// Your next key file, in place of --operator.
     #[arg(long, value_name = "KEY")]
     pub new_operator: Option<PathBuf>,
@@ -278,7 +293,9 @@ fn confirmed_by(directory: &Directory, change: &Change) -> Confirmed {
         }
         Change::Operator { key, .. } => Confirmed::By(Confirmation::Operator(*key)),
         Change::Left { slot } if set.active(*slot).is_none() => Confirmed::Known,
-        Change::Left { .. } | Change::Amend { .. } | Change::Endorse { .. } => Confirmed::ByOperator,
+        Change::Left { .. } | Change::Amend { .. } | Change::Endorse { .. } | Change::Profile(_) => {
+            Confirmed::ByOperator
+        }
     }
 }
 
@@ -305,6 +322,7 @@ pub fn run(command: &Members) -> Outcome {
         Members::Propose(proposal) => propose(proposal),
         Members::Countersign(countersign) => self::countersign(countersign),
         Members::Remove { file, operator, name, json } => remove(file, operator, name, *json),
+        Members::Profile { file, json, .. } => profile(file.as_deref(), *json),
         Members::Show { file, operators, json } => show(file, operators, *json),
     }
 }
@@ -534,6 +552,15 @@ fn propose(wanted: &Propose) -> Outcome {
         }
         changes.push(Change::Amend { slot, addresses, max_prefix });
     }
+    if let Some(file) = &wanted.profile {
+        let profile = profile::read(file)?;
+        if set.profile.as_ref() == Some(&profile) {
+            return Err(Failure::new(format!("{} is the profile that is in force already", file.display()))
+                .help("`wayleave members show` prints it; propose without --profile, or change the file")
+                .into());
+        }
+        changes.push(Change::Profile(profile));
+    }
     if let Some(file) = &wanted.new_operator {
         let public = key.verifying_key().to_bytes();
         let party = directory.party_of(&public).ok_or(ProposalError::NoOperator)?;
@@ -615,7 +642,7 @@ fn countersign(wanted: &Countersign) -> Outcome {
         let help = if missing.is_some() {
             "compare each `claim:...` with what its member told you over a channel of your own, then repeat with --confirm DIGEST for each, or with --yes"
         } else {
-            "it also changes what no member confirms (addresses, limits, who has left or is held no more): compare that with what you agreed on, then repeat at a terminal, or with --yes"
+            "it also changes what no member confirms (addresses, limits, the profile, who has left or is held no more): compare that with what you agreed on, then repeat at a terminal, or with --yes"
         };
         return Err(failure.help(help).into());
     }
@@ -701,6 +728,27 @@ fn show(file: &Path, operators: &[PublicKey], json: bool) -> Outcome {
         for removal in directory.removals() {
             print(&format!("slot {} was removed by party {}'s operator\n", removal.slot, removal.party));
         }
+        match &set.profile {
+            Some(profile) => {
+                print(&format!("\nprofile\n{}{}\n", fields(&profile::describe(profile)), profile::RESTS_ON_ANNOUNCERS));
+            }
+            None => print("no profile\n"),
+        }
+    }
+    Ok(())
+}
+
+/// A profile's file, or the one with the defaults.
+fn profile(file: Option<&Path>, json: bool) -> Outcome {
+    let Some(file) = file else {
+        print(&profile::template());
+        return Ok(());
+    };
+    let described = profile::describe(&profile::read(file)?);
+    if json {
+        print_json(json!({ "file": file, "profile": described }));
+    } else {
+        print(&fields(&described));
     }
     Ok(())
 }
@@ -721,7 +769,17 @@ fn described(directory: &Directory, step: &Step) -> Vec<Value> {
 }
 
 fn in_words(changes: &[Value]) -> String {
-    changes.iter().map(|change| format!("{}\n", fields(change))).collect()
+    changes.iter().map(|change| format!("{}\n", fields(&old_and_new(change)))).collect()
+}
+
+/// A change whose old and new values stand in one line each.
+fn old_and_new(change: &Value) -> Value {
+    let mut words = change.clone();
+    let changed = words.get_mut("profile").and_then(Value::as_object_mut);
+    for value in changed.into_iter().flat_map(|changed| changed.values_mut()) {
+        *value = json!(format!("{} -> {}", cell(&value["old"]), cell(&value["new"])));
+    }
+    words
 }
 
 #[cfg(test)]

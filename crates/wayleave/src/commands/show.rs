@@ -46,6 +46,8 @@ wayleave_core::named! {
         Routes = "routes",
         /// Members of the exchange (party) or of the realm (servers and nodes of an overlay).
         Members = "members",
+        /// What every route must be, as both operators of the exchange signed it (member).
+        Profile = "profile",
         /// What happened lately, with the times.
         Events = "events",
         /// Public keys in use, the role's own and others'.
@@ -156,6 +158,7 @@ pub fn show(command: &Show) -> Outcome {
             ];
             objects(&list("members"), &columns)
         }
+        Noun::Profile => profile(&value),
         Noun::Events => list("events").iter().map(event).collect(),
         Noun::Accounts => {
             let columns = ["account", "principal", "delegation", "sub_delegation", "epoch", "packets", "octets"];
@@ -251,6 +254,15 @@ fn link(row: &Value) -> String {
         line("versions", format!("{least} to {highest}, none of which is spoken here"));
     }
     text
+}
+
+/// The profile of an exchange, and what is not checked.
+fn profile(value: &Value) -> String {
+    let of = format!("{} member set {}\n", cell(&value["exchange"]), cell(&value["member_set"]));
+    if value["profile"].is_null() {
+        return of + "no profile: the operators have signed none, or the parties have shown no member set yet\n";
+    }
+    format!("{of}{}{}\n", fields(&value["profile"]), cell(&value["not_checked"]))
 }
 
 /// What a realm offers to a gateway, and the line that accepts all of it.

@@ -559,6 +559,56 @@ fn a_set_counts_once_the_second_operator_has_seen_what_changes_and_countersigned
     assert!(folder.fails(1, &again).contains("the member's signature does not hold"));
 }
 
+/// OPS, profile, by command: a mistake has its place; the other operator sees what changes before it signs.
+#[test]
+fn a_profile_is_signed_with_the_set_and_the_other_operator_sees_old_and_new() {
+    let folder = Folder::new("cli-profile");
+    begin(&folder, "test-ix");
+    let template = folder.ok(&["members", "profile", "--print-default"]);
+    assert!(template.contains("[profile]") && template.contains("ipv4_longest = 24"), "{template}");
+    fs::write(folder.0.join("profile.toml"), &template).expect("written");
+    let read = folder.ok(&["members", "profile", "profile.toml"]);
+    assert!(field(&read, "max hops") == "32" && field(&read, "transit free").starts_with("174 209 "), "{read}");
+    assert_eq!(json(&folder.ok(&["members", "profile", "profile.toml", "--json"]))["profile"]["blackhole"], false);
+    let propose = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--profile"];
+    let propose = |folder: &Folder, more: &[&str]| folder.ok(&[&propose[..], more].concat());
+    // A key that no profile has, and a value that none can have: nothing is signed, and the place is named.
+    for (line, place, what) in [
+        ("longest = 24", "wrong.toml:2:1", "unknown field `longest`"),
+        ("max_hops = 65", "wrong.toml:2:12", "expected 1 to 64"),
+    ] {
+        fs::write(folder.0.join("wrong.toml"), format!("[profile]\n{line}\n")).expect("written");
+        let wrong =
+            ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--profile", "wrong.toml"];
+        let said = unbroken(&folder.fails(1, &wrong));
+        assert!(said.contains(place) && said.contains(what), "{said}");
+        assert!(!folder.0.join("p").exists(), "nothing is proposed");
+    }
+    let said = propose(&folder, &["profile.toml"]);
+    assert_eq!(field(&said, "profile max hops"), "- -> 32", "{said}");
+    let said = refused_to_countersign(&folder, &[]);
+    assert!(said.contains("profile ipv4 longest - -> 24") && said.contains("addresses, limits, the profile"), "{said}");
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    let shown = folder.ok(&["members", "show", "m.signed"]);
+    assert!(field(&shown, "refuse as set") == "yes" && shown.contains("on the announcer's honesty rests"), "{shown}");
+    let again = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--profile", "profile.toml"];
+    assert!(unbroken(&folder.fails(1, &again)).contains("is the profile that is in force already"));
+    // What differs, and nothing else, in one line each.
+    let changed = template.replace("max_hops = 32", "max_hops = 20");
+    let changed = changed + "[profile.blackhole]\nnext_hop4 = \"192.0.2.66\"\nallowed = [64498, 64497]\n";
+    fs::write(folder.0.join("profile.toml"), changed).expect("written");
+    propose(&folder, &["profile.toml"]);
+    let said = folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    assert_eq!(field(&said, "profile max hops"), "32 -> 20", "{said}");
+    assert_eq!(field(&said, "profile blackhole allowed"), "- -> 64497 64498", "{said}");
+    assert!(!said.contains("transit free") && said.contains("set 2 counts"), "{said}");
+    let set = json(&folder.ok(&["members", "show", "m.signed", "--json"]));
+    assert_eq!(
+        (&set["profile"]["max_hops"], &set["profile"]["blackhole_next_hop4"]),
+        (&20.into(), &"192.0.2.66".into())
+    );
+}
+
 /// A backup of the set's file, put back, or two proposals that cross: the other operator could complete both.
 #[test]
 fn no_operator_signs_two_sets_of_one_number_unless_it_says_so() {

@@ -203,6 +203,48 @@ fn operators_see_what_members_may_cost_and_have_spent() {
 }
 
 #[test]
+fn a_signed_profile_counts_at_every_proxy_for_routes_that_are_there() {
+    const LONG: &str = "203.0.113.0/25";
+    let mut exchange = exchange("members-profile");
+    start(&mut exchange, &[0, 1]);
+    let name = exchange.members[0].at.name.clone();
+    let announced = [PREFIX, LONG].map(|text| Announcement::of(text.parse().expect("a prefix")));
+    exchange.announce(&name, &announced).expect("taken");
+    let has_long = |exchange: &mut DemoExchange| {
+        let prefix: Prefix = LONG.parse().expect("a prefix");
+        exchange.members[1].router.table().unwrap_or_default().iter().any(|route| route.prefix == prefix)
+    };
+    eventually("the other member has both routes", &mut exchange, |exchange| has(exchange, 1) && has_long(exchange));
+    let url = exchange.members[1].at.proxy.status.to_string();
+    let shown = exchange.files.tool(&["show", "profile", "--url", &url]).expect("an answer");
+    assert!(shown.contains("no profile"), "{shown}");
+
+    let file = exchange.files.path("profile.toml");
+    fs::write(&file, "[profile]\n").expect("written");
+    let (set, key, out) =
+        (exchange.files.member_set(1), exchange.files.path("operator1.key"), exchange.files.path("p"));
+    let propose = ["members", "propose", &set, "--operator", &key, "--out", &out, "--profile", &file];
+    exchange.files.tool(&propose).expect("proposed");
+    let (set, key) = (exchange.files.member_set(2), exchange.files.path("operator2.key"));
+    exchange.files.tool(&["members", "countersign", &set, &out, "--operator", &key, "--yes"]).expect("countersigned");
+    exchange.parties[1].role.reload().expect("it runs");
+    eventually("what the profile refuses is gone, and nothing else", &mut exchange, |exchange| {
+        has(exchange, 1) && !has_long(exchange)
+    });
+    let shown = exchange.files.tool(&["show", "profile", "--url", &url]).expect("an answer");
+    assert!(shown.contains("ipv4 longest") && shown.contains("on the announcer's honesty rests"), "{shown}");
+    let json = exchange.files.tool(&["show", "profile", "--url", &url, "--json"]).expect("an answer");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!((&json["profile"]["ipv4_longest"], &json["exchange"]), (&24.into(), &"demo-ix".into()));
+    // The announcer is told why.
+    let own = exchange.members[0].at.proxy.status.to_string();
+    eventually("it says so", &mut exchange, |exchange| {
+        let said = exchange.files.tool(&["why", LONG, "--url", &own, "--json"]).unwrap_or_default();
+        said.contains("not of the lengths that this exchange takes, 8 to 24")
+    });
+}
+
+#[test]
 fn a_start_with_another_set_is_refused_with_who_erred_and_what_to_do() {
     let mut exchange = exchange("members-start");
     let names: Vec<String> = exchange.members.iter().take(2).map(|member| member.at.name.clone()).collect();

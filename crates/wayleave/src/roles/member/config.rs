@@ -33,7 +33,7 @@ pub fn machine(config: &MemberConfig, keys: Vec<(KeyRole, [u8; 32])>) -> Machine
         stale: Duration::from_secs(*member.stale_secs.get_ref()),
         settle: Duration::from_secs(*member.settle_secs.get_ref()),
         lab: member.lab,
-        accept_as_set: member.accept_as_set,
+        accept_as_set: member.accepts_as_set(),
         validates: false, // set with the attestation that `MemberProxy::new` gets
         speaks: Speaks::default(),
     }

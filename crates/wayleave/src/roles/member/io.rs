@@ -370,7 +370,7 @@ mod tests {
             held: false,
         };
         let (exchange, slots) = ("example-ix".to_owned(), asns.iter().map(slot).collect());
-        MemberSet { exchange, number, slots, attest: BTreeMap::new() }
+        MemberSet { exchange, number, slots, attest: BTreeMap::new(), profile: None }
     }
 
     #[test]

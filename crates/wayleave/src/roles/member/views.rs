@@ -19,6 +19,7 @@ use wayleave_runtime::store::FileStore;
 use super::io::Event;
 use crate::config::PublicKey;
 use crate::config::member::MemberConfig;
+use crate::config::profile;
 use crate::key_files::signing_key;
 use crate::output::{cell, versioned};
 use crate::overview::Overview;
@@ -110,6 +111,20 @@ impl MemberView {
             json!({ "peer": name, "up": status.parties[index], "address": self.parties[index], "last_end": why })
         };
         Ok(json!({ "version": 1, "peers": [party(0), party(1), self.router.json()] }))
+    }
+
+    /// The profile of the member set in force.
+    async fn profile(self) -> Result<Value, ViewError> {
+        let described = self.query(|proxy| {
+            let set = proxy.member_set()?;
+            Some((set.exchange.clone(), set.number, set.profile.as_ref().map(profile::describe)))
+        });
+        let (exchange, number, profile) = described.await?.unwrap_or_default();
+        let number = Some(number).filter(|_| !exchange.is_empty());
+        Ok(json!({
+            "version": 1, "exchange": exchange, "member_set": number, "profile": profile,
+            "not_checked": profile::RESTS_ON_ANNOUNCERS,
+        }))
     }
 
     /// That a chosen route is not in the router, if it is not.
@@ -246,6 +261,7 @@ impl View for MemberView {
                 let prefix = view.prefix_of(&parameters).await?;
                 view.why(prefix).await
             })
+            .page("profile", |view, _| view.profile())
             .page("keys", |view, _| async move { Ok(Value::clone(&view.keys)) })
     }
 }

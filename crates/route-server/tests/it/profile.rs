@@ -1,0 +1,416 @@
+//! The exchange's profile: who can change it, and what every member's proxy makes of it, whatever the announcer's proxy did.
+//!
+//! OPS, profile: an announcer whose proxy checks nothing announces all that the profile forbids: no honest member installs any of it.
+//! OPS, profile changes: signed by one operator, an older one shown again: refused; a new one counts for routes that are there.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use wayleave_bgp::{AsPathBuf, Attributes, AttributesEditor, Community, Nlri, SegmentKind};
+use wayleave_core::wire::Malformed;
+use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
+use wayleave_crypto::secret::{Secret, Seed};
+use wayleave_crypto::sign::VerifyingKey;
+use wayleave_route_server::digests::Roots;
+use wayleave_route_server::directory::{
+    Blackhole, ChainError, Change, Directory, Lengths, Profile, Proposal, SetError, Succession, TRANSIT_FREE,
+};
+use wayleave_route_server::frames::{Body, Deliver, FromMember, SessionId, Slice, Tick, ToMember};
+use wayleave_route_server::member::{Member, MemberConfig, MemberInput, MemberOutput};
+use wayleave_route_server::object::{self, Description, ExportMode, Format, Fresh, Handle, Kind};
+use wayleave_route_server::party::PartyNumber;
+use wayleave_route_server::policy::{Policy, PolicyConfig};
+use wayleave_route_server::versions::{FORMATS, Speaks, VERSIONS};
+
+use crate::common::{OPERATORS, RS, admit, attributes, both, empty, key, lan4, prefix, request};
+
+const NOW: Now = Now { instant: Instant(0), unix: UnixTime(1_700_000_000_000_000) };
+const EXCHANGE: &str = "test-ix";
+const EPOCH: u64 = 1;
+/// The announcer and the receiver: their keys' numbers, slots and ASes.
+const HOSTILE: (u8, u32, u32) = (1, 0, 200_001);
+const HONEST: (u8, u32, u32) = (2, 1, 200_002);
+const BLACKHOLE4: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 66);
+const BLACKHOLE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 0x66);
+
+fn members() -> Directory {
+    admit(&empty(), &[HOSTILE, HONEST].map(|(number, _, asn)| request(number, asn)))
+}
+
+fn with_profile(directory: &Directory, profile: Profile) -> Directory {
+    both(directory, vec![Change::Profile(profile)])
+}
+
+/// All rules, and BLACKHOLE for these.
+fn strict(allowed: Option<Vec<Asn>>) -> Profile {
+    let blackhole = Blackhole { next_hop4: Some(BLACKHOLE4), next_hop6: Some(BLACKHOLE6), allowed };
+    Profile { transit_free: TRANSIT_FREE.to_vec(), blackhole: Some(blackhole), ..Profile::default() }
+}
+
+#[test]
+fn a_profile_counts_once_both_operators_signed_it_and_the_last_one_is_in_force() {
+    let before = members();
+    assert_eq!(before.set().profile, None);
+    let step = before.propose(vec![Change::Profile(Profile::default())]);
+    for keys in [[200, 200], [201, 201], [1, 201], [200, 1]] {
+        let refused = before.signed_by_both(vec![Change::Profile(Profile::default())], [&key(keys[0]), &key(keys[1])]);
+        assert!(matches!(refused, Err(ChainError::NotSigned { .. })), "{keys:?}");
+    }
+    let proposal = Proposal::sign(&before, step, &key(OPERATORS[0])).expect("an operator's");
+    let read = Proposal::decode(&proposal.encode()).expect("what was encoded");
+    let first = read.countersign(&before, &key(OPERATORS[1])).expect("the other operator");
+    assert_eq!(first.set().profile, Some(Profile::default()));
+    let second = with_profile(&first, strict(None));
+    assert_eq!(second.set().profile, Some(strict(None)));
+    let read = Directory::decode(&second.encode()).expect("sound");
+    assert_eq!((read.set(), read.encode()), (second.set(), second.encode()));
+    // Other changes leave it, and an older set brings no older profile back.
+    let joined = admit(&second, &[request(3, 200_003)]);
+    assert_eq!(joined.set().profile, Some(strict(None)));
+    assert!(matches!(joined.succeed(&first.encode()), Ok(Succession::Older(_))));
+    let removed = joined.without(2, &key(OPERATORS[0])).expect("an operator");
+    assert_eq!(removed.set().profile, Some(strict(None)));
+}
+
+#[test]
+fn a_profile_that_changes_nothing_or_means_nothing_is_refused() {
+    let directory = with_profile(&members(), strict(None));
+    let [one, two] = OPERATORS.map(key);
+    let refused = |profile: Profile| match directory.signed_by_both(vec![Change::Profile(profile)], [&one, &two]) {
+        Err(ChainError::Set { error, .. }) => error,
+        other => panic!("not refused for its content: {other:?}"),
+    };
+    assert_eq!(refused(strict(None)), SetError::Empty);
+    let profile = Profile { ipv4: Lengths { shortest: 0, longest: 24 }, ..Profile::default() };
+    assert_eq!(refused(profile), SetError::Profile(Malformed::Value("the lengths of prefixes")));
+    let profile = Profile { transit_free: vec![Asn(2), Asn(1)], ..Profile::default() };
+    assert_eq!(refused(profile), SetError::Profile(Malformed::Order("transit-free ASes")));
+}
+
+/// A member's proxy, and the two parties of a test that send it what they like.
+struct Exchange {
+    member: Member,
+    session: SessionId,
+    seq: u64,
+    version: u64,
+    directory: Directory,
+}
+
+impl Exchange {
+    /// The member in `slot` with the key `number`, connected, with all that there is.
+    fn new((number, slot, _): (u8, u32, u32), directory: Directory) -> Self {
+        let operators = OPERATORS.map(|number| key(number).verifying_key()) as [VerifyingKey; 2];
+        let config = MemberConfig {
+            exchange: EXCHANGE.to_owned(),
+            rs_asn: RS,
+            operators,
+            slot,
+            keys: Vec::new(),
+            select_best: false,
+            stale: Duration::from_secs(60),
+            settle: Duration::from_secs(5),
+            lab: false,
+            accept_as_set: true,
+            validates: false,
+            speaks: Speaks::default(),
+        };
+        let policy = Policy::compile(&PolicyConfig::default()).expect("the default policy");
+        let seed: Seed = Secret::new([3; 32]);
+        let member = Member::new(config, Box::new(policy), key(number), &seed, &[], NOW);
+        let mut exchange = Self { member, session: Default::default(), seq: 0, version: 0, directory };
+        for (link, party) in [(1, PartyNumber::One), (2, PartyNumber::Two)] {
+            exchange.member.handle(MemberInput::LinkUp { link, party, exporter: Secret::new([4; 32]) }, NOW);
+        }
+        let hello = exchange.sent().into_iter().find_map(|frame| match frame {
+            FromMember::Hello { session, .. } => Some(session),
+            _ => None,
+        });
+        exchange.session = hello.expect("a hello");
+        let welcome = ToMember::Welcome {
+            versions: VERSIONS,
+            session: exchange.session,
+            epoch: EPOCH,
+            high_water: 0,
+            tick_ms: 0,
+            export: ExportMode::Direct,
+            max_blob: 8192,
+            budget: Default::default(),
+            format: FORMATS.highest,
+            later: Vec::new(),
+            set: exchange.directory.encode().into(),
+        };
+        exchange.both(&welcome);
+        let slice = Slice { begins: Some(true), own_ends: true, ..Slice::default() };
+        exchange.tick(Tick { slice: Some(slice), ..Tick::default() });
+        exchange
+    }
+
+    /// A frame from each party.
+    fn both(&mut self, frame: &ToMember) {
+        for link in [1, 2] {
+            self.member.handle(MemberInput::Frame { link, bytes: frame.encode() }, NOW);
+        }
+    }
+
+    /// What the member does, with every write durable at once: the frames that it sends to party 1.
+    fn sent(&mut self) -> Vec<FromMember> {
+        let mut frames = Vec::new();
+        while let Some(output) = self.member.poll() {
+            match output {
+                MemberOutput::Send { link: 1, frame } => frames.push(FromMember::decode(&frame).expect("a frame")),
+                MemberOutput::Persist { id, .. } => self.member.handle(MemberInput::Persisted(id), NOW),
+                MemberOutput::Close { reason, .. } => panic!("closed: {reason}"),
+                _ => {}
+            }
+        }
+        frames
+    }
+
+    fn tick(&mut self, tick: Tick) {
+        self.seq += 1;
+        self.both(&ToMember::Tick(Box::new(Tick { seq: self.seq, ..tick })));
+    }
+
+    /// A set that both parties show from now on.
+    fn show(&mut self, directory: Directory) {
+        self.both(&ToMember::Renew { epoch: EPOCH, set: directory.encode().into() });
+        self.directory = directory;
+    }
+
+    /// The hostile member's object, made without any check, as both parties deliver it.
+    fn deliver(&mut self, prefix: Prefix, attributes: &Attributes) -> Handle {
+        self.version += 1;
+        let (number, slot, _) = HOSTILE;
+        let description = Description {
+            format: Format::default(),
+            slot,
+            set: self.directory.set().number,
+            epoch: EPOCH,
+            version: self.version,
+            salt: [u8::try_from(self.version).expect("few"); 32],
+            kind: Kind::Announce { prefixes: vec![Nlri::new(prefix)] },
+        };
+        let fresh = Fresh { key: [7; 16], seed: [8; 32], openings: [[9; 32], [10; 32]] };
+        let exported = vec![true; self.directory.set().slots.len()];
+        let route: (&[u8], _) = (&attributes.encode(), &[0; 32]);
+        let sealed =
+            object::announce(ExportMode::Direct, EXCHANGE, description, route, &exported, &fresh, &key(number));
+        let handle = sealed.header.description.handle(EXCHANGE);
+        let receiver = HONEST.1;
+        let two: [u8; 16] = sealed.two.row[receiver as usize * 16..][..16].try_into().expect("16 octets a slot");
+        let shares = [sealed.one.key_share(None, receiver), two];
+        let bodies = [Body::Blob(sealed.blob.clone().into()), Body::Hash(object::blob_hash(&sealed.blob))];
+        self.seq += 1;
+        for (link, (share, body)) in (1..).zip(shares.into_iter().zip(bodies)) {
+            let tick = Tick {
+                seq: self.seq,
+                deliver: vec![Deliver { handle, epoch: EPOCH, share, dead: Vec::new(), body }],
+                instances: vec![[(handle, 0)].into()],
+                live: 1,
+                ..Tick::default()
+            };
+            self.member.handle(MemberInput::Frame { link, bytes: ToMember::Tick(Box::new(tick)).encode() }, NOW);
+        }
+        handle
+    }
+
+    /// The route that the member's router has.
+    fn installed(&self, prefix: Prefix) -> Option<Attributes> {
+        self.member.installed().find(|(of, ..)| *of == prefix).map(|(.., attributes)| attributes.clone())
+    }
+}
+
+/// A route of the hostile member, with this path behind its own AS.
+fn route(path: &[u32]) -> AttributesEditor {
+    let (number, _, asn) = HOSTILE;
+    attributes(&[&[asn], path].concat(), number)
+}
+
+fn with_as_set(asns: &[u32]) -> Attributes {
+    let mut path = AsPathBuf::from_sequence(&[Asn(HOSTILE.2)]);
+    path.push_segment(SegmentKind::Set, &asns.iter().copied().map(Asn).collect::<Vec<_>>());
+    let mut editor = route(&[]);
+    editor.as_path(path.as_path());
+    editor.finish()
+}
+
+fn with(editor: &mut AttributesEditor, communities: &[Community]) -> Attributes {
+    editor.communities(communities).finish()
+}
+
+/// What no member may announce while [`strict`] lets others have blackholes alone, each with arouteserver's number of the reason. AS 0 is
+/// not among it: no path with it is read at all (RFC 7607).
+fn forbidden() -> Vec<(&'static str, &'static str, Attributes, Option<u8>)> {
+    let blackhole = || with(&mut route(&[]), &[Community::BLACKHOLE]);
+    let long: Vec<u32> = vec![200_009; 32];
+    vec![
+        ("too specific", "8.8.8.0/25", route(&[]).finish(), Some(13)),
+        ("a host", "8.8.8.8/32", route(&[]).finish(), Some(13)),
+        ("too wide", "8.0.0.0/7", route(&[]).finish(), Some(13)),
+        ("too specific, IPv6", "2600::/49", route(&[]).finish(), Some(13)),
+        ("too wide, IPv6", "2600::/11", route(&[]).finish(), Some(13)),
+        ("AS_TRANS", "8.8.10.0/24", route(&[23_456, 200_009]).finish(), Some(7)),
+        ("a private AS", "8.8.11.0/24", route(&[64_512]).finish(), Some(7)),
+        ("a documentation AS", "8.8.12.0/24", route(&[64_496]).finish(), Some(7)),
+        ("the last AS", "8.8.13.0/24", route(&[u32::MAX]).finish(), Some(7)),
+        ("a leak", "8.8.14.0/24", route(&[200_009, 3356, 200_010]).finish(), Some(8)),
+        ("33 hops", "8.8.15.0/24", route(&long).finish(), Some(1)),
+        ("an AS_SET", "8.8.16.0/24", with_as_set(&[200_009, 200_010]), Some(7)),
+        ("a blackhole", "8.8.17.0/24", blackhole(), None),
+        ("a host's blackhole", "8.8.17.8/32", blackhole(), None),
+        ("a host's blackhole, IPv6", "2600:1::1/128", blackhole(), None),
+    ]
+}
+
+#[test]
+fn no_honest_member_installs_what_the_profile_forbids_whatever_the_announcers_proxy_does() {
+    // Another member may have blackholes: the hostile one announces them all the same.
+    let profile = strict(Some(vec![Asn(HONEST.2)]));
+    let mut honest = Exchange::new(HONEST, with_profile(&members(), profile));
+    let mut without = Exchange::new(HONEST, members());
+    for (name, at, attributes, _) in forbidden() {
+        honest.deliver(prefix(at), &attributes);
+        without.deliver(prefix(at), &attributes);
+        assert_eq!(honest.installed(prefix(at)), None, "{name}");
+        assert!(without.installed(prefix(at)).is_some(), "{name}: without a profile it would be");
+        let why = honest.member.why(prefix(at));
+        assert!(why.routes[0].reason.outcome.starts_with("not used: "), "{name}: {why:?}");
+    }
+    honest.deliver(prefix("8.8.8.0/24"), &route(&[200_009]).finish());
+    assert!(honest.installed(prefix("8.8.8.0/24")).is_some(), "what it allows is there");
+    assert_eq!(honest.member.counters().alarms, 0);
+}
+
+#[test]
+fn a_permitted_blackhole_leads_to_the_exchanges_next_hop_and_does_not_leave_the_receivers_network() {
+    let mut honest = Exchange::new(HONEST, with_profile(&members(), strict(None)));
+    let blackhole = with(&mut route(&[]), &[Community::BLACKHOLE, Community::new(200, 1)]);
+    for at in ["8.8.8.8/32", "8.8.9.0/24", "2600::1/128"] {
+        honest.deliver(prefix(at), &blackhole);
+        let installed = honest.installed(prefix(at)).expect(at);
+        let next_hop: IpAddr = match prefix(at).address() {
+            IpAddr::V4(_) => installed.ipv4_next_hop().expect("one").into(),
+            IpAddr::V6(_) => installed.ipv6_next_hop().expect("one").global.into(),
+        };
+        let expected: IpAddr = if next_hop.is_ipv4() { BLACKHOLE4.into() } else { BLACKHOLE6.into() };
+        assert_eq!(next_hop, expected, "{at}");
+        let communities: Vec<Community> = installed.communities().collect();
+        assert_eq!(communities, [Community::BLACKHOLE, Community::new(200, 1), Community::NO_EXPORT], "{at}");
+    }
+    // The next hop of the announcement counts before that: nobody announces the exchange's, or another member's.
+    let mut stolen = route(&[]);
+    stolen.ipv4_next_hop(BLACKHOLE4);
+    honest.deliver(prefix("8.8.10.10/32"), &with(&mut stolen, &[Community::BLACKHOLE]));
+    assert_eq!(honest.installed(prefix("8.8.10.10/32")), None);
+    // Without the community, or without a next hop of the profile, a route keeps its own.
+    honest.deliver(prefix("8.8.11.0/24"), &route(&[]).finish());
+    let plain = honest.installed(prefix("8.8.11.0/24")).expect("allowed");
+    assert_eq!((plain.ipv4_next_hop().map(IpAddr::from), plain.communities().count()), (Some(lan4(HOSTILE.0)), 0));
+    let profile = Profile { blackhole: Some(Blackhole::default()), ..Profile::default() };
+    honest.show(with_profile(&honest.directory.clone(), profile));
+    let kept = honest.installed(prefix("8.8.8.8/32")).expect("still permitted");
+    assert_eq!(kept.ipv4_next_hop().map(IpAddr::from), Some(lan4(HOSTILE.0)));
+    assert!(kept.communities().any(|community| community == Community::NO_EXPORT));
+}
+
+#[test]
+fn a_new_profile_counts_at_once_for_routes_that_are_there() {
+    let mut honest = Exchange::new(HONEST, members());
+    let at = prefix("8.8.8.0/25");
+    let handle = honest.deliver(at, &route(&[]).finish());
+    assert!(honest.installed(at).is_some());
+    let refuses = with_profile(&members(), Profile::default());
+    honest.show(refuses.clone());
+    assert_eq!(honest.installed(at), None);
+    let loose = Profile { ipv4: Lengths { shortest: 8, longest: 25 }, ..Profile::default() };
+    let takes = with_profile(&refuses, loose);
+    honest.show(takes.clone());
+    assert!(honest.installed(at).is_some());
+
+    // One whose object both parties lost stays in the router, and only as long as the profile takes it.
+    let slice = Slice { begins: Some(false), lost: vec![(handle, 0, vec![0])], ..Slice::default() };
+    // The member asks again where this is not what it has, which changes nothing here.
+    let roots = Roots { objects: [0; 16], instances: [0; 16] };
+    let slice = Slice { ends: Some(roots), own_ends: true, ..slice };
+    honest.tick(Tick { slice: Some(slice), ..Tick::default() });
+    honest.tick(Tick { gone: vec![handle], ..Tick::default() });
+    assert_eq!((honest.member.status().objects, honest.member.status().kept), (0, 1));
+    assert!(honest.installed(at).is_some());
+    honest.show(with_profile(&takes, Profile::default()));
+    assert_eq!((honest.installed(at), honest.member.status().kept), (None, 0));
+}
+
+/// Prefixes that a member's frames announce, and that they withdraw.
+fn submitted(frames: Vec<FromMember>) -> (Vec<Prefix>, Vec<Prefix>) {
+    let (mut announced, mut withdrawn) = (Vec::new(), Vec::new());
+    for frame in frames {
+        let FromMember::SubmitOne { header, .. } = frame else { continue };
+        match header.description.kind {
+            Kind::Announce { prefixes } => announced.extend(prefixes.iter().map(|nlri| nlri.prefix)),
+            Kind::Withdraw { prefixes } => withdrawn.extend(prefixes.iter().map(|nlri| nlri.prefix)),
+            Kind::Column { .. } => {}
+        }
+    }
+    (announced, withdrawn)
+}
+
+#[test]
+fn an_honest_announcer_leaves_out_what_receivers_would_refuse_and_follows_a_new_profile() {
+    let mut announcer = Exchange::new(HOSTILE, members());
+    announcer.member.handle(MemberInput::RouterUp, NOW);
+    let at = prefix("8.8.8.0/25");
+    let update = MemberInput::ClearedUpdate {
+        withdrawn: Vec::new(),
+        announced: vec![Nlri::new(at)],
+        attributes: Some(route(&[]).finish()),
+    };
+    announcer.member.handle(update, NOW);
+    assert_eq!(submitted(announcer.sent()), (vec![at], Vec::new()));
+    let refuses = with_profile(&members(), Profile::default());
+    announcer.show(refuses.clone());
+    assert_eq!(submitted(announcer.sent()), (Vec::new(), vec![at]));
+    let status = announcer.member.status();
+    assert!(status.withheld[0].why.contains("not of the lengths that this exchange takes, 8 to 24"), "{status:?}");
+    let own = &announcer.member.why(at).own[0];
+    let failed: Vec<&str> = own.checks.iter().filter(|check| !check.passed).map(|check| check.check).collect();
+    assert_eq!(failed, ["prefix length"]);
+    let loose = Profile { ipv4: Lengths { shortest: 8, longest: 25 }, ..Profile::default() };
+    announcer.show(with_profile(&refuses, loose));
+    assert_eq!(submitted(announcer.sent()), (vec![at], Vec::new()));
+}
+
+#[test]
+fn each_reason_has_arouteservers_number() {
+    use wayleave_route_server::policy::validate::{Martians, RouteRules, validate};
+    let profile = strict(Some(vec![Asn(HONEST.2)]));
+    let rules = RouteRules { profile: Some(&profile), accept_as_set: true, martians: Martians::Refuse };
+    let directory = members();
+    let announcer = &directory.set().slots[0];
+    for (name, at, attributes, number) in forbidden() {
+        let invalid = validate(prefix(at), &attributes, announcer, rules).expect_err(name);
+        assert_eq!(invalid.reason(), number, "{name}: {invalid}");
+        assert!(!invalid.name().is_empty());
+    }
+    // A laboratory's documentation and private AS numbers, and no others.
+    let rules = RouteRules { martians: Martians::AllowDocumentation, ..rules };
+    for (asn, is_taken) in [(64_496, true), (65_536, true), (64_512, true), (4_200_000_000, true), (0, false)] {
+        let checked = validate(prefix("8.8.8.0/24"), &route(&[asn]).finish(), announcer, rules);
+        assert_eq!(checked.is_ok(), is_taken, "{asn}");
+    }
+    // A member that is itself transit-free announces its own path, and not one through another.
+    let own = wayleave_route_server::directory::Slot { asn: Asn(3356), ..announcer.clone() };
+    let path = |path: &[u32]| attributes(path, HOSTILE.0).finish();
+    let rules = RouteRules { martians: Martians::Refuse, ..rules };
+    assert!(validate(prefix("8.8.8.0/24"), &path(&[3356, 3356, 200_009]), &own, rules).is_ok());
+    assert!(validate(prefix("8.8.8.0/24"), &path(&[3356, 1299, 200_009]), &own, rules).is_err());
+    // Where the profile lets them, a member's own setting decides on AS_SETs; nothing loosens one that does not.
+    let lets = Profile { refuse_as_set: false, ..Profile::default() };
+    let route = with_as_set(&[200_009, 200_010]);
+    for (profile, accept_as_set, is_taken) in
+        [(&lets, true, true), (&lets, false, false), (&profile, true, false), (&profile, false, false)]
+    {
+        let rules = RouteRules { profile: Some(profile), accept_as_set, martians: Martians::Refuse };
+        let checked = validate(prefix("8.8.8.0/24"), &route, announcer, rules);
+        assert_eq!(checked.is_ok(), is_taken, "{accept_as_set}");
+    }
+}
