@@ -660,3 +660,32 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          listen = \"127.0.0.1:{status}\"\n"
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_of_origins_has_one_place() {
+        let faults = |more: &str| {
+            let file: MemberFile = toml::from_str(&(template() + more)).expect("parses");
+            let faults: Vec<String> = file.faults().into_iter().map(|fault| fault.message).collect();
+            (faults, file.rpki().is_some(), file.warnings().into_iter().map(|fault| fault.message).collect::<Vec<_>>())
+        };
+        let (cache, attestation) = ("[rpki]\ncache = \"127.0.0.1:3323\"\n", "[attestation.keys]\n");
+        let of = |more| faults(more).0;
+        assert!(of(cache).is_empty() && of("[rpki]\nfile = \"roas.json\"\n").is_empty());
+        assert_eq!((faults("").1, faults(cache).1, faults(attestation).1), (false, true, true));
+        let both = of(&format!("{cache}{attestation}"));
+        assert_eq!(both, ["[rpki] beside [attestation], expected [attestation.rpki], which serves both"]);
+        let within = format!("{attestation}[attestation.rpki]\nfile = \"roas.json\"\n");
+        assert!(of(&within).is_empty());
+        let certificates = of("[rpki]\nanchors = [\"ta.cer\"]\ncertificates = \"rpki\"\n");
+        assert!(certificates[0].starts_with("router certificates validate attestations"), "{certificates:?}");
+        let (_, _, warnings) = faults("[rpki]\n");
+        assert!(
+            warnings.iter().any(|warning| warning.starts_with("neither `cache` nor `file` in [rpki]")),
+            "{warnings:?}"
+        );
+    }
+}

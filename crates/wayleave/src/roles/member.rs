@@ -123,8 +123,8 @@ impl Role for MemberRole {
         let (events, inbox) = mpsc::channel(QUEUE);
         // Before the first route.
         let first = known.borrow().vrps.clone();
-        let _ = events.send(Event::Input(Input::Origins(first))).await; // the inbox is there
-        rov::forward(known.clone(), events.clone(), Input::Origins);
+        let _ = events.send(Event::Input(Input::Origins(first.clone()))).await; // the inbox is there
+        rov::forward(known.clone(), first, events.clone(), Input::Origins);
         let links = Links::new(Limits::default());
         let router = config::start_router(&config, source, clock, events.clone()).await?;
         let connect = |number, party: &PartyAt| {
@@ -176,7 +176,8 @@ impl Role for MemberRole {
             let _ = events.send(Event::Input(Input::AttestationPolicy(section.get_ref().policy.policy()))).await;
         }
         if let Some(rpki) = &self.rpki {
-            let section = config.file.rpki.as_ref().map(Spanned::get_ref);
+            // Also of an [attestation] that counts after a restart only.
+            let section = config.file.rpki();
             rpki.follow_other(section.map(|section| section.data_source(source)).transpose()?.flatten());
         }
         Ok(())

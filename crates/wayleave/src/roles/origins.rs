@@ -245,10 +245,7 @@ fn report(answer: &Answer) {
         (true, CacheState::Current) => info!(file = address, vrps, "file of ROAs read"),
         (true, CacheState::NoData) => {
             let why = answer.snapshot.problem.as_deref().unwrap_or("it has not been read yet");
-            warn!(
-                file = address,
-                "the file of ROAs does not count: {why}; no route is refused for its origin until it is read"
-            );
+            warn!(file = address, "the file of ROAs does not count: {why}; nothing of it counts until it is read");
         }
         (true, _) => {
             let why = answer.snapshot.problem.as_deref().unwrap_or("it is gone");

@@ -189,7 +189,9 @@ impl View for MemberView {
         problems.extend(held(status.slot, &status.further_slots));
         let rpki = self.source();
         problems.extend(rpki.as_ref().and_then(|source| source.problem_at(unix_now().secs())));
-        value["rpki"] = json!(rpki);
+        if let Some(rpki) = rpki {
+            value["rpki"] = json!(rpki);
+        }
         value["problems"] = json!(problems);
         Ok(value)
     }

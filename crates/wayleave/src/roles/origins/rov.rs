@@ -140,7 +140,8 @@ impl SourceStatus {
         let serial = self.serial.map_or(String::new(), |serial| format!(", serial {serial}"));
         let age = self.updated.map_or(String::new(), |updated| format!(", {} old", age(now.saturating_sub(updated))));
         let state = if self.standing == "current" { String::new() } else { format!(", {}", self.standing) };
-        format!("rpki: {} VRPs from {}{serial}{age}{state}", thousands(self.vrps), self.source)
+        let s = if self.vrps == 1 { "" } else { "s" };
+        format!("rpki: {} VRP{s} from {}{serial}{age}{state}", thousands(self.vrps), self.source)
     }
 
     pub fn metrics(&self) -> Vec<Metric> {
@@ -239,21 +240,27 @@ async fn follow_plain(
     }
 }
 
-/// Gives the machine what is known, now and whenever it changes, until the machine has stopped.
-pub fn forward<E, I>(mut data: watch::Receiver<OriginData>, events: mpsc::Sender<E>, input: fn(Option<Arc<Vrps>>) -> I)
-where
+/// Gives the machine what is known whenever it differs from what it was given last, until the machine has stopped.
+pub fn forward<E, I>(
+    mut data: watch::Receiver<OriginData>,
+    mut given: Option<Arc<Vrps>>,
+    events: mpsc::Sender<E>,
+    input: fn(Option<Arc<Vrps>>) -> I,
+) where
     E: From<I> + Send + 'static,
     I: Send + 'static,
 {
     tokio::spawn(async move {
-        let mut given = data.borrow_and_update().vrps.clone();
-        while data.changed().await.is_ok() {
+        loop {
             let vrps = data.borrow_and_update().vrps.clone();
             if !is_same(vrps.as_ref(), given.as_ref()) {
                 given.clone_from(&vrps);
                 if events.send(input(vrps).into()).await.is_err() {
                     return;
                 }
+            }
+            if data.changed().await.is_err() {
+                return;
             }
         }
     });
