@@ -16,6 +16,7 @@ pub mod mrt;
 mod nlri;
 pub mod notification;
 mod open;
+pub mod origins;
 mod params;
 pub mod peer;
 mod problem;

@@ -344,6 +344,8 @@ const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their
      # The version of RTR that the cache knows, if it does not answer to newer ones: 0, 1 or 2.\n\
      #version = 1\n\
      #tls = { name = \"cache.example.net\", authorities = \"cache-ca.pem\" }\n\
+     # In place of a cache a file of ROAs, as Routinator and rpki-client write it (JSON); it is read again when it changes.\n\
+     #file = \"roas.json\"\n\
      #anchors = [\"ta.cer\"]\n\
      #certificates = \"rpki\"\n\
      \n\

@@ -158,7 +158,7 @@ pub(super) fn default_most() -> Spanned<u64> {
 /// No source of keys or prefixes is configured.
 pub(super) fn unknown_origins(keys: &KeysSection, rpki: &RpkiSection) -> Option<Fault> {
     let message = "neither a trust anchor in [keys] nor [rpki]: no origin's key is known, so that no route is valid";
-    let is_nothing = keys.anchor.is_none() && rpki.cache.is_none() && rpki.certificates.is_none();
+    let is_nothing = keys.anchor.is_none() && rpki.is_empty();
     is_nothing.then(|| Fault { span: None, message: message.to_owned(), help: None })
 }
 

@@ -19,6 +19,7 @@ use super::listed;
 use super::machine::{absent_address, state_fault, taken_by_status};
 use super::parse::{HostPort, PublicKey, Text};
 use super::protection::{ProtectionKeys, TtlSecurity};
+use super::rpki::RpkiSection;
 use super::rs::{
     FileFault, StatusSection, TRIAL, example, exchange_fault, has_example_operators, key_fault, operators_fault, range,
     shared_fault, status_warning,
@@ -52,6 +53,8 @@ pub struct MemberFile {
     pub ranking: Option<Spanned<RankingConfig>>,
     /// Without it routes are neither signed nor validated.
     pub attestation: Option<Spanned<AttestationSection>>,
+    /// Without it, and without `[attestation.rpki]`, origins are not validated.
+    pub rpki: Option<Spanned<RpkiSection>>,
     pub status: Option<StatusSection>,
 }
 
@@ -287,7 +290,8 @@ impl MemberConfig {
                 let password = config.file.router.get_ref().protection_keys().file_faults(source);
                 let of_set = listed::faults(&config, source);
                 let of_keys = attestation.iter().flat_map(|section| section.file_faults(source, asn));
-                for fault in of_keys.chain(password).chain(of_set) {
+                let of_rpki = config.file.rpki.iter().flat_map(|section| section.get_ref().file_faults(source));
+                for fault in of_keys.chain(password).chain(of_set).chain(of_rpki) {
                     match fault {
                         FileFault::Missing(fault) | FileFault::Doubtful(fault) => warnings.push(fault),
                         FileFault::Unusable(fault) => errors.push(fault),
@@ -394,6 +398,14 @@ impl MemberFile {
         faults.extend(range(&self.member.stale_secs, 1, 7 * 86_400, "seconds"));
         faults.extend(range(&self.member.settle_secs, 1, 3600, "seconds"));
         faults.extend(self.attestation.iter().flat_map(|section| section.get_ref().faults()));
+        if let Some(rpki) = &self.rpki {
+            if self.attestation.is_some() {
+                let message = "[rpki] beside [attestation], expected [attestation.rpki], which serves both";
+                let help = "move its keys there: routes whose origin is invalid are refused with what it says, too";
+                faults.push(Fault::at(rpki.span(), message).help(help));
+            }
+            faults.extend(rpki.get_ref().origin_faults());
+        }
         faults
     }
 
@@ -419,6 +431,10 @@ impl MemberFile {
                 .and_then(|section| unknown_origins(&section.get_ref().keys, &section.get_ref().rpki)),
         );
         warnings.extend(self.attestation.iter().flat_map(|section| section.get_ref().keys.warnings()));
+        if let Some(rpki) = self.rpki.as_ref().filter(|section| section.get_ref().is_empty()) {
+            let message = "neither `cache` nor `file` in [rpki]: no route is refused for its origin";
+            warnings.push(Fault::at(rpki.span(), message));
+        }
         warnings.extend(self.router_warnings());
         warnings.extend(self.status.as_ref().and_then(status_warning));
         if is_trial(self.exchange.name.get_ref()) {
@@ -428,6 +444,14 @@ impl MemberFile {
             warnings.push(Fault::at(self.exchange.name.span(), message).help(help));
         }
         warnings
+    }
+}
+
+impl MemberFile {
+    /// Where the member learns who may originate what (RFC 6811): its own section, or that of attestation.
+    pub fn rpki(&self) -> Option<&RpkiSection> {
+        let of_attestation = self.attestation.as_ref().map(|section| &section.get_ref().rpki);
+        of_attestation.or(self.rpki.as_ref().map(Spanned::get_ref))
     }
 }
 
@@ -609,6 +633,12 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          #as_path = \"_64511_\"\n\
          #local_pref = 50\n\
          \n\
+         # Refuse routes whose origin the RPKI does not let announce the prefix (RFC 6811), and do not announce such: an RTR cache\n\
+         # (Routinator, rpki-client with stayrtr), or a file that one of them writes. With [attestation] it is [attestation.rpki].\n\
+         #[rpki]\n\
+         #cache = \"127.0.0.1:3323\"\n\
+         #file = \"roas.json\"\n\
+         \n\
          # To sign your announcements and validate those of others:\n\
          #[attestation]\n\
          #lifetime_minutes = 1440\n\
@@ -634,4 +664,33 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          [status]\n\
          listen = \"127.0.0.1:{status}\"\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_of_origins_has_one_place() {
+        let faults = |more: &str| {
+            let file: MemberFile = toml::from_str(&(template() + more)).expect("parses");
+            let faults: Vec<String> = file.faults().into_iter().map(|fault| fault.message).collect();
+            (faults, file.rpki().is_some(), file.warnings().into_iter().map(|fault| fault.message).collect::<Vec<_>>())
+        };
+        let (cache, attestation) = ("[rpki]\ncache = \"127.0.0.1:3323\"\n", "[attestation.keys]\n");
+        let of = |more| faults(more).0;
+        assert!(of(cache).is_empty() && of("[rpki]\nfile = \"roas.json\"\n").is_empty());
+        assert_eq!((faults("").1, faults(cache).1, faults(attestation).1), (false, true, true));
+        let both = of(&format!("{cache}{attestation}"));
+        assert_eq!(both, ["[rpki] beside [attestation], expected [attestation.rpki], which serves both"]);
+        let within = format!("{attestation}[attestation.rpki]\nfile = \"roas.json\"\n");
+        assert!(of(&within).is_empty());
+        let certificates = of("[rpki]\nanchors = [\"ta.cer\"]\ncertificates = \"rpki\"\n");
+        assert!(certificates[0].starts_with("router certificates validate attestations"), "{certificates:?}");
+        let (_, _, warnings) = faults("[rpki]\n");
+        assert!(
+            warnings.iter().any(|warning| warning.starts_with("neither `cache` nor `file` in [rpki]")),
+            "{warnings:?}"
+        );
+    }
 }

@@ -86,11 +86,12 @@ const SETTINGS: [(&str, Loss); 61] = [
     ("router.password_file", Loss::ForGood),
 ];
 /// The same for what several formats and roles have alike.
-const ENDINGS: [(&str, Loss); 6] = [
+const ENDINGS: [(&str, Loss); 7] = [
     ("routes.capabilities", Loss::ForGood),
     ("routes.reply", Loss::ForGood),
     ("rpki.anchors", Loss::ForGood),
     ("rpki.certificates", Loss::ForGood),
+    ("rpki.file", Loss::Elsewhere),
     ("tls.authorities", Loss::ForGood),
     ("provider.identity", Loss::ForGood),
 ];
@@ -323,6 +324,7 @@ mod tests {
         for setting in ["rpki.anchors", "rpki.certificates", "rpki.tls.authorities", "attestation.rpki.anchors"] {
             assert_eq!(loss_of(setting), Some(Loss::ForGood), "{setting}");
         }
+        assert_eq!(["rpki.file", "attestation.rpki.file"].map(loss_of), [Some(Loss::Elsewhere); 2]);
     }
 
     #[test]

@@ -4,11 +4,16 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 use toml::Spanned;
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::rpki::rtr::{self, Cache};
+use wayleave_runtime::rpki::{DataSource, file as roas};
 
 use super::rs::FileFault;
 use super::{Fault, HostPort, Source, Text};
 use crate::failure::{Failure, Outcome};
+
+/// What makes a file of ROAs.
+const WRITES_ROAS: &str = "`routinator vrps --format json --output FILE` writes it, and so does `rpki-client -j`";
 
 /// `[rpki]`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -18,6 +23,8 @@ pub struct RpkiSection {
     pub cache: Option<Spanned<Text<HostPort>>>,
     /// The version of RTR that it knows, where it does not answer to newer ones: 0, 1 or 2.
     pub version: Option<Spanned<u8>>,
+    /// A file of validated ROAs, in place of a cache: the JSON of Routinator or rpki-client.
+    pub file: Option<Spanned<PathBuf>>,
     /// TLS to the cache; without it plain TCP.
     pub tls: Option<Spanned<TlsSection>>,
     /// Certificates of the trust anchors of those in `certificates`.
@@ -38,9 +45,11 @@ pub struct TlsSection {
 }
 
 impl RpkiSection {
-    /// The cache to follow; `Ok(None)` without one.
-    pub fn cache(&self, source: &Source) -> Outcome<Option<Cache>> {
-        let Some(address) = &self.cache else { return Ok(None) };
+    /// The cache or the file to follow; `Ok(None)` without one.
+    pub fn data_source(&self, source: &Source) -> Outcome<Option<DataSource>> {
+        let Some(address) = &self.cache else {
+            return Ok(self.file.as_ref().map(|file| DataSource::File(source.resolve(file.get_ref()))));
+        };
         let tls = match &self.tls {
             None => None,
             Some(section) => {
@@ -49,11 +58,31 @@ impl RpkiSection {
             }
         };
         let version = self.version.as_ref().map(|version| *version.get_ref());
-        Ok(Some(Cache { address: address.get_ref().0.to_string(), tls, version }))
+        Ok(Some(DataSource::Cache(Cache { address: address.get_ref().0.to_string(), tls, version })))
+    }
+
+    /// Whether it names neither a cache, nor a file, nor certificates.
+    pub(super) fn is_empty(&self) -> bool {
+        self.cache.is_none() && self.file.is_none() && self.certificates.is_none()
+    }
+
+    /// Of a member's own `[rpki]`, which serves the validation of origins alone.
+    pub(super) fn origin_faults(&self) -> Vec<Fault> {
+        let mut faults = self.faults();
+        if let Some(given) = self.certificates.as_ref().or(self.anchors.first()) {
+            let message = "router certificates validate attestations, expected `cache` or `file`";
+            faults.push(Fault::at(given.span(), message).help("they belong into [attestation.rpki]"));
+        }
+        faults
     }
 
     pub(super) fn faults(&self) -> Vec<Fault> {
         let mut faults = Vec::new();
+        if let (Some(_), Some(file)) = (&self.cache, &self.file) {
+            let message = "`file` beside `cache`, expected one of the two";
+            let help = "a route is invalid where one of two sources lacks what the other has";
+            faults.push(Fault::at(file.span(), message).help(help));
+        }
         if let (None, Some(tls)) = (&self.cache, &self.tls) {
             faults.push(Fault::at(tls.span(), "`tls` without a cache, expected `cache` as well"));
         }
@@ -82,6 +111,19 @@ impl RpkiSection {
 
     pub(super) fn file_faults(&self, source: &Source) -> Vec<FileFault> {
         let mut faults = Vec::new();
+        if let Some(file) = &self.file {
+            let path = source.resolve(file.get_ref());
+            if path.exists() {
+                let read = roas::read(&path, unix_now().secs());
+                faults.extend(read.err().map(|error| {
+                    let fault = Fault::at(file.span(), format!("{}: {error}", path.display()));
+                    FileFault::Unusable(fault.help(WRITES_ROAS))
+                }));
+            } else {
+                let fault = Fault::at(file.span(), format!("{} does not exist yet", path.display()));
+                faults.push(FileFault::Missing(fault.help(WRITES_ROAS)));
+            }
+        }
         for file in self.anchors.iter().chain(&self.certificates) {
             let path = source.resolve(file.get_ref());
             if !path.exists() {
@@ -113,12 +155,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_members_own_section_takes_no_router_certificates() {
+        let faults = |text: &str| toml::from_str::<RpkiSection>(text).expect("parses").origin_faults();
+        let found = faults("anchors = [\"ta.cer\"]\ncertificates = \"rpki\"");
+        let [fault] = &found[..] else { panic!("{found:?}") };
+        assert!(fault.message.starts_with("router certificates validate attestations"), "{}", fault.message);
+        assert!(faults("cache = \"127.0.0.1:3323\"").is_empty() && faults("file = \"roas.json\"").is_empty());
+    }
+
+    #[test]
     fn a_version_that_rtr_does_not_have_is_refused_and_one_that_it_has_is_asked_for() {
         let faults = |text: &str| toml::from_str::<RpkiSection>(text).expect("parses").faults();
         for (text, expected) in [
             ("cache = \"127.0.0.1:3323\"\nversion = 1", None),
             ("cache = \"127.0.0.1:3323\"\nversion = 3", Some("RTR has no version 3")),
             ("version = 1", Some("`version` without a cache")),
+            ("file = \"roas.json\"", None),
+            ("cache = \"127.0.0.1:3323\"\nfile = \"roas.json\"", Some("`file` beside `cache`")),
         ] {
             let found = faults(text);
             let first = found.first().map(|fault| fault.message.as_str());

@@ -14,6 +14,7 @@ use wayleave_attestation::pipeline::{Job, JobResult, Reserve};
 use wayleave_attestation::pki::View;
 use wayleave_attestation::sign::KeyRing;
 use wayleave_bgp::Attributes;
+use wayleave_bgp::origins::Vrps;
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_core::{Instant, Machine, Now, Prefix};
 use wayleave_crypto::secret::Seed;
@@ -66,6 +67,8 @@ pub enum Input {
     AttestationPolicy(AttestationPolicy),
     /// What is known of the origins of routes has changed.
     View(Arc<View>),
+    /// What the RPKI says of origins (RFC 6811), with or without attestation; `None` while nothing is known.
+    Origins(Option<Arc<Vrps>>),
     /// A job of [`Output::Job`] has run.
     JobDone(JobResult),
     /// The slot of [`Output::PersistSlot`] is durable.
@@ -302,6 +305,7 @@ impl Machine for MemberProxy {
             Input::Frame { link, bytes } => MemberInput::Frame { link, bytes },
             Input::Persisted(id) => MemberInput::Persisted(id),
             Input::Policy(policy) => MemberInput::Policy(policy),
+            Input::Origins(origins) => MemberInput::Origins(origins),
             Input::Router(event) => return self.on_router(event),
             Input::AttestationPolicy(policy) => return self.attest(attestation::Input::Policy(policy)),
             Input::View(view) => return self.attest(attestation::Input::View(view)),

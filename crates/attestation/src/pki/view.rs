@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::Hash;
 
 use serde::{Deserialize, Serialize};
+pub use wayleave_bgp::origins::Vrp;
 use wayleave_core::{Afi, Asn, Prefix};
 
 use super::key_tag;
@@ -26,16 +27,6 @@ pub struct RegisteredKey {
     pub not_before: u64,
     /// Seconds since 1970 until which it counts.
     pub not_after: u64,
-}
-
-/// Who may originate a prefix: a validated ROA payload (RFC 6811).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-pub struct Vrp {
-    pub prefix: Prefix,
-    /// The longest length that may be announced within it.
-    pub max_length: u8,
-    /// The AS; AS 0 authorises nobody (RFC 6483 section 4).
-    pub asn: Asn,
 }
 
 /// What the VRPs say of a prefix and its origin (RFC 6811 section 2).

@@ -6,6 +6,7 @@ mod codec_properties;
 mod codec_rfc7606;
 mod codec_update;
 mod common;
+mod origins;
 mod peer;
 mod rib_decision;
 mod rib_in;

@@ -21,6 +21,7 @@ use std::time::Duration;
 use wayleave_attestation::member::MemberAttestationEvent;
 use wayleave_attestation::pipeline::Job;
 use wayleave_attestation::pki::View;
+use wayleave_bgp::origins::Vrp;
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_bgp::{Attributes, Nlri, Update};
 use wayleave_core::{Asn, Instant, Now, Prefix, UnixTime};
@@ -594,6 +595,12 @@ impl Sim {
             let input = Input::Member(MemberInput::Policy(Box::new(policy)));
             self.inputs.push_back((Node::Member(slot), input));
         }
+    }
+
+    /// The RPKI says this of origins to the member in `slot`, from now on.
+    pub fn set_origins(&mut self, slot: u32, vrps: impl IntoIterator<Item = Vrp>) {
+        let origins = Some(Arc::new(vrps.into_iter().collect()));
+        self.inputs.push_back((Node::Member(slot), Input::Member(MemberInput::Origins(origins))));
     }
 
     /// The exchange gives a new recommendation.

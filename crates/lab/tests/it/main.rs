@@ -25,6 +25,7 @@ mod exchange_lost;
 mod exchange_members;
 mod exchange_new_members;
 mod exchange_order;
+mod exchange_origins;
 mod exchange_peers;
 mod exchange_random;
 mod exchange_recommendation;

@@ -9,6 +9,7 @@
 //! - The parties' inventories, confirmations and refusals, and the end of a session, change what is known of the parties
 //!   (`announce/inventory.rs`).
 //! - A format that not all members read any more has everything announced again, in a lower one (`announce/repeats.rs`).
+//! - What the RPKI says of origins bars routes, or lets them go, whose prefixes a changed VRP covers.
 //! - A new policy or member set makes the decision who may have a route again, for all routes alike
 //!   (`announce/repeats.rs`). A larger member set sends columns at once (`announce/columns.rs`).
 //!
@@ -45,6 +46,7 @@ mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use wayleave_bgp::origins::Vrps;
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Instant, Prefix};
 use wayleave_crypto::secret::Seed;
@@ -76,6 +78,8 @@ pub(super) struct Context<'a> {
     pub(super) policy: &'a Policy,
     /// The member set in force.
     pub(super) set: &'a MemberSet,
+    /// What the RPKI says of origins; `None` while nothing is known.
+    pub(super) origins: Option<&'a Vrps>,
     /// [`MemberSet::neighbours_digest`] of the set.
     pub(super) neighbours: [u8; 32],
     pub(super) epoch: u64,
@@ -159,6 +163,9 @@ pub(super) enum Bar {
     Refused(Refusal),
     #[error("no receiver would use it: {0}")]
     Invalid(Invalid),
+    /// Receivers that validate origins would refuse it (RFC 6811).
+    #[error("{0}")]
+    Origin(Invalid),
     /// It would be one too many: the slot's prefix limit.
     #[error("it would exceed this member's prefix limit of {0}")]
     OverLimit(u32),
@@ -434,6 +441,22 @@ impl Announcements {
         let barred = self.barred.take();
         self.mark_each(barred);
         self.repeat_all(policy);
+    }
+
+    /// The RPKI says something else of the prefixes that these VRPs cover: their routes are decided again.
+    pub(super) fn origins_changed(&mut self, changed: &Vrps) {
+        let covered: Vec<Nlri> = self.router.keys().filter(|nlri| changed.covers(&nlri.prefix)).copied().collect();
+        for nlri in &covered {
+            if matches!(self.barred.get(nlri), Some(Bar::Origin(_))) {
+                self.barred.remove(nlri);
+            }
+        }
+        self.mark_each(covered);
+    }
+
+    /// Routes that are not announced for their origin.
+    pub(super) fn rpki_invalid(&self) -> usize {
+        self.barred.iter().filter(|(_, bar)| matches!(bar, Bar::Origin(_))).count()
     }
 
     /// Every route of the router is decided again, also what was refused for good.

@@ -12,6 +12,7 @@ mod barred;
 mod dirty;
 mod kept;
 mod listed;
+mod origins;
 mod receive;
 mod select;
 mod status;
@@ -22,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use wayleave_bgp::origins::Vrps;
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, VerdictKind};
 use wayleave_crypto::secret::Seed;
@@ -44,8 +46,8 @@ use crate::schedule::Schedule;
 use crate::versions::{self, Speaks, Versions};
 
 pub use status::{
-    Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OwnBudget, OwnRoute, Reason, Suspect,
-    Why, WhyRoute,
+    Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OriginFound, OwnBudget, OwnRoute, Reason,
+    RpkiInvalid, Suspect, Why, WhyRoute,
 };
 
 use announce::Announcements;
@@ -154,6 +156,8 @@ pub enum MemberInput {
     },
     /// The member's operator changed the policy.
     Policy(Box<Policy>),
+    /// What the RPKI says of origins (RFC 6811), from now on; `None` while nothing is known, and then no route is refused for its origin.
+    Origins(Option<Arc<Vrps>>),
 }
 
 /// The result of validation for a route to one prefix.
@@ -307,6 +311,8 @@ pub struct Member {
     backlog: Backlog,
     schedule: Schedule,
     slices: Slices,
+    /// What the RPKI says of origins; `None` while nothing is known.
+    origins: Option<Arc<Vrps>>,
     /// The time of the last input or timer.
     at: Instant,
     /// What is to be said of what this member holds, and when: at a fixed time, as rankings.
@@ -391,6 +397,7 @@ impl Member {
             backlog: Backlog::default(),
             schedule: Schedule::default(),
             slices: Slices::default(),
+            origins: None,
             at: now.instant,
             saying: None,
             questions: Vec::new(),
@@ -1196,6 +1203,7 @@ impl Machine for Member {
             MemberInput::Findings { handle, findings } => self.on_findings(handle, findings),
             MemberInput::ClearedEndOfRib => self.announcements.settled(),
             MemberInput::Policy(policy) => self.policy_changed(policy),
+            MemberInput::Origins(origins) => self.origins_changed(origins),
         }
         self.settle(now);
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use wayleave_bgp::origins::Vrps;
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Now, Prefix, VerdictKind};
 
@@ -99,6 +100,8 @@ pub(super) struct Assessment {
     pub prefix: Prefix,
     /// Whether the route is valid for the prefix and validation has a result.
     pub usable: bool,
+    /// Whether it is not valid for its origin alone (RFC 6811).
+    pub rpki_invalid: bool,
     pub verdict: VerdictKind,
     /// Its rank, if it is usable and import rules accept it.
     pub rank: Option<Rank>,
@@ -655,14 +658,15 @@ impl Member {
 
     /// Assesses a candidate; `None` if this member may not open it, or it is dead.
     pub(super) fn assessment(&mut self, (handle, prefix_index): &Candidate) -> Option<Assessment> {
-        let Self { routes, set, policy, config, .. } = self;
+        let Self { routes, set, policy, config, origins, .. } = self;
         let route = routes.get_mut(handle)?;
         let open = route.opened.as_ref()?;
         if route.dead.contains(prefix_index) {
             return None;
         }
+        let known = (policy.as_ref(), origins.as_deref());
         let assessment =
-            route.assessment.get_or_insert_with(|| assess(open, &route.validation, set.as_ref(), policy, config));
+            route.assessment.get_or_insert_with(|| assess(open, &route.validation, set.as_ref(), known, config));
         assessment.get(usize::from(*prefix_index)).copied()
     }
 }
@@ -672,7 +676,7 @@ fn assess(
     open: &OpenRoute,
     validation: &Validation,
     set: Option<&MemberSet>,
-    policy: &Policy,
+    (policy, origins): (&Policy, Option<&Vrps>),
     config: &MemberConfig,
 ) -> Vec<Assessment> {
     let receiver = set.and_then(|set| set.slot(config.slot)).map(|slot| slot.asn);
@@ -680,9 +684,20 @@ fn assess(
     let announcer = set.and_then(|set| set.active(open.slot));
     let assess_prefix = |(prefix_index, nlri): (usize, &Nlri)| {
         let verdict = VerdictKind::default();
-        let mut assessment = Assessment { prefix: nlri.prefix, usable: false, verdict, rank: None, best_case: None };
+        let mut assessment = Assessment {
+            prefix: nlri.prefix,
+            usable: false,
+            rpki_invalid: false,
+            verdict,
+            rank: None,
+            best_case: None,
+        };
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return assessment };
         if validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, config.rules(set)).is_err() {
+            return assessment;
+        }
+        if validate::validate_origin(nlri.prefix, &open.attributes, origins).is_err() {
+            assessment.rpki_invalid = true;
             return assessment;
         }
         let stands = |verdict| rank_alone(policy, &open.rank_input(nlri, announcer, verdict));

@@ -1,6 +1,7 @@
 //! Selection: the member ranks the routes that it may have, sends shares of the ranking, and installs what Select-Best
 //! returns.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -397,6 +398,16 @@ impl Member {
         let Some(open) = self.routes.get(handle).and_then(|route| route.opened.as_ref()) else { return };
         for nlri in &open.prefixes {
             if let Some(choice) = self.choices.get_mut(&nlri.prefix) {
+                (choice.ranked_under, choice.chosen_under) = (NOT_RANKED, NOT_RANKED);
+            }
+        }
+    }
+
+    /// Routes to these prefixes are assessed otherwise than when they were ranked: whether what Select-Best chose, or chooses, is right
+    /// is to be looked at.
+    pub(super) fn ranked_otherwise(&mut self, prefixes: &BTreeSet<Prefix>) {
+        for prefix in prefixes {
+            if let Some(choice) = self.choices.get_mut(prefix) {
                 (choice.ranked_under, choice.chosen_under) = (NOT_RANKED, NOT_RANKED);
             }
         }

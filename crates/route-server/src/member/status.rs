@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use serde::Serialize;
 use wayleave_bgp::Attributes;
+use wayleave_bgp::origins::OriginState;
 use wayleave_core::{Prefix, VerdictKind};
 
 use super::announce::{Bar, OwnState};
@@ -15,7 +16,9 @@ use super::{Member, budget_under};
 use crate::directory::{MemberSet, Slot};
 use crate::frames::{self, BudgetLeft, Candidate, MAX_CANDIDATES, Miss, Refusal};
 use crate::object::Handle;
-use crate::policy::validate::{Check, Invalid, Martians, can_be_next_hop, validate, validate_for};
+use crate::policy::validate::{
+    Check, Invalid, Martians, can_be_next_hop, origin_state, validate, validate_for, validate_origin,
+};
 use crate::policy::{Imported, Rejection};
 use crate::versions::Versions;
 
@@ -235,6 +238,7 @@ pub struct MemberStatus {
     /// Announced routes that do not compete, since too many others do.
     pub not_competing: usize,
     pub withheld: Vec<Withheld>,
+    pub rpki_invalid: RpkiInvalid,
     /// Changes that both parties have not applied yet.
     pub unconfirmed: usize,
     /// Objects known, sealed ones included.
@@ -266,6 +270,15 @@ pub struct MemberStatus {
     pub formats: Versions,
     pub format: u16,
     pub counters: MemberCounters,
+}
+
+/// Routes whose origin is invalid (RFC 6811).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct RpkiInvalid {
+    /// Of the own router, which are not announced.
+    pub announced: usize,
+    /// Of other members, which are not used.
+    pub received: usize,
 }
 
 /// What this member may cost the exchange, as party 1 said when this member connected, and what was left then.
@@ -332,10 +345,34 @@ pub struct WhyRoute {
     pub verdict: Option<VerdictKind>,
     /// The member's class, bigger preferred; `None` if it is not used.
     pub class: Option<u8>,
+    /// What the RPKI says of its origin; absent where nothing is known, or it is sealed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rpki: Option<OriginFound>,
     #[serde(flatten)]
     pub reason: Reason,
     /// Whether the route has this member's own AS on its path: it came back, and nobody's claim is false.
     pub came_back: bool,
+}
+
+/// What the RPKI says of a route's origin (RFC 6811).
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct OriginFound {
+    /// `valid`, `invalid` or `not-found`.
+    pub state: &'static str,
+    /// The VRP that makes it so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vrp: Option<String>,
+}
+
+impl From<OriginState> for OriginFound {
+    fn from(state: OriginState) -> Self {
+        let (state, vrp) = match state {
+            OriginState::Valid(vrp) => ("valid", Some(vrp)),
+            OriginState::Invalid(vrp) => ("invalid", Some(vrp)),
+            OriginState::NotFound => ("not-found", None),
+        };
+        Self { state, vrp: vrp.map(|vrp| vrp.to_string()) }
+    }
 }
 
 /// What became of a route, why, and what to do about it.
@@ -430,6 +467,10 @@ fn invalid(error: &Invalid) -> Reason {
             "RFC 4271 section 9.1.2",
             "nothing: the route came back to your AS, which is no error and nobody's false claim".to_owned(),
         ),
+        Invalid::Origin { vrp, .. } => (
+            "RFC 6811 section 2: the RPKI names other origins or lengths of the prefix",
+            format!("if the origin is right, whoever holds {} corrects its ROA; otherwise {TELL}", vrp.prefix),
+        ),
     };
     Reason::new(what, rule, cure)
 }
@@ -485,6 +526,7 @@ impl Member {
             too_large: self.announcements.too_large(),
             not_competing: self.announcements.not_competing(),
             withheld: barred.into_iter().map(withheld).collect(),
+            rpki_invalid: self.rpki_invalid(),
             unconfirmed: self.announcements.unconfirmed(),
             objects: self.routes.len(),
             installed: self.installed.len(),
@@ -598,6 +640,7 @@ impl Member {
                 number,
                 announcer: open.as_ref().map(|open| self.announcer(open.slot)),
                 as_path: open.as_ref().map(|open| asns(&open.attributes)),
+                rpki: open.as_ref().and_then(|open| self.origin_found(prefix, &open.attributes)),
                 handle,
                 verdict,
                 class,
@@ -647,7 +690,13 @@ impl Member {
         let receiver = set.and_then(|set| set.slot(self.config.slot)).map(|slot| slot.asn);
         let announcer = set.and_then(|set| set.slot(open.slot));
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return Ok(()) };
-        validate_for(receiver, prefix, &open.attributes, announcer, self.route_rules())
+        validate_for(receiver, prefix, &open.attributes, announcer, self.route_rules())?;
+        validate_origin(prefix, &open.attributes, self.origins.as_deref())
+    }
+
+    /// What the RPKI says of a route's origin, where something is known.
+    fn origin_found(&self, prefix: Prefix, attributes: &Attributes) -> Option<OriginFound> {
+        Some(origin_state(prefix, attributes, self.origins.as_deref()?).into())
     }
 
     /// What decides where a route is installed.
@@ -781,6 +830,12 @@ impl Member {
                 };
                 return Reason { outcome, rule, cure };
             }
+            if let Err(error) = validate_origin(*prefix, attributes, self.origins.as_deref()) {
+                let Reason { outcome, rule, cure } = invalid(&error);
+                let outcome = outcome.replacen("not used: ", "not announced: ", 1);
+                let cure = cure.replace(TELL, "change your router's export filter");
+                return Reason { outcome, rule, cure: format!("{cure}; what your [rpki] source says decides") };
+            }
             match state {
                 OwnState::Announced { slots, competes: false } => Reason::new(
                     format!(
@@ -856,6 +911,10 @@ impl Member {
             }
         };
         let mut checks: Vec<CheckMade> = Check::ALL.into_iter().filter(|check| check.is_of(rules)).map(made).collect();
+        checks.extend(self.origin_found(prefix, attributes).map(|OriginFound { state, vrp }| {
+            let found = vrp.map_or("not found: no VRP covers it".to_owned(), |vrp| format!("{state}: {vrp}"));
+            CheckMade { check: "origin (RPKI)", passed: state != "invalid", found }
+        }));
         let refused = matches!(state, OwnState::Barred(Bar::OverLimit(_) | Bar::Refused(Refusal::MaxPrefix)));
         let prefixes = self.announcements.at_parties();
         // As after the limit was lowered.
@@ -922,6 +981,7 @@ mod tests {
     //! have.
 
     use super::*;
+    use wayleave_bgp::origins::Vrp;
     use wayleave_core::{Afi, Asn};
 
     #[test]
@@ -966,6 +1026,10 @@ mod tests {
             let prefix = prefix(at);
             Invalid::Martian { prefix, block: Martians::Refuse.block_of(&prefix).expect("a special block") }
         };
+        let vrp = Vrp { prefix: prefix("192.0.2.0/24"), max_length: 24, asn: Asn(1) };
+        let origin = Invalid::Origin { prefix: prefix("192.0.2.0/25"), origin: Some(Asn(1)), vrp };
+        let words = "RPKI-invalid: AS1 may not originate 192.0.2.0/25; the RPKI has 192.0.2.0/24 of AS1, up to /24";
+        assert_eq!(origin.to_string(), words);
         for (error, rule, cure) in [
             (Invalid::FirstAs { found: Some(Asn(1)), announcer: Asn(2) }, "RFC 7948 section 4.5", "tell the announcer"),
             (Invalid::NoNextHop(Afi::Ipv4), "RFC 4271 section 5.1.3", "tell the announcer"),
@@ -986,6 +1050,7 @@ mod tests {
             (Invalid::NoBlackhole, "RFC 7999", "tell the announcer"),
             (Invalid::BlackholeNotPermitted(Asn(2)), "RFC 7999 section 6", "`[profile.blackhole] allowed`"),
             (Invalid::Loop(Asn(2)), "RFC 4271 section 9.1.2", "nothing: the route came back"),
+            (origin, "RFC 6811 section 2", "whoever holds 192.0.2.0/24 corrects its ROA"),
         ] {
             let said = invalid(&error);
             assert!(said.outcome.starts_with("not used: ") && said.rule.contains(rule), "{said:?}");

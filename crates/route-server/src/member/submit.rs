@@ -52,6 +52,7 @@ impl Member {
             config: &self.config,
             policy: &self.policy,
             set: self.set.as_ref()?,
+            origins: self.origins.as_deref(),
             neighbours: self.neighbours,
             epoch: self.epoch,
             signing: &self.signing,

@@ -69,7 +69,7 @@ impl Member {
     }
 
     /// Updates rankings that concern one of these prefixes and have not been sent.
-    fn update_waiting_rankings(&mut self, prefixes: &BTreeSet<Prefix>) {
+    pub(super) fn update_waiting_rankings(&mut self, prefixes: &BTreeSet<Prefix>) {
         let mut waiting = std::mem::take(&mut self.rankings_due);
         for due in &mut waiting {
             let Some(round) = self.rounds.remove(&due.seq) else { continue };

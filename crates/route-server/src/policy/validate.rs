@@ -4,13 +4,14 @@
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
+use wayleave_bgp::origins::{OriginState, Vrp, Vrps, origin};
 use wayleave_bgp::{Attributes, Community, Ipv6NextHop, NextHop, SegmentKind};
 use wayleave_core::{Afi, Asn, Prefix};
 
 use crate::directory::{Profile, Slot, is_for_laboratories, reserved};
 
-/// Hops of the longest AS path that is used, whatever the exchange's profile allows: our own limit. Paths of the Internet have below 20 without prepending; route servers
-/// commonly refuse more than 32 or 64.
+/// Hops of the longest AS path that is used, whatever the exchange's profile allows: our own limit. Paths of the Internet have
+/// below 20 without prepending; route servers commonly refuse more than 32 or 64.
 pub const MAX_PATH: usize = 64;
 
 /// Why a route is not used. The announcer erred, but for [`Invalid::Loop`], which is no error.
@@ -63,6 +64,19 @@ pub enum Invalid {
     /// The receiver's AS is on the path (RFC 4271 section 9.1.2).
     #[error("the path already has {0}")]
     Loop(Asn),
+    /// The RPKI does not let the origin announce the prefix: the route is invalid (RFC 6811 section 2).
+    #[error("RPKI-invalid: {} may not originate {prefix}; the RPKI has {vrp}", origin_as_words(*.origin))]
+    Origin {
+        prefix: Prefix,
+        /// `None` if the path does not name it.
+        origin: Option<Asn>,
+        /// A VRP that covers the prefix ([`OriginState::Invalid`]).
+        vrp: Vrp,
+    },
+}
+
+fn origin_as_words(origin: Option<Asn>) -> String {
+    origin.map_or_else(|| "a path that ends with a set".to_owned(), |asn| asn.to_string())
 }
 
 fn first_as_words(found: Option<Asn>) -> String {
@@ -130,6 +144,7 @@ impl Invalid {
             Self::AsSet | Self::BogonAsn { .. } => Some(7),
             Self::TransitFree(_) => Some(8),
             Self::PrefixLength { .. } => Some(13),
+            Self::Origin { .. } => Some(14),
             Self::NoBlackhole | Self::BlackholeNotPermitted(_) | Self::Loop(_) => None,
         }
     }
@@ -148,6 +163,7 @@ impl Invalid {
             Self::TransitFree(_) => "transit-free-asn",
             Self::PrefixLength { .. } => "prefix-length",
             Self::NoBlackhole | Self::BlackholeNotPermitted(_) => "blackhole",
+            Self::Origin { .. } => "rpki-invalid",
             Self::Loop(_) => "loop",
         }
     }
@@ -299,6 +315,21 @@ impl Check {
             Self::TransitFree => check_transit_free(attributes, announcer.asn, rules),
             Self::PathLength => check_length(attributes, rules),
         }
+    }
+}
+
+/// The state of a route by RFC 6811 section 2.
+#[must_use]
+pub fn origin_state(prefix: Prefix, attributes: &Attributes, vrps: &Vrps) -> OriginState {
+    vrps.state(&prefix, origin(&attributes.as_path()))
+}
+
+/// Whether a route's origin may announce the prefix, as far as the RPKI says (RFC 6811): not if it is invalid. A receiver with such
+/// data checks it after [`validate_for`], and an announcer after [`validate`]; without data (`None`) nothing is refused.
+pub fn validate_origin(prefix: Prefix, attributes: &Attributes, vrps: Option<&Vrps>) -> Result<(), Invalid> {
+    match vrps.map(|vrps| origin_state(prefix, attributes, vrps)) {
+        Some(OriginState::Invalid(vrp)) => Err(Invalid::Origin { prefix, origin: origin(&attributes.as_path()), vrp }),
+        _ => Ok(()),
     }
 }
 

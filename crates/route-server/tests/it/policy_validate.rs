@@ -1,10 +1,11 @@
 //! Validation: which routes nobody may use, whatever their policy.
 
 use crate::common::{attributes, lan4, lan6, prefix, slot};
+use wayleave_bgp::origins::{Vrp, Vrps};
 use wayleave_bgp::{AsPathBuf, Attributes, SegmentKind};
 use wayleave_core::{Afi, Asn};
 use wayleave_route_server::directory::Slot;
-use wayleave_route_server::policy::validate::{Invalid, Martians, RouteRules, validate, validate_for};
+use wayleave_route_server::policy::validate::{Invalid, Martians, RouteRules, validate, validate_for, validate_origin};
 
 const ROUTED: &str = "8.8.8.0/24";
 
@@ -167,4 +168,27 @@ fn the_default_route_is_refused() {
     let route = attributes(&[64497], 0).finish();
     assert_eq!(check("0.0.0.0/0", &route), Err(Invalid::DefaultRoute(prefix("0.0.0.0/0"))));
     assert_eq!(check("::/0", &route), Err(Invalid::DefaultRoute(prefix("::/0"))));
+}
+
+#[test]
+fn a_route_whose_origin_is_invalid_is_refused_and_one_of_which_nothing_is_known_is_not() {
+    let vrp = Vrp { prefix: prefix("8.8.0.0/16"), max_length: 24, asn: Asn(1) };
+    let vrps: Vrps = [vrp].into_iter().collect();
+    let check = |at: &str, path: &[u32], vrps| validate_origin(prefix(at), &attributes(path, 0).finish(), vrps);
+    let invalid = |at: &str, origin| Err(Invalid::Origin { prefix: prefix(at), origin, vrp });
+    assert_eq!(check(ROUTED, &[64497, 1], Some(&vrps)), Ok(()));
+    assert_eq!(check(ROUTED, &[64497, 2], Some(&vrps)), invalid(ROUTED, Some(Asn(2))));
+    assert_eq!(check(ROUTED, &[1, 64497], Some(&vrps)), invalid(ROUTED, Some(Asn(64497))), "the last AS");
+    assert_eq!(check("8.8.8.0/25", &[64497, 1], Some(&vrps)), invalid("8.8.8.0/25", Some(Asn(1))));
+    assert_eq!(check("9.9.9.0/24", &[64497, 2], Some(&vrps)), Ok(()), "not found");
+    assert_eq!(check(ROUTED, &[64497, 2], None), Ok(()), "no data");
+    let mut path = AsPathBuf::from_sequence(&[Asn(64497)]);
+    path.push_segment(SegmentKind::Set, &[Asn(1)]);
+    let mut editor = attributes(&[], 0);
+    editor.as_path(path.as_path());
+    assert_eq!(validate_origin(prefix(ROUTED), &editor.finish(), Some(&vrps)), invalid(ROUTED, None));
+    let words = invalid(ROUTED, None).expect_err("invalid").to_string();
+    let begins =
+        "RPKI-invalid: a path that ends with a set may not originate 8.8.8.0/24; the RPKI has 8.8.0.0/16 of AS1";
+    assert!(words.starts_with(begins), "{words}");
 }

@@ -1,14 +1,47 @@
-//! RPKI data about origins and routers: over RTR from a relying party's cache, or from router certificates.
+//! RPKI data about origins and routers: over RTR from a relying party's cache, from a file of ROAs, or from router certificates.
 //!
 //! The formats and protocols are the `rpki` crate's; here they become plain values, bounded and checked.
 
 pub mod certificates;
+pub mod file;
 pub mod rtr;
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use rpki::crypto::{PublicKey as SubjectKey, PublicKeyFormat};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use wayleave_core::{Asn, Prefix};
+
+/// Where validated data come from.
+#[derive(Clone, PartialEq, Eq)]
+pub enum DataSource {
+    /// A relying party's cache, over RTR.
+    Cache(rtr::Cache),
+    /// A local file of ROAs.
+    File(PathBuf),
+}
+
+impl DataSource {
+    /// The cache's address, or the file's path.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Cache(cache) => cache.address.clone(),
+            Self::File(path) => path.display().to_string(),
+        }
+    }
+
+    /// Follows it until the task is aborted; the receiver sees every change.
+    #[must_use]
+    pub fn follow(&self) -> (watch::Receiver<rtr::Snapshot>, JoinHandle<()>) {
+        match self {
+            Self::Cache(cache) => rtr::follow(cache.clone()),
+            Self::File(path) => file::follow(path.clone()),
+        }
+    }
+}
 
 /// Octets of a key identifier.
 pub const SKI_LEN: usize = 20;

@@ -24,6 +24,7 @@ use wayleave_core::{Asn, Prefix};
 
 use self::session::{Base, Session, SessionError};
 use super::{RouterKey, RpkiData, Vrp};
+use crate::clock::unix_now;
 
 /// Protocol versions of RTR: RFC 6810, RFC 8210, and its successor, of which nothing more is used here.
 pub const OLDEST_VERSION: u8 = 0;
@@ -50,7 +51,7 @@ const EXPIRE_MOST: u32 = 172_800;
 const REFRESH_LEAST: u32 = 1;
 const REFRESH_MOST: u32 = 86_400;
 /// Items kept of one cache: our own limit, some eight times today's global total.
-const MAX_ITEMS: usize = 4_000_000;
+pub(super) const MAX_ITEMS: usize = 4_000_000;
 /// Router keys among them: many times those of every AS. Some 150 MB with the longest encodings; the prefixes some 200 MB.
 const MAX_ROUTER_KEYS: usize = 200_000;
 /// Octets of a public key's encoding, at most: enough for RSA-4096.
@@ -113,6 +114,10 @@ pub struct Snapshot {
     pub expires: Option<Instant>,
     /// Why the cache is not connected, while it is not.
     pub problem: Option<Arc<str>>,
+    /// The cache's serial number of the last update.
+    pub serial: Option<u32>,
+    /// When the last update came, or the file was last written, in seconds since 1970.
+    pub updated: Option<u64>,
 }
 
 /// Requirements on a cache's certificate: it must carry `name`, and one of the authorities in `pem` (RFC 7468) must have
@@ -257,7 +262,7 @@ impl Following {
             let table = &self.table;
             match timeout_at(deadline, session.update(self.base, |reset| table.start(reset))).await {
                 Ok(Ok((update, base, timing))) => {
-                    self.table.apply(update, timing);
+                    self.table.apply(update, timing, base.serial());
                     self.base = Some(base);
                     self.versions.answered();
                 }
@@ -376,13 +381,17 @@ impl CacheTable {
     }
 
     /// Version 0 has no intervals: those of before stay.
-    fn apply(&mut self, update: PendingUpdate, timing: Option<Timing>) {
+    fn apply(&mut self, update: PendingUpdate, timing: Option<Timing>, serial: u32) {
         let (vrps, router_keys) = (update.validated.vrps.len(), update.validated.router_keys.len());
         self.timing = timing.unwrap_or(self.timing);
         self.updates += 1;
         let expire = self.timing.expire.clamp(EXPIRE_LEAST, EXPIRE_MOST);
         self.expires = Some(Instant::now() + Duration::from_secs(u64::from(expire)));
         self.publish(CacheState::Current, Some(update.validated));
+        // Also if nothing else changed.
+        self.changes.send_modify(|snapshot| {
+            (snapshot.serial, snapshot.updated) = (Some(serial), Some(unix_now().secs()));
+        });
         info!(vrps, router_keys, ignored = update.ignored, "update received from the RTR cache");
     }
 }
@@ -449,11 +458,12 @@ mod tests {
         let mut update = table.start(true);
         let key = RouterKey { asn: Asn(64_496), ski: [1; 20], info: vec![1] };
         update.validated.router_keys.insert(key);
-        table.apply(update, Some(Timing { refresh: 60, retry: 60, expire: 900 }));
+        table.apply(update, Some(Timing { refresh: 60, retry: 60, expire: 900 }), 7);
         table.disconnected(&SessionError::TimedOut);
         table.wait(Duration::from_secs(899)).await;
         let held = receiver.borrow().clone();
         assert_eq!((held.state, held.validated.router_keys.len()), (CacheState::Stale, 1));
+        assert!(held.serial == Some(7) && held.updated.is_some());
         table.wait(Duration::from_secs(2)).await;
         let gone = receiver.borrow().clone();
         assert_eq!((gone.state, gone.validated.router_keys.len()), (CacheState::Expired, 0));

@@ -582,6 +582,7 @@ pub fn why(command: &Why) -> Outcome {
         let verdict = route["attested"].as_str().map_or(String::new(), |verdict| format!(" {verdict}"));
         text += &format!("  from {who}{}{class}{verdict}: {}\n", path(route), cell(&route["outcome"]));
         text += &reason(route);
+        text += &origin(route);
         if route["hops"].is_array() {
             text += &hops(route);
         }
@@ -655,6 +656,15 @@ fn reason(route: &Value) -> String {
         format!("    rule: {rule}\n")
     } else {
         format!("    rule: {rule}\n    what to do: {cure}\n")
+    }
+}
+
+/// What the RPKI says of a route's origin, if something is known.
+fn origin(route: &Value) -> String {
+    match (route["rpki"]["state"].as_str(), route["rpki"]["vrp"].as_str()) {
+        (Some("not-found"), _) => "    RPKI: not found, no VRP covers the prefix\n".to_owned(),
+        (Some(state), Some(vrp)) => format!("    RPKI: {state}, by the VRP {vrp}\n"),
+        _ => String::new(),
     }
 }
 
@@ -744,6 +754,16 @@ peer: b (5f0a)
         );
         assert!(text.contains("    what to do: change it"), "{text}");
         assert!(announced("20.1.0.0/16", &[], false).contains("announces no route"), "none");
+    }
+
+    #[test]
+    fn what_the_rpki_says_of_a_route_is_one_line() {
+        let said = |found: Value| origin(&json!({ "rpki": found }));
+        assert_eq!(said(json!({ "state": "not-found" })), "    RPKI: not found, no VRP covers the prefix\n");
+        let vrp = "192.0.2.0/24 of AS64496, up to /24";
+        let line = "    RPKI: invalid, by the VRP 192.0.2.0/24 of AS64496, up to /24\n";
+        assert_eq!(said(json!({ "state": "invalid", "vrp": vrp })), line);
+        assert_eq!(said(Value::Null), "");
     }
 
     #[test]

@@ -22,6 +22,7 @@ use super::daemon::{Daemon, QUEUE, Role, Running, seed};
 use super::link_driver::Driver;
 use super::link_faults::{LinkEndpoint, LinkFaults};
 use super::origins::Origins;
+use super::origins::rov::{self, PlainOrigins};
 use super::state;
 use crate::config::Source;
 use crate::config::member::{MemberConfig, PartyAt, is_trial};
@@ -47,6 +48,8 @@ pub struct MemberRole {
     named: watch::Sender<Vec<NamedPeer>>,
     /// With [attestation]: what is known of origins.
     origins: Option<Origins>,
+    /// Without: what the RPKI says of origins.
+    rpki: Option<PlainOrigins>,
     _parties: [Connecting; 2],
 }
 
@@ -62,6 +65,7 @@ impl Role for MemberRole {
         "attestation.policy",
         "attestation.keys.objects",
         "attestation.rpki",
+        "rpki",
     ];
     type Config = MemberConfig;
     type View = MemberView;
@@ -106,7 +110,21 @@ impl Role for MemberRole {
         let settings = config::machine(&config, keys);
         let machine = MemberProxy::new(settings, policy, signing, &seed()?, &stored, attestation, clock.now());
 
+        let rpki = match (&following, config.file.rpki()) {
+            (Some(_), _) => None,
+            (None, section) => {
+                let source = section.map(|section| section.data_source(source)).transpose()?.flatten();
+                Some(PlainOrigins::follow(source).await)
+            }
+        };
+        let known = following.as_ref().map(|(origins, _)| &origins.data).or(rpki.as_ref().map(|rpki| &rpki.data));
+        let known = known.cloned().unwrap_or_else(|| watch::channel(rov::OriginData::default()).1);
+
         let (events, inbox) = mpsc::channel(QUEUE);
+        // Before the first route.
+        let first = known.borrow().vrps.clone();
+        let _ = events.send(Event::Input(Input::Origins(first.clone()))).await; // the inbox is there
+        rov::forward(known.clone(), first, events.clone(), Input::Origins);
         let links = Links::new(Limits::default());
         let router = config::start_router(&config, source, clock, events.clone()).await?;
         let connect = |number, party: &PartyAt| {
@@ -114,7 +132,7 @@ impl Role for MemberRole {
         };
         let parties = [connect(1, &file.exchange.party1)?, connect(2, &file.exchange.party2)?];
         let faults = LinkFaults::default();
-        let view = MemberView::new(&config, &identity, (&links, &store), (&router.view, &faults), &events);
+        let view = MemberView::new(&config, &identity, (&links, &store), (&router.view, &faults), (&events, known));
         let exchange = config::labels(&config, &identity);
         let (named, rules) = watch::channel(config.file.named_peers());
         let io = MemberIo {
@@ -141,7 +159,7 @@ impl Role for MemberRole {
         });
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
         info!(member = %file.member.name.get_ref(), slot = *file.member.slot.get_ref(), "connecting to both parties");
-        Ok(Self { running, view, router, named, origins, _parties: parties })
+        Ok(Self { running, view, router, named, origins, rpki, _parties: parties })
     }
 
     fn view(&self) -> MemberView {
@@ -156,6 +174,11 @@ impl Role for MemberRole {
         if let (Some(origins), Some(section)) = (&self.origins, &config.file.attestation) {
             origins.follow_other(attestation::origin_sources(section.get_ref(), source));
             let _ = events.send(Event::Input(Input::AttestationPolicy(section.get_ref().policy.policy()))).await;
+        }
+        if let Some(rpki) = &self.rpki {
+            // Also of an [attestation] that counts after a restart only.
+            let section = config.file.rpki();
+            rpki.follow_other(section.map(|section| section.data_source(source)).transpose()?.flatten());
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 //! on a thread of their own; the machine gets finished views.
 
 mod cache;
+pub mod rov;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,6 +27,7 @@ use wayleave_runtime::rpki::rtr::CacheState;
 use wayleave_runtime::store::{Change, FileStore, Store as _};
 
 use self::cache::{Answer, FollowedCache};
+use self::rov::OriginData;
 use crate::config::attest::KeysSection;
 use crate::config::rpki::RpkiSection;
 use crate::config::{Fault, Source};
@@ -127,6 +129,8 @@ pub struct Origins {
     sources: watch::Sender<OriginSources>,
     /// The latest view.
     pub views: watch::Receiver<Arc<View>>,
+    /// What the RPKI alone says of origins.
+    pub data: watch::Receiver<OriginData>,
     summary: watch::Receiver<Summary>,
     task: JoinHandle<()>,
 }
@@ -135,7 +139,7 @@ impl Origins {
     /// Reads everything once, and follows it from then on. Fails where something cannot be read at the start. Objects are
     /// remembered in `store`, so that a restart brings no older one into force.
     pub async fn follow(sources: OriginSources, store: Arc<FileStore>) -> Outcome<Self> {
-        let mut cache = FollowedCache::start(sources.rpki.cache(&sources.source)?);
+        let mut cache = FollowedCache::start(sources.rpki.data_source(&sources.source)?);
         if let Some(cache) = &mut cache {
             // The sessions need not wait longer: a later answer is taken over when it comes.
             let _ = timeout(FIRST_ANSWER, cache.answered()).await;
@@ -157,8 +161,9 @@ impl Origins {
         let reader = read.await.map_err(|error| Failure::new(format!("the objects: {error}")))??;
         let (views, summary) = (reader.views.subscribe(), reader.summary.subscribe());
         let (sources, changes) = watch::channel(sources);
-        let task = tokio::spawn(follow(reader, changes, cache));
-        Ok(Self { sources, views, summary, task })
+        let (data, known) = watch::channel(OriginData::of(cache.as_mut(), &OriginData::default()));
+        let task = tokio::spawn(follow(reader, changes, cache, data));
+        Ok(Self { sources, views, data: known, summary, task })
     }
 
     /// Follows these sources from now on, and reads them at once.
@@ -186,7 +191,12 @@ async fn cache_changed(cache: &mut Option<FollowedCache>) {
     }
 }
 
-async fn follow(reader: Reader, mut sources: watch::Receiver<OriginSources>, mut cache: Option<FollowedCache>) {
+async fn follow(
+    reader: Reader,
+    mut sources: watch::Receiver<OriginSources>,
+    mut cache: Option<FollowedCache>,
+    data: watch::Sender<OriginData>,
+) {
     let reader = Arc::new(Mutex::new(reader));
     let mut ticks = tokio::time::interval(CHECK_INTERVAL);
     loop {
@@ -202,6 +212,7 @@ async fn follow(reader: Reader, mut sources: watch::Receiver<OriginSources>, mut
             () = cache_changed(&mut cache) => {}
             _ = ticks.tick() => {}
         };
+        data.send_if_modified(|data| data.take_over(cache.as_mut()));
         let answer = cache.as_mut().map(FollowedCache::answer);
         let (sources, reader) = (sources.borrow().clone(), Arc::clone(&reader));
         let update = move || {
@@ -218,11 +229,39 @@ async fn follow(reader: Reader, mut sources: watch::Receiver<OriginSources>, mut
 
 /// Follows the cache that the configuration names now, if it is another one.
 fn follow_other_cache(cache: &mut Option<FollowedCache>, sources: &OriginSources) {
-    match sources.rpki.cache(&sources.source) {
+    match sources.rpki.data_source(&sources.source) {
         Ok(new) => FollowedCache::follow(cache, new),
         Err(failures) => {
             failures.0.iter().for_each(|failure| error!("reload: {failure}; the RTR cache of before stays in use"))
         }
+    }
+}
+
+/// Says how a cache, or a file, stands now.
+fn report(answer: &Answer) {
+    let (address, validated) = (answer.address.as_str(), &answer.snapshot.validated);
+    let (vrps, router_keys) = (validated.vrps.len(), validated.router_keys.len());
+    match (answer.is_file, answer.snapshot.state) {
+        (true, CacheState::Current) => info!(file = address, vrps, "file of ROAs read"),
+        (true, CacheState::NoData) => {
+            let why = answer.snapshot.problem.as_deref().unwrap_or("it has not been read yet");
+            warn!(file = address, "the file of ROAs does not count: {why}; nothing of it counts until it is read");
+        }
+        (true, _) => {
+            let why = answer.snapshot.problem.as_deref().unwrap_or("it is gone");
+            warn!(file = address, "the file of ROAs cannot be read: {why}; what was read before still counts");
+        }
+        (false, CacheState::Stale) => {
+            warn!(address, "RTR cache unreachable: what it has sent counts until it expires");
+        }
+        (false, CacheState::Expired) => {
+            error!(address, "RTR cache unreachable for too long: what it has sent has expired and no longer counts");
+        }
+        (false, CacheState::Flushed) => {
+            error!(address, "the RTR cache mixed up two sessions: what it has sent was dropped until it answers anew");
+        }
+        (false, CacheState::NoData) => info!(address, "the RTR cache has not answered yet"),
+        (false, CacheState::Current) => info!(address, vrps, router_keys, "RTR cache synchronised"),
     }
 }
 
@@ -417,26 +456,7 @@ impl Reader {
         if let Some(cache) = &self.cache
             && before.as_ref().is_none_or(|before| before.standing != cache.standing || before.address != cache.address)
         {
-            let address = cache.address.as_str();
-            match answer.map(|answer| answer.snapshot.state) {
-                Some(CacheState::Stale) => {
-                    warn!(address, "RTR cache unreachable: what it has sent counts until it expires");
-                }
-                Some(CacheState::Expired) => {
-                    error!(
-                        address,
-                        "RTR cache unreachable for too long: what it has sent has expired and no longer counts"
-                    );
-                }
-                Some(CacheState::Flushed) => {
-                    error!(
-                        address,
-                        "the RTR cache mixed up two sessions: what it has sent was dropped until it answers anew"
-                    );
-                }
-                Some(CacheState::NoData) => info!(address, "the RTR cache has not answered yet"),
-                _ => info!(address, vrps = cache.vrps, router_keys = cache.router_keys, "RTR cache synchronised"),
-            }
+            answer.iter().for_each(|answer| report(answer));
         }
         if self.cache != before {
             self.summary.send_modify(|summary| summary.cache.clone_from(&self.cache));

@@ -25,6 +25,7 @@ mod lab_capabilities;
 mod lab_ping;
 mod lab_routers;
 mod member_attest;
+mod member_rpki;
 mod members;
 mod mistakes;
 mod overlay;

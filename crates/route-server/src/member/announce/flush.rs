@@ -15,7 +15,7 @@ use crate::directory::{MemberSet, Slot};
 use crate::frames::MAX_PATHS;
 use crate::object::MAX_PREFIXES;
 use crate::policy::ExportSet;
-use crate::policy::validate::validate;
+use crate::policy::validate::{validate, validate_origin};
 
 /// Prefixes that one flush looks at: our own limit, so that a table that is confirmed again stalls nothing.
 const MAX_SCAN: usize = 8_192;
@@ -248,6 +248,9 @@ impl Announcements {
             own.map_or(Ok(()), |own| validate(nlri.prefix, attributes, own, context.config.rules(Some(context.set))));
         if let Err(invalid) = checked {
             return Some(Bar::Invalid(invalid));
+        }
+        if let Err(invalid) = validate_origin(nlri.prefix, attributes, context.origins) {
+            return Some(Bar::Origin(invalid));
         }
         if self.is_surplus(nlri) {
             return Some(Bar::SurplusPath);

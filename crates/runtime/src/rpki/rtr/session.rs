@@ -29,6 +29,13 @@ pub(super) struct Base {
     state: State,
 }
 
+impl Base {
+    /// The cache's serial number of it.
+    pub(super) fn serial(self) -> u32 {
+        self.state.serial().0
+    }
+}
+
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionError {

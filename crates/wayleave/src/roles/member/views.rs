@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use wayleave_attestation::member;
 use wayleave_core::Prefix;
 use wayleave_member::MemberProxy;
 use wayleave_route_server::member::{FurtherSlot, MemberStatus, OwnBudget};
-use wayleave_runtime::http::{Metric, Parameters, ViewError};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::links::Links;
 use wayleave_runtime::metrics;
@@ -27,6 +28,7 @@ use crate::roles::attestation::{self, keys_problem};
 use crate::roles::bgp_peer::PeerView;
 use crate::roles::daemon::{self, View, Views, most, prefix};
 use crate::roles::link_faults::LinkFaults;
+use crate::roles::origins::rov::{OriginData, SourceStatus};
 
 /// What is said where the driver has not said why.
 const ROUTER_DOWN: &str = "the BGP session with the router is down";
@@ -41,6 +43,8 @@ pub struct MemberView {
     /// The parties' addresses.
     parties: [String; 2],
     keys: Arc<Value>,
+    /// What the RPKI says of origins.
+    rpki: watch::Receiver<OriginData>,
 }
 
 impl MemberView {
@@ -49,7 +53,7 @@ impl MemberView {
         identity: &Identity,
         (links, store): (&Links, &Arc<FileStore>),
         (router, faults): (&PeerView, &LinkFaults),
-        events: &mpsc::Sender<Event>,
+        (events, rpki): (&mpsc::Sender<Event>, watch::Receiver<OriginData>),
     ) -> Self {
         let exchange = &config.file.exchange;
         let sign = PublicKey(signing_key(identity).verifying_key()).to_string();
@@ -72,6 +76,7 @@ impl MemberView {
             faults: faults.clone(),
             parties: [exchange.party1.address.0.to_string(), exchange.party2.address.0.to_string()],
             keys: Arc::new(keys),
+            rpki,
         }
     }
 
@@ -80,6 +85,11 @@ impl MemberView {
         query: impl FnOnce(&mut MemberProxy) -> T + Send + 'static,
     ) -> Result<T, ViewError> {
         daemon::query(&self.events, query).await
+    }
+
+    /// How the source of what the RPKI says stands; `None` without one.
+    fn source(&self) -> Option<SourceStatus> {
+        self.rpki.borrow().source.clone()
     }
 
     /// The member's status, and that of its attestation if it is configured.
@@ -192,6 +202,11 @@ impl View for MemberView {
         problems.extend(deferred(&status));
         problems.extend(status.budget.as_ref().and_then(over_limit));
         problems.extend(held(status.slot, &status.further_slots));
+        let rpki = self.source();
+        problems.extend(rpki.as_ref().and_then(|source| source.problem_at(unix_now().secs())));
+        if let Some(rpki) = rpki {
+            value["rpki"] = json!(rpki);
+        }
         value["problems"] = json!(problems);
         Ok(value)
     }
@@ -224,6 +239,9 @@ impl View for MemberView {
         }
         overview.count(format!("{} changes unconfirmed", status["unconfirmed"]));
         overview.count(format!("member set {}", cell(&status["member_set"])));
+        if let Some(source) = self.source() {
+            overview.count(source.line(unix_now().secs()));
+        }
         Ok(overview)
     }
 
@@ -232,6 +250,8 @@ impl View for MemberView {
         let mut all = metrics(&status, &self.links, &self.router.json());
         all.extend(status.budget.iter().flat_map(of_budget));
         all.extend(attestation.iter().flat_map(attestation::metrics));
+        all.extend(self.source().iter().flat_map(SourceStatus::metrics));
+        all.push(refused(&status));
         Some(all)
     }
 
@@ -337,6 +357,16 @@ fn of_budget(budget: &OwnBudget) -> Vec<Metric> {
         gauge "choices_left" Number "How often Select-Best could choose among those, as party 1 said at the last connection" =
             budget.choices_left;
     }
+}
+
+/// Routes that are refused, by where and why.
+fn refused(status: &MemberStatus) -> Metric {
+    let labels = |at: &str| vec![("at", at.to_owned()), ("reason", "rpki-invalid".to_owned())];
+    let values = vec![
+        (labels("announce"), status.rpki_invalid.announced as f64),
+        (labels("receive"), status.rpki_invalid.received as f64),
+    ];
+    Metric::gauges("refused", Unit::Routes, "Routes that are not announced, or not used, by the reason", values)
 }
 
 fn metrics(status: &MemberStatus, links: &Links, router: &Value) -> Vec<Metric> {

@@ -1,15 +1,19 @@
-//! The RTR cache, also over a change of cache: data of the cache before counts until the new cache has answered, and no
-//! longer than it would have.
+//! The RTR cache, or the file of ROAs in its place, also over a change of either: data of the one before counts until the new one has
+//! answered, and no longer than it would have.
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 use tracing::error;
-use wayleave_runtime::rpki::rtr::{self, CacheState, Snapshot};
+use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::rpki::DataSource;
+use wayleave_runtime::rpki::rtr::{CacheState, Snapshot};
 
-/// A cache in use.
+/// A cache, or a file, in use.
 pub(super) struct FollowedCache {
-    cache: rtr::Cache,
+    cache: DataSource,
+    /// Since when, in seconds since 1970.
+    since: u64,
     snapshots: watch::Receiver<Snapshot>,
     task: JoinHandle<()>,
     /// The last answer of the cache before, until this one has answered.
@@ -19,12 +23,16 @@ pub(super) struct FollowedCache {
 /// The last answer of a cache.
 #[derive(Clone)]
 pub(super) struct Answer {
+    /// Of a file, its path.
     pub(super) address: String,
+    pub(super) is_file: bool,
+    /// Since when the source that is configured is followed, in seconds since 1970.
+    pub(super) since: u64,
     pub(super) snapshot: Snapshot,
 }
 
 impl Answer {
-    /// What still counts of it once its cache is no longer in use.
+    /// What still counts of it once its cache is no longer in use. A file says nothing about that: its data do not.
     fn remaining(self) -> Option<Self> {
         self.snapshot.expires.filter(|expires| *expires > Instant::now())?;
         let snapshot = Snapshot { state: CacheState::Stale, ..self.snapshot };
@@ -33,14 +41,14 @@ impl Answer {
 }
 
 impl FollowedCache {
-    pub(super) fn start(cache: Option<rtr::Cache>) -> Option<Self> {
+    pub(super) fn start(cache: Option<DataSource>) -> Option<Self> {
         let cache = cache?;
-        let (snapshots, task) = rtr::follow(cache.clone());
-        Some(Self { cache, snapshots, task, before: None })
+        let (snapshots, task) = cache.follow();
+        Some(Self { cache, since: unix_now().secs(), snapshots, task, before: None })
     }
 
     /// Follows `configured` from now on, if it is another cache or has other TLS parameters.
-    pub(super) fn follow(followed: &mut Option<Self>, configured: Option<rtr::Cache>) {
+    pub(super) fn follow(followed: &mut Option<Self>, configured: Option<DataSource>) {
         if followed.as_ref().map(|followed| &followed.cache) == configured.as_ref() {
             return;
         }
@@ -64,7 +72,9 @@ impl FollowedCache {
                 error!(address, "what the RTR cache of before has sent has expired and no longer counts");
             }
         }
-        self.before.clone().unwrap_or_else(|| Answer { address: self.cache.address.clone(), snapshot })
+        let is_file = matches!(self.cache, DataSource::File(_));
+        let own = || Answer { address: self.cache.name(), is_file, since: self.since, snapshot };
+        self.before.clone().unwrap_or_else(own)
     }
 
     /// Waits for the cache's first answer. Cancel safe.
@@ -103,6 +113,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
     use wayleave_core::Asn;
+    use wayleave_runtime::rpki::rtr;
     use wayleave_runtime::rpki::{RpkiData, Vrp};
 
     /// Some authority; its private key was deleted.
@@ -119,20 +130,25 @@ mod tests {
         -----END CERTIFICATE-----\n";
 
     /// A cache with data; no connection is made.
-    fn followed(cache: rtr::Cache) -> (Option<FollowedCache>, watch::Sender<Snapshot>) {
+    fn followed(cache: DataSource) -> (Option<FollowedCache>, watch::Sender<Snapshot>) {
         let vrp = Vrp { prefix: "192.0.2.0/24".parse().expect("a prefix"), max_length: 24, asn: Asn(64_496) };
         let validated = Arc::new(RpkiData { vrps: [vrp].into(), ..RpkiData::default() });
         let expires = Some(Instant::now() + Duration::from_secs(600));
-        let (sender, snapshots) =
-            watch::channel(Snapshot { generation: 1, state: CacheState::Current, validated, expires, problem: None });
+        let (sender, snapshots) = watch::channel(Snapshot {
+            generation: 1,
+            state: CacheState::Current,
+            validated,
+            expires,
+            ..Snapshot::default()
+        });
         let task = tokio::spawn(std::future::pending());
-        (Some(FollowedCache { cache, snapshots, task, before: None }), sender)
+        (Some(FollowedCache { cache, since: 0, snapshots, task, before: None }), sender)
     }
 
     /// A cache that does not answer.
-    fn cache(port: u16, name: Option<&str>) -> rtr::Cache {
+    fn cache(port: u16, name: Option<&str>) -> DataSource {
         let tls = name.map(|name| rtr::tls(name, AUTHORITY.as_bytes()).expect("an authority"));
-        rtr::Cache { address: format!("127.0.0.1:{port}"), tls, version: None }
+        DataSource::Cache(rtr::Cache { address: format!("127.0.0.1:{port}"), tls, version: None })
     }
 
     fn heard(followed: &mut Option<FollowedCache>) -> (String, CacheState, usize) {

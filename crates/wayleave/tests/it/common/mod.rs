@@ -8,6 +8,7 @@ pub mod descriptors;
 pub mod history;
 pub mod metrics;
 pub mod relay;
+pub mod rtr;
 pub mod screen;
 
 use std::fs;

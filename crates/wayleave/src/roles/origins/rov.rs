@@ -1,0 +1,328 @@
+//! What the RPKI alone says of origins, for a member that validates origins (RFC 6811), with attestation or without.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use wayleave_bgp::origins::{Vrp, Vrps};
+use wayleave_runtime::http::Metric;
+use wayleave_runtime::metrics;
+use wayleave_runtime::rpki::rtr::CacheState;
+use wayleave_runtime::rpki::{DataSource, RpkiData};
+
+use super::cache::{Answer, FollowedCache};
+use super::{FIRST_ANSWER, cache_changed, name, report};
+
+/// Seconds after which it is a problem that nothing is known yet.
+const FIRST_DATA: u64 = 60;
+/// Seconds after which a file that was not written again is a problem: validators write theirs every hour at least.
+const OLD_FILE: u64 = 86_400;
+
+/// What is known of origins.
+#[derive(Clone, Default)]
+pub struct OriginData {
+    /// `None` while nothing is known.
+    pub vrps: Option<Arc<Vrps>>,
+    /// `None` without a source.
+    pub source: Option<SourceStatus>,
+    /// What the VRPs were made of.
+    validated: Arc<RpkiData>,
+}
+
+/// How the source of what is known of origins stands.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct SourceStatus {
+    /// The cache's address, or the file's path.
+    pub source: String,
+    /// `never heard`, `current`, `stale`, `expired` or `dropped`.
+    pub standing: &'static str,
+    /// Why it is not connected, or not read, while it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    pub vrps: usize,
+    /// The cache's serial number.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub serial: Option<u32>,
+    /// When the cache sent its last update, or the file was written, in seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub updated: Option<u64>,
+    #[serde(skip)]
+    is_file: bool,
+    /// Since when it is followed, in seconds since 1970.
+    #[serde(skip)]
+    since: u64,
+}
+
+impl OriginData {
+    /// What is known now; `before` was known before.
+    pub(super) fn of(cache: Option<&mut FollowedCache>, before: &Self) -> Self {
+        let Some(Answer { address, is_file, since, snapshot }) = cache.map(FollowedCache::answer) else {
+            return Self::default();
+        };
+        let is_known = matches!(snapshot.state, CacheState::Current | CacheState::Stale);
+        let vrps = is_known.then(|| match &before.vrps {
+            Some(vrps) if Arc::ptr_eq(&before.validated, &snapshot.validated) => Arc::clone(vrps),
+            _ => Arc::new(vrps_of(&snapshot.validated)),
+        });
+        let source = SourceStatus {
+            source: address,
+            standing: name(snapshot.state),
+            problem: snapshot.problem.as_deref().map(str::to_owned),
+            vrps: vrps.as_ref().map_or(0, |vrps| vrps.len()),
+            serial: snapshot.serial,
+            updated: snapshot.updated,
+            is_file,
+            since,
+        };
+        Self { vrps, source: Some(source), validated: snapshot.validated }
+    }
+
+    /// Takes over what is known now. Returns whether it differs.
+    pub(super) fn take_over(&mut self, cache: Option<&mut FollowedCache>) -> bool {
+        let now = Self::of(cache, self);
+        let is_same = now.source == self.source && is_same(now.vrps.as_ref(), self.vrps.as_ref());
+        *self = now;
+        !is_same
+    }
+}
+
+fn vrps_of(validated: &RpkiData) -> Vrps {
+    validated.vrps.iter().map(|vrp| Vrp { prefix: vrp.prefix, max_length: vrp.max_length, asn: vrp.asn }).collect()
+}
+
+fn is_same(one: Option<&Arc<Vrps>>, other: Option<&Arc<Vrps>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (one, other) => one.is_none() && other.is_none(),
+    }
+}
+
+impl SourceStatus {
+    /// What is wrong at `now`, in seconds since 1970, and what to do.
+    pub fn problem_at(&self, now: u64) -> Option<String> {
+        let Self { source, is_file, since, updated, .. } = self;
+        let why = self.problem.as_ref().map_or(String::new(), |why| format!(" ({why})"));
+        let age = updated.map_or(0, |updated| now.saturating_sub(updated));
+        let no_data = "no route is refused for its origin";
+        match (self.standing, is_file) {
+            ("never heard", _) if now.saturating_sub(*since) < FIRST_DATA => None,
+            ("never heard", true) => Some(format!(
+                "the file of ROAs {source} has not been read since the start{why}: {no_data}; have your validator write it, or correct \
+                 `file` in [rpki]"
+            )),
+            ("never heard", false) => Some(format!(
+                "the RTR cache {source} has not answered since the start{why}: {no_data}; see whether it runs and serves this machine, or \
+                 correct `cache` in [rpki]"
+            )),
+            ("current", true) if age > OLD_FILE => Some(format!(
+                "the file of ROAs {source} was last written {} hours ago: routes are refused, and let in, by what was known then; see \
+                 whether your validator still writes it",
+                age / 3_600
+            )),
+            ("current", _) => None,
+            ("stale", true) => Some(format!(
+                "the file of ROAs {source} cannot be read{why}: what was read before still counts; see what your validator wrote"
+            )),
+            ("stale", false) => Some(format!(
+                "the RTR cache {source} is not connected{why}: what it sent counts until it expires; see whether it runs"
+            )),
+            (standing, _) => Some(format!(
+                "what the RTR cache {source} sent has {standing}{why}: {no_data} until it answers again; see whether it runs"
+            ))
+            .map(|text| text.replace("has dropped", "was dropped")),
+        }
+    }
+
+    /// One line for the screen.
+    pub fn line(&self, now: u64) -> String {
+        let serial = self.serial.map_or(String::new(), |serial| format!(", serial {serial}"));
+        let age = self.updated.map_or(String::new(), |updated| format!(", {} old", age(now.saturating_sub(updated))));
+        let state = if self.standing == "current" { String::new() } else { format!(", {}", self.standing) };
+        let s = if self.vrps == 1 { "" } else { "s" };
+        format!("rpki: {} VRP{s} from {}{serial}{age}{state}", thousands(self.vrps), self.source)
+    }
+
+    pub fn metrics(&self) -> Vec<Metric> {
+        let mut all = metrics! {
+            gauge "rpki" Up "Whether the RTR cache is connected, or the file of ROAs is read, and in force" = self.standing == "current";
+            gauge "rpki" Prefixes "Prefixes with the AS that may originate them (VRPs), of the RTR cache or the file of ROAs" = self.vrps;
+        };
+        if let Some(updated) = self.updated {
+            all.extend(metrics! {
+                gauge "rpki_updated" Seconds "When they were last updated, in seconds since 1970" = updated;
+            });
+        }
+        all
+    }
+}
+
+/// A number with a comma after every three digits from the end.
+fn thousands(number: usize) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn age(secs: u64) -> String {
+    match secs {
+        0..120 => format!("{secs} s"),
+        120..7_200 => format!("{} min", secs / 60),
+        _ => format!("{} h", secs / 3_600),
+    }
+}
+
+/// Follows a cache or a file until it is dropped: for a member without attestation.
+pub struct PlainOrigins {
+    sources: watch::Sender<Option<DataSource>>,
+    /// What is known.
+    pub data: watch::Receiver<OriginData>,
+    task: JoinHandle<()>,
+}
+
+impl PlainOrigins {
+    /// Follows it from now on, if there is one. Its first answer is waited for, but not for long.
+    pub async fn follow(source: Option<DataSource>) -> Self {
+        let mut cache = FollowedCache::start(source.clone());
+        if let Some(cache) = &mut cache {
+            // A later answer is taken over when it comes.
+            let _ = timeout(FIRST_ANSWER, cache.answered()).await;
+        }
+        let (sources, changes) = watch::channel(source);
+        let first = OriginData::of(cache.as_mut(), &OriginData::default());
+        cache.as_mut().map(FollowedCache::answer).iter().for_each(report);
+        let (data, known) = watch::channel(first);
+        let task = tokio::spawn(follow_plain(changes, cache, data));
+        Self { sources, data: known, task }
+    }
+
+    /// Follows another one from now on, or none; what was known of the one before counts until this one has answered, or it expires.
+    pub fn follow_other(&self, source: Option<DataSource>) {
+        self.sources.send_replace(source);
+    }
+}
+
+impl Drop for PlainOrigins {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn follow_plain(
+    mut sources: watch::Receiver<Option<DataSource>>,
+    mut cache: Option<FollowedCache>,
+    data: watch::Sender<OriginData>,
+) {
+    loop {
+        tokio::select! {
+            changed = sources.changed() => match changed {
+                Ok(()) => FollowedCache::follow(&mut cache, sources.borrow_and_update().clone()),
+                Err(_) => return,
+            },
+            () = cache_changed(&mut cache) => {}
+        }
+        let (before, now) = {
+            let before = data.borrow();
+            (before.clone(), OriginData::of(cache.as_mut(), &before))
+        };
+        let standing = |data: &OriginData| data.source.as_ref().map(|source| (source.standing, source.source.clone()));
+        if standing(&before) != standing(&now) {
+            cache.as_mut().map(FollowedCache::answer).iter().for_each(report);
+        }
+        data.send_replace(now);
+    }
+}
+
+/// Gives the machine what is known whenever it differs from what it was given last, until the machine has stopped.
+pub fn forward<E, I>(
+    mut data: watch::Receiver<OriginData>,
+    mut given: Option<Arc<Vrps>>,
+    events: mpsc::Sender<E>,
+    input: fn(Option<Arc<Vrps>>) -> I,
+) where
+    E: From<I> + Send + 'static,
+    I: Send + 'static,
+{
+    tokio::spawn(async move {
+        loop {
+            let vrps = data.borrow_and_update().vrps.clone();
+            if !is_same(vrps.as_ref(), given.as_ref()) {
+                given.clone_from(&vrps);
+                if events.send(input(vrps).into()).await.is_err() {
+                    return;
+                }
+            }
+            if data.changed().await.is_err() {
+                return;
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    //! OPS, origins: a cache that does not answer, goes away or expires: said with what counts meanwhile and what to do.
+
+    use super::*;
+
+    fn status(standing: &'static str, is_file: bool) -> SourceStatus {
+        let source = if is_file { "roas.json" } else { "127.0.0.1:3323" }.to_owned();
+        let (problem, serial) = (None, (!is_file).then_some(7));
+        SourceStatus { source, standing, problem, vrps: 512_345, serial, updated: Some(1_000), is_file, since: 1_000 }
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_source_is_said_with_what_counts_and_what_to_do() {
+        for (standing, is_file, now, expected) in [
+            ("never heard", false, 1_059, None),
+            ("never heard", false, 1_060, Some("has not answered since the start: no route is refused for its origin")),
+            ("never heard", true, 1_060, Some("has not been read since the start: no route is refused")),
+            ("current", false, 1_000_000, None),
+            ("current", true, 1_000 + 86_400, None),
+            ("current", true, 1_000 + 90_000, Some("was last written 25 hours ago")),
+            ("stale", false, 1_000, Some("is not connected: what it sent counts until it expires")),
+            ("stale", true, 1_000, Some("cannot be read: what was read before still counts")),
+            ("expired", false, 1_000, Some("sent has expired: no route is refused for its origin")),
+            ("dropped", false, 1_000, Some("sent was dropped: no route is refused for its origin")),
+        ] {
+            let said = status(standing, is_file).problem_at(now);
+            assert_eq!(said.is_some(), expected.is_some(), "{standing}: {said:?}");
+            let has = |expected| said.as_ref().is_some_and(|said| said.contains(expected));
+            assert!(expected.is_none_or(has), "{standing}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn one_line_says_how_much_is_known_from_where_and_how_old_it_is() {
+        assert_eq!(status("current", false).line(1_030), "rpki: 512,345 VRPs from 127.0.0.1:3323, serial 7, 30 s old");
+        assert_eq!(status("stale", true).line(8_300), "rpki: 512,345 VRPs from roas.json, 2 h old, stale");
+        assert_eq!([0, 999, 1_000, 1_234_567].map(thousands), ["0", "999", "1,000", "1,234,567"]);
+    }
+
+    #[tokio::test]
+    async fn a_file_that_appears_counts_and_without_a_source_nothing_does() {
+        let path = std::env::temp_dir().join(format!("wayleave-rov-{}", std::process::id()));
+        let roas = |asn: u32| format!("{{\"roas\":[{{\"asn\":{asn},\"prefix\":\"192.0.2.0/24\",\"maxLength\":24}}]}}");
+        std::fs::write(&path, roas(64_496)).expect("written");
+        let followed = PlainOrigins::follow(Some(DataSource::File(path.clone()))).await;
+        let mut data = followed.data.clone();
+        let known = data.borrow_and_update().clone();
+        assert_eq!(known.vrps.map(|vrps| vrps.len()), Some(1));
+        std::fs::write(&path, "{\"roas\":").expect("written");
+        let is_stale = |data: &OriginData| data.source.as_ref().is_some_and(|source| source.standing == "stale");
+        let known = data.wait_for(is_stale).await.expect("followed").clone();
+        assert_eq!(known.vrps.map(|vrps| vrps.len()), Some(1), "what was read before stays");
+        assert!(known.source.is_some_and(|source| source.problem.is_some_and(|why| why.contains("at line 1"))));
+        followed.follow_other(None);
+        let known = data.wait_for(|data| data.source.is_none()).await.expect("followed").clone();
+        assert!(known.vrps.is_none());
+        std::fs::remove_file(&path).expect("removed");
+    }
+}
