@@ -89,6 +89,9 @@ pub struct MemberConfig {
     pub lab: bool,
     /// Whether routes with an AS_SET are announced and used; RFC 9774 section 3 has them treated as withdrawn.
     pub accept_as_set: bool,
+    /// Whether the session with the router has the role of a route server (RFC 9234): the router gets routes with OTC, and a route
+    /// of its own with OTC is not announced. One that another member announces with it is never used.
+    pub has_role: bool,
     /// Whether routes are validated before they are used. If not, no validation is requested and every route counts as
     /// unattested. `wayleave_member::MemberProxy` sets this.
     pub validates: bool,
@@ -100,7 +103,12 @@ impl MemberConfig {
     /// What is checked of every route.
     fn rules(&self) -> RouteRules {
         let martians = if self.lab { Martians::AllowDocumentation } else { Martians::Refuse };
-        RouteRules { martians, accept_as_set: self.accept_as_set }
+        RouteRules { martians, accept_as_set: self.accept_as_set, ignore_otc: false }
+    }
+
+    /// What is checked of a route of the own router before it is announced.
+    fn own_rules(&self) -> RouteRules {
+        RouteRules { ignore_otc: !self.has_role, ..self.rules() }
     }
 }
 
@@ -197,7 +205,7 @@ pub enum MemberOutput {
     /// Announce this route to the router, or withdraw the prefix.
     Install {
         prefix: Prefix,
-        /// As the announcer sent them.
+        /// As the announcer sent them, and with OTC where the session has a role.
         attributes: Option<Attributes>,
     },
     /// Validate a route that could become best, then give [`MemberInput::Findings`], and again whenever they change.

@@ -9,12 +9,13 @@ use wayleave_bgp::Attributes;
 use wayleave_core::{Prefix, VerdictKind};
 
 use super::announce::{Bar, OwnState};
-use super::receive::{OpenRoute, Validation};
+use super::receive::{Assessment, OpenRoute, Validation};
 use super::select::Awaits;
 use super::{Member, budget_under};
 use crate::directory::{MemberSet, Slot};
 use crate::frames::{self, BudgetLeft, Candidate, MAX_CANDIDATES, Miss, Refusal};
 use crate::object::Handle;
+use crate::policy::ranking::Rank;
 use crate::policy::validate::{Check, Invalid, MAX_PATH, Martians, can_be_next_hop, validate, validate_for};
 use crate::policy::{Imported, Rejection};
 use crate::versions::Versions;
@@ -413,6 +414,10 @@ fn invalid(error: &Invalid) -> Reason {
                 .to_owned(),
         ),
         Invalid::LongPath(_) => ("our own limit; RFC 7454 section 6.2 has operators set one", TELL.to_owned()),
+        Invalid::Leak(_) => (
+            "RFC 9234 section 5: a client sends a route server no route with OTC, so that one that has it is a route leak",
+            TELL.to_owned(),
+        ),
         Invalid::Loop(_) => (
             "RFC 4271 section 9.1.2",
             "nothing: the route came back to your AS, which is no error and nobody's false claim".to_owned(),
@@ -712,6 +717,17 @@ impl Member {
                 "rank this route higher (an import rule with `class` or `local_pref`) if you want it",
             );
         }
+        let best = classes.iter().find(|(_, _, class)| *class == top).map(|(_, candidate, _)| *candidate);
+        let is_lowered = |assessment: Option<Assessment>| {
+            assessment.and_then(|assessment| assessment.rank).is_some_and(Rank::is_lowered)
+        };
+        if is_lowered(Some(assessment)) && best.is_some_and(|best| !is_lowered(self.assessment(&best))) {
+            return Reason::new(
+                "its announcer takes it away soon: it carries GRACEFUL_SHUTDOWN (65535:0), and a route without it is preferred",
+                "RFC 8326 section 4.2",
+                "nothing; `graceful_shutdown = false` in [ranking] ranks it as any other, and so does an import rule that names the community",
+            );
+        }
         if Some(class) == top {
             return Reason::new(
                 "ranked equal; the exchange's recommendation preferred another route",
@@ -756,7 +772,7 @@ impl Member {
     fn own_reasons(&self, prefix: &Prefix) -> Vec<OwnRoute> {
         let own = self.set.as_ref().and_then(|set| set.slot(self.config.slot));
         let reason = |attributes: &Attributes, state: OwnState| {
-            if let Some(Err(error)) = own.map(|own| validate(*prefix, attributes, own, self.config.rules())) {
+            if let Some(Err(error)) = own.map(|own| validate(*prefix, attributes, own, self.config.own_rules())) {
                 let Reason { outcome, rule, cure } = invalid(&error);
                 let outcome = outcome.replacen("not used: ", "not announced, since no receiver would use it: ", 1);
                 let cure = match error {
@@ -764,6 +780,9 @@ impl Member {
                     Invalid::NoNextHop(_) | Invalid::DefaultRoute(_) | Invalid::LongPath(_) => {
                         "change your router's export filter".to_owned()
                     }
+                    Invalid::Leak(_) => "your router had it from a provider, a peer or another exchange: announce here what is yours and \
+                                         your customers' alone, by your router's export filter"
+                        .to_owned(),
                     _ => cure.replace(TELL, "change your router's export filter"),
                 };
                 return Reason { outcome, rule, cure };
@@ -831,6 +850,7 @@ impl Member {
                 Check::PathLength => {
                     ("path length", format!("{} hops, at most {MAX_PATH}", attributes.as_path().length()))
                 }
+                Check::Otc => ("route leak", "no OTC (RFC 9234), which would make it one".to_owned()),
             };
             match check.make(prefix, attributes, own, self.config.rules()) {
                 Ok(()) => CheckMade { check: name, passed: true, found },
@@ -958,6 +978,7 @@ mod tests {
             (martian("10.1.0.0/16"), "RFC 6890", "tell the announcer"),
             (Invalid::DefaultRoute(prefix("0.0.0.0/0")), "RFC 7948 section 4", "tell the announcer"),
             (Invalid::LongPath(65), "RFC 7454 section 6.2", "tell the announcer"),
+            (Invalid::Leak(Asn(2)), "RFC 9234 section 5", "tell the announcer"),
             (Invalid::Loop(Asn(2)), "RFC 4271 section 9.1.2", "nothing: the route came back"),
         ] {
             let said = invalid(&error);

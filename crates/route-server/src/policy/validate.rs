@@ -45,6 +45,10 @@ pub enum Invalid {
     /// The AS path has an AS_SET or AS_CONFED_SET (RFC 9774 section 3).
     #[error("the AS path has an AS_SET, which names no order of ASes")]
     AsSet,
+    /// The route carries OTC (Only to Customer), of this AS: it came from a provider, a peer or another route server of the
+    /// announcer's, or of an AS before it (RFC 9234 section 5, of what a route server has from its client).
+    #[error("it carries OTC of {0} (Only to Customer), so that it is a route leak")]
+    Leak(Asn),
     /// The receiver's AS is on the path (RFC 4271 section 9.1.2).
     #[error("the path already has {0}")]
     Loop(Asn),
@@ -73,11 +77,13 @@ pub struct RouteRules {
     pub martians: Martians,
     /// Take routes with an AS_SET, which RFC 9774 has treated as withdrawn.
     pub accept_as_set: bool,
+    /// Do not look at OTC (RFC 9234): of what the own router announces, where its session has no role. Never of what others announce.
+    pub ignore_otc: bool,
 }
 
 impl From<Martians> for RouteRules {
     fn from(martians: Martians) -> Self {
-        Self { martians, accept_as_set: false }
+        Self { martians, accept_as_set: false, ignore_otc: false }
     }
 }
 
@@ -162,7 +168,8 @@ pub fn validate(
     check_as_set(attributes, rules)?;
     check_first_as(attributes, announcer.asn)?;
     check_next_hop(prefix.afi(), attributes, announcer)?;
-    check_length(attributes)
+    check_length(attributes)?;
+    check_otc(attributes, rules)
 }
 
 /// A check that each receiver makes, and the announcer's proxy before it announces.
@@ -173,11 +180,12 @@ pub enum Check {
     FirstAs,
     NextHop,
     PathLength,
+    Otc,
 }
 
 impl Check {
     /// All of them, in the order in which [`validate`] makes them.
-    pub const ALL: [Self; 5] = [Self::Prefix, Self::AsSet, Self::FirstAs, Self::NextHop, Self::PathLength];
+    pub const ALL: [Self; 6] = [Self::Prefix, Self::AsSet, Self::FirstAs, Self::NextHop, Self::PathLength, Self::Otc];
 
     /// Makes this check alone.
     pub fn make(
@@ -193,6 +201,7 @@ impl Check {
             Self::FirstAs => check_first_as(attributes, announcer.asn),
             Self::NextHop => check_next_hop(prefix.afi(), attributes, announcer),
             Self::PathLength => check_length(attributes),
+            Self::Otc => check_otc(attributes, rules),
         }
     }
 }
@@ -235,6 +244,14 @@ fn check_first_as(attributes: &Attributes, announcer: Asn) -> Result<(), Invalid
 fn check_length(attributes: &Attributes) -> Result<(), Invalid> {
     let hops = attributes.as_path().length();
     if hops > MAX_PATH { Err(Invalid::LongPath(hops)) } else { Ok(()) }
+}
+
+/// RFC 9234 section 5: a route with OTC that a route server has from its client is a leak.
+fn check_otc(attributes: &Attributes, rules: RouteRules) -> Result<(), Invalid> {
+    match attributes.only_to_customer().filter(|_| !rules.ignore_otc) {
+        Some(asn) => Err(Invalid::Leak(asn)),
+        None => Ok(()),
+    }
 }
 
 fn check_next_hop(afi: Afi, attributes: &Attributes, announcer: &Slot) -> Result<(), Invalid> {
