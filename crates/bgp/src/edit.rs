@@ -65,6 +65,11 @@ impl AttributesEditor {
         self.number(AttributeCode::LOCAL_PREF, AttributeFlags::WELL_KNOWN, preference)
     }
 
+    /// Sets or removes `ONLY_TO_CUSTOMER` (RFC 9234 section 5).
+    pub fn only_to_customer(&mut self, asn: Option<Asn>) -> &mut Self {
+        self.number(AttributeCode::ONLY_TO_CUSTOMER, AttributeFlags::OPTIONAL_TRANSITIVE, asn.map(|asn| asn.0))
+    }
+
     fn number(&mut self, code: AttributeCode, flags: AttributeFlags, number: Option<u32>) -> &mut Self {
         match number {
             Some(number) => self.set(code, flags, &number.to_be_bytes()),

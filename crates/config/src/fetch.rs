@@ -77,6 +77,23 @@ pub fn order(target: &Target, path: &str) -> Result<Value, NoAnswer> {
     request(target, "POST", path, TIMEOUT)
 }
 
+/// The same with one parameter of whatever text.
+///
+/// # Errors
+/// As [`order`].
+pub fn order_with(target: &Target, path: &str, name: &str, value: &str) -> Result<Value, NoAnswer> {
+    order(target, &format!("{path}?{name}={}", percent_encoded(value)))
+}
+
+/// A text as a part of a URL (RFC 3986 section 2.1).
+fn percent_encoded(text: &str) -> String {
+    let octet = |octet: u8| match octet {
+        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(octet).to_string(),
+        octet => format!("%{octet:02X}"),
+    };
+    text.bytes().map(octet).collect()
+}
+
 fn request(target: &Target, method: &str, path: &str, timeout: Duration) -> Result<Value, NoAnswer> {
     let host = host(target)?;
     let (status, body) = exchange(&host, method, path, timeout)
@@ -87,6 +104,9 @@ fn request(target: &Target, method: &str, path: &str, timeout: Duration) -> Resu
     })?;
     if status != 200 {
         let why = value["error"].as_str().unwrap_or("the role reports an error");
+        if path.starts_with("/api/v1/session/") && (status, why) == (404, NO_SUCH_PAGE) {
+            return Err(Failure::new("this role has no session with a router").help("ask a member's proxy").into());
+        }
         if let (404, NO_SUCH_PAGE, Some(what)) = (status, why, path.strip_prefix("/api/v1/")) {
             let what = what.split('?').next().unwrap_or(what);
             let help = match what {
@@ -162,4 +182,14 @@ fn exchange(host: &str, method: &str, path: &str, timeout: Duration) -> io::Resu
     let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
     let status = head.split_whitespace().nth(1).and_then(|word| word.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
     Ok((status, body.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_text_can_be_a_parameter() {
+        assert_eq!(percent_encoded("back at 4 & more: 100%+ä\n"), "back%20at%204%20%26%20more%3A%20100%25%2B%C3%A4%0A");
+    }
 }

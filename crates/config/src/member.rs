@@ -166,12 +166,29 @@ pub struct RouterSection {
     pub router_id: Spanned<Text<Ipv4Addr>>,
     #[serde(default = "default_hold_time")]
     pub hold_time: Spanned<u16>,
+    /// The proxy's role in the session (RFC 9234).
+    #[serde(default)]
+    pub role: RouterRole,
+    /// Refuse a router that states no role (RFC 9234 section 4.2).
+    #[serde(default = "default_strict_role")]
+    pub strict_role: Spanned<bool>,
     /// IP TTL of outgoing packets. `ttl_security` sets it to 255.
     pub ttl: Option<u8>,
     /// The file with the password of TCP MD5 (RFC 2385), which the router has too.
     pub password_file: Option<Spanned<PathBuf>>,
     /// Take packets only from a router at most this many hops away (RFC 5082), and send so that it can check the same.
     pub ttl_security: Option<Spanned<TtlSecurity>>,
+}
+
+/// The proxy's role towards the router (RFC 9234).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RouterRole {
+    /// A route server's, whose client the router is: its routes get OTC, and a route of the router with OTC is a leak.
+    #[default]
+    Rs,
+    /// None: nothing is stated, set or checked in this session.
+    Off,
 }
 
 impl RouterSection {
@@ -209,6 +226,10 @@ fn default_settle() -> Spanned<u64> {
 
 fn default_hold_time() -> Spanned<u16> {
     Spanned::new(0..0, 90)
+}
+
+fn default_strict_role() -> Spanned<bool> {
+    Spanned::new(0..0, false)
 }
 
 /// A valid configuration, with the compiled policy.
@@ -392,6 +413,10 @@ impl MemberFile {
         if HoldTime::from_secs(hold_time).is_none() {
             let message = format!("a hold time of {hold_time} seconds is not allowed, expected 0 or 3 to 65535");
             faults.push(Fault::at(router.hold_time.span(), message).help("RFC 4271 section 4.2"));
+        }
+        if *router.strict_role.get_ref() && router.role == RouterRole::Off {
+            let message = "`strict_role` without a role requires nothing, expected `role = \"rs\"`, or neither";
+            faults.push(Fault::at(router.strict_role.span(), message).help("RFC 9234 section 4.2"));
         }
         faults.extend(self.member.new_members_faults());
         faults.extend(router.protection_keys().faults());
@@ -609,6 +634,9 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          # The proxy's BGP identifier: an IPv4 address of yours, not the router's.\n\
          {router_id}\n\
          #hold_time = 90\n\
+         # The proxy's role in the session (RFC 9234): \"rs\", a route server's, or \"off\"; and whether the router must state its own.\n\
+         #role = \"rs\"\n\
+         #strict_role = true\n\
          # As your router has them: a file with the password of TCP MD5 (RFC 2385) that only its owner can read (mode 0600); TTL\n\
          # security (RFC 5082), `true` or how many hops away the router is.\n\
          #password_file = \"{file}.password\"\n\

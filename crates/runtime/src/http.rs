@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use axum::Router;
-use axum::extract::{Query, Request};
+use axum::extract::{ConnectInfo, Extension, Query, Request};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn};
@@ -271,6 +271,31 @@ impl Pages {
         self
     }
 
+    /// Adds something that is done at a POST to `path` with parameters and changes what the role does. Who asks from another machine, or
+    /// by a page in a browser, has nothing done.
+    #[must_use]
+    pub fn local_order<F, T>(mut self, path: &str, order: F) -> Self
+    where
+        F: Fn(Parameters) -> T + Send + Sync + 'static,
+        T: Future<Output = Result<Value, ViewError>> + Send + 'static,
+    {
+        let order = Arc::new(order);
+        let handler = move |Extension(FromHere(is_from_here)): Extension<FromHere>,
+                            headers: HeaderMap,
+                            Query(parameters): Query<Parameters>| {
+            let order = Arc::clone(&order);
+            async move {
+                match (is_from_here, headers.contains_key(header::ORIGIN)) {
+                    (_, true) => foreign_page(),
+                    (false, _) => foreign_machine(),
+                    (true, false) => answer(order(parameters).await),
+                }
+            }
+        };
+        self.router = self.router.route(path, post(handler));
+        self
+    }
+
     /// Adds a page of HTML at `path`. It may hold style, links and text, and no script.
     #[must_use]
     pub fn html<F, T>(mut self, path: &str, page: F) -> Self
@@ -335,10 +360,13 @@ impl Pages {
         let router = router.fallback(|request: Request| async move { no_such_page(request.uri().path()) });
         let listener = TcpListener::bind(address).await?;
         let address = listener.local_addr()?;
-        let router = router.layer(from_fn(move |request: Request, next: Next| async move {
+        let router = router.layer(from_fn(move |mut request: Request, next: Next| async move {
+            let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
+            request.extensions_mut().insert(FromHere(peer.is_some_and(|peer| is_here(peer, address.ip()))));
             if is_addressed_to(&request, address.ip()) { next.run(request).await } else { foreign_host() }
         }));
-        let task = tokio::spawn(async move { axum::serve(listener, router).await }).abort_handle();
+        let service = router.into_make_service_with_connect_info::<SocketAddr>();
+        let task = tokio::spawn(async move { axum::serve(listener, service).await }).abort_handle();
         Ok(Serving { address, task })
     }
 }
@@ -355,6 +383,21 @@ impl Drop for Serving {
     fn drop(&mut self) {
         self.task.abort();
     }
+}
+
+/// Whether a request comes from this machine.
+#[derive(Clone, Copy)]
+struct FromHere(bool);
+
+/// Whether an address is this machine's: loopback, or where the pages listen.
+fn is_here(peer: IpAddr, listens: IpAddr) -> bool {
+    let peer = peer.to_canonical();
+    peer.is_loopback() || peer == listens.to_canonical()
+}
+
+fn foreign_machine() -> Response {
+    let why = "only a program on the role's own machine may ask for this; ask there, at `localhost` or the address in [status] listen";
+    (StatusCode::FORBIDDEN, axum::Json(json!({ "error": why }))).into_response()
 }
 
 /// Whether the request names this page as its operator does: by loopback, or by the address where it listens. Any other
@@ -539,6 +582,38 @@ mod tests {
             stream.read_to_string(&mut answer).await.expect("answered");
             assert!(answer.starts_with(&format!("HTTP/1.0 {status}")), "{method} {origin}: {answer}");
             assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), done, "{method} {origin}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_order_that_changes_a_role_is_given_on_its_own_machine_alone() {
+        let (_ready, state) = watch::channel(Ok(()));
+        let pages = Pages::new("member", state)
+            .local_order("/api/v1/session/disable", |parameters| async move { Ok(json!({ "got": parameters })) });
+        let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
+        let path = "/api/v1/session/disable?message=back%20at%204%2C%20%C3%A4+%26";
+        for (method, origin, status) in
+            [("GET", "", "405"), ("POST", "Origin: http://evil.example\r\n", "403"), ("POST", "", "200")]
+        {
+            let mut stream = tokio::net::TcpStream::connect(serving.address).await.expect("connected");
+            let head = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\n{origin}Content-Length: 0\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.expect("asked");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.expect("answered");
+            assert!(answer.starts_with(&format!("HTTP/1.0 {status}")), "{method} {origin}: {answer}");
+            assert_eq!(answer.contains("\"message\":\"back at 4, ä &\""), status == "200", "{answer}");
+        }
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        for (peer, listens, is_local) in [
+            ("127.0.0.1", "0.0.0.0", true),
+            ("::ffff:127.0.0.1", "::", true),
+            ("192.0.2.7", "192.0.2.7", true),
+            ("::ffff:192.0.2.7", "192.0.2.7", true),
+            ("192.0.2.8", "192.0.2.7", false),
+            ("192.0.2.8", "0.0.0.0", false),
+            ("2001:db8::1", "::", false),
+        ] {
+            assert_eq!(is_here(ip(peer), ip(listens)), is_local, "{peer} at {listens}");
         }
     }
 

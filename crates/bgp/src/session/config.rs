@@ -101,6 +101,18 @@ wayleave_core::numbered! {
 }
 
 impl Role {
+    /// Its name, as configurations of routers have it (RFC 9234 section 3).
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Provider => "provider",
+            Role::RouteServer => "rs",
+            Role::RouteServerClient => "rs-client",
+            Role::Customer => "customer",
+            Role::Peer => "peer",
+        }
+    }
+
     /// What the peer must be if we are this (RFC 9234 section 4.2, table 2).
     #[must_use]
     pub fn counterpart(self) -> Role {

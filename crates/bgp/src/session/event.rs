@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use wayleave_core::{Afi, Asn};
 
-use super::{HoldTime, State};
+use super::negotiate::stated_roles;
+use super::{HoldTime, Role, State};
 use crate::{Capability, MessageType, Notification, RefreshKind, SessionParams, Update};
 
 /// A TCP connection, numbered by the driver; a number is never used again within one session.
@@ -152,6 +153,14 @@ pub struct Established {
     pub peer_capabilities: Vec<Capability>,
 }
 
+impl Established {
+    /// The role that the peer states (RFC 9234), if it states one.
+    #[must_use]
+    pub fn peer_role(&self) -> Option<Role> {
+        stated_roles(&self.peer_capabilities).next().and_then(Role::from_octet)
+    }
+}
+
 /// Routes to keep, marked stale, after a session ended without a NOTIFICATION (RFC 4724 section 4.2).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Retain {
@@ -182,6 +191,15 @@ pub enum Cause {
     PeerErred(Notification),
     /// The peer's OPEN has an AS number that we do not expect; it was sent this NOTIFICATION.
     UnexpectedAs { announced: Asn, notification: Notification },
+    /// The peer's OPEN states a role that does not fit ours, or none though we require one (RFC 9234 section 4.2); it was sent
+    /// this NOTIFICATION.
+    RoleMismatch {
+        /// `None` if it states none.
+        stated: Option<u8>,
+        /// The role that it should have.
+        expected: Role,
+        notification: Notification,
+    },
     /// The peer ended it with this NOTIFICATION.
     PeerEnded(Notification),
     /// Nothing came within the hold time (Event 10).
@@ -218,7 +236,7 @@ impl Cause {
     pub fn erred(&self) -> Erred {
         match self {
             Cause::Stopped(_) | Cause::Collision | Cause::PeerRestarted => Erred::Nobody,
-            Cause::PeerErred(_) | Cause::UnexpectedAs { .. } => Erred::Peer,
+            Cause::PeerErred(_) | Cause::UnexpectedAs { .. } | Cause::RoleMismatch { .. } => Erred::Peer,
             Cause::PeerEnded(notification) if notification.code == crate::notification::code::CEASE => Erred::Nobody,
             Cause::PeerEnded(_) => Erred::We,
             Cause::HoldTimerExpired | Cause::SendHoldTimerExpired => Erred::Peer,
@@ -233,6 +251,7 @@ impl Cause {
             Cause::Stopped(notification)
             | Cause::PeerErred(notification)
             | Cause::UnexpectedAs { notification, .. }
+            | Cause::RoleMismatch { notification, .. }
             | Cause::PeerEnded(notification) => Some(notification),
             _ => None,
         }
@@ -246,6 +265,14 @@ impl fmt::Display for Cause {
             Cause::PeerErred(notification) => write!(f, "protocol error of the peer: {notification}"),
             Cause::UnexpectedAs { announced, .. } => {
                 write!(f, "the peer's OPEN says {announced}, another AS is configured")
+            }
+            Cause::RoleMismatch { stated, expected, .. } => {
+                match stated.map(|stated| Role::from_octet(stated).map(Role::name).ok_or(stated)) {
+                    Some(Ok(name)) => write!(f, "the peer's OPEN states the role {name}")?,
+                    Some(Err(number)) => write!(f, "the peer's OPEN states the role {number}, which is not defined")?,
+                    None => f.write_str("the peer's OPEN states no role")?,
+                }
+                write!(f, ", {} is expected (RFC 9234)", expected.name())
             }
             Cause::PeerEnded(notification) => write!(f, "the peer ended the session: {notification}"),
             Cause::HoldTimerExpired => f.write_str("hold timer expired: nothing received from the peer"),

@@ -7,7 +7,7 @@ use wayleave_core::{Afi, Instant};
 use super::collision::CollisionOutcome;
 use super::connection::{Connection, ReadResult, Stage};
 use super::{Cause, ConnectionId, Ended, Established, Output, Session, Stop, StopReason, negotiate};
-use crate::notification::{Notification, cease, code, finite_state_machine};
+use crate::notification::{Notification, cease, code, finite_state_machine, open as open_error};
 use crate::{Action, Message, MessageType, Open, RefreshKind, RouteRefresh, SessionParams, Update, end_of_rib};
 
 /// Hold time until the peer's OPEN is known: "a large value", four minutes (RFC 4271 section 8.2.2).
@@ -243,9 +243,12 @@ impl Session {
             Ok(negotiated) => negotiated,
             Err(notification) => {
                 let unexpected = !self.config.peer_asn.accepts(open.asn);
-                let cause = match unexpected {
-                    true => Cause::UnexpectedAs { announced: open.asn, notification },
-                    false => Cause::PeerErred(notification),
+                let cause = match negotiate::role_mismatch(&self.config, open) {
+                    _ if unexpected => Cause::UnexpectedAs { announced: open.asn, notification },
+                    Some((stated, expected)) if notification.subcode == open_error::ROLE_MISMATCH => {
+                        Cause::RoleMismatch { stated, expected, notification }
+                    }
+                    _ => Cause::PeerErred(notification),
                 };
                 return self.fail_with(id, cause, now);
             }

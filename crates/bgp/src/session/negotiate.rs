@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use wayleave_core::{Afi, Asn};
 
-use super::{Config, HoldTime, Retain};
+use super::{Config, HoldTime, Retain, Role};
 use crate::notification::{code, open};
 use crate::{AddPath, AddPathEntry, AddPathMode, Capability, GracefulRestartFamily, Notification, Open, SessionParams};
 
@@ -118,18 +118,30 @@ fn check_identifier(config: &Config, peer: &Open) -> Result<(), Notification> {
     }
 }
 
-/// RFC 9234 section 4.2: both state a role and they do not fit, or the peer states two, or none in strict mode.
-fn check_role(config: &Config, peer: &Open) -> Result<(), Notification> {
-    let Some(role) = config.role else { return Ok(()) };
-    let mut theirs = peer.capabilities.iter().filter_map(|capability| match capability {
+/// The roles that the peer's OPEN states; one, if it keeps to RFC 9234 section 4.1.
+pub(super) fn stated_roles(capabilities: &[Capability]) -> impl Iterator<Item = u8> {
+    capabilities.iter().filter_map(|capability| match capability {
         Capability::Role(role) => Some(*role),
         _ => None,
-    });
-    let fits = match theirs.next() {
-        None => !config.strict_role,
-        Some(first) => first == role.counterpart().octet() && theirs.all(|other| other == first),
-    };
-    if fits { Ok(()) } else { Err(Notification::new(code::OPEN, open::ROLE_MISMATCH)) }
+    })
+}
+
+/// RFC 9234 section 4.2: both state a role and they do not fit, or the peer states two, or none in strict mode. What it states
+/// that does not fit, and what it should.
+pub(super) fn role_mismatch(config: &Config, peer: &Open) -> Option<(Option<u8>, Role)> {
+    let expected = config.role?.counterpart();
+    let mut theirs = stated_roles(&peer.capabilities).peekable();
+    if theirs.peek().is_none() {
+        return config.strict_role.then_some((None, expected));
+    }
+    theirs.find(|stated| *stated != expected.octet()).map(|stated| (Some(stated), expected))
+}
+
+fn check_role(config: &Config, peer: &Open) -> Result<(), Notification> {
+    match role_mismatch(config, peer) {
+        Some(_) => Err(Notification::new(code::OPEN, open::ROLE_MISMATCH)),
+        None => Ok(()),
+    }
 }
 
 /// A session without any common family is of no use; the data names our families (RFC 5492 section 5).

@@ -346,6 +346,33 @@ fn two_different_roles_are_refused_and_strict_mode_requires_one() {
 }
 
 #[test]
+fn a_role_that_does_not_fit_is_named_with_the_one_that_does() {
+    for (strict_role, roles, words) in [
+        (false, &[4u8][..], "the peer's OPEN states the role peer, rs-client is expected (RFC 9234)"),
+        (false, &[2, 3], "the peer's OPEN states the role customer, rs-client is expected (RFC 9234)"),
+        (false, &[200], "the peer's OPEN states the role 200, which is not defined, rs-client is expected (RFC 9234)"),
+        (true, &[], "the peer's OPEN states no role, rs-client is expected (RFC 9234)"),
+    ] {
+        let mut rig = Rig::in_state(Config { role: Some(Role::RouteServer), strict_role, ..config() }, State::OpenSent);
+        let mut open = open();
+        open.capabilities.extend(roles.iter().map(|&role| Capability::Role(role)));
+        let outputs = rig.bytes(&common::encode(&Message::Open(open)));
+        let cause = &ended(&outputs).expect("ended").cause;
+        let Cause::RoleMismatch { stated, expected: Role::RouteServerClient, .. } = cause else { panic!("{cause}") };
+        assert_eq!(*stated, roles.last().copied());
+        assert_eq!((cause.to_string().as_str(), cause.erred()), (words, Erred::Peer));
+        assert_eq!(cause.notification(), Some(&Notification::new(2, 11)));
+    }
+    // Another fault of the same OPEN that is found first is the cause.
+    let mut rig = Rig::in_state(Config { role: Some(Role::RouteServer), ..config() }, State::OpenSent);
+    let mut open = open();
+    open.hold_time = 1;
+    open.capabilities.push(Capability::Role(4));
+    let outputs = rig.bytes(&common::encode(&Message::Open(open)));
+    assert_eq!(ended(&outputs).expect("ended").cause, Cause::PeerErred(Notification::new(2, 6)));
+}
+
+#[test]
 fn an_open_with_an_unexpected_as_is_refused_and_its_number_reported() {
     let mut rig = Rig::in_state(config(), State::OpenSent);
     let mut open = open();

@@ -97,6 +97,8 @@ pub struct Setup {
     /// Determines keys, randomness and the order of events.
     pub seed: u64,
     pub opted_out: BTreeSet<u32>,
+    /// Slots of members whose session with their router has a role (RFC 9234).
+    pub with_role: BTreeSet<u32>,
     /// Prefixes that each member may announce.
     pub max_prefix: u32,
     /// Whether routers are BGP speakers with sessions; otherwise routes are given and taken directly.
@@ -131,6 +133,7 @@ impl Default for Setup {
             stale: Duration::from_secs(3600),
             seed: 1,
             opted_out: BTreeSet::new(),
+            with_role: BTreeSet::new(),
             max_prefix: 1_000_000,
             speakers: false,
             attesting: BTreeSet::new(),
@@ -376,6 +379,7 @@ impl Sim {
                     settle: Duration::from_secs(5),
                     lab: true,
                     accept_as_set: false,
+                    has_role: self.setup.with_role.contains(&slot),
                     validates: false, // set with the attestation that `MemberProxy::new` gets
                     speaks: self.speaks.get(&node).copied().unwrap_or_default(),
                 };

@@ -18,6 +18,7 @@ mod exchange_hostile;
 mod exchange_lack;
 mod exchange_late;
 mod exchange_leakage;
+mod exchange_leaks;
 mod exchange_leaps;
 mod exchange_limits;
 mod exchange_links;

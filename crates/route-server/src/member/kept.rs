@@ -174,7 +174,7 @@ impl Member {
         let installed = self.installed.get_mut(&prefix).filter(|installed| installed.attributes != attributes);
         if let Some(installed) = installed {
             installed.attributes = attributes.clone();
-            self.output.push_back(MemberOutput::Install { prefix, attributes: Some(attributes) });
+            self.install_at_router(prefix, &attributes);
         }
         true
     }

@@ -91,6 +91,9 @@ pub struct MemberConfig {
     pub lab: bool,
     /// Whether routes with an AS_SET are announced and used; RFC 9774 section 3 has them treated as withdrawn.
     pub accept_as_set: bool,
+    /// Whether the session with the router has the role of a route server (RFC 9234): the router gets routes with OTC, and a route
+    /// of its own with OTC is not announced. One that another member announces with it is never used.
+    pub has_role: bool,
     /// Whether routes are validated before they are used. If not, no validation is requested and every route counts as
     /// unattested. `wayleave_member::MemberProxy` sets this.
     pub validates: bool,
@@ -103,7 +106,12 @@ impl MemberConfig {
     fn rules<'a>(&self, set: Option<&'a MemberSet>) -> RouteRules<'a> {
         let martians = if self.lab { Martians::AllowDocumentation } else { Martians::Refuse };
         let profile = set.and_then(|set| set.profile.as_ref());
-        RouteRules { martians, accept_as_set: self.accept_as_set, profile }
+        RouteRules { martians, accept_as_set: self.accept_as_set, profile, ignore_otc: false }
+    }
+
+    /// What is checked of a route of the own router before it is announced.
+    fn own_rules<'a>(&self, set: Option<&'a MemberSet>) -> RouteRules<'a> {
+        RouteRules { ignore_otc: !self.has_role, ..self.rules(set) }
     }
 }
 
@@ -202,7 +210,7 @@ pub enum MemberOutput {
     /// Announce this route to the router, or withdraw the prefix.
     Install {
         prefix: Prefix,
-        /// As the announcer sent them.
+        /// As the announcer sent them, and with OTC where the session has a role.
         attributes: Option<Attributes>,
     },
     /// Validate a route that could become best, then give [`MemberInput::Findings`], and again whenever they change.

@@ -486,7 +486,7 @@ impl Member {
                 if self.installed.insert(prefix, new).is_some_and(|known| known.attributes == attributes) {
                     return;
                 }
-                self.output.push_back(MemberOutput::Install { prefix, attributes: Some(attributes) });
+                self.install_at_router(prefix, &attributes);
             }
             None => {
                 if self.installed.remove(&prefix).is_some() {
@@ -504,6 +504,17 @@ impl Member {
                 }
             }
         }
+    }
+
+    /// The router is to have this route. As a route server to its client, the proxy adds OTC with the exchange's AS number (RFC 9234
+    /// section 5): after validation, since no signature covers it, and at the last moment, since what is kept of a route is shared.
+    pub(super) fn install_at_router(&mut self, prefix: Prefix, attributes: &Attributes) {
+        let attributes = if self.config.has_role && attributes.only_to_customer().is_none() {
+            attributes.edit().only_to_customer(Some(self.config.rs_asn)).finish()
+        } else {
+            attributes.clone()
+        };
+        self.output.push_back(MemberOutput::Install { prefix, attributes: Some(attributes) });
     }
 
     /// `None`: wait, and leave the router as it is. `Some(None)`: the router is to have no route.

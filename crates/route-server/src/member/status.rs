@@ -10,12 +10,13 @@ use wayleave_bgp::origins::OriginState;
 use wayleave_core::{Prefix, VerdictKind};
 
 use super::announce::{Bar, OwnState};
-use super::receive::{OpenRoute, Validation};
+use super::receive::{Assessment, OpenRoute, Validation};
 use super::select::Awaits;
 use super::{Member, budget_under};
 use crate::directory::{MemberSet, Slot};
 use crate::frames::{self, BudgetLeft, Candidate, MAX_CANDIDATES, Miss, Refusal};
 use crate::object::Handle;
+use crate::policy::ranking::Rank;
 use crate::policy::validate::{
     Check, Invalid, Martians, can_be_next_hop, origin_state, validate, validate_for, validate_origin,
 };
@@ -463,6 +464,10 @@ fn invalid(error: &Invalid) -> Reason {
             "the announcer takes the community away, or asks both operators to let its AS announce it (`[profile.blackhole] allowed`)"
                 .to_owned(),
         ),
+        Invalid::Leak(_) => (
+            "RFC 9234 section 5: a client sends a route server no route with OTC, so that one that has it is a route leak",
+            TELL.to_owned(),
+        ),
         Invalid::Loop(_) => (
             "RFC 4271 section 9.1.2",
             "nothing: the route came back to your AS, which is no error and nobody's false claim".to_owned(),
@@ -774,6 +779,17 @@ impl Member {
                 "rank this route higher (an import rule with `class` or `local_pref`) if you want it",
             );
         }
+        let best = classes.iter().find(|(_, _, class)| *class == top).map(|(_, candidate, _)| *candidate);
+        let is_lowered = |assessment: Option<Assessment>| {
+            assessment.and_then(|assessment| assessment.rank).is_some_and(Rank::is_lowered)
+        };
+        if is_lowered(Some(assessment)) && best.is_some_and(|best| !is_lowered(self.assessment(&best))) {
+            return Reason::new(
+                "its announcer takes it away soon: it carries GRACEFUL_SHUTDOWN (65535:0), and a route without it is preferred",
+                "RFC 8326 section 4.2",
+                "nothing; `graceful_shutdown = false` in [ranking] ranks it as any other, and so does an import rule that names the community",
+            );
+        }
         if Some(class) == top {
             return Reason::new(
                 "ranked equal; the exchange's recommendation preferred another route",
@@ -818,7 +834,8 @@ impl Member {
     fn own_reasons(&self, prefix: &Prefix) -> Vec<OwnRoute> {
         let own = self.set.as_ref().and_then(|set| set.slot(self.config.slot));
         let reason = |attributes: &Attributes, state: OwnState| {
-            if let Some(Err(error)) = own.map(|own| validate(*prefix, attributes, own, self.route_rules())) {
+            let rules = self.config.own_rules(self.set.as_ref());
+            if let Some(Err(error)) = own.map(|own| validate(*prefix, attributes, own, rules)) {
                 let Reason { outcome, rule, cure } = invalid(&error);
                 let outcome = outcome.replacen("not used: ", "not announced, since no receiver would use it: ", 1);
                 let cure = match error {
@@ -826,6 +843,9 @@ impl Member {
                     Invalid::NoNextHop(_) | Invalid::DefaultRoute(_) | Invalid::LongPath { .. } => {
                         "change your router's export filter".to_owned()
                     }
+                    Invalid::Leak(_) => "your router had it from a provider, a peer or another exchange: announce here what is yours and \
+                                         your customers' alone, by your router's export filter"
+                        .to_owned(),
                     _ => cure.replace(TELL, "change your router's export filter"),
                 };
                 return Reason { outcome, rule, cure };
@@ -890,7 +910,7 @@ impl Member {
 
     /// The checks that the exchange makes of every route: those of receivers, and the parties' prefix limit.
     fn checks(&self, prefix: Prefix, attributes: &Attributes, own: &Slot, state: &OwnState) -> Vec<CheckMade> {
-        let rules = self.route_rules();
+        let rules = self.config.own_rules(self.set.as_ref());
         let made = |check: Check| {
             let (name, found) = match check {
                 Check::Prefix => ("prefix", format!("{prefix} may be announced")),
@@ -904,6 +924,7 @@ impl Member {
                 Check::PrefixLength => ("prefix length", format!("{} is one that the exchange takes", prefix.len())),
                 Check::BogonAsn => ("bogon ASNs", "the AS path has no reserved AS number".to_owned()),
                 Check::TransitFree => ("transit-free ASNs", "the AS path has none behind this member".to_owned()),
+                Check::Otc => ("route leak", "no OTC (RFC 9234), which would make it one".to_owned()),
             };
             match check.make(prefix, attributes, own, rules) {
                 Ok(()) => CheckMade { check: name, passed: true, found },
@@ -1049,6 +1070,7 @@ mod tests {
             (Invalid::TransitFree(Asn(174)), "RFC 7908", "tell the announcer"),
             (Invalid::NoBlackhole, "RFC 7999", "tell the announcer"),
             (Invalid::BlackholeNotPermitted(Asn(2)), "RFC 7999 section 6", "`[profile.blackhole] allowed`"),
+            (Invalid::Leak(Asn(2)), "RFC 9234 section 5", "tell the announcer"),
             (Invalid::Loop(Asn(2)), "RFC 4271 section 9.1.2", "nothing: the route came back"),
             (origin, "RFC 6811 section 2", "whoever holds 192.0.2.0/24 corrects its ROA"),
         ] {

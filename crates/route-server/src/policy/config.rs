@@ -112,11 +112,14 @@ pub struct RankingConfig {
     pub strict: bool,
     /// Bits of a class: 1 to 8.
     pub width: u8,
+    /// Rank a route with GRACEFUL_SHUTDOWN behind all that have none (RFC 8326), unless an import rule that matches it names the
+    /// community.
+    pub graceful_shutdown: bool,
 }
 
 impl Default for RankingConfig {
     fn default() -> Self {
-        Self { strict: false, width: 8 }
+        Self { strict: false, width: 8, graceful_shutdown: true }
     }
 }
 

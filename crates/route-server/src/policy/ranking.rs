@@ -3,12 +3,14 @@
 //! Routes of one class are equal to the member, and the exchange's recommendation decides among them; so a class must
 //! not say more than the member cares about. The order, first to last:
 //!
-//! 1. the `class` that import rules give, bigger first; a route to which no rule gives one stands at 128, just behind
+//! 1. routes without GRACEFUL_SHUTDOWN before those with it (RFC 8326), unless `graceful_shutdown` is off or an import rule that
+//!    matches the route names the community: then the rule alone says what that means;
+//! 2. the `class` that import rules give, bigger first; a route to which no rule gives one stands at 128, just behind
 //!    those to which a rule gives 128;
-//! 2. by default, for routes without a class from a rule: `local_pref` that import rules give (100 if none does), bigger
+//! 3. by default, for routes without a class from a rule: `local_pref` that import rules give (100 if none does), bigger
 //!    first, then the AS path's length, shorter first. Routes with a class from a rule go no further: equal class is
 //!    equal;
-//! 3. with `strict`, for all routes: BGP's whole decision process ([`wayleave_bgp::decision`]), as on an external session
+//! 4. with `strict`, for all routes: BGP's whole decision process ([`wayleave_bgp::decision`]), as on an external session
 //!    to each announcer's slot. It ends in the announcer's address and the path identifier, so that two routes never
 //!    share a class and the recommendation decides nothing.
 //!
@@ -23,8 +25,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use wayleave_bgp::Attributes;
 use wayleave_bgp::decision::{self, Candidate, Med, Options, Step};
+use wayleave_bgp::{Attributes, Community};
 use wayleave_core::{Prefix, VerdictKind};
 
 use super::rules::{Changes, Imported, Policy, Rejection, Route};
@@ -58,6 +60,8 @@ impl<'a> RankInput<'a> {
 pub enum RankLoss {
     /// Import policy rejects it.
     Rejected(Rejection),
+    /// It carries GRACEFUL_SHUTDOWN (RFC 8326), and the best does not.
+    GracefulShutdown,
     /// Rules give it a lower class than the best route's; [`DEFAULT_CLASS`] where none does.
     Class {
         /// Its own class by rules.
@@ -72,15 +76,16 @@ impl fmt::Display for RankLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RankLoss::Rejected(rejection) => rejection.fmt(f),
+            RankLoss::GracefulShutdown => f.write_str("it carries GRACEFUL_SHUTDOWN (RFC 8326), and the best does not"),
             RankLoss::Class { own, best } => write!(f, "rules give it class {own}, and {best} to the best"),
             RankLoss::Step(step) => write!(f, "{step}"),
         }
     }
 }
 
-/// Routes that rules put alike, by place in the input, with what the decision process looks at. By class, and whether a
-/// rule gave it: worst first.
-type Groups = BTreeMap<(u8, bool), Vec<(usize, Candidate)>>;
+/// Routes that rules put alike, by place in the input, with what the decision process looks at. By whether they stay, class, and
+/// whether a rule gave it: worst first.
+type Groups = BTreeMap<(bool, u8, bool), Vec<(usize, Candidate)>>;
 
 /// The class of each route, bigger preferred, `None` for those that import rules reject. A function of the routes as a
 /// set: their order changes nothing but the order of the answer.
@@ -105,23 +110,40 @@ pub fn rank(policy: &Policy, routes: &[RankInput<'_>]) -> Vec<Option<u8>> {
 /// It is computed once per route, whatever the route is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Rank {
+    /// Whether the route does not go away soon by GRACEFUL_SHUTDOWN (RFC 8326 section 4.2): before all that the member's rules say.
+    stays: bool,
     class: u8,
     by_rule: bool,
     local_pref: u32,
     nearness: Reverse<u32>,
 }
 
+impl Rank {
+    /// Whether GRACEFUL_SHUTDOWN puts it behind all routes that have none.
+    #[must_use]
+    pub fn is_lowered(self) -> bool {
+        !self.stays
+    }
+}
+
 /// The rank of a route; `None` if import rules reject it.
 #[must_use]
 pub fn rank_alone(policy: &Policy, route: &RankInput<'_>) -> Option<Rank> {
     let Imported::Accepted(changes) = policy.import(&route.route()) else { return None };
+    let stays = stays(policy, route, &changes);
     let (class, by_rule) = (changes.class.unwrap_or(DEFAULT_CLASS), changes.class.is_some());
     if by_rule {
-        return Some(Rank { class, by_rule, local_pref: 0, nearness: Reverse(0) });
+        return Some(Rank { stays, class, by_rule, local_pref: 0, nearness: Reverse(0) });
     }
     let local_pref = changes.local_pref.unwrap_or(Options::default().default_local_pref);
     let length = u32::try_from(route.attributes.as_path().length()).unwrap_or(u32::MAX);
-    Some(Rank { class, by_rule, local_pref, nearness: Reverse(length) })
+    Some(Rank { stays, class, by_rule, local_pref, nearness: Reverse(length) })
+}
+
+/// Whether a route has no GRACEFUL_SHUTDOWN that lowers it (RFC 8326).
+fn stays(policy: &Policy, route: &RankInput<'_>, changes: &Changes) -> bool {
+    let goes = || route.attributes.communities().any(|community| community == Community::GRACEFUL_SHUTDOWN);
+    !policy.ranking().graceful_shutdown || changes.names_graceful_shutdown || !goes()
 }
 
 /// [`rank`] of routes whose ranks are known, for a policy that is not strict.
@@ -149,10 +171,11 @@ pub fn explain(policy: &Policy, routes: &[RankInput<'_>], loser: usize) -> Optio
         return Some(RankLoss::Rejected(rejection));
     }
     let groups = groups(policy, routes);
-    let (&(best, by_rule), group) = groups.last_key_value()?;
+    let (&(best_stays, best, by_rule), group) = groups.last_key_value()?;
     let Some(at) = group.iter().position(|(index, _)| *index == loser) else {
-        let (&(own, _), _) = groups.iter().find(|(_, group)| group.iter().any(|(index, _)| *index == loser))?;
-        return Some(RankLoss::Class { own, best });
+        let has_loser = |group: &[(usize, Candidate)]| group.iter().any(|(index, _)| *index == loser);
+        let (&(stays, own, _), _) = groups.iter().find(|(_, group)| has_loser(group))?;
+        return Some(if stays == best_stays { RankLoss::Class { own, best } } else { RankLoss::GracefulShutdown });
     };
     let strict = policy.ranking().strict;
     if by_rule && !strict {
@@ -166,7 +189,8 @@ fn groups(policy: &Policy, routes: &[RankInput<'_>]) -> Groups {
     let mut groups = Groups::new();
     for (index, input) in routes.iter().enumerate() {
         if let Imported::Accepted(changes) = policy.import(&input.route()) {
-            let key = (changes.class.unwrap_or(DEFAULT_CLASS), changes.class.is_some());
+            let stays = stays(policy, input, &changes);
+            let key = (stays, changes.class.unwrap_or(DEFAULT_CLASS), changes.class.is_some());
             groups.entry(key).or_default().push((index, candidate(input, &changes)));
         }
     }

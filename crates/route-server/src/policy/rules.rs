@@ -25,6 +25,9 @@ use super::config::{PolicyConfig, RankingConfig};
 use super::pattern::{AnyCommunity, CommunityPattern, PathPattern, PrefixPattern, path_text};
 use crate::directory::{Slot, SlotId};
 
+/// As a rule names it; a pattern that happens to match it does not.
+const GRACEFUL_SHUTDOWN: CommunityPattern = CommunityPattern::Standard(Some(0xffff), Some(0));
+
 /// A route as rules look at it.
 #[derive(Clone, Debug)]
 pub struct Route<'a> {
@@ -181,6 +184,9 @@ pub struct Changes {
     pub add_community: Vec<AnyCommunity>,
     /// The MED to set.
     pub set_med: Option<u32>,
+    /// Whether a rule that matched names GRACEFUL_SHUTDOWN (RFC 8326) among its communities: what the community means is then said
+    /// by rules.
+    pub names_graceful_shutdown: bool,
 }
 
 impl Changes {
@@ -349,6 +355,7 @@ impl ImportRule {
         changes.local_pref = self.local_pref.or(changes.local_pref);
         changes.class = self.class.or(changes.class);
         changes.set_med = self.set_med.or(changes.set_med);
+        changes.names_graceful_shutdown |= self.conditions.communities.contains(&GRACEFUL_SHUTDOWN);
         for community in &self.add_community {
             if !changes.add_community.contains(community) {
                 changes.add_community.push(*community);

@@ -61,6 +61,10 @@ pub enum Invalid {
     /// The route has BLACKHOLE, and the profile does not let its announcer (RFC 7999 section 6).
     #[error("it has BLACKHOLE (65535:666), which this exchange does not let {0} announce")]
     BlackholeNotPermitted(Asn),
+    /// The route carries OTC (Only to Customer), of this AS: it came from a provider, a peer or another route server of the
+    /// announcer's, or of an AS before it (RFC 9234 section 5, of what a route server has from its client).
+    #[error("it carries OTC of {0} (Only to Customer), so that it is a route leak")]
+    Leak(Asn),
     /// The receiver's AS is on the path (RFC 4271 section 9.1.2).
     #[error("the path already has {0}")]
     Loop(Asn),
@@ -104,6 +108,8 @@ pub struct RouteRules<'a> {
     pub accept_as_set: bool,
     /// Of the member set in force.
     pub profile: Option<&'a Profile>,
+    /// Do not look at OTC (RFC 9234): of what the own router announces, where its session has no role. Never of what others announce.
+    pub ignore_otc: bool,
 }
 
 impl From<Martians> for RouteRules<'_> {
@@ -145,7 +151,7 @@ impl Invalid {
             Self::TransitFree(_) => Some(8),
             Self::PrefixLength { .. } => Some(13),
             Self::Origin { .. } => Some(14),
-            Self::NoBlackhole | Self::BlackholeNotPermitted(_) | Self::Loop(_) => None,
+            Self::NoBlackhole | Self::BlackholeNotPermitted(_) | Self::Leak(_) | Self::Loop(_) => None,
         }
     }
 
@@ -164,6 +170,7 @@ impl Invalid {
             Self::PrefixLength { .. } => "prefix-length",
             Self::NoBlackhole | Self::BlackholeNotPermitted(_) => "blackhole",
             Self::Origin { .. } => "rpki-invalid",
+            Self::Leak(_) => "route-leak",
             Self::Loop(_) => "loop",
         }
     }
@@ -254,7 +261,8 @@ pub fn validate<'a>(
     check_next_hop(prefix.afi(), attributes, announcer)?;
     check_bogon_asns(attributes, rules)?;
     check_transit_free(attributes, announcer.asn, rules)?;
-    check_length(attributes, rules)
+    check_length(attributes, rules)?;
+    check_otc(attributes, rules)
 }
 
 /// A check that each receiver makes, and the announcer's proxy before it announces.
@@ -269,11 +277,12 @@ pub enum Check {
     BogonAsn,
     TransitFree,
     PathLength,
+    Otc,
 }
 
 impl Check {
     /// All of them, in the order in which [`validate`] makes them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Prefix,
         Self::Blackhole,
         Self::PrefixLength,
@@ -283,6 +292,7 @@ impl Check {
         Self::BogonAsn,
         Self::TransitFree,
         Self::PathLength,
+        Self::Otc,
     ];
 
     /// Whether these rules have something that it looks at.
@@ -292,7 +302,7 @@ impl Check {
             Self::Blackhole | Self::PrefixLength => rules.profile.is_some(),
             Self::BogonAsn => rules.profile.is_some_and(|profile| profile.refuse_bogon_asns),
             Self::TransitFree => rules.profile.is_some_and(|profile| !profile.transit_free.is_empty()),
-            Self::Prefix | Self::AsSet | Self::FirstAs | Self::NextHop | Self::PathLength => true,
+            Self::Prefix | Self::AsSet | Self::FirstAs | Self::NextHop | Self::PathLength | Self::Otc => true,
         }
     }
 
@@ -314,6 +324,7 @@ impl Check {
             Self::BogonAsn => check_bogon_asns(attributes, rules),
             Self::TransitFree => check_transit_free(attributes, announcer.asn, rules),
             Self::PathLength => check_length(attributes, rules),
+            Self::Otc => check_otc(attributes, rules),
         }
     }
 }
@@ -442,6 +453,14 @@ fn check_first_as(attributes: &Attributes, announcer: Asn) -> Result<(), Invalid
 fn check_length(attributes: &Attributes, rules: RouteRules<'_>) -> Result<(), Invalid> {
     let (hops, most) = (attributes.as_path().length(), rules.max_hops());
     if hops > most { Err(Invalid::LongPath { hops, most }) } else { Ok(()) }
+}
+
+/// RFC 9234 section 5: a route with OTC that a route server has from its client is a leak.
+fn check_otc(attributes: &Attributes, rules: RouteRules<'_>) -> Result<(), Invalid> {
+    match attributes.only_to_customer().filter(|_| !rules.ignore_otc) {
+        Some(asn) => Err(Invalid::Leak(asn)),
+        None => Ok(()),
+    }
 }
 
 fn check_next_hop(afi: Afi, attributes: &Attributes, announcer: &Slot) -> Result<(), Invalid> {

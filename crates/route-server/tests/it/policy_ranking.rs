@@ -3,7 +3,7 @@
 use crate::common::{attributes, policy, prefix, slot};
 use proptest::prelude::*;
 use wayleave_bgp::decision::Step;
-use wayleave_bgp::{Attributes, Origin};
+use wayleave_bgp::{Attributes, Community, Origin};
 use wayleave_core::VerdictKind;
 use wayleave_route_server::directory::Slot;
 use wayleave_route_server::policy::ranking::{RankInput, RankLoss, explain, rank};
@@ -110,6 +110,52 @@ fn rejected_routes_have_no_class_and_move_no_other() {
     assert_eq!(classes(&rules, &routes), [None, Some(255), None]);
 }
 
+/// The route with GRACEFUL_SHUTDOWN (RFC 8326).
+fn going(mut route: TestRoute) -> TestRoute {
+    let mut editor = route.attributes.edit();
+    editor.communities(&[Community::new(64500, 1), Community::GRACEFUL_SHUTDOWN]);
+    route.attributes = editor.finish();
+    route
+}
+
+#[test]
+fn a_route_with_graceful_shutdown_comes_after_all_without_whatever_rules_prefer() {
+    let routes =
+        [going(test_route(0, &[])), test_route(1, &[1, 1, 1]), going(test_route(2, &[1])), test_route(3, &[1])];
+    for strict in ["", "ranking = { strict = true }"] {
+        assert_eq!(classes(&policy(strict), &routes), [Some(253), Some(254), Some(252), Some(255)], "{strict}");
+        let prefers = "\nrule = [{ direction = 'import', peer = [64500, 64502], class = 255 }]";
+        let preferred = classes(&policy(&format!("{strict}{prefers}")), &routes);
+        let (going, staying) = ([preferred[0], preferred[2]], [preferred[1], preferred[3]]);
+        assert!(going.iter().max() < staying.iter().min(), "{strict}: {preferred:?}");
+    }
+    let why = explain(&Policy::default(), &inputs(&routes), 0);
+    assert_eq!(why, Some(RankLoss::GracefulShutdown));
+    assert_eq!(classes(&Policy::default(), &routes[..1]), [Some(255)], "the only route is used");
+}
+
+#[test]
+fn graceful_shutdown_counts_for_nothing_where_it_is_off_or_a_rule_names_it() {
+    let routes = [going(test_route(0, &[])), test_route(1, &[1])];
+    for own in [
+        "ranking = { graceful_shutdown = false }",
+        "rule = [{ direction = 'import', community = '65535:0', local_pref = 100 }]",
+        "rule = [{ direction = 'import', community = ['1:1', 'graceful-shutdown'], set_med = 1 }]",
+    ] {
+        assert_eq!(classes(&policy(own), &routes), [Some(255), Some(254)], "{own}");
+    }
+    for other in [
+        "rule = [{ direction = 'import', community = '65535:*', set_med = 1 }]",
+        "rule = [{ direction = 'import', peer = 64501, community = '65535:0', set_med = 1 }]",
+        "rule = [{ direction = 'import', prefix = '192.0.2.0/24', community = '65535:0', set_med = 1 }]",
+        "rule = [{ direction = 'export', community = '65535:0', announce = 'none' }]",
+    ] {
+        assert_eq!(classes(&policy(other), &routes), [Some(254), Some(255)], "{other}");
+    }
+    let lowers = policy("rule = [{ direction = 'import', community = '65535:0', local_pref = 90 }]");
+    assert_eq!(classes(&lowers, &routes), [Some(254), Some(255)], "the rule says how far");
+}
+
 #[test]
 fn strict_ranks_by_the_whole_decision_process() {
     let strict = policy("ranking = { strict = true }");
@@ -212,6 +258,27 @@ proptest! {
         before.sort_unstable();
         after.sort_unstable();
         prop_assert_eq!(before, after);
+    }
+
+    /// RFC 8326: what has the community loses to each that it equals or that is worse.
+    #[test]
+    fn no_route_with_graceful_shutdown_wins_against_one_without(
+        routes in any_routes(), goes in prop::collection::vec(any::<bool>(), 8), which in 0usize..POLICIES.len()
+    ) {
+        let policy = policy(POLICIES[which]);
+        let marked: Vec<TestRoute> = routes.iter().zip(goes.iter().cycle())
+            .map(|(route, goes)| if *goes { going(route.clone()) } else { route.clone() }).collect();
+        let (before, after) = (classes(&policy, &routes), classes(&policy, &marked));
+        for (route, class) in before.iter().enumerate() {
+            prop_assert_eq!(class.is_some(), after[route].is_some(), "it refuses nothing");
+        }
+        let of = |wanted: bool| {
+            let all = after.iter().zip(goes.iter().cycle());
+            all.filter(move |(_, goes)| **goes == wanted).filter_map(|(class, _)| *class)
+        };
+        if let (Some(best_going), Some(best_staying)) = (of(true).max(), of(false).max()) {
+            prop_assert!(best_going < best_staying, "{:?}", after);
+        }
     }
 
     #[test]

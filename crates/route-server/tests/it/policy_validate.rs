@@ -49,6 +49,21 @@ fn a_path_with_an_as_set_is_refused_unless_the_member_takes_them() {
     }
 }
 
+/// RFC 9234 section 5: of what a route server has from its client.
+#[test]
+fn a_route_with_otc_is_a_leak_whoever_set_it_and_only_the_own_session_may_ignore_it() {
+    for of in [64497, 64496, 1] {
+        let route = attributes(&[64497, 1], 0).only_to_customer(Some(Asn(of))).finish();
+        assert_eq!(check(ROUTED, &route), Err(Invalid::Leak(Asn(of))));
+        let receiver = validate_for(Asn(64500), prefix(ROUTED), &route, &slot(0, 64497), RouteRules::default());
+        assert_eq!(receiver, Err(Invalid::Leak(Asn(of))));
+        let own = RouteRules { ignore_otc: true, ..RouteRules::default() };
+        assert_eq!(validate(prefix(ROUTED), &route, &slot(0, 64497), own), Ok(()));
+    }
+    let without = attributes(&[64497], 0).only_to_customer(Some(Asn(1))).only_to_customer(None).finish();
+    assert_eq!(check(ROUTED, &without), Ok(()));
+}
+
 #[test]
 fn the_next_hop_is_the_announcers() {
     assert_eq!(check(ROUTED, &attributes(&[64497], 1).finish()), Err(Invalid::NextHop(lan4(1))));

@@ -111,6 +111,7 @@ impl Exchange {
             settle: Duration::from_secs(5),
             lab: false,
             accept_as_set: true,
+            has_role: true,
             validates: false,
             speaks: Speaks::default(),
         };
@@ -383,7 +384,7 @@ fn an_honest_announcer_leaves_out_what_receivers_would_refuse_and_follows_a_new_
 fn each_reason_has_arouteservers_number() {
     use wayleave_route_server::policy::validate::{Martians, RouteRules, validate};
     let profile = strict(Some(vec![Asn(HONEST.2)]));
-    let rules = RouteRules { profile: Some(&profile), accept_as_set: true, martians: Martians::Refuse };
+    let rules = RouteRules { profile: Some(&profile), accept_as_set: true, ..RouteRules::default() };
     let directory = members();
     let announcer = &directory.set().slots[0];
     for (name, at, attributes, number) in forbidden() {
@@ -409,7 +410,7 @@ fn each_reason_has_arouteservers_number() {
     for (profile, accept_as_set, is_taken) in
         [(&lets, true, true), (&lets, false, false), (&profile, true, false), (&profile, false, false)]
     {
-        let rules = RouteRules { profile: Some(profile), accept_as_set, martians: Martians::Refuse };
+        let rules = RouteRules { profile: Some(profile), accept_as_set, ..RouteRules::default() };
         let checked = validate(prefix("8.8.8.0/24"), &route, announcer, rules);
         assert_eq!(checked.is_ok(), is_taken, "{accept_as_set}");
     }

@@ -18,7 +18,7 @@ const GROUPS: [Group; 7] = [
         )),
     },
     Group::new("Run and watch", &["run", "show", "why"]),
-    Group::new("Exchange", &["exchange", "members", "invite"]),
+    Group::new("Exchange", &["exchange", "members", "invite", "session"]),
     Group::new("Overlay", &["realm", "join", "link", "netcheck", "path", "ping", "locate"]),
     Group::new("Paid transit", &["cap", "stamp"]),
     Group::new("Keys and objects", &["keys", "backup", "restore"]),

@@ -38,6 +38,7 @@ mod realm_lists;
 mod revoke;
 mod roll_node;
 mod run;
+mod session;
 mod show;
 mod stamp;
 mod succession;
@@ -70,6 +71,9 @@ pub enum Command {
     Show(show::Show),
     /// Explain why a prefix has its route or none, or how packets to a name or address go.
     Why(show::Why),
+    /// Disable, enable, refresh or clear the session between a member's proxy and its router.
+    #[command(subcommand)]
+    Session(session::Session),
     /// Add and remove the neighbours of a node: add, remove, list.
     #[command(subcommand)]
     Link(link::Link),
@@ -136,6 +140,7 @@ impl Command {
             Command::Run(command) => run::run(command),
             Command::Show(command) => show::show(command),
             Command::Why(command) => show::why(command),
+            Command::Session(command) => session::run(command),
             Command::Link(command) => link::run(command),
             Command::Netcheck(command) => netcheck::run(command),
             Command::Path(command) => path::run(command),

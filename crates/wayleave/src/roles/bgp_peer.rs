@@ -15,16 +15,17 @@ use tracing::{debug, info, warn};
 pub use wayleave_bgp::peer::PeerEvent;
 use wayleave_bgp::peer::{self, Input, Output};
 use wayleave_bgp::rib::RejectedRoutes;
-use wayleave_bgp::session::{self, Cause, Config, Ended, Erred, PeerAsn, Stop, StopReason};
-use wayleave_bgp::{Attributes, Update};
-use wayleave_core::{Machine, Prefix};
+use wayleave_bgp::session::{self, Cause, Config, Ended, Erred, PeerAsn, Role, Stop, StopReason};
+use wayleave_bgp::{Attributes, RefreshKind, Update};
+use wayleave_core::{Afi, Machine, Prefix};
 use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::TcpEvent;
+use wayleave_runtime::http::ViewError;
 use wayleave_runtime::log_limit::{Line, LogLimit};
 use wayleave_runtime::starts::{Handling, PeerName};
 
 pub use self::describe::describe_malformed;
-use self::describe::{RouterLabel, describe_end, describe_fault};
+use self::describe::{RouterLabel, describe_end, describe_fault, describe_role};
 pub use super::peer_tcp::Endpoint;
 use super::peer_tcp::{PeerTcp, SHUTDOWN_TIME, TcpInput};
 
@@ -38,6 +39,10 @@ const LOGGED_CAUSES: usize = 16;
 const ROUTER_PATIENCE: Duration = Duration::from_secs(20);
 /// Routes that the session cannot carry and that are remembered for `why`.
 const MOST_REJECTED: usize = 10_000;
+/// Octets of a shutdown communication (RFC 9003 section 2).
+const MOST_MESSAGE: usize = 255;
+/// Orders that may wait.
+const ORDERS: usize = 8;
 /// How often unused attributes are freed.
 const SWEEP: Duration = Duration::from_secs(60);
 
@@ -118,10 +123,56 @@ impl PeerView {
     }
 }
 
+/// What the member's operator orders for the session with the router.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// End it with this text (RFC 9003), and have none until it is enabled.
+    Disable(String),
+    Enable,
+    /// Ask the router for all its routes (RFC 2918).
+    Refresh,
+    /// End it. It begins again as after a failure.
+    Clear,
+}
+
+/// An order, and where to say what came of it, or why it is not carried out.
+type Ordered = (Order, oneshot::Sender<Result<Value, String>>);
+
+/// Gives orders to a running driver.
+#[derive(Clone, Debug)]
+pub struct PeerOrders(mpsc::Sender<Ordered>);
+
+impl PeerOrders {
+    /// Waits until the order is carried out.
+    pub async fn give(&self, order: Order) -> Result<Value, ViewError> {
+        if let Order::Disable(text) = &order {
+            check_message(text).map_err(ViewError::Request)?;
+        }
+        let (done, outcome) = oneshot::channel();
+        self.0.send((order, done)).await.map_err(|_| ViewError::Unavailable)?;
+        outcome.await.map_err(|_| ViewError::Unavailable)?.map_err(ViewError::Request)
+    }
+}
+
+/// What is wrong with a text for the router's operator (RFC 9003 section 2).
+pub fn check_message(text: &str) -> Result<(), String> {
+    if text.len() > MOST_MESSAGE {
+        return Err(format!(
+            "the message has {} octets of UTF-8, expected {MOST_MESSAGE} at most (RFC 9003)",
+            text.len()
+        ));
+    }
+    match text.chars().find(|letter| letter.is_control()) {
+        Some(control) => Err(format!("the message has the control character {control:?}, expected one line of text")),
+        None => Ok(()),
+    }
+}
+
 /// A running driver.
 pub struct Peer {
     pub routes: RouteQueue,
     pub view: PeerView,
+    pub orders: PeerOrders,
     /// Where it listens, if it does.
     pub address: Option<SocketAddr>,
     /// The router, as the log names it.
@@ -155,6 +206,7 @@ impl Peer {
         info!(protection, "protection of the session with the router: {protection}");
         let routes = RouteQueue::default();
         let (stop, stopped) = oneshot::channel();
+        let (give_orders, orders) = mpsc::channel(ORDERS);
         let view = PeerView::default();
         let mut seed = [0u8; 8];
         getrandom::fill(&mut seed).map_err(std::io::Error::other)?;
@@ -168,6 +220,7 @@ impl Peer {
             routes: routes.clone(),
             view: view.clone(),
             protection,
+            disabled: None,
             last_end: String::new(),
             problem: None,
             last_notification: None,
@@ -177,8 +230,8 @@ impl Peer {
             logged_causes: BTreeSet::new(),
             strangers: LogLimit::default(),
         };
-        let task = tokio::spawn(driver.run(tcp, stopped));
-        Ok(Self { routes, view, address, name, stop, task })
+        let task = tokio::spawn(driver.run(tcp, orders, stopped));
+        Ok(Self { routes, view, orders: PeerOrders(give_orders), address, name, stop, task })
     }
 
     /// Ends the session with a NOTIFICATION.
@@ -199,6 +252,8 @@ struct Driver<E> {
     view: PeerView,
     /// For the view.
     protection: String,
+    /// The operator's text, while the session is disabled.
+    disabled: Option<String>,
     last_end: String,
     /// Why there is no session, and what to do, while there is none.
     problem: Option<String>,
@@ -215,7 +270,12 @@ struct Driver<E> {
 }
 
 impl<E: From<PeerEvent>> Driver<E> {
-    async fn run(mut self, mut tcp: mpsc::Receiver<TcpEvent>, mut stopped: oneshot::Receiver<()>) {
+    async fn run(
+        mut self,
+        mut tcp: mpsc::Receiver<TcpEvent>,
+        mut orders: mpsc::Receiver<Ordered>,
+        mut stopped: oneshot::Receiver<()>,
+    ) {
         self.handle(session::Input::Start).await;
         let mut sweep = tokio::time::interval(SWEEP);
         let missed = tokio::time::sleep(ROUTER_PATIENCE);
@@ -230,6 +290,12 @@ impl<E: From<PeerEvent>> Driver<E> {
                     None => return,
                 },
                 _ = &mut stopped => break, // also when the handle was dropped
+                Some((order, done)) = orders.recv() => {
+                    let outcome = self.order(order).await;
+                    // Before the answer, so that who asks next sees what came of it.
+                    self.publish();
+                    let _ = done.send(outcome); // fails if nobody waits any more
+                }
                 () = self.routes.changed() => {}
                 () = sleep_until(due), if deadline.is_some() => self.peer.handle_timeout(self.clock.now()),
                 _ = sweep.tick() => self.peer.sweep(),
@@ -246,8 +312,7 @@ impl<E: From<PeerEvent>> Driver<E> {
             self.act().await;
             self.publish();
         }
-        let reason = StopReason::Shutdown("wayleave is stopping".to_owned());
-        self.handle(session::Input::Stop(Stop { administrative: true, reason })).await;
+        self.stop_session(true, StopReason::Shutdown("wayleave is stopping".to_owned())).await;
         let _ = timeout(SHUTDOWN_TIME, self.connections.connections().gone()).await; // who does not read by then is left
     }
 
@@ -258,6 +323,60 @@ impl<E: From<PeerEvent>> Driver<E> {
     async fn handle(&mut self, input: session::Input) {
         self.peer.handle(Input::Session(input), self.clock.now());
         self.act().await;
+    }
+
+    /// Carries out an order. `Err` is why it is not carried out, and what to do.
+    async fn order(&mut self, order: Order) -> Result<Value, String> {
+        let was_up = self.peer.established().is_some();
+        match order {
+            Order::Disable(text) => {
+                info!("the session with the router is disabled by its operator: {text:?}");
+                self.disabled = Some(text.clone());
+                self.stop_session(true, StopReason::Shutdown(text)).await;
+            }
+            Order::Enable => {
+                if self.disabled.take().is_none() {
+                    return Err("the session with the router is not disabled".to_owned());
+                }
+                info!("the session with the router is enabled by its operator");
+                (self.problem, self.last_notification) = (None, None);
+                self.handle(session::Input::Start).await;
+            }
+            Order::Refresh | Order::Clear if self.disabled.is_some() => {
+                return Err(
+                    "the session with the router is disabled; `wayleave session enable` takes it up again".to_owned()
+                );
+            }
+            Order::Refresh => return self.refresh().await,
+            Order::Clear => {
+                info!("the session with the router is cleared by its operator");
+                self.stop_session(false, StopReason::Reset("cleared by the operator of the proxy".to_owned())).await;
+            }
+        }
+        Ok(json!({ "was_up": was_up, "state": self.peer.state().to_string(), "disabled": self.disabled }))
+    }
+
+    async fn stop_session(&mut self, administrative: bool, reason: StopReason) {
+        self.handle(session::Input::Stop(Stop { administrative, reason })).await;
+    }
+
+    /// Asks the router for all its routes.
+    async fn refresh(&mut self) -> Result<Value, String> {
+        let Some(up) = self.peer.established() else {
+            return Err("there is no session with the router; it sends all its routes when there is one".to_owned());
+        };
+        if !up.route_refresh {
+            return Err(
+                "the router does not take requests for its routes (ROUTE-REFRESH, RFC 2918); after `wayleave session clear` it sends all of them"
+                    .to_owned(),
+            );
+        }
+        let families: Vec<Afi> = [Afi::Ipv4, Afi::Ipv6].into_iter().filter(|afi| up.params.has_family(*afi)).collect();
+        info!("all routes of the router are asked for by the operator");
+        for afi in &families {
+            self.handle(session::Input::Refresh { afi: *afi, kind: RefreshKind::Request }).await;
+        }
+        Ok(json!({ "families": families }))
     }
 
     async fn tcp(&mut self, event: TcpEvent) {
@@ -335,7 +454,7 @@ impl<E: From<PeerEvent>> Driver<E> {
         let words = self.describe(ended);
         warn!(cause = %ended.cause, "BGP session with the router down: {words}");
         self.problem = Some(down(&words));
-        let is_notified = matches!(ended.cause, Cause::PeerEnded(_) | Cause::PeerErred(_));
+        let is_notified = matches!(ended.cause, Cause::PeerEnded(_) | Cause::PeerErred(_) | Cause::RoleMismatch { .. });
         self.last_notification = is_notified.then_some(words);
     }
 
@@ -350,6 +469,7 @@ impl<E: From<PeerEvent>> Driver<E> {
             );
         }
         let what = match &ended.cause {
+            Cause::RoleMismatch { stated, .. } => describe_role(stated.is_some(), router),
             Cause::ConnectFailed => {
                 let at =
                     router.address.map(|address| format!(" ([router] `connect` has {address})")).unwrap_or_default();
@@ -367,7 +487,7 @@ impl<E: From<PeerEvent>> Driver<E> {
 
     /// The router has not been heard of since the start.
     fn miss_router(&mut self) {
-        if self.peer.established().is_some() || self.problem.is_some() {
+        if self.peer.established().is_some() || self.problem.is_some() || self.disabled.is_some() {
             return;
         }
         let Some(at) = &self.awaited_at else { return };
@@ -397,8 +517,8 @@ impl<E: From<PeerEvent>> Driver<E> {
             warn!("no BGP session with the router: {words}");
         }
         self.problem = Some(match &self.last_notification {
-            // That nobody listens where there was a session says less than how it ended.
-            Some(last) if matches!(ended.cause, Cause::ConnectFailed) => format!("{}; at present: {cause}", down(last)),
+            // That nobody listens or answers where there was a session says less than how it ended.
+            Some(last) if ended.cause.erred() == Erred::Network => format!("{}; at present: {cause}", down(last)),
             _ => format!("no BGP session with the router: {words}"),
         });
     }
@@ -421,6 +541,7 @@ impl<E: From<PeerEvent>> Driver<E> {
     /// Publishes the state for views.
     fn publish(&self) {
         let up = self.peer.established();
+        let disabled = self.disabled.as_deref().map(describe_disabled);
         self.view.set(json!({
             "peer": "router",
             "up": up.is_some(),
@@ -429,13 +550,24 @@ impl<E: From<PeerEvent>> Driver<E> {
             "router_id": up.map(|up| up.peer_id.to_string()),
             "protection": self.protection,
             "hold_time": up.map(|up| up.hold_time.secs()),
+            "role": up.and_then(|up| up.peer_role()).map(Role::name),
+            "extended_messages": up.map(|up| up.params.extended_message),
+            "disabled": self.disabled,
             "announced": self.peer.adj_rib_out().len(),
-            "problem": self.problem,
+            "problem": disabled.as_ref().or(self.problem.as_ref()),
             "last_end": (!self.last_end.is_empty()).then_some(&self.last_end),
             "refused_lines_not_logged": self.strangers.suppressed(),
             "counters": self.peer.counters(),
         }));
     }
+}
+
+/// That the operator has disabled the session.
+fn describe_disabled(text: &str) -> String {
+    let text = if text.is_empty() { String::new() } else { format!(": {text:?}") };
+    format!(
+        "the BGP session with the router is disabled by its operator{text}; `wayleave session enable` takes it up again"
+    )
 }
 
 /// That a session has ended, and what that means.
@@ -450,9 +582,8 @@ mod tests {
 
     use super::*;
 
-    /// Ticket 2 of the guide, where the proxy connects to the router: the next attempt finds nobody who listens.
-    #[tokio::test]
-    async fn why_a_session_ended_stays_beside_why_the_next_attempt_fails() {
+    /// A driver that connects to an address where nobody listens; what it tells the machine goes nowhere.
+    async fn driver() -> Driver<PeerEvent> {
         let (to, _tcp) = mpsc::channel(1);
         let (events, _inbox) = mpsc::channel::<PeerEvent>(1);
         let connect = Some("127.0.0.1:1".parse().expect("an address"));
@@ -463,7 +594,7 @@ mod tests {
             wayleave_core::Asn(64_497),
         );
         let clock = Clock::start();
-        let mut driver = Driver {
+        Driver {
             router: RouterLabel { address: Some([192, 0, 2, 1].into()) },
             expected: config.peer_asn,
             peer: peer::Peer::new(config, 0, clock.now()),
@@ -473,6 +604,7 @@ mod tests {
             routes: RouteQueue::default(),
             view: PeerView::default(),
             protection: String::new(),
+            disabled: None,
             last_end: String::new(),
             problem: None,
             last_notification: None,
@@ -481,7 +613,13 @@ mod tests {
             malformed: 0,
             logged_causes: BTreeSet::new(),
             strangers: LogLimit::default(),
-        };
+        }
+    }
+
+    /// Ticket 2 of the guide, where the proxy connects to the router: the next attempt finds nobody who listens.
+    #[tokio::test]
+    async fn why_a_session_ended_stays_beside_why_the_next_attempt_fails() {
+        let mut driver = driver().await;
         let failed =
             Ended { connection: None, state: session::State::Connect, cause: Cause::ConnectFailed, retain: None };
         let fail = |driver: &mut Driver<_>| {
@@ -501,6 +639,53 @@ mod tests {
         );
         assert!(problem.contains("whoever runs the router at 192.0.2.1 did that"), "{problem}");
         assert!(problem.ends_with("; at present: cannot connect: Connection refused (os error 111)"), "{problem}");
+    }
+
+    #[tokio::test]
+    async fn a_session_that_is_disabled_stays_so_until_it_is_enabled_and_says_by_whom_and_why() {
+        let mut driver = driver().await;
+        driver.order(Order::Disable("back at \"4\"".to_owned())).await.expect("carried out");
+        driver.miss_router();
+        driver.publish();
+        let shown = driver.view.json();
+        let words = "the BGP session with the router is disabled by its operator: \"back at \\\"4\\\"\"; `wayleave session \
+                     enable` takes it up again";
+        assert_eq!((&shown["problem"], &shown["disabled"]), (&json!(words), &json!("back at \"4\"")), "{shown:#}");
+        for order in [Order::Refresh, Order::Clear] {
+            let why = driver.order(order).await.expect_err("it is disabled");
+            assert!(why.contains("`wayleave session enable`"), "{why}");
+        }
+        let done = driver.order(Order::Enable).await.expect("carried out");
+        assert_eq!((&done["was_up"], &done["disabled"]), (&json!(false), &Value::Null));
+        driver.publish();
+        assert_eq!((&driver.view.json()["problem"], &driver.view.json()["disabled"]), (&Value::Null, &Value::Null));
+        assert!(driver.order(Order::Enable).await.expect_err("it is not disabled").contains("not disabled"));
+        assert!(driver.order(Order::Refresh).await.expect_err("it is down").contains("no session"));
+        let done = driver.order(Order::Clear).await.expect("nothing to be done");
+        assert_eq!(done["was_up"], false);
+        driver.order(Order::Disable(String::new())).await.expect("carried out");
+        driver.publish();
+        let shown = driver.view.json();
+        assert!(shown["problem"].as_str().is_some_and(|said| said.contains("by its operator; ")), "{shown:#}");
+    }
+
+    #[test]
+    fn a_text_for_the_routers_operator_is_one_line_of_255_octets_at_most() {
+        assert_eq!(check_message(&"ä".repeat(127)), Ok(()));
+        assert!(check_message(&"ä".repeat(128)).expect_err("too long").contains("256 octets"));
+        assert!(check_message("a\nb").expect_err("two lines").contains("control character '\\n'"));
+    }
+
+    #[tokio::test]
+    async fn a_router_of_another_role_is_told_which_it_has_and_what_to_set() {
+        let driver = driver().await;
+        let words = |stated: Option<u8>| {
+            let notification = wayleave_bgp::Notification::new(2, 11);
+            let cause = Cause::RoleMismatch { stated, expected: Role::RouteServerClient, notification };
+            driver.words(&Ended { connection: None, state: session::State::OpenSent, cause, retain: None })
+        };
+        assert!(words(Some(4)).contains("say so there (BIRD: `local role rs_client;`"), "{}", words(Some(4)));
+        assert!(words(None).contains("take `strict_role` out of [router]"), "{}", words(None));
     }
 
     #[test]

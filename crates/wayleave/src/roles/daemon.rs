@@ -152,6 +152,23 @@ impl<V: View> Views<V> {
         Self { pages, view, last_reload, paths }
     }
 
+    /// Adds something that is done at a POST to `/api/v1/NAME` from this machine, and changes what the role does.
+    #[must_use]
+    pub fn local_order<F, T>(self, name: &str, order: F) -> Self
+    where
+        F: Fn(V, Parameters) -> T + Send + Sync + 'static,
+        T: Future<Output = Result<Value, ViewError>> + Send + 'static,
+    {
+        let Self { pages, view, last_reload, paths } = self;
+        let of_order = view.clone();
+        let known = known_parameters(name);
+        let pages = pages.local_order(&format!("/api/v1/{name}"), move |parameters| {
+            let done = check_parameters(&parameters, known).map(|()| order(of_order.clone(), parameters));
+            async move { done?.await }
+        });
+        Self { pages, view, last_reload, paths }
+    }
+
     /// Adds `/`, which shows the overview and leads to the other pages.
     fn front(self, role: &'static str) -> Pages {
         let Self { pages, view, last_reload, paths } = self;
@@ -549,6 +566,7 @@ fn known_parameters(name: &str) -> &'static [&'static str] {
         "ping" => &["name"],
         "paths" => &["host"],
         "usage" => &["principal", "after"],
+        "session/disable" => &["message"],
         _ => &[],
     }
 }

@@ -5,6 +5,8 @@
 //! key in its configuration, its mark or name taken away; both routers beside their proxies: what it makes passes
 //! `check` and is changed as any set; nothing is left behind; no party runs it, with who and why; BIRD and FRR carry
 //! routes.
+//! OPS, session with the router: BIRD with a role, another role, a leaked route (RFC 9234), a shutdown by either end with its text
+//! (RFC 9003), `session` and its orders: OTC at BIRD, the leak refused with why, and who did what in the status of the other end.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -22,6 +24,8 @@ use wayleave_lab::table::Router;
 use crate::common::{Folder, program, text};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// A prefix that alpha's router has from a provider.
+const LEAKED: &str = "203.0.113.64/28";
 const MEMBERS: [&str; 4] = ["--member", "alpha=64497@192.0.2.1", "--member", "bravo=64498@192.0.2.2"];
 
 fn new_trial(folder: &Folder) -> String {
@@ -171,8 +175,18 @@ fn routers_have_a_session_with_a_proxy_on_their_own_machine() {
         Daemon::start(&mut command, &folder.0.join(format!("{owner}.log"))).expect("started")
     });
     let written = |path: &str| fs::read_to_string(folder.0.join("trial").join(path)).expect("a configuration");
-    let mut alpha =
-        Bird::with_text(&routers.bird, at_alpha.clone(), "alpha", written("alpha/bird.conf"), network.state());
+    // The same with a role (RFC 9234), and with a route that it leaks: as from a provider, whatever BIRD's own check says.
+    let leaking = written("alpha/bird.conf")
+        .replace("multihop;", "local role rs_client; multihop;")
+        .replace(" blackhole; }", &format!(" blackhole; route {LEAKED} blackhole; }}"))
+        .replace(
+            "export where proto = \"own\";",
+            &format!(
+                "export filter {{ if proto != \"own\" then reject; if net = {LEAKED} then bgp_otc = 64510; accept; }};"
+            ),
+        );
+    assert!(leaking.contains("bgp_otc") && leaking.matches(LEAKED).count() == 2, "{leaking}");
+    let mut alpha = Bird::with_text(&routers.bird, at_alpha.clone(), "alpha", leaking.clone(), network.state());
     let frr = (Asn(64_498), written("bravo/frr.conf"));
     let mut bravo = Frr::with_text(&routers.frr, at_bravo.clone(), "bravo", frr, network.state());
     alpha.start().expect("started");
@@ -199,8 +213,85 @@ fn routers_have_a_session_with_a_proxy_on_their_own_machine() {
     why.args(["why", "203.0.113.0/28", "--config"]).arg(folder.0.join("trial/bravo/wayleave.toml"));
     let explained = text(&why.output().expect("it runs").stdout);
     assert!(explained.contains("alpha"), "{explained}");
+    let at_proxy = |arguments: &[&str]| {
+        let mut command = at_alpha.command(program(&[]).get_program());
+        command.args(arguments).arg("--config").arg(folder.0.join("trial/alpha/wayleave.toml"));
+        let output = command.output().expect("it runs");
+        text(&output.stdout) + &text(&output.stderr)
+    };
+    let says = |arguments: &[&str], expected: &[&str]| {
+        let mut last = String::new();
+        let found = wait_until(TIMEOUT, || {
+            last = at_proxy(arguments);
+            expected.iter().all(|words| last.contains(words)).then_some(())
+        });
+        found.unwrap_or_else(|| panic!("{arguments:?}, expected {expected:?}: {last}"));
+    };
+    roles_and_leaks(&alpha, &mut bravo, says);
+    orders_for_the_session(&alpha, &mut bravo, says, from_alpha);
+    // A role that does not fit.
+    alpha.kill();
+    let peering = leaking.replace("local role rs_client;", "local role peer;");
+    let mut alpha = Bird::with_text(&routers.bird, at_alpha.clone(), "alpha", peering, network.state());
+    alpha.start().expect("started");
+    says(&["show", "status", "--json"], &["states the role peer, rs-client is expected", "`local role rs_client;`"]);
     for daemon in &mut all {
         assert!(daemon.is_running(), "{}", daemon.log_tail(20));
         assert!(daemon.stop(TIMEOUT));
     }
+}
+
+/// What BIRD is asked.
+fn birdc(router: &Bird, question: &str) -> String {
+    let (_, mut client) = router.shell().expect("BIRD has one");
+    text(&client.arg(question).output().expect("it runs").stdout)
+}
+
+/// RFC 9234: the role is agreed, the route that BIRD gets has OTC of the exchange, and a route with OTC is not announced, with why.
+fn roles_and_leaks(alpha: &Bird, bravo: &mut dyn Router, says: impl Fn(&[&str], &[&str])) {
+    let got = birdc(alpha, "show route all 203.0.113.16/28");
+    assert!(got.contains("BGP.otc: 64496"), "{got}");
+    says(&["show", "peers", "--json"], &["\"role\":\"rs-client\""]);
+    let leak = "it carries OTC of AS64510 (Only to Customer), so that it is a route leak";
+    says(&["why", "--announced", LEAKED], &["  x route leak", leak, "RFC 9234 section 5"]);
+    says(&["show", "status", "--json"], &[leak]);
+    let leaked: Prefix = LEAKED.parse().expect("a prefix");
+    let table = bravo.table().expect("a table");
+    assert!(table.iter().all(|route| route.prefix != leaked), "{table:?}");
+}
+
+/// `session`, and what both ends say to each other's operator (RFC 9003).
+fn orders_for_the_session(alpha: &Bird, bravo: &mut dyn Router, says: impl Fn(&[&str], &[&str]), from_alpha: Prefix) {
+    let mut has_route = |wanted: bool| {
+        let found = wait_until(TIMEOUT, || {
+            let has = bravo.table().ok()?.iter().any(|route| route.prefix == from_alpha);
+            (has == wanted).then_some(())
+        });
+        found.unwrap_or_else(|| panic!("{from_alpha} is there: {}, {:?}", !wanted, bravo.table()));
+    };
+    says(&["session", "refresh", "--json"], &["\"families\":[\"ipv4\"]"]);
+    says(&["session", "disable", "--message", "back at 4"], &["Administrative Shutdown", "`wayleave session enable`"]);
+    has_route(false);
+    let disabled = "is disabled by its operator: \"back at 4\"; `wayleave session enable` takes it up again";
+    says(&["show", "status", "--json"], &["\"router_disabled\":\"back at 4\"", "is disabled by its operator: "]);
+    says(&["show", "status"], &["your router  disabled"]);
+    says(&["why", "203.0.113.16/28"], &[disabled]);
+    // It stays so though BIRD tries again and again, whose operator reads the text.
+    let told = wait_until(TIMEOUT, || {
+        let shown = birdc(alpha, "show protocols all exchange");
+        (shown.contains("back at 4") && !shown.contains("Established")).then_some(())
+    });
+    told.unwrap_or_else(|| panic!("{}", birdc(alpha, "show protocols all exchange")));
+    says(&["session", "refresh"], &["the session with the router is disabled"]);
+    says(&["session", "disable", "--message", &"x".repeat(256)], &["256 octets", "255 at most (RFC 9003)"]);
+    says(&["session", "enable"], &["the session with the router is enabled"]);
+    says(&["session", "enable"], &["the session with the router is not disabled"]);
+    has_route(true);
+    says(&["session", "clear", "--json"], &["\"was_up\":true"]);
+    says(&["show", "peers", "--json"], &["\"state\":\"Established\""]);
+    // BIRD's operator does the same.
+    birdc(alpha, "disable exchange \"rack 3 \u{202e}moves\"");
+    says(&["show", "status", "--json"], &["rack 3 ", "u{202e}moves", "whoever runs the router"]);
+    birdc(alpha, "enable exchange");
+    has_route(true);
 }

@@ -112,6 +112,7 @@ impl Members {
             settle: Duration::from_secs(5),
             lab: true,
             accept_as_set: false,
+            has_role: false,
             validates: false,
             speaks: Speaks::default(),
         };

@@ -244,8 +244,8 @@ impl Announcements {
     /// takes no place under it.
     fn bar_of(&self, nlri: &Nlri, attributes: &Attributes, limit: &PrefixLimit, context: &Context<'_>) -> Option<Bar> {
         let own = context.set.slot(context.config.slot);
-        let checked =
-            own.map_or(Ok(()), |own| validate(nlri.prefix, attributes, own, context.config.rules(Some(context.set))));
+        let rules = context.config.own_rules(Some(context.set));
+        let checked = own.map_or(Ok(()), |own| validate(nlri.prefix, attributes, own, rules));
         if let Err(invalid) = checked {
             return Some(Bar::Invalid(invalid));
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use wayleave_bgp::notification::{cease, code};
+use wayleave_bgp::notification::{cease, code, open};
 use wayleave_bgp::{Nlri, Notification, Problem};
 
 const COMPARE: &str = "compare the router's configuration of this neighbour with [router] and [exchange] asn";
@@ -47,9 +47,19 @@ pub(super) fn describe_fault(notification: &Notification, router: &RouterLabel) 
     }
 }
 
+/// What to do where the router's role does not fit, or where it states none and one is required.
+pub(super) fn describe_role(states_one: bool, router: &RouterLabel) -> String {
+    let otherwise = if states_one { "set `role = \"off\"` in [router]" } else { "take `strict_role` out of [router]" };
+    format!(
+        "this proxy is a route server, and {router} its client: say so there (BIRD: `local role rs_client;`, FRR: `neighbor .. local-role \
+         rs-client`), or {otherwise}"
+    )
+}
+
 /// Where to look after the peer has ended the session.
 pub(super) fn describe_end(notification: &Notification, router: &RouterLabel) -> String {
     match (notification.code, notification.subcode) {
+        (code::OPEN, open::ROLE_MISMATCH) => describe_role(true, router),
         (code::OPEN, _) | (code::CEASE, cease::PEER_DECONFIGURED | cease::CONNECTION_REJECTED) => COMPARE.to_owned(),
         (code::CEASE, cease::MAXIMUM_PREFIXES) => {
             format!("{router} takes no more prefixes from here: raise its limit for this neighbour, or announce fewer")
@@ -79,6 +89,11 @@ mod tests {
         assert_eq!(maintenance, "whoever runs the router at 192.0.2.1 did that; the session is tried again");
         assert!(describe_end(&with(6, 1), &router).contains("raise its limit"));
         assert_eq!(describe_end(&with(6, 3), &router), COMPARE);
+        let mismatch = describe_end(&with(2, 11), &router);
+        assert_eq!(mismatch, describe_role(true, &router));
+        assert!(mismatch.contains("`local role rs_client;`") && mismatch.contains("`role = \"off\"`"), "{mismatch}");
+        let strict = describe_role(false, &router);
+        assert!(strict.contains("take `strict_role` out of [router]") && !strict.contains("off"), "{strict}");
         assert_eq!((router.to_string(), unknown.to_string()), ("the router at 192.0.2.1".into(), "the router".into()));
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tracing::info;
 use wayleave_bgp::peer::PeerEvent;
+use wayleave_bgp::session::Role as BgpRole;
 use wayleave_member::router_session;
 use wayleave_route_server::key_roles::KeyRole;
 use wayleave_route_server::member::MemberConfig as MachineConfig;
@@ -16,7 +17,7 @@ use wayleave_runtime::tls::{Pin, PinVerifier, Pins, Role};
 
 use super::io::ExchangeLabels;
 use crate::config::Source;
-use crate::config::member::{MemberConfig, PartyAt};
+use crate::config::member::{MemberConfig, PartyAt, RouterRole};
 use crate::failure::{Failure, Outcome};
 use crate::roles::bgp_peer::{Endpoint, Peer};
 use crate::roles::link_faults::LinkEndpoint;
@@ -34,6 +35,7 @@ pub fn machine(config: &MemberConfig, keys: Vec<(KeyRole, [u8; 32])>) -> Machine
         settle: Duration::from_secs(*member.settle_secs.get_ref()),
         lab: member.lab,
         accept_as_set: member.accepts_as_set(),
+        has_role: config.file.router.get_ref().role == RouterRole::Rs,
         validates: false, // set with the attestation that `MemberProxy::new` gets
         speaks: Speaks::default(),
     }
@@ -82,6 +84,8 @@ where
     let mut session = router_session(*exchange.asn.get_ref(), router.router_id.get_ref().0, *router.asn.get_ref());
     session.hold_time = config.hold_time;
     session.passive = router.connect.is_none();
+    session.role = (router.role == RouterRole::Rs).then_some(BgpRole::RouteServer);
+    session.strict_role = *router.strict_role.get_ref();
     let keys = router.protection_keys();
     let protection = keys.protection(source)?;
     let bind = router.bind.as_ref().map(|bind| bind.get_ref().0);

@@ -25,7 +25,7 @@ use crate::key_files::signing_key;
 use crate::output::{cell, versioned};
 use crate::overview::Overview;
 use crate::roles::attestation::{self, keys_problem};
-use crate::roles::bgp_peer::PeerView;
+use crate::roles::bgp_peer::{Order, Peer, PeerOrders, PeerView};
 use crate::roles::daemon::{self, View, Views, most, prefix};
 use crate::roles::link_faults::LinkFaults;
 use crate::roles::origins::rov::{OriginData, SourceStatus};
@@ -39,6 +39,7 @@ pub struct MemberView {
     links: Links,
     store: Arc<FileStore>,
     router: PeerView,
+    orders: PeerOrders,
     faults: LinkFaults,
     /// The parties' addresses.
     parties: [String; 2],
@@ -52,7 +53,7 @@ impl MemberView {
         config: &MemberConfig,
         identity: &Identity,
         (links, store): (&Links, &Arc<FileStore>),
-        (router, faults): (&PeerView, &LinkFaults),
+        (router, faults): (&Peer, &LinkFaults),
         (events, rpki): (&mpsc::Sender<Event>, watch::Receiver<OriginData>),
     ) -> Self {
         let exchange = &config.file.exchange;
@@ -72,7 +73,8 @@ impl MemberView {
             events: events.clone(),
             links: links.clone(),
             store: Arc::clone(store),
-            router: router.clone(),
+            router: router.view.clone(),
+            orders: router.orders.clone(),
             faults: faults.clone(),
             parties: [exchange.party1.address.0.to_string(), exchange.party2.address.0.to_string()],
             keys: Arc::new(keys),
@@ -148,11 +150,11 @@ impl MemberView {
             ))
         } else if router["up"] != json!(true) {
             let why = router["problem"].as_str().unwrap_or(ROUTER_DOWN);
-            Some((
-                format!("chosen, and not in your router: {why}"),
-                "RFC 4271 section 8",
-                "see `wayleave show peers`, and the router's log",
-            ))
+            let cure = match router["disabled"].is_string() {
+                true => "`wayleave session enable`",
+                false => "see `wayleave show peers`, and the router's log",
+            };
+            Some((format!("chosen, and not in your router: {why}"), "RFC 4271 section 8", cure))
         } else {
             None
         };
@@ -180,7 +182,20 @@ impl MemberView {
         if let Some(said) = self.faults.removal() {
             not_a_member(&mut value, &said);
         }
+        let router = self.router.json();
+        if router["disabled"].is_string() {
+            // The router's own routes are gone with it.
+            match value["problems"].as_array_mut() {
+                Some(problems) => problems.push(router["problem"].clone()),
+                None => value["problems"] = json!([router["problem"]]),
+            }
+        }
         Ok(value)
+    }
+
+    /// An order for the session with the router.
+    async fn order(self, order: Order) -> Result<Value, ViewError> {
+        Ok(versioned(self.orders.give(order).await?))
     }
 }
 
@@ -195,6 +210,8 @@ impl View for MemberView {
         let router = self.router.json();
         value["router"] = router["state"].clone();
         value["router_protection"] = router["protection"].clone();
+        value["router_role"] = router["role"].clone();
+        value["router_disabled"] = router["disabled"].clone();
         let mut problems = self.faults.list();
         problems.extend(router["problem"].as_str().map(str::to_owned));
         problems.extend(keys_problem);
@@ -221,10 +238,8 @@ impl View for MemberView {
         }
         let router = self.router.json();
         let address = router["router_id"].as_str().map(|id| format!("{id} (AS{})", cell(&router["asn"])));
-        overview.row(
-            router["up"] == true,
-            [json!("your router"), router["state"].clone(), json!(address), router["protection"].clone()],
-        );
+        let state = if router["disabled"].is_string() { json!("disabled") } else { router["state"].clone() };
+        overview.row(router["up"] == true, [json!("your router"), state, json!(address), router["protection"].clone()]);
         overview.count(format!("{} routes of your router", status["router_routes"]));
         overview.count(format!("{} of them not announced", status["not_announced"]));
         overview.count(match router["up"] == true {
@@ -283,6 +298,12 @@ impl View for MemberView {
             })
             .page("profile", |view, _| view.profile())
             .page("keys", |view, _| async move { Ok(Value::clone(&view.keys)) })
+            .local_order("session/disable", |view, mut parameters| {
+                view.order(Order::Disable(parameters.remove("message").unwrap_or_default()))
+            })
+            .local_order("session/enable", |view, _| view.order(Order::Enable))
+            .local_order("session/refresh", |view, _| view.order(Order::Refresh))
+            .local_order("session/clear", |view, _| view.order(Order::Clear))
     }
 }
 

@@ -305,6 +305,8 @@ fn check_names_each_mistake_at_a_member() {
         mistake("router_id = \"192.0.2.101\"", "router_id = \"2001:db8::1\"", "2001:db8::1", "an IPv4 address"),
         mistake("address = \"192.0.2.1\"", "address = \"192.0.2.77\"", "none of the slot's addresses", "192.0.2.1"),
         mistake("hold_time = 9", "hold_time = 2", "2 seconds is not allowed", "3 to 65535"),
+        mistake("hold_time = 9", "strict_role = true\nrole = \"off\"", "requires nothing", "RFC 9234"),
+        mistake("hold_time = 9", "role = \"peer\"", "unknown variant", "`rs`"),
         mistake("hold_time = 9", "password_file = \"none\"", "does not exist yet", "create it"),
         mistake("hold_time = 9", "password_file = \"open.password\"", "can be read by others", "chmod"),
         mistake("hold_time = 9", "ttl_security = true\nttl = 3", "`ttl` is 3", "only one"),
