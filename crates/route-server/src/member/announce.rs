@@ -168,6 +168,19 @@ pub(super) enum Bar {
     TooLarge { octets: usize, most: u32 },
 }
 
+impl Bar {
+    /// It in a word, for counters.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => "refused-by-party",
+            Self::Invalid(invalid) => invalid.name(),
+            Self::OverLimit(_) => "prefix-limit",
+            Self::SurplusPath => "surplus-path",
+            Self::TooLarge { .. } => "too-large",
+        }
+    }
+}
+
 /// The announcing half of a member's state.
 pub(super) struct Announcements {
     versions: Versions,
@@ -388,6 +401,13 @@ impl Announcements {
     /// Some of the router's routes that are not announced, in order, and how many there are.
     pub(super) fn barred(&self, most: usize) -> (Vec<(Nlri, &Bar)>, usize) {
         (self.barred.iter().take(most).map(|(nlri, bar)| (*nlri, bar)).collect(), self.barred.len())
+    }
+
+    /// How many are not announced, by the reason.
+    pub(super) fn barred_by_reason(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        self.barred.iter().for_each(|(_, bar)| *counts.entry(bar.name()).or_default() += 1);
+        counts
     }
 
     /// Routes that do not compete.

@@ -105,6 +105,8 @@ pub(super) struct Assessment {
     /// Its best possible rank and the verdict needed for it, while validation has no result and import rules could
     /// accept the route.
     pub best_case: Option<(Rank, VerdictKind)>,
+    /// Why it is not valid ([`validate::Invalid::name`]).
+    pub refused: Option<&'static str>,
 }
 
 /// A route that this member may have.
@@ -680,9 +682,13 @@ fn assess(
     let announcer = set.and_then(|set| set.active(open.slot));
     let assess_prefix = |(prefix_index, nlri): (usize, &Nlri)| {
         let verdict = VerdictKind::default();
-        let mut assessment = Assessment { prefix: nlri.prefix, usable: false, verdict, rank: None, best_case: None };
+        let mut assessment =
+            Assessment { prefix: nlri.prefix, usable: false, verdict, rank: None, best_case: None, refused: None };
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return assessment };
-        if validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, config.rules(set)).is_err() {
+        if let Err(invalid) =
+            validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, config.rules(set))
+        {
+            assessment.refused = Some(invalid.name());
             return assessment;
         }
         let stands = |verdict| rank_alone(policy, &open.rank_input(nlri, announcer, verdict));

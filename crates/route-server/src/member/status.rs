@@ -235,6 +235,9 @@ pub struct MemberStatus {
     /// Announced routes that do not compete, since too many others do.
     pub not_competing: usize,
     pub withheld: Vec<Withheld>,
+    /// By the reason: how many of the router's routes are not announced, and how many that came are not used since they are not valid.
+    pub refused_at_announce: BTreeMap<&'static str, usize>,
+    pub refused_at_receive: BTreeMap<&'static str, usize>,
     /// Changes that both parties have not applied yet.
     pub unconfirmed: usize,
     /// Objects known, sealed ones included.
@@ -485,6 +488,8 @@ impl Member {
             too_large: self.announcements.too_large(),
             not_competing: self.announcements.not_competing(),
             withheld: barred.into_iter().map(withheld).collect(),
+            refused_at_announce: self.announcements.barred_by_reason(),
+            refused_at_receive: self.refused_by_reason(),
             unconfirmed: self.announcements.unconfirmed(),
             objects: self.routes.len(),
             installed: self.installed.len(),
@@ -502,6 +507,19 @@ impl Member {
             format: self.format(),
             counters: self.counters.clone(),
         }
+    }
+
+    /// Routes that this member could open and that are not valid, by the reason: those that it has looked at.
+    fn refused_by_reason(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for route in self.routes.values() {
+            for (prefix_index, assessment) in (0u16..).zip(route.assessment.iter().flatten()) {
+                if let Some(reason) = assessment.refused.filter(|_| !route.dead.contains(&prefix_index)) {
+                    *counts.entry(reason).or_default() += 1;
+                }
+            }
+        }
+        counts
     }
 
     fn further_slots(&self) -> Vec<FurtherSlot> {

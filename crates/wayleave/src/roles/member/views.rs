@@ -10,7 +10,7 @@ use wayleave_attestation::member;
 use wayleave_core::Prefix;
 use wayleave_member::MemberProxy;
 use wayleave_route_server::member::{FurtherSlot, MemberStatus, OwnBudget};
-use wayleave_runtime::http::{Metric, Parameters, ViewError};
+use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::links::Links;
 use wayleave_runtime::metrics;
@@ -230,6 +230,7 @@ impl View for MemberView {
     async fn metrics(&self) -> Option<Vec<Metric>> {
         let (status, attestation) = self.proxy().await.ok()?;
         let mut all = metrics(&status, &self.links, &self.router.json());
+        all.push(refused(&status));
         all.extend(status.budget.iter().flat_map(of_budget));
         all.extend(attestation.iter().flat_map(attestation::metrics));
         Some(all)
@@ -337,6 +338,16 @@ fn of_budget(budget: &OwnBudget) -> Vec<Metric> {
         gauge "choices_left" Number "How often Select-Best could choose among those, as party 1 said at the last connection" =
             budget.choices_left;
     }
+}
+
+/// Routes that are not announced, or not used, by the reason.
+fn refused(status: &MemberStatus) -> Metric {
+    let at = [("announce", &status.refused_at_announce), ("receive", &status.refused_at_receive)];
+    let sample = |at: &'static str, reason: &'static str, count: usize| {
+        (vec![("at", at.to_owned()), ("reason", reason.to_owned())], count as f64)
+    };
+    let values = at.into_iter().flat_map(|(at, by)| by.iter().map(move |(reason, count)| sample(at, reason, *count)));
+    Metric::gauges("refused", Unit::Routes, "Routes that are not announced, or not used, and why", values.collect())
 }
 
 fn metrics(status: &MemberStatus, links: &Links, router: &Value) -> Vec<Metric> {
