@@ -61,7 +61,7 @@ fn a_route_that_a_hostile_member_announces_is_used_only_while_no_roa_forbids_it(
     rest(&mut sim);
     assert_eq!((from(&sim, HONEST), from(&sim, IGNORANT)), (None, Some(asn(HOSTILE))));
     let member = sim.member(HONEST).expect("it runs");
-    assert_eq!(member.status().rpki_invalid.received, 1);
+    assert_eq!(member.status().refused_at_receive.get("rpki-invalid"), Some(&1));
     let why = member.why(prefix().prefix);
     let [found] = &why.routes[..] else { panic!("{why:?}") };
     let said =
@@ -113,7 +113,7 @@ fn an_own_route_whose_origin_is_invalid_is_not_announced_while_it_is(export: Exp
     assert!(sim.member_events.iter().any(is_told), "{:?}", sim.member_events);
     let member = sim.member(RIGHTFUL).expect("it runs");
     let status = member.status();
-    assert_eq!((status.rpki_invalid.announced, status.not_announced), (1, 1));
+    assert_eq!((status.refused_at_announce.get("rpki-invalid"), status.not_announced), (Some(&1), 1));
     let why = member.why(longer.prefix);
     assert!(why.own[0].reason.outcome.starts_with("not announced: RPKI-invalid: AS64500"), "{:?}", why.own);
     let check = why.own[0].checks.iter().find(|check| check.check == "origin (RPKI)").expect("a check");

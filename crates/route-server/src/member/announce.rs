@@ -175,6 +175,19 @@ pub(super) enum Bar {
     TooLarge { octets: usize, most: u32 },
 }
 
+impl Bar {
+    /// It in a word, for counters.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Refused(_) => "refused-by-party",
+            Self::Invalid(invalid) | Self::Origin(invalid) => invalid.name(),
+            Self::OverLimit(_) => "prefix-limit",
+            Self::SurplusPath => "surplus-path",
+            Self::TooLarge { .. } => "too-large",
+        }
+    }
+}
+
 /// The announcing half of a member's state.
 pub(super) struct Announcements {
     versions: Versions,
@@ -397,6 +410,13 @@ impl Announcements {
         (self.barred.iter().take(most).map(|(nlri, bar)| (*nlri, bar)).collect(), self.barred.len())
     }
 
+    /// How many are not announced, by the reason.
+    pub(super) fn barred_by_reason(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        self.barred.iter().for_each(|(_, bar)| *counts.entry(bar.name()).or_default() += 1);
+        counts
+    }
+
     /// Routes that do not compete.
     pub(super) fn not_competing(&self) -> usize {
         self.outside.len()
@@ -452,11 +472,6 @@ impl Announcements {
             }
         }
         self.mark_each(covered);
-    }
-
-    /// Routes that are not announced for their origin.
-    pub(super) fn rpki_invalid(&self) -> usize {
-        self.barred.iter().filter(|(_, bar)| matches!(bar, Bar::Origin(_))).count()
     }
 
     /// Every route of the router is decided again, also what was refused for good.

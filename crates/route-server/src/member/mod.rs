@@ -47,7 +47,7 @@ use crate::versions::{self, Speaks, Versions};
 
 pub use status::{
     Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OriginFound, OwnBudget, OwnRoute, Reason,
-    RpkiInvalid, Suspect, Why, WhyRoute,
+    Suspect, Why, WhyRoute,
 };
 
 use announce::Announcements;

@@ -11,7 +11,6 @@ use wayleave_bgp::origins::Vrps;
 use wayleave_core::Prefix;
 
 use super::Member;
-use super::status::RpkiInvalid;
 
 impl Member {
     /// Takes what the RPKI says now. Routes are assessed anew that a changed VRP covers, and no others.
@@ -36,18 +35,5 @@ impl Member {
         self.update_waiting_rankings(&prefixes);
         self.touched.extend(prefixes);
         self.announcements.origins_changed(&changed);
-    }
-
-    /// Routes that are not used for their origin, as far as they have been looked at.
-    pub(super) fn rpki_invalid(&self) -> RpkiInvalid {
-        let announced = self.announcements.rpki_invalid();
-        if self.origins.is_none() {
-            return RpkiInvalid { announced, received: 0 };
-        }
-        let assessments = self.routes.values().flat_map(|route| {
-            let all = (0u16..).zip(route.assessment.iter().flatten());
-            all.filter(|(prefix_index, _)| !route.dead.contains(prefix_index)).map(|(_, assessment)| assessment)
-        });
-        RpkiInvalid { announced, received: assessments.filter(|assessment| assessment.rpki_invalid).count() }
     }
 }

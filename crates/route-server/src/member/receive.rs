@@ -100,14 +100,14 @@ pub(super) struct Assessment {
     pub prefix: Prefix,
     /// Whether the route is valid for the prefix and validation has a result.
     pub usable: bool,
-    /// Whether it is not valid for its origin alone (RFC 6811).
-    pub rpki_invalid: bool,
     pub verdict: VerdictKind,
     /// Its rank, if it is usable and import rules accept it.
     pub rank: Option<Rank>,
     /// Its best possible rank and the verdict needed for it, while validation has no result and import rules could
     /// accept the route.
     pub best_case: Option<(Rank, VerdictKind)>,
+    /// Why it is not valid ([`validate::Invalid::name`]).
+    pub refused: Option<&'static str>,
 }
 
 /// A route that this member may have.
@@ -684,20 +684,17 @@ fn assess(
     let announcer = set.and_then(|set| set.active(open.slot));
     let assess_prefix = |(prefix_index, nlri): (usize, &Nlri)| {
         let verdict = VerdictKind::default();
-        let mut assessment = Assessment {
-            prefix: nlri.prefix,
-            usable: false,
-            rpki_invalid: false,
-            verdict,
-            rank: None,
-            best_case: None,
-        };
+        let mut assessment =
+            Assessment { prefix: nlri.prefix, usable: false, verdict, rank: None, best_case: None, refused: None };
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return assessment };
-        if validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, config.rules(set)).is_err() {
+        if let Err(invalid) =
+            validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, config.rules(set))
+        {
+            assessment.refused = Some(invalid.name());
             return assessment;
         }
-        if validate::validate_origin(nlri.prefix, &open.attributes, origins).is_err() {
-            assessment.rpki_invalid = true;
+        if let Err(invalid) = validate::validate_origin(nlri.prefix, &open.attributes, origins) {
+            assessment.refused = Some(invalid.name());
             return assessment;
         }
         let stands = |verdict| rank_alone(policy, &open.rank_input(nlri, announcer, verdict));

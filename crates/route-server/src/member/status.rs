@@ -239,7 +239,9 @@ pub struct MemberStatus {
     /// Announced routes that do not compete, since too many others do.
     pub not_competing: usize,
     pub withheld: Vec<Withheld>,
-    pub rpki_invalid: RpkiInvalid,
+    /// By the reason: how many of the router's routes are not announced, and how many that came are not used since they are not valid.
+    pub refused_at_announce: BTreeMap<&'static str, usize>,
+    pub refused_at_receive: BTreeMap<&'static str, usize>,
     /// Changes that both parties have not applied yet.
     pub unconfirmed: usize,
     /// Objects known, sealed ones included.
@@ -271,15 +273,6 @@ pub struct MemberStatus {
     pub formats: Versions,
     pub format: u16,
     pub counters: MemberCounters,
-}
-
-/// Routes whose origin is invalid (RFC 6811).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct RpkiInvalid {
-    /// Of the own router, which are not announced.
-    pub announced: usize,
-    /// Of other members, which are not used.
-    pub received: usize,
 }
 
 /// What this member may cost the exchange, as party 1 said when this member connected, and what was left then.
@@ -531,7 +524,8 @@ impl Member {
             too_large: self.announcements.too_large(),
             not_competing: self.announcements.not_competing(),
             withheld: barred.into_iter().map(withheld).collect(),
-            rpki_invalid: self.rpki_invalid(),
+            refused_at_announce: self.announcements.barred_by_reason(),
+            refused_at_receive: self.refused_by_reason(),
             unconfirmed: self.announcements.unconfirmed(),
             objects: self.routes.len(),
             installed: self.installed.len(),
@@ -549,6 +543,19 @@ impl Member {
             format: self.format(),
             counters: self.counters.clone(),
         }
+    }
+
+    /// Routes that this member could open and that are not valid, by the reason: those that it has looked at.
+    fn refused_by_reason(&self) -> BTreeMap<&'static str, usize> {
+        let mut counts = BTreeMap::new();
+        for route in self.routes.values() {
+            for (prefix_index, assessment) in (0u16..).zip(route.assessment.iter().flatten()) {
+                if let Some(reason) = assessment.refused.filter(|_| !route.dead.contains(&prefix_index)) {
+                    *counts.entry(reason).or_default() += 1;
+                }
+            }
+        }
+        counts
     }
 
     fn further_slots(&self) -> Vec<FurtherSlot> {

@@ -280,6 +280,8 @@ fn no_honest_member_installs_what_the_profile_forbids_whatever_the_announcers_pr
     honest.deliver(prefix("8.8.8.0/24"), &route(&[200_009]).finish());
     assert!(honest.installed(prefix("8.8.8.0/24")).is_some(), "what it allows is there");
     assert_eq!(honest.member.counters().alarms, 0);
+    let refused = honest.member.status().refused_at_receive;
+    assert_eq!((refused["prefix-length"], refused["bogon-asn"], refused["blackhole"]), (5, 4, 3), "{refused:?}");
 }
 
 #[test]
@@ -372,6 +374,7 @@ fn an_honest_announcer_leaves_out_what_receivers_would_refuse_and_follows_a_new_
     assert_eq!(submitted(announcer.sent()), (Vec::new(), vec![at]));
     let status = announcer.member.status();
     assert!(status.withheld[0].why.contains("not of the lengths that this exchange takes, 8 to 24"), "{status:?}");
+    assert_eq!(status.refused_at_announce.into_iter().collect::<Vec<_>>(), [("prefix-length", 1)]);
     let own = &announcer.member.why(at).own[0];
     let failed: Vec<&str> = own.checks.iter().filter(|check| !check.passed).map(|check| check.check).collect();
     assert_eq!(failed, ["prefix length"]);

@@ -682,7 +682,7 @@ mod tests {
         let words = |stated: Option<u8>| {
             let notification = wayleave_bgp::Notification::new(2, 11);
             let cause = Cause::RoleMismatch { stated, expected: Role::RouteServerClient, notification };
-            driver.words(&Ended { connection: None, state: session::State::OpenSent, cause, retain: None })
+            driver.describe(&Ended { connection: None, state: session::State::OpenSent, cause, retain: None })
         };
         assert!(words(Some(4)).contains("say so there (BIRD: `local role rs_client;`"), "{}", words(Some(4)));
         assert!(words(None).contains("take `strict_role` out of [router]"), "{}", words(None));

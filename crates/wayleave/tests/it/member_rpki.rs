@@ -118,7 +118,7 @@ fn members_refuse_what_a_hostile_one_announces_while_a_cache_or_a_file_forbids_i
         (&known["rpki"]["standing"], &known["rpki"]["vrps"], &known["rpki"]["serial"]),
         (&"current".into(), &1.into(), &1.into())
     );
-    assert_eq!(known["rpki_invalid"]["received"], 1, "{known:#}");
+    assert_eq!(known["refused_at_receive"]["rpki-invalid"], 1, "{known:#}");
     let url = exchange.members[BRAVO].at.proxy.status.to_string();
     let mut command = Command::new(env!("CARGO_BIN_EXE_wayleave"));
     let said = command.args(["why", PREFIX, "--url", &url]).env("NO_COLOR", "1").output().expect("it runs");
@@ -166,7 +166,7 @@ fn members_refuse_what_a_hostile_one_announces_while_a_cache_or_a_file_forbids_i
     eventually("it is not announced", &mut exchange, |exchange| {
         let outcome = why(exchange, BRAVO)["own"][0]["outcome"].as_str().map(str::to_owned);
         outcome.is_some_and(|outcome| outcome.starts_with("not announced: RPKI-invalid: AS64498"))
-            && ask(exchange, BRAVO, "/api/v1/status")["rpki_invalid"]["announced"] == 1
+            && ask(exchange, BRAVO, "/api/v1/status")["refused_at_announce"]["rpki-invalid"] == 1
     });
     // Without the section nothing is refused.
     let path = config(&exchange, DELTA);

@@ -263,10 +263,10 @@ impl View for MemberView {
     async fn metrics(&self) -> Option<Vec<Metric>> {
         let (status, attestation) = self.proxy().await.ok()?;
         let mut all = metrics(&status, &self.links, &self.router.json());
+        all.push(refused(&status));
         all.extend(status.budget.iter().flat_map(of_budget));
         all.extend(attestation.iter().flat_map(attestation::metrics));
         all.extend(self.source().iter().flat_map(SourceStatus::metrics));
-        all.push(refused(&status));
         Some(all)
     }
 
@@ -380,14 +380,14 @@ fn of_budget(budget: &OwnBudget) -> Vec<Metric> {
     }
 }
 
-/// Routes that are refused, by where and why.
+/// Routes that are not announced, or not used, by the reason.
 fn refused(status: &MemberStatus) -> Metric {
-    let labels = |at: &str| vec![("at", at.to_owned()), ("reason", "rpki-invalid".to_owned())];
-    let values = vec![
-        (labels("announce"), status.rpki_invalid.announced as f64),
-        (labels("receive"), status.rpki_invalid.received as f64),
-    ];
-    Metric::gauges("refused", Unit::Routes, "Routes that are not announced, or not used, by the reason", values)
+    let at = [("announce", &status.refused_at_announce), ("receive", &status.refused_at_receive)];
+    let sample = |at: &'static str, reason: &'static str, count: usize| {
+        (vec![("at", at.to_owned()), ("reason", reason.to_owned())], count as f64)
+    };
+    let values = at.into_iter().flat_map(|(at, by)| by.iter().map(move |(reason, count)| sample(at, reason, *count)));
+    Metric::gauges("refused", Unit::Routes, "Routes that are not announced, or not used, and why", values.collect())
 }
 
 fn metrics(status: &MemberStatus, links: &Links, router: &Value) -> Vec<Metric> {
