@@ -44,6 +44,7 @@ mod repeats;
 mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Instant, Prefix};
@@ -286,7 +287,8 @@ impl Announcements {
 
     /// What became of the router's routes to a prefix: their attributes, and how they stand at the parties.
     pub(super) fn own_routes(&self, prefix: &Prefix) -> Vec<(&Attributes, OwnState)> {
-        let of_prefix = self.router.iter().filter(|(nlri, _)| nlri.prefix == *prefix);
+        let [first, last] = [0, u32::MAX].map(|path_id| Nlri { prefix: *prefix, path_id });
+        let of_prefix = self.router.range(first..=last);
         of_prefix.map(|(nlri, route)| (&route.attributes, self.own_state(nlri))).collect()
     }
 
@@ -294,6 +296,23 @@ impl Announcements {
     pub(super) fn has_route(&self, prefix: &Prefix) -> bool {
         let [first, last] = [0, u32::MAX].map(|path_id| Nlri { prefix: *prefix, path_id });
         self.router.range(first..=last).next().is_some()
+    }
+
+    /// The first `most` prefixes behind `after` to which the router announces routes, in order.
+    pub(super) fn router_prefixes(&self, after: Option<Prefix>, most: usize) -> Vec<Prefix> {
+        let last = after.map(|prefix| Nlri { prefix, path_id: u32::MAX });
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut all: Vec<Prefix> = Vec::new();
+        for nlri in self.router.range((from, Bound::Unbounded)).map(|(nlri, _)| nlri) {
+            if all.last() == Some(&nlri.prefix) {
+                continue;
+            }
+            if all.len() == most {
+                break;
+            }
+            all.push(nlri.prefix);
+        }
+        all
     }
 
     fn own_state(&self, nlri: &Nlri) -> OwnState {

@@ -10,8 +10,10 @@ mod announce;
 mod backlog;
 mod barred;
 mod dirty;
+mod exports;
 mod kept;
 mod listed;
+mod listing;
 mod receive;
 mod select;
 mod status;
@@ -43,9 +45,11 @@ use crate::rng::Rng;
 use crate::schedule::Schedule;
 use crate::versions::{self, Speaks, Versions};
 
+pub use exports::{OwnExport, Receiver};
+pub use listing::{AnnouncerFilter, Cause, ListedRoute, Part, RouteFilter, RouteState};
 pub use status::{
-    Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OwnBudget, OwnRoute, Reason, Suspect,
-    Why, WhyRoute,
+    Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OwnBudget, OwnRoute, PartyLink, Reason,
+    Suspect, Why, WhyRoute,
 };
 
 use announce::Announcements;
@@ -233,6 +237,9 @@ pub struct Member {
     signing: SigningKey,
     rng: Rng,
     links: [Option<LinkId>; 2],
+    /// Since when each link is up, and the octets of frames received and sent over it and those before it.
+    links_since: [Option<Instant>; 2],
+    link_octets: [[u64; 2]; 2],
     session: Option<SessionId>,
     welcomed: [bool; 2],
     /// The version of the session, from its beginning on: once both parties have welcomed this member.
@@ -349,6 +356,8 @@ impl Member {
             signing,
             rng: Rng::new(seed),
             links: [None; 2],
+            links_since: [None; 2],
+            link_octets: [[0; 2]; 2],
             session: None,
             welcomed: [false; 2],
             version: None,
@@ -497,6 +506,7 @@ impl Member {
             sending.send(cost, Instant(0));
         }
         self.counters.bytes_sent += bytes.len() as u64;
+        self.link_octets[number][1] += bytes.len() as u64;
         self.output.push_back(MemberOutput::Send { link, frame: bytes });
     }
 
@@ -657,6 +667,7 @@ impl Member {
     fn on_frame(&mut self, link: LinkId, bytes: &[u8], now: Now) {
         let Some(party) = self.party_of(link) else { return };
         self.counters.bytes_received += bytes.len() as u64;
+        self.link_octets[index(party)][0] += bytes.len() as u64;
         if let Ok(ToMember::Credit { limit }) = ToMember::decode(bytes) {
             let granted = self.sending[index(party)].as_mut().map(|sending| sending.granted(limit, now.instant));
             if let Some(Err(what)) = granted {
@@ -1173,6 +1184,7 @@ impl Machine for Member {
         match input {
             MemberInput::LinkUp { link, party, exporter } => {
                 self.rng.bind(&exporter);
+                self.links_since[index(party)] = Some(now.instant);
                 self.link_up(link, party);
             }
             MemberInput::LinkDown { link } => self.link_down(link, now),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Now, Prefix, VerdictKind};
+use wayleave_core::{Instant, Now, Prefix, VerdictKind};
 
 use super::announce::Inventory;
 use super::backlog::{Look, Unopened, Urgency};
@@ -46,6 +46,8 @@ pub(super) struct ReceivedObject {
     /// The assessment of each prefix, computed once; `None` after the policy or a finding changed.
     pub assessment: Option<Vec<Assessment>>,
     pub validation: Validation,
+    /// When it came.
+    pub since: Instant,
 }
 
 /// What this member lacks is being sent.
@@ -608,6 +610,7 @@ impl Member {
                 dead,
                 assessment: None,
                 validation: Validation::NotRequested,
+                since: self.at,
             },
         );
     }

@@ -20,6 +20,7 @@ use wayleave_bgp::{Attributes, Update};
 use wayleave_core::{Machine, Prefix};
 use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::TcpEvent;
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::log_limit::{Line, LogLimit};
 use wayleave_runtime::starts::{Handling, PeerName};
 
@@ -176,6 +177,7 @@ impl Peer {
             malformed: 0,
             logged_causes: BTreeSet::new(),
             strangers: LogLimit::default(),
+            up_since: None,
         };
         let task = tokio::spawn(driver.run(tcp, stopped));
         Ok(Self { routes, view, address, name, stop, task })
@@ -212,6 +214,8 @@ struct Driver<E> {
     logged_causes: BTreeSet<String>,
     /// The log of connections from elsewhere.
     strangers: LogLimit,
+    /// Since when there is a session, in seconds since 1970.
+    up_since: Option<u64>,
 }
 
 impl<E: From<PeerEvent>> Driver<E> {
@@ -298,6 +302,7 @@ impl<E: From<PeerEvent>> Driver<E> {
                 }
                 Output::Established(established) => {
                     info!(peer = %established.peer_asn, id = %established.peer_id, "BGP session with the router up");
+                    self.up_since = Some(unix_now().secs());
                     self.malformed = 0;
                     self.logged_causes.clear();
                     self.last_end.clear();
@@ -421,6 +426,7 @@ impl<E: From<PeerEvent>> Driver<E> {
     /// Publishes the state for views.
     fn publish(&self) {
         let up = self.peer.established();
+        let counters = self.peer.counters();
         self.view.set(json!({
             "peer": "router",
             "up": up.is_some(),
@@ -433,7 +439,10 @@ impl<E: From<PeerEvent>> Driver<E> {
             "problem": self.problem,
             "last_end": (!self.last_end.is_empty()).then_some(&self.last_end),
             "refused_lines_not_logged": self.strangers.suppressed(),
-            "counters": self.peer.counters(),
+            "up_since": up.and(self.up_since),
+            "octets_received": counters.octets_received,
+            "octets_sent": counters.octets_sent,
+            "counters": counters,
         }));
     }
 }
@@ -481,6 +490,7 @@ mod tests {
             malformed: 0,
             logged_causes: BTreeSet::new(),
             strangers: LogLimit::default(),
+            up_since: None,
         };
         let failed =
             Ended { connection: None, state: session::State::Connect, cause: Cause::ConnectFailed, retain: None };
