@@ -690,7 +690,9 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          \n\
          # Status pages and metrics. They show the results of your policy: for you alone.\n\
          [status]\n\
-         listen = \"127.0.0.1:{status}\"\n"
+         listen = \"127.0.0.1:{status}\"\n\
+         # Answer a looking glass (Alice-LG) at /birdwatcher. It shows who lets you have routes, and which you refuse.\n\
+         #birdwatcher = true\n"
     )
 }
 

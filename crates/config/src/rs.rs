@@ -168,6 +168,9 @@ pub struct StatusSection {
     /// Show this party's shares; for a laboratory only, since both parties' shares together reveal the policies.
     #[serde(default = "no_shares")]
     pub shares: Spanned<bool>,
+    /// Answer what a looking glass asks of birdwatcher; a member's proxy alone, which has routes.
+    #[serde(default = "no_shares")]
+    pub birdwatcher: Spanned<bool>,
 }
 
 fn no_shares() -> Spanned<bool> {
@@ -297,6 +300,11 @@ impl RsConfig {
             std::iter::once(members).chain(link.listen.iter().map(|listen| listen.get_ref().0)).collect();
         faults.extend(taken_by_status(self.status.as_ref(), &listening));
         let shares = self.status.iter().map(|status| &status.shares).find(|shares| *shares.get_ref() && !party.lab);
+        let looking_glass = self.status.iter().map(|status| &status.birdwatcher).find(|shown| *shown.get_ref());
+        faults.extend(looking_glass.map(|shown| {
+            let message = "a party has no routes to show, expected false";
+            Fault::at(shown.span(), message).help("a member's proxy has the looking glass of its own routes")
+        }));
         faults.extend(shares.map(|shares| {
             let message = "shows shares from which, with those of the other party, all policies follow, expected false";
             Fault::at(shares.span(), message).help("a laboratory may, with `[party] lab = true`")

@@ -21,8 +21,8 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{AttestKey, MemberSet, Neighbours};
 use wayleave_route_server::member::{
-    Announcer, Finding, Member, MemberConfig, MemberCounters, MemberEvent, MemberInput, MemberOutput, MemberStatus,
-    Unvalidated,
+    Announcer, Finding, ListedRoute, Member, MemberConfig, MemberCounters, MemberEvent, MemberInput, MemberOutput,
+    MemberStatus, OwnExport, Part, RouteFilter, Unvalidated,
 };
 use wayleave_route_server::object::Handle;
 use wayleave_route_server::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
@@ -171,6 +171,29 @@ impl MemberProxy {
     /// The routes that the member's router shall have: prefix, announcer's slot, attributes.
     pub fn installed(&self) -> impl Iterator<Item = (Prefix, u32, &Attributes)> {
         self.member.installed()
+    }
+
+    /// The routes that this member may open, a part at a time ([`Member::list_routes`]).
+    pub fn list_routes<T>(
+        &mut self,
+        filter: &RouteFilter,
+        after: Option<Prefix>,
+        visits: usize,
+        row: impl FnMut(&ListedRoute<'_>) -> T,
+    ) -> Part<T> {
+        self.member.list_routes(filter, after, visits, row)
+    }
+
+    /// The first `most` prefixes behind `after` to which the member's router announces routes.
+    #[must_use]
+    pub fn own_prefixes(&self, after: Option<Prefix>, most: usize) -> Vec<Prefix> {
+        self.member.own_prefixes(after, most)
+    }
+
+    /// To whom the router's routes to a prefix go by the member's policy.
+    #[must_use]
+    pub fn exports(&self, prefix: Prefix) -> Vec<OwnExport> {
+        self.member.exports(prefix)
     }
 
     /// The longest prefix with this address of which something is known.

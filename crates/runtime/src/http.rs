@@ -1,6 +1,7 @@
 //! The status page of a process: metrics, health, readiness and JSON views.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,12 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use axum::Router;
-use axum::extract::{ConnectInfo, Extension, Query, Request};
+use axum::body::Body;
+use axum::extract::{ConnectInfo, Extension, Path, Query, Request};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
+use futures_util::stream;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
@@ -22,7 +25,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::{self, Registry};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
 type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -43,6 +46,15 @@ pub enum ViewError {
     Failed(String),
     /// The process is starting or stopping.
     Unavailable,
+}
+
+/// What a page of a tree answers with.
+#[derive(Debug)]
+pub enum Reply {
+    Json(Value),
+    /// The parts of a JSON text, in order: a page that is too large to be made at once. Where its maker ends before the text does, what
+    /// comes is no JSON.
+    Parts(mpsc::Receiver<String>),
 }
 
 wayleave_core::named! {
@@ -255,6 +267,28 @@ impl Pages {
         self
     }
 
+    /// Adds all pages below `path`: `page` gets what follows it in the request's path, and the parameters.
+    #[must_use]
+    pub fn tree<F, T>(mut self, path: &str, page: F) -> Self
+    where
+        F: Fn(String, Parameters) -> T + Send + Sync + 'static,
+        T: Future<Output = Result<Reply, ViewError>> + Send + 'static,
+    {
+        let page = Arc::new(page);
+        let handler = move |Path(rest): Path<String>, Query(parameters): Query<Parameters>| {
+            let page = Arc::clone(&page);
+            async move {
+                match page(rest, parameters).await {
+                    Ok(Reply::Json(value)) => answer(Ok(value)),
+                    Ok(Reply::Parts(parts)) => in_parts(parts),
+                    Err(error) => answer(Err(error)),
+                }
+            }
+        };
+        self.router = self.router.route(&format!("{path}/{{*rest}}"), get(handler));
+        self
+    }
+
     /// Adds something that is done at a POST to `path`. A page in a browser, which names its origin, has nothing done.
     #[must_use]
     pub fn order<F, T>(mut self, path: &str, order: F) -> Self
@@ -438,6 +472,16 @@ fn answer(result: Result<Value, ViewError>) -> Response {
     }
 }
 
+/// A JSON text of which the next part is asked for when the one before has left.
+fn in_parts(parts: mpsc::Receiver<String>) -> Response {
+    let next = |mut parts: mpsc::Receiver<String>| async move {
+        let part = parts.recv().await?;
+        Some((Ok::<_, Infallible>(part), parts))
+    };
+    let body = Body::from_stream(stream::unfold(parts, next));
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
 /// What a page of HTML may do: show itself, and be left by its links.
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -615,6 +659,34 @@ mod tests {
         ] {
             assert_eq!(is_here(ip(peer), ip(listens)), is_local, "{peer} at {listens}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_tree_of_pages_answers_at_once_or_in_parts() {
+        let (_ready, state) = watch::channel(Ok(()));
+        let pages = Pages::new("member", state).tree("/glass", |rest, parameters| async move {
+            if rest == "none" {
+                return Err(ViewError::NotFound("no such page".to_owned()));
+            }
+            if !parameters.contains_key("parts") {
+                return Ok(Reply::Json(json!({ "path": rest })));
+            }
+            let (to, parts) = mpsc::channel(1);
+            tokio::spawn(async move {
+                for part in ["[1", ",2", ",3]"] {
+                    to.send(part.to_owned()).await.expect("read");
+                }
+            });
+            Ok(Reply::Parts(parts))
+        });
+        let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
+        let at = serving.address;
+        let answer = fetch(at, "/glass/route/net/10.0.0.0%2F8").await;
+        assert!(answer.ends_with("{\"path\":\"route/net/10.0.0.0/8\"}"), "{answer}");
+        let answer = fetch(at, "/glass/all?parts=1").await;
+        assert!(answer.contains("application/json") && answer.ends_with("[1,2,3]"), "{answer}");
+        assert!(fetch(at, "/glass/none").await.starts_with("HTTP/1.0 404"));
+        assert!(fetch(at, "/glass").await.starts_with("HTTP/1.0 404"));
     }
 
     #[tokio::test]

@@ -45,6 +45,7 @@ mod repeats;
 mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use wayleave_bgp::origins::Vrps;
 use wayleave_bgp::{Attributes, Nlri};
@@ -54,7 +55,7 @@ use wayleave_crypto::sign::SigningKey;
 
 use super::barred::Barred;
 use super::dirty::Dirty;
-use super::{MemberConfig, MemberCounters, MemberEvent};
+use super::{Cause, MemberConfig, MemberCounters, MemberEvent};
 use crate::directory::MemberSet;
 use crate::frames::{FromMember, MAX_PATHS, Refusal};
 use crate::object::{ExportMode, MAX_PREFIXES};
@@ -180,7 +181,7 @@ impl Bar {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Refused(_) => "refused-by-party",
-            Self::Invalid(invalid) | Self::Origin(invalid) => invalid.name(),
+            Self::Invalid(invalid) | Self::Origin(invalid) => Cause::of(invalid).name(),
             Self::OverLimit(_) => "prefix-limit",
             Self::SurplusPath => "surplus-path",
             Self::TooLarge { .. } => "too-large",
@@ -306,7 +307,8 @@ impl Announcements {
 
     /// What became of the router's routes to a prefix: their attributes, and how they stand at the parties.
     pub(super) fn own_routes(&self, prefix: &Prefix) -> Vec<(&Attributes, OwnState)> {
-        let of_prefix = self.router.iter().filter(|(nlri, _)| nlri.prefix == *prefix);
+        let [first, last] = [0, u32::MAX].map(|path_id| Nlri { prefix: *prefix, path_id });
+        let of_prefix = self.router.range(first..=last);
         of_prefix.map(|(nlri, route)| (&route.attributes, self.own_state(nlri))).collect()
     }
 
@@ -314,6 +316,23 @@ impl Announcements {
     pub(super) fn has_route(&self, prefix: &Prefix) -> bool {
         let [first, last] = [0, u32::MAX].map(|path_id| Nlri { prefix: *prefix, path_id });
         self.router.range(first..=last).next().is_some()
+    }
+
+    /// The first `most` prefixes behind `after` to which the router announces routes, in order.
+    pub(super) fn router_prefixes(&self, after: Option<Prefix>, most: usize) -> Vec<Prefix> {
+        let last = after.map(|prefix| Nlri { prefix, path_id: u32::MAX });
+        let from = last.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut all: Vec<Prefix> = Vec::new();
+        for nlri in self.router.range((from, Bound::Unbounded)).map(|(nlri, _)| nlri) {
+            if all.last() == Some(&nlri.prefix) {
+                continue;
+            }
+            if all.len() == most {
+                break;
+            }
+            all.push(nlri.prefix);
+        }
+        all
     }
 
     fn own_state(&self, nlri: &Nlri) -> OwnState {

@@ -10,8 +10,10 @@ mod announce;
 mod backlog;
 mod barred;
 mod dirty;
+mod exports;
 mod kept;
 mod listed;
+mod listing;
 mod origins;
 mod receive;
 mod select;
@@ -45,9 +47,11 @@ use crate::rng::Rng;
 use crate::schedule::Schedule;
 use crate::versions::{self, Speaks, Versions};
 
+pub use exports::{OwnExport, Receiver};
+pub use listing::{AnnouncerFilter, Cause, ListedRoute, Part, RouteFilter, RouteState};
 pub use status::{
-    Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OriginFound, OwnBudget, OwnRoute, Reason,
-    Suspect, Why, WhyRoute,
+    Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OriginFound, OwnBudget, OwnRoute,
+    PartyLink, Reason, Suspect, Why, WhyRoute,
 };
 
 use announce::Announcements;
@@ -246,6 +250,9 @@ pub struct Member {
     signing: SigningKey,
     rng: Rng,
     links: [Option<LinkId>; 2],
+    /// Since when each link is up, and the octets of frames received and sent over it and those before it.
+    links_since: [Option<Instant>; 2],
+    link_octets: [[u64; 2]; 2],
     session: Option<SessionId>,
     welcomed: [bool; 2],
     /// The version of the session, from its beginning on: once both parties have welcomed this member.
@@ -364,6 +371,8 @@ impl Member {
             signing,
             rng: Rng::new(seed),
             links: [None; 2],
+            links_since: [None; 2],
+            link_octets: [[0; 2]; 2],
             session: None,
             welcomed: [false; 2],
             version: None,
@@ -518,6 +527,7 @@ impl Member {
             sending.send(cost, Instant(0));
         }
         self.counters.bytes_sent += bytes.len() as u64;
+        self.link_octets[number][1] += bytes.len() as u64;
         self.output.push_back(MemberOutput::Send { link, frame: bytes });
     }
 
@@ -678,6 +688,7 @@ impl Member {
     fn on_frame(&mut self, link: LinkId, bytes: &[u8], now: Now) {
         let Some(party) = self.party_of(link) else { return };
         self.counters.bytes_received += bytes.len() as u64;
+        self.link_octets[index(party)][0] += bytes.len() as u64;
         if let Ok(ToMember::Credit { limit }) = ToMember::decode(bytes) {
             let granted = self.sending[index(party)].as_mut().map(|sending| sending.granted(limit, now.instant));
             if let Some(Err(what)) = granted {
@@ -1195,6 +1206,7 @@ impl Machine for Member {
         match input {
             MemberInput::LinkUp { link, party, exporter } => {
                 self.rng.bind(&exporter);
+                self.links_since[index(party)] = Some(now.instant);
                 self.link_up(link, party);
             }
             MemberInput::LinkDown { link } => self.link_down(link, now),

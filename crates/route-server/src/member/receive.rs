@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use wayleave_bgp::origins::Vrps;
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Now, Prefix, VerdictKind};
+use wayleave_core::{Instant, Now, Prefix, VerdictKind};
 
 use super::announce::Inventory;
 use super::backlog::{Look, Unopened, Urgency};
 use super::listed::first_by;
 use super::select::{DueRanking, Round};
-use super::{Alarm, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Question, Saying, Suspect, index};
+use super::{Alarm, Cause, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Question, Saying, Suspect, index};
 use crate::credit;
 use crate::digests::{self, BucketDigests, InstanceHash, Roots, ShortName, Through, bucket_of};
 use crate::directory::{MemberSet, Slot};
@@ -47,6 +47,8 @@ pub(super) struct ReceivedObject {
     /// The assessment of each prefix, computed once; `None` after the policy or a finding changed.
     pub assessment: Option<Vec<Assessment>>,
     pub validation: Validation,
+    /// When it came.
+    pub since: Instant,
 }
 
 /// What this member lacks is being sent.
@@ -611,6 +613,7 @@ impl Member {
                 dead,
                 assessment: None,
                 validation: Validation::NotRequested,
+                since: self.at,
             },
         );
     }
@@ -690,11 +693,11 @@ fn assess(
         if let Err(invalid) =
             validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, config.rules(set))
         {
-            assessment.refused = Some(invalid.name());
+            assessment.refused = Some(Cause::of(&invalid).name());
             return assessment;
         }
         if let Err(invalid) = validate::validate_origin(nlri.prefix, &open.attributes, origins) {
-            assessment.refused = Some(invalid.name());
+            assessment.refused = Some(Cause::of(&invalid).name());
             return assessment;
         }
         let stands = |verdict| rank_alone(policy, &open.rank_input(nlri, announcer, verdict));

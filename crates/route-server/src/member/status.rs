@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use serde::Serialize;
 use wayleave_bgp::Attributes;
@@ -273,6 +274,25 @@ pub struct MemberStatus {
     pub formats: Versions,
     pub format: u16,
     pub counters: MemberCounters,
+    /// For the list of peers.
+    #[serde(skip)]
+    pub party_links: [PartyLink; 2],
+    /// Prefixes of which this member may open a route, for the same.
+    #[serde(skip)]
+    pub open_prefixes: usize,
+    /// Prefixes that the parties have of this member, for the same.
+    #[serde(skip)]
+    pub own_prefixes: usize,
+}
+
+/// A link to a party.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PartyLink {
+    /// For how long it is up; `None` while it is not.
+    pub up: Option<Duration>,
+    /// Octets of frames over it and those before it, since the start.
+    pub received: u64,
+    pub sent: u64,
 }
 
 /// What this member may cost the exchange, as party 1 said when this member connected, and what was left then.
@@ -542,6 +562,9 @@ impl Member {
             formats: self.config.speaks.formats,
             format: self.format(),
             counters: self.counters.clone(),
+            party_links: [0, 1].map(|party| self.party_link(party)),
+            open_prefixes: self.choices.len(),
+            own_prefixes: self.announcements.at_parties(),
         }
     }
 
@@ -556,6 +579,12 @@ impl Member {
             }
         }
         counts
+    }
+
+    fn party_link(&self, party: usize) -> PartyLink {
+        let up = self.links_since[party].filter(|_| self.links[party].is_some());
+        let [received, sent] = self.link_octets[party];
+        PartyLink { up: up.map(|since| self.at.since(since)), received, sent }
     }
 
     fn further_slots(&self) -> Vec<FurtherSlot> {
@@ -697,7 +726,7 @@ impl Member {
     }
 
     /// Whether an open route to a prefix is valid, as every route server checks it.
-    fn checked(&self, prefix: Prefix, open: &OpenRoute) -> Result<(), Invalid> {
+    pub(super) fn checked(&self, prefix: Prefix, open: &OpenRoute) -> Result<(), Invalid> {
         let set = self.set.as_ref();
         let receiver = set.and_then(|set| set.slot(self.config.slot)).map(|slot| slot.asn);
         let announcer = set.and_then(|set| set.slot(open.slot));
@@ -838,7 +867,7 @@ impl Member {
     }
 
     /// What became of the own router's routes to a prefix, checked as receivers check them.
-    fn own_reasons(&self, prefix: &Prefix) -> Vec<OwnRoute> {
+    pub(super) fn own_reasons(&self, prefix: &Prefix) -> Vec<OwnRoute> {
         let own = self.set.as_ref().and_then(|set| set.slot(self.config.slot));
         let reason = |attributes: &Attributes, state: OwnState| {
             let rules = self.config.own_rules(self.set.as_ref());

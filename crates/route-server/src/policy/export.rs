@@ -1,12 +1,13 @@
 //! Who may have a route: one bit for each slot of the member set.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use wayleave_bgp::Attributes;
 use wayleave_core::{Asn, Prefix};
 
 use super::communities::{self, Controls};
-use super::rules::{Policy, Route};
+use super::rules::{Exported, Policy, Route};
 use crate::directory::{MemberSet, Slot, SlotId};
 
 /// The column of the policy matrix `P[receiver][route]` that belongs to one route: a bit for each slot.
@@ -112,6 +113,52 @@ pub fn export_set(
         }
     }
     set
+}
+
+/// Whether a member may have a route of this one, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Decision {
+    /// This member holds the slot, which gets no routes.
+    Held,
+    /// Rules and communities settle it.
+    Policy(Exported),
+}
+
+impl Decision {
+    /// Whether the receiver may have the route.
+    #[must_use]
+    pub fn permits(self) -> bool {
+        matches!(self, Self::Policy(exported) if exported.permits())
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Held => f.write_str("you hold its slot; `released` in [member] lets it have routes"),
+            Self::Policy(exported) => exported.fmt(f),
+        }
+    }
+}
+
+/// What [`export_set`] decides of each other member, and why, by slot.
+#[must_use]
+pub fn export_decisions(
+    prefix: Prefix,
+    attributes: &Attributes,
+    announcer: SlotId,
+    members: &MemberSet,
+    rs: Asn,
+    policy: &Policy,
+) -> Vec<(SlotId, Decision)> {
+    let Some(own) = members.slot(announcer) else { return Vec::new() };
+    let controls = Controls::read(attributes, rs);
+    let rules = policy.export_rules(&Route::new(prefix, attributes, own.asn));
+    let others = members.iter().filter(|(id, slot)| slot.active && *id != announcer);
+    let decision = |id: SlotId, slot: &Slot| {
+        if policy.holds(id, slot) { Decision::Held } else { Decision::Policy(rules.decide(slot.asn, &controls)) }
+    };
+    others.map(|(id, slot)| (id, decision(id, slot))).collect()
 }
 
 /// What goes into a route's blob: the attributes without the communities that controlled export and without a

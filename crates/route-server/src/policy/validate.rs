@@ -138,44 +138,6 @@ impl RouteRules<'_> {
     }
 }
 
-impl Invalid {
-    /// The number by which arouteserver, and looking glasses, name the reason; `None` for what has none there.
-    #[must_use]
-    pub fn reason(&self) -> Option<u8> {
-        match self {
-            Self::LongPath { .. } => Some(1),
-            Self::Martian { .. } | Self::DefaultRoute(_) => Some(2),
-            Self::NoNextHop(_) | Self::NextHop(_) => Some(5),
-            Self::FirstAs { .. } => Some(6),
-            Self::AsSet | Self::BogonAsn { .. } => Some(7),
-            Self::TransitFree(_) => Some(8),
-            Self::PrefixLength { .. } => Some(13),
-            Self::Origin { .. } => Some(14),
-            Self::NoBlackhole | Self::BlackholeNotPermitted(_) | Self::Leak(_) | Self::Loop(_) => None,
-        }
-    }
-
-    /// The reason in a word, for counters.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::LongPath { .. } => "as-path-length",
-            Self::Martian { .. } => "bogon-prefix",
-            Self::DefaultRoute(_) => "default-route",
-            Self::NoNextHop(_) | Self::NextHop(_) => "next-hop",
-            Self::FirstAs { .. } => "first-as",
-            Self::AsSet => "as-set",
-            Self::BogonAsn { .. } => "bogon-asn",
-            Self::TransitFree(_) => "transit-free-asn",
-            Self::PrefixLength { .. } => "prefix-length",
-            Self::NoBlackhole | Self::BlackholeNotPermitted(_) => "blackhole",
-            Self::Origin { .. } => "rpki-invalid",
-            Self::Leak(_) => "route-leak",
-            Self::Loop(_) => "loop",
-        }
-    }
-}
-
 /// Blocks whose prefixes are refused.
 const REFUSED: [&str; 26] = [
     "0.0.0.0/8",

@@ -7,7 +7,8 @@ use wayleave_bgp::{AsPathBuf, Attributes, Community, SegmentKind};
 use wayleave_core::{Asn, VerdictKind};
 use wayleave_route_server::policy::pattern::{CommunityPattern, PathPattern, PrefixPattern, path_text};
 use wayleave_route_server::policy::{
-    Changes, Imported, Policy, PolicyConfig, PolicyProblem, Rejection, Route, export_set,
+    Changes, Decision, Exported, Imported, Policy, PolicyConfig, PolicyProblem, Rejection, Route, export_decisions,
+    export_set,
 };
 
 fn imported(rules: &str, attributes: &Attributes) -> Imported {
@@ -24,6 +25,26 @@ fn accepted(rules: &str, attributes: &Attributes) -> Changes {
 fn receivers(rules: &str, prefix_text: &str, attributes: &Attributes) -> Vec<u32> {
     let members = set(&[64497, 64498, 64499, 64500]);
     export_set(prefix(prefix_text), attributes, 0, &members, RS, &policy(rules)).iter().collect()
+}
+
+#[test]
+fn whom_a_policy_lets_have_a_route_is_told_with_the_reason() {
+    let rules = "[[rule]]\ndirection = \"export\"\nprefix = \"10.0.0.0/8+\"\nhide_from = 64499\n";
+    let mut members = set(&[64497, 64498, 64499, 64500, 64501]);
+    members.slots[3].held = true;
+    members.slots[4].active = false;
+    let attributes = attributes(&[64497]);
+    for text in ["10.0.0.0/8", "11.0.0.0/8"] {
+        let of = (prefix(text), &attributes, 0, &members, RS, &policy(rules));
+        let decisions = export_decisions(of.0, of.1, of.2, of.3, of.4, of.5);
+        let permitted: Vec<u32> = decisions.iter().filter(|(_, why)| why.permits()).map(|(slot, _)| *slot).collect();
+        assert_eq!(permitted, export_set(of.0, of.1, of.2, of.3, of.4, of.5).iter().collect::<Vec<_>>(), "{text}");
+        let slots: Vec<u32> = decisions.iter().map(|(slot, _)| *slot).collect();
+        assert_eq!(slots, [1, 2, 3], "neither its own slot nor one whose member left");
+        assert_eq!(decisions[2].1, Decision::Held);
+        let is_hidden = decisions[1].1 == Decision::Policy(Exported::DeniedByRule(0));
+        assert_eq!(is_hidden, text == "10.0.0.0/8", "{text}: {}", decisions[1].1);
+    }
 }
 
 #[test]

@@ -16,7 +16,10 @@ use wayleave_runtime::clock::unix_now;
 pub struct Show {
     /// What to show; `status` is one screen.
     pub what: Noun,
-    /// Of `status`: every problem, every peer and all counters.
+    /// Of a member's `routes` and `exports`: a prefix, or an address for the longest prefix that has it.
+    #[arg(value_name = "PREFIX")]
+    pub of: Option<String>,
+    /// Of `status`: every problem, every peer and all counters. Of a member's `routes`: also those that are not installed.
     #[arg(long)]
     pub all: bool,
     #[command(flatten)]
@@ -30,8 +33,36 @@ pub struct Show {
     /// Only reports on the path whose handle begins with these digits.
     #[arg(long, value_name = "HEX", default_value = "", hide_default_value = true)]
     pub handle: String,
+    #[command(flatten)]
+    pub which: Which,
     #[arg(long)]
     pub json: bool,
+}
+
+/// Which routes of a member's proxy.
+#[derive(Args, Debug, Default)]
+pub struct Which {
+    /// Also routes inside the prefix (member).
+    #[arg(long, requires = "of")]
+    pub longer: bool,
+    /// Only routes of this member, by AS number or name (member).
+    #[arg(long, value_name = "MEMBER")]
+    pub announcer: Option<String>,
+    /// Only routes with this AS on the path (member).
+    #[arg(long, value_name = "ASN")]
+    pub on_path: Option<String>,
+    /// Only routes that this AS originates (member).
+    #[arg(long, value_name = "ASN")]
+    pub origin: Option<String>,
+    /// Only routes with this community: 64496:1, 64496:1:2 or rt:64496:1, each with * for any number (member).
+    #[arg(long, value_name = "COMMUNITY")]
+    pub community: Option<String>,
+    /// Only routes of this verdict: valid, gap, unattested, expired or invalid (member).
+    #[arg(long, value_name = "VERDICT")]
+    pub verdict: Option<String>,
+    /// Only routes that are refused for this reason, such as first-as or import-rule (member).
+    #[arg(long, value_name = "REASON")]
+    pub reason: Option<String>,
 }
 
 wayleave_core::named! {
@@ -44,6 +75,8 @@ wayleave_core::named! {
         /// Routes that the role has (party: objects; member: what it installed; attesting proxy: both directions; gateway: what its realm
         /// offers, and what of it is accepted).
         Routes = "routes",
+        /// To whom the own router's routes go by the policy, and why not to others (member).
+        Exports = "exports",
         /// Members of the exchange (party) or of the realm (servers and nodes of an overlay).
         Members = "members",
         /// What every route must be, as both operators of the exchange signed it (member).
@@ -83,6 +116,9 @@ pub struct Why {
     /// Only what becomes of the own router's route, with each check that the exchange makes of it (member).
     #[arg(long)]
     pub announced: bool,
+    /// Only whether the own router's route goes to this member, by AS number or name, and why (member).
+    #[arg(long, value_name = "MEMBER", conflicts_with = "announced")]
+    pub to: Option<String>,
     #[command(flatten)]
     pub target: Target,
     #[arg(long)]
@@ -94,7 +130,11 @@ const PREFIXES: usize = 4;
 
 pub fn show(command: &Show) -> Outcome {
     let path = match command.what {
-        Noun::Routes => format!("{}?most={}", command.what.path(), command.most),
+        Noun::Routes | Noun::Exports => format!("{}?{}", command.what.path(), parameters(command)?),
+        what if command.of.is_some() || !filters(&command.which).is_empty() => {
+            let failure = Failure::usage(format!("`show {}` takes no prefix and no filter of routes", what.name()));
+            return Err(failure.help("`routes` and `exports` of a member's proxy do").into());
+        }
         Noun::Reports => format!("{}?most={}&handle={}", command.what.path(), command.most, command.handle),
         Noun::Paths => format!("{}?host={}", command.what.path(), command.host),
         what => what.path(),
@@ -131,14 +171,20 @@ pub fn show(command: &Show) -> Outcome {
                 "asn",
                 "router_id",
                 "address",
+                "uptime",
                 "received",
                 "announced",
+                "prefixes_in",
+                "prefixes_out",
+                "octets_received",
+                "octets_sent",
                 "protection",
                 "last_end",
             ],
         ),
         Noun::Routes if value["accept"].is_array() => offered(&value, &list("routes")),
         Noun::Routes => routes(list("routes"), value["more"] == true),
+        Noun::Exports => exports(&value, command.of.is_some()),
         Noun::Members => {
             let columns = [
                 "slot",
@@ -437,13 +483,18 @@ fn gateway_peer(row: &Value, now: u64) -> String {
 
 /// How long ago that is, in words.
 fn ago(secs: u64) -> String {
+    lasting(secs) + " ago"
+}
+
+/// How long that is, in words.
+fn lasting(secs: u64) -> String {
     let (count, unit) = match secs {
         0..60 => (secs, "second"),
         60..3_600 => (secs / 60, "minute"),
         3_600..86_400 => (secs / 3_600, "hour"),
         _ => (secs / 86_400, "day"),
     };
-    format!("{count} {unit}{} ago", if count == 1 { "" } else { "s" })
+    format!("{count} {unit}{}", if count == 1 { "" } else { "s" })
 }
 
 /// Octets in the unit that suits them.
@@ -457,6 +508,13 @@ fn octets(count: u64) -> String {
 fn peer(mut row: Value) -> Value {
     if row["peer"] == "other party" {
         row["peer"] = "peer party".into();
+    }
+    if let Some(secs) = row["uptime_secs"].as_u64() {
+        row["uptime"] = lasting(secs).into();
+    }
+    if row["prefixes_out"].is_u64() || row["prefixes_in"].is_u64() {
+        // The same number.
+        remove(&mut row, "announced");
     }
     row
 }
@@ -504,8 +562,134 @@ fn few_time_keys_in_words(value: &mut Value) {
     }
 }
 
+/// The filters of routes, as the page has them.
+fn filters(which: &Which) -> Vec<(&'static str, &str)> {
+    let Which { longer, announcer, on_path, origin, community, verdict, reason } = which;
+    let texts = [
+        ("announcer", announcer),
+        ("on_path", on_path),
+        ("origin", origin),
+        ("community", community),
+        ("verdict", verdict),
+        ("reason", reason),
+    ];
+    let texts = texts.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+    texts.chain(longer.then_some(("longer", "true"))).collect()
+}
+
+/// What is asked of routes, or exports, as parameters.
+fn parameters(command: &Show) -> Result<String, Failure> {
+    let filters = filters(&command.which);
+    if command.what == Noun::Exports && !filters.is_empty() {
+        let failure = Failure::usage("`show exports` takes no filter of routes");
+        return Err(failure.help("`why PREFIX --to MEMBER` says whether a route goes to a member"));
+    }
+    let all = (command.all && command.what == Noun::Routes).then_some(("all", "true"));
+    let of = command.of.as_deref().map(|of| ("prefix", of));
+    let mut text = format!("most={}", command.most);
+    for (name, value) in of.into_iter().chain(filters).chain(all) {
+        text += &format!("&{name}={}", encoded(value));
+    }
+    Ok(text)
+}
+
+/// A value in the query of a request (RFC 3986 section 2.1).
+fn encoded(value: &str) -> String {
+    let octet = |octet: u8| match octet {
+        b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'.' | b'_' | b'~' | b':' | b'/' | b'*' => {
+            char::from(octet).to_string()
+        }
+        other => format!("%{other:02X}"),
+    };
+    value.bytes().map(octet).collect()
+}
+
+/// The age and the reason of a member's route, in words.
+fn of_member(route: &mut Value) {
+    if route.get("age_secs").is_none() {
+        return;
+    }
+    let age = route["age_secs"].as_u64();
+    route["age"] = age.map(lasting).into();
+    if let Some(reason) = route["reason"].as_str() {
+        route["why"] = reason.into();
+    }
+    if route["verdict"].is_null() {
+        remove(route, "verdict");
+    }
+}
+
+/// To whom the own router's routes go: each in a line, or one prefix in whole.
+fn exports(value: &Value, is_whole: bool) -> String {
+    let rows = value["exports"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut text = match value["removed"].as_str() {
+        Some(removed) => format!("nobody has any of these: {removed}\n"),
+        None => String::new(),
+    };
+    if is_whole {
+        return text + &rows.iter().map(export).collect::<String>();
+    }
+    let names = |route: &Value, may_have: bool| {
+        let receivers = || route["receivers"].as_array().into_iter().flatten();
+        let of: Vec<String> = receivers().filter(|of| of["may_have"] == may_have).map(name).collect();
+        match of.len() {
+            0 => "nobody".to_owned(),
+            many if many == receivers().count() => format!("all {many}"),
+            many if many > PREFIXES => format!("{} +{} more", of[..PREFIXES].join(" "), many - PREFIXES),
+            _ => of.join(" "),
+        }
+    };
+    let row = |route: &Value| {
+        json!({
+            "prefix": route["prefix"], "as_path": route["as_path"], "to": names(route, true), "not_to": names(route, false),
+            "outcome": route["outcome"],
+        })
+    };
+    let table: Vec<Value> = rows.iter().map(row).collect();
+    if !table.is_empty() {
+        text += &objects(&table, &["prefix", "as_path", "to", "not_to", "outcome"]);
+    }
+    if value["more"] == true {
+        text += &format!("the first {} routes; --most N shows more\n", rows.len());
+    }
+    text
+}
+
+/// A member's name, or its slot.
+fn name(member: &Value) -> String {
+    member["name"].as_str().map_or_else(|| format!("slot {}", cell(&member["slot"])), str::to_owned)
+}
+
+/// An own route, whom the policy lets have it, and which checks it fails.
+fn export(route: &Value) -> String {
+    let mut text = format!("{}{}: {}\n", cell(&route["prefix"]), path(route), cell(&route["outcome"]));
+    for of in route["receivers"].as_array().into_iter().flatten() {
+        let mark = if of["may_have"] == true { '+' } else { 'x' };
+        text += &format!("  {mark} {}  {}\n", member(of), cell(&of["why"]));
+    }
+    for check in route["checks"].as_array().into_iter().flatten().filter(|check| check["passed"] != true) {
+        text += &format!("  check failed: {}: {}\n", cell(&check["check"]), cell(&check["found"]));
+    }
+    text + &reason(route)
+}
+
+/// Whether the own router's routes to a prefix go to one member, and why.
+fn why_to(command: &Why, to: &str) -> Outcome {
+    let path = format!("/api/v1/exports?prefix={}&to={}", encoded(&command.what), encoded(to));
+    let value = fetch::json(&command.target, &path)?;
+    if command.json {
+        print_json(value);
+        return Ok(());
+    }
+    let text = exports(&value, true);
+    let none = format!("{}: your router announces no route for this prefix to its proxy\n", command.what);
+    print(if text.is_empty() { &none } else { &text });
+    Ok(())
+}
+
 /// A table of routes, with a last line if there are more.
 fn routes(mut routes: Vec<Value>, more: bool) -> String {
+    routes.iter_mut().for_each(of_member);
     for announcer in routes.iter_mut().filter_map(|route| route.get_mut("announcer")) {
         *announcer = member(announcer).into();
     }
@@ -524,9 +708,12 @@ fn routes(mut routes: Vec<Value>, more: bool) -> String {
             "direction",
             "verdict",
             "passed",
-            "announcer",
             "next_hop",
             "as_path",
+            "announcer",
+            "age",
+            "state",
+            "why",
             "slot",
             "version",
             "kind",
@@ -545,6 +732,9 @@ fn event(event: &Value) -> String {
 }
 
 pub fn why(command: &Why) -> Outcome {
+    if let Some(to) = &command.to {
+        return why_to(command, to);
+    }
     let value = match command.what.parse::<Prefix>() {
         Ok(prefix) => fetch::json(&command.target, &format!("/api/v1/why?prefix={prefix}"))?,
         // No name has a slash.
@@ -764,6 +954,50 @@ peer: b (5f0a)
         let line = "    RPKI: invalid, by the VRP 192.0.2.0/24 of AS64496, up to /24\n";
         assert_eq!(said(json!({ "state": "invalid", "vrp": vrp })), line);
         assert_eq!(said(Value::Null), "");
+    }
+
+    #[test]
+    fn a_members_routes_are_shown_with_age_state_and_the_reason_of_those_that_are_refused() {
+        let row = |state: &str, reason: Value| {
+            json!({
+                "prefix": "10.1.0.0/16", "next_hop": "192.0.2.1", "as_path": [64497, 64510], "age_secs": 7_300, "state": state,
+                "announcer": { "slot": 0, "name": "alpha", "asn": 64497 }, "verdict": null, "reason": reason, "cause": null,
+            })
+        };
+        let text = routes(vec![row("installed", Value::Null)], false);
+        assert_eq!(
+            text,
+            "PREFIX       NEXT HOP   AS PATH      ANNOUNCER        AGE      STATE\n\
+             10.1.0.0/16  192.0.2.1  64497 64510  alpha (AS64497)  2 hours  installed\n"
+        );
+        let text = routes(vec![row("refused", json!("your import rule 2 rejects it"))], false);
+        assert!(text.contains("STATE    WHY\n") && text.contains("refused  your import rule 2 rejects it"), "{text}");
+    }
+
+    #[test]
+    fn to_whom_an_own_route_goes_is_shown_by_name_and_why() {
+        let receiver = |name: &str, may_have: bool, why: &str| json!({ "slot": 1, "name": name, "asn": 64498, "may_have": may_have, "why": why });
+        let route = json!({
+            "prefix": "10.1.0.0/16", "as_path": [64497], "outcome": "announced: both parties have it; slots that may open it: 1",
+            "rule": "your communities and export rules", "cure": "nothing",
+            "checks": [{ "check": "next hop", "passed": false, "found": "next hop 192.0.2.9" }],
+            "receivers": [receiver("bravo", true, "nothing restricts it"), receiver("charlie", false, "rule 1 hides it")],
+        });
+        let value = json!({ "exports": [route], "more": false });
+        let table = exports(&value, false);
+        assert!(table.contains("TO     NOT TO") && table.contains("bravo  charlie  announced"), "{table}");
+        let whole = exports(&value, true);
+        assert!(whole.contains("  + bravo (AS64498)  nothing restricts it\n"), "{whole}");
+        assert!(whole.contains("  x charlie (AS64498)  rule 1 hides it\n"), "{whole}");
+        assert!(whole.contains("  check failed: next hop: next hop 192.0.2.9\n"), "{whole}");
+        let removed = exports(&json!({ "exports": [], "removed": "you are no member" }), true);
+        assert!(removed.contains("nobody has any of these: you are no member"), "{removed}");
+    }
+
+    #[test]
+    fn values_are_encoded_for_a_request() {
+        assert_eq!(encoded("10.0.0.0/8"), "10.0.0.0/8");
+        assert_eq!(encoded("a b&c=d#é"), "a%20b%26c%3Dd%23%C3%A9");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use wayleave_bgp::{Attributes, RefreshKind, Update};
 use wayleave_core::{Afi, Machine, Prefix};
 use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::TcpEvent;
+use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::http::ViewError;
 use wayleave_runtime::log_limit::{Line, LogLimit};
 use wayleave_runtime::starts::{Handling, PeerName};
@@ -229,6 +230,7 @@ impl Peer {
             malformed: 0,
             logged_causes: BTreeSet::new(),
             strangers: LogLimit::default(),
+            up_since: None,
         };
         let task = tokio::spawn(driver.run(tcp, orders, stopped));
         Ok(Self { routes, view, orders: PeerOrders(give_orders), address, name, stop, task })
@@ -267,6 +269,8 @@ struct Driver<E> {
     logged_causes: BTreeSet<String>,
     /// The log of connections from elsewhere.
     strangers: LogLimit,
+    /// Since when there is a session, in seconds since 1970.
+    up_since: Option<u64>,
 }
 
 impl<E: From<PeerEvent>> Driver<E> {
@@ -417,6 +421,7 @@ impl<E: From<PeerEvent>> Driver<E> {
                 }
                 Output::Established(established) => {
                     info!(peer = %established.peer_asn, id = %established.peer_id, "BGP session with the router up");
+                    self.up_since = Some(unix_now().secs());
                     self.malformed = 0;
                     self.logged_causes.clear();
                     self.last_end.clear();
@@ -542,6 +547,7 @@ impl<E: From<PeerEvent>> Driver<E> {
     fn publish(&self) {
         let up = self.peer.established();
         let disabled = self.disabled.as_deref().map(describe_disabled);
+        let counters = self.peer.counters();
         self.view.set(json!({
             "peer": "router",
             "up": up.is_some(),
@@ -557,7 +563,10 @@ impl<E: From<PeerEvent>> Driver<E> {
             "problem": disabled.as_ref().or(self.problem.as_ref()),
             "last_end": (!self.last_end.is_empty()).then_some(&self.last_end),
             "refused_lines_not_logged": self.strangers.suppressed(),
-            "counters": self.peer.counters(),
+            "up_since": up.and(self.up_since),
+            "octets_received": counters.octets_received,
+            "octets_sent": counters.octets_sent,
+            "counters": counters,
         }));
     }
 }
@@ -613,6 +622,7 @@ mod tests {
             malformed: 0,
             logged_causes: BTreeSet::new(),
             strangers: LogLimit::default(),
+            up_since: None,
         }
     }
 

@@ -17,7 +17,7 @@ use wayleave_core::Machine;
 use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::drive::{Io, Query, ask, drive};
-use wayleave_runtime::http::{Metric, Pages, Parameters, Serving, ViewError};
+use wayleave_runtime::http::{Metric, Pages, Parameters, Reply, Serving, ViewError};
 use wayleave_runtime::signals::{Request, Signals};
 use wayleave_runtime::store::{FileStore, Health, Store};
 use wayleave_runtime::systemd::{Notice, monotonic_micros, notify, watchdog};
@@ -125,9 +125,16 @@ impl<V: View> Views<V> {
         F: Fn(V, Parameters) -> T + Send + Sync + 'static,
         T: Future<Output = Result<Value, ViewError>> + Send + 'static,
     {
+        self.page_of(name, known_parameters(name), page)
+    }
+
+    fn page_of<F, T>(self, name: &str, known: &'static [&'static str], page: F) -> Self
+    where
+        F: Fn(V, Parameters) -> T + Send + Sync + 'static,
+        T: Future<Output = Result<Value, ViewError>> + Send + 'static,
+    {
         let Self { pages, view, last_reload, mut paths } = self;
         let of_page = view.clone();
-        let known = known_parameters(name);
         let path = format!("/api/v1/{name}");
         if !WITH_PARAMETER.contains(&name) {
             paths.push(path.clone());
@@ -137,6 +144,35 @@ impl<V: View> Views<V> {
             async move { answer?.await }
         });
         Self { pages, view, last_reload, paths }
+    }
+
+    /// The same with these parameters, where roles have others.
+    #[must_use]
+    pub fn page_with<F, T>(self, name: &str, known: &'static [&'static str], page: F) -> Self
+    where
+        F: Fn(V, Parameters) -> T + Send + Sync + 'static,
+        T: Future<Output = Result<Value, ViewError>> + Send + 'static,
+    {
+        self.page_of(name, known, page)
+    }
+
+    /// Adds all pages below `path`, which follow another program's rules; `first` is the one to which the first page leads.
+    #[must_use]
+    pub fn tree<F, T>(self, path: &str, first: &str, page: F) -> Self
+    where
+        F: Fn(V, String, Parameters) -> T + Send + Sync + 'static,
+        T: Future<Output = Result<Reply, ViewError>> + Send + 'static,
+    {
+        let Self { pages, view, last_reload, mut paths } = self;
+        paths.push(format!("{path}/{first}"));
+        let of_page = view.clone();
+        let pages = pages.tree(path, move |rest, parameters| page(of_page.clone(), rest, parameters));
+        Self { pages, view, last_reload, paths }
+    }
+
+    /// What the pages read.
+    pub fn view(&self) -> &V {
+        &self.view
     }
 
     /// Adds something that is done at a POST to `/api/v1/NAME`.

@@ -1,7 +1,9 @@
 //! `run member`: a member's proxy between its own router and the two parties.
 
+mod birdwatcher;
 mod config;
 pub(super) mod io;
+mod listing;
 mod views;
 
 use std::collections::HashMap;

@@ -3,6 +3,7 @@
 //!
 //! MEM-03: a party's start with another set: refused with who erred and what to do.
 //! MEM-04: one operator alone removes a member, by command: its session ends, and it learns since when it is none.
+//! OPS, looking glass: who asks a party, or a member that shows none, what a member's tables and looking glass show: no such page.
 //! OPS, removal, other files: a member removed that the recommendation names; a recommendation or a configuration that
 //! cannot be read: its session ends at both parties; the next start works; the line is named.
 
@@ -167,8 +168,13 @@ fn a_removed_member_learns_since_when_it_is_none_and_what_to_do() {
 #[test]
 fn operators_see_what_members_may_cost_and_have_spent() {
     let mut exchange = exchange("budgets");
+    let names = [0, 1].map(|member: usize| exchange.members[member].at.name.clone());
+    // The second one answers a looking glass.
+    let configuration = exchange.files.member(&names[1]);
+    let text = fs::read_to_string(&configuration).expect("a configuration");
+    fs::write(&configuration, text.replace("[status]\n", "[status]\nbirdwatcher = true\n")).expect("written");
     start(&mut exchange, &[0, 1]);
-    let name = exchange.members[0].at.name.clone();
+    let name = names[0].clone();
     exchange.announce(&name, &[Announcement::of(PREFIX.parse().expect("a prefix"))]).expect("taken");
     eventually("the other member has the route", &mut exchange, |exchange| has(exchange, 1));
     let shown = |at: &ProcessLayout, more: &[&str]| {
@@ -188,6 +194,7 @@ fn operators_see_what_members_may_cost_and_have_spent() {
         page.contains("\nwayleave_member_announced_prefixes 1")
             && page.contains("\nwayleave_member_resyncs_left_number ")
     );
+    tables_at_the_members(&exchange, &names);
     for (party, stored) in [(0, true), (1, false)] {
         let at = &exchange.parties[party].at.process;
         let budgets = &json(at)["budgets"];
@@ -199,6 +206,94 @@ fn operators_see_what_members_may_cost_and_have_spent() {
         let text = shown(at, &["--all"]);
         let row = text.lines().skip_while(|line| !line.starts_with("SLOT")).nth(1).unwrap_or_default();
         assert!(row.starts_with("0 ") && row.contains(" 1 of "), "{text}");
+    }
+}
+
+/// What the two members show: who has the one route that the first announces, and why; nothing of it is at a party.
+fn tables_at_the_members(exchange: &DemoExchange, names: &[String; 2]) {
+    let [first, second] = [0, 1].map(|member: usize| &exchange.members[member].at.proxy);
+    let page = |at: &ProcessLayout, path: &str| -> Result<Value, String> {
+        let text = get(&at.namespace, at.status, path).map_err(|error| error.to_string())?;
+        serde_json::from_str(&text).map_err(|error| format!("{path}: {error}: {text}"))
+    };
+    let routes = page(second, "/api/v1/routes").expect("routes");
+    let row = &routes["routes"][0];
+    assert_eq!((&row["prefix"], &row["announcer"]["name"]), (&PREFIX.into(), &names[0].as_str().into()), "{routes}");
+    assert!(row["state"] == "installed" && row["age_secs"].is_u64(), "{routes}");
+    let count = |query: &str| {
+        let value = page(second, &format!("/api/v1/routes?{query}")).expect("routes");
+        value["routes"].as_array().map_or(0, Vec::len)
+    };
+    let asn = row["as_path"][0].as_u64().expect("an AS");
+    for (query, rows) in [
+        ("prefix=203.0.113.7".to_owned(), 1),
+        ("prefix=203.0.112.0/20&longer=true".to_owned(), 1),
+        ("prefix=198.51.100.0/24".to_owned(), 0),
+        (format!("announcer={}", names[0]), 1),
+        (format!("announcer={}", names[1]), 0),
+        (format!("announcer=AS{asn}&on_path={asn}&all=true"), 1),
+        ("reason=first-as".to_owned(), 0),
+    ] {
+        assert_eq!(count(&query), rows, "{query}");
+    }
+    assert!(page(second, "/api/v1/routes?lnger=true").is_err_and(|why| why.contains("unknown parameter")));
+    let address = first.status.to_string();
+    let tool =
+        |arguments: &[&str]| exchange.files.tool(&[arguments, &["--url", address.as_str()]].concat()).expect("shown");
+    assert!(tool(&["show", "exports"]).contains("announced"), "{}", tool(&["show", "exports"]));
+    let whole = tool(&["show", "exports", PREFIX]);
+    assert!(whole.contains(&format!("  + {} (AS", names[1])), "{whole}");
+    let to = tool(&["why", PREFIX, "--to", &names[1]]);
+    assert!(to.contains(&names[1]) && to.contains("nothing restricts it"), "{to}");
+    let peers = page(first, "/api/v1/peers").expect("peers");
+    for peer in peers["peers"].as_array().expect("a list") {
+        assert!(peer["uptime_secs"].is_u64() && peer["octets_received"].as_u64() > Some(0), "{peers}");
+    }
+    assert_eq!(
+        (&peers["peers"][0]["prefixes_out"], &peers["peers"][2]["prefixes_in"]),
+        (&1.into(), &1.into()),
+        "{peers}"
+    );
+
+    let glass = |path: &str| page(second, &format!("/birdwatcher/{path}"));
+    let protocols = glass("protocols/bgp").expect("protocols");
+    let of_first = &protocols["protocols"]["R0"];
+    assert_eq!(
+        (&of_first["description"], &of_first["state"]),
+        (&names[0].as_str().into(), &"up".into()),
+        "{protocols}"
+    );
+    assert_eq!(
+        (&of_first["routes"]["imported"], &of_first["routes"]["filtered"]),
+        (&1.into(), &0.into()),
+        "{protocols}"
+    );
+    for path in
+        ["routes/protocol/R0", "routes/prefix?prefix=203.0.113.0/24", "route/net/203.0.113.7", "routes/table/master"]
+    {
+        let value = glass(path).expect("routes");
+        assert!(value["api"]["Version"].is_string() && value["more"] == false, "{path}: {value}");
+        let route = &value["routes"][0];
+        assert_eq!((&route["network"], &route["from_protocol"]), (&PREFIX.into(), &"R0".into()), "{path}: {value}");
+        assert_eq!(route["primary"], true, "{path}: {value}");
+    }
+    for path in ["routes/filtered/R0", "routes/noexport/R0", "ipv6/routes/table/master"] {
+        assert_eq!(glass(path).expect("no routes")["routes"], serde_json::json!([]), "{path}");
+    }
+    assert_eq!(glass("status").expect("a status")["status"]["message"], "Daemon is up and running");
+    let index = |at: &ProcessLayout| get(&at.namespace, at.status, "/").expect("the first page");
+    assert!(index(second).contains("/birdwatcher/status") && index(second).contains("/api/v1/exports"));
+    assert!(!index(first).contains("birdwatcher"), "it was not asked for");
+    // Neither a member that has not asked for it nor a party has any of that.
+    let parties = exchange.parties.iter().map(|party| &party.at.process);
+    for at in parties.clone().chain([first]) {
+        for path in ["/birdwatcher/status", "/birdwatcher/routes/table/master"] {
+            assert!(page(at, path).is_err_and(|why| why.contains("404")), "{path}");
+        }
+    }
+    for at in parties {
+        assert!(page(at, "/api/v1/exports").is_err_and(|why| why.contains("404")));
+        assert!(page(at, "/api/v1/routes?all=true").is_err_and(|why| why.contains("unknown parameter")));
     }
 }
 

@@ -1,13 +1,13 @@
 //! What a member's proxy shows to its operator.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use wayleave_attestation::member;
-use wayleave_core::Prefix;
+use wayleave_core::{Asn, Prefix};
 use wayleave_member::MemberProxy;
 use wayleave_route_server::member::{FurtherSlot, MemberStatus, OwnBudget};
 use wayleave_runtime::clock::unix_now;
@@ -17,7 +17,9 @@ use wayleave_runtime::links::Links;
 use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
+use super::birdwatcher;
 use super::io::Event;
+use super::listing::{self, Asked, Place, VISITS};
 use crate::config::PublicKey;
 use crate::config::member::MemberConfig;
 use crate::config::profile;
@@ -46,6 +48,19 @@ pub struct MemberView {
     keys: Arc<Value>,
     /// What the RPKI says of origins.
     rpki: watch::Receiver<OriginData>,
+    glass: Arc<Glass>,
+}
+
+/// What a looking glass is told beside routes.
+struct Glass {
+    /// Whether one is answered.
+    is_on: bool,
+    slot: u32,
+    rs_asn: Asn,
+    router_id: Ipv4Addr,
+    started: u64,
+    /// One table is made at a time.
+    turn: Arc<Semaphore>,
 }
 
 impl MemberView {
@@ -79,10 +94,18 @@ impl MemberView {
             parties: [exchange.party1.address.0.to_string(), exchange.party2.address.0.to_string()],
             keys: Arc::new(keys),
             rpki,
+            glass: Arc::new(Glass {
+                is_on: config.file.status.as_ref().is_some_and(|status| *status.birdwatcher.get_ref()),
+                slot: *config.file.member.slot.get_ref(),
+                rs_asn: *exchange.asn.get_ref(),
+                router_id: config.file.router.get_ref().router_id.get_ref().0,
+                started: unix_now().secs(),
+                turn: Arc::new(Semaphore::new(1)),
+            }),
         }
     }
 
-    async fn query<T: Send + 'static>(
+    pub async fn query<T: Send + 'static>(
         &self,
         query: impl FnOnce(&mut MemberProxy) -> T + Send + 'static,
     ) -> Result<T, ViewError> {
@@ -99,20 +122,50 @@ impl MemberView {
         self.query(|proxy| (proxy.status(), proxy.attestation_status())).await
     }
 
-    async fn routes(self, most: usize) -> Result<Value, ViewError> {
-        let installed = self.query(move |proxy| {
-            let route = |(prefix, slot, attributes): (Prefix, u32, &wayleave_bgp::Attributes)| {
-                let next_hop = match attributes.ipv4_next_hop() {
-                    Some(hop) if prefix.address().is_ipv4() => Some(hop.to_string()),
-                    _ => attributes.ipv6_next_hop().map(|hop| hop.global.to_string()),
-                };
-                let path: Vec<u32> = attributes.as_path().asns().map(|asn| asn.0).collect();
-                let announcer = proxy.announcer(slot);
-                json!({ "prefix": prefix, "announcer": announcer, "next_hop": next_hop, "as_path": path })
-            };
-            proxy.installed().take(most.saturating_add(1)).map(route).collect::<Vec<_>>()
-        });
-        Ok(daemon::routes(installed.await?, most))
+    async fn routes(self, asked: Asked) -> Result<Value, ViewError> {
+        let Asked { filter, address, most } = asked;
+        if let Some(address) = address {
+            let rows = self.query(move |proxy| listing::longest(proxy, &filter, address)).await?;
+            return Ok(daemon::routes(rows, most));
+        }
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let filter = filter.clone();
+            let (rows, next) = self.query(move |proxy| listing::rows(proxy, &filter, after, VISITS)).await?;
+            all.extend(rows);
+            after = next;
+            if after.is_none() || all.len() > most {
+                return Ok(daemon::routes(all, most));
+            }
+        }
+    }
+
+    /// To whom the own router's routes go by the policy.
+    async fn exports(self, parameters: Parameters) -> Result<Value, ViewError> {
+        let (place, most) = (Place::of(&parameters)?, most(&parameters)?);
+        if let Some(to) = parameters.get("to").cloned()
+            && !self.query(move |proxy| listing::knows(proxy, &to)).await?
+        {
+            let why =
+                format!("no member `{}` in the member set, expected a member's name or AS number", parameters["to"]);
+            return Err(ViewError::Request(why));
+        }
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let (mut exports, next) = self.query(move |proxy| listing::own(proxy, place, after)).await?;
+            if let Some(to) = parameters.get("to") {
+                listing::only_to(&mut exports, to);
+            }
+            all.extend(exports);
+            after = next;
+            if after.is_none() || all.len() > most {
+                break;
+            }
+        }
+        let more = all.len() > most;
+        all.truncate(most);
+        let removed = self.faults.removal();
+        Ok(json!({ "version": 1, "exports": all, "more": more, "removed": removed }))
     }
 
     async fn peers(self) -> Result<Value, ViewError> {
@@ -120,9 +173,42 @@ impl MemberView {
         let party = |index: usize| {
             let name = format!("party {}", index + 1);
             let why = self.faults.of(index as u32 + 1).filter(|_| !status.parties[index]);
-            json!({ "peer": name, "up": status.parties[index], "address": self.parties[index], "last_end": why })
+            let link = status.party_links[index];
+            json!({
+                "peer": name, "up": status.parties[index], "address": self.parties[index], "last_end": why,
+                "uptime_secs": link.up.map(|up| up.as_secs()), "octets_received": link.received, "octets_sent": link.sent,
+                "prefixes_in": status.open_prefixes, "prefixes_out": status.own_prefixes,
+            })
         };
-        Ok(json!({ "version": 1, "peers": [party(0), party(1), self.router.json()] }))
+        let mut router = self.router.json();
+        let up_since = router["up_since"].as_u64();
+        router["uptime_secs"] = json!(up_since.map(|since| unix_now().secs().saturating_sub(since)));
+        router["prefixes_in"] = json!(status.router_routes);
+        router["prefixes_out"] = router["announced"].clone();
+        Ok(json!({ "version": 1, "peers": [party(0), party(1), router] }))
+    }
+
+    /// What a looking glass is told of this proxy.
+    pub fn slot(&self) -> u32 {
+        self.glass.slot
+    }
+
+    pub fn rs_asn(&self) -> Asn {
+        self.glass.rs_asn
+    }
+
+    pub fn router_id(&self) -> Ipv4Addr {
+        self.glass.router_id
+    }
+
+    /// When this proxy started, in seconds since 1970.
+    pub fn started(&self) -> u64 {
+        self.glass.started
+    }
+
+    /// Waits until nobody else is given a table.
+    pub async fn turn(&self) -> Result<OwnedSemaphorePermit, ViewError> {
+        Arc::clone(&self.glass.turn).acquire_owned().await.map_err(|_| ViewError::Unavailable)
     }
 
     /// The profile of the member set in force.
@@ -289,8 +375,16 @@ impl View for MemberView {
     }
 
     fn pages(views: Views<Self>) -> Views<Self> {
+        // Only where it was asked for: whoever reads the pages learns who lets this member have routes.
+        let views = match views.view().glass.is_on {
+            true => views.tree("/birdwatcher", "status", birdwatcher::answer),
+            false => views,
+        };
         views
-            .page("routes", |view, parameters| async move { view.routes(most(&parameters)?).await })
+            .page_with("routes", listing::OF_ROUTES, |view: Self, parameters| async move {
+                view.routes(Asked::of(&parameters)?).await
+            })
+            .page_with("exports", listing::OF_EXPORTS, |view: Self, parameters| view.exports(parameters))
             .page("peers", |view, _| view.peers())
             .page("why", |view, parameters| async move {
                 let prefix = view.prefix_of(&parameters).await?;
