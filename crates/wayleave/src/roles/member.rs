@@ -114,9 +114,10 @@ impl Role for MemberRole {
         };
         let parties = [connect(1, &file.exchange.party1)?, connect(2, &file.exchange.party2)?];
         let faults = LinkFaults::default();
-        let view = MemberView::new(&config, &identity, (&links, &store), (&router.view, &faults), &events);
-        let exchange = config::labels(&config, &identity);
         let (named, rules) = watch::channel(config.file.named_peers());
+        let view =
+            MemberView::new(&config, &identity, (&links, &store), (&router.view, &faults), (&events, rules.clone()));
+        let exchange = config::labels(&config, &identity);
         let io = MemberIo {
             links,
             faults,

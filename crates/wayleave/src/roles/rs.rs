@@ -76,8 +76,8 @@ impl Role for Rs {
         let (store, stored) = state::open(&source.resolve(party.state.get_ref()))?;
         let mut machine =
             Party::new(config.machine(&identity), &seed()?, &octets, stored, clock.now()).map_err(|error| {
-                let set = source.resolve(party.members.get_ref());
-                Failure::from_error(&error).help(format!("see {} and {}", path.display(), set.display()))
+                let help = config.start_help(&error, source);
+                Failure::from_error(&error).help(help)
             })?;
         // The store may have a newer one than the file.
         let set = machine.members().clone();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use wayleave_attestation::member;
 use wayleave_core::Prefix;
 use wayleave_member::MemberProxy;
@@ -19,6 +19,7 @@ use wayleave_runtime::store::FileStore;
 use super::io::Event;
 use crate::config::PublicKey;
 use crate::config::member::MemberConfig;
+use crate::config::named_peers::{self, NamedPeer, UnknownPeers};
 use crate::key_files::signing_key;
 use crate::output::{cell, versioned};
 use crate::overview::Overview;
@@ -40,6 +41,8 @@ pub struct MemberView {
     /// The parties' addresses.
     parties: [String; 2],
     keys: Arc<Value>,
+    /// What the rules in force name.
+    named: watch::Receiver<Vec<NamedPeer>>,
 }
 
 impl MemberView {
@@ -48,7 +51,7 @@ impl MemberView {
         identity: &Identity,
         (links, store): (&Links, &Arc<FileStore>),
         (router, faults): (&PeerView, &LinkFaults),
-        events: &mpsc::Sender<Event>,
+        (events, named): (&mpsc::Sender<Event>, watch::Receiver<Vec<NamedPeer>>),
     ) -> Self {
         let exchange = &config.file.exchange;
         let sign = PublicKey(signing_key(identity).verifying_key()).to_string();
@@ -71,6 +74,7 @@ impl MemberView {
             faults: faults.clone(),
             parties: [exchange.party1.address.0.to_string(), exchange.party2.address.0.to_string()],
             keys: Arc::new(keys),
+            named,
         }
     }
 
@@ -84,6 +88,18 @@ impl MemberView {
     /// The member's status, and that of its attestation if it is configured.
     async fn proxy(&self) -> Result<(MemberStatus, Option<member::Status>), ViewError> {
         self.query(|proxy| (proxy.status(), proxy.attestation_status())).await
+    }
+
+    /// The ASes that rules in force name and no member has.
+    async fn unknown_peers(&self) -> Result<Vec<String>, ViewError> {
+        let named = self.named.borrow().clone();
+        self.query(move |proxy| {
+            let Some(set) = proxy.member_set() else { return Vec::new() };
+            let unknown = named_peers::unknown(&named, set);
+            let describe = |peers: UnknownPeers<'_>| format!("{}: {}", peers.describe(set.number), named_peers::HELP);
+            named_peers::by_place(unknown).into_iter().map(describe).collect()
+        })
+        .await
     }
 
     async fn routes(self, most: usize) -> Result<Value, ViewError> {
@@ -177,6 +193,7 @@ impl View for MemberView {
         problems.extend(deferred(&status));
         problems.extend(status.budget.as_ref().and_then(over_limit));
         problems.extend(held(status.slot, &status.further_slots));
+        problems.extend(self.unknown_peers().await?);
         value["problems"] = json!(problems);
         Ok(value)
     }
