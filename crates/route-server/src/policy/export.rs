@@ -6,7 +6,7 @@ use wayleave_bgp::Attributes;
 use wayleave_core::{Asn, Prefix};
 
 use super::communities::{self, Controls};
-use super::rules::{Policy, Route};
+use super::rules::{Exported, Policy, Route};
 use crate::directory::{MemberSet, Slot, SlotId};
 
 /// The column of the policy matrix `P[receiver][route]` that belongs to one route: a bit for each slot.
@@ -112,6 +112,26 @@ pub fn export_set(
         }
     }
     set
+}
+
+/// The export rules that match such a route, by their numbers in the configuration, and what the policy says for the AS of each other
+/// active slot that is not held, for the member's own operator.
+#[must_use]
+pub fn export_decisions(
+    prefix: Prefix,
+    attributes: &Attributes,
+    announcer: SlotId,
+    members: &MemberSet,
+    rs: Asn,
+    policy: &Policy,
+) -> (Vec<usize>, BTreeMap<Asn, Exported>) {
+    let Some(own) = members.slot(announcer) else { return Default::default() };
+    let controls = Controls::read(attributes, rs);
+    let rules = policy.export_rules(&Route::new(prefix, attributes, own.asn));
+    let may_have = |id: SlotId, slot: &Slot| slot.active && id != announcer && !policy.holds(id, slot);
+    let others = members.iter().filter(|(id, slot)| may_have(*id, slot));
+    let decided = others.map(|(_, slot)| (slot.asn, rules.decide(slot.asn, &controls))).collect();
+    (rules.numbers(), decided)
 }
 
 /// What goes into a route's blob: the attributes without the communities that controlled export and without a

@@ -15,5 +15,5 @@ pub mod validate;
 
 pub use compile::{MAX_RULES, PolicyError, PolicyProblem};
 pub use config::PolicyConfig;
-pub use export::{ExportSet, export_set, sealed_attributes};
+pub use export::{ExportSet, export_decisions, export_set, sealed_attributes};
 pub use rules::{Changes, ExportRules, Exported, Imported, NewMembers, Policy, Rejection, Route};

@@ -4,7 +4,7 @@
 mod words;
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -176,6 +176,7 @@ impl Peer {
             malformed: 0,
             logged_causes: BTreeSet::new(),
             strangers: LogLimit::default(),
+            stranger: None,
         };
         let task = tokio::spawn(driver.run(tcp, stopped));
         Ok(Self { routes, view, address, name, stop, task })
@@ -212,6 +213,8 @@ struct Driver<E> {
     logged_causes: BTreeSet<String>,
     /// The log of connections from elsewhere.
     strangers: LogLimit,
+    /// Where the last one of those came from, until there is a session.
+    stranger: Option<IpAddr>,
 }
 
 impl<E: From<PeerEvent>> Driver<E> {
@@ -274,6 +277,7 @@ impl<E: From<PeerEvent>> Driver<E> {
                 self.handle(input).await;
             }
             TcpInput::Refused(ip) => {
+                self.stranger = Some(ip);
                 if let Some(Line { suppressed }) = self.strangers.note(tokio::time::Instant::now()) {
                     warn!(address = %ip, suppressed, "BGP connection from {ip} refused: [router] `address` (with a password also `connect`) names another router");
                 }
@@ -302,6 +306,7 @@ impl<E: From<PeerEvent>> Driver<E> {
                     self.logged_causes.clear();
                     self.last_end.clear();
                     self.problem = None;
+                    self.stranger = None;
                     self.last_notification = None;
                     self.view.retry(None);
                 }
@@ -418,6 +423,25 @@ impl<E: From<PeerEvent>> Driver<E> {
         }
     }
 
+    /// That there is no session, before anything is known of why.
+    fn missing(&self) -> String {
+        match &self.awaited_at {
+            Some(at) => down(&format!("{} has not connected to {at} yet", self.router)),
+            None => down(&format!("this proxy has not reached {} yet", self.router)),
+        }
+    }
+
+    /// Why there is no session, also that somebody else was refused, who may be the router at another address.
+    fn problem(&self) -> Option<String> {
+        let Some(stranger) = self.stranger.filter(|_| self.peer.established().is_none()) else {
+            return self.problem.clone();
+        };
+        let problem = self.problem.clone().unwrap_or_else(|| self.missing());
+        Some(format!(
+            "{problem}; a BGP connection from {stranger} was refused: [router] `address` (with a password also `connect`) names another router"
+        ))
+    }
+
     /// Publishes the state for views.
     fn publish(&self) {
         let up = self.peer.established();
@@ -430,7 +454,8 @@ impl<E: From<PeerEvent>> Driver<E> {
             "protection": self.protection,
             "hold_time": up.map(|up| up.hold_time.secs()),
             "announced": self.peer.adj_rib_out().len(),
-            "problem": self.problem,
+            "problem": self.problem(),
+            "missing": up.is_none().then(|| self.missing()),
             "last_end": (!self.last_end.is_empty()).then_some(&self.last_end),
             "refused_lines_not_logged": self.strangers.suppressed(),
             "counters": self.peer.counters(),
@@ -481,7 +506,16 @@ mod tests {
             malformed: 0,
             logged_causes: BTreeSet::new(),
             strangers: LogLimit::default(),
+            stranger: None,
         };
+        assert_eq!(driver.problem(), None);
+        assert!(driver.missing().ends_with("this proxy has not reached the router at 192.0.2.1 yet"));
+        driver.awaited_at = Some("192.0.2.101:179".to_owned());
+        driver.stranger = Some([192, 0, 2, 2].into());
+        let problem = driver.problem().expect("a problem");
+        assert!(problem.contains("the router at 192.0.2.1 has not connected to 192.0.2.101:179 yet"), "{problem}");
+        assert!(problem.contains("from 192.0.2.2 was refused: [router] `address`"), "{problem}");
+        (driver.awaited_at, driver.stranger) = (None, None);
         let failed =
             Ended { connection: None, state: session::State::Connect, cause: Cause::ConnectFailed, retain: None };
         let fail = |driver: &mut Driver<_>| {

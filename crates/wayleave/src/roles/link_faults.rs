@@ -27,15 +27,25 @@ pub struct LinkEndpoint {
     pub own: Fingerprint,
     /// What is to be done where the other end does not know this role's certificate.
     pub unknown_there: &'static str,
+    /// Another fingerprint of the same configuration, and its setting: the two may be swapped.
+    pub other_pin: Option<(Fingerprint, &'static str)>,
 }
 
 impl LinkEndpoint {
     /// What a failure means, and what to do.
     pub fn describe(&self, failure: &ConnectFailure) -> String {
-        let Self { name, address, address_setting, pin_setting, own, unknown_there } = self;
+        let Self { name, address, address_setting, pin_setting, own, unknown_there, other_pin } = self;
         let now = || utc(unix_now().secs());
         match failure {
             ConnectFailure::Refused(Refusal { fingerprint, reason }) => match reason {
+                RefusalReason::Unknown | RefusalReason::WrongRole(_)
+                    if let Some((_, setting)) = other_pin.filter(|(other, _)| other == fingerprint) =>
+                {
+                    format!(
+                        "{address} shows the certificate {fingerprint}, and {pin_setting} names another: it is the one that {setting} \
+                         names; are the two pins, or the two addresses, swapped?"
+                    )
+                }
                 RefusalReason::Unknown | RefusalReason::WrongRole(_) => format!(
                     "{address} shows the certificate {fingerprint}, and {pin_setting} names another: if {name} has a new key, \
                      compare the fingerprint with its operator over a second channel and set the pin; if not, somebody else \
@@ -196,7 +206,18 @@ mod tests {
             pin_setting: "`party1.pin`",
             own: Fingerprint([7; 32]),
             unknown_there: "ask",
+            other_pin: Some((Fingerprint([2; 32]), "`party2.pin`")),
         }
+    }
+
+    #[test]
+    fn pins_that_are_swapped_are_recognised() {
+        let refused = |shown| {
+            ConnectFailure::Refused(Refusal { fingerprint: Fingerprint([shown; 32]), reason: RefusalReason::Unknown })
+        };
+        let words = endpoint().describe(&refused(2));
+        assert!(words.contains("is the one that `party2.pin` names; are the two pins"), "{words}");
+        assert!(!endpoint().describe(&refused(1)).contains("swapped"));
     }
 
     #[test]

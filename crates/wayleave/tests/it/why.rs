@@ -129,6 +129,13 @@ fn every_verdict_carries_its_reason_its_rule_and_what_to_do() {
         let has = |field: &str, word: &str| found[field].as_str().is_some_and(|said| said.contains(word));
         assert!(has("rule", rule) && has("cure", cure), "{at}: {rule}, {cure}: {found:#}");
     }
+    let own = &says(&exchange, ALPHA, "own", "20.5.0.0/16", "hidden from AS64499 by its communities")["hidden_from"];
+    assert_eq!(own, &json!([{ "asn": 64499, "why": "a community denies it to this AS" }]));
+    // An own announcement that comes back sealed is no stranger's.
+    let routes = why(&exchange, ALPHA, "20.5.0.0/16")["routes"].clone();
+    let announcers: Vec<&Value> =
+        routes.as_array().into_iter().flatten().map(|route| &route["announcer"]["name"]).collect();
+    assert_eq!(announcers, ["delta"], "{routes:#}");
     let came_back = says(&exchange, ALPHA, "routes", "20.2.0.0/16", "already has");
     assert_eq!((&came_back["came_back"], &came_back["hops"]), (&json!(true), &Value::Null), "nobody is accused");
     assert_eq!(

@@ -138,7 +138,7 @@ impl MemberView {
                 "turn on extended messages at the router, or have the announcer send a shorter path or fewer communities",
             ))
         } else if router["up"] != json!(true) {
-            let why = router["problem"].as_str().unwrap_or(ROUTER_DOWN);
+            let why = router_down(&router);
             Some((
                 format!("chosen, and not in your router: {why}"),
                 "RFC 4271 section 8",
@@ -246,8 +246,7 @@ impl View for MemberView {
         });
         let syncing = (!status.synced).then(|| "the parties have not sent all routes yet".to_owned());
         let router = self.router.json();
-        let router =
-            (router["up"] != json!(true)).then(|| router["problem"].as_str().unwrap_or(ROUTER_DOWN).to_owned());
+        let router = (router["up"] != json!(true)).then(|| router_down(&router).to_owned());
         Some(down.or(syncing).or(router).map_or(Ok(()), Err))
     }
 
@@ -267,13 +266,19 @@ impl View for MemberView {
     }
 }
 
+/// Why there is no session with the router.
+fn router_down(router: &Value) -> &str {
+    let why = router["problem"].as_str().or_else(|| router["missing"].as_str());
+    why.unwrap_or(ROUTER_DOWN)
+}
+
 /// What `why` says of a member that was removed: nothing of what it announced is at the parties any more.
 fn not_a_member(value: &mut Value, said: &str) {
     const RULE: &str = "an operator alone removes a member; its slot and its keys are never used again";
     const CURE: &str = "ask both operators why; to come back: a new key (`wayleave keys new`), and a new request, signed with the old one too \
         (`wayleave members request --beside OLD.key`), or other members hold the new slot";
     value["removed"] = json!(said);
-    value["summary"] = json!(format!("{said}. {CURE}"));
+    value["summary"] = json!(format!("{said}; {CURE}"));
     for own in value["own"].as_array_mut().into_iter().flatten() {
         own["outcome"] = json!(format!("withdrawn: {said}"));
         own["rule"] = json!(RULE);
