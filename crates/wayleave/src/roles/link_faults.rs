@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::{error, warn};
 use wayleave_runtime::clock::{unix_now, utc};
+use wayleave_runtime::frames::FrameError;
 use wayleave_runtime::identity::Fingerprint;
 use wayleave_runtime::links::ConnectFailure;
 use wayleave_runtime::tls::{Refusal, RefusalReason};
@@ -156,7 +157,14 @@ impl LinkFaults {
 
     /// A link ended, for this reason. It is logged with its consequence, by whoever knows that.
     pub fn ended(&self, peer: u32, name: &str, reason: &str) {
-        self.keep(Fault::Link(peer), &format!("the link to {name} ended: {reason}"));
+        // Only the other end knows why it closed.
+        let hint = match reason == FrameError::Closed.to_string() {
+            true => {
+                format!("; if that goes on, the log and `wayleave show status` of {name} say why: ask its operator")
+            }
+            false => String::new(),
+        };
+        self.keep(Fault::Link(peer), &format!("the link to {name} ended: {reason}{hint}"));
     }
 
     /// A link came up; `clock` is what its peer's shows.
@@ -246,6 +254,9 @@ mod tests {
         faults.report(Fault::Refusal(1), "another slot", true);
         faults.ended(1, "party 1", "closed");
         assert_eq!(faults.of(1).as_deref(), Some("another slot"));
+        faults.ended(2, "party 2", "the peer closed the connection");
+        assert!(faults.of(2).is_some_and(|words| words.ends_with("of party 2 say why: ask its operator")));
+        faults.up(2, &endpoint(), None);
         faults.up(1, &endpoint(), Some(unix_now().secs() - 100));
         assert_eq!(faults.list().len(), 2);
         faults.well();

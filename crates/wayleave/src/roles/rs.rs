@@ -3,7 +3,7 @@
 mod config;
 pub(super) mod io;
 mod member_set;
-mod rival_links;
+mod replaced_links;
 mod setup;
 mod views;
 
@@ -29,7 +29,7 @@ use crate::config::rs::{RsConfig, StatusSection, examples_left};
 use crate::failure::{Failure, Outcome};
 pub use config::peer_endpoint;
 use io::{Event, NoPeer, PartyIo};
-use rival_links::RivalLinks;
+use replaced_links::ReplacedLinks;
 use views::{PartyView, Peer};
 
 /// Accepts the certificate of the peer party alone.
@@ -106,8 +106,8 @@ impl Role for Rs {
 
         let (set_in_force, set) = watch::channel(set);
         let faults = LinkFaults::default();
-        let rivals = RivalLinks::default();
-        let links_and_store = (&links, &store, &faults, &rivals);
+        let replaced_links = ReplacedLinks::default();
+        let links_and_store = (&links, &store, &faults, &replaced_links);
         let peer = Peer {
             endpoint: config::peer_endpoint(&config, &identity),
             listening: peer_link.0.as_ref().map(|link| (link.address, link.refusal.clone())),
@@ -124,7 +124,7 @@ impl Role for Rs {
             member_pins: members.pins().clone(),
             log: log.clone(),
             faults,
-            rivals,
+            replaced_links,
             member_links: HashMap::new(),
             peer: config::peer_endpoint(&config, &identity),
             peer_link: None,

@@ -75,6 +75,9 @@ fn every_verdict_carries_its_reason_its_rule_and_what_to_do() {
     edit("bravo", "lab = true", "lab = false");
     let rule = "[[rule]]\ndirection = \"import\"\nprefix = \"20.1.0.0/16\"\nreject = true\n";
     edit("charlie", "[status]", &format!("{rule}[status]"));
+    // It matches none of alpha's routes: the prefix is a longer one.
+    let rule = "[[rule]]\ndirection = \"export\"\nprefix = \"20.1.0.0/17\"\nhide_from = 64499\n";
+    edit("alpha", "[status]", &format!("{rule}[status]"));
     for party in &mut exchange.parties {
         party.role.start().expect("a party that starts");
     }
@@ -105,7 +108,7 @@ fn every_verdict_carries_its_reason_its_rule_and_what_to_do() {
             "own",
             "20.1.0.0/16",
             "announced: both parties have it; slots that may open it: 5",
-            "export rules",
+            "of your export rules none matches it",
             "nothing",
         ),
         (

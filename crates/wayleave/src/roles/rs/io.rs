@@ -16,7 +16,7 @@ use wayleave_runtime::store::{FileStore, Health, Store};
 use wayleave_runtime::tls::{Pins, Role};
 
 use super::member_set;
-use super::rival_links::RivalLinks;
+use super::replaced_links::ReplacedLinks;
 use crate::failure::Failure;
 use crate::roles::daemon::fresh;
 use crate::roles::events::{EventLine, Events, event, shown};
@@ -44,7 +44,7 @@ pub struct PartyIo {
     pub log: Events,
     pub faults: LinkFaults,
     /// Members whose links take each other's place.
-    pub rivals: RivalLinks,
+    pub replaced_links: ReplacedLinks,
     /// The slot at the other end of each member's link that is up.
     pub member_links: HashMap<u64, u32>,
     /// The peer party.
@@ -81,7 +81,7 @@ impl LinkIo<Party> for PartyIo {
                         PeerId::Party
                     }
                     Role::Member => {
-                        self.rivals.up(pin.id, address.ip().to_canonical(), Instant::now());
+                        self.replaced_links.up(pin.id, address.ip().to_canonical(), Instant::now());
                         self.member_links.insert(link, pin.id);
                         PeerId::Member(pin.id)
                     }
@@ -93,7 +93,7 @@ impl LinkIo<Party> for PartyIo {
             LinkEvent::Frame { link, bytes, .. } => Some(PartyInput::Frame { link, bytes }),
             LinkEvent::Down { link, reason } => {
                 if let Some(slot) = self.member_links.remove(&link) {
-                    self.rivals.ended(slot, reason == REPLACED);
+                    self.replaced_links.ended(slot, reason == REPLACED);
                 }
                 if self.peer_link.take_if(|up| *up == link).is_some() {
                     self.ended(reason);

@@ -18,7 +18,7 @@ use wayleave_runtime::store::FileStore;
 use wayleave_runtime::tls::Pins;
 
 use super::io::{Event, PEER};
-use super::rival_links::RivalLinks;
+use super::replaced_links::ReplacedLinks;
 use crate::config::PublicKey;
 use crate::config::rs::RsConfig;
 use crate::key_files::{member_set, signing_key};
@@ -34,7 +34,7 @@ pub struct PartyView {
     links: Links,
     store: Arc<FileStore>,
     faults: LinkFaults,
-    rivals: RivalLinks,
+    replaced_links: ReplacedLinks,
     set: watch::Receiver<MemberSet>,
     /// The peer party's certificate, which a reload may replace.
     peer_party: Pins,
@@ -78,7 +78,7 @@ impl PartyView {
     pub fn new(
         config: &RsConfig,
         identity: &Identity,
-        (links, store, faults, rivals): (&Links, &Arc<FileStore>, &LinkFaults, &RivalLinks),
+        (links, store, faults, replaced_links): (&Links, &Arc<FileStore>, &LinkFaults, &ReplacedLinks),
         set: watch::Receiver<MemberSet>,
         (peer_party, peer): (&Pins, Peer),
         (events, clock): (&mpsc::Sender<Event>, Clock),
@@ -94,7 +94,7 @@ impl PartyView {
             links: links.clone(),
             store: Arc::clone(store),
             faults: faults.clone(),
-            rivals: rivals.clone(),
+            replaced_links: replaced_links.clone(),
             set,
             peer_party: peer_party.clone(),
             keys: Arc::new(keys),
@@ -179,8 +179,8 @@ impl View for PartyView {
         }
         problems.extend(older_store(&status));
         problems.extend(of_members(&status, &self.set.borrow()));
-        let rivals = self.rivals.problems(Instant::now());
-        problems.extend(rivals.iter().map(|(slot, words)| of_member(*slot, &self.set.borrow(), words)));
+        let replaced_links = self.replaced_links.problems(Instant::now());
+        problems.extend(replaced_links.iter().map(|(slot, words)| of_member(*slot, &self.set.borrow(), words)));
         value["problems"] = json!(problems);
         value["certificates_refused"] = json!(read(&self.links.counters().refused));
         Ok(value)

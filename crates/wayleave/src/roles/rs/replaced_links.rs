@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// So many links in a row, each in the place of one that was up, are no accident of the network.
-const RIVAL_LINKS: usize = 3;
+const MOST_REPLACED: usize = 3;
 
 /// Within this time.
 const WINDOW: Duration = Duration::from_secs(120);
@@ -23,9 +23,9 @@ struct OfMember {
 
 /// The members' links. Clones are views of the same.
 #[derive(Clone, Debug, Default)]
-pub struct RivalLinks(Arc<Mutex<BTreeMap<u32, OfMember>>>);
+pub struct ReplacedLinks(Arc<Mutex<BTreeMap<u32, OfMember>>>);
 
-impl RivalLinks {
+impl ReplacedLinks {
     /// A link of the member in `slot` ended. `is_replaced`: since the member connected again.
     pub fn ended(&self, slot: u32, is_replaced: bool) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -38,7 +38,7 @@ impl RivalLinks {
         let of = all.entry(slot).or_default();
         of.replaced.retain(|(at, _)| now.saturating_duration_since(*at) < WINDOW);
         if let Some(before) = of.last.filter(|_| std::mem::take(&mut of.was_replaced)) {
-            if of.replaced.len() == RIVAL_LINKS {
+            if of.replaced.len() == MOST_REPLACED {
                 of.replaced.remove(0);
             }
             of.replaced.push((now, [before, address]));
@@ -52,7 +52,7 @@ impl RivalLinks {
         let problem = |(slot, of): (&u32, &OfMember)| {
             let is_recent = |(at, _): &(Instant, _)| now.saturating_duration_since(*at) < WINDOW;
             let [.., (_, [one, two])] = of.replaced[..] else { return None };
-            if of.replaced.len() < RIVAL_LINKS || !of.replaced.iter().all(is_recent) {
+            if of.replaced.len() < MOST_REPLACED || !of.replaced.iter().all(is_recent) {
                 return None;
             }
             let words = if one == two {
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn a_member_whose_links_take_each_others_place_is_named_with_both_addresses() {
         let [one, two] = [[192, 0, 2, 1], [192, 0, 2, 9]].map(IpAddr::from);
-        let (links, mut now) = (RivalLinks::default(), Instant::now());
+        let (links, mut now) = (ReplacedLinks::default(), Instant::now());
         links.up(0, one, now);
         for (number, address) in [two, one, two].into_iter().enumerate() {
             assert_eq!(links.problems(now), [], "{number} are few");
