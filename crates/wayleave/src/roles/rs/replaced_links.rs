@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// So many links in a row, each in the place of one that was up, are no accident of the network.
-const MOST_REPLACED: usize = 3;
+const REPLACED_AT_LEAST: usize = 3;
 
 /// Within this time.
 const WINDOW: Duration = Duration::from_secs(120);
@@ -38,7 +38,7 @@ impl ReplacedLinks {
         let of = all.entry(slot).or_default();
         of.replaced.retain(|(at, _)| now.saturating_duration_since(*at) < WINDOW);
         if let Some(before) = of.last.filter(|_| std::mem::take(&mut of.was_replaced)) {
-            if of.replaced.len() == MOST_REPLACED {
+            if of.replaced.len() == REPLACED_AT_LEAST {
                 of.replaced.remove(0);
             }
             of.replaced.push((now, [before, address]));
@@ -52,7 +52,7 @@ impl ReplacedLinks {
         let problem = |(slot, of): (&u32, &OfMember)| {
             let is_recent = |(at, _): &(Instant, _)| now.saturating_duration_since(*at) < WINDOW;
             let [.., (_, [one, two])] = of.replaced[..] else { return None };
-            if of.replaced.len() < MOST_REPLACED || !of.replaced.iter().all(is_recent) {
+            if of.replaced.len() < REPLACED_AT_LEAST || !of.replaced.iter().all(is_recent) {
                 return None;
             }
             let words = if one == two {
