@@ -24,7 +24,7 @@ use wayleave_runtime::log_limit::{Line, LogLimit};
 use wayleave_runtime::starts::{Handling, PeerName};
 
 pub use self::words::malformed_words;
-use self::words::{Words, end_words, fault_words};
+use self::words::{SHUTDOWN_TEXT, Words, end_words, fault_words};
 pub use super::peer_tcp::Endpoint;
 use super::peer_tcp::{PeerTcp, SHUTDOWN_TIME, TcpInput};
 
@@ -249,7 +249,7 @@ impl<E: From<PeerEvent>> Driver<E> {
             self.act().await;
             self.publish();
         }
-        let reason = StopReason::Shutdown("wayleave is stopping".to_owned());
+        let reason = StopReason::Shutdown(SHUTDOWN_TEXT.to_owned());
         self.handle(session::Input::Stop(Stop { administrative: true, reason })).await;
         let _ = timeout(SHUTDOWN_TIME, self.connections.connections().gone()).await; // who does not read by then is left
     }

@@ -36,6 +36,9 @@ pub fn malformed_words<'a>(problems: &[Problem], routes: impl Iterator<Item = &'
     if routes.is_empty() { problems } else { format!("{problems}; routes withdrawn or ignored: {}", routes.join(", ")) }
 }
 
+/// What the router is told when this process ends.
+pub(super) const SHUTDOWN_TEXT: &str = "wayleave is stopping";
+
 /// Where to look after the peer has broken the protocol.
 pub(super) fn fault_words(notification: &Notification, router: &Words) -> String {
     match notification.code {
@@ -55,6 +58,10 @@ pub(super) fn end_words(notification: &Notification, router: &Words) -> String {
             format!("{router} takes no more prefixes from here: raise its limit for this neighbour, or announce fewer")
         }
         (code::CEASE, cease::OUT_OF_RESOURCES) => format!("{router} is short of memory or another resource"),
+        // BIRD repeats the last text that it was sent.
+        (code::CEASE, _) if notification.data.ends_with(SHUTDOWN_TEXT.as_bytes()) => format!(
+            "whoever runs {router} did that, and its software repeats what this proxy said when it stopped last; the session is tried again"
+        ),
         (code::CEASE, _) => format!("whoever runs {router} did that; the session is tried again"),
         (code::HOLD_TIMER_EXPIRED, _) => format!("{router} did not hear this end in time: look at the way to it"),
         _ => format!("{router} says that this end sent what it does not take: see its log for the message"),
@@ -77,6 +84,8 @@ mod tests {
         assert_eq!(fault_words(&with(2, 2), &router), COMPARE);
         let maintenance = end_words(&with(6, 2), &router);
         assert_eq!(maintenance, "whoever runs the router at 192.0.2.1 did that; the session is tried again");
+        let echo = Notification { data: [&[20], SHUTDOWN_TEXT.as_bytes()].concat(), ..with(6, 2) };
+        assert!(end_words(&echo, &router).contains("did that, and its software repeats what this proxy said"));
         assert!(end_words(&with(6, 1), &router).contains("raise its limit"));
         assert_eq!(end_words(&with(6, 3), &router), COMPARE);
         assert_eq!((router.to_string(), unknown.to_string()), ("the router at 192.0.2.1".into(), "the router".into()));
