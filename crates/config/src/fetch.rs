@@ -161,7 +161,7 @@ fn host(target: &Target) -> Result<String, NoAnswer> {
     let status = status.map_err(NoAnswer::Failed)?;
     let without = || {
         Failure::new(format!("{} has no [status] section, so that the role serves no status pages", config.display()))
-            .help("add: [status] listen = \"127.0.0.1:8481\"")
+            .help("add a section [status] with `listen = \"127.0.0.1:PORT\"`; `wayleave init ROLE` prints each role's usual port")
     };
     let Text(address) = status.ok_or_else(|| NoAnswer::NoPages(without()))?.listen.into_inner();
     Ok(address.to_string())

@@ -7,6 +7,7 @@ use wayleave_core::Asn;
 use wayleave_route_server::directory::{ChainError, MemberSet, Slot};
 use wayleave_route_server::member::stored_directory;
 use wayleave_runtime::identity::Identity;
+use wayleave_runtime::store;
 
 use super::machine::stored;
 use super::member::MemberConfig;
@@ -42,6 +43,16 @@ pub(super) fn faults(config: &MemberConfig, source: &Source) -> Vec<FileFault> {
         }
     }
     of_set(config, directory.set(), source).into_iter().map(FileFault::Doubtful).collect()
+}
+
+/// That the proxy runs and has its state to itself, with the member set in it.
+pub(super) fn not_compared(config: &MemberConfig, source: &Source) -> Option<String> {
+    let state = source.resolve(config.file.member.state.get_ref());
+    store::is_open(&state).is_ok_and(|is_open| is_open).then(|| {
+        "not compared with the member set, since the proxy runs and has it: after SIGHUP, `wayleave show status` names an AS of a rule that no \
+         member has; the slot, the name and the addresses count after a restart, and are compared while the proxy is stopped"
+            .to_owned()
+    })
 }
 
 fn of_set(config: &MemberConfig, set: &MemberSet, source: &Source) -> Vec<Fault> {

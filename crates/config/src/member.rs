@@ -318,7 +318,10 @@ impl MemberConfig {
                         FileFault::Unusable(fault) => errors.push(fault),
                     }
                 }
-                Checked::found("member", source, errors, warnings).with_examples(source, config.file.examples())
+                let mut checked =
+                    Checked::found("member", source, errors, warnings).with_examples(source, config.file.examples());
+                checked.notes.extend(listed::not_compared(&config, source));
+                checked
             }
             Err(failures) => Checked::wrong("member", failures),
         }

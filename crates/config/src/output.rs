@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use wayleave_runtime::clock::utc;
 
 /// Fields of JSON objects whose numbers are seconds since 1970: people read them as times.
-const TIMES: [&str; 19] = [
+const TIMES: [&str; 20] = [
     "unix",
     "until",
     "ends",
@@ -26,6 +26,7 @@ const TIMES: [&str; 19] = [
     "list_key_until",
     "dead_since",
     "last_signed",
+    "needed_until",
 ];
 
 /// Whether standard output supports colours.

@@ -515,9 +515,35 @@ impl RsConfig {
             }
             // Named already, at the key that has two.
             Err(StartError::Keys(_)) => None,
+            Err(error @ (StartError::StoredOperators | StartError::StoredExchange(_))) => {
+                let help = self.other_state_help(source);
+                Some(FileFault::Unusable(Fault::at(self.party.state.span(), error.to_string()).help(help)))
+            }
             Err(error) => Some(FileFault::Unusable(Fault::at(span, error.to_string()).help(
                 "the party's state has the set that was in force: restore the file that it had, or settle with the other operator which counts",
             ))),
+        }
+    }
+
+    /// What to do about a state that is of another exchange than the file and the configuration.
+    fn other_state_help(&self, source: &Source) -> String {
+        let state = source.resolve(self.party.state.get_ref());
+        format!(
+            "where this party was never connected to the peer party with that state, remove it: rm {}*. Otherwise restore the file and \
+             the configuration that this party had",
+            state.display()
+        )
+    }
+
+    /// What to do about a party that cannot start.
+    #[must_use]
+    pub fn start_help(&self, error: &StartError, source: &Source) -> String {
+        match error {
+            StartError::StoredOperators | StartError::StoredExchange(_) => self.other_state_help(source),
+            _ => {
+                let set = source.resolve(self.party.members.get_ref());
+                format!("see {} and {}", source.path().display(), set.display())
+            }
         }
     }
 

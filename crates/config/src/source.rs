@@ -28,6 +28,11 @@ impl Source {
         Self::read_with(path, "`wayleave init ROLE` prints one to start from")
     }
 
+    /// Reads the description of a laboratory.
+    pub fn read_laboratory(path: &Path) -> Result<Self, Failure> {
+        Self::read_with(path, "docs/examples/lab has laboratories to start from")
+    }
+
     /// Reads a file of a configuration's setting.
     pub fn read_named(path: &Path, setting: &str) -> Result<Self, Failure> {
         Self::read_with(path, &format!("`{setting}` names it in the configuration"))

@@ -86,6 +86,9 @@ const INBOX: usize = 64 << 20;
 /// many a peer may send at once.
 const INBOX_FRAMES: usize = 64;
 
+/// Why a link ended in whose place another one of the same peer came.
+pub const REPLACED: &str = "the peer connected again";
+
 /// An event of a link. For each link: one `Up`, any number of `Frame`, one `Down`.
 #[derive(Debug)]
 pub enum LinkEvent {
@@ -939,7 +942,7 @@ impl<E: From<LinkEvent> + Send + 'static> Port<E> {
                     return;
                 }
                 let Some(old) = all.first().and_then(|old| links.get(old)) else { continue };
-                old.close.send_replace(Some(Ending::of("the peer connected again")));
+                old.close.send_replace(Some(Ending::of(REPLACED)));
                 old.done.clone()
             };
             let _ = done.changed().await; // ends with an error when the old link's task is over

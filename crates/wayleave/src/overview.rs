@@ -108,7 +108,11 @@ impl Overview {
             let line = format!("problem: {problem}\n");
             used += lines(&line);
             if !all && at > 0 && used > PROBLEM_LINES {
-                return text + &format!("{} more problems: `--all` lists them\n", self.problems.len() - at);
+                return text
+                    + &match self.problems.len() - at {
+                        1 => "1 more problem: `--all` lists it\n".to_owned(),
+                        rest => format!("{rest} more problems: `--all` lists them\n"),
+                    };
             }
             text += &line;
         }

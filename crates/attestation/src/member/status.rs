@@ -34,7 +34,7 @@ pub struct Status {
     /// How each few-time key stands.
     pub few_time_keys: Vec<FewTimeStatus>,
     pub asn: Asn,
-    /// The keys here, where the AS registered keys and none of them: nothing is signed.
+    /// The keys here, where none is registered and the AS registered others, or a record that asks for signatures.
     pub unregistered_keys: Vec<KeyId>,
 }
 

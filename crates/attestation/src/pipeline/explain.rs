@@ -54,6 +54,9 @@ pub struct OwnKey {
     pub routes: usize,
     /// When it signed a hop last, in seconds since 1970; `None`: not since the start.
     pub last_signed: Option<u64>,
+    /// Of a key that another one has replaced: until when what it signed holds, in seconds since 1970, if nothing is signed with it any
+    /// more; it may leave the profile then.
+    pub needed_until: Option<u64>,
     /// Signatures that a few-time key may still make in the slot of time that it is.
     pub left: Option<u64>,
     /// When a few-time key's life ends, in seconds since 1970.
@@ -239,6 +242,7 @@ impl<K: Ord + Copy> Pipeline<K> {
             state: self.key_state(key, routes.get(&key.leaf.id()).copied().unwrap_or(0)),
             routes: routes.get(&key.leaf.id()).copied().unwrap_or(0),
             last_signed: key.last_signed,
+            needed_until: self.needed_until(key, routes.get(&key.leaf.id()).copied().unwrap_or(0)),
             left: key.slots.and_then(|_| keys.few_time.left(index, self.now.unix)),
             ends: key.slots.map(|slots| slots.end()),
             reload,
@@ -246,20 +250,28 @@ impl<K: Ord + Copy> Pipeline<K> {
         own.collect()
     }
 
+    /// Whether another key of its suite comes before it.
+    fn is_replaced(&self, key: &HeldKey) -> bool {
+        let first = self.keys.held().iter().find(|held| held.registered && held.suite == key.suite);
+        first.is_some_and(|first| first.leaf != key.leaf)
+    }
+
+    /// Until when what a key signed holds, which another one has replaced and with which no route stands signed.
+    fn needed_until(&self, key: &HeldKey, routes: usize) -> Option<u64> {
+        // What it signed before the start holds no longer than what it would have signed then.
+        let until = key.last_signed.unwrap_or(self.keys.started()) + u64::from(self.config.lifetime) * 60;
+        (routes == 0 && key.registered && self.signs_with() != Some(key.leaf.id()) && self.is_replaced(key))
+            .then_some(until)
+    }
+
     /// What a key does, with which so many routes stand signed.
     fn key_state(&self, key: &HeldKey, routes: usize) -> &'static str {
         let signs = self.signs_with();
-        let is_replaced = |key: &HeldKey| {
-            let first = self.keys.held().iter().find(|held| held.registered && held.suite == key.suite);
-            first.is_some_and(|first| first.leaf != key.leaf)
-        };
-        let (keys, lifetime) = (&self.keys, u64::from(self.config.lifetime) * 60);
-        // What it signed before the start holds no longer than what it would have signed then.
-        let is_over = routes == 0 && key.last_signed.unwrap_or(keys.started()) + lifetime < self.unix();
+        let is_over = self.needed_until(key, routes).is_some_and(|until| until < self.unix());
         match (key.registered, key.was_registered) {
             (true, _) if signs == Some(key.leaf.id()) => "signs",
-            (true, _) if is_replaced(key) && is_over => "replaced, no longer needed: take it out of the profile",
-            (true, _) if is_replaced(key) => "replaced: keep it registered while what it signed holds",
+            (true, _) if is_over => "replaced, no longer needed: take it out of the profile",
+            (true, _) if self.is_replaced(key) => "replaced: keep it registered while what it signed holds",
             (true, _) => "signs what the first does not fit",
             (false, true) => "no longer registered",
             (false, false) if self.view.is_registered(self.config.asn) => "not registered yet: signs nothing",

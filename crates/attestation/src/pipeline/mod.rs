@@ -260,7 +260,8 @@ impl<K: Ord + Copy> Pipeline<K> {
         }
     }
 
-    /// The keys of the ring, where this AS registered keys and none of them: nothing is signed then.
+    /// The keys of the ring, where none of them is registered and this AS registered others, or a record that asks for signatures: own
+    /// routes leave unsigned then.
     pub(crate) fn unregistered_keys(&self) -> Vec<KeyId> {
         match self.keys.key_use(&self.view, self.config.asn) {
             KeyUse::Unregistered => self.keys.held().iter().map(|key| key.leaf.id()).collect(),

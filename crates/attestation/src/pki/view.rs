@@ -304,6 +304,12 @@ impl View {
         self.attested_since.get(&asn)
     }
 
+    /// Whether a route of `origin` without an attestation is invalid, if its record is of this time.
+    #[must_use]
+    pub fn requires_attestation(&self, origin: Asn) -> bool {
+        self.attested_since.get(&origin).is_some_and(|record| record.strictness != Strictness::Prefer)
+    }
+
     /// Whether the record of `origin` requires post-quantum suites at `now`, in seconds since 1970.
     #[must_use]
     pub fn requires_post_quantum(&self, origin: Asn, now: u64) -> bool {

@@ -34,7 +34,7 @@ pub struct Status {
     pub clock: &'static str,
     /// How each few-time key stands.
     pub few_time_keys: Vec<FewTimeStatus>,
-    /// The keys here, where the AS registered keys and none of them: nothing is signed.
+    /// The keys here, where none is registered and the AS registered others, or a record that asks for signatures.
     pub unregistered_keys: Vec<KeyId>,
 }
 
@@ -292,7 +292,12 @@ impl Proxy {
                     }
                     Some(outcome) => outcome_words(outcome),
                 };
-                routes.push(self.why_route(&pair.name, "out", sent, &report, class, (outcome, advice)));
+                let mut row = self.why_route(&pair.name, "out", sent, &report, class, (outcome, advice));
+                if route.result.as_ref().is_some_and(|outcome| outcome.sent(&route.attributes).is_none()) {
+                    // What a neighbour would conclude of an attestation that is not there is nobody's fault: it gets no route.
+                    (row.hops, row.broken, row.reason) = (Vec::new(), None, "nobody is sent it".to_owned());
+                }
+                routes.push(row);
             }
         }
         let summary = match routes.len() {

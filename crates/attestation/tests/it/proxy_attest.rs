@@ -378,6 +378,20 @@ fn an_as_whose_keys_are_not_those_of_its_profile_signs_nothing_and_says_so() {
     let keys = line.net.proxies[proxy].own_keys();
     assert_eq!((keys[0].state, keys[0].routes), ("signs", 1));
     assert!(line.net.proxies[proxy].status().unregistered_keys.is_empty());
+    // Without a profile, and with a record that says `strict`: own routes would be invalid at others, and it says so.
+    let no_profile = |strictness| {
+        let mut view = view(4, &[LAST], &[(ORIGIN, PREFIX)]);
+        attested(&mut view, ORIGIN, strictness);
+        view
+    };
+    line.net.tell(proxy, shared(no_profile(Strictness::Strict)));
+    line.net.wait(Duration::from_secs(1));
+    assert_eq!(line.net.proxies[proxy].status().unregistered_keys.len(), 1);
+    let said = line.net.events.iter().filter(|(of, event)| *of == proxy && is_unregistered(event)).count();
+    assert_eq!(said, 2, "once more");
+    line.net.tell(proxy, shared(no_profile(Strictness::Prefer)));
+    line.net.wait(Duration::from_secs(1));
+    assert!(line.net.proxies[proxy].status().unregistered_keys.is_empty(), "unsigned routes are no worse than others");
     // Its neighbour has another profile of it: the hop is broken there, and no gap.
     let last = line.proxies[1].expect("a proxy");
     line.net.tell(last, shared(other(3)));
@@ -425,6 +439,8 @@ fn an_old_key_of_each_suite_is_no_longer_needed_once_what_it_signed_is_over() {
     let (signs, other) = ("signs", "signs what the first does not fit");
     let keep = "replaced: keep it registered while what it signed holds";
     assert_eq!(states(&mut net), [signs, other, keep, keep]);
+    let until: Vec<Option<u64>> = net.proxies[proxy].own_keys().iter().map(|key| key.needed_until).collect();
+    assert!(until[..2] == [None, None] && until[2].is_some_and(|until| until >= START + 3600), "{until:?}");
     // What was signed before the start is over, too.
     net.wait(Duration::from_secs(25 * 3600));
     let over = "replaced, no longer needed: take it out of the profile";

@@ -30,7 +30,7 @@ pub fn read(source: &Source) -> Outcome<Plan> {
 
 /// `Err` holds the errors; with `--json` they have been printed already, and it is empty.
 pub fn check(command: &Check) -> Outcome {
-    let source = Source::read(&command.file)?;
+    let source = Source::read_laboratory(&command.file)?;
     let checked = match read(&source) {
         Ok(_) => Checked::found(LABORATORY, &source, Vec::new(), Vec::new()),
         Err(failures) => Checked::wrong(LABORATORY, failures),

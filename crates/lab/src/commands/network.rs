@@ -336,7 +336,7 @@ fn choose(given: Option<RungName>) -> Outcome<Rung> {
 }
 
 pub fn up(command: &Up) -> Outcome {
-    let source = Source::read(&command.file)?;
+    let source = Source::read_laboratory(&command.file)?;
     let plan = description::read(&source)?;
     let rung = choose(command.rung)?;
     product()?;
@@ -684,7 +684,7 @@ pub fn exec(command: &Exec) -> Outcome {
 
 pub fn graph(command: &Graph) -> Outcome {
     let (plan, ended) = match &command.file {
-        Some(file) => (description::read(&Source::read(file)?)?, BTreeSet::new()),
+        Some(file) => (description::read(&Source::read_laboratory(file)?)?, BTreeSet::new()),
         None => {
             let folder = command.which.find()?;
             let ended = match folder.holder().filter(Holder::is_alive) {

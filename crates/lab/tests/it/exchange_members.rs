@@ -236,6 +236,14 @@ fn a_party_does_not_start_with_a_set_that_does_not_follow_what_was_in_force() {
         exchange.sim.start(party);
     }
     assert!(exchange.sim.settle(LIMIT), "{}", exchange.describe());
+    // File and configuration agree, and the store does not: what is wrong is named.
+    let [one, two] = operator_keys(seed).map(|key| key.verifying_key());
+    let swapped =
+        Directory::new(wayleave_lab::sim::EXCHANGE, [two.to_bytes(), one.to_bytes()]).expect("a name and two keys");
+    exchange.sim.kill(PARTIES[1]);
+    exchange.sim.operators = [two, one];
+    exchange.sim.files.insert(PARTIES[1], swapped.encode());
+    assert_eq!(exchange.sim.try_start(PARTIES[1]), Err(StartError::StoredOperators));
 }
 
 #[test]

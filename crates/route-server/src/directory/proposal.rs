@@ -22,7 +22,9 @@ pub struct Proposal {
 pub enum ProposalError {
     #[error(transparent)]
     Chain(#[from] ChainError),
-    #[error("not an operator key of this exchange")]
+    #[error(
+        "not an operator key of this exchange: expected the key file of one of its two operators, which is no party's and no member's key"
+    )]
     NoOperator,
     #[error("the operator of party {0} proposed it; the other operator countersigns")]
     OwnProposal(u8),

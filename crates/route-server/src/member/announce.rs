@@ -58,7 +58,7 @@ use super::dirty::Dirty;
 use super::{Cause, MemberConfig, MemberCounters, MemberEvent};
 use crate::directory::MemberSet;
 use crate::frames::{FromMember, MAX_PATHS, Refusal};
-use crate::object::{ExportMode, MAX_PREFIXES};
+use crate::object::{ExportMode, Handle, MAX_PREFIXES};
 use crate::party::{Change, PersistId, StoredRecord};
 use crate::policy::validate::Invalid;
 use crate::policy::{ExportSet, Policy, export_set};
@@ -310,6 +310,13 @@ impl Announcements {
         let [first, last] = [0, u32::MAX].map(|path_id| Nlri { prefix: *prefix, path_id });
         let of_prefix = self.router.range(first..=last);
         of_prefix.map(|(nlri, route)| (&route.attributes, self.own_state(nlri))).collect()
+    }
+
+    /// Whether the object is this member's own, as it last announced the prefix: it comes back sealed.
+    pub(super) fn is_own(&self, prefix: &Prefix, handle: &Handle) -> bool {
+        let [first, last] = [0, u32::MAX].map(|path_id| Nlri { prefix: *prefix, path_id });
+        let mut announced = self.announced.range(first..=last);
+        announced.any(|(_, last)| self.objects.get(&last.version).is_some_and(|own| own.handle == *handle))
     }
 
     /// Whether the router announces a route to the prefix.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use wayleave_bgp::Attributes;
 use wayleave_bgp::origins::OriginState;
-use wayleave_core::{Prefix, VerdictKind};
+use wayleave_core::{Asn, Prefix, VerdictKind};
 
 use super::announce::{Bar, OwnState};
 use super::receive::{Assessment, OpenRoute, Validation};
@@ -21,7 +21,7 @@ use crate::policy::ranking::Rank;
 use crate::policy::validate::{
     Check, Invalid, Martians, can_be_next_hop, origin_state, validate, validate_for, validate_origin,
 };
-use crate::policy::{Imported, Rejection};
+use crate::policy::{Decision, Exported, Imported, Rejection, Route, export_decisions};
 use crate::versions::Versions;
 
 /// Counts since start.
@@ -413,8 +413,18 @@ pub struct OwnRoute {
     pub as_path: Vec<u32>,
     #[serde(flatten)]
     pub reason: Reason,
+    /// The ASes of members that do not get it, by this member's own policy.
+    pub hidden_from: Vec<HiddenFrom>,
     /// What each receiver and the parties check, whatever its policy.
     pub checks: Vec<CheckMade>,
+}
+
+/// An AS whose members do not get an own route.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct HiddenFrom {
+    pub asn: u32,
+    /// The rule or community by which it is so.
+    pub why: String,
 }
 
 /// The result of a check that the exchange makes of every route.
@@ -439,6 +449,9 @@ pub struct Why {
 
 /// Routes that are not announced of which the status says why: our own limit.
 const MAX_WITHHELD: usize = 32;
+
+/// So many ASes from which a route is hidden are named for each rule, and the others counted.
+const NAMED_AT_MOST: usize = 8;
 
 const NOTHING: &str = "nothing";
 const TELL: &str = "tell the announcer, whose own proxy says the same by `wayleave why`";
@@ -656,6 +669,9 @@ impl Member {
         for (number, candidate) in candidates.iter().enumerate() {
             let handle = candidate.0;
             let open = self.routes.get(&handle).and_then(|route| route.opened.clone());
+            if open.is_none() && self.announcements.is_own(&prefix, &handle) {
+                continue;
+            }
             let class = classes.iter().find(|(n, ..)| *n == number).and_then(|(_, _, class)| *class);
             let verdict = self
                 .assessment(candidate)
@@ -748,7 +764,7 @@ impl Member {
                 "your own ranking: it does not compete, since too many others do, and none of them is better"
             }
             Some(choice) if choice.chosen.is_some() && !is_first_alone => {
-                "Select-Best: your ranking, then the exchange's recommendation"
+                "Select-Best: your ranking, then the exchange's recommendation and its own order"
             }
             _ => "your own ranking ([ranking] and import rules)",
         }
@@ -828,8 +844,8 @@ impl Member {
         }
         if Some(class) == top {
             return Reason::new(
-                "ranked equal; the exchange's recommendation preferred another route",
-                "Select-Best: among routes of your best class the recommendation decides",
+                "ranked equal; the exchange's recommendation, or its own order where that names none, preferred another route",
+                "Select-Best: among routes of your best class the recommendation decides, then a secret order of the exchange's",
                 "rank this route higher (an import rule with `class` or `local_pref`) if you want it",
             );
         }
@@ -901,11 +917,27 @@ impl Member {
                     "every member's first path goes before any member's second; among equals a keyed hash decides",
                     "announce fewer paths of the prefix, or a more specific one",
                 ),
-                OwnState::Announced { slots, competes: true } => Reason::new(
-                    format!("announced: both parties have it; slots that may open it: {slots}"),
-                    "your communities and export rules",
-                    NOTHING,
-                ),
+                OwnState::Announced { slots, competes: true } => {
+                    let (rules, hidden) = self.export_decisions(*prefix, attributes);
+                    let hidden = match hidden_words(&hidden) {
+                        Some(words) => format!("; hidden from {words}"),
+                        None if !rules.is_empty() => "; hidden from nobody".to_owned(),
+                        None => String::new(),
+                    };
+                    let rule = match &rules[..] {
+                        [] if self.policy.has_export_rules() => {
+                            "your communities; of your export rules none matches it".to_owned()
+                        }
+                        [] => "your communities and export rules".to_owned(),
+                        [one] => format!("your communities and export rules: rule {one} matches it"),
+                        several => {
+                            let all: Vec<String> = several.iter().map(ToString::to_string).collect();
+                            format!("your communities and export rules: rules {} match it", all.join(", "))
+                        }
+                    };
+                    let outcome = format!("announced: both parties have it; slots that may open it: {slots}{hidden}");
+                    Reason::new(outcome, rule, NOTHING)
+                }
                 OwnState::UnderWay if !self.synced => Reason::new(
                     "not announced yet: the parties are not in reach",
                     "both parties must have a route",
@@ -939,9 +971,27 @@ impl Member {
         let routes = self.announcements.own_routes(prefix);
         let route = |(attributes, state): (&Attributes, OwnState)| {
             let checks = own.map(|own| self.checks(*prefix, attributes, own, &state)).unwrap_or_default();
-            OwnRoute { as_path: asns(attributes), reason: reason(attributes, state), checks }
+            let hidden_from = match state {
+                OwnState::Announced { .. } => hidden_from(&self.export_decisions(*prefix, attributes).1),
+                OwnState::UnderWay | OwnState::Barred(_) => Vec::new(),
+            };
+            OwnRoute { as_path: asns(attributes), reason: reason(attributes, state), hidden_from, checks }
         };
         routes.into_iter().map(route).collect()
+    }
+
+    /// The export rules that match an own route, by their numbers in the configuration, and what is decided for the AS of each other
+    /// member.
+    fn export_decisions(&self, prefix: Prefix, attributes: &Attributes) -> (Vec<usize>, BTreeMap<Asn, Exported>) {
+        let Some(set) = &self.set else { return Default::default() };
+        let Some(own) = set.slot(self.config.slot) else { return Default::default() };
+        let rules = self.policy.export_rules(&Route::new(prefix, attributes, own.asn)).numbers();
+        let decided = export_decisions(prefix, attributes, self.config.slot, set, self.config.rs_asn, &self.policy);
+        let by_policy = decided.into_iter().filter_map(|(slot, decision)| match decision {
+            Decision::Policy(exported) => Some((set.slot(slot)?.asn, exported)),
+            Decision::Held => None,
+        });
+        (rules, by_policy.collect())
     }
 
     /// The checks that the exchange makes of every route: those of receivers, and the parties' prefix limit.
@@ -1027,6 +1077,30 @@ fn is_first_alone(classes: &[(usize, Candidate, Option<u8>)], winner: Handle) ->
     best.next().is_some_and(|(_, candidate, _)| candidate.0 == winner) && best.next().is_none()
 }
 
+/// Those who do not get a route.
+fn hidden_from(decided: &BTreeMap<Asn, Exported>) -> Vec<HiddenFrom> {
+    let hidden = decided.iter().filter(|(_, exported)| !exported.permits());
+    hidden.map(|(asn, exported)| HiddenFrom { asn: asn.0, why: exported.to_string() }).collect()
+}
+
+/// The same in words, the first few for each rule by name; `None` if it is nobody.
+fn hidden_words(decided: &BTreeMap<Asn, Exported>) -> Option<String> {
+    let mut by_reason: BTreeMap<String, Vec<Asn>> = BTreeMap::new();
+    for (asn, exported) in decided.iter().filter(|(_, exported)| !exported.permits()) {
+        let reason = match exported {
+            Exported::DeniedByRule(number) => format!("by rule {}", number + 1),
+            _ => "by its communities".to_owned(),
+        };
+        by_reason.entry(reason).or_default().push(*asn);
+    }
+    let words = by_reason.iter().map(|(reason, asns)| {
+        let mut names: Vec<String> = asns.iter().take(NAMED_AT_MOST).map(ToString::to_string).collect();
+        names.extend((asns.len() > NAMED_AT_MOST).then(|| format!("{} more", asns.len() - NAMED_AT_MOST)));
+        format!("{} {reason}", names.join(", "))
+    });
+    (!by_reason.is_empty()).then(|| words.collect::<Vec<_>>().join("; "))
+}
+
 /// The ASes of a route's path.
 fn asns(attributes: &Attributes) -> Vec<u32> {
     attributes.as_path().asns().map(|asn| asn.0).collect()
@@ -1039,7 +1113,19 @@ mod tests {
 
     use super::*;
     use wayleave_bgp::origins::Vrp;
-    use wayleave_core::{Afi, Asn};
+    use wayleave_core::Afi;
+
+    #[test]
+    fn who_does_not_get_an_own_route_is_named_with_the_rule() {
+        let rule = |asn| (Asn(asn), Exported::DeniedByRule(0));
+        let open = (Asn(7), Exported::PermittedByRule(1));
+        assert_eq!(hidden_words(&BTreeMap::from([open])), None);
+        let one = BTreeMap::from([rule(64_499), open]);
+        assert_eq!(hidden_words(&one).as_deref(), Some("AS64499 by rule 1"));
+        assert_eq!(hidden_from(&one), [HiddenFrom { asn: 64_499, why: "rule 1 hides it".to_owned() }]);
+        let many: BTreeMap<_, _> = (1..=10).map(rule).collect();
+        assert!(hidden_words(&many).is_some_and(|words| words.ends_with("AS8, 2 more by rule 1")));
+    }
 
     #[test]
     fn a_route_that_is_alone_in_the_best_class_is_the_members_own_choice() {

@@ -152,9 +152,10 @@ impl Membership {
             Err(ChainError::Diverges(_)) => {
                 Err("its member set is not ours: the operators signed two sets of one number; settle which one counts")
             }
-            Err(ChainError::OtherExchange(_) | ChainError::OtherOperators) => {
-                Err("its member set is of another exchange, or of other operators")
-            }
+            Err(ChainError::OtherExchange(_) | ChainError::OtherOperators) => Err(
+                "its member set is of another exchange, or of other operators than ours: `wayleave members show` at both parties prints which; the \
+                 party that was begun with a wrong file gets the right one, its configuration made anew, and no state",
+            ),
             Err(_) => Err("its member set does not count: malformed, or not signed by both operators"),
         }
     }

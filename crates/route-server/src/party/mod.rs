@@ -687,10 +687,17 @@ fn in_force(config: &PartyConfig, file: &[u8], stored: Option<&[u8]>) -> Result<
     };
     let Some(stored) = stored else { return Ok((Directory::open(file, &trust).map_err(of_file)?, None)) };
     let before = Directory::decode(stored).map_err(|_| StartError::Store)?;
+    // Where the file is of the configuration's exchange, what is of another is the store.
+    let is_of_exchange = Directory::open(file, &trust).is_ok();
+    let of_store = |error| match error {
+        ChainError::OtherExchange(stored) if is_of_exchange => StartError::StoredExchange(stored),
+        ChainError::OtherOperators if is_of_exchange => StartError::StoredOperators,
+        error => of_file(error),
+    };
     if let Err(other @ ChainError::OtherExchange(_)) = before.check(&trust) {
-        return Err(of_file(other));
+        return Err(of_store(other));
     }
-    let (directory, older) = match before.succeed(file).map_err(of_file)? {
+    let (directory, older) = match before.succeed(file).map_err(of_store)? {
         Succession::Same => (before, None),
         Succession::Newer(next, _) => (*next, None),
         Succession::Older(shown) => (before, Some(shown.number)),
@@ -713,6 +720,14 @@ pub enum StartError {
     Keys(#[from] SharedKey),
     #[error("the member set belongs to the exchange `{0}`, not to the one in this configuration")]
     Exchange(String),
+    #[error(
+        "this party's state begins with other operators' keys than its member set's file and its configuration, which agree: the state is of another exchange, or was begun with a wrong file"
+    )]
+    StoredOperators,
+    #[error(
+        "this party's state is of the exchange `{0}`, and its member set's file and its configuration are of another, which both name"
+    )]
+    StoredExchange(String),
     #[error(
         "the file's set {0} is not the set {0} that was in force here: the operators signed two sets of one number; restore the file that this party had, and settle with the other operator which of the two counts"
     )]

@@ -259,6 +259,11 @@ impl Policy {
         self.export.iter().any(|rule| !rule.conditions.prefixes.is_empty() || rule.conditions.family.is_some())
     }
 
+    #[must_use]
+    pub fn has_export_rules(&self) -> bool {
+        !self.export.is_empty()
+    }
+
     /// Whether import rules look at verdicts, beyond that an invalid route is rejected.
     #[must_use]
     pub fn imports_by_verdict(&self) -> bool {
@@ -302,6 +307,12 @@ impl Policy {
 pub struct ExportRules<'a>(Vec<&'a ExportRule>);
 
 impl ExportRules<'_> {
+    /// Their numbers in the configuration, from one.
+    #[must_use]
+    pub fn numbers(&self) -> Vec<usize> {
+        self.0.iter().map(|rule| rule.number + 1).collect()
+    }
+
     /// Whether the members of `receiver` may have the route whose communities say `controls`, and why.
     #[must_use]
     pub fn decide(&self, receiver: Asn, controls: &Controls) -> Exported {

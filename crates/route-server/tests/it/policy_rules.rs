@@ -33,7 +33,7 @@ fn whom_a_policy_lets_have_a_route_is_told_with_the_reason() {
     let mut members = set(&[64497, 64498, 64499, 64500, 64501]);
     members.slots[3].held = true;
     members.slots[4].active = false;
-    let attributes = attributes(&[64497]);
+    let attributes = attributes(&[64497], 0).finish();
     for text in ["10.0.0.0/8", "11.0.0.0/8"] {
         let of = (prefix(text), &attributes, 0, &members, RS, &policy(rules));
         let decisions = export_decisions(of.0, of.1, of.2, of.3, of.4, of.5);

@@ -229,6 +229,17 @@ fn role_of(source: &Source) -> Result<&'static str, Failures> {
     Err(Failure::new("no role's configuration, expected one that `wayleave run` takes").into())
 }
 
+/// The configuration of the other party in the folder of a party's.
+fn other_party_beside(configuration: &Path, source: &Source) -> Option<PathBuf> {
+    let number = |source: &Source| source.parse::<toml::Table>().ok()?.get("party")?.get("number")?.as_integer();
+    let own = number(source)?;
+    let is_other = |path: &PathBuf| {
+        let is_configuration = path.extension().is_some_and(|ending| ending == "toml") && path.is_file();
+        is_configuration && Source::read(path).is_ok_and(|other| number(&other).is_some_and(|number| number != own))
+    };
+    fs::read_dir(configuration.parent()?).ok()?.flatten().map(|entry| entry.path()).find(is_other)
+}
+
 fn is_copied(loss: Loss) -> bool {
     matches!(loss, Loss::ForGood | Loss::Continued)
 }
@@ -477,6 +488,7 @@ pub fn restore(wanted: &Restore) -> Outcome {
     let configuration =
         placed.iter().chain(&same).find(|file| file.setting == CONFIGURATION).map(|file| file.to.clone());
     let configuration = configuration.unwrap_or_default();
+    let other_party = other_party_beside(&configuration, &source);
     let is_continued =
         |file: &&Placed| loss_of(&file.setting) == Some(Loss::Continued) || file.setting == ALSO && is_signed(&file.to);
     let continued: Vec<&Placed> = placed.iter().filter(is_continued).collect();
@@ -484,7 +496,7 @@ pub fn restore(wanted: &Restore) -> Outcome {
         print_json(json!({
             "role": role, "configuration": configuration, "files": placed.iter().map(|file| &file.to).collect::<Vec<_>>(),
             "continued": continued.iter().map(|file| &file.to).collect::<Vec<_>>(), "left_out": manifest.left_out,
-            "absent": missing.iter().map(|file| json!({ "setting": file.setting, "path": file.path })).collect::<Vec<_>>(),
+            "other_party": other_party, "absent": missing.iter().map(|file| json!({ "setting": file.setting, "path": file.path })).collect::<Vec<_>>(),
         }));
         // The result has them.
         return if missing.is_empty() { Ok(()) } else { Err(Failures(Vec::new())) };
@@ -499,6 +511,13 @@ pub fn restore(wanted: &Restore) -> Outcome {
         if let Some(what) = what_is_missing(&left.setting) {
             text += &format!("{} is not in the copy: {what}\n", left.path.display());
         }
+    }
+    if let Some(other) = other_party {
+        text += &format!(
+            "warning: {} beside it is the other party's configuration: whoever holds both parties' keys reads every policy, and one machine \
+             must not have them; move one of the two away\n",
+            other.display()
+        );
     }
     let configuration = configuration.display();
     text += &format!("next: wayleave check {configuration}; wayleave run {role} --config {configuration}\n");

@@ -41,8 +41,11 @@ pub fn run(invite: &Invite) -> Outcome {
     let (_, directory) = member_set::verified(&file, &config.trust())?;
     let set = directory.set();
     let unknown = || {
-        Failure::new(format!("no active member `{}` in {}", invite.name, file.display()))
-            .help("both operators admit a member: `wayleave members propose`, then `wayleave members countersign`")
+        let message = format!("no active member `{}` in {}, which has set {}", invite.name, file.display(), set.number);
+        Failure::new(message).help(
+            "both operators admit a member: `wayleave members propose`, then `wayleave members countersign`; where they have, a newer set \
+             may still be at the other party alone: `wayleave show members` at both",
+        )
     };
     let slot = set.slot_by_name(&invite.name).ok_or_else(unknown)?;
     let member = set.slot(slot).ok_or_else(unknown)?;

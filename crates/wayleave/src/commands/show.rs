@@ -243,6 +243,7 @@ pub fn show(command: &Show) -> Outcome {
                 "state",
                 "routes",
                 "last_signed",
+                "needed_until",
                 "left",
                 "ends",
                 "reload",

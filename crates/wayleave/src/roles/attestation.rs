@@ -317,16 +317,16 @@ pub const NOT_AUTHORISED: &str = "what is registered lets others originate them,
 pub const KEYS_EXHAUSTED: &str = "the lives of the signing keys are over; make new keys with \"wayleave keys attest\" and \
                                   publish a new profile";
 
-/// That this AS registered keys, and none of those that are here, and what to do.
+/// That this AS registered keys or a record that asks for signatures, and none of the keys that are here, and what to do.
 pub fn keys_unregistered(asn: Asn, keys: &[String]) -> String {
     let (keys, are) = match keys {
         [one] => (format!("key {one}"), "is"),
         several => (format!("keys {}", several.join(", ")), "are"),
     };
     format!(
-        "{keys} of this proxy {are} not in the profile of {asn}: nothing is signed, and routes leave unsigned; put the file of a registered \
-         key in the place that `signing` names, or have the key registered (\"wayleave keys profile ... --add\") and copy the folder of \
-         objects here"
+        "{keys} of this proxy {are} in no profile of {asn}: its routes leave unsigned, and others refuse them where its record says \
+         `strict`; put the file of a registered key in the place that `signing` names, or have the key registered (\"wayleave keys \
+         profile\", with --add if there is a profile) and copy the folder of objects here"
     )
 }
 

@@ -4,7 +4,7 @@
 mod describe;
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ use wayleave_runtime::log_limit::{Line, LogLimit};
 use wayleave_runtime::starts::{Handling, PeerName};
 
 pub use self::describe::describe_malformed;
-use self::describe::{RouterLabel, describe_end, describe_fault, describe_role};
+use self::describe::{RouterLabel, SHUTDOWN_TEXT, describe_end, describe_fault, describe_role};
 pub use super::peer_tcp::Endpoint;
 use super::peer_tcp::{PeerTcp, SHUTDOWN_TIME, TcpInput};
 
@@ -231,6 +231,7 @@ impl Peer {
             logged_causes: BTreeSet::new(),
             strangers: LogLimit::default(),
             up_since: None,
+            stranger: None,
         };
         let task = tokio::spawn(driver.run(tcp, orders, stopped));
         Ok(Self { routes, view, orders: PeerOrders(give_orders), address, name, stop, task })
@@ -271,6 +272,8 @@ struct Driver<E> {
     strangers: LogLimit,
     /// Since when there is a session, in seconds since 1970.
     up_since: Option<u64>,
+    /// Where the last one of those came from, until there is a session.
+    stranger: Option<IpAddr>,
 }
 
 impl<E: From<PeerEvent>> Driver<E> {
@@ -316,7 +319,7 @@ impl<E: From<PeerEvent>> Driver<E> {
             self.act().await;
             self.publish();
         }
-        self.stop_session(true, StopReason::Shutdown("wayleave is stopping".to_owned())).await;
+        self.stop_session(true, StopReason::Shutdown(SHUTDOWN_TEXT.to_owned())).await;
         let _ = timeout(SHUTDOWN_TIME, self.connections.connections().gone()).await; // who does not read by then is left
     }
 
@@ -397,6 +400,7 @@ impl<E: From<PeerEvent>> Driver<E> {
                 self.handle(input).await;
             }
             TcpInput::Refused(ip) => {
+                self.stranger = Some(ip);
                 if let Some(Line { suppressed }) = self.strangers.note(tokio::time::Instant::now()) {
                     warn!(address = %ip, suppressed, "BGP connection from {ip} refused: [router] `address` (with a password also `connect`) names another router");
                 }
@@ -426,6 +430,7 @@ impl<E: From<PeerEvent>> Driver<E> {
                     self.logged_causes.clear();
                     self.last_end.clear();
                     self.problem = None;
+                    self.stranger = None;
                     self.last_notification = None;
                     self.view.retry(None);
                 }
@@ -543,6 +548,25 @@ impl<E: From<PeerEvent>> Driver<E> {
         }
     }
 
+    /// That there is no session, before anything is known of why.
+    fn missing(&self) -> String {
+        match &self.awaited_at {
+            Some(at) => down(&format!("{} has not connected to {at} yet", self.router)),
+            None => down(&format!("this proxy has not reached {} yet", self.router)),
+        }
+    }
+
+    /// Why there is no session, also that somebody else was refused, who may be the router at another address.
+    fn problem(&self) -> Option<String> {
+        let Some(stranger) = self.stranger.filter(|_| self.peer.established().is_none()) else {
+            return self.problem.clone();
+        };
+        let problem = self.problem.clone().unwrap_or_else(|| self.missing());
+        Some(format!(
+            "{problem}; a BGP connection from {stranger} was refused: [router] `address` (with a password also `connect`) names another router"
+        ))
+    }
+
     /// Publishes the state for views.
     fn publish(&self) {
         let up = self.peer.established();
@@ -560,7 +584,8 @@ impl<E: From<PeerEvent>> Driver<E> {
             "extended_messages": up.map(|up| up.params.extended_message),
             "disabled": self.disabled,
             "announced": self.peer.adj_rib_out().len(),
-            "problem": disabled.as_ref().or(self.problem.as_ref()),
+            "problem": disabled.or_else(|| self.problem()),
+            "missing": up.is_none().then(|| self.missing()),
             "last_end": (!self.last_end.is_empty()).then_some(&self.last_end),
             "refused_lines_not_logged": self.strangers.suppressed(),
             "up_since": up.and(self.up_since),
@@ -623,6 +648,7 @@ mod tests {
             logged_causes: BTreeSet::new(),
             strangers: LogLimit::default(),
             up_since: None,
+            stranger: None,
         }
     }
 
@@ -630,6 +656,14 @@ mod tests {
     #[tokio::test]
     async fn why_a_session_ended_stays_beside_why_the_next_attempt_fails() {
         let mut driver = driver().await;
+        assert_eq!(driver.problem(), None);
+        assert!(driver.missing().ends_with("this proxy has not reached the router at 192.0.2.1 yet"));
+        driver.awaited_at = Some("192.0.2.101:179".to_owned());
+        driver.stranger = Some([192, 0, 2, 2].into());
+        let problem = driver.problem().expect("a problem");
+        assert!(problem.contains("the router at 192.0.2.1 has not connected to 192.0.2.101:179 yet"), "{problem}");
+        assert!(problem.contains("from 192.0.2.2 was refused: [router] `address`"), "{problem}");
+        (driver.awaited_at, driver.stranger) = (None, None);
         let failed =
             Ended { connection: None, state: session::State::Connect, cause: Cause::ConnectFailed, retain: None };
         let fail = |driver: &mut Driver<_>| {

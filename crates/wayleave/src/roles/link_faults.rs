@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tracing::{error, warn};
 use wayleave_runtime::clock::{unix_now, utc};
+use wayleave_runtime::frames::FrameError;
 use wayleave_runtime::identity::Fingerprint;
 use wayleave_runtime::links::ConnectFailure;
 use wayleave_runtime::tls::{Refusal, RefusalReason};
@@ -27,15 +28,25 @@ pub struct LinkEndpoint {
     pub own: Fingerprint,
     /// What is to be done where the other end does not know this role's certificate.
     pub unknown_there: &'static str,
+    /// Another fingerprint of the same configuration, and its setting: the two may be swapped.
+    pub other_pin: Option<(Fingerprint, &'static str)>,
 }
 
 impl LinkEndpoint {
     /// What a failure means, and what to do.
     pub fn describe(&self, failure: &ConnectFailure) -> String {
-        let Self { name, address, address_setting, pin_setting, own, unknown_there } = self;
+        let Self { name, address, address_setting, pin_setting, own, unknown_there, other_pin } = self;
         let now = || utc(unix_now().secs());
         match failure {
             ConnectFailure::Refused(Refusal { fingerprint, reason }) => match reason {
+                RefusalReason::Unknown | RefusalReason::WrongRole(_)
+                    if let Some((_, setting)) = other_pin.filter(|(other, _)| other == fingerprint) =>
+                {
+                    format!(
+                        "{address} shows the certificate {fingerprint}, and {pin_setting} names another: it is the one that {setting} \
+                         names; are the two pins, or the two addresses, swapped?"
+                    )
+                }
                 RefusalReason::Unknown | RefusalReason::WrongRole(_) => format!(
                     "{address} shows the certificate {fingerprint}, and {pin_setting} names another: if {name} has a new key, \
                      compare the fingerprint with its operator over a second channel and set the pin; if not, somebody else \
@@ -146,7 +157,14 @@ impl LinkFaults {
 
     /// A link ended, for this reason. It is logged with its consequence, by whoever knows that.
     pub fn ended(&self, peer: u32, name: &str, reason: &str) {
-        self.keep(Fault::Link(peer), &format!("the link to {name} ended: {reason}"));
+        // Only the other end knows why it closed.
+        let hint = match reason == FrameError::Closed.to_string() {
+            true => {
+                format!("; if that goes on, the log and `wayleave show status` of {name} say why: ask its operator")
+            }
+            false => String::new(),
+        };
+        self.keep(Fault::Link(peer), &format!("the link to {name} ended: {reason}{hint}"));
     }
 
     /// A link came up; `clock` is what its peer's shows.
@@ -196,7 +214,18 @@ mod tests {
             pin_setting: "`party1.pin`",
             own: Fingerprint([7; 32]),
             unknown_there: "ask",
+            other_pin: Some((Fingerprint([2; 32]), "`party2.pin`")),
         }
+    }
+
+    #[test]
+    fn pins_that_are_swapped_are_recognised() {
+        let refused = |shown| {
+            ConnectFailure::Refused(Refusal { fingerprint: Fingerprint([shown; 32]), reason: RefusalReason::Unknown })
+        };
+        let words = endpoint().describe(&refused(2));
+        assert!(words.contains("is the one that `party2.pin` names; are the two pins"), "{words}");
+        assert!(!endpoint().describe(&refused(1)).contains("swapped"));
     }
 
     #[test]
@@ -225,6 +254,9 @@ mod tests {
         faults.report(Fault::Refusal(1), "another slot", true);
         faults.ended(1, "party 1", "closed");
         assert_eq!(faults.of(1).as_deref(), Some("another slot"));
+        faults.ended(2, "party 2", "the peer closed the connection");
+        assert!(faults.of(2).is_some_and(|words| words.ends_with("of party 2 say why: ask its operator")));
+        faults.up(2, &endpoint(), None);
         faults.up(1, &endpoint(), Some(unix_now().secs() - 100));
         assert_eq!(faults.list().len(), 2);
         faults.well();

@@ -276,6 +276,7 @@ fn exchange() -> ExchangeLabels {
         pin_setting: "`[[exchange.party]] tls`",
         own: Fingerprint([0; 32]),
         unknown_there: "its operator adds it",
+        other_pin: None,
     };
     ExchangeLabels { name: "example".to_owned(), slot: 3, parties: [party(1), party(2)] }
 }

@@ -134,9 +134,10 @@ impl Role for MemberRole {
         };
         let parties = [connect(1, &file.exchange.party1)?, connect(2, &file.exchange.party2)?];
         let faults = LinkFaults::default();
-        let view = MemberView::new(&config, &identity, (&links, &store), (&router, &faults), (&events, known));
-        let exchange = config::labels(&config, &identity);
         let (named, rules) = watch::channel(config.file.named_peers());
+        let of_task = (&events, known, rules.clone());
+        let view = MemberView::new(&config, &identity, (&links, &store), (&router, &faults), of_task);
+        let exchange = config::labels(&config, &identity);
         let io = MemberIo {
             links,
             faults,

@@ -3,9 +3,11 @@
 mod config;
 pub(super) mod io;
 mod member_set;
+mod replaced_links;
 mod setup;
 mod views;
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -27,6 +29,7 @@ use crate::config::rs::{RsConfig, StatusSection, examples_left};
 use crate::failure::{Failure, Outcome};
 pub use config::peer_endpoint;
 use io::{Event, NoPeer, PartyIo};
+use replaced_links::ReplacedLinks;
 use views::{PartyView, Peer};
 
 /// Accepts the certificate of the peer party alone.
@@ -76,8 +79,8 @@ impl Role for Rs {
         let (store, stored) = state::open(&source.resolve(party.state.get_ref()))?;
         let mut machine =
             Party::new(config.machine(&identity), &seed()?, &octets, stored, clock.now()).map_err(|error| {
-                let set = source.resolve(party.members.get_ref());
-                Failure::from_error(&error).help(format!("see {} and {}", path.display(), set.display()))
+                let help = config.start_help(&error, source);
+                Failure::from_error(&error).help(help)
             })?;
         // The store may have a newer one than the file.
         let set = machine.members().clone();
@@ -103,7 +106,8 @@ impl Role for Rs {
 
         let (set_in_force, set) = watch::channel(set);
         let faults = LinkFaults::default();
-        let links_and_store = (&links, &store, &faults);
+        let replaced_links = ReplacedLinks::default();
+        let links_and_store = (&links, &store, &faults, &replaced_links);
         let peer = Peer {
             endpoint: config::peer_endpoint(&config, &identity),
             listening: peer_link.0.as_ref().map(|link| (link.address, link.refusal.clone())),
@@ -120,6 +124,8 @@ impl Role for Rs {
             member_pins: members.pins().clone(),
             log: log.clone(),
             faults,
+            replaced_links,
+            member_links: HashMap::new(),
             peer: config::peer_endpoint(&config, &identity),
             peer_link: None,
             last_end: String::new(),
@@ -178,6 +184,12 @@ async fn reload(
 ) -> Outcome {
     let in_file = reload_members(config, source, identity, events).await?;
     peer_party.replace([config::peer_pin(config)]);
+    if in_file.set().number <= in_force.number {
+        info!(
+            number = in_force.number,
+            "member set unchanged: the file has nothing newer than number {}", in_force.number
+        );
+    }
     // The file may be older than what the peer party has sent.
     let set = if in_file.set().number > in_force.number { in_file.set() } else { in_force };
     let recommendation = member_set::recommendation(config, source, set)?;

@@ -185,7 +185,7 @@ fn a_new_key_signs_after_a_reload_and_no_session_ends() {
     b.signal("-HUP");
     a.signal("-HUP");
     eventually("the proxy says that it signs nothing", || {
-        text(&a.ask(&["show", "status"]).stdout).contains("are not in the profile of AS64496: nothing is signed")
+        text(&a.ask(&["show", "status"]).stdout).contains("are in no profile of AS64496: its routes leave unsigned")
     });
     let why = || text(&a.ask(&["why", PREFIX]).stdout);
     eventually("and so of the route", || why().contains("sent unsigned: no key here that may sign it is registered"));

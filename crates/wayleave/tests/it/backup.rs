@@ -121,6 +121,12 @@ fn an_exchange_comes_back_from_copies_made_while_it_ran() {
         let key = fs::metadata(folder.0.join(format!("again/{owner}/{owner}.key"))).expect("a key");
         assert_eq!(key.permissions().mode() & 0o777, 0o600);
     }
+    // Both parties' keys in one folder: it is said.
+    let text = fs::read_to_string(folder.0.join("again/party1/wayleave.toml")).expect("a configuration");
+    fs::create_dir(folder.0.join("beside")).expect("a folder");
+    folder.write("beside/party1.toml", &text);
+    let said = folder.ok(&["restore", copy_of("party2"), "--to", "beside"]);
+    assert!(said.contains("warning: beside/party1.toml beside it is the other party's configuration"), "{said}");
     fs::create_dir(folder.0.join("again/operators")).expect("a folder");
     for number in [1, 2] {
         let from = format!("again/party{number}/operator{number}.key");

@@ -141,6 +141,20 @@ fn a_member_that_is_refused_learns_why_and_tries_again_seldom() {
     });
     assert_eq!(troubled.problems(0), [""; 0]);
 
+    // `check` cannot compare a rule with the member set while the proxy runs: it says so, and the proxy does.
+    let rule = "[[rule]]\ndirection = \"export\"\nhide_from = 64489\n\n[status]";
+    troubled.edit(0, "[status]", rule);
+    let file = troubled.exchange.files.member("alpha");
+    let checked = troubled.exchange.files.tool(&["check", &file.display().to_string()]).expect("a sound file");
+    assert!(checked.contains("not compared with the member set, since the proxy runs"), "{checked}");
+    troubled.exchange.members[0].role.reload().expect("it runs");
+    troubled.eventually("the running proxy names the AS that no member has", |troubled| {
+        troubled.problems(0).iter().any(|problem| problem.contains("no member has AS64489 in member set"))
+    });
+    troubled.edit(0, rule, "[status]");
+    troubled.exchange.members[0].role.reload().expect("it runs");
+    troubled.eventually("the problem is gone with the rule", |troubled| troubled.problems(0).is_empty());
+
     // A party that goes is named with the reason, at the member and at the peer party.
     troubled.exchange.parties[1].role.kill();
     troubled.eventually("the member and party 1 say what ended", |troubled| {

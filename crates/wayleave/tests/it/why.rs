@@ -75,6 +75,9 @@ fn every_verdict_carries_its_reason_its_rule_and_what_to_do() {
     edit("bravo", "lab = true", "lab = false");
     let rule = "[[rule]]\ndirection = \"import\"\nprefix = \"20.1.0.0/16\"\nreject = true\n";
     edit("charlie", "[status]", &format!("{rule}[status]"));
+    // It matches none of alpha's routes: the prefix is a longer one.
+    let rule = "[[rule]]\ndirection = \"export\"\nprefix = \"20.1.0.0/17\"\nhide_from = 64499\n";
+    edit("alpha", "[status]", &format!("{rule}[status]"));
     for party in &mut exchange.parties {
         party.role.start().expect("a party that starts");
     }
@@ -105,7 +108,7 @@ fn every_verdict_carries_its_reason_its_rule_and_what_to_do() {
             "own",
             "20.1.0.0/16",
             "announced: both parties have it; slots that may open it: 5",
-            "export rules",
+            "of your export rules none matches it",
             "nothing",
         ),
         (
@@ -129,6 +132,13 @@ fn every_verdict_carries_its_reason_its_rule_and_what_to_do() {
         let has = |field: &str, word: &str| found[field].as_str().is_some_and(|said| said.contains(word));
         assert!(has("rule", rule) && has("cure", cure), "{at}: {rule}, {cure}: {found:#}");
     }
+    let own = &says(&exchange, ALPHA, "own", "20.5.0.0/16", "hidden from AS64499 by its communities")["hidden_from"];
+    assert_eq!(own, &json!([{ "asn": 64499, "why": "a community denies it to this AS" }]));
+    // An own announcement that comes back sealed is no stranger's.
+    let routes = why(&exchange, ALPHA, "20.5.0.0/16")["routes"].clone();
+    let announcers: Vec<&Value> =
+        routes.as_array().into_iter().flatten().map(|route| &route["announcer"]["name"]).collect();
+    assert_eq!(announcers, ["delta"], "{routes:#}");
     let came_back = says(&exchange, ALPHA, "routes", "20.2.0.0/16", "already has");
     assert_eq!((&came_back["came_back"], &came_back["hops"]), (&json!(true), &Value::Null), "nobody is accused");
     assert_eq!(

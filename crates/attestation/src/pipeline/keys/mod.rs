@@ -59,7 +59,8 @@ pub(crate) enum KeyUse {
     Unbound,
     /// The first registered one.
     Signs(KeyId),
-    /// The AS registered keys, and none of those here: nothing is signed.
+    /// The AS registered keys, and none of those here: nothing is signed. Or it registered none, though its record says that its routes
+    /// are signed: own routes leave unsigned, whoever endorses the keys.
     Unregistered,
 }
 
@@ -130,7 +131,9 @@ impl SigningKeys {
     pub(crate) fn key_use(&self, view: &View, asn: Asn) -> KeyUse {
         match self.held.iter().find(|key| key.registered) {
             Some(key) => KeyUse::Signs(key.leaf.id()),
-            None if !self.held.is_empty() && view.is_registered(asn) => KeyUse::Unregistered,
+            None if !self.held.is_empty() && (view.is_registered(asn) || view.requires_attestation(asn)) => {
+                KeyUse::Unregistered
+            }
             None => KeyUse::Unbound,
         }
     }

@@ -11,12 +11,14 @@ use wayleave_crypto::secret::{Key128, Seed};
 
 use super::{AnnouncedRoute, Announcements, Bar, Context, Effect, WINDOW};
 use crate::frames::FromMember;
-use crate::object::{self, Description, Format, Fresh, Kind};
+use crate::object::{self, Description, Format, Fresh, Handle, Kind};
 use crate::policy::{ExportSet, sealed_attributes};
 use crate::rng::Draw;
 
 /// An own object since the start of the process, as far as columns need it.
 pub(super) struct OwnObject {
+    /// As others know it.
+    pub(super) handle: Handle,
     pub(super) prefixes: Vec<Nlri>,
     pub(super) key: Key128,
     pub(super) seed: Seed,
@@ -92,6 +94,7 @@ impl Announcements {
         let signed_for = route.and_then(|route| route.under).unwrap_or(context.neighbours);
         let hidden: [&[u8]; 3] = [&inside, &signed_for, &octets(&row)];
         let (description, mut draw) = self.describe(kind, &hidden, context)?;
+        let handle = description.handle(&context.config.exchange);
         let (version, epoch, format) = (description.version, description.epoch, description.format.number());
         let fresh = Fresh { key: draw.bytes(), seed: draw.bytes(), openings: [draw.bytes(), draw.bytes()] };
         let (exchange, signing) = (&context.config.exchange, context.signing);
@@ -101,8 +104,14 @@ impl Announcements {
             return Some(self.bar_too_large(prefixes, sealed.blob.len(), context.max_blob));
         }
         let width = super::width(exported);
-        let own =
-            OwnObject { prefixes: prefixes.to_vec(), key: sealed.key, seed: sealed.one.seed.clone(), epoch, width };
+        let own = OwnObject {
+            handle,
+            prefixes: prefixes.to_vec(),
+            key: sealed.key,
+            seed: sealed.one.seed.clone(),
+            epoch,
+            width,
+        };
         self.objects.insert(version, own);
         for nlri in prefixes {
             let last = AnnouncedRoute { version, format, attributes: attributes.clone(), exported: exported.clone() };

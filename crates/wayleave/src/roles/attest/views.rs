@@ -98,7 +98,7 @@ impl View for ProxyView {
     }
 
     async fn overview(&self, status: &Value) -> Result<Overview, ViewError> {
-        let title = format!("attesting proxy of {}", cell(&status["asn"]));
+        let title = format!("attesting proxy of AS{}", cell(&status["asn"]));
         let mut overview = Overview::new(title, &["pair", "inside", "outside", "offered", "in", "out", "protection"]);
         for pair in status["pairs"].as_array().into_iter().flatten() {
             let end = |name: &str| match &pair[name]["asn"] {

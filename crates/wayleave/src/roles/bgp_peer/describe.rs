@@ -36,6 +36,9 @@ pub fn describe_malformed<'a>(problems: &[Problem], routes: impl Iterator<Item =
     if routes.is_empty() { problems } else { format!("{problems}; routes withdrawn or ignored: {}", routes.join(", ")) }
 }
 
+/// What the router is told when this process ends.
+pub(super) const SHUTDOWN_TEXT: &str = "wayleave is stopping";
+
 /// Where to look after the peer has broken the protocol.
 pub(super) fn describe_fault(notification: &Notification, router: &RouterLabel) -> String {
     match notification.code {
@@ -65,6 +68,10 @@ pub(super) fn describe_end(notification: &Notification, router: &RouterLabel) ->
             format!("{router} takes no more prefixes from here: raise its limit for this neighbour, or announce fewer")
         }
         (code::CEASE, cease::OUT_OF_RESOURCES) => format!("{router} is short of memory or another resource"),
+        // BIRD repeats the last text that it was sent.
+        (code::CEASE, _) if notification.data.ends_with(SHUTDOWN_TEXT.as_bytes()) => format!(
+            "whoever runs {router} did that, and its software repeats what this proxy said when it stopped last; the session is tried again"
+        ),
         (code::CEASE, _) => format!("whoever runs {router} did that; the session is tried again"),
         (code::HOLD_TIMER_EXPIRED, _) => format!("{router} did not hear this end in time: look at the way to it"),
         _ => format!("{router} says that this end sent what it does not take: see its log for the message"),
@@ -89,6 +96,8 @@ mod tests {
         assert_eq!(maintenance, "whoever runs the router at 192.0.2.1 did that; the session is tried again");
         assert!(describe_end(&with(6, 1), &router).contains("raise its limit"));
         assert_eq!(describe_end(&with(6, 3), &router), COMPARE);
+        let echo = Notification { data: [&[20], SHUTDOWN_TEXT.as_bytes()].concat(), ..with(6, 2) };
+        assert!(describe_end(&echo, &router).contains("did that, and its software repeats what this proxy said"));
         let mismatch = describe_end(&with(2, 11), &router);
         assert_eq!(mismatch, describe_role(true, &router));
         assert!(mismatch.contains("`local role rs_client;`") && mismatch.contains("`role = \"off\"`"), "{mismatch}");

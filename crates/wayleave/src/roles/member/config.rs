@@ -44,22 +44,29 @@ pub fn machine(config: &MemberConfig, keys: Vec<(KeyRole, [u8; 32])>) -> Machine
 /// What the configuration says of the exchange, for what is logged.
 pub fn labels(config: &MemberConfig, identity: &Identity) -> ExchangeLabels {
     let (member, exchange) = (&config.file.member, &config.file.exchange);
-    let endpoint = |number: u8, party: &PartyAt, address_setting, pin_setting| LinkEndpoint {
+    let endpoint = |number: u8,
+                    party: &PartyAt,
+                    other: &PartyAt,
+                    address_setting,
+                    [pin_setting, other_setting]: [_; 2]| LinkEndpoint {
         name: format!("party {number}"),
         address: party.address.0.to_string(),
         address_setting,
         pin_setting,
         own: identity.fingerprint(),
+        other_pin: Some((other.pin.get_ref().0, other_setting)),
         unknown_there: "it knows no member with it. Compare `wayleave keys show` of the key file with `wayleave members show` at \
                         the exchange; after a change of the member set the party must reload it (SIGHUP), and who was removed \
                         stays out",
     };
+    let (one, two) = (&exchange.party1, &exchange.party2);
+    let pins = ["`[exchange] party1.pin`", "`[exchange] party2.pin`"];
     ExchangeLabels {
         name: exchange.name.get_ref().clone(),
         slot: *member.slot.get_ref(),
         parties: [
-            endpoint(1, &exchange.party1, "`[exchange] party1.address`", "`[exchange] party1.pin`"),
-            endpoint(2, &exchange.party2, "`[exchange] party2.address`", "`[exchange] party2.pin`"),
+            endpoint(1, one, two, "`[exchange] party1.address`", pins),
+            endpoint(2, two, one, "`[exchange] party2.address`", [pins[1], pins[0]]),
         ],
     }
 }

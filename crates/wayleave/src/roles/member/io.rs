@@ -275,7 +275,7 @@ pub fn line(event: &MemberEvent, exchange: &ExchangeLabels, last_end: &str) -> E
         MemberEvent::Rejected { party, why } => event!(ERROR "rejected" by *party, {; party, why = shown(why) }
             "{}", exchange.rejection(*party, why)),
         MemberEvent::SetRefused { party, why } => event!(ERROR "set-refused" by *party, {; party, why }
-            "party {party} shows a member set {why}; nothing of it is used: compare `[exchange] operators` with what both operators give, \
+            "party {party} shows a member set {why}; nothing of it is used: compare `[exchange] operators`, and their order, with what both operators give, \
              and if they are right, tell both operators"),
         MemberEvent::Deferred { seconds } => event!(WARN "deferred" by 0, { seconds }
             "this member asked for all routes, or connected again, more often than the exchange allows; they come in {seconds} seconds \

@@ -22,6 +22,7 @@ use super::io::Event;
 use super::listing::{self, Asked, Place, VISITS};
 use crate::config::PublicKey;
 use crate::config::member::MemberConfig;
+use crate::config::named_peers::{self, NamedPeer, UnknownPeers};
 use crate::config::profile;
 use crate::key_files::signing_key;
 use crate::output::{cell, versioned};
@@ -48,6 +49,8 @@ pub struct MemberView {
     keys: Arc<Value>,
     /// What the RPKI says of origins.
     rpki: watch::Receiver<OriginData>,
+    /// What the rules in force name.
+    named: watch::Receiver<Vec<NamedPeer>>,
     glass: Arc<Glass>,
 }
 
@@ -69,7 +72,7 @@ impl MemberView {
         identity: &Identity,
         (links, store): (&Links, &Arc<FileStore>),
         (router, faults): (&Peer, &LinkFaults),
-        (events, rpki): (&mpsc::Sender<Event>, watch::Receiver<OriginData>),
+        (events, rpki, named): (&mpsc::Sender<Event>, watch::Receiver<OriginData>, watch::Receiver<Vec<NamedPeer>>),
     ) -> Self {
         let exchange = &config.file.exchange;
         let sign = PublicKey(signing_key(identity).verifying_key()).to_string();
@@ -102,6 +105,7 @@ impl MemberView {
                 started: unix_now().secs(),
                 turn: Arc::new(Semaphore::new(1)),
             }),
+            named,
         }
     }
 
@@ -166,6 +170,18 @@ impl MemberView {
         all.truncate(most);
         let removed = self.faults.removal();
         Ok(json!({ "version": 1, "exports": all, "more": more, "removed": removed }))
+    }
+
+    /// The ASes that rules in force name and no member has.
+    async fn unknown_peers(&self) -> Result<Vec<String>, ViewError> {
+        let named = self.named.borrow().clone();
+        self.query(move |proxy| {
+            let Some(set) = proxy.member_set() else { return Vec::new() };
+            let unknown = named_peers::unknown(&named, set);
+            let describe = |peers: UnknownPeers<'_>| format!("{}: {}", peers.describe(set.number), named_peers::HELP);
+            named_peers::by_place(unknown).into_iter().map(describe).collect()
+        })
+        .await
     }
 
     async fn peers(self) -> Result<Value, ViewError> {
@@ -235,7 +251,7 @@ impl MemberView {
                 "turn on extended messages at the router, or have the announcer send a shorter path or fewer communities",
             ))
         } else if router["up"] != json!(true) {
-            let why = router["problem"].as_str().unwrap_or(ROUTER_DOWN);
+            let why = router_down(&router);
             let cure = match router["disabled"].is_string() {
                 true => "`wayleave session enable`",
                 false => "see `wayleave show peers`, and the router's log",
@@ -310,6 +326,7 @@ impl View for MemberView {
         if let Some(rpki) = rpki {
             value["rpki"] = json!(rpki);
         }
+        problems.extend(self.unknown_peers().await?);
         value["problems"] = json!(problems);
         Ok(value)
     }
@@ -365,8 +382,7 @@ impl View for MemberView {
         });
         let syncing = (!status.synced).then(|| "the parties have not sent all routes yet".to_owned());
         let router = self.router.json();
-        let router =
-            (router["up"] != json!(true)).then(|| router["problem"].as_str().unwrap_or(ROUTER_DOWN).to_owned());
+        let router = (router["up"] != json!(true)).then(|| router_down(&router).to_owned());
         Some(down.or(syncing).or(router).map_or(Ok(()), Err))
     }
 
@@ -401,13 +417,19 @@ impl View for MemberView {
     }
 }
 
+/// Why there is no session with the router.
+fn router_down(router: &Value) -> &str {
+    let why = router["problem"].as_str().or_else(|| router["missing"].as_str());
+    why.unwrap_or(ROUTER_DOWN)
+}
+
 /// What `why` says of a member that was removed: nothing of what it announced is at the parties any more.
 fn not_a_member(value: &mut Value, said: &str) {
     const RULE: &str = "an operator alone removes a member; its slot and its keys are never used again";
     const CURE: &str = "ask both operators why; to come back: a new key (`wayleave keys new`), and a new request, signed with the old one too \
         (`wayleave members request --beside OLD.key`), or other members hold the new slot";
     value["removed"] = json!(said);
-    value["summary"] = json!(format!("{said}. {CURE}"));
+    value["summary"] = json!(format!("{said}; {CURE}"));
     for own in value["own"].as_array_mut().into_iter().flatten() {
         own["outcome"] = json!(format!("withdrawn: {said}"));
         own["rule"] = json!(RULE);

@@ -17,6 +17,7 @@ pub fn peer_endpoint(config: &RsConfig, identity: &Identity) -> LinkEndpoint {
         address_setting: "`[link] connect`",
         pin_setting: "`[link] pin`",
         own: identity.fingerprint(),
+        other_pin: None,
         unknown_there: "its `[link] pin` names another. Compare `wayleave keys show` of the key file with the pin in its configuration",
     }
 }

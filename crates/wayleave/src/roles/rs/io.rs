@@ -1,8 +1,9 @@
 //! The I/O of a party: links to members and to the peer party, the store, the log.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::{mpsc, watch};
 use tracing::info;
@@ -10,11 +11,12 @@ use wayleave_crypto::secret::Seed;
 use wayleave_route_server::directory::MemberSet;
 use wayleave_route_server::party::{OlderStore, Party, PartyEvent, PartyInput, PartyOutput, PeerId, SetupJob};
 use wayleave_runtime::drive::Step;
-use wayleave_runtime::links::{LinkEvent, Links};
+use wayleave_runtime::links::{LinkEvent, Links, REPLACED};
 use wayleave_runtime::store::{FileStore, Health, Store};
 use wayleave_runtime::tls::{Pins, Role};
 
 use super::member_set;
+use super::replaced_links::ReplacedLinks;
 use crate::failure::Failure;
 use crate::roles::daemon::fresh;
 use crate::roles::events::{EventLine, Events, event, shown};
@@ -41,6 +43,10 @@ pub struct PartyIo {
     pub member_pins: Pins,
     pub log: Events,
     pub faults: LinkFaults,
+    /// Members whose links take each other's place.
+    pub replaced_links: ReplacedLinks,
+    /// The slot at the other end of each member's link that is up.
+    pub member_links: HashMap<u64, u32>,
     /// The peer party.
     pub peer: LinkEndpoint,
     /// The link to it, if one is up.
@@ -60,7 +66,7 @@ impl LinkIo<Party> for PartyIo {
 
     fn link(&mut self, event: LinkEvent) -> Option<PartyInput> {
         match event {
-            LinkEvent::Up { link, pin, exporter, peer_clock, .. } => {
+            LinkEvent::Up { link, pin, exporter, peer_clock, address } => {
                 let peer = match pin.role {
                     // Each session begins with a write. While none succeeds, sessions would begin and end without end, and with each a write
                     // more would wait, until no more can: that ends the process, though all that it lacks is space.
@@ -74,7 +80,11 @@ impl LinkIo<Party> for PartyIo {
                         self.peer_link = Some(link);
                         PeerId::Party
                     }
-                    Role::Member => PeerId::Member(pin.id),
+                    Role::Member => {
+                        self.replaced_links.up(pin.id, address.ip().to_canonical(), Instant::now());
+                        self.member_links.insert(link, pin.id);
+                        PeerId::Member(pin.id)
+                    }
                     // No port of a party accepts nodes, or who was removed.
                     Role::Node(_) | Role::Former => return None,
                 };
@@ -82,6 +92,9 @@ impl LinkIo<Party> for PartyIo {
             }
             LinkEvent::Frame { link, bytes, .. } => Some(PartyInput::Frame { link, bytes }),
             LinkEvent::Down { link, reason } => {
+                if let Some(slot) = self.member_links.remove(&link) {
+                    self.replaced_links.ended(slot, reason == REPLACED);
+                }
                 if self.peer_link.take_if(|up| *up == link).is_some() {
                     self.ended(reason);
                 }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
@@ -17,6 +18,7 @@ use wayleave_runtime::store::FileStore;
 use wayleave_runtime::tls::Pins;
 
 use super::io::{Event, PEER};
+use super::replaced_links::ReplacedLinks;
 use crate::config::PublicKey;
 use crate::config::rs::RsConfig;
 use crate::key_files::{member_set, signing_key};
@@ -32,6 +34,7 @@ pub struct PartyView {
     links: Links,
     store: Arc<FileStore>,
     faults: LinkFaults,
+    replaced_links: ReplacedLinks,
     set: watch::Receiver<MemberSet>,
     /// The peer party's certificate, which a reload may replace.
     peer_party: Pins,
@@ -75,7 +78,7 @@ impl PartyView {
     pub fn new(
         config: &RsConfig,
         identity: &Identity,
-        (links, store, faults): (&Links, &Arc<FileStore>, &LinkFaults),
+        (links, store, faults, replaced_links): (&Links, &Arc<FileStore>, &LinkFaults, &ReplacedLinks),
         set: watch::Receiver<MemberSet>,
         (peer_party, peer): (&Pins, Peer),
         (events, clock): (&mpsc::Sender<Event>, Clock),
@@ -91,6 +94,7 @@ impl PartyView {
             links: links.clone(),
             store: Arc::clone(store),
             faults: faults.clone(),
+            replaced_links: replaced_links.clone(),
             set,
             peer_party: peer_party.clone(),
             keys: Arc::new(keys),
@@ -175,6 +179,8 @@ impl View for PartyView {
         }
         problems.extend(older_store(&status));
         problems.extend(of_members(&status, &self.set.borrow()));
+        let replaced_links = self.replaced_links.problems(Instant::now());
+        problems.extend(replaced_links.iter().map(|(slot, words)| of_member(*slot, &self.set.borrow(), words)));
         value["problems"] = json!(problems);
         value["certificates_refused"] = json!(read(&self.links.counters().refused));
         Ok(value)
@@ -329,16 +335,21 @@ const REPORTED: [Reported; 5] = [
 
 /// A problem for each member and state.
 fn of_members(status: &PartyStatus, set: &MemberSet) -> Vec<String> {
-    let problem = |slot: &u32, words: &str| match set.slot(*slot) {
-        Some(of) => format!("the member in slot {slot} ({}, {}) {words}", of.name, of.asn),
-        None => format!("the member in slot {slot} {words}"),
-    };
+    let problem = |slot: &u32, words: &str| of_member(*slot, set, words);
     let of_state =
         |state: &Reported| (state.slots)(status).iter().map(|slot| problem(slot, state.words)).collect::<Vec<_>>();
     let unfit = status.unfit_greetings.iter().map(|UnfitGreeting { slot, why }| {
         problem(slot, &format!("is refused: {why}; its own proxy says so too, with what to do"))
     });
     REPORTED.iter().flat_map(of_state).chain(unfit).collect()
+}
+
+/// What a member does, with its name.
+fn of_member(slot: u32, set: &MemberSet, words: &str) -> String {
+    match set.slot(slot) {
+        Some(of) => format!("the member in slot {slot} ({}, {}) {words}", of.name, of.asn),
+        None => format!("the member in slot {slot} {words}"),
+    }
 }
 
 /// Each member in such a state, and why. All of it is public to both parties: no label follows from a policy.

@@ -428,4 +428,24 @@ fn a_deep_check_asks_both_parties_and_disturbs_nobody() {
     exchange.parties[1].role.kill();
     let said = folder.fails(1, &["check", "--deep", "alpha.toml"]);
     assert!(said.contains("cannot reach party 2 at"), "{said}");
+    // Its file and its configuration are of another beginning, and agree: what is wrong is the state, and the cure is named.
+    assert!(exchange.parties[0].role.stop(TIMEOUT), "party 1 ends");
+    let text = fs::read_to_string(folder.0.join("party1.toml")).expect("a configuration");
+    let table: toml::Table = text.parse().expect("TOML");
+    let of = |value: &toml::Value| value.as_str().expect("a text").to_owned();
+    let party = &table["party"];
+    let (one, two) = (of(&party["operators"][0]), of(&party["operators"][1]));
+    let begins = ["members", "init", "swapped", "--exchange", &of(&party["exchange"])].map(str::to_owned);
+    let begins =
+        [&begins[..], &["--operator1".to_owned(), two.clone(), "--operator2".to_owned(), one.clone()]].concat();
+    folder.ok(&begins.iter().map(String::as_str).collect::<Vec<_>>());
+    let swapped = text.replace(&one, "first").replace(&two, &one).replace("first", &two);
+    let members = format!("members = \"{}\"", of(&party["members"]));
+    assert!(swapped.contains(&members), "{swapped}");
+    folder.write("swapped.toml", &swapped.replace(&members, "members = \"swapped\""));
+    let output = folder.run(&["check", "--json", "swapped.toml"]);
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let errors = said["errors"].to_string();
+    assert!(errors.contains("state begins with other operators' keys than its member set's file"), "{said:#}");
+    assert!(errors.contains("remove it: rm "), "{said:#}");
 }
