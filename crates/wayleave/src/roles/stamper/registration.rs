@@ -145,7 +145,16 @@ pub struct Socket {
 impl Socket {
     /// Listens at `path` for the users in `users`, and for root.
     pub fn listen(path: PathBuf, users: Vec<u32>, events: mpsc::Sender<Registered>) -> Outcome<Self> {
-        let failed = |error: io::Error| Failure::system(format!("cannot listen at {}", path.display()), &error);
+        let failed = |error: io::Error| {
+            let failure = Failure::system(format!("cannot listen at {}", path.display()), &error);
+            match error.kind() {
+                io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound | io::ErrorKind::ReadOnlyFilesystem => failure.help(
+                    "`socket` in [host] has to lie in a folder in which the role may write: the unit wayleave-stamper@NAME makes \
+                     /run/wayleave/NAME for it",
+                ),
+                _ => failure,
+            }
+        };
         remove_stale(&path).map_err(failed)?;
         let listener = UnixListener::bind(&path).map_err(failed)?;
         // Whoever may open it is told by the system, and the others are refused.
