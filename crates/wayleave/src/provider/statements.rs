@@ -92,7 +92,12 @@ pub fn closing(text: &str, now: u64) -> Result<u64, Failure> {
     };
     let second = second.ok_or_else(none)?;
     if second.saturating_add(PAST) > now {
-        return Err(Failure::usage(format!("{} is not a day ago yet: routers still report it", utc(second))));
+        return Err(Failure::usage(format!("{} is not a day ago yet: routers still report it", utc(second))).help(
+            format!(
+                "from {} on it can be closed; what was used until now, `wayleave cap usage` shows",
+                utc(second.saturating_add(PAST))
+            ),
+        ));
     }
     Ok(second)
 }
