@@ -522,6 +522,16 @@ mod tests {
     }
 
     #[test]
+    fn a_check_warns_that_nothing_is_stamped_unless_users_register_their_own() {
+        let warnings = |host: &str| {
+            let text = format!("[host]\n{host}[stamper]\nroutes = []\nrules = []\n");
+            let checked = HostFile::checked(&Source::of_text("stamper.toml", &text));
+            checked.warnings.iter().filter(|one| one.in_one_line().contains("no packet is stamped")).count()
+        };
+        assert_eq!((warnings(""), warnings("socket = \"stamper.sock\"\n")), (1, 0));
+    }
+
+    #[test]
     fn waypoints_send_to_an_address_of_their_family() {
         let v4 = "address = \"192.0.2.1\"\n";
         let v6 = "address6 = \"2001:db8:c0::1\"\n";

@@ -264,6 +264,9 @@ mod tests {
             closing(&(NOW - 86_399).to_string(), NOW)
                 .is_err_and(|failure| failure.to_string().contains("not a day ago"))
         );
+        let early =
+            closing(&(NOW - 86_399).to_string(), NOW).err().and_then(|failure| failure.remedy().map(str::to_owned));
+        assert!(early.is_some_and(|help| help.contains(&format!("from {} on", utc(NOW + 1)))));
         assert!(closing(&(NOW - 86_400).to_string(), NOW).is_ok());
     }
 }
