@@ -258,6 +258,7 @@ impl Strangers {
         let lately = all.iter().filter(|(_, at)| now.duration_since(**at) < Self::LATELY);
         lately
             .map(|(identity, _)| {
+                let identity = node::node_text(identity);
                 format!(
                     "{identity} was refused: no [[key.router]] has this identity: if it is a router of yours, add it"
                 )
