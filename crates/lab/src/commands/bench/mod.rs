@@ -118,7 +118,7 @@ pub fn run(bench: &Bench) -> Outcome {
         return Err(Failure::usage(format!("`{name}` draws no plot")).help(DRAWN.join(" ")).into());
     }
     if cfg!(debug_assertions) && netns::inside().is_none() {
-        eprintln!("this is a debug build, which is many times slower: figures come from that of `make release`");
+        eprintln!("this is a debug build, which is slower: figures come from that of `make release`");
     }
     let _progress = Progress::start(bench.name.clone().unwrap_or_default());
     stopped::keep_what_is_measured(bench)?;
