@@ -57,7 +57,7 @@ impl Checked {
     /// Faults and warnings, with their places in the text.
     pub fn found(role: &'static str, source: &Source, errors: Vec<Fault>, warnings: Vec<Fault>) -> Self {
         let failures = |faults: Vec<Fault>| faults.into_iter().map(|fault| source.failure(fault)).collect();
-        let documentation = failures(documentation::faults(source));
+        let documentation = failures(documentation::faults(role, source));
         let (errors, warnings) = (failures(errors), failures(warnings));
         Self { role, errors, warnings, examples: Vec::new(), documentation, notes: Vec::new() }
     }

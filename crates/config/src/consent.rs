@@ -171,11 +171,23 @@ impl ConsentFile {
             let tests = file.test.iter().filter(|test| test.labels.is_some());
             faults.extend(tests.map(|test| doubt(format!("test {:?}: the labels are the test's own", test.name))));
         }
+        let mut known: Vec<([u8; 32], String)> = Vec::new();
         for node in consent.node.iter().map(Spanned::get_ref) {
-            if let Some(named) = &node.tags
-                && let Err(failure) = TagKeyFile::load(&source.resolve(named.get_ref()))
-            {
-                faults.extend(sort(failure.into(), named));
+            if let Some(named) = &node.tags {
+                let path = source.resolve(named.get_ref());
+                if let Err(failure) = TagKeyFile::load(&path) {
+                    faults.extend(sort(failure.into(), named));
+                } else if let Ok(octets) = std::fs::read(&path).map(zeroize::Zeroizing::new) {
+                    // They are secrets: only their hash is kept.
+                    let hash = wayleave_crypto::hash::hash("wayleave/check/tags", &[&octets]);
+                    let other = known.iter().find(|(other, _)| *other == hash).map(|(_, name)| name.clone());
+                    if let Some(other) = other {
+                        let message = format!("the same keys as in {other}: each node has tag keys of its own");
+                        let help = "bring the server a copy of this node's own `tags.key`: with another node's it refuses every packet";
+                        faults.push(FileFault::Doubtful(Fault::at(named.span(), message).help(help)));
+                    }
+                    known.push((hash, named.get_ref().display().to_string()));
+                }
             }
             for named in &node.delegated {
                 match load_branch(&source.resolve(named.get_ref())) {
@@ -369,6 +381,29 @@ mod tests {
                 "test \"west\": the labels are the test's own",
             ]
         );
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_check_warns_of_one_nodes_tag_keys_under_two_nodes() {
+        let folder = std::env::temp_dir().join(format!("wayleave-tags-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let file = |name: &str| folder.join(name);
+        TagKeyFile::generate().unwrap().save(&file("a.tags")).unwrap();
+        TagKeyFile::generate().unwrap().save(&file("b.tags")).unwrap();
+        fs::copy(file("a.tags"), file("r.tags")).unwrap();
+        fs::write(file("policy.toml"), POLICY_TEMPLATE).unwrap();
+        let node = |digit: &str, tags: &str| {
+            format!("[[consent.node]]\nidentity = \"node:ed25519:{}\"\ntags = \"{tags}\"\n", digit.repeat(64))
+        };
+        let warned = |nodes: &[String]| {
+            fs::write(file("consent.toml"), format!("{}\n{}", template(), nodes.concat())).unwrap();
+            let checked = check(&Source::read(&file("consent.toml")).unwrap());
+            let all = checked.errors.iter().chain(&checked.warnings).map(Failure::in_one_line);
+            all.filter(|line| line.contains("the same keys as in a.tags")).count()
+        };
+        let (a, b) = (node("3", "a.tags"), node("4", "b.tags"));
+        assert_eq!((warned(&[a.clone(), b.clone()]), warned(&[a, b, node("5", "r.tags")])), (0, 1));
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -18,15 +18,21 @@ const AS_NUMBERS: [Range<i64>; 2] = [64_496..64_512, 65_536..65_552];
 const NAMED: usize = 4;
 
 /// One warning for all addresses, and one for all AS numbers; none in a laboratory.
-pub(super) fn faults(source: &Source) -> Vec<Fault> {
+pub(super) fn faults(role: &str, source: &Source) -> Vec<Fault> {
     let Ok(table) = DeTable::parse(source.text()) else { return Vec::new() };
     let mut found = Examples::default();
     found.table(table.get_ref());
     if found.is_laboratory {
         return Vec::new();
     }
-    let help = "nobody reaches them outside a laboratory: put in your own, or, where the section has it, `lab = true`, \
-                without which a member's proxy also refuses routes to prefixes for documentation";
+    let help = match role {
+        "member" => {
+            "nobody reaches them outside a laboratory: put in your own, or `lab = true`, without which the proxy also refuses routes to \
+             prefixes for documentation"
+        }
+        "rs" | "attest" => "nobody reaches them outside a laboratory: put in your own, or `lab = true`",
+        _ => "nobody reaches them outside a laboratory: put in your own",
+    };
     let fault = |what: &str, values: Vec<(Range<usize>, String)>| {
         let (span, _) = values.first()?.clone();
         let names: Vec<&str> = values.iter().take(NAMED).map(|(_, value)| value.as_str()).collect();
@@ -108,7 +114,7 @@ mod tests {
     use super::*;
 
     fn messages(text: &str) -> Vec<String> {
-        faults(&Source::of_text("x.toml", text)).into_iter().map(|fault| fault.message).collect()
+        faults("member", &Source::of_text("x.toml", text)).into_iter().map(|fault| fault.message).collect()
     }
 
     #[test]
@@ -118,6 +124,10 @@ mod tests {
         assert!(found[0].contains("(192.0.2.1, 2001:db8::1, 203.0.113.0)"), "{found:?}");
         assert!(found[1].contains("(AS64497)"), "{found:?}");
         assert_eq!(messages("a = \"192.0.3.1:179\"\nasn = 3320\nb = \"64497\"\n# 192.0.2.1\n"), [""; 0]);
+        let help = |role: &str| {
+            faults(role, &Source::of_text("x.toml", "a = \"192.0.2.1\"")).remove(0).help.unwrap_or_default()
+        };
+        assert!(help("member").contains("`lab = true`") && !help("gateway").contains("lab = true"));
         assert_eq!(messages("[m]\nlab = true\na = \"192.0.2.1\"\n"), [""; 0]);
     }
 }

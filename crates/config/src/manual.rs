@@ -1,6 +1,8 @@
 //! `completions` and `man`: what a shell and `man` know of a program.
 
-use std::path::PathBuf;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Command};
 use clap_mangen::Man;
@@ -18,12 +20,14 @@ pub fn completions(shell: clap_complete::Shell, mut line: Command) -> Outcome {
 }
 
 /// Which manual pages.
+///
+/// A page is printed as `man` reads it: `| man -l -` shows it.
 #[derive(Args, Debug)]
 pub struct Pages {
     /// The command whose page is printed, such as `keys new`; without one, the program's own page.
     #[arg(value_name = "COMMAND")]
     words: Vec<String>,
-    /// Write a page for each command into this folder instead.
+    /// Write a page for each command into this folder instead, which is made if it is not there.
     #[arg(long, value_name = "FOLDER", conflicts_with = "words")]
     folder: Option<PathBuf>,
 }
@@ -45,18 +49,32 @@ fn words_of_page(line: &Command, name: &str) -> Vec<String> {
     below(line, own.unwrap_or(name)).unwrap_or_else(|| vec![name.to_owned()])
 }
 
+/// A command's page, of this version of the program, with the values of options in its synopsis.
+fn page(command: &Command, source: &str) -> Man {
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.strip_prefix("Usage: ").unwrap_or(&usage).to_owned();
+    Man::new(command.clone().override_usage(usage)).source(source)
+}
+
+/// Writes the page of a command and of all below it.
+fn write_all(command: &Command, source: &str, folder: &Path) -> io::Result<()> {
+    for next in command.get_subcommands().filter(|next| !next.is_hide_set()) {
+        write_all(next, source, folder)?;
+    }
+    page(command, source).generate_to(folder).map(drop)
+}
+
 /// Prints a manual page, or writes all of them.
 pub fn man(pages: &Pages, line: Command) -> Outcome {
-    if let Some(folder) = &pages.folder {
-        return clap_mangen::generate_to(line, folder).map_err(|error| {
-            Failure::new(format!("cannot write manual pages into {}: {error}", folder.display()))
-                .help("the folder has to be there")
-                .into()
-        });
-    }
     let mut line = line.disable_help_subcommand(true);
     // Only then does each command know its full name.
     line.build();
+    let source = format!("{} {}", line.get_name(), line.get_version().unwrap_or_default());
+    if let Some(folder) = &pages.folder {
+        let written = fs::create_dir_all(folder).and_then(|()| write_all(&line, &source, folder));
+        return Ok(written
+            .map_err(|error| Failure::new(format!("cannot write manual pages into {}: {error}", folder.display())))?);
+    }
     let mut found = &line;
     // The name of an installed page, such as `wayleave-members-propose`.
     let words = match &pages.words[..] {
@@ -74,7 +92,7 @@ pub fn man(pages: &Pages, line: Command) -> Outcome {
         found = found.find_subcommand(word).ok_or_else(fails)?;
     }
     let mut text = Vec::new();
-    let rendered = Man::new(found.clone()).render(&mut text);
+    let rendered = page(found, &source).render(&mut text);
     rendered.map_err(|error| Failure::new(format!("cannot make the manual page: {error}")))?;
     print(&String::from_utf8_lossy(&text));
     Ok(())

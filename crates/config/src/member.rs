@@ -714,7 +714,8 @@ mod tests {
         let of = |more| faults(more).0;
         assert!(of(cache).is_empty() && of("[rpki]\nfile = \"roas.json\"\n").is_empty());
         assert_eq!((faults("").1, faults(cache).1, faults(attestation).1), (false, true, true));
-        let both = of(&format!("{cache}{attestation}"));
+        let both = format!("{cache}{attestation}");
+        let both = of(&both);
         assert_eq!(both, ["[rpki] beside [attestation], expected [attestation.rpki], which serves both"]);
         let within = format!("{attestation}[attestation.rpki]\nfile = \"roas.json\"\n");
         assert!(of(&within).is_empty());

@@ -189,7 +189,13 @@ impl RealmFile {
     /// Where path servers are, by their names.
     pub fn addresses(&self, source: &Source) -> Outcome<Vec<PathServerAddress>> {
         let path = source.resolve(self.realm.servers.get_ref());
-        let system = |error| Failure::system(path.display(), &error);
+        let system = |error: std::io::Error| {
+            let failure = Failure::system(path.display(), &error);
+            if error.kind() != std::io::ErrorKind::PermissionDenied {
+                return failure;
+            }
+            failure.help("the file has to be that of the user of `wayleave run realm`, as `records` is: give it to that user with chown")
+        };
         if !path.exists() {
             return Ok(Vec::new());
         }
@@ -224,7 +230,7 @@ impl RealmFile {
         let text = format!(
             "# Path servers by name, as `wayleave realm invite NAME --role path --address ADDRESS` said.\n{lines}"
         );
-        if path.exists() { private::replace(&path, &text) } else { private::create(&path, &text) }
+        private::put(&path, &text)
     }
 
     /// The path servers that are members and whose addresses are known.

@@ -391,7 +391,9 @@ impl HostFile {
             Some(FileFault::Unusable(fault)) => errors.push(fault),
             None => {}
         }
-        if file.stamper.get_ref().rules.is_empty() && !file.host.get_ref().takes_replies() {
+        let host = file.host.get_ref();
+        // With a socket users register their own.
+        if file.stamper.get_ref().rules.is_empty() && !host.takes_replies() && host.socket.is_none() {
             let fault = Fault::at(file.stamper.span(), "no rules: no packet is stamped");
             warnings.push(fault.help("add a rule for the destinations that are to be reached through waypoints"));
         }
@@ -422,8 +424,9 @@ const TEMPLATE: &str = "# A stamper at a host: packets that you choose carry cap
      #reply_waypoints = [\"198.51.100.0/24\"]\n\
      # Who is asked for secrets, at port 53, instead of the resolvers of /etc/resolv.conf.\n\
      #resolvers = [\"192.0.2.53\"]\n\
-     # Where users register capabilities for their own packets (`wayleave stamp`), and who may besides root.\n\
-     #socket = \"/run/wayleave/stamper.sock\"\n\
+     # Where users register capabilities for their own packets (`wayleave stamp`), and who may besides root. The unit\n\
+     # wayleave-stamper@NAME has the folder /run/wayleave/NAME for it.\n\
+     #socket = \"/run/wayleave/desk/stamper.sock\"\n\
      #users = [\"backup\"]\n\
      # On a machine that forwards: networks whose packets are stamped as its own.\n\
      #sources = [\"192.0.2.0/24\"]\n\
@@ -516,6 +519,16 @@ mod tests {
             (6, v6, RuleAction::Pass),
         ];
         assert_eq!(in_force(Afi::Ipv6), expected);
+    }
+
+    #[test]
+    fn a_check_warns_that_nothing_is_stamped_unless_users_register_their_own() {
+        let warnings = |host: &str| {
+            let text = format!("[host]\n{host}[stamper]\nroutes = []\nrules = []\n");
+            let checked = HostFile::checked(&Source::of_text("stamper.toml", &text));
+            checked.warnings.iter().filter(|one| one.in_one_line().contains("no packet is stamped")).count()
+        };
+        assert_eq!((warnings(""), warnings("socket = \"stamper.sock\"\n")), (1, 0));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::sync::mpsc::sync_channel;
@@ -20,6 +20,7 @@ use wayleave_store::{Appended, Loaded, Location, Note, Position, Recorded, Store
 
 use super::private::sync_folder;
 use crate::failure::{Failure, Failures};
+use crate::replace::give_to_owner;
 
 /// Steps that may wait for the thread.
 const WAITING: usize = 64;
@@ -436,13 +437,10 @@ impl SeenFile {
         let mut name = self.path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.new", std::process::id()));
         let new = self.path.with_file_name(name);
-        let folder = self.path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
-        // A command of root leaves the file to whose it was, or whose the folder is: the key server has to go on with it.
-        let owner = fs::metadata(&self.path).or_else(|_| fs::metadata(folder)).map_err(system)?;
         let _ = fs::remove_file(&new); // of a process of this number that was killed
         let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new);
         let written = made.and_then(|mut file| {
-            let _ = fchown(&file, Some(owner.uid()), Some(owner.gid())); // fails if this is not root, and then it is its own
+            let _ = give_to_owner(&file, &self.path); // fails if this is not root, and then it is its own
             file.write_all(&encode(&position)).and_then(|()| file.sync_all())
         });
         let placed = written.and_then(|()| fs::rename(&new, &self.path));

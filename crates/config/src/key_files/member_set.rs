@@ -14,6 +14,7 @@ use wayleave_runtime::identity::{Fingerprint, to_hex};
 use crate::failure::{Failure, Outcome};
 use crate::parse::PublicKey;
 use crate::profile;
+use crate::replace::{give_to_owner, keep_owner};
 
 /// Whom a configuration trusts.
 pub fn trust(exchange: &str, operators: &[PublicKey; 2]) -> Trust {
@@ -76,7 +77,11 @@ pub fn locked(file: &Path) -> Outcome<File> {
     beside.push(".lock");
     // Whoever may only read it can lock it too.
     let opened = File::open(&beside).or_else(|error| match error.kind() {
-        io::ErrorKind::NotFound => File::options().read(true).append(true).create(true).open(&beside),
+        io::ErrorKind::NotFound => {
+            let made = File::options().read(true).append(true).create(true).open(&beside)?;
+            let _ = give_to_owner(&made, file); // fails if this is not root, and then it is its own
+            Ok(made)
+        }
         _ => Err(error),
     });
     let taken = opened.and_then(|lock| lock.lock().map(|()| lock));
@@ -88,6 +93,7 @@ pub fn replace(file: &Path, bytes: &[u8]) -> Outcome {
     let mut temporary = file.as_os_str().to_owned();
     temporary.push(format!(".{}.new", std::process::id()));
     let written = File::create(&temporary).and_then(|mut new| {
+        keep_owner(&new, file);
         new.write_all(bytes)?;
         new.sync_all()?;
         fs::rename(&temporary, file)

@@ -19,7 +19,7 @@ const MAX_OCTETS: u64 = 64 * 1024;
 /// Writes a membership.
 pub fn save(membership: &Signed<Membership>, path: &Path) -> Outcome {
     let text = format!("{PREFIX}{}\n", to_hex(membership.octets()));
-    if path.exists() { private::replace(path, &text) } else { private::create(path, &text) }
+    private::put(path, &text)
 }
 
 /// Reads a membership; nothing of it is verified.

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Outcome};
+use crate::replace::{give_to_owner, keep_owner};
 
 /// Largest file that is read, in octets.
 const MAX_OCTETS: u64 = 8 << 20;
@@ -28,6 +29,11 @@ pub fn read(path: &Path) -> Result<Zeroizing<String>, Failure> {
 
 /// Writes a new file.
 pub fn create(path: &Path, text: &str) -> Outcome {
+    create_for(path, text, |_| {})
+}
+
+/// The same, and `own` gives it to whom it shall belong, before anything is in it.
+fn create_for(path: &Path, text: &str, own: impl FnOnce(&File)) -> Outcome {
     let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let mut made = made.map_err(|error| {
         let failure = Failure::system(path.display(), &error);
@@ -37,6 +43,7 @@ pub fn create(path: &Path, text: &str) -> Outcome {
         );
         if error.kind() == ErrorKind::AlreadyExists { failure.help(help) } else { failure }
     })?;
+    own(&made);
     let written = made.write_all(text.as_bytes()).and_then(|()| made.sync_all());
     if let Err(error) = written {
         // A partial file would block the next attempt.
@@ -53,10 +60,18 @@ pub fn temporary(path: &Path) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Replaces a file in one step: a reader sees the old one or the new one.
+/// Writes a file that a role reads, new or in the place of one: as the user of the role needs it, whoever gives the command.
+pub fn put(path: &Path, text: &str) -> Outcome {
+    if path.exists() {
+        return replace(path, text);
+    }
+    create_for(path, text, |file| drop(give_to_owner(file, path)))
+}
+
+/// Replaces a file in one step: a reader sees the old one or the new one. It keeps its owner and permissions.
 pub fn replace(path: &Path, text: &str) -> Outcome {
     let temporary = temporary(path);
-    create(&temporary, text)?;
+    create_for(&temporary, text, |file| keep_owner(file, path))?;
     fs::rename(&temporary, path).map_err(|error| Failure::system(path.display(), &error))?;
     sync_folder(path)
 }

@@ -15,6 +15,7 @@ use wayleave_packet::platypus::sources::Sources;
 
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
+use crate::replace::keep_owner;
 
 /// What is done where the database and the last list do not go together; then another list is begun.
 const WAY_OUT: &str = "restore the database that goes with it from the last backup; revocations that routers have are missing in this one. \
@@ -110,6 +111,7 @@ impl Replacement {
             );
             if error.kind() == ErrorKind::AlreadyExists { failure.help(help) } else { failure }
         })?;
+        keep_owner(&file, path);
         Ok(Self { path: path.to_owned(), temporary, file, is_placed: false })
     }
 
@@ -129,6 +131,7 @@ pub fn put(path: &Path, parts: &[&[u8]]) -> Outcome {
     name.push(".part");
     let temporary = path.with_file_name(name);
     let written = File::create(&temporary).and_then(|mut file| {
+        keep_owner(&file, path);
         parts.iter().try_for_each(|part| file.write_all(part))?;
         file.sync_all()
     });

@@ -239,12 +239,16 @@ const TABLE_V: [(SuiteId, [(f64, f64); 3]); 4] = [
 pub fn trace(report: &Report, workloads: &[Workload], served: &[WorkloadDelays]) -> Plot {
     let mut panels = vec![table_iv(report, workloads)];
     for workload in workloads {
-        panels.push(table_v(report, *workload));
         panels.push(figure_5(*workload));
-        panels.push(figure_6(*workload, served));
-        panels.push(figure_6_of_table_iii(*workload));
+        if !served.is_empty() {
+            panels.push(table_v(report, *workload));
+            panels.push(figure_6(*workload, served));
+            panels.push(figure_6_of_table_iii(*workload));
+        }
     }
-    panels.push(bandwidth(report, workloads));
+    if !served.is_empty() {
+        panels.push(bandwidth(report, workloads));
+    }
     Plot { title: "KC-x: delay of attested UPDATEs at a router".to_owned(), panels }
 }
 

@@ -31,7 +31,7 @@ impl Panel {
         let heading = format!("{} ({})", self.title, self.measure);
         let _ = writeln!(out, "{}", heading.trim_start());
         let rows = match &self.content {
-            Content::Categories { places, series } => categories(places, series),
+            Content::Categories { places, series } => categories(places, series, show_of(&self.measure)),
             Content::Lines { along, series } => lines(along, series),
         };
         if rows.len() < 2 {
@@ -55,7 +55,7 @@ impl Panel {
 }
 
 /// A heading and a row for each place, with the quotient of each measured series and the published one that follows it.
-fn categories(places: &[String], series: &[Series<usize>]) -> Vec<Vec<String>> {
+fn categories(places: &[String], series: &[Series<usize>], show: fn(f64) -> String) -> Vec<Vec<String>> {
     let published_after = |number: usize| series.get(number + 1).is_some_and(|next| next.style == Style::Published);
     let mut heading = vec![String::new()];
     for (number, one) in series.iter().enumerate() {
@@ -72,7 +72,7 @@ fn categories(places: &[String], series: &[Series<usize>]) -> Vec<Vec<String>> {
         }
         let mut row = vec![place.clone()];
         for (number, one) in series.iter().enumerate() {
-            row.push(value(one, at).map_or_else(|| "-".to_owned(), shown));
+            row.push(value(one, at).map_or_else(|| "-".to_owned(), show));
             if one.style == Style::Published && number > 0 {
                 let quotient = value(&series[number - 1], at).zip(value(one, at)).map(|(ours, theirs)| ours / theirs);
                 row.push(quotient.map_or_else(|| "-".to_owned(), plain));
@@ -117,6 +117,32 @@ fn plain(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
+/// How the values of a measure are written.
+fn show_of(measure: &str) -> fn(f64) -> String {
+    if measure == "seconds" { time } else { shown }
+}
+
+/// Three significant digits of a time, always with its unit: columns have times of several.
+fn time(seconds: f64) -> String {
+    let (value, unit) = match seconds.abs() {
+        0.0 => (0.0, "s"),
+        v if v < 1e-6 => (seconds * 1e9, "ns"),
+        v if v < 1e-3 => (seconds * 1e6, "µs"),
+        v if v < 1.0 => (seconds * 1e3, "ms"),
+        _ => (seconds, "s"),
+    };
+    format!("{} {unit}", significant(value))
+}
+
+fn significant(value: f64) -> String {
+    let digits = match value.abs() {
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        _ => 2,
+    };
+    format!("{value:.digits$}")
+}
+
 /// Three significant digits, with the letters of SI where they are shorter.
 fn shown(value: f64) -> String {
     let (factor, letter) = match value.abs() {
@@ -129,13 +155,7 @@ fn shown(value: f64) -> String {
         v if v < 1e9 => (1e-6, " M"),
         _ => (1e-9, " G"),
     };
-    let value = value * factor;
-    let digits = match value.abs() {
-        v if v >= 100.0 => 0,
-        v if v >= 10.0 => 1,
-        _ => 2,
-    };
-    format!("{value:.digits$}{letter}")
+    format!("{}{letter}", significant(value * factor))
 }
 
 #[cfg(test)]
@@ -169,13 +189,28 @@ mod tests {
         let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(text.lines().next(), Some("Paper, Table 1"));
         assert!(lines.contains(&vec!["ours", "published", "ratio"]), "{text}");
-        assert!(lines.contains(&vec!["4", "routes", "2.00", "m", "20.0", "m", "0.10"]), "{text}");
-        assert!(lines.contains(&vec!["8", "routes", "40.0", "k", "-", "-"]), "{text}");
+        assert!(lines.contains(&vec!["4", "routes", "2.00", "ms", "20.0", "ms", "0.10"]), "{text}");
+        assert!(lines.contains(&vec!["8", "routes", "40000", "s", "-", "-"]), "{text}");
         assert!(!text.contains("not there"), "{text}");
         assert!(text.contains("Empty (seconds)\n  not measured\n"), "{text}");
         let of_curve = lines.iter().filter(|line| line.first() == Some(&"curve")).count();
         assert!((2..=POINTS + 1).contains(&of_curve), "{text}");
         assert!(lines.contains(&vec!["curve", "100", "50.0"]), "the end is there: {text}");
+    }
+
+    #[test]
+    fn times_have_their_units() {
+        let units = [
+            (567e-6, "567 µs"),
+            (9.89e-3, "9.89 ms"),
+            (0.12, "120 ms"),
+            (1.5, "1.50 s"),
+            (4e-9, "4.00 ns"),
+            (0.0, "0.00 s"),
+        ];
+        for (seconds, text) in units {
+            assert_eq!(time(seconds), text);
+        }
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_control::capability::{
-    Acknowledgement, BillingSubject, ChangeBody, Credential, DelegationLimit, Grant, KeyServer, Obtained, Order,
-    OrderedPrefixes, Ordering, ProviderKey, RateTerms, State, Status, Terms, VolumeQuota, Zone, delegated,
+    Acknowledgement, BillingSubject, ChangeBody, ChangeError, Credential, DelegationLimit, Grant, KeyServer, Obtained,
+    Order, OrderedPrefixes, Ordering, ProviderKey, RateTerms, State, Status, Terms, VolumeQuota, Zone, delegated,
 };
 use wayleave_core::Prefix;
 use wayleave_crypto::secret::Seed;
@@ -648,7 +648,16 @@ pub fn change(
     let by = user();
     loop {
         let Some(body) = decide(server.state()) else { return Ok(()) };
-        let signed = server.sign(body, unix_now()).map_err(|error| Failure::new(error.to_string()))?;
+        let signed = server.sign(body, unix_now()).map_err(|error| {
+            let failure = Failure::new(error.to_string());
+            match error {
+                ChangeError::NoAccount(principal) => failure.help(format!(
+                    "`wayleave cap grant --principal {principal} ...` opens one with its first grant, `cap account {principal} --name NAME` \
+                     without; `wayleave cap list` shows those that there are"
+                )),
+                _ => failure,
+            }
+        })?;
         let effects = (server.state().effects(signed.object()), server.state().settled());
         let unread = database.append(&signed, effects, (&by, why.text()))?;
         let is_written = unread.is_empty();
@@ -731,6 +740,11 @@ fn grant(command: &GrantCap) -> Outcome {
     let key = state.find(&terms).and_then(|slot| state.key(slot)).cloned();
     let key = key.ok_or_else(|| Failure::new("the grant was withdrawn again by another command"))?;
     let credential = Credential { zone: file.zone().clone(), terms, key };
+    if state.is_revoked(&terms, epoch::epoch_at(terms.interval, unix_now())) {
+        warn(&format!(
+            "this capability is revoked: nobody has a secret by it; `wayleave cap revoke {principal} --lift` lifts what revokes its principal"
+        ));
+    }
     hand_over(&credential, Some(not_after), command.json);
     Ok(())
 }

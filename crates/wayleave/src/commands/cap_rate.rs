@@ -14,6 +14,9 @@ use crate::failure::Outcome;
 use crate::output::{objects, print, print_json};
 use crate::provider::orders::{delegation_id, principal_of};
 
+/// Octets of the longest packet.
+const LONGEST: u64 = 65_535;
+
 #[derive(Args, Debug)]
 pub struct Rate {
     /// Whose rate. Default: all rates are listed.
@@ -23,7 +26,7 @@ pub struct Rate {
     /// The rate of this delegation of the principal's, which counts beside that of the principal.
     #[arg(long, requires = "principal")]
     pub delegation: Option<u32>,
-    /// Octets at once at each router. Default: a tenth of a second's, and at least the longest packet.
+    /// Octets at once at each router. Default: a tenth of a second's, and at least the longest packet, 65,535.
     #[arg(long, requires = "octets")]
     pub burst: Option<u64>,
     /// What becomes of a router's share while it hears nothing from the key server.
@@ -94,8 +97,18 @@ fn set(place: &KeyServerAt<'_>, payer: RatePayer, terms: RateTerms, command: &Ra
     };
     let mut said = line(&payer, &terms);
     said["number"] = number;
+    if !command.json {
+        show_burst(&mut said);
+    }
     report(said, command.json);
     Ok(())
+}
+
+/// Puts in what a router has without a burst that is set: a tenth of a second's octets, and at least the longest packet of each of its threads.
+fn show_burst(rate: &mut Value) {
+    if let (true, Some(octets)) = (rate["burst_octets"].is_null(), rate["octets_per_second"].as_u64()) {
+        rate["burst_octets"] = (octets / 10).max(LONGEST).into();
+    }
 }
 
 fn end(place: &KeyServerAt<'_>, payer: RatePayer, command: &Rate) -> Outcome {
@@ -136,6 +149,7 @@ fn list(place: &KeyServerAt<'_>, command: &Rate) -> Outcome {
         print("no rates over all routers\n");
         return Ok(());
     }
+    all.iter_mut().for_each(show_burst);
     let columns = ["principal", "delegation", "octets_per_second", "burst_octets", "offline"];
     print(&objects(&all, &columns));
     Ok(())

@@ -12,7 +12,7 @@ use wayleave_runtime::clock::utc;
 
 use super::cap::{Servers, Unanswered, answered, read_line};
 use crate::failure::{Failure, Outcome};
-use crate::output::{fields, objects, print, print_json};
+use crate::output::{cell, fields, objects, print, print_json};
 
 /// Pages are asked for one after the other; beyond what a key server answers at once it is waited for, so often.
 const TRIES: usize = 100;
@@ -60,7 +60,7 @@ pub fn status(command: &StatusOf) -> Outcome {
         print_json(shown);
         return Ok(());
     }
-    print(&fields(&shown));
+    print(&fields(&for_people(shown)));
     if !delegations.is_empty() {
         print(&format!(
             "\n{}",
@@ -136,6 +136,22 @@ fn show_refusals(shown: &mut Value, refusals: &HeldRefusals) {
     shown["refused_routers"] = refusals.routers.into();
 }
 
+/// The same with what routers refused as people read it: without any packet in one line.
+fn for_people(mut shown: Value) -> Value {
+    let Some(all) = shown.as_object_mut() else { return shown };
+    let Some(routers) = all.remove("refused_routers") else { return shown };
+    let is_none = all.get("refused").and_then(Value::as_object).is_some_and(Map::is_empty);
+    if is_none {
+        let time = |value: Option<Value>| value.as_ref().map(cell).unwrap_or_default();
+        let (since, as_of) = (time(all.remove("refused_since")), time(all.remove("refused_as_of")));
+        let who = if routers == 1 { "1 router".to_owned() } else { format!("{} routers", cell(&routers)) };
+        all.insert("refused".to_owned(), format!("nothing from {since} to {as_of}, by the reports of {who}").into());
+    } else {
+        all.insert("refusals_reported_by".to_owned(), format!("{} routers", cell(&routers)).into());
+    }
+    shown
+}
+
 fn delegation(held: &HeldDelegation) -> Value {
     let (id, sub) = held.id;
     let sub = sub.map_or_else(String::new, |sub| format!("/{}", sub.number()));
@@ -147,4 +163,20 @@ fn delegation(held: &HeldDelegation) -> Value {
         "octets_per_second": held.rate.map(|rate| rate.rate),
         "month_quota": held.month_octets,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_refused_is_one_line_and_routers_that_report_are_not_routers_that_refuse() {
+        let status = |refused: Value| json!({ "number": 1, "refused": refused, "refused_since": "then", "refused_as_of": "now", "refused_routers": 1 });
+        let text = fields(&for_people(status(json!({}))));
+        assert!(text.contains("nothing from then to now, by the reports of 1 router"), "{text}");
+        assert_eq!(text.lines().count(), 2, "{text}");
+        let text = fields(&for_people(status(json!({ "revoked": "30" }))));
+        assert!(text.contains("refused revoked") && text.contains("refused as of"), "{text}");
+        assert!(text.contains("refusals reported by") && !text.contains("refused routers"), "{text}");
+    }
 }

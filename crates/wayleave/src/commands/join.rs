@@ -101,7 +101,16 @@ pub fn run(command: &Join) -> Outcome {
     };
     let keys = NodeKeys { identity: SigningKey::from_seed(&identity), noise: DhSecret::from_seed(&noise) };
     let own = NodeIdentity::from_seed(identity.expose())?;
-    let refused = |error: JoinError| Failure::new(format!("{} did not admit this node: {error}", operator.address));
+    let refused = |error: JoinError| {
+        let failure = Failure::new(format!("{} did not admit this node: {error}", operator.address));
+        match error {
+            JoinError::Revoked | JoinError::NoiseTaken => failure.help(format!(
+                "its keys lie in {}: join with a new token into an empty folder (`--dir`), which makes new ones",
+                dir.display()
+            )),
+            _ => failure,
+        }
+    };
     let request = token.join(&keys).map_err(|error| Failure::new(error.to_string()))?;
     let answer = match ask(&operator, &own, Body::Join(request), TIMEOUT)? {
         Body::Joined(answer) => answer.map_err(refused)?,

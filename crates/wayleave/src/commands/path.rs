@@ -199,7 +199,15 @@ impl Running {
         let node = choices::node(text)?;
         if matches!(node.0, NodeRef::Name(_)) && !self.nodes.contains(&node.0.to_string()) {
             let failure = Failure::new(format!("no member of the realm that the gateway knows is called `{text}`"));
-            return Err(failure.help(format!("it knows {}", self.nodes.join(", "))).into());
+            // Those over which a path may go.
+            let ends = names(&self.shown["ends"]);
+            let known =
+                self.nodes.iter().filter(|name| !ends.contains(&cell(&self.shown["identities"][name.as_str()])));
+            let known: Vec<&str> = known.map(String::as_str).collect();
+            let known = if known.is_empty() { "none that forwards".to_owned() } else { known.join(", ") };
+            return Err(failure
+                .help(format!("it knows {known}; one that has started just now may not be known yet"))
+                .into());
         }
         Ok(node)
     }

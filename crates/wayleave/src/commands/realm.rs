@@ -357,10 +357,15 @@ pub fn find(registrar: &Registrar, text: &str) -> Outcome<IdentityKey> {
         registrar.members().filter(has).filter(|member| !registrar.is_revoked(&member.identity)).collect();
     // A name goes to another node once its holder's membership has ended: the latest has it.
     let latest = found.iter().max_by_key(|member| member.not_after);
-    let failure = || match registrar.members().any(|member| has(&member)) {
+    let failure = || {
+        match registrar.members().any(|member| has(&member)) {
         true => Failure::new(format!("`{text}` is removed already: no member is called so now"))
-            .help("`wayleave realm show` lists it as removed; its owner comes back by a new invitation, with new keys"),
+            .help(format!(
+                "its owner comes back with new keys: `wayleave realm invite {text} --role ROLE ...`, and `wayleave join` into an empty \
+                 folder; `wayleave realm show` lists it as removed"
+            )),
         false => Failure::new(format!("no member `{text}`")).help("`wayleave realm show` lists the members"),
+    }
     };
     Ok(latest.map(|member| member.identity).ok_or_else(failure)?)
 }

@@ -20,6 +20,7 @@ use super::join::{load_or_create, noise_of_identity};
 use crate::ask::ask;
 use crate::config::Source;
 use crate::config::overlay::ServerEntry;
+use crate::config::replace::keep_owner;
 use crate::failure::{Failure, Outcome};
 use crate::key_files::node::{self, KeyKind, fresh, node_text};
 use crate::key_files::{membership, private};
@@ -63,7 +64,8 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 /// Puts a new key file in the place of the one before, if that has not happened yet.
 fn put(path: &Path) -> Outcome {
     let next = beside(path, ".next");
-    if next.exists() {
+    if let Ok(file) = fs::File::open(&next) {
+        keep_owner(&file, path);
         fs::rename(&next, path).map_err(|error| Failure::system(path.display(), &error))?;
         private::sync_folder(path)?;
     }

@@ -5,6 +5,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use clap::Args;
 use wayleave_core::Prefix;
@@ -12,8 +13,11 @@ use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Failures};
 use crate::key_files::private;
-use crate::roles::registration::{Answer, Request};
+use crate::output::warn;
+use crate::roles::registration::{Answer, Ending, Request};
 
+/// How long the stamper is waited for at the end.
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// Octets of an answer.
 const MAX_ANSWER: u64 = 1 << 16;
 
@@ -53,8 +57,20 @@ pub fn run(command: &Stamp) -> Result<ExitCode, Failures> {
             ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
         }
     };
-    let _ = connection.shutdown(Shutdown::Both);
+    if let Some(Ending { stamped: false, .. }) = end(&connection) {
+        let to: Vec<String> = command.to.iter().map(ToString::to_string).collect();
+        warn(&format!("no packet was stamped: nothing went to {}", to.join(" or ")));
+    }
     Ok(code)
+}
+
+/// Ends the registration; what the stamper says of it, if it says anything.
+fn end(connection: &UnixStream) -> Option<Ending> {
+    connection.shutdown(Shutdown::Write).ok()?;
+    connection.set_read_timeout(Some(TIMEOUT)).ok()?;
+    let mut line = String::new();
+    BufReader::new(connection).take(MAX_ANSWER).read_line(&mut line).ok()?;
+    serde_json::from_str(&line).ok()
 }
 
 fn register(command: &Stamp) -> Result<UnixStream, Failure> {
@@ -92,6 +108,16 @@ fn named(error: &str, files: &[PathBuf]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stamper_of_before_says_nothing_at_the_end() {
+        for (said, expected) in [("", None), ("{\"version\":1,\"stamped\":false}\n", Some(false))] {
+            let (here, mut there) = UnixStream::pair().expect("a pair");
+            there.write_all(said.as_bytes()).expect("written");
+            drop(there);
+            assert_eq!(end(&here).map(|ending| ending.stamped), expected, "{said}");
+        }
+    }
 
     #[test]
     fn a_file_is_named_as_it_was_given() {

@@ -92,7 +92,12 @@ pub fn closing(text: &str, now: u64) -> Result<u64, Failure> {
     };
     let second = second.ok_or_else(none)?;
     if second.saturating_add(PAST) > now {
-        return Err(Failure::usage(format!("{} is not a day ago yet: routers still report it", utc(second))));
+        return Err(Failure::usage(format!("{} is not a day ago yet: routers still report it", utc(second))).help(
+            format!(
+                "from {} on it can be closed; what was used until now, `wayleave cap usage` shows",
+                utc(second.saturating_add(PAST))
+            ),
+        ));
     }
     Ok(second)
 }
@@ -259,6 +264,9 @@ mod tests {
             closing(&(NOW - 86_399).to_string(), NOW)
                 .is_err_and(|failure| failure.to_string().contains("not a day ago"))
         );
+        let early =
+            closing(&(NOW - 86_399).to_string(), NOW).err().and_then(|failure| failure.remedy().map(str::to_owned));
+        assert!(early.is_some_and(|help| help.contains(&format!("from {} on", utc(NOW + 1)))));
         assert!(closing(&(NOW - 86_400).to_string(), NOW).is_ok());
     }
 }

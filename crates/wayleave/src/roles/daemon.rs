@@ -381,12 +381,19 @@ fn record_of_starts(source: &Source, configuration: &Path) -> Option<PathBuf> {
 
 /// The file of the role's state, whatever its section calls it.
 fn state_path(source: &Source) -> Option<PathBuf> {
-    let file: toml::Table = source.text().parse().ok()?;
+    state_of(source.text()).map(|path| source.resolve(&path))
+}
+
+fn state_of(text: &str) -> Option<PathBuf> {
+    let file: toml::Table = text.parse().ok()?;
     let named = |section: &toml::Value| {
         let settings = section.as_table()?;
-        ["state", "accounts", "records"].iter().find_map(|name| settings.get(*name)?.as_str().map(PathBuf::from))
+        let of = |name: &str| settings.get(name)?.as_str().map(PathBuf::from);
+        // A key server has its keys where it may not write, and its position where it does.
+        let position = of("accounts").map(|accounts| of("position").unwrap_or(accounts));
+        of("state").or(position).or_else(|| of("records"))
     };
-    file.values().find_map(named).map(|path| source.resolve(&path))
+    file.values().find_map(named)
 }
 
 /// Notifications to systemd that the process is alive. Each needs two: the role's loop, which sends it, and its machine or thread,
@@ -650,6 +657,18 @@ pub fn fresh() -> Result<Seed, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_record_of_starts_lies_beside_what_the_role_writes() {
+        let of = |text: &str| state_of(text).map(|path| path.display().to_string());
+        let key = "[key]\naccounts = \"accounts.key\"\n";
+        assert_eq!(of(key).as_deref(), Some("accounts.key"));
+        let placed = format!("{key}position = \"/var/lib/wayleave/position\"\n");
+        assert_eq!(of(&placed).as_deref(), Some("/var/lib/wayleave/position"));
+        let router = "[forwarding]\nkeys = \"r.key\"\nstate = \"/var/lib/wayleave/r.redb\"\n";
+        assert_eq!(of(router).as_deref(), Some("/var/lib/wayleave/r.redb"));
+        assert_eq!(of("[stamper]\nposition = \"last\"\n"), None, "where it puts headers");
+    }
 
     #[test]
     fn a_reload_that_failed_stays_a_problem_until_one_succeeds() {

@@ -239,6 +239,8 @@ pub struct StamperRole {
     confirm: Arc<Notify>,
     /// What users have registered, by the number of their connection.
     registered: BTreeMap<u64, Registration>,
+    /// How many packets had been stamped when each began.
+    stamped_before: BTreeMap<u64, u64>,
     /// Users that wait for the secrets of their lines, and whom to tell what became of it.
     awaiting: BTreeMap<u64, (Registration, oneshot::Sender<Result<(), String>>)>,
     registering: mpsc::Receiver<Registered>,
@@ -393,6 +395,7 @@ impl Role for StamperRole {
             granted,
             confirm: Arc::default(),
             registered: BTreeMap::new(),
+            stamped_before: BTreeMap::new(),
             awaiting: BTreeMap::new(),
             registering,
             without_interface: BTreeSet::new(),
@@ -592,6 +595,9 @@ impl StamperRole {
         let outcome = self.try_register(number, registration, now).await;
         match &outcome {
             Ok(()) => {
+                if let Some(before) = self.count_stamped().await {
+                    self.stamped_before.insert(number, before);
+                }
                 self.log.report(registered_line(user));
             }
             Err(why) => warn!(user, "a registration is refused: {why}"),
@@ -665,11 +671,21 @@ impl StamperRole {
         shown
     }
 
+    /// How many packets were stamped since the start.
+    async fn count_stamped(&self) -> Option<u64> {
+        self.running.handle.ask(|worker| worker.stamper.counters().stamped).await
+    }
+
     /// A user registers, or its connection has ended.
     async fn register(&mut self, registered: Registered, now: UnixTime) {
         match registered {
-            Registered::Ended(number) => {
+            Registered::Ended(number, stamped) => {
                 let Some(ended) = self.registered.remove(&number) else { return };
+                if let Some(before) = self.stamped_before.remove(&number)
+                    && let Some(now) = self.count_stamped().await
+                {
+                    let _ = stamped.send(now > before); // fails if the user has gone
+                }
                 self.keep_secrets();
                 self.log.report(registration_ended_line(ended.user));
                 if let Err(failures) = self.apply(now).await {

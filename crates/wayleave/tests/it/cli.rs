@@ -1066,6 +1066,9 @@ fn benchmarks_are_listed_and_report_in_the_common_form() {
     let said = folder.ok(&table);
     assert!(said.starts_with("SIXPACK, Table 1: 750 members\n"), "{said}");
     assert!(said.contains("setup, published") && said.contains("ratio") && said.contains("Select-Best 32"), "{said}");
+    assert!(list.contains("--short TAKES"), "{list}");
+    let said = folder.ok(&["wayleave-lab", "bench", "--paper", "kc-x/table-4", "--short"]);
+    assert!(said.contains("KC-x, Table IV") && said.contains("published") && !said.contains("Table V:"), "{said}");
     let said = folder.fails(2, &["wayleave-lab", "bench", "--paper", "sixpack/table-9"]);
     assert!(said.contains("no table or figure `sixpack/table-9`") && said.contains("kc-x/table-6"), "{said}");
     assert!(folder.fails(2, &["wayleave-lab", "bench", "nothing"]).contains("no benchmark `nothing`"));

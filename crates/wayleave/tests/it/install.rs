@@ -139,6 +139,14 @@ fn a_manual_page_is_printed_by_the_words_of_its_command() {
     assert!(page.contains(".TH wayleave-members-propose 1") && page.contains("max"), "{page}");
     let error = folder.fails(1, &["man", "members", "propse"]);
     assert!(error.contains("`wayleave members` has no command `propse`") && error.contains("countersign"), "{error}");
-    let error = folder.fails(1, &["man", "--folder", "missing"]);
-    assert!(error.contains("cannot write manual pages into missing"), "{error}");
+    let title = page.lines().find(|line| line.starts_with(".TH")).expect("a title");
+    assert!(title.contains(env!("CARGO_PKG_VERSION")), "{title}");
+    assert!(page.contains("<NAME>") || page.contains("[OPTIONS]"), "{page}");
+    folder.ok(&["man", "--folder", "made"]);
+    assert!(
+        fs::read_to_string(folder.0.join("made/wayleave-members-propose.1")).is_ok_and(|text| text.contains(title))
+    );
+    folder.write("file", "");
+    let error = folder.fails(1, &["man", "--folder", "file/pages"]);
+    assert!(error.contains("cannot write manual pages into file/pages"), "{error}");
 }

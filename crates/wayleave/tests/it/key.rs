@@ -210,6 +210,10 @@ fn a_server_with_an_old_copy_of_its_database_does_not_start_also_where_nothing_i
     // A revocation has no end; the time is that of what was granted.
     let listed = server.folder.ok(&["cap", "list", "--config", &server.config]);
     assert!(listed.contains(": revoked (was granted until 20") && listed.contains("Z), interval"), "{listed}");
+    let grant = ["cap", "grant", "--waypoint", WAYPOINT, "--principal", "7", "--config", &server.config];
+    let output = server.folder.run(&grant);
+    let said = text(&output.stderr);
+    assert!(output.status.success() && said.contains("this capability is revoked"), "{said}");
     eventually("the list follows", || server.list().1 == ["7"]);
     server.running.kill();
     copy_database(&backup, &folder);

@@ -43,7 +43,7 @@ pub struct Bench {
     /// The benchmark to run; --list names all.
     pub name: Option<String>,
     /// Run what gives a table or figure of a paper, with the paper's own work, and print it beside the published figures: such as
-    /// sixpack/table-1; --list names all. Takes --short, --repetitions, --plot and --json: the paper decides the rest.
+    /// sixpack/table-1; --list names all, and says about how long each takes. Takes --short, --repetitions, --plot and --json: the paper decides the rest.
     #[arg(long, value_name = "PAPER/EXHIBIT", conflicts_with_all = OF_ONE, conflicts_with_all = ["name", "list", "all", "headline", "mrt"])]
     pub paper: Option<String>,
     /// List all benchmarks, and the papers' tables and figures.
@@ -59,7 +59,8 @@ pub struct Bench {
     /// Print the results as one JSON object on one line.
     #[arg(long)]
     pub json: bool,
-    /// The short form: seconds for most, up to three minutes for attest-ops and forward.
+    /// The short form: seconds for most, up to three minutes for attest-ops and forward; --list says how long the papers' tables and
+    /// figures take.
     #[arg(long)]
     pub short: bool,
     /// Members of the exchange.
@@ -146,7 +147,8 @@ pub struct Bench {
     /// default.
     #[arg(long)]
     pub threads: Option<usize>,
-    /// forward, stamp, forward-io, overlay and pocomon: measure only results whose names begin with this; may be given several times.
+    /// forward, stamp, forward-io, overlay and pocomon: measure only results whose names begin with this, or with `$` at its end the one
+    /// that is called so; may be given several times.
     #[arg(long)]
     pub only: Vec<String>,
     /// SVG file for the paper's figures, with its points beside ours.
@@ -170,8 +172,13 @@ impl Bench {
 
     /// Whether the result `name` is to be measured.
     pub fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|begin| name.starts_with(begin.as_str()))
+        self.only.is_empty() || self.only.iter().any(|begin| selects(begin, name))
     }
+}
+
+/// Whether `only` selects the result `name`: one whose name begins so, or, with `$` at its end, the one that is called so.
+pub fn selects(only: &str, name: &str) -> bool {
+    only.strip_suffix('$').map_or_else(|| name.starts_with(only), |whole| name == whole)
 }
 
 fn group_bits(text: &str) -> Result<GroupBits, String> {

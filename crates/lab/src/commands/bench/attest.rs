@@ -6,7 +6,7 @@ use std::path::Path;
 use wayleave_attestation::SuiteId;
 use wayleave_papers::bench::attestation::trace::{self, NothingSelected, RecordingError, Selection, TraceOptions};
 use wayleave_papers::bench::attestation::workload::Workload;
-use wayleave_papers::bench::attestation::{Options, SuiteFailure, memory as bytes, ops as operations};
+use wayleave_papers::bench::attestation::{Options, Part, SuiteFailure, memory as bytes, ops as operations};
 use wayleave_papers::plot::attestation as plots;
 use wayleave_papers::report::Report;
 use wayleave_runtime::clock::utc;
@@ -28,7 +28,14 @@ fn options(bench: &Bench) -> Outcome<Options> {
         SuiteId::from_name(name).ok_or_else(|| Failure::usage(format!("no suite `{name}`")).help(known.join(", ")))
     };
     let suites = bench.suite.iter().map(suite).collect::<Result<_, _>>()?;
-    Ok(Options { suites, short: bench.short, repetitions: bench.repetitions, clock: now })
+    // What no row of the table or figure needs is not measured.
+    let part = match bench.paper.as_deref() {
+        Some("kc-x/table-1" | "kc-x/table-3") => Part::Operations,
+        Some("kc-x/figure-4") => Part::Trees,
+        Some("kc-x/table-4" | "kc-x/figure-5") => Part::Arrivals,
+        _ => Part::All,
+    };
+    Ok(Options { part, suites, short: bench.short, repetitions: bench.repetitions, clock: now })
 }
 
 fn failure(failed: SuiteFailure) -> Failure {

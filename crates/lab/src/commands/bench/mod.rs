@@ -38,6 +38,7 @@ use wayleave_lab::trace::recorded;
 use wayleave_papers::plot::Plot;
 use wayleave_papers::report::{Report, mean};
 
+use arguments::selects;
 pub use arguments::{AttestWorkload, Bench, BenchMode, BenchOutput, BenchServer, BenchSinks};
 use wayleave_config::failure::{Failure, Outcome};
 use wayleave_config::output::{print, print_json, table};
@@ -116,6 +117,9 @@ pub fn run(bench: &Bench) -> Outcome {
     if let Some(name) = bench.name.as_deref().filter(has_no_plot) {
         return Err(Failure::usage(format!("`{name}` draws no plot")).help(DRAWN.join(" ")).into());
     }
+    if cfg!(debug_assertions) && netns::inside().is_none() {
+        eprintln!("this is a debug build, which is slower: figures come from that of `make release`");
+    }
     let _progress = Progress::start(bench.name.clone().unwrap_or_default());
     stopped::keep_what_is_measured(bench)?;
     let mut report = match bench.name.as_deref() {
@@ -171,7 +175,8 @@ pub fn run(bench: &Bench) -> Outcome {
 /// Prints the benchmarks, and the tables and figures of papers.
 fn list(as_json: bool) {
     if as_json {
-        let exhibits: Vec<Value> = papers::ALL.iter().map(|one| json!({ "id": one.id, "shows": one.about })).collect();
+        let exhibits: Vec<Value> =
+            papers::ALL.iter().map(|one| json!({ "id": one.id, "shows": one.about, "takes": one.takes })).collect();
         return print_json(json!({
             "benchmarks": ALL.map(|(name, what)| json!({ "name": name, "measures": what })),
             "papers": exhibits,
@@ -179,10 +184,11 @@ fn list(as_json: bool) {
     }
     let benchmarks = ALL.map(|(name, what)| vec![name.to_owned(), what.to_owned()]);
     let exhibits: Vec<Vec<String>> =
-        papers::ALL.iter().map(|one| vec![one.id.to_owned(), one.about.to_owned()]).collect();
+        papers::ALL.iter().map(|one| vec![one.id.to_owned(), one.takes.to_owned(), one.about.to_owned()]).collect();
     print(&table(&["BENCHMARK", "MEASURES"], &benchmarks));
     print("\n");
-    print(&table(&["--paper", "SHOWS"], &exhibits));
+    print(&table(&["--paper", "--short TAKES", "SHOWS"], &exhibits));
+    print("\nabout, with `make release` on two cores; without --short some ten times as long\n");
 }
 
 /// Says on standard error, while it lives, that a benchmark is at work.
@@ -253,7 +259,7 @@ fn enter(more: impl IntoIterator<Item = String>) -> Outcome<Option<Rung>> {
 /// Refuses an `--only` that no result's name begins with.
 fn check_only(bench: &Bench, names: impl Iterator<Item = String>) -> Outcome<()> {
     let names: Vec<String> = names.collect();
-    match bench.only.iter().find(|begin| !names.iter().any(|name| name.starts_with(begin.as_str()))) {
+    match bench.only.iter().find(|begin| !names.iter().any(|name| selects(begin, name))) {
         Some(begin) => {
             Err(Failure::usage(format!("no result's name begins with `{begin}`")).help(names.join(" ")).into())
         }

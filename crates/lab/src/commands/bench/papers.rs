@@ -11,6 +11,8 @@ pub struct Exhibit {
     pub id: &'static str,
     /// What it shows.
     pub about: &'static str,
+    /// About how long its short form takes: seconds, a minute or minutes.
+    pub takes: &'static str,
     /// The benchmark and its arguments.
     arguments: &'static [&'static str],
     /// How the titles of its panels begin; all of the benchmark's if empty.
@@ -20,100 +22,221 @@ pub struct Exhibit {
 const fn exhibit(
     id: &'static str,
     about: &'static str,
+    takes: &'static str,
     arguments: &'static [&'static str],
     panels: &'static str,
 ) -> Exhibit {
-    Exhibit { id, about, arguments, panels }
+    Exhibit { id, about, takes, arguments, panels }
+}
+
+/// The suites of the KC-x paper.
+const OPERATIONS: [&str; 13] = of_suites("attest-ops");
+const DELAYS: [&str; 13] = of_suites("attest-trace");
+const MEMORY: [&str; 13] = of_suites("attest-memory");
+
+/// A benchmark of the paper's suites alone.
+const fn of_suites(bench: &'static str) -> [&'static str; 13] {
+    [
+        bench,
+        "--suite",
+        "s-bgp",
+        "--suite",
+        "spv",
+        "--suite",
+        "sas-v",
+        "--suite",
+        "kc-rsa-paper",
+        "--suite",
+        "kc-mt-paper",
+        "--suite",
+        "kc-hybrid-paper",
+    ]
 }
 
 pub const ALL: [Exhibit; 27] = [
     exhibit(
         "sixpack/table-1",
         "Export-All and Select-Best for 750 members: time and octets",
+        "a minute",
         &["select-best", "--output", "key"],
         "",
     ),
     exhibit(
         "sixpack/figure-10",
         "processing time of prefixes over a trace",
+        "a minute",
         &["exchange-trace", "--generated", "--export", "mpc"],
         "",
     ),
     exhibit(
         "sixpack/figure-11",
         "routes and prefixes a second, by workers",
+        "a minute",
         &["exchange-stress", "--mode", "mpc", "--output", "key"],
         "",
     ),
     exhibit(
         "sixpack/scaling",
         "Select-Best by members and routes: time, octets, memory",
+        "minutes",
         &["select-best", "--scaling", "--output", "key"],
         "",
     ),
     exhibit(
         "sixpack/bandwidth",
         "bits a second between the parties over a trace",
+        "a minute",
         &["exchange-trace", "--generated", "--export", "mpc", "--members", "600", "--bandwidth"],
         "",
     ),
     exhibit(
         "sixpack/join",
         "a member that joins, and one that announces a full table",
+        "a minute",
         &["exchange-join", "--export", "mpc"],
         "",
     ),
-    exhibit("kc-x/table-1", "how many times faster than S-BGP an UPDATE is", &["attest-ops"], "KC-x, Table I:"),
-    exhibit("kc-x/table-3", "time of one signature and its verification", &["attest-ops"], "KC-x, Table III:"),
+    exhibit("kc-x/table-1", "how many times faster than S-BGP an UPDATE is", "a minute", &OPERATIONS, "KC-x, Table I:"),
+    exhibit("kc-x/table-3", "time of one signature and its verification", "a minute", &OPERATIONS, "KC-x, Table III:"),
     exhibit(
         "kc-x/figure-4",
         "KC-MT: time, size and security by the size of its trees",
+        "seconds",
         &["attest-ops"],
         "KC-x, Figure 4",
     ),
-    exhibit("kc-x/table-4", "announcements of three workloads", &["attest-trace"], "KC-x, Table IV:"),
-    exhibit("kc-x/table-5", "delay under three workloads", &["attest-trace"], "KC-x, Table V:"),
-    exhibit("kc-x/figure-5", "announcements that arrive, by seconds", &["attest-trace"], "KC-x, Figure 5"),
-    exhibit("kc-x/figure-6", "UPDATEs that leave, by seconds", &["attest-trace"], "KC-x, Figure 6"),
-    exhibit("kc-x/table-6", "memory for signatures of three tables", &["attest-memory"], "KC-x, Table VI:"),
+    exhibit("kc-x/table-4", "announcements of three workloads", "seconds", &["attest-trace"], "KC-x, Table IV:"),
+    exhibit("kc-x/table-5", "delay under three workloads", "a minute", &DELAYS, "KC-x, Table V:"),
+    exhibit("kc-x/figure-5", "announcements that arrive, by seconds", "seconds", &["attest-trace"], "KC-x, Figure 5"),
+    exhibit("kc-x/figure-6", "UPDATEs that leave, by seconds", "a minute", &DELAYS, "KC-x, Figure 6"),
+    exhibit("kc-x/table-6", "memory for signatures of three tables", "a minute", &MEMORY, "KC-x, Table VI:"),
     exhibit(
         "platypus/table-3",
         "processing time of a packet",
-        &["forward", "--only", "none", "--only", "platypus"],
+        "a minute",
+        &[
+            "forward",
+            "--only",
+            "none$",
+            "--only",
+            "none.1518$",
+            "--only",
+            "platypus.68$",
+            "--only",
+            "platypus.348$",
+            "--only",
+            "platypus.1500$",
+            "--only",
+            "platypus-full.68$",
+            "--only",
+            "platypus-full.348$",
+            "--only",
+            "platypus-full.1500$",
+        ],
         "Platypus, Table 3",
     ),
     exhibit(
         "platypus/figure-4",
         "forwarded against offered load, through a router",
+        "a minute",
         &["forward-io", "--only", "figure-4"],
         "Platypus, Figure 4",
     ),
     exhibit(
         "platypus/figure-4-memory",
         "forwarding rate without I/O",
-        &["forward", "--only", "none", "--only", "ip", "--only", "platypus"],
+        "a minute",
+        &[
+            "forward",
+            "--only",
+            "none$",
+            "--only",
+            "ip$",
+            "--only",
+            "platypus.68$",
+            "--only",
+            "platypus-full.68$",
+            "--only",
+            "platypus-full.cores$",
+        ],
         "Platypus, Figure 4",
     ),
-    exhibit("platypus/figure-4-stamping", "stamping rate", &["stamp"], "Platypus, Figure 4"),
-    exhibit("platypus/figure-5", "latency by the number of clusters", &["waypoint-granularity"], ""),
+    exhibit("platypus/figure-4-stamping", "stamping rate", "a minute", &["stamp"], "Platypus, Figure 4"),
+    exhibit("platypus/figure-5", "latency by the number of clusters", "seconds", &["waypoint-granularity"], ""),
     exhibit(
         "scion/figure-3",
         "forwarding rate of one port",
-        &["forward", "--only", "none", "--only", "ip", "--only", "scion"],
+        "a minute",
+        &[
+            "forward",
+            "--only",
+            "none$",
+            "--only",
+            "none.1518$",
+            "--only",
+            "ip$",
+            "--only",
+            "ip.1518$",
+            "--only",
+            "scion-2015$",
+            "--only",
+            "scion-2015.1518$",
+            "--only",
+            "scion$",
+            "--only",
+            "scion.1518$",
+        ],
         "SCION, Figure 3",
     ),
     exhibit(
         "scion/figure-4",
         "forwarding rate of all ports",
-        &["forward", "--only", "none", "--only", "ip", "--only", "scion"],
+        "a minute",
+        &[
+            "forward",
+            "--only",
+            "none.cores$",
+            "--only",
+            "none.1518.cores$",
+            "--only",
+            "ip.cores$",
+            "--only",
+            "ip.1518.cores$",
+            "--only",
+            "scion-2015.cores$",
+            "--only",
+            "scion-2015.1518.cores$",
+            "--only",
+            "scion.cores$",
+            "--only",
+            "scion.1518.cores$",
+        ],
         "SCION, Figure 4",
     ),
-    exhibit("scion/table-1", "octets of path in a packet", &["forward", "--only", "table-1"], "SCION, Table 1"),
-    exhibit("pocomon/throughput", "throughput of a chain of five nodes", &["pocomon"], ""),
-    exhibit("pocomon/figure-5", "its samples with servers beside the sender", &["pocomon", "--only", "baseline"], ""),
-    exhibit("pocomon/figure-7", "its samples with servers apart", &["pocomon", "--only", "apart"], ""),
-    exhibit("pocomon/figure-8", "its samples if paths are asked for once", &["pocomon", "--only", "cached"], ""),
-    exhibit("pocomon/overlays", "overlays beside each other", &["overlay"], ""),
+    exhibit(
+        "scion/table-1",
+        "octets of path in a packet",
+        "seconds",
+        &["forward", "--only", "table-1"],
+        "SCION, Table 1",
+    ),
+    exhibit("pocomon/throughput", "throughput of a chain of five nodes", "minutes", &["pocomon"], ""),
+    exhibit(
+        "pocomon/figure-5",
+        "its samples with servers beside the sender",
+        "a minute",
+        &["pocomon", "--only", "baseline"],
+        "",
+    ),
+    exhibit("pocomon/figure-7", "its samples with servers apart", "a minute", &["pocomon", "--only", "apart"], ""),
+    exhibit(
+        "pocomon/figure-8",
+        "its samples if paths are asked for once",
+        "a minute",
+        &["pocomon", "--only", "cached"],
+        "",
+    ),
+    exhibit("pocomon/overlays", "overlays beside each other", "minutes", &["overlay"], ""),
 ];
 
 impl Exhibit {
@@ -149,7 +272,9 @@ impl Exhibit {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ALL as BENCHMARKS, DRAWN};
+    use wayleave_lab::bench::forward::forward_names;
+
+    use super::super::{ALL as BENCHMARKS, DRAWN, check_only};
     use super::*;
 
     #[test]
@@ -180,14 +305,32 @@ mod tests {
     }
 
     #[test]
+    fn a_table_measures_what_its_rows_need_and_nothing_else() {
+        let wants = |id: &str, name: &str| {
+            let bench = Exhibit::named(id).and_then(|one| one.bench(&Bench::of("x")));
+            bench.unwrap_or_else(|_| panic!("{id}")).wants(name)
+        };
+        assert!(wants("platypus/table-3", "platypus-full.348") && wants("platypus/table-3", "none.1518"));
+        for other in ["platypus.64", "platypus-macs.68", "platypus.cores", "none.cores"] {
+            assert!(!wants("platypus/table-3", other), "{other}");
+        }
+        let bench = Exhibit::named("kc-x/table-3").and_then(|one| one.bench(&Bench::of("x"))).expect("it is known");
+        assert!(bench.suite.contains(&"spv".to_owned()) && !bench.suite.contains(&"bgpsec".to_owned()));
+    }
+
+    #[test]
     fn every_table_and_figure_is_drawn_by_a_benchmark_that_takes_its_arguments() {
         let wanted = Exhibit::named("sixpack/table-1").and_then(|one| one.bench(&Bench::of("x")));
         assert_eq!(wanted.expect("arguments").name.as_deref(), Some("select-best"));
         for one in &ALL {
             let bench = one.bench(&Bench::of("x")).unwrap_or_else(|_| panic!("{}: its arguments", one.id));
-            let name = bench.name.expect("a benchmark");
+            let name = bench.name.clone().expect("a benchmark");
             assert!(DRAWN.contains(&name.as_str()) && BENCHMARKS.iter().any(|all| all.0 == name), "{}", one.id);
             assert_eq!(ALL.iter().filter(|other| other.id == one.id).count(), 1, "{}", one.id);
+            assert!(["seconds", "a minute", "minutes"].contains(&one.takes), "{}", one.id);
+            if name == "forward" {
+                assert!(check_only(&bench, forward_names()).is_ok(), "{}: its results", one.id);
+            }
         }
         assert!(Exhibit::named("sixpack/table-9").is_err());
     }

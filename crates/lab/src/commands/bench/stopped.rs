@@ -11,9 +11,11 @@ use serde_json::json;
 use wayleave_config::failure::Outcome;
 use wayleave_config::output::{print, print_json};
 use wayleave_lab::netns;
+use wayleave_papers::plot;
 use wayleave_papers::report::{Report, so_far};
 
-use super::{ALL, Bench, to_json, to_text};
+use super::papers::Exhibit;
+use super::{ALL, Bench, measured_by, to_json, to_text};
 use crate::commands::signals;
 
 /// Those that measure in a process inside namespaces, which this one starts and waits for.
@@ -78,7 +80,7 @@ pub fn keep_what_is_measured(bench: &Bench) -> Outcome {
         // passes it on.
         let _ = setsid();
     }
-    let (name, is_json) = (*name, bench.json);
+    let (name, is_json, paper) = (*name, bench.json, bench.paper.clone());
     let mut next = signals::listen()?;
     thread::spawn(move || {
         let signal = next();
@@ -88,7 +90,7 @@ pub fn keep_what_is_measured(bench: &Bench) -> Outcome {
             pass_on(name, signal);
         } else if !IS_OVER.load(Ordering::Acquire) {
             thread::spawn(move || {
-                print_part(name, is_json);
+                print_part(name, is_json, paper.as_deref());
                 exit(128 + signal);
             });
         } else if place == BenchProcess::Alone {
@@ -146,7 +148,24 @@ fn parent(stat: &str) -> Option<i32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-fn print_part(name: &'static str, is_json: bool) {
+/// What there is of a table or figure beside the published figures; `None` of one that is drawn from samples, which no report has.
+fn beside_published(report: &Report, paper: &str) -> Option<String> {
+    let exhibit = Exhibit::named(paper).ok()?;
+    let plot = match report.name {
+        "attest-ops" => plot::attestation::ops(report),
+        "attest-memory" => plot::attestation::memory(report),
+        "forward" => plot::forward::forward(report),
+        "forward-io" => plot::forward::forward_io(report),
+        "stamp" => plot::forward::stamp(report),
+        "exchange-join" => plot::exchange::join(report),
+        "waypoint-granularity" => plot::granularity::granularity(report),
+        "overlay" => plot::overlay::overlay(report),
+        _ => return None,
+    };
+    Some(plot.to_text_of(|title| exhibit.has(title)) + &measured_by())
+}
+
+fn print_part(name: &'static str, is_json: bool, paper: Option<&str>) {
     let mut report = Report::new(name, json!({ "stopped": true }));
     report.results = so_far();
     if report.results.is_empty() {
@@ -156,7 +175,8 @@ fn print_part(name: &'static str, is_json: bool) {
         print_json(to_json(&report));
     } else if !report.results.is_empty() {
         eprintln!("{name}: stopped; what was measured until then:");
-        print(&to_text(&report));
+        let text = paper.and_then(|paper| beside_published(&report, paper));
+        print(&text.unwrap_or_else(|| to_text(&report)));
     }
 }
 
@@ -165,6 +185,19 @@ mod tests {
     use std::process::Stdio;
 
     use super::*;
+
+    #[test]
+    fn what_was_measured_of_a_table_stands_beside_what_is_published() {
+        let mut report = Report::new("attest-ops", json!({ "stopped": true }));
+        for what in ["sign", "verify", "update", "verification", "equation_1"] {
+            report.exact(format!("{what}.s-bgp"), "s", 4e-5);
+        }
+        let text = beside_published(&report, "kc-x/table-3").expect("it is drawn from a report");
+        let has = |words: &str| text.contains(words);
+        assert!(has("KC-x, Table III") && has("s-bgp") && has("published") && has("40.0 µs"), "{text}");
+        assert!(!has("Table I:") && !has("Figure 4"), "{text}");
+        assert!(beside_published(&report, "kc-x/table-9").is_none());
+    }
 
     #[test]
     fn a_parent_is_found_behind_any_name() {

@@ -39,9 +39,23 @@ pub const BURST: usize = 64;
 /// From which all workloads follow.
 pub const SEED: u64 = 1;
 
+/// What of a benchmark is measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Part {
+    #[default]
+    All,
+    /// One signature, its verification, and a whole UPDATE, as tables I and III have them.
+    Operations,
+    /// The trees of figure 4.
+    Trees,
+    /// What arrives, as table IV and figure 5 have it: no suite serves it.
+    Arrivals,
+}
+
 /// What to measure, and how long.
 #[derive(Clone, Debug)]
 pub struct Options {
+    pub part: Part,
     /// The suites; all if there is none.
     pub suites: Vec<SuiteId>,
     /// A minute at most.

@@ -12,7 +12,7 @@ use wayleave_core::{Asn, UnixTime};
 
 use super::workload::{Route, Workload, routes, share_keys, spread};
 use super::{
-    BURST, NEIGHBOUR, Options, ROUTER, ReceivedUpdate, SEED, SuiteFailure, SuiteVariant, VerifiedUpdates, failed,
+    BURST, NEIGHBOUR, Options, Part, ROUTER, ReceivedUpdate, SEED, SuiteFailure, SuiteVariant, VerifiedUpdates, failed,
     note_missing, process, queue, receive_all, seed,
 };
 use crate::report::Report;
@@ -158,7 +158,8 @@ pub fn generated(
         report.exact(format!("rate_max.{name}"), "UPDATEs/s", f64::from(seconds.into_iter().max().unwrap_or(0)));
     }
     let (mut missing, mut all) = (Vec::new(), Vec::new());
-    for variant in options.variants() {
+    let variants = if options.part == Part::Arrivals { Vec::new() } else { options.variants() };
+    for variant in variants {
         for workload in workloads {
             let arrivals = workload.arrivals(SEED);
             let routes = routes(distinct.min(arrivals.len()), SOME_ASES, SEED);
@@ -567,7 +568,7 @@ mod tests {
             0
         }
         let suites = vec![SuiteId::KcEd25519];
-        let options = Options { suites, short: true, repetitions: None, clock: no_clock };
+        let options = Options { part: Part::All, suites, short: true, repetitions: None, clock: no_clock };
         let of = |peer| {
             let selection = Selection { peer, ..Selection::default() };
             recorded(&options, TraceOptions { selection, ..TraceOptions::default() }, "t", &trace()[..]).expect("some")

@@ -44,7 +44,14 @@ const STEP: Duration = Duration::from_millis(20);
 const FIRST: usize = 4;
 /// Removed nodes that an answer names, at most, and how many seconds ago they were removed.
 const NAMED: usize = 4;
+/// Names of members that an error names, at most.
+const NAMES: usize = 16;
 const RECENT: u64 = 7 * 86_400;
+
+/// What may be wrong with a path on which nothing was answered.
+const UNPROVEN: &str = "the path is ready, and no probe on it has been answered: if `wayleave ping` has no answer either, a node on the way has failed \
+                        or refuses packets, since its consent server has other tag keys than the node (`wayleave show status` there), or the \
+                        other gateway has no consent for its answers (`wayleave why` there)";
 
 #[derive(Clone)]
 pub struct GatewayView(pub Arc<Shared>);
@@ -318,8 +325,10 @@ impl GatewayView {
                 ViewError::NotFound(match removed.and_then(|(identity, _)| known.removal(identity)) {
                     Some(removal) => format!("{removal}: it is no member any more; ask the realm's operator"),
                     None => format!(
-                        "no member of the realm that is known here is called `{node}`: names are POLICY.NODE.{}, NODE.{0}, or NODE alone",
-                        self.0.suffix
+                        "no member of the realm that is known here is called `{node}`: names are POLICY.NODE.{}, NODE.{0}, or NODE alone; \
+                         known so far: {}; a node that has started, or joined, since some seconds may not have been heard of yet",
+                        self.0.suffix,
+                        few(known.names.keys().map(ToString::to_string))
                     ),
                 })
             })?;
@@ -418,6 +427,7 @@ impl GatewayView {
                 "every path is dead: probes stay unanswered: a node on the way has failed or refuses packets (`wayleave show status` there), or \
                  the other gateway has no consent for its answers (`wayleave why` there)"
             }
+            RouteState::Ready if route.active.as_ref().is_some_and(|path| path.answered.is_none()) => UNPROVEN,
             RouteState::Ready => "packets go by the active path",
             RouteState::Asking => "servers have not answered yet",
             RouteState::NoPath(why) | RouteState::NoConsent(why) => why,
@@ -495,7 +505,10 @@ impl GatewayView {
                 let why = match route.map(|route| &route.state) {
                     Some(RouteState::NoPath(why) | RouteState::NoConsent(why)) => why.clone(),
                     _ if self.removal().is_some() => self.removal().unwrap_or_default().to_owned(),
-                    Some(RouteState::Ready) => "no answer by the path; `wayleave why` says how it stands".to_owned(),
+                    Some(RouteState::Ready) => "no answer by the path: a node on the way has failed or refuses packets, since its consent \
+                        server has other tag keys than the node, or for another reason (`wayleave show status` there), or the other \
+                        gateway has no consent for its answers (`wayleave why` there); `wayleave why` here says how the path stands"
+                        .to_owned(),
                     _ => "servers have not answered".to_owned(),
                 };
                 let of_links = match route.map(|route| &route.state) {
@@ -507,6 +520,17 @@ impl GatewayView {
             }
             tokio::time::sleep(STEP).await;
         }
+    }
+}
+
+/// Names for an error, of many the first.
+fn few(names: impl Iterator<Item = String>) -> String {
+    let all: Vec<String> = names.collect();
+    let more = all.len().saturating_sub(NAMES);
+    match (all.is_empty(), more) {
+        (true, _) => "none".to_owned(),
+        (_, 0) => all.join(", "),
+        _ => format!("{} and {more} more", all[..NAMES].join(", ")),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
@@ -68,6 +69,7 @@ pub struct Routers {
     pub problems: [UsageProblem; 3],
     pub lessor: Arc<Mutex<LessorView>>,
     pub metrics: UsageMetrics,
+    pub strangers: Strangers,
     own: Holder,
     _listening: Listening,
 }
@@ -144,8 +146,22 @@ impl Routers {
         parts.spawn("statements", task.settle(Arc::clone(&numbers), clock));
         parts.spawn("who leases rates", leasing.run());
         let (routers, connected) = (config.routers(), BTreeSet::new());
-        let io =
-            RouterIo { links, core, usage, checks, era: 0, names, routers, numbers, rates, signals, connected, log };
+        let strangers = Strangers::default();
+        let io = RouterIo {
+            links,
+            core,
+            usage,
+            checks,
+            era: 0,
+            names,
+            routers,
+            numbers,
+            rates,
+            signals,
+            connected,
+            strangers: strangers.clone(),
+            log,
+        };
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
         Ok(Some(Self {
             running,
@@ -154,6 +170,7 @@ impl Routers {
             problems,
             lessor,
             metrics: usage_metrics,
+            strangers,
             own,
             _listening: listening,
         }))
@@ -207,7 +224,47 @@ struct RouterIo {
     signals: Arc<LessorSignals>,
     /// Routers that are connected.
     connected: BTreeSet<RouterNumber>,
+    strangers: Strangers,
     log: Events,
+}
+
+/// Who was refused of late since no [[key.router]] has its identity. Clones are views of the same.
+#[derive(Clone, Debug, Default)]
+pub struct Strangers(Arc<Mutex<BTreeMap<IdentityKey, Instant>>>);
+
+impl Strangers {
+    /// Those that are named, at most: anybody may connect.
+    const MOST: usize = 4;
+    /// A router tries again more often.
+    const LATELY: Duration = Duration::from_secs(300);
+
+    fn note(&self, identity: IdentityKey, now: Instant) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= Self::MOST && !all.contains_key(&identity) {
+            let oldest = all.iter().min_by_key(|(_, at)| **at).map(|(identity, _)| *identity);
+            oldest.and_then(|oldest| all.remove(&oldest));
+        }
+        all.insert(identity, now);
+    }
+
+    /// Who is configured now is none.
+    fn configure(&self, routers: &BTreeMap<IdentityKey, RouterNumber>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|identity, _| !routers.contains_key(identity));
+    }
+
+    /// What an operator has to see to.
+    pub fn problems(&self, now: Instant) -> Vec<String> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lately = all.iter().filter(|(_, at)| now.duration_since(**at) < Self::LATELY);
+        lately
+            .map(|(identity, _)| {
+                let identity = node::node_text(identity);
+                format!(
+                    "{identity} was refused: no [[key.router]] has this identity: if it is a router of yours, add it"
+                )
+            })
+            .collect()
+    }
 }
 
 impl LinkIo<RouterServer> for RouterIo {
@@ -237,6 +294,7 @@ impl LinkIo<RouterServer> for RouterIo {
             }
             Own::Configure(config) => {
                 (self.names, self.routers) = (config.router_names(), config.routers());
+                self.strangers.configure(&self.routers);
                 let numbers: BTreeSet<RouterNumber> = self.routers.values().copied().collect();
                 lock(&self.core).server.retain_refusals(&numbers);
                 *self.numbers.lock().unwrap_or_else(PoisonError::into_inner) = numbers;
@@ -286,6 +344,7 @@ impl RouterIo {
         match event {
             RouterEvent::Connected(router) => drop(self.connected.insert(*router)),
             RouterEvent::Disconnected(router) => drop(self.connected.remove(router)),
+            RouterEvent::Stranger(identity) => return self.strangers.note(*identity, Instant::now()),
             _ => return,
         }
         self.signals.connected.store(self.connected.len(), Ordering::Release);
@@ -330,7 +389,7 @@ pub fn line(event: &RouterEvent, names: &BTreeMap<RouterNumber, String>) -> Even
         RouterEvent::Disconnected(of) => event!(INFO "router-disconnected" by *of, { router = name(of) }
                 "disconnected: it keeps its usage until it connects again"),
         RouterEvent::Stranger(identity) => event!(WARN "stranger" by 0, { identity = shown(identity) }
-                "connection refused: its key is not that of a configured router"),
+                "connection refused: no [[key.router]] has this identity: if it is a router of yours, add it"),
         RouterEvent::Malformed { router: of, error } => {
             event!(ERROR "router-erred" by *of, { router = name(of); why = shown(error) }
                     "the router sent a malformed message: {error}")
@@ -412,4 +471,24 @@ pub fn status(server: &RouterServer, names: &BTreeMap<RouterNumber, String>) -> 
         })
     };
     server.status().iter().map(router).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_router_that_is_not_configured_is_a_problem_until_it_is_or_has_gone() {
+        let (strangers, start) = (Strangers::default(), Instant::now());
+        let key = |number: u8| IdentityKey([number; 32]);
+        (1..=6).for_each(|number| strangers.note(key(number), start + Duration::from_secs(number.into())));
+        let now = start + Duration::from_secs(10);
+        let problems = strangers.problems(now);
+        assert_eq!(problems.len(), Strangers::MOST, "{problems:?}");
+        assert!(problems.iter().all(|problem| problem.contains("no [[key.router]] has this identity")), "{problems:?}");
+        assert!(problems.iter().any(|problem| problem.contains(&key(6).to_string())), "the latest: {problems:?}");
+        strangers.configure(&[(key(6), RouterNumber::MIN)].into());
+        assert_eq!(strangers.problems(now).len(), Strangers::MOST - 1);
+        assert!(strangers.problems(now + Strangers::LATELY).is_empty());
+    }
 }

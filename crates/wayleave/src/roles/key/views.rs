@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 use tokio::sync::mpsc;
@@ -22,7 +23,7 @@ use super::api::counts::ApiCounts;
 use super::core::{Core, lock};
 use super::lessor::LessorView;
 use super::quotas::QuotaView;
-use super::routers::{self, Event, Routers};
+use super::routers::{self, Event, Routers, Strangers};
 use super::usage::UsageProblem;
 use super::usage_metrics::UsageMetrics;
 use crate::config::Fault;
@@ -89,6 +90,7 @@ struct OfRouters {
     problems: [UsageProblem; 3],
     lessor: Arc<Mutex<LessorView>>,
     metrics: UsageMetrics,
+    strangers: Strangers,
 }
 
 #[derive(Clone)]
@@ -117,6 +119,7 @@ impl KeyView {
             problems: routers.problems.clone(),
             lessor: Arc::clone(&routers.lessor),
             metrics: routers.metrics.clone(),
+            strangers: routers.strangers.clone(),
         };
         let routers = routers.map(of);
         let configured = Arc::new(Mutex::new(Configured::new(config)));
@@ -267,6 +270,7 @@ impl View for KeyView {
         problems.extend(expiring);
         problems.extend(self.routers.iter().flat_map(|of| &of.problems).filter_map(UsageProblem::get));
         let lessor = self.routers.as_ref().map(|of| of.lessor.lock().unwrap_or_else(PoisonError::into_inner).clone());
+        problems.extend(self.routers.iter().flat_map(|of| of.strangers.problems(Instant::now())));
         problems.extend(lessor.iter().filter_map(|lessor| lessor.problem.clone()));
         let core = lock(&self.core);
         let list = core.list().map(|list| list.written());

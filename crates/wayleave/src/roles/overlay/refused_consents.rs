@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 /// So many packets that are refused for their consent within one to two of these spans are a problem.
 const MANY: u64 = 3;
 const WINDOW: Duration = Duration::from_secs(60);
+/// After a packet with a good consent nothing is said for so long: the keys were right.
+const GOOD: Duration = Duration::from_secs(20);
 
 /// How many packets were refused for their consent, and how many had a good one, since the start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,6 +23,9 @@ pub struct RefusedConsents {
     /// How many there were when the window before began.
     before: Consents,
     count: Consents,
+    /// When the last good one came, and how many were refused by then.
+    last_good: Option<(Instant, u64)>,
+    now: Option<Instant>,
 }
 
 impl RefusedConsents {
@@ -29,14 +34,19 @@ impl RefusedConsents {
         if now.duration_since(since) >= WINDOW {
             (self.before, self.window) = (had, Some((now, count)));
         }
-        self.count = count;
+        if count.good > self.count.good {
+            self.last_good = Some((now, count.refused));
+        }
+        (self.count, self.now) = (count, Some(now));
     }
 
     /// What an operator has to see to.
     pub fn problem(&self) -> Option<String> {
-        let count = self.count.refused.saturating_sub(self.before.refused);
+        let (good_at, had) = self.last_good.map_or((None, 0), |(at, had)| (Some(at), had));
+        let count = self.count.refused.saturating_sub(self.before.refused.max(had));
+        let is_good = good_at.zip(self.now).is_some_and(|(at, now)| now.duration_since(at) < GOOD);
         // With wrong keys none is good; else whoever has the consent of the first node alone could accuse the server.
-        (count >= MANY && self.count.good <= self.before.good).then(|| {
+        (count >= MANY && !is_good).then(|| {
             format!(
                 "{count} packets that name this node were refused of late for their consent: the consent server proves it with other tag keys \
                  than this node's (`tags` of its [[consent.node]] has to be a copy of `tags` of [overlay] here), or somebody forges packets"
@@ -63,8 +73,11 @@ mod tests {
             (150, 6, 0, true),
             // Somebody's are good: the keys are.
             (160, 9, 1, false),
-            (300, 12, 1, false),
-            (310, 15, 1, false),
+            (170, 12, 1, false),
+            // They were: no packet passes any more.
+            (181, 12, 1, true),
+            (300, 12, 1, true),
+            (310, 15, 1, true),
             (380, 18, 1, true),
             (500, 18, 1, false),
         ] {

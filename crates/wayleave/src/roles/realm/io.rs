@@ -75,6 +75,8 @@ struct Refused {
     by: BTreeMap<IdentityKey, String>,
     /// By so many seconds a server's list was ahead of the clock here.
     ahead: Option<u64>,
+    /// Why the file of path servers is not read, with what to do.
+    servers: Option<String>,
 }
 
 impl Refusals {
@@ -87,6 +89,12 @@ impl Refusals {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether the file of path servers is read, or why not. Returns the reason if it is another than before.
+    pub fn not_read(&self, why: Option<String>) -> Option<String> {
+        let before = std::mem::replace(&mut self.all().servers, why.clone());
+        why.filter(|why| before.as_ref() != Some(why))
+    }
+
     /// What an operator should see of them.
     pub fn problems(&self) -> Vec<String> {
         let text = |(server, why): (&IdentityKey, &String)| {
@@ -94,7 +102,8 @@ impl Refusals {
         };
         let all = self.all();
         let clock = all.ahead.map(behind);
-        all.by.iter().map(text).chain(clock).chain(self.1.problems()).collect()
+        let servers = all.servers.as_ref().map(|why| format!("path servers are not told who was removed: {why}"));
+        servers.into_iter().chain(all.by.iter().map(text)).chain(clock).chain(self.1.problems()).collect()
     }
 }
 
@@ -171,13 +180,16 @@ impl LinkIo<Registrar> for RealmIo {
         unread.extend(self.ledger.read_new()?);
         self.is_due |= !unread.is_empty();
         unread.into_iter().for_each(|record| machine.restore(record));
-        if std::mem::take(&mut self.is_due)
-            && let Err(failures) = self.follow(machine)
-        {
-            for failure in failures.0 {
-                if self.log.admit("servers", 0).is_some() {
-                    error!("list of removed nodes not sent to path servers: {failure}");
-                }
+        if std::mem::take(&mut self.is_due) {
+            let why = self
+                .follow(machine)
+                .err()
+                .map(|failures| failures.0.iter().map(Failure::in_one_line).collect::<Vec<_>>().join("; "));
+            // Twice a second it is tried again: a line only for another reason.
+            if let Some(why) = self.refusals.not_read(why)
+                && self.log.admit("servers", 0).is_some()
+            {
+                error!("list of removed nodes not sent to path servers: {why}");
             }
         }
         Ok(())
@@ -427,4 +439,22 @@ pub fn line(event: &RegistrarEvent) -> Option<EventLine> {
         }
         RegistrarEvent::Revoked(_) => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_path_servers_that_is_not_read_is_a_problem_and_is_logged_once_until_it_is_read() {
+        let refusals = Refusals::new(Clock::start());
+        let why = || Some("realm/servers: Permission denied".to_owned());
+        assert_eq!(refusals.not_read(why()), why());
+        assert_eq!(refusals.not_read(why()), None, "the same as half a second ago");
+        let problems = refusals.problems();
+        assert!(problems.iter().any(|problem| problem.contains("realm/servers: Permission denied")), "{problems:?}");
+        assert_eq!(refusals.not_read(None), None);
+        assert!(refusals.problems().is_empty());
+        assert_eq!(refusals.not_read(why()), why());
+    }
 }

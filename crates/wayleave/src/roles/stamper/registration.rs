@@ -65,6 +65,14 @@ pub struct Answer {
     pub error: Option<String>,
 }
 
+/// What is said last, to whoever still listens once it has said that it is done: an earlier stamper says nothing.
+#[derive(Serialize, Deserialize)]
+pub struct Ending {
+    pub version: u32,
+    /// Whether a packet, of whomever, was stamped while it was registered.
+    pub stamped: bool,
+}
+
 /// A request that was read.
 pub struct Registration {
     pub user: u32,
@@ -132,8 +140,8 @@ impl Registration {
 pub enum Registered {
     /// A user asks for this; the number stands for the connection.
     Begun(u64, Registration, oneshot::Sender<Result<(), String>>),
-    /// The connection has ended.
-    Ended(u64),
+    /// The other end has nothing more to say; whether a packet was stamped meanwhile, if it was registered.
+    Ended(u64, oneshot::Sender<bool>),
 }
 
 /// The socket, until it is dropped.
@@ -145,7 +153,16 @@ pub struct Socket {
 impl Socket {
     /// Listens at `path` for the users in `users`, and for root.
     pub fn listen(path: PathBuf, users: Vec<u32>, events: mpsc::Sender<Registered>) -> Outcome<Self> {
-        let failed = |error: io::Error| Failure::system(format!("cannot listen at {}", path.display()), &error);
+        let failed = |error: io::Error| {
+            let failure = Failure::system(format!("cannot listen at {}", path.display()), &error);
+            match error.kind() {
+                io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound | io::ErrorKind::ReadOnlyFilesystem => failure.help(
+                    "`socket` in [host] has to lie in a folder in which the role may write: the unit wayleave-stamper@NAME makes \
+                     /run/wayleave/NAME for it",
+                ),
+                _ => failure,
+            }
+        };
         remove_stale(&path).map_err(failed)?;
         let listener = UnixListener::bind(&path).map_err(failed)?;
         // Whoever may open it is told by the system, and the others are refused.
@@ -228,7 +245,12 @@ async fn serve(
         if written.is_ok() {
             let _ = reading.read(&mut [0; 1]).await;
         }
-        let _ = events.send(Registered::Ended(number)).await;
+        let (to, stamped) = oneshot::channel();
+        let _ = events.send(Registered::Ended(number, to)).await;
+        if let Ok(stamped) = stamped.await {
+            let ending = serde_json::to_string(&Ending { version: 1, stamped }).unwrap_or_default();
+            let _ = writing.write_all(format!("{ending}\n").as_bytes()).await; // fails if the user has gone
+        }
     } else {
         // What a refused user still sends is read and forgotten: closing over it would take the reason from it.
         let mut rest = reading.take(MAX_REQUEST);

@@ -12,7 +12,7 @@ use wayleave_lab::netns;
 use super::world::ROLES;
 
 /// What differs between units: the role's own rights.
-const OWN: [&str; 10] = [
+const OWN: [&str; 11] = [
     "Description=",
     "ExecStart=",
     "AmbientCapabilities=",
@@ -24,6 +24,8 @@ const OWN: [&str; 10] = [
     "LimitMEMLOCK=infinity",
     // A gateway reads how the kernel forwards and filters.
     "ProcSubset=pid",
+    // A stamper has a socket for users.
+    "RuntimeDirectory",
 ];
 /// What a role may do beyond the common filter of system calls: AF_XDP, and threads that are bound to cores.
 const CALLS: &str = "SystemCallFilter=bpf sched_setaffinity";
@@ -85,6 +87,12 @@ fn every_role_has_a_unit_and_all_are_hardened_watched_and_started_again_alike() 
         entry.as_ref().is_ok_and(|entry| entry.path().extension().is_some_and(|extension| extension == "service"))
     });
     assert_eq!(others.count(), ROLES.len());
+}
+
+#[test]
+fn stampers_of_one_machine_have_folders_of_their_own_for_their_sockets_and_users_may_enter() {
+    let own = lines("stamper");
+    assert!(own.contains("RuntimeDirectory=wayleave/%i") && own.contains("RuntimeDirectoryMode=0755"), "{own:#?}");
 }
 
 #[test]

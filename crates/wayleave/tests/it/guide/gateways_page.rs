@@ -27,14 +27,6 @@ fn two_gateways_reach_each_other_by_the_page_alone() {
     let mut play = Play::new("two-gateways.md", &[("ops", &ops), ("a", &a), ("b", &b)]);
     play.put("/tmp/page", ".");
     play.run(|play, fence| {
-        if fence.starts_with("[[overlay.neighbour]]") {
-            let of_b = fence.replace("node = \"b\"", "node = \"a\"").replace("203.0.113.10:", "203.0.113.130:");
-            for (gateway, own) in [("a", fence), ("b", &of_b)] {
-                let file = "gateway/gateway.toml";
-                play.write(gateway, file, &format!("{}\n{own}", play.file(gateway, file)));
-            }
-            return true;
-        }
         if fence.starts_with("[[consent.node]]") {
             let file = "consent/consent.toml";
             play.write("ops", file, &laid_over(&play.file("ops", file), &play.filled(fence)));

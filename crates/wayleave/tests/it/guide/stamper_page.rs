@@ -117,12 +117,12 @@ fn a_paid_transit_between_ordinary_hosts_works_as_the_guide_says() {
     // A user's own capabilities: the stamper starts again with a socket.
     assert!(running[2].stop(TIMEOUT), "{}", running[2].log_tail());
     let socket = shell.folder.0.join("stamper.sock").display().to_string();
-    shell.folder.write("desk.toml", &registering.replace("/run/wayleave/stamper.sock", &socket));
+    shell.folder.write("desk.toml", &registering.replace("/run/wayleave/desk/stamper.sock", &socket));
     running[2].start().expect("started");
     let [line] = commands(&own).try_into().expect("one command");
     wait_until(TIMEOUT, || std::path::Path::new(&socket).exists().then_some(())).expect("its socket");
     let before = forwarded();
-    run(&shell, &site.client, &line.replace("/run/wayleave/stamper.sock", &socket));
+    run(&shell, &site.client, &line.replace("/run/wayleave/desk/stamper.sock", &socket));
     let has_grown = || {
         (forwarded()[0].iter().map(|row| row.1).sum::<u64>() > before[0].iter().map(|row| row.1).sum::<u64>() + 10)
             .then_some(())

@@ -39,7 +39,12 @@ const MISTAKES: &[CommandMistake] = &[
         &["waypoint.toml is the configuration of another role, `router`, expected one of `key`"],
     ),
     (&["usage", "--close", "20261101", "--config", CONFIG], 2, &["`20261101` is no day (2026-11-01, UTC)"]),
-    (&["usage", "--close", "2099-01-01", "--config", CONFIG], 2, &["is not a day ago yet"]),
+    (&["usage", "--close", "2099-01-01", "--config", CONFIG], 2, &["is not a day ago yet", "on it can be closed"]),
+    (
+        &["rate", "999", "100", "--config", CONFIG],
+        1,
+        &["there is no account of principal 999", "grant --principal 999"],
+    ),
     (&["usage", "--close", "2026-01-01", "--config", CONFIG, "--principal", "7"], 2, &["cannot be used with"]),
     (&["statements", "1", "--config", CONFIG], 1, &["there is no statement 1", "cap statements"]),
     (&["statements", "--signed", "x", "--config", CONFIG], 2, &["--principal"]),

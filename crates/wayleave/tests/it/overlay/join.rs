@@ -10,6 +10,7 @@
 //! ICC, mistakes: configurations of nodes and servers with one mistake each: `check` names each.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 
 use serde_json::Value;
 use wayleave_runtime::clock::unix_now;
@@ -50,8 +51,11 @@ fn a_used_token_stays_used_when_the_operator_is_killed_and_one_that_was_withdraw
     realm.operator.resume();
     let error = realm.folder.fails(1, &["join", &used, "--dir", "two"]);
     assert!(error.contains("the token was used by another node"), "{error}");
-    // While the operator's process runs, the command writes beside it.
+    // While the operator's process runs, the command writes beside it, and leaves files to whose they are.
+    let servers = realm.folder.0.join("realm/servers");
+    let is_given = std::os::unix::fs::chown(&servers, Some(4_321), Some(4_321)).is_ok(); // of another only if this is root
     let other = realm.invite(&["q", "--role", "path", "--address", "127.0.0.1:7101"]);
+    assert_eq!(fs::metadata(&servers).expect("there").uid() == 4_321, is_given);
     realm.folder.ok(&["realm", "revoke", &other, "--config", "realm/realm.toml"]);
     let error = realm.folder.fails(1, &["join", &other, "--dir", "three"]);
     assert!(error.contains("withdrew the invitation"), "{error}");
@@ -172,7 +176,8 @@ fn a_removed_node_is_refused_by_path_servers_and_is_on_no_path() {
         row.nodes[1].log().contains("revoked by the realm's operator")
     });
     let error = row.realm.folder.fails(1, &["realm", "revoke", "b", "--config", "realm/realm.toml"]);
-    assert!(error.contains("`b` is removed already"), "{error}");
+    let error = error.replace('│', " ").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(error.contains("`b` is removed already") && error.contains("wayleave realm invite b --role"), "{error}");
 }
 
 #[test]

@@ -37,6 +37,10 @@ fn a_customer_sees_by_its_line_what_routers_refused_and_not_what_others_forged()
         status["refused"] == json!({}) && status["refused_routers"] == 2
     });
 
+    let said = site.ok(&command);
+    assert!(said.contains("nothing from ") && said.contains("by the reports of 2 routers"), "{said}");
+    assert!(!said.contains("refused routers"), "{said}");
+
     // Each of them twice, at either router; and what somebody without the key sends in the customer's name.
     let mut host = Socket::new(HOST, PLATYPUS);
     for (router, packets) in [(0, 20), (1, 5)] {
@@ -74,4 +78,25 @@ fn a_customer_sees_by_its_line_what_routers_refused_and_not_what_others_forged()
     site.routers[0].kill();
     site.routers[0].start_process();
     eventually("what the other refused is left", || status(&site)["refused"] == json!({ "replayed": "5" }));
+
+    // A router that no [[key.router]] names: both ends say so, until one does.
+    let identity = config.split("name = \"r0\"").nth(1).and_then(|rest| rest.split('"').nth(1)).expect("its identity");
+    let made = site.ok(&["keys", "node", "nobody.identity", "--kind", "identity", "--json"]);
+    let made: Value = serde_json::from_str(&made).expect("JSON");
+    let other = made["public"].as_str().expect("a key");
+    site.key.kill();
+    site.folder.write("key.toml", &config.replace(identity, other));
+    site.key.start_process();
+    let of_router = |site: &Site| site.routers[0].status()["provider"]["problems"].to_string();
+    let of_key = |site: &Site| site.key.status()["problems"].to_string();
+    eventually("both ends say it", || {
+        let said = of_key(&site);
+        let is_named = said.contains(identity) && said.contains("no [[key.router]] has this identity");
+        is_named && of_router(&site).contains("in a [[key.router]] there")
+    });
+    site.folder.write("key.toml", &config);
+    site.key.reload();
+    eventually("it is connected, and nothing is said", || {
+        site.connected() && of_router(&site) == "[]" && !of_key(&site).contains("no [[key.router]]")
+    });
 }

@@ -162,6 +162,14 @@ fn a_user_registers_lines_and_its_packets_are_stamped_once_these_are_looked_up()
     assert!(keys.count("answers", "secrets") >= 6, "{}", keys.status());
     assert_eq!(stamper.count("left", "epoch"), 0);
 
+    // A command that sends nothing there is told so, and keeps its exit code.
+    eventually("it is told that nothing was stamped", || {
+        let output = stamp(&["false"]);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        // The last packets of the connection before may still leave.
+        text(&output.stderr).contains("no packet was stamped: nothing went to 203.0.113.0/24")
+    });
+
     // What cannot be looked up is refused with the reason, and the command is not run.
     world.ok(&["cap", "revoke", &PRINCIPALS[1].to_string(), "--config", "key.toml"]);
     eventually("the key server has it", || text(&stamp(&["true"]).stderr).contains("revoked"));

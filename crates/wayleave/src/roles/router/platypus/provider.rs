@@ -95,16 +95,21 @@ pub struct State {
     session: u64,
 }
 
+/// What a server that closed its link without a word may lack.
+const UNHEARD: &str = "; it closed the link without a word: is this router's identity (`wayleave keys show` of its file) in a [[key.router]] there?";
+
 /// A key server, and the link to it.
 struct ServerLink {
     name: String,
     link: Option<u64>,
+    /// It said something by this link.
+    is_heard: bool,
     problem: Option<String>,
 }
 
 impl ServerLink {
     fn new(server: &Server) -> Self {
-        Self { name: server.address.clone(), link: None, problem: None }
+        Self { name: server.address.clone(), link: None, is_heard: false, problem: None }
     }
 }
 
@@ -425,7 +430,11 @@ impl Task {
                     }
                     let hello = state.client.connected(link);
                     let server = &mut state.servers[server];
-                    (server.link, server.problem) = (Some(link), None);
+                    (server.link, server.is_heard) = (Some(link), false);
+                    // One that takes a link and closes it has the same problem as before.
+                    if !server.problem.as_ref().is_some_and(|problem| problem.ends_with(UNHEARD)) {
+                        server.problem = None;
+                    }
                     (server.name.clone(), state.client.watch(), hello)
                 };
                 self.log.report(connected_line(server, &name));
@@ -445,7 +454,8 @@ impl Task {
                     // A newer one may be up.
                     if server.link == Some(link) {
                         server.link = None;
-                        let problem = format!("no link to the key server at {}: {reason}", server.name);
+                        let unheard = if server.is_heard { "" } else { UNHEARD };
+                        let problem = format!("no link to the key server at {}: {reason}{unheard}", server.name);
                         server.problem.get_or_insert(problem);
                     }
                     (server.name.clone(), is_up, events)
@@ -465,7 +475,14 @@ impl Task {
     async fn frame(&mut self, link: u64, source: Option<&PeerName>, octets: &[u8]) {
         let now = self.clock.now().instant;
         let handling = source.map(Handling::begin);
-        let taken = lock(&self.state).client.frame(link, octets, now);
+        let taken = {
+            let mut state = lock(&self.state);
+            if let Some(server) = state.servers.iter_mut().find(|server| server.link == Some(link) && !server.is_heard)
+            {
+                (server.is_heard, server.problem) = (true, None);
+            }
+            state.client.frame(link, octets, now)
+        };
         drop(handling);
         match taken {
             Ok(events) => self.perform(link, events).await,
