@@ -172,6 +172,19 @@ impl MemberView {
         Ok(json!({ "version": 1, "exports": all, "more": more, "removed": removed }))
     }
 
+    /// That the exchange's profile has receivers refuse invalid origins, and this one knows none.
+    async fn lacks_origins(&self) -> Result<Option<String>, ViewError> {
+        let refuses = |proxy: &MemberProxy| {
+            let profile = proxy.member_set()?.profile.as_ref()?;
+            profile.refuse_rpki_invalid.then(|| {
+                "the exchange's profile refuses routes whose origin the RPKI says is not the prefix's, and this proxy knows no origins: \
+                 name a cache or a file in [rpki]"
+                    .to_owned()
+            })
+        };
+        self.query(refuses).await
+    }
+
     /// The ASes that rules in force name and no member has.
     async fn unknown_peers(&self) -> Result<Vec<String>, ViewError> {
         let named = self.named.borrow().clone();
@@ -323,8 +336,9 @@ impl View for MemberView {
         problems.extend(held(status.slot, &status.further_slots));
         let rpki = self.source();
         problems.extend(rpki.as_ref().and_then(|source| source.problem_at(unix_now().secs())));
-        if let Some(rpki) = rpki {
-            value["rpki"] = json!(rpki);
+        match rpki {
+            Some(rpki) => value["rpki"] = json!(rpki),
+            None => problems.extend(self.lacks_origins().await?),
         }
         problems.extend(self.unknown_peers().await?);
         value["problems"] = json!(problems);
