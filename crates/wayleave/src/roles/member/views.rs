@@ -174,15 +174,15 @@ impl MemberView {
 
     /// That the exchange's profile has receivers refuse invalid origins, and this one knows none.
     async fn lacks_origins(&self) -> Result<Option<String>, ViewError> {
-        let refuses = |proxy: &MemberProxy| {
+        self.query(|proxy| {
             let profile = proxy.member_set()?.profile.as_ref()?;
             profile.refuse_rpki_invalid.then(|| {
                 "the exchange's profile refuses routes whose origin the RPKI says is not the prefix's, and this proxy knows no origins: \
                  name a cache or a file in [rpki]"
                     .to_owned()
             })
-        };
-        self.query(refuses).await
+        })
+        .await
     }
 
     /// The ASes that rules in force name and no member has.
