@@ -13,7 +13,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Extension, Path, Query, Request};
 use axum::http::uri::Authority;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -305,8 +305,8 @@ impl Pages {
         self
     }
 
-    /// Adds something that is done at a POST to `path` with parameters and changes what the role does. Who asks from another machine, or
-    /// by a page in a browser, has nothing done.
+    /// Adds something that is done at a POST to `path` with parameters and changes what the role does. Who asks from another machine,
+    /// through a proxy that says so, or by a page in a browser, has nothing done.
     #[must_use]
     pub fn local_order<F, T>(mut self, path: &str, order: F) -> Self
     where
@@ -322,6 +322,7 @@ impl Pages {
                 match (is_from_here, headers.contains_key(header::ORIGIN)) {
                     (_, true) => foreign_page(),
                     (false, _) => foreign_machine(),
+                    (true, false) if is_forwarded(&headers) => forwarded(),
                     (true, false) => answer(order(parameters).await),
                 }
             }
@@ -397,7 +398,13 @@ impl Pages {
         let router = router.layer(from_fn(move |mut request: Request, next: Next| async move {
             let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
             request.extensions_mut().insert(FromHere(peer.is_some_and(|peer| is_here(peer, address.ip()))));
-            if is_addressed_to(&request, address.ip()) { next.run(request).await } else { foreign_host() }
+            if !is_addressed_to(&request, address.ip()) {
+                foreign_host()
+            } else if is_of_foreign_page(&request) {
+                foreign_page()
+            } else {
+                next.run(request).await
+            }
         }));
         let service = router.into_make_service_with_connect_info::<SocketAddr>();
         let task = tokio::spawn(async move { axum::serve(listener, service).await }).abort_handle();
@@ -432,6 +439,25 @@ fn is_here(peer: IpAddr, listens: IpAddr) -> bool {
 fn foreign_machine() -> Response {
     let why = "only a program on the role's own machine may ask for this; ask there, at `localhost` or the address in [status] listen";
     (StatusCode::FORBIDDEN, axum::Json(json!({ "error": why }))).into_response()
+}
+
+/// What a proxy on this machine adds to requests that it has from others.
+const FORWARDED: [&str; 4] = ["forwarded", "x-forwarded-for", "x-real-ip", "via"];
+
+fn is_forwarded(headers: &HeaderMap) -> bool {
+    FORWARDED.iter().any(|name| headers.contains_key(*name))
+}
+
+fn forwarded() -> Response {
+    let why =
+        "the request came through a proxy, which may have it from anybody; ask without one, on the role's own machine";
+    (StatusCode::FORBIDDEN, axum::Json(json!({ "error": why }))).into_response()
+}
+
+/// Whether a page of another site has a browser ask for what only programs read.
+fn is_of_foreign_page(request: &Request) -> bool {
+    let site = request.headers().get("sec-fetch-site").map(HeaderValue::as_bytes);
+    request.uri().path().starts_with("/api/") && site == Some(&b"cross-site"[..])
 }
 
 /// Whether the request names this page as its operator does: by loopback, or by the address where it listens. Any other
@@ -636,9 +662,15 @@ mod tests {
             .local_order("/api/v1/session/disable", |parameters| async move { Ok(json!({ "got": parameters })) });
         let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
         let path = "/api/v1/session/disable?message=back%20at%204%2C%20%C3%A4+%26";
-        for (method, origin, status) in
-            [("GET", "", "405"), ("POST", "Origin: http://evil.example\r\n", "403"), ("POST", "", "200")]
-        {
+        for (method, origin, status) in [
+            ("GET", "", "405"),
+            ("POST", "Origin: http://evil.example\r\n", "403"),
+            ("POST", "X-Forwarded-For: 192.0.2.7\r\n", "403"),
+            ("POST", "Forwarded: for=192.0.2.7\r\n", "403"),
+            ("POST", "x-real-ip: 192.0.2.7\r\n", "403"),
+            ("POST", "Via: 1.1 proxy\r\n", "403"),
+            ("POST", "", "200"),
+        ] {
             let mut stream = tokio::net::TcpStream::connect(serving.address).await.expect("connected");
             let head = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\n{origin}Content-Length: 0\r\n\r\n");
             stream.write_all(head.as_bytes()).await.expect("asked");
@@ -658,6 +690,21 @@ mod tests {
             ("2001:db8::1", "::", false),
         ] {
             assert_eq!(is_here(ip(peer), ip(listens)), is_local, "{peer} at {listens}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_browser_on_another_sites_page_is_given_nothing_below_api() {
+        let (_ready, state) = watch::channel(Ok(()));
+        let pages = Pages::new("member", state).view("/api/v1/routes", |_| async { Ok(json!({})) });
+        let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
+        for (site, status) in [("cross-site", "403"), ("same-origin", "200"), ("none", "200")] {
+            let mut stream = tokio::net::TcpStream::connect(serving.address).await.expect("connected");
+            let head = format!("GET /api/v1/routes HTTP/1.0\r\nHost: localhost\r\nSec-Fetch-Site: {site}\r\n\r\n");
+            stream.write_all(head.as_bytes()).await.expect("asked");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.expect("answered");
+            assert!(answer.starts_with(&format!("HTTP/1.0 {status}")), "{site}: {answer}");
         }
     }
 

@@ -75,7 +75,7 @@ pub(super) type Unopened = Box<(Deliver, Deliver)>;
 /// The candidates of a prefix, as a batch lists them.
 pub(super) struct Look {
     pub candidates: Instance,
-    /// OrderPosition among what the round ranks, and where its octets of the ranking begin, if Select-Best chooses.
+    /// Its place among what the round ranks, and where its octets of the ranking begin, if Select-Best chooses.
     pub row: Option<(usize, usize)>,
     /// Whether what was chosen stays, since only routes of this member's own AS changed.
     pub stays: bool,

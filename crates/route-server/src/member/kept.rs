@@ -184,7 +184,7 @@ impl Member {
         let set = self.set.as_ref()?;
         let (receiver, announcer) = (set.slot(self.config.slot)?.asn, set.active(route.open.slot)?);
         validate_for(receiver, nlri.prefix, &route.open.attributes, announcer, self.route_rules()).ok()?;
-        validate_origin(nlri.prefix, &route.open.attributes, self.origins.as_deref()).ok()?;
+        validate_origin(nlri.prefix, &route.open.attributes, self.origins.as_deref(), self.route_rules()).ok()?;
         let (mut verdict, mut attributes) = (VerdictKind::default(), &route.open.attributes);
         if self.config.validates {
             let finding = route.finding.as_ref()?;

@@ -44,6 +44,7 @@ wayleave_core::named! {
         BogonPrefix = "bogon-prefix",
         DefaultRoute = "default-route",
         AsSet = "as-set",
+        Confederation = "confederation",
         PathLength = "path-length",
         PrefixLength = "prefix-length",
         BogonAsn = "bogon-asn",
@@ -72,6 +73,7 @@ impl Cause {
             Invalid::Martian { .. } => Self::BogonPrefix,
             Invalid::DefaultRoute(_) => Self::DefaultRoute,
             Invalid::AsSet => Self::AsSet,
+            Invalid::Confederation => Self::Confederation,
             Invalid::LongPath { .. } => Self::PathLength,
             Invalid::PrefixLength { .. } => Self::PrefixLength,
             Invalid::BogonAsn { .. } => Self::BogonAsn,
@@ -98,6 +100,7 @@ impl Cause {
             Self::TransitFree => (Some(14), Some(8)),
             Self::RpkiInvalid => (Some(13), Some(14)),
             Self::Blackhole
+            | Self::Confederation
             | Self::RouteLeak
             | Self::Loop
             | Self::ImportRule

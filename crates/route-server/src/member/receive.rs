@@ -690,13 +690,12 @@ fn assess(
         let mut assessment =
             Assessment { prefix: nlri.prefix, usable: false, verdict, rank: None, best_case: None, refused: None };
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return assessment };
-        if let Err(invalid) =
-            validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, config.rules(set))
-        {
+        let rules = config.rules(set);
+        if let Err(invalid) = validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, rules) {
             assessment.refused = Some(Cause::of(&invalid).name());
             return assessment;
         }
-        if let Err(invalid) = validate::validate_origin(nlri.prefix, &open.attributes, origins) {
+        if let Err(invalid) = validate::validate_origin(nlri.prefix, &open.attributes, origins, rules) {
             assessment.refused = Some(Cause::of(&invalid).name());
             return assessment;
         }

@@ -476,6 +476,11 @@ fn invalid(error: &Invalid) -> Reason {
             "the AS that aggregates does so without a set; `accept_as_set = true` in [member] takes such routes all the same, unless the exchange's profile refuses them"
                 .to_owned(),
         ),
+        Invalid::Confederation => (
+            "RFC 5065 section 5: what names the inside of a confederation does not leave it",
+            "the announcer's router takes these segments out, as a router of a confederation does on every session that leaves it"
+                .to_owned(),
+        ),
         Invalid::LongPath { .. } => {
             ("the exchange's profile, or our own limit; RFC 7454 section 9 has operators set one", TELL.to_owned())
         }
@@ -748,12 +753,12 @@ impl Member {
         let announcer = set.and_then(|set| set.slot(open.slot));
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return Ok(()) };
         validate_for(receiver, prefix, &open.attributes, announcer, self.route_rules())?;
-        validate_origin(prefix, &open.attributes, self.origins.as_deref())
+        validate_origin(prefix, &open.attributes, self.origins.as_deref(), self.route_rules())
     }
 
     /// What the RPKI says of a route's origin, where something is known.
     fn origin_found(&self, prefix: Prefix, attributes: &Attributes) -> Option<OriginFound> {
-        Some(origin_state(prefix, attributes, self.origins.as_deref()?).into())
+        Some(origin_state(prefix, attributes, self.origins.as_deref()?, self.route_rules()).into())
     }
 
     /// What decides where a route is installed.
@@ -902,7 +907,16 @@ impl Member {
                 };
                 return Reason { outcome, rule, cure };
             }
-            if let Err(error) = validate_origin(*prefix, attributes, self.origins.as_deref()) {
+            // What the own session alone ignores, receivers do not.
+            if let OwnState::Announced { .. } | OwnState::UnderWay = state
+                && let Some(Err(error)) = own.map(|own| validate(*prefix, attributes, own, self.route_rules()))
+            {
+                let Reason { outcome, rule, .. } = invalid(&error);
+                let outcome = outcome.replacen("not used: ", "announced, but every receiver refuses it: ", 1);
+                let cure = "take it out by your router's export filter, or without `role = \"off\"` in [router] it is not announced";
+                return Reason::new(outcome, rule, cure);
+            }
+            if let Err(error) = validate_origin(*prefix, attributes, self.origins.as_deref(), rules) {
                 let Reason { outcome, rule, cure } = invalid(&error);
                 let outcome = outcome.replacen("not used: ", "not announced: ", 1);
                 let cure = cure.replace(TELL, "change your router's export filter");
@@ -996,11 +1010,12 @@ impl Member {
 
     /// The checks that the exchange makes of every route: those of receivers, and the parties' prefix limit.
     fn checks(&self, prefix: Prefix, attributes: &Attributes, own: &Slot, state: &OwnState) -> Vec<CheckMade> {
-        let rules = self.config.own_rules(self.set.as_ref());
+        let rules = self.route_rules();
         let made = |check: Check| {
             let (name, found) = match check {
                 Check::Prefix => ("prefix", format!("{prefix} may be announced")),
                 Check::AsSet => ("AS_SET", "the AS path has none, or this member takes them".to_owned()),
+                Check::Confederation => ("confederation", "the AS path has no segment of one".to_owned()),
                 Check::FirstAs => ("first AS", format!("the AS path begins with {}", own.asn)),
                 Check::NextHop => ("next hop", "an address of this slot".to_owned()),
                 Check::PathLength => {
@@ -1178,6 +1193,7 @@ mod tests {
             (Invalid::NoNextHop(Afi::Ipv4), "RFC 4271 section 5.1.3", "tell the announcer"),
             (Invalid::NextHop([192, 0, 2, 77].into()), "RFC 7948 section 4.8", "add 192.0.2.77"),
             (Invalid::AsSet, "RFC 9774 section 3", "`accept_as_set = true`"),
+            (Invalid::Confederation, "RFC 5065 section 5", "takes these segments out"),
             (martian("203.0.113.0/25"), "RFC 5737", "`lab = true`"),
             (martian("2001:db8:1::/48"), "RFC 3849", "`lab = true`"),
             (martian("10.1.0.0/16"), "RFC 6890", "tell the announcer"),

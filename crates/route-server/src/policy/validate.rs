@@ -43,9 +43,13 @@ pub enum Invalid {
     /// The AS path is longer than the exchange's profile allows, or than [`MAX_PATH`].
     #[error("the AS path has {hops} hops, at most {most} are usual")]
     LongPath { hops: usize, most: usize },
-    /// The AS path has an AS_SET or AS_CONFED_SET (RFC 9774 section 3).
+    /// The AS path has an AS_SET (RFC 9774 section 3).
     #[error("the AS path has an AS_SET, which names no order of ASes")]
     AsSet,
+    /// The AS path has segments of a confederation, which do not leave it (RFC 5065 section 5). They count as no hop and show
+    /// no first AS, so that with them a path looks shorter than it is.
+    #[error("the AS path has a segment of a confederation, which may not leave it")]
+    Confederation,
     /// The profile allows no prefixes of this length (RFC 7454 section 6.1.3).
     #[error("{prefix} is not of the lengths that this exchange takes, {shortest} to {longest}")]
     PrefixLength { prefix: Prefix, shortest: u8, longest: u8 },
@@ -123,12 +127,6 @@ impl RouteRules<'_> {
     #[must_use]
     pub fn accepts_as_set(self) -> bool {
         self.accept_as_set && self.profile.is_none_or(|profile| !profile.refuse_as_set)
-    }
-
-    /// Whether routes are refused whose origin the RPKI says is not the prefix's (RFC 6811).
-    #[must_use]
-    pub fn refuses_rpki_invalid(self) -> bool {
-        self.profile.is_some_and(|profile| profile.refuse_rpki_invalid)
     }
 
     /// Hops of the longest AS path.
@@ -219,6 +217,7 @@ pub fn validate<'a>(
     check_blackhole(attributes, announcer.asn, rules)?;
     check_prefix_length(prefix, attributes, rules)?;
     check_as_set(attributes, rules)?;
+    check_confederation(attributes)?;
     check_first_as(attributes, announcer.asn)?;
     check_next_hop(prefix.afi(), attributes, announcer)?;
     check_bogon_asns(attributes, rules)?;
@@ -234,6 +233,7 @@ pub enum Check {
     Blackhole,
     PrefixLength,
     AsSet,
+    Confederation,
     FirstAs,
     NextHop,
     BogonAsn,
@@ -244,11 +244,12 @@ pub enum Check {
 
 impl Check {
     /// All of them, in the order in which [`validate`] makes them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Prefix,
         Self::Blackhole,
         Self::PrefixLength,
         Self::AsSet,
+        Self::Confederation,
         Self::FirstAs,
         Self::NextHop,
         Self::BogonAsn,
@@ -264,7 +265,13 @@ impl Check {
             Self::Blackhole | Self::PrefixLength => rules.profile.is_some(),
             Self::BogonAsn => rules.profile.is_some_and(|profile| profile.refuse_bogon_asns),
             Self::TransitFree => rules.profile.is_some_and(|profile| !profile.transit_free.is_empty()),
-            Self::Prefix | Self::AsSet | Self::FirstAs | Self::NextHop | Self::PathLength | Self::Otc => true,
+            Self::Prefix
+            | Self::AsSet
+            | Self::Confederation
+            | Self::FirstAs
+            | Self::NextHop
+            | Self::PathLength
+            | Self::Otc => true,
         }
     }
 
@@ -281,6 +288,7 @@ impl Check {
             Self::Blackhole => check_blackhole(attributes, announcer.asn, rules),
             Self::PrefixLength => check_prefix_length(prefix, attributes, rules),
             Self::AsSet => check_as_set(attributes, rules),
+            Self::Confederation => check_confederation(attributes),
             Self::FirstAs => check_first_as(attributes, announcer.asn),
             Self::NextHop => check_next_hop(prefix.afi(), attributes, announcer),
             Self::BogonAsn => check_bogon_asns(attributes, rules),
@@ -291,16 +299,32 @@ impl Check {
     }
 }
 
-/// The state of a route by RFC 6811 section 2.
+/// The state of a route by RFC 6811 section 2. Of one with BLACKHOLE that the profile offers the origin alone is compared: it is longer
+/// than what is announced otherwise, and nobody has ROAs for that.
 #[must_use]
-pub fn origin_state(prefix: Prefix, attributes: &Attributes, vrps: &Vrps) -> OriginState {
-    vrps.state(&prefix, origin(&attributes.as_path()))
+pub fn origin_state(prefix: Prefix, attributes: &Attributes, vrps: &Vrps, rules: RouteRules<'_>) -> OriginState {
+    let origin = origin(&attributes.as_path());
+    let is_offered = rules.profile.is_some_and(|profile| profile.blackhole.is_some());
+    match vrps.state(&prefix, origin) {
+        // One of the origin's own, if any covers the prefix.
+        OriginState::Invalid(vrp)
+            if vrp.asn.0 != 0 && Some(vrp.asn) == origin && is_offered && is_blackhole(attributes) =>
+        {
+            OriginState::Valid(vrp)
+        }
+        state => state,
+    }
 }
 
 /// Whether a route's origin may announce the prefix, as far as the RPKI says (RFC 6811): not if it is invalid. A receiver with such
 /// data checks it after [`validate_for`], and an announcer after [`validate`]; without data (`None`) nothing is refused.
-pub fn validate_origin(prefix: Prefix, attributes: &Attributes, vrps: Option<&Vrps>) -> Result<(), Invalid> {
-    match vrps.map(|vrps| origin_state(prefix, attributes, vrps)) {
+pub fn validate_origin(
+    prefix: Prefix,
+    attributes: &Attributes,
+    vrps: Option<&Vrps>,
+    rules: RouteRules<'_>,
+) -> Result<(), Invalid> {
+    match vrps.map(|vrps| origin_state(prefix, attributes, vrps, rules)) {
         Some(OriginState::Invalid(vrp)) => Err(Invalid::Origin { prefix, origin: origin(&attributes.as_path()), vrp }),
         _ => Ok(()),
     }
@@ -400,9 +424,14 @@ fn check_transit_free(attributes: &Attributes, announcer: Asn, rules: RouteRules
 }
 
 fn check_as_set(attributes: &Attributes, rules: RouteRules<'_>) -> Result<(), Invalid> {
-    let is_set = |kind| matches!(kind, SegmentKind::Set | SegmentKind::ConfedSet);
-    let has_set = attributes.as_path().segments().any(|segment| is_set(segment.kind));
+    let has_set = attributes.as_path().segments().any(|segment| segment.kind == SegmentKind::Set);
     if has_set && !rules.accepts_as_set() { Err(Invalid::AsSet) } else { Ok(()) }
+}
+
+/// No setting takes them: neither the announcer nor the receiver of a route is in the other's confederation.
+fn check_confederation(attributes: &Attributes) -> Result<(), Invalid> {
+    let has_one = attributes.as_path().segments().any(|segment| segment.kind.is_confederation());
+    if has_one { Err(Invalid::Confederation) } else { Ok(()) }
 }
 
 fn check_first_as(attributes: &Attributes, announcer: Asn) -> Result<(), Invalid> {

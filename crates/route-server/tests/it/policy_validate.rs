@@ -37,15 +37,35 @@ fn the_first_as_is_the_announcers() {
 
 #[test]
 fn a_path_with_an_as_set_is_refused_unless_the_member_takes_them() {
-    for kind in [SegmentKind::Set, SegmentKind::ConfedSet] {
-        let mut path = AsPathBuf::from_sequence(&[Asn(64497)]);
-        path.push_segment(kind, &[Asn(65001), Asn(65002)]);
-        let mut editor = attributes(&[], 0);
-        editor.as_path(path.as_path());
-        let route = editor.finish();
-        assert_eq!(check(ROUTED, &route), Err(Invalid::AsSet));
-        let rules = RouteRules { accept_as_set: true, ..RouteRules::default() };
-        assert_eq!(validate(prefix(ROUTED), &route, &slot(0, 64497), rules), Ok(()));
+    let mut path = AsPathBuf::from_sequence(&[Asn(64497)]);
+    path.push_segment(SegmentKind::Set, &[Asn(65001), Asn(65002)]);
+    let mut editor = attributes(&[], 0);
+    editor.as_path(path.as_path());
+    let route = editor.finish();
+    assert_eq!(check(ROUTED, &route), Err(Invalid::AsSet));
+    let rules = RouteRules { accept_as_set: true, ..RouteRules::default() };
+    assert_eq!(validate(prefix(ROUTED), &route, &slot(0, 64497), rules), Ok(()));
+}
+
+/// They count as no hop and are passed over in search of the first AS (RFC 5065 section 5.3).
+#[test]
+fn a_segment_of_a_confederation_is_refused_whatever_the_member_takes() {
+    let inside = vec![Asn(65001); 80];
+    for kind in [SegmentKind::ConfedSequence, SegmentKind::ConfedSet] {
+        for is_first in [true, false] {
+            let mut path = if is_first { AsPathBuf::new() } else { AsPathBuf::from_sequence(&[Asn(64497)]) };
+            path.push_segment(kind, &inside);
+            if is_first {
+                path.push_segment(SegmentKind::Sequence, &[Asn(64497)]);
+            }
+            let mut editor = attributes(&[], 0);
+            editor.as_path(path.as_path());
+            for accept_as_set in [true, false] {
+                let rules = RouteRules { accept_as_set, ..RouteRules::default() };
+                let checked = validate(prefix(ROUTED), &editor.finish(), &slot(0, 64497), rules);
+                assert_eq!(checked, Err(Invalid::Confederation), "{kind:?}");
+            }
+        }
     }
 }
 
@@ -189,7 +209,9 @@ fn the_default_route_is_refused() {
 fn a_route_whose_origin_is_invalid_is_refused_and_one_of_which_nothing_is_known_is_not() {
     let vrp = Vrp { prefix: prefix("8.8.0.0/16"), max_length: 24, asn: Asn(1) };
     let vrps: Vrps = [vrp].into_iter().collect();
-    let check = |at: &str, path: &[u32], vrps| validate_origin(prefix(at), &attributes(path, 0).finish(), vrps);
+    let check = |at: &str, path: &[u32], vrps| {
+        validate_origin(prefix(at), &attributes(path, 0).finish(), vrps, RouteRules::default())
+    };
     let invalid = |at: &str, origin| Err(Invalid::Origin { prefix: prefix(at), origin, vrp });
     assert_eq!(check(ROUTED, &[64497, 1], Some(&vrps)), Ok(()));
     assert_eq!(check(ROUTED, &[64497, 2], Some(&vrps)), invalid(ROUTED, Some(Asn(2))));
@@ -201,7 +223,10 @@ fn a_route_whose_origin_is_invalid_is_refused_and_one_of_which_nothing_is_known_
     path.push_segment(SegmentKind::Set, &[Asn(1)]);
     let mut editor = attributes(&[], 0);
     editor.as_path(path.as_path());
-    assert_eq!(validate_origin(prefix(ROUTED), &editor.finish(), Some(&vrps)), invalid(ROUTED, None));
+    assert_eq!(
+        validate_origin(prefix(ROUTED), &editor.finish(), Some(&vrps), RouteRules::default()),
+        invalid(ROUTED, None)
+    );
     let words = invalid(ROUTED, None).expect_err("invalid").to_string();
     let begins =
         "RPKI-invalid: a path that ends with a set may not originate 8.8.8.0/24; the RPKI has 8.8.0.0/16 of AS1";

@@ -4,8 +4,10 @@
 //! OPS, profile changes: signed by one operator, an older one shown again: refused; a new one counts for routes that are there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
+use wayleave_bgp::origins::{Vrp, Vrps};
 use wayleave_bgp::{AsPathBuf, Attributes, AttributesEditor, Community, Nlri, SegmentKind};
 use wayleave_core::wire::Malformed;
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
@@ -98,7 +100,12 @@ struct Exchange {
 
 impl Exchange {
     /// The member in `slot` with the key `number`, connected, with all that there is.
-    fn new((number, slot, _): (u8, u32, u32), directory: Directory) -> Self {
+    fn new(of: (u8, u32, u32), directory: Directory) -> Self {
+        Self::with_role(of, directory, true)
+    }
+
+    /// The same with a role of its session (RFC 9234), or without one.
+    fn with_role((number, slot, _): (u8, u32, u32), directory: Directory, has_role: bool) -> Self {
         let operators = OPERATORS.map(|number| key(number).verifying_key()) as [VerifyingKey; 2];
         let config = MemberConfig {
             exchange: EXCHANGE.to_owned(),
@@ -111,7 +118,7 @@ impl Exchange {
             settle: Duration::from_secs(5),
             lab: false,
             accept_as_set: true,
-            has_role: true,
+            has_role,
             validates: false,
             speaks: Speaks::default(),
         };
@@ -284,6 +291,26 @@ fn no_honest_member_installs_what_the_profile_forbids_whatever_the_announcers_pr
     assert_eq!((refused["prefix-length"], refused["bogon-asn"], refused["blackhole"]), (5, 4, 3), "{refused:?}");
 }
 
+/// With a profile and without one.
+#[test]
+fn no_honest_member_installs_a_path_with_a_segment_of_a_confederation() {
+    for directory in [members(), with_profile(&members(), Profile { refuse_as_set: false, ..Profile::default() })] {
+        let mut honest = Exchange::new(HONEST, directory);
+        for (kind, at) in [(SegmentKind::ConfedSequence, "8.8.8.0/24"), (SegmentKind::ConfedSet, "8.8.9.0/24")] {
+            let mut path = AsPathBuf::from_sequence(&[Asn(HOSTILE.2)]);
+            path.push_segment(kind, &[Asn(200_009); 40]);
+            let mut editor = route(&[]);
+            editor.as_path(path.as_path());
+            honest.deliver(prefix(at), &editor.finish());
+            assert_eq!(honest.installed(prefix(at)), None, "{kind:?}");
+            let why = honest.member.why(prefix(at));
+            assert!(why.routes[0].reason.outcome.contains("a segment of a confederation"), "{kind:?}: {why:?}");
+        }
+        assert_eq!(honest.member.status().refused_at_receive["confederation"], 2);
+        assert_eq!(honest.member.counters().alarms, 0);
+    }
+}
+
 #[test]
 fn a_permitted_blackhole_leads_to_the_exchanges_next_hop_and_does_not_leave_the_receivers_network() {
     let mut honest = Exchange::new(HONEST, with_profile(&members(), strict(None)));
@@ -314,6 +341,44 @@ fn a_permitted_blackhole_leads_to_the_exchanges_next_hop_and_does_not_leave_the_
     let kept = honest.installed(prefix("8.8.8.8/32")).expect("still permitted");
     assert_eq!(kept.ipv4_next_hop().map(IpAddr::from), Some(lan4(HOSTILE.0)));
     assert!(kept.communities().any(|community| community == Community::NO_EXPORT));
+}
+
+/// What is announced has a ROA, up to its length; of a blackhole in it the origin counts alone.
+#[test]
+fn a_permitted_blackhole_needs_no_roa_of_its_own_length_and_still_the_right_origin() {
+    let vrp = |text: &str, max_length, asn| Vrp { prefix: prefix(text), max_length, asn: Asn(asn) };
+    let vrps = [vrp("8.8.8.0/24", 24, HOSTILE.2), vrp("8.8.9.0/24", 24, 200_009), vrp("8.8.10.0/24", 24, 0)];
+    let vrps: Arc<Vrps> = Arc::new(vrps.into_iter().collect());
+    let blackhole = with(&mut route(&[]), &[Community::BLACKHOLE]);
+    let loose = Profile { ipv4: Lengths { shortest: 8, longest: 32 }, ..strict(None) };
+    let mut honest = Exchange::new(HONEST, with_profile(&members(), loose));
+    honest.member.handle(MemberInput::Origins(Some(Arc::clone(&vrps))), NOW);
+    for (at, attributes, is_used) in [
+        ("8.8.8.8/32", &blackhole, true),
+        ("8.8.8.9/32", &route(&[]).finish(), false),
+        ("8.8.9.8/32", &blackhole, false),
+        ("8.8.10.8/32", &blackhole, false),
+    ] {
+        honest.deliver(prefix(at), attributes);
+        assert_eq!(honest.installed(prefix(at)).is_some(), is_used, "{at}: {:?}", honest.member.why(prefix(at)));
+    }
+    assert_eq!(honest.member.status().refused_at_receive["rpki-invalid"], 3);
+    // Without blackholes of an exchange the community changes nothing.
+    let mut without = Exchange::new(HONEST, members());
+    without.member.handle(MemberInput::Origins(Some(Arc::clone(&vrps))), NOW);
+    without.deliver(prefix("8.8.8.8/32"), &blackhole);
+    assert_eq!(without.installed(prefix("8.8.8.8/32")), None);
+    // The announcer's proxy lets out what receivers use.
+    let mut announcer = Exchange::new(HOSTILE, with_profile(&members(), strict(None)));
+    announcer.member.handle(MemberInput::Origins(Some(vrps)), NOW);
+    announcer.member.handle(MemberInput::RouterUp, NOW);
+    let update = MemberInput::ClearedUpdate {
+        withdrawn: Vec::new(),
+        announced: ["8.8.8.8/32", "8.8.9.8/32"].map(|at| Nlri::new(prefix(at))).into(),
+        attributes: Some(blackhole),
+    };
+    announcer.member.handle(update, NOW);
+    assert_eq!(submitted(announcer.sent()), (vec![prefix("8.8.8.8/32")], Vec::new()));
 }
 
 #[test]
@@ -381,6 +446,25 @@ fn an_honest_announcer_leaves_out_what_receivers_would_refuse_and_follows_a_new_
     let loose = Profile { ipv4: Lengths { shortest: 8, longest: 25 }, ..Profile::default() };
     announcer.show(with_profile(&refuses, loose));
     assert_eq!(submitted(announcer.sent()), (vec![at], Vec::new()));
+}
+
+/// Without a role of the session OTC is not looked at before the announcement, and at every receiver all the same.
+#[test]
+fn what_is_announced_with_otc_is_said_to_be_refused_by_every_receiver() {
+    let mut announcer = Exchange::with_role(HOSTILE, members(), false);
+    announcer.member.handle(MemberInput::RouterUp, NOW);
+    let at = prefix("8.8.8.0/24");
+    let update = MemberInput::ClearedUpdate {
+        withdrawn: Vec::new(),
+        announced: vec![Nlri::new(at)],
+        attributes: Some(route(&[]).only_to_customer(Some(Asn(64_496))).finish()),
+    };
+    announcer.member.handle(update, NOW);
+    assert_eq!(submitted(announcer.sent()), (vec![at], Vec::new()), "it is announced");
+    let own = &announcer.member.why(at).own[0];
+    let failed: Vec<&str> = own.checks.iter().filter(|check| !check.passed).map(|check| check.check).collect();
+    assert_eq!(failed, ["route leak"]);
+    assert!(own.reason.outcome.starts_with("announced, but every receiver refuses it: it carries OTC"), "{own:?}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! What cannot be read as a whole changes nothing: what was read before stays in force.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -33,6 +33,9 @@ pub const MAX_OCTETS: u64 = 256 << 20;
 pub enum FileError {
     #[error("{0}")]
     Unreadable(#[from] io::Error),
+    /// Such as a pipe, whose reader might wait for ever.
+    #[error("it is no regular file, expected one that your validator writes")]
+    NotRegular,
     #[error("it has more than {} MiB", MAX_OCTETS >> 20)]
     TooLong,
     /// The place is in the text.
@@ -44,12 +47,37 @@ pub enum FileError {
 #[derive(Debug, Default)]
 pub struct Roas {
     pub vrps: BTreeSet<Vrp>,
-    /// When the first of them expires, in seconds since 1970.
-    pub expires: Option<u64>,
+    /// When those of them expire that do, in seconds since 1970.
+    pub ends: BTreeMap<Vrp, u64>,
+}
+
+impl Roas {
+    fn insert(&mut self, vrp: Vrp, expires: Option<u64>) {
+        let is_new = self.vrps.insert(vrp);
+        match (expires, self.ends.get_mut(&vrp)) {
+            (None, _) => {
+                let _ = self.ends.remove(&vrp);
+            }
+            (Some(expires), Some(end)) => *end = expires.max(*end),
+            (Some(expires), None) if is_new => {
+                let _ = self.ends.insert(vrp, expires);
+            }
+            (Some(_), None) => {} // it is there without an end
+        }
+    }
+
+    /// When the first of them expires.
+    #[must_use]
+    pub fn expires(&self) -> Option<u64> {
+        self.ends.values().min().copied()
+    }
 }
 
 /// Reads a file; what has expired at `now`, in seconds since 1970, is left out.
 pub fn read(path: &Path, now: u64) -> Result<Roas, FileError> {
+    if !fs::metadata(path)?.is_file() {
+        return Err(FileError::NotRegular);
+    }
     let mut octets = Vec::new();
     File::open(path)?.take(MAX_OCTETS + 1).read_to_end(&mut octets)?;
     if octets.len() as u64 > MAX_OCTETS {
@@ -59,8 +87,7 @@ pub fn read(path: &Path, now: u64) -> Result<Roas, FileError> {
     let mut read = Roas::default();
     for Roa { vrp, expires } in roas.0 {
         if expires.is_none_or(|expires| expires > now) {
-            read.vrps.insert(vrp);
-            read.expires = read.expires.into_iter().chain(expires).min();
+            read.insert(vrp, expires);
         }
     }
     Ok(read)
@@ -164,7 +191,7 @@ type Stamp = (SystemTime, u64);
 #[must_use]
 pub fn follow(path: PathBuf) -> (watch::Receiver<Snapshot>, JoinHandle<()>) {
     let (changes, receiver) = watch::channel(Snapshot::default());
-    (receiver, tokio::spawn(Following { path, changes, seen: None, expires: None }.run()))
+    (receiver, tokio::spawn(Following { path, changes, seen: None, ends: BTreeMap::new(), expires: None }.run()))
 }
 
 struct Following {
@@ -172,7 +199,8 @@ struct Following {
     changes: watch::Sender<Snapshot>,
     /// The file when it was last read, or `None` while there is none.
     seen: Option<Stamp>,
-    /// When the first of its ROAs expires.
+    /// When its ROAs expire, and the first of them.
+    ends: BTreeMap<Vrp, u64>,
     expires: Option<u64>,
 }
 
@@ -181,7 +209,8 @@ impl Following {
         let mut last = 0;
         loop {
             let now = unix_now().secs();
-            let stamp = stamp(&self.path);
+            let path = self.path.clone();
+            let Ok(stamp) = spawn_blocking(move || stamp(&path)).await else { return }; // the process ends
             let is_over = self.expires.is_some_and(|expires| expires <= now) && last + EXPIRY <= now;
             match stamp {
                 Ok(stamp) if self.seen == Some(stamp) && !is_over => {}
@@ -191,13 +220,13 @@ impl Following {
                     let path = self.path.clone();
                     match spawn_blocking(move || read(&path, now)).await {
                         Ok(Ok(roas)) => self.publish(roas, stamp),
-                        Ok(Err(error)) => self.failed(&error),
+                        Ok(Err(error)) => self.failed(&error, now),
                         Err(_) => return, // the process ends
                     }
                 }
                 Err(error) => {
                     self.seen = None;
-                    self.failed(&error.into());
+                    self.failed(&error.into(), now);
                 }
             }
             sleep(CHECK).await;
@@ -205,7 +234,8 @@ impl Following {
     }
 
     fn publish(&mut self, roas: Roas, (modified, _): Stamp) {
-        self.expires = roas.expires;
+        self.expires = roas.expires();
+        self.ends = roas.ends;
         let validated = RpkiData { vrps: roas.vrps, ..RpkiData::default() };
         self.changes.send_modify(|snapshot| {
             if *snapshot.validated != validated {
@@ -218,15 +248,31 @@ impl Following {
         });
     }
 
-    /// What was read before stays.
-    fn failed(&mut self, error: &FileError) {
-        self.expires = None;
+    /// What was read before stays, as long as it has not expired.
+    fn failed(&mut self, error: &FileError, now: u64) {
+        self.drop_expired(now);
         let problem: Arc<str> = error.to_string().into();
         self.changes.send_if_modified(|snapshot| {
             if snapshot.state == CacheState::Current {
                 snapshot.state = CacheState::Stale;
             }
             snapshot.problem.replace(Arc::clone(&problem)) != Some(problem)
+        });
+    }
+}
+
+impl Following {
+    fn drop_expired(&mut self, now: u64) {
+        if self.expires.is_none_or(|expires| expires > now) {
+            return;
+        }
+        let over: BTreeSet<Vrp> = self.ends.iter().filter(|(_, end)| **end <= now).map(|(vrp, _)| *vrp).collect();
+        self.ends.retain(|_, end| *end > now);
+        self.expires = self.ends.values().min().copied();
+        self.changes.send_modify(|snapshot| {
+            let vrps = snapshot.validated.vrps.difference(&over).copied().collect();
+            snapshot.validated = Arc::new(RpkiData { vrps, ..RpkiData::default() });
+            snapshot.generation += 1;
         });
     }
 }
@@ -276,16 +322,47 @@ mod tests {
             "routerKeys": [], "aspas": [ { "customer": "AS1", "providers": ["AS2"] } ] }"#;
         let expected = BTreeSet::from([vrp("192.0.2.0/24", 24, 64496), vrp("2001:db8::/32", 128, 0)]);
         let read = file.read(text, 0).expect("a list");
-        assert_eq!((read.vrps, read.expires), (expected, None));
+        assert_eq!((read.expires(), read.vrps), (None, expected));
         // rpki-client.
         let text = r#"{ "metadata": { "roas": 2 }, "roas": [
             { "asn": 64496, "prefix": "192.0.2.0/24", "maxLength": 25, "ta": "arin", "expires": 2000 },
             { "asn": 64497, "prefix": "192.0.2.0/24", "ta": "arin", "expires": 1000 } ] }"#;
         let read = file.read(text, 999).expect("a list");
-        assert_eq!((read.vrps.len(), read.expires), (2, Some(1000)));
+        assert_eq!((read.vrps.len(), read.expires()), (2, Some(1000)));
         assert!(read.vrps.contains(&vrp("192.0.2.0/24", 24, 64497)), "without `maxLength` it is the prefix's own");
         let read = file.read(text, 1000).expect("a list");
-        assert_eq!((read.vrps, read.expires), (BTreeSet::from([vrp("192.0.2.0/24", 25, 64496)]), Some(2000)));
+        assert_eq!((read.expires(), read.vrps), (Some(2000), BTreeSet::from([vrp("192.0.2.0/24", 25, 64496)])));
+    }
+
+    #[test]
+    fn what_has_expired_counts_no_more_though_the_file_is_gone() {
+        let (one, two, lasting) = (vrp("192.0.2.0/24", 24, 1), vrp("192.0.2.0/24", 24, 2), vrp("192.0.2.0/24", 24, 3));
+        let mut roas = Roas::default();
+        for (vrp, expires) in
+            [(one, Some(1_000)), (two, Some(1_000)), (two, Some(2_000)), (lasting, Some(1_000)), (lasting, None)]
+        {
+            roas.insert(vrp, expires);
+        }
+        let (changes, snapshots) = watch::channel(Snapshot::default());
+        let mut file = Following { path: PathBuf::new(), changes, seen: None, ends: BTreeMap::new(), expires: None };
+        file.publish(roas, (UNIX_EPOCH, 0));
+        let gone = || FileError::Unreadable(io::ErrorKind::NotFound.into());
+        for (now, expected) in [
+            (999, vec![one, two, lasting]),
+            (1_000, vec![two, lasting]),
+            (5_000, vec![lasting]),
+            (9_000, vec![lasting]),
+        ] {
+            file.failed(&gone(), now);
+            let snapshot = snapshots.borrow().clone();
+            assert_eq!(snapshot.validated.vrps.iter().copied().collect::<Vec<_>>(), expected, "{now}");
+            assert_eq!(snapshot.state, CacheState::Stale);
+        }
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_opened() {
+        assert!(matches!(read(Path::new("/dev/null"), 0), Err(FileError::NotRegular)));
     }
 
     #[test]

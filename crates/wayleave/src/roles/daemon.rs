@@ -40,6 +40,8 @@ const END_LIMIT: Duration = Duration::from_secs(5);
 const FAILED: u8 = 1;
 /// Routes in a view without `?most=N`.
 const DEFAULT_ROUTES: usize = 1000;
+/// What `?most=N` may be at most: our own limit, since all of them are in memory at once.
+const MOST_ROUTES: usize = 100_000;
 
 /// A role, as [`run`] starts, reloads and stops it.
 pub trait Role: Sized {
@@ -624,7 +626,13 @@ fn check_parameters(parameters: &Parameters, known: &[&str]) -> Result<(), ViewE
 /// How many routes (or reports) a request asks for: `?most=N`.
 pub fn most(parameters: &Parameters) -> Result<usize, ViewError> {
     let Some(text) = parameters.get("most") else { return Ok(DEFAULT_ROUTES) };
-    text.parse().map_err(|_| ViewError::Request("`most` is not a number".to_owned()))
+    let most: usize = text.parse().map_err(|_| ViewError::Request("`most` is not a number".to_owned()))?;
+    if most > MOST_ROUTES {
+        return Err(ViewError::Request(format!(
+            "`most` is {most}, expected {MOST_ROUTES} at most: ask for a prefix or a member, or read the looking glass's pages"
+        )));
+    }
+    Ok(most)
 }
 
 /// The prefix of a request: `?prefix=ADDRESS/LENGTH`.
@@ -657,6 +665,15 @@ pub fn fresh() -> Result<Seed, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_has_a_bound_of_what_it_may_ask_for() {
+        let asked = |text: &str| most(&Parameters::from([("most".to_owned(), text.to_owned())]));
+        assert_eq!((most(&Parameters::new()), asked("100000")), (Ok(DEFAULT_ROUTES), Ok(MOST_ROUTES)));
+        for wrong in ["100001", "18446744073709551615", "18446744073709551616", "-1"] {
+            assert!(matches!(asked(wrong), Err(ViewError::Request(_))), "{wrong}");
+        }
+    }
 
     #[test]
     fn the_record_of_starts_lies_beside_what_the_role_writes() {

@@ -241,6 +241,13 @@ fn follow_other_cache(cache: &mut Option<FollowedCache>, sources: &OriginSources
 fn report(answer: &Answer) {
     let (address, validated) = (answer.address.as_str(), &answer.snapshot.validated);
     let (vrps, router_keys) = (validated.vrps.len(), validated.router_keys.len());
+    if answer.is_replaced && answer.is_file {
+        warn!(
+            file = address,
+            "what the file of ROAs said counts for an hour, or until the source in its place answers"
+        );
+        return;
+    }
     match (answer.is_file, answer.snapshot.state) {
         (true, CacheState::Current) => info!(file = address, vrps, "file of ROAs read"),
         (true, CacheState::NoData) => {

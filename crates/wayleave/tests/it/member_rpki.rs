@@ -147,6 +147,22 @@ fn members_refuse_what_a_hostile_one_announces_while_a_cache_or_a_file_forbids_i
         refuses(exchange, BRAVO) && refuses(exchange, CHARLIE) && refuses(exchange, DELTA)
     });
 
+    // Delta is to follow a cache that is not there: what the file said counts meanwhile.
+    let path = config(&exchange, DELTA);
+    let with_file = fs::read_to_string(&path).expect("a configuration");
+    fs::write(&path, with_file.replace("file = \"roas.json\"", "cache = \"127.0.0.1:1\"")).expect("written");
+    exchange.members[DELTA].role.reload().expect("it runs");
+    eventually("delta keeps what the file said", &mut exchange, |exchange| {
+        let known = ask(exchange, DELTA, "/api/v1/status");
+        known["rpki"]["standing"] == "stale" && known["rpki"]["vrps"] == 1
+    });
+    assert!(refuses(&mut exchange, DELTA));
+    fs::write(&path, with_file).expect("written");
+    exchange.members[DELTA].role.reload().expect("it runs");
+    eventually("delta reads the file again", &mut exchange, |exchange| {
+        ask(exchange, DELTA, "/api/v1/status")["rpki"]["standing"] == "current" && refuses(exchange, DELTA)
+    });
+
     // The cache is killed and the file broken: what they said counts on.
     cache.stop();
     fs::write(&file, &roas(own)[..30]).expect("written");

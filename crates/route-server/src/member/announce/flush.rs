@@ -249,7 +249,7 @@ impl Announcements {
         if let Err(invalid) = checked {
             return Some(Bar::Invalid(invalid));
         }
-        if let Err(invalid) = validate_origin(nlri.prefix, attributes, context.origins) {
+        if let Err(invalid) = validate_origin(nlri.prefix, attributes, context.origins, rules) {
             return Some(Bar::Origin(invalid));
         }
         if self.is_surplus(nlri) {

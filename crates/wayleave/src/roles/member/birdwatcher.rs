@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 use wayleave_bgp::{Attributes, ExtendedCommunity, Origin};
 use wayleave_core::{Afi, Asn, Prefix};
@@ -31,6 +31,10 @@ const PART: usize = 128;
 const PARTS_WAITING: usize = 2;
 /// How long a reader may take for a part, until it is left.
 const READER_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a whole page may take, until its reader is left: others wait for it.
+const PAGE_PATIENCE: Duration = Duration::from_secs(60);
+/// Octets of a part's rows, beyond which no further prefixes are added to it.
+const PART_OCTETS: usize = 1 << 20;
 /// The version of birdwatcher whose answers these are like.
 const LIKE_VERSION: &str = "2.2.5";
 /// The table of all routes, and those of one family in the words of BIRD 2.
@@ -434,7 +438,12 @@ pub async fn answer(view: MemberView, path: String, parameters: Parameters) -> R
             // One at a time: what is made of a table is not made for ever so many readers.
             let turn = view.turn().await?;
             let (to, parts) = mpsc::channel(PARTS_WAITING);
-            tokio::spawn(write(view, (lists, of), Arc::new(context), (to, turn)));
+            tokio::spawn(async move {
+                let _turn = turn;
+                let written = write(view, (lists, of), Arc::new(context), to);
+                // A reader that takes longer has a text that ends too early, which is no JSON.
+                let _ = timeout(PAGE_PATIENCE, written).await;
+            });
             return Ok(Reply::Parts(parts));
         }
     };
@@ -442,7 +451,7 @@ pub async fn answer(view: MemberView, path: String, parameters: Parameters) -> R
 }
 
 async fn counts(view: &MemberView, family: Option<Afi>) -> Result<BTreeMap<u32, Counts>, ViewError> {
-    let _turn = view.turn().await?;
+    let _turn = view.count_turn().await?;
     let mut counts: BTreeMap<u32, Counts> = BTreeMap::new();
     let filter = RouteFilter { family, ..RouteFilter::default() };
     let mut after = None;
@@ -486,7 +495,7 @@ async fn write(
     view: MemberView,
     (lists, of): (Vec<(&'static str, Which)>, Of),
     context: Arc<Context>,
-    (to, _turn): (mpsc::Sender<String>, OwnedSemaphorePermit),
+    to: mpsc::Sender<String>,
 ) {
     let mut text = envelope(context.now).to_string();
     // The lists are further fields of it.
@@ -496,7 +505,7 @@ async fn write(
     for (name, which) in lists {
         text += &format!(",\"{name}\":[");
         let (mut after, mut is_first) = (None, true);
-        while let Some(part) = part(&view, which, &of, &context, after).await {
+        while let Some(part) = part(&view, which, &of, &context, (after, left)).await {
             let Ok((rows, next)) = part else { return };
             is_full |= rows.len() > left;
             for row in rows.into_iter().take(left) {
@@ -523,23 +532,37 @@ async fn send(to: &mpsc::Sender<String>, text: String) -> bool {
     matches!(timeout(READER_PATIENCE, to.send(text)).await, Ok(Ok(())))
 }
 
-/// The next rows and behind which prefix it goes on; `None` if there is nothing to ask for, an error once the role stops.
+/// The next rows, one more than `left` at most, and behind which prefix it goes on; `None` if there is nothing to ask for, an error once the role stops.
 async fn part(
     view: &MemberView,
     which: Which,
     of: &Of,
     context: &Arc<Context>,
-    after: Option<Prefix>,
+    (mut after, left): (Option<Prefix>, usize),
 ) -> Option<Result<(Vec<String>, Option<Prefix>), ViewError>> {
     let filter = filter(of, context.family)?;
     let (looked_up, context) = (looked_up(of), Arc::clone(context));
     let rows = view.query(move |proxy| {
+        let mut most = left.saturating_add(1);
         let mut row = |route: &ListedRoute<'_>| {
-            which.has(route.state).then(|| serde_json::to_string(&context.route(route)).unwrap_or_default())
+            if most == 0 || !which.has(route.state) {
+                return None;
+            }
+            most -= 1;
+            Some(serde_json::to_string(&context.route(route)).unwrap_or_default())
         };
         let Some(prefixes) = looked_up else {
-            let part = proxy.list_routes(&filter, after, PART, row);
-            return (part.rows.into_iter().flatten().collect::<Vec<_>>(), part.after);
+            let (mut rows, mut octets) = (Vec::new(), 0);
+            for _ in 0..PART {
+                let part = proxy.list_routes(&filter, after, 1, &mut row);
+                let found = part.rows.into_iter().flatten();
+                rows.extend(found.inspect(|row: &String| octets += row.len()));
+                after = part.after;
+                if after.is_none() || is_whole(octets, rows.len(), left) {
+                    break;
+                }
+            }
+            return (rows, after);
         };
         for prefix in prefixes {
             let of_prefix = RouteFilter { prefix: Some((prefix, false)), ..filter.clone() };
@@ -552,6 +575,11 @@ async fn part(
         (Vec::new(), None)
     });
     Some(rows.await)
+}
+
+/// Whether a part has enough: for its reader, or for the page.
+fn is_whole(octets: usize, rows: usize, left: usize) -> bool {
+    octets >= PART_OCTETS || rows > left
 }
 
 #[cfg(test)]
@@ -662,6 +690,12 @@ mod tests {
             ExtendedCommunity([0x43, 0, 0, 0, 0, 0, 0, 1]),
         ]);
         editor.finish()
+    }
+
+    #[test]
+    fn a_part_ends_with_the_octets_or_the_rows_of_its_page() {
+        assert!(!is_whole(PART_OCTETS - 1, 128, 128));
+        assert!(is_whole(PART_OCTETS, 1, 128) && is_whole(1, 129, 128) && is_whole(1, 1, 0));
     }
 
     #[test]

@@ -3,9 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::timeout;
 use wayleave_attestation::member;
 use wayleave_core::{Asn, Prefix};
 use wayleave_member::MemberProxy;
@@ -52,6 +54,10 @@ pub struct MemberView {
     /// What the rules in force name.
     named: watch::Receiver<Vec<NamedPeer>>,
     glass: Arc<Glass>,
+    /// One list of routes is made at a time.
+    lists: Turn,
+    /// The section that names a source of origins.
+    origins_in: &'static str,
 }
 
 /// What a looking glass is told beside routes.
@@ -63,7 +69,37 @@ struct Glass {
     router_id: Ipv4Addr,
     started: u64,
     /// One table is made at a time.
-    turn: Arc<Semaphore>,
+    turn: Turn,
+    /// The routes of all members are counted once at a time.
+    count_turn: Turn,
+}
+
+/// How long a request may wait for its turn.
+const TURN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What is made for one reader at a time.
+#[derive(Clone)]
+struct Turn(Arc<Semaphore>);
+
+impl Turn {
+    fn new() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
+    }
+
+    /// Waits for it, but not for long.
+    async fn wait(&self) -> Result<OwnedSemaphorePermit, ViewError> {
+        self.wait_for(TURN_PATIENCE).await
+    }
+
+    async fn wait_for(&self, patience: Duration) -> Result<OwnedSemaphorePermit, ViewError> {
+        match timeout(patience, Arc::clone(&self.0).acquire_owned()).await {
+            Ok(turn) => turn.map_err(|_| ViewError::Unavailable),
+            Err(_) => {
+                let why = "another program reads a large page, and one is made at a time; ask again in a minute";
+                Err(ViewError::Failed(why.to_owned()))
+            }
+        }
+    }
 }
 
 impl MemberView {
@@ -103,8 +139,14 @@ impl MemberView {
                 rs_asn: *exchange.asn.get_ref(),
                 router_id: config.file.router.get_ref().router_id.get_ref().0,
                 started: unix_now().secs(),
-                turn: Arc::new(Semaphore::new(1)),
+                turn: Turn::new(),
+                count_turn: Turn::new(),
             }),
+            lists: Turn::new(),
+            origins_in: match config.file.attestation {
+                Some(_) => "[attestation.rpki]",
+                None => "[rpki]",
+            },
             named,
         }
     }
@@ -132,6 +174,7 @@ impl MemberView {
             let rows = self.query(move |proxy| listing::longest(proxy, &filter, address)).await?;
             return Ok(daemon::routes(rows, most));
         }
+        let _turn = self.lists.wait().await?;
         let (mut all, mut after) = (Vec::new(), None);
         loop {
             let filter = filter.clone();
@@ -154,6 +197,7 @@ impl MemberView {
                 format!("no member `{}` in the member set, expected a member's name or AS number", parameters["to"]);
             return Err(ViewError::Request(why));
         }
+        let _turn = self.lists.wait().await?;
         let (mut all, mut after) = (Vec::new(), None);
         loop {
             let (mut exports, next) = self.query(move |proxy| listing::own(proxy, place, after)).await?;
@@ -174,15 +218,12 @@ impl MemberView {
 
     /// That the exchange's profile has receivers refuse invalid origins, and this one knows none.
     async fn lacks_origins(&self) -> Result<Option<String>, ViewError> {
-        self.query(|proxy| {
+        let section = self.origins_in;
+        let refuses = move |proxy: &mut MemberProxy| {
             let profile = proxy.member_set()?.profile.as_ref()?;
-            profile.refuse_rpki_invalid.then(|| {
-                "the exchange's profile refuses routes whose origin the RPKI says is not the prefix's, and this proxy knows no origins: \
-                 name a cache or a file in [rpki]"
-                    .to_owned()
-            })
-        })
-        .await
+            profile.refuse_rpki_invalid.then(|| no_origins(section))
+        };
+        self.query(refuses).await
     }
 
     /// The ASes that rules in force name and no member has.
@@ -237,7 +278,12 @@ impl MemberView {
 
     /// Waits until nobody else is given a table.
     pub async fn turn(&self) -> Result<OwnedSemaphorePermit, ViewError> {
-        Arc::clone(&self.glass.turn).acquire_owned().await.map_err(|_| ViewError::Unavailable)
+        self.glass.turn.wait().await
+    }
+
+    /// Waits until routes are counted for nobody else: never for the reader of a table.
+    pub async fn count_turn(&self) -> Result<OwnedSemaphorePermit, ViewError> {
+        self.glass.count_turn.wait().await
     }
 
     /// The profile of the member set in force.
@@ -431,6 +477,14 @@ impl View for MemberView {
     }
 }
 
+/// That nothing is known of origins, and where to name a source.
+fn no_origins(section: &str) -> String {
+    format!(
+        "the exchange's profile refuses routes whose origin the RPKI says is not the prefix's, and this proxy knows no origins: name a \
+         cache or a file in {section}"
+    )
+}
+
 /// Why there is no session with the router.
 fn router_down(router: &Value) -> &str {
     let why = router["problem"].as_str().or_else(|| router["missing"].as_str());
@@ -554,6 +608,21 @@ fn metrics(status: &MemberStatus, links: &Links, router: &Value) -> Vec<Metric> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn who_waits_too_long_for_a_large_page_is_told_to_ask_again() {
+        let turn = Turn::new();
+        let held = turn.wait().await.expect("nobody has it");
+        let said = turn.wait_for(Duration::ZERO).await.expect_err("another has it");
+        assert!(matches!(&said, ViewError::Failed(why) if why.contains("ask again")), "{said:?}");
+        drop(held);
+        assert!(turn.wait().await.is_ok());
+    }
+
+    #[test]
+    fn the_section_of_origins_is_the_one_that_is_read() {
+        assert!(no_origins("[attestation.rpki]").ends_with("name a cache or a file in [attestation.rpki]"));
+    }
 
     #[test]
     fn who_announces_too_much_is_told_whose_limit_it_is() {

@@ -1,5 +1,7 @@
 //! The RTR cache, or the file of ROAs in its place, also over a change of either: data of the one before counts until the new one has
-//! answered, and no longer than it would have.
+//! answered, and no longer than it would have; that of a file an hour.
+
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -8,6 +10,9 @@ use tracing::error;
 use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::rpki::DataSource;
 use wayleave_runtime::rpki::rtr::{CacheState, Snapshot};
+
+/// How long the data of a file, which have no end of their own, count once another source is configured that has not answered.
+const REPLACED_FILE: Duration = Duration::from_secs(3_600);
 
 /// A cache, or a file, in use.
 pub(super) struct FollowedCache {
@@ -26,17 +31,21 @@ pub(super) struct Answer {
     /// Of a file, its path.
     pub(super) address: String,
     pub(super) is_file: bool,
+    /// Whether another source is configured in its place, which has not answered yet.
+    pub(super) is_replaced: bool,
     /// Since when the source that is configured is followed, in seconds since 1970.
     pub(super) since: u64,
     pub(super) snapshot: Snapshot,
 }
 
 impl Answer {
-    /// What still counts of it once its cache is no longer in use. A file says nothing about that: its data do not.
+    /// What still counts of it once its source is no longer in use.
     fn remaining(self) -> Option<Self> {
-        self.snapshot.expires.filter(|expires| *expires > Instant::now())?;
-        let snapshot = Snapshot { state: CacheState::Stale, ..self.snapshot };
-        Some(Self { snapshot, ..self })
+        let has_data = matches!(self.snapshot.state, CacheState::Current | CacheState::Stale);
+        let of_file = || (self.is_file && has_data).then(|| Instant::now() + REPLACED_FILE);
+        let expires = self.snapshot.expires.or_else(of_file).filter(|expires| *expires > Instant::now())?;
+        let snapshot = Snapshot { state: CacheState::Stale, expires: Some(expires), ..self.snapshot };
+        Some(Self { is_replaced: true, snapshot, ..self })
     }
 }
 
@@ -66,14 +75,19 @@ impl FollowedCache {
             self.before = None;
         }
         if let Some(before) = self.before.take() {
-            let address = before.address.clone();
-            self.before = before.remaining();
-            if self.before.is_none() {
-                error!(address, "what the RTR cache of before has sent has expired and no longer counts");
+            let (address, is_file) = (before.address.clone(), before.is_file);
+            let snapshot = Snapshot { problem: snapshot.problem.clone(), ..before.snapshot };
+            self.before = Answer { since: self.since, snapshot, ..before }.remaining();
+            match (&self.before, is_file) {
+                (Some(_), _) => {}
+                (None, true) => error!(file = address, "what the file of ROAs of before said no longer counts"),
+                (None, false) => {
+                    error!(address, "what the RTR cache of before has sent has expired and no longer counts");
+                }
             }
         }
         let is_file = matches!(self.cache, DataSource::File(_));
-        let own = || Answer { address: self.cache.name(), is_file, since: self.since, snapshot };
+        let own = || Answer { address: self.cache.name(), is_file, is_replaced: false, since: self.since, snapshot };
         self.before.clone().unwrap_or_else(own)
     }
 
@@ -178,6 +192,27 @@ mod tests {
         waiting.before.as_mut().expect("held").snapshot.expires = Some(Instant::now());
         waiting.changed().await;
         assert_eq!(heard(&mut old), ("127.0.0.1:3".to_owned(), CacheState::NoData, 0));
+
+        // Of a file, which has no end of its own, for an hour.
+        let (mut old, file) = followed(DataSource::File("roas.json".into()));
+        file.send_modify(|snapshot| snapshot.expires = None);
+        FollowedCache::follow(&mut old, Some(cache(2, None)));
+        for port in [3, 4] {
+            assert_eq!(heard(&mut old), ("roas.json".to_owned(), CacheState::Stale, 1));
+            FollowedCache::follow(&mut old, Some(cache(port, None)));
+        }
+        let answer = old.as_mut().expect("followed").answer();
+        let left = answer.snapshot.expires.expect("an end").duration_since(Instant::now());
+        assert!(answer.is_replaced && left <= REPLACED_FILE && left > REPLACED_FILE / 2, "{left:?}");
+        let waiting = old.as_mut().expect("followed");
+        waiting.before.as_mut().expect("held").snapshot.expires = Some(Instant::now());
+        waiting.changed().await;
+        assert_eq!(heard(&mut old), ("127.0.0.1:4".to_owned(), CacheState::NoData, 0));
+        // One that was never read has nothing.
+        let (mut unread, file) = followed(DataSource::File("roas.json".into()));
+        file.send_replace(Snapshot::default());
+        FollowedCache::follow(&mut unread, Some(cache(2, None)));
+        assert_eq!(heard(&mut unread), ("127.0.0.1:2".to_owned(), CacheState::NoData, 0));
 
         let (mut answered, _sender) = followed(cache(1, None));
         let before = answered.as_mut().expect("followed").answer().remaining();

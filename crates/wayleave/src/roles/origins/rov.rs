@@ -50,6 +50,9 @@ pub struct SourceStatus {
     pub updated: Option<u64>,
     #[serde(skip)]
     is_file: bool,
+    /// Whether another source is configured in its place, which has not answered yet.
+    #[serde(skip)]
+    is_replaced: bool,
     /// Since when it is followed, in seconds since 1970.
     #[serde(skip)]
     since: u64,
@@ -58,7 +61,7 @@ pub struct SourceStatus {
 impl OriginData {
     /// What is known now; `before` was known before.
     pub(super) fn of(cache: Option<&mut FollowedCache>, before: &Self) -> Self {
-        let Some(Answer { address, is_file, since, snapshot }) = cache.map(FollowedCache::answer) else {
+        let Some(Answer { address, is_file, is_replaced, since, snapshot }) = cache.map(FollowedCache::answer) else {
             return Self::default();
         };
         let is_known = matches!(snapshot.state, CacheState::Current | CacheState::Stale);
@@ -74,6 +77,7 @@ impl OriginData {
             serial: snapshot.serial,
             updated: snapshot.updated,
             is_file,
+            is_replaced,
             since,
         };
         Self { vrps, source: Some(source), validated: snapshot.validated }
@@ -106,6 +110,19 @@ impl SourceStatus {
         let why = self.problem.as_ref().map_or(String::new(), |why| format!(" ({why})"));
         let age = updated.map_or(0, |updated| now.saturating_sub(updated));
         let no_data = "no route is refused for its origin";
+        if self.is_replaced {
+            let (of, until) = match is_file {
+                true => ("the file of ROAs", "for an hour"),
+                false => ("the RTR cache", "until it expires"),
+            };
+            let is_late = now.saturating_sub(*since) >= FIRST_DATA;
+            return is_late.then(|| {
+                format!(
+                    "the source that is configured in the place of {of} {source} has not answered since the reload{why}: what {source} \
+                     said counts {until}, and then {no_data}; see whether the new one is there, or correct [rpki]"
+                )
+            });
+        }
         match (self.standing, is_file) {
             ("never heard", _) if now.saturating_sub(*since) < FIRST_DATA => None,
             ("never heard", true) => Some(format!(
@@ -115,6 +132,10 @@ impl SourceStatus {
             ("never heard", false) => Some(format!(
                 "the RTR cache {source} has not answered since the start{why}: {no_data}; see whether it runs and serves this machine, or \
                  correct `cache` in [rpki]"
+            )),
+            ("current", _) if self.vrps == 0 => Some(format!(
+                "{} {source} has no ROA at all: {no_data}; see whether your validator has its data, or correct [rpki]",
+                if *is_file { "the file of ROAs" } else { "the RTR cache" }
             )),
             ("current", true) if age > OLD_FILE => Some(format!(
                 "the file of ROAs {source} was last written {} hours ago: routes are refused, and let in, by what was known then; see \
@@ -146,7 +167,8 @@ impl SourceStatus {
 
     pub fn metrics(&self) -> Vec<Metric> {
         let mut all = metrics! {
-            gauge "rpki" Up "Whether the RTR cache is connected, or the file of ROAs is read, and in force" = self.standing == "current";
+            gauge "rpki" Up "Whether the RTR cache is connected, or the file of ROAs is read, and in force with at least one VRP" =
+                self.standing == "current" && self.vrps > 0;
             gauge "rpki" Prefixes "Prefixes with the AS that may originate them (VRPs), of the RTR cache or the file of ROAs" = self.vrps;
         };
         if let Some(updated) = self.updated {
@@ -275,7 +297,17 @@ mod tests {
     fn status(standing: &'static str, is_file: bool) -> SourceStatus {
         let source = if is_file { "roas.json" } else { "127.0.0.1:3323" }.to_owned();
         let (problem, serial) = (None, (!is_file).then_some(7));
-        SourceStatus { source, standing, problem, vrps: 512_345, serial, updated: Some(1_000), is_file, since: 1_000 }
+        SourceStatus {
+            source,
+            standing,
+            problem,
+            vrps: 512_345,
+            serial,
+            updated: Some(1_000),
+            is_file,
+            is_replaced: false,
+            since: 1_000,
+        }
     }
 
     #[test]
@@ -296,6 +328,30 @@ mod tests {
             assert_eq!(said.is_some(), expected.is_some(), "{standing}: {said:?}");
             let has = |expected| said.as_ref().is_some_and(|said| said.contains(expected));
             assert!(expected.is_none_or(has), "{standing}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn a_source_without_any_roa_is_a_problem_and_not_up() {
+        let up = |status: &SourceStatus| format!("{:?}", status.metrics()[0]).contains("Gauge(1.0)");
+        for (is_file, expected) in
+            [(true, "the file of ROAs roas.json has no"), (false, "the RTR cache 127.0.0.1:3323 has no")]
+        {
+            assert!(up(&status("current", is_file)));
+            let empty = SourceStatus { vrps: 0, ..status("current", is_file) };
+            let said = empty.problem_at(1_000).expect("a problem");
+            assert!(said.contains(expected) && said.contains("no route is refused for its origin"), "{said}");
+            assert!(!up(&empty));
+        }
+    }
+
+    #[test]
+    fn a_source_whose_successor_does_not_answer_is_said_after_a_minute() {
+        for (is_file, expected) in [(true, "counts for an hour"), (false, "counts until it expires")] {
+            let replaced = SourceStatus { is_replaced: true, ..status("stale", is_file) };
+            assert_eq!(replaced.problem_at(1_059), None);
+            let said = replaced.problem_at(1_060).expect("a problem");
+            assert!(said.contains(expected) && said.contains("has not answered since the reload"), "{said}");
         }
     }
 
