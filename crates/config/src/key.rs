@@ -28,7 +28,7 @@ use super::router::FormatName;
 use super::rs::{FileFault, StatusSection, example, range, status_warning};
 use super::{Fault, Source};
 use crate::failure::{Failure, Failures, Outcome};
-use crate::key_files::database::DatabaseRecords;
+use crate::key_files::database::{DatabaseRecords, Unseen};
 use crate::key_files::forwarding::ForwardingKeys;
 use crate::key_files::node::{self, KeyKind};
 use crate::key_files::revocation;
@@ -53,6 +53,13 @@ pub const ROLE: RoleConfig = RoleConfig {
     check: KeyFile::checked,
     template: |_| template(&EXAMPLE),
 };
+
+/// That PostgreSQL cannot be used now, which a server that starts does not fail for at once.
+fn waiting(database: &Spanned<Text<Location>>, failure: &Failure) -> Fault {
+    let message = format!("{failure}; it may be starting: the key server waits for it, and nothing of it was checked");
+    Fault::at(database.span(), message)
+        .help("if it should answer: start PostgreSQL, and compare its address with `database`")
+}
 
 fn no_writer_key() -> Fault {
     let message = "the key server has no `writer_key`, expected the file `writer.key`".to_owned();
@@ -543,14 +550,16 @@ impl KeyFile {
         let place = self.database(source);
         let looked =
             self.provider(source).map(|provider| DatabaseRecords::look(&place, &provider, &self.position(source)));
-        let mut of_database = None;
+        let (mut of_database, mut waits) = (None, None);
         match (looked, list) {
             (Ok(Ok(number)), Some((named, last, path))) => {
                 if let Err(failures) = last.and_then(|last| revocation::goes_with(last, &path, number)) {
                     failures.0.iter().for_each(|failure| check(named, failure));
                 }
             }
-            (Ok(Err(failure)), _) => of_database = Some(Fault::of(key.database.span(), &failure)),
+            (Ok(Err(Unseen::Wrong(failure))), _) => of_database = Some(Fault::of(key.database.span(), &failure)),
+            // The unit of a key server asks this before it starts the server, which waits.
+            (Ok(Err(Unseen::Waits(failure))), _) => waits = Some(waiting(&key.database, &failure)),
             _ => {}
         }
         for waypoint in key.waypoint.iter().map(Spanned::get_ref) {
@@ -563,6 +572,7 @@ impl KeyFile {
             Location::File(path) if !path.exists() => FileFault::Missing(fault),
             _ => FileFault::Unusable(fault),
         }));
+        faults.extend(waits.map(FileFault::Doubtful));
         let is_own = |router: &&Spanned<RouterEntry>| Some(identity(router.get_ref().identity.get_ref())) == own;
         faults.extend(key.router.iter().find(is_own).map(|router| {
             let message = "this is the identity of the key server itself, expected that of the router";

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use wayleave_core::Asn;
 
-use super::settings::{self, NotTaken};
+use super::settings;
 use super::tree::Node;
 use super::view::View;
-use super::{Entry, Faults, shown};
+use super::{Entry, Faults, MAX_OF_ENTRY, shown};
 
 pub(super) fn read(tree: &Node, faults: &mut Faults) -> Vec<Entry> {
     let top = View::top(tree);
@@ -57,7 +57,7 @@ fn entry(
     let mut addresses = Vec::new();
     match client.get("ip") {
         Some(list) => {
-            for item in list.one_or_many() {
+            for item in list.one_or_many().into_iter().take(MAX_OF_ENTRY + 1) {
                 addresses.extend(item.address(faults).map(|address| (address, item.place())));
             }
         }
@@ -91,9 +91,7 @@ fn entry(
         if matches!(key, "asn" | "ip" | "description" | "cfg") || value.is_unset() {
             continue;
         }
-        // A secret stays where it is.
-        let value = (key != "password").then(|| value.summary());
-        entry.not_taken.push(NotTaken { setting: shown(key), value });
+        entry.leave(key, &value);
     }
     entry.bounded(faults)
 }

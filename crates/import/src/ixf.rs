@@ -43,8 +43,9 @@ pub(super) fn read(tree: &Node, selection: &Selection, faults: &mut Faults) -> R
         }
     }
     let [four, six] = &reader.lans;
-    if selection.vlans.is_empty() && (four.len() > 1 || six.len() > 1) {
-        let all: BTreeSet<&Lan> = four.keys().chain(six.keys()).collect();
+    let all: BTreeSet<&Lan> = four.keys().chain(six.keys()).collect();
+    let exchanges: BTreeSet<&String> = all.iter().map(|(ixp, _)| ixp).collect();
+    if four.len() > 1 || six.len() > 1 || exchanges.len() > 1 {
         let count = |lan: &Lan| four.get(lan).unwrap_or(&0) + six.get(lan).unwrap_or(&0);
         return Err(ImportError::SeveralLans(all.into_iter().map(|lan| (lan.clone(), count(lan))).collect()));
     }

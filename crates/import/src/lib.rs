@@ -93,6 +93,19 @@ struct Entry {
 }
 
 impl Entry {
+    /// Octets of what is copied to each of its routers, about.
+    fn octets(&self) -> usize {
+        let texts = |texts: &[String]| texts.iter().map(|text| text.len() + size_of::<String>()).sum::<usize>();
+        let settings =
+            |of: &NotTaken| of.setting.len() + of.value.as_ref().map_or(0, String::len) + size_of::<NotTaken>();
+        let hops = self.next_hops.iter().map(|(_, place)| place.path.len() + size_of::<(IpAddr, Place)>());
+        texts(&self.as_sets)
+            + self.refused.iter().map(|refused| texts(&refused.prefixes)).sum::<usize>()
+            + self.not_taken.iter().map(settings).sum::<usize>()
+            + hops.sum::<usize>()
+            + self.place.path.len()
+    }
+
     /// It, if none of its lists is too long.
     fn bounded(self, faults: &mut Faults) -> Option<Self> {
         let prefixes = self.refused.iter().map(|refused| refused.prefixes.len()).sum();
@@ -136,7 +149,7 @@ pub type Lan = (String, String);
 pub enum ImportError {
     /// The file is wrong.
     Faults(Faults),
-    /// Connections are on several LANs of one family, each with so many addresses, and a member set is of one.
+    /// Connections are on several LANs of one family, or of several exchanges, each with so many addresses, and a member set is of one.
     SeveralLans(Vec<(Lan, usize)>),
     /// No connection that was asked for; what was left out, by the reason.
     Nothing(BTreeMap<String, usize>),

@@ -42,10 +42,15 @@ pub fn write_list(members: &[ImportedMember]) -> String {
     text
 }
 
-/// A field, quoted where it must be. A spreadsheet takes one that begins as a formula for a formula.
+/// A field, quoted where it must be. A spreadsheet takes one that begins as a formula for a formula, and in some countries a semicolon
+/// for the end of a field, also within quotes that do not begin its own field.
 fn field_text(text: &str) -> String {
-    let text = if text.starts_with(['=', '+', '-', '@', '\t']) { format!("'{text}") } else { text.to_owned() };
-    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
+    let parts = text.split(';').map(|part| {
+        let is_formula = part.trim_start_matches(' ').starts_with(['=', '+', '-', '@', '\t']);
+        if is_formula { format!("'{part}") } else { part.to_owned() }
+    });
+    let text = parts.collect::<Vec<_>>().join(";");
+    if text.contains([',', ';', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }
 }
 
 /// Reads a list. Columns may be in another order, and there may be others; `max_prefix` may be absent or empty.

@@ -11,6 +11,8 @@ use super::{Entry, Faults, NotTaken, Place, Refused};
 
 /// Characters of a name that an import gives: it is a folder's name, too.
 pub const MAX_IMPORT_NAME: usize = 32;
+/// Octets that are copied from entries to routers.
+const MAX_COPIED: usize = 64 << 20;
 /// Folders of a trial that are not members'.
 pub const RESERVED_NAMES: [&str; 3] = ["party1", "party2", "operators"];
 
@@ -104,6 +106,10 @@ fn push_new<T: PartialEq>(list: &mut Vec<T>, item: T) {
 
 /// Makes members of the entries. What is wrong with them is added to the faults.
 pub(super) fn members(entries: Vec<Entry>, faults: &mut Faults) -> Vec<ImportedMember> {
+    if let Some(message) = too_much(&entries) {
+        faults.at(&Place::default(), message);
+        return Vec::new();
+    }
     let routers = routers(entries);
     if routers.len() > MAX_SLOTS {
         let message = format!("{} routers, and a member set has {MAX_SLOTS} slots at most", routers.len());
@@ -112,7 +118,50 @@ pub(super) fn members(entries: Vec<Entry>, faults: &mut Faults) -> Vec<ImportedM
     }
     check_addresses(&routers, faults);
     let mut names = Names::default();
-    routers.into_iter().map(|router| member(router, &mut names)).collect()
+    let mut members: Vec<ImportedMember> = routers.into_iter().map(|router| member(router, &mut names)).collect();
+    list_differing(&mut members);
+    members
+}
+
+/// Why routers are not even made of the entries, each of which has a copy of what its entry says.
+fn too_much(entries: &[Entry]) -> Option<String> {
+    let (mut addresses, mut octets) = (0, 0usize);
+    for entry in entries {
+        let six = entry.addresses.iter().filter(|(address, _)| address.is_ipv6()).count();
+        let count = six.max(entry.addresses.len() - six);
+        addresses += count;
+        octets = octets.saturating_add(entry.octets().saturating_mul(count));
+    }
+    // A router has an address of each family at most.
+    if addresses > 2 * MAX_SLOTS {
+        return Some(format!("more than {MAX_SLOTS} routers, and a member set has {MAX_SLOTS} slots at most"));
+    }
+    (octets > MAX_COPIED).then(|| {
+        format!("more than {} MiB of settings, those of an entry counted for each of its routers", MAX_COPIED >> 20)
+    })
+}
+
+/// Rules for others name an AS: what its routers differ in is no rule for them.
+fn list_differing(members: &mut [ImportedMember]) {
+    let mut of_ases: BTreeMap<Asn, Vec<usize>> = BTreeMap::new();
+    for (index, member) in members.iter().enumerate() {
+        of_ases.entry(member.asn).or_default().push(index);
+    }
+    for routers in of_ases.values().filter(|routers| routers.len() > 1) {
+        let mut differing: BTreeSet<&'static str> = BTreeSet::new();
+        for refused in routers.iter().flat_map(|at| &members[*at].refused) {
+            if routers.iter().any(|at| !members[*at].refused.contains(refused)) {
+                differing.insert(refused.setting);
+            }
+        }
+        for at in routers {
+            let member = &mut members[*at];
+            let own = differing.iter().filter(|setting| member.refused.iter().any(|of| of.setting == **setting));
+            let own: Vec<NotTaken> =
+                own.map(|setting| NotTaken { setting: (*setting).to_owned(), value: None }).collect();
+            member.not_taken.extend(own);
+        }
+    }
 }
 
 /// Within an entry the first IPv4 address and the first IPv6 address are one router's, and so on. Of a pool an address that stands

@@ -23,6 +23,23 @@ pub struct NotTaken {
     pub value: Option<String>,
 }
 
+/// Whether a setting's name says that its value is a secret.
+fn is_secret(setting: &str) -> bool {
+    let setting = setting.to_lowercase();
+    ["passw", "secret", "md5", "key"].iter().any(|word| setting.contains(word))
+}
+
+impl Entry {
+    /// Lists a setting that is not taken. A secret stays where it is; and beyond the limit the entry is refused.
+    pub(super) fn leave(&mut self, setting: &str, value: &View<'_>) {
+        if self.not_taken.len() > MAX_OF_ENTRY {
+            return;
+        }
+        let value = (!is_secret(setting)).then(|| value.summary());
+        self.not_taken.push(NotTaken { setting: shown(setting), value });
+    }
+}
+
 impl NotTaken {
     /// What to do in its place.
     pub fn instead(&self) -> &'static str {
@@ -33,7 +50,14 @@ impl NotTaken {
     }
 }
 
-const INSTEAD: [(&str, &str); 12] = [
+/// Where it is listed, routers of one AS have it otherwise; else it is taken.
+const DIFFERS: &str =
+    "routers of this AS differ in it, and rules for others are by AS: it is in the member's own policy.toml alone";
+
+const INSTEAD: [(&str, &str); 15] = [
+    ("filtering.black_list_pref", DIFFERS),
+    ("filtering.ipv4_pref_len", DIFFERS),
+    ("filtering.ipv6_pref_len", DIFFERS),
     ("password", "not copied: the member puts it into `password_file` of [router]"),
     ("gtsm", "the member sets `ttl_security` in [router]"),
     ("multihop", "the member sets `ttl` in [router]"),
@@ -70,7 +94,7 @@ fn walk(at: &View<'_>, path: &mut String, entry: &mut Entry, faults: &mut Faults
             if value.is_map() {
                 walk(&value, path, entry, faults);
             } else if !value.is_unset() {
-                entry.not_taken.push(NotTaken { setting: path.clone(), value: Some(value.summary()) });
+                entry.leave(path, &value);
             }
         }
         path.truncate(before);
@@ -86,7 +110,9 @@ fn setting(path: &str, value: &View<'_>, entry: &mut Entry, faults: &mut Faults)
         "filtering.ipv4_pref_len" => entry.refused.extend(outside(value, Afi::Ipv4, faults)),
         "filtering.ipv6_pref_len" => entry.refused.extend(outside(value, Afi::Ipv6, faults)),
         "filtering.black_list_pref" => {
-            let all: Vec<String> = value.items(faults).iter().filter_map(|item| black_listed(item, faults)).collect();
+            let items = value.items(faults);
+            let all = items.iter().take(MAX_OF_ENTRY + 1).filter_map(|item| black_listed(item, faults));
+            let all: Vec<String> = all.collect();
             if !all.is_empty() {
                 entry.refused.push(Refused { setting: "filtering.black_list_pref", prefixes: all });
             }
@@ -94,10 +120,10 @@ fn setting(path: &str, value: &View<'_>, entry: &mut Entry, faults: &mut Faults)
         "filtering.next_hop.policy" => match value.text() {
             // As every next hop is held to the member's own addresses.
             Some("strict" | "authorized_addresses") | None => {}
-            Some(text) => entry.not_taken.push(NotTaken { setting: path.to_owned(), value: Some(shown(text)) }),
+            Some(_) => entry.leave(path, value),
         },
         "filtering.next_hop.authorized_addresses_list" => {
-            for item in value.items(faults) {
+            for item in value.items(faults).into_iter().take(MAX_OF_ENTRY + 1) {
                 if let Some(address) = item.address(faults) {
                     entry.next_hops.push((address, item.place()));
                 }

@@ -104,6 +104,29 @@ fn of_an_ixf_export_one_lan_and_its_sessions_with_the_route_server_are_taken() {
         ]
     );
     assert_eq!(names(&of(&Selection { all: true, ..one.clone() }).expect("members")), ["alpha-inc", "bravo"]);
+    // What is chosen is one LAN of one exchange, too, but for one of each family.
+    let both = Selection { vlans: vec!["2".to_owned(), "3".to_owned()], ..Selection::default() };
+    assert!(matches!(of(&both), Err(ImportError::SeveralLans(lans)) if lans.len() == 2));
+    let lan_of = |ixp: u8, number: u8| {
+        let address = if number == 3 {
+            "\"ipv6\": {\"address\": \"2001:db8::7\""
+        } else {
+            "\"ipv4\": {\"address\": \"192.0.2.7\""
+        };
+        format!("{{\"ixp_id\": {ixp}, \"vlan_list\": [{{\"vlan_id\": {number}, {address}, \"routeserver\": true}}}}]}}")
+    };
+    let export = |lans: [String; 2]| {
+        format!(
+            "{{\"version\": \"1.0\", \"member_list\": [{{\"asnum\": 64497, \"connection_list\": [{}]}}]}}",
+            lans.join(", ")
+        )
+    };
+    for (lans, is_one) in [([(1, 2), (1, 3)], true), ([(1, 2), (7, 2)], false), ([(1, 2), (7, 3)], false)] {
+        let text = export(lans.map(|(ixp, number)| lan_of(ixp, number)));
+        let read = parse(text.as_bytes(), &both);
+        assert_eq!(!matches!(read, Err(ImportError::SeveralLans(_))), is_one, "{read:?}");
+        assert_eq!(read.is_ok(), is_one, "{text}");
+    }
     let none = Selection { ixp: Some("7".to_owned()), ..Selection::default() };
     assert!(matches!(of(&none), Err(ImportError::Nothing(left_out)) if left_out["on other LANs"] == 6));
 }
@@ -184,6 +207,30 @@ fn settings_of_a_client_are_taken_or_listed_and_a_password_is_neither() {
     assert_eq!(alpha.not_taken[4].instead(), "no equivalent for one member");
     assert_eq!((&bravo.as_sets[..], bravo.not_taken.len()), (&["AS-B".to_owned()][..], 2));
     assert_eq!(bravo.description.as_deref(), Some("Ünïted Networks of a very long name that no folder should have"));
+}
+
+#[test]
+fn no_setting_whose_name_is_that_of_a_secret_shows_its_value() {
+    let text = "clients:\n- asn: 64497\n  ip: 192.0.2.1\n  MD5: hidden1\n  tcp_ao_Key: hidden2\n  cfg:\n    session: {bgp_Passwd: hidden3}\n    Secrets: {old: hidden4}\n    mtu: 9000\n";
+    let import = take(text);
+    assert!(!format!("{import:?}").contains("hidden"), "{import:?}");
+    let values: Vec<_> = import.members[0].not_taken.iter().map(|of| of.value.as_deref()).collect();
+    assert_eq!(values, [None, None, Some("9000"), None, None]);
+}
+
+#[test]
+fn what_routers_of_one_as_differ_in_is_listed_as_no_rule_for_others() {
+    let client = |ip: &str, least: u8| {
+        format!("- {{asn: 64497, ip: {ip}, cfg: {{filtering: {{ipv4_pref_len: {{min: {least}, max: 24}}}}}}}}\n")
+    };
+    for (second, is_listed) in [(8, false), (9, true)] {
+        let import = take(&format!("clients:\n{}{}", client("192.0.2.1", 8), client("192.0.2.2", second)));
+        for member in &import.members {
+            let listed: Vec<&str> = member.not_taken.iter().map(|of| of.setting.as_str()).collect();
+            assert_eq!(listed.contains(&"filtering.ipv4_pref_len"), is_listed, "{member:?}");
+            assert!(member.not_taken.iter().all(|of| of.instead().contains("by AS")));
+        }
+    }
 }
 
 #[test]
@@ -316,6 +363,25 @@ fn what_no_member_set_could_have_is_refused() {
     };
     assert_eq!(faults(&sets(100_000)), [":2: clients[0]: more than 256 AS sets"]);
     assert_eq!(take(&sets(256)).members[0].as_sets.len(), 256);
+    // Nor are lists made that are refused: each entry is another's copy, and each of its routers would have all of it.
+    let settings: String = (0..300).map(|number| format!("s{number}: 1, ")).collect();
+    let text = format!("clients:\n- {{asn: 64497, ip: 192.0.2.1, cfg: {{{settings}}}}}\n");
+    assert_eq!(faults(&text), [":2: clients[0]: more than 256 settings"]);
+    let addresses = |client: usize| {
+        let all = (0..250).map(|at| format!("10.{}.{}.{}", client >> 8, client & 255, at + 1));
+        all.collect::<Vec<_>>().join(", ")
+    };
+    let long: String = (0..240).map(|number| format!("s{number}: {}, ", "x".repeat(120))).collect();
+    let entries = |count: usize, cfg: &str| -> String {
+        (0..count)
+            .map(|client| format!("- {{asn: {}, ip: [{}], cfg: {{{cfg}}}}}\n", client + 1, addresses(client)))
+            .collect()
+    };
+    let text = format!("clients:\n{}", entries(40, ""));
+    assert_eq!(faults(&text), [": more than 4096 routers, and a member set has 4096 slots at most"]);
+    let text = format!("clients:\n{}", entries(10, &long));
+    let expected = ": more than 64 MiB of settings, those of an entry counted for each of its routers";
+    assert_eq!(faults(&text), [expected]);
     let routers: String = (0..4_097u32)
         .map(|number| format!("- {{asn: {}, ip: 10.{}.{}.1}}\n", number + 1, number >> 8, number & 255))
         .collect();
@@ -325,6 +391,8 @@ fn what_no_member_set_could_have_is_refused() {
 #[test]
 fn the_list_that_is_written_is_the_list_that_is_read() {
     let mut import = take(CLIENTS);
+    import.members[1].description = Some("Alpha;=1+1; -2".to_owned());
+    assert!(write_list(&import.members).contains(",\"Alpha;'=1+1;' -2\"\n"), "{}", write_list(&import.members));
     import.members[0].description = Some("=HYPERLINK(\"x\"), Inc.".to_owned());
     let text = write_list(&import.members);
     let line = text.lines().nth(1).expect("a member");

@@ -9,6 +9,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 
 /// Values of a file, each time that an alias stands for them. The largest exchanges' files have some ten thousands.
 const MAX_NODES: usize = 1 << 20;
+/// Octets of texts and keys of a file, likewise.
+const MAX_TEXTS: usize = 4 * super::MAX_OCTETS as usize;
 /// How deep values are nested.
 const MAX_DEPTH: usize = 32;
 
@@ -62,24 +64,34 @@ impl Node {
         *is_plain && matches!(text.as_str(), "" | "~" | "null" | "Null" | "NULL")
     }
 
-    /// How many values it has, with itself, and how deep they are nested.
+    /// How much it has, with itself, and how deep its values are nested.
     fn extent(&self) -> Extent {
-        let sum = |inner: &mut dyn Iterator<Item = &Node>| {
-            let all = inner.map(Node::extent);
-            let (size, depth) = all.fold((1, 0), |(size, depth), of| (size + of.size, of.depth.max(depth)));
-            Extent { size, depth: depth + 1 }
+        let sum = |inner: &mut dyn Iterator<Item = (usize, &Node)>| {
+            let first = Extent { size: 1, octets: 0, depth: 0 };
+            let all = inner.fold(first, |all, (key, node)| {
+                let of = node.extent();
+                Extent {
+                    size: all.size + of.size,
+                    octets: all.octets + key + of.octets,
+                    depth: of.depth.max(all.depth),
+                }
+            });
+            Extent { depth: all.depth + 1, ..all }
         };
         match &self.value {
-            NodeValue::Scalar { .. } => Extent { size: 1, depth: 0 },
-            NodeValue::List(items) => sum(&mut items.iter()),
-            NodeValue::Map(entries) => sum(&mut entries.iter().map(|(_, node)| node)),
+            NodeValue::Scalar { text, .. } => Extent { size: 1, octets: text.len(), depth: 0 },
+            NodeValue::List(items) => sum(&mut items.iter().map(|node| (0, node))),
+            NodeValue::Map(entries) => sum(&mut entries.iter().map(|(key, node)| (key.len(), node))),
         }
     }
 }
 
 #[derive(Clone, Copy)]
 struct Extent {
+    /// Values.
     size: usize,
+    /// Of texts and keys.
+    octets: usize,
     depth: usize,
 }
 
@@ -95,7 +107,7 @@ pub(super) fn parse(text: &str) -> Result<Node, TreeError> {
 /// A list or map that is not closed yet.
 enum Open {
     List { items: Vec<Node>, line: usize, anchor: usize },
-    Map { entries: Entries, key: Option<String>, merged: Vec<Node>, line: usize, anchor: usize },
+    Map { entries: Entries, key: Option<String>, merged: Vec<(String, Node)>, line: usize, anchor: usize },
 }
 
 /// Builds the tree from the parser's events, without recursion.
@@ -106,6 +118,7 @@ struct Yaml {
     /// Values that an alias may stand for, by the parser's number of the anchor.
     anchored: BTreeMap<usize, (Node, Extent)>,
     nodes: usize,
+    octets: usize,
 }
 
 impl Yaml {
@@ -127,7 +140,7 @@ impl Yaml {
             }
             Event::DocumentStart(_) => Ok(()),
             Event::Scalar(text, style, anchor, _) => {
-                self.count(1, line)?;
+                self.count(1, text.len(), line)?;
                 let node = Node::scalar(text, style == ScalarStyle::Plain, Some(line));
                 self.value(node, anchor, line)
             }
@@ -135,8 +148,10 @@ impl Yaml {
                 let Some((node, extent)) = self.anchored.get(&anchor) else {
                     return Err(TreeError::new(line, "an alias of a value that is not complete yet"));
                 };
-                let (node, extent) = (node.clone(), *extent);
-                self.count(extent.size, line)?;
+                let (node, extent) = (node, *extent);
+                let nodes = (self.nodes, self.octets);
+                (self.nodes, self.octets) = count(nodes, extent.size, extent.octets, line)?;
+                let node = node.clone();
                 self.nest(extent.depth, line)?;
                 self.value(node, 0, line)
             }
@@ -149,19 +164,13 @@ impl Yaml {
         }
     }
 
-    fn count(&mut self, more: usize, line: usize) -> Result<(), TreeError> {
-        self.nodes = self.nodes.saturating_add(more);
-        if self.nodes > MAX_NODES {
-            return Err(TreeError::new(
-                line,
-                format!("more than {MAX_NODES} values, aliases counted as what they stand for"),
-            ));
-        }
+    fn count(&mut self, more: usize, octets: usize, line: usize) -> Result<(), TreeError> {
+        (self.nodes, self.octets) = count((self.nodes, self.octets), more, octets, line)?;
         Ok(())
     }
 
     fn begin(&mut self, open: Open, line: usize) -> Result<(), TreeError> {
-        self.count(1, line)?;
+        self.count(1, 0, line)?;
         self.nest(1, line)?;
         self.open.push(open);
         Ok(())
@@ -180,11 +189,8 @@ impl Yaml {
             Some(Open::List { items, line, anchor }) => (NodeValue::List(items), line, anchor),
             Some(Open::Map { mut entries, merged, line, anchor, .. }) => {
                 // `<<: *common`: what the map has not itself.
-                for node in merged {
-                    let NodeValue::Map(common) = node.value else { continue };
-                    for (name, node) in common {
-                        let _ = entries.add(name, node); // what the map says itself counts
-                    }
+                for (name, node) in merged {
+                    let _ = entries.add(name, node); // what the map says itself counts, then what was first
                 }
                 (NodeValue::Map(entries.list), line, anchor)
             }
@@ -198,7 +204,7 @@ impl Yaml {
         if anchor > 0 {
             let extent = node.extent();
             // What may be repeated is a copy.
-            self.count(extent.size, line)?;
+            self.count(extent.size, extent.octets, line)?;
             self.anchored.insert(anchor, (node.clone(), extent));
         }
         match self.open.last_mut() {
@@ -209,12 +215,42 @@ impl Yaml {
                     NodeValue::Scalar { text, .. } => *key = Some(text),
                     _ => return Err(TreeError::new(line, "a key that is a list or a map, expected a word")),
                 },
-                Some(name) if name == "<<" => merged.push(node),
+                Some(name) if name == "<<" => merge(node, merged).map_err(|message| TreeError::new(line, message))?,
                 Some(name) => entries.add(name, node).map_err(|message| TreeError::new(line, message))?,
             },
         }
         Ok(())
     }
+}
+
+/// What was counted with so much more.
+fn count((nodes, octets): (usize, usize), more: usize, text: usize, line: usize) -> Result<(usize, usize), TreeError> {
+    let (nodes, octets) = (nodes.saturating_add(more), octets.saturating_add(text));
+    if nodes > MAX_NODES {
+        let message = format!("more than {MAX_NODES} values, aliases counted as what they stand for");
+        return Err(TreeError::new(line, message));
+    }
+    if octets > MAX_TEXTS {
+        let message = format!("more than {} MiB of text, aliases counted as what they stand for", MAX_TEXTS >> 20);
+        return Err(TreeError::new(line, message));
+    }
+    Ok((nodes, octets))
+}
+
+/// What `<<` adds: a map, or each map of a list (<https://yaml.org/type/merge.html>).
+fn merge(node: Node, merged: &mut Vec<(String, Node)>) -> Result<(), &'static str> {
+    const EXPECTED: &str = "`<<` adds neither a map nor a list of maps";
+    match node.value {
+        NodeValue::Map(entries) => merged.extend(entries),
+        NodeValue::List(maps) => {
+            for map in maps {
+                let NodeValue::Map(entries) = map.value else { return Err(EXPECTED) };
+                merged.extend(entries);
+            }
+        }
+        NodeValue::Scalar { .. } => return Err(EXPECTED),
+    }
+    Ok(())
 }
 
 /// A map as it is read.
@@ -345,6 +381,13 @@ mod tests {
         assert_eq!(client.get("gtsm").expect("its own").value, Node::scalar("false", true, None).value);
         assert_eq!(client.get("passive").expect("merged").value, Node::scalar("true", true, None).value);
         assert_eq!(tree.get("same"), tree.get("common"));
+        // Of several maps the first one counts.
+        let text = "a: &a {gtsm: true}\nb: &b {gtsm: false, ttl: 2, passive: true}\nclient: {ttl: 1, <<: [*a, *b]}\n";
+        let tree = parse(text).expect("YAML");
+        let client = tree.get("client").expect("a map");
+        for (key, value) in [("gtsm", "true"), ("ttl", "1"), ("passive", "true")] {
+            assert_eq!(client.get(key).expect(key).value, Node::scalar(value, true, None).value, "{key}");
+        }
     }
 
     #[test]
@@ -357,6 +400,8 @@ mod tests {
             ("a: *unknown\n", Some(1), "no YAML"),
             ("a: &a [*a]\n", Some(1), "not complete yet"),
             ("? [1]\n: 2\n", Some(1), "a key that is a list"),
+            ("a: &a {b: 1}\nc:\n  <<: [*a, 1]\n", Some(3), "`<<` adds neither"),
+            ("c: {<<: all}\n", Some(1), "`<<` adds neither"),
             ("{\"a\": }", Some(1), "no JSON"),
             ("{} x", Some(1), "no JSON"),
             ("", None, "the file is empty"),
@@ -377,6 +422,13 @@ mod tests {
             text += &format!("a{level}: &a{level} [{}]\n", vec![before; 10].join(", "));
         }
         assert!(fails(&text).1.contains("more than 1048576 values"));
+        // One long text, or one long key, many times.
+        let long = "x".repeat(1 << 20);
+        for anchored in [format!("a: &a {long}\n"), format!("a: &a\n  {long}: 1\n").replace(&long, &long[..1000])] {
+            let count = 100_000_000 / anchored.len();
+            let text = format!("{anchored}b: [{}]\n", vec!["*a"; count].join(", "));
+            assert!(fails(&text).1.contains("more than 64 MiB of text"));
+        }
         for text in [
             "[".repeat(100_000),
             "{\"a\":".repeat(100_000),

@@ -19,7 +19,7 @@ mod usage;
 
 pub use authentic::StoreKey;
 pub use database::{BadLocation, Location};
-pub use error::StoreError;
+pub use error::{Barred, StoreError};
 pub use lessor::LessorLock;
 pub use store::{Appended, Loaded, Note, Recorded, Store, patiently};
 pub use usage::{

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use wayleave_runtime::identity::{from_hex, to_hex};
 use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Outcome};
-use crate::replace::keep_owner;
+use crate::replace::put;
 
 /// Largest file that is read, in octets.
 const MAX_OCTETS: u64 = 8 << 20;
@@ -467,14 +467,9 @@ pub fn save_object(folder: &Path, object: &Object, octets: &[u8]) -> Outcome<Pat
 }
 
 /// Writes a file in one step, so that a reader never sees half of it.
-fn replace(path: &Path, octets: &[u8]) -> Outcome {
-    let temporary = path.with_extension("new");
-    let written = File::create(&temporary).and_then(|mut file| {
-        keep_owner(&file, path);
-        file.write_all(octets)
-    });
-    let written = written.and_then(|()| fs::rename(&temporary, path));
-    Ok(written.map_err(|error| Failure::system(path.display(), &error))?)
+pub(crate) fn replace(path: &Path, octets: &[u8]) -> Outcome {
+    let temporary = path.with_added_extension(format!("{}.new", std::process::id()));
+    Ok(put(path, &temporary, &[octets]).map_err(|error| Failure::system(path.display(), &error))?)
 }
 
 /// Keeps a copy of a publisher's last manifest beside its private key, so that it never lists less because its folder lost

@@ -16,7 +16,9 @@ use wayleave_control::capability::{Change, KeyServer, ProviderKey, RowEffects, S
 use wayleave_core::UnixTime;
 use wayleave_core::wire::{decode, encode};
 use wayleave_crypto::signed::Signed;
-use wayleave_store::{Appended, Loaded, Location, Note, Position, Recorded, Store, StoreError, StoreKey, patiently};
+use wayleave_store::{
+    Appended, Barred, Loaded, Location, Note, Position, Recorded, Store, StoreError, StoreKey, patiently,
+};
 
 use super::private::sync_folder;
 use crate::failure::{Failure, Failures};
@@ -101,15 +103,17 @@ impl DatabaseRecords {
     ///
     /// # Errors
     /// If it cannot be used, was changed by somebody else, or is behind what `seen` says.
-    pub fn look(place: &Location, provider: &ProviderKey, seen: &Path) -> Result<u64, Failure> {
-        let (at, of_provider, held) = (place.clone(), provider.clone(), SeenFile::read(seen)?.position);
-        let looked = run((&start()?, LOADS), async move {
+    pub fn look(place: &Location, provider: &ProviderKey, seen: &Path) -> Result<u64, Unseen> {
+        let seen = SeenFile::read(seen).map_err(Unseen::Wrong)?;
+        let (at, of_provider, held) = (place.clone(), provider.clone(), seen.position);
+        let steps = start().map_err(Unseen::Wrong)?;
+        let looked = run((&steps, LOADS), async move {
             let store = Store::open(&at, StoreKey::new(of_provider.store_key())).await?;
             let loaded = store.load(&of_provider, held.as_ref()).await;
             store.close().await;
             loaded.map(|loaded| loaded.position.number)
         });
-        looked?.map_err(|error| refused(place, &error))
+        looked.map_err(Unseen::Wrong)?.map_err(|error| Unseen::of(place, &error))
     }
 
     /// The changes behind one, or the last ones, `most` of them.
@@ -314,7 +318,7 @@ impl DatabaseRecords {
         })?;
         // What is wrong with a row of one principal stops nobody else.
         if let Err(error) = &appended
-            && error.is_passing()
+            && error.is_outage()
         {
             self.outage = Some(Outage { since: self.read, why: refused(self.store.place(), error).to_string() });
         }
@@ -452,6 +456,23 @@ impl SeenFile {
     }
 }
 
+/// Why a look at a database showed nothing.
+#[derive(Debug)]
+pub enum Unseen {
+    /// PostgreSQL cannot be used now, and a server that starts waits for it.
+    Waits(Failure),
+    Wrong(Failure),
+}
+
+impl Unseen {
+    fn of(place: &Location, error: &StoreError) -> Self {
+        let failure = refused(place, error);
+        // A file is there, or is not.
+        let waits = error.is_passing() && matches!(place, Location::Postgres(_));
+        if waits { Self::Waits(failure) } else { Self::Wrong(failure) }
+    }
+}
+
 /// Starts the thread that uses the database.
 fn start() -> Result<mpsc::Sender<Step>, Failure> {
     let (steps, mut next) = mpsc::channel::<Step>(WAITING);
@@ -499,6 +520,11 @@ fn refused(place: &Location, error: &StoreError) -> Failure {
     let failure = Failure::new(format!("{place}: {error}"));
     match error {
         StoreError::Unavailable(_) => failure.help("nothing was changed, or the change shows when the database is back: repeat it"),
+        StoreError::Barred { barred, .. } => failure.help(match barred {
+            Barred::User => "mend the user or the password in `database`, or let the user in by pg_hba.conf",
+            Barred::Database => "mend the name in `database`, or create the database, or restore it from a backup",
+            Barred::Tables => "give the user of `database` the rights on the tables again, or restore them from a backup",
+        }),
         StoreError::Missing => failure.help(
             "these are the provider's accounts and revocations: restore it from a backup; without them revoked capabilities would work \
              again. `wayleave cap import` brings in the file of records of an earlier version, and `wayleave cap init` begins new ones",
@@ -525,5 +551,25 @@ fn refused(place: &Location, error: &StoreError) -> Failure {
         StoreError::Removed(number) => {
             failure.help(format!("the folder of `wayleave cap statements --export` has it as statement-{number}.json, and signed"))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_postgresql_that_may_be_starting_is_waited_for_and_nothing_else_is() {
+        let postgres = Location::parse("postgresql://key@db.example.net/wayleave").expect("a place");
+        let file = Location::parse("key.db").expect("a place");
+        let down = StoreError::Unavailable("the database system is starting up".to_owned());
+        let barred = StoreError::Barred { barred: Barred::User, said: "no password".to_owned() };
+        assert!(matches!(Unseen::of(&postgres, &down), Unseen::Waits(_)));
+        for (place, error) in [(&postgres, &barred), (&postgres, &StoreError::Rows(7)), (&file, &down)] {
+            assert!(matches!(Unseen::of(place, error), Unseen::Wrong(_)), "{place}: {error}");
+        }
+        let Unseen::Wrong(failure) = Unseen::of(&postgres, &barred) else { panic!("it is wrong") };
+        assert!(failure.to_string().contains("does not take the user or the password"), "{failure}");
+        assert!(failure.remedy().is_some_and(|help| help.contains("pg_hba.conf")));
     }
 }

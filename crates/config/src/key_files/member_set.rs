@@ -1,7 +1,7 @@
 //! Files of the member set, of members' requests and of operators' proposals.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ use wayleave_runtime::identity::{Fingerprint, to_hex};
 use crate::failure::{Failure, Outcome};
 use crate::parse::PublicKey;
 use crate::profile;
-use crate::replace::{give_to_owner, keep_owner};
+use crate::replace::{self, give_to_owner, open_own};
 
 /// Whom a configuration trusts.
 pub fn trust(exchange: &str, operators: &[PublicKey; 2]) -> Trust {
@@ -75,29 +75,33 @@ fn octets(file: &Path, help: &str) -> Result<Vec<u8>, Failure> {
 pub fn locked(file: &Path) -> Outcome<File> {
     let mut beside = file.as_os_str().to_owned();
     beside.push(".lock");
+    let beside = Path::new(&beside);
     // Whoever may only read it can lock it too.
-    let opened = File::open(&beside).or_else(|error| match error.kind() {
-        io::ErrorKind::NotFound => {
-            let made = File::options().read(true).append(true).create(true).open(&beside)?;
-            let _ = give_to_owner(&made, file); // fails if this is not root, and then it is its own
-            Ok(made)
-        }
+    let opened = open_own(beside).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => match File::options().read(true).append(true).create_new(true).open(beside) {
+            // Another process was first, and it is its own.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => open_own(beside),
+            made => {
+                let made = made?;
+                let _ = give_to_owner(&made, file); // fails if this is not root, and then it is its own
+                Ok(made)
+            }
+        },
         _ => Err(error),
     });
     let taken = opened.and_then(|lock| lock.lock().map(|()| lock));
-    Ok(taken.map_err(|error| Failure::new(format!("{}: {error}", Path::new(&beside).display())))?)
+    Ok(taken.map_err(|error| {
+        Failure::new(format!("cannot lock {}: {error}", beside.display())).help(
+            "it must be an empty file by itself: if it is a link or a folder, ask who put it there, and remove it",
+        )
+    })?)
 }
 
 /// Replaces the file in one step, so that a reader never sees half of a set.
 pub fn replace(file: &Path, bytes: &[u8]) -> Outcome {
     let mut temporary = file.as_os_str().to_owned();
     temporary.push(format!(".{}.new", std::process::id()));
-    let written = File::create(&temporary).and_then(|mut new| {
-        keep_owner(&new, file);
-        new.write_all(bytes)?;
-        new.sync_all()?;
-        fs::rename(&temporary, file)
-    });
+    let written = replace::put(file, Path::new(&temporary), &[bytes]);
     Ok(written.map_err(|error| Failure::new(format!("{}: {error}", file.display())))?)
 }
 

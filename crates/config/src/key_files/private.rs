@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Outcome};
-use crate::replace::{give_to_owner, keep_owner};
+use crate::replace::{PRIVATE, give_to_owner, keep_owner};
 
 /// Largest file that is read, in octets.
 const MAX_OCTETS: u64 = 8 << 20;
@@ -68,10 +68,10 @@ pub fn put(path: &Path, text: &str) -> Outcome {
     create_for(path, text, |file| drop(give_to_owner(file, path)))
 }
 
-/// Replaces a file in one step: a reader sees the old one or the new one. It keeps its owner and permissions.
+/// Replaces a file in one step: a reader sees the old one or the new one. It keeps its owner, who alone can read it.
 pub fn replace(path: &Path, text: &str) -> Outcome {
     let temporary = temporary(path);
-    create_for(&temporary, text, |file| keep_owner(file, path))?;
+    create_for(&temporary, text, |file| keep_owner(file, path, PRIVATE))?;
     fs::rename(&temporary, path).map_err(|error| Failure::system(path.display(), &error))?;
     sync_folder(path)
 }

@@ -104,10 +104,10 @@ fn set(place: &KeyServerAt<'_>, payer: RatePayer, terms: RateTerms, command: &Ra
     Ok(())
 }
 
-/// Puts in what a router has without a burst that is set: a tenth of a second's octets, and at least the longest packet of each of its threads.
+/// Says what a router has where no burst is set: a tenth of a second's octets, and at least the longest packet of each of its threads.
 fn show_burst(rate: &mut Value) {
     if let (true, Some(octets)) = (rate["burst_octets"].is_null(), rate["octets_per_second"].as_u64()) {
-        rate["burst_octets"] = (octets / 10).max(LONGEST).into();
+        rate["burst_octets"] = format!("default ({})", (octets / 10).max(LONGEST)).into();
     }
 }
 
@@ -164,4 +164,22 @@ fn line(payer: &RatePayer, terms: &RateTerms) -> Value {
         "burst_octets": Some(terms.burst).filter(|burst| *burst > 0),
         "offline": terms.offline.name(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_that_is_not_set_is_shown_as_the_default() {
+        for (octets, burst, shown) in [
+            (100_000, json!(null), json!("default (65535)")),
+            (10_000_000, json!(null), json!("default (1000000)")),
+            (100_000, json!(65_535), json!(65_535)),
+        ] {
+            let mut rate = json!({ "octets_per_second": octets, "burst_octets": burst });
+            show_burst(&mut rate);
+            assert_eq!(rate["burst_octets"], shown);
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use wayleave_core::Asn;
 use wayleave_import::{ExpectedMember, Faults, Import, ImportError, MAX_OCTETS, Selection, parse, parse_list};
-use wayleave_route_server::directory::{Change, Claim, Step};
+use wayleave_route_server::directory::{Change, Claim, MemberSet, Slot, Step};
 
 use crate::failure::{Failure, Failures, Outcome};
 
@@ -132,46 +132,94 @@ impl<'a> Expected<'a> {
         self.members.iter().find(|member| member.name == name)?.max_prefix
     }
 
-    /// Everybody who joins or renews is in the list with the same AS, name and addresses, and has its limit.
-    pub fn check(&self, step: &Step) -> Outcome {
-        self.refuse(step, true)
+    /// Everybody whom a step behind `set` makes join, renews, amends or endorses is in the list with the same AS, name and addresses, and
+    /// has its limit.
+    pub fn check(&self, set: &MemberSet, step: &Step) -> Outcome {
+        self.refuse(set, step, true)
     }
 
-    /// The same, but for limits: who proposes may have settled others.
-    pub fn check_requests(&self, step: &Step) -> Outcome {
-        self.refuse(step, false)
+    /// The same of requests, but for limits: who proposes may have settled others, and other addresses.
+    pub fn check_requests(&self, set: &MemberSet, step: &Step) -> Outcome {
+        self.refuse(set, step, false)
     }
 
-    fn refuse(&self, step: &Step, with_limits: bool) -> Outcome {
-        let differs: Vec<Failure> = step
-            .changes
-            .iter()
-            .filter_map(|change| match change {
-                Change::Join { claim, max_prefix, .. } => self.difference(claim, with_limits.then_some(*max_prefix)),
-                Change::Renew { claim, .. } => self.difference(claim, None),
-                _ => None,
-            })
-            .collect();
+    fn refuse(&self, set: &MemberSet, step: &Step, is_others: bool) -> Outcome {
+        // What a slot is after the changes so far: operators amend one by its number alone.
+        let known = |slot: &Slot| Member { name: slot.name.clone(), asn: slot.asn, addresses: slot.addresses.clone() };
+        let mut slots: Vec<Member> = set.slots.iter().map(known).collect();
+        let mut differs = Vec::new();
+        for change in &step.changes {
+            match change {
+                Change::Join { claim, max_prefix, .. } => {
+                    let member = Member::of(claim);
+                    differs.extend(self.request(&member, is_others.then_some(*max_prefix)));
+                    slots.push(member);
+                }
+                Change::Renew { slot, claim, .. } => {
+                    let member = Member::of(claim);
+                    differs.extend(self.request(&member, None));
+                    slots.get_mut(*slot as usize).into_iter().for_each(|of| *of = member.clone());
+                }
+                Change::Amend { slot, addresses, max_prefix } => {
+                    let Some(member) = slots.get_mut(*slot as usize) else { continue };
+                    member.addresses.clone_from(addresses);
+                    if is_others {
+                        differs.extend(self.amended(member, Some(*max_prefix)));
+                    }
+                }
+                Change::Endorse { slot, .. } => {
+                    differs.extend(slots.get(*slot as usize).and_then(|member| self.amended(member, None)));
+                }
+                Change::Left { .. } | Change::Operator { .. } | Change::Profile(_) => {}
+            }
+        }
         if differs.is_empty() { Ok(()) } else { Err(Failures(differs)) }
     }
 
-    fn difference(&self, claim: &Claim, limit: Option<u32>) -> Option<Failure> {
-        let (name, file) = (&claim.name, self.file.display());
-        if self.unexpected.contains(name) {
-            return None;
-        }
-        let differs = differences(&self.members, claim, limit);
-        if differs.is_empty() {
-            return None;
-        }
-        Some(Failure::new(format!("the request of `{name}` is not what {file} has: {}", differs.join("; "))).help(format!(
+    fn request(&self, member: &Member, limit: Option<u32>) -> Option<Failure> {
+        let name = &member.name;
+        let help = format!(
             "ask the member which is right: then it signs another request, or the list is mended; --unexpected {name} takes the request as it is"
-        )))
+        );
+        self.difference(&format!("the request of `{name}`"), member, limit).map(|failure| failure.help(help))
+    }
+
+    fn amended(&self, member: &Member, limit: Option<u32>) -> Option<Failure> {
+        let name = &member.name;
+        let help = format!(
+            "ask the operator who proposed it which is right: then another proposal is made, or the list is mended; --unexpected {name} \
+             takes the change as it is"
+        );
+        self.difference(&format!("the change of `{name}`"), member, limit).map(|failure| failure.help(help))
+    }
+
+    fn difference(&self, what: &str, member: &Member, limit: Option<u32>) -> Option<Failure> {
+        if self.unexpected.contains(&member.name) {
+            return None;
+        }
+        let differs = differences(&self.members, member, limit);
+        let is_same = differs.is_empty();
+        (!is_same)
+            .then(|| Failure::new(format!("{what} is not what {} has: {}", self.file.display(), differs.join("; "))))
     }
 }
 
-/// How a member's claim differs from what is expected of it.
-fn differences(expected: &[ExpectedMember], claim: &Claim, limit: Option<u32>) -> Vec<String> {
+/// A member as a change makes it.
+#[derive(Clone, Debug)]
+struct Member {
+    name: String,
+    asn: Asn,
+    addresses: Vec<IpAddr>,
+}
+
+impl Member {
+    fn of(claim: &Claim) -> Self {
+        Self { name: claim.name.clone(), asn: claim.asn, addresses: claim.addresses.clone() }
+    }
+}
+
+/// How a member differs from what is expected of it.
+fn differences(expected: &[ExpectedMember], claim: &Member, limit: Option<u32>) -> Vec<String> {
     let list = |addresses: &[IpAddr]| addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let Some(member) = expected.iter().find(|member| member.name == claim.name) else {
         let shares =
@@ -182,7 +230,7 @@ fn differences(expected: &[ExpectedMember], claim: &Claim, limit: Option<u32>) -
             Some(other) => {
                 format!("no `{}`, but `{}`, {} at {}", claim.name, other.name, other.asn, list(&other.addresses))
             }
-            None => format!("no `{}`, and nobody else of {} or with an address of the request", claim.name, claim.asn),
+            None => format!("no `{}`, and nobody else of {} or with an address of it", claim.name, claim.asn),
         }];
     };
     let mut differs = Vec::new();
@@ -209,16 +257,69 @@ fn differences(expected: &[ExpectedMember], claim: &Claim, limit: Option<u32>) -
 mod tests {
     use super::*;
 
-    fn claim(name: &str, asn: u32, addresses: &[&str]) -> Claim {
-        Claim {
-            serial: 1,
-            asn: Asn(asn),
-            name: name.to_owned(),
+    fn claim(name: &str, asn: u32, addresses: &[&str]) -> Member {
+        let addresses = addresses.iter().map(|text| text.parse().expect("an address")).collect();
+        Member { name: name.to_owned(), asn: Asn(asn), addresses }
+    }
+
+    #[test]
+    fn what_operators_amend_is_compared_by_the_slot_that_it_names() {
+        let addresses =
+            |texts: &[&str]| -> Vec<IpAddr> { texts.iter().map(|text| text.parse().expect("an address")).collect() };
+        let slot = Slot {
+            active: true,
+            asn: Asn(64_497),
+            name: "alpha".to_owned(),
+            addresses: addresses(&["192.0.2.1"]),
             tls: [1; 32],
             sign: [2; 32],
-            attest: Vec::new(),
-            addresses: addresses.iter().map(|text| text.parse().expect("an address")).collect(),
+            max_prefix: 100,
+            held: true,
+        };
+        let set = MemberSet {
+            exchange: "example-ix".to_owned(),
+            number: 1,
+            slots: vec![slot],
+            attest: std::collections::BTreeMap::new(),
+            profile: None,
+        };
+        let file = Path::new("members.csv");
+        let expected = |unexpected| Expected {
+            file,
+            members: vec![ExpectedMember {
+                name: "alpha".to_owned(),
+                asn: Asn(64_497),
+                addresses: addresses(&["192.0.2.1"]),
+                max_prefix: Some(100),
+            }],
+            unexpected,
+        };
+        let alpha = ["alpha".to_owned()];
+        let step = |list: &[&str], max_prefix| Step {
+            number: 2,
+            previous: [0; 32],
+            changes: vec![Change::Amend { slot: 0, addresses: addresses(list), max_prefix }],
+        };
+        expected(&[]).check(&set, &step(&["192.0.2.1"], 100)).expect("as the list has it");
+        for (list, max_prefix, differs) in [
+            (&["192.0.2.1"][..], 0, "a limit of 0 prefixes, expected 100"),
+            (&["192.0.2.1", "192.0.2.9"], 100, "addresses that are not in the list: 192.0.2.9"),
+        ] {
+            let failures = expected(&[]).check(&set, &step(list, max_prefix)).expect_err(differs);
+            let text = failures.to_string();
+            assert!(
+                text.contains("the change of `alpha` is not what members.csv has") && text.contains(differs),
+                "{text}"
+            );
+            expected(&alpha).check(&set, &step(list, max_prefix)).expect("taken as it is");
+            expected(&[]).check_requests(&set, &step(list, max_prefix)).expect("it is the proposer's own");
         }
+        let endorse = Change::Endorse { slot: 0, by: 0, signature: [0; 64] };
+        let endorsed = Step { number: 2, previous: [0; 32], changes: vec![endorse] };
+        expected(&[]).check(&set, &endorsed).expect("as the list has it");
+        let mut other = set.clone();
+        other.slots[0].asn = Asn(64_498);
+        assert!(expected(&[]).check(&other, &endorsed).is_err());
     }
 
     #[test]
@@ -256,7 +357,7 @@ mod tests {
             (
                 claim("bravo", 64_500, &["192.0.2.7"]),
                 None,
-                &["no `bravo`, and nobody else of AS64500 or with an address of the request"],
+                &["no `bravo`, and nobody else of AS64500 or with an address of it"],
             ),
         ] {
             assert_eq!(differences(&expected, &claim, limit), differs, "{claim:?}");

@@ -568,7 +568,7 @@ fn propose(wanted: &Propose) -> Outcome {
     }
     let step = directory.propose(changes);
     if let Some(expected) = &expected {
-        expected.check_requests(&step)?;
+        expected.check_requests(set, &step)?;
     }
     refuse_limits(&directory, &step, wanted.max_prefix_limit)?;
     let proposal =
@@ -622,7 +622,7 @@ fn countersign(wanted: &Countersign) -> Outcome {
     }
     refuse_parties_keys(&proposal.step, &wanted.parties)?;
     if let Some(expected) = Expected::read(wanted.expect.as_ref(), &wanted.unexpected)? {
-        expected.check(&proposal.step)?;
+        expected.check(directory.set(), &proposal.step)?;
     }
     refuse_limits(&directory, &proposal.step, wanted.max_prefix_limit)?;
     let by: Vec<Confirmed> = proposal.step.changes.iter().map(|change| confirmed_by(&directory, change)).collect();

@@ -234,11 +234,13 @@ pub fn export_rules(member: &ImportedMember) -> String {
     rules.collect()
 }
 
-/// What everybody refuses of these members: one rule for those of which the same is refused.
+/// What everybody refuses of these members: one rule for those of which the same is refused. Rules name an AS: what its routers differ in
+/// is in none.
 pub fn import_rules(members: &[&ImportedMember]) -> String {
     let mut of: BTreeMap<(&str, &[String]), BTreeSet<Asn>> = BTreeMap::new();
     for member in members {
-        for refused in &member.refused {
+        let routers = || members.iter().filter(|other| other.asn == member.asn);
+        for refused in member.refused.iter().filter(|of| routers().all(|router| router.refused.contains(of))) {
             of.entry((refused.setting, &refused.prefixes[..])).or_default().insert(member.asn);
         }
     }
@@ -308,6 +310,12 @@ mod tests {
         let rules: wayleave_route_server::policy::PolicyConfig = toml::from_str(&(own + &received)).expect("rules");
         assert_eq!(rules.rules.len(), 4);
         wayleave_route_server::policy::Policy::compile(&rules).expect("a policy");
+        // Another router of the AS, of which less is refused: a rule by AS would be too much for it.
+        let mut less = ImportedMember { name: "alpha-2".to_owned(), ..member.clone() };
+        less.refused.pop();
+        let received = import_rules(&[&member, &less, &other]);
+        assert!(received.contains("peer = [64498]\nprefix = [\"0.0.0.0/0{25,32}\"]"), "{received}");
+        assert_eq!(received.matches("peer = [64497, 64498]").count(), 1, "{received}");
         let text = member_text(&member, "clients.yml", Some("example-ix"));
         let file: MemberFile = toml::from_str(&text).expect("a file");
         assert_eq!((file.name.as_str(), file.asn, file.addresses.len()), ("alpha", Asn(64_497), 2));

@@ -1,6 +1,7 @@
 //! `keys roll-node`: a node of an overlay has new keys, and what it was granted stays. The identity of before asks for it, and is removed.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use super::join::{load_or_create, noise_of_identity};
 use crate::ask::ask;
 use crate::config::Source;
 use crate::config::overlay::ServerEntry;
-use crate::config::replace::keep_owner;
+use crate::config::replace::{PRIVATE, keep_owner, open_own};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::node::{self, KeyKind, fresh, node_text};
 use crate::key_files::{membership, private};
@@ -64,12 +65,13 @@ fn beside(path: &Path, ending: &str) -> PathBuf {
 /// Puts a new key file in the place of the one before, if that has not happened yet.
 fn put(path: &Path) -> Outcome {
     let next = beside(path, ".next");
-    if let Ok(file) = fs::File::open(&next) {
-        keep_owner(&file, path);
-        fs::rename(&next, path).map_err(|error| Failure::system(path.display(), &error))?;
-        private::sync_folder(path)?;
-    }
-    Ok(())
+    let file = match open_own(&next) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        opened => opened.map_err(|error| Failure::system(next.display(), &error))?,
+    };
+    keep_owner(&file, path, PRIVATE);
+    fs::rename(&next, path).map_err(|error| Failure::system(path.display(), &error))?;
+    private::sync_folder(path)
 }
 
 /// The one-time token for the new keys: that of a try before whose answer was lost, or a new one, which the old identity asks for.
@@ -176,6 +178,25 @@ pub fn run(command: &RollNode) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_in_the_place_of_the_next_key_gives_no_file_away() {
+        use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+        let folder = std::env::temp_dir().join(format!("wayleave-roll-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let (path, victim) = (folder.join("node.key"), folder.join("victim"));
+        for (file, mode) in [(&path, 0o600), (&victim, 0o755)] {
+            fs::write(file, "a").expect("written");
+            fs::set_permissions(file, fs::Permissions::from_mode(mode)).expect("its own");
+        }
+        symlink(&victim, beside(&path, ".next")).expect("a link");
+        assert!(put(&path).is_err());
+        assert_eq!(fs::metadata(&victim).expect("there").permissions().mode() & 0o777, 0o755);
+        fs::remove_file(beside(&path, ".next")).expect("removed");
+        put(&path).expect("there is no next one");
+        fs::remove_dir_all(folder).expect("removed");
+    }
 
     #[test]
     fn another_token_is_asked_for_where_nobody_joins_by_the_last_one() {

@@ -5,7 +5,7 @@
 //! each role was started again with the upgraded program; what is left after the removal: configurations, keys and state.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -64,11 +64,11 @@ impl Root {
     }
 }
 
-/// Makes the packages of a version.
-fn packages(built: &Path, into: &Path, version: &str) {
+/// Makes the packages of a version in `made`, of the programs in `built`: folders that are named from where the caller is.
+fn packages(folder: &Path, version: &str) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/deb");
     let mut command = Command::new(script);
-    command.arg(into).env("BUILT", built).env("VERSION", version).env("COMPRESS", "none");
+    command.current_dir(folder).arg("made").env("BUILT", "built").env("VERSION", version).env("COMPRESS", "none");
     let output = command.output().expect("bash runs");
     assert!(output.status.success(), "{}", text(&output.stderr));
 }
@@ -103,7 +103,7 @@ fn packages_are_installed_upgraded_over_a_running_exchange_and_removed() {
         let stripped = strip.arg("-o").arg(built.join(program)).arg(from).output().expect("strip runs");
         assert!(stripped.status.success(), "{}", text(&stripped.stderr));
     }
-    ["1.0~1", "1.0~2"].iter().for_each(|version| packages(&built, &made, version));
+    ["1.0~1", "1.0~2"].iter().for_each(|version| packages(&folder.0, version));
 
     let root = Root::new(&folder);
     let architecture = root.ok(&["dpkg", "--print-architecture"]);
@@ -114,7 +114,17 @@ fn packages_are_installed_upgraded_over_a_running_exchange_and_removed() {
     };
     let lab = made.join(format!("wayleave-lab_1.0~1_{}.deb", architecture.trim()));
     let listed = Command::new("dpkg-deb").arg("--contents").arg(&lab).output().expect("dpkg-deb runs");
-    assert!(text(&listed.stdout).contains("./usr/bin/wayleave-lab"), "{}", text(&listed.stdout));
+    let listed = text(&listed.stdout);
+    for file in ["./usr/bin/wayleave-lab", "./usr/share/doc/wayleave-lab/LICENSE-MIT"] {
+        assert!(listed.contains(file), "{file}: {listed}");
+    }
+    // Of files alone: what folders take differs from one file system to another.
+    let size = |line: &str| line.split_whitespace().nth(2)?.parse::<u64>().ok();
+    let kib: u64 =
+        listed.lines().filter(|line| line.starts_with('-')).filter_map(size).map(|size| size.div_ceil(1_024)).sum();
+    let field =
+        Command::new("dpkg-deb").arg("--field").arg(&lab).arg("Installed-Size").output().expect("dpkg-deb runs");
+    assert_eq!(text(&field.stdout).trim(), kib.to_string());
     install("1.0~1");
     let owner =
         |path: &str| fs::metadata(root.path(path)).map(|found| (found.uid(), found.permissions().mode() & 0o777));
@@ -168,7 +178,16 @@ fn packages_are_installed_upgraded_over_a_running_exchange_and_removed() {
         assert!(runs_what_is_installed(&roles[which]));
     }
     roles.iter_mut().for_each(|role| assert!(role.stop(TIMEOUT), "{}", role.log_tail(20)));
+    // Two units that were enabled, one of them of another package that is gone.
+    let wants = root.path("/etc/systemd/system/multi-user.target.wants");
+    fs::create_dir_all(&wants).expect("a folder");
+    let links = [("wayleave-rs@party1.service", "wayleave-rs@.service"), ("other@a.service", "other@.service")];
+    for (link, unit) in links {
+        symlink(format!("/usr/lib/systemd/system/{unit}"), wants.join(link)).expect("a link");
+    }
     root.ok(&["dpkg", "--no-triggers", "--purge", "wayleave"]);
+    let is_there = links.map(|(link, _)| fs::symlink_metadata(wants.join(link)).is_ok());
+    assert_eq!(is_there, [false, true]);
     for gone in ["/usr/bin/wayleave", "/usr/lib/systemd/system/wayleave-rs@.service", "/usr/share/doc/wayleave"] {
         assert!(!root.path(gone).exists(), "{gone}");
     }

@@ -293,7 +293,6 @@ impl Core {
     }
 }
 
-/// What a change does, for the log; `wayleave cap list` has the rest.
 pub fn database_down_line(why: &str, max_staleness: Duration) -> EventLine {
     event!(ERROR "database-down" { why }
         "the database cannot be used, nothing can be changed, and look-ups are answered from memory for {} s: {why}",
@@ -308,6 +307,7 @@ pub fn order_line(number: u64, body: &ChangeBody) -> EventLine {
     event!(INFO "order" { number } "order of a holder carried out: {}", kind(body))
 }
 
+/// What a change does, for the log; `wayleave cap list` has the rest.
 fn kind(body: &ChangeBody) -> &'static str {
     match body {
         ChangeBody::Account { .. } => "an account opened or renamed",

@@ -153,7 +153,7 @@ impl LessorTask {
         let own = LessorRow { epoch, renewed, holder: Some(holder), name: self.name.clone(), routers };
         let is_taken = match self.store.take_lessor(&row, &own).await {
             // A full disk: that no other process takes it is certain, and that the epoch is a later one follows from the time.
-            Err(error) if error.is_passing() && is_alone == Some(true) => true,
+            Err(error) if error.is_outage() && is_alone == Some(true) => true,
             taken => taken?,
         };
         if !is_taken {
@@ -194,7 +194,7 @@ impl LessorTask {
             let own = LessorRow { renewed: row.renewed + 1, routers, ..row.clone() };
             match self.store.take_lessor(&row, &own).await {
                 // A full disk: with the lock it is this server's all the same, and is written later.
-                Err(error) if error.is_passing() && self.state.lock.is_some() => {}
+                Err(error) if error.is_outage() && self.state.lock.is_some() => {}
                 written => {
                     let is_own = written?;
                     self.state.written = own;
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(task.tenure.term(clock.now()).map(|term| term.epoch), Some(taken.epoch));
         assert_eq!(task.store.lessor().await.as_ref(), Ok(&taken));
         let lock = task.state.lock.take();
-        assert!(task.look().await.is_err_and(|error| error.is_passing()));
+        assert!(task.look().await.is_err_and(|error| error.is_outage()));
         task.state.lock = lock;
         administer(&place, "DROP TRIGGER no_space").await;
         let renewed = LessorRow { renewed: taken.renewed + 1, routers: BTreeSet::from([1, 2]), ..taken };

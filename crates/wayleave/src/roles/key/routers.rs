@@ -198,7 +198,7 @@ async fn check_seen(store: Store, mut seen: mpsc::UnboundedReceiver<(u64, Positi
         let continues = loop {
             match store.has(&seen).await {
                 Ok(continues) => break continues,
-                Err(error) if error.is_passing() => sleep(RETRY).await,
+                Err(error) if error.is_outage() => sleep(RETRY).await,
                 // Rows that were changed by hand: nothing of it is believed.
                 Err(_) => break false,
             }
@@ -230,21 +230,31 @@ struct RouterIo {
 
 /// Who was refused of late since no [[key.router]] has its identity. Clones are views of the same.
 #[derive(Clone, Debug, Default)]
-pub struct Strangers(Arc<Mutex<BTreeMap<IdentityKey, Instant>>>);
+pub struct Strangers(Arc<Mutex<BTreeMap<IdentityKey, Stranger>>>);
+
+/// When it came first and last.
+#[derive(Clone, Copy, Debug)]
+struct Stranger {
+    first: Instant,
+    last: Instant,
+}
 
 impl Strangers {
-    /// Those that are named, at most: anybody may connect.
-    const MOST: usize = 4;
+    /// Those that are remembered, at most, and of them those that are named: anybody may connect, with as many keys as he likes.
+    const MOST: usize = 1_024;
+    const MOST_NAMED: usize = 3;
     /// A router tries again more often.
     const LATELY: Duration = Duration::from_secs(300);
 
     fn note(&self, identity: IdentityKey, now: Instant) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= Self::MOST && !all.contains_key(&identity) {
-            let oldest = all.iter().min_by_key(|(_, at)| **at).map(|(identity, _)| *identity);
-            oldest.and_then(|oldest| all.remove(&oldest));
+            all.retain(|_, stranger| now.duration_since(stranger.last) < Self::LATELY);
         }
-        all.insert(identity, now);
+        // Whoever came before is not pushed out by those who come later.
+        if all.len() < Self::MOST || all.contains_key(&identity) {
+            all.entry(identity).or_insert(Stranger { first: now, last: now }).last = now;
+        }
     }
 
     /// Who is configured now is none.
@@ -253,17 +263,29 @@ impl Strangers {
     }
 
     /// What an operator has to see to.
-    pub fn problems(&self, now: Instant) -> Vec<String> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let lately = all.iter().filter(|(_, at)| now.duration_since(**at) < Self::LATELY);
-        lately
-            .map(|(identity, _)| {
-                let identity = node::node_text(identity);
-                format!(
-                    "{identity} was refused: no [[key.router]] has this identity: if it is a router of yours, add it"
-                )
-            })
-            .collect()
+    pub fn problem(&self, now: Instant) -> Option<String> {
+        let mut lately: Vec<(Instant, IdentityKey)> = {
+            let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let lately = all.iter().filter(|(_, stranger)| now.duration_since(stranger.last) < Self::LATELY);
+            lately.map(|(identity, stranger)| (stranger.first, *identity)).collect()
+        };
+        lately.sort_unstable();
+        let named: Vec<String> =
+            lately.iter().take(Self::MOST_NAMED).map(|(_, identity)| node::node_text(identity)).collect();
+        let named = named.join(", ");
+        match lately.len() {
+            0 => None,
+            1 => Some(format!(
+                "{named} was refused: no [[key.router]] has this identity: if it is a router of yours, add it"
+            )),
+            count => {
+                let more = if count > Self::MOST_NAMED { ", first" } else { "" };
+                Some(format!(
+                    "{count} identities were refused in the last {} minutes{more}: {named}: no [[key.router]] has them: if one is a router of yours, add it",
+                    Self::LATELY.as_secs() / 60
+                ))
+            }
+        }
     }
 }
 
@@ -481,14 +503,31 @@ mod tests {
     fn a_router_that_is_not_configured_is_a_problem_until_it_is_or_has_gone() {
         let (strangers, start) = (Strangers::default(), Instant::now());
         let key = |number: u8| IdentityKey([number; 32]);
-        (1..=6).for_each(|number| strangers.note(key(number), start + Duration::from_secs(number.into())));
+        strangers.note(key(6), start);
+        let alone = strangers.problem(start).expect("a problem");
+        assert!(
+            alone.contains(&key(6).to_string()) && alone.contains("no [[key.router]] has this identity"),
+            "{alone}"
+        );
+        (1..=5).for_each(|number| strangers.note(key(number), start + Duration::from_secs(number.into())));
+        // Somebody with more keys than are remembered pushes nobody out, and is one line.
+        for number in 0..2_000u32 {
+            let mut other = [0xff; 32];
+            other[..4].copy_from_slice(&number.to_be_bytes());
+            strangers.note(IdentityKey(other), start + Duration::from_secs(8));
+        }
         let now = start + Duration::from_secs(10);
-        let problems = strangers.problems(now);
-        assert_eq!(problems.len(), Strangers::MOST, "{problems:?}");
-        assert!(problems.iter().all(|problem| problem.contains("no [[key.router]] has this identity")), "{problems:?}");
-        assert!(problems.iter().any(|problem| problem.contains(&key(6).to_string())), "the latest: {problems:?}");
+        let problem = strangers.problem(now).expect("a problem");
+        assert!(problem.starts_with(&format!("{} identities", Strangers::MOST)), "{problem}");
+        assert!([6, 1, 2].iter().all(|number| problem.contains(&key(*number).to_string())), "{problem}");
+        assert!(!problem.contains(&key(3).to_string()), "{problem}");
         strangers.configure(&[(key(6), RouterNumber::MIN)].into());
-        assert_eq!(strangers.problems(now).len(), Strangers::MOST - 1);
-        assert!(strangers.problems(now + Strangers::LATELY).is_empty());
+        let problem = strangers.problem(now).expect("a problem");
+        assert!(!problem.contains(&key(6).to_string()) && problem.contains(&key(3).to_string()), "{problem}");
+        let later = now + Strangers::LATELY;
+        assert_eq!(strangers.problem(later), None);
+        // Those who have gone make room.
+        strangers.note(key(7), later);
+        assert!(strangers.problem(later).is_some_and(|problem| problem.contains(&key(7).to_string())));
     }
 }

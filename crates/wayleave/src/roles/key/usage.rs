@@ -119,7 +119,7 @@ impl UsageStore {
     async fn carry_out(&self, changes: &[UsageChange]) -> Vec<Result<ReportOutcome, UsageRefusal>> {
         loop {
             let written = self.store.change_usage(changes, &self.periods()).await;
-            let is_unreadable = written.as_ref().is_err_and(|error| !error.is_passing());
+            let is_unreadable = written.as_ref().is_err_and(|error| !error.is_outage());
             if let Some(outcomes) = self.noted(written).await {
                 return outcomes;
             }
@@ -133,7 +133,7 @@ impl UsageStore {
             outcomes.push(loop {
                 match self.store.change_usage(std::slice::from_ref(change), &self.periods()).await {
                     Ok(mut outcome) => break outcome.pop().unwrap_or_else(|| Ok(ReportOutcome::default())),
-                    Err(error) if error.is_passing() => sleep(RETRY).await,
+                    Err(error) if error.is_outage() => sleep(RETRY).await,
                     Err(_) => break Err(UsageRefusal::Unreadable),
                 }
             });

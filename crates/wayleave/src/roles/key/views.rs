@@ -270,7 +270,7 @@ impl View for KeyView {
         problems.extend(expiring);
         problems.extend(self.routers.iter().flat_map(|of| &of.problems).filter_map(UsageProblem::get));
         let lessor = self.routers.as_ref().map(|of| of.lessor.lock().unwrap_or_else(PoisonError::into_inner).clone());
-        problems.extend(self.routers.iter().flat_map(|of| of.strangers.problems(Instant::now())));
+        problems.extend(self.routers.iter().filter_map(|of| of.strangers.problem(Instant::now())));
         problems.extend(lessor.iter().filter_map(|lessor| lessor.problem.clone()));
         let core = lock(&self.core);
         let list = core.list().map(|list| list.written());

@@ -156,7 +156,7 @@ fn unusable(error: StoreError) -> Problem {
     }
     // It is not for callers what the database says.
     tracing::error!("a statement cannot be read or made: {error}");
-    let why = if error.is_passing() { "the database cannot be used now" } else { "the statement cannot be read" };
+    let why = if error.is_outage() { "the database cannot be used now" } else { "the statement cannot be read" };
     Problem::new(ProblemKind::Busy, format!("{why}: see the key server's log"))
 }
 

@@ -30,6 +30,7 @@ use wayleave_packet::platypus::header::{DelegationId, Principal};
 use wayleave_packet::platypus::verify::Charge;
 use wayleave_runtime::Clock;
 use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::frames::FrameError;
 use wayleave_runtime::links::{Connecting, Limits, LinkEvent, Links};
 use wayleave_runtime::log_limit::Line;
 use wayleave_runtime::node_tls::NodeIdentity;
@@ -93,6 +94,13 @@ pub struct State {
     unkept_seen: Option<Position>,
     /// Of this process, for leases.
     session: u64,
+}
+
+/// That a link is no more.
+fn ended(name: &str, reason: &str, is_heard: bool) -> String {
+    // Only a link that the other end closed says something about it.
+    let is_unheard = !is_heard && reason == FrameError::Closed.to_string();
+    format!("no link to the key server at {name}: {reason}{}", if is_unheard { UNHEARD } else { "" })
 }
 
 /// What a server that closed its link without a word may lack.
@@ -454,8 +462,7 @@ impl Task {
                     // A newer one may be up.
                     if server.link == Some(link) {
                         server.link = None;
-                        let unheard = if server.is_heard { "" } else { UNHEARD };
-                        let problem = format!("no link to the key server at {}: {reason}{unheard}", server.name);
+                        let problem = ended(&server.name, &reason, server.is_heard);
                         server.problem.get_or_insert(problem);
                     }
                     (server.name.clone(), is_up, events)
@@ -822,6 +829,16 @@ mod tests {
     use wayleave_packet::platypus::header::{Interval, Principal};
 
     use super::*;
+
+    #[test]
+    fn only_a_server_that_closes_the_link_without_a_word_is_said_to_do_so() {
+        let closed = FrameError::Closed.to_string();
+        assert!(ended("key.example.net", &closed, false).ends_with(UNHEARD));
+        assert!(!ended("key.example.net", &closed, true).contains("without a word"));
+        for reason in [FrameError::Truncated, FrameError::Silent(std::time::Duration::from_secs(30))] {
+            assert!(!ended("key.example.net", &reason.to_string(), false).contains("without a word"), "{reason}");
+        }
+    }
 
     fn charge(epoch: u32) -> Charge {
         let principal = Principal::new(7).expect("24 bits");
