@@ -353,6 +353,10 @@ pub const POLICY_TEMPLATE: &str = "# Who may have consent to what. The first rul
 mod tests {
     use std::fs;
 
+    use wayleave_crypto::secret::Secret;
+    use wayleave_crypto::sign::SigningKey;
+    use wayleave_runtime::identity::to_hex;
+
     use super::*;
     use crate::check::{check, describe};
 
@@ -393,8 +397,9 @@ mod tests {
         TagKeyFile::generate().unwrap().save(&file("b.tags")).unwrap();
         fs::copy(file("a.tags"), file("r.tags")).unwrap();
         fs::write(file("policy.toml"), POLICY_TEMPLATE).unwrap();
-        let node = |digit: &str, tags: &str| {
-            format!("[[consent.node]]\nidentity = \"node:ed25519:{}\"\ntags = \"{tags}\"\n", digit.repeat(64))
+        let node = |seed: u8, tags: &str| {
+            let key = SigningKey::from_seed(&Secret::new([seed; 32])).verifying_key();
+            format!("[[consent.node]]\nidentity = \"node:ed25519:{}\"\ntags = \"{tags}\"\n", to_hex(&key.to_bytes()))
         };
         let warned = |nodes: &[String]| {
             fs::write(file("consent.toml"), format!("{}\n{}", template(), nodes.concat())).unwrap();
@@ -402,8 +407,8 @@ mod tests {
             let all = checked.errors.iter().chain(&checked.warnings).map(Failure::in_one_line);
             all.filter(|line| line.contains("the same keys as in a.tags")).count()
         };
-        let (a, b) = (node("3", "a.tags"), node("4", "b.tags"));
-        assert_eq!((warned(&[a.clone(), b.clone()]), warned(&[a, b, node("5", "r.tags")])), (0, 1));
+        let (a, b) = (node(3, "a.tags"), node(4, "b.tags"));
+        assert_eq!((warned(&[a.clone(), b.clone()]), warned(&[a, b, node(5, "r.tags")])), (0, 1));
         fs::remove_dir_all(folder).unwrap();
     }
 

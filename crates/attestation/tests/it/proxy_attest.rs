@@ -392,6 +392,8 @@ fn an_as_whose_keys_are_not_those_of_its_profile_signs_nothing_and_says_so() {
     line.net.tell(proxy, shared(no_profile(Strictness::Prefer)));
     line.net.wait(Duration::from_secs(1));
     assert!(line.net.proxies[proxy].status().unregistered_keys.is_empty(), "unsigned routes are no worse than others");
+    line.net.tell(proxy, shared(registered.clone()));
+    line.net.wait(Duration::from_secs(1));
     // Its neighbour has another profile of it: the hop is broken there, and no gap.
     let last = line.proxies[1].expect("a proxy");
     line.net.tell(last, shared(other(3)));

@@ -31,7 +31,7 @@ use wayleave_control::leases::Offline;
 use wayleave_control::node::NodeEvent;
 use wayleave_control::path::{PathFailure, PathServerEvent};
 use wayleave_control::realm::{
-    Base, Freshness, Grants, JoinError, KeyRoll, ListError, ListKey, Membership, RealmKey, RegistrarEvent, Rolls,
+    Base, Freshness, Grants, JoinError, KeyRoll, ListError, ListKey, Membership, RealmKey, RegistrarEvent, Roles, Rolls,
 };
 use wayleave_control::store::Record;
 use wayleave_core::wire::Malformed;
@@ -304,7 +304,11 @@ fn membership() -> Signed<Membership> {
         number: 1,
         identity: node(3),
         noise: DhSecret::from_seed(&Secret::new([1; 32])).public(),
-        grants: Grants { names: vec!["charlie".parse().expect("a name")], ..Grants::default() },
+        grants: Grants {
+            roles: Roles::FORWARDER,
+            names: vec!["charlie".parse().expect("a name")],
+            prefixes: Vec::new(),
+        },
         not_before: THEN - 86_400,
         not_after: THEN,
         rolls: Rolls::default(),
