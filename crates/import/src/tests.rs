@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::*;
 
+#[expect(clippy::disallowed_methods, reason = "a test reads its data")]
 fn data(name: &str) -> Vec<u8> {
     fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/imports").join(name)).expect("a file")
 }

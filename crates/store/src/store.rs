@@ -6,13 +6,14 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use sqlx::any::AnyRow;
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgListener;
 use sqlx::{AnyConnection, Executor, Row as _, query};
+use tokio::time::Instant;
 use wayleave_control::capability::{
     BillingRecord, BillingSubject, Change, ChangeBody, ChangesEnd, Position, ProviderKey, Row, RowEffects, RowError,
     RowKey, RowKind, State, TIMES,

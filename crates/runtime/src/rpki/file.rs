@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
@@ -185,7 +186,7 @@ impl<'de> Deserialize<'de> for OriginAs {
 }
 
 /// By which a change is noticed.
-type Stamp = (SystemTime, u64);
+type Stamp = ((i64, i64), u64);
 
 /// Follows the file until the task is aborted; the receiver sees every change.
 #[must_use]
@@ -244,7 +245,7 @@ impl Following {
             }
             snapshot.state = CacheState::Current;
             snapshot.problem = None;
-            snapshot.updated = modified.duration_since(UNIX_EPOCH).ok().map(|since| since.as_secs());
+            snapshot.updated = u64::try_from(modified.0).ok();
         });
     }
 
@@ -279,7 +280,7 @@ impl Following {
 
 fn stamp(path: &Path) -> io::Result<Stamp> {
     let about = fs::metadata(path)?;
-    Ok((about.modified()?, about.len()))
+    Ok(((about.mtime(), about.mtime_nsec()), about.len()))
 }
 
 #[cfg(test)]
@@ -345,7 +346,7 @@ mod tests {
         }
         let (changes, snapshots) = watch::channel(Snapshot::default());
         let mut file = Following { path: PathBuf::new(), changes, seen: None, ends: BTreeMap::new(), expires: None };
-        file.publish(roas, (UNIX_EPOCH, 0));
+        file.publish(roas, ((0, 0), 0));
         let gone = || FileError::Unreadable(io::ErrorKind::NotFound.into());
         for (now, expected) in [
             (999, vec![one, two, lasting]),
