@@ -75,7 +75,7 @@ pub async fn read_frame_moving<R: AsyncRead + Unpin>(
 }
 
 /// A peer that ends the connection without TLS's close_notify has closed it; that is no failure of ours.
-fn from_io(error: io::Error) -> FrameError {
+pub(crate) fn from_io(error: io::Error) -> FrameError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => FrameError::Closed,
         _ => FrameError::Io(error),

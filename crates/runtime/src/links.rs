@@ -29,7 +29,7 @@ use wayleave_core::IdentityKey;
 use zeroize::Zeroizing;
 
 use crate::connection_slots::{Eviction, source_prefix};
-use crate::frames::{FrameError, MAX_FRAME, read_frame, read_frame_moving, write_frame, write_frame_moving};
+use crate::frames::{FrameError, MAX_FRAME, from_io, read_frame, read_frame_moving, write_frame, write_frame_moving};
 use crate::identity::{Fingerprint, Identity};
 use crate::log_limit::{Line, LogLimit};
 use crate::node_tls::{self, NodeIdentity, NodeVerifier};
@@ -1056,7 +1056,8 @@ where
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                 return format!("the peer read nothing for {} seconds", WRITE.as_secs());
             }
-            Err(error) => return error.to_string(),
+            // Whoever reads and whoever writes say the same of a peer that closed.
+            Err(error) => return from_io(error).to_string(),
         }
         // Only now, written and flushed if nothing waits behind it: `closing` takes a count of zero for "all was sent".
         if let Some(frame) = frame {
@@ -1086,6 +1087,17 @@ mod tests {
             matches!(eviction.try_recv(), Err(oneshot::error::TryRecvError::Closed)).then_some(place)
         };
         all.iter_mut().enumerate().filter_map(has_ended).collect()
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_closed_is_told_alike_by_what_reads_and_by_what_writes() {
+        let (ours, theirs) = tokio::io::duplex(64);
+        drop(theirs);
+        let (queue, waiting) = mpsc::channel(1);
+        queue.send(vec![0]).await.expect("there is room");
+        let queued = AtomicUsize::new(1 + FRAME_COST);
+        let mut writer = BufWriter::new(ours);
+        assert_eq!(write(&mut writer, waiting, &queued).await, FrameError::Closed.to_string());
     }
 
     #[tokio::test(start_paused = true)]
