@@ -171,11 +171,11 @@ fn packages_are_installed_upgraded_over_a_running_exchange_and_removed() {
     install("1.0~2");
     assert!(roles.iter().all(|role| !runs_what_is_installed(role)));
     carries();
-    for which in 0..OWNERS.len() {
-        assert!(roles[which].stop(TIMEOUT), "{}", roles[which].log_tail(20));
-        roles[which] = start(which);
+    for (which, role) in roles.iter_mut().enumerate() {
+        assert!(role.stop(TIMEOUT), "{}", role.log_tail(20));
+        *role = start(which);
         carries();
-        assert!(runs_what_is_installed(&roles[which]));
+        assert!(runs_what_is_installed(role));
     }
     roles.iter_mut().for_each(|role| assert!(role.stop(TIMEOUT), "{}", role.log_tail(20)));
     // Two units that were enabled, one of them of another package that is gone.
