@@ -42,11 +42,22 @@ pub fn open_own(path: &Path) -> io::Result<File> {
 /// # Errors
 /// What the system says: mostly that this process is not root, and then the file is its own.
 pub fn give_to_owner(file: &File, path: &Path) -> io::Result<()> {
+    match own_file(path)? {
+        Some(owner) => give_to(file, &owner),
+        None => give_to_folder_owner(file, path),
+    }
+}
+
+/// Gives a file that was just made at `path` to the owner of its folder.
+///
+/// # Errors
+/// As [`give_to_owner`].
+pub fn give_to_folder_owner(file: &File, path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let owner = match own_file(path)? {
-        Some(owner) => owner,
-        None => fs::metadata(folder)?,
-    };
+    give_to(file, &fs::metadata(folder)?)
+}
+
+fn give_to(file: &File, owner: &Metadata) -> io::Result<()> {
     let own = file.metadata()?;
     if (owner.uid(), owner.gid()) == (own.uid(), own.gid()) {
         return Ok(());
@@ -127,15 +138,14 @@ mod tests {
     use std::os::unix::fs::{chown, symlink};
 
     use super::*;
-    use crate::key_files::{attestation, member_set, private, revocation};
+    use crate::key_files::{attestation, member_set, private};
 
     type Write = fn(&Path) -> Outcome;
 
-    const WAYS: [(&str, Write); 5] = [
+    const WAYS: [(&str, Write); 4] = [
         ("settings", |path| replace(path, "b")),
         ("private", |path| private::replace(path, "b")),
         ("members", |path| member_set::replace(path, b"b")),
-        ("list", |path| revocation::put(path, &[b"b"])),
         ("objects", |path| attestation::replace(path, b"b")),
     ];
 

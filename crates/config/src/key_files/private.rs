@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 use crate::failure::{Failure, Outcome};
-use crate::replace::{PRIVATE, give_to_owner, keep_owner};
+use crate::replace::{PRIVATE, give_to_folder_owner, keep_owner};
 
 /// Largest file that is read, in octets.
 const MAX_OCTETS: u64 = 8 << 20;
@@ -65,7 +65,7 @@ pub fn put(path: &Path, text: &str) -> Outcome {
     if path.exists() {
         return replace(path, text);
     }
-    create_for(path, text, |file| drop(give_to_owner(file, path)))
+    create_for(path, text, |file| drop(give_to_folder_owner(file, path)))
 }
 
 /// Replaces a file in one step: a reader sees the old one or the new one. It keeps its owner, who alone can read it.

@@ -15,7 +15,7 @@ use wayleave_packet::platypus::sources::Sources;
 
 use crate::failure::{Failure, Outcome};
 use crate::key_files::private;
-use crate::replace::{self, PUBLIC, keep_owner};
+use crate::replace::{PUBLIC, keep_owner};
 
 /// What is done where the database and the last list do not go together; then another list is begun.
 const WAY_OUT: &str = "restore the database that goes with it from the last backup; revocations that routers have are missing in this one. \
@@ -130,8 +130,17 @@ pub fn put(path: &Path, parts: &[&[u8]]) -> Outcome {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(".part");
     let temporary = path.with_file_name(name);
-    // If it fails, the temporary file is removed: it would take what is left of a full disk from the database.
-    replace::put(path, &temporary, parts).map_err(|error| Failure::system(path.display(), &error))?;
+    // Only the role itself writes here, as the user whose folder it is.
+    let written = File::create(&temporary).and_then(|mut file| {
+        parts.iter().try_for_each(|part| file.write_all(part))?;
+        file.sync_all()
+    });
+    if let Err(error) = written {
+        // It would take what is left of a full disk from the database.
+        let _ = fs::remove_file(&temporary);
+        return Err(Failure::system(temporary.display(), &error).into());
+    }
+    fs::rename(&temporary, path).map_err(|error| Failure::system(path.display(), &error))?;
     private::sync_folder(path)
 }
 

@@ -21,6 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // Neither knows the other: they meet in `packet::Path`.
     ("wayleave-control", &["wayleave-core", "wayleave-crypto", "wayleave-packet"]),
     ("wayleave-route-server", &["wayleave-core", "wayleave-crypto", "wayleave-bgp", "wayleave-mpc"]),
+    ("wayleave-import", &["wayleave-core", "wayleave-route-server"]),
     (
         "wayleave-member",
         &[
@@ -98,6 +99,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "wayleave-runtime",
             "wayleave-store",
             "wayleave-config",
+            "wayleave-import",
         ],
     ),
 ];
@@ -114,6 +116,7 @@ const PURE: &[&str] = &[
     "wayleave-control",
     "wayleave-route-server",
     "wayleave-member",
+    "wayleave-import",
     "wayleave-papers",
 ];
 
@@ -137,8 +140,8 @@ const IO_CRATES: &[&str] = &[
     "tracing-subscriber",
 ];
 
-/// The limit of the design.
-const MOST_CRATES: usize = 16;
+/// The limit of the design, and one more: what parses strangers' YAML is apart from what reads configurations.
+const MOST_CRATES: usize = 17;
 
 struct Package {
     /// Names of its ordinary dependencies, those of build scripts too, but not those of tests.

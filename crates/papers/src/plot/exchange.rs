@@ -384,9 +384,9 @@ mod tests {
         // Online, setup and both; of 500 members the paper gives the sum alone.
         assert_eq!(
             line("500 members", 0),
-            ["500", "members", "5.00", "m", "-", "-", "20.0", "m", "-", "-", "25.0", "m", "0.16", "0.16"]
+            ["500", "members", "5.00", "ms", "-", "-", "20.0", "ms", "-", "-", "25.0", "ms", "158", "ms", "0.16"]
         );
-        assert_eq!(line("1500 members", 0)[2..7], ["15.0", "m", "70.0", "m", "0.21"]);
+        assert_eq!(line("1500 members", 0)[2..7], ["15.0", "ms", "70.0", "ms", "0.21"]);
         assert_eq!(line("2000 members", 2)[2..], ["15.0", "M", "15.7", "M", "0.95"]);
         assert!(text.contains("Memory for 750 members, by routes (bytes)\n  not measured"), "{text}");
     }

@@ -71,7 +71,7 @@ pub enum Command {
     Show(show::Show),
     /// Explain why a prefix has its route or none, or how packets to a name or address go.
     Why(show::Why),
-    /// Disable, enable, refresh or clear the session between a member's proxy and its router.
+    /// Disable, enable, refresh or clear a member's session with its router.
     #[command(subcommand)]
     Session(session::Session),
     /// Add and remove the neighbours of a node: add, remove, list.

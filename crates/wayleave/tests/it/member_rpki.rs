@@ -208,7 +208,7 @@ fn members_refuse_what_a_hostile_one_announces_while_a_cache_or_a_file_forbids_i
     );
     let (code, said) = check("[attestation.keys]");
     assert!(
-        code == Some(1) && said.contains("[rpki] beside [attestation], expected [attestation.rpki]"),
+        code == Some(1) && said.contains("[rpki] beside [attestation]") && said.contains("expected [attestation.rpki]"),
         "{code:?}: {said}"
     );
 }
