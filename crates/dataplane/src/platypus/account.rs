@@ -410,7 +410,7 @@ impl Accounts {
     }
 
     /// Restores accounts from the journal's records, in any order: an account's largest total is its last one. The table must
-    /// have an entry for each account ([`Accounts::room`]).
+    /// have an entry for each account ([`Accounts::capacity`]).
     pub fn restore(&mut self, records: impl IntoIterator<Item = (Charge, Total)>) {
         for (charge, total) in records {
             let is_new = !self.totals.contains(pack(&charge));
