@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use super::rs::StatusSection;
-use super::{Fault, Source, attest, consent, documentation, gateway, key, member, path, realm, router, rs, stamper};
+use super::{
+    Fault, Source, attest, consent, console, documentation, gateway, key, member, path, realm, router, rs, stamper,
+};
 use crate::failure::{Failure, Failures, Outcome};
 
 /// A role's configuration, for commands that work on any.
@@ -20,7 +22,7 @@ pub struct RoleConfig {
 }
 
 /// The configurations of all roles.
-pub const ROLES: [&RoleConfig; 10] = [
+pub const ROLES: [&RoleConfig; 11] = [
     &rs::ROLE,
     &member::ROLE,
     &attest::ROLE,
@@ -31,6 +33,7 @@ pub const ROLES: [&RoleConfig; 10] = [
     &gateway::ROLE,
     &stamper::ROLE,
     &key::ROLE,
+    &console::ROLE,
 ];
 
 /// The section that shows that a file describes a laboratory, for `wayleave-lab`.

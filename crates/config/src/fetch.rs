@@ -2,6 +2,7 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -23,6 +24,8 @@ pub struct Target {
     pub config: Option<PathBuf>,
 }
 
+/// What a URL begins with that names a socket of this machine which leads to a role's pages.
+const SOCKET: &str = "unix:";
 /// The configuration that is taken where none is given, as `check` takes it.
 const CONFIGURATION: &str = "wayleave.toml";
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -86,7 +89,7 @@ pub fn order_with(target: &Target, path: &str, name: &str, value: &str) -> Resul
 }
 
 /// A text as a part of a URL (RFC 3986 section 2.1).
-fn percent_encoded(text: &str) -> String {
+pub fn percent_encoded(text: &str) -> String {
     let octet = |octet: u8| match octet {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(octet).to_string(),
         octet => format!("%{octet:02X}"),
@@ -97,9 +100,9 @@ fn percent_encoded(text: &str) -> String {
 fn request(target: &Target, method: &str, path: &str, timeout: Duration) -> Result<Value, NoAnswer> {
     let host = host(target)?;
     let (status, body) = exchange(&host, method, path, timeout)
-        .map_err(|error| unreachable(&format!("http://{host}{path}"), &error, timeout))?;
+        .map_err(|error| unreachable(&address_of(&host, path), &error, timeout))?;
     let value: Value = serde_json::from_str(&body).map_err(|error| {
-        Failure::new(format!("what answers at http://{host}{path} is no role (HTTP {status}): {error}"))
+        Failure::new(format!("what answers at {} is no role (HTTP {status}): {error}", address_of(&host, path)))
             .help("another program may listen there: compare `listen` of [status] with the role's log")
     })?;
     if status != 200 {
@@ -123,6 +126,11 @@ fn request(target: &Target, method: &str, path: &str, timeout: Duration) -> Resu
         return Err(failure.into());
     }
     Ok(value)
+}
+
+/// Where a page is, for people.
+fn address_of(host: &str, path: &str) -> String {
+    if host.starts_with(SOCKET) { format!("{host} {path}") } else { format!("http://{host}{path}") }
 }
 
 /// Why there is no answer, and what that says of the role.
@@ -167,11 +175,21 @@ fn host(target: &Target) -> Result<String, NoAnswer> {
     Ok(address.to_string())
 }
 
-fn exchange(host: &str, method: &str, path: &str, timeout: Duration) -> io::Result<(u16, String)> {
+fn exchange(host: &str, method: &str, path_of_page: &str, timeout: Duration) -> io::Result<(u16, String)> {
+    if let Some(path) = host.strip_prefix(SOCKET) {
+        let stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
+        return exchange_over(stream, "localhost", method, path_of_page);
+    }
     let address = host.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
-    let mut stream = TcpStream::connect_timeout(&address, timeout)?;
+    let stream = TcpStream::connect_timeout(&address, timeout)?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
+    exchange_over(stream, host, method, path_of_page)
+}
+
+fn exchange_over(mut stream: impl Read + Write, host: &str, method: &str, path: &str) -> io::Result<(u16, String)> {
     let length = if method == "GET" { "" } else { "Content-Length: 0\r\n" };
     // At once: whoever answers before it has read all of it may reset the connection.
     let head = format!("{method} {path} HTTP/1.0\r\nHost: {host}\r\n{length}Accept: application/json\r\n\r\n");

@@ -15,18 +15,46 @@ use axum::extract::{ConnectInfo, Extension, Path, Query, Request};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn};
+use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use futures_util::stream;
+use futures_util::{StreamExt as _, stream};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::{self, Registry};
 use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use subtle::ConstantTimeEq as _;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::AbortHandle;
+use zeroize::Zeroizing;
+
+use crate::identity::to_hex;
+
+/// A server-sent event: its name and value.
+pub type Told = (&'static str, Value);
+
+/// What lets a browser read pages that are not for everybody.
+#[derive(Clone)]
+pub struct Token(Arc<Zeroizing<String>>);
+
+impl Token {
+    /// A token of letters and digits.
+    #[must_use]
+    pub fn new(text: String) -> Self {
+        Self(Arc::new(Zeroizing::new(text)))
+    }
+
+    fn is(&self, given: &[u8]) -> bool {
+        self.0.as_bytes().ct_eq(given).into()
+    }
+}
+
+/// The cookie that holds it.
+const COOKIE: &str = "wayleave";
 
 type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// The parameters of a request, `?name=value`.
@@ -352,6 +380,80 @@ impl Pages {
         self
     }
 
+    /// Adds a file that a program was built with. A page of HTML may load scripts, styles and pictures of its own place, and nothing
+    /// else; its scripts may ask that place.
+    #[must_use]
+    pub fn file(mut self, path: &str, kind: &'static str, octets: &'static [u8]) -> Self {
+        let tag = format!("\"{}\"", to_hex(&Sha256::digest(octets)));
+        let handler = move |headers: HeaderMap| {
+            let is_known = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
+            let of_file = [
+                (header::CONTENT_TYPE, kind),
+                (header::CONTENT_SECURITY_POLICY, OF_APPLICATION),
+                (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+                (header::REFERRER_POLICY, "no-referrer"),
+                (header::CACHE_CONTROL, "no-cache"),
+            ];
+            let tag = [(header::ETAG, tag.clone())];
+            async move {
+                match is_known {
+                    true => (StatusCode::NOT_MODIFIED, of_file, tag).into_response(),
+                    false => (of_file, tag, octets).into_response(),
+                }
+            }
+        };
+        self.router = self.router.route(path, get(handler));
+        self
+    }
+
+    /// Adds server-sent events at `path`: what `begin` returns first, and then what comes by its channel. Each is the name of an event
+    /// and its value. A reader that is too slow for the channel is told to begin anew, as the end of the stream does.
+    #[must_use]
+    pub fn stream<F, T>(mut self, path: &str, begin: F) -> Self
+    where
+        F: Fn() -> T + Send + Sync + 'static,
+        T: Future<Output = (Vec<Told>, broadcast::Receiver<Told>)> + Send + 'static,
+    {
+        let begin = Arc::new(begin);
+        let handler = move || {
+            let begin = Arc::clone(&begin);
+            async move {
+                let (first, later) = begin().await;
+                let next = |mut later: broadcast::Receiver<Told>| async move {
+                    // A reader that missed one reconnects, and is told all again.
+                    later.recv().await.ok().map(|told| (told, later))
+                };
+                let told = stream::iter(first).chain(stream::unfold(later, next));
+                let sent =
+                    told.map(|(name, value)| Ok::<_, Infallible>(Event::default().event(name).data(value.to_string())));
+                Sse::new(sent).keep_alive(KeepAlive::default())
+            }
+        };
+        self.router = self.router.route(path, get(handler));
+        self
+    }
+
+    /// Lets nobody read any page but `/healthz` and `/readyz` without the token: as a cookie, or once as `/?token=TOKEN`, which sets it.
+    #[must_use]
+    pub fn guarded_by(mut self, token: Token) -> Self {
+        self.router = self.router.layer(from_fn(move |request: Request, next: Next| {
+            let token = token.clone();
+            async move {
+                if is_given(&request, &token) {
+                    return next.run(request).await;
+                }
+                if request.uri().path() == "/" && query_of(&request, "token").is_some_and(|given| token.is(given.as_bytes())) {
+                    let cookie = format!("{COOKIE}={}; HttpOnly; SameSite=Strict; Path=/", token.0.as_str());
+                    return (StatusCode::SEE_OTHER, [(header::SET_COOKIE, cookie), (header::LOCATION, "/".to_owned())])
+                        .into_response();
+                }
+                let why = "open the page once as http://ADDRESS/?token=TOKEN, with the token of the file that the configuration names";
+                (StatusCode::UNAUTHORIZED, axum::Json(json!({ "error": why }))).into_response()
+            }
+        }));
+        self
+    }
+
     /// Adds `/metrics`, computed for each request.
     #[must_use]
     pub fn metrics<F, T>(mut self, metrics: F) -> Self
@@ -484,6 +586,22 @@ fn foreign_page() -> Response {
     (StatusCode::FORBIDDEN, axum::Json(json!({ "error": why }))).into_response()
 }
 
+/// Whether a request has the token in its cookie, or needs none.
+fn is_given(request: &Request, token: &Token) -> bool {
+    if ["/healthz", "/readyz"].contains(&request.uri().path()) {
+        return true;
+    }
+    let cookies = request.headers().get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
+    let all = cookies.flat_map(|value| value.split(';'));
+    let own = all.filter_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='));
+    own.fold(false, |is_given, value| is_given | token.is(value.as_bytes()))
+}
+
+/// A parameter of letters and digits.
+fn query_of<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
+    request.uri().query()?.split('&').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='))
+}
+
 fn answer(result: Result<Value, ViewError>) -> Response {
     match result {
         Ok(value) => axum::Json(value).into_response(),
@@ -507,6 +625,10 @@ fn in_parts(parts: mpsc::Receiver<String>) -> Response {
     let body = Body::from_stream(stream::unfold(parts, next));
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
+
+/// What the page of an application may do: load what it consists of, and ask the place that it comes from.
+const OF_APPLICATION: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+                              base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// What a page of HTML may do: show itself, and be left by its links.
 const POLICY: &str =
@@ -706,6 +828,66 @@ mod tests {
             stream.read_to_string(&mut answer).await.expect("answered");
             assert!(answer.starts_with(&format!("HTTP/1.0 {status}")), "{site}: {answer}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_guarded_page_is_for_who_has_the_token_alone() {
+        let (_ready, state) = watch::channel(Ok(()));
+        let pages = Pages::new("console", state)
+            .file("/", "text/html; charset=utf-8", b"<p>page")
+            .guarded_by(Token::new("secret7".into()));
+        let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
+        for (path, head, status) in [
+            ("/", "", "401"),
+            ("/nowhere", "", "404"),
+            ("/healthz", "", "200"),
+            ("/?token=secret8", "", "401"),
+            ("/?token=secret77", "", "401"),
+            ("/?token=secret7", "", "303"),
+            ("/", "Cookie: other=1; wayleave=secret7\r\n", "200"),
+            ("/", "Cookie: wayleave=secret\r\n", "401"),
+            ("/", "Cookie: xwayleave=secret7\r\n", "401"),
+        ] {
+            let mut stream = tokio::net::TcpStream::connect(serving.address).await.expect("connected");
+            let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n{head}\r\n");
+            stream.write_all(request.as_bytes()).await.expect("asked");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.expect("answered");
+            assert!(answer.starts_with(&format!("HTTP/1.0 {status}")), "{path} {head}: {answer}");
+            let sets =
+                answer.contains("set-cookie: wayleave=secret7; HttpOnly; SameSite=Strict; Path=/\r\nlocation: /\r\n");
+            assert_eq!(sets, status == "303", "{path} {head}: {answer}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stream_begins_with_all_there_is_and_ends_for_who_is_too_slow() {
+        let (_ready, state) = watch::channel(Ok(()));
+        let (to, _) = broadcast::channel(2);
+        let from = to.clone();
+        let pages = Pages::new("console", state).stream("/api/v1/stream", move || {
+            let later = from.subscribe();
+            async move { (vec![("sources", json!({ "all": "<b>\n" }))], later) }
+        });
+        let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
+        let mut stream = tokio::net::TcpStream::connect(serving.address).await.expect("connected");
+        stream.write_all(b"GET /api/v1/stream HTTP/1.0\r\nHost: localhost\r\n\r\n").await.expect("asked");
+        let mut read = Vec::new();
+        let first = "event: sources\ndata: {\"all\":\"<b>\\n\"}\n\n";
+        while !String::from_utf8_lossy(&read).ends_with(first) {
+            assert_ne!(stream.read_buf(&mut read).await.expect("told"), 0, "{}", String::from_utf8_lossy(&read));
+        }
+        assert!(String::from_utf8_lossy(&read).contains("content-type: text/event-stream"));
+        assert_eq!(to.send(("line", json!(1))), Ok(1));
+        while !String::from_utf8_lossy(&read).ends_with("event: line\ndata: 1\n\n") {
+            assert_ne!(stream.read_buf(&mut read).await.expect("told"), 0);
+        }
+        // The task that reads has no turn between these.
+        for more in 0..4 {
+            assert_eq!(to.send(("line", json!(more))), Ok(1));
+        }
+        read.clear();
+        stream.read_to_end(&mut read).await.expect("the end of it");
     }
 
     #[tokio::test]

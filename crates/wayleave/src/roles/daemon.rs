@@ -117,6 +117,8 @@ pub struct Views<V> {
     last_reload: LastReload,
     /// The paths that need no parameter.
     paths: Vec<String>,
+    /// Whether the role has a page of its own at `/`.
+    has_front: bool,
 }
 
 impl<V: View> Views<V> {
@@ -135,7 +137,7 @@ impl<V: View> Views<V> {
         F: Fn(V, Parameters) -> T + Send + Sync + 'static,
         T: Future<Output = Result<Value, ViewError>> + Send + 'static,
     {
-        let Self { pages, view, last_reload, mut paths } = self;
+        let Self { pages, view, last_reload, mut paths, has_front } = self;
         let of_page = view.clone();
         let path = format!("/api/v1/{name}");
         if !WITH_PARAMETER.contains(&name) {
@@ -145,7 +147,7 @@ impl<V: View> Views<V> {
             let answer = check_parameters(&parameters, known).map(|()| page(of_page.clone(), parameters));
             async move { answer?.await }
         });
-        Self { pages, view, last_reload, paths }
+        Self { pages, view, last_reload, paths, has_front }
     }
 
     /// The same with these parameters, where roles have others.
@@ -165,11 +167,11 @@ impl<V: View> Views<V> {
         F: Fn(V, String, Parameters) -> T + Send + Sync + 'static,
         T: Future<Output = Result<Reply, ViewError>> + Send + 'static,
     {
-        let Self { pages, view, last_reload, mut paths } = self;
+        let Self { pages, view, last_reload, mut paths, has_front } = self;
         paths.push(format!("{path}/{first}"));
         let of_page = view.clone();
         let pages = pages.tree(path, move |rest, parameters| page(of_page.clone(), rest, parameters));
-        Self { pages, view, last_reload, paths }
+        Self { pages, view, last_reload, paths, has_front }
     }
 
     /// What the pages read.
@@ -184,10 +186,10 @@ impl<V: View> Views<V> {
         F: Fn(V) -> T + Send + Sync + 'static,
         T: Future<Output = Result<Value, ViewError>> + Send + 'static,
     {
-        let Self { pages, view, last_reload, paths } = self;
+        let Self { pages, view, last_reload, paths, has_front } = self;
         let of_order = view.clone();
         let pages = pages.order(&format!("/api/v1/{name}"), move || order(of_order.clone()));
-        Self { pages, view, last_reload, paths }
+        Self { pages, view, last_reload, paths, has_front }
     }
 
     /// Adds something that is done at a POST to `/api/v1/NAME` from this machine, and changes what the role does.
@@ -197,19 +199,28 @@ impl<V: View> Views<V> {
         F: Fn(V, Parameters) -> T + Send + Sync + 'static,
         T: Future<Output = Result<Value, ViewError>> + Send + 'static,
     {
-        let Self { pages, view, last_reload, paths } = self;
+        let Self { pages, view, last_reload, paths, has_front } = self;
         let of_order = view.clone();
         let known = known_parameters(name);
         let pages = pages.local_order(&format!("/api/v1/{name}"), move |parameters| {
             let done = check_parameters(&parameters, known).map(|()| order(of_order.clone(), parameters));
             async move { done?.await }
         });
-        Self { pages, view, last_reload, paths }
+        Self { pages, view, last_reload, paths, has_front }
+    }
+
+    /// Adds pages that are neither JSON nor what all roles have; one of them is `/`.
+    #[must_use]
+    pub fn site(self, add: impl FnOnce(Pages) -> Pages) -> Self {
+        Self { pages: add(self.pages), has_front: true, ..self }
     }
 
     /// Adds `/`, which shows the overview and leads to the other pages.
     fn front(self, role: &'static str) -> Pages {
-        let Self { pages, view, last_reload, paths } = self;
+        let Self { pages, view, last_reload, paths, has_front } = self;
+        if has_front {
+            return pages;
+        }
         pages.html("/", move || {
             let (view, last_reload, paths) = (view.clone(), last_reload.clone(), paths.clone());
             async move { Ok(overview(&view, &last_reload).await?.html(role, &utc(unix_now().secs()), &paths)) }
@@ -511,14 +522,18 @@ async fn serve<R: Role>(
         });
     let of_status = last_reload.clone();
     let of_overview = last_reload.clone();
-    let views = Views { pages, view, last_reload, paths: vec!["/api/v1/events".to_owned()] }
+    let views = Views { pages, view, last_reload, paths: vec!["/api/v1/events".to_owned()], has_front: false }
         .page("status", move |view: R::View, _| {
             let last_reload = of_status.clone();
             async move { whole_status(&view, &last_reload).await }
         })
         .page("overview", move |view, _| {
             let last_reload = of_overview.clone();
-            async move { Ok(crate::output::versioned(json!(overview(&view, &last_reload).await?))) }
+            async move {
+                let mut value = crate::output::versioned(json!(overview(&view, &last_reload).await?));
+                value["role"] = json!(R::NAME);
+                Ok(value)
+            }
         });
     let serving = R::View::pages(views).front(R::NAME).serve(address).await;
     let serving =

@@ -5,6 +5,7 @@ mod attest;
 mod attestation;
 pub mod bgp_peer;
 mod consent;
+mod console;
 mod daemon;
 #[cfg(test)]
 mod dashboards;
@@ -73,6 +74,8 @@ pub enum RoleName {
     Stamper,
     /// A key server: secrets of Platypus capabilities, by DNS.
     Key,
+    /// A console: what these roles say, in a browser.
+    Console,
 }
 
 impl RoleName {
@@ -89,6 +92,7 @@ impl RoleName {
             RoleName::Gateway => gateway::GatewayRole::NAME,
             RoleName::Stamper => stamper::StamperRole::NAME,
             RoleName::Key => key::KeyRole::NAME,
+            RoleName::Console => console::ConsoleRole::NAME,
         }
     }
 }
@@ -117,6 +121,7 @@ pub fn run(role: RoleName, configuration: &Path, options: Options) -> Outcome {
             RoleName::Gateway => daemon::run::<gateway::GatewayRole>(configuration, options).await,
             RoleName::Stamper => daemon::run::<stamper::StamperRole>(configuration, options).await,
             RoleName::Key => daemon::run::<key::KeyRole>(configuration, options).await,
+            RoleName::Console => daemon::run::<console::ConsoleRole>(configuration, options).await,
         }
     });
     ending::is_over();

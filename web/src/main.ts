@@ -1,0 +1,70 @@
+// The frame: which screen is shown, whether the console answers, and where else one can go.
+
+import "uplot/dist/uPlot.min.css";
+import "./style.css";
+import { h, replace } from "./dom";
+import { address, here } from "./route";
+import { capabilities } from "./screens/capabilities";
+import { events } from "./screens/events";
+import { map } from "./screens/map";
+import { overlay } from "./screens/overlay";
+import { overview } from "./screens/overview";
+import { routes } from "./screens/routes";
+import { source } from "./screens/source";
+import { why } from "./screens/why";
+import { state } from "./state";
+
+/** Draws itself into an element, and returns what ends it. */
+export type Screen = (into: HTMLElement, parameters: URLSearchParams) => () => void;
+
+const SCREENS: Record<string, { title: string; screen: Screen; isHidden?: boolean }> = {
+  overview: { title: "Overview", screen: overview },
+  why: { title: "Why", screen: why },
+  routes: { title: "Routes", screen: routes },
+  map: { title: "Map", screen: map },
+  overlay: { title: "Overlay", screen: overlay },
+  capabilities: { title: "Capabilities", screen: capabilities },
+  events: { title: "Events", screen: events },
+  source: { title: "Role", screen: source, isHidden: true },
+};
+
+const screenElement = document.querySelector<HTMLElement>("#screen")!;
+const navigation = document.querySelector<HTMLElement>("#navigation")!;
+const linkState = document.querySelector<HTMLOutputElement>("#link-state")!;
+
+let end = (): void => {};
+
+function draw(): void {
+  end();
+  const { screen: name, parameters } = here();
+  const known = SCREENS[name];
+  const links = Object.entries(SCREENS).filter(([, { isHidden }]) => isHidden !== true);
+  replace(
+    navigation,
+    ...links.map(([of, { title }]) => h("a", { href: address(of), "aria-current": of === name ? "page" : "false" }, title)),
+  );
+  replace(screenElement);
+  document.title = `${known?.title ?? "Not found"} - Wayleave`;
+  if (known === undefined) {
+    replace(screenElement, h("h1", {}, "There is no such screen"), h("p", {}, h("a", { href: address("overview") }, "Overview")));
+    end = () => {};
+    return;
+  }
+  end = known.screen(screenElement, parameters);
+}
+
+function drawState(): void {
+  const well = state.sources.filter((source) => source.absent === null && source.overview?.ready === true).length;
+  linkState.className = state.isConnected ? "" : "bad";
+  linkState.textContent = !state.isConnected
+    ? "the console does not answer; what is shown may be old"
+    : `${well} of ${state.sources.length} roles ready`;
+}
+
+window.addEventListener("hashchange", () => {
+  draw();
+  screenElement.focus();
+});
+state.watch(drawState);
+state.begin();
+draw();
