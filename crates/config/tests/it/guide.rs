@@ -5,7 +5,7 @@ use std::fs;
 
 use wayleave_config::profile::ProfileFile;
 use wayleave_config::rs::{Recommendation, RsConfig};
-use wayleave_config::{ROLES, attest, consent, gateway, key, member, path, realm, router, stamper};
+use wayleave_config::{ROLES, attest, consent, console, gateway, key, member, path, realm, router, stamper};
 use wayleave_control::consent::PolicyFile;
 
 use super::pages::{GUIDE, Page, joined, keys_of_table, qualified, settings};
@@ -50,6 +50,7 @@ fn references() -> Vec<Reference> {
         of("gateway", [sections::<gateway::GatewayFile>(), vec![]], &["gateway.md", "overlay.md"]),
         of("stamper", [sections::<stamper::HostFile>(), vec![]], &["stamper.md"]),
         of("key", [sections::<key::KeyFile>(), vec![]], &["capabilities.md", "invitations.md"]),
+        of("console", [sections::<console::ConsoleFile>(), vec![]], &["console.md"]),
     ];
     let names: Vec<&str> = all.iter().map(|reference| reference.role).collect();
     assert_eq!(names, ROLES.map(|role| role.name), "each role has its files and pages here");

@@ -15,8 +15,8 @@ use crate::common::{Folder, eventually, free};
 use crate::overlay::harness::Realm;
 use crate::router::icing::{hex, secret};
 
-pub(super) const ROLES: [&str; 10] =
-    ["rs", "member", "attest", "router", "realm", "path", "consent", "gateway", "stamper", "key"];
+pub(super) const ROLES: [&str; 11] =
+    ["rs", "member", "attest", "router", "realm", "path", "consent", "gateway", "stamper", "key", "console"];
 /// How long a test waits for something.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -58,7 +58,8 @@ impl Configured {
             "router" => router(&folder),
             "realm" | "path" | "consent" | "gateway" => overlay(&folder, test, role),
             "stamper" => stamper(&folder),
-            _ => key_server(&folder),
+            "key" => key_server(&folder),
+            _ => console(&folder),
         };
         let config = folder.0.join(config);
         Some(Self { role, config, folder, is_apart })
@@ -218,6 +219,16 @@ fn exchange(folder: &Folder, role: &str) -> PathBuf {
     let layout = Layout::simulated(&folder.0).expect("free ports");
     let exchange = DemoExchange::new(layout, env!("CARGO_BIN_EXE_wayleave").as_ref(), None).expect("files");
     if role == "rs" { exchange.files.party(1) } else { exchange.files.member(&exchange.members[0].at.name) }
+}
+
+fn console(folder: &Folder) -> PathBuf {
+    let text = format!(
+        "[console]\n[[source]]\nname = \"alpha\"\nat = \"http://{}\"\n[status]\nlisten = \"{}\"\n",
+        free(),
+        free()
+    );
+    folder.write("console.toml", &text);
+    "console.toml".into()
 }
 
 fn attest(folder: &Folder) -> PathBuf {
