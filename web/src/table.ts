@@ -50,7 +50,7 @@ export class Table<T> {
     const action = (title: string, act: () => void): HTMLElement => h("button", { type: "button", click: act }, title);
     this.element = h(
       "section",
-      { class: "table", "aria-label": options.name },
+      { class: "table" },
       h(
         "div",
         { class: "tools" },

@@ -104,7 +104,12 @@ where
                 io.before(&mut machine)?;
                 machine.handle(input, clock.now());
             }
-            Some(Step::Query(query)) => query(&mut machine),
+            Some(Step::Query(query)) => {
+                // A machine that has had nothing to do for an hour would answer as of then.
+                io.before(&mut machine)?;
+                machine.handle_timeout(clock.now());
+                query(&mut machine);
+            }
             Some(Step::Stop) => return Ok(()),
             Some(Step::Ignore) | None => {}
         }
@@ -145,6 +150,8 @@ mod tests {
         sum: u64,
         due: Option<Instant>,
         output: Option<u64>,
+        /// When it last heard of the time.
+        at: Instant,
     }
 
     impl Machine for Adder {
@@ -155,6 +162,7 @@ mod tests {
             self.due = Some(now.instant + Duration::from_millis(50));
         }
         fn handle_timeout(&mut self, now: Now) {
+            self.at = now.instant;
             if self.due.is_some_and(|due| due <= now.instant) {
                 self.due = None;
                 self.output = Some(self.sum);
@@ -220,6 +228,21 @@ mod tests {
         events.send(Event::Add(0)).await.expect("running");
         assert_eq!(running.await.expect("ended"), Ok(()));
         assert_eq!(ask(&events, |adder: &mut Adder| adder.sum).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_query_is_answered_as_of_now_however_long_nothing_has_happened() {
+        let (events, inbox) = mpsc::channel(8);
+        let (to, _sums) = mpsc::channel(8);
+        let clock = Clock::start();
+        let running = tokio::spawn(drive(Adder::default(), clock, inbox, Sums(to)));
+        for _ in 0..2 {
+            let asked = clock.now().instant;
+            let at = ask(&events, |adder: &mut Adder| adder.at).await.expect("running");
+            assert!(at >= asked, "{at:?} {asked:?}");
+        }
+        events.send(Event::Add(0)).await.expect("running");
+        assert_eq!(running.await.expect("ended"), Ok(()));
     }
 
     #[tokio::test]

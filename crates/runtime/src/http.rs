@@ -626,9 +626,11 @@ fn in_parts(parts: mpsc::Receiver<String>) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
 }
 
-/// What the page of an application may do: load what it consists of, and ask the place that it comes from.
-const OF_APPLICATION: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
-                              base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// What the page of an application may do: load what it consists of, and ask the place that it comes from. The one style by its hash
+/// is what cytoscape adds for its own container.
+const OF_APPLICATION: &str = "default-src 'none'; script-src 'self'; \
+                              style-src 'self' 'sha256-pgvDUBa4IjFA2yuSJ2cqcyxmNYJMborsd0ORcRv9vw8='; img-src 'self' data:; \
+                              connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// What a page of HTML may do: show itself, and be left by its links.
 const POLICY: &str =

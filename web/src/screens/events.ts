@@ -15,9 +15,12 @@ function fields(event: RoleEvent): string {
   return words.map(([name, value]) => `${name.replaceAll("_", " ")}: ${text(value)}`).join(", ");
 }
 
+/** Long keys and hashes by their first digits. */
+const short = (words: string): string => words.replace(/\b([0-9a-f]{8})[0-9a-f]{24,}\b/g, "$1...");
+
 export function eventLine(event: RoleEvent): HTMLElement {
   const kind = text(event.what.event);
-  return h("li", {}, h("time", { datetime: event.time }, event.time.slice(11, 19)), " ", sourceLink(event.source), " ", h("b", {}, kind), " ", fields(event));
+  return h("li", {}, h("time", { datetime: event.time }, event.time.slice(11, 19)), " ", sourceLink(event.source), " ", h("b", {}, kind), " ", short(fields(event)));
 }
 
 export const events: Screen = (into, parameters) => {

@@ -124,7 +124,6 @@ export const map: Screen = (into, parameters) => {
   const ink = getComputedStyle(document.body).color;
   const drawing = cytoscape({
     container: place,
-    wheelSensitivity: 0.2,
     style: [
       { selector: "node", style: { label: "data(id)", color: ink, "background-color": "data(colour)", "font-size": 11, width: 22, height: 22, "text-valign": "bottom", "text-margin-y": 3 } },
       { selector: "edge", style: { width: 2, "line-color": "#94a3b8", "curve-style": "bezier", label: "data(label)", color: ink, "font-size": 9, "text-rotation": "autorotate", "text-margin-y": -7 } },

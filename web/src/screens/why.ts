@@ -137,12 +137,14 @@ export const why: Screen = (into, parameters) => {
     const parameter = BY_NAME.includes(role) ? "name" : "prefix";
     try {
       const value = await page(name, "why", { [parameter]: what });
+      // Who may have each route of one's own stands on another page.
+      const owned = role === "member" && list(value.own).length > 0 ? list((await page(name, "exports", { prefix: what })).exports) : [];
       if (isOver) return;
-      replace(result, h("h2", {}, what), ...answer(role, value));
+      replace(result, h("h2", {}, what), ...answer(role, owned.length > 0 ? { ...value, own: owned } : value));
       put(
         result,
         h("details", {}, h("summary", {}, "The whole answer"), h("pre", { tabindex: "0" }, JSON.stringify(value, null, 2))),
-        h("h4", {}, "On a terminal"),
+        h("h3", {}, "On a terminal"),
         command(`wayleave why ${what} --url ${source?.at ?? ""}`),
       );
     } catch (error) {
