@@ -11,7 +11,7 @@ const GROUPS: [Group; 5] = [
         commands: &["demo"],
         elsewhere: Some(("wayleave", "The product: what you run in your own network")),
     },
-    Group::new("Laboratories", &["check", "up", "status", "graph", "exec", "down"]),
+    Group::new("Laboratories", &["check", "up", "status", "graph", "exec", "console", "down"]),
     Group::new("Probe and replay", &["ping", "speak"]),
     Group::new("Measure", &["bench"]),
     Group::new("Other", &[]),

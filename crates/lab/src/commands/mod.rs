@@ -2,6 +2,7 @@
 //! [`Command`] and [`Command::run`].
 
 mod bench;
+mod console;
 mod demo;
 mod description;
 mod help;
@@ -43,6 +44,8 @@ pub enum Command {
     Status(network::Status),
     /// Run a command at a place of a laboratory, such as a node, host, member or router.
     Exec(network::Exec),
+    /// Show a laboratory in a browser: what each process says, on one page.
+    Console(console::Console),
     /// Draw a laboratory: DOT, or lines of text.
     Graph(network::Graph),
     /// End a laboratory: exactly what `up` started.
@@ -68,6 +71,9 @@ pub enum Command {
     /// Look at a laboratory from inside: what `status` starts.
     #[command(hide = true)]
     Look(network::Look),
+    /// Bring the status pages of a laboratory to its folder: what `console` starts.
+    #[command(hide = true)]
+    Pages(console::Pages),
 }
 
 impl Command {
@@ -78,6 +84,7 @@ impl Command {
             Command::Up(command) => network::up(command),
             Command::Status(command) => network::status(command),
             Command::Exec(command) => network::exec(command),
+            Command::Console(command) => console::console(command),
             Command::Graph(command) => network::graph(command),
             Command::Down(command) => network::down(command),
             Command::Check(command) => description::check(command),
@@ -88,6 +95,7 @@ impl Command {
             Command::Man(pages) => manual::man(pages, command()),
             Command::Hold(command) => network::hold(command),
             Command::Look(command) => network::look(command),
+            Command::Pages(command) => console::pages(command),
         };
         outcome.map(|()| ExitCode::SUCCESS)
     }

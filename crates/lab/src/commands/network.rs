@@ -144,8 +144,8 @@ pub struct Look {
 
 /// The process that holds a laboratory's namespaces. A process ID may come again; together with its start it does not.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Holder {
-    pid: u32,
+pub(super) struct Holder {
+    pub(super) pid: u32,
     /// Clock ticks after the system's start (proc(5)).
     started: u64,
     rung: String,
@@ -156,7 +156,7 @@ impl Holder {
         matches!(process_state(self.pid), Some((state, started)) if started == self.started && state != 'Z')
     }
 
-    fn rung(&self) -> Rung {
+    pub(super) fn rung(&self) -> Rung {
         self.rung.parse().unwrap_or(Rung::Root)
     }
 
@@ -184,10 +184,10 @@ fn process_state(pid: u32) -> Option<(char, u64)> {
 
 /// A laboratory's folder.
 #[derive(Clone, Debug)]
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn file(&self, name: &str) -> PathBuf {
+    pub(super) fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
@@ -196,7 +196,7 @@ impl Folder {
     }
 
     /// Writes a file as a whole: who reads it sees the old one or the new one.
-    fn write(&self, name: &str, text: &str) -> Outcome {
+    pub(super) fn write(&self, name: &str, text: &str) -> Outcome {
         let (new, old) = (self.file(&format!("{name}.new")), self.file(name));
         let written = fs::write(&new, text).and_then(|()| fs::rename(&new, &old));
         Ok(written.map_err(|error| Failure::system(old.display(), &error))?)
@@ -210,11 +210,11 @@ impl Folder {
         self.holder().is_some_and(|holder| holder.is_alive())
     }
 
-    fn state(&self) -> Value {
+    pub(super) fn state(&self) -> Value {
         self.read("state.json").and_then(|text| serde_json::from_str(&text).ok()).unwrap_or(Value::Null)
     }
 
-    fn plan(&self) -> Outcome<Plan> {
+    pub(super) fn plan(&self) -> Outcome<Plan> {
         description::read(&Source::read(&self.file("description.toml"))?)
     }
 
@@ -514,7 +514,7 @@ fn run(folder: &Folder, rung: Rung) -> Outcome {
 }
 
 /// A laboratory that is up.
-fn alive(which: &Which) -> Outcome<(Folder, Holder)> {
+pub(super) fn alive(which: &Which) -> Outcome<(Folder, Holder)> {
     let folder = which.find()?;
     match folder.holder().filter(Holder::is_alive) {
         Some(holder) => Ok((folder, holder)),

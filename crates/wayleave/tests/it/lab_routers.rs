@@ -8,6 +8,7 @@ use wayleave_lab::netns;
 use wayleave_lab::routers::{default_cache, locate_or_fetch};
 
 use crate::common::{Folder, eventually, text};
+use crate::console;
 use crate::lab::{Lab, example, gone, lower_rung};
 
 /// Starts an example as it is, or changed; `None` where there are no namespaces or no routers.
@@ -106,6 +107,11 @@ fn an_exchange_comes_up_from_one_file_and_each_policy_shows_in_the_routers_table
     assert!(drawn.contains("alpha-router  bird with 203.0.113.0/26, 2001:db8:a::/48"), "{drawn}");
     let nowhere = lab.lab("exec", &["zulu", "true"]);
     assert!(text(&nowhere.stderr).contains("there are: alpha, alpha-router, bravo"), "{}", text(&nowhere.stderr));
+    // What each process says, in one console. Its sockets go with it, and a console that may not show both parties ends.
+    console::of_laboratory(&lab, |at| {
+        console::shows_the_exchange(at);
+        console::refuses_both_parties(&lab);
+    });
     // A router dies, and `status` says so. Down: all of it.
     let row = status["processes"].as_array().expect("processes").iter().find(|row| row["node"] == "delta-router");
     lab.at("delta-router", &["kill", "-9", &row.expect("a router")["pid"].to_string()]);

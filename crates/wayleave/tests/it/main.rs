@@ -9,6 +9,7 @@ mod attest_rpki;
 mod backup;
 mod cli;
 mod common;
+mod console;
 mod ends;
 mod full_disk;
 mod gateway;
