@@ -10,7 +10,7 @@ use serde_json::Value;
 use wayleave_lab::demo::http::{get, get_json};
 use wayleave_lab::netns::NetworkNamespace;
 
-use crate::common::{eventually, free, text, wayleave_lab};
+use crate::common::{eventually, free, laboratory, text};
 use crate::lab::Lab;
 
 /// A program that ends with the test.
@@ -26,7 +26,7 @@ impl Drop for Ends {
 /// `wayleave-lab console` of a laboratory that is up, until `checks` is done.
 pub(crate) fn of_laboratory(lab: &Lab, checks: impl FnOnce(SocketAddr)) {
     let listen = free();
-    let mut command = Command::new(wayleave_lab());
+    let mut command = Command::new(laboratory());
     command.args(["console", "--dir", &lab.dir, "--listen", &listen]).stdout(Stdio::piped());
     let mut console = Ends(command.spawn().expect("the program runs"));
     let mut said = String::new();
@@ -49,12 +49,17 @@ pub(crate) fn shows_the_exchange(at: SocketAddr) {
         all = page("/api/v1/sources");
         all["sources"].as_array().expect("a list").iter().all(|source| source["overview"]["ready"] == true)
     });
-    let names: Vec<&str> = all["sources"].as_array().expect("a list").iter().filter_map(|source| source["name"].as_str()).collect();
+    let names: Vec<&str> =
+        all["sources"].as_array().expect("a list").iter().filter_map(|source| source["name"].as_str()).collect();
     assert_eq!(names, ["party1", "party2", "alpha", "bravo", "charlie", "delta"]);
     assert_eq!(all["sources"][2]["overview"]["role"], "member");
     // A role's own pages, as they are; nothing else of it.
     let why = page("/api/v1/source/charlie/why?prefix=198.51.100.0%2F24");
-    assert_eq!(why["summary"], "chosen by the exchange's recommendation", "{why}");
+    assert_eq!(
+        (&why["routes"][0]["announcer"]["name"], &why["routes"][0]["outcome"]),
+        (&"delta".into(), &"installed".into()),
+        "{why}"
+    );
     for (path, expected) in [
         ("/api/v1/source/zulu/status", "no source is named `zulu`"),
         ("/api/v1/source/alpha/nothing", "this role does not show `nothing`"),

@@ -26,7 +26,7 @@ pub(crate) fn impossible() -> Option<String> {
 
 /// A laboratory in a folder of its own, which is taken down when the test ends.
 pub(crate) struct Lab {
-    folder: Folder,
+    pub(crate) folder: Folder,
     pub(crate) dir: String,
 }
 
