@@ -53,6 +53,14 @@ impl Token {
     }
 }
 
+/// How the octets of a file are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Encoding {
+    Plain,
+    /// RFC 1952; every browser reads it.
+    Gzip,
+}
+
 /// The cookie that holds it.
 const COOKIE: &str = "wayleave";
 
@@ -383,7 +391,7 @@ impl Pages {
     /// Adds a file that a program was built with. A page of HTML may load scripts, styles and pictures of its own place, and nothing
     /// else; its scripts may ask that place.
     #[must_use]
-    pub fn file(mut self, path: &str, kind: &'static str, octets: &'static [u8]) -> Self {
+    pub fn file(mut self, path: &str, kind: &'static str, encoding: Encoding, octets: &'static [u8]) -> Self {
         let tag = format!("\"{}\"", to_hex(&Sha256::digest(octets)));
         let handler = move |headers: HeaderMap| {
             let is_known = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
@@ -396,9 +404,12 @@ impl Pages {
             ];
             let tag = [(header::ETAG, tag.clone())];
             async move {
-                match is_known {
-                    true => (StatusCode::NOT_MODIFIED, of_file, tag).into_response(),
-                    false => (of_file, tag, octets).into_response(),
+                match (is_known, encoding) {
+                    (true, _) => (StatusCode::NOT_MODIFIED, of_file, tag).into_response(),
+                    (false, Encoding::Plain) => (of_file, tag, octets).into_response(),
+                    (false, Encoding::Gzip) => {
+                        (of_file, tag, [(header::CONTENT_ENCODING, "gzip")], octets).into_response()
+                    }
                 }
             }
         };
@@ -836,7 +847,7 @@ mod tests {
     async fn a_guarded_page_is_for_who_has_the_token_alone() {
         let (_ready, state) = watch::channel(Ok(()));
         let pages = Pages::new("console", state)
-            .file("/", "text/html; charset=utf-8", b"<p>page")
+            .file("/", "text/html; charset=utf-8", Encoding::Plain, b"<p>page")
             .guarded_by(Token::new("secret7".into()));
         let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
         for (path, head, status) in [

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use wayleave_runtime::http::{Metric, Pages, Parameters, Reply, Token, ViewError};
+use wayleave_runtime::http::{Encoding, Metric, Pages, Parameters, Reply, Token, ViewError};
 use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
@@ -13,10 +13,10 @@ use crate::overview::Overview;
 use crate::roles::daemon::{View, Views};
 
 /// The page, as `web/` builds it.
-const FILES: [(&str, &str, &[u8]); 3] = [
-    ("/", "text/html; charset=utf-8", include_bytes!("../../../console/index.html")),
-    ("/console.js", "text/javascript; charset=utf-8", include_bytes!("../../../console/console.js")),
-    ("/console.css", "text/css; charset=utf-8", include_bytes!("../../../console/console.css")),
+const FILES: [(&str, &str, Encoding, &[u8]); 3] = [
+    ("/", "text/html; charset=utf-8", Encoding::Plain, include_bytes!("../../../console/index.html")),
+    ("/console.js", "text/javascript; charset=utf-8", Encoding::Gzip, include_bytes!("../../../console/console.js.gz")),
+    ("/console.css", "text/css; charset=utf-8", Encoding::Plain, include_bytes!("../../../console/console.css")),
 ];
 
 /// Octets of the name of a page.
@@ -100,7 +100,9 @@ impl View for ConsoleView {
             |view: Self, rest, parameters| view.page_of_source(rest, parameters),
         );
         views.site(move |pages: Pages| {
-            let pages = FILES.into_iter().fold(pages, |pages, (path, kind, octets)| pages.file(path, kind, octets));
+            let pages = FILES
+                .into_iter()
+                .fold(pages, |pages, (path, kind, encoding, octets)| pages.file(path, kind, encoding, octets));
             let pages = pages.stream("/api/v1/stream", move || {
                 let sources = Arc::clone(&sources);
                 async move { sources.stream() }
