@@ -7,7 +7,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 LAB := target/debug/wayleave-lab
 
-.PHONY: help demo test check bench soak repeat fresh fuzz build release install uninstall deb
+.PHONY: help demo test check bench soak repeat fresh fuzz console build release install uninstall deb
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ repeat: ## the tests that wait or start processes, 20 times under load; resumes 
 
 fresh: ## both commands on a fresh Debian, in the background (ARGS="demo" or "test", "--wait" to wait); needs root
 	@scripts/fresh-root $(ARGS)
+
+console: build ## the console's page, built anew from web/ and played in Chromium (needs Node 20 and npm)
+	@scripts/console build
+	@scripts/console test
 
 fuzz: ## every fuzz target for a while, or those of ARGS (SECONDS_EACH=60)
 	@scripts/toolchain

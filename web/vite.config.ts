@@ -7,6 +7,7 @@ export default defineConfig({
     outDir: "../crates/wayleave/console",
     emptyOutDir: true,
     target: "es2022",
+    chunkSizeWarningLimit: 800,
     modulePreload: false,
     assetsInlineLimit: 0,
     cssCodeSplit: false,

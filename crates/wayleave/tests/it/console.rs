@@ -102,3 +102,10 @@ pub(crate) fn refuses_both_parties(lab: &Lab) {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("are both parties of the exchange ix") && said.contains("a console of its own"), "{said}");
 }
+
+#[test]
+fn the_page_was_built_from_the_sources_that_lie_beside_it() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/console");
+    let output = Command::new(script).arg("check").output().expect("the script runs");
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}
