@@ -14,6 +14,7 @@
 pub mod attested;
 pub mod bench;
 pub mod bird;
+pub mod console;
 pub mod demo;
 pub mod exchange;
 pub mod frr;

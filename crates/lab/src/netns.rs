@@ -131,12 +131,12 @@ where
 /// Runs this program with `arguments` as the first process of a rung's namespaces, and waits for its end.
 ///
 /// Everything inside is killed if the calling thread ends earlier.
-pub fn enter<I, S>(rung: Rung, arguments: I) -> io::Result<ExitStatus>
+pub fn enter<I, S>(rung: Rung, arguments: I, environment: Option<(&str, &OsStr)>) -> io::Result<ExitStatus>
 where
     I: IntoIterator<Item = S>,
     S: AsRef<OsStr>,
 {
-    entering(rung)?.args(arguments).status()
+    entering(rung)?.args(arguments).envs(environment).status()
 }
 
 /// A command that runs this program in a rung's namespaces, without arguments so far.

@@ -3,8 +3,7 @@
 
 use std::fs;
 use std::io;
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,6 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use wayleave_config::failure::{Failure, Outcome};
 use wayleave_config::output::print;
+use wayleave_lab::console::{LISTEN, configuration, to_socket};
 use wayleave_lab::laboratory::processes::Role;
 use wayleave_lab::netns::NetworkNamespace;
 
@@ -21,15 +21,13 @@ use super::{product, signals};
 /// How long the console may take to answer.
 const START: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(50);
-/// Octets that go on at once.
-const PART: usize = 1 << 16;
 
 #[derive(Args, Debug)]
 pub struct Console {
     #[command(flatten)]
     pub which: Which,
     /// Where the console is: of this machine alone, since a laboratory's shows both parties.
-    #[arg(long, default_value = "127.0.0.1:8470")]
+    #[arg(long, default_value = LISTEN)]
     pub listen: SocketAddr,
 }
 
@@ -83,13 +81,8 @@ fn show(
     pages: &mut Child,
     wait: &mut (impl FnMut() -> i32 + Send + 'static),
 ) -> Outcome {
-    let mut text = "[console]\nlab = true\n".to_owned();
-    for (place, _) in sources {
-        let at = socket(&folder.0, place);
-        text += &format!("\n[[source]]\nname = \"{place}\"\nat = \"unix:{}\"\n", at.display());
-    }
-    text += &format!("\n[status]\nlisten = \"{}\"\n", command.listen);
-    folder.write("console.toml", &text)?;
+    let at = |(place, _): &(String, Role)| (place.clone(), format!("unix:{}", socket(&folder.0, place).display()));
+    folder.write("console.toml", &configuration(&sources.iter().map(at).collect::<Vec<_>>(), command.listen))?;
     let file = folder.file("console.toml");
     wait_for("the sockets of the processes' pages", pages, || {
         sources.iter().all(|(place, _)| socket(&folder.0, place).exists())
@@ -143,38 +136,9 @@ pub fn pages(command: &Pages) -> Outcome {
     for (place, role) in processes(&folder) {
         let namespace = plan.namespace(&place);
         let at = socket(&folder.0, &place);
-        let listener = UnixListener::bind(&at).map_err(|error| Failure::system(at.display(), &error))?;
-        std::thread::spawn(move || {
-            for reader in listener.incoming().flatten() {
-                let namespace = namespace.clone();
-                std::thread::spawn(move || bring(&namespace, role.page(), reader));
-            }
-        });
+        to_socket(namespace, role.page(), &at).map_err(|error| Failure::system(at.display(), &error))?;
     }
     // Until who asked for it has ended, however that is.
     let _ = io::copy(&mut io::stdin(), &mut io::sink());
     Ok(())
-}
-
-/// Brings one connection to a page, both ways.
-fn bring(namespace: &NetworkNamespace, page: SocketAddr, reader: UnixStream) {
-    let Ok(Ok(stream)) = namespace.within(|| TcpStream::connect(page)) else { return };
-    let (Ok(from), Ok(to)) = (reader.try_clone(), stream.try_clone()) else { return };
-    let asking = std::thread::spawn(move || {
-        copy(from, &to);
-        let _ = to.shutdown(Shutdown::Write); // it may have ended
-    });
-    copy(stream, &reader);
-    let _ = reader.shutdown(Shutdown::Both); // as above
-    let _ = asking.join();
-}
-
-/// Copies until the end of either.
-fn copy(mut from: impl io::Read, mut to: impl io::Write) {
-    let mut part = vec![0; PART];
-    while let Ok(length @ 1..) = from.read(&mut part) {
-        if to.write_all(&part[..length]).is_err() {
-            return;
-        }
-    }
 }

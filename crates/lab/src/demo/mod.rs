@@ -4,6 +4,7 @@
 //! processes. Every step checks the routers' own tables.
 
 mod attested;
+mod browser;
 pub mod exchange;
 pub mod expect;
 mod explore;
@@ -77,7 +78,13 @@ fn choose_and_run(options: &Options, arguments: &[OsString]) -> ExitCode {
     if rung == Rung::Simulated {
         return run_steps(options, rung);
     }
-    match netns::enter(rung, arguments) {
+    // Whoever looks is outside of the namespaces, and the console within.
+    let outside = match options.headless || options.json {
+        true => None,
+        false => browser::outside().map_err(|error| eprintln!("no console: {error}")).ok(),
+    };
+    let environment = outside.as_ref().map(browser::Outside::environment);
+    match netns::enter(rung, arguments, environment) {
         Ok(status) => ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)),
         Err(error) => {
             eprintln!("cannot enter the namespaces of rung {rung}: {error}");
@@ -141,6 +148,7 @@ fn run_steps(options: &Options, rung: Rung) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
+    let _console = browser::start(options, &exchange, &report);
     for step in STEPS {
         if step.is_last && !options.headless && !options.json {
             explore::explore(&mut exchange);

@@ -247,7 +247,7 @@ fn enter(more: impl IntoIterator<Item = String>) -> Outcome<Option<Rung>> {
     }
     let arguments = std::env::args_os().skip(1).chain(more.into_iter().map(OsString::from));
     stopped::begins_inside();
-    let ended = netns::enter(detection.rung, arguments);
+    let ended = netns::enter(detection.rung, arguments, None);
     stopped::has_ended_inside();
     let ended = ended.map_err(|error| Failure::new(format!("network namespaces: {error}")))?;
     if ended.success() {
