@@ -4,7 +4,7 @@
 //! measured is the longest time in which the application got nothing.
 //!
 //! ICC-08, by process: `kill -9` of a node on the path of both directions or of either alone, under `ssh` and `iperf3`
-//! both ways, 20 times, and 200 once (`WAYLEAVE_FAILOVER_KILLS`; the longest gap of the 200 was 1.60 s, beside builds
+//! both ways, 20 times, and 200 once (`WAYLEAVE_FAILOVER_KILLS`; the longest gap of the 200 was 2.02 s, beside builds
 //! on both cores): nothing is missing for three seconds, less what a thread that only sleeps was not run; no active
 //! path has the dead node.
 
