@@ -10,6 +10,7 @@ import { map } from "./screens/map";
 import { overlay } from "./screens/overlay";
 import { overview } from "./screens/overview";
 import { routes } from "./screens/routes";
+import { sides } from "./screens/sides";
 import { source } from "./screens/source";
 import { why } from "./screens/why";
 import { state } from "./state";
@@ -17,10 +18,11 @@ import { state } from "./state";
 /** Draws itself into an element, and returns what ends it. */
 export type Screen = (into: HTMLElement, parameters: URLSearchParams) => () => void;
 
-const SCREENS: Record<string, { title: string; screen: Screen; isHidden?: boolean }> = {
+const SCREENS: Record<string, { title: string; screen: Screen; isHidden?: boolean; isOfLab?: boolean }> = {
   overview: { title: "Overview", screen: overview },
   why: { title: "Why", screen: why },
   routes: { title: "Routes", screen: routes },
+  sides: { title: "Two sides", screen: sides, isOfLab: true },
   map: { title: "Map", screen: map },
   overlay: { title: "Overlay", screen: overlay },
   capabilities: { title: "Capabilities", screen: capabilities },
@@ -38,11 +40,7 @@ function draw(): void {
   end();
   const { screen: name, parameters } = here();
   const known = SCREENS[name];
-  const links = Object.entries(SCREENS).filter(([, { isHidden }]) => isHidden !== true);
-  replace(
-    navigation,
-    ...links.map(([of, { title }]) => h("a", { href: address(of), "aria-current": of === name ? "page" : "false" }, title)),
-  );
+  drawNavigation();
   replace(screenElement);
   document.title = `${known?.title ?? "Not found"} - Wayleave`;
   if (known === undefined) {
@@ -53,7 +51,22 @@ function draw(): void {
   end = known.screen(screenElement, parameters);
 }
 
+function drawNavigation(): void {
+  const { screen: name } = here();
+  const links = Object.entries(SCREENS).filter(([, { isHidden, isOfLab }]) => isHidden !== true && (isOfLab !== true || state.isLab));
+  replace(
+    navigation,
+    ...links.map(([of, { title }]) => h("a", { href: address(of), "aria-current": of === name ? "page" : "false" }, title)),
+  );
+}
+
+let isLab = false;
+
 function drawState(): void {
+  if (isLab !== state.isLab) {
+    isLab = state.isLab;
+    drawNavigation();
+  }
   const well = state.sources.filter((source) => source.absent === null && source.overview?.ready === true).length;
   linkState.className = state.isConnected ? "" : "bad";
   linkState.textContent = !state.isConnected

@@ -111,6 +111,15 @@ test("the map has the links of the table", async () => {
   await sound("map");
 });
 
+test("two sides of a route: shares that look random, and what its announcer knows", async () => {
+  await open("sides?prefix=203.0.113.0%2F26");
+  await page.getByRole("heading", { name: "Party 1 holds" }).waitFor();
+  await page.getByRole("heading", { name: "Party 2 holds" }).waitFor();
+  await page.getByText("charlie may not: rule 1 hides it").waitFor();
+  assert.equal(await page.locator("svg.bits").count(), 8);
+  await sound("sides");
+});
+
 test("what happens is told while one looks, and a role that has gone is named", async () => {
   await open("events");
   const before = await page.locator("tbody tr").count();
