@@ -94,7 +94,7 @@ pub enum LookupFailure {
     #[error("no server to ask")]
     NoServer,
     /// In ascending order of how much it tells.
-    #[error("no server answered: does the key server run, and do the resolvers that are asked reach it?")]
+    #[error("no server answered: check that the key server runs and that the resolvers which are asked reach it")]
     Silent,
     #[error(
         "every server answered with a failure (response code {0}); check that the zone is delegated to the key server"
