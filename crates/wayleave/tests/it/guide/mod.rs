@@ -1,6 +1,6 @@
 //! Snippets of the guide, tried as they stand there.
 //!
-//! A fence names its language: `sh` is run, `toml` is laid over an initial configuration and checked, `bird` and `frr` configure real
+//! A fence names its language: `sh` is run, `toml` is laid over an initial configuration and checked, `bird`, `frr`, `gobgp` and `openbgpd` configure real
 //! routers, `text` is a picture or what a program printed.
 
 mod applications_page;
