@@ -339,23 +339,23 @@ fn read_route_line(line: &str, before: Option<Prefix>) -> Option<LearnedRoute> {
 }
 
 fn read_attribute(line: &str, route: &mut LearnedRoute) -> Option<()> {
-    // Lines without a colon are next hops: `via 192.0.2.2 on eth0`.
+    // Lines without a colon are next hops: `via 192.0.2.2 on eth0`. BIRD 3 has other names than BIRD 2.
     let Some((name, value)) = line.split_once(": ") else { return Some(()) };
     match name {
-        "BGP.as_path" => {
+        "BGP.as_path" | "bgp_path" => {
             let numbers = value.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
             route.as_path = numbers.map(|word| word.parse().map(Asn).ok()).collect::<Option<_>>()?;
         }
-        "BGP.next_hop" => route.next_hop = Some(value.split_whitespace().next()?.parse().ok()?),
-        "BGP.med" => route.med = Some(value.trim().parse().ok()?),
-        "BGP.community" => {
+        "BGP.next_hop" | "bgp_next_hop" => route.next_hop = Some(value.split_whitespace().next()?.parse().ok()?),
+        "BGP.med" | "bgp_med" => route.med = Some(value.trim().parse().ok()?),
+        "BGP.community" | "bgp_community" => {
             let pairs = tuples(value).map(|tuple| {
                 let [high, low] = tuple[..] else { return None };
                 Some(Community::new(u16::try_from(high).ok()?, u16::try_from(low).ok()?))
             });
             route.communities = pairs.collect::<Option<_>>()?;
         }
-        "BGP.large_community" => {
+        "BGP.large_community" | "bgp_large_community" => {
             let triples = tuples(value).map(|tuple| {
                 let [a, b, c] = tuple[..] else { return None };
                 Some(LargeCommunity::new(a, b, c))
@@ -410,6 +410,34 @@ Table master6:
         assert_eq!(routes[0], v4);
         assert_eq!(routes[1].next_hop, Some("2001:db8::2".parse().expect("an address")));
         assert!(!routes[1].best);
+    }
+
+    #[test]
+    fn a_table_of_bird_3_is_read_too() {
+        let text = "Table master4:
+203.0.113.64/26      unicast [exchange 02:46:42.458 from 192.0.2.101] * (100) [AS64498i]
+\tvia 192.0.2.2 on eth0
+\tpreference: 100
+\tfrom: 192.0.2.101
+\tbgp_origin: IGP
+\tbgp_path: 64498 64510
+\tbgp_next_hop: 192.0.2.2
+\tbgp_med: 7
+\tbgp_community: (65535,65281)
+\tbgp_large_community: (64496, 0, 64500)
+\tbgp_otc: 64496
+\tInternal route handling values: 0L 4G 0S id 3
+";
+        let expected = LearnedRoute {
+            prefix: "203.0.113.64/26".parse().expect("a prefix"),
+            next_hop: Some("192.0.2.2".parse().expect("an address")),
+            as_path: vec![Asn(64498), Asn(64510)],
+            communities: vec![Community::NO_EXPORT],
+            large_communities: vec![LargeCommunity::new(64496, 0, 64500)],
+            med: Some(7),
+            best: true,
+        };
+        assert_eq!(read_table(text), Ok(vec![expected]));
     }
 
     #[test]

@@ -56,6 +56,42 @@ pub struct Routers {
     pub bird: Installation,
     /// FRR: `zebra`, `bgpd`, `vtysh`.
     pub frr: Installation,
+    /// GoBGP: `gobgpd`, `gobgp`; where it is wanted.
+    pub gobgp: Option<Installation>,
+    /// OpenBGPD: `bgpd`, `bgpctl`; where it is wanted.
+    pub openbgpd: Option<Installation>,
+}
+
+impl Routers {
+    /// The binaries of a router, if they are among these.
+    #[must_use]
+    pub fn of(&self, router: &RouterPackage) -> Option<&Installation> {
+        let all = [(&BIRD, Some(&self.bird)), (&FRR, Some(&self.frr))];
+        let more = [(&GOBGP, self.gobgp.as_ref()), (&OPENBGPD, self.openbgpd.as_ref())];
+        all.into_iter().chain(more).find(|(package, _)| *package == router)?.1
+    }
+
+    /// Finds GoBGP or OpenBGPD, or fetches it, unless it is among these. `progress` as for [`locate_or_fetch`].
+    ///
+    /// # Errors
+    /// If it cannot be had.
+    pub fn add(
+        &mut self,
+        router: &RouterPackage,
+        cache: &Path,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(), RoutersError> {
+        if self.of(router).is_some() {
+            return Ok(());
+        }
+        let found = locate_or_fetch_router(router, cache, progress)?;
+        match *router {
+            GOBGP => self.gobgp = Some(found),
+            OPENBGPD => self.openbgpd = Some(found),
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 /// Why a router is not available.
@@ -132,7 +168,7 @@ pub const FRR: RouterPackage = RouterPackage {
 pub const OPENBGPD: RouterPackage = RouterPackage {
     name: "OpenBGPD",
     package: "openbgpd",
-    programs: &["bgpd"],
+    programs: &["bgpd", "bgpctl"],
     directories: &["usr/sbin"],
     version: ("bgpd", "-V"),
     fails: false,
@@ -143,7 +179,7 @@ pub const OPENBGPD: RouterPackage = RouterPackage {
 pub const GOBGP: RouterPackage = RouterPackage {
     name: "GoBGP",
     package: "gobgpd",
-    programs: &["gobgpd"],
+    programs: &["gobgpd", "gobgp"],
     directories: &["usr/bin", "usr/sbin"],
     version: ("gobgpd", "--version"),
     fails: false,
@@ -429,7 +465,7 @@ impl Source<'_> {
 pub fn locate_or_fetch(cache: &Path, progress: &mut dyn FnMut(&str)) -> Result<Routers, RoutersError> {
     let bird = locate_or_fetch_router(&BIRD, cache, progress)?;
     let frr = locate_or_fetch_router(&FRR, cache, progress)?;
-    Ok(Routers { bird, frr })
+    Ok(Routers { bird, frr, gobgp: None, openbgpd: None })
 }
 
 /// The cache of a build tree: `target/routers` beside the running program's build, or in the current directory.

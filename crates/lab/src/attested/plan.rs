@@ -34,7 +34,7 @@ struct File {
 struct NetworkEntry {
     name: Spanned<String>,
     asn: Spanned<Asn>,
-    router: Software,
+    router: Spanned<Software>,
     announce: Spanned<Vec<Spanned<toml::Value>>>,
     #[serde(default = "yes")]
     attest: bool,
@@ -210,6 +210,10 @@ impl Check {
             ];
             self.mistakes.extend(spans.into_iter().flatten().map(|span| Mistake::at(span, without)));
         }
+        if ![Software::Bird, Software::Frr].contains(entry.router.get_ref()) {
+            let given = entry.router.get_ref().name();
+            self.wrong(&entry.router, format!("`{given}` is for members of an exchange, expected `bird` or `frr`"));
+        }
         let since = match entry.attested.as_ref().map(|attested| *attested.get_ref()) {
             None | Some(Attested::Strict) => OriginPolicy::Strict,
             Some(Attested::Prefer) => OriginPolicy::Prefer,
@@ -221,7 +225,7 @@ impl Check {
         AsPlan {
             name: entry.name.get_ref().clone(),
             asn: self.asn(&entry.asn),
-            software: entry.router,
+            software: *entry.router.get_ref(),
             routes,
             proxy: entry.attest.then_some(proxy),
         }

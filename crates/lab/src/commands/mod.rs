@@ -37,7 +37,7 @@ pub enum Command {
     ///
     /// A file describes one of four kinds of network. An overlay has a realm's servers, nodes, gateways and hosts. Paid transit
     /// has ordinary routers with waypoints, capabilities and stampers. An exchange (`[exchange]`, `[[member]]`) has two parties and
-    /// members' proxies beside BIRD and FRR. Attesting networks (`[[as]]`) have BIRD and FRR behind attesting proxies. There is an
+    /// members' proxies beside BIRD, FRR, GoBGP and OpenBGPD. Attesting networks (`[[as]]`) have BIRD and FRR behind attesting proxies. There is an
     /// example of each in docs/examples/lab.
     Up(network::Up),
     /// Show the processes of a running laboratory.

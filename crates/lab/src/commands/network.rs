@@ -21,6 +21,7 @@ use clap::{Args, ValueEnum};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use wayleave_lab::exchange::layout::Software;
 use wayleave_lab::laboratory::processes::{Role, page_of};
 use wayleave_lab::laboratory::routers::commands_of;
 use wayleave_lab::laboratory::{Laboratory, Plan, Site};
@@ -345,6 +346,13 @@ pub fn up(command: &Up) -> Outcome {
             .help("load the module (modprobe tun); in a container pass the device in; let everybody open it (chmod 666 /dev/net/tun), as most systems do")
             .into());
     }
+    if rung == Rung::Rootless && plan.software().contains(&Software::OpenBgpd) {
+        return Err(Failure::new(
+            "OpenBGPD runs as root alone: its processes change to a user that a user namespace does not have",
+        )
+        .help("run it as root, or give the member another `router`: \"bird\", \"frr\" or \"gobgp\"")
+        .into());
+    }
     let say = |line: &str| if command.json { eprintln!("{line}") } else { print(&format!("{line}\n")) };
     // What is fetched is fetched here: in the namespaces there is no way to a mirror.
     routers_of(&plan, &mut |line| say(line))?;
@@ -432,10 +440,12 @@ fn routers_of(plan: &Plan, say: &mut dyn FnMut(&str)) -> Outcome<Option<Routers>
     if !plan.needs_routers() {
         return Ok(None);
     }
-    let found = routers::locate_or_fetch(&default_cache(), say);
-    let none =
-        |error: routers::RoutersError| Failure::new(error.to_string()).help("routers here are real BIRD and FRR");
-    Ok(Some(found.map_err(none)?))
+    let none = |error: routers::RoutersError| Failure::new(error.to_string()).help("routers here are real ones");
+    let mut found = routers::locate_or_fetch(&default_cache(), say).map_err(none)?;
+    for software in plan.software() {
+        found.add(software.package(), &default_cache(), say).map_err(none)?;
+    }
+    Ok(Some(found))
 }
 
 /// What to try in a laboratory that is up.

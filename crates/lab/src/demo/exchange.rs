@@ -100,15 +100,18 @@ impl DemoExchange {
             role: role(format!("party{}", at.number), &at.process.namespace, "rs", files.party(at.number)),
             at,
         });
-        let members = layout.members.iter().map(|at| Member {
-            router: router(at, expect::EXCHANGE, customer(&layout, at), routers, &layout.state),
-            role: role(format!("{}-proxy", at.name), &at.proxy.namespace, "member", files.member(&at.name)),
-            at: at.clone(),
-            announced: Vec::new(),
-        });
+        let member = |at: &MemberLayout| {
+            Ok(Member {
+                router: router(at, expect::EXCHANGE, customer(&layout, at), routers, &layout.state)?,
+                role: role(format!("{}-proxy", at.name), &at.proxy.namespace, "member", files.member(&at.name)),
+                at: at.clone(),
+                announced: Vec::new(),
+            })
+        };
+        let members = layout.members.iter().map(member).collect::<Result<_, String>>()?;
         Ok(Self {
             rung: layout.rung,
-            members: members.collect(),
+            members,
             parties,
             expected: expect::ExpectedTables::new(layout.next_hops()),
             customer: None,

@@ -338,6 +338,9 @@ impl Internet {
             (Testbed::Lan(network, routers, _), Software::Frr) => {
                 Box::new(Frr::with_config(&routers.frr, layout.namespace, layout.site, network.state()))
             }
+            (Testbed::Lan(..), Software::Gobgp | Software::OpenBgpd) => {
+                return Err(format!("{name}: {} is for members of an exchange", site.software.name()));
+            }
             (Testbed::Loopback(_), _) => Box::new(Transit::new(layout.site, layout.namespace)),
         };
         let status = testbed.status()?;

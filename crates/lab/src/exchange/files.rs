@@ -7,7 +7,7 @@ use std::process::Command;
 
 use wayleave_core::Asn;
 
-use super::layout::{Layout, MemberLayout, PartyLayout};
+use super::layout::{Layout, MemberLayout, PartyLayout, Software};
 use crate::netns::Rung;
 
 /// What an exchange is, beside its addresses.
@@ -328,6 +328,13 @@ shares = true
             Rung::Simulated => String::new(),
             Rung::Root | Rung::Rootless => format!("address = \"{}\"\n", member.router),
         };
+        // GoBGP and OpenBGPD let long times pass between their attempts to connect, so their proxies try, too.
+        let connect = match member.software {
+            Software::Gobgp | Software::OpenBgpd if layout.rung != Rung::Simulated => {
+                format!("connect = \"{}:179\"\n", member.router)
+            }
+            _ => String::new(),
+        };
         format!(
             "[member]
 name = \"{name}\"
@@ -346,7 +353,7 @@ party2 = {party2}
 
 [router]
 listen = \"{listen}\"
-{only}asn = {asn}
+{connect}{only}asn = {asn}
 router_id = \"{router_id}\"
 hold_time = 9
 

@@ -8,6 +8,7 @@ use serde::Deserialize;
 use wayleave_core::Asn;
 
 use crate::netns::{Network, NetworkError, NetworkNamespace, Rung};
+use crate::routers::{BIRD, FRR, GOBGP, OPENBGPD, RouterPackage};
 
 /// Router software.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -15,6 +16,10 @@ use crate::netns::{Network, NetworkError, NetworkNamespace, Rung};
 pub enum Software {
     Bird,
     Frr,
+    /// A member's of an exchange alone.
+    Gobgp,
+    /// A member's of an exchange alone, and with root.
+    OpenBgpd,
 }
 
 impl Software {
@@ -24,6 +29,19 @@ impl Software {
         match self {
             Self::Bird => "bird",
             Self::Frr => "frr",
+            Self::Gobgp => "gobgp",
+            Self::OpenBgpd => "openbgpd",
+        }
+    }
+
+    /// How to find or fetch it.
+    #[must_use]
+    pub fn package(self) -> &'static RouterPackage {
+        match self {
+            Self::Bird => &BIRD,
+            Self::Frr => &FRR,
+            Self::Gobgp => &GOBGP,
+            Self::OpenBgpd => &OPENBGPD,
         }
     }
 }

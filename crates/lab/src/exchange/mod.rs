@@ -20,10 +20,12 @@ use self::layout::{Layout, MemberLayout, Software};
 use self::plan::Plan;
 use crate::bird::Bird;
 use crate::frr::Frr;
+use crate::gobgp::Gobgp;
 use crate::laboratory::processes::{Processes, Role};
 use crate::laboratory::routers::PlacedRouters;
 use crate::laboratory::{Laboratory, until_nothing_is_missing};
 use crate::netns::{Network, Rung};
+use crate::openbgpd::OpenBgpd;
 use crate::routers::Routers;
 use crate::speaker::SpeakingRouter;
 use crate::table::{Customer, Peering, Router};
@@ -35,7 +37,7 @@ pub(crate) fn router(
     customer: Option<Customer>,
     routers: Option<&Routers>,
     state: &Path,
-) -> Box<dyn Router> {
+) -> Result<Box<dyn Router>, String> {
     let peering = Peering {
         name: at.name.clone(),
         asn: at.asn,
@@ -47,13 +49,18 @@ pub(crate) fn router(
         },
         customer,
     };
-    match (routers, at.software) {
-        (Some(routers), Software::Bird) => {
-            Box::new(Bird::new(&routers.bird, at.router_namespace.clone(), peering, state))
-        }
-        (Some(routers), Software::Frr) => Box::new(Frr::new(&routers.frr, at.router_namespace.clone(), peering, state)),
-        (None, _) => Box::new(SpeakingRouter::new(at.router_namespace.clone(), &peering, at.bgp.port())),
-    }
+    let namespace = at.router_namespace.clone();
+    let Some(routers) = routers else {
+        return Ok(Box::new(SpeakingRouter::new(namespace, &peering, at.bgp.port())));
+    };
+    let installation = routers.of(at.software.package());
+    let installation = installation.ok_or_else(|| format!("{}: nobody has fetched its router", at.name))?;
+    Ok(match at.software {
+        Software::Bird => Box::new(Bird::new(installation, namespace, peering, state)),
+        Software::Frr => Box::new(Frr::new(installation, namespace, peering, state)),
+        Software::Gobgp => Box::new(Gobgp::new(installation, namespace, peering, state)),
+        Software::OpenBgpd => Box::new(OpenBgpd::new(installation, namespace, peering, state)),
+    })
 }
 
 /// A running exchange. Its processes end with it.

@@ -148,7 +148,7 @@ impl Plan {
         }
         let Some((_, member, prefix)) = best else { return Vec::new() };
         let mut lines = vec![format!("{} wayleave why {prefix}", member.name)];
-        for software in [Software::Bird, Software::Frr] {
+        for software in [Software::Bird, Software::Frr, Software::Gobgp, Software::OpenBgpd] {
             let first = self.members.iter().find(|member| member.software == software);
             lines.extend(first.map(|member| format!("{} {}", member.name, question(software))));
         }
@@ -297,7 +297,13 @@ ranking = { strict = true }
             ("asn = 64498\nr", "asn = 64497\nr", 22, 7, "AS64497 is there already"),
             ("asn = 64498\nr", "asn = 64496\nr", 22, 7, "AS64496 is the exchange's"),
             ("asn = 64498\nr", "asn = 0\nr", 22, 7, "AS0 is reserved"),
-            ("\"bird\"", "\"ios\"", 13, 10, "unknown variant `ios`, expected `bird` or `frr`"),
+            (
+                "\"bird\"",
+                "\"ios\"",
+                13,
+                10,
+                "unknown variant `ios`, expected one of `bird`, `frr`, `gobgp`, `openbgpd`",
+            ),
             ("198.51.100.0/24", "198.51.100.1/24", 24, 13, "no prefix"),
             ("203.0.113.64/26", "203.0.113.0/26", 14, 31, "203.0.113.0/26 is there already"),
             ("\"0:64498\"", "\"64498\"", 14, 31, "`64498` is no community, expected one such as \"0:64500\""),

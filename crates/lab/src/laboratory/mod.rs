@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use self::check::{Mistake, read};
 use crate::attested::{self, Attested};
+use crate::exchange::layout::Software;
 use crate::exchange::{self, Exchange};
 use crate::netns::{Network, NetworkNamespace, Rung};
 use crate::overlay::{self, Overlay, graph};
@@ -144,6 +145,16 @@ impl Plan {
         match self {
             Self::Overlay(_) => false,
             Self::Exchange(_) | Self::Attested(_) => true,
+        }
+    }
+
+    /// The software of its real routers.
+    #[must_use]
+    pub fn software(&self) -> Vec<Software> {
+        match self {
+            Self::Overlay(_) => Vec::new(),
+            Self::Exchange(plan) => plan.members.iter().map(|member| member.software).collect(),
+            Self::Attested(plan) => plan.networks.iter().map(|network| network.software).collect(),
         }
     }
 

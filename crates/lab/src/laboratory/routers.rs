@@ -1,4 +1,4 @@
-//! The real routers of a laboratory: BIRD and FRR in namespaces of their own, with the commands that ask them.
+//! The real routers of a laboratory: in namespaces of their own, with the commands that ask them.
 
 use std::fs;
 use std::io;
@@ -28,6 +28,8 @@ pub(crate) fn question(software: Software) -> &'static str {
     match software {
         Software::Bird => "birdc show route",
         Software::Frr => "vtysh -c 'show bgp ipv4 unicast'",
+        Software::Gobgp => "gobgp global rib",
+        Software::OpenBgpd => "bgpctl show rib",
     }
 }
 
@@ -59,10 +61,10 @@ impl PlacedRouters {
         network: &str,
         software: Software,
         routes: &[Announcement],
-        make: impl FnOnce(&Path) -> Box<dyn Router>,
+        make: impl FnOnce(&Path) -> Result<Box<dyn Router>, String>,
     ) -> Result<(), String> {
         make_folder(&self.folder, &self.state, network)?;
-        let mut router = make(&self.state);
+        let mut router = make(&self.state)?;
         router.announce(routes).map_err(|error| error.to_string())?;
         router.start().map_err(|error| error.to_string())?;
         put_commands(&self.folder, network, &*router)?;

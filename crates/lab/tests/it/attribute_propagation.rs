@@ -18,16 +18,17 @@ use wayleave_bgp::{AsPathBuf, AttributeCode, AttributeFlags, Attributes, Origin}
 use wayleave_core::{Asn, Prefix};
 use wayleave_lab::bird::Bird;
 use wayleave_lab::frr::Frr;
+use wayleave_lab::gobgp::Gobgp;
 use wayleave_lab::netns::{Network, NetworkNamespace, enter_for_test, inside, skipped};
+use wayleave_lab::openbgpd::OpenBgpd;
 use wayleave_lab::packages::{self, Use};
-use wayleave_lab::process::{Daemon, wait_until};
+use wayleave_lab::process::wait_until;
 use wayleave_lab::router_config::RouterConfig;
 use wayleave_lab::routers::{BIRD, FRR, Installation, Release, RouterPackage, default_cache, fetch_from, fetched_from};
 use wayleave_lab::speaker::{Identity, Routes, Speaker};
 use wayleave_lab::table::Router;
 
 use crate::common::routers::{ROUTER_TIMEOUT, routers};
-use crate::common::{gobgp, openbgpd};
 
 /// How long a router may take to pass on a route that it passes on at all.
 const PASSED_ON: Duration = Duration::from_secs(8);
@@ -120,7 +121,7 @@ impl Probe {
 enum Middle {
     Bird(Bird),
     Frr(Frr),
-    Other(Daemon),
+    Other(Box<dyn Router>),
 }
 
 impl Middle {
@@ -144,8 +145,12 @@ impl Middle {
                 Ok(Self::Frr(frr))
             }
             name => {
-                let start = if name == "GoBGP" { gobgp::start } else { openbgpd::start };
-                start(installation, place, &site, state).map(Self::Other).map_err(|error| error.to_string())
+                let mut router: Box<dyn Router> = match name {
+                    "GoBGP" => Box::new(Gobgp::with_config(installation, place.clone(), site, state)),
+                    _ => Box::new(OpenBgpd::with_config(installation, place.clone(), site, state)),
+                };
+                router.start().map_err(|error| error.to_string())?;
+                Ok(Self::Other(router))
             }
         }
     }
@@ -154,7 +159,7 @@ impl Middle {
         match self {
             Self::Bird(bird) => bird.log_tail(),
             Self::Frr(frr) => frr.log_tail(),
-            Self::Other(daemon) => daemon.log_tail(20),
+            Self::Other(router) => router.log_tail(),
         }
     }
 }

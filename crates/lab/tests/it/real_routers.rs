@@ -9,8 +9,13 @@ use wayleave_bgp::{Community, LargeCommunity};
 use wayleave_core::{Asn, Prefix};
 use wayleave_lab::bird::Bird;
 use wayleave_lab::frr::Frr;
-use wayleave_lab::netns::{Network, enter_for_test};
+use wayleave_lab::gobgp::Gobgp;
+use wayleave_lab::netns::{Network, Rung, enter_for_test, inside, skipped};
+use wayleave_lab::openbgpd::OpenBgpd;
 use wayleave_lab::process::wait_until;
+use wayleave_lab::routers::{
+    BIRD_3, FRR, GOBGP, OPENBGPD, TRIXIE, default_cache, fetch_from, fetched_from, locate_or_fetch_router,
+};
 use wayleave_lab::speaker::SpeakingRouter;
 use wayleave_lab::table::{Announcement, LearnedRoute, Peering, Router};
 
@@ -114,6 +119,54 @@ fn a_bird_and_an_frr_exchange_routes_both_ways() {
     let mut bird = Bird::new(&routers.bird, right_place, peering("right", 2, 1), network.state());
     exchange_routes(&mut frr, &mut bird);
     eprintln!("both ways in {:.1} s", started.elapsed().as_secs_f64());
+}
+
+#[test]
+#[ignore = "fetches BIRD 3 and FRR 10 with their libraries from another release"]
+fn a_bird_3_and_an_frr_10_exchange_routes() {
+    let cache = default_cache();
+    for package in [&BIRD_3, &FRR] {
+        if inside().is_none()
+            && let Err(error) = fetch_from(&TRIXIE, package, &cache, &mut |line| eprintln!("{line}"))
+        {
+            return skipped(&format!("{} of {}: {error}", package.name, TRIXIE.name));
+        }
+    }
+    if enter_for_test("real_routers::a_bird_3_and_an_frr_10_exchange_routes").is_none() {
+        return;
+    }
+    let [bird, frr] = [&BIRD_3, &FRR].map(|package| fetched_from(&TRIXIE, package, &cache).expect("it is there"));
+    assert!(bird.version.starts_with("3.") && frr.version.starts_with("10."), "{} {}", bird.version, frr.version);
+    let network = Network::new().expect("a network");
+    let places = [1, 2].map(|host| network.attach(&format!("r{host}"), &addresses(host)).expect("attached"));
+    let [left_place, right_place] = places;
+    let mut left = Bird::new(&bird, left_place, peering("left", 1, 2), network.state());
+    let mut right = Frr::new(&frr, right_place, peering("right", 2, 1), network.state());
+    exchange_routes(&mut left, &mut right);
+}
+
+/// What these two are told and say, without a proxy.
+#[test]
+fn a_gobgp_and_an_openbgpd_exchange_routes() {
+    let test = "real_routers::a_gobgp_and_an_openbgpd_exchange_routes";
+    let mut found = Vec::new();
+    for package in [&GOBGP, &OPENBGPD] {
+        match locate_or_fetch_router(package, &default_cache(), &mut |line| eprintln!("{line}")) {
+            Ok(installation) => found.push(installation),
+            Err(error) => return skipped(&error.to_string()),
+        }
+    }
+    match enter_for_test(test) {
+        None => return,
+        Some(Rung::Root) => {}
+        Some(_) => return skipped("OpenBGPD runs as root alone"),
+    }
+    let network = Network::new().expect("a network");
+    let places = [1, 2].map(|host| network.attach(&format!("r{host}"), &addresses(host)).expect("attached"));
+    let [left_place, right_place] = places;
+    let mut left = Gobgp::new(&found[0], left_place, peering("left", 1, 2), network.state());
+    let mut right = OpenBgpd::new(&found[1], right_place, peering("right", 2, 1), network.state());
+    exchange_routes(&mut left, &mut right);
 }
 
 #[test]

@@ -167,6 +167,7 @@ pub fn run(command: &Exchange) -> Outcome {
                 "name": made.member.name, "asn": made.member.asn, "router": made.member.router, "proxy": made.listen(),
                 "configuration": trial.configuration(&made.member.name),
                 "bird": trial.file(&made.member.name, BIRD), "frr": trial.file(&made.member.name, FRR),
+                "gobgp": trial.file(&made.member.name, GOBGP), "openbgpd": trial.file(&made.member.name, OPENBGPD),
             })
         });
         print_json(json!({
@@ -273,6 +274,8 @@ impl Made {
 
 const BIRD: &str = "bird.conf";
 const FRR: &str = "frr.conf";
+const GOBGP: &str = "gobgpd.toml";
+const OPENBGPD: &str = "bgpd.conf";
 
 /// A trial that is made.
 struct Trial {
@@ -358,7 +361,7 @@ impl Trial {
         Ok(trial)
     }
 
-    /// The configurations of a member's proxy and, of two kinds, of its router.
+    /// The configurations of a member's proxy and, of four kinds, of its router.
     fn member(&self, wanted: &New, made: &Made, [first, second]: [&str; 2]) -> Outcome {
         let Made { member, slot, .. } = made;
         let id = made.proxy().to_string();
@@ -379,7 +382,9 @@ impl Trial {
         let rules = member.imported.as_ref().map_or("", |imported| &imported.rules);
         replace(&self.configuration(&member.name), (text + rules).as_bytes())?;
         replace(&self.file(&member.name, BIRD), bird(made, wanted.rs_asn).as_bytes())?;
-        replace(&self.file(&member.name, FRR), frr(made, wanted.rs_asn).as_bytes())
+        replace(&self.file(&member.name, FRR), frr(made, wanted.rs_asn).as_bytes())?;
+        replace(&self.file(&member.name, GOBGP), gobgp(made, wanted.rs_asn).as_bytes())?;
+        replace(&self.file(&member.name, OPENBGPD), openbgpd(made, wanted.rs_asn).as_bytes())
     }
 
     fn file(&self, owner: &str, name: &str) -> PathBuf {
@@ -407,11 +412,11 @@ impl Trial {
         for Made { member, .. } in &self.members {
             text += &format!("  wayleave run member --config {}\n", self.configuration(&member.name).display());
         }
-        text += "\nEach router has its end of the session in a file beside the proxy's configuration, for BIRD and for FRR:\n";
+        text += "\nEach router has its end of the session in a file beside the proxy's configuration, for BIRD, FRR, GoBGP and OpenBGPD:\n";
         for made in &self.members {
             let Made { member, .. } = made;
             text += &format!(
-                "  {} at {}: {} or {FRR}; it announces {}\n",
+                "  {} at {}: {}, {FRR}, {GOBGP} or {OPENBGPD}; it announces {}\n",
                 member.name,
                 member.router,
                 self.file(&member.name, BIRD).display(),
@@ -504,6 +509,93 @@ fn frr(made: &Made, rs_asn: Asn) -> String {
     )
 }
 
+/// GoBGP's end of the session with a proxy on the same machine.
+fn gobgp(made: &Made, rs_asn: Asn) -> String {
+    let (router, proxy, prefix) = (made.member.router, made.proxy(), made.prefix());
+    let (asn, rs_asn) = (made.member.asn.0, rs_asn.0);
+    let listed = made.listed("#");
+    let to_exchange =
+        "[policy-definitions.statements.conditions.match-neighbor-set]\nneighbor-set = \"exchange\"".to_owned();
+    format!(
+        "# The router of {name}, GoBGP: the session with the proxy beside it.\n\
+         {listed}\
+         # What it announces is told to it each time that it has started; an example:\n\
+         #   gobgp global rib add {prefix} -a ipv4 origin igp\n\
+         [global.config]\n\
+         as = {asn}\n\
+         router-id = \"{router}\"\n\
+         # At this address alone: a second router of this machine has the port at its own.\n\
+         local-address-list = [\"{router}\"]\n\
+         [[neighbors]]\n\
+         [neighbors.config]\n\
+         neighbor-address = \"{proxy}\"\n\
+         peer-as = {rs_asn}\n\
+         [neighbors.transport.config]\n\
+         local-address = \"{router}\"\n\
+         remote-port = {BESIDE_PORT}\n\
+         # The neighbour is on this machine.\n\
+         [neighbors.ebgp-multihop.config]\n\
+         enabled = true\n\
+         multihop-ttl = 2\n\
+         [[neighbors.afi-safis]]\n\
+         [neighbors.afi-safis.config]\n\
+         afi-safi-name = \"ipv4-unicast\"\n\
+         # What this network originates, and nothing that it learns elsewhere, goes to the exchange.\n\
+         [[defined-sets.neighbor-sets]]\n\
+         neighbor-set-name = \"exchange\"\n\
+         neighbor-info-list = [\"{proxy}\"]\n\
+         [[policy-definitions]]\n\
+         name = \"to-exchange\"\n\
+         [[policy-definitions.statements]]\n\
+         name = \"own\"\n\
+         {to_exchange}\n\
+         [policy-definitions.statements.conditions.bgp-conditions]\n\
+         route-type = \"local\"\n\
+         [policy-definitions.statements.actions]\n\
+         route-disposition = \"accept-route\"\n\
+         [[policy-definitions.statements]]\n\
+         name = \"learnt\"\n\
+         {to_exchange}\n\
+         [policy-definitions.statements.actions]\n\
+         route-disposition = \"reject-route\"\n\
+         [global.apply-policy.config]\n\
+         export-policy-list = [\"to-exchange\"]\n\
+         default-export-policy = \"accept-route\"\n",
+        name = made.member.name,
+    )
+}
+
+/// OpenBGPD's end of the session with a proxy on the same machine.
+fn openbgpd(made: &Made, rs_asn: Asn) -> String {
+    let (router, proxy, prefix) = (made.member.router, made.proxy(), made.prefix());
+    let (asn, rs_asn) = (made.member.asn.0, rs_asn.0);
+    let listed = made.listed("#");
+    format!(
+        "# The router of {name}, OpenBGPD: the session with the proxy beside it.\n\
+         # It refuses a file that others may read: chmod 600.\n\
+         {listed}\
+         AS {asn}\n\
+         router-id {router}\n\
+         # At this address alone: a second router of this machine has the port at its own.\n\
+         listen on {router}\n\
+         # What it announces: an example.\n\
+         network {prefix}\n\
+         neighbor {proxy} {{\n\
+         \x20 remote-as {rs_asn}\n\
+         \x20 local-address {router}\n\
+         \x20 port {BESIDE_PORT}\n\
+         \x20 multihop 2            # the neighbour is on this machine\n\
+         \x20 enforce neighbor-as no # a route server does not add its own number (RFC 7947)\n\
+         \x20 announce IPv4 unicast\n\
+         }}\n\
+         # What this network originates, and nothing that it learns elsewhere, goes to the exchange.\n\
+         allow from {proxy}\n\
+         allow to {proxy} prefix {prefix}\n\
+         deny to {proxy} max-as-len 0\n",
+        name = made.member.name,
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -524,6 +616,15 @@ mod tests {
             "  neighbor 127.0.0.3 route-map to-exchange out\n",
         ] {
             assert!(frr.contains(line), "{line}: {frr}");
+        }
+        let (gobgp, openbgpd) = (gobgp(&made, Asn(64_496)), openbgpd(&made, Asn(64_496)));
+        let read: toml::Table = gobgp.parse().expect("TOML");
+        let statements = read["policy-definitions"][0]["statements"].as_array().expect("statements");
+        let dispositions = statements.iter().map(|of| of["actions"]["route-disposition"].as_str().expect("one"));
+        assert_eq!(dispositions.collect::<Vec<_>>(), ["accept-route", "reject-route"]);
+        assert_eq!(statements[0]["conditions"]["bgp-conditions"]["route-type"].as_str(), Some("local"));
+        for line in ["allow to 127.0.0.3 prefix 203.0.113.16/28\n", "deny to 127.0.0.3 max-as-len 0\n"] {
+            assert!(openbgpd.contains(line), "{line}: {openbgpd}");
         }
         // FRR itself then sends nothing over a session that has no filter.
         assert!(!frr.contains("ebgp-requires-policy"), "{frr}");

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 use wayleave_lab::netns;
-use wayleave_lab::routers::{default_cache, locate_or_fetch};
+use wayleave_lab::netns::Rung;
+use wayleave_lab::routers::{GOBGP, OPENBGPD, RouterPackage, default_cache, locate_or_fetch, locate_or_fetch_router};
 
 use crate::common::{Folder, eventually, text};
 use crate::console;
@@ -126,6 +127,22 @@ fn an_exchange_comes_up_from_one_file_and_each_policy_shows_in_the_routers_table
     assert!(!Path::new(&lab.dir).exists());
 }
 
+/// The example with another router for a member, where there is one and it can run here.
+fn with_router(exchange: &str, asn: u32, package: &RouterPackage, name: &str) -> Option<String> {
+    if name == "openbgpd" && netns::detect().rung != Rung::Root {
+        netns::skipped("lab_routers, exchange-mpc: OpenBGPD runs as root alone");
+        return None;
+    }
+    if let Err(error) = locate_or_fetch_router(package, &default_cache(), &mut |line| eprintln!("{line}")) {
+        netns::skipped(&format!("lab_routers, exchange-mpc: {error}"));
+        return None;
+    }
+    let (before, after) = exchange.split_once(&format!("asn = {asn}\nrouter = \"")).expect("a member");
+    let (_, after) = after.split_once('"').expect("its router");
+    Some(format!("{before}asn = {asn}\nrouter = \"{name}\"{after}"))
+}
+
+/// Two members have GoBGP and OpenBGPD. The parties multiply policies themselves.
 #[test]
 fn the_parties_of_a_laboratory_multiply_policies_themselves_if_the_file_says_so() {
     let folder = Folder::new("lab-exchange-mpc-file");
@@ -133,14 +150,20 @@ fn the_parties_of_a_laboratory_multiply_policies_themselves_if_the_file_says_so(
     assert!(exchange.contains("export = \"direct\"") && exchange.contains("\"203.0.113.0/26\", \"2001"));
     // A prefix that no exchange takes is announced, too.
     let changed = exchange.replace("export = \"direct\"", "export = \"mpc\"");
-    folder.write(
-        "mpc.toml",
-        &changed.replace("\"203.0.113.0/26\", \"2001", "\"10.0.0.0/8\", \"203.0.113.0/26\", \"2001"),
-    );
+    let changed = changed.replace("\"203.0.113.0/26\", \"2001", "\"10.0.0.0/8\", \"203.0.113.0/26\", \"2001");
     let file = folder.0.join("mpc.toml").display().to_string();
     let Some(lab) = Lab::new("exchange-mpc") else { return };
     if locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")).is_err() {
         return netns::skipped("lab_routers, exchange-mpc: no routers");
+    }
+    let with_gobgp = with_router(&changed, 64_499, &GOBGP, "gobgp");
+    let changed = with_gobgp.clone().unwrap_or(changed);
+    let with_openbgpd = with_router(&changed, 64_500, &OPENBGPD, "openbgpd");
+    folder.write("mpc.toml", with_openbgpd.as_ref().unwrap_or(&changed));
+    if with_openbgpd.is_some() {
+        let output = lab.up(&[&file, "--rung", "rootless"]);
+        let refused = text(&output.stderr);
+        assert!(!output.status.success() && refused.contains("OpenBGPD runs as root alone"), "{refused}");
     }
     let output = lab.up(&[&file]);
     let (said, warned) = (text(&output.stdout), text(&output.stderr));
@@ -149,6 +172,24 @@ fn the_parties_of_a_laboratory_multiply_policies_themselves_if_the_file_says_so(
     assert!(warned.contains("alpha does not announce 10.0.0.0/8"), "{warned}");
     let party = lab.at("party2", &["wayleave", "show", "status", "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&party).expect("JSON")["export"], "mpc");
+    if with_openbgpd.is_some() {
+        let shown = lab.at("delta", &["bgpctl", "show", "rib"]);
+        // A community of charlie's router keeps one from it.
+        assert!(shown.contains("203.0.113.0/26") && !shown.contains("203.0.113.128/26"), "{shown}");
+        assert!(lab.at("delta", &["wayleave", "session", "refresh"]).contains("ipv4"));
+        assert_eq!(installed(&lab.why("alpha", "203.0.113.192/26")), ["delta"]);
+    }
+    if with_gobgp.is_some() {
+        let shown = lab.at("charlie-router", &["gobgp", "global", "rib"]);
+        assert!(shown.contains("203.0.113.64/26") && shown.contains("198.51.100.0/24"), "{shown}");
+        assert_eq!(installed(&lab.why("alpha", "203.0.113.128/26")), ["charlie"]);
+        lab.at("charlie", &["gobgp", "global", "rib", "del", "203.0.113.128/26", "-a", "ipv4"]);
+        eventually("the route is withdrawn", || installed(&lab.why("alpha", "203.0.113.128/26")).is_empty());
+        let own = ["gobgp", "global", "rib", "add", "203.0.113.144/28", "-a", "ipv4", "community", "0:64498"];
+        lab.at("charlie", &own);
+        eventually("another is announced", || installed(&lab.why("alpha", "203.0.113.144/28")) == ["charlie"]);
+        assert_eq!(installed(&lab.why("bravo", "203.0.113.144/28")), Vec::<String>::new());
+    }
     assert!(lab.lab("down", &["--json"]).status.success());
 }
 
@@ -195,9 +236,10 @@ fn mistakes_in_descriptions_with_routers_are_shown_where_they_are() {
     let folder = Folder::new("lab-routers-mistakes");
     for (name, old, new, said) in [
         ("exchange.toml", "hide_from = 64499", "hide_from = \"rivals\"", "no group `rivals`"),
-        ("exchange.toml", "router = \"frr\"", "router = \"gobgp\"", "unknown variant `gobgp`"),
+        ("exchange.toml", "router = \"frr\"", "router = \"ios\"", "unknown variant `ios`"),
         ("exchange.toml", "delta = 10", "echo = 10", "no member `echo`"),
         ("exchange.toml", "asn = 64498", "asn = 64496", "AS64496 is the exchange's"),
+        ("attested.toml", "router = \"frr\"", "router = \"gobgp\"", "`gobgp` is for members of an exchange"),
         ("attested.toml", "attest = false", "attest = \"no\"", "expected true or false"),
         ("attested.toml", "to = \"plain\"", "to = \"plane\"", "no AS `plane`"),
         ("attested.toml", "[as.policy]", "[as.rule]", "unknown field `rule`"),

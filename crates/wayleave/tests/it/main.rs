@@ -1,6 +1,7 @@
 //! The program as its users meet it: commands, and roles as processes with real sockets.
 #![allow(clippy::disallowed_methods, reason = "a test starts the program")]
 
+mod alice;
 mod attest;
 mod attest_drill;
 mod attest_objects;

@@ -20,9 +20,9 @@ use wayleave_lab::process::wait_until;
 use wayleave_lab::table::Announcement;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-const PREFIX: &str = "203.0.113.0/24";
+pub(crate) const PREFIX: &str = "203.0.113.0/24";
 
-fn exchange(name: &str) -> DemoExchange {
+pub(crate) fn exchange(name: &str) -> DemoExchange {
     let state = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&state);
     fs::create_dir_all(&state).expect("a folder");
@@ -30,7 +30,7 @@ fn exchange(name: &str) -> DemoExchange {
     DemoExchange::new(layout, Path::new(env!("CARGO_BIN_EXE_wayleave")), None).expect("keys and configurations")
 }
 
-fn start(exchange: &mut DemoExchange, members: &[usize]) {
+pub(crate) fn start(exchange: &mut DemoExchange, members: &[usize]) {
     for party in &mut exchange.parties {
         party.role.start().expect("a party that starts");
     }
@@ -45,14 +45,14 @@ fn start_member(exchange: &mut DemoExchange, member: usize) {
     member.router.start().expect("a speaker");
 }
 
-fn eventually(what: &str, exchange: &mut DemoExchange, mut holds: impl FnMut(&mut DemoExchange) -> bool) {
+pub(crate) fn eventually(what: &str, exchange: &mut DemoExchange, mut holds: impl FnMut(&mut DemoExchange) -> bool) {
     if wait_until(TIMEOUT, || holds(exchange).then_some(())).is_none() {
         let logs: Vec<String> = exchange.parties.iter().map(|party| party.role.log_tail()).collect();
         panic!("never: {what}; {:?}; {}", exchange.exited(), logs.join("\n--\n"));
     }
 }
 
-fn has(exchange: &mut DemoExchange, member: usize) -> bool {
+pub(crate) fn has(exchange: &mut DemoExchange, member: usize) -> bool {
     let prefix: Prefix = PREFIX.parse().expect("a prefix");
     exchange.members[member].router.table().unwrap_or_default().iter().any(|route| route.prefix == prefix)
 }

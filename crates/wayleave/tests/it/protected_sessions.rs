@@ -1,4 +1,4 @@
-//! Real BIRD and FRR whose sessions have passwords (TCP MD5) and TTL security (GTSM), with a proxy between them that has the same.
+//! Real BIRD and FRR (and GoBGP and OpenBGPD as a member's) whose sessions have passwords (TCP MD5) and TTL security (GTSM), with a proxy between them that has the same.
 //!
 //! BGP-15: a proxy between BIRD and FRR, which listens or connects, with their protection, with another and with none:
 //! a session where both ends agree; no secret in log or status.
@@ -17,11 +17,13 @@ use wayleave_lab::bird::Bird;
 use wayleave_lab::demo::http;
 use wayleave_lab::demo::layout::Software;
 use wayleave_lab::frr::Frr;
-use wayleave_lab::netns::{Network, NetworkNamespace, enter_for_test, skipped};
+use wayleave_lab::gobgp::Gobgp;
+use wayleave_lab::netns::{Network, NetworkNamespace, Rung, enter_for_test, inside, skipped};
+use wayleave_lab::openbgpd::OpenBgpd;
 use wayleave_lab::process::wait_until;
 use wayleave_lab::role_process::RoleProcess;
 use wayleave_lab::router_config::RouterConfig;
-use wayleave_lab::routers::{Routers, default_cache, locate_or_fetch};
+use wayleave_lab::routers::{GOBGP, OPENBGPD, Routers, default_cache, locate_or_fetch};
 use wayleave_lab::table::{Announcement, Router};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -52,13 +54,17 @@ struct Lan {
 impl Lan {
     /// `None` outside the namespaces, or where there are none.
     fn new(test: &str) -> Option<Self> {
-        let routers = match locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")) {
+        let mut routers = match locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")) {
             Ok(routers) => routers,
             Err(error) => {
                 skipped(&error.to_string());
                 return None;
             }
         };
+        // Without these their part is left out.
+        for package in [&GOBGP, &OPENBGPD] {
+            let _ = routers.add(package, &default_cache(), &mut |line| eprintln!("{line}"));
+        }
         enter_for_test(&format!("protected_sessions::{test}"))?;
         let network = Network::new().expect("a network");
         let attach = |name: &str, hosts: &[Ipv4Addr]| {
@@ -72,9 +78,12 @@ impl Lan {
 
     fn router(&self, software: Software, at: &NetworkNamespace, config: RouterConfig) -> Box<dyn Router> {
         let state = self.network.state();
+        let installation = self.routers.of(software.package()).expect("it is there");
         match software {
-            Software::Bird => Box::new(Bird::with_config(&self.routers.bird, at.clone(), config, state)),
-            Software::Frr => Box::new(Frr::with_config(&self.routers.frr, at.clone(), config, state)),
+            Software::Bird => Box::new(Bird::with_config(installation, at.clone(), config, state)),
+            Software::Frr => Box::new(Frr::with_config(installation, at.clone(), config, state)),
+            Software::Gobgp => Box::new(Gobgp::with_config(installation, at.clone(), config, state)),
+            Software::OpenBgpd => Box::new(OpenBgpd::with_config(installation, at.clone(), config, state)),
         }
     }
 
@@ -279,7 +288,6 @@ fn a_members_router_keeps_its_protection() {
     let Some(lan) = Lan::new("a_members_router_keeps_its_protection") else { return };
     let listens = format!("listen = \"{FOR_LEFT}:179\"\naddress = \"{LEFT}\"");
     let connects = format!("connect = \"{}\"", SocketAddr::from((LEFT, 179)));
-    let route: Prefix = "198.51.100.0/24".parse().expect("a prefix");
     for (software, way) in
         [(Software::Bird, &listens), (Software::Frr, &listens), (Software::Bird, &connects), (Software::Frr, &connects)]
     {
@@ -303,18 +311,35 @@ fn a_members_router_keeps_its_protection() {
         far.kill();
         // It would keep the connection, of whose end it hears nothing.
         assert!(proxy.stop(TIMEOUT), "{}", lan.log());
-        let mut proxy = lan.run("member", &member(&lan, way));
-        let mut router = lan.router(software, &lan.left, site("right").protected(Some(LEFT_PASSWORD), true));
-        router.announce(&[Announcement::of(route)]).expect("announced");
-        router.start().expect("it starts");
-        comes_up(&mut [&mut router], &lan);
-        let has = || lan.ask("/api/v1/status").ok().filter(|status| status["router_routes"] == 1);
-        let status = wait_until(TIMEOUT, has).unwrap_or_else(|| panic!("no route\n{}", lan.log()));
-        assert_eq!(status["router_protection"], "TCP MD5, TTL security (1 hop)", "{status:#}");
-        let log = lan.log();
-        assert!(log.contains("protection of the session with the router: TCP MD5, TTL security (1 hop)"), "{log}");
-        assert!(!log.contains(LEFT_PASSWORD), "{log}");
-        router.kill();
-        assert!(proxy.stop(TIMEOUT), "{}", lan.log());
+        has_a_protected_session(&lan, software, way, site("right"));
     }
+    // GoBGP waits for the proxy. OpenBGPD connects.
+    for (software, way, passive) in [(Software::Gobgp, &connects, true), (Software::OpenBgpd, &listens, false)] {
+        if lan.routers.of(software.package()).is_none()
+            || software == Software::OpenBgpd && inside() != Some(Rung::Root)
+        {
+            skipped(&format!("{} as a member's router cannot run here", software.name()));
+            continue;
+        }
+        let site = config(&format!("right-{}", software.name()), (LEFT_AS, LEFT), (RIGHT_AS, FOR_LEFT), passive);
+        has_a_protected_session(&lan, software, way, site);
+    }
+}
+
+/// Starts a proxy and the router of the right password, and ends both once the proxy has the router's route.
+fn has_a_protected_session(lan: &Lan, software: Software, way: &str, site: RouterConfig) {
+    let route: Prefix = "198.51.100.0/24".parse().expect("a prefix");
+    let mut proxy = lan.run("member", &member(lan, way));
+    let mut router = lan.router(software, &lan.left, site.protected(Some(LEFT_PASSWORD), true));
+    router.announce(&[Announcement::of(route)]).expect("announced");
+    router.start().expect("it starts");
+    comes_up(&mut [&mut router], lan);
+    let has = || lan.ask("/api/v1/status").ok().filter(|status| status["router_routes"] == 1);
+    let status = wait_until(TIMEOUT, has).unwrap_or_else(|| panic!("no route\n{}", lan.log()));
+    assert_eq!(status["router_protection"], "TCP MD5, TTL security (1 hop)", "{status:#}");
+    let log = lan.log();
+    assert!(log.contains("protection of the session with the router: TCP MD5, TTL security (1 hop)"), "{log}");
+    assert!(!log.contains(LEFT_PASSWORD), "{log}");
+    router.kill();
+    assert!(proxy.stop(TIMEOUT), "{}", lan.log());
 }

@@ -3,9 +3,7 @@
 #![allow(unreachable_pub, reason = "shared by the modules of this test")]
 
 pub mod attested;
-pub mod gobgp;
 pub mod held;
-pub mod openbgpd;
 pub mod routers;
 
 use std::collections::BTreeMap;

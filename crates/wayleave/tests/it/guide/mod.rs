@@ -1,6 +1,6 @@
 //! Snippets of the guide, tried as they stand there.
 //!
-//! A fence names its language: `sh` is run, `toml` is laid over an initial configuration and checked, `bird` and `frr` configure real
+//! A fence names its language: `sh` is run, `toml` is laid over an initial configuration and checked, `bird`, `frr`, `gobgp` and `openbgpd` configure real
 //! routers, `text` is a picture or what a program printed.
 
 mod applications_page;
@@ -37,7 +37,7 @@ const TRIED: [(&str, &[(&str, usize)]); 12] = [
     ("exchange.md", &[("sh", 10), ("toml", 5), ("bird", 0), ("frr", 0)]),
     ("invitations.md", &[("sh", 5), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("lab.md", &[("sh", 3), ("toml", 3), ("bird", 0), ("frr", 0)]),
-    ("member.md", &[("sh", 6), ("toml", 7), ("bird", 1), ("frr", 1)]),
+    ("member.md", &[("sh", 6), ("toml", 7), ("bird", 1), ("frr", 1), ("gobgp", 1), ("openbgpd", 1)]),
     ("overlay.md", &[("sh", 9), ("toml", 6), ("bird", 0), ("frr", 0)]),
     ("policies.md", &[("sh", 0), ("toml", 3), ("bird", 0), ("frr", 0)]),
     ("router.md", &[("sh", 5), ("toml", 2), ("bird", 0), ("frr", 0)]),
@@ -54,7 +54,7 @@ pub(crate) fn snippets(page: &str, language: &str) -> Vec<String> {
         let Some(of) = line.strip_prefix("```") else { continue };
         let body: Vec<&str> = lines.by_ref().take_while(|line| !line.starts_with("```")).collect();
         assert!(
-            ["sh", "toml", "bird", "frr", "text"].contains(&of),
+            ["sh", "toml", "bird", "frr", "gobgp", "openbgpd", "text"].contains(&of),
             "{page}: a snippet names no language that can be tried: ```{of}\n{}",
             body.join("\n")
         );

@@ -1,4 +1,4 @@
-//! The guide's configurations of BIRD and FRR, in those routers.
+//! The guide's configurations of routers, in those routers.
 
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
@@ -9,10 +9,14 @@ use wayleave_bgp::{AsPathBuf, Attributes, Community, Ipv6NextHop, Origin};
 use wayleave_core::{Afi, Asn, Prefix};
 use wayleave_lab::bird::Bird;
 use wayleave_lab::frr::Frr;
-use wayleave_lab::netns::{Network, NetworkNamespace, enter_for_test, skipped};
+use wayleave_lab::gobgp::Gobgp;
+use wayleave_lab::netns::{Network, NetworkNamespace, Rung, enter_for_test, inside, skipped};
+use wayleave_lab::openbgpd::OpenBgpd;
 use wayleave_lab::process::wait_until;
 use wayleave_lab::role_process::RoleProcess;
-use wayleave_lab::routers::{Routers, default_cache, locate_or_fetch};
+use wayleave_lab::routers::{
+    GOBGP, Installation, OPENBGPD, RouterPackage, Routers, default_cache, locate_or_fetch, locate_or_fetch_router,
+};
 use wayleave_lab::speaker::{Identity, Routes, Speaker};
 use wayleave_lab::table::Router;
 
@@ -31,6 +35,19 @@ fn lan(test: &str) -> Option<(Network, Routers)> {
     };
     enter_for_test(&format!("guide::routers::{test}"))?;
     Some((Network::new().expect("a network"), routers))
+}
+
+/// The same with one other router.
+fn lan_with(package: &RouterPackage, test: &str) -> Option<(Network, Installation)> {
+    let found = match locate_or_fetch_router(package, &default_cache(), &mut |line| eprintln!("{line}")) {
+        Ok(found) => found,
+        Err(error) => {
+            skipped(&error.to_string());
+            return None;
+        }
+    };
+    enter_for_test(&format!("guide::routers::{test}"))?;
+    Some((Network::new().expect("a network"), found))
 }
 
 fn attach(network: &Network, name: &str, hosts: &[u8]) -> NetworkNamespace {
@@ -76,9 +93,21 @@ fn routes(prefixes: [&str; 2], path: &[u32], host: u8) -> Routes {
 
 /// The router of `member.md` beside an upstream that sends it a table: what the exchange gets.
 fn announces_own_routes_only(router: &mut dyn Router, network: &Network) {
+    announces_what_it_is_told(router, network, &[]);
+}
+
+/// The same of a router whose operator gives it these orders once it runs.
+fn announces_what_it_is_told(router: &mut dyn Router, network: &Network, orders: &[String]) {
     let at_exchange = attach(network, "exchange", &[101]);
     let upstream = attach(network, "upstream", &[50]);
     router.start().expect("the router takes the guide's configuration");
+    for order in orders {
+        let (program, mut command) = router.shell().expect("a client");
+        let words: Vec<&str> = order.split_whitespace().collect();
+        assert_eq!(words.first(), Some(&program), "{order}");
+        let output = command.args(&words[1..]).output().expect("it runs");
+        assert!(output.status.success(), "{order}: {output:?}");
+    }
     let exchange = speaker(64_496, 101, &at_exchange);
     // A route server does not add its own number (RFC 7947).
     exchange.announce(routes(["203.0.113.0/24", "2001:db8:200::/48"], &[64_498], 101));
@@ -133,6 +162,43 @@ fn a_members_frr_announces_own_routes_only() {
     );
     let text = (Asn(64_497), text);
     announces_own_routes_only(&mut Frr::with_text(&routers.frr, at, "router", text, network.state()), &network);
+}
+
+#[test]
+fn a_members_gobgp_announces_own_routes_only() {
+    let Some((network, gobgp)) = lan_with(&GOBGP, "a_members_gobgp_announces_own_routes_only") else { return };
+    let at = attach(&network, "router", &[1]);
+    let families = ["ipv4-unicast", "ipv6-unicast"]
+        .map(|family| format!("[[neighbors.afi-safis]]\n[neighbors.afi-safis.config]\nafi-safi-name = \"{family}\"\n"));
+    let text = format!(
+        "{}\n[[neighbors]]\n[neighbors.config]\nneighbor-address = \"192.0.2.50\"\npeer-as = 64510\n\
+         [neighbors.transport.config]\npassive-mode = true\n{}",
+        snippet("member.md", "gobgp"),
+        families.concat()
+    );
+    let text_blocks = snippets("member.md", "text").concat();
+    let orders: Vec<String> =
+        text_blocks.lines().filter(|line| line.starts_with("gobgp global rib add ")).map(str::to_owned).collect();
+    assert_eq!(orders.len(), 2, "{text_blocks}");
+    let mut router = Gobgp::with_text(&gobgp, at, "router", text, network.state());
+    announces_what_it_is_told(&mut router, &network, &orders);
+}
+
+#[test]
+fn a_members_openbgpd_announces_own_routes_only() {
+    let test = "a_members_openbgpd_announces_own_routes_only";
+    let Some((network, openbgpd)) = lan_with(&OPENBGPD, test) else { return };
+    if inside() != Some(Rung::Root) {
+        return skipped("OpenBGPD runs as root alone");
+    }
+    let at = attach(&network, "router", &[1]);
+    let text = format!(
+        "fib-update no\n{}\nneighbor 192.0.2.50 {{\n remote-as 64510\n passive\n announce IPv4 unicast\n announce IPv6 unicast\n}}\n\
+         allow from 192.0.2.50\n",
+        snippet("member.md", "openbgpd")
+    );
+    let mut router = OpenBgpd::with_text(&openbgpd, at, "router", text, network.state());
+    announces_own_routes_only(&mut router, &network);
 }
 
 /// The pair of `attest.md` with passwords and TTL security, between the BIRD and the FRR that stand there.

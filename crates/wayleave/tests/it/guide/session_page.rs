@@ -13,7 +13,7 @@ use super::{laid_over, snippet};
 #[test]
 fn two_networks_prove_a_route_by_the_page_alone() {
     let test = "guide::session_page::two_networks_prove_a_route_by_the_page_alone";
-    let Routers { bird, frr } = match locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")) {
+    let Routers { bird, frr, .. } = match locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")) {
         Ok(routers) => routers,
         Err(error) => return skipped(&format!("{test}: {error}")),
     };
