@@ -416,4 +416,36 @@ mod tests {
         reader.push(&message(5, &[]));
         assert!(reader.next_message().is_err(), "nothing more is read");
     }
+
+    #[test]
+    fn what_frr_sends_of_three_members_is_read() {
+        let stream = include_bytes!("../../../test-data/bgp/frr-8.4.4.bmp");
+        let messages = all(stream, 100).expect("sound");
+        assert_eq!(messages[0], BmpMessage::Initiation { name: "rs".to_owned() });
+        let up = messages.iter().filter(|message| matches!(message, BmpMessage::PeerUp(_))).count();
+        assert_eq!(up, 3);
+        let mut routes = Vec::new();
+        for message in &messages {
+            let BmpMessage::Routes(peer, update) = message else { continue };
+            let Some(attributes) = &update.attributes else { continue };
+            assert_eq!(peer.table, Table::AdjRibIn { post_policy: false });
+            assert_eq!(attributes.ipv4_next_hop().map(IpAddr::from), Some(peer.address));
+            let path = attributes.as_path().to_string();
+            routes.extend(update.announced.iter().map(|nlri| format!("{} {path}", nlri.prefix)));
+        }
+        routes.sort();
+        assert_eq!(
+            routes,
+            [
+                "20.1.0.0/16 64501",
+                "20.2.0.0/16 64501",
+                "20.2.0.0/16 64502 64502",
+                "20.3.0.0/25 64501",
+                "20.4.0.0/16 64502",
+                "20.5.0.0/16 64501",
+                "20.5.0.0/16 64502",
+                "20.6.0.0/16 64503",
+            ]
+        );
+    }
 }

@@ -213,7 +213,8 @@ impl ShadowFile {
         let mut faults = Vec::new();
         let learned = &self.learned;
         if learned.mrt.is_empty() && learned.bird.is_empty() && self.session.is_none() && self.bmp.is_none() {
-            let message = "nothing says what the server learned, expected `mrt` or `bird` of [learned], [session] or [bmp]";
+            let message =
+                "nothing says what the server learned, expected `mrt` or `bird` of [learned], [session] or [bmp]";
             faults.push(Fault::at(self.shadow.asn.span(), message));
         }
         if self.member.is_empty() {
@@ -384,17 +385,17 @@ mod tests {
             ("mrt = [\"a.mrt\"]\n", "", "nothing says what the server learned"),
             ("[\"192.0.2.1\"]", "[]", "no address"),
             ("asn = 64501", "asn = 23456", "AS23456 is reserved"),
-            (
-                "[learned]",
-                "[session]\nasn = 64510\nrouter_id = \"192.0.2.9\"\n[learned]",
-                "where the server is",
-            ),
+            ("[learned]", "[session]\nasn = 64510\nrouter_id = \"192.0.2.9\"\n[learned]", "where the server is"),
             (
                 "[[member]]",
                 "[[member]]\nname = \"b\"\nasn = 64502\naddresses = [\"192.0.2.1\"]\n[[member]]",
                 "192.0.2.1 is another member's too",
             ),
-            ("[[member]]", "[[member]]\nname = \"a\"\nasn = 64502\naddresses = [\"192.0.2.2\"]\n[[member]]", "the name `a`"),
+            (
+                "[[member]]",
+                "[[member]]\nname = \"a\"\nasn = 64502\naddresses = [\"192.0.2.2\"]\n[[member]]",
+                "the name `a`",
+            ),
         ] {
             let found = faults(&WHOLE.replacen(from, to, 1));
             assert!(found.iter().any(|fault| fault.starts_with(what)), "{what}: {found:?}");

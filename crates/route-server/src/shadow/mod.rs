@@ -193,7 +193,8 @@ impl Field {
             Self::NextHop => next_hop(afi, one) == next_hop(afi, other),
             Self::AsPath => one.as_path().octets() == other.as_path().octets(),
             Self::Origin => one.origin() == other.origin(),
-            Self::Med => one.med() == other.med(),
+            // One that is missing is the lowest (RFC 4271 section 9.1.2.2 c), and some programs print it as 0.
+            Self::Med => one.med().unwrap_or(0) == other.med().unwrap_or(0),
             Self::Communities => same(one.communities(), other.communities()),
             Self::LargeCommunities => {
                 same(one.large_communities().map(|c| c.octets()), other.large_communities().map(|c| c.octets()))

@@ -149,8 +149,7 @@ fn export_by_communities_and_by_rules_is_named() {
     assert_eq!(found[0].computed, None);
 
     // To one alone: Wayleave exports it to nobody else, which some servers do.
-    let only_bravo =
-        with(ALPHA, "30", |editor| {
+    let only_bravo = with(ALPHA, "30", |editor| {
         editor.large_communities(&[LargeCommunity::new(64_500, 1, 64_502)]);
     });
     let found = compare(&exchange(), &[(ALPHA, only_bravo)], &[(BRAVO, given.clone()), (CHARLIE, given.clone())]);

@@ -6,16 +6,15 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 
-use super::help::RoleParser;
+use super::help::{InitOf, InitParser};
 use wayleave_runtime::identity::{Fingerprint, Identity};
 
 use crate::config::parse::{argument, endpoint};
 use crate::config::rs::{self, PartyValues};
-use crate::config::{EXAMPLE_OPERATORS, EXAMPLE_REALM, EXAMPLE_WRITER, ROLES};
+use crate::config::{EXAMPLE_OPERATORS, EXAMPLE_REALM, EXAMPLE_WRITER};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::member_set::{self, key_text};
 use crate::output::{print, print_json};
-use crate::roles::RoleName;
 use clap::Args;
 use std::path::{Path, PathBuf};
 
@@ -25,8 +24,8 @@ const EXAMPLES_LEFT: &str = "Its keys and pins are examples: `wayleave check` re
 #[derive(Args, Debug)]
 pub struct Init {
     /// For which role.
-    #[arg(value_parser = RoleParser)]
-    pub role: RoleName,
+    #[arg(value_parser = InitParser)]
+    pub role: InitOf,
     /// Which party, for `rs`: 1 (the exchange) or 2 (the neutral organisation). Default: 1; with --members there is none.
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub party: Option<u8>,
@@ -98,8 +97,7 @@ fn seen_from(out: Option<&Path>, file: &Path) -> Outcome<String> {
 }
 
 pub fn run(init: &Init) -> Outcome {
-    let role = ROLES.into_iter().find(|role| role.name == init.role.name());
-    let role = role.ok_or_else(|| Failure::new(format!("no configuration for {}", init.role.name())))?;
+    let role = init.role.config().ok_or_else(|| Failure::new(format!("no configuration for {}", init.role.name())))?;
     let whole = party_configuration(init)?;
     let text = whole.as_ref().map_or_else(|| (role.template)(init.party.unwrap_or(1)), |(text, _)| text.clone());
     let has_examples = [EXAMPLE_OPERATORS[0], EXAMPLE_REALM, EXAMPLE_WRITER].iter().any(|key| text.contains(key));

@@ -33,6 +33,7 @@ mod packages;
 mod protected_sessions;
 mod router;
 mod run;
+mod shadow;
 mod stamping;
 mod trial;
 mod trouble;
