@@ -237,7 +237,9 @@ impl Sources<'_> {
         if let Some(source) = bmp.peers.remove(&peer) {
             self.tables.forget(source);
         }
-        if let Some(slot) = owner(self.exchange, peer.1) {
+        // Not what a file, or another connection, has of it.
+        if let Some(slot) = owner(self.exchange, peer.1).filter(|slot| bmp.givers.get(slot) == Some(&peer.0)) {
+            bmp.givers.remove(&slot);
             self.tables.forget_given(slot);
         }
         self.changed = Instant::now();
@@ -265,6 +267,7 @@ impl Sources<'_> {
                             bmp.strangers += 1;
                             return Ok(());
                         };
+                        bmp.givers.insert(slot, connection);
                         self.tables.has_table(slot);
                         for nlri in &update.withdrawn {
                             self.tables.take_back(slot, nlri.prefix);
@@ -399,6 +402,8 @@ struct Bmp {
     /// The number of each peer's routes as a source.
     peers: HashMap<PeerKey, u32>,
     numbers: u32,
+    /// Of each member whose given routes came by BMP, the connection.
+    givers: HashMap<u32, u64>,
     has_routes: bool,
     unreadable: u64,
     /// Messages about what an import policy left.
@@ -475,4 +480,80 @@ async fn forward(mut stream: TcpStream, connection: u64, events: &mpsc::Sender<E
         }
     }
     let _ = events.send(Event::BmpClosed(connection)).await; // fails if nobody listens any more
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use wayleave_core::Asn;
+    use wayleave_route_server::directory::{MemberSet, Profile, Slot};
+    use wayleave_route_server::policy::validate::Martians;
+
+    use super::*;
+
+    /// What FRR sends of three members.
+    const FRR: &[u8] = include_bytes!("../../../../test-data/bgp/frr-8.4.4.bmp");
+
+    fn exchange() -> Exchange {
+        let slot = |number: u8| Slot {
+            active: true,
+            asn: Asn(64_500 + u32::from(number)),
+            name: format!("member {number}"),
+            addresses: vec![IpAddr::from([192, 0, 2, number])],
+            tls: [number; 32],
+            sign: [number; 32],
+            max_prefix: 0,
+            held: false,
+        };
+        let members = MemberSet {
+            exchange: "test-ix".to_owned(),
+            number: 1,
+            slots: (1..=3).map(slot).collect(),
+            attest: BTreeMap::new(),
+            profile: Some(Profile::default()),
+        };
+        let (martians, policies) = (Martians::AllowDocumentation, BTreeMap::new());
+        Exchange { members, rs: Asn(64_500), martians, vrps: None, policies }
+    }
+
+    /// The same messages about what the router sends, after its export policy.
+    fn as_given(stream: &[u8]) -> Vec<u8> {
+        let (mut given, mut at) = (stream.to_vec(), 0);
+        while let Some(header) = given.get(at..at + 8) {
+            let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
+            if header[5] == 0 {
+                given[at + 7] = 0x50;
+            }
+            at += length;
+        }
+        given
+    }
+
+    #[tokio::test]
+    async fn bmp_gives_both_tables_and_takes_them_back_when_a_peer_or_the_connection_is_gone() {
+        let exchange = exchange();
+        let mut tables = Tables::new();
+        let bmp = Some(Bmp::default());
+        let mut sources =
+            Sources { exchange: &exchange, tables: &mut tables, session: None, bmp, changed: Instant::now() };
+        assert!(!sources.has_begun());
+        for (connection, stream) in [(1, FRR.to_vec()), (2, as_given(FRR))] {
+            sources.take(Event::BmpOpened(connection)).expect("few");
+            for piece in stream.chunks(700) {
+                sources.take(Event::Bmp(connection, piece.to_vec())).expect("few");
+            }
+        }
+        assert!(sources.has_begun());
+        assert_eq!((sources.tables.learned(), sources.tables.given()), (8, 8));
+        assert_eq!(sources.tables.members_given().collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!(sources.bmp.as_ref().map(Bmp::notes), Some(Vec::new()));
+        // Every member's own routes, which no route server gives it.
+        let report = exchange.compare(sources.tables, |_| {});
+        assert_eq!(report.learned.values().sum::<u64>(), 8);
+        sources.take(Event::BmpClosed(1)).expect("few");
+        assert_eq!((sources.tables.learned(), sources.tables.given(), sources.has_begun()), (0, 8, true));
+        sources.take(Event::Bmp(2, vec![0xff])).expect("few");
+        assert_eq!((sources.tables.given(), sources.has_begun()), (0, false));
+    }
 }

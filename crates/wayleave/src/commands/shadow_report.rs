@@ -93,7 +93,7 @@ fn route_words(route: &Value) -> String {
 pub fn in_words(described: &Value) -> String {
     let members = rows(described, "members");
     let mut text = format!(
-        "{} ({}): {} prefixes, {} of {} members compared, {} differences\n\n",
+        "{} (AS{}): {} prefixes, {} of {} members compared, {} differences\n\n",
         cell(&described["exchange"]),
         cell(&described["asn"]),
         described["prefixes"],
@@ -151,7 +151,7 @@ pub fn page(described: &Value, now: u64) -> String {
     let title = format!("Shadow of {}", escaped(&cell(&described["exchange"])));
     let mut text = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{title}</title><style>{STYLE}</style></head><body>\n\
-         <h1>{title}</h1>\n<p>{} &middot; {} &middot; {} prefixes &middot; {} differences, {} of them unexplained</p>\n\
+         <h1>{title}</h1>\n<p>{} &middot; AS{} &middot; {} prefixes &middot; {} differences, {} of them unexplained</p>\n\
          <h2>Members</h2>\n",
         utc(now),
         escaped(&cell(&described["asn"])),

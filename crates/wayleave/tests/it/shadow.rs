@@ -4,8 +4,10 @@
 //! difference by its cause or none, the same from a session and from a dump; nothing is announced or installed.
 
 use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -16,7 +18,8 @@ use wayleave_lab::process::wait_until;
 use wayleave_lab::routers::{default_cache, locate_or_fetch};
 use wayleave_lab::table::Router;
 
-use crate::common::{Folder, text};
+use crate::common::{Folder, eventually, free, program, text};
+use crate::guide::snippet;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Name, host on the LAN, AS, and what its BIRD originates.
@@ -62,12 +65,10 @@ function may_go(int peer)
 template bgp rs_member {{
   local 192.0.2.253 as 64500; rs client; {TIMERS}
 }}
-protocol bgp shadow from rs_member {{
-  neighbor 192.0.2.10 as 64510; passive;
-  ipv4 {{ import none; export all; add paths tx; }};
-}}
 "
     );
+    // As an operator has it from the guide.
+    text += &snippet("shadow.md", "bird");
     for (name, host, asn, _) in MEMBERS {
         let med = if name == "charlie" { "if net = 20.4.0.0/16 then bgp_med = 5;" } else { "" };
         text += &format!(
@@ -235,7 +236,7 @@ fn the_report_beside_bird_has_each_difference_by_its_cause_and_nothing_is_instal
     );
     assert_eq!(after.0, before.0);
     assert_eq!(after.1, before.1);
-    assert!(!after.0.contains("[shadow"), "{}", after.0);
+    assert!(!after.0.contains("[wayleave_shadow"), "{}", after.0);
 }
 
 /// Whether a message says it: its lines are broken where they are long, also within a word.
@@ -271,4 +272,35 @@ fn its_file_is_made_checked_and_refused_with_what_to_do() {
     // The documentation's AS numbers count as reserved without `lab`.
     let said = folder.ok(&["shadow", "--config", "shadow.toml"]);
     assert!(says(&said, "bogon ASN") && says(&said, "0 differences"), "{said}");
+}
+
+#[test]
+fn what_frr_sends_by_bmp_is_what_the_server_learned() {
+    let folder = Folder::new("shadow-bmp");
+    let listen = free();
+    let stream = include_bytes!("../../../../test-data/bgp/frr-8.4.4.bmp");
+    folder.write("shadow.toml", &configuration(&format!("[bmp]\nlisten = \"{listen}\"\naddress = \"127.0.0.1\"\n")));
+    folder.write("charlie.policy.toml", "");
+    ["alpha.txt", "bravo.txt"].map(|name| folder.write(name, ""));
+    let route = "20.3.0.0/25  unicast [alpha 12:00:00.000] * (100) [AS64501i]\n\tBGP.origin: IGP\n\tBGP.as_path: 64501\n\
+                 \tBGP.next_hop: 192.0.2.1\n";
+    folder.write("charlie.txt", route);
+    let mut command = program(&["shadow", "--config", "shadow.toml", "--json"]);
+    let shadow = command.current_dir(&folder.0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+    let mut connection = None;
+    eventually("it listens", || {
+        connection = TcpStream::connect(&listen).ok();
+        connection.is_some()
+    });
+    // Open until it ends: a router that has gone has no routes.
+    let mut connection = connection.expect("connected");
+    connection.write_all(stream).expect("sent");
+    let output = shadow.wait_with_output().expect("ends");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: Value = serde_json::from_str(&text(&output.stdout)).expect("JSON");
+    assert_eq!(report["prefixes"], 6);
+    let refused = report["causes"].as_array().into_iter().flatten().find(|cause| cause["cause"] == "refused");
+    let refused = refused.unwrap_or_else(|| panic!("{report}"));
+    assert_eq!((&refused["count"], &refused["detail"]), (&1.into(), &"prefix length".into()), "{report}");
+    assert_eq!(report["learned"][0]["routes"], 4, "{report}");
 }
