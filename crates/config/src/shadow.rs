@@ -289,6 +289,30 @@ fn member_set(file: &ShadowFile, profile: Profile) -> MemberSet {
     }
 }
 
+/// A member of a list that another program made.
+#[derive(Clone, Debug)]
+pub struct ListedMember {
+    pub name: String,
+    pub asn: Asn,
+    pub addresses: Vec<IpAddr>,
+}
+
+/// What `wayleave init shadow --import` prints: the template with these members in place of its own.
+#[must_use]
+pub fn template_with(members: &[ListedMember]) -> String {
+    let whole = template();
+    let head = whole.split("[[member]]\n").next().unwrap_or_default();
+    members.iter().fold(head.to_owned(), |text, member| {
+        let name = toml::Value::from(member.name.as_str());
+        let addresses: Vec<String> = member.addresses.iter().map(|address| format!("\"{address}\"")).collect();
+        let (asn, addresses) = (member.asn.0, addresses.join(", "));
+        text + &format!(
+            "[[member]]\nname = {name}\nasn = {asn}\naddresses = [{addresses}]\n#given = [\"{}.txt\"]\n\n",
+            member.name
+        )
+    })
+}
+
 /// What `wayleave init shadow` prints.
 fn template() -> String {
     "# Shadow mode: what Wayleave would give each member of an exchange that BIRD or OpenBGPD serves, and where that differs.\n\
@@ -333,15 +357,14 @@ fn template() -> String {
      #listen = \"192.0.2.10:11019\"\n\
      #address = \"192.0.2.253\"\n\
      \n\
-     # Each member, with its addresses on the exchange's network.\n\
+     # Each member, with its addresses on the exchange's network; `policy` names its rules and ranking, without which communities\n\
+     # decide alone. `given` is what the server gives it: `birdc show route export alpha all`, birdwatcher's /routes/export/alpha,\n\
+     # MRT, or `bgpctl -j show rib out neighbor 192.0.2.1 detail`. Members without it are not compared.\n\
      [[member]]\n\
      name = \"alpha\"\n\
      asn = 64501\n\
      addresses = [\"192.0.2.1\"]\n\
-     # Its rules and its ranking; without it communities decide alone.\n\
      #policy = \"alpha.policy.toml\"\n\
-     # What the server gives it: `birdc show route export alpha all`, birdwatcher's /routes/export/alpha, MRT, or\n\
-     # `bgpctl -j show rib out neighbor 192.0.2.1 detail`. Members without it are not compared.\n\
      given = [\"alpha.txt\"]\n\
      \n\
      [[member]]\n\
@@ -376,6 +399,15 @@ mod tests {
         let config = ShadowConfig::parse(&Source::of_text("shadow.toml", &uncommented)).expect("sound");
         assert!(config.is_live() && config.members.slots.len() == 2);
         assert_eq!(config.members.profile, Some(Profile::default()));
+        let member = |name: &str, host: u8| ListedMember {
+            name: name.to_owned(),
+            asn: Asn(64_500 + u32::from(host)),
+            addresses: vec![IpAddr::from([192, 0, 2, host])],
+        };
+        let listed = template_with(&[member("one", 1), member("two", 2), member("three", 3)]);
+        let config = ShadowConfig::parse(&Source::of_text("shadow.toml", &listed)).expect("sound");
+        assert_eq!(config.members.slots[2].name, "three");
+        assert!(!listed.contains("alpha\"\nasn"), "{listed}");
     }
 
     #[test]

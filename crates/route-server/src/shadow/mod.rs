@@ -338,9 +338,10 @@ impl Exchange {
     fn examine(&self, prefix: Prefix, tables: &Tables, entry: &tables::Entry) -> Vec<Examined<'_>> {
         let none = Policy::default();
         let rules = self.rules();
-        let examined = entry.learned().iter().filter_map(|learned| {
-            let slot = self.members.active(learned.slot)?;
-            let received = tables.attributes(learned.attributes)?;
+        let mut examined: Vec<Examined<'_>> = Vec::new();
+        for learned in entry.learned() {
+            let Some(slot) = self.members.active(learned.slot) else { continue };
+            let Some(received) = tables.attributes(learned.attributes) else { continue };
             let policy = self.policies.get(&learned.slot).unwrap_or(&none);
             // LOCAL_PREF is the server's own (RFC 4271 section 5.1.5); dumps of its table have it.
             let received = match received.local_pref() {
@@ -348,16 +349,19 @@ impl Exchange {
                 None => received.clone(),
             };
             let sealed = sealed_attributes(&received, self.rs);
-            Some(Examined {
-                announcer: learned.slot,
-                slot,
-                path_id: learned.path_id,
-                refused: refusal(prefix, &sealed, slot, self.vrps.as_ref(), rules),
-                decisions: export_decisions(prefix, &received, learned.slot, &self.members, self.rs, policy),
-                sealed,
-            })
-        });
-        examined.collect()
+            let decisions = export_decisions(prefix, &received, learned.slot, &self.members, self.rs, policy);
+            // Two sources may have one route.
+            let is_known = |other: &Examined<'_>| {
+                other.announcer == learned.slot && other.sealed == sealed && other.decisions == decisions
+            };
+            if examined.iter().any(is_known) {
+                continue;
+            }
+            let refused = refusal(prefix, &sealed, slot, self.vrps.as_ref(), rules);
+            let (announcer, path_id) = (learned.slot, learned.path_id);
+            examined.push(Examined { announcer, slot, path_id, sealed, refused, decisions });
+        }
+        examined
     }
 
     /// The routes that a member's proxy has and does not refuse, whatever its policy is.

@@ -110,6 +110,21 @@ fn a_choice_among_equal_routes_is_counted_and_is_no_difference() {
 }
 
 #[test]
+fn a_route_that_two_sources_have_is_one() {
+    let exchange = exchange();
+    let mut tables = Tables::new();
+    let dumped = with(ALPHA, "30", |editor| {
+        editor.local_pref(Some(100));
+    });
+    for (source, attributes) in [(1, route(ALPHA, "30")), (2, dumped)] {
+        tables.learn(&exchange, source, None, Nlri::new(prefix(PREFIX)), &attributes).expect("few");
+    }
+    tables.give(CHARLIE, prefix(PREFIX), &route(ALPHA, "30")).expect("few");
+    let report = exchange.compare(&tables, |difference| panic!("{difference:?}"));
+    assert_eq!((report.learned[&ALPHA], report.members[&CHARLIE].equal_choice), (1, 0));
+}
+
+#[test]
 fn what_every_proxy_refuses_is_named_by_its_rule() {
     let longer = prefix("20.0.0.0/25");
     let exchange = exchange();
@@ -293,4 +308,57 @@ fn what_birds_client_prints_is_read() {
     assert_eq!(next_hop(Afi::Ipv6, &routes[2].attributes), "2001:db8::2".parse().ok());
     assert_eq!(bird_routes("Network not found\n").expect_err("no table").line, 1);
     assert!(bird_routes("10.0.0.0/8 unicast [a 1] (1)\n\tBGP.med: x\n").is_err());
+}
+
+#[test]
+#[ignore = "measures"]
+fn measured_tmp() {
+    let mut exchange = exchange();
+    exchange.members.slots = (0..40u8)
+        .map(|n| Slot {
+            active: true,
+            asn: Asn(64_512 + u32::from(n)),
+            name: format!("m{n}"),
+            addresses: vec![IpAddr::from([192, 0, 2, n + 1])],
+            tls: [n; 32],
+            sign: [n; 32],
+            max_prefix: 0,
+            held: false,
+        })
+        .collect();
+    let rss = || {
+        let text = std::fs::read_to_string("/proc/self/status").unwrap();
+        text.lines().find(|l| l.starts_with("VmHWM")).unwrap().to_owned()
+    };
+    let mut tables = Tables::new();
+    let begin = std::time::Instant::now();
+    for n in 0..250_000u32 {
+        let p = Prefix::new(IpAddr::from((0x1400_0000u32 + n * 256).to_be_bytes()), 24).unwrap();
+        for k in 0..2u32 {
+            let slot = ((n / 50 + k * 7) % 40) as u8;
+            let mut editor = Attributes::builder();
+            editor.origin(Origin::Igp);
+            editor.as_path(
+                path(&format!("{} {} {}", 64_512 + u32::from(slot), 3000 + n / 10, 5000 + k)).unwrap().as_path(),
+            );
+            editor.ipv4_next_hop([192, 0, 2, slot + 1].into());
+            let attributes = editor.finish();
+            tables.learn(&exchange, u32::from(slot), None, Nlri::new(p), &attributes).unwrap();
+            if k == 0 {
+                for member in (0..40).filter(|m| *m != u32::from(slot)) {
+                    tables.give(member, p, &attributes).unwrap();
+                }
+            }
+        }
+    }
+    println!("filled {:?} {} given {}", begin.elapsed(), rss(), tables.given());
+    let begin = std::time::Instant::now();
+    let report = exchange.compare(&tables, |_| {});
+    println!(
+        "compared {:?} {} differences {} {:?}",
+        begin.elapsed(),
+        rss(),
+        report.differences(),
+        report.causes.keys()
+    );
 }

@@ -72,6 +72,9 @@ async fn follow(config: &ShadowConfig, exchange: &Exchange, tables: &mut Tables,
     if let Some(section) = &config.file.bmp {
         listen(section.get_ref(), events.clone()).await?;
     }
+    let too_much = |error: Full| Failure::new(error).help("compare a part: files of one family");
+    // The session's first wishes.
+    sources.act().map_err(too_much)?;
     let settle = Duration::from_secs(*config.file.shadow.settle_secs.get_ref());
     let end = Instant::now() + Duration::from_secs(*config.file.shadow.wait_secs.get_ref());
     loop {
@@ -87,9 +90,9 @@ async fn follow(config: &ShadowConfig, exchange: &Exchange, tables: &mut Tables,
         let wake = [Some(end), has_begun.then_some(settled), due].into_iter().flatten().min().unwrap_or(end);
         tokio::select! {
             event = waiting.recv() => if let Some(event) = event {
-                sources.take(event).map_err(|error| Failure::new(error).help("compare a part: files of one family"))?;
+                sources.take(event).map_err(too_much)?;
             },
-            () = sleep_until(wake) => sources.time_passed().map_err(Failure::new)?,
+            () = sleep_until(wake) => sources.time_passed().map_err(too_much)?,
         }
     }
     if let Some(bmp) = &sources.bmp {

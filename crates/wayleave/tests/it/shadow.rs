@@ -248,6 +248,15 @@ fn says(said: &str, expected: &str) -> bool {
 #[test]
 fn its_file_is_made_checked_and_refused_with_what_to_do() {
     let folder = Folder::new("shadow-file");
+    let list = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test-data/imports/arouteserver.clients.ams-ix.yml");
+    let listed = folder.ok(&["init", "shadow", "--import", list.to_str().expect("text")]);
+    assert!(
+        listed.contains("name = \"1-1-internet-ag\"\nasn = 8560\n") && !listed.contains("name = \"alpha\""),
+        "{listed}"
+    );
+    folder.write("listed.toml", &listed);
+    folder.ok(&["check", "--example", "listed.toml"]);
+    assert!(says(&folder.fails(2, &["init", "rs", "--import", "x"]), "--import is for `shadow`"));
     folder.ok(&["init", "shadow", "--out", "shadow.toml"]);
     let said = folder.ok(&["check", "--example", "shadow.toml"]);
     assert!(says(&said, "a configuration for `wayleave shadow`"), "{said}");

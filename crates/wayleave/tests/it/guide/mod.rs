@@ -29,7 +29,7 @@ use std::process::{Command, Stdio};
 use super::common::{Folder, text};
 
 /// How many snippets of a language a page has where a test of this module tries them all. Whoever adds one adds its test.
-const TRIED: [(&str, &[(&str, usize)]); 12] = [
+const TRIED: [(&str, &[(&str, usize)]); 13] = [
     ("applications.md", &[("sh", 5), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("attest-a-session.md", &[("sh", 0), ("toml", 0), ("bird", 1), ("frr", 1)]),
     ("attest.md", &[("sh", 4), ("toml", 3), ("bird", 1), ("frr", 1)]),
