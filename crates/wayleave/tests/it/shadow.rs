@@ -290,7 +290,8 @@ fn what_frr_sends_by_bmp_is_what_the_server_learned() {
     let stream = include_bytes!("../../../../test-data/bgp/frr-8.4.4.bmp");
     folder.write("shadow.toml", &configuration(&format!("[bmp]\nlisten = \"{listen}\"\naddress = \"127.0.0.1\"\n")));
     folder.write("charlie.policy.toml", "");
-    ["alpha.txt", "bravo.txt"].map(|name| folder.write(name, ""));
+    folder.write("alpha.txt", "");
+    folder.write("bravo.txt", "");
     let route = "20.3.0.0/25  unicast [alpha 12:00:00.000] * (100) [AS64501i]\n\tBGP.origin: IGP\n\tBGP.as_path: 64501\n\
                  \tBGP.next_hop: 192.0.2.1\n";
     folder.write("charlie.txt", route);
