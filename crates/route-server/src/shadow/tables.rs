@@ -10,7 +10,7 @@ use wayleave_core::{Asn, Prefix};
 use super::Exchange;
 use crate::directory::SlotId;
 
-/// Routes of both kinds, at most: our own limit. 250,000 prefixes of 60 members are 15 million, which take some 200 MiB.
+/// Routes of both kinds, at most: our own limit. 250,000 prefixes of 40 members are 10 million, which take 200 MiB.
 pub const MAX_ROUTES: usize = 32_000_000;
 /// Octets of all different attributes, at most: our own limit.
 pub const MAX_ATTRIBUTE_OCTETS: usize = 1 << 30;
