@@ -1,4 +1,4 @@
-//! BGP, pure: messages and their codec, attributes kept byte for byte, the session state machine, the RIBs, MRT.
+//! BGP, pure: messages and their codec, attributes kept byte for byte, the session state machine, the RIBs, MRT, BMP.
 //!
 //! This crate does no I/O: it has no clock, socket, file or source of randomness of its own. A decoder never panics and bounds every count
 //! before it allocates; the consequence of a malformed UPDATE follows RFC 7606 and is a value ([`Problem`]).
@@ -7,6 +7,7 @@ mod as4;
 mod as_path;
 mod attribute;
 mod attributes;
+pub mod bmp;
 mod check;
 mod community;
 pub mod decision;

@@ -7,8 +7,8 @@ use wayleave_core::{Afi, Asn, Prefix, UnixTime};
 
 use crate::check::{self, CodeSet};
 use crate::{
-    Action, AttributeCode, AttributeIter, Attributes, AttributesError, Ipv6NextHop, NlriIter, Problem, SessionParams,
-    wire,
+    Action, AttributeCode, AttributeFlags, AttributeIter, Attributes, AttributesError, Ipv6NextHop, NlriIter, Problem,
+    RawAttribute, SessionParams, wire,
 };
 
 /// A BGP message that a collector recorded.
@@ -72,7 +72,7 @@ impl RibEntry {
             let withdraw = |attribute, fault| {
                 AttributesError::Fault(Problem { attribute, fault, action: Action::TreatAsWithdraw })
             };
-            let attribute = attribute.map_err(|fault| withdraw(None, fault))?;
+            let attribute = with_defined_flags(attribute.map_err(|fault| withdraw(None, fault))?);
             if !seen.insert(attribute.code) {
                 continue;
             }
@@ -87,6 +87,14 @@ impl RibEntry {
         }
         Attributes::from_octets(&octets, next_hop)
     }
+}
+
+/// The attribute with the Optional and Transitive bits of its definition: BIRD 2.0 dumps those that it keeps without them, such as
+/// NEXT_HOP.
+fn with_defined_flags(attribute: RawAttribute<'_>) -> RawAttribute<'_> {
+    const KIND: u8 = AttributeFlags::OPTIONAL | AttributeFlags::TRANSITIVE;
+    let Some(defined) = check::defined_flags(attribute.code) else { return attribute };
+    RawAttribute { flags: AttributeFlags(attribute.flags.0 & !KIND | defined), ..attribute }
 }
 
 /// The next hop alone behind its length, or a whole MP_REACH_NLRI as some collectors write it.
@@ -439,5 +447,38 @@ mod tests {
             records[..],
             [Err(MrtError::Body { kind: 16, subtype: 4 }), Ok(Record::Message(_)), Err(MrtError::Frame(_))]
         ));
+    }
+
+    #[test]
+    fn a_dump_of_bird_has_every_peers_route_with_its_next_hop() {
+        let dump = include_bytes!("../../../test-data/bgp/bird-2.0.12.rib.mrt");
+        let mut entries = Vec::new();
+        for record in MrtReader::new(&dump[..]) {
+            if let Record::Rib(rib) = record.expect("sound") {
+                entries.extend(rib);
+            }
+        }
+        let routes: Vec<String> = entries
+            .iter()
+            .map(|entry| {
+                let attributes = entry.to_attributes().expect("usable");
+                let (path, next_hop) = (attributes.as_path().to_string(), attributes.ipv4_next_hop().expect("one"));
+                assert_eq!(IpAddr::from(next_hop), entry.peer_address);
+                format!("{} {path}", entry.prefix)
+            })
+            .collect();
+        assert_eq!(
+            routes,
+            [
+                "20.2.0.0/16 64501",
+                "20.2.0.0/16 64502 64502",
+                "20.5.0.0/16 64501",
+                "20.5.0.0/16 64502",
+                "20.3.0.0/25 64501",
+                "20.6.0.0/16 64503",
+                "20.4.0.0/16 64502",
+                "20.1.0.0/16 64501",
+            ]
+        );
     }
 }

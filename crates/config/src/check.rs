@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::rs::StatusSection;
 use super::{
-    Fault, Source, attest, consent, console, documentation, gateway, key, member, path, realm, router, rs, stamper,
+    Fault, Source, attest, consent, console, documentation, gateway, key, member, path, realm, router, rs, shadow,
+    stamper,
 };
 use crate::failure::{Failure, Failures, Outcome};
 
@@ -92,6 +93,9 @@ pub fn check(source: &Source) -> Checked {
             "lab",
             failure.help("`wayleave-lab check FILE` checks it, `wayleave-lab up FILE` starts it").into(),
         );
+    }
+    if source.parse::<toml::Table>().is_ok_and(|table| table.contains_key(shadow::SHADOW)) {
+        return (shadow::COMMAND.check)(source);
     }
     match role_of(source) {
         Ok(role) => (role.check)(source),

@@ -41,6 +41,7 @@ pub mod replace;
 pub mod router;
 pub mod rpki;
 pub mod rs;
+pub mod shadow;
 mod source;
 pub mod stamper;
 // Not for tests of this crate alone: roles are tested with it too. No program links what it does not call.

@@ -24,4 +24,5 @@ pub mod party;
 pub mod policy;
 pub mod rng;
 mod schedule;
+pub mod shadow;
 pub mod versions;

@@ -3,15 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
+use wayleave_config::check::RoleConfig;
 use wayleave_config::profile::ProfileFile;
 use wayleave_config::rs::{Recommendation, RsConfig};
-use wayleave_config::{ROLES, attest, consent, console, gateway, key, member, path, realm, router, stamper};
+use wayleave_config::shadow::{SHADOW, ShadowFile};
+use wayleave_config::{ROLES, attest, consent, console, gateway, key, member, path, realm, router, shadow, stamper};
 use wayleave_control::consent::PolicyFile;
 
 use super::pages::{GUIDE, Page, joined, keys_of_table, qualified, settings};
 use super::sections::{Fields, Section, sections};
 
 /// A role's files, and the pages that are their reference.
+#[derive(Clone)]
 struct Reference {
     role: &'static str,
     sections: Vec<Section>,
@@ -24,6 +27,11 @@ const COMMON: &str = "commands.md";
 const LABORATORIES: [&str; 2] = ["applications.md", "lab.md"];
 /// Tables whose keys the operator chooses.
 const CHOSEN: [&str; 2] = ["groups.", "recommendation."];
+
+/// Those of all roles, and of the command that has one.
+fn configurations() -> Vec<&'static RoleConfig> {
+    ROLES.into_iter().chain([&shadow::COMMAND]).collect()
+}
 
 fn references() -> Vec<Reference> {
     let of = |role, sections: [Vec<Section>; 2], pages: &[&'static str]| Reference {
@@ -52,8 +60,10 @@ fn references() -> Vec<Reference> {
         of("key", [sections::<key::KeyFile>(), vec![]], &["capabilities.md", "invitations.md"]),
         of("console", [sections::<console::ConsoleFile>(), vec![]], &["console.md"]),
     ];
+    let all = [all, vec![of(SHADOW, [sections::<ShadowFile>(), vec![]], &["shadow.md"])]].concat();
     let names: Vec<&str> = all.iter().map(|reference| reference.role).collect();
-    assert_eq!(names, ROLES.map(|role| role.name), "each role has its files and pages here");
+    let with_files: Vec<&str> = configurations().iter().map(|role| role.name).collect();
+    assert_eq!(names, with_files, "each role, and each command with a configuration, has its files and pages here");
     all
 }
 
@@ -106,7 +116,7 @@ fn neither_the_guide_nor_a_template_has_a_key_that_no_role_has() {
     let references = references();
     let known = whole_keys(references.iter().flat_map(|reference| &reference.sections));
     let mut wrong = Vec::new();
-    for (role, reference) in ROLES.into_iter().zip(&references) {
+    for (role, reference) in configurations().into_iter().zip(&references) {
         let known = whole_keys(&reference.sections);
         let keys = [1, 2].into_iter().flat_map(|party| settings(&(role.template)(party)));
         wrong.extend(

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::deep::{self, Finding};
 use crate::config::check::{describe, expected, reason};
+use crate::config::shadow::SHADOW;
 use crate::config::{Source, check};
 use crate::failure::{Failure, Failures, Outcome};
 use crate::fetch::{self, Target};
@@ -92,7 +93,10 @@ pub fn run(command: &Check) -> Outcome {
         print(&format!("{}{place}: warning: {warning}{label}{help}\n", named.display()));
     }
     let file = named.display();
-    let what = format!("a configuration for `wayleave run {}`", checked.role);
+    let what = match checked.role {
+        SHADOW => format!("a configuration for `wayleave {SHADOW}`"),
+        role => format!("a configuration for `wayleave run {role}`"),
+    };
     match checked.warnings.len() {
         0 => print(&format!("{file}: fine, {what}\n")),
         1 => print(&format!("{file}: {what}, with one warning\n")),

@@ -5,7 +5,10 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, Command, CommandFactory};
 
 use super::Cli;
+use crate::config::check::RoleConfig;
 use crate::config::help::{Group, grouped};
+use crate::config::shadow::SHADOW;
+use crate::config::{ROLES, shadow};
 use crate::roles::RoleName;
 
 const GROUPS: [Group; 7] = [
@@ -18,7 +21,7 @@ const GROUPS: [Group; 7] = [
         )),
     },
     Group::new("Run and watch", &["run", "show", "why"]),
-    Group::new("Exchange", &["exchange", "members", "invite", "session"]),
+    Group::new("Exchange", &["exchange", "members", "invite", "session", "shadow"]),
     Group::new("Overlay", &["realm", "join", "link", "netcheck", "path", "ping", "locate"]),
     Group::new("Paid transit", &["cap", "stamp"]),
     Group::new("Keys and objects", &["keys", "backup", "restore"]),
@@ -75,6 +78,51 @@ impl TypedValueParser for RoleParser {
             .possible_values()
             .map(|all| all.collect::<Vec<_>>().into_iter())
             .map(|all| Box::new(all) as _)
+    }
+}
+
+/// What `init` prints a configuration for: a role, or a command that has one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum InitOf {
+    Role(RoleName),
+    /// `wayleave shadow`.
+    Shadow,
+}
+
+impl InitOf {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Role(role) => role.name(),
+            Self::Shadow => SHADOW,
+        }
+    }
+
+    pub fn config(self) -> Option<&'static RoleConfig> {
+        match self {
+            Self::Role(role) => ROLES.into_iter().find(|config| config.name == role.name()),
+            Self::Shadow => Some(&shadow::COMMAND),
+        }
+    }
+}
+
+/// Reads a role, or the name of a command that has a configuration.
+#[derive(Clone, Debug)]
+pub struct InitParser;
+
+impl TypedValueParser for InitParser {
+    type Value = InitOf;
+
+    fn parse_ref(&self, command: &Command, arg: Option<&Arg>, value: &std::ffi::OsStr) -> Result<InitOf, clap::Error> {
+        if value == SHADOW {
+            return Ok(InitOf::Shadow);
+        }
+        RoleParser.parse_ref(command, arg, value).map(InitOf::Role)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let shadow = PossibleValue::new(SHADOW).help("A comparison with a running route server: `wayleave shadow`");
+        let roles = RoleParser.possible_values().into_iter().flatten().collect::<Vec<_>>();
+        Some(Box::new(roles.into_iter().chain([shadow])))
     }
 }
 

@@ -6,16 +6,17 @@ use std::net::SocketAddr;
 
 use serde_json::json;
 
-use super::help::RoleParser;
+use super::help::{InitOf, InitParser};
+use super::member_lists::SelectionArgs;
 use wayleave_runtime::identity::{Fingerprint, Identity};
 
 use crate::config::parse::{argument, endpoint};
 use crate::config::rs::{self, PartyValues};
-use crate::config::{EXAMPLE_OPERATORS, EXAMPLE_REALM, EXAMPLE_WRITER, ROLES};
+use crate::config::shadow::{ListedMember, SHADOW, template_with};
+use crate::config::{EXAMPLE_OPERATORS, EXAMPLE_REALM, EXAMPLE_WRITER};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::member_set::{self, key_text};
 use crate::output::{print, print_json};
-use crate::roles::RoleName;
 use clap::Args;
 use std::path::{Path, PathBuf};
 
@@ -25,8 +26,8 @@ const EXAMPLES_LEFT: &str = "Its keys and pins are examples: `wayleave check` re
 #[derive(Args, Debug)]
 pub struct Init {
     /// For which role.
-    #[arg(value_parser = RoleParser)]
-    pub role: RoleName,
+    #[arg(value_parser = InitParser)]
+    pub role: InitOf,
     /// Which party, for `rs`: 1 (the exchange) or 2 (the neutral organisation). Default: 1; with --members there is none.
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub party: Option<u8>,
@@ -46,8 +47,35 @@ pub struct Init {
     /// The line `pin` of the peer party's key file, as its operator told you.
     #[arg(long, value_parser = argument::<Fingerprint>, requires = "members")]
     pub pin: Option<Fingerprint>,
+    /// For `shadow`: the members of this list, as `wayleave members import` reads it: arouteserver's `clients.yml` or an IX-F export.
+    #[arg(long, value_name = "FILE", conflicts_with = "members")]
+    pub import: Option<PathBuf>,
+    #[command(flatten)]
+    pub selection: SelectionArgs,
     #[arg(long)]
     pub json: bool,
+}
+
+/// Of a comparison: its configuration, with the members of a list.
+fn with_listed_members(init: &Init) -> Outcome<Option<String>> {
+    let Some(file) = &init.import else {
+        if init.selection.is_empty() {
+            return Ok(None);
+        }
+        return Err(Failure::usage("--asn, --all, --ixp and --vlan choose of a list, and --import names none").into());
+    };
+    if init.role != InitOf::Shadow {
+        return Err(Failure::usage(format!("--import is for `{SHADOW}`, and this is `{}`", init.role.name()))
+            .help("`wayleave members import` makes what members and operators of a list begin with")
+            .into());
+    }
+    let import = init.selection.read(file)?;
+    let members: Vec<ListedMember> = import
+        .members
+        .iter()
+        .map(|member| ListedMember { name: member.name.clone(), asn: member.asn, addresses: member.addresses() })
+        .collect();
+    Ok(Some(template_with(&members)))
 }
 
 /// Of a party with all values: its configuration, and its operators.
@@ -98,10 +126,13 @@ fn seen_from(out: Option<&Path>, file: &Path) -> Outcome<String> {
 }
 
 pub fn run(init: &Init) -> Outcome {
-    let role = ROLES.into_iter().find(|role| role.name == init.role.name());
-    let role = role.ok_or_else(|| Failure::new(format!("no configuration for {}", init.role.name())))?;
+    let role = init.role.config().ok_or_else(|| Failure::new(format!("no configuration for {}", init.role.name())))?;
     let whole = party_configuration(init)?;
-    let text = whole.as_ref().map_or_else(|| (role.template)(init.party.unwrap_or(1)), |(text, _)| text.clone());
+    let text = match (&whole, with_listed_members(init)?) {
+        (Some((text, _)), _) => text.clone(),
+        (None, Some(text)) => text,
+        (None, None) => (role.template)(init.party.unwrap_or(1)),
+    };
     let has_examples = [EXAMPLE_OPERATORS[0], EXAMPLE_REALM, EXAMPLE_WRITER].iter().any(|key| text.contains(key));
     let Some(path) = init.out.as_ref().filter(|path| path.as_os_str() != "-") else {
         if init.json {

@@ -39,6 +39,10 @@ mod revoke;
 mod roll_node;
 mod run;
 mod session;
+mod shadow;
+mod shadow_files;
+mod shadow_live;
+mod shadow_report;
 mod show;
 mod stamp;
 mod succession;
@@ -109,6 +113,8 @@ pub enum Command {
     /// Admit and remove members of an exchange, in the set that both operators sign.
     #[command(subcommand)]
     Members(members::Members),
+    /// Compare the tables of a running route server with what Wayleave would give; install nothing.
+    Shadow(shadow::Shadow),
     /// The laboratory is a program of its own.
     #[command(hide = true)]
     Lab(moved::Moved),
@@ -156,6 +162,7 @@ impl Command {
             Command::Join(command) => join::run(command),
             Command::Keys(command) => keys::run(command),
             Command::Members(command) => members::run(command),
+            Command::Shadow(command) => shadow::run(command),
             Command::Lab(command) => moved::run("lab", "", command),
             Command::Demo(command) => moved::run("demo", "demo", command),
             Command::Bench(command) => moved::run("bench", "bench", command),

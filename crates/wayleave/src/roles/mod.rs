@@ -24,7 +24,7 @@ mod origins;
 pub mod overlay;
 mod path;
 mod payers;
-mod peer_tcp;
+pub mod peer_tcp;
 mod realm;
 mod router;
 mod rs;

@@ -35,6 +35,7 @@ mod packages;
 mod protected_sessions;
 mod router;
 mod run;
+mod shadow;
 mod stamping;
 mod trial;
 mod trouble;

@@ -29,7 +29,7 @@ use std::process::{Command, Stdio};
 use super::common::{Folder, text};
 
 /// How many snippets of a language a page has where a test of this module tries them all. Whoever adds one adds its test.
-const TRIED: [(&str, &[(&str, usize)]); 12] = [
+const TRIED: [(&str, &[(&str, usize)]); 13] = [
     ("applications.md", &[("sh", 5), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("attest-a-session.md", &[("sh", 0), ("toml", 0), ("bird", 1), ("frr", 1)]),
     ("attest.md", &[("sh", 4), ("toml", 3), ("bird", 1), ("frr", 1)]),
@@ -41,6 +41,7 @@ const TRIED: [(&str, &[(&str, usize)]); 12] = [
     ("overlay.md", &[("sh", 9), ("toml", 6), ("bird", 0), ("frr", 0)]),
     ("policies.md", &[("sh", 0), ("toml", 3), ("bird", 0), ("frr", 0)]),
     ("router.md", &[("sh", 5), ("toml", 2), ("bird", 0), ("frr", 0)]),
+    ("shadow.md", &[("sh", 0), ("toml", 0), ("bird", 1), ("frr", 0)]),
     ("stamper.md", &[("sh", 5), ("toml", 7), ("bird", 0), ("frr", 0)]),
 ];
 
@@ -66,7 +67,7 @@ pub(crate) fn snippets(page: &str, language: &str) -> Vec<String> {
 }
 
 /// The only snippet of a language on a page.
-fn snippet(page: &str, language: &str) -> String {
+pub(crate) fn snippet(page: &str, language: &str) -> String {
     let [one] = snippets(page, language).try_into().expect("one snippet");
     one
 }
