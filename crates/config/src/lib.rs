@@ -12,6 +12,7 @@ pub mod check;
 pub mod choices;
 pub mod command_line;
 pub mod consent;
+pub mod data;
 mod documentation;
 pub mod failure;
 pub mod fetch;

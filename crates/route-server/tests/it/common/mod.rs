@@ -32,7 +32,7 @@ pub(crate) fn slot(place: u8, asn: u32) -> Slot {
 /// A set with one active slot for each AS number, in order.
 pub(crate) fn set(asns: &[u32]) -> MemberSet {
     let slots = asns.iter().zip(0u8..).map(|(&asn, place)| slot(place, asn)).collect();
-    MemberSet { exchange: "test-ix".into(), number: 1, slots, attest: BTreeMap::new(), profile: None }
+    MemberSet { exchange: "test-ix".into(), number: 1, slots, attest: BTreeMap::new(), profile: None, data: None }
 }
 
 /// The signing key with this number. Members have those below 200, the operators 200 and 201.
