@@ -172,8 +172,8 @@ struct State {
     spent: BTreeSet<[u8; 32]>,
     /// Every key that an operator ever had.
     operators_spent: BTreeSet<[u8; 32]>,
-    /// Every key with which an operator's machine ever signed data.
-    machines_spent: BTreeSet<[u8; 32]>,
+    /// Every key with which an operator's machine ever signed data, and that operator's party.
+    machines_spent: BTreeMap<[u8; 32], u8>,
     /// How many slots have left.
     left: u64,
     profile: Option<Profile>,
@@ -728,7 +728,7 @@ impl State {
                     return Err(SetError::NotAKey);
                 }
                 let is_members = self.spent.contains(key) || self.index.attest.contains(key);
-                let is_machines = self.machines_spent.contains(key);
+                let is_machines = self.machines_spent.contains_key(key);
                 if others[0] == *key || is_members || is_machines || self.operators_spent.contains(key) {
                     return Err(SetError::KeyInTwoRoles);
                 }
@@ -750,12 +750,12 @@ impl State {
                 if self.data == *data {
                     return Err(SetError::Empty);
                 }
-                for key in data.iter().flat_map(|rules| rules.keys) {
-                    let is_others = self.spent.contains(&key) || self.index.attest.contains(&key);
-                    if is_others || self.operators_spent.contains(&key) {
+                for (party, key) in data.iter().flat_map(|rules| [1, 2].into_iter().zip(rules.keys)) {
+                    let is_members = self.spent.contains(&key) || self.index.attest.contains(&key);
+                    let is_others = *self.machines_spent.entry(key).or_insert(party) != party;
+                    if is_members || is_others || self.operators_spent.contains(&key) {
                         return Err(SetError::KeyInTwoRoles);
                     }
-                    self.machines_spent.insert(key);
                 }
                 self.data.clone_from(data);
             }
@@ -814,7 +814,7 @@ impl State {
         }
         let own = [claim.tls, claim.sign];
         let attest = || claim.attest.iter().map(|key| key.key);
-        let is_operators = |key: &[u8; 32]| self.operators_spent.contains(key) || self.machines_spent.contains(key);
+        let is_operators = |key: &[u8; 32]| self.operators_spent.contains(key) || self.machines_spent.contains_key(key);
         let in_two = attest().chain(own).any(|key| is_operators(&key))
             || claim.tls == claim.sign
             || attest().any(|key| own.contains(&key) || self.spent.contains(&key))

@@ -579,6 +579,13 @@ fn rules_of_data_are_signed_as_the_profile_is_and_their_keys_have_no_other_role(
     assert!(matches!(refused(&before, Change::Data(Some(taken(MACHINES[0])))), SetError::Profile(_)), "one key twice");
     let joined = directory.requested(&request(MACHINES[1], 200_003), 100).expect("a request");
     assert_eq!(refused(&directory, joined), SetError::KeyInTwoRoles);
+    let [first, second] = data_rules().keys;
+    let swapped = DataRules { keys: [second, first], ..data_rules() };
+    assert_eq!(
+        refused(&directory, Change::Data(Some(swapped))),
+        SetError::KeyInTwoRoles,
+        "once of one operator's machine"
+    );
     let without = both(&directory, vec![Change::Data(None)]);
     assert_eq!(without.set().data, None);
     assert_eq!(Directory::decode(&without.encode()).expect("sound").set(), without.set());
