@@ -18,6 +18,9 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!((&expected.addresses, expected.max_prefix), (&member.addresses(), member.max_prefix()));
         }
     }
+    if let Ok(lists) = import::parse_registry(data) {
+        assert!(lists.prefixes.iter().all(|range| range.prefix.len() <= range.least && range.least <= range.most));
+    }
     if let Ok(text) = str::from_utf8(data) {
         let _ = import::parse_list(text);
     }

@@ -13,6 +13,7 @@ pub mod choices;
 pub mod command_line;
 pub mod consent;
 pub mod console;
+pub mod data;
 mod documentation;
 pub mod failure;
 pub mod fetch;

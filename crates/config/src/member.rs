@@ -15,6 +15,7 @@ use wayleave_runtime::identity::{Fingerprint, Identity};
 
 use super::attestation::{AttestationSection, unknown_origins};
 use super::check::{Checked, RoleConfig};
+use super::data::DataSection;
 use super::listed;
 use super::machine::{absent_address, state_fault, taken_by_status};
 use super::parse::{HostPort, PublicKey, Text};
@@ -55,6 +56,8 @@ pub struct MemberFile {
     pub attestation: Option<Spanned<AttestationSection>>,
     /// Without it, and without `[attestation.rpki]`, origins are not validated.
     pub rpki: Option<Spanned<RpkiSection>>,
+    /// Without it nothing is refused by the exchange's data.
+    pub data: Option<DataSection>,
     pub status: Option<StatusSection>,
 }
 
@@ -312,7 +315,8 @@ impl MemberConfig {
                 let of_set = listed::faults(&config, source);
                 let of_keys = attestation.iter().flat_map(|section| section.file_faults(source, asn));
                 let of_rpki = config.file.rpki.iter().flat_map(|section| section.get_ref().file_faults(source));
-                for fault in of_keys.chain(password).chain(of_set).chain(of_rpki) {
+                let of_data = config.file.data.iter().filter_map(|section| section.file_faults(source));
+                for fault in of_keys.chain(password).chain(of_set).chain(of_rpki).chain(of_data) {
                     match fault {
                         FileFault::Missing(fault) | FileFault::Doubtful(fault) => warnings.push(fault),
                         FileFault::Unusable(fault) => errors.push(fault),
@@ -669,6 +673,11 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          #[rpki]\n\
          #cache = \"127.0.0.1:3323\"\n\
          #file = \"roas.json\"\n\
+         \n\
+         # Refuse routes that the routing registries do not have for their announcer, where the exchange has such data: the file\n\
+         # that both operators' machines sign. It is read again when it changes.\n\
+         #[data]\n\
+         #file = \"example-ix.data\"\n\
          \n\
          # To sign your announcements and validate those of others:\n\
          #[attestation]\n\

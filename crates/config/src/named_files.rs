@@ -21,7 +21,7 @@ pub enum Loss {
 }
 
 /// Every setting that names a file or a folder, without the indices of lists.
-const SETTINGS: [(&str, Loss); 61] = [
+const SETTINGS: [(&str, Loss); 62] = [
     ("attest.state", Loss::MadeAnew),
     ("attestation.keys.anchor", Loss::ForGood),
     ("attestation.keys.objects", Loss::Continued),
@@ -33,6 +33,7 @@ const SETTINGS: [(&str, Loss); 61] = [
     ("consent.node.delegated", Loss::ForGood),
     ("consent.node.tags", Loss::ForGood),
     ("consent.policy", Loss::ForGood),
+    ("data.file", Loss::Elsewhere),
     ("forwarding.keys", Loss::ForGood),
     ("forwarding.state", Loss::MadeAnew),
     ("gateway.choices", Loss::ForGood),

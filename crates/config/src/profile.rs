@@ -8,11 +8,12 @@ use serde_json::{Map, Value, json};
 use toml::Spanned;
 use wayleave_core::{Afi, Asn};
 use wayleave_route_server::directory::{
-    Blackhole, Lengths, MAX_BLACKHOLE_ASNS, MAX_TRANSIT_FREE, Profile, TRANSIT_FREE, can_drop,
+    Blackhole, DataRules, Lengths, MAX_BLACKHOLE_ASNS, MAX_TRANSIT_FREE, Profile, TRANSIT_FREE, can_drop,
 };
 use wayleave_route_server::policy::validate::MAX_PATH;
+use wayleave_runtime::identity::to_hex;
 
-use super::parse::Text;
+use super::parse::{PublicKey, Text};
 use super::{Fault, Source};
 use crate::failure::Failures;
 
@@ -37,6 +38,27 @@ pub struct ProfileSection {
     pub refuse_rpki_invalid: Option<bool>,
     pub transit_free: Option<Spanned<Vec<Spanned<Asn>>>>,
     pub blackhole: Option<BlackholeSection>,
+    pub data: Option<Spanned<DataSection>>,
+}
+
+/// `[profile.data]`: the exchange has data ([`wayleave_route_server::data`]).
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSection {
+    /// The machine keys of party 1's and party 2's operators.
+    pub keys: Spanned<[Text<PublicKey>; 2]>,
+    pub irr_origin: Option<bool>,
+    pub irr_prefix: Option<bool>,
+    pub rpki_before_irr: Option<bool>,
+    pub irr_missing: Option<Missing>,
+}
+
+/// What becomes of the routes of a member that the data have no list of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Missing {
+    Accept,
+    Refuse,
 }
 
 /// `[profile.blackhole]`: BLACKHOLE (RFC 7999) is offered.
@@ -53,14 +75,14 @@ pub struct BlackholeSection {
 ///
 /// # Errors
 /// Every fault, with its place.
-pub fn read(path: &Path) -> Result<Profile, Failures> {
+pub fn read(path: &Path) -> Result<(Profile, Option<DataRules>), Failures> {
     let source = Source::read_named(path, "--profile")?;
     let file: ProfileFile = source.parse()?;
     file.profile.profile().map_err(|faults| Failures(faults.into_iter().map(|fault| source.failure(fault)).collect()))
 }
 
 impl ProfileSection {
-    fn profile(&self) -> Result<Profile, Vec<Fault>> {
+    fn profile(&self) -> Result<(Profile, Option<DataRules>), Vec<Fault>> {
         let (default, mut faults) = (Profile::default(), Vec::new());
         let ipv4 = self.lengths(Afi::Ipv4, default.ipv4, &mut faults);
         let ipv6 = self.lengths(Afi::Ipv6, default.ipv6, &mut faults);
@@ -80,10 +102,18 @@ impl ProfileSection {
             transit_free,
             blackhole,
         };
+        let data = self.data.as_ref().map(|section| section.get_ref().rules());
+        if let Some((section, Err(_))) = self.data.as_ref().zip(data.as_ref().map(DataRules::check)) {
+            let fault =
+                Fault::at(section.get_ref().keys.span(), "one key twice, expected the machine keys of two operators");
+            faults.push(fault.help(
+                "each operator makes one with `wayleave keys new`, and keeps its file on the machine that signs data",
+            ));
+        }
         if let (true, Err(error)) = (faults.is_empty(), profile.check()) {
             faults.push(Fault { span: None, message: error.to_string(), help: None });
         }
-        if faults.is_empty() { Ok(profile) } else { Err(faults) }
+        if faults.is_empty() { Ok((profile, data)) } else { Err(faults) }
     }
 
     fn lengths(&self, afi: Afi, default: Lengths, faults: &mut Vec<Fault>) -> Lengths {
@@ -109,6 +139,21 @@ impl ProfileSection {
             faults.push(Fault::at(value.span(), message));
         }
         lengths
+    }
+}
+
+impl DataSection {
+    fn rules(&self) -> DataRules {
+        let default = DataRules::default();
+        DataRules {
+            keys: self.keys.get_ref().each_ref().map(|key| key.0.0.to_bytes()),
+            irr_origin: self.irr_origin.unwrap_or(default.irr_origin),
+            irr_prefix: self.irr_prefix.unwrap_or(default.irr_prefix),
+            rpki_before_irr: self.rpki_before_irr.unwrap_or(default.rpki_before_irr),
+            refuse_without_list: self
+                .irr_missing
+                .map_or(default.refuse_without_list, |missing| missing == Missing::Refuse),
+        }
     }
 }
 
@@ -154,8 +199,9 @@ fn asns(list: Option<&Spanned<Vec<Spanned<Asn>>>>, most: usize, faults: &mut Vec
 
 /// The profile as JSON, by the keys of the file.
 #[must_use]
-pub fn describe(profile: &Profile) -> Value {
-    let rows = rows(Some(profile)).into_iter().map(|(key, value)| (key.to_owned(), value));
+pub fn describe(profile: &Profile, data: Option<&DataRules>) -> Value {
+    let of_data = data.map(|data| data_rows(Some(data))).unwrap_or_default();
+    let rows = rows(Some(profile)).into_iter().chain(of_data).map(|(key, value)| (key.to_owned(), value));
     Value::Object(rows.collect())
 }
 
@@ -165,6 +211,26 @@ pub fn differences(before: Option<&Profile>, after: &Profile) -> Map<String, Val
     let both = rows(before).into_iter().zip(rows(Some(after)));
     let differ = both.filter(|((_, old), (_, new))| old != new);
     differ.map(|((key, old), (_, new))| (key.to_owned(), json!({ "old": old, "new": new }))).collect()
+}
+
+/// The same of the rules of data.
+#[must_use]
+pub fn data_differences(before: Option<&DataRules>, after: Option<&DataRules>) -> Map<String, Value> {
+    let both = data_rows(before).into_iter().zip(data_rows(after));
+    let differ = both.filter(|((_, old), (_, new))| old != new);
+    differ.map(|((key, old), (_, new))| (key.to_owned(), json!({ "old": old, "new": new }))).collect()
+}
+
+/// Each key of `[profile.data]` with its value; null without the section.
+fn data_rows(data: Option<&DataRules>) -> Vec<(&'static str, Value)> {
+    let of = |value: fn(&DataRules) -> Value| data.map_or(Value::Null, value);
+    vec![
+        ("data_keys", of(|data| json!(data.keys.map(|key| format!("sign:ed25519:{}", to_hex(&key)))))),
+        ("irr_origin", of(|data| json!(data.irr_origin))),
+        ("irr_prefix", of(|data| json!(data.irr_prefix))),
+        ("rpki_before_irr", of(|data| json!(data.rpki_before_irr))),
+        ("irr_missing", of(|data| json!(if data.refuse_without_list { "refuse" } else { "accept" }))),
+    ]
 }
 
 /// Each key with its value; null without a profile.
@@ -195,6 +261,12 @@ fn rows(profile: Option<&Profile>) -> Vec<(&'static str, Value)> {
 /// What no receiver can check, so that it is as the announcer says.
 pub const RESTS_ON_ANNOUNCERS: &str = "every member's own proxy checks this of every route that it receives; on the announcer's honesty rests \
      whether its network really has the path behind its own AS, and whether packets to a blackhole are unwanted";
+
+/// Two public keys that the template shows.
+const EXAMPLE_KEYS: [&str; 2] = [
+    "sign:ed25519:d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+    "sign:ed25519:3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c",
+];
 
 /// A profile's file with every default and what it means.
 #[must_use]
@@ -229,8 +301,20 @@ pub fn template() -> String {
          #next_hop4 = \"192.0.2.66\"\n\
          #next_hop6 = \"2001:db8::66\"\n\
          # Who may announce them; every member without this line.\n\
-         #allowed = [64497]\n",
-        ipv4.shortest, ipv4.longest, ipv6.shortest, ipv6.longest
+         #allowed = [64497]\n\
+         \n\
+         # Data of the exchange: IRR lists and bogons, which machines of both operators sign (`wayleave members data`).\n\
+         #[profile.data]\n\
+         # The machine keys of party 1's and party 2's operators: lines `sign` of `wayleave keys show`.\n\
+         #keys = [\"{}\", \"{}\"]\n\
+         # Refuse origins, and prefixes, that the registries do not have for the announcer.\n\
+         #irr_origin = true\n\
+         #irr_prefix = true\n\
+         # A route that is valid by the RPKI need not be in the list of prefixes.\n\
+         #rpki_before_irr = false\n\
+         # Routes of a member without a list: \"refuse\" or \"accept\".\n\
+         #irr_missing = \"refuse\"\n",
+        ipv4.shortest, ipv4.longest, ipv6.shortest, ipv6.longest, EXAMPLE_KEYS[0], EXAMPLE_KEYS[1]
     )
 }
 
@@ -238,9 +322,13 @@ pub fn template() -> String {
 mod tests {
     use super::*;
 
-    fn profile(text: &str) -> Result<Profile, Vec<Fault>> {
+    fn both(text: &str) -> Result<(Profile, Option<DataRules>), Vec<Fault>> {
         let source = Source::of_text("profile.toml", text);
         source.parse::<ProfileFile>().expect("the form of a profile").profile.profile()
+    }
+
+    fn profile(text: &str) -> Result<Profile, Vec<Fault>> {
+        both(text).map(|(profile, _)| profile)
     }
 
     #[test]
@@ -255,6 +343,14 @@ mod tests {
         let blackhole = profile(&uncommented).expect("sound").blackhole.expect("offered");
         assert_eq!(blackhole.next_hop4, Some(Ipv4Addr::new(192, 0, 2, 66)));
         assert!(blackhole.permits(Asn(64_497)) && !blackhole.permits(Asn(64_498)));
+        let data = both(&uncommented).expect("sound").1.expect("keys");
+        assert_eq!(data, DataRules { keys: data.keys, ..DataRules::default() });
+        assert_eq!(both("[profile]\n").expect("sound").1, None);
+        let accepts =
+            both(&uncommented.replace("irr_missing = \"refuse\"", "irr_missing = \"accept\"")).expect("sound").1;
+        assert!(accepts.is_some_and(|rules| !rules.refuse_without_list));
+        let one_key = uncommented.replace(EXAMPLE_KEYS[1], EXAMPLE_KEYS[0]);
+        assert!(both(&one_key).expect_err("one key").iter().any(|fault| fault.message.starts_with("one key twice")));
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod fault;
 mod ixf;
 mod list;
 mod members;
+mod registry;
 mod settings;
 mod tree;
 mod view;
@@ -25,6 +26,7 @@ use one_line as shown;
 pub use fault::{Faults, ImportFault};
 pub use list::{ExpectedMember, parse as parse_list, write_list};
 pub use members::{ImportedMember, MAX_IMPORT_NAME, RESERVED_NAMES};
+pub use registry::{MAX_REGISTRY_OCTETS, RegistryLists, parse_registry};
 pub use settings::{NotTaken, Refused};
 
 /// Octets of a file; whoever reads one reads no more.

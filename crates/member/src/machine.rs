@@ -22,7 +22,7 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{AttestKey, MemberSet, Neighbours};
 use wayleave_route_server::member::{
     Announcer, Finding, ListedRoute, Member, MemberConfig, MemberCounters, MemberEvent, MemberInput, MemberOutput,
-    MemberStatus, OwnExport, Part, RouteFilter, Unvalidated,
+    MemberStatus, OfferedData, OwnExport, Part, RouteFilter, Unvalidated,
 };
 use wayleave_route_server::object::Handle;
 use wayleave_route_server::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
@@ -69,6 +69,8 @@ pub enum Input {
     View(Arc<View>),
     /// What the RPKI says of origins (RFC 6811), with or without attestation; `None` while nothing is known.
     Origins(Option<Arc<Vrps>>),
+    /// Data of the exchange that somebody offers.
+    Data(Box<OfferedData>),
     /// A job of [`Output::Job`] has run.
     JobDone(JobResult),
     /// The slot of [`Output::PersistSlot`] is durable.
@@ -329,6 +331,7 @@ impl Machine for MemberProxy {
             Input::Persisted(id) => MemberInput::Persisted(id),
             Input::Policy(policy) => MemberInput::Policy(policy),
             Input::Origins(origins) => MemberInput::Origins(origins),
+            Input::Data(offered) => MemberInput::Data(offered),
             Input::Router(event) => return self.on_router(event),
             Input::AttestationPolicy(policy) => return self.attest(attestation::Input::Policy(policy)),
             Input::View(view) => return self.attest(attestation::Input::View(view)),

@@ -20,6 +20,8 @@ pub enum KeyRole {
     PartySigning(u8),
     /// The key with which the operator of party 1 or 2 signs member sets.
     Operator(u8),
+    /// The key with which a machine of party 1's or 2's operator signs data.
+    Machine(u8),
     /// The certificate of a slot, by which its member proves itself in TLS.
     SlotCertificate(SlotId),
     /// The key that signs route objects.
@@ -34,6 +36,7 @@ impl fmt::Display for KeyRole {
             Self::PartyCertificate(number) => write!(f, "the certificate of party {number}"),
             Self::PartySigning(number) => write!(f, "the signing key of party {number}"),
             Self::Operator(number) => write!(f, "the key of party {number}'s operator"),
+            Self::Machine(number) => write!(f, "the machine key of party {number}'s operator"),
             Self::SlotCertificate(slot) => write!(f, "the certificate of slot {slot}"),
             Self::SlotSigning(slot) => write!(f, "the signing key of slot {slot}"),
             Self::Attestation(asn) => write!(f, "an attestation key of {asn}"),

@@ -8,6 +8,7 @@
 pub mod codecs;
 pub mod competition;
 pub mod credit;
+pub mod data;
 pub mod digests;
 pub mod directory;
 pub mod frames;

@@ -140,7 +140,7 @@ pub fn describe(set: &MemberSet) -> Value {
             "attest": set.attest.get(&slot.asn).map_or(&[][..], Vec::as_slice).iter().map(suite_text).collect::<Vec<_>>(),
         })
     };
-    let profile = set.profile.as_ref().map(profile::describe);
+    let profile = set.profile.as_ref().map(|profile| profile::describe(profile, set.data.as_ref()));
     let members: Vec<Value> = set.iter().map(slot).collect();
     json!({ "exchange": set.exchange, "number": set.number, "members": members, "profile": profile })
 }
@@ -190,6 +190,9 @@ pub fn describe_change(directory: &Directory, change: &Change, slot: &mut SlotId
         }
         Change::Profile(profile) => {
             json!({ "change": "profile", "profile": profile::differences(set.profile.as_ref(), profile) })
+        }
+        Change::Data(data) => {
+            json!({ "change": "data", "profile": profile::data_differences(set.data.as_ref(), data.as_ref()) })
         }
     }
 }

@@ -13,8 +13,8 @@ use super::claim::{is_signed, read_addresses, text, write_addresses};
 use super::removal::{LENGTH as REMOVAL, Removal};
 use super::set::is_name;
 use super::{
-    AttestKey, Claim, Consent, MAX_ENCODED, MAX_EXCHANGE_NAME, MAX_SLOTS, MemberSet, Profile, Request, SetError, Slot,
-    SlotId,
+    AttestKey, Claim, Consent, DataRules, MAX_ENCODED, MAX_EXCHANGE_NAME, MAX_SLOTS, MemberSet, Profile, Request,
+    SetError, Slot, SlotId,
 };
 use crate::key_roles::KeyRole;
 
@@ -65,6 +65,8 @@ pub enum Change {
     Operator { party: u8, key: [u8; 32], proof: Signature },
     /// What every route must be from now on, in the place of what an earlier step said.
     Profile(Profile),
+    /// Who signs data from now on, and what is refused by them; `None`: the exchange has none.
+    Data(Option<DataRules>),
 }
 
 /// A member set as a change of the one before.
@@ -170,9 +172,12 @@ struct State {
     spent: BTreeSet<[u8; 32]>,
     /// Every key that an operator ever had.
     operators_spent: BTreeSet<[u8; 32]>,
+    /// Every key with which an operator's machine ever signed data, and that operator's party.
+    machines_spent: BTreeMap<[u8; 32], u8>,
     /// How many slots have left.
     left: u64,
     profile: Option<Profile>,
+    data: Option<DataRules>,
     index: Index,
 }
 
@@ -517,7 +522,11 @@ impl Directory {
                 .into_iter()
                 .chain(attest)
         };
-        operators.chain(claims.flat_map(of_claim))
+        let machines = self.steps.iter().flat_map(|signed| &signed.step.changes).filter_map(|change| match change {
+            Change::Data(Some(data)) => Some([1, 2].map(KeyRole::Machine).into_iter().zip(data.keys)),
+            _ => None,
+        });
+        operators.chain(machines.flatten()).chain(claims.flat_map(of_claim))
     }
 
     fn id_at(&self, steps: usize, removed: impl Iterator<Item = SlotId>) -> SetId {
@@ -618,7 +627,8 @@ impl State {
         for (slot, claim) in listed {
             attest.entry(slot.asn).or_insert_with(|| claim.attest.clone());
         }
-        MemberSet { exchange: exchange.to_owned(), number, slots, attest, profile: self.profile.clone() }
+        let (profile, data) = (self.profile.clone(), self.data.clone());
+        MemberSet { exchange: exchange.to_owned(), number, slots, attest, profile, data }
     }
 
     fn apply_step(&mut self, exchange: &str, step: &Step, operators: &mut [[u8; 32]; 2]) -> Result<(), ChainError> {
@@ -718,7 +728,8 @@ impl State {
                     return Err(SetError::NotAKey);
                 }
                 let is_members = self.spent.contains(key) || self.index.attest.contains(key);
-                if others[0] == *key || is_members || self.operators_spent.contains(key) {
+                let is_machines = self.machines_spent.contains_key(key);
+                if others[0] == *key || is_members || is_machines || self.operators_spent.contains(key) {
                     return Err(SetError::KeyInTwoRoles);
                 }
                 if !is_signed(LABEL_ROLL, &roll_bytes(step, *party, key), key, proof) {
@@ -733,6 +744,20 @@ impl State {
                     return Err(SetError::Empty);
                 }
                 self.profile = Some(profile.clone());
+            }
+            Change::Data(data) => {
+                data.as_ref().map_or(Ok(()), DataRules::check).map_err(SetError::Profile)?;
+                if self.data == *data {
+                    return Err(SetError::Empty);
+                }
+                for (party, key) in data.iter().flat_map(|rules| [1, 2].into_iter().zip(rules.keys)) {
+                    let is_members = self.spent.contains(&key) || self.index.attest.contains(&key);
+                    let is_others = *self.machines_spent.entry(key).or_insert(party) != party;
+                    if is_members || is_others || self.operators_spent.contains(&key) {
+                        return Err(SetError::KeyInTwoRoles);
+                    }
+                }
+                self.data.clone_from(data);
             }
         }
         Ok(())
@@ -789,7 +814,8 @@ impl State {
         }
         let own = [claim.tls, claim.sign];
         let attest = || claim.attest.iter().map(|key| key.key);
-        let in_two = attest().chain(own).any(|key| self.operators_spent.contains(&key))
+        let is_operators = |key: &[u8; 32]| self.operators_spent.contains(key) || self.machines_spent.contains_key(key);
+        let in_two = attest().chain(own).any(|key| is_operators(&key))
             || claim.tls == claim.sign
             || attest().any(|key| own.contains(&key) || self.spent.contains(&key))
             || own.iter().any(|key| self.index.attest.contains(key));
@@ -880,6 +906,12 @@ impl Change {
                 out.u8(7);
                 profile.write(out);
             }
+            Self::Data(data) => {
+                out.u8(8);
+                data.write(out);
+                // As long as the smallest change is, also without keys.
+                out.bytes(if data.is_some() { &[] } else { &[0; 3] });
+            }
         }
     }
 
@@ -914,6 +946,10 @@ impl Change {
                 proof: reader.array()?,
             },
             7 => Self::Profile(Profile::read(reader)?),
+            8 => Self::Data(match Option::<DataRules>::read(reader)? {
+                None if reader.array::<3>()? != [0; 3] => return Err(Malformed::Value("the end of data")),
+                data => data,
+            }),
             _ => return Err(Malformed::Value("the kind of a change")),
         })
     }

@@ -18,8 +18,8 @@ mod set;
 pub use chain::{ChainError, Change, Directory, Registration, SetId, SignedStep, Step, Succession, Trust};
 pub use claim::{Claim, Consent, Request};
 pub use profile::{
-    Blackhole, Lengths, MAX_BLACKHOLE_ASNS, MAX_TRANSIT_FREE, Profile, TRANSIT_FREE, can_drop, is_for_laboratories,
-    reserved,
+    Blackhole, DataRules, Lengths, MAX_BLACKHOLE_ASNS, MAX_TRANSIT_FREE, Profile, TRANSIT_FREE, can_drop,
+    is_for_laboratories, reserved,
 };
 pub use proposal::{Proposal, ProposalError};
 pub use removal::Removal;

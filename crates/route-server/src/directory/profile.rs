@@ -3,8 +3,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use wayleave_core::wire::{List16, Malformed, Maybe, check_ascending};
+use wayleave_core::wire::{List16, Malformed, Maybe, Own, check_ascending};
 use wayleave_core::{Afi, Asn};
+use wayleave_crypto::sign::VerifyingKey;
 
 use crate::codecs::{Ipv4Codec, Ipv6Codec};
 use crate::policy::validate::{MAX_PATH, can_be_next_hop};
@@ -56,6 +57,21 @@ wayleave_core::wire! {
         pub allowed: Option<Vec<Asn>> as Maybe<List16<MAX_BLACKHOLE_ASNS>>,
     }
 
+    /// Who signs data ([`crate::data`]), and what is refused by them. The default is that of arouteserver, without keys.
+    #[derive(Clone, PartialEq, Eq, Debug)]
+    pub struct DataRules: Self::check {
+        /// The machine keys of party 1's and party 2's operators: they sign data, and nothing else.
+        pub keys: [[u8; 32]; 2] as [Own; 2],
+        /// Refuse routes whose origin is not in their announcer's list.
+        pub irr_origin: bool,
+        /// Refuse routes whose prefix is not in their announcer's list.
+        pub irr_prefix: bool,
+        /// A route that is valid by the RPKI (RFC 6811) needs to be in no list of prefixes.
+        pub rpki_before_irr: bool,
+        /// Refuse the routes of an announcer that has no list.
+        pub refuse_without_list: bool,
+    }
+
     /// What every route must be. The default is that of arouteserver, without its lists.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub struct Profile: Self::check {
@@ -73,6 +89,29 @@ wayleave_core::wire! {
         pub transit_free: Vec<Asn> as List16<MAX_TRANSIT_FREE>,
         /// `None`: routes with BLACKHOLE are refused.
         pub blackhole: Option<Blackhole>,
+    }
+}
+
+impl Default for DataRules {
+    fn default() -> Self {
+        Self {
+            keys: [[0; 32]; 2],
+            irr_origin: true,
+            irr_prefix: true,
+            rpki_before_irr: false,
+            refuse_without_list: true,
+        }
+    }
+}
+
+impl DataRules {
+    /// Whether the keys are keys, and two.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn check(&self) -> Result<(), Malformed> {
+        let are_keys = self.keys.iter().all(|key| VerifyingKey::from_bytes(key).is_ok());
+        if are_keys && self.keys[0] != self.keys[1] { Ok(()) } else { Err(Malformed::Value("a machine key")) }
     }
 }
 

@@ -9,7 +9,7 @@ use wayleave_core::wire::{Malformed, Reader, Writer};
 use wayleave_crypto::hash::hash;
 use wayleave_crypto::sign::VerifyingKey;
 
-use super::{MAX_ADDRESSES, MAX_ATTEST_KEYS, MAX_EXCHANGE_NAME, MAX_SLOT_NAME, MAX_SLOTS, Profile, SlotId};
+use super::{DataRules, MAX_ADDRESSES, MAX_ATTEST_KEYS, MAX_EXCHANGE_NAME, MAX_SLOT_NAME, MAX_SLOTS, Profile, SlotId};
 
 /// One connection to the exchange.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -54,6 +54,8 @@ pub struct MemberSet {
     pub attest: BTreeMap<Asn, Vec<AttestKey>>,
     /// What every route must be. `None`: the operators have signed none, and the checks that every proxy makes are all.
     pub profile: Option<Profile>,
+    /// Who signs data of this exchange, and what is refused by them. `None`: it has none.
+    pub data: Option<DataRules>,
 }
 
 /// Why a list of slots is not a member set, or not one that may follow another. The operator erred.

@@ -56,6 +56,7 @@ use wayleave_crypto::sign::SigningKey;
 use super::barred::Barred;
 use super::dirty::Dirty;
 use super::{Cause, MemberConfig, MemberCounters, MemberEvent};
+use crate::data::Data;
 use crate::directory::MemberSet;
 use crate::frames::{FromMember, MAX_PATHS, Refusal};
 use crate::object::{ExportMode, Handle, MAX_PREFIXES};
@@ -81,6 +82,8 @@ pub(super) struct Context<'a> {
     pub(super) set: &'a MemberSet,
     /// What the RPKI says of origins; `None` while nothing is known.
     pub(super) origins: Option<&'a Vrps>,
+    /// Data of the exchange in force.
+    pub(super) data: Option<&'a Data>,
     /// [`MemberSet::neighbours_digest`] of the set.
     pub(super) neighbours: [u8; 32],
     pub(super) epoch: u64,
@@ -164,7 +167,7 @@ pub(super) enum Bar {
     Refused(Refusal),
     #[error("no receiver would use it: {0}")]
     Invalid(Invalid),
-    /// Receivers that validate origins would refuse it (RFC 6811).
+    /// Receivers would refuse it by what the RPKI says of it (RFC 6811), and by the registries where that says nothing.
     #[error("{0}")]
     Origin(Invalid),
     /// It would be one too many: the slot's prefix limit.

@@ -16,7 +16,7 @@ use super::{Finding, Member, MemberEvent, MemberOutput};
 use crate::frames::Candidate;
 use crate::object::Handle;
 use crate::policy::Imported;
-use crate::policy::validate::{for_router, validate_for, validate_origin};
+use crate::policy::validate::{for_router, validate_for, validate_known};
 
 /// An installed route whose object is lost.
 pub(super) struct KeptRoute {
@@ -184,7 +184,8 @@ impl Member {
         let set = self.set.as_ref()?;
         let (receiver, announcer) = (set.slot(self.config.slot)?.asn, set.active(route.open.slot)?);
         validate_for(receiver, nlri.prefix, &route.open.attributes, announcer, self.route_rules()).ok()?;
-        validate_origin(nlri.prefix, &route.open.attributes, self.origins.as_deref(), self.route_rules()).ok()?;
+        let (origins, rules) = (self.origins.as_deref(), self.route_rules());
+        validate_known(nlri.prefix, &route.open.attributes, announcer, origins, rules).ok()?;
         let (mut verdict, mut attributes) = (VerdictKind::default(), &route.open.attributes);
         if self.config.validates {
             let finding = route.finding.as_ref()?;

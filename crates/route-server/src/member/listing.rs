@@ -51,6 +51,8 @@ wayleave_core::named! {
         TransitFree = "transit-free-asn",
         Blackhole = "blackhole",
         RpkiInvalid = "rpki-invalid",
+        IrrOrigin = "irr-origin",
+        IrrPrefix = "irr-prefix",
         RouteLeak = "route-leak",
         /// The member's own AS is on the path, which is no error.
         Loop = "loop",
@@ -79,7 +81,10 @@ impl Cause {
             Invalid::BogonAsn { .. } => Self::BogonAsn,
             Invalid::TransitFree(_) => Self::TransitFree,
             Invalid::NoBlackhole | Invalid::BlackholeNotPermitted(_) => Self::Blackhole,
+            Invalid::ListedBogon { .. } => Self::BogonPrefix,
             Invalid::Origin { .. } => Self::RpkiInvalid,
+            Invalid::IrrOrigin { .. } => Self::IrrOrigin,
+            Invalid::IrrPrefix { .. } => Self::IrrPrefix,
             Invalid::Leak(_) => Self::RouteLeak,
             Invalid::Loop(_) => Self::Loop,
         }
@@ -99,6 +104,8 @@ impl Cause {
             Self::AsSet => (None, Some(7)),
             Self::TransitFree => (Some(14), Some(8)),
             Self::RpkiInvalid => (Some(13), Some(14)),
+            Self::IrrOrigin => (Some(10), Some(9)),
+            Self::IrrPrefix => (Some(9), Some(12)),
             Self::Blackhole
             | Self::Confederation
             | Self::RouteLeak
@@ -385,6 +392,7 @@ mod tests {
             slots,
             attest: BTreeMap::new(),
             profile: None,
+            data: None,
         });
         member
     }
@@ -549,6 +557,8 @@ mod tests {
         assert_eq!(texts(Cause::NextHop), ["64496:1101:8", "64496:65520:5"]);
         assert_eq!(texts(Cause::BogonPrefix), ["64496:1101:3", "64496:65520:2"]);
         assert_eq!(texts(Cause::PathLength), ["64496:1101:5", "64496:65520:1"]);
+        assert_eq!(texts(Cause::IrrOrigin), ["64496:1101:10", "64496:65520:9"]);
+        assert_eq!(texts(Cause::IrrPrefix), ["64496:1101:9", "64496:65520:12"]);
         assert!(texts(Cause::ImportRule).is_empty() && texts(Cause::Loop).is_empty());
     }
 }

@@ -9,6 +9,7 @@
 mod announce;
 mod backlog;
 mod barred;
+mod data;
 mod dirty;
 mod exports;
 mod kept;
@@ -32,6 +33,7 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 
 use crate::credit::{self, Receiving, Sending};
+use crate::data::Data;
 use crate::digests::{BucketSet, InstanceHash};
 use crate::directory::{AttestKey, ChainError, Directory, MemberSet, Neighbours, SetId, SlotId, Succession, Trust};
 use crate::frames::{
@@ -42,11 +44,12 @@ use crate::leaps::{Heard, is_epoch_leap, is_leap};
 use crate::object::{ExportMode, Handle};
 use crate::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord, octets_stored};
 use crate::policy::Policy;
-use crate::policy::validate::{Martians, RouteRules};
+use crate::policy::validate::{DataInForce, Martians, RouteRules};
 use crate::rng::Rng;
 use crate::schedule::Schedule;
 use crate::versions::{self, Speaks, Versions};
 
+pub use data::{DataStatus, OfferedData};
 pub use exports::{OwnExport, Receiver};
 pub use listing::{AnnouncerFilter, Cause, ListedRoute, Part, RouteFilter, RouteState};
 pub use status::{
@@ -56,6 +59,7 @@ pub use status::{
 
 use announce::Announcements;
 use backlog::{Backlog, Slices};
+use data::KnownData;
 use kept::KeptRoutes;
 use listed::{Instances, Keyed};
 use receive::{Named, ReceivedObject, Sync};
@@ -107,15 +111,17 @@ pub struct MemberConfig {
 
 impl MemberConfig {
     /// What is checked of every route while this member set is in force.
-    fn rules<'a>(&self, set: Option<&'a MemberSet>) -> RouteRules<'a> {
+    fn rules<'a>(&self, set: Option<&'a MemberSet>, data: Option<&'a Data>) -> RouteRules<'a> {
         let martians = if self.lab { Martians::AllowDocumentation } else { Martians::Refuse };
         let profile = set.and_then(|set| set.profile.as_ref());
-        RouteRules { martians, accept_as_set: self.accept_as_set, profile, ignore_otc: false }
+        let rules = set.and_then(|set| set.data.as_ref());
+        let data = rules.zip(data).map(|(rules, data)| DataInForce { rules, data });
+        RouteRules { martians, accept_as_set: self.accept_as_set, profile, ignore_otc: false, data }
     }
 
     /// What is checked of a route of the own router before it is announced.
-    fn own_rules<'a>(&self, set: Option<&'a MemberSet>) -> RouteRules<'a> {
-        RouteRules { ignore_otc: !self.has_role, ..self.rules(set) }
+    fn own_rules<'a>(&self, set: Option<&'a MemberSet>, data: Option<&'a Data>) -> RouteRules<'a> {
+        RouteRules { ignore_otc: !self.has_role, ..self.rules(set, data) }
     }
 }
 
@@ -170,6 +176,8 @@ pub enum MemberInput {
     Policy(Box<Policy>),
     /// What the RPKI says of origins (RFC 6811), from now on; `None` while nothing is known, and then no route is refused for its origin.
     Origins(Option<Arc<Vrps>>),
+    /// Data that somebody offers, with their octets; whether they count is for this member to decide.
+    Data(Box<OfferedData>),
 }
 
 /// The result of validation for a route to one prefix.
@@ -328,6 +336,8 @@ pub struct Member {
     slices: Slices,
     /// What the RPKI says of origins; `None` while nothing is known.
     origins: Option<Arc<Vrps>>,
+    /// Data of the exchange, in force and offered.
+    data: KnownData,
     /// The time of the last input or timer.
     at: Instant,
     /// What is to be said of what this member holds, and when: at a fixed time, as rankings.
@@ -415,6 +425,7 @@ impl Member {
             schedule: Schedule::default(),
             slices: Slices::default(),
             origins: None,
+            data: KnownData::default(),
             at: now.instant,
             saying: None,
             questions: Vec::new(),
@@ -432,6 +443,7 @@ impl Member {
             next_persist: 0,
         };
         member.recall_sets(stored);
+        member.recall_data(stored);
         member
     }
 
@@ -493,7 +505,7 @@ impl Member {
 
     /// What is checked of every route.
     fn route_rules(&self) -> RouteRules<'_> {
-        self.config.rules(self.set.as_ref())
+        self.config.rules(self.set.as_ref(), self.data.in_force())
     }
 
     fn event(&mut self, event: MemberEvent) {
@@ -1003,6 +1015,7 @@ impl Member {
         }
         self.directory = Some(next);
         self.set = Some(set);
+        self.take_data();
         if self.storing_set.is_none() {
             self.set_grew();
         }
@@ -1065,7 +1078,7 @@ impl Member {
         let Some(before) = &self.set else { return };
         self.rules += 1;
         self.touched.extend(self.kept.prefixes());
-        let has_changed = before.profile != set.profile;
+        let has_changed = before.profile != set.profile || before.data != set.data;
         let is_moved = |slot: u32| {
             let of = |set: &'_ MemberSet| set.slot(slot).map(|slot| (slot.active, slot.addresses.clone()));
             has_changed || of(before) != of(set)
@@ -1224,6 +1237,7 @@ impl Machine for Member {
             MemberInput::ClearedEndOfRib => self.announcements.settled(),
             MemberInput::Policy(policy) => self.policy_changed(policy),
             MemberInput::Origins(origins) => self.origins_changed(origins),
+            MemberInput::Data(offered) => self.data_offered(*offered),
         }
         self.settle(now);
     }

@@ -14,6 +14,7 @@ use super::listed::first_by;
 use super::select::{DueRanking, Round};
 use super::{Alarm, Cause, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Question, Saying, Suspect, index};
 use crate::credit;
+use crate::data::Data;
 use crate::digests::{self, BucketDigests, InstanceHash, Roots, ShortName, Through, bucket_of};
 use crate::directory::{MemberSet, Slot};
 use crate::frames::{Body, Candidate, Deliver, FromMember, Instance, Slice, Tick, round_order};
@@ -661,13 +662,13 @@ impl Member {
 
     /// Assesses a candidate; `None` if this member may not open it, or it is dead.
     pub(super) fn assessment(&mut self, (handle, prefix_index): &Candidate) -> Option<Assessment> {
-        let Self { routes, set, policy, config, origins, .. } = self;
+        let Self { routes, set, policy, config, origins, data, .. } = self;
         let route = routes.get_mut(handle)?;
         let open = route.opened.as_ref()?;
         if route.dead.contains(prefix_index) {
             return None;
         }
-        let known = (policy.as_ref(), origins.as_deref());
+        let known = (policy.as_ref(), origins.as_deref(), data.in_force());
         let assessment =
             route.assessment.get_or_insert_with(|| assess(open, &route.validation, set.as_ref(), known, config));
         assessment.get(usize::from(*prefix_index)).copied()
@@ -679,7 +680,7 @@ fn assess(
     open: &OpenRoute,
     validation: &Validation,
     set: Option<&MemberSet>,
-    (policy, origins): (&Policy, Option<&Vrps>),
+    (policy, origins, data): (&Policy, Option<&Vrps>, Option<&Data>),
     config: &MemberConfig,
 ) -> Vec<Assessment> {
     let receiver = set.and_then(|set| set.slot(config.slot)).map(|slot| slot.asn);
@@ -690,12 +691,12 @@ fn assess(
         let mut assessment =
             Assessment { prefix: nlri.prefix, usable: false, verdict, rank: None, best_case: None, refused: None };
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return assessment };
-        let rules = config.rules(set);
+        let rules = config.rules(set, data);
         if let Err(invalid) = validate::validate_for(receiver, nlri.prefix, &open.attributes, announcer, rules) {
             assessment.refused = Some(Cause::of(&invalid).name());
             return assessment;
         }
-        if let Err(invalid) = validate::validate_origin(nlri.prefix, &open.attributes, origins, rules) {
+        if let Err(invalid) = validate::validate_known(nlri.prefix, &open.attributes, announcer, origins, rules) {
             assessment.refused = Some(Cause::of(&invalid).name());
             return assessment;
         }

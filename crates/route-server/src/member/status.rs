@@ -11,6 +11,7 @@ use wayleave_bgp::origins::OriginState;
 use wayleave_core::{Asn, Prefix, VerdictKind};
 
 use super::announce::{Bar, OwnState};
+use super::data::DataStatus;
 use super::receive::{Assessment, OpenRoute, Validation};
 use super::select::Awaits;
 use super::{Member, budget_under};
@@ -19,7 +20,7 @@ use crate::frames::{self, BudgetLeft, Candidate, MAX_CANDIDATES, Miss, Refusal};
 use crate::object::Handle;
 use crate::policy::ranking::Rank;
 use crate::policy::validate::{
-    Check, Invalid, Martians, can_be_next_hop, origin_state, validate, validate_for, validate_origin,
+    Check, Invalid, Martians, can_be_next_hop, origin_state, validate, validate_for, validate_known,
 };
 use crate::policy::{Decision, Exported, Imported, Rejection, Route, export_decisions};
 use crate::versions::Versions;
@@ -192,6 +193,16 @@ pub enum MemberEvent {
         prefix: String,
         why: String,
     },
+    /// Data of the exchange count from now on: both operators' machines signed them.
+    DataTaken {
+        number: u64,
+        members: usize,
+    },
+    /// Data that were offered do not count; those of before do.
+    DataRefused {
+        number: u64,
+        why: String,
+    },
     /// The parties were away too long; what they delivered is withdrawn.
     Stale {
         routes: usize,
@@ -243,6 +254,9 @@ pub struct MemberStatus {
     /// By the reason: how many of the router's routes are not announced, and how many that came are not used since they are not valid.
     pub refused_at_announce: BTreeMap<&'static str, usize>,
     pub refused_at_receive: BTreeMap<&'static str, usize>,
+    /// Data of the exchange; `None` where its profile names no machine keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data: Option<DataStatus>,
     /// Changes that both parties have not applied yet.
     pub unconfirmed: usize,
     /// Objects known, sealed ones included.
@@ -468,6 +482,22 @@ fn invalid(error: &Invalid) -> Reason {
             "in a laboratory set `lab = true` in [member]; elsewhere ".to_owned() + TELL,
         ),
         Invalid::Martian { .. } => ("RFC 6890 and its registries", TELL.to_owned()),
+        Invalid::ListedBogon { .. } => ("the exchange's data ([profile.data]), which both operators' machines sign", TELL.to_owned()),
+        Invalid::IrrOrigin { origin, has_list: true, .. } => (
+            "the exchange's profile (`irr_origin`), and its data: origins in the announcer's AS set",
+            match origin {
+                Some(origin) => format!("the announcer adds {origin} to its AS set, and the exchange's next data have it"),
+                None => TELL.to_owned(),
+            },
+        ),
+        Invalid::IrrPrefix { prefix, has_list: true, .. } => (
+            "the exchange's profile (`irr_prefix`), and its data: route objects of the origins in the announcer's AS set",
+            format!("whoever holds {prefix} registers a route object for its origin, and the exchange's next data have it"),
+        ),
+        Invalid::IrrOrigin { announcer, .. } | Invalid::IrrPrefix { announcer, .. } => (
+            "the exchange's profile (`irr_missing = \"refuse\"`)",
+            format!("both operators add the lists of {announcer} to the exchange's data (`wayleave members data build`)"),
+        ),
         Invalid::DefaultRoute(_) => {
             ("RFC 7948 section 4: nobody announces the default route to everybody", TELL.to_owned())
         }
@@ -564,6 +594,7 @@ impl Member {
             withheld: barred.into_iter().map(withheld).collect(),
             refused_at_announce: self.announcements.barred_by_reason(),
             refused_at_receive: self.refused_by_reason(),
+            data: self.data_status(),
             unconfirmed: self.announcements.unconfirmed(),
             objects: self.routes.len(),
             installed: self.installed.len(),
@@ -753,7 +784,7 @@ impl Member {
         let announcer = set.and_then(|set| set.slot(open.slot));
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return Ok(()) };
         validate_for(receiver, prefix, &open.attributes, announcer, self.route_rules())?;
-        validate_origin(prefix, &open.attributes, self.origins.as_deref(), self.route_rules())
+        validate_known(prefix, &open.attributes, announcer, self.origins.as_deref(), self.route_rules())
     }
 
     /// What the RPKI says of a route's origin, where something is known.
@@ -891,7 +922,7 @@ impl Member {
     pub(super) fn own_reasons(&self, prefix: &Prefix) -> Vec<OwnRoute> {
         let own = self.set.as_ref().and_then(|set| set.slot(self.config.slot));
         let reason = |attributes: &Attributes, state: OwnState| {
-            let rules = self.config.own_rules(self.set.as_ref());
+            let rules = self.config.own_rules(self.set.as_ref(), self.data.in_force());
             if let Some(Err(error)) = own.map(|own| validate(*prefix, attributes, own, rules)) {
                 let Reason { outcome, rule, cure } = invalid(&error);
                 let outcome = outcome.replacen("not used: ", "not announced, since no receiver would use it: ", 1);
@@ -916,11 +947,15 @@ impl Member {
                 let cure = "take it out by your router's export filter, or without `role = \"off\"` in [router] it is not announced";
                 return Reason::new(outcome, rule, cure);
             }
-            if let Err(error) = validate_origin(*prefix, attributes, self.origins.as_deref(), rules) {
+            let known = |own| validate_known(*prefix, attributes, own, self.origins.as_deref(), rules);
+            if let Some(Err(error)) = own.map(known) {
                 let Reason { outcome, rule, cure } = invalid(&error);
                 let outcome = outcome.replacen("not used: ", "not announced: ", 1);
-                let cure = cure.replace(TELL, "change your router's export filter");
-                return Reason { outcome, rule, cure: format!("{cure}; what your [rpki] source says decides") };
+                let mut cure = cure.replace(TELL, "change your router's export filter");
+                if matches!(error, Invalid::Origin { .. }) {
+                    cure.push_str("; what your [rpki] source says decides");
+                }
+                return Reason { outcome, rule, cure };
             }
             match state {
                 OwnState::Announced { slots, competes: false } => Reason::new(
@@ -1026,6 +1061,7 @@ impl Member {
                 Check::BogonAsn => ("bogon ASNs", "the AS path has no reserved AS number".to_owned()),
                 Check::TransitFree => ("transit-free ASNs", "the AS path has none behind this member".to_owned()),
                 Check::Otc => ("route leak", "no OTC (RFC 9234), which would make it one".to_owned()),
+                Check::IrrOrigin => ("IRR origin", format!("one that the exchange's data have for {}", own.asn)),
             };
             match check.make(prefix, attributes, own, rules) {
                 Ok(()) => CheckMade { check: name, passed: true, found },
@@ -1037,6 +1073,14 @@ impl Member {
             let found = vrp.map_or("not found: no VRP covers it".to_owned(), |vrp| format!("{state}: {vrp}"));
             CheckMade { check: "origin (RPKI)", passed: state != "invalid", found }
         }));
+        if rules.data.is_some_and(|in_force| in_force.rules.irr_prefix) {
+            let known = validate_known(prefix, attributes, own, self.origins.as_deref(), rules);
+            let (passed, found) = match known {
+                Err(error @ Invalid::IrrPrefix { .. }) => (false, error.to_string()),
+                _ => (true, format!("{prefix} is one that the exchange's data have for {}, or need not have", own.asn)),
+            };
+            checks.push(CheckMade { check: "IRR prefix", passed, found });
+        }
         let refused = matches!(state, OwnState::Barred(Bar::OverLimit(_) | Bar::Refused(Refusal::MaxPrefix)));
         let prefixes = self.announcements.at_parties();
         // As after the limit was lowered.

@@ -120,7 +120,7 @@ mod tests {
             held: false,
         };
         let slots = active.iter().enumerate().map(slot).collect();
-        MemberSet { exchange: "test-ix".into(), number: 1, slots, attest: BTreeMap::new(), profile: None }
+        MemberSet { exchange: "test-ix".into(), number: 1, slots, attest: BTreeMap::new(), profile: None, data: None }
     }
 
     #[test]

@@ -8,7 +8,8 @@ use wayleave_bgp::origins::{OriginState, Vrp, Vrps, origin};
 use wayleave_bgp::{Attributes, Community, Ipv6NextHop, NextHop, SegmentKind};
 use wayleave_core::{Afi, Asn, Prefix};
 
-use crate::directory::{Profile, Slot, is_for_laboratories, reserved};
+use crate::data::{Data, MemberLists};
+use crate::directory::{DataRules, Profile, Slot, is_for_laboratories, reserved};
 
 /// Hops of the longest AS path that is used, whatever the exchange's profile allows: our own limit. Paths of the Internet have
 /// below 20 without prepending; route servers commonly refuse more than 32 or 64.
@@ -37,6 +38,15 @@ pub enum Invalid {
         /// The block that it lies in.
         block: Prefix,
     },
+    /// The prefix lies in one that the exchange's data refuse ([`Data::bogons`]).
+    #[error("{prefix} lies in {block}, which the exchange's data list as not routed")]
+    ListedBogon { prefix: Prefix, block: Prefix },
+    /// The origin is not among those that the registries have for the announcer, or the data have no list of it.
+    #[error("{}", irr_origin_as_words(*.origin, *.announcer, *.has_list))]
+    IrrOrigin { origin: Option<Asn>, announcer: Asn, has_list: bool },
+    /// The prefix is not among those that the registries have for the announcer, or the data have no list of it.
+    #[error("{}", irr_prefix_as_words(.prefix, *.announcer, *.has_list))]
+    IrrPrefix { prefix: Prefix, announcer: Asn, has_list: bool },
     /// The default route, which nobody may announce to everybody.
     #[error("{0} is the default route")]
     DefaultRoute(Prefix),
@@ -87,6 +97,20 @@ fn origin_as_words(origin: Option<Asn>) -> String {
     origin.map_or_else(|| "a path that ends with a set".to_owned(), |asn| asn.to_string())
 }
 
+fn irr_origin_as_words(origin: Option<Asn>, announcer: Asn, has_list: bool) -> String {
+    match has_list {
+        true => format!("{} is no origin that the routing registries have for {announcer}", origin_as_words(origin)),
+        false => format!("the exchange's data have no list of the origins of {announcer}"),
+    }
+}
+
+fn irr_prefix_as_words(prefix: &Prefix, announcer: Asn, has_list: bool) -> String {
+    match has_list {
+        true => format!("{prefix} is no prefix that the routing registries have for {announcer}"),
+        false => format!("the exchange's data have no list of the prefixes of {announcer}"),
+    }
+}
+
 fn first_as_words(found: Option<Asn>) -> String {
     match found {
         Some(asn) => format!("the AS path begins with {asn}"),
@@ -114,6 +138,15 @@ pub struct RouteRules<'a> {
     pub profile: Option<&'a Profile>,
     /// Do not look at OTC (RFC 9234): of what the own router announces, where its session has no role. Never of what others announce.
     pub ignore_otc: bool,
+    /// What data say, while some are in force.
+    pub data: Option<DataInForce<'a>>,
+}
+
+/// Data that count, and what is refused by them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DataInForce<'a> {
+    pub rules: &'a DataRules,
+    pub data: &'a Data,
 }
 
 impl From<Martians> for RouteRules<'_> {
@@ -213,7 +246,7 @@ pub fn validate<'a>(
     rules: impl Into<RouteRules<'a>>,
 ) -> Result<(), Invalid> {
     let rules = rules.into();
-    check_prefix(prefix, rules.martians)?;
+    check_prefix(prefix, rules)?;
     check_blackhole(attributes, announcer.asn, rules)?;
     check_prefix_length(prefix, attributes, rules)?;
     check_as_set(attributes, rules)?;
@@ -223,7 +256,8 @@ pub fn validate<'a>(
     check_bogon_asns(attributes, rules)?;
     check_transit_free(attributes, announcer.asn, rules)?;
     check_length(attributes, rules)?;
-    check_otc(attributes, rules)
+    check_otc(attributes, rules)?;
+    check_irr_origin(attributes, announcer.asn, rules)
 }
 
 /// A check that each receiver makes, and the announcer's proxy before it announces.
@@ -240,11 +274,12 @@ pub enum Check {
     TransitFree,
     PathLength,
     Otc,
+    IrrOrigin,
 }
 
 impl Check {
-    /// All of them, in the order in which [`validate`] makes them.
-    pub const ALL: [Self; 11] = [
+    /// All of them, in the order in which [`validate`] makes them; those of [`validate_known`] come behind.
+    pub const ALL: [Self; 12] = [
         Self::Prefix,
         Self::Blackhole,
         Self::PrefixLength,
@@ -256,6 +291,7 @@ impl Check {
         Self::TransitFree,
         Self::PathLength,
         Self::Otc,
+        Self::IrrOrigin,
     ];
 
     /// Whether these rules have something that it looks at.
@@ -265,6 +301,7 @@ impl Check {
             Self::Blackhole | Self::PrefixLength => rules.profile.is_some(),
             Self::BogonAsn => rules.profile.is_some_and(|profile| profile.refuse_bogon_asns),
             Self::TransitFree => rules.profile.is_some_and(|profile| !profile.transit_free.is_empty()),
+            Self::IrrOrigin => rules.data.is_some_and(|in_force| in_force.rules.irr_origin),
             Self::Prefix
             | Self::AsSet
             | Self::Confederation
@@ -284,7 +321,7 @@ impl Check {
         rules: RouteRules<'_>,
     ) -> Result<(), Invalid> {
         match self {
-            Self::Prefix => check_prefix(prefix, rules.martians),
+            Self::Prefix => check_prefix(prefix, rules),
             Self::Blackhole => check_blackhole(attributes, announcer.asn, rules),
             Self::PrefixLength => check_prefix_length(prefix, attributes, rules),
             Self::AsSet => check_as_set(attributes, rules),
@@ -295,6 +332,7 @@ impl Check {
             Self::TransitFree => check_transit_free(attributes, announcer.asn, rules),
             Self::PathLength => check_length(attributes, rules),
             Self::Otc => check_otc(attributes, rules),
+            Self::IrrOrigin => check_irr_origin(attributes, announcer.asn, rules),
         }
     }
 }
@@ -330,6 +368,19 @@ pub fn validate_origin(
     }
 }
 
+/// What is checked after [`validate`] and [`validate_for`], by what is known beside the route: its origin by the RPKI, and its prefix by the
+/// routing registries, which a route that is valid by the RPKI need not be in where the profile says so.
+pub fn validate_known(
+    prefix: Prefix,
+    attributes: &Attributes,
+    announcer: &Slot,
+    vrps: Option<&Vrps>,
+    rules: RouteRules<'_>,
+) -> Result<(), Invalid> {
+    validate_origin(prefix, attributes, vrps, rules)?;
+    check_irr_prefix(prefix, attributes, announcer.asn, vrps, rules)
+}
+
 /// [`validate`], and that the receiver's AS is not on the path.
 pub fn validate_for<'a>(
     receiver: Asn,
@@ -342,14 +393,57 @@ pub fn validate_for<'a>(
     if attributes.as_path().contains(receiver) { Err(Invalid::Loop(receiver)) } else { Ok(()) }
 }
 
-fn check_prefix(prefix: Prefix, martians: Martians) -> Result<(), Invalid> {
+fn check_prefix(prefix: Prefix, rules: RouteRules<'_>) -> Result<(), Invalid> {
     if prefix.len() == 0 {
         return Err(Invalid::DefaultRoute(prefix));
     }
-    match martians.block_of(&prefix) {
-        Some(block) => Err(Invalid::Martian { prefix, block }),
+    if let Some(block) = rules.martians.block_of(&prefix) {
+        return Err(Invalid::Martian { prefix, block });
+    }
+    match rules.data.and_then(|in_force| in_force.data.bogon_of(&prefix)) {
+        Some(block) => Err(Invalid::ListedBogon { prefix, block }),
         None => Ok(()),
     }
+}
+
+/// What the data say of an announcer, and whether it is refused without.
+fn lists_of(announcer: Asn, rules: RouteRules<'_>) -> Option<(&DataRules, Option<&MemberLists>)> {
+    rules.data.map(|in_force| (in_force.rules, in_force.data.of(announcer)))
+}
+
+fn check_irr_origin(attributes: &Attributes, announcer: Asn, rules: RouteRules<'_>) -> Result<(), Invalid> {
+    let Some((rules, lists)) = lists_of(announcer, rules).filter(|(rules, _)| rules.irr_origin) else { return Ok(()) };
+    let origin = origin(&attributes.as_path());
+    let origins = lists.and_then(|lists| lists.origins.as_deref());
+    let is_listed = |origins: &[Asn]| origin.is_some_and(|origin| origins.binary_search(&origin).is_ok());
+    if origins.map_or(!rules.refuse_without_list, is_listed) {
+        Ok(())
+    } else {
+        Err(Invalid::IrrOrigin { origin, announcer, has_list: origins.is_some() })
+    }
+}
+
+/// Of a route with BLACKHOLE that the profile offers a longer prefix than the registries have is enough, as nobody registers those.
+fn check_irr_prefix(
+    prefix: Prefix,
+    attributes: &Attributes,
+    announcer: Asn,
+    vrps: Option<&Vrps>,
+    rules: RouteRules<'_>,
+) -> Result<(), Invalid> {
+    let Some((of_data, lists)) = lists_of(announcer, rules).filter(|(of_data, _)| of_data.irr_prefix) else {
+        return Ok(());
+    };
+    let is_valid = |vrps: &Vrps| matches!(origin_state(prefix, attributes, vrps, rules), OriginState::Valid(_));
+    if of_data.rpki_before_irr && vrps.is_some_and(is_valid) {
+        return Ok(());
+    }
+    let prefixes = lists.and_then(|lists| lists.prefixes.as_ref());
+    let is_offered = rules.profile.is_some_and(|profile| profile.blackhole.is_some()) && is_blackhole(attributes);
+    let is_listed = prefixes.map_or(!of_data.refuse_without_list, |list| {
+        list.allows(&prefix) || (is_offered && list.covering(&prefix).is_some())
+    });
+    if is_listed { Ok(()) } else { Err(Invalid::IrrPrefix { prefix, announcer, has_list: prefixes.is_some() }) }
 }
 
 /// Whether the route asks its receivers to drop packets (RFC 7999).

@@ -4,8 +4,12 @@ use crate::common::{attributes, lan4, lan6, prefix, slot};
 use wayleave_bgp::origins::{Vrp, Vrps};
 use wayleave_bgp::{AsPathBuf, Attributes, SegmentKind};
 use wayleave_core::{Afi, Asn};
-use wayleave_route_server::directory::Slot;
-use wayleave_route_server::policy::validate::{Invalid, Martians, RouteRules, validate, validate_for, validate_origin};
+use wayleave_route_server::data::{Data, MemberLists, PrefixList, PrefixRange};
+use wayleave_route_server::directory::{DataRules, Profile, Slot};
+use wayleave_route_server::member::Cause;
+use wayleave_route_server::policy::validate::{
+    DataInForce, Invalid, Martians, RouteRules, validate, validate_for, validate_known, validate_origin,
+};
 
 const ROUTED: &str = "8.8.8.0/24";
 
@@ -231,4 +235,73 @@ fn a_route_whose_origin_is_invalid_is_refused_and_one_of_which_nothing_is_known_
     let begins =
         "RPKI-invalid: a path that ends with a set may not originate 8.8.8.0/24; the RPKI has 8.8.0.0/16 of AS1";
     assert!(words.starts_with(begins), "{words}");
+}
+
+/// What is said of a route for which several reasons hold: the first of this table. It is arouteserver's order: hygiene, next hop, path,
+/// transit, then the origin by the registries, the RPKI, and the prefix by the registries.
+#[test]
+fn of_several_reasons_the_first_in_order_is_said() {
+    const RECEIVER: Asn = Asn(200_002);
+    let own = slot(0, 200_001);
+    let path = |asns: &[u32], sets: &[SegmentKind]| {
+        let mut path = AsPathBuf::from_sequence(&asns.iter().copied().map(Asn).collect::<Vec<_>>());
+        sets.iter().for_each(|kind| path.push_segment(*kind, &[Asn(200_099)]));
+        path
+    };
+    const CONFED: SegmentKind = SegmentKind::ConfedSet;
+    let long: Vec<u32> = [&[200_001, 64_512, 3356][..], &[200_009; 40]].concat();
+    let wrong = [&[200_005][..], &long].concat();
+    let no_bogon = [&[200_001, 3356][..], &[200_009; 40]].concat();
+    let no_transit = [&[200_001][..], &[200_009; 40], &[200_002]].concat();
+    let short = vec![200_001, 200_002, 200_010];
+    let origin = vec![200_001, 200_002, 200_009];
+    // A row: the prefix, the path, the sets behind it, whether the next hop is the announcer's and there is no OTC, and the cause.
+    let rows: Vec<(&str, &[u32], &[SegmentKind], bool, bool, Option<Cause>)> = vec![
+        ("0.0.0.0/0", &wrong, &[SegmentKind::Set, CONFED], false, false, Some(Cause::DefaultRoute)),
+        ("10.0.0.0/30", &wrong, &[SegmentKind::Set, CONFED], false, false, Some(Cause::BogonPrefix)),
+        ("9.9.9.9/32", &wrong, &[SegmentKind::Set, CONFED], false, false, Some(Cause::BogonPrefix)),
+        ("8.8.8.8/32", &wrong, &[SegmentKind::Set, CONFED], false, false, Some(Cause::PrefixLength)),
+        ("8.8.8.0/24", &wrong, &[SegmentKind::Set, CONFED], false, false, Some(Cause::AsSet)),
+        ("8.8.8.0/24", &wrong, &[CONFED], false, false, Some(Cause::Confederation)),
+        ("8.8.8.0/24", &wrong, &[], false, false, Some(Cause::FirstAs)),
+        ("8.8.8.0/24", &long, &[], false, false, Some(Cause::NextHop)),
+        ("8.8.8.0/24", &long, &[], true, false, Some(Cause::BogonAsn)),
+        ("8.8.8.0/24", &no_bogon, &[], true, false, Some(Cause::TransitFree)),
+        ("8.8.8.0/24", &no_transit, &[], true, false, Some(Cause::PathLength)),
+        ("8.8.8.0/24", &short, &[], true, false, Some(Cause::RouteLeak)),
+        ("8.8.8.0/24", &short, &[], true, true, Some(Cause::IrrOrigin)),
+        ("8.8.8.0/24", &origin, &[], true, true, Some(Cause::Loop)),
+        ("8.8.8.0/24", &[200_001, 200_009], &[], true, true, Some(Cause::RpkiInvalid)),
+        // Valid by the RPKI, and not in the list of prefixes; then not known there either.
+        ("8.8.9.0/24", &[200_001, 200_009], &[], true, true, None),
+        ("8.8.10.0/24", &[200_001, 200_009], &[], true, true, Some(Cause::IrrPrefix)),
+        ("8.8.11.0/24", &[200_001, 200_009], &[], true, true, None),
+    ];
+    let vrps: Vrps = [("8.8.8.0/24", 200_010), ("8.8.9.0/24", 200_009)]
+        .map(|(at, asn)| Vrp { prefix: prefix(at), max_length: 24, asn: Asn(asn) })
+        .into_iter()
+        .collect();
+    let range = |text: &str, most| PrefixRange { prefix: prefix(text), least: prefix(text).len(), most };
+    let lists = MemberLists {
+        origins: Some([Asn(200_009)].into()),
+        prefixes: PrefixList::of([range("8.8.11.0/24", 24)]).ok(),
+        max_prefixes: [0; 2],
+    };
+    let bogons = PrefixList::of([range("9.9.0.0/16", 32)]).expect("a range");
+    let data = Data { bogons, members: [(own.asn, lists)].into(), ..Data::default() };
+    let rules = DataRules { rpki_before_irr: true, ..DataRules::default() };
+    let profile = Profile { transit_free: vec![Asn(3356)], ..Profile::default() };
+    let in_force = DataInForce { rules: &rules, data: &data };
+    let rules = RouteRules { profile: Some(&profile), data: Some(in_force), ..RouteRules::default() };
+    for (at, asns, sets, is_own_hop, has_no_otc, expected) in rows {
+        let mut editor = attributes(&[], if is_own_hop { 0 } else { 7 });
+        editor.as_path(path(asns, sets).as_path());
+        if !has_no_otc {
+            editor.only_to_customer(Some(Asn(200_009)));
+        }
+        let route = editor.finish();
+        let found = validate_for(RECEIVER, prefix(at), &route, &own, rules)
+            .and_then(|()| validate_known(prefix(at), &route, &own, Some(&vrps), rules));
+        assert_eq!(found.as_ref().err().map(Cause::of), expected, "{at} {asns:?}: {found:?}");
+    }
 }

@@ -1,11 +1,11 @@
 //! The exchange's profile: who can change it, and what every member's proxy makes of it, whatever the announcer's proxy did.
 //!
 //! OPS, profile: an announcer whose proxy checks nothing announces all that the profile forbids: no honest member installs any of it.
+//! OPS, data: signed by one operator, with a lower number, of another exchange: not taken, and those of before go on to count.
 //! OPS, profile changes: signed by one operator, an older one shown again: refused; a new one counts for routes that are there.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use wayleave_bgp::origins::{Vrp, Vrps};
 use wayleave_bgp::{AsPathBuf, Attributes, AttributesEditor, Community, Nlri, SegmentKind};
@@ -13,18 +13,19 @@ use wayleave_core::wire::Malformed;
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
 use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_crypto::sign::VerifyingKey;
+use wayleave_route_server::data::{Data, DataObject, MemberLists, PrefixList, PrefixRange};
 use wayleave_route_server::digests::Roots;
 use wayleave_route_server::directory::{
-    Blackhole, ChainError, Change, Directory, Lengths, Profile, Proposal, SetError, Succession, TRANSIT_FREE,
+    Blackhole, ChainError, Change, DataRules, Directory, Lengths, Profile, Proposal, SetError, Succession, TRANSIT_FREE,
 };
 use wayleave_route_server::frames::{Body, Deliver, FromMember, SessionId, Slice, Tick, ToMember};
-use wayleave_route_server::member::{Cause, Member, MemberConfig, MemberInput, MemberOutput};
+use wayleave_route_server::member::{Cause, Member, MemberConfig, MemberEvent, MemberInput, MemberOutput, OfferedData};
 use wayleave_route_server::object::{self, Description, ExportMode, Format, Fresh, Handle, Kind};
-use wayleave_route_server::party::PartyNumber;
+use wayleave_route_server::party::{PartyNumber, StoredRecord};
 use wayleave_route_server::policy::{Policy, PolicyConfig};
-use wayleave_route_server::versions::{FORMATS, Speaks, VERSIONS};
+use wayleave_route_server::versions::{FORMATS, VERSIONS};
 
-use crate::common::{OPERATORS, RS, admit, attributes, both, empty, key, lan4, prefix, request};
+use crate::common::{OPERATORS, admit, attributes, both, empty, key, lan4, member_config, prefix, request};
 
 const NOW: Now = Now { instant: Instant(0), unix: UnixTime(1_700_000_000_000_000) };
 const EXCHANGE: &str = "test-ix";
@@ -105,26 +106,22 @@ impl Exchange {
     }
 
     /// The same with a role of its session (RFC 9234), or without one.
-    fn with_role((number, slot, _): (u8, u32, u32), directory: Directory, has_role: bool) -> Self {
+    fn with_role(of: (u8, u32, u32), directory: Directory, has_role: bool) -> Self {
+        Self::started(of, directory, has_role, &[])
+    }
+
+    /// The same, with what its store has.
+    fn started(
+        (number, slot, _): (u8, u32, u32),
+        directory: Directory,
+        has_role: bool,
+        stored: &[StoredRecord],
+    ) -> Self {
         let operators = OPERATORS.map(|number| key(number).verifying_key()) as [VerifyingKey; 2];
-        let config = MemberConfig {
-            exchange: EXCHANGE.to_owned(),
-            rs_asn: RS,
-            operators,
-            slot,
-            keys: Vec::new(),
-            select_best: false,
-            stale: Duration::from_secs(60),
-            settle: Duration::from_secs(5),
-            lab: false,
-            accept_as_set: true,
-            has_role,
-            validates: false,
-            speaks: Speaks::default(),
-        };
+        let config = MemberConfig { accept_as_set: true, has_role, ..member_config(slot, operators) };
         let policy = Policy::compile(&PolicyConfig::default()).expect("the default policy");
         let seed: Seed = Secret::new([3; 32]);
-        let member = Member::new(config, Box::new(policy), key(number), &seed, &[], NOW);
+        let member = Member::new(config, Box::new(policy), key(number), &seed, stored, NOW);
         let mut exchange = Self { member, session: Default::default(), seq: 0, version: 0, directory };
         for (link, party) in [(1, PartyNumber::One), (2, PartyNumber::Two)] {
             exchange.member.handle(MemberInput::LinkUp { link, party, exporter: Secret::new([4; 32]) }, NOW);
@@ -500,4 +497,225 @@ fn each_reason_has_arouteservers_number() {
         let checked = validate(prefix("8.8.8.0/24"), &route, announcer, rules);
         assert_eq!(checked.is_ok(), is_taken, "{accept_as_set}");
     }
+}
+
+/// The machine keys of both operators.
+const MACHINES: [u8; 2] = [210, 211];
+
+fn data_rules() -> DataRules {
+    DataRules { keys: MACHINES.map(|of| key(of).verifying_key().to_bytes()), ..DataRules::default() }
+}
+
+fn with_data(directory: &Directory, rules: DataRules) -> Directory {
+    both(directory, vec![Change::Profile(strict(None)), Change::Data(Some(rules))])
+}
+
+fn ranges(of: &[(&str, u8, u8)]) -> PrefixList {
+    let range = |(text, least, most): &(&str, u8, u8)| PrefixRange { prefix: prefix(text), least: *least, most: *most };
+    PrefixList::of(of.iter().map(range)).expect("ranges")
+}
+
+/// What the registries have of the hostile member.
+fn lists() -> MemberLists {
+    MemberLists {
+        origins: Some([HOSTILE.2, 200_009].map(Asn).into()),
+        prefixes: Some(ranges(&[("8.8.8.0/22", 22, 24), ("2600::/32", 32, 32)])),
+        max_prefixes: [0; 2],
+    }
+}
+
+fn data(directory: &Directory, number: u64, of_hostile: Option<MemberLists>) -> Data {
+    let members = of_hostile.into_iter().map(|lists| (Asn(HOSTILE.2), lists)).collect();
+    let bogons = ranges(&[("9.9.0.0/16", 16, 32)]);
+    Data { exchange: directory.origin(), number, made: 1_000, until: 2_000, bogons, members }
+}
+
+/// Data that these machines signed.
+fn signed(data: Data, machines: &[u8]) -> OfferedData {
+    let (exchange, mut object) = (data.exchange, DataObject::new(data).expect("sound"));
+    for machine in machines {
+        object.sign(&exchange, &data_rules(), &key(*machine)).expect("a machine key");
+    }
+    OfferedData { octets: object.encode(), object }
+}
+
+impl Exchange {
+    /// Why the data are refused, if they are; and whether they were written to the store.
+    fn offer(&mut self, offered: OfferedData) -> (Option<String>, Option<Vec<u8>>) {
+        self.member.handle(MemberInput::Data(Box::new(offered)), NOW);
+        let (mut refused, mut kept) = (None, None);
+        while let Some(output) = self.member.poll() {
+            match output {
+                MemberOutput::Event(MemberEvent::DataRefused { why, .. }) => refused = Some(why),
+                MemberOutput::Persist { id, changes } => {
+                    kept = changes.into_iter().find(|change| change.key == b"data").and_then(|change| change.value);
+                    self.member.handle(MemberInput::Persisted(id), NOW);
+                }
+                _ => {}
+            }
+        }
+        (refused, kept)
+    }
+}
+
+#[test]
+fn rules_of_data_are_signed_as_the_profile_is_and_their_keys_have_no_other_role() {
+    let before = members();
+    let directory = with_data(&before, data_rules());
+    assert_eq!(directory.set().data, Some(data_rules()));
+    assert_eq!(Directory::decode(&directory.encode()).expect("sound").set(), directory.set());
+    let [one, two] = OPERATORS.map(key);
+    let refused = |directory: &Directory, change| match directory.signed_by_both(vec![change], [&one, &two]) {
+        Err(ChainError::Set { error, .. }) => error,
+        other => panic!("not refused for its content: {other:?}"),
+    };
+    assert_eq!(refused(&directory, Change::Data(Some(data_rules()))), SetError::Empty);
+    assert_eq!(refused(&before, Change::Data(None)), SetError::Empty);
+    let taken =
+        |of: u8| DataRules { keys: [MACHINES[0], of].map(|of| key(of).verifying_key().to_bytes()), ..data_rules() };
+    for of in [OPERATORS[0], HONEST.0] {
+        assert_eq!(refused(&before, Change::Data(Some(taken(of)))), SetError::KeyInTwoRoles, "{of}");
+    }
+    assert!(matches!(refused(&before, Change::Data(Some(taken(MACHINES[0])))), SetError::Profile(_)), "one key twice");
+    let joined = directory.requested(&request(MACHINES[1], 200_003), 100).expect("a request");
+    assert_eq!(refused(&directory, joined), SetError::KeyInTwoRoles);
+    let [first, second] = data_rules().keys;
+    let swapped = DataRules { keys: [second, first], ..data_rules() };
+    assert_eq!(
+        refused(&directory, Change::Data(Some(swapped))),
+        SetError::KeyInTwoRoles,
+        "once of one operator's machine"
+    );
+    let without = both(&directory, vec![Change::Data(None)]);
+    assert_eq!(without.set().data, None);
+    assert_eq!(Directory::decode(&without.encode()).expect("sound").set(), without.set());
+}
+
+#[test]
+fn no_honest_member_installs_what_the_registries_do_not_have_whatever_the_announcers_proxy_does() {
+    let directory = with_data(&members(), data_rules());
+    let mut honest = Exchange::new(HONEST, directory.clone());
+    let routes = || {
+        [
+            ("listed", "8.8.8.0/24", route(&[200_009]).finish(), None),
+            ("listed, IPv6", "2600::/32", route(&[]).finish(), None),
+            ("another origin", "8.8.9.0/24", route(&[200_010]).finish(), Some(Cause::IrrOrigin)),
+            ("an AS_SET's", "8.8.9.0/24", route(&[200_009, 200_010]).finish(), Some(Cause::IrrOrigin)),
+            ("another prefix", "8.8.12.0/24", route(&[]).finish(), Some(Cause::IrrPrefix)),
+            ("too specific, IPv6", "2600::/48", route(&[]).finish(), Some(Cause::IrrPrefix)),
+            ("both", "8.8.13.0/24", route(&[200_010]).finish(), Some(Cause::IrrOrigin)),
+            ("a bogon of the data", "9.9.9.0/24", route(&[]).finish(), Some(Cause::BogonPrefix)),
+            ("a blackhole", "8.8.8.8/32", with(&mut route(&[]), &[Community::BLACKHOLE]), None),
+            (
+                "another's blackhole",
+                "8.8.4.4/32",
+                with(&mut route(&[]), &[Community::BLACKHOLE]),
+                Some(Cause::IrrPrefix),
+            ),
+        ]
+    };
+    for (name, at, attributes, _) in routes() {
+        honest.deliver(prefix(at), &attributes);
+        assert!(honest.installed(prefix(at)).is_some(), "{name}: before there are data, nothing is refused by them");
+    }
+    let mut honest = Exchange::new(HONEST, directory.clone());
+    let (refused, kept) = honest.offer(signed(data(&directory, 3, Some(lists())), &MACHINES));
+    assert!(refused.is_none() && kept.is_some(), "{refused:?}");
+    for (name, at, attributes, cause) in routes() {
+        honest.deliver(prefix(at), &attributes);
+        let why = honest.member.why(prefix(at));
+        assert_eq!(honest.installed(prefix(at)).is_some(), cause.is_none(), "{name}: {why:?}");
+    }
+    let refused = honest.member.status().refused_at_receive;
+    assert_eq!((refused["irr-origin"], refused["irr-prefix"], refused["bogon-prefix"]), (3, 3, 1), "{refused:?}");
+
+    // What is valid by the RPKI need not be in the list of prefixes where the profile says so, and its origin must be all the same.
+    let vrp = |text: &str, asn| Vrp { prefix: prefix(text), max_length: 24, asn: Asn(asn) };
+    let vrps: Vrps = [vrp("8.8.12.0/24", HOSTILE.2), vrp("8.8.13.0/24", 200_010)].into_iter().collect();
+    honest.member.handle(MemberInput::Origins(Some(Arc::new(vrps))), NOW);
+    assert_eq!(honest.installed(prefix("8.8.12.0/24")), None);
+    let accepts = DataRules { rpki_before_irr: true, ..data_rules() };
+    let directory = both(&directory, vec![Change::Data(Some(accepts.clone()))]);
+    honest.show(directory.clone());
+    assert!(honest.installed(prefix("8.8.12.0/24")).is_some() && honest.installed(prefix("8.8.13.0/24")).is_none());
+
+    // Without lists it is as the profile says; and of data that no profile asks for nothing counts.
+    honest.offer(signed(data(&directory, 4, None), &MACHINES));
+    assert_eq!(honest.installed(prefix("8.8.8.0/24")), None);
+    let why = honest.member.why(prefix("8.8.8.0/24"));
+    assert!(why.routes[0].reason.outcome.contains("have no list of the origins of AS200001"), "{why:?}");
+    let lenient = both(&directory, vec![Change::Data(Some(DataRules { refuse_without_list: false, ..accepts }))]);
+    honest.show(lenient.clone());
+    assert!(honest.installed(prefix("8.8.8.0/24")).is_some() && honest.installed(prefix("9.9.9.0/24")).is_none());
+    honest.show(both(&lenient, vec![Change::Data(None)]));
+    assert!(honest.installed(prefix("9.9.9.0/24")).is_some());
+}
+
+#[test]
+fn data_that_one_operator_signed_a_lower_number_or_another_exchanges_are_never_taken() {
+    let directory = with_data(&members(), data_rules());
+    let mut honest = Exchange::new(HONEST, directory.clone());
+    let number = |exchange: &Exchange| exchange.member.status().data.and_then(|data| data.number);
+    let of = |number| data(&directory, number, Some(lists()));
+    let (refused, kept) = honest.offer(signed(of(5), &MACHINES[..1]));
+    assert_eq!((refused.as_deref(), kept), (Some("the machine key of party 2's operator did not sign them"), None));
+    assert_eq!(number(&honest), None);
+    let (_, kept) = honest.offer(signed(of(5), &MACHINES));
+    assert_eq!((number(&honest), honest.member.status().data.and_then(|data| data.refused)), (Some(5), None));
+    let others = Data { exchange: [9; 32], ..of(6) };
+    let without_origins = MemberLists { origins: None, ..lists() };
+    for (offered, what) in [
+        (signed(of(4), &MACHINES), "they have number 4, and 5 is in force"),
+        (signed(of(6), &MACHINES[1..]), "the machine key of party 1's operator did not sign them"),
+        (signed(others, &MACHINES), "they are another exchange's"),
+        (signed(data(&directory, 5, Some(without_origins)), &MACHINES), "two were signed with one number"),
+    ] {
+        let (refused, kept) = honest.offer(offered);
+        assert!(refused.is_some_and(|why| why.contains(what)) && kept.is_none(), "{what}");
+        assert_eq!(number(&honest), Some(5), "{what}: those of before go on to count");
+        assert!(honest.member.status().data.and_then(|data| data.refused).is_some_and(|why| why.contains(what)));
+    }
+    // The same ones again are no news, and mend what was said.
+    assert_eq!(honest.offer(signed(of(5), &MACHINES)), (None, None));
+    assert_eq!(honest.member.status().data.and_then(|data| data.refused), None);
+    let stored = |value: Vec<u8>, key: &[u8]| StoredRecord { table: "meta".to_owned(), key: key.to_vec(), value };
+    let kept = [stored(kept.expect("written"), b"data"), stored(directory.encode(), b"set")];
+    let mut again = Exchange::started(HONEST, directory.clone(), true, &kept);
+    assert_eq!(number(&again), Some(5), "a restart brings no older ones back");
+    assert!(again.offer(signed(of(4), &MACHINES)).0.is_some());
+    // Offered before their keys are in force, they count once these are.
+    let mut early = Exchange::new(HONEST, members());
+    assert_eq!(
+        early.offer(signed(data(&members(), 1, None), &MACHINES)).0.as_deref(),
+        Some("the profile in force names no machine keys ([profile.data])")
+    );
+    early.show(directory);
+    assert_eq!(number(&early), Some(1));
+}
+
+#[test]
+fn an_announcer_leaves_out_what_receivers_refuse_by_data_and_announces_it_once_they_have_it() {
+    let directory = with_data(&members(), data_rules());
+    let mut announcer = Exchange::new(HOSTILE, directory.clone());
+    announcer.offer(signed(data(&directory, 1, Some(lists())), &MACHINES));
+    announcer.member.handle(MemberInput::RouterUp, NOW);
+    let (listed, not_listed) = (prefix("8.8.8.0/24"), prefix("8.8.12.0/24"));
+    let update = MemberInput::ClearedUpdate {
+        withdrawn: Vec::new(),
+        announced: vec![Nlri::new(listed), Nlri::new(not_listed)],
+        attributes: Some(route(&[]).finish()),
+    };
+    announcer.member.handle(update, NOW);
+    assert_eq!(submitted(announcer.sent()), (vec![listed], Vec::new()));
+    assert_eq!(announcer.member.status().refused_at_announce.into_iter().collect::<Vec<_>>(), [("irr-prefix", 1)]);
+    let own = &announcer.member.why(not_listed).own[0];
+    let failed: Vec<&str> = own.checks.iter().filter(|check| !check.passed).map(|check| check.check).collect();
+    assert_eq!(failed, ["IRR prefix"], "{own:?}");
+    assert!(
+        own.reason.outcome.starts_with("not announced: 8.8.12.0/24 is no prefix that the routing registries"),
+        "{own:?}"
+    );
+    let other = MemberLists { prefixes: Some(ranges(&[("8.8.12.0/24", 24, 24)])), ..lists() };
+    announcer.member.handle(MemberInput::Data(Box::new(signed(data(&directory, 2, Some(other)), &MACHINES))), NOW);
+    assert_eq!(submitted(announcer.sent()), (vec![not_listed], vec![listed]));
 }

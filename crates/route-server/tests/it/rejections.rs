@@ -4,9 +4,7 @@
 //! OPS, mistakes, running: a rejected member closes both links for longer and raises no alarm; other operators in the
 //! configuration accuse no party.
 
-use std::time::Duration;
-
-use wayleave_core::{Asn, Instant, Machine, Now, UnixTime};
+use wayleave_core::{Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_route_server::directory::Directory;
@@ -15,7 +13,9 @@ use wayleave_route_server::member::{Member, MemberConfig, MemberEvent, MemberInp
 use wayleave_route_server::object::ExportMode;
 use wayleave_route_server::party::PartyNumber;
 use wayleave_route_server::policy::{Policy, PolicyConfig};
-use wayleave_route_server::versions::{FORMATS, Speaks, VERSIONS, Versions};
+use wayleave_route_server::versions::{FORMATS, VERSIONS, Versions};
+
+use crate::common::member_config;
 
 const NOW: Now = Now { instant: Instant(0), unix: UnixTime(1_700_000_000_000_000) };
 
@@ -29,21 +29,7 @@ fn operators(first: u8) -> [VerifyingKey; 2] {
 
 /// A member with a link to each party, and the session of its hello.
 fn greeted() -> (Member, SessionId) {
-    let config = MemberConfig {
-        exchange: "test-ix".to_owned(),
-        rs_asn: Asn(64496),
-        operators: operators(21),
-        slot: 0,
-        keys: Vec::new(),
-        select_best: true,
-        stale: Duration::from_secs(60),
-        settle: Duration::from_secs(5),
-        lab: true,
-        accept_as_set: false,
-        has_role: false,
-        validates: false,
-        speaks: Speaks::default(),
-    };
+    let config = MemberConfig { select_best: true, lab: true, ..member_config(0, operators(21)) };
     let policy = Policy::compile(&PolicyConfig::default()).expect("the default policy");
     let mut member = Member::new(config, Box::new(policy), SigningKey::from_seed(&seed(2)), &seed(3), &[], NOW);
     for (link, party) in [(1, PartyNumber::One), (2, PartyNumber::Two)] {

@@ -170,7 +170,7 @@ impl<'a> Expected<'a> {
                 Change::Endorse { slot, .. } => {
                     differs.extend(slots.get(*slot as usize).and_then(|member| self.amended(member, None)));
                 }
-                Change::Left { .. } | Change::Operator { .. } | Change::Profile(_) => {}
+                Change::Left { .. } | Change::Operator { .. } | Change::Profile(_) | Change::Data(_) => {}
             }
         }
         if differs.is_empty() { Ok(()) } else { Err(Failures(differs)) }
@@ -282,6 +282,7 @@ mod tests {
             slots: vec![slot],
             attest: std::collections::BTreeMap::new(),
             profile: None,
+            data: None,
         };
         let file = Path::new("members.csv");
         let expected = |unexpected| Expected {

@@ -18,6 +18,7 @@ use wayleave_runtime::clock::unix_now;
 use wayleave_runtime::identity::{Fingerprint, Identity, from_hex};
 
 use super::member_lists::Expected;
+use super::members_data::{self, MembersData};
 use super::members_import::{MemberFile, MembersImport};
 use super::pki::attest_key;
 use crate::config::PublicKey;
@@ -74,6 +75,9 @@ pub enum Members {
         #[arg(long, conflicts_with = "print_default")]
         json: bool,
     },
+    /// As an operator: the exchange's data, of what members may announce by the routing registries. A machine of each operator signs them.
+    #[command(subcommand)]
+    Data(MembersData),
     /// Print a set, after checking all its signatures.
     Show {
         /// The member set.
@@ -293,7 +297,7 @@ fn confirmed_by(directory: &Directory, change: &Change) -> Confirmed {
         }
         Change::Operator { key, .. } => Confirmed::By(Confirmation::Operator(*key)),
         Change::Left { slot } if set.active(*slot).is_none() => Confirmed::Known,
-        Change::Left { .. } | Change::Amend { .. } | Change::Endorse { .. } | Change::Profile(_) => {
+        Change::Left { .. } | Change::Amend { .. } | Change::Endorse { .. } | Change::Profile(_) | Change::Data(_) => {
             Confirmed::ByOperator
         }
     }
@@ -322,6 +326,7 @@ pub fn run(command: &Members) -> Outcome {
         Members::Propose(proposal) => propose(proposal),
         Members::Countersign(countersign) => self::countersign(countersign),
         Members::Remove { file, operator, name, json } => remove(file, operator, name, *json),
+        Members::Data(command) => members_data::run(command),
         Members::Profile { file, json, .. } => profile(file.as_deref(), *json),
         Members::Show { file, operators, json } => show(file, operators, *json),
     }
@@ -553,13 +558,15 @@ fn propose(wanted: &Propose) -> Outcome {
         changes.push(Change::Amend { slot, addresses, max_prefix });
     }
     if let Some(file) = &wanted.profile {
-        let profile = profile::read(file)?;
-        if set.profile.as_ref() == Some(&profile) {
+        let (profile, data) = profile::read(file)?;
+        let is_other = set.profile.as_ref() != Some(&profile);
+        if !is_other && set.data == data {
             return Err(Failure::new(format!("{} is the profile that is in force already", file.display()))
                 .help("`wayleave members show` prints it; propose without --profile, or change the file")
                 .into());
         }
-        changes.push(Change::Profile(profile));
+        let other_data = (set.data != data).then_some(Change::Data(data));
+        changes.extend(is_other.then_some(Change::Profile(profile)).into_iter().chain(other_data));
     }
     if let Some(file) = &wanted.new_operator {
         let public = key.verifying_key().to_bytes();
@@ -730,7 +737,11 @@ fn show(file: &Path, operators: &[PublicKey], json: bool) -> Outcome {
         }
         match &set.profile {
             Some(profile) => {
-                print(&format!("\nprofile\n{}{}\n", fields(&profile::describe(profile)), profile::RESTS_ON_ANNOUNCERS));
+                print(&format!(
+                    "\nprofile\n{}{}\n",
+                    fields(&profile::describe(profile, set.data.as_ref())),
+                    profile::RESTS_ON_ANNOUNCERS
+                ));
             }
             None => print("no profile\n"),
         }
@@ -744,7 +755,8 @@ fn profile(file: Option<&Path>, json: bool) -> Outcome {
         print(&profile::template());
         return Ok(());
     };
-    let described = profile::describe(&profile::read(file)?);
+    let (profile, data) = profile::read(file)?;
+    let described = profile::describe(&profile, data.as_ref());
     if json {
         print_json(json!({ "file": file, "profile": described }));
     } else {

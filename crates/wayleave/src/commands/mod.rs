@@ -26,6 +26,7 @@ mod link;
 mod locate;
 mod member_lists;
 mod members;
+mod members_data;
 mod members_import;
 mod moved;
 mod netcheck;

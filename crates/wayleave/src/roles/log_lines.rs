@@ -139,6 +139,8 @@ fn member_events() -> Vec<MemberEvent> {
         MemberEvent::OutcomeOverdue { batch: 12 },
         MemberEvent::NotCompeting { routes: 2, prefix: "192.0.2.0/24".into() },
         MemberEvent::NotAnnounced { prefix: "192.0.2.0/24".into(), why: "the policy exports it to nobody".into() },
+        MemberEvent::DataTaken { number: 8, members: 3 },
+        MemberEvent::DataRefused { number: 8, why: "they are another exchange's".into() },
         MemberEvent::Stale { routes: 7 },
         MemberEvent::Kept { routes: 7 },
         MemberEvent::SessionDown,

@@ -2,6 +2,7 @@
 
 mod birdwatcher;
 mod config;
+mod data;
 pub(super) mod io;
 mod listing;
 mod views;
@@ -33,6 +34,7 @@ use crate::config::rs::{StatusSection, examples_left};
 use crate::failure::{Failure, Outcome};
 use crate::key_files::signing_key;
 pub use config::verifier as party_verifier;
+use data::DataFile;
 use io::{Event, MemberIo, NamedPeers};
 use views::MemberView;
 
@@ -52,6 +54,8 @@ pub struct MemberRole {
     origins: Option<Origins>,
     /// Without: what the RPKI says of origins.
     rpki: Option<PlainOrigins>,
+    /// The exchange's data.
+    data: DataFile,
     _parties: [Connecting; 2],
 }
 
@@ -68,6 +72,7 @@ impl Role for MemberRole {
         "attestation.keys.objects",
         "attestation.rpki",
         "rpki",
+        "data",
     ];
     type Config = MemberConfig;
     type View = MemberView;
@@ -135,7 +140,9 @@ impl Role for MemberRole {
         let parties = [connect(1, &file.exchange.party1)?, connect(2, &file.exchange.party2)?];
         let faults = LinkFaults::default();
         let (named, rules) = watch::channel(config.file.named_peers());
-        let of_task = (&events, known, rules.clone());
+        let of_data = config.file.data.as_ref().map(|section| source.resolve(section.file.get_ref()));
+        let data = DataFile::follow(of_data, events.clone());
+        let of_task = (&events, known, rules.clone(), data.state.clone());
         let view = MemberView::new(&config, &identity, (&links, &store), (&router, &faults), of_task);
         let exchange = config::labels(&config, &identity);
         let io = MemberIo {
@@ -162,7 +169,7 @@ impl Role for MemberRole {
         });
         let running = Running::start(machine, Driver(io), clock, (events, inbox));
         info!(member = %file.member.name.get_ref(), slot = *file.member.slot.get_ref(), "connecting to both parties");
-        Ok(Self { running, view, router, named, origins, rpki, _parties: parties })
+        Ok(Self { running, view, router, named, origins, rpki, data, _parties: parties })
     }
 
     fn view(&self) -> MemberView {
@@ -178,6 +185,7 @@ impl Role for MemberRole {
             origins.follow_other(attestation::origin_sources(section.get_ref(), source));
             let _ = events.send(Event::Input(Input::AttestationPolicy(section.get_ref().policy.policy()))).await;
         }
+        self.data.follow_other(config.file.data.as_ref().map(|section| source.resolve(section.file.get_ref())));
         if let Some(rpki) = &self.rpki {
             // Also of an [attestation] that counts after a restart only.
             let section = config.file.rpki();

@@ -1567,3 +1567,63 @@ fn without_randomness_of_the_system_a_role_ends_with_a_sentence() {
 fn text_of(octets: &[u8]) -> String {
     String::from_utf8_lossy(octets).into_owned()
 }
+
+/// OPS, data, by command: one machine of each operator signs, the second only what its own build bears out.
+#[test]
+fn data_are_built_by_both_operators_compared_and_signed_by_a_machine_of_each() {
+    let folder = Folder::new("cli-data");
+    begin(&folder, "test-ix");
+    let machines = ["m1.key", "m2.key"].map(|file| field(&folder.ok(&["keys", "new", file]), "sign").to_owned());
+    let alpha = request(&folder, "alpha", "64497", "192.0.2.1", &[]);
+    let build = ["members", "data", "build", "ix.data", "--members", "m.signed", "--irr", "irr"];
+    let profile = format!("[profile]\n[profile.data]\nkeys = [\"{}\", \"{}\"]\n", machines[0], machines[1]);
+    fs::write(folder.0.join("profile.toml"), profile).expect("written");
+    let said = unbroken(&folder.fails(1, &build));
+    assert!(said.contains("names no machine keys") && said.contains("[profile.data]"), "{said}");
+    let propose = ["members", "propose", "m.signed", "--operator", "op1.key", "--out", "p", "--max-prefix", "alpha=10"];
+    let said = folder.ok(&[&propose[..], &["--request", &alpha, "--profile", "profile.toml"]].concat());
+    assert_eq!(field(&said, "profile irr origin"), "- -> yes", "{said}");
+    folder.ok(&[&COUNTERSIGN[..], &["--yes"]].concat());
+    assert!(folder.ok(&["members", "show", "m.signed"]).contains(&machines[1]));
+
+    let write = |at: &str, text: &str| fs::write(folder.0.join(at), text).expect("written");
+    let prefixes = |count: u8| {
+        let all: Vec<String> =
+            (0..count).map(|at| format!("{{\"prefix\":\"10.0.{at}.0/24\",\"exact\":true}}")).collect();
+        format!("{{\"NN\":[{}]}}", all.join(","))
+    };
+    for (at, count) in [("irr", 2), ("irr2", 20)] {
+        fs::create_dir(folder.0.join(at)).expect("a folder");
+        write(&format!("{at}/AS64497.asns.json"), "{\"NN\":[64497,64499]}");
+        write(&format!("{at}/AS64497.ipv4.json"), &prefixes(count));
+        write(&format!("{at}/AS64500.json"), "no JSON, and no member");
+    }
+    let built = json(&folder.ok(&[&build[..], &["--json"]].concat()));
+    assert_eq!((&built["number"], &built["prefixes"], &built["other_files"]), (&1.into(), &2.into(), &1.into()));
+    assert_eq!(built["without_lists"], serde_json::json!([]));
+    let build_to = |out: &str, irr: &str| {
+        folder.ok(&["members", "data", "build", out, "--members", "m.signed", "--irr", irr]);
+    };
+    build_to("own", "irr");
+    build_to("other", "irr2");
+    let sign = |key: &'static str| ["members", "data", "sign", "ix.data", "--members", "m.signed", "--key", key];
+    assert!(unbroken(&folder.fails(1, &sign("op1.key"))).contains("not a machine key of this exchange"));
+    assert!(folder.ok(&sign("m1.key")).contains("signed for party 1"));
+    let check = ["members", "data", "check", "ix.data", "--members", "m.signed"];
+    assert!(unbroken(&folder.fails(1, &check)).contains("the machine key of party 2's operator did not sign them"));
+    assert!(unbroken(&folder.fails(2, &sign("m2.key"))).contains("expected --compare"));
+    let said = unbroken(&folder.fails(1, &[&sign("m2.key")[..], &["--compare", "other"]].concat()));
+    assert!(said.contains("AS64497: 18 of 22 entries, at most 10"), "{said}");
+    let said = folder.ok(&[&sign("m2.key")[..], &["--compare", "own"]].concat());
+    assert!(said.contains("data 1 count: both operators' machines signed them"), "{said}");
+    folder.ok(&check);
+    let shown = folder.ok(&["members", "data", "show", "ix.data", "--asn", "64497"]);
+    assert!(shown.contains("signed by party 1's and party 2's operator's machine"), "{shown}");
+    assert!(shown.contains("origins 64497 64499") && shown.contains("10.0.1.0/24"), "{shown}");
+    // What is in force goes on until the number has risen.
+    let said = unbroken(&folder.fails(1, &[&sign("m1.key")[..], &["--after", "ix.data"]].concat()));
+    assert!(said.contains("has number 1, and 1 is in force"), "{said}");
+    write("irr/AS64497.ipv4.json", "{\"NN\":[{\"prefix\":\"10.0.0.1/24\"}]}");
+    let said = unbroken(&folder.fails(1, &build));
+    assert!(said.contains("AS64497.ipv4.json") && said.contains("nothing was written"), "{said}");
+}

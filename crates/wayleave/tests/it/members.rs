@@ -337,6 +337,80 @@ fn a_signed_profile_counts_at_every_proxy_for_routes_that_are_there() {
         let said = exchange.files.tool(&["why", LONG, "--url", &own, "--json"]).unwrap_or_default();
         said.contains("not of the lengths that this exchange takes, 8 to 24")
     });
+    refuses_by_data(&mut exchange);
+}
+
+/// OPS, data: the registries' lists, signed by both operators' machines, count at a proxy that reads them, for routes that are there.
+fn refuses_by_data(exchange: &mut DemoExchange) {
+    let path = |exchange: &DemoExchange, name: &str| exchange.files.path(name);
+    let tool = |exchange: &DemoExchange, arguments: &[&str]| exchange.files.tool(arguments).expect("done");
+    let machines = ["machine1.key", "machine2.key"].map(|name| path(exchange, name));
+    let keys = machines.each_ref().map(|file| {
+        tool(exchange, &["keys", "new", file]);
+        let shown = tool(exchange, &["keys", "show", file]);
+        let sign = shown.split_whitespace().find(|word| word.starts_with("sign:ed25519:")).expect("a signing key");
+        sign.to_owned()
+    });
+    let (set, out, profile) = (exchange.files.member_set(2), path(exchange, "p"), path(exchange, "profile.toml"));
+    fs::write(&profile, format!("[profile]\n[profile.data]\nkeys = [\"{}\", \"{}\"]\n", keys[0], keys[1]))
+        .expect("written");
+    let operators = ["operator1.key", "operator2.key"].map(|name| path(exchange, name));
+    let propose = ["members", "propose", &set, "--operator", &operators[0], "--out", &out, "--profile", &profile];
+    tool(exchange, &propose);
+    tool(exchange, &["members", "countersign", &set, &out, "--operator", &operators[1], "--yes"]);
+    exchange.parties[1].role.reload().expect("it runs");
+    let status = |exchange: &DemoExchange| exchange.members[1].ask("/api/v1/status").unwrap_or_default();
+    let has_problem = |exchange: &DemoExchange, what: &str| {
+        let status = status(exchange);
+        status["problems"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|said| said.as_str().is_some_and(|said| said.contains(what)))
+    };
+    eventually("a proxy that reads no data says so", exchange, |exchange| {
+        has_problem(exchange, "name their file in [data]")
+    });
+
+    let shown: Value = serde_json::from_str(&tool(exchange, &["members", "show", &set, "--json"])).expect("JSON");
+    let announcer = &exchange.members[0].at.name;
+    let members = shown["members"].as_array().expect("members");
+    let asn =
+        members.iter().find(|member| member["name"] == announcer.as_str()).map(|member| member["asn"].to_string());
+    let (irr, asn) = (path(exchange, "irr"), asn.expect("the announcer"));
+    fs::create_dir(&irr).expect("a folder");
+    let made = |exchange: &DemoExchange, number: &str, prefix: &str, signers: &[&String]| {
+        let list = format!("{{\"NN\":[{{\"prefix\":\"{prefix}\",\"exact\":true}}]}}");
+        fs::write(format!("{irr}/AS{asn}.ipv4.json"), list).expect("written");
+        fs::write(format!("{irr}/AS{asn}.asns.json"), format!("{{\"NN\":[{asn}]}}")).expect("written");
+        let next = path(exchange, "next.data");
+        tool(exchange, &["members", "data", "build", &next, "--members", &set, "--irr", &irr, "--number", number]);
+        for key in signers {
+            let sign = ["members", "data", "sign", &next, "--members", &set, "--key", key.as_str(), "--compare", &next];
+            tool(exchange, &sign);
+        }
+        fs::rename(&next, path(exchange, "demo-ix.data")).expect("moved");
+    };
+    made(exchange, "2", "198.51.100.0/24", &[&machines[0], &machines[1]]);
+    let configuration = exchange.files.member(&exchange.members[1].at.name);
+    let text = fs::read_to_string(&configuration).expect("a configuration");
+    let file = path(exchange, "demo-ix.data");
+    fs::write(&configuration, format!("{text}\n[data]\nfile = \"{file}\"\n")).expect("written");
+    exchange.members[1].role.reload().expect("it runs");
+    eventually("what the registries do not have is gone", exchange, |exchange| {
+        !has(exchange, 1) && status(exchange)["refused_at_receive"]["irr-prefix"] == 1
+    });
+    assert_eq!(status(exchange)["data"]["number"], 2);
+    // One operator alone changes nothing, nor does an older number.
+    made(exchange, "3", PREFIX, &[&machines[0]]);
+    eventually("it is refused", exchange, |exchange| has_problem(exchange, "party 2's operator did not sign them"));
+    made(exchange, "1", PREFIX, &[&machines[0], &machines[1]]);
+    eventually("it is refused", exchange, |exchange| has_problem(exchange, "they have number 1, and 2 is in force"));
+    assert!(!has(exchange, 1));
+    made(exchange, "3", PREFIX, &[&machines[0], &machines[1]]);
+    eventually("what they have now is back", exchange, |exchange| {
+        has(exchange, 1) && status(exchange)["data"]["number"] == 3
+    });
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::directory::{MemberSet, Slot};
 use crate::frames::MAX_PATHS;
 use crate::object::MAX_PREFIXES;
 use crate::policy::ExportSet;
-use crate::policy::validate::{validate, validate_origin};
+use crate::policy::validate::{validate, validate_known};
 
 /// Prefixes that one flush looks at: our own limit, so that a table that is confirmed again stalls nothing.
 const MAX_SCAN: usize = 8_192;
@@ -244,12 +244,13 @@ impl Announcements {
     /// takes no place under it.
     fn bar_of(&self, nlri: &Nlri, attributes: &Attributes, limit: &PrefixLimit, context: &Context<'_>) -> Option<Bar> {
         let own = context.set.slot(context.config.slot);
-        let rules = context.config.own_rules(Some(context.set));
+        let rules = context.config.own_rules(Some(context.set), context.data);
         let checked = own.map_or(Ok(()), |own| validate(nlri.prefix, attributes, own, rules));
         if let Err(invalid) = checked {
             return Some(Bar::Invalid(invalid));
         }
-        if let Err(invalid) = validate_origin(nlri.prefix, attributes, context.origins, rules) {
+        let known = own.map_or(Ok(()), |own| validate_known(nlri.prefix, attributes, own, context.origins, rules));
+        if let Err(invalid) = known {
             return Some(Bar::Origin(invalid));
         }
         if self.is_surplus(nlri) {

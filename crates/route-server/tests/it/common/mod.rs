@@ -3,14 +3,17 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use wayleave_bgp::{AsPathBuf, Attributes, AttributesEditor, Ipv6NextHop, Origin};
 use wayleave_core::{Asn, Prefix};
 use wayleave_crypto::secret::Secret;
-use wayleave_crypto::sign::SigningKey;
+use wayleave_crypto::sign::{SigningKey, VerifyingKey};
 use wayleave_route_server::directory::{Claim, Directory, MemberSet, Request, Slot};
+use wayleave_route_server::member::MemberConfig;
 use wayleave_route_server::policy::pattern::AnyCommunity;
 use wayleave_route_server::policy::{Policy, PolicyConfig};
+use wayleave_route_server::versions::Speaks;
 
 /// The exchange's AS number in these tests.
 pub(crate) const RS: Asn = Asn(64496);
@@ -29,10 +32,29 @@ pub(crate) fn slot(place: u8, asn: u32) -> Slot {
     }
 }
 
+/// How a member of `test-ix` is configured, as far as its test does not say otherwise.
+pub(crate) fn member_config(slot: u32, operators: [VerifyingKey; 2]) -> MemberConfig {
+    MemberConfig {
+        exchange: "test-ix".to_owned(),
+        rs_asn: RS,
+        operators,
+        slot,
+        keys: Vec::new(),
+        select_best: false,
+        stale: Duration::from_secs(60),
+        settle: Duration::from_secs(5),
+        lab: false,
+        accept_as_set: false,
+        has_role: false,
+        validates: false,
+        speaks: Speaks::default(),
+    }
+}
+
 /// A set with one active slot for each AS number, in order.
 pub(crate) fn set(asns: &[u32]) -> MemberSet {
     let slots = asns.iter().zip(0u8..).map(|(&asn, place)| slot(place, asn)).collect();
-    MemberSet { exchange: "test-ix".into(), number: 1, slots, attest: BTreeMap::new(), profile: None }
+    MemberSet { exchange: "test-ix".into(), number: 1, slots, attest: BTreeMap::new(), profile: None, data: None }
 }
 
 /// The signing key with this number. Members have those below 200, the operators 200 and 201.

@@ -336,6 +336,10 @@ pub fn line(event: &MemberEvent, exchange: &ExchangeLabels, last_end: &str) -> E
              compares; receivers use them where they have no better one, and `wayleave why --announced {prefix}` says what to do"),
         MemberEvent::NotAnnounced { prefix, why } => event!(WARN "not-announced" by 0, { prefix; why }
             "the router's route to {prefix} is not announced: {why}; `wayleave why --announced {prefix}` says what to do"),
+        MemberEvent::DataTaken { number, members } => event!(INFO "data-taken" { number, members }
+            "data {number} of the exchange count: both operators' machines signed them"),
+        MemberEvent::DataRefused { number, why } => event!(WARN "data-refused" by 0, { number; why }
+            "data {number} of the exchange are not taken: {why}; what was in force before goes on to count"),
         MemberEvent::Stale { routes } => event!(WARN "stale" { routes }
             "the parties have been unreachable for longer than stale_secs: {routes} routes withdrawn"),
         MemberEvent::Kept { routes } => event!(WARN "kept" { routes }
@@ -370,7 +374,7 @@ mod tests {
             held: false,
         };
         let (exchange, slots) = ("example-ix".to_owned(), asns.iter().map(slot).collect());
-        MemberSet { exchange, number, slots, attest: BTreeMap::new(), profile: None }
+        MemberSet { exchange, number, slots, attest: BTreeMap::new(), profile: None, data: None }
     }
 
     #[test]

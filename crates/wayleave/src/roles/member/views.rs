@@ -12,7 +12,7 @@ use wayleave_attestation::member;
 use wayleave_core::{Asn, Prefix};
 use wayleave_member::MemberProxy;
 use wayleave_route_server::member::{FurtherSlot, MemberStatus, OwnBudget};
-use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::links::Links;
@@ -20,6 +20,7 @@ use wayleave_runtime::metrics;
 use wayleave_runtime::store::FileStore;
 
 use super::birdwatcher;
+use super::data::{self, FileState};
 use super::io::Event;
 use super::listing::{self, Asked, Place, VISITS};
 use crate::config::PublicKey;
@@ -53,6 +54,8 @@ pub struct MemberView {
     rpki: watch::Receiver<OriginData>,
     /// What the rules in force name.
     named: watch::Receiver<Vec<NamedPeer>>,
+    /// How the file of the exchange's data stands.
+    data: watch::Receiver<FileState>,
     glass: Arc<Glass>,
     /// One list of routes is made at a time.
     lists: Turn,
@@ -108,7 +111,12 @@ impl MemberView {
         identity: &Identity,
         (links, store): (&Links, &Arc<FileStore>),
         (router, faults): (&Peer, &LinkFaults),
-        (events, rpki, named): (&mpsc::Sender<Event>, watch::Receiver<OriginData>, watch::Receiver<Vec<NamedPeer>>),
+        (events, rpki, named, data): (
+            &mpsc::Sender<Event>,
+            watch::Receiver<OriginData>,
+            watch::Receiver<Vec<NamedPeer>>,
+            watch::Receiver<FileState>,
+        ),
     ) -> Self {
         let exchange = &config.file.exchange;
         let sign = PublicKey(signing_key(identity).verifying_key()).to_string();
@@ -148,6 +156,7 @@ impl MemberView {
                 None => "[rpki]",
             },
             named,
+            data,
         }
     }
 
@@ -290,7 +299,11 @@ impl MemberView {
     async fn profile(self) -> Result<Value, ViewError> {
         let described = self.query(|proxy| {
             let set = proxy.member_set()?;
-            Some((set.exchange.clone(), set.number, set.profile.as_ref().map(profile::describe)))
+            Some((
+                set.exchange.clone(),
+                set.number,
+                set.profile.as_ref().map(|profile| profile::describe(profile, set.data.as_ref())),
+            ))
         });
         let (exchange, number, profile) = described.await?.unwrap_or_default();
         let number = Some(number).filter(|_| !exchange.is_empty());
@@ -386,6 +399,7 @@ impl View for MemberView {
             Some(rpki) => value["rpki"] = json!(rpki),
             None => problems.extend(self.lacks_origins().await?),
         }
+        problems.extend(data::problems(status.data.as_ref(), &self.data.borrow(), unix_now().secs()));
         problems.extend(self.unknown_peers().await?);
         value["problems"] = json!(problems);
         Ok(value)
@@ -417,6 +431,10 @@ impl View for MemberView {
         }
         overview.count(format!("{} changes unconfirmed", status["unconfirmed"]));
         overview.count(format!("member set {}", cell(&status["member_set"])));
+        if let Some(data) = status["data"].as_object() {
+            let until = data["until"].as_u64().map_or(String::new(), |until| format!(", current until {}", utc(until)));
+            overview.count(format!("data {} of {} members{until}", cell(&data["number"]), data["members"]));
+        }
         if let Some(source) = self.source() {
             overview.count(source.line(unix_now().secs()));
         }

@@ -1,0 +1,39 @@
+//! `[data]`: where a member's proxy reads the data of its exchange.
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use toml::Spanned;
+use wayleave_route_server::data::{DataObject, MAX_ENCODED};
+
+use super::rs::FileFault;
+use super::{Fault, Source};
+
+/// `[data]`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSection {
+    /// The file that both operators' machines signed; it is read again when it changes.
+    pub file: Spanned<PathBuf>,
+}
+
+impl DataSection {
+    pub(super) fn file_faults(&self, source: &Source) -> Option<FileFault> {
+        let path = source.resolve(self.file.get_ref());
+        let fault = |what: String| Fault::at(self.file.span(), format!("{}: {what}", path.display()));
+        let length = match std::fs::metadata(&path) {
+            Ok(found) => found.len(),
+            Err(error) => {
+                let fault = fault(error.to_string()).help("the exchange's operators say where to get it");
+                return Some(FileFault::Missing(fault));
+            }
+        };
+        if length > MAX_ENCODED as u64 {
+            return Some(FileFault::Unusable(fault(format!("longer than {} MiB", MAX_ENCODED >> 20))));
+        }
+        let read = std::fs::read(&path).map_err(|error| error.to_string());
+        let read = read.and_then(|octets| DataObject::decode(&octets).map_err(|error| error.to_string()));
+        let help = "`wayleave members data show` prints what such a file has";
+        read.err().map(|what| FileFault::Unusable(fault(what).help(help)))
+    }
+}
