@@ -5,6 +5,7 @@
 
 mod as4;
 mod as_path;
+pub mod aspa;
 mod attribute;
 mod attributes;
 mod check;
@@ -22,6 +23,7 @@ pub mod peer;
 mod problem;
 mod refresh;
 pub mod rib;
+pub mod rpki;
 pub mod session;
 mod update;
 mod wire;

@@ -51,6 +51,7 @@ wayleave_core::named! {
         TransitFree = "transit-free-asn",
         Blackhole = "blackhole",
         RpkiInvalid = "rpki-invalid",
+        AspaInvalid = "aspa-invalid",
         RouteLeak = "route-leak",
         /// The member's own AS is on the path, which is no error.
         Loop = "loop",
@@ -80,6 +81,7 @@ impl Cause {
             Invalid::TransitFree(_) => Self::TransitFree,
             Invalid::NoBlackhole | Invalid::BlackholeNotPermitted(_) => Self::Blackhole,
             Invalid::Origin { .. } => Self::RpkiInvalid,
+            Invalid::Aspa(_) => Self::AspaInvalid,
             Invalid::Leak(_) => Self::RouteLeak,
             Invalid::Loop(_) => Self::Loop,
         }
@@ -100,6 +102,7 @@ impl Cause {
             Self::TransitFree => (Some(14), Some(8)),
             Self::RpkiInvalid => (Some(13), Some(14)),
             Self::Blackhole
+            | Self::AspaInvalid
             | Self::Confederation
             | Self::RouteLeak
             | Self::Loop

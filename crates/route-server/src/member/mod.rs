@@ -25,7 +25,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use wayleave_bgp::aspa::Aspas;
 use wayleave_bgp::origins::Vrps;
+use wayleave_bgp::rpki::Records;
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, VerdictKind};
 use wayleave_crypto::secret::Seed;
@@ -168,8 +170,9 @@ pub enum MemberInput {
     },
     /// The member's operator changed the policy.
     Policy(Box<Policy>),
-    /// What the RPKI says of origins (RFC 6811), from now on; `None` while nothing is known, and then no route is refused for its origin.
-    Origins(Option<Arc<Vrps>>),
+    /// What the RPKI says of origins (RFC 6811) and of paths (ASPA), from now on; `None` while nothing is known, and then no route is
+    /// refused for its origin or its path.
+    Origins(Option<Records>),
 }
 
 /// The result of validation for a route to one prefix.
@@ -328,6 +331,8 @@ pub struct Member {
     slices: Slices,
     /// What the RPKI says of origins; `None` while nothing is known.
     origins: Option<Arc<Vrps>>,
+    /// Its ASPA records, of the same source.
+    aspas: Option<Arc<Aspas>>,
     /// The time of the last input or timer.
     at: Instant,
     /// What is to be said of what this member holds, and when: at a fixed time, as rankings.
@@ -415,6 +420,7 @@ impl Member {
             schedule: Schedule::default(),
             slices: Slices::default(),
             origins: None,
+            aspas: None,
             at: now.instant,
             saying: None,
             questions: Vec::new(),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use wayleave_bgp::aspa::Aspas;
 use wayleave_bgp::origins::Vrps;
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Instant, Now, Prefix, VerdictKind};
@@ -661,13 +662,13 @@ impl Member {
 
     /// Assesses a candidate; `None` if this member may not open it, or it is dead.
     pub(super) fn assessment(&mut self, (handle, prefix_index): &Candidate) -> Option<Assessment> {
-        let Self { routes, set, policy, config, origins, .. } = self;
+        let Self { routes, set, policy, config, origins, aspas, .. } = self;
         let route = routes.get_mut(handle)?;
         let open = route.opened.as_ref()?;
         if route.dead.contains(prefix_index) {
             return None;
         }
-        let known = (policy.as_ref(), origins.as_deref());
+        let known = (policy.as_ref(), origins.as_deref(), aspas.as_deref());
         let assessment =
             route.assessment.get_or_insert_with(|| assess(open, &route.validation, set.as_ref(), known, config));
         assessment.get(usize::from(*prefix_index)).copied()
@@ -679,7 +680,7 @@ fn assess(
     open: &OpenRoute,
     validation: &Validation,
     set: Option<&MemberSet>,
-    (policy, origins): (&Policy, Option<&Vrps>),
+    (policy, origins, aspas): (&Policy, Option<&Vrps>, Option<&Aspas>),
     config: &MemberConfig,
 ) -> Vec<Assessment> {
     let receiver = set.and_then(|set| set.slot(config.slot)).map(|slot| slot.asn);
@@ -696,6 +697,10 @@ fn assess(
             return assessment;
         }
         if let Err(invalid) = validate::validate_origin(nlri.prefix, &open.attributes, origins, rules) {
+            assessment.refused = Some(Cause::of(&invalid).name());
+            return assessment;
+        }
+        if let Err(invalid) = validate::validate_aspa(&open.attributes, aspas, rules) {
             assessment.refused = Some(Cause::of(&invalid).name());
             return assessment;
         }

@@ -53,6 +53,7 @@ impl Member {
             policy: &self.policy,
             set: self.set.as_ref()?,
             origins: self.origins.as_deref(),
+            aspas: self.aspas.as_deref(),
             neighbours: self.neighbours,
             epoch: self.epoch,
             signing: &self.signing,

@@ -15,7 +15,7 @@ use crate::directory::{MemberSet, Slot};
 use crate::frames::MAX_PATHS;
 use crate::object::MAX_PREFIXES;
 use crate::policy::ExportSet;
-use crate::policy::validate::{validate, validate_origin};
+use crate::policy::validate::{validate, validate_aspa, validate_origin};
 
 /// Prefixes that one flush looks at: our own limit, so that a table that is confirmed again stalls nothing.
 const MAX_SCAN: usize = 8_192;
@@ -250,6 +250,9 @@ impl Announcements {
             return Some(Bar::Invalid(invalid));
         }
         if let Err(invalid) = validate_origin(nlri.prefix, attributes, context.origins, rules) {
+            return Some(Bar::Origin(invalid));
+        }
+        if let Err(invalid) = validate_aspa(attributes, context.aspas, rules) {
             return Some(Bar::Origin(invalid));
         }
         if self.is_surplus(nlri) {
