@@ -669,6 +669,13 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          #[rpki]\n\
          #cache = \"127.0.0.1:3323\"\n\
          #file = \"roas.json\"\n\
+         # Or several, of which the one with the lowest number that is in order counts:\n\
+         #[[rpki.source]]\n\
+         #preference = 1\n\
+         #cache = \"127.0.0.1:3323\"\n\
+         #[[rpki.source]]\n\
+         #preference = 2\n\
+         #file = \"roas.json\"\n\
          \n\
          # To sign your announcements and validate those of others:\n\
          #[attestation]\n\

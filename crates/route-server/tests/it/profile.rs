@@ -481,11 +481,9 @@ fn a_path_that_is_a_leak_by_aspa_records_is_refused_as_long_as_they_and_the_prof
         announcer.member.handle(update, NOW);
         let expected = if is_refused { Vec::new() } else { vec![leaked] };
         assert_eq!(submitted(announcer.sent()).0, expected);
-        let check = |announcer: &Exchange| {
-            let checks = announcer.member.why(leaked).own[0].checks.clone();
-            checks.into_iter().find(|check| check.check == "path (ASPA)").expect("a check")
-        };
-        assert_eq!(check(&announcer).passed, !is_refused, "{:?}", check(&announcer));
+        let checks = announcer.member.why(leaked).own[0].checks.clone();
+        let check = checks.into_iter().find(|check| check.check == "path (ASPA)").expect("a check");
+        assert_eq!(check.passed, !is_refused, "{check:?}");
         if is_refused {
             announcer.member.handle(MemberInput::Origins(providers(&[(200_009, HOSTILE.2)])), NOW);
             assert_eq!(submitted(announcer.sent()).0, [leaked], "the record allows it now");

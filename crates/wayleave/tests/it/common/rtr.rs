@@ -30,6 +30,12 @@ pub fn pdu(kind: u8, session: u16, body: &[u8]) -> Vec<u8> {
     out
 }
 
+/// That these are the providers of an AS; a cache that is asked for version 2 says it (draft-ietf-sidrops-8210bis).
+pub fn aspa(customer: u32, providers: &[u32]) -> Vec<u8> {
+    let asns = [&[customer], providers].concat();
+    pdu(11, 0x0100, &asns.into_iter().flat_map(u32::to_be_bytes).collect::<Vec<u8>>())
+}
+
 /// That `asn` may originate 192.0.2.0/24.
 pub fn origin(asn: u32) -> Vec<u8> {
     pdu(4, 0, &[&[1, 24, 24, 0, 192, 0, 2, 0][..], &asn.to_be_bytes()].concat())
