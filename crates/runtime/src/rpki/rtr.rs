@@ -158,6 +158,18 @@ pub fn follow(cache: Cache) -> (watch::Receiver<Snapshot>, JoinHandle<()>) {
     (receiver, tokio::spawn(Following { cache, table, versions, base: None }.run()))
 }
 
+/// What a cache's answer to a first query of `version` says, as [`follow`] would take it: for tests and fuzzing. The octets must be all that
+/// there is to read.
+///
+/// # Errors
+/// Why it is refused.
+pub async fn read_answer(octets: &[u8], version: u8) -> Result<RpkiData, String> {
+    let mut session = Session::new(tokio::io::join(octets, tokio::io::sink()), version.min(NEWEST_VERSION));
+    let start = |_| PendingUpdate { validated: RpkiData::default(), ignored: 0 };
+    let read = session.update(None, start).await;
+    read.map(|(update, ..)| update.validated).map_err(|error| error.to_string())
+}
+
 /// The version to ask for.
 #[derive(Debug)]
 struct Versions {

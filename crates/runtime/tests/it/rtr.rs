@@ -537,6 +537,16 @@ async fn records_of_providers_come_are_replaced_and_go() {
 }
 
 #[tokio::test]
+async fn an_answer_is_read_whole_or_refused_and_no_part_of_it_counts() {
+    let whole = of_version(2, [pdu(3, 7, &[]), foreign(), aspa(10, &[20, 30]), end_of_data(7, 1)].concat());
+    let read = rtr::read_answer(&whole, 2).await.expect("an answer");
+    assert_eq!((read.vrps.len(), read.aspas.len()), (1, 2));
+    for end in 0..whole.len() {
+        assert!(rtr::read_answer(&whole[..end], 2).await.is_err(), "{end} octets");
+    }
+}
+
+#[tokio::test]
 async fn half_an_update_and_records_that_cannot_be_change_nothing() {
     let cases = [
         ("withdrawn but never announced", [pdu(3, 7, &[]), aspa(12, &[]), end_of_data(7, 2)].concat()),

@@ -19,6 +19,8 @@ struct Inner {
     items: Vec<u8>,
     clients: Vec<TcpStream>,
     is_gone: bool,
+    /// It hangs up at once.
+    is_refusing: bool,
 }
 
 /// A PDU of version 1: type, session or flags, and what follows the length.
@@ -28,12 +30,6 @@ pub fn pdu(kind: u8, session: u16, body: &[u8]) -> Vec<u8> {
     out.extend(u32::try_from(8 + body.len()).expect("short").to_be_bytes());
     out.extend(body);
     out
-}
-
-/// That these are the providers of an AS; a cache that is asked for version 2 says it (draft-ietf-sidrops-8210bis).
-pub fn aspa(customer: u32, providers: &[u32]) -> Vec<u8> {
-    let asns = [&[customer], providers].concat();
-    pdu(11, 0x0100, &asns.into_iter().flat_map(u32::to_be_bytes).collect::<Vec<u8>>())
 }
 
 /// That `asn` may originate 192.0.2.0/24.
@@ -58,6 +54,9 @@ impl Cache {
                 if lock(&inner).is_gone {
                     return;
                 }
+                if lock(&inner).is_refusing {
+                    continue;
+                }
                 lock(&inner).clients.push(client.try_clone().expect("a socket"));
                 thread::spawn(move || match tls {
                     Some(tls) => {
@@ -78,6 +77,15 @@ impl Cache {
         inner.items = items;
         let notify = pdu(0, 7, &inner.serial.to_be_bytes());
         inner.clients.retain_mut(|client| client.write_all(&notify).is_ok());
+    }
+
+    /// From now on it hangs up on everybody, or serves again.
+    pub fn refuse(&self, is_refusing: bool) {
+        let mut inner = lock(&self.inner);
+        inner.is_refusing = is_refusing;
+        if is_refusing {
+            inner.clients.drain(..).for_each(|client| drop(client.shutdown(std::net::Shutdown::Both)));
+        }
     }
 
     pub fn stop(&self) {
