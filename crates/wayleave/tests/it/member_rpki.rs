@@ -186,13 +186,6 @@ fn members_refuse_what_a_hostile_one_announces_while_a_cache_or_a_file_forbids_i
     });
     assert!(refuses(&mut exchange, BRAVO) && refuses(&mut exchange, CHARLIE));
 
-    // What bravo's own router announces is checked alike.
-    exchange.announce("bravo", &[Announcement::of(prefix())]).expect("taken");
-    eventually("it is not announced", &mut exchange, |exchange| {
-        let outcome = why(exchange, BRAVO)["own"][0]["outcome"].as_str().map(str::to_owned);
-        outcome.is_some_and(|outcome| outcome.starts_with("not announced: RPKI-invalid: AS64498"))
-            && ask(exchange, BRAVO, "/api/v1/status")["refused_at_announce"]["rpki-invalid"] == 1
-    });
     // Bravo has two caches: the preferred one says that the route is a hijack, the other one that it is none.
     let (preferred, other) = (Cache::start(origin(HOLDER)), Cache::start(origin(own)));
     let path = config(&exchange, BRAVO);
@@ -233,6 +226,13 @@ fn members_refuse_what_a_hostile_one_announces_while_a_cache_or_a_file_forbids_i
         counts(exchange, &preferred, None) && refuses(exchange, BRAVO)
     });
 
+    // What bravo's own router announces is checked alike.
+    exchange.announce("bravo", &[Announcement::of(prefix())]).expect("taken");
+    eventually("it is not announced", &mut exchange, |exchange| {
+        let outcome = why(exchange, BRAVO)["own"][0]["outcome"].as_str().map(str::to_owned);
+        outcome.is_some_and(|outcome| outcome.starts_with("not announced: RPKI-invalid: AS64498"))
+            && ask(exchange, BRAVO, "/api/v1/status")["refused_at_announce"]["rpki-invalid"] == 1
+    });
     // Without the section nothing is refused.
     let path = config(&exchange, DELTA);
     let text = fs::read_to_string(&path).expect("a configuration");
