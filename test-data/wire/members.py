@@ -66,7 +66,7 @@ def asns(*numbers):
 
 
 def profile():
-    lengths, hops, refused = bytes([8, 24, 12, 48]), bytes([32]), b"\x01\x01\x00"
+    lengths, hops, refused = bytes([8, 24, 12, 48]), bytes([32]), b"\x01\x01\x00\x01"
     blackhole = (
         b"\x01" + bytes([192, 0, 2, 66])
         + b"\x01" + bytes.fromhex("20010db8ffff") + bytes(9) + b"\x66"

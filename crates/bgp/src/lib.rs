@@ -5,6 +5,7 @@
 
 mod as4;
 mod as_path;
+pub mod aspa;
 mod attribute;
 mod attributes;
 pub mod bmp;
@@ -23,6 +24,7 @@ pub mod peer;
 mod problem;
 mod refresh;
 pub mod rib;
+pub mod rpki;
 pub mod session;
 mod update;
 mod wire;

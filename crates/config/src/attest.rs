@@ -346,6 +346,8 @@ const TEMPLATE: &str = "# An attesting proxy between your BGP speakers and their
      #tls = { name = \"cache.example.net\", authorities = \"cache-ca.pem\" }\n\
      # In place of a cache a file of ROAs, as Routinator and rpki-client write it (JSON); it is read again when it changes.\n\
      #file = \"roas.json\"\n\
+     # Or several in place of these, of which the one with the lowest number that is in order counts: [[rpki.source]], each with\n\
+     # `preference` and one of `cache` and `file`.\n\
      #anchors = [\"ta.cer\"]\n\
      #certificates = \"rpki\"\n\
      \n\

@@ -673,6 +673,13 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          #[rpki]\n\
          #cache = \"127.0.0.1:3323\"\n\
          #file = \"roas.json\"\n\
+         # Or several, of which the one with the lowest number that is in order counts:\n\
+         #[[rpki.source]]\n\
+         #preference = 1\n\
+         #cache = \"127.0.0.1:3323\"\n\
+         #[[rpki.source]]\n\
+         #preference = 2\n\
+         #file = \"roas.json\"\n\
          \n\
          # Refuse routes that the routing registries do not have for their announcer, where the exchange has such data: the file\n\
          # that both operators' machines sign. It is read again when it changes.\n\

@@ -87,12 +87,13 @@ const SETTINGS: [(&str, Loss); 62] = [
     ("router.password_file", Loss::ForGood),
 ];
 /// The same for what several formats and roles have alike.
-const ENDINGS: [(&str, Loss); 7] = [
+const ENDINGS: [(&str, Loss); 8] = [
     ("routes.capabilities", Loss::ForGood),
     ("routes.reply", Loss::ForGood),
     ("rpki.anchors", Loss::ForGood),
     ("rpki.certificates", Loss::ForGood),
     ("rpki.file", Loss::Elsewhere),
+    ("rpki.source.file", Loss::Elsewhere),
     ("tls.authorities", Loss::ForGood),
     ("provider.identity", Loss::ForGood),
 ];
@@ -325,7 +326,9 @@ mod tests {
         for setting in ["rpki.anchors", "rpki.certificates", "rpki.tls.authorities", "attestation.rpki.anchors"] {
             assert_eq!(loss_of(setting), Some(Loss::ForGood), "{setting}");
         }
-        assert_eq!(["rpki.file", "attestation.rpki.file"].map(loss_of), [Some(Loss::Elsewhere); 2]);
+        assert_eq!(loss_of("rpki.source.tls.authorities"), Some(Loss::ForGood));
+        let files = ["rpki.file", "attestation.rpki.file", "rpki.source.file", "attestation.rpki.source.file"];
+        assert_eq!(files.map(loss_of), [Some(Loss::Elsewhere); 4]);
     }
 
     #[test]

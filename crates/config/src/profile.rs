@@ -36,6 +36,7 @@ pub struct ProfileSection {
     pub refuse_bogon_asns: Option<bool>,
     pub refuse_as_set: Option<bool>,
     pub refuse_rpki_invalid: Option<bool>,
+    pub refuse_aspa_invalid: Option<bool>,
     pub transit_free: Option<Spanned<Vec<Spanned<Asn>>>>,
     pub blackhole: Option<BlackholeSection>,
     pub data: Option<Spanned<DataSection>>,
@@ -99,6 +100,7 @@ impl ProfileSection {
             refuse_bogon_asns: self.refuse_bogon_asns.unwrap_or(default.refuse_bogon_asns),
             refuse_as_set: self.refuse_as_set.unwrap_or(default.refuse_as_set),
             refuse_rpki_invalid: self.refuse_rpki_invalid.unwrap_or(default.refuse_rpki_invalid),
+            refuse_aspa_invalid: self.refuse_aspa_invalid.unwrap_or(default.refuse_aspa_invalid),
             transit_free,
             blackhole,
         };
@@ -250,6 +252,7 @@ fn rows(profile: Option<&Profile>) -> Vec<(&'static str, Value)> {
         ("refuse_bogon_asns", of(|profile| json!(profile.refuse_bogon_asns))),
         ("refuse_as_set", of(|profile| json!(profile.refuse_as_set))),
         ("refuse_rpki_invalid", of(|profile| json!(profile.refuse_rpki_invalid))),
+        ("refuse_aspa_invalid", of(|profile| json!(profile.refuse_aspa_invalid))),
         ("transit_free", of(|profile| json!(profile.transit_free))),
         ("blackhole", of(|profile| json!(profile.blackhole.is_some()))),
         ("blackhole_next_hop4", json!(blackhole.and_then(|blackhole| blackhole.next_hop4))),
@@ -292,6 +295,8 @@ pub fn template() -> String {
          refuse_as_set = true\n\
          # Refuse routes whose origin the RPKI says is not the prefix's (RFC 6811).\n\
          refuse_rpki_invalid = true\n\
+         # Refuse routes whose path is a leak by the ASPA records of the RPKI (draft-ietf-sidrops-aspa-verification).\n\
+         refuse_aspa_invalid = false\n\
          # ASes that buy transit from nobody: behind a member's own AS on the path, one of them is a leak (RFC 7908).\n\
          transit_free = [{transit_free}]\n\
          \n\

@@ -41,7 +41,8 @@ pub struct Identity {
 impl Identity {
     fn attributes(&self, route: &Announcement) -> Attributes {
         let mut edit = Attributes::builder();
-        edit.origin(Origin::Igp).as_path(AsPathBuf::from_sequence(&[self.asn]).as_path());
+        let path = [&[self.asn], &route.behind[..]].concat();
+        edit.origin(Origin::Igp).as_path(AsPathBuf::from_sequence(&path).as_path());
         edit.communities(&route.communities).large_communities(&route.large_communities);
         self.with_next_hop(edit.finish(), route.prefix.afi())
     }

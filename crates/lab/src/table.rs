@@ -14,13 +14,22 @@ pub struct Announcement {
     pub prefix: Prefix,
     pub communities: Vec<Community>,
     pub large_communities: Vec<LargeCommunity>,
+    /// ASes behind the router's own on the path, as of a customer's route. Speakers of ours alone announce such.
+    pub behind: Vec<Asn>,
 }
 
 impl Announcement {
     /// A route without communities, for all members.
     #[must_use]
     pub fn of(prefix: Prefix) -> Self {
-        Self { prefix, communities: Vec::new(), large_communities: Vec::new() }
+        Self { prefix, communities: Vec::new(), large_communities: Vec::new(), behind: Vec::new() }
+    }
+
+    /// Puts ASes behind the router's own.
+    #[must_use]
+    pub fn behind(mut self, asns: &[Asn]) -> Self {
+        self.behind.extend(asns);
+        self
     }
 
     /// Adds a standard community.

@@ -14,8 +14,8 @@ use wayleave_attestation::pipeline::{Job, JobResult, Reserve};
 use wayleave_attestation::pki::View;
 use wayleave_attestation::sign::KeyRing;
 use wayleave_bgp::Attributes;
-use wayleave_bgp::origins::Vrps;
 use wayleave_bgp::peer::PeerEvent;
+use wayleave_bgp::rpki::Records;
 use wayleave_core::{Instant, Machine, Now, Prefix};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
@@ -67,8 +67,8 @@ pub enum Input {
     AttestationPolicy(AttestationPolicy),
     /// What is known of the origins of routes has changed.
     View(Arc<View>),
-    /// What the RPKI says of origins (RFC 6811), with or without attestation; `None` while nothing is known.
-    Origins(Option<Arc<Vrps>>),
+    /// What the RPKI says of origins (RFC 6811) and paths (ASPA), with or without attestation; `None` while nothing is known.
+    Origins(Option<Records>),
     /// Data of the exchange that somebody offers.
     Data(Box<OfferedData>),
     /// A job of [`Output::Job`] has run.

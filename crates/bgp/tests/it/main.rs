@@ -1,5 +1,6 @@
 //! Tests of the codec, the session state machine, the RIBs and the recorded corpora.
 
+mod aspa;
 mod codec_corpora;
 mod codec_messages;
 mod codec_properties;

@@ -21,8 +21,9 @@ use std::time::Duration;
 use wayleave_attestation::member::MemberAttestationEvent;
 use wayleave_attestation::pipeline::Job;
 use wayleave_attestation::pki::View;
-use wayleave_bgp::origins::Vrp;
+use wayleave_bgp::origins::{Vrp, Vrps};
 use wayleave_bgp::peer::PeerEvent;
+use wayleave_bgp::rpki::Records;
 use wayleave_bgp::{Attributes, Nlri, Update};
 use wayleave_core::{Asn, Instant, Now, Prefix, UnixTime};
 use wayleave_crypto::prg::Prg;
@@ -603,7 +604,7 @@ impl Sim {
 
     /// The RPKI says this of origins to the member in `slot`, from now on.
     pub fn set_origins(&mut self, slot: u32, vrps: impl IntoIterator<Item = Vrp>) {
-        let origins = Some(Arc::new(vrps.into_iter().collect()));
+        let origins = Some(Records::from(vrps.into_iter().collect::<Vrps>()));
         self.inputs.push_back((Node::Member(slot), Input::Member(MemberInput::Origins(origins))));
     }
 

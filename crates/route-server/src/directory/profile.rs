@@ -85,6 +85,8 @@ wayleave_core::wire! {
         pub refuse_as_set: bool,
         /// Refuse routes whose origin the RPKI says is not the prefix's (RFC 6811, RFC 7115).
         pub refuse_rpki_invalid: bool,
+        /// Refuse routes whose path the ASPA records of the RPKI say is a leak (draft-ietf-sidrops-aspa-verification).
+        pub refuse_aspa_invalid: bool,
         /// ASes that no member may have on a path behind its own, ascending.
         pub transit_free: Vec<Asn> as List16<MAX_TRANSIT_FREE>,
         /// `None`: routes with BLACKHOLE are refused.
@@ -124,6 +126,8 @@ impl Default for Profile {
             refuse_bogon_asns: true,
             refuse_as_set: true,
             refuse_rpki_invalid: true,
+            // As arouteserver, which has no such rule: there is no RFC yet, and few ASes have records.
+            refuse_aspa_invalid: false,
             transit_free: Vec::new(),
             blackhole: None,
         }

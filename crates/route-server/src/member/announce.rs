@@ -9,7 +9,8 @@
 //! - The parties' inventories, confirmations and refusals, and the end of a session, change what is known of the parties
 //!   (`announce/inventory.rs`).
 //! - A format that not all members read any more has everything announced again, in a lower one (`announce/repeats.rs`).
-//! - What the RPKI says of origins bars routes, or lets them go, whose prefixes a changed VRP covers.
+//! - What the RPKI says of origins and paths bars routes, or lets them go, that a changed VRP covers, or that have an AS with other ASPA
+//!   records on their path.
 //! - A new policy or member set makes the decision who may have a route again, for all routes alike
 //!   (`announce/repeats.rs`). A larger member set sends columns at once (`announce/columns.rs`).
 //!
@@ -47,6 +48,7 @@ mod versions;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
+use wayleave_bgp::aspa::Aspas;
 use wayleave_bgp::origins::Vrps;
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Instant, Prefix};
@@ -55,6 +57,7 @@ use wayleave_crypto::sign::SigningKey;
 
 use super::barred::Barred;
 use super::dirty::Dirty;
+use super::origins::Changed;
 use super::{Cause, MemberConfig, MemberCounters, MemberEvent};
 use crate::data::Data;
 use crate::directory::MemberSet;
@@ -84,6 +87,8 @@ pub(super) struct Context<'a> {
     pub(super) origins: Option<&'a Vrps>,
     /// Data of the exchange in force.
     pub(super) data: Option<&'a Data>,
+    /// Its ASPA records.
+    pub(super) aspas: Option<&'a Aspas>,
     /// [`MemberSet::neighbours_digest`] of the set.
     pub(super) neighbours: [u8; 32],
     pub(super) epoch: u64,
@@ -167,7 +172,7 @@ pub(super) enum Bar {
     Refused(Refusal),
     #[error("no receiver would use it: {0}")]
     Invalid(Invalid),
-    /// Receivers would refuse it by what the RPKI says of it (RFC 6811), and by the registries where that says nothing.
+    /// Receivers would refuse it by what the RPKI says of it (RFC 6811, ASPA), and by the registries where that says nothing.
     #[error("{0}")]
     Origin(Invalid),
     /// It would be one too many: the slot's prefix limit.
@@ -492,9 +497,11 @@ impl Announcements {
         self.repeat_all(policy);
     }
 
-    /// The RPKI says something else of the prefixes that these VRPs cover: their routes are decided again.
-    pub(super) fn origins_changed(&mut self, changed: &Vrps) {
-        let covered: Vec<Nlri> = self.router.keys().filter(|nlri| changed.covers(&nlri.prefix)).copied().collect();
+    /// The RPKI says something else of these routes' origins or paths: they are decided again.
+    pub(super) fn origins_changed(&mut self, changed: &Changed) {
+        let is_concerned =
+            |(nlri, route): &(&Nlri, &RouterRoute)| changed.concerns(&nlri.prefix, &route.attributes.as_path());
+        let covered: Vec<Nlri> = self.router.iter().filter(is_concerned).map(|(nlri, _)| *nlri).collect();
         for nlri in &covered {
             if matches!(self.barred.get(nlri), Some(Bar::Origin(_))) {
                 self.barred.remove(nlri);

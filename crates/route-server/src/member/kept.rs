@@ -11,12 +11,13 @@ use std::time::Duration;
 use wayleave_bgp::Attributes;
 use wayleave_core::{Instant, Now, Prefix, VerdictKind};
 
+use super::origins::Changed;
 use super::receive::OpenRoute;
 use super::{Finding, Member, MemberEvent, MemberOutput};
 use crate::frames::Candidate;
 use crate::object::Handle;
 use crate::policy::Imported;
-use crate::policy::validate::{for_router, validate_for, validate_known};
+use crate::policy::validate::{Known, for_router, validate_for, validate_known};
 
 /// An installed route whose object is lost.
 pub(super) struct KeptRoute {
@@ -71,6 +72,12 @@ impl KeptRoutes {
     /// Whether a route of an object is kept.
     pub(super) fn has(&self, handle: &Handle) -> bool {
         self.of_object(handle).next().is_some()
+    }
+
+    /// Those that another state of the RPKI may decide otherwise.
+    pub(super) fn concerned<'a>(&'a self, changed: &'a Changed) -> impl Iterator<Item = Prefix> + 'a {
+        let concerned = self.of.iter().filter(|(at, route)| changed.concerns(at, &route.open.attributes.as_path()));
+        concerned.map(|(prefix, _)| *prefix)
     }
 
     pub(super) fn prefixes(&self) -> impl Iterator<Item = Prefix> {
@@ -184,8 +191,8 @@ impl Member {
         let set = self.set.as_ref()?;
         let (receiver, announcer) = (set.slot(self.config.slot)?.asn, set.active(route.open.slot)?);
         validate_for(receiver, nlri.prefix, &route.open.attributes, announcer, self.route_rules()).ok()?;
-        let (origins, rules) = (self.origins.as_deref(), self.route_rules());
-        validate_known(nlri.prefix, &route.open.attributes, announcer, origins, rules).ok()?;
+        let known = Known { vrps: self.origins.as_deref(), aspas: self.aspas.as_deref() };
+        validate_known(nlri.prefix, &route.open.attributes, announcer, known, self.route_rules()).ok()?;
         let (mut verdict, mut attributes) = (VerdictKind::default(), &route.open.attributes);
         if self.config.validates {
             let finding = route.finding.as_ref()?;

@@ -51,6 +51,7 @@ wayleave_core::named! {
         TransitFree = "transit-free-asn",
         Blackhole = "blackhole",
         RpkiInvalid = "rpki-invalid",
+        AspaInvalid = "aspa-invalid",
         IrrOrigin = "irr-origin",
         IrrPrefix = "irr-prefix",
         RouteLeak = "route-leak",
@@ -83,6 +84,7 @@ impl Cause {
             Invalid::NoBlackhole | Invalid::BlackholeNotPermitted(_) => Self::Blackhole,
             Invalid::ListedBogon { .. } => Self::BogonPrefix,
             Invalid::Origin { .. } => Self::RpkiInvalid,
+            Invalid::Aspa(_) => Self::AspaInvalid,
             Invalid::IrrOrigin { .. } => Self::IrrOrigin,
             Invalid::IrrPrefix { .. } => Self::IrrPrefix,
             Invalid::Leak(_) => Self::RouteLeak,
@@ -107,6 +109,7 @@ impl Cause {
             Self::IrrOrigin => (Some(10), Some(9)),
             Self::IrrPrefix => (Some(9), Some(12)),
             Self::Blackhole
+            | Self::AspaInvalid
             | Self::Confederation
             | Self::RouteLeak
             | Self::Loop

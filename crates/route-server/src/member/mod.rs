@@ -26,7 +26,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use wayleave_bgp::aspa::Aspas;
 use wayleave_bgp::origins::Vrps;
+use wayleave_bgp::rpki::Records;
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, VerdictKind};
 use wayleave_crypto::secret::Seed;
@@ -174,8 +176,9 @@ pub enum MemberInput {
     },
     /// The member's operator changed the policy.
     Policy(Box<Policy>),
-    /// What the RPKI says of origins (RFC 6811), from now on; `None` while nothing is known, and then no route is refused for its origin.
-    Origins(Option<Arc<Vrps>>),
+    /// What the RPKI says of origins (RFC 6811) and of paths (ASPA), from now on; `None` while nothing is known, and then no route is
+    /// refused for its origin or its path.
+    Origins(Option<Records>),
     /// Data that somebody offers, with their octets; whether they count is for this member to decide.
     Data(Box<OfferedData>),
 }
@@ -338,6 +341,8 @@ pub struct Member {
     origins: Option<Arc<Vrps>>,
     /// Data of the exchange, in force and offered.
     data: KnownData,
+    /// Its ASPA records, of the same source.
+    aspas: Option<Arc<Aspas>>,
     /// The time of the last input or timer.
     at: Instant,
     /// What is to be said of what this member holds, and when: at a fixed time, as rankings.
@@ -426,6 +431,7 @@ impl Member {
             slices: Slices::default(),
             origins: None,
             data: KnownData::default(),
+            aspas: None,
             at: now.instant,
             saying: None,
             questions: Vec::new(),

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_bgp::origins::Vrps;
+use wayleave_bgp::aspa::Aspas;
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Instant, Now, Prefix, VerdictKind};
 
@@ -22,7 +22,7 @@ use crate::object::{self, Handle, OpenError};
 use crate::party::PartyNumber;
 use crate::policy::Policy;
 use crate::policy::ranking::{Rank, RankInput, rank_alone};
-use crate::policy::validate;
+use crate::policy::validate::{self, Known};
 use crate::schedule;
 
 /// How long after it was asked a member says what it holds, where a tick is longer: the parties wait for it.
@@ -662,13 +662,14 @@ impl Member {
 
     /// Assesses a candidate; `None` if this member may not open it, or it is dead.
     pub(super) fn assessment(&mut self, (handle, prefix_index): &Candidate) -> Option<Assessment> {
-        let Self { routes, set, policy, config, origins, data, .. } = self;
+        let Self { routes, set, policy, config, origins, aspas, data, .. } = self;
         let route = routes.get_mut(handle)?;
         let open = route.opened.as_ref()?;
         if route.dead.contains(prefix_index) {
             return None;
         }
-        let known = (policy.as_ref(), origins.as_deref(), data.in_force());
+        let rpki = Known { vrps: origins.as_deref(), aspas: aspas.as_deref() };
+        let known = (policy.as_ref(), rpki, data.in_force());
         let assessment =
             route.assessment.get_or_insert_with(|| assess(open, &route.validation, set.as_ref(), known, config));
         assessment.get(usize::from(*prefix_index)).copied()
@@ -680,7 +681,7 @@ fn assess(
     open: &OpenRoute,
     validation: &Validation,
     set: Option<&MemberSet>,
-    (policy, origins, data): (&Policy, Option<&Vrps>, Option<&Data>),
+    (policy, rpki, data): (&Policy, Known<'_>, Option<&Data>),
     config: &MemberConfig,
 ) -> Vec<Assessment> {
     let receiver = set.and_then(|set| set.slot(config.slot)).map(|slot| slot.asn);
@@ -696,7 +697,7 @@ fn assess(
             assessment.refused = Some(Cause::of(&invalid).name());
             return assessment;
         }
-        if let Err(invalid) = validate::validate_known(nlri.prefix, &open.attributes, announcer, origins, rules) {
+        if let Err(invalid) = validate::validate_known(nlri.prefix, &open.attributes, announcer, rpki, rules) {
             assessment.refused = Some(Cause::of(&invalid).name());
             return assessment;
         }

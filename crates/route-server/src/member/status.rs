@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use wayleave_bgp::Attributes;
+use wayleave_bgp::aspa::{Flaw, PathState};
 use wayleave_bgp::origins::OriginState;
 use wayleave_core::{Asn, Prefix, VerdictKind};
 
@@ -20,7 +21,8 @@ use crate::frames::{self, BudgetLeft, Candidate, MAX_CANDIDATES, Miss, Refusal};
 use crate::object::Handle;
 use crate::policy::ranking::Rank;
 use crate::policy::validate::{
-    Check, Invalid, Martians, can_be_next_hop, origin_state, validate, validate_for, validate_known,
+    Check, Invalid, Known, Martians, can_be_next_hop, origin_state, path_state, validate, validate_aspa, validate_for,
+    validate_known,
 };
 use crate::policy::{Decision, Exported, Imported, Rejection, Route, export_decisions};
 use crate::versions::Versions;
@@ -376,6 +378,9 @@ pub struct WhyRoute {
     /// What the RPKI says of its origin; absent where nothing is known, or it is sealed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpki: Option<OriginFound>,
+    /// What its ASPA records say of its path; absent where there are none, or it is sealed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aspa: Option<PathFound>,
     #[serde(flatten)]
     pub reason: Reason,
     /// Whether the route has this member's own AS on its path: it came back, and nobody's claim is false.
@@ -390,6 +395,27 @@ pub struct OriginFound {
     /// The VRP that makes it so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vrp: Option<String>,
+}
+
+/// What the ASPA records of the RPKI say of a route's path.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct PathFound {
+    /// `valid`, `invalid` or `unknown`.
+    pub state: &'static str,
+    /// What makes it so, where it is not valid.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+impl From<PathState> for PathFound {
+    fn from(state: PathState) -> Self {
+        let (state, why) = match state {
+            PathState::Valid => ("valid", None),
+            PathState::Invalid(flaw) => ("invalid", Some(flaw.to_string())),
+            PathState::Unknown(asn) => ("unknown", Some(format!("{asn} has no ASPA record"))),
+        };
+        Self { state, why }
+    }
 }
 
 impl From<OriginState> for OriginFound {
@@ -536,6 +562,15 @@ fn invalid(error: &Invalid) -> Reason {
         Invalid::Origin { vrp, .. } => (
             "RFC 6811 section 2: the RPKI names other origins or lengths of the prefix",
             format!("if the origin is right, whoever holds {} corrects its ROA; otherwise {TELL}", vrp.prefix),
+        ),
+        Invalid::Aspa(flaw) => (
+            "the exchange's profile; draft-ietf-sidrops-aspa-verification: an upstream path leads from customers to their providers",
+            match flaw {
+                Flaw::NotProvider { customer, .. } => {
+                    format!("if the path is right, {customer} adds the AS to its ASPA record; otherwise it is a route leak: {TELL}")
+                }
+                Flaw::Empty | Flaw::Unordered => TELL.to_owned(),
+            },
         ),
     };
     Reason::new(what, rule, cure)
@@ -734,6 +769,7 @@ impl Member {
                 announcer: open.as_ref().map(|open| self.announcer(open.slot)),
                 as_path: open.as_ref().map(|open| asns(&open.attributes)),
                 rpki: open.as_ref().and_then(|open| self.origin_found(prefix, &open.attributes)),
+                aspa: open.as_ref().and_then(|open| self.path_found(&open.attributes)),
                 handle,
                 verdict,
                 class,
@@ -784,7 +820,17 @@ impl Member {
         let announcer = set.and_then(|set| set.slot(open.slot));
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return Ok(()) };
         validate_for(receiver, prefix, &open.attributes, announcer, self.route_rules())?;
-        validate_known(prefix, &open.attributes, announcer, self.origins.as_deref(), self.route_rules())
+        validate_known(prefix, &open.attributes, announcer, self.rpki(), self.route_rules())
+    }
+
+    /// What the RPKI says, as far as it is known.
+    fn rpki(&self) -> Known<'_> {
+        Known { vrps: self.origins.as_deref(), aspas: self.aspas.as_deref() }
+    }
+
+    /// What the RPKI says of a route's path, where it has ASPA records.
+    fn path_found(&self, attributes: &Attributes) -> Option<PathFound> {
+        path_state(attributes, self.aspas.as_deref()?).map(PathFound::from)
     }
 
     /// What the RPKI says of a route's origin, where something is known.
@@ -947,7 +993,7 @@ impl Member {
                 let cure = "take it out by your router's export filter, or without `role = \"off\"` in [router] it is not announced";
                 return Reason::new(outcome, rule, cure);
             }
-            let known = |own| validate_known(*prefix, attributes, own, self.origins.as_deref(), rules);
+            let known = |own| validate_known(*prefix, attributes, own, self.rpki(), rules);
             if let Some(Err(error)) = own.map(known) {
                 let Reason { outcome, rule, cure } = invalid(&error);
                 let outcome = outcome.replacen("not used: ", "not announced: ", 1);
@@ -1073,8 +1119,14 @@ impl Member {
             let found = vrp.map_or("not found: no VRP covers it".to_owned(), |vrp| format!("{state}: {vrp}"));
             CheckMade { check: "origin (RPKI)", passed: state != "invalid", found }
         }));
+        checks.extend(self.path_found(attributes).map(|PathFound { state, why }| {
+            let is_refused = validate_aspa(attributes, self.aspas.as_deref(), rules).is_err();
+            let lets = if state == "invalid" && !is_refused { ", which the exchange's profile lets pass" } else { "" };
+            let found = format!("{state}{}{lets}", why.map_or(String::new(), |why| format!(": {why}")));
+            CheckMade { check: "path (ASPA)", passed: !is_refused, found }
+        }));
         if rules.data.is_some_and(|in_force| in_force.rules.irr_prefix) {
-            let known = validate_known(prefix, attributes, own, self.origins.as_deref(), rules);
+            let known = validate_known(prefix, attributes, own, self.rpki(), rules);
             let (passed, found) = match known {
                 Err(error @ Invalid::IrrPrefix { .. }) => (false, error.to_string()),
                 _ => (true, format!("{prefix} is one that the exchange's data have for {}, or need not have", own.asn)),
@@ -1255,6 +1307,12 @@ mod tests {
             (Invalid::Leak(Asn(2)), "RFC 9234 section 5", "tell the announcer"),
             (Invalid::Loop(Asn(2)), "RFC 4271 section 9.1.2", "nothing: the route came back"),
             (origin, "RFC 6811 section 2", "whoever holds 192.0.2.0/24 corrects its ROA"),
+            (
+                Invalid::Aspa(Flaw::NotProvider { customer: Asn(2), provider: Asn(1) }),
+                "draft-ietf-sidrops-aspa-verification",
+                "AS2 adds the AS to its ASPA record",
+            ),
+            (Invalid::Aspa(Flaw::Unordered), "the exchange's profile", "tell the announcer"),
         ] {
             let said = invalid(&error);
             assert!(said.outcome.starts_with("not used: ") && said.rule.contains(rule), "{said:?}");

@@ -54,6 +54,7 @@ impl Member {
             set: self.set.as_ref()?,
             origins: self.origins.as_deref(),
             data: self.data.in_force(),
+            aspas: self.aspas.as_deref(),
             neighbours: self.neighbours,
             epoch: self.epoch,
             signing: &self.signing,

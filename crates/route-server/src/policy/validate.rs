@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 use std::sync::LazyLock;
 
+use wayleave_bgp::aspa::{Aspas, Flaw, PathState};
 use wayleave_bgp::origins::{OriginState, Vrp, Vrps, origin};
 use wayleave_bgp::{Attributes, Community, Ipv6NextHop, NextHop, SegmentKind};
 use wayleave_core::{Afi, Asn, Prefix};
@@ -91,6 +92,10 @@ pub enum Invalid {
         /// A VRP that covers the prefix ([`OriginState::Invalid`]).
         vrp: Vrp,
     },
+    /// By the ASPA records of the RPKI somebody on the path passed the route on that may not have
+    /// (draft-ietf-sidrops-aspa-verification, upstream paths).
+    #[error("ASPA-invalid: {0}")]
+    Aspa(Flaw),
 }
 
 fn origin_as_words(origin: Option<Asn>) -> String {
@@ -368,16 +373,43 @@ pub fn validate_origin(
     }
 }
 
-/// What is checked after [`validate`] and [`validate_for`], by what is known beside the route: its origin by the RPKI, and its prefix by the
-/// routing registries, which a route that is valid by the RPKI need not be in where the profile says so.
+/// The state of a route's path by its ASPA records (draft-ietf-sidrops-aspa-verification): all members are clients of a transparent route
+/// server, so that what its client announces, and what its client receives, are upstream paths. `None` where there are no records at all.
+#[must_use]
+pub fn path_state(attributes: &Attributes, aspas: &Aspas) -> Option<PathState> {
+    (!aspas.is_empty()).then(|| aspas.upstream(&attributes.as_path()))
+}
+
+/// Whether the profile, with the records that are known, lets the path pass: not if it is invalid, and the profile refuses that. It is
+/// checked after [`validate_origin`]; without records nothing is refused.
+pub fn validate_aspa(attributes: &Attributes, aspas: Option<&Aspas>, rules: RouteRules<'_>) -> Result<(), Invalid> {
+    if !rules.profile.is_some_and(|profile| profile.refuse_aspa_invalid) {
+        return Ok(());
+    }
+    match aspas.and_then(|aspas| path_state(attributes, aspas)) {
+        Some(PathState::Invalid(flaw)) => Err(Invalid::Aspa(flaw)),
+        _ => Ok(()),
+    }
+}
+
+/// What the RPKI says, as far as it is known.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Known<'a> {
+    pub vrps: Option<&'a Vrps>,
+    pub aspas: Option<&'a Aspas>,
+}
+
+/// What is checked after [`validate`] and [`validate_for`], by what is known beside the route: its origin and its path by the RPKI, and its
+/// prefix by the routing registries, which a route that is valid by the RPKI need not be in where the profile says so.
 pub fn validate_known(
     prefix: Prefix,
     attributes: &Attributes,
     announcer: &Slot,
-    vrps: Option<&Vrps>,
+    Known { vrps, aspas }: Known<'_>,
     rules: RouteRules<'_>,
 ) -> Result<(), Invalid> {
     validate_origin(prefix, attributes, vrps, rules)?;
+    validate_aspa(attributes, aspas, rules)?;
     check_irr_prefix(prefix, attributes, announcer.asn, vrps, rules)
 }
 

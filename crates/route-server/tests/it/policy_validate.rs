@@ -8,7 +8,7 @@ use wayleave_route_server::data::{Data, MemberLists, PrefixList, PrefixRange};
 use wayleave_route_server::directory::{DataRules, Profile, Slot};
 use wayleave_route_server::member::Cause;
 use wayleave_route_server::policy::validate::{
-    DataInForce, Invalid, Martians, RouteRules, validate, validate_for, validate_known, validate_origin,
+    DataInForce, Invalid, Known, Martians, RouteRules, validate, validate_for, validate_known, validate_origin,
 };
 
 const ROUTED: &str = "8.8.8.0/24";
@@ -301,7 +301,7 @@ fn of_several_reasons_the_first_in_order_is_said() {
         }
         let route = editor.finish();
         let found = validate_for(RECEIVER, prefix(at), &route, &own, rules)
-            .and_then(|()| validate_known(prefix(at), &route, &own, Some(&vrps), rules));
+            .and_then(|()| validate_known(prefix(at), &route, &own, Known { vrps: Some(&vrps), aspas: None }, rules));
         assert_eq!(found.as_ref().err().map(Cause::of), expected, "{at} {asns:?}: {found:?}");
     }
 }

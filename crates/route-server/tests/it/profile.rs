@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use wayleave_bgp::origins::{Vrp, Vrps};
+use wayleave_bgp::rpki::Records;
 use wayleave_bgp::{AsPathBuf, Attributes, AttributesEditor, Community, Nlri, SegmentKind};
 use wayleave_core::wire::Malformed;
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, UnixTime};
@@ -345,11 +346,11 @@ fn a_permitted_blackhole_leads_to_the_exchanges_next_hop_and_does_not_leave_the_
 fn a_permitted_blackhole_needs_no_roa_of_its_own_length_and_still_the_right_origin() {
     let vrp = |text: &str, max_length, asn| Vrp { prefix: prefix(text), max_length, asn: Asn(asn) };
     let vrps = [vrp("8.8.8.0/24", 24, HOSTILE.2), vrp("8.8.9.0/24", 24, 200_009), vrp("8.8.10.0/24", 24, 0)];
-    let vrps: Arc<Vrps> = Arc::new(vrps.into_iter().collect());
+    let records = Records::from(vrps.into_iter().collect::<Vrps>());
     let blackhole = with(&mut route(&[]), &[Community::BLACKHOLE]);
     let loose = Profile { ipv4: Lengths { shortest: 8, longest: 32 }, ..strict(None) };
     let mut honest = Exchange::new(HONEST, with_profile(&members(), loose));
-    honest.member.handle(MemberInput::Origins(Some(Arc::clone(&vrps))), NOW);
+    honest.member.handle(MemberInput::Origins(Some(records.clone())), NOW);
     for (at, attributes, is_used) in [
         ("8.8.8.8/32", &blackhole, true),
         ("8.8.8.9/32", &route(&[]).finish(), false),
@@ -362,12 +363,12 @@ fn a_permitted_blackhole_needs_no_roa_of_its_own_length_and_still_the_right_orig
     assert_eq!(honest.member.status().refused_at_receive["rpki-invalid"], 3);
     // Without blackholes of an exchange the community changes nothing.
     let mut without = Exchange::new(HONEST, members());
-    without.member.handle(MemberInput::Origins(Some(Arc::clone(&vrps))), NOW);
+    without.member.handle(MemberInput::Origins(Some(records.clone())), NOW);
     without.deliver(prefix("8.8.8.8/32"), &blackhole);
     assert_eq!(without.installed(prefix("8.8.8.8/32")), None);
     // The announcer's proxy lets out what receivers use.
     let mut announcer = Exchange::new(HOSTILE, with_profile(&members(), strict(None)));
-    announcer.member.handle(MemberInput::Origins(Some(vrps)), NOW);
+    announcer.member.handle(MemberInput::Origins(Some(records)), NOW);
     announcer.member.handle(MemberInput::RouterUp, NOW);
     let update = MemberInput::ClearedUpdate {
         withdrawn: Vec::new(),
@@ -403,6 +404,90 @@ fn a_new_profile_counts_at_once_for_routes_that_are_there() {
     assert!(honest.installed(at).is_some());
     honest.show(with_profile(&takes, Profile::default()));
     assert_eq!((honest.installed(at), honest.member.status().kept), (None, 0));
+}
+
+/// That each customer's provider is this one; nothing of origins.
+fn providers(pairs: &[(u32, u32)]) -> Option<Records> {
+    let aspas = pairs.iter().map(|(customer, provider)| (Asn(*customer), Asn(*provider))).collect();
+    Some(Records { aspas: Arc::new(aspas), ..Records::default() })
+}
+
+#[test]
+fn a_path_that_is_a_leak_by_aspa_records_is_refused_as_long_as_they_and_the_profile_say_so() {
+    let strict = Profile { refuse_aspa_invalid: true, refuse_as_set: false, ..Profile::default() };
+    let refuses = with_profile(&members(), strict);
+    let mut honest = Exchange::new(HONEST, refuses.clone());
+    let (leaked, other, own) = (prefix("8.8.8.0/24"), prefix("8.8.9.0/24"), prefix("8.8.10.0/24"));
+    // 200009 buys from 200010 alone, and the announcer hands its route on.
+    honest.member.handle(MemberInput::Origins(providers(&[(200_009, 200_010)])), NOW);
+    let handle = honest.deliver(leaked, &route(&[200_009, 200_009]).finish());
+    honest.deliver(other, &route(&[200_010, 200_009]).finish());
+    honest.deliver(own, &route(&[]).finish());
+    let installed = |honest: &Exchange| [leaked, other, own].map(|at| honest.installed(at).is_some());
+    assert_eq!(installed(&honest), [false, true, true], "{:?}", honest.member.why(leaked));
+    assert_eq!(honest.member.status().refused_at_receive, [("aspa-invalid", 1)].into());
+    let why = honest.member.why(leaked);
+    let said = format!(
+        "not used: ASPA-invalid: AS200009 does not list AS{}, its next AS on the path, as a provider",
+        HOSTILE.2
+    );
+    assert_eq!(why.routes[0].reason.outcome, said);
+    let states = [leaked, other, own]
+        .map(|at| honest.member.why(at).routes[0].aspa.as_ref().map(|aspa| aspa.state).unwrap_or_default());
+    assert_eq!(states, ["invalid", "unknown", "valid"]);
+
+    // The customer adds the announcer, another one takes it away, nothing is known any more, all is back.
+    for (records, expected) in [
+        (providers(&[(200_009, 200_010), (200_009, HOSTILE.2)]), [true, true, true]),
+        (providers(&[(200_009, HOSTILE.2), (200_010, 0)]), [true, false, true]),
+        (None, [true, true, true]),
+        (providers(&[]), [true, true, true]),
+        (providers(&[(200_009, 200_010)]), [false, true, true]),
+    ] {
+        honest.member.handle(MemberInput::Origins(records.clone()), NOW);
+        assert_eq!(installed(&honest), expected, "{records:?}");
+    }
+    // A set says no order: invalid, where there are records at all.
+    let with_set = prefix("8.8.11.0/24");
+    honest.deliver(with_set, &with_as_set(&[200_011]));
+    assert_eq!(honest.installed(with_set), None);
+    honest.member.handle(MemberInput::Origins(providers(&[])), NOW);
+    assert!(honest.installed(with_set).is_some());
+
+    // One whose object both parties lost stays in the router, and only as long as the records let it.
+    let roots = Roots { objects: [0; 16], instances: [0; 16] };
+    let slice = Slice { begins: Some(false), lost: vec![(handle, 0, vec![0])], ..Slice::default() };
+    let slice = Slice { ends: Some(roots), own_ends: true, ..slice };
+    honest.tick(Tick { slice: Some(slice), ..Tick::default() });
+    honest.tick(Tick { gone: vec![handle], ..Tick::default() });
+    assert_eq!((honest.member.status().kept, honest.installed(leaked).is_some()), (1, true));
+    honest.member.handle(MemberInput::Origins(providers(&[(200_009, 200_010)])), NOW);
+    assert_eq!((honest.member.status().kept, honest.installed(leaked)), (0, None));
+
+    // The default profile refuses none, and the announcer's proxy announces none that is refused.
+    let lenient = with_profile(&members(), Profile { refuse_as_set: false, ..Profile::default() });
+    for (directory, is_refused) in [(lenient, false), (refuses, true)] {
+        let mut announcer = Exchange::new(HOSTILE, directory);
+        announcer.member.handle(MemberInput::Origins(providers(&[(200_009, 200_010)])), NOW);
+        announcer.member.handle(MemberInput::RouterUp, NOW);
+        let update = MemberInput::ClearedUpdate {
+            withdrawn: Vec::new(),
+            announced: [Nlri::new(leaked)].into(),
+            attributes: Some(route(&[200_009]).finish()),
+        };
+        announcer.member.handle(update, NOW);
+        let expected = if is_refused { Vec::new() } else { vec![leaked] };
+        assert_eq!(submitted(announcer.sent()).0, expected);
+        let checks = announcer.member.why(leaked).own[0].checks.clone();
+        let check = checks.into_iter().find(|check| check.check == "path (ASPA)").expect("a check");
+        assert_eq!(check.passed, !is_refused, "{check:?}");
+        if is_refused {
+            announcer.member.handle(MemberInput::Origins(providers(&[(200_009, HOSTILE.2)])), NOW);
+            assert_eq!(submitted(announcer.sent()).0, [leaked], "the record allows it now");
+            announcer.member.handle(MemberInput::Origins(providers(&[(200_009, 200_010)])), NOW);
+            assert_eq!(announcer.member.status().refused_at_announce, [("aspa-invalid", 1)].into());
+        }
+    }
 }
 
 /// Prefixes that a member's frames announce, and that they withdraw.

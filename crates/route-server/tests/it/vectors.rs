@@ -46,6 +46,7 @@ fn signed(number: u8, claim: &Claim) -> Request {
 fn profile() -> Profile {
     Profile {
         refuse_rpki_invalid: false,
+        refuse_aspa_invalid: true,
         transit_free: vec![Asn(174), Asn(3356)],
         blackhole: Some(Blackhole {
             next_hop4: Some(Ipv4Addr::new(192, 0, 2, 66)),

@@ -18,7 +18,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::sleep;
 use wayleave_core::{Asn, Prefix};
 
-use super::rtr::{CacheState, MAX_ITEMS, Snapshot};
+use super::rtr::{CacheState, MAX_ITEMS, MAX_PROVIDERS, Snapshot};
 use super::{RpkiData, Vrp};
 use crate::clock::unix_now;
 
@@ -47,31 +47,58 @@ pub enum FileError {
 /// What a file says at one moment.
 #[derive(Debug, Default)]
 pub struct Roas {
-    pub vrps: BTreeSet<Vrp>,
-    /// When those of them expire that do, in seconds since 1970.
-    pub ends: BTreeMap<Vrp, u64>,
+    pub vrps: Items<Vrp>,
+    /// Customers, each with one of its providers.
+    pub aspas: Items<(Asn, Asn)>,
 }
 
 impl Roas {
-    fn insert(&mut self, vrp: Vrp, expires: Option<u64>) {
-        let is_new = self.vrps.insert(vrp);
-        match (expires, self.ends.get_mut(&vrp)) {
+    /// When the first of them expires.
+    #[must_use]
+    pub fn expires(&self) -> Option<u64> {
+        self.vrps.expires().into_iter().chain(self.aspas.expires()).min()
+    }
+}
+
+/// Items of one kind.
+#[derive(Debug)]
+pub struct Items<T> {
+    pub all: BTreeSet<T>,
+    /// When those of them expire that do, in seconds since 1970.
+    pub ends: BTreeMap<T, u64>,
+}
+
+impl<T> Default for Items<T> {
+    fn default() -> Self {
+        Self { all: BTreeSet::new(), ends: BTreeMap::new() }
+    }
+}
+
+impl<T: Ord + Copy> Items<T> {
+    fn insert(&mut self, item: T, expires: Option<u64>) {
+        let is_new = self.all.insert(item);
+        match (expires, self.ends.get_mut(&item)) {
             (None, _) => {
-                let _ = self.ends.remove(&vrp);
+                let _ = self.ends.remove(&item);
             }
             (Some(expires), Some(end)) => *end = expires.max(*end),
             (Some(expires), None) if is_new => {
-                let _ = self.ends.insert(vrp, expires);
+                let _ = self.ends.insert(item, expires);
             }
             (Some(_), None) => {} // it is there without an end
         }
     }
 
-    /// When the first of them expires.
-    #[must_use]
-    pub fn expires(&self) -> Option<u64> {
+    fn expires(&self) -> Option<u64> {
         self.ends.values().min().copied()
     }
+}
+
+/// What is left of `all` once those have ended whose end is past at `now`.
+fn lasting<T: Ord + Copy>(all: &BTreeSet<T>, ends: &mut BTreeMap<T, u64>, now: u64) -> BTreeSet<T> {
+    let over: BTreeSet<T> = ends.iter().filter(|(_, end)| **end <= now).map(|(item, _)| *item).collect();
+    ends.retain(|_, end| *end > now);
+    all.difference(&over).copied().collect()
 }
 
 /// Reads a file; what has expired at `now`, in seconds since 1970, is left out.
@@ -84,12 +111,19 @@ pub fn read(path: &Path, now: u64) -> Result<Roas, FileError> {
     if octets.len() as u64 > MAX_OCTETS {
         return Err(FileError::TooLong);
     }
-    let List { roas } = serde_json::from_slice(&octets)?;
+    Ok(roas(&octets, now)?)
+}
+
+/// The same from the octets of a file.
+pub fn roas(octets: &[u8], now: u64) -> Result<Roas, serde_json::Error> {
+    let List { roas, aspas } = serde_json::from_slice(octets)?;
     let mut read = Roas::default();
-    for Roa { vrp, expires } in roas.0 {
-        if expires.is_none_or(|expires| expires > now) {
-            read.insert(vrp, expires);
-        }
+    let lasts = |expires: &Option<u64>| expires.is_none_or(|expires| expires > now);
+    for Roa { vrp, expires } in roas.0.into_iter().filter(|roa| lasts(&roa.expires)) {
+        read.vrps.insert(vrp, expires);
+    }
+    for Aspa { customer, providers, expires } in aspas.0.into_iter().filter(|aspa| lasts(&aspa.expires)) {
+        providers.into_iter().for_each(|OriginAs(provider)| read.aspas.insert((customer.0, provider), expires));
     }
     Ok(read)
 }
@@ -98,10 +132,26 @@ pub fn read(path: &Path, now: u64) -> Result<Roas, FileError> {
 #[derive(Deserialize)]
 struct List {
     roas: RoaList,
+    #[serde(default)]
+    aspas: AspaList,
 }
 
 /// At most [`MAX_ITEMS`].
 struct RoaList(Vec<Roa>);
+
+/// At most [`MAX_PROVIDERS`] providers.
+#[derive(Default)]
+struct AspaList(Vec<Aspa>);
+
+/// The providers of an AS, as Routinator and rpki-client name the fields.
+#[derive(Deserialize)]
+struct Aspa {
+    #[serde(alias = "customer_asid")]
+    customer: OriginAs,
+    providers: Vec<OriginAs>,
+    /// Seconds since 1970, as rpki-client has it.
+    expires: Option<u64>,
+}
 
 #[derive(Deserialize)]
 #[serde(try_from = "RoaFields")]
@@ -159,6 +209,39 @@ impl<'de> Deserialize<'de> for RoaList {
     }
 }
 
+impl<'de> Deserialize<'de> for AspaList {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Aspas;
+        impl<'de> Visitor<'de> for Aspas {
+            type Value = AspaList;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of ASPA records")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<AspaList, A::Error> {
+                let (mut aspas, mut providers) = (Vec::new(), 0);
+                while let Some(aspa) = list.next_element::<Aspa>()? {
+                    // As RTR has it: an AS without providers lists AS 0.
+                    if aspa.providers.is_empty() {
+                        return Err(A::Error::custom(format!(
+                            "an ASPA record of {} without providers",
+                            aspa.customer.0
+                        )));
+                    }
+                    providers += aspa.providers.len();
+                    if providers > MAX_PROVIDERS {
+                        return Err(A::Error::custom(format!("more than {MAX_PROVIDERS} providers in ASPA records")));
+                    }
+                    aspas.push(aspa);
+                }
+                Ok(AspaList(aspas))
+            }
+        }
+        deserializer.deserialize_seq(Aspas)
+    }
+}
+
 /// `64500`, as rpki-client writes it, or `"AS64500"`, as Routinator does.
 struct OriginAs(Asn);
 
@@ -192,7 +275,7 @@ type Stamp = ((i64, i64), u64);
 #[must_use]
 pub fn follow(path: PathBuf) -> (watch::Receiver<Snapshot>, JoinHandle<()>) {
     let (changes, receiver) = watch::channel(Snapshot::default());
-    (receiver, tokio::spawn(Following { path, changes, seen: None, ends: BTreeMap::new(), expires: None }.run()))
+    (receiver, tokio::spawn(Following { path, changes, seen: None, ends: Ends::default(), expires: None }.run()))
 }
 
 struct Following {
@@ -200,9 +283,15 @@ struct Following {
     changes: watch::Sender<Snapshot>,
     /// The file when it was last read, or `None` while there is none.
     seen: Option<Stamp>,
-    /// When its ROAs expire, and the first of them.
-    ends: BTreeMap<Vrp, u64>,
+    /// When its items expire, and the first of them.
+    ends: Ends,
     expires: Option<u64>,
+}
+
+#[derive(Default)]
+struct Ends {
+    vrps: BTreeMap<Vrp, u64>,
+    aspas: BTreeMap<(Asn, Asn), u64>,
 }
 
 impl Following {
@@ -236,8 +325,8 @@ impl Following {
 
     fn publish(&mut self, roas: Roas, (modified, _): Stamp) {
         self.expires = roas.expires();
-        self.ends = roas.ends;
-        let validated = RpkiData { vrps: roas.vrps, ..RpkiData::default() };
+        self.ends = Ends { vrps: roas.vrps.ends, aspas: roas.aspas.ends };
+        let validated = RpkiData { vrps: roas.vrps.all, aspas: roas.aspas.all, ..RpkiData::default() };
         self.changes.send_modify(|snapshot| {
             if *snapshot.validated != validated {
                 snapshot.validated = Arc::new(validated);
@@ -267,14 +356,14 @@ impl Following {
         if self.expires.is_none_or(|expires| expires > now) {
             return;
         }
-        let over: BTreeSet<Vrp> = self.ends.iter().filter(|(_, end)| **end <= now).map(|(vrp, _)| *vrp).collect();
-        self.ends.retain(|_, end| *end > now);
-        self.expires = self.ends.values().min().copied();
+        let Ends { vrps: of_vrps, aspas: of_aspas } = &mut self.ends;
         self.changes.send_modify(|snapshot| {
-            let vrps = snapshot.validated.vrps.difference(&over).copied().collect();
-            snapshot.validated = Arc::new(RpkiData { vrps, ..RpkiData::default() });
+            let vrps = lasting(&snapshot.validated.vrps, of_vrps, now);
+            let aspas = lasting(&snapshot.validated.aspas, of_aspas, now);
+            snapshot.validated = Arc::new(RpkiData { vrps, aspas, ..RpkiData::default() });
             snapshot.generation += 1;
         });
+        self.expires = self.ends.vrps.values().chain(self.ends.aspas.values()).min().copied();
     }
 }
 
@@ -323,16 +412,20 @@ mod tests {
             "routerKeys": [], "aspas": [ { "customer": "AS1", "providers": ["AS2"] } ] }"#;
         let expected = BTreeSet::from([vrp("192.0.2.0/24", 24, 64496), vrp("2001:db8::/32", 128, 0)]);
         let read = file.read(text, 0).expect("a list");
-        assert_eq!((read.expires(), read.vrps), (None, expected));
+        assert_eq!((read.expires(), read.vrps.all), (None, expected));
+        assert_eq!(read.aspas.all, BTreeSet::from([(Asn(1), Asn(2))]));
         // rpki-client.
         let text = r#"{ "metadata": { "roas": 2 }, "roas": [
             { "asn": 64496, "prefix": "192.0.2.0/24", "maxLength": 25, "ta": "arin", "expires": 2000 },
-            { "asn": 64497, "prefix": "192.0.2.0/24", "ta": "arin", "expires": 1000 } ] }"#;
+            { "asn": 64497, "prefix": "192.0.2.0/24", "ta": "arin", "expires": 1000 } ],
+            "aspas": [ { "customer_asid": 1, "expires": 1500, "providers": [ 2, 3 ] },
+                       { "customer_asid": 1, "expires": 1000, "providers": [ 3, 4 ] } ] }"#;
         let read = file.read(text, 999).expect("a list");
-        assert_eq!((read.vrps.len(), read.expires()), (2, Some(1000)));
-        assert!(read.vrps.contains(&vrp("192.0.2.0/24", 24, 64497)), "without `maxLength` it is the prefix's own");
+        assert_eq!((read.vrps.all.len(), read.aspas.all.len(), read.expires()), (2, 3, Some(1000)));
+        assert!(read.vrps.all.contains(&vrp("192.0.2.0/24", 24, 64497)), "without `maxLength` it is the prefix's own");
         let read = file.read(text, 1000).expect("a list");
-        assert_eq!((read.expires(), read.vrps), (Some(2000), BTreeSet::from([vrp("192.0.2.0/24", 25, 64496)])));
+        assert_eq!((read.expires(), read.vrps.all), (Some(1500), BTreeSet::from([vrp("192.0.2.0/24", 25, 64496)])));
+        assert_eq!(read.aspas.all, BTreeSet::from([(Asn(1), Asn(2)), (Asn(1), Asn(3))]));
     }
 
     #[test]
@@ -342,10 +435,11 @@ mod tests {
         for (vrp, expires) in
             [(one, Some(1_000)), (two, Some(1_000)), (two, Some(2_000)), (lasting, Some(1_000)), (lasting, None)]
         {
-            roas.insert(vrp, expires);
+            roas.vrps.insert(vrp, expires);
         }
+        roas.aspas.insert((Asn(1), Asn(2)), Some(1_500));
         let (changes, snapshots) = watch::channel(Snapshot::default());
-        let mut file = Following { path: PathBuf::new(), changes, seen: None, ends: BTreeMap::new(), expires: None };
+        let mut file = Following { path: PathBuf::new(), changes, seen: None, ends: Ends::default(), expires: None };
         file.publish(roas, ((0, 0), 0));
         let gone = || FileError::Unreadable(io::ErrorKind::NotFound.into());
         for (now, expected) in [
@@ -357,6 +451,7 @@ mod tests {
             file.failed(&gone(), now);
             let snapshot = snapshots.borrow().clone();
             assert_eq!(snapshot.validated.vrps.iter().copied().collect::<Vec<_>>(), expected, "{now}");
+            assert_eq!(snapshot.validated.aspas.len(), usize::from(now < 1_500), "{now}");
             assert_eq!(snapshot.state, CacheState::Stale);
         }
     }
@@ -386,6 +481,12 @@ mod tests {
             (roa(good) + "x", "trailing characters at line 2"),
             ("{}".to_owned(), "missing field `roas`"),
             ("{ \"roas\": 3 }".to_owned(), "expected a list of ROAs"),
+            ("{ \"roas\": [], \"aspas\": 3 }".to_owned(), "expected a list of ASPA records"),
+            ("{ \"roas\": [], \"aspas\": [ { \"customer\": 1 } ] }".to_owned(), "missing field `providers`"),
+            (
+                "{ \"roas\": [], \"aspas\": [ { \"customer\": 1, \"providers\": [] } ] }".to_owned(),
+                "of AS1 without providers",
+            ),
             (String::new(), "at line 1"),
         ] {
             let error = file.read(&text, 0).expect_err(&text);

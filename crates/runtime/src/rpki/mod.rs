@@ -1,4 +1,4 @@
-//! RPKI data about origins and routers: over RTR from a relying party's cache, from a file of ROAs, or from router certificates.
+//! RPKI data about origins, routers and providers: over RTR from a relying party's cache, from a file of ROAs, or from router certificates.
 //!
 //! The formats and protocols are the `rpki` crate's; here they become plain values, bounded and checked.
 
@@ -41,6 +41,14 @@ impl DataSource {
             Self::File(path) => file::follow(path.clone()),
         }
     }
+}
+
+/// One source of several, of which one counts at a time (RFC 8210 section 10).
+#[derive(Clone, PartialEq, Eq)]
+pub struct PreferredSource {
+    /// The lowest number is preferred.
+    pub preference: u32,
+    pub source: DataSource,
 }
 
 /// Octets of a key identifier.
@@ -136,9 +144,17 @@ fn sha1(octets: &[u8]) -> [u8; SKI_LEN] {
 pub struct RpkiData {
     pub vrps: BTreeSet<Vrp>,
     pub router_keys: BTreeSet<RouterKey>,
+    /// Customers, each with one of its providers (ASPA, draft-ietf-sidrops-aspa-profile): several records of one customer are one.
+    pub aspas: BTreeSet<(Asn, Asn)>,
 }
 
 impl RpkiData {
+    /// Whether there is nothing at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.vrps.is_empty() && self.router_keys.is_empty() && self.aspas.is_empty()
+    }
+
     /// The union of all `sources`.
     #[must_use]
     pub fn merged<'a>(sources: impl IntoIterator<Item = &'a Self>) -> Self {
@@ -146,6 +162,7 @@ impl RpkiData {
         for source in sources {
             merged.vrps.extend(source.vrps.iter().copied());
             merged.router_keys.extend(source.router_keys.iter().cloned());
+            merged.aspas.extend(source.aspas.iter().copied());
         }
         merged
     }

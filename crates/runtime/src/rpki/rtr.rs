@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rpki::rtr::client::{PayloadError, PayloadUpdate};
 use rpki::rtr::payload::{Action, Payload, Timing};
+use rustix::net::sockopt;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -26,7 +27,7 @@ use self::session::{Base, Session, SessionError};
 use super::{RouterKey, RpkiData, Vrp};
 use crate::clock::unix_now;
 
-/// Protocol versions of RTR: RFC 6810, RFC 8210, and its successor, of which nothing more is used here.
+/// Protocol versions of RTR: RFC 6810, RFC 8210, and its successor (draft-ietf-sidrops-8210bis), which has ASPA records.
 pub const OLDEST_VERSION: u8 = 0;
 pub const NEWEST_VERSION: u8 = 2;
 
@@ -54,6 +55,13 @@ const REFRESH_MOST: u32 = 86_400;
 pub(super) const MAX_ITEMS: usize = 4_000_000;
 /// Router keys among them: many times those of every AS. Some 150 MB with the longest encodings; the prefixes some 200 MB.
 const MAX_ROUTER_KEYS: usize = 200_000;
+/// Pairs of a customer and a provider among them, of all ASPA records together: some ten for each AS of today. Some 30 MB.
+pub(super) const MAX_PROVIDERS: usize = 1_000_000;
+/// After how long a silent connection is probed, how often, and how many probes without an answer end it: a cache's machine that is gone
+/// is noticed within two minutes, and not when the next refresh is due (RFC 8210 section 9 leaves it to the transport).
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
 /// Octets of a public key's encoding, at most: enough for RSA-4096.
 const MAX_KEY_LEN: usize = 600;
 
@@ -148,6 +156,18 @@ pub fn follow(cache: Cache) -> (watch::Receiver<Snapshot>, JoinHandle<()>) {
     let versions = Versions::new(cache.version);
     let table = CacheTable { changes, expires: None, timing: Timing::default(), updates: 0 };
     (receiver, tokio::spawn(Following { cache, table, versions, base: None }.run()))
+}
+
+/// What a cache's answer to a first query of `version` says, as [`follow`] would take it: for tests and fuzzing. The octets must be all that
+/// there is to read.
+///
+/// # Errors
+/// Why it is refused.
+pub async fn read_answer(octets: &[u8], version: u8) -> Result<RpkiData, String> {
+    let mut session = Session::new(tokio::io::join(octets, tokio::io::sink()), version.min(NEWEST_VERSION));
+    let start = |_| PendingUpdate { validated: RpkiData::default(), ignored: 0 };
+    let read = session.update(None, start).await;
+    read.map(|(update, ..)| update.validated).map_err(|error| error.to_string())
 }
 
 /// The version to ask for.
@@ -270,8 +290,7 @@ impl Following {
                 Err(_) => return SessionError::TimedOut,
             }
             let Some(base) = self.base else { continue };
-            let refresh = self.table.timing.refresh.clamp(REFRESH_LEAST, REFRESH_MOST);
-            let due = Instant::now() + Duration::from_secs(u64::from(refresh));
+            let due = Instant::now() + self.table.refresh();
             let due = self.table.expires.map_or(due, |expires| expires.min(due));
             if let Err(error) = session.wait(base, due).await {
                 return error;
@@ -301,6 +320,10 @@ impl Following {
 async fn connect(cache: &Cache) -> io::Result<Box<dyn Socket>> {
     let tcp = TcpStream::connect(&cache.address).await?;
     tcp.set_nodelay(true)?;
+    sockopt::set_socket_keepalive(&tcp, true)?;
+    sockopt::set_tcp_keepidle(&tcp, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(&tcp, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(&tcp, KEEPALIVE_PROBES)?;
     match &cache.tls {
         None => Ok(Box::new(tcp)),
         Some(Tls { name, config, .. }) => {
@@ -380,19 +403,31 @@ impl CacheTable {
         PendingUpdate { validated, ignored: 0 }
     }
 
+    /// How long data count without an update (RFC 8210 section 6).
+    fn expire_interval(&self) -> Duration {
+        Duration::from_secs(self.timing.expire.clamp(EXPIRE_LEAST, EXPIRE_MOST).into())
+    }
+
+    /// When to ask again after an update; at half of the time in which the data expire, if the cache says a longer one: RFC 8210 section 6
+    /// has them expire later than that.
+    fn refresh(&self) -> Duration {
+        let refresh = self.timing.refresh.clamp(REFRESH_LEAST, REFRESH_MOST);
+        Duration::from_secs(refresh.into()).min(self.expire_interval() / 2)
+    }
+
     /// Version 0 has no intervals: those of before stay.
     fn apply(&mut self, update: PendingUpdate, timing: Option<Timing>, serial: u32) {
         let (vrps, router_keys) = (update.validated.vrps.len(), update.validated.router_keys.len());
+        let providers = update.validated.aspas.len();
         self.timing = timing.unwrap_or(self.timing);
         self.updates += 1;
-        let expire = self.timing.expire.clamp(EXPIRE_LEAST, EXPIRE_MOST);
-        self.expires = Some(Instant::now() + Duration::from_secs(u64::from(expire)));
+        self.expires = Some(Instant::now() + self.expire_interval());
         self.publish(CacheState::Current, Some(update.validated));
         // Also if nothing else changed.
         self.changes.send_modify(|snapshot| {
             (snapshot.serial, snapshot.updated) = (Some(serial), Some(unix_now().secs()));
         });
-        info!(vrps, router_keys, ignored = update.ignored, "update received from the RTR cache");
+        info!(vrps, router_keys, providers, ignored = update.ignored, "update received from the RTR cache");
     }
 }
 
@@ -401,6 +436,33 @@ struct PendingUpdate {
     validated: RpkiData,
     /// Items of kinds that are not used.
     ignored: usize,
+}
+
+impl PendingUpdate {
+    /// The ASPA record of a customer, which replaces the one before; without providers it is withdrawn
+    /// (draft-ietf-sidrops-8210bis, ASPA PDU).
+    fn aspa(&mut self, action: Action, customer: Asn, providers: &[Asn]) -> Result<(), PayloadError> {
+        let aspas = &mut self.validated.aspas;
+        let known: Vec<(Asn, Asn)> = aspas.range((customer, Asn(0))..=(customer, Asn(u32::MAX))).copied().collect();
+        for pair in &known {
+            aspas.remove(pair);
+        }
+        match action {
+            Action::Withdraw if known.is_empty() => return Err(PayloadError::UnknownWithdraw),
+            Action::Withdraw => {}
+            Action::Announce if providers.is_empty() => return Err(PayloadError::Corrupt),
+            Action::Announce => aspas.extend(providers.iter().map(|provider| (customer, *provider))),
+        }
+        let providers = aspas.len();
+        if providers > MAX_PROVIDERS {
+            warn!(
+                providers,
+                "the RTR cache sends more ASPA records than are kept; its last complete data stay in force"
+            );
+            return Err(PayloadError::Internal);
+        }
+        Ok(())
+    }
 }
 
 impl PayloadUpdate for PendingUpdate {
@@ -422,7 +484,7 @@ impl PayloadUpdate for PendingUpdate {
                 let key = RouterKey { asn: Asn(key.asn.into_u32()), ski, info: info.to_vec() };
                 change(&mut self.validated.router_keys, action, key)
             }
-            Payload::Aspa(_) => true, // left out before
+            Payload::Aspa(_) => true, // decoded apart: `PendingUpdate::aspa`
         };
         let (vrps, router_keys) = (self.validated.vrps.len(), self.validated.router_keys.len());
         if vrps + router_keys > MAX_ITEMS || router_keys > MAX_ROUTER_KEYS {
@@ -476,6 +538,41 @@ mod tests {
         let info = rpki::rtr::pdu::RouterKeyInfo::new(info.into()).expect("short");
         let asn = rpki::resources::Asn::from_u32(64_496);
         Payload::RouterKey(rpki::rtr::payload::RouterKey::new([7; 20].into(), asn, info))
+    }
+
+    #[test]
+    fn a_record_of_a_customer_replaces_the_one_before_and_endless_ones_are_refused() {
+        let mut update = PendingUpdate { validated: RpkiData::default(), ignored: 0 };
+        let of = |customer, providers: &[u32]| (Asn(customer), providers.iter().copied().map(Asn).collect::<Vec<_>>());
+        let mut push = |action, (customer, providers): (Asn, Vec<Asn>)| {
+            let done = update.aspa(action, customer, &providers);
+            (done.is_ok(), update.validated.aspas.iter().map(|(of, at)| (of.0, at.0)).collect::<Vec<_>>())
+        };
+        assert_eq!(push(Action::Announce, of(10, &[30, 20, 20])), (true, vec![(10, 20), (10, 30)]));
+        assert_eq!(push(Action::Announce, of(11, &[0])), (true, vec![(10, 20), (10, 30), (11, 0)]));
+        assert_eq!(push(Action::Announce, of(10, &[40])), (true, vec![(10, 40), (11, 0)]));
+        assert_eq!(push(Action::Withdraw, of(10, &[])), (true, vec![(11, 0)]));
+        assert!(!push(Action::Withdraw, of(10, &[])).0, "it is not there");
+        assert!(!push(Action::Announce, of(12, &[])).0, "a record names a provider, or AS 0");
+        let (_, many) = of(1, &(0..16_000).collect::<Vec<_>>());
+        let mut update = PendingUpdate { validated: RpkiData::default(), ignored: 0 };
+        let taken = (0..).take_while(|at| update.aspa(Action::Announce, Asn(*at), &many).is_ok()).count();
+        assert_eq!(taken, MAX_PROVIDERS / 16_000);
+    }
+
+    #[test]
+    fn intervals_are_bounded_and_data_are_asked_for_before_they_expire() {
+        let (changes, _receiver) = watch::channel(Snapshot::default());
+        let mut table = CacheTable { changes, expires: None, timing: Timing::default(), updates: 0 };
+        for (refresh, expire, expected) in [
+            (3_600, 7_200, (3_600, 7_200)),
+            (0, 0, (1, 600)),
+            (u32::MAX, u32::MAX, (86_400, 172_800)),
+            (86_400, 900, (450, 900)),
+        ] {
+            table.timing = Timing { refresh, expire, ..Timing::default() };
+            assert_eq!((table.refresh().as_secs(), table.expire_interval().as_secs()), expected, "{refresh} {expire}");
+        }
     }
 
     #[test]

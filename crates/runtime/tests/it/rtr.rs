@@ -506,15 +506,80 @@ async fn what_a_cache_reports_is_shown_with_its_words() {
     cache.abort();
 }
 
+/// The ASPA record of a customer; without providers its withdrawal.
+fn aspa(customer: u32, providers: &[u32]) -> Vec<u8> {
+    let asns: Vec<u8> = [&[customer], providers].concat().into_iter().flat_map(u32::to_be_bytes).collect();
+    pdu(11, if providers.is_empty() { 0 } else { 0x0100 }, &asns)
+}
+
 #[tokio::test]
-async fn a_withdrawn_aspa_without_providers_is_passed_over() {
-    let aspa = pdu(11, 0, &[0, 0, 0xfb, 0xf0]);
-    let ipv4 = pdu(4, 0, &[1, 24, 24, 0, 192, 0, 2, 0, 0, 0, 0xfb, 0xf0]);
-    let answer = of_version(2, [pdu(3, 7, &[]), aspa, ipv4, end_of_data(7, 1)].concat());
-    let (address, _queries, cache) = scripted(vec![vec![answer]]).await;
+async fn records_of_providers_come_are_replaced_and_go() {
+    let pairs = |snapshot: &Snapshot| snapshot.validated.aspas.iter().map(|(of, at)| (of.0, at.0)).collect::<Vec<_>>();
+    let all = [pdu(3, 7, &[]), aspa(10, &[20, 30]), aspa(11, &[0]), end_of_data(7, 1), notify(7, 2)].concat();
+    let changes = [pdu(3, 7, &[]), aspa(10, &[40]), aspa(11, &[]), end_of_data(7, 2)].concat();
+    let (address, _queries, cache) =
+        scripted(vec![[all.clone(), changes].into_iter().map(|pdus| of_version(2, pdus)).collect()]).await;
     let (mut receiver, client) = follow(plain(address));
+    let snapshot = until(&mut receiver, |snapshot| snapshot.serial == Some(1)).await;
+    assert_eq!(pairs(&snapshot), [(10, 20), (10, 30), (11, 0)]);
+    let snapshot = until(&mut receiver, |snapshot| snapshot.serial == Some(2)).await;
+    assert_eq!(pairs(&snapshot), [(10, 40)]);
+    client.abort();
+    cache.abort();
+    // Version 1 has none: what comes all the same is passed over, and the prefixes count.
+    let (address, _queries, cache) =
+        scripted(vec![vec![[&full()[..8], &aspa(10, &[20]), &full()[8..]].concat()]]).await;
+    let (mut receiver, client) = follow(Cache { version: Some(1), ..plain(address) });
     let snapshot = until(&mut receiver, |snapshot| snapshot.state == CacheState::Current).await;
-    assert_eq!(snapshot.validated.vrps.len(), 1);
+    assert_eq!((snapshot.validated.vrps.len(), snapshot.validated.aspas.len()), (1, 0));
+    client.abort();
+    cache.abort();
+}
+
+#[tokio::test]
+async fn an_answer_is_read_whole_or_refused_and_no_part_of_it_counts() {
+    let whole = of_version(2, [pdu(3, 7, &[]), foreign(), aspa(10, &[20, 30]), end_of_data(7, 1)].concat());
+    let read = rtr::read_answer(&whole, 2).await.expect("an answer");
+    assert_eq!((read.vrps.len(), read.aspas.len()), (1, 2));
+    for end in 0..whole.len() {
+        assert!(rtr::read_answer(&whole[..end], 2).await.is_err(), "{end} octets");
+    }
+}
+
+#[tokio::test]
+async fn half_an_update_and_records_that_cannot_be_change_nothing() {
+    let cases = [
+        ("withdrawn but never announced", [pdu(3, 7, &[]), aspa(12, &[]), end_of_data(7, 2)].concat()),
+        ("announced without a provider", [pdu(3, 7, &[]), pdu(11, 0x0100, &[0, 0, 0, 12]), end_of_data(7, 2)].concat()),
+        ("part of an AS", [pdu(3, 7, &[]), pdu(11, 0x0100, &[0, 0, 0, 12, 0]), end_of_data(7, 2)].concat()),
+        ("without a customer", [pdu(3, 7, &[]), pdu(11, 0x0100, &[]), end_of_data(7, 2)].concat()),
+    ];
+    let base = [&full()[..8], &aspa(10, &[20]), &full()[8..]].concat();
+    for (name, answer) in cases {
+        let answers = [base.clone(), answer].into_iter().map(|pdus| of_version(2, pdus)).collect();
+        let (address, _queries, cache) = scripted(vec![answers]).await;
+        let (mut receiver, client) = follow(plain(address));
+        let snapshot = until(&mut receiver, |snapshot| snapshot.state == CacheState::Stale).await;
+        assert_eq!((snapshot.validated.vrps.len(), snapshot.validated.aspas.len()), (1, 1), "{name}");
+        client.abort();
+        cache.abort();
+    }
+    // The other half never comes, and the cache goes away.
+    let half = of_version(2, [pdu(3, 7, &[]), foreign(), aspa(10, &[])].concat());
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let cache = tokio::spawn(async move {
+        let (mut socket, _) = listener.accept().await.expect("a client");
+        for (octets, answer) in [(8, of_version(2, base)), (12, half)] {
+            let mut query = vec![0; octets];
+            socket.read_exact(&mut query).await.expect("a query");
+            socket.write_all(&answer).await.expect("sent");
+        }
+    });
+    let (mut receiver, client) = follow(plain(address));
+    let snapshot = until(&mut receiver, |snapshot| snapshot.state == CacheState::Stale).await;
+    assert_eq!(snapshot.validated.vrps.first(), Some(&vrp("192.0.2.0/24", 24, 64_496)));
+    assert_eq!((snapshot.validated.vrps.len(), snapshot.validated.aspas.len()), (1, 1));
     client.abort();
     cache.abort();
 }

@@ -774,6 +774,7 @@ pub fn why(command: &Why) -> Outcome {
         text += &format!("  from {who}{}{class}{verdict}: {}\n", path(route), cell(&route["outcome"]));
         text += &reason(route);
         text += &origin(route);
+        text += &path_by_aspa(route);
         if route["hops"].is_array() {
             text += &hops(route);
         }
@@ -855,6 +856,15 @@ fn origin(route: &Value) -> String {
     match (route["rpki"]["state"].as_str(), route["rpki"]["vrp"].as_str()) {
         (Some("not-found"), _) => "    RPKI: not found, no VRP covers the prefix\n".to_owned(),
         (Some(state), Some(vrp)) => format!("    RPKI: {state}, by the VRP {vrp}\n"),
+        _ => String::new(),
+    }
+}
+
+/// What ASPA records say of a route's path, if there are any.
+fn path_by_aspa(route: &Value) -> String {
+    match (route["aspa"]["state"].as_str(), route["aspa"]["why"].as_str()) {
+        (Some(state), Some(why)) => format!("    ASPA: {state}, {why}\n"),
+        (Some(state), None) => format!("    ASPA: {state}\n"),
         _ => String::new(),
     }
 }
@@ -945,6 +955,15 @@ peer: b (5f0a)
         );
         assert!(text.contains("    what to do: change it"), "{text}");
         assert!(announced("20.1.0.0/16", &[], false).contains("announces no route"), "none");
+    }
+
+    #[test]
+    fn what_aspa_records_say_of_a_route_is_one_line() {
+        let said = |found: Value| path_by_aspa(&json!({ "aspa": found }));
+        assert_eq!(said(json!({ "state": "valid" })), "    ASPA: valid\n");
+        let why = "AS64499 has no ASPA record";
+        assert_eq!(said(json!({ "state": "unknown", "why": why })), "    ASPA: unknown, AS64499 has no ASPA record\n");
+        assert_eq!(path_by_aspa(&json!({})), "");
     }
 
     #[test]

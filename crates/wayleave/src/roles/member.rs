@@ -120,8 +120,8 @@ impl Role for MemberRole {
         let rpki = match (&following, config.file.rpki()) {
             (Some(_), _) => None,
             (None, section) => {
-                let source = section.map(|section| section.data_source(source)).transpose()?.flatten();
-                Some(PlainOrigins::follow(source).await)
+                let sources = section.map(|section| section.data_sources(source)).transpose()?.unwrap_or_default();
+                Some(PlainOrigins::follow(sources).await)
             }
         };
         let known = following.as_ref().map(|(origins, _)| &origins.data).or(rpki.as_ref().map(|rpki| &rpki.data));
@@ -129,7 +129,7 @@ impl Role for MemberRole {
 
         let (events, inbox) = mpsc::channel(QUEUE);
         // Before the first route.
-        let first = known.borrow().vrps.clone();
+        let first = known.borrow().records.clone();
         let _ = events.send(Event::Input(Input::Origins(first.clone()))).await; // the inbox is there
         rov::forward(known.clone(), first, events.clone(), Input::Origins);
         let links = Links::new(Limits::default());
@@ -189,7 +189,7 @@ impl Role for MemberRole {
         if let Some(rpki) = &self.rpki {
             // Also of an [attestation] that counts after a restart only.
             let section = config.file.rpki();
-            rpki.follow_other(section.map(|section| section.data_source(source)).transpose()?.flatten());
+            rpki.follow_other(section.map(|section| section.data_sources(source)).transpose()?.unwrap_or_default());
         }
         Ok(())
     }

@@ -139,7 +139,7 @@ impl Origins {
     /// Reads everything once, and follows it from then on. Fails where something cannot be read at the start. Objects are
     /// remembered in `store`, so that a restart brings no older one into force.
     pub async fn follow(sources: OriginSources, store: Arc<FileStore>) -> Outcome<Self> {
-        let mut cache = FollowedCache::start(sources.rpki.data_source(&sources.source)?);
+        let mut cache = FollowedCache::start(sources.rpki.data_sources(&sources.source)?);
         if let Some(cache) = &mut cache {
             // The sessions need not wait longer: a later answer is taken over when it comes.
             let _ = timeout(FIRST_ANSWER, cache.answered()).await;
@@ -229,7 +229,7 @@ async fn follow(
 
 /// Follows the cache that the configuration names now, if it is another one.
 fn follow_other_cache(cache: &mut Option<FollowedCache>, sources: &OriginSources) {
-    match sources.rpki.data_source(&sources.source) {
+    match sources.rpki.data_sources(&sources.source) {
         Ok(new) => FollowedCache::follow(cache, new),
         Err(failures) => {
             failures.0.iter().for_each(|failure| error!("reload: {failure}; the RTR cache of before stays in use"))
@@ -241,6 +241,13 @@ fn follow_other_cache(cache: &mut Option<FollowedCache>, sources: &OriginSources
 fn report(answer: &Answer) {
     let (address, validated) = (answer.address.as_str(), &answer.snapshot.validated);
     let (vrps, router_keys) = (validated.vrps.len(), validated.router_keys.len());
+    if let Some(preferred) = answer.sources.first().filter(|first| !first.counts) {
+        let (preferred, why) = (preferred.name.as_str(), preferred.problem.as_deref().unwrap_or("it is not in order"));
+        warn!(
+            source = address,
+            preferred, "what {address} says of the RPKI counts, since {preferred}, which is preferred, does not: {why}"
+        );
+    }
     if answer.is_replaced && answer.is_file {
         warn!(
             file = address,

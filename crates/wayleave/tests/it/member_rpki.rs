@@ -1,6 +1,7 @@
 //! Members that validate origins without attestation (RFC 6811): one by an RTR cache, one by a file of ROAs.
 //!
 //! OPS, origins: a hostile announcer as a process; a cache that is killed, a file that is malformed: what was known counts.
+//! OPS, sources, processes: the preferred of two caches hangs up: the other one counts alone, and it is said, until the first is back.
 
 use std::fs;
 use std::path::Path;
@@ -79,7 +80,10 @@ fn uses(exchange: &mut DemoExchange, member: usize, state: &str) -> bool {
 }
 
 fn roas(asn: u32) -> String {
-    format!("{{\"roas\":[{{\"asn\":\"AS{asn}\",\"prefix\":\"{PREFIX}\",\"maxLength\":24,\"ta\":\"arin\"}}]}}")
+    let aspas = "[{\"customer\":\"AS64497\",\"providers\":[\"AS64500\"],\"ta\":\"arin\"}]";
+    format!(
+        "{{\"roas\":[{{\"asn\":\"AS{asn}\",\"prefix\":\"{PREFIX}\",\"maxLength\":24,\"ta\":\"arin\"}}],\"aspas\":{aspas}}}"
+    )
 }
 
 #[test]
@@ -132,6 +136,11 @@ fn members_refuse_what_a_hostile_one_announces_while_a_cache_or_a_file_forbids_i
     assert_named_by_the_rule("member", &proxy.namespace, proxy.status);
     assert_one_screen(&proxy.namespace, proxy.status);
 
+    // The file has ASPA records too: a path of one AS is valid by any.
+    let known = ask(&exchange, CHARLIE, "/api/v1/status");
+    assert_eq!((&known["rpki"]["aspas"], &known["rpki"]["sources"]), (&1.into(), &Value::Null), "{known:#}");
+    assert_eq!(why(&exchange, CHARLIE)["routes"][0]["aspa"]["state"], "valid");
+
     // The ROA names the announcer.
     cache.change(origin(own));
     fs::write(&file, roas(own)).expect("written");
@@ -176,6 +185,46 @@ fn members_refuse_what_a_hostile_one_announces_while_a_cache_or_a_file_forbids_i
         is_stale(exchange, BRAVO, "what it sent counts until it expires") && is_stale(exchange, CHARLIE, "at line 1")
     });
     assert!(refuses(&mut exchange, BRAVO) && refuses(&mut exchange, CHARLIE));
+
+    // Bravo has two caches: the preferred one says that the route is a hijack, the other one that it is none.
+    let (preferred, other) = (Cache::start(origin(HOLDER)), Cache::start(origin(own)));
+    let path = config(&exchange, BRAVO);
+    let text = fs::read_to_string(&path).expect("a configuration");
+    let one = |preference: u32, cache: &Cache| {
+        format!("[[rpki.source]]\npreference = {preference}\ncache = \"{}\"\n", cache.address)
+    };
+    let both = one(20, &other) + &one(10, &preferred);
+    let text = text.replace(&format!("[rpki]\ncache = \"{}\"", cache.address), &both);
+    assert!(text.contains("[[rpki.source]]"), "{text}");
+    fs::write(&path, text).expect("written");
+    exchange.members[BRAVO].role.reload().expect("it runs");
+    let counts = |exchange: &DemoExchange, cache: &Cache, problem: Option<&str>| {
+        let status = ask(exchange, BRAVO, "/api/v1/status");
+        let problems: Vec<&str> =
+            status["problems"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let is_said = match problem {
+            Some(words) => problems.iter().any(|problem| problem.contains(words)),
+            None => !problems.iter().any(|problem| problem.contains("[[rpki.source]]")),
+        };
+        status["rpki"]["source"] == *cache.address && status["rpki"]["standing"] == "current" && is_said
+    };
+    eventually("the preferred one counts", &mut exchange, |exchange| {
+        counts(exchange, &preferred, None) && refuses(exchange, BRAVO)
+    });
+    preferred.refuse(true);
+    eventually("the other one counts, and it is said", &mut exchange, |exchange| {
+        let why = format!("the RTR cache {} (preference 10) does not count", preferred.address);
+        counts(exchange, &other, Some(&why)) && uses(exchange, BRAVO, "valid")
+    });
+    let url = exchange.members[BRAVO].at.proxy.status.to_string();
+    let said = exchange.files.tool(&["show", "status", "--url", &url]).expect("an answer");
+    assert!(said.contains(&format!("rpki: 1 VRP from {} (preference 20)", other.address)), "{said}");
+    let proxy = &exchange.members[BRAVO].at.proxy;
+    assert_named_by_the_rule("member", &proxy.namespace, proxy.status);
+    preferred.refuse(false);
+    eventually("the preferred one counts again", &mut exchange, |exchange| {
+        counts(exchange, &preferred, None) && refuses(exchange, BRAVO)
+    });
 
     // What bravo's own router announces is checked alike.
     exchange.announce("bravo", &[Announcement::of(prefix())]).expect("taken");

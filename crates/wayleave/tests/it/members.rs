@@ -12,7 +12,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
-use wayleave_core::Prefix;
+use wayleave_core::{Asn, Prefix};
 use wayleave_lab::demo::exchange::DemoExchange;
 use wayleave_lab::demo::http::get;
 use wayleave_lab::demo::layout::{Layout, ProcessLayout};
@@ -300,22 +300,36 @@ fn tables_at_the_members(exchange: &DemoExchange, names: &[String; 2]) {
 #[test]
 fn a_signed_profile_counts_at_every_proxy_for_routes_that_are_there() {
     const LONG: &str = "203.0.113.0/25";
+    // Of an AS whose ASPA record does not name the announcer.
+    const LEAKED: &str = "198.51.100.0/24";
     let mut exchange = exchange("members-profile");
+    let config = exchange.files.member(&exchange.members[1].at.name);
+    let text = fs::read_to_string(&config).expect("a configuration");
+    fs::write(&config, text + "\n[rpki]\nfile = \"roas.json\"\n").expect("written");
+    let records = format!(
+        "{{\"roas\":[{{\"asn\":64511,\"prefix\":\"{LEAKED}\",\"maxLength\":24}}],\
+         \"aspas\":[{{\"customer_asid\":64511,\"providers\":[64500]}}]}}"
+    );
+    fs::write(config.with_file_name("roas.json"), records).expect("written");
     start(&mut exchange, &[0, 1]);
     let name = exchange.members[0].at.name.clone();
-    let announced = [PREFIX, LONG].map(|text| Announcement::of(text.parse().expect("a prefix")));
+    let of = |text: &str| Announcement::of(text.parse().expect("a prefix"));
+    let announced = [of(PREFIX), of(LONG), of(LEAKED).behind(&[Asn(64_511)])];
     exchange.announce(&name, &announced).expect("taken");
-    let has_long = |exchange: &mut DemoExchange| {
-        let prefix: Prefix = LONG.parse().expect("a prefix");
+    let has_other = |exchange: &mut DemoExchange, text: &str| {
+        let prefix: Prefix = text.parse().expect("a prefix");
         exchange.members[1].router.table().unwrap_or_default().iter().any(|route| route.prefix == prefix)
     };
-    eventually("the other member has both routes", &mut exchange, |exchange| has(exchange, 1) && has_long(exchange));
+    let has_long = |exchange: &mut DemoExchange| has_other(exchange, LONG);
+    eventually("the other member has all routes", &mut exchange, |exchange| {
+        has(exchange, 1) && has_long(exchange) && has_other(exchange, LEAKED)
+    });
     let url = exchange.members[1].at.proxy.status.to_string();
     let shown = exchange.files.tool(&["show", "profile", "--url", &url]).expect("an answer");
     assert!(shown.contains("no profile"), "{shown}");
 
     let file = exchange.files.path("profile.toml");
-    fs::write(&file, "[profile]\n").expect("written");
+    fs::write(&file, "[profile]\nrefuse_aspa_invalid = true\n").expect("written");
     let (set, key, out) =
         (exchange.files.member_set(1), exchange.files.path("operator1.key"), exchange.files.path("p"));
     let propose = ["members", "propose", &set, "--operator", &key, "--out", &out, "--profile", &file];
@@ -324,8 +338,16 @@ fn a_signed_profile_counts_at_every_proxy_for_routes_that_are_there() {
     exchange.files.tool(&["members", "countersign", &set, &out, "--operator", &key, "--yes"]).expect("countersigned");
     exchange.parties[1].role.reload().expect("it runs");
     eventually("what the profile refuses is gone, and nothing else", &mut exchange, |exchange| {
-        has(exchange, 1) && !has_long(exchange)
+        has(exchange, 1) && !has_long(exchange) && !has_other(exchange, LEAKED)
     });
+    let status = exchange.members[1].ask("/api/v1/status").expect("an answer");
+    assert_eq!(status["refused_at_receive"]["aspa-invalid"], 1, "{status:#}");
+    let why =
+        |more: &[&str]| exchange.files.tool(&[&["why", LEAKED, "--url", &url], more].concat()).expect("an answer");
+    let announcer = exchange.members[0].at.asn;
+    let words = format!("ASPA-invalid: AS64511 does not list {announcer}, its next AS on the path, as a provider");
+    assert!(why(&["--json"]).contains(&words), "{}", why(&["--json"]));
+    assert!(why(&[]).contains("ASPA: invalid, AS64511 does not list"), "{}", why(&[]));
     let shown = exchange.files.tool(&["show", "profile", "--url", &url]).expect("an answer");
     assert!(shown.contains("ipv4 longest") && shown.contains("on the announcer's honesty rests"), "{shown}");
     let json = exchange.files.tool(&["show", "profile", "--url", &url, "--json"]).expect("an answer");

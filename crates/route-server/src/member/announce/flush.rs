@@ -15,7 +15,7 @@ use crate::directory::{MemberSet, Slot};
 use crate::frames::MAX_PATHS;
 use crate::object::MAX_PREFIXES;
 use crate::policy::ExportSet;
-use crate::policy::validate::{validate, validate_known};
+use crate::policy::validate::{Known, validate, validate_known};
 
 /// Prefixes that one flush looks at: our own limit, so that a table that is confirmed again stalls nothing.
 const MAX_SCAN: usize = 8_192;
@@ -249,7 +249,8 @@ impl Announcements {
         if let Err(invalid) = checked {
             return Some(Bar::Invalid(invalid));
         }
-        let known = own.map_or(Ok(()), |own| validate_known(nlri.prefix, attributes, own, context.origins, rules));
+        let rpki = Known { vrps: context.origins, aspas: context.aspas };
+        let known = own.map_or(Ok(()), |own| validate_known(nlri.prefix, attributes, own, rpki, rules));
         if let Err(invalid) = known {
             return Some(Bar::Origin(invalid));
         }

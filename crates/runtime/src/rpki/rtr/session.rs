@@ -7,11 +7,13 @@ use std::io;
 use std::time::Duration;
 
 use rpki::rtr::client::{PayloadError, PayloadUpdate as _};
-use rpki::rtr::payload::Timing;
+use rpki::rtr::payload::{Action, Timing};
 use rpki::rtr::pdu;
 use rpki::rtr::state::{Serial, State};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader};
 use tokio::time::{Instant, timeout, timeout_at};
+
+use wayleave_core::Asn;
 
 use super::{ANSWER, FIRST_ANSWER, PendingUpdate};
 
@@ -105,7 +107,7 @@ fn payload_fault(error: PayloadError) -> &'static str {
         PayloadError::UnknownWithdraw => "it withdrew an item that it had not announced",
         PayloadError::DuplicateAnnounce => "it announced an item twice",
         PayloadError::Corrupt => {
-            "it sent an item that cannot be (a prefix or length out of range, or a key that is too long)"
+            "it sent an item that cannot be (a prefix or length out of range, a key that is too long, or an ASPA record without a provider)"
         }
         PayloadError::Internal => "it sends more items than are kept",
     }
@@ -127,6 +129,31 @@ fn code_name(code: u16) -> &'static str {
     }
 }
 
+/// The first version that has ASPA records.
+const ASPA_VERSION: u8 = 2;
+
+/// The ASPA record of a customer (draft-ietf-sidrops-8210bis, PDU type 11).
+#[derive(PartialEq, Eq, Debug)]
+struct Aspa {
+    action: Action,
+    customer: Asn,
+    providers: Vec<Asn>,
+}
+
+impl Aspa {
+    /// From what follows the header; the lowest bit of the flags says whether it is announced. A length that is no number of ASes is
+    /// malformed.
+    fn decode(header: pdu::Header, body: &[u8]) -> Result<Self, SessionError> {
+        let (numbers, rest) = body.as_chunks::<4>();
+        let mut asns = numbers.iter().map(|number| Asn(u32::from_be_bytes(*number)));
+        let action = if header.session() & 0x0100 == 0 { Action::Withdraw } else { Action::Announce };
+        match (asns.next(), rest) {
+            (Some(customer), []) => Ok(Self { action, customer, providers: asns.collect() }),
+            _ => Err(SessionError::Malformed(format!("an ASPA PDU of {} octets", header.length()))),
+        }
+    }
+}
+
 /// A PDU from the cache.
 enum Received {
     Notify(State),
@@ -134,6 +161,7 @@ enum Received {
         session: u16,
     },
     Item(pdu::Payload),
+    Aspa(Aspa),
     /// An item of a kind that is not used.
     Unused,
     EndOfData(pdu::EndOfData),
@@ -147,7 +175,7 @@ impl Received {
         match self {
             Self::Notify(_) => "Serial Notify",
             Self::Response { .. } => "Cache Response",
-            Self::Item(_) | Self::Unused => "an item of data",
+            Self::Item(_) | Self::Aspa(_) | Self::Unused => "an item of data",
             Self::EndOfData(_) => "End of Data",
             Self::Reset => "Cache Reset",
             Self::Query => "a query",
@@ -246,6 +274,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
                         item.to_payload().map_err(|_| SessionError::Payload(PayloadError::Corrupt))?;
                     update.push_update(action, payload).map_err(SessionError::Payload)?;
                 }
+                Received::Aspa(Aspa { action, customer, providers }) => {
+                    update.aspa(action, customer, &providers).map_err(SessionError::Payload)?;
+                }
                 Received::Unused => update.ignored += 1,
                 Received::EndOfData(end) => return Ok(end),
                 Received::Notify(state) => {
@@ -314,10 +345,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<S> {
             pdu::RouterKey::PDU => Received::Item(pdu::Payload::RouterKey(
                 pdu::RouterKey::read_payload(header, socket).await.map_err(malformed)?,
             )),
-            // Not used here, and the crate refuses one without providers, which is a withdrawal.
+            // Decoded here: the crate refuses one without providers, which is a withdrawal. Older versions have none.
             pdu::Aspa::PDU => {
-                skip(header, socket).await?;
-                Received::Unused
+                let body = body(header, socket).await?;
+                if header.version() < ASPA_VERSION {
+                    Received::Unused
+                } else {
+                    Received::Aspa(Aspa::decode(header, &body)?)
+                }
             }
             pdu::EndOfData::PDU => {
                 Received::EndOfData(pdu::EndOfData::read_payload(header, socket).await.map_err(malformed)?)
@@ -389,15 +424,15 @@ async fn fixed<const N: usize>(
     Ok(rest)
 }
 
-/// Drops the rest of a PDU.
-async fn skip(header: pdu::Header, socket: &mut (impl AsyncRead + Unpin)) -> Result<(), SessionError> {
+/// The rest of a PDU of any length.
+async fn body(header: pdu::Header, socket: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, SessionError> {
     let length = header.length();
     if !(8..=MAX_PDU).contains(&length) {
         return Err(SessionError::Malformed(format!("a PDU of type {} with {length} octets", header.pdu())));
     }
     let mut rest = vec![0; length as usize - 8];
     socket.read_exact(&mut rest).await?;
-    Ok(())
+    Ok(rest)
 }
 
 /// Whether the cache has hung up, or never says anything: what some do that know no version 2.
@@ -446,6 +481,19 @@ fn diagnostic(octets: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_aspa_record_is_read_with_any_number_of_providers_and_no_part_of_one() {
+        let header = |flags: u16, octets: u32| pdu::Header::new(2, pdu::Aspa::PDU, flags, octets);
+        let body = [1, 2, 3].map(u32::to_be_bytes).concat();
+        let read = Aspa::decode(header(0x0100, 20), &body).expect("a record");
+        assert_eq!(read, Aspa { action: Action::Announce, customer: Asn(1), providers: vec![Asn(2), Asn(3)] });
+        let read = Aspa::decode(header(0, 12), &body[..4]).expect("a record");
+        assert_eq!(read, Aspa { action: Action::Withdraw, customer: Asn(1), providers: Vec::new() });
+        for end in (0..body.len()).filter(|end| *end % 4 != 0 || *end == 0) {
+            assert!(Aspa::decode(header(0x0100, 8), &body[..end]).is_err(), "{end} octets");
+        }
+    }
 
     #[test]
     fn the_text_of_a_report_is_shown_escaped_and_a_cut_report_has_none() {

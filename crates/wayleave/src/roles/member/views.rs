@@ -235,6 +235,19 @@ impl MemberView {
         self.query(refuses).await
     }
 
+    /// That the exchange's profile has receivers refuse leaked paths, and the source that counts has no ASPA record.
+    async fn lacks_aspas(&self, source: &SourceStatus) -> Result<Option<String>, ViewError> {
+        if source.standing != "current" || source.aspas > 0 {
+            return Ok(None);
+        }
+        let text = no_aspas(&source.source);
+        let refuses = move |proxy: &mut MemberProxy| {
+            let profile = proxy.member_set()?.profile.as_ref()?;
+            profile.refuse_aspa_invalid.then_some(text)
+        };
+        self.query(refuses).await
+    }
+
     /// The ASes that rules in force name and no member has.
     async fn unknown_peers(&self) -> Result<Vec<String>, ViewError> {
         let named = self.named.borrow().clone();
@@ -395,8 +408,12 @@ impl View for MemberView {
         problems.extend(held(status.slot, &status.further_slots));
         let rpki = self.source();
         problems.extend(rpki.as_ref().and_then(|source| source.problem_at(unix_now().secs())));
+        problems.extend(rpki.iter().flat_map(|source| source.others_at(unix_now().secs())));
         match rpki {
-            Some(rpki) => value["rpki"] = json!(rpki),
+            Some(rpki) => {
+                problems.extend(self.lacks_aspas(&rpki).await?);
+                value["rpki"] = json!(rpki);
+            }
             None => problems.extend(self.lacks_origins().await?),
         }
         problems.extend(data::problems(status.data.as_ref(), &self.data.borrow(), unix_now().secs()));
@@ -500,6 +517,14 @@ fn no_origins(section: &str) -> String {
     format!(
         "the exchange's profile refuses routes whose origin the RPKI says is not the prefix's, and this proxy knows no origins: name a \
          cache or a file in {section}"
+    )
+}
+
+/// That nothing is known of paths, and which source would say it.
+fn no_aspas(source: &str) -> String {
+    format!(
+        "the exchange's profile refuses paths that ASPA records call invalid, and {source} has no such record: no path is refused; have it \
+         speak version 2 of RTR, or write `aspas` to its file"
     )
 }
 

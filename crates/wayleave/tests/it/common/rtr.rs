@@ -19,6 +19,8 @@ struct Inner {
     items: Vec<u8>,
     clients: Vec<TcpStream>,
     is_gone: bool,
+    /// It hangs up at once.
+    is_refusing: bool,
 }
 
 /// A PDU of version 1: type, session or flags, and what follows the length.
@@ -52,6 +54,9 @@ impl Cache {
                 if lock(&inner).is_gone {
                     return;
                 }
+                if lock(&inner).is_refusing {
+                    continue;
+                }
                 lock(&inner).clients.push(client.try_clone().expect("a socket"));
                 thread::spawn(move || match tls {
                     Some(tls) => {
@@ -72,6 +77,15 @@ impl Cache {
         inner.items = items;
         let notify = pdu(0, 7, &inner.serial.to_be_bytes());
         inner.clients.retain_mut(|client| client.write_all(&notify).is_ok());
+    }
+
+    /// From now on it hangs up on everybody, or serves again.
+    pub fn refuse(&self, is_refusing: bool) {
+        let mut inner = lock(&self.inner);
+        inner.is_refusing = is_refusing;
+        if is_refusing {
+            inner.clients.drain(..).for_each(|client| drop(client.shutdown(std::net::Shutdown::Both)));
+        }
     }
 
     pub fn stop(&self) {
