@@ -1,6 +1,7 @@
 //! Route objects and policies, and what receivers of both make of them.
 #![allow(clippy::disallowed_methods, reason = "tests write their vectors if the environment says so")]
 
+mod bird_dev;
 mod common;
 
 mod directory;
@@ -13,6 +14,7 @@ mod policy_forward;
 mod policy_oracle;
 mod policy_ranking;
 mod policy_rules;
+mod policy_treatments;
 mod policy_validate;
 mod profile;
 mod rejections;
