@@ -121,7 +121,7 @@ fn recorded() -> (Routes, Vec<Vrp>) {
             peer,
         };
         // The same prefixes for each, of which it takes a third.
-        let all = routes_of_mrt(&path, &identity, RECORDED, &[]).expect("a table");
+        let all = routes_of_mrt(&path, &identity, RECORDED, &[RS]).expect("a table");
         for (number, (prefix, attributes)) in all.into_iter().enumerate() {
             if number % 3 != announcer {
                 continue;

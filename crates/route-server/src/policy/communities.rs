@@ -107,9 +107,8 @@ pub struct Controls {
     to_nobody: bool,
     to_everybody: bool,
     no_advertise: bool,
-    /// The ASes at which NO_EXPORT or NO_ADVERTISE is to be added.
+    /// The ASes that do not get it, since they were to have NO_EXPORT or NO_ADVERTISE and cannot.
     restricted: BTreeSet<Asn>,
-    withholds_restricted: bool,
 }
 
 impl Controls {
@@ -124,10 +123,10 @@ impl Controls {
         controls
     }
 
-    /// The same, where nobody can have NO_EXPORT or NO_ADVERTISE added whom a community names for it: who is named does not get the route.
+    /// The same, where these ASes cannot have NO_EXPORT or NO_ADVERTISE added, as communities ask for them alone: they do not get the route.
     #[must_use]
-    pub fn withholding_restricted(self) -> Self {
-        Self { withholds_restricted: true, ..self }
+    pub fn withholding(self, restricted: BTreeSet<Asn>) -> Self {
+        Self { restricted, ..self }
     }
 
     /// Whether the members of `receiver` may have the route, and why.
@@ -137,7 +136,7 @@ impl Controls {
             CommunityReason::NoAdvertise
         } else if self.denied.contains(&receiver) {
             CommunityReason::Denied
-        } else if self.withholds_restricted && self.restricted.contains(&receiver) {
+        } else if self.restricted.contains(&receiver) {
             CommunityReason::Restricted
         } else if self.allowed.contains(&receiver) {
             CommunityReason::Allowed
@@ -164,8 +163,7 @@ impl Controls {
             Control::Allow(asn) => drop(self.allowed.insert(asn)),
             Control::None => self.to_nobody = true,
             Control::All => self.to_everybody = true,
-            Control::NoExport(Some(asn)) | Control::NoAdvertise(Some(asn)) => drop(self.restricted.insert(asn)),
-            Control::Prepend(..) | Control::NoExport(None) | Control::NoAdvertise(None) | Control::Unknown => {}
+            Control::Prepend(..) | Control::NoExport(_) | Control::NoAdvertise(_) | Control::Unknown => {}
         }
     }
 }

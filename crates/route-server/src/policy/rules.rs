@@ -23,6 +23,7 @@ use super::communities::{CommunityReason, Controls};
 use super::compile::{PolicyError, compile};
 use super::config::{PerPeer, PolicyConfig, RankingConfig};
 use super::pattern::{AnyCommunity, CommunityPattern, PathPattern, PrefixPattern, path_text};
+use super::treatments::Treatments;
 use crate::directory::{Slot, SlotId};
 
 /// As a rule names it; a pattern that happens to match it does not.
@@ -258,7 +259,7 @@ impl Policy {
     pub fn controls(&self, attributes: &Attributes, rs: Asn) -> Controls {
         let controls = Controls::read(attributes, rs);
         match self.per_peer {
-            PerPeer::Private => controls.withholding_restricted(),
+            PerPeer::Private => controls.withholding(Treatments::read(attributes, rs).restricted()),
             PerPeer::Readable => controls,
         }
     }

@@ -6,7 +6,7 @@
 //! it does not go there at all ([`CommunityReason::Restricted`](super::communities::CommunityReason)). With [`PerPeer::Readable`] these
 //! communities stay in the object, and each receiver's proxy does what names it, and removes them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use wayleave_bgp::{Attributes, Community};
@@ -95,6 +95,14 @@ impl Treatments {
     #[must_use]
     pub fn to_all(&self) -> Treatment {
         self.to_all
+    }
+
+    /// Those at which NO_EXPORT or NO_ADVERTISE is to be added and is not for all.
+    #[must_use]
+    pub fn restricted(&self) -> BTreeSet<Asn> {
+        let all = self.to_all;
+        let is_restricted = |own: &Treatment| own.no_export > all.no_export || own.no_advertise > all.no_advertise;
+        self.to_peer.iter().filter(|(_, own)| is_restricted(own)).map(|(peer, _)| *peer).collect()
     }
 
     /// What a receiver gets whose own proxy does what names it: of two numbers of hops the larger one.

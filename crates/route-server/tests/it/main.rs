@@ -1,7 +1,6 @@
 //! Route objects and policies, and what receivers of both make of them.
 #![allow(clippy::disallowed_methods, reason = "tests write their vectors if the environment says so")]
 
-mod bird_dev;
 mod common;
 
 mod directory;

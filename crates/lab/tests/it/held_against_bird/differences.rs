@@ -26,8 +26,8 @@ const OTHER: u32 = 199;
 pub(super) enum Difference {
     /// Both refuse it. It breaks several rules, and each names the first in its order.
     AnotherOfItsFaults,
-    /// BIRD does not take it into its table, so that no filter sees it: a route leak by its role, AS 0 on the path, or an address that no
-    /// host has. We refuse it by a rule.
+    /// BIRD does not take it into its table, so that no filter sees it (a route leak by its role, an address that no host has), or it says why
+    /// it refuses it in a message that our watcher treats as a withdrawal (AS 0 on the path, multicast). We refuse it by a rule.
     NotInBirdsTable,
     /// The receiver's AS is on the path. A route server leaves that to the receiver's router, our receiver's proxy does not.
     Loop,

@@ -1,6 +1,7 @@
 //! The same rules in BIRD's language, in the order of arouteserver: next hop, path, prefix, origin.
 
 use std::fmt::Write as _;
+use std::net::Ipv6Addr;
 
 use wayleave_bgp::origins::Vrp;
 use wayleave_core::{Afi, Asn};
@@ -11,6 +12,9 @@ use super::routes::{ANNOUNCERS, BOGONS4, BOGONS6, DROP4, DROP6, RECEIVERS, RS, l
 /// reason, or one of ours.
 pub(super) const REASON: u32 = 65_520;
 pub(super) const BLACKHOLE_REFUSED: u32 = 100;
+
+/// BIRD's own address.
+const OWN6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 
 /// Reserved AS numbers (RFC 7607, RFC 6793, RFC 5398, RFC 6996, RFC 7300, IANA).
 const BOGON_ASNS: &str = "0, 23456, 64496..65551, 65552..131071, 4200000000..4294967295";
@@ -53,13 +57,10 @@ pub(super) fn configuration(vrps: &[Vrp], watcher: Asn, session: &dyn Fn(usize, 
 
 fn protocol(session: &str, has_role: bool, export: &str, import: &str) -> String {
     let role = if has_role { "local role rs_server; " } else { "" };
-    let with = |word: &str, what: &str| {
-        if what.starts_with("filter") { format!("{word} {what}") } else { format!("{word} {what}") }
-    };
-    let channel = format!("gateway recursive; next hop keep; {}; {};", with("import", import), with("export", export));
+    let channel = format!("gateway recursive; next hop keep; import {import}; export {export};");
     format!(
         "protocol bgp {{ {session} passive; rs client; {role}enforce first as off; interpret communities off; hold time 90;\n  \
-         enable extended messages on;\n  ipv4 {{ {channel} }};\n  ipv6 {{ {channel} }};\n}}\n"
+         enable extended messages on;\n  ipv4 {{ {channel} }};\n  ipv6 {{ next hop address {OWN6}; {channel} }};\n}}\n"
     )
 }
 
