@@ -9,7 +9,7 @@ use toml::Spanned;
 use wayleave_bgp::session::HoldTime;
 use wayleave_core::Asn;
 use wayleave_route_server::key_roles::{KeyRole, KeyRoles};
-use wayleave_route_server::policy::config::{RankingConfig, RuleConfig};
+use wayleave_route_server::policy::config::{CommunitiesConfig, RankingConfig, RuleConfig};
 use wayleave_route_server::policy::{NewMembers, Policy, PolicyConfig, PolicyError, PolicyProblem};
 use wayleave_runtime::identity::{Fingerprint, Identity};
 
@@ -52,6 +52,7 @@ pub struct MemberFile {
     #[serde(default)]
     pub rule: Vec<Spanned<RuleConfig>>,
     pub ranking: Option<Spanned<RankingConfig>>,
+    pub communities: Option<CommunitiesConfig>,
     /// Without it routes are neither signed nor validated.
     pub attestation: Option<Spanned<AttestationSection>>,
     /// Without it, and without `[attestation.rpki]`, origins are not validated.
@@ -248,8 +249,12 @@ impl MemberConfig {
     pub fn parse(source: &Source) -> Result<Self, Failures> {
         let file: MemberFile = source.parse()?;
         let mut faults = file.faults();
-        let rules =
-            PolicyConfig { groups: file.groups.clone(), rules: file.rule.clone(), ranking: file.ranking.clone() };
+        let rules = PolicyConfig {
+            groups: file.groups.clone(),
+            rules: file.rule.clone(),
+            ranking: file.ranking.clone(),
+            communities: file.communities,
+        };
         let policy = Policy::compile(&rules).map_err(|error| {
             faults.push(policy_fault(&error));
         });
@@ -667,6 +672,11 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          #direction = \"import\"\n\
          #as_path = \"_64511_\"\n\
          #local_pref = 50\n\
+         #\n\
+         # Whether receivers' proxies prepend, or add NO_EXPORT and NO_ADVERTISE, as your communities say for one peer: then every\n\
+         # receiver can read which peers they name. \"private\": it is not done.\n\
+         #[communities]\n\
+         #per_peer = \"readable\"\n\
          \n\
          # Refuse routes whose origin the RPKI does not let announce the prefix (RFC 6811), and do not announce such: an RTR cache\n\
          # (Routinator, rpki-client with stayrtr), or a file that one of them writes. With [attestation] it is [attestation.rpki].\n\

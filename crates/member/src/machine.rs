@@ -16,7 +16,7 @@ use wayleave_attestation::sign::KeyRing;
 use wayleave_bgp::Attributes;
 use wayleave_bgp::peer::PeerEvent;
 use wayleave_bgp::rpki::Records;
-use wayleave_core::{Instant, Machine, Now, Prefix};
+use wayleave_core::{Asn, Instant, Machine, Now, Prefix};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{AttestKey, MemberSet, Neighbours};
@@ -26,7 +26,7 @@ use wayleave_route_server::member::{
 };
 use wayleave_route_server::object::Handle;
 use wayleave_route_server::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
-use wayleave_route_server::policy::Policy;
+use wayleave_route_server::policy::{Policy, treatments};
 
 /// How a member's proxy signs what its router announces and validates what other members announce.
 pub struct AttestationConfig {
@@ -121,6 +121,8 @@ pub enum Output {
 pub struct MemberProxy {
     pub(crate) member: Member,
     pub(crate) attestation: Option<MemberAttestation>,
+    /// The exchange's, as communities name it.
+    rs_asn: Asn,
     now: Now,
 }
 
@@ -137,14 +139,14 @@ impl MemberProxy {
         attestation: Option<AttestationConfig>,
         now: Now,
     ) -> Self {
-        let validates = attestation.is_some();
+        let (validates, rs_asn) = (attestation.is_some(), config.rs_asn);
         let member = Member::new(MemberConfig { validates, ..config }, policy, signing, seed, stored, now);
         let attestation = attestation.map(|AttestationConfig { settings, key_ring, slots_seen, view }| {
             let mut attestation = MemberAttestation::new(settings, key_ring, &slots_seen, now);
             attestation.handle(attestation::Input::View(view), now);
             attestation
         });
-        Self { member, attestation, now }
+        Self { member, attestation, rs_asn, now }
     }
 
     /// Takes fresh entropy of the system, before every input and timeout: what a copy of this process makes from then on
@@ -248,7 +250,12 @@ impl MemberProxy {
     }
 
     /// The router's announcements pass attestation first; without it they are cleared as they are.
-    fn on_router(&mut self, event: PeerEvent) {
+    fn on_router(&mut self, mut event: PeerEvent) {
+        if let PeerEvent::Update(update) = &mut event {
+            // Before anything looks at the path: receivers check, and signatures cover, the one that they get.
+            update.attributes =
+                update.attributes.take().map(|attributes| treatments::prepended(attributes, self.rs_asn));
+        }
         let input = match (event, &mut self.attestation) {
             (PeerEvent::Up, _) => MemberInput::RouterUp,
             (PeerEvent::Down, _) => {

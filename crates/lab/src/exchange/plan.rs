@@ -188,6 +188,7 @@ impl Check {
                 groups: entry.groups.clone(),
                 rules: entry.rule.clone(),
                 ranking: entry.ranking.clone(),
+                communities: None,
             };
             if let Err(error) = Policy::compile(&rules) {
                 let fault = policy_fault(&error);

@@ -2,13 +2,15 @@
 //!
 //! SIX, route leaks: a route with OTC (RFC 9234) of a router whose proxy has a role, and of one whose proxy looks at nothing: the first
 //! is not announced, with why; the second is installed by no honest member, and each says why; routers of proxies with a role get OTC.
+//! SIX, routes that their announcer makes longer for one receiver: communities in the object, or not at all; a hostile proxy that leaves the
+//! exchange's communities in what it seals: no router of others sees one.
 //! SIX, routes taken away soon: GRACEFUL_SHUTDOWN (RFC 8326) comes and goes: a receiver moves to the other route and back.
 
 use std::collections::BTreeSet;
 
 use wayleave_bgp::{Attributes, Community};
 use wayleave_core::{Asn, Prefix};
-use wayleave_lab::sim::{RS_ASN, Setup, Sim};
+use wayleave_lab::sim::{RS_ASN, Setup, Sim, member_asn};
 use wayleave_route_server::member::MemberEvent;
 use wayleave_route_server::object::ExportMode;
 
@@ -116,4 +118,41 @@ fn a_receiver_moves_away_from_a_route_with_graceful_shutdown_and_back(export: Ex
     sim.announce(0, &[contested], &short);
     rest(&mut sim);
     assert_eq!(sim.tables[&2][&contested.prefix], short);
+}
+
+in_both_modes!(a_receiver_prepends_only_what_its_announcer_lets_it_read);
+fn a_receiver_prepends_only_what_its_announcer_lets_it_read(export: ExportMode) {
+    let mut sim = exchange(export, &[]);
+    let contested = nlri("20.0.0.0/16");
+    let rs = RS_ASN.0;
+    let asked = [format!("{rs}:103:{}", member_asn(2).0), format!("{rs}:65281:{}", member_asn(2).0)];
+    let (plain, long) = (route(0, &[], &[]), route(1, &[64_500, 64_501], &[]));
+    let with = |asked: &str| route(0, &[], &[asked]);
+    sim.announce(0, &[contested], &with(&asked[0]));
+    sim.announce(1, &[contested], &long);
+    rest(&mut sim);
+    // In private: the route as it is, and nothing of what was asked.
+    assert_eq!(sim.tables[&2][&contested.prefix], plain);
+    sim.announce(0, &[contested], &with(&asked[1]));
+    rest(&mut sim);
+    assert_eq!(sim.tables[&2][&contested.prefix], long, "no NO_EXPORT, no route");
+    assert_eq!(sim.tables[&1][&contested.prefix], plain, "to others it goes");
+    // What is readable, the receiver named does, and no router sees the communities.
+    sim.set_policy(0, policy("communities = { per_peer = 'readable' }"));
+    rest(&mut sim);
+    let no_export = plain.edit().communities(&[Community::NO_EXPORT]).finish();
+    assert_eq!(sim.tables[&2][&contested.prefix], no_export);
+    assert_eq!(sim.tables[&1][&contested.prefix], plain);
+    sim.announce(0, &[contested], &with(&asked[0]));
+    rest(&mut sim);
+    assert_eq!(sim.tables[&2][&contested.prefix], long, "with three hops more it loses");
+    sim.withdraw(1, &[contested]);
+    rest(&mut sim);
+    assert_eq!(sim.tables[&2][&contested.prefix], plain.edit().prepend(member_asn(0), 3).finish());
+    assert_eq!(sim.tables[&1][&contested.prefix], plain);
+    let exports = sim.member(0).expect("it runs").exports(contested.prefix);
+    let to =
+        |asn: Asn| exports[0].receivers.iter().find(|to| to.member.asn == Some(asn.0)).expect("a member").why.clone();
+    assert!(to(member_asn(2)).ends_with("; by communities the path is prepended three times"), "{}", to(member_asn(2)));
+    assert!(!to(member_asn(1)).contains("communities the path"), "{}", to(member_asn(1)));
 }

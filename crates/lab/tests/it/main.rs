@@ -40,6 +40,7 @@ mod exchange_speakers;
 mod exchange_sync;
 mod exchange_upgrade;
 mod exchange_withdrawn;
+mod held_against_bird;
 mod layout;
 mod postgres;
 mod real_routers;

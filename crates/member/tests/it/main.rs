@@ -13,7 +13,7 @@ use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::peer::PeerEvent;
-use wayleave_bgp::{AttributeCode, Attributes, Nlri, Origin, Update};
+use wayleave_bgp::{AttributeCode, Attributes, Community, Nlri, Origin, Update};
 use wayleave_core::{Asn, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
@@ -75,8 +75,13 @@ fn proxy(attestation: Option<AttestationConfig>) -> MemberProxy {
 
 /// The session comes up and the router announces one route.
 fn announce(proxy: &mut MemberProxy) -> Vec<Output> {
+    announce_with(proxy, &[])
+}
+
+fn announce_with(proxy: &mut MemberProxy, communities: &[Community]) -> Vec<Output> {
     let mut edit = Attributes::builder();
     edit.prepend(ASN, 1).origin(Origin::Igp).ipv4_next_hop([192, 0, 2, 1].into());
+    edit.communities(communities);
     let announced = vec![Nlri::new("203.0.113.0/24".parse().expect("a prefix"))];
     let update = Update { announced, attributes: Some(edit.finish()), ..Update::default() };
     proxy.handle(Input::Router(PeerEvent::Up), NOW);
@@ -100,4 +105,14 @@ fn with_attestation_an_update_waits_for_the_members_that_it_is_signed_for() {
     assert_eq!(proxy.status().router_routes, 0, "no member set is known to sign for");
     proxy.handle(Input::Router(PeerEvent::Down), NOW);
     assert_eq!(proxy.status().router_routes, 0);
+}
+
+#[test]
+fn a_route_that_asks_for_hops_for_all_has_them_before_it_is_checked() {
+    let mut proxy = proxy(None);
+    // Twice for all, and three times for one peer, which is not done here.
+    announce_with(&mut proxy, &[Community::new(65_502, 64_496), Community::new(65_513, 65_002)]);
+    let exports = proxy.exports("203.0.113.0/24".parse().expect("a prefix"));
+    let paths: Vec<&[u32]> = exports.iter().map(|export| &export.route.as_path[..]).collect();
+    assert_eq!(paths, [[ASN.0; 3]]);
 }

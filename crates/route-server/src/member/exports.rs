@@ -2,11 +2,12 @@
 
 use serde::Serialize;
 use wayleave_bgp::Attributes;
-use wayleave_core::Prefix;
+use wayleave_core::{Asn, Prefix};
 
 use super::{Announcer, Member, OwnRoute};
 use crate::directory::SlotId;
-use crate::policy::{Decision, export_decisions};
+use crate::policy::treatments::{Treatment, Treatments};
+use crate::policy::{Decision, PerPeer, export_decisions};
 
 /// A route of the own router, and who may have it.
 #[derive(Clone, Debug, Serialize)]
@@ -50,6 +51,7 @@ impl Member {
 
     fn receivers(&self, prefix: Prefix, attributes: &Attributes) -> Vec<Receiver> {
         let Some(set) = &self.set else { return Vec::new() };
+        let treatments = Treatments::read(attributes, self.config.rs_asn);
         let decisions = export_decisions(prefix, attributes, self.config.slot, set, self.config.rs_asn, &self.policy);
         let receiver = |(slot, decision): (SlotId, Decision)| {
             let asn = set.slot(slot).map(|slot| slot.asn);
@@ -57,9 +59,25 @@ impl Member {
             let loops = came_from.map(|asn| {
                 format!("; its own proxy will not use it: the path already has {asn} (RFC 4271 section 9.1.2)")
             });
-            let why = format!("{decision}{}", loops.unwrap_or_default());
+            let treated =
+                asn.filter(|_| decision.permits()).map(|asn| treated(&treatments, asn, self.policy.per_peer()));
+            let why = format!("{decision}{}{}", treated.unwrap_or_default(), loops.unwrap_or_default());
             Receiver { member: self.announcer(slot), may_have: decision.permits(), why }
         };
         decisions.into_iter().map(receiver).collect()
     }
+}
+
+/// What communities change in the route for this receiver, and what they ask for that is not done.
+fn treated(treatments: &Treatments, receiver: Asn, per_peer: PerPeer) -> String {
+    let (to_all, to_peer) = (treatments.to_all(), treatments.to(receiver));
+    let done = if per_peer == PerPeer::Readable { to_peer } else { to_all };
+    let mut text = String::new();
+    if done != Treatment::default() {
+        text = format!("; by communities {done}");
+    }
+    if to_peer.prepend != done.prepend {
+        text += "; what it asks to prepend for this AS alone needs `per_peer = \"readable\"` in [communities]";
+    }
+    text
 }

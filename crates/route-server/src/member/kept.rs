@@ -139,7 +139,7 @@ impl Member {
             let Some(route) = self.kept.of.get_mut(&prefix) else { continue };
             let first = route.indices.first().copied().unwrap_or_default();
             if let Some(finding) = findings.get(usize::from(first)) {
-                route.finding = Some(finding.clone());
+                route.finding = Some(route.open.with_hops(finding));
                 self.touched.insert(prefix);
             }
         }

@@ -412,7 +412,7 @@ mod tests {
         editor.extended_communities(&[ExtendedCommunity::route_target(64_500, number.into())]);
         let (handle, prefix) = (Handle([number; 32]), prefix(of));
         let prefixes = vec![Nlri::new(prefix)];
-        let open = OpenRoute { slot, prefixes, attributes: editor.finish(), set: [0; 32] };
+        let open = OpenRoute { slot, prefixes, attributes: editor.finish(), prepended: None, set: [0; 32] };
         let object = ReceivedObject {
             unopened: None,
             opened: Some(Arc::new(open)),

@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_bgp::aspa::Aspas;
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Instant, Now, Prefix, VerdictKind};
+use wayleave_core::{Asn, Instant, Now, Prefix, VerdictKind};
 
 use super::announce::Inventory;
 use super::backlog::{Look, Unopened, Urgency};
@@ -22,6 +21,7 @@ use crate::object::{self, Handle, OpenError};
 use crate::party::PartyNumber;
 use crate::policy::Policy;
 use crate::policy::ranking::{Rank, RankInput, rank_alone};
+use crate::policy::treatments;
 use crate::policy::validate::{self, Known};
 use crate::schedule;
 
@@ -118,11 +118,25 @@ pub(super) struct OpenRoute {
     pub slot: u32,
     pub prefixes: Vec<Nlri>,
     pub attributes: Attributes,
+    /// How many hops this member added to the path, since its announcer asks it to, and the attributes without them, as they were signed.
+    pub prepended: Option<Box<(u8, Attributes)>>,
     /// Whom its attestation is for ([`object::Opened::signed_for`]).
     pub set: [u8; 32],
 }
 
 impl OpenRoute {
+    /// The attributes as their announcer may have signed them.
+    pub(super) fn signed(&self) -> &Attributes {
+        self.prepended.as_ref().map_or(&self.attributes, |prepended| &prepended.1)
+    }
+
+    /// What validation found of a route, with the hops that were added since.
+    pub(super) fn with_hops(&self, finding: &Finding) -> Finding {
+        let times = self.prepended.as_ref().map_or(0, |prepended| prepended.0);
+        let attributes = finding.attributes.clone().map(|attributes| treatments::prepend(attributes, times));
+        Finding { attributes, ..finding.clone() }
+    }
+
     /// The route to one of its prefixes, as rules and rankings look at it.
     pub(super) fn rank_input<'a>(&'a self, nlri: &Nlri, announcer: &'a Slot, verdict: VerdictKind) -> RankInput<'a> {
         let (prefix, path_id) = (nlri.prefix, nlri.path_id);
@@ -657,7 +671,12 @@ impl Member {
         let attributes = Attributes::decode(&opened.attributes)
             .map_err(|error| alarm(&format!("the route's attributes: {error}"), by.clone()))?;
         let prefixes = opened.description.prefixes().to_vec();
-        Ok(Some(OpenRoute { slot, prefixes, attributes, set: opened.signed_for }))
+        let own = self.set.as_ref().and_then(|set| set.slot(self.config.slot));
+        let receiver = own.map_or(Asn(0), |own| own.asn);
+        let (signed, times) = treatments::received(attributes, self.config.rs_asn, receiver);
+        let attributes = treatments::prepend(signed.clone(), times);
+        let prepended = (times > 0).then(|| Box::new((times, signed)));
+        Ok(Some(OpenRoute { slot, prefixes, attributes, prepended, set: opened.signed_for }))
     }
 
     /// Assesses a candidate; `None` if this member may not open it, or it is dead.

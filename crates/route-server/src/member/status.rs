@@ -20,6 +20,7 @@ use crate::directory::{MemberSet, Slot};
 use crate::frames::{self, BudgetLeft, Candidate, MAX_CANDIDATES, Miss, Refusal};
 use crate::object::Handle;
 use crate::policy::ranking::Rank;
+use crate::policy::treatments::{Treatment, Treatments};
 use crate::policy::validate::{
     Check, Invalid, Known, Martians, can_be_next_hop, origin_state, path_state, validate, validate_aspa, validate_for,
     validate_known,
@@ -1149,6 +1150,14 @@ impl Member {
             most => format!("{prefixes} prefixes announced, at most {most}"),
         };
         checks.push(CheckMade { check: "prefix limit", passed: !refused && !exceeds, found });
+        let to_all = Treatments::read(attributes, self.config.rs_asn).to_all();
+        if to_all != Treatment::default() {
+            checks.push(CheckMade {
+                check: "communities",
+                passed: true,
+                found: format!("for all receivers, {to_all}"),
+            });
+        }
         checks
     }
 

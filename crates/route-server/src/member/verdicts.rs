@@ -48,7 +48,7 @@ impl Member {
         let Some(open) = &route.opened else { return };
         route.validation = Validation::Pending;
         let (slot, set) = (open.slot, open.set);
-        let (prefixes, attributes) = (open.prefixes.clone(), open.attributes.clone());
+        let (prefixes, attributes) = (open.prefixes.clone(), open.signed().clone());
         self.awaited.insert(handle);
         let unvalidated = Unvalidated { handle, slot, prefixes, attributes, set };
         self.output.push_back(MemberOutput::Validate(Box::new(unvalidated)));
@@ -60,7 +60,7 @@ impl Member {
         let Some(route) = self.routes.get_mut(&handle) else { return };
         let Some(open) = route.opened.as_ref().filter(|open| open.prefixes.len() == findings.len()) else { return };
         let prefixes: BTreeSet<Prefix> = open.prefixes.iter().map(|nlri| nlri.prefix).collect();
-        route.validation = Validation::Done(findings);
+        route.validation = Validation::Done(findings.iter().map(|finding| open.with_hops(finding)).collect());
         route.assessment = None;
         self.awaited.remove(&handle);
         self.counters.validated += 1;

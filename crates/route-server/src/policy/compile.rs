@@ -61,6 +61,7 @@ pub(super) fn compile(config: &PolicyConfig) -> Result<Policy, PolicyError> {
         return Err(nowhere(PolicyProblem::GroupName(name.clone())));
     }
     let mut policy = Policy::default();
+    policy.per_peer = config.communities.unwrap_or_default().per_peer;
     if let Some(ranking) = &config.ranking {
         policy.ranking = *ranking.get_ref();
         if !(1..=8).contains(&policy.ranking.width) {

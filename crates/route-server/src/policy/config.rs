@@ -39,6 +39,7 @@ pub struct PolicyConfig {
     #[serde(default, rename = "rule")]
     pub rules: Vec<Spanned<RuleConfig>>,
     pub ranking: Option<Spanned<RankingConfig>>,
+    pub communities: Option<CommunitiesConfig>,
 }
 
 /// One `[[rule]]`. Within a condition any value may match; every condition that is there must.
@@ -121,6 +122,24 @@ impl Default for RankingConfig {
     fn default() -> Self {
         Self { strict: false, width: 8, graceful_shutdown: true }
     }
+}
+
+/// What is done with communities of own routes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CommunitiesConfig {
+    pub per_peer: PerPeer,
+}
+
+/// What becomes of prepending, NO_EXPORT and NO_ADVERTISE for one peer ([`treatments`](super::treatments)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PerPeer {
+    /// It is not done, and nobody learns of it.
+    #[default]
+    Private,
+    /// Receivers' proxies do it, and every receiver of the route can read which peers are named.
+    Readable,
 }
 
 /// A list, where one value may stand by itself.

@@ -6,8 +6,9 @@ use std::fmt;
 use wayleave_bgp::Attributes;
 use wayleave_core::{Asn, Prefix};
 
-use super::communities::{self, Controls};
+use super::config::PerPeer;
 use super::rules::{Exported, Policy, Route};
+use super::treatments;
 use crate::directory::{MemberSet, Slot, SlotId};
 
 /// The column of the policy matrix `P[receiver][route]` that belongs to one route: a bit for each slot.
@@ -103,7 +104,7 @@ pub fn export_set(
 ) -> ExportSet {
     let mut set = ExportSet::nobody(members.slots.len());
     let Some(own) = members.slot(announcer) else { return set };
-    let controls = Controls::read(attributes, rs);
+    let controls = policy.controls(attributes, rs);
     let rules = policy.export_rules(&Route::new(prefix, attributes, own.asn));
     let mut decided = BTreeMap::new();
     let may_have = |id: SlotId, slot: &Slot| slot.active && id != announcer && !policy.holds(id, slot);
@@ -152,7 +153,7 @@ pub fn export_decisions(
     policy: &Policy,
 ) -> Vec<(SlotId, Decision)> {
     let Some(own) = members.slot(announcer) else { return Vec::new() };
-    let controls = Controls::read(attributes, rs);
+    let controls = policy.controls(attributes, rs);
     let rules = policy.export_rules(&Route::new(prefix, attributes, own.asn));
     let others = members.iter().filter(|(id, slot)| slot.active && *id != announcer);
     let decision = |id: SlotId, slot: &Slot| {
@@ -161,14 +162,20 @@ pub fn export_decisions(
     others.map(|(id, slot)| (id, decision(id, slot))).collect()
 }
 
-/// What goes into a route's blob: the attributes without the communities that controlled export and without a
+/// What goes into a route's blob: the attributes without the communities that controlled export, with those that they ask for, and without a
 /// link-local next hop, whose owner no receiver could check.
 ///
 /// As for every speaker that passes a route on, unknown non-transitive attributes end here, and unknown transitive ones
 /// stay byte for byte, with the Partial bit set (RFC 4271 section 5).
 #[must_use]
 pub fn sealed_attributes(attributes: &Attributes, rs: Asn) -> Attributes {
-    let stripped = communities::strip(attributes, rs).to_forward();
+    sealed_for(attributes, rs, PerPeer::Private)
+}
+
+/// [`sealed_attributes`], of a member that lets receivers read what its communities ask for one peer, or does not.
+#[must_use]
+pub fn sealed_for(attributes: &Attributes, rs: Asn, per_peer: PerPeer) -> Attributes {
+    let stripped = treatments::sealed(attributes, rs, per_peer).to_forward();
     match stripped.ipv6_next_hop() {
         Some(mut next_hop) if next_hop.link_local.is_some() => {
             next_hop.link_local = None;

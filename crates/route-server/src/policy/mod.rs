@@ -11,9 +11,10 @@ mod export;
 pub mod pattern;
 pub mod ranking;
 mod rules;
+pub mod treatments;
 pub mod validate;
 
 pub use compile::{MAX_RULES, PolicyError, PolicyProblem};
-pub use config::PolicyConfig;
-pub use export::{Decision, ExportSet, export_decisions, export_set, sealed_attributes};
+pub use config::{PerPeer, PolicyConfig};
+pub use export::{Decision, ExportSet, export_decisions, export_set, sealed_attributes, sealed_for};
 pub use rules::{Changes, ExportRules, Exported, Imported, NewMembers, Policy, Rejection, Route};

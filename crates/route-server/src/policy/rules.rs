@@ -21,8 +21,9 @@ use wayleave_core::{Afi, Asn, Prefix, VerdictKind};
 
 use super::communities::{CommunityReason, Controls};
 use super::compile::{PolicyError, compile};
-use super::config::{PolicyConfig, RankingConfig};
+use super::config::{PerPeer, PolicyConfig, RankingConfig};
 use super::pattern::{AnyCommunity, CommunityPattern, PathPattern, PrefixPattern, path_text};
+use super::treatments::Treatments;
 use crate::directory::{Slot, SlotId};
 
 /// As a rule names it; a pattern that happens to match it does not.
@@ -62,6 +63,7 @@ pub struct Policy {
     pub(super) export: Vec<ExportRule>,
     pub(super) import: Vec<ImportRule>,
     pub(super) ranking: RankingConfig,
+    pub(super) per_peer: PerPeer,
     new_members: NewMembers,
 }
 
@@ -244,6 +246,22 @@ impl Policy {
     pub fn holds(&self, id: SlotId, slot: &Slot) -> bool {
         let NewMembers { held_from, released } = &self.new_members;
         (slot.held || held_from.is_some_and(|from| id >= from)) && !released.contains(&id)
+    }
+
+    /// What becomes of what communities ask for one peer alone.
+    #[must_use]
+    pub fn per_peer(&self) -> PerPeer {
+        self.per_peer
+    }
+
+    /// What the communities of a route demand at the route server of AS `rs`.
+    #[must_use]
+    pub fn controls(&self, attributes: &Attributes, rs: Asn) -> Controls {
+        let controls = Controls::read(attributes, rs);
+        match self.per_peer {
+            PerPeer::Private => controls.withholding(Treatments::read(attributes, rs).restricted()),
+            PerPeer::Readable => controls,
+        }
     }
 
     /// How routes are ranked.

@@ -13,6 +13,7 @@ mod policy_forward;
 mod policy_oracle;
 mod policy_ranking;
 mod policy_rules;
+mod policy_treatments;
 mod policy_validate;
 mod profile;
 mod rejections;

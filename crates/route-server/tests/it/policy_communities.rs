@@ -34,8 +34,11 @@ fn every_form_means_what_the_table_says() {
     assert_eq!(large("64496:0:0"), Some(Nobody));
     assert_eq!(large("64496:1:0"), Some(All));
     assert_eq!(large("64496:0:4200000001"), Some(Deny(Asn(WIDE))));
-    for other in ["64496:2:64500", "64496:101:64500", "64497:0:64500", "0:64496:64500"] {
+    for other in ["64497:0:64500", "0:64496:64500", "64497:101:64500"] {
         assert_eq!(large(other), None, "{other}");
+    }
+    for own in ["64496:2:64500", "64496:1101:5", "64496:1000:1", "64496:104:0"] {
+        assert_eq!(large(own), Some(Control::Unknown), "{own}");
     }
     let extended = |text: &str| of_extended(text.parse().expect("a community"), RS);
     for kind in ["rt", "ro"] {
@@ -47,6 +50,30 @@ fn every_form_means_what_the_table_says() {
         assert_eq!(extended(&format!("{kind}:0:4200000001")), Some(Deny(Asn(WIDE))));
         assert_eq!(extended(&format!("{kind}:64496:4200000001")), Some(Allow(Asn(WIDE))));
         assert_eq!(extended(&format!("{kind}:64497:64500")), None);
+    }
+    for (number, times) in [(1u32, 1u8), (2, 2), (3, 3)] {
+        let (all, one) = (Some(Control::Prepend(times, None)), Some(Control::Prepend(times, Some(peer))));
+        assert_eq!(
+            [standard(&format!("{}:64496", 65_500 + number)), large(&format!("64496:{}:0", 100 + number))],
+            [all; 2]
+        );
+        assert_eq!(
+            [standard(&format!("{}:64500", 65_510 + number)), large(&format!("64496:{}:64500", 100 + number))],
+            [one; 2]
+        );
+        assert_eq!(extended(&format!("rt:{}:64496", 65_500 + number)), all);
+        assert_eq!(extended(&format!("ro:{}:64500", 65_510 + number)), one);
+        assert_eq!(standard(&format!("{}:64500", 65_500 + number)), None, "of another route server");
+    }
+    for (number, control) in [(65_281, Control::NoExport as fn(Option<Asn>) -> Control), (65_282, Control::NoAdvertise)]
+    {
+        for (all, one) in [
+            (standard(&format!("{number}:64496")), standard(&format!("{number}:64500"))),
+            (large(&format!("64496:{number}:0")), large(&format!("64496:{number}:64500"))),
+            (extended(&format!("rt:{number}:64496")), extended(&format!("rt:{number}:64500"))),
+        ] {
+            assert_eq!((all, one), (Some(control(None)), Some(control(Some(peer)))), "{number}");
+        }
     }
     assert_eq!(extended("raw:4002fbf00000fbf4"), None, "a non-transitive one is not for us");
     assert_eq!(extended("raw:0300fbf00000fbf4"), None, "nor is another type");
@@ -159,8 +186,8 @@ fn export_sets_reach_past_one_word() {
 
 #[test]
 fn stripping_leaves_all_else_octet_for_octet() {
-    let kept = ["64511:1", "no-export", "64496:101:64500", "64511:0:1", "rt:64511:5", "raw:430c000000000000"];
-    let control = ["0:64500", "64496:64501", "64496:0:64502", "64496:1:0", "rt:0:64503", "ro:64496:64504"];
+    let kept = ["64511:1", "no-export", "65501:64500", "64511:0:1", "rt:64511:5", "raw:430c000000000000"];
+    let control = ["0:64500", "64496:64501", "64496:0:64502", "64496:1:0", "rt:0:64503", "ro:64496:64504", "64496:7:7"];
     let all: Vec<&str> = control.iter().chain(&kept).copied().collect();
     let mut editor = attributes(&[64497, 64511], 0);
     editor.med(Some(7));

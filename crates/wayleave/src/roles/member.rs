@@ -65,6 +65,7 @@ impl Role for MemberRole {
         "rule",
         "groups",
         "ranking",
+        "communities",
         "member.new_members",
         "member.known_slots",
         "member.released",

@@ -12,7 +12,7 @@ use wayleave_crypto::secret::{Key128, Seed};
 use super::{AnnouncedRoute, Announcements, Bar, Context, Effect, WINDOW};
 use crate::frames::FromMember;
 use crate::object::{self, Description, Format, Fresh, Handle, Kind};
-use crate::policy::{ExportSet, sealed_attributes};
+use crate::policy::{ExportSet, sealed_for};
 use crate::rng::Draw;
 
 /// An own object since the start of the process, as far as columns need it.
@@ -89,7 +89,7 @@ impl Announcements {
     ) -> Option<Vec<Effect>> {
         let kind = Kind::Announce { prefixes: prefixes.to_vec() };
         let row = exported.to_bools();
-        let inside = sealed_attributes(attributes, context.config.rs_asn).encode();
+        let inside = sealed_for(attributes, context.config.rs_asn, context.policy.per_peer()).encode();
         let route = prefixes.first().and_then(|nlri| self.router.get(nlri));
         let signed_for = route.and_then(|route| route.under).unwrap_or(context.neighbours);
         let hidden: [&[u8]; 3] = [&inside, &signed_for, &octets(&row)];
