@@ -34,6 +34,13 @@ export function replace(element: Element, ...children: Child[]): void {
   put(element, ...children);
 }
 
+/** The same, only if it shows anything else than before: a selection and the focus stay. */
+export function redraw(element: Element, ...children: Child[]): void {
+  const fresh = document.createElement(element.tagName);
+  put(fresh, ...children);
+  if (fresh.innerHTML !== element.innerHTML) element.replaceChildren(...fresh.childNodes);
+}
+
 /** A value as text of a cell: what is null is a dash, and what has parts is written out. */
 export function text(value: unknown): string {
   if (value === null || value === undefined || value === "") return "-";

@@ -39,7 +39,7 @@ let end = (): void => {};
 function draw(): void {
   end();
   const { screen: name, parameters } = here();
-  const known = SCREENS[name];
+  const known = Object.hasOwn(SCREENS, name) ? SCREENS[name] : undefined;
   drawNavigation();
   replace(screenElement);
   document.title = `${known?.title ?? "Not found"} - Wayleave`;

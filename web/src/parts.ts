@@ -46,6 +46,16 @@ export function facts(of: Record<string, unknown>): HTMLElement {
   return h("dl", {}, ...rows);
 }
 
+/** The source that an address names, or the first; `null` until that is known, and words where it cannot be. */
+export function chosen(sources: readonly Source[], wanted: string | null, all: readonly Source[]): Source | string | null {
+  if (wanted === null) return sources[0] ?? null;
+  const of = sources.find((source) => source.name === wanted);
+  if (of !== undefined) return of;
+  const known = all.find((source) => source.name === wanted);
+  if (known === undefined) return `No source is named ${wanted}.`;
+  return known.overview === null && known.absent === null ? null : `${wanted} has no such page${known.absent === null ? "" : ` now: ${known.absent}`}.`;
+}
+
 /** Where no source can show a screen. */
 export function none(what: string, roles: string): HTMLElement {
   return h("p", { class: "none" }, `${what}: no ${roles} among the sources of this console answers.`);

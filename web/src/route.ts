@@ -8,7 +8,7 @@ export interface Address {
 export function here(): Address {
   const hash = location.hash.replace(/^#\/?/, "");
   const [screen = "", query = ""] = hash.split("?", 2);
-  return { screen: screen === "" ? "overview" : decodeURIComponent(screen), parameters: new URLSearchParams(query) };
+  return { screen: screen === "" ? "overview" : screen, parameters: new URLSearchParams(query) };
 }
 
 export function address(screen: string, parameters: Record<string, string> = {}): string {

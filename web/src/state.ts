@@ -49,9 +49,9 @@ class State {
         this.events = all;
         this.#changed();
       },
-      event: (one) => {
-        this.events.push(one);
-        if (this.events.length > MAX_EVENTS) this.events.shift();
+      news: (some) => {
+        this.events.push(...some);
+        this.events.splice(0, this.events.length - MAX_EVENTS);
         this.#changed();
       },
     });
@@ -63,7 +63,14 @@ class State {
     // A page in the background is drawn no more, and must be right when somebody looks again.
     setTimeout(() => {
       this.#isDue = false;
-      for (const changed of this.#watchers) changed();
+      for (const changed of this.#watchers) {
+        // What one part of the page cannot show must not stop the others.
+        try {
+          changed();
+        } catch (error) {
+          console.error(error);
+        }
+      }
     }, 16);
   }
 }

@@ -30,6 +30,8 @@ export class Table<T> {
   readonly #said = h("output", { "aria-live": "polite", class: "said" });
   readonly #input: HTMLInputElement;
   #rows: readonly T[] = [];
+  /** What the body shows: it is drawn anew only where that differs, so that a selection and the focus stay. */
+  #drawn = "";
   #shown = PAGE;
   #sortedBy: number | null = null;
   #isDescending = false;
@@ -94,6 +96,9 @@ export class Table<T> {
   #draw(): void {
     const rows = this.#matching();
     const { columns, isBad } = this.#options;
+    const drawn = JSON.stringify([rows.length, ...rows.slice(0, this.#shown).map((row) => [isBad?.(row) === true, ...columns.map((column) => text(column.value(row)))])]);
+    if (drawn === this.#drawn) return;
+    this.#drawn = drawn;
     replace(this.#body);
     for (const row of rows.slice(0, this.#shown)) {
       const cells = columns.map((column) => h("td", {}, column.look?.(row) ?? text(column.value(row))));
@@ -128,7 +133,7 @@ export class Table<T> {
   }
 
   async #copy(): Promise<void> {
-    const lines = this.#lines().map((line) => line.map((cell) => cell.replace(/[\t\n\r]/g, " ")).join("\t"));
+    const lines = this.#lines().map((line) => line.map((cell) => harmless(cell).replace(/[\t\n\r]/g, " ")).join("\t"));
     try {
       await navigator.clipboard.writeText(lines.join("\n"));
       this.#said.textContent = `${lines.length - 1} rows copied`;
@@ -145,9 +150,12 @@ export class Table<T> {
   }
 }
 
-/** A cell of CSV (RFC 4180). What a spreadsheet would take for a formula stays text. */
+/** What a spreadsheet would take for a formula stays text. */
+const harmless = (cell: string): string => (/^[=+\-@\t\r]/.test(cell) && cell !== "-" ? `'${cell}` : cell);
+
+/** A cell of CSV (RFC 4180). */
 export function quoted(cell: string): string {
-  const safe = /^[=+\-@\t\r]/.test(cell) && cell !== "-" ? `'${cell}` : cell;
+  const safe = harmless(cell);
   return /[",\r\n]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 

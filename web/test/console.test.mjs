@@ -6,7 +6,8 @@ import { readFileSync } from "node:fs";
 import { after, before, test } from "node:test";
 import { chromium } from "playwright-core";
 
-const at = process.env.CONSOLE;
+// With its token, once; then as a cookie.
+const at = new URL(process.env.CONSOLE).origin;
 const axe = readFileSync(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
 const inLab = (place, ...command) => execFileSync(process.env.LAB, ["exec", "--dir", process.env.LAB_DIR, place, ...command], { encoding: "utf8" });
 
@@ -24,7 +25,7 @@ before(async () => {
   // The console may still be starting.
   for (let tries = 0; ; tries += 1) {
     try {
-      await page.goto(at);
+      await page.goto(process.env.CONSOLE);
       break;
     } catch (error) {
       if (tries === 50) throw error;
@@ -120,17 +121,13 @@ test("two sides of a route: shares that look random, and what its announcer know
   await sound("sides");
 });
 
-test("what happens is told while one looks, and a role that has gone is named", async () => {
-  await open("events");
-  const before = await page.locator("tbody tr").count();
-  inLab("alpha", "sh", "-c", "kill -HUP $(pidof -s wayleave)");
+test("a role that has gone is named", async () => {
   await open("overview");
   const pid = JSON.parse(execFileSync(process.env.LAB, ["status", "--dir", process.env.LAB_DIR, "--json"], { encoding: "utf8" })).processes.find((one) => one.node === "delta").pid;
   inLab("delta", "kill", "-9", String(pid));
   await page.getByText("5 of 6 roles ready").waitFor();
   await page.getByRole("heading", { name: "Problems (" }).waitFor();
   await page.locator(".problems").getByRole("link", { name: "delta" }).first().waitFor();
-  assert.ok(before >= 0);
   await sound("problems");
 });
 

@@ -1,16 +1,16 @@
 // Who pays for what: delegations and usage at key servers, what routers count, what hosts stamp.
 
-import { NoAnswer, page } from "../api";
+import { NoAnswer, page, rowsOf } from "../api";
 import { h, replace } from "../dom";
 import type { Screen } from "../main";
 import { none, problem, sourceLink } from "../parts";
 import { state } from "../state";
 import { Table, columnsOf } from "../table";
 
-const PAGES: Record<string, { page: string; title: string }> = {
-  key: { page: "usage", title: "Usage" },
-  router: { page: "accounts", title: "Accounts" },
-  stamper: { page: "stamping", title: "Stamping" },
+const PAGES: Record<string, { page: string; rows: string; title: string }> = {
+  key: { page: "usage", rows: "usage", title: "Usage" },
+  router: { page: "accounts", rows: "accounts", title: "Accounts" },
+  stamper: { page: "stamping", rows: "stamping", title: "Stamping" },
 };
 const INTERVAL = 5000;
 
@@ -18,17 +18,18 @@ export const capabilities: Screen = (into) => {
   const places = h("div");
   into.append(h("h1", {}, "Capabilities"), places);
   let isOver = false;
-  const tables = new Map<string, { place: HTMLElement; table?: Table<Record<string, unknown>> }>();
+  const tables = new Map<string, { place: HTMLElement; table?: Table<Record<string, unknown>>; isLoading?: boolean }>();
 
   const load = async (name: string, role: string): Promise<void> => {
     const of = PAGES[role]!;
     const known = tables.get(name);
-    if (known === undefined) return;
+    if (known === undefined || known.isLoading === true) return;
+    known.isLoading = true;
     try {
       const value = await page(name, of.page);
       if (isOver) return;
-      const rows = Object.values(value).find((part) => Array.isArray(part)) as Record<string, unknown>[] | undefined;
-      if (rows === undefined || rows.length === 0) {
+      const rows = rowsOf(value[of.rows]);
+      if (rows.length === 0) {
         replace(known.place, h("p", { class: "none" }, "none yet"));
         delete known.table;
         return;
@@ -38,9 +39,15 @@ export const capabilities: Screen = (into) => {
         replace(known.place, known.table.element);
       }
       known.table.rows = rows;
+      if (value.next !== undefined && value.next !== null) {
+        replace(known.place, h("p", { class: "none" }, `The first ${rows.length}.`), known.table.element);
+      }
     } catch (error) {
+      delete known.table;
       const words = error instanceof NoAnswer ? error.message : String(error);
       if (!isOver) replace(known.place, /does not show/.test(words) ? h("p", { class: "none" }, "This router has no accounts.") : problem(words));
+    } finally {
+      known.isLoading = false;
     }
   };
 

@@ -1,7 +1,7 @@
 // Who is linked with whom: parties, members and routers of an exchange, nodes and links of an overlay. The table has the same.
 
 import cytoscape from "cytoscape";
-import { page, type Fields } from "../api";
+import { page, rowsOf, type Fields } from "../api";
 import { h, replace, text } from "../dom";
 import type { Screen } from "../main";
 import { keep } from "../route";
@@ -32,7 +32,7 @@ interface Graph {
   paths: Path[];
 }
 
-const rows = (value: unknown): Fields[] => (Array.isArray(value) ? (value as Fields[]) : []);
+const rows = rowsOf;
 
 /** What the sources' pages say of their links. */
 async function read(): Promise<Graph> {
@@ -125,27 +125,29 @@ export const map: Screen = (into, parameters) => {
   const drawing = cytoscape({
     container: place,
     style: [
-      { selector: "node", style: { label: "data(id)", color: ink, "background-color": "data(colour)", "font-size": 11, width: 22, height: 22, "text-valign": "bottom", "text-margin-y": 3 } },
+      { selector: "node", style: { label: "data(name)", color: ink, "background-color": "data(colour)", "font-size": 11, width: 22, height: 22, "text-valign": "bottom", "text-margin-y": 3 } },
       { selector: "edge", style: { width: 2, "line-color": "#94a3b8", "curve-style": "bezier", label: "data(label)", color: ink, "font-size": 9, "text-rotation": "autorotate", "text-margin-y": -7 } },
       { selector: "edge.bad", style: { "line-color": "#dc2626", "line-style": "dashed" } },
       { selector: ".path", style: { "line-color": "#16a34a", width: 5, "border-width": 4, "border-color": "#16a34a" } },
     ],
   });
-  let [shape, isOver] = ["", false];
+  let [shape, isOver, isLoading] = ["", false, false];
   let wanted = parameters.get("path") ?? "";
 
   const show = (graph: Graph): void => {
     const nodes = [...graph.nodes];
     const now = JSON.stringify([nodes.map(([name]) => name).sort(), graph.links.map(({ from, to, kind }) => [from, to, kind]).sort()]);
-    const id = ({ from, to, kind }: Link): string => `${kind} ${from} ${to}`;
+    // A name may be any text, that of a link too.
+    const nodeId = (name: string): string => `node ${name}`;
+    const id = ({ from, to, kind }: Link): string => JSON.stringify(["link", kind, from, to]);
     const label = ({ roundTrip }: Link): string => (roundTrip === null ? "" : `${roundTrip.toFixed(1)} ms`);
     if (now !== shape) {
-      shape = now;
       drawing.elements().remove();
-      drawing.add(nodes.map(([name, kind]) => ({ group: "nodes" as const, data: { id: name, colour: COLOURS[kind] ?? COLOURS.other! } })));
-      drawing.add(graph.links.map((link) => ({ group: "edges" as const, data: { id: id(link), source: link.from, target: link.to, label: label(link) } })));
+      drawing.add(nodes.map(([name, kind]) => ({ group: "nodes" as const, data: { id: nodeId(name), name, colour: COLOURS[kind] ?? COLOURS.other! } })));
+      drawing.add(graph.links.map((link) => ({ group: "edges" as const, data: { id: id(link), source: nodeId(link.from), target: nodeId(link.to), label: label(link) } })));
       // The same network looks the same each time: no layout that begins at random.
       drawing.layout({ name: "cose", animate: false, randomize: false, nodeDimensionsIncludeLabels: true, idealEdgeLength: () => 90, padding: 20 }).run();
+      shape = now;
       const kinds = [...new Set(nodes.map(([, kind]) => kind))];
       replace(legend, ...kinds.flatMap((kind) => [h("span", { class: `dot ${kind}`, "aria-hidden": "true" }), h("span", {}, kind)]));
     }
@@ -165,7 +167,7 @@ export const map: Screen = (into, parameters) => {
     drawing.elements().removeClass("path");
     const path = graph.paths.find((one) => one.name === choice.value);
     path?.nodes.forEach((node, at) => {
-      drawing.getElementById(node).addClass("path");
+      drawing.getElementById(nodeId(node)).addClass("path");
       const next = path.nodes[at + 1];
       const link = graph.links.find(({ from, to, kind }) => kind === "link" && ((from === node && to === next) || (to === node && from === next)));
       if (link !== undefined) drawing.getElementById(id(link)).addClass("path");
@@ -173,7 +175,10 @@ export const map: Screen = (into, parameters) => {
     table.rows = graph.links;
   };
   const load = async (): Promise<void> => {
+    if (isLoading) return;
+    isLoading = true;
     const graph = await read();
+    isLoading = false;
     if (!isOver) show(graph);
   };
   choice.addEventListener("change", () => {

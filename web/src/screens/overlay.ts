@@ -1,7 +1,7 @@
 // Peers and paths of a gateway, and how long packets take, as it is measured.
 
 import uPlot from "uplot";
-import { NoAnswer, page, type Fields } from "../api";
+import { NoAnswer, page, rowsOf, type Fields } from "../api";
 import { h, moment, replace, text } from "../dom";
 import type { Screen } from "../main";
 import { beads, none, picker, problem } from "../parts";
@@ -14,8 +14,12 @@ const INTERVAL = 2000;
 const MOST = 900;
 const COLOURS = ["#2563eb", "#c2410c", "#15803d", "#7e22ce", "#be123c", "#0e7490", "#a16207", "#4b5563"];
 
+const lineName = (path: Fields): string => `${text(path.to)}: ${pathName(path)}`;
 const pathName = (path: Fields): string => (Array.isArray(path.nodes) ? path.nodes.map(text).join(" ") : "-");
 const millis = (micros: unknown): number | null => (typeof micros === "number" ? micros / 1000 : null);
+
+/** Lines at once. */
+const MOST_LINES = 16;
 
 /** Round trips of paths over time; a path that went keeps its line until the chart has no point of it. */
 class Chart {
@@ -25,8 +29,14 @@ class Chart {
   #plot: uPlot | null = null;
 
   add(at: number, values: ReadonlyMap<string, number | null>): void {
+    for (const [name, line] of this.#lines) {
+      if (!values.has(name) && line.every((value) => value === null)) {
+        this.#lines.delete(name);
+        this.end();
+      }
+    }
     for (const name of values.keys()) {
-      if (!this.#lines.has(name)) {
+      if (!this.#lines.has(name) && this.#lines.size < MOST_LINES) {
         this.#lines.set(name, this.#times.map(() => null));
         this.end();
       }
@@ -104,19 +114,22 @@ export const overlay: Screen = (into, parameters) => {
   const all = h("div", {}, h("h2", {}, "Round trips"), chart.element, h("h2", {}, "Paths"), paths.element, h("h2", {}, "Peers"), peers.element);
   into.append(h("h1", {}, "Overlay"), form, said, all);
   all.hidden = true;
-  let [chosen, isOver] = ["", false];
+  let [chosen, isOver, isLoading] = ["", false, false];
 
   const load = async (): Promise<void> => {
-    if (chosen === "") return;
+    if (chosen === "" || isLoading) return;
+    isLoading = true;
     try {
       const [ofPaths, ofPeers] = await Promise.all([page(chosen, "paths"), page(chosen, "peers")]);
       if (isOver) return;
-      const rows = (Array.isArray(ofPaths.paths) ? ofPaths.paths : []) as Fields[];
-      [all.hidden, paths.rows, peers.rows] = [false, rows, (Array.isArray(ofPeers.peers) ? ofPeers.peers : []) as Fields[]];
-      chart.add(Date.now() / 1000, new Map(rows.map((path) => [pathName(path), path.dead === true ? null : millis(path.round_trip_micros)])));
+      const rows = rowsOf(ofPaths.paths);
+      [all.hidden, paths.rows, peers.rows] = [false, rows, rowsOf(ofPeers.peers)];
+      chart.add(Date.now() / 1000, new Map(rows.map((path) => [lineName(path), path.dead === true ? null : millis(path.round_trip_micros)])));
       replace(said);
     } catch (error) {
       if (!isOver) replace(said, problem(error instanceof NoAnswer ? error.message : String(error)));
+    } finally {
+      isLoading = false;
     }
   };
 

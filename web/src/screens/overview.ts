@@ -1,7 +1,7 @@
 // What is wrong, who is there, and what has just happened.
 
 import { badge, sourceLink } from "../parts";
-import { h, moment, replace } from "../dom";
+import { h, moment, redraw } from "../dom";
 import type { Screen } from "../main";
 import { address } from "../route";
 import { state } from "../state";
@@ -22,7 +22,7 @@ export const overview: Screen = (into) => {
       return own.map((words) => h("li", {}, sourceLink(source.name), ": ", words));
     });
     const quiet = state.isKnown ? (state.sources.length === 0 ? "This console has no sources." : "No role has a problem.") : "Loading";
-    replace(
+    redraw(
       problems,
       h("h2", {}, wrong.length === 0 ? "Problems" : `Problems (${wrong.length})`),
       wrong.length === 0 ? h("p", { class: state.isKnown ? "well" : "none" }, quiet) : h("ul", { class: "problems" }, ...wrong),
@@ -43,9 +43,9 @@ export const overview: Screen = (into) => {
         source.absent !== null && source.answered !== null && h("p", { class: "none" }, `As of ${moment(source.answered)}.`),
       );
     });
-    replace(roles, h("h2", {}, "Roles"), ...cards);
+    redraw(roles, h("h2", {}, "Roles"), ...cards);
     const newest = state.events.slice(-EVENTS).reverse();
-    replace(
+    redraw(
       last,
       h("h2", {}, "Last events"),
       newest.length === 0 ? h("p", { class: "none" }, "none yet") : h("ol", {}, ...newest.map(eventLine)),

@@ -1,9 +1,9 @@
 // Routes of a role, a part of the table at a time: the role filters, since it may have a quarter of a million.
 
-import { NoAnswer, page, type Fields } from "../api";
+import { NoAnswer, page, rowsOf, type Fields } from "../api";
 import { h, replace, text } from "../dom";
 import type { Screen } from "../main";
-import { none, picker, problem } from "../parts";
+import { chosen as chosenSource, none, picker, problem } from "../parts";
 import { address, go } from "../route";
 import { state } from "../state";
 import { Table, columnsOf, type Column } from "../table";
@@ -43,7 +43,7 @@ export const routes: Screen = (into, parameters) => {
     try {
       const value = await page(name, "routes", asked);
       if (isOver) return;
-      const rows = (Array.isArray(value.routes) ? value.routes : []) as Fields[];
+      const rows = rowsOf(value.routes);
       const columns: Column<Fields>[] = role === "member" ? MEMBER : (columnsOf(rows) as Column<Fields>[]);
       const withWhy = columns.map((column) =>
         column.title === "prefix" && (role === "member" || role === "attest")
@@ -69,9 +69,13 @@ export const routes: Screen = (into, parameters) => {
       replace(result, none("Routes", "member's proxy, attesting proxy, gateway or party"));
       return;
     }
+    const chosen = chosenSource(sources, parameters.get("source"), state.sources);
+    if (chosen === null) return;
+    if (typeof chosen === "string") {
+      replace(result, problem(chosen));
+      return;
+    }
     isDrawn = true;
-    const wanted = parameters.get("source");
-    const chosen = sources.find((source) => source.name === wanted) ?? sources[0]!;
     const role = chosen.overview?.role ?? "";
     const field = (name: string, label: string, placeholder: string): HTMLElement => {
       const input = h("input", { type: "text", id: `f-${name}`, name, placeholder, autocomplete: "off", spellcheck: "false" });

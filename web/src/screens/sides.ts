@@ -1,6 +1,6 @@
 // Two sides of one route, in a laboratory alone: what party 1 and party 2 hold of it, and what its announcer and a receiver know.
 
-import { NoAnswer, page, type Fields } from "../api";
+import { NoAnswer, page, rowsOf, type Fields } from "../api";
 import { h, put, replace, text } from "../dom";
 import type { Screen } from "../main";
 import { problem } from "../parts";
@@ -11,7 +11,9 @@ const INTERVAL = 2000;
 const BITS_A_ROW = 64;
 const CELL = 6;
 
-const rows = (value: unknown): Fields[] => (Array.isArray(value) ? (value as Fields[]) : []);
+const rows = rowsOf;
+/** Shares that a party's page has of a route. */
+const MOST_SHARES = 8;
 const texts = (value: unknown): string[] => (Array.isArray(value) ? value.map(text) : []);
 
 /** The bits of a share as squares: dark for 1. */
@@ -40,25 +42,26 @@ function ones(shares: readonly string[]): string {
 
 interface Party {
   source: string;
+  /** Whether announcers multiply policies themselves: then there is a share for each slot, else other shares. */
+  isDirect: boolean;
   number: string;
   routes: Fields[];
   names: Map<string, string>;
 }
 
 async function party(source: string, number: string): Promise<Party> {
-  const [ofRoutes, ofMembers] = await Promise.all([page(source, "routes", { most: "1000" }), page(source, "members")]);
+  const [ofRoutes, ofMembers, status] = await Promise.all([page(source, "routes", { most: "1000" }), page(source, "members"), page(source, "status")]);
   const names = new Map(rows(ofMembers.members).map((member) => [text(member.slot), text(member.name)]));
-  return { source, number, routes: rows(ofRoutes.routes), names };
+  return { source, isDirect: status.export === "direct", number, routes: rows(ofRoutes.routes), names };
 }
 
 function side(of: Party, prefix: string): HTMLElement {
   const route = of.routes.find((one) => texts(one.prefixes).includes(prefix));
   if (route === undefined) return h("article", { class: "card" }, h("h3", {}, `Party ${of.number}`), h("p", { class: "none" }, "It holds nothing of this prefix."));
   const shares = texts(route.policy_share);
-  const strips = shares.flatMap((share, slot) => [
-    h("dt", {}, of.names.get(String(slot)) ?? `slot ${slot}`),
-    h("dd", {}, bits(share, `share for ${of.names.get(String(slot)) ?? `slot ${slot}`}: ${share}`)),
-  ]);
+  const nameOf = (at: number): string => (of.isDirect ? (of.names.get(String(at)) ?? `slot ${at}`) : `part ${at + 1}`);
+  const strips = shares.flatMap((share, at) => [h("dt", {}, nameOf(at)), h("dd", {}, bits(share, `share of ${nameOf(at)}: ${share}`))]);
+  const said = shares.length < MOST_SHARES ? "" : `, of which these are the first ${MOST_SHARES}`;
   const blob = of.number === "1" ? `${text(route.blob_bytes)} octets that it cannot open: ${text(route.blob)}...` : `only a hash of what party 1 holds: ${text(route.blob)}...`;
   return h(
     "article",
@@ -66,7 +69,7 @@ function side(of: Party, prefix: string): HTMLElement {
     h("h3", {}, `Party ${of.number} holds`),
     h("p", {}, h("b", {}, "Prefix, announcer: "), `${prefix}, ${of.names.get(text(route.slot)) ?? text(route.slot)}`),
     h("p", {}, h("b", {}, "Route: "), blob),
-    h("p", {}, h("b", {}, "Who may have it: "), shares.length === 0 ? "shares are not shown ([status] shares)" : "a share for each member"),
+    h("p", {}, h("b", {}, "Who may have it: "), shares.length === 0 ? "shares are not shown ([status] shares)" : (of.isDirect ? "a share for each slot" : "shares of the policy") + said),
     h("dl", { class: "strips" }, ...strips),
     h("p", { class: "none" }, ones(shares)),
   );
@@ -87,6 +90,7 @@ export const sides: Screen = (into, parameters) => {
   const load = async (): Promise<void> => {
     const parties = state.ofRoles(["rs"]).map((source) => ({ source: source.name, number: /^party (\d)/.exec(source.overview?.title ?? "")?.[1] ?? "?" }));
     if (parties.length < 2) {
+      drawn = "";
       if (state.isKnown) replace(result, h("p", { class: "none" }, "Two sides: not both parties of an exchange answer."));
       return;
     }
@@ -116,12 +120,13 @@ export const sides: Screen = (into, parameters) => {
           "article",
           { class: "card" },
           h("h3", {}, announcer === "" ? "Its announcer knows" : `${announcer} knows`),
-          receivers.length === 0 ? h("p", { class: "none" }, "Its proxy is no source of this console.") : h("ul", { class: "marks" }, ...receivers),
+          receivers.length === 0 ? h("p", { class: "none" }, "Its proxy is no source of this console, or does not answer.") : h("ul", { class: "marks" }, ...receivers),
           announcer !== "" && h("p", {}, h("a", { href: address("why", { source: announcer, what: prefix }) }, "why")),
         ),
       );
       replace(result, columns);
     } catch (error) {
+      drawn = "";
       if (!isOver) replace(result, problem(error instanceof NoAnswer ? error.message : String(error)));
     }
   };

@@ -1,6 +1,6 @@
 // All that one role says, page by page.
 
-import { NoAnswer, page, type Fields, type Json } from "../api";
+import { NoAnswer, page, type Fields, type Json, type Row } from "../api";
 import { command, h, replace } from "../dom";
 import type { Screen } from "../main";
 import { badge, facts, problem } from "../parts";
@@ -34,7 +34,9 @@ export const source: Screen = (into, parameters) => {
   const name = parameters.get("name") ?? "";
   const head = h("section");
   const pages = h("section");
-  into.append(head, pages);
+  const place = h("div");
+  const tail = h("div");
+  into.append(head, place, tail, pages);
   let [asked, isOver] = ["", false];
 
   const show = async (what: string, place: HTMLElement): Promise<void> => {
@@ -56,6 +58,23 @@ export const source: Screen = (into, parameters) => {
     }
   };
 
+  // Made once for these columns, so that a filter and the focus in it stay.
+  let peers: { columns: string; table: Table<Row> } | null = null;
+  const table = (columns: string[]): Table<Row> => {
+    const of = JSON.stringify(columns);
+    if (peers?.columns !== of) {
+      const table = new Table<Row>({
+        name: `Peers of ${name}`,
+        columns: columns.map((title, at) => ({ title, value: (row) => row.cells[at] })),
+        isBad: (row) => !row.well,
+      });
+      peers = { columns: of, table };
+      replace(place, columns.length > 0 && table.element);
+    }
+    return peers.table;
+  };
+  let [drawnHead, drawnTail] = ["", ""];
+
   const draw = (): void => {
     const of = state.source(name);
     if (of === undefined) {
@@ -63,30 +82,31 @@ export const source: Screen = (into, parameters) => {
       return;
     }
     const { overview } = of;
-    const table = new Table<string[]>({
-      name: `Peers of ${name}`,
-      columns: (overview?.columns ?? []).map((title, at) => ({ title, value: (row) => row[at] })),
-      isBad: (row) => overview?.rows.find(({ cells }) => cells === row)?.well === false,
-    });
     const problems = of.absent === null ? (overview?.problems ?? []) : [of.absent];
-    replace(
-      head,
-      h("h1", {}, name, " ", badge(of)),
-      h("p", {}, overview?.title ?? ""),
-      problems.length > 0 && h("ul", { class: "problems" }, ...problems.map((words) => h("li", {}, words))),
-      (overview?.columns.length ?? 0) > 0 && table.element,
-      h("ul", { class: "counts" }, ...(overview?.counts ?? []).map((count) => h("li", {}, count))),
-      command(`wayleave show status --all --url ${of.at}`),
-    );
-    table.rows = (overview?.rows ?? []).map(({ cells }) => cells);
+    const now = JSON.stringify([overview?.title, overview?.ready, problems]);
+    if (now !== drawnHead) {
+      drawnHead = now;
+      replace(
+        head,
+        h("h1", {}, name, " ", badge(of)),
+        h("p", {}, overview?.title ?? ""),
+        problems.length > 0 && h("ul", { class: "problems" }, ...problems.map((words) => h("li", {}, words))),
+      );
+    }
+    table(overview?.columns ?? []).rows = overview?.rows ?? [];
+    const counts = JSON.stringify(overview?.counts);
+    if (counts !== drawnTail) {
+      drawnTail = counts;
+      replace(tail, h("ul", { class: "counts" }, ...(overview?.counts ?? []).map((count) => h("li", {}, count))), command(`wayleave show status --all --url ${of.at}`));
+    }
     const role = overview?.role ?? "";
     if (role !== "" && asked !== role) {
       asked = role;
-      const sections = ["status", ...(PAGES[role] ?? [])].map((what) => {
-        const place = h("div", {}, h("p", { class: "none" }, "Loading"));
-        const details = h("details", {}, h("summary", {}, what), place);
+      const sections = ["status", ...(Object.hasOwn(PAGES, role) ? PAGES[role]! : [])].map((what) => {
+        const shown = h("div", {}, h("p", { class: "none" }, "Loading"));
+        const details = h("details", {}, h("summary", {}, what), shown);
         details.addEventListener("toggle", () => {
-          if (details.open) void show(what, place);
+          if (details.open) void show(what, shown);
         });
         return details;
       });

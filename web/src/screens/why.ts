@@ -1,9 +1,9 @@
 // Why a prefix or a name goes where it goes: what `wayleave why` says, as a picture.
 
-import { NoAnswer, page, type Fields, type Json } from "../api";
+import { NoAnswer, page, rowsOf, type Fields, type Json } from "../api";
 import { command, h, moment, put, replace, text } from "../dom";
 import type { Screen } from "../main";
-import { beads, facts, none, picker, problem, type Bead } from "../parts";
+import { beads, chosen as chosenSource, facts, none, picker, problem, type Bead } from "../parts";
 import { address, go } from "../route";
 import { state } from "../state";
 import { hint } from "../terms";
@@ -12,7 +12,7 @@ const ROLES = ["member", "attest", "gateway", "stamper"] as const;
 /** Those that explain a name or an address, and no prefix. */
 const BY_NAME: readonly string[] = ["gateway", "stamper"];
 
-const list = (value: Json | undefined): Fields[] => (Array.isArray(value) ? (value as Fields[]) : []);
+const list = rowsOf;
 const words = (value: Json | undefined): string | null => (typeof value === "string" ? value : null);
 
 function network(member: Json | undefined): string {
@@ -24,7 +24,8 @@ function network(member: Json | undefined): string {
 function hopsOf(route: Fields): Bead[] {
   const hops = list(route.hops);
   if (hops.length > 0) {
-    return hops.map((hop) => ({
+    // Chains begin with their origin.
+    return hops.reverse().map((hop) => ({
       name: `AS${text(hop.asn)}`,
       state: hop.broken === true ? "broken" : hop.proved === true ? "proved" : "plain",
       words: text(hop.words),
@@ -56,8 +57,8 @@ function received(route: Fields): HTMLElement {
     outcome(route),
     route.rule !== undefined && h("p", {}, h("b", {}, "By: "), text(route.rule)),
     words(route.reason) !== null && h("p", {}, h("b", {}, "Because: "), text(route.reason)),
-    words(route.lack) !== null && h("p", {}, h("b", {}, "What is missing: "), text(route.lack)),
-    route.verdict !== undefined && route.verdict !== null && h("p", {}, hint("verdict"), ": ", text(route.verdict)),
+    (route.lack ?? null) !== null && h("p", {}, h("b", {}, "What is missing: "), text(route.lack)),
+    (route.verdict ?? route.class ?? null) !== null && h("p", {}, hint("verdict"), ": ", text(route.verdict ?? route.class)),
     cure(route),
   );
 }
@@ -144,8 +145,8 @@ export const why: Screen = (into, parameters) => {
       put(
         result,
         h("details", {}, h("summary", {}, "The whole answer"), h("pre", { tabindex: "0" }, JSON.stringify(value, null, 2))),
-        h("h3", {}, "On a terminal"),
-        command(`wayleave why ${what} --url ${source?.at ?? ""}`),
+        // Names come from strangers: what a shell would take for more than a word is not offered.
+        ...(/^[0-9A-Za-z.:/_-]+$/.test(what) ? [h("h3", {}, "On a terminal"), command(`wayleave why ${what} --url ${source?.at ?? ""}`)] : []),
       );
     } catch (error) {
       if (!isOver) replace(result, problem(error instanceof NoAnswer ? error.message : String(error)));
@@ -159,9 +160,14 @@ export const why: Screen = (into, parameters) => {
       replace(result, none("Why", "member's proxy, attesting proxy, gateway or stamper"));
       return;
     }
+    const of = chosenSource(sources, parameters.get("source"), state.sources);
+    if (of === null) return;
+    if (typeof of === "string") {
+      replace(result, problem(of));
+      return;
+    }
     isDrawn = true;
-    const wanted = parameters.get("source");
-    let chosen = sources.some((source) => source.name === wanted) ? (wanted as string) : sources[0]!.name;
+    let chosen = of.name;
     const input = h("input", { type: "text", required: true, id: "what", autocomplete: "off", spellcheck: "false", placeholder: "203.0.113.0/24 or a name" });
     input.value = what;
     replace(
