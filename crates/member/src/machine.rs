@@ -22,7 +22,7 @@ use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{AttestKey, MemberSet, Neighbours};
 use wayleave_route_server::member::{
     Announcer, Finding, ListedRoute, Member, MemberConfig, MemberCounters, MemberEvent, MemberInput, MemberOutput,
-    MemberStatus, OwnExport, Part, RouteFilter, Unvalidated,
+    MemberStatus, OwnExport, Part, RouteFilter, Tally, Unvalidated,
 };
 use wayleave_route_server::object::Handle;
 use wayleave_route_server::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
@@ -154,6 +154,12 @@ impl MemberProxy {
     #[must_use]
     pub fn status(&self) -> MemberStatus {
         self.member.status()
+    }
+
+    /// Routes by family and by whose they are.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.member.tally()
     }
 
     /// Counts since the start.

@@ -455,6 +455,22 @@ mod tests {
     }
 
     #[test]
+    fn installed_routes_are_counted_by_announcer_and_family() {
+        let mut member = table();
+        add(&mut member, 9, 2, "2001:db8:5::/48", &[64_499]);
+        install(&mut member, 9);
+        let tally = member.tally();
+        let counts: Vec<(u32, Afi, usize)> =
+            tally.installed.iter().map(|((slot, _, afi), count)| (*slot, *afi, *count)).collect();
+        assert_eq!(counts, [(1, Afi::Ipv4, 2), (2, Afi::Ipv4, 1), (2, Afi::Ipv6, 1)]);
+        assert_eq!(counts.iter().map(|(.., count)| count).sum::<usize>(), member.status().installed);
+        assert!(tally.router.is_empty());
+        // A slot that is in no set has no name, and is counted.
+        member.set = None;
+        assert_eq!(member.tally().installed[&(2, String::new(), Afi::Ipv6)], 1);
+    }
+
+    #[test]
     fn routes_are_listed_in_order_each_with_its_state_whatever_the_size_of_a_part() {
         use RouteState::{Installed, Other, Refused};
         let mut member = table();

@@ -19,6 +19,7 @@ mod receive;
 mod select;
 mod status;
 mod submit;
+mod tally;
 mod verdicts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -53,6 +54,7 @@ pub use status::{
     Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OriginFound, OwnBudget, OwnRoute,
     PartyLink, Reason, Suspect, Why, WhyRoute,
 };
+pub use tally::Tally;
 
 use announce::Announcements;
 use backlog::{Backlog, Slices};

@@ -18,6 +18,7 @@ use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::drive::{Io, Query, ask, drive};
 use wayleave_runtime::http::{Metric, Pages, Parameters, Reply, Serving, ViewError};
+use wayleave_runtime::process_metrics::Detail;
 use wayleave_runtime::signals::{Request, Signals};
 use wayleave_runtime::store::{FileStore, Health, Store};
 use wayleave_runtime::systemd::{Notice, monotonic_micros, notify, watchdog};
@@ -49,6 +50,8 @@ pub trait Role: Sized {
     const NAME: &'static str;
     /// The configuration keys that a reload applies, with all keys below them. All others need a restart.
     const LIVE: &'static [&'static str];
+    /// How exactly its page of metrics says what the process takes of its machine.
+    const DETAIL: Detail = Detail::Exact;
     /// The configuration file's content, checked.
     type Config;
     /// What the status pages read.
@@ -501,7 +504,7 @@ async fn serve<R: Role>(
             let list = check_parameters(&parameters, &[]).map(|()| events.list());
             async move { list }
         })
-        .metrics(move || {
+        .metrics((crate::BUILD, R::DETAIL), move || {
             let (view, events, last_reload) = of_metrics.clone();
             async move {
                 let mut metrics = view.metrics().await?;

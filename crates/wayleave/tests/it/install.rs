@@ -85,6 +85,8 @@ fn what_is_installed_has_a_page_for_every_command_and_a_unit_for_every_role_and_
         "/usr/lib/systemd/user/wayleave-proxy@.socket",
         "/usr/lib/sysusers.d/wayleave.conf",
         "/usr/share/polkit-1/rules.d/wayleave.rules",
+        "/usr/share/wayleave/grafana/member.json",
+        "/usr/share/wayleave/prometheus/wayleave.rules.yml",
         "/usr/share/doc/wayleave/docs/guide/install.md",
         "/usr/share/doc/wayleave/README.md",
     ] {
