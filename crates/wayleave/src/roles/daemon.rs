@@ -24,8 +24,9 @@ use wayleave_runtime::store::{FileStore, Health, Store};
 use wayleave_runtime::systemd::{Notice, monotonic_micros, notify, watchdog};
 use wayleave_runtime::{Clock, ending, faults, starts};
 
-use super::Events;
 use super::events::{EventLine, event, shown};
+use super::settings::{Order, Orders, Settings};
+use super::{Events, settings};
 use crate::config::Source;
 use crate::config::check::of_another_role;
 use crate::config::rs::StatusSection;
@@ -321,7 +322,9 @@ pub async fn run<R: Role>(path: &Path, options: Options) -> Outcome {
     }
     let mut role = R::start(config, &daemon).await?;
     let (ready, is_ready) = watch::channel(Err("starting".to_owned()));
-    let _pages = match serve::<R>(status.as_ref(), &role, &daemon, is_ready).await {
+    let (orders, mut ordered) = mpsc::channel(1);
+    let mut settings = Settings::new(daemon.source.clone(), R::LIVE);
+    let _pages = match serve::<R>(status.as_ref(), &role, &daemon, (is_ready, orders)).await {
         Ok(pages) => pages,
         Err(failures) => {
             role.stop().await;
@@ -337,13 +340,17 @@ pub async fn run<R: Role>(path: &Path, options: Options) -> Outcome {
         faults::point("main");
         tokio::select! {
             request = signals.next() => match request {
-                Request::Reload => {
-                    notify(Notice::Reloading(monotonic_micros()));
-                    reload(&mut role, &daemon).await;
-                    notify(Notice::Ready);
-                }
+                Request::Reload => drop(reload_and_say(&mut role, &daemon, &mut settings).await),
                 Request::Stop => break Ok(()),
             },
+            Some((order, answer)) = ordered.recv() => {
+                let answered = match order {
+                    Order::Reload => reload_and_say(&mut role, &daemon, &mut settings).await,
+                    Order::Diff(file) => settings.diff(&file, |source| R::parse(source).map(drop)),
+                };
+                // Who asked may have gone.
+                let _ = answer.send(answered);
+            }
             event = role.next() => {
                 let handled = match event {
                     Ok(event) => role.handle(event).await,
@@ -433,8 +440,16 @@ impl Heartbeat {
     }
 }
 
+/// Reloads, as systemd expects it, and says what came of it.
+async fn reload_and_say<R: Role>(role: &mut R, daemon: &Daemon, settings: &mut Settings) -> Value {
+    notify(Notice::Reloading(monotonic_micros()));
+    let said = reload(role, daemon, settings).await;
+    notify(Notice::Ready);
+    said
+}
+
 /// Reads the configuration again. A configuration with errors changes nothing but what must not wait for its cure.
-async fn reload<R: Role>(role: &mut R, daemon: &Daemon) {
+async fn reload<R: Role>(role: &mut R, daemon: &Daemon, settings: &mut Settings) -> Value {
     let Daemon { path, events, last_reload, .. } = daemon;
     let failed = |failures: &Failures| {
         for failure in &failures.0 {
@@ -453,7 +468,7 @@ async fn reload<R: Role>(role: &mut R, daemon: &Daemon) {
                     );
                 }
                 info!(configuration = %path.display(), "configuration reloaded");
-                Ok(())
+                Ok(settings.apply(source))
             }
             Err(failures) => {
                 failed(&failures);
@@ -466,7 +481,9 @@ async fn reload<R: Role>(role: &mut R, daemon: &Daemon) {
             Err(failures)
         }
     };
-    last_reload.set(outcome.err().and_then(|failures| reload_problem(path, &failures, unix_now().secs())));
+    let failures = outcome.as_ref().err();
+    last_reload.set(failures.and_then(|failures| reload_problem(path, failures, unix_now().secs())));
+    outcome.unwrap_or_else(|failures| settings::refused(&failures))
 }
 
 /// What is told of a failure of a reload.
@@ -492,7 +509,7 @@ async fn serve<R: Role>(
     status: Option<&StatusSection>,
     role: &R,
     daemon: &Daemon,
-    is_ready: watch::Receiver<Result<(), String>>,
+    (is_ready, orders): (watch::Receiver<Result<(), String>>, Orders),
 ) -> Outcome<Option<Serving>> {
     let Some(status) = status else { return Ok(None) };
     let address = status.listen.get_ref().0;
@@ -519,9 +536,21 @@ async fn serve<R: Role>(
             let last_reload = of_status.clone();
             async move { whole_status(&view, &last_reload).await }
         })
+        .local_order("reload", {
+            let orders = orders.clone();
+            move |_, _| settings::ask(orders.clone(), Ok(Order::Reload))
+        })
+        .local_order("diff", {
+            let path = daemon.path.clone();
+            move |_, parameters| settings::ask(orders.clone(), settings::diff_of(&path, &parameters))
+        })
         .page("overview", move |view, _| {
             let last_reload = of_overview.clone();
-            async move { Ok(crate::output::versioned(json!(overview(&view, &last_reload).await?))) }
+            async move {
+                let mut value = crate::output::versioned(json!(overview(&view, &last_reload).await?));
+                value["program"] = json!(crate::VERSION);
+                Ok(value)
+            }
         });
     let serving = R::View::pages(views).front(R::NAME).serve(address).await;
     let serving =
@@ -615,6 +644,7 @@ fn known_parameters(name: &str) -> &'static [&'static str] {
         "paths" => &["host"],
         "usage" => &["principal", "after"],
         "session/disable" => &["message"],
+        "diff" => &["file"],
         _ => &[],
     }
 }

@@ -27,6 +27,7 @@ mod peer_tcp;
 mod realm;
 mod router;
 mod rs;
+mod settings;
 mod stamper;
 mod stamping;
 mod state;
