@@ -15,6 +15,7 @@ mod kept;
 mod listed;
 mod listing;
 mod origins;
+mod policy_diff;
 mod receive;
 mod select;
 mod status;
@@ -50,6 +51,7 @@ use crate::versions::{self, Speaks, Versions};
 
 pub use exports::{OwnExport, Receiver};
 pub use listing::{AnnouncerFilter, Cause, ListedRoute, Part, RouteFilter, RouteState};
+pub use policy_diff::Difference;
 pub use status::{
     Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OriginFound, OwnBudget, OwnRoute,
     PartyLink, Reason, Suspect, Why, WhyRoute,

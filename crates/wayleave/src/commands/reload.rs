@@ -85,6 +85,35 @@ fn words(said: &Value, verb: &str) -> String {
     if !restart.is_empty() {
         text += &format!("only a restart changes, which ends the role's sessions: {}\n", restart.join(", "));
     }
+    text + &routes(&said["policy"])
+}
+
+/// What a member's other policy would change at its routes.
+fn routes(policy: &Value) -> String {
+    let Some(rows) = policy["routes"].as_array() else { return String::new() };
+    let all = policy["in_all"].as_u64().unwrap_or(0);
+    if all == 0 {
+        return "no route that is there would be treated otherwise\n".to_owned();
+    }
+    let name = |member: &Value| match member["name"].as_str() {
+        Some(name) => name.to_owned(),
+        None => format!("slot {}", member["slot"]),
+    };
+    let line = |row: &Value| {
+        let prefix = cell(&row["prefix"]);
+        match row["change"].as_str().unwrap_or_default() {
+            "refused" => format!("{prefix} of {}: would be refused\n", name(&row["announcer"])),
+            "taken" => format!("{prefix} of {}: would no longer be refused\n", name(&row["announcer"])),
+            "ranked" => format!("{prefix}: its routes would be ranked otherwise\n"),
+            "exported" => format!("{prefix}: {} would get it\n", name(&row["receiver"])),
+            _ => format!("{prefix}: {} would no longer get it\n", name(&row["receiver"])),
+        }
+    };
+    let mut text: String = rows.iter().map(line).collect();
+    let left_out = all.saturating_sub(rows.len() as u64);
+    if left_out > 0 {
+        text += &format!("and {left_out} more\n");
+    }
     text
 }
 
@@ -103,6 +132,15 @@ mod tests {
         let expected =
             "a reload changes: rule, ranking\nonly a restart changes, which ends the role's sessions: member.slot\n";
         assert_eq!(words(&some, "diff"), expected);
+        let policy = json!({ "in_all": 5, "routes": [
+            { "change": "refused", "prefix": "192.0.2.0/24", "announcer": { "slot": 1, "name": "bravo" } },
+            { "change": "ranked", "prefix": "198.51.100.0/24" },
+            { "change": "hidden", "prefix": "203.0.113.0/24", "receiver": { "slot": 2, "name": null } },
+        ] });
+        let expected = "192.0.2.0/24 of bravo: would be refused\n198.51.100.0/24: its routes would be ranked otherwise\n\
+                        203.0.113.0/24: slot 2 would no longer get it\nand 2 more\n";
+        assert_eq!(routes(&policy), expected);
+        assert_eq!(routes(&Value::Null), "");
         let wrong = json!({ "errors": [{ "message": "one" }, { "message": "two", "help": "three" }] });
         let failures = show(&wrong, "reload", false).expect_err("it is refused");
         assert_eq!(failures.0.len(), 2);

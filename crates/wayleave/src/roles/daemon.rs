@@ -81,6 +81,11 @@ pub trait Role: Sized {
         Ok(())
     }
 
+    /// What another configuration would change beside settings, where the role can tell. Nothing is changed.
+    async fn differences(&self, _config: Self::Config) -> Option<Value> {
+        None
+    }
+
     /// Waits for an event of the role's own. Must be cancel safe: signals interrupt it. An error ends the process.
     async fn next(&mut self) -> Result<Self::Event, Failure>;
 
@@ -346,7 +351,7 @@ pub async fn run<R: Role>(path: &Path, options: Options) -> Outcome {
             Some((order, answer)) = ordered.recv() => {
                 let answered = match order {
                     Order::Reload => reload_and_say(&mut role, &daemon, &mut settings).await,
-                    Order::Diff(file) => settings.diff(&file, |source| R::parse(source).map(drop)),
+                    Order::Diff(file) => diff(&role, &settings, &file).await,
                 };
                 // Who asked may have gone.
                 let _ = answer.send(answered);
@@ -438,6 +443,19 @@ impl Heartbeat {
             notify(Notice::Alive);
         }
     }
+}
+
+/// What a reload with this file would change: at settings, and where the role can tell, at what it has.
+async fn diff<R: Role>(role: &R, settings: &Settings, file: &Path) -> Value {
+    let mut parsed = None;
+    let mut said = settings.diff(file, |source| {
+        parsed = Some(R::parse(source)?);
+        Ok(())
+    });
+    if let Some(config) = parsed {
+        said["policy"] = role.differences(config).await.unwrap_or(Value::Null);
+    }
+    said
 }
 
 /// Reloads, as systemd expects it, and says what came of it.

@@ -2,6 +2,7 @@
 
 mod birdwatcher;
 mod config;
+mod differences;
 pub(super) mod io;
 mod listing;
 mod views;
@@ -9,6 +10,7 @@ mod views;
 use std::collections::HashMap;
 use std::convert::Infallible;
 
+use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use toml::Spanned;
 use tracing::{info, warn};
@@ -184,6 +186,10 @@ impl Role for MemberRole {
             rpki.follow_other(section.map(|section| section.data_source(source)).transpose()?.flatten());
         }
         Ok(())
+    }
+
+    async fn differences(&self, config: MemberConfig) -> Option<Value> {
+        differences::differences(&self.running.events, config.policy).await
     }
 
     async fn next(&mut self) -> Result<Infallible, Failure> {

@@ -163,6 +163,11 @@ fn status_pages_show_the_role_and_why_it_is_not_ready() {
     let output = diff("next.toml");
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).starts_with("a reload changes: rule"), "{}", text(&output.stdout));
+    assert!(
+        text(&output.stdout).contains("no route that is there would be treated otherwise"),
+        "{}",
+        text(&output.stdout)
+    );
     let reload = || wayleave(&proxy.folder, &["reload", "--config", "alpha.toml"]);
     assert!(text(&reload().stdout).starts_with("reloaded; no setting"), "what lies beside it is not read");
     fs::write(proxy.folder.join("alpha.toml"), format!("{changed}nonsense = 1\n")).expect("written");
