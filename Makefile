@@ -7,10 +7,10 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 LAB := target/debug/wayleave-lab
 
-.PHONY: help demo test check bench soak repeat fresh fuzz console build release install uninstall deb
+.PHONY: help demo test check bench soak repeat fresh fuzz console build release install uninstall deb deb-source
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: build ## play the whole exchange with real routers, about a minute after the first build
 	@$(LAB) demo $(ARGS)
@@ -62,6 +62,9 @@ uninstall: ## removes what `make install` put there
 
 deb: ## after `make release`: Debian packages, to target/dist/deb
 	@scripts/deb
+
+deb-source: ## a Debian source package of the last commit with all crates, to target/dist/deb-source
+	@scripts/deb-source
 
 build: ## what the demonstration runs: target/debug/wayleave and wayleave-lab
 	@scripts/setup demo

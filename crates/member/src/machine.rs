@@ -21,8 +21,8 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{AttestKey, MemberSet, Neighbours};
 use wayleave_route_server::member::{
-    Announcer, Finding, ListedRoute, Member, MemberConfig, MemberCounters, MemberEvent, MemberInput, MemberOutput,
-    MemberStatus, OfferedData, OwnExport, Part, RouteFilter, Unvalidated,
+    Announcer, Difference, Finding, ListedRoute, Member, MemberConfig, MemberCounters, MemberEvent, MemberInput,
+    MemberOutput, MemberStatus, OfferedData, OwnExport, Part, RouteFilter, Tally, Unvalidated,
 };
 use wayleave_route_server::object::Handle;
 use wayleave_route_server::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
@@ -158,6 +158,23 @@ impl MemberProxy {
     #[must_use]
     pub fn status(&self) -> MemberStatus {
         self.member.status()
+    }
+
+    /// What another policy would treat otherwise of others' routes, a part at a time ([`Member::import_differences`]).
+    pub fn import_differences(&mut self, other: &Policy, after: Option<Prefix>, visits: usize) -> Part<Difference> {
+        self.member.import_differences(other, after, visits)
+    }
+
+    /// The same of the router's own routes ([`Member::export_differences`]).
+    #[must_use]
+    pub fn export_differences(&self, other: &Policy, after: Option<Prefix>, visits: usize) -> Part<Difference> {
+        self.member.export_differences(other, after, visits)
+    }
+
+    /// Routes by family and by whose they are.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.member.tally()
     }
 
     /// Counts since the start.

@@ -33,6 +33,7 @@ use tokio::task::AbortHandle;
 use zeroize::Zeroizing;
 
 use crate::identity::to_hex;
+use crate::process_metrics::{self, Build, Detail};
 
 /// A server-sent event: its name and value.
 pub type Told = (&'static str, Value);
@@ -465,9 +466,9 @@ impl Pages {
         self
     }
 
-    /// Adds `/metrics`, computed for each request.
+    /// Adds `/metrics`, computed for each request: the role's own, then the build and what the process takes of its machine.
     #[must_use]
-    pub fn metrics<F, T>(mut self, metrics: F) -> Self
+    pub fn metrics<F, T>(mut self, (build, detail): (Build, Detail), metrics: F) -> Self
     where
         F: Fn() -> T + Send + Sync + 'static,
         T: Future<Output = Option<Vec<Metric>>> + Send + 'static,
@@ -479,7 +480,7 @@ impl Pages {
                 match metrics().await {
                     Some(metrics) => (
                         [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")],
-                        open_metrics(role, &metrics),
+                        with_process(&open_metrics(role, &metrics), build, detail),
                     )
                         .into_response(),
                     None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
@@ -698,6 +699,14 @@ fn open_metrics(role: &str, metrics: &[Metric]) -> String {
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing to a string does not fail");
     text
+}
+
+/// The end of a page in the text form of OpenMetrics.
+const END: &str = "# EOF\n";
+
+/// A page with the lines of the process before its end.
+fn with_process(page: &str, build: Build, detail: Detail) -> String {
+    format!("{}{}{END}", page.strip_suffix(END).unwrap_or(page), process_metrics::lines(build, detail))
 }
 
 #[cfg(test)]
@@ -955,7 +964,9 @@ mod tests {
                 Ok(json!({ "word": word }))
             })
             .html("/", || async { Ok("<p>here</p>".to_owned()) })
-            .metrics(|| async { Some(vec![Metric::counter("link_received", Unit::Bytes, "Received over links", 3)]) });
+            .metrics((Build { version: "1.2.3", commit: "abc" }, Detail::Coarse), || async {
+                Some(vec![Metric::counter("link_received", Unit::Bytes, "Received over links", 3)])
+            });
         let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
         let at = serving.address;
         assert!(fetch(at, "/api/v1/echo?word=hi").await.ends_with("{\"word\":\"hi\"}"));
@@ -968,7 +979,11 @@ mod tests {
         );
         let answer = fetch(at, "/").await;
         assert!(answer.contains("default-src 'none'") && answer.ends_with("<p>here</p>"), "{answer}");
-        assert!(fetch(at, "/metrics").await.contains("wayleave_rs_link_received_bytes_total 3"));
+        let page = fetch(at, "/metrics").await;
+        assert!(page.contains("wayleave_rs_link_received_bytes_total 3"), "{page}");
+        assert!(page.contains("\nwayleave_build_info{version=\"1.2.3\",commit=\"abc\"} 1\n"), "{page}");
+        assert!(page.contains("\nprocess_start_time_seconds ") && page.ends_with("\n# EOF\n"), "{page}");
+        assert_eq!(page.matches("# EOF").count(), 1, "{page}");
         assert!(fetch(at, "/healthz").await.starts_with("HTTP/1.0 200"));
         let answer = fetch(at, "/readyz").await;
         assert!(answer.starts_with("HTTP/1.0 503") && answer.contains("party 2 is not there"), "{answer}");

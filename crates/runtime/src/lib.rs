@@ -24,6 +24,7 @@ pub mod logs;
 pub mod node_tls;
 pub mod packets;
 mod peer_check;
+pub mod process_metrics;
 mod refusals;
 pub mod resolved;
 pub mod routes;

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use wayleave_config as config;
 use wayleave_config::{command_line, failure, fetch, key_files, output};
 use wayleave_runtime::huge_pages;
+use wayleave_runtime::process_metrics::Build;
 
 use commands::Cli;
 
@@ -25,6 +26,9 @@ static ALLOCATOR: huge_pages::Allocator = huge_pages::Allocator;
 
 /// Version and, where known, commit.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("WAYLEAVE_GIT"), ")");
+
+/// The same for the page of metrics.
+const BUILD: Build = Build { version: env!("CARGO_PKG_VERSION"), commit: env!("WAYLEAVE_GIT") };
 
 fn main() -> ExitCode {
     command_line::run(commands::command(), |cli: Cli| cli.command.run())

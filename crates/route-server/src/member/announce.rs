@@ -51,7 +51,7 @@ use std::ops::Bound;
 use wayleave_bgp::aspa::Aspas;
 use wayleave_bgp::origins::Vrps;
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Instant, Prefix};
+use wayleave_core::{Afi, Instant, Prefix};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 
@@ -311,6 +311,13 @@ impl Announcements {
 
     pub(super) fn router_routes(&self) -> usize {
         self.router.len()
+    }
+
+    pub(super) fn router_routes_by_family(&self) -> BTreeMap<Afi, usize> {
+        self.router.keys().fold(BTreeMap::new(), |mut all, nlri| {
+            *all.entry(nlri.prefix.afi()).or_default() += 1;
+            all
+        })
     }
 
     /// What became of the router's routes to a prefix: their attributes, and how they stand at the parties.

@@ -220,7 +220,7 @@ impl Member {
     }
 
     /// The first `most` prefixes behind `after` that the filter may let through and of which something is known.
-    fn prefixes_of(&self, filter: &RouteFilter, after: Option<Prefix>, most: usize) -> Vec<Prefix> {
+    pub(super) fn prefixes_of(&self, filter: &RouteFilter, after: Option<Prefix>, most: usize) -> Vec<Prefix> {
         let first = filter.prefix.map(|(prefix, _)| prefix);
         let from = match (after, first) {
             (Some(after), Some(first)) if after < first => Bound::Included(first),
@@ -463,6 +463,59 @@ mod tests {
                 return all;
             }
         }
+    }
+
+    #[test]
+    fn another_policy_is_compared_with_the_one_in_force_route_by_route() {
+        use super::super::policy_diff::Difference::{self, Ranked, Refused, Taken};
+        let mut member = table();
+        let policy = |rules: &str| {
+            let rules: PolicyConfig = toml::from_str(rules).expect("rules");
+            Policy::compile(&rules).expect("a policy")
+        };
+        let all = |member: &mut Member, other: &Policy, visits: usize| {
+            let (mut rows, mut after) = (Vec::new(), None);
+            loop {
+                let part = member.import_differences(other, after, visits);
+                rows.extend(part.rows);
+                after = part.after;
+                if after.is_none() {
+                    return rows;
+                }
+            }
+        };
+        assert_eq!(all(&mut member, &policy(RULES), 100), []);
+        // 64601 instead of 64511 is refused, and slot 2 is preferred.
+        let other = "[[rule]]\ndirection = \"import\"\nas_path = \"_64601_\"\nreject = true\n\
+                     [[rule]]\ndirection = \"import\"\nas_path = \"^64499_\"\nlocal_pref = 500\n";
+        let other = policy(other);
+        let expected = |member: &Member| -> Vec<Difference> {
+            vec![
+                Ranked { prefix: prefix("20.0.0.0/8") },
+                Refused { prefix: prefix("20.1.0.0/16"), announcer: member.announcer(1) },
+                Taken { prefix: prefix("20.1.2.0/24"), announcer: member.announcer(2) },
+            ]
+        };
+        for visits in [1, 3, 100] {
+            assert_eq!(all(&mut member, &other, visits), expected(&member), "{visits}");
+        }
+        assert!(member.export_differences(&other, None, 10).rows.is_empty(), "its router announces nothing");
+    }
+
+    #[test]
+    fn installed_routes_are_counted_by_announcer_and_family() {
+        let mut member = table();
+        add(&mut member, 9, 2, "2001:db8:5::/48", &[64_499]);
+        install(&mut member, 9);
+        let tally = member.tally();
+        let counts: Vec<(u32, Afi, usize)> =
+            tally.installed.iter().map(|((slot, _, afi), count)| (*slot, *afi, *count)).collect();
+        assert_eq!(counts, [(1, Afi::Ipv4, 2), (2, Afi::Ipv4, 1), (2, Afi::Ipv6, 1)]);
+        assert_eq!(counts.iter().map(|(.., count)| count).sum::<usize>(), member.status().installed);
+        assert!(tally.router.is_empty());
+        // A slot that is in no set has no name, and is counted.
+        member.set = None;
+        assert_eq!(member.tally().installed[&(2, String::new(), Afi::Ipv6)], 1);
     }
 
     #[test]

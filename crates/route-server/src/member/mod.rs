@@ -16,10 +16,12 @@ mod kept;
 mod listed;
 mod listing;
 mod origins;
+mod policy_diff;
 mod receive;
 mod select;
 mod status;
 mod submit;
+mod tally;
 mod verdicts;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -54,10 +56,12 @@ use crate::versions::{self, Speaks, Versions};
 pub use data::{DataStatus, OfferedData};
 pub use exports::{OwnExport, Receiver};
 pub use listing::{AnnouncerFilter, Cause, ListedRoute, Part, RouteFilter, RouteState};
+pub use policy_diff::Difference;
 pub use status::{
     Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OriginFound, OwnBudget, OwnRoute,
     PartyLink, Reason, Suspect, Why, WhyRoute,
 };
+pub use tally::Tally;
 
 use announce::Announcements;
 use backlog::{Backlog, Slices};

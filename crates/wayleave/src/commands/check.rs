@@ -64,7 +64,11 @@ pub fn run(command: &Check) -> Outcome {
         checked.warnings.extend(stale_list(checked.role, named));
     }
     // What has errors cannot be tried.
-    let found = (command.deep && checked.errors.is_empty()).then(|| deep::look(checked.role, &source)).transpose()?;
+    let mut found =
+        (command.deep && checked.errors.is_empty()).then(|| deep::look(checked.role, &source)).transpose()?;
+    if let Some(found) = &mut found {
+        found.push(deep::kernel_clock());
+    }
     let is_fine = checked.errors.is_empty() && found.iter().flatten().all(|finding| finding.is_good);
     if command.json {
         let mut value = json!({

@@ -62,7 +62,6 @@ pub fn look(role: &str, source: &Source) -> Outcome<Vec<Finding>> {
         Runs::Yes => found.push(good("ports", "not tried, since this role runs and has them")),
         runs => found.extend(ports(source, !matches!(role, "member" | "rs"), runs == Runs::NotKnown)),
     }
-    found.push(kernel_clock());
     Ok(found)
 }
 
@@ -124,7 +123,7 @@ fn party(config: &RsConfig, source: &Source) -> Outcome<Vec<Finding>> {
 
 /// Whether a process of this machine runs the role with this configuration.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Runs {
+pub enum Runs {
     No,
     /// One of another user does, whose folder is not told, with a file of the same name.
     NotKnown,
@@ -132,13 +131,20 @@ enum Runs {
 }
 
 fn runs(role: &str, file: &Path) -> Runs {
+    process(role, file).map_or(Runs::No, |(runs, _)| runs)
+}
+
+/// The process of this machine that runs the role with this configuration, as far as that is known.
+pub fn process(role: &str, file: &Path) -> Option<(Runs, u32)> {
     let of = |process: &Path| {
         let command = fs::read(process.join("cmdline")).unwrap_or_default();
         let arguments: Vec<&OsStr> = command.split(|octet| *octet == 0).map(OsStr::from_bytes).collect();
         configuration(role, &arguments).map_or(Runs::No, |config| is_file(&process.join("cwd"), config, file))
     };
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    { processes }.map(|process| of(&process.path())).max().unwrap_or(Runs::No)
+    let number = |process: &fs::DirEntry| process.file_name().to_str()?.parse::<u32>().ok();
+    let all = processes.filter_map(|process| Some((of(&process.path()), number(&process)?)));
+    all.filter(|(runs, _)| *runs > Runs::No).max()
 }
 
 /// Whether `config`, as a process in this folder names it, is `file`.
@@ -171,7 +177,7 @@ fn ports(source: &Source, all: bool, may_run: bool) -> Vec<Finding> {
 }
 
 /// The settings at which a role listens or receives, with their addresses.
-fn listening(file: &toml::Table) -> Vec<(String, SocketAddr)> {
+pub fn listening(file: &toml::Table) -> Vec<(String, SocketAddr)> {
     let mut found = Vec::new();
     each_text(file, &mut |setting, text| {
         if LISTENING.iter().any(|name| setting.ends_with(name)) {
@@ -288,7 +294,7 @@ fn can_listen(who: &str, address: SocketAddr) -> Finding {
 }
 
 /// What the kernel says of the clock. It is no proof: a time service may itself be wrong.
-fn kernel_clock() -> Finding {
+pub fn kernel_clock() -> Finding {
     let now = utc(unix_now().secs());
     match is_synchronised() {
         Ok(true) => good("clock", format!("it shows {now}, and the kernel says that a time service keeps it")),

@@ -14,6 +14,7 @@ mod cap_usage;
 mod capability;
 mod check;
 mod deep;
+mod doctor;
 mod exchange;
 mod help;
 mod init;
@@ -36,6 +37,7 @@ mod pki;
 mod realm;
 mod realm_keys;
 mod realm_lists;
+mod reload;
 mod revoke;
 mod roll_node;
 mod run;
@@ -70,8 +72,16 @@ pub enum Command {
     Init(init::Init),
     /// Check a configuration and the files that it names; errors with line and column.
     Check(check::Check),
+    /// Say what is wrong with this machine's roles, each with its cure.
+    ///
+    /// The exit code is 0 if nothing is wrong, 1 if something is, and 2 if there is nothing to look at.
+    Doctor(doctor::Doctor),
     /// Run a role as a daemon until SIGTERM; SIGHUP reloads the configuration.
     Run(run::Run),
+    /// Have a running role read its configuration again; says what changed.
+    Reload(reload::Reload),
+    /// Say what a changed configuration would change at the role that runs.
+    Diff(reload::Diff),
     /// Show the state of a running role.
     Show(show::Show),
     /// Explain why a prefix has its route or none, or how packets to a name or address go.
@@ -144,7 +154,10 @@ impl Command {
         let outcome: Outcome = match self {
             Command::Init(command) => init::run(command),
             Command::Check(command) => check::run(command),
+            Command::Doctor(command) => return doctor::run(command),
             Command::Run(command) => run::run(command),
+            Command::Reload(command) => reload::reload(command),
+            Command::Diff(command) => reload::diff(command),
             Command::Show(command) => show::show(command),
             Command::Why(command) => show::why(command),
             Command::Session(command) => session::run(command),

@@ -18,13 +18,15 @@ use wayleave_crypto::secret::{Secret, Seed};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::drive::{Io, Query, ask, drive};
 use wayleave_runtime::http::{Metric, Pages, Parameters, Reply, Serving, ViewError};
+use wayleave_runtime::process_metrics::Detail;
 use wayleave_runtime::signals::{Request, Signals};
 use wayleave_runtime::store::{FileStore, Health, Store};
 use wayleave_runtime::systemd::{Notice, monotonic_micros, notify, watchdog};
 use wayleave_runtime::{Clock, ending, faults, starts};
 
-use super::Events;
 use super::events::{EventLine, event, shown};
+use super::settings::{Order, Orders, Settings};
+use super::{Events, settings};
 use crate::config::Source;
 use crate::config::check::of_another_role;
 use crate::config::rs::StatusSection;
@@ -49,6 +51,8 @@ pub trait Role: Sized {
     const NAME: &'static str;
     /// The configuration keys that a reload applies, with all keys below them. All others need a restart.
     const LIVE: &'static [&'static str];
+    /// How exactly its page of metrics says what the process takes of its machine.
+    const DETAIL: Detail = Detail::Exact;
     /// The configuration file's content, checked.
     type Config;
     /// What the status pages read.
@@ -75,6 +79,11 @@ pub trait Role: Sized {
     /// wait until somebody has mended the file.
     async fn reload_without_configuration(&mut self) -> Outcome {
         Ok(())
+    }
+
+    /// What another configuration would change beside settings, where the role can tell. Nothing is changed.
+    async fn differences(&self, _config: Self::Config) -> Option<Value> {
+        None
     }
 
     /// Waits for an event of the role's own. Must be cancel safe: signals interrupt it. An error ends the process.
@@ -329,7 +338,9 @@ pub async fn run<R: Role>(path: &Path, options: Options) -> Outcome {
     }
     let mut role = R::start(config, &daemon).await?;
     let (ready, is_ready) = watch::channel(Err("starting".to_owned()));
-    let _pages = match serve::<R>(status.as_ref(), &role, &daemon, is_ready).await {
+    let (orders, mut ordered) = mpsc::channel(1);
+    let mut settings = Settings::new(daemon.source.clone(), R::LIVE);
+    let _pages = match serve::<R>(status.as_ref(), &role, &daemon, (is_ready, orders)).await {
         Ok(pages) => pages,
         Err(failures) => {
             role.stop().await;
@@ -345,13 +356,17 @@ pub async fn run<R: Role>(path: &Path, options: Options) -> Outcome {
         faults::point("main");
         tokio::select! {
             request = signals.next() => match request {
-                Request::Reload => {
-                    notify(Notice::Reloading(monotonic_micros()));
-                    reload(&mut role, &daemon).await;
-                    notify(Notice::Ready);
-                }
+                Request::Reload => drop(reload_and_say(&mut role, &daemon, &mut settings).await),
                 Request::Stop => break Ok(()),
             },
+            Some((order, answer)) = ordered.recv() => {
+                let answered = match order {
+                    Order::Reload => reload_and_say(&mut role, &daemon, &mut settings).await,
+                    Order::Diff(file) => diff(&role, &settings, &file).await,
+                };
+                // Who asked may have gone.
+                let _ = answer.send(answered);
+            }
             event = role.next() => {
                 let handled = match event {
                     Ok(event) => role.handle(event).await,
@@ -441,8 +456,29 @@ impl Heartbeat {
     }
 }
 
+/// What a reload with this file would change: at settings, and where the role can tell, at what it has.
+async fn diff<R: Role>(role: &R, settings: &Settings, file: &Path) -> Value {
+    let mut parsed = None;
+    let mut said = settings.diff(file, |source| {
+        parsed = Some(R::parse(source)?);
+        Ok(())
+    });
+    if let Some(config) = parsed {
+        said["policy"] = role.differences(config).await.unwrap_or(Value::Null);
+    }
+    said
+}
+
+/// Reloads, as systemd expects it, and says what came of it.
+async fn reload_and_say<R: Role>(role: &mut R, daemon: &Daemon, settings: &mut Settings) -> Value {
+    notify(Notice::Reloading(monotonic_micros()));
+    let said = reload(role, daemon, settings).await;
+    notify(Notice::Ready);
+    said
+}
+
 /// Reads the configuration again. A configuration with errors changes nothing but what must not wait for its cure.
-async fn reload<R: Role>(role: &mut R, daemon: &Daemon) {
+async fn reload<R: Role>(role: &mut R, daemon: &Daemon, settings: &mut Settings) -> Value {
     let Daemon { path, events, last_reload, .. } = daemon;
     let failed = |failures: &Failures| {
         for failure in &failures.0 {
@@ -461,7 +497,7 @@ async fn reload<R: Role>(role: &mut R, daemon: &Daemon) {
                     );
                 }
                 info!(configuration = %path.display(), "configuration reloaded");
-                Ok(())
+                Ok(settings.apply(source))
             }
             Err(failures) => {
                 failed(&failures);
@@ -474,7 +510,9 @@ async fn reload<R: Role>(role: &mut R, daemon: &Daemon) {
             Err(failures)
         }
     };
-    last_reload.set(outcome.err().and_then(|failures| reload_problem(path, &failures, unix_now().secs())));
+    let failures = outcome.as_ref().err();
+    last_reload.set(failures.and_then(|failures| reload_problem(path, failures, unix_now().secs())));
+    outcome.unwrap_or_else(|failures| settings::refused(&failures))
 }
 
 /// What is told of a failure of a reload.
@@ -500,7 +538,7 @@ async fn serve<R: Role>(
     status: Option<&StatusSection>,
     role: &R,
     daemon: &Daemon,
-    is_ready: watch::Receiver<Result<(), String>>,
+    (is_ready, orders): (watch::Receiver<Result<(), String>>, Orders),
 ) -> Outcome<Option<Serving>> {
     let Some(status) = status else { return Ok(None) };
     let address = status.listen.get_ref().0;
@@ -512,7 +550,7 @@ async fn serve<R: Role>(
             let list = check_parameters(&parameters, &[]).map(|()| events.list());
             async move { list }
         })
-        .metrics(move || {
+        .metrics((crate::BUILD, R::DETAIL), move || {
             let (view, events, last_reload) = of_metrics.clone();
             async move {
                 let mut metrics = view.metrics().await?;
@@ -527,11 +565,20 @@ async fn serve<R: Role>(
             let last_reload = of_status.clone();
             async move { whole_status(&view, &last_reload).await }
         })
+        .local_order("reload", {
+            let orders = orders.clone();
+            move |_, _| settings::ask(orders.clone(), Ok(Order::Reload))
+        })
+        .local_order("diff", {
+            let path = daemon.path.clone();
+            move |_, parameters| settings::ask(orders.clone(), settings::diff_of(&path, &parameters))
+        })
         .page("overview", move |view, _| {
             let last_reload = of_overview.clone();
             async move {
                 let mut value = crate::output::versioned(json!(overview(&view, &last_reload).await?));
                 value["role"] = json!(R::NAME);
+                value["program"] = json!(crate::VERSION);
                 Ok(value)
             }
         });
@@ -627,6 +674,7 @@ fn known_parameters(name: &str) -> &'static [&'static str] {
         "paths" => &["host"],
         "usage" => &["principal", "after"],
         "session/disable" => &["message"],
+        "diff" => &["file"],
         _ => &[],
     }
 }

@@ -3,6 +3,7 @@
 mod birdwatcher;
 mod config;
 mod data;
+mod differences;
 pub(super) mod io;
 mod listing;
 mod views;
@@ -10,6 +11,7 @@ mod views;
 use std::collections::HashMap;
 use std::convert::Infallible;
 
+use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use toml::Spanned;
 use tracing::{info, warn};
@@ -193,6 +195,10 @@ impl Role for MemberRole {
             rpki.follow_other(section.map(|section| section.data_sources(source)).transpose()?.unwrap_or_default());
         }
         Ok(())
+    }
+
+    async fn differences(&self, config: MemberConfig) -> Option<Value> {
+        differences::differences(&self.running.events, config.policy).await
     }
 
     async fn next(&mut self) -> Result<Infallible, Failure> {

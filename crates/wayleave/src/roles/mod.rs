@@ -28,6 +28,7 @@ pub mod peer_tcp;
 mod realm;
 mod router;
 mod rs;
+mod settings;
 mod stamper;
 mod stamping;
 mod state;

@@ -18,6 +18,7 @@ use wayleave_route_server::directory::{Directory, MemberSet};
 use wayleave_route_server::party::{Party, PartyInput};
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::links::{Connecting, Limits, Links, Listening};
+use wayleave_runtime::process_metrics::Detail;
 use wayleave_runtime::tls::{PinVerifier, Pins, Role as PeerRole};
 
 use super::daemon::{Daemon, QUEUE, Role, Running, seed};
@@ -55,6 +56,7 @@ pub struct Rs {
 impl Role for Rs {
     const NAME: &'static str = "rs";
     const LIVE: &'static [&'static str] = &["party.members", "party.recommendation", "link.pin"];
+    const DETAIL: Detail = Detail::Coarse;
     type Config = RsConfig;
     type View = PartyView;
     type Event = Infallible;

@@ -85,6 +85,8 @@ fn what_is_installed_has_a_page_for_every_command_and_a_unit_for_every_role_and_
         "/usr/lib/systemd/user/wayleave-proxy@.socket",
         "/usr/lib/sysusers.d/wayleave.conf",
         "/usr/share/polkit-1/rules.d/wayleave.rules",
+        "/usr/share/wayleave/grafana/member.json",
+        "/usr/share/wayleave/prometheus/wayleave.rules.yml",
         "/usr/share/doc/wayleave/docs/guide/install.md",
         "/usr/share/doc/wayleave/README.md",
     ] {
@@ -149,4 +151,83 @@ fn a_manual_page_is_printed_by_the_words_of_its_command() {
     folder.write("file", "");
     let error = folder.fails(1, &["man", "--folder", "file/pages"]);
     assert!(error.contains("cannot write manual pages into file/pages"), "{error}");
+}
+
+/// The stanzas of a control file, each with its fields; lines that continue one are joined to it.
+fn stanzas(control: &str) -> Vec<std::collections::BTreeMap<String, String>> {
+    let of = |stanza: &str| {
+        let mut fields: Vec<(String, String)> = Vec::new();
+        for line in stanza.lines() {
+            match (line.strip_prefix(' '), fields.last_mut()) {
+                (Some(more), Some((_, value))) => *value += &format!("\n{more}"),
+                _ => {
+                    let (name, value) = line.split_once(": ").expect("a field");
+                    fields.push((name.to_owned(), value.to_owned()));
+                }
+            }
+        }
+        fields.into_iter().collect()
+    };
+    control.split("\n\n").filter(|stanza| !stanza.trim().is_empty()).map(of).collect()
+}
+
+#[test]
+fn the_source_package_and_the_image_are_of_the_same_program_files_and_user_as_the_packages() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |file: &str| fs::read_to_string(root.join(file)).expect(file);
+    let source = stanzas(&read("packaging/debian-source/control"));
+    let version = format!("(>= {})", env!("CARGO_PKG_RUST_VERSION"));
+    assert_eq!(source[0]["Build-Depends"].matches(&version).count(), 2, "cargo and rustc as Cargo.toml asks for them");
+    assert_eq!(source.len(), 3);
+    for package in &source[1..] {
+        let binary = stanzas(&read(&format!("packaging/debian/{}.control", package["Package"])));
+        for field in ["Package", "Description", "Recommends", "Suggests"] {
+            assert_eq!(package.get(field), binary[0].get(field), "{field} of {}", package["Package"]);
+        }
+        assert_eq!(
+            (&binary[0]["Section"], &binary[0]["Maintainer"]),
+            (&source[0]["Section"], &source[0]["Maintainer"])
+        );
+    }
+    assert_eq!(read("packaging/debian-source/source/format"), "3.0 (native)\n");
+    // What the rules and the image run is there, and can be run.
+    let (rules, image) = (read("packaging/debian-source/rules"), read("packaging/oci/Containerfile"));
+    assert!(rules.starts_with("#!/usr/bin/make -f\n"));
+    for target in ["clean", "build", "build-arch", "build-indep", "binary", "binary-arch", "binary-indep"] {
+        assert!(rules.contains(&format!("\n{target}:")), "Debian's policy asks for the target {target}");
+    }
+    let mut make = Command::new("make");
+    make.args(["-n", "-f", "packaging/debian-source/rules", "clean"]).current_dir(&root);
+    let made = make.output().expect("make runs");
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    let scripts = [&rules, &image].into_iter().flat_map(|text| text.split_whitespace());
+    let scripts: BTreeSet<&str> = scripts.filter(|word| word.starts_with("scripts/")).collect();
+    assert!(scripts.contains("scripts/install") && scripts.contains("scripts/deb"), "{scripts:?}");
+    for script in scripts.into_iter().chain(["scripts/deb-source", "packaging/debian-source/rules"]) {
+        let script = script.trim_end_matches(['.', ',']);
+        let mode = fs::metadata(root.join(script)).expect(script).permissions().mode();
+        assert!(mode & 0o111 != 0, "{script} can be run");
+    }
+
+    let toolchain = read("rust-toolchain.toml");
+    let channel = toolchain.lines().find_map(|line| line.strip_prefix("channel = ")).expect("a channel");
+    assert!(image.contains(&format!("/rust:{}-", channel.trim_matches('"'))), "the image's toolchain is {channel}");
+    assert!(image.contains("COPY --from=build /image /\n") && image.contains("DESTDIR=/image scripts/install"));
+    let user = read("packaging/systemd/wayleave.sysusers");
+    let name = user.lines().find_map(|line| line.strip_prefix("u ")).and_then(|line| line.split_whitespace().next());
+    let name = name.expect("a user");
+    assert!(image.contains(&format!("\nUSER {name}\n")), "the role of a container is not root");
+    // The commands in it are commands of the program: what they would do needs a role.
+    let folder = Folder::new("image");
+    let words: Vec<String> = image
+        .lines()
+        .filter_map(|line| line.split_once("CMD ["))
+        .map(|(_, list)| list.trim_end_matches(']').replace(['"', ','], ""))
+        .collect();
+    assert!(words[0].starts_with("/usr/bin/wayleave show status --config /etc/wayleave/"), "{words:?}");
+    assert!(image.contains("ENTRYPOINT [\"/usr/bin/wayleave\"]"));
+    let health: Vec<&str> = words[0].split_whitespace().skip(1).collect();
+    let said = folder.fails(1, &health);
+    assert!(said.contains("/etc/wayleave/wayleave.toml"), "{said}");
+    folder.ok(&words[1].split_whitespace().collect::<Vec<_>>());
 }

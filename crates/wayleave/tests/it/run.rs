@@ -155,6 +155,63 @@ fn status_pages_show_the_role_and_why_it_is_not_ready() {
     assert_named_by_the_rule("member", &NetworkNamespace::Own, proxy.page.parse().expect("an address"));
     assert_one_screen(&NetworkNamespace::Own, proxy.page.parse().expect("an address"));
     assert_eq!(proxy.show("routes")["routes"], serde_json::json!([]));
+    // What a changed configuration changes, without and with a reload.
+    let config = fs::read_to_string(proxy.folder.join("alpha.toml")).expect("a configuration");
+    let changed = format!("{config}\n[[rule]]\ndirection = \"import\"\nas_path = \"_64511_\"\nreject = true\n");
+    fs::write(proxy.folder.join("next.toml"), &changed).expect("written");
+    let diff = |file: &str| wayleave(&proxy.folder, &["diff", file, "--config", "alpha.toml"]);
+    let output = diff("next.toml");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(text(&output.stdout).starts_with("a reload changes: rule"), "{}", text(&output.stdout));
+    assert!(
+        text(&output.stdout).contains("no route that is there would be treated otherwise"),
+        "{}",
+        text(&output.stdout)
+    );
+    let reload = || wayleave(&proxy.folder, &["reload", "--config", "alpha.toml"]);
+    assert!(text(&reload().stdout).starts_with("reloaded; no setting"), "what lies beside it is not read");
+    fs::write(proxy.folder.join("alpha.toml"), format!("{changed}nonsense = 1\n")).expect("written");
+    let refused = reload();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains("the configuration in force stays"), "{}", text(&refused.stderr));
+    fs::write(proxy.folder.join("alpha.toml"), &changed).expect("written");
+    assert!(text(&reload().stdout).starts_with("reloaded; changed: rule"), "and mended, it is applied");
+    fs::write(proxy.folder.join("next.toml"), changed.replace("lab = true\n", "lab = false\n")).expect("written");
+    let output = diff("next.toml");
+    let said = text(&output.stdout) + &text(&output.stderr);
+    let restart =
+        said.lines().find(|line| line.starts_with("only a restart changes, which ends the role's sessions: "));
+    assert!(restart.is_some_and(|line| line.ends_with("lab")), "{said}");
+    assert!(!diff("/etc/hostname").status.success(), "only files beside the configuration are read");
+    // `doctor` has what the role says, who runs it, and what two files both have.
+    let other = config.replace("alpha.redb", "other.redb");
+    fs::write(proxy.folder.join("other.toml"), other).expect("written");
+    let output = wayleave(&proxy.folder, &["doctor", "alpha.toml", "other.toml", "--json"]);
+    let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!((output.status.code(), &value["ok"]), (Some(1), &false.into()), "{value}");
+    let alpha = &value["roles"][0];
+    assert_eq!((&alpha["role"], &alpha["runs"], &alpha["ready"]), (&"member".into(), &"yes".into(), &false.into()));
+    assert_eq!((&alpha["process"], &alpha["program"]), (&proxy.child.id().into(), &value["program"]));
+    let found = value["found"].as_array().expect("a list");
+    let has = |standing: &str, file: &str, about: &str, words: &str| {
+        found.iter().any(|one| {
+            one["standing"] == standing
+                && one["file"] == file
+                && one["about"] == about
+                && one["message"].as_str().is_some_and(|message| message.contains(words))
+        })
+    };
+    assert!(has("fine", "alpha.toml", "check", "valid"), "{value}");
+    assert!(has("warning", "alpha.toml", "peers", "party 1"), "{value}");
+    assert!(has("problem", "other.toml", "ports", "which alpha.toml has too"), "{value}");
+    let disk = found.iter().find(|one| one["about"] == "disk").expect("room is looked at");
+    assert!(disk["message"].as_str().is_some_and(|words| words.contains("% are free at")), "{disk}");
+    let standings: Vec<&str> = found.iter().filter_map(|one| one["standing"].as_str()).collect();
+    assert!(standings.starts_with(&["problem"]), "problems come first: {standings:?}");
+    let output = wayleave(&proxy.folder, &["doctor", "alpha.toml"]);
+    let screen = text(&output.stdout);
+    assert!(screen.contains("\nFILE ") && screen.contains("\nalpha.toml  member  yes   no "), "{screen}");
+    assert_eq!(wayleave(&proxy.folder, &["doctor", "none.toml"]).status.code(), Some(1));
     let why = wayleave(&proxy.folder, &["why", "192.0.2.0/24", "--url", &proxy.page]);
     assert!(text(&why.stdout).contains("the parties have not sent their routes yet"), "{}", text(&why.stdout));
     let shown = text(&wayleave(&proxy.folder, &["show", "status", "--config", "alpha.toml"]).stdout);

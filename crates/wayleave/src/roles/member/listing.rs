@@ -19,7 +19,7 @@ pub const OF_EXPORTS: &[&str] = &["most", "prefix", "to"];
 /// Prefixes of one question to the machine, which has other work.
 pub const VISITS: usize = 1024;
 /// The same of own routes, whose receivers are many.
-const OWN_VISITS: usize = 64;
+pub const OWN_VISITS: usize = 64;
 
 /// A prefix, or an address, for the longest prefix that has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

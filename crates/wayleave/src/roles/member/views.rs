@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use wayleave_attestation::member;
-use wayleave_core::{Asn, Prefix};
+use wayleave_core::{Afi, Asn, Prefix};
 use wayleave_member::MemberProxy;
-use wayleave_route_server::member::{FurtherSlot, MemberStatus, OwnBudget};
+use wayleave_route_server::member::{FurtherSlot, MemberStatus, OwnBudget, Tally};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::{Metric, Parameters, Unit, ViewError};
 use wayleave_runtime::identity::Identity;
@@ -460,8 +460,10 @@ impl View for MemberView {
 
     async fn metrics(&self) -> Option<Vec<Metric>> {
         let (status, attestation) = self.proxy().await.ok()?;
+        let tally = self.query(|proxy| proxy.tally()).await.ok()?;
         let mut all = metrics(&status, &self.links, &self.router.json());
         all.push(refused(&status));
+        all.extend(tallied(&tally));
         all.extend(status.budget.iter().flat_map(of_budget));
         all.extend(attestation.iter().flat_map(attestation::metrics));
         all.extend(self.source().iter().flat_map(SourceStatus::metrics));
@@ -615,6 +617,25 @@ fn refused(status: &MemberStatus) -> Metric {
     };
     let values = at.into_iter().flat_map(|(at, by)| by.iter().map(move |(reason, count)| sample(at, reason, *count)));
     Metric::gauges("refused", Unit::Routes, "Routes that are not announced, or not used, and why", values.collect())
+}
+
+/// Routes by family and by whose they are.
+fn tallied(tally: &Tally) -> [Metric; 2] {
+    let family = |afi: Afi| ("family", afi.to_string().to_lowercase());
+    let installed = tally.installed.iter().map(|((slot, name, afi), count)| {
+        (vec![("member", name.clone()), ("slot", slot.to_string()), family(*afi)], *count as f64)
+    });
+    let of_router = tally.router.iter().map(|(afi, count)| (vec![family(*afi)], *count as f64));
+    let help = "Prefixes installed in the router, by their announcer and by family";
+    [
+        Metric::gauges("installed_from", Unit::Prefixes, help, installed.collect()),
+        Metric::gauges(
+            "router_family",
+            Unit::Routes,
+            "Routes that the router announces, by family",
+            of_router.collect(),
+        ),
+    ]
 }
 
 fn metrics(status: &MemberStatus, links: &Links, router: &Value) -> Vec<Metric> {

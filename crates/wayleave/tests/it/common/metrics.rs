@@ -1,5 +1,6 @@
-//! The rule of metric names: `wayleave_<role>_<thing>_<unit>`, with `_total` for counters.
+//! The rule of metric names: `wayleave_<role>_<thing>_<unit>`, with `_total` for counters, and the list of them, `test-data/metrics`.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use wayleave_lab::demo::http::get;
@@ -42,6 +43,53 @@ const UNITS: [&str; 33] = [
     "updates",
 ];
 
+/// What every page has beside the role's own metrics.
+const OF_ALL: [&str; 2] = ["process_", "wayleave_build"];
+
+/// The name and the names of the labels of a sample, as the list has them.
+fn signature(sample: &str) -> String {
+    let end = sample.find(['{', ' ']).expect("a value");
+    let (name, mut rest) = sample.split_at(end);
+    let mut labels = Vec::new();
+    while let Some((label, value)) = rest.get(1..).and_then(|rest| rest.split_once("=\"")) {
+        labels.push(label);
+        let mut is_escaped = false;
+        let quote = value.find(|letter| {
+            let ends = letter == '"' && !is_escaped;
+            is_escaped = letter == '\\' && !is_escaped;
+            ends
+        });
+        // A comma or a bracket follows.
+        rest = &value[quote.expect("a whole label") + 1..];
+    }
+    if labels.is_empty() { name.to_owned() } else { format!("{name}{{{}}}", labels.join(",")) }
+}
+
+/// Asserts that the page has no metric, and no label, that the list lacks, and lacks none that the list has without a `?`.
+fn assert_listed(role: &str, page: &str) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../test-data/metrics/names.txt");
+    let list = std::fs::read_to_string(path).expect("the list");
+    let list: Vec<&str> = list.lines().filter(|line| !line.starts_with('#')).collect();
+    let found: BTreeSet<String> =
+        page.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(signature).collect();
+    let fits = |listed: &str, found: &str| match listed.split_once('*') {
+        Some((begin, end)) => found.starts_with(begin) && found.ends_with(end),
+        None => found == listed,
+    };
+    for name in &found {
+        let is_listed = list.iter().any(|line| fits(line.trim_end_matches(" ?"), name));
+        assert!(is_listed, "{name} is not in test-data/metrics/names.txt: add it, with ` ?` if a page may lack it");
+    }
+    let own = format!("wayleave_{role}_");
+    let is_own = |line: &&&str| line.starts_with(&own) || OF_ALL.iter().any(|begin| line.starts_with(begin));
+    for line in list.iter().filter(is_own).filter(|line| !line.ends_with(" ?")) {
+        assert!(
+            found.contains(*line),
+            "test-data/metrics/names.txt has {line}, and the page of {role} lacks it: {page}"
+        );
+    }
+}
+
 /// Asserts that every name on the metrics page of `role` at `address` follows the rule.
 pub fn assert_named_by_the_rule(role: &str, place: &NetworkNamespace, address: SocketAddr) {
     let page = get(place, address, "/metrics").expect("a page");
@@ -50,6 +98,9 @@ pub fn assert_named_by_the_rule(role: &str, place: &NetworkNamespace, address: S
     for line in page.lines() {
         let Some(family) = line.strip_prefix("# TYPE ") else { continue };
         let (name, kind) = family.split_once(' ').expect("a name and a type");
+        if OF_ALL.iter().any(|begin| name.starts_with(begin)) {
+            continue;
+        }
         names += 1;
         let rest = name.strip_prefix(&format!("wayleave_{role}_")).unwrap_or_else(|| panic!("{name}: not of {role}"));
         let (thing, unit) = rest.rsplit_once('_').unwrap_or_else(|| panic!("{name}: no thing and unit"));
@@ -71,4 +122,5 @@ pub fn assert_named_by_the_rule(role: &str, place: &NetworkNamespace, address: S
         }
     }
     assert!(names > 4, "metrics of {role}: {page}");
+    assert_listed(role, &page);
 }
