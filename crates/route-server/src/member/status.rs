@@ -847,6 +847,16 @@ impl Member {
                 "nothing; `graceful_shutdown = false` in [ranking] ranks it as any other, and so does an import rule that names the community",
             );
         }
+        let is_stale = |assessment: Option<Assessment>| {
+            assessment.and_then(|assessment| assessment.rank).is_some_and(Rank::is_stale)
+        };
+        if is_stale(Some(assessment)) && best.is_some_and(|best| !is_stale(self.assessment(&best))) {
+            return Reason::new(
+                "its announcer's router has been gone for long: it carries LLGR_STALE (65535:6), and a route without it is preferred",
+                "RFC 9494 section 4.3",
+                "nothing: it counts as any other once that router has announced it again",
+            );
+        }
         if Some(class) == top {
             return Reason::new(
                 "ranked equal; the exchange's recommendation, or its own order where that names none, preferred another route",
