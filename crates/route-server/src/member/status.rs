@@ -247,8 +247,12 @@ pub struct MemberStatus {
     pub unconfirmed: usize,
     /// Objects known, sealed ones included.
     pub objects: usize,
+    /// Routes of the router that it has not announced again since its session was lost (RFC 4724).
+    pub stale_routes: usize,
     /// Prefixes installed in the router.
     pub installed: usize,
+    /// Routes that it has beside those (RFC 7911).
+    pub further_paths: usize,
     /// How many of them stay though the parties lost their objects, until their announcers have said what became of them.
     pub kept: usize,
     /// Prefixes whose result is awaited.
@@ -362,6 +366,9 @@ pub struct WhyRoute {
     /// What the RPKI says of its origin; absent where nothing is known, or it is sealed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rpki: Option<OriginFound>,
+    /// Under which path identifier the router has it, where that gets several routes to a prefix (RFC 7911).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_id: Option<u32>,
     #[serde(flatten)]
     pub reason: Reason,
     /// Whether the route has this member's own AS on its path: it came back, and nobody's claim is false.
@@ -558,6 +565,8 @@ impl Member {
             budget: self.budget.map(|said| self.own_budget(said)),
             batch: self.last_seq,
             router_routes: self.announcements.router_routes(),
+            stale_routes: self.announcements.stale_routes(),
+            further_paths: self.further_paths(),
             not_announced,
             too_large: self.announcements.too_large(),
             not_competing: self.announcements.not_competing(),
@@ -706,6 +715,7 @@ impl Member {
                 handle,
                 verdict,
                 class,
+                path_id: self.installed_path(&prefix, candidate),
                 reason,
                 came_back,
             });

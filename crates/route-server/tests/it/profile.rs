@@ -118,6 +118,7 @@ impl Exchange {
             settle: Duration::from_secs(5),
             lab: false,
             accept_as_set: true,
+            paths: 1,
             has_role,
             validates: false,
             speaks: Speaks::default(),

@@ -40,6 +40,7 @@ fn greeted() -> (Member, SessionId) {
         settle: Duration::from_secs(5),
         lab: true,
         accept_as_set: false,
+        paths: 1,
         has_role: false,
         validates: false,
         speaks: Speaks::default(),
