@@ -276,6 +276,12 @@ fn a_notification_carries_its_data_and_its_name() {
     assert!(shutdown(&[9, b'a']).ends_with("(6/2): a text that cannot be read, 0x0961"), "{}", shutdown(&[9, b'a']));
     assert!(shutdown(&[2, 0xff, 0xfe]).ends_with("0x02fffe") && shutdown(&[0]).ends_with("(6/2)"));
     assert!(shutdown(&[255; 200]).ends_with("ff.."));
+    // What would change a terminal or the order of letters is escaped: a line's end, an escape sequence, right-to-left override.
+    let hostile = Notification::shutdown(cease::ADMINISTRATIVE_SHUTDOWN, "a\n\u{1b}[2J\u{202e}\u{e4}");
+    assert!(
+        hostile.to_string().ends_with(r#": "a\n\u{1b}[2J\u{202e}\u{e4}""#.replace(r"\u{e4}", "\u{e4}").as_str()),
+        "{hostile}"
+    );
     let long = Notification::shutdown(cease::ADMINISTRATIVE_RESET, &"é".repeat(200));
     assert_eq!(long.shutdown_text().map(str::len), Some(254));
     assert_eq!(refusal(&message(3, &[6]), &params()).0, code::MESSAGE_HEADER);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use wayleave_lab::netns;
 use wayleave_lab::routers::{default_cache, locate_or_fetch};
 
@@ -127,6 +127,9 @@ fn the_parties_of_a_laboratory_multiply_policies_themselves_if_the_file_says_so(
     assert!(exchange.contains("export = \"direct\"") && exchange.contains("\"203.0.113.0/26\", \"2001"));
     // A prefix that no exchange takes is announced, too.
     let changed = exchange.replace("export = \"direct\"", "export = \"mpc\"");
+    // A member with FRR and one with BIRD get all routes to a prefix (ADD-PATH).
+    let changed = changed.replacen("router = \"bird\"", "router = \"frr\"\nadd_path = 4", 1);
+    let changed = changed.replacen("router = \"bird\"", "router = \"bird\"\nadd_path = 4", 1);
     folder.write(
         "mpc.toml",
         &changed.replace("\"203.0.113.0/26\", \"2001", "\"10.0.0.0/8\", \"203.0.113.0/26\", \"2001"),
@@ -139,8 +142,20 @@ fn the_parties_of_a_laboratory_multiply_policies_themselves_if_the_file_says_so(
     let output = lab.up(&[&file]);
     let (said, warned) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{said}{warned}{}", lab.logs());
-    assert!(said.contains("alpha 4, bravo 5, charlie 4, delta 4"), "{said}");
+    assert!(said.contains("alpha 5, bravo 5, charlie 5, delta 4"), "{said}");
     assert!(warned.contains("alpha does not announce 10.0.0.0/8"), "{warned}");
+    // The two that announce it, of whom alpha prefers bravo and the exchange recommends delta.
+    let shown = lab.at("charlie-router", &["birdc", "show", "route", "198.51.100.0/24"]);
+    assert!(shown.contains("[AS64498i]") && shown.contains("[AS64500i]"), "{shown}");
+    let shown = lab.at("alpha-router", &["vtysh", "-c", "show bgp ipv4 unicast 198.51.100.0/24"]);
+    assert!(shown.contains("Paths: (2 available"), "{shown}");
+    // The identifiers are those of the slots, whichever of them is chosen.
+    for (member, chosen) in [("alpha", "bravo"), ("charlie", "delta")] {
+        let why = lab.why(member, "198.51.100.0/24");
+        assert_eq!(installed(&why), [chosen]);
+        let ids: Vec<_> = why["routes"].as_array().expect("routes").iter().map(|route| &route["path_id"]).collect();
+        assert!(ids.len() == 2 && ids.contains(&&json!(2)) && ids.contains(&&json!(4)), "{why}");
+    }
     let party = lab.at("party2", &["wayleave", "show", "status", "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&party).expect("JSON")["export"], "mpc");
     assert!(lab.lab("down", &["--json"]).status.success());

@@ -304,7 +304,9 @@ fn a_members_router_keeps_its_protection() {
         // It would keep the connection, of whose end it hears nothing.
         assert!(proxy.stop(TIMEOUT), "{}", lan.log());
         let mut proxy = lan.run("member", &member(&lan, way));
-        let mut router = lan.router(software, &lan.left, site("right").protected(Some(LEFT_PASSWORD), true));
+        let keeps = software == Software::Bird && !passive;
+        let site = site("right").protected(Some(LEFT_PASSWORD), true);
+        let mut router = lan.router(software, &lan.left, if keeps { site.graceful() } else { site });
         router.announce(&[Announcement::of(route)]).expect("announced");
         router.start().expect("it starts");
         comes_up(&mut [&mut router], &lan);
@@ -315,6 +317,31 @@ fn a_members_router_keeps_its_protection() {
         assert!(log.contains("protection of the session with the router: TCP MD5, TTL security (1 hop)"), "{log}");
         assert!(!log.contains(LEFT_PASSWORD), "{log}");
         router.kill();
+        if keeps {
+            restarts(&lan, &mut router);
+        }
         assert!(proxy.stop(TIMEOUT), "{}", lan.log());
     }
+}
+
+/// A BIRD that was killed asked that its routes are kept (RFC 4724, RFC 9494): they are, as long-lived stale ones too, until it is back.
+fn restarts(lan: &Lan, router: &mut Box<dyn Router>) {
+    let routes = |stale: u64| {
+        let has = |status: &Value| status["router_routes"] == 1 && status["stale_routes"] == stale;
+        let status = wait_until(TIMEOUT, || lan.ask("/api/v1/status").ok().filter(has));
+        status.unwrap_or_else(|| panic!("{stale} stale routes are expected\n{}", lan.log()));
+    };
+    routes(1);
+    let is_long_lived =
+        || lan.ask("/api/v1/peers").ok().filter(|peers| peers["peers"][2]["stale"][0]["long_lived"] == true);
+    wait_until(TIMEOUT, is_long_lived).unwrap_or_else(|| panic!("never long-lived\n{}", lan.log()));
+    let log = lan.log();
+    assert!(
+        log.contains("the router's routes stay announced: ") && log.contains("with LLGR_STALE (RFC 9494)"),
+        "{log}"
+    );
+    routes(1);
+    router.start().expect("it starts again");
+    comes_up(&mut [router], lan);
+    routes(0);
 }
