@@ -356,7 +356,15 @@ impl Machine for Peer {
     fn handle(&mut self, input: Input, now: Now) {
         self.now = now;
         match input {
-            Input::Session(input) => self.session(input),
+            Input::Session(input) => {
+                let ends = matches!(&input, session::Input::Stop(stop) if stop.administrative);
+                self.session(input);
+                if ends && self.established.is_none() {
+                    // Who disables a session whose peer is away keeps nothing of it either.
+                    let gone = self.stale.end();
+                    self.report_stale(gone);
+                }
+            }
             Input::Begin(begin) => self.begin(*begin),
             Input::Route { prefix, attributes: Some(attributes) } => {
                 let attributes = self.pool.intern(attributes);

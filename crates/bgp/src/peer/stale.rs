@@ -82,6 +82,11 @@ impl StaleTimers {
         self.0.clear();
     }
 
+    /// Nothing is kept any longer.
+    pub(super) fn end(&mut self) -> Vec<Stale> {
+        std::mem::take(&mut self.0).into_iter().map(|family| Stale::Gone(family.afi)).collect()
+    }
+
     /// What is over by `now`.
     pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<Stale> {
         let mut over = Vec::new();

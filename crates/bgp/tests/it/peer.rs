@@ -260,4 +260,13 @@ fn the_routes_of_a_peer_that_restarts_are_reported_stale_then_long_lived_then_go
     assert_eq!(rig.peer.stale().collect::<Vec<_>>(), [(Afi::Ipv4, rig.now + seconds(50), true)]);
     assert_eq!(pass(&mut rig, seconds(50)), [Stale::Gone(Afi::Ipv4)]);
     assert_eq!(rig.peer.stale().count(), 0);
+    // It is back, and restarts once more; its operator's neighbour disables the session meanwhile.
+    rig.session(session::Input::Connected { connection: ConnectionId(2), outgoing: false });
+    rig.bytes(2, open());
+    rig.bytes(2, keepalive());
+    rig.session(session::Input::Closed { connection: ConnectionId(2) });
+    assert_eq!(stale(&mut rig), [Stale::Kept(vec![Afi::Ipv4])]);
+    rig.session(session::Input::Stop(Stop { administrative: true, reason: StopReason::Shutdown(String::new()) }));
+    assert_eq!(stale(&mut rig), [Stale::Gone(Afi::Ipv4)]);
+    assert_eq!(rig.peer.stale().count(), 0);
 }
