@@ -37,7 +37,7 @@ pub use edit::AttributesEditor;
 pub use message::{Frame, Message, MessageError, MessageType, frame};
 pub use nlri::{Nlri, NlriIter, RawNlri};
 pub use notification::Notification;
-pub use open::{AddPathEntry, AddPathMode, Capability, GracefulRestartFamily, Open};
+pub use open::{AddPathEntry, AddPathMode, Capability, GracefulRestartFamily, LongLivedFamily, Open};
 pub use params::{AddPath, SessionParams};
 pub use problem::{Action, Fault, Problem};
 pub use refresh::{RefreshKind, RouteRefresh};

@@ -179,12 +179,18 @@ impl Notification {
         Some(shown.iter().map(|octet| format!("{octet:02x}")).collect::<String>() + more)
     }
 
+    /// Whether it ends the session without anything being kept (RFC 8538 section 3).
+    #[must_use]
+    pub fn is_hard_reset(&self) -> bool {
+        (self.code, self.subcode) == (code::CEASE, cease::HARD_RESET)
+    }
+
     /// The NOTIFICATION within a hard reset (RFC 8538 section 3).
-    fn of_hard_reset(&self) -> Option<Self> {
+    #[must_use]
+    pub fn of_hard_reset(&self) -> Option<Self> {
         let (&[code, subcode], data) = self.data.split_first_chunk::<2>()?;
-        let is_hard_reset = |code: u8, subcode: u8| (code, subcode) == (code::CEASE, cease::HARD_RESET);
-        let is_nested = is_hard_reset(code, subcode);
-        (is_hard_reset(self.code, self.subcode) && !is_nested).then(|| Self { code, subcode, data: data.to_vec() })
+        let is_nested = (code, subcode) == (code::CEASE, cease::HARD_RESET);
+        (self.is_hard_reset() && !is_nested).then(|| Self { code, subcode, data: data.to_vec() })
     }
 
     /// What an error in an UPDATE lies in: the attribute that the data repeats, and its family and next hop (RFC 4271 section

@@ -38,6 +38,17 @@ pub struct GracefulRestartFamily {
     pub flags: u8,
 }
 
+/// One family of a long-lived graceful restart capability (RFC 9494 section 3.1).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
+pub struct LongLivedFamily {
+    pub afi: u16,
+    pub safi: u8,
+    /// Bit 0x80: forwarding state was kept.
+    pub flags: u8,
+    /// Seconds, in three octets.
+    pub stale_time: u32,
+}
+
 /// One capability of an OPEN.
 #[derive(Clone, PartialEq, Eq, Debug, Hash, Serialize, Deserialize)]
 pub enum Capability {
@@ -51,7 +62,7 @@ pub enum Capability {
     Role(u8),
     /// Code 64 (RFC 4724).
     GracefulRestart {
-        /// The upper four bits: 8 restarted, 4 notifications too (RFC 8538).
+        /// The upper four bits: 8 restarted, 4 notifications too (RFC 8538 section 2).
         flags: u8,
         /// Seconds, 0 to 4,095.
         restart_time: u16,
@@ -64,6 +75,8 @@ pub enum Capability {
     AddPath(Vec<AddPathEntry>),
     /// Code 70 (RFC 7313).
     EnhancedRouteRefresh,
+    /// Code 71 (RFC 9494). Without families it says only that stale routes are understood.
+    LongLivedGracefulRestart(Vec<LongLivedFamily>),
     /// Any other, kept as it came.
     Unknown {
         code: u8,
@@ -166,6 +179,9 @@ impl Capability {
                     .collect(),
             ),
             (70, []) => Capability::EnhancedRouteRefresh,
+            (71, families) if families.len() % 7 == 0 => Capability::LongLivedGracefulRestart(
+                families.as_chunks::<7>().0.iter().map(|family| long_lived_family(*family)).collect(),
+            ),
             (1 | 2 | 6 | 9 | 64 | 65 | 70, _) => return None,
             (code, value) => Capability::Unknown { code, value: value.to_vec() },
         };
@@ -210,6 +226,14 @@ impl Capability {
                 (69, value)
             }
             Capability::EnhancedRouteRefresh => (70, Vec::new()),
+            Capability::LongLivedGracefulRestart(families) => {
+                let mut value = Vec::new();
+                for LongLivedFamily { afi, safi, flags, stale_time } in families.iter().take(36) {
+                    let ([a, b], [_, c, d, e]) = (afi.to_be_bytes(), stale_time.to_be_bytes());
+                    value.extend_from_slice(&[a, b, *safi, *flags, c, d, e]);
+                }
+                (71, value)
+            }
             Capability::Unknown { code, value } => (*code, value.clone()),
         }
     }
@@ -219,6 +243,11 @@ impl Capability {
     pub fn unicast(afi: Afi) -> Self {
         Capability::Multiprotocol { afi: afi.code(), safi: 1 }
     }
+}
+
+fn long_lived_family([a, b, safi, flags, c, d, e]: [u8; 7]) -> LongLivedFamily {
+    let stale_time = u32::from_be_bytes([0, c, d, e]);
+    LongLivedFamily { afi: u16::from_be_bytes([a, b]), safi, flags, stale_time }
 }
 
 /// Groups of four octets, if nothing is left over.

@@ -43,6 +43,8 @@ pub struct SessionParams {
     pub add_path_receive: AddPath,
     /// Where we send path identifiers to the peer.
     pub add_path_send: AddPath,
+    /// The peer does not know what a long-lived stale route is, and so does not get any (RFC 9494 section 4.3).
+    pub withholds_stale: bool,
     /// A route from an external peer must begin with the peer's own AS (RFC 4271 section 6.3); off towards a route
     /// server (RFC 7947 section 2.2.2.1).
     pub enforce_first_as: bool,
@@ -64,6 +66,7 @@ impl SessionParams {
             ipv6_unicast: true,
             add_path_receive: AddPath::default(),
             add_path_send: AddPath::default(),
+            withholds_stale: false,
             enforce_first_as: false,
         }
     }

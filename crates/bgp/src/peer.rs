@@ -16,6 +16,11 @@ use crate::rib::{AdjRibOut, AttributePool, RejectedRoutes};
 use crate::session::{self, Config, ConnectionId, Counters, Ended, Established, Session, State};
 use crate::{Attributes, EncodeError, Nlri, RefreshKind, Update, encode_updates};
 
+mod stale;
+
+pub use stale::Stale;
+use stale::StaleTimers;
+
 /// Routes in one batch of messages, at most. A larger batch packs better; a smaller one keeps less memory in flight.
 const BATCH: usize = 20_000;
 
@@ -31,6 +36,9 @@ pub enum Input {
     Begin(Box<Begin>),
     /// The peer is to have this route, or none for the prefix. Equal attributes are kept once.
     Route { prefix: Prefix, attributes: Option<Attributes> },
+    /// The peer is to have these routes to the prefix, by path identifier, the best first, and no others (RFC 7911); without ADD-PATH
+    /// it gets the first. Equal attributes are kept once.
+    Paths { prefix: Prefix, paths: Vec<(u32, Attributes)> },
     /// As [`Input::Route`], by prefix and path identifier, with attributes that the caller shares between peers.
     Path { nlri: Nlri, attributes: Option<Arc<Attributes>> },
     /// Send this UPDATE once if the session is up; drop it otherwise.
@@ -73,8 +81,10 @@ pub enum PeerEvent {
     Down,
     /// An UPDATE, after RFC 7606.
     Update(Box<Update>),
-    /// The peer has sent all routes of all agreed families.
+    /// The peer has sent all routes of all agreed families. What is stale then is gone.
     EndOfRib,
+    /// What becomes of the peer's routes after a loss of the session. Only with [`Config::keeps`].
+    Stale(Stale),
 }
 
 /// What a peer asks of its driver, and reports.
@@ -115,6 +125,8 @@ pub struct Peer {
     established: Option<Established>,
     /// Families whose End-of-RIB has not come.
     awaited: Vec<Afi>,
+    /// Of what the peer announced before it was lost.
+    stale: StaleTimers,
     /// Families whose End-of-RIB [`Input::EndOfRib`] wants sent, IPv4 then IPv6.
     owed_end_of_rib: [bool; 2],
     outputs: VecDeque<Output>,
@@ -144,6 +156,7 @@ impl Peer {
             pool: AttributePool::new(),
             established: None,
             awaited: Vec::new(),
+            stale: StaleTimers::default(),
             owed_end_of_rib: [false; 2],
             outputs: VecDeque::new(),
             now,
@@ -247,6 +260,7 @@ impl Peer {
                 self.outputs.push_back(Output::EndOfRib(afi));
                 self.awaited.retain(|awaited| *awaited != afi);
                 if self.awaited.is_empty() {
+                    self.stale.forget();
                     self.report(PeerEvent::EndOfRib);
                 }
             }
@@ -259,7 +273,9 @@ impl Peer {
         let initial_end_of_rib = established.end_of_rib && !self.is_relay;
         self.out.session_up(established.params, initial_end_of_rib);
         self.established = Some((*established).clone());
+        let gone = self.stale.session_up(&established.forwarding_kept, self.now.instant);
         self.outputs.push_back(Output::Established(established));
+        self.report_stale(gone);
         self.report(PeerEvent::Up);
     }
 
@@ -267,8 +283,26 @@ impl Peer {
         self.out.session_down();
         self.owed_end_of_rib = [false; 2];
         self.established = None;
+        let keeps = self.session.as_ref().and_then(|session| session.config().keeps);
+        let kept =
+            keeps.zip(ended.retain.as_ref()).map(|(most, retain)| self.stale.lost(retain, most, self.now.instant));
         self.outputs.push_back(Output::Ended(ended));
-        self.report(PeerEvent::Down);
+        match kept {
+            Some(kept) => self.report_stale(kept),
+            None => {
+                self.stale.forget();
+                self.report(PeerEvent::Down);
+            }
+        }
+    }
+
+    /// Until when routes of a session that was lost are kept, of each family, and whether they are long-lived stale ones.
+    pub fn stale(&self) -> impl Iterator<Item = (Afi, Instant, bool)> {
+        self.stale.until()
+    }
+
+    fn report_stale(&mut self, all: Vec<Stale>) {
+        all.into_iter().for_each(|stale| self.report(PeerEvent::Stale(stale)));
     }
 
     fn on_refresh(&mut self, afi: Afi, kind: RefreshKind) {
@@ -322,13 +356,26 @@ impl Machine for Peer {
     fn handle(&mut self, input: Input, now: Now) {
         self.now = now;
         match input {
-            Input::Session(input) => self.session(input),
+            Input::Session(input) => {
+                let ends = matches!(&input, session::Input::Stop(stop) if stop.administrative);
+                self.session(input);
+                if ends && self.established.is_none() {
+                    // Who disables a session whose peer is away keeps nothing of it either.
+                    let gone = self.stale.end();
+                    self.report_stale(gone);
+                }
+            }
             Input::Begin(begin) => self.begin(*begin),
             Input::Route { prefix, attributes: Some(attributes) } => {
                 let attributes = self.pool.intern(attributes);
                 self.out.announce(Nlri::new(prefix), attributes);
             }
             Input::Route { prefix, attributes: None } => self.out.withdraw(&Nlri::new(prefix)),
+            Input::Paths { prefix, paths } => {
+                let intern = |(path_id, attributes)| (path_id, self.pool.intern(attributes));
+                let paths: Vec<(u32, Arc<Attributes>)> = paths.into_iter().map(intern).collect();
+                self.out.set_paths(prefix, &paths);
+            }
             Input::Path { nlri, attributes: Some(attributes) } => self.out.announce(nlri, attributes),
             Input::Path { nlri, attributes: None } => self.out.withdraw(&nlri),
             Input::Once(update) => self.once(&update),
@@ -341,6 +388,8 @@ impl Machine for Peer {
         if let Some(session) = &mut self.session {
             session.handle_timeout(now);
         }
+        let over = self.stale.handle_timeout(now.instant);
+        self.report_stale(over);
     }
 
     fn poll(&mut self) -> Option<Output> {
@@ -360,6 +409,6 @@ impl Machine for Peer {
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.session.as_ref().and_then(Machine::deadline)
+        self.session.as_ref().and_then(Machine::deadline).into_iter().chain(self.stale.deadline()).min()
     }
 }

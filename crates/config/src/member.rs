@@ -176,6 +176,14 @@ pub struct RouterSection {
     /// Refuse a router that states no role (RFC 9234 section 4.2).
     #[serde(default = "default_strict_role")]
     pub strict_role: Spanned<bool>,
+    /// How many routes to a prefix the router gets, where it takes several (RFC 7911).
+    pub add_path: Option<Spanned<u8>>,
+    /// Whether the router's routes stay announced while it restarts, if it asks for that (RFC 4724).
+    #[serde(default = "default_graceful_restart")]
+    pub graceful_restart: bool,
+    /// How long they stay at most after that, as long-lived stale ones (RFC 9494).
+    #[serde(default = "default_long_lived")]
+    pub long_lived_stale_secs: Spanned<u64>,
     /// IP TTL of outgoing packets. `ttl_security` sets it to 255.
     pub ttl: Option<u8>,
     /// The file with the password of TCP MD5 (RFC 2385), which the router has too.
@@ -195,7 +203,36 @@ pub enum RouterRole {
     Off,
 }
 
+/// Most routes to a prefix for a router: our own limit.
+const MOST_PATHS: u8 = 16;
+
+/// The longest stale time that RFC 9494 has room for, three octets of seconds.
+const MOST_LONG_LIVED: u64 = (1 << 24) - 1;
+
 impl RouterSection {
+    /// How many routes to a prefix the router gets.
+    #[must_use]
+    pub fn paths(&self) -> u8 {
+        self.add_path.as_ref().map_or(1, |paths| *paths.get_ref())
+    }
+
+    fn session_faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        if let Some(paths) = self.add_path.as_ref().filter(|paths| !(1..=MOST_PATHS).contains(paths.get_ref())) {
+            let message = format!("{} paths for a prefix, expected 1 (no ADD-PATH) to {MOST_PATHS}", paths.get_ref());
+            faults.push(Fault::at(paths.span(), message).help("RFC 7911"));
+        }
+        faults.extend(range(&self.long_lived_stale_secs, 0, MOST_LONG_LIVED, "seconds"));
+        faults
+    }
+
+    fn session_warnings(&self) -> Vec<Fault> {
+        let is_set = |secs: &Spanned<u64>| !secs.span().is_empty() && *secs.get_ref() > 0;
+        let lone = Some(&self.long_lived_stale_secs).filter(|secs| !self.graceful_restart && is_set(secs));
+        let message = "`long_lived_stale_secs` without `graceful_restart` keeps nothing, expected both or neither";
+        lone.map(|secs| Fault::at(secs.span(), message).help("RFC 9494 section 3.1")).into_iter().collect()
+    }
+
     /// The keys that protect the session.
     pub fn protection_keys(&self) -> ProtectionKeys<'_> {
         ProtectionKeys {
@@ -230,6 +267,14 @@ fn default_settle() -> Spanned<u64> {
 
 fn default_hold_time() -> Spanned<u16> {
     Spanned::new(0..0, 90)
+}
+
+fn default_graceful_restart() -> bool {
+    true
+}
+
+fn default_long_lived() -> Spanned<u64> {
+    Spanned::new(0..0, 86_400)
 }
 
 fn default_strict_role() -> Spanned<bool> {
@@ -330,6 +375,7 @@ impl MemberConfig {
                 let mut checked =
                     Checked::found("member", source, errors, warnings).with_examples(source, config.file.examples());
                 checked.notes.extend(listed::not_compared(&config, source));
+                checked.notes.extend(config.file.router.get_ref().protection_keys().note());
                 checked
             }
             Err(failures) => Checked::wrong("member", failures),
@@ -431,6 +477,7 @@ impl MemberFile {
             faults.push(Fault::at(router.strict_role.span(), message).help("RFC 9234 section 4.2"));
         }
         faults.extend(self.member.new_members_faults());
+        faults.extend(router.session_faults());
         faults.extend(router.protection_keys().faults());
         faults.extend(range(&self.member.stale_secs, 1, 7 * 86_400, "seconds"));
         faults.extend(range(&self.member.settle_secs, 1, 3600, "seconds"));
@@ -502,6 +549,7 @@ impl MemberFile {
     fn router_warnings(&self) -> Vec<Fault> {
         let router = self.router.get_ref();
         let mut warnings: Vec<Fault> = router.listen.iter().filter_map(absent_address).collect();
+        warnings.extend(router.session_warnings());
         let id = IpAddr::V4(router.router_id.get_ref().0);
         let (address, connect) = (router.address.as_ref(), router.connect.map(|connect| connect.0.ip()));
         if address.is_some_and(|address| address.get_ref().0 == id) || connect == Some(id) {
@@ -649,6 +697,12 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          # The proxy's role in the session (RFC 9234): \"rs\", a route server's, or \"off\"; and whether the router must state its own.\n\
          #role = \"rs\"\n\
          #strict_role = true\n\
+         # Give the router up to so many routes to a prefix, if it takes them (ADD-PATH, RFC 7911).\n\
+         #add_path = 4\n\
+         # Keep the router's routes announced while it restarts, if it asks for that (RFC 4724), and for so long after that as\n\
+         # long-lived stale ones (RFC 9494).\n\
+         #graceful_restart = true\n\
+         #long_lived_stale_secs = 86400\n\
          # As your router has them: a file with the password of TCP MD5 (RFC 2385) that only its owner can read (mode 0600); TTL\n\
          # security (RFC 5082), `true` or how many hops away the router is.\n\
          #password_file = \"{file}.password\"\n\
@@ -728,6 +782,25 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_keys_of_the_session_have_bounds_and_say_where_they_mean_nothing() {
+        let of = |more: &str| {
+            let text = template().replace("#hold_time = 90\n", &format!("{more}\n"));
+            let file: MemberFile = toml::from_str(&text).expect("parses");
+            let texts = |faults: Vec<Fault>| faults.into_iter().map(|fault| fault.message).collect::<Vec<_>>();
+            let router = file.router.get_ref();
+            (router.paths(), texts(router.session_faults()), texts(router.session_warnings()))
+        };
+        assert_eq!(of(""), (1, vec![], vec![]));
+        assert_eq!(of("add_path = 4"), (4, vec![], vec![]));
+        assert!(of("add_path = 0").1[0].contains("expected 1 (no ADD-PATH) to 16"));
+        assert!(of("add_path = 17").1[0].starts_with("17 paths for a prefix"));
+        assert_eq!(of("long_lived_stale_secs = 16777216").1.len(), 1);
+        assert_eq!(of("graceful_restart = false"), (1, vec![], vec![]));
+        let lone = of("graceful_restart = false\nlong_lived_stale_secs = 60").2;
+        assert!(lone[0].contains("keeps nothing, expected both or neither"), "{lone:?}");
+    }
 
     #[test]
     fn a_source_of_origins_has_one_place() {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::de::{self, Deserialize, Deserializer, Unexpected, Visitor};
 use toml::Spanned;
-use wayleave_runtime::bgp_tcp::{Hops, Protection};
+use wayleave_runtime::bgp_tcp::{Hops, Protection, Usable};
 
 use super::rs::FileFault;
 use super::{Fault, Source};
@@ -79,6 +79,12 @@ impl ProtectionKeys<'_> {
             faults.push(Fault::at(security.span(), message));
         }
         faults
+    }
+
+    /// What this machine has of what protects a session, where a protection is configured.
+    pub(super) fn note(&self) -> Option<String> {
+        let has_ttl = self.ttl_security.is_some_and(|security| security.get_ref().0.is_some());
+        (self.password_file.is_some() || has_ttl).then(|| Usable::here().note())
     }
 
     pub(super) fn file_faults(&self, source: &Source) -> Option<FileFault> {

@@ -160,7 +160,7 @@ impl ShadowConfig {
         let profile = match &file.shadow.profile {
             None => Profile::default(),
             Some(path) => match profile::read(&source.resolve(path.get_ref())) {
-                Ok(profile) => profile,
+                Ok((profile, _)) => profile,
                 Err(failures) => {
                     faults.extend(failures.0.iter().map(|failure| Fault::within(path.span(), failure)));
                     Profile::default()
@@ -286,6 +286,7 @@ fn member_set(file: &ShadowFile, profile: Profile) -> MemberSet {
         slots: (0..).zip(&file.member).map(slot).collect(),
         attest: BTreeMap::new(),
         profile: Some(profile),
+        data: None,
     }
 }
 

@@ -214,8 +214,8 @@ protocol bgp exchange {{
   graceful restart off;  # a dead neighbour's routes go at once
   hold time 9;
   connect delay time 1; connect retry time 1; error wait time 1, 2;
-  ipv4 {{ import all; export where proto = \"own4\" || proto = \"customer\"; }};
-  ipv6 {{ import all; export where proto = \"own6\" || proto = \"customer\"; }};
+  ipv4 {{ import all; add paths rx; export where proto = \"own4\" || proto = \"customer\"; }};
+  ipv6 {{ import all; add paths rx; export where proto = \"own6\" || proto = \"customer\"; }};
 }}
 ",
         asn = asn.0,
@@ -266,6 +266,12 @@ protocol device {{ }}
             let tag = format!("({global}, {local1}, {local2})");
             format!("import filter {{ if {tag} ~ bgp_large_community then bgp_local_pref = 50; accept; }};")
         });
+        let restart = match neighbour.graceful_restart {
+            true => {
+                "graceful restart on; graceful restart time 2; long lived graceful restart on; long lived stale time 3600;"
+            }
+            false => "graceful restart off;",
+        };
         let passive = if neighbour.passive { "passive; " } else { "" };
         let password = neighbour.password.iter().map(|text| format!("password \"{text}\"; ")).collect::<String>();
         let ttl_security = if neighbour.ttl_security { "ttl security on; " } else { "" };
@@ -275,7 +281,7 @@ protocol device {{ }}
   local {} as {};
   neighbor {} port {} as {};
   {internal}{passive}{password}{ttl_security}enable extended messages {extended};
-  graceful restart off; hold time 9;
+  {restart} hold time 9;
   connect delay time 1; connect retry time 1; error wait time 1, 2;
   ipv4 {{ {import} {export} {next_hop}}};
   ipv6 {{ {import} {export} {next_hop}}};

@@ -36,6 +36,9 @@ pub struct Neighbour {
     pub password: Option<String>,
     /// Whether the neighbour must be on the same link (RFC 5082).
     pub ttl_security: bool,
+    /// Whether its routes are to be kept for two seconds while it restarts, and for an hour after that as long-lived stale ones (RFC
+    /// 4724, RFC 9494; BIRD only).
+    pub graceful_restart: bool,
     /// A different MED for each of these prefixes, so that no two of them share an UPDATE.
     pub meds: Vec<(Prefix, u32)>,
 }
@@ -61,6 +64,7 @@ impl RouterConfig {
             extended_messages: true,
             password: None,
             ttl_security: false,
+            graceful_restart: false,
             meds: Vec::new(),
         });
         self
@@ -71,6 +75,15 @@ impl RouterConfig {
     pub fn protected(mut self, password: Option<&str>, ttl_security: bool) -> Self {
         if let Some(last) = self.neighbours.last_mut() {
             (last.password, last.ttl_security) = (password.map(str::to_owned), ttl_security);
+        }
+        self
+    }
+
+    /// Asks the neighbour added last to keep its routes while it restarts.
+    #[must_use]
+    pub fn graceful(mut self) -> Self {
+        if let Some(last) = self.neighbours.last_mut() {
+            last.graceful_restart = true;
         }
         self
     }

@@ -207,7 +207,7 @@ impl Driver {
                 Output::Ended(ended) | Output::Failed(ended) => lock(&self.view).last_failure = ended.cause.to_string(),
                 Output::Rejected(rejected) => lock(&self.view).last_failure = rejected.error.to_string(),
                 Output::Unsendable(error) => lock(&self.view).last_failure = error.to_string(),
-                Output::Event(PeerEvent::Up | PeerEvent::EndOfRib) | Output::Established(_) => {}
+                Output::Event(PeerEvent::Up | PeerEvent::EndOfRib | PeerEvent::Stale(_)) | Output::Established(_) => {}
                 Output::Tcp(_) | Output::EndOfRib(_) | Output::RouteRefresh { .. } => {}
             }
         }

@@ -14,7 +14,7 @@ use wayleave_attestation::pipeline::{Job, JobResult, Reserve};
 use wayleave_attestation::pki::View;
 use wayleave_attestation::sign::KeyRing;
 use wayleave_bgp::Attributes;
-use wayleave_bgp::peer::PeerEvent;
+use wayleave_bgp::peer::{PeerEvent, Stale};
 use wayleave_bgp::rpki::Records;
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix};
 use wayleave_crypto::secret::Seed;
@@ -103,6 +103,12 @@ pub enum Output {
     Install {
         prefix: Prefix,
         attributes: Option<Attributes>,
+    },
+    /// In place of `Install`, where the router gets several routes to a prefix: these, by path identifier, the best first, and no
+    /// others.
+    InstallPaths {
+        prefix: Prefix,
+        paths: Vec<(u32, Attributes)>,
     },
     Event(MemberEvent),
     /// Run this on any thread, then give [`Input::JobDone`].
@@ -279,6 +285,13 @@ impl MemberProxy {
                 self.attest(attestation::Input::RouterDown);
                 MemberInput::RouterDown
             }
+            (PeerEvent::Stale(stale), _) => {
+                if matches!(stale, Stale::Kept(_)) {
+                    // What the router announces again is signed again.
+                    self.attest(attestation::Input::RouterDown);
+                }
+                MemberInput::RouterStale(stale)
+            }
             (PeerEvent::Update(update), Some(attestation)) => {
                 let (withdrawn, announced, attributes) = (update.withdrawn, update.announced, update.attributes);
                 return attestation
@@ -304,6 +317,7 @@ impl MemberProxy {
             MemberOutput::Close { link, reason, refused } => return Some(Output::Close { link, reason, refused }),
             MemberOutput::Persist { id, changes } => return Some(Output::Persist { id, changes }),
             MemberOutput::Install { prefix, attributes } => return Some(Output::Install { prefix, attributes }),
+            MemberOutput::InstallPaths { prefix, paths } => return Some(Output::InstallPaths { prefix, paths }),
             MemberOutput::Event(event) => return Some(Output::Event(event)),
             MemberOutput::Validate(route) => {
                 let Unvalidated { handle, slot: announcer, prefixes, attributes, set } = *route;

@@ -2,6 +2,7 @@
 
 mod options;
 mod protection;
+mod usable;
 mod writer;
 
 use std::collections::HashMap;
@@ -24,6 +25,7 @@ use crate::log_limit::{Line, LogLimit};
 use crate::starts::{self, PeerName};
 
 pub use protection::{Hops, Password, Protection, ProtectionError};
+pub use usable::Usable;
 
 /// How long a connection may take to open.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -31,6 +31,7 @@ pub fn config_towards(peer_asn: PeerAsn, open: &Open, more: Vec<Capability>) -> 
             add_path_ipv6: add_path(open, Afi::Ipv6),
             // Without families it promises End-of-RIB and nothing else.
             graceful_restart: restart.then(GracefulRestartOffer::default),
+            long_lived: false,
             more,
         },
         role,

@@ -482,7 +482,7 @@ impl SessionPair {
                 self.outputs.push_back(Output::EndOfRib { from: side, afi });
             }
             // Known from the outputs above, or only of UPDATEs that a pair does not send.
-            peer::Output::Event(PeerEvent::Up | PeerEvent::Down | PeerEvent::EndOfRib)
+            peer::Output::Event(PeerEvent::Up | PeerEvent::Down | PeerEvent::EndOfRib | PeerEvent::Stale(_))
             | peer::Output::Unsendable(_) => {}
         }
     }

@@ -56,7 +56,9 @@ fn each_end_sees_the_other_ends_number_identifier_and_capabilities() {
 
 #[test]
 fn what_the_proxy_cannot_keep_is_not_promised() {
-    let restart = || Some(GracefulRestartOffer { restart_time: 120, restarted: false, families: vec![Afi::Ipv4] });
+    let restart = || {
+        Some(GracefulRestartOffer { restart_time: 120, families: vec![Afi::Ipv4], ..GracefulRestartOffer::default() })
+    };
     let mut net = net(
         |config| {
             config.offer.graceful_restart = restart();

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use wayleave_core::Afi;
+use wayleave_core::{Afi, Prefix};
 
 use crate::{
-    Attributes, EncodeError, Message, Nlri, RefreshKind, RouteRefresh, SessionParams, encode_updates, end_of_rib,
+    Attributes, Community, EncodeError, Message, Nlri, RefreshKind, RouteRefresh, SessionParams, encode_updates,
+    end_of_rib,
 };
 
 const FAMILIES: [Afi; 2] = [Afi::Ipv4, Afi::Ipv6];
@@ -53,7 +54,8 @@ pub struct Batch {
 /// Changes are not queued. However often a prefix changes between two batches, the peer gets the last state only, and
 /// nothing if it has that already; so a peer that does not read costs no memory beyond its table.
 ///
-/// A peer without ADD-PATH gets of each prefix the path with the lowest path identifier: give the best path the lowest.
+/// A peer without ADD-PATH gets of each prefix the path that [`AdjRibOut::set_paths`] was given first, and otherwise the one with
+/// the lowest path identifier.
 #[derive(Clone, Debug, Default)]
 pub struct AdjRibOut {
     routes: BTreeMap<Nlri, RouteState>,
@@ -61,6 +63,8 @@ pub struct AdjRibOut {
     to_withdraw: BTreeSet<Nlri>,
     /// Keys as on the wire whose routes the peer must get.
     to_announce: BTreeSet<Nlri>,
+    /// The path of each prefix that a peer without ADD-PATH gets, where it is not the one with the lowest path identifier.
+    best: BTreeMap<Prefix, u32>,
     /// IPv4, then IPv6.
     marks: [Marks; 2],
     session: Option<SessionParams>,
@@ -91,8 +95,27 @@ impl AdjRibOut {
         self.tidy(&self.wire_key(*nlri));
     }
 
+    /// Makes these the desired routes to `prefix`, by path identifier, the best first; every other path is withdrawn. A path that
+    /// keeps its identifier and its attributes is not sent again (RFC 7911 section 3).
+    pub fn set_paths(&mut self, prefix: Prefix, paths: &[(u32, Arc<Attributes>)]) {
+        let all = Nlri { prefix, path_id: 0 }..=Nlri { prefix, path_id: u32::MAX };
+        let is_wanted = |nlri: &Nlri| paths.iter().any(|(path_id, _)| *path_id == nlri.path_id);
+        let desired = self.routes.range(all).filter(|(_, route)| route.desired.is_some()).map(|(nlri, _)| *nlri);
+        let gone: Vec<Nlri> = desired.filter(|nlri| !is_wanted(nlri)).collect();
+        let lowest = paths.iter().map(|(path_id, _)| *path_id).min();
+        match paths.first().map(|(path_id, _)| *path_id).filter(|best| Some(*best) != lowest) {
+            Some(best) => self.best.insert(prefix, best),
+            None => self.best.remove(&prefix),
+        };
+        for (path_id, attributes) in paths {
+            self.announce(Nlri { prefix, path_id: *path_id }, Arc::clone(attributes));
+        }
+        gone.iter().for_each(|nlri| self.withdraw(nlri));
+    }
+
     /// Leaves no desired route.
     pub fn withdraw_all(&mut self) {
+        self.best.clear();
         let wanted: Vec<Nlri> = self.desired().map(|(nlri, _)| *nlri).collect();
         for nlri in &wanted {
             self.withdraw(nlri);
@@ -195,11 +218,13 @@ impl AdjRibOut {
 
     /// The desired route of a key on the wire.
     fn desired_at(&self, key: &Nlri, params: &SessionParams) -> Option<&Arc<Attributes>> {
-        let last = match params.add_path_send.has(key.prefix.afi()) {
-            true => key.path_id,
-            false => u32::MAX,
-        };
-        self.routes.range(*key..=Nlri { path_id: last, ..*key }).find_map(|(_, route)| route.desired.as_ref())
+        let with = |nlri: &Nlri| self.routes.get(nlri).and_then(|route| route.desired.as_ref());
+        if params.add_path_send.has(key.prefix.afi()) {
+            return with(key);
+        }
+        let best = self.best.get(&key.prefix).and_then(|path_id| with(&Nlri { path_id: *path_id, ..*key }));
+        let last = Nlri { path_id: u32::MAX, ..*key };
+        best.or_else(|| self.routes.range(*key..=last).find_map(|(_, route)| route.desired.as_ref()))
     }
 
     /// Files the key of `nlri` under what is due for it.
@@ -302,7 +327,12 @@ impl AdjRibOut {
         params: &SessionParams,
         batch: &mut Batch,
     ) {
-        match encode_updates(Some(attributes), &routes, &[], params) {
+        let is_stale = || attributes.communities().any(|community| community == Community::LLGR_STALE);
+        let encoded = match params.withholds_stale && is_stale() {
+            true => Err(EncodeError::Stale),
+            false => encode_updates(Some(attributes), &routes, &[], params),
+        };
+        match encoded {
             Ok(messages) => {
                 batch.messages.extend(messages);
                 batch.announced += routes.len();

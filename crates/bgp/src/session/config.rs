@@ -144,6 +144,9 @@ pub struct GracefulRestartOffer {
     pub restarted: bool,
     /// Families whose routes the peer should keep.
     pub families: Vec<Afi>,
+    /// Whether routes are kept over a NOTIFICATION too, unless it is a Hard Reset (RFC 8538).
+    #[serde(default)]
+    pub notifications: bool,
 }
 
 /// The capabilities that our OPEN offers (RFC 5492).
@@ -161,6 +164,9 @@ pub struct Offer {
     pub add_path_ipv6: AddPathOffer,
     /// Graceful restart (RFC 4724).
     pub graceful_restart: Option<GracefulRestartOffer>,
+    /// We keep the peer's routes for as long as it asks for and know what a long-lived stale route is (RFC 9494); we ask for nothing.
+    #[serde(default)]
+    pub long_lived: bool,
     /// Further capabilities, such as one of private use (RFC 8810); they come last.
     #[serde(default)]
     pub more: Vec<Capability>,
@@ -190,9 +196,18 @@ impl Default for Offer {
             add_path_ipv4: AddPathOffer::default(),
             add_path_ipv6: AddPathOffer::default(),
             graceful_restart: Some(GracefulRestartOffer::default()),
+            long_lived: false,
             more: Vec::new(),
         }
     }
+}
+
+/// For how long at most the routes of a peer that restarts are kept, whatever it asks for (RFC 4724 section 4.2, RFC 9494 section 4.2).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Keeps {
+    pub restart: Duration,
+    /// As long-lived stale ones.
+    pub long_lived: Duration,
 }
 
 /// The configuration of one session.
@@ -210,6 +225,10 @@ pub struct Config {
     pub role: Option<Role>,
     /// Refuse a peer that states no role (RFC 9234 section 4.2, strict mode). Only with `role`.
     pub strict_role: bool,
+    /// Keep the peer's routes through its restarts ([`crate::peer::PeerEvent::Stale`]); if not, whoever drives the session decides by
+    /// [`Ended::retain`](super::Ended::retain).
+    #[serde(default)]
+    pub keeps: Option<Keeps>,
     /// We pass routes on as a route server does (RFC 7947): no AS prepended, NEXT_HOP and MED kept. The session itself
     /// changes no route either way; it hands this on in [`Established`](super::Established) to the code that builds them.
     pub transparent: bool,
@@ -240,6 +259,7 @@ impl Config {
             offer: Offer::default(),
             role: None,
             strict_role: false,
+            keeps: None,
             transparent: false,
             enforce_first_as: false,
             confederation: false,

@@ -161,13 +161,18 @@ impl Established {
     }
 }
 
-/// Routes to keep, marked stale, after a session ended without a NOTIFICATION (RFC 4724 section 4.2).
+/// Routes to keep, marked stale, after a session ended without a NOTIFICATION (RFC 4724 section 4.2), or with one (RFC 8538).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Retain {
     /// Families for which the peer requested it.
     pub families: Vec<Afi>,
     /// Time from the loss until a new session must be up.
     pub restart_time: Duration,
+    /// Families whose routes stay for so long beyond that, as long-lived stale ones (RFC 9494). One that is not in `families` is so from
+    /// the loss on.
+    pub long_lived: Vec<(Afi, Duration)>,
+    /// Both ends keep routes over a NOTIFICATION too, unless it is a Hard Reset (RFC 8538).
+    pub notifications: bool,
 }
 
 /// Why a connection, a session or an attempt ended.
@@ -231,6 +236,19 @@ pub enum Erred {
 }
 
 impl Cause {
+    /// Whether an end of this kind leaves the peer's routes stale, not gone, if it restarts gracefully: the connection was lost (RFC 4724
+    /// section 4.2), or with `notifications` a NOTIFICATION was sent or received that is no Hard Reset (RFC 8538 section 4). What we
+    /// stopped by ourselves is gone.
+    #[must_use]
+    pub fn is_graceful(&self, notifications: bool) -> bool {
+        match self {
+            Cause::ConnectionLost | Cause::PeerRestarted => true,
+            Cause::HoldTimerExpired | Cause::SendHoldTimerExpired | Cause::PeerErred(_) => notifications,
+            Cause::PeerEnded(notification) => notifications && !notification.is_hard_reset(),
+            _ => false,
+        }
+    }
+
     /// Who erred.
     #[must_use]
     pub fn erred(&self) -> Erred {

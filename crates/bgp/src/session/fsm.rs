@@ -170,9 +170,8 @@ impl Session {
         let mut ended = Ended { connection: Some(id), state: connection.state(), cause, retain: None };
         let lost = matches!(ended.cause, Cause::ConnectionLost | Cause::PeerRestarted);
         if connection.stage == Stage::Established {
-            if lost {
-                ended.retain = connection.negotiated.and_then(|negotiated| negotiated.retain);
-            }
+            let retain = connection.negotiated.and_then(|negotiated| negotiated.retain);
+            ended.retain = retain.filter(|retain| ended.cause.is_graceful(retain.notifications));
             let stood = self.established_at.take().map(|since| now.since(since));
             if stood.is_some_and(|stood| stood >= self.config.idle_hold_most) {
                 self.failures = 0;

@@ -23,7 +23,7 @@ mod responder;
 use std::collections::VecDeque;
 use std::fmt;
 
-pub use config::{AddPathOffer, Config, GracefulRestartOffer, HoldTime, HoldTimeError, Offer, PeerAsn, Role};
+pub use config::{AddPathOffer, Config, GracefulRestartOffer, HoldTime, HoldTimeError, Keeps, Offer, PeerAsn, Role};
 use connection::{Connection, Stage};
 pub use event::{
     Cause, ConnectionId, Counters, Ended, Erred, Established, Input, MessageCounts, Output, Retain, Stop, StopReason,

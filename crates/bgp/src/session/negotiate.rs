@@ -7,12 +7,18 @@ use wayleave_core::{Afi, Asn};
 
 use super::{Config, HoldTime, Retain, Role};
 use crate::notification::{code, open};
-use crate::{AddPath, AddPathEntry, AddPathMode, Capability, GracefulRestartFamily, Notification, Open, SessionParams};
+use crate::{
+    AddPath, AddPathEntry, AddPathMode, Capability, GracefulRestartFamily, LongLivedFamily, Notification, Open,
+    SessionParams,
+};
 
 const FAMILIES: [Afi; 2] = [Afi::Ipv4, Afi::Ipv6];
 
 /// The Restart State bit of the graceful restart capability's flags, as the codec gives them (RFC 4724 section 3).
 const RESTARTED: u8 = 0x8;
+
+/// Its Graceful Notification bit (RFC 8538 section 2).
+const NOTIFICATIONS: u8 = 0x4;
 
 /// The Forwarding State bit of one of its families.
 const FORWARDING_KEPT: u8 = 0x80;
@@ -52,7 +58,8 @@ pub(super) fn our_open(config: &Config) -> Open {
     }
     if let Some(restart) = &offer.graceful_restart {
         capabilities.push(Capability::GracefulRestart {
-            flags: if restart.restarted { RESTARTED } else { 0 },
+            flags: if restart.restarted { RESTARTED } else { 0 }
+                | if restart.notifications { NOTIFICATIONS } else { 0 },
             restart_time: restart.restart_time.min(MAX_RESTART_TIME),
             families: restart.families.iter().map(|&afi| restart_family(afi)).collect(),
         });
@@ -66,6 +73,9 @@ pub(super) fn our_open(config: &Config) -> Open {
     }
     if offer.enhanced_route_refresh {
         capabilities.push(Capability::EnhancedRouteRefresh);
+    }
+    if offer.long_lived {
+        capabilities.push(Capability::LongLivedGracefulRestart(Vec::new()));
     }
     capabilities.extend(offer.more.iter().cloned());
     Open { asn: config.local_asn, hold_time: config.hold_time.secs(), identifier: config.router_id, capabilities }
@@ -82,7 +92,7 @@ pub(super) fn negotiate(config: &Config, peer: &Open) -> Result<Negotiated, Noti
     let params = params(config, peer);
     check_families(config, &params)?;
     let both = |ours: bool, capability: Capability| ours && peer.has(&capability);
-    let restart = graceful_restart(peer, &params);
+    let restart = graceful_restart(config, peer, &params);
     Ok(Negotiated {
         params,
         peer_id: peer.identifier,
@@ -172,6 +182,7 @@ fn params(config: &Config, peer: &Open) -> SessionParams {
         ipv6_unicast: offers_family(config, Afi::Ipv6) && peer.has_family(Afi::Ipv6),
         add_path_receive: add_path(|offer| offer.receive, [AddPathMode::Send, AddPathMode::Both]),
         add_path_send: add_path(|offer| offer.send, [AddPathMode::Receive, AddPathMode::Both]),
+        withholds_stale: offer.long_lived && long_lived(peer).is_none(),
         enforce_first_as: config.enforce_first_as,
     }
 }
@@ -182,8 +193,18 @@ struct PeerRestart {
     forwarding_kept: Vec<Afi>,
 }
 
+/// The peer's long-lived graceful restart; the last capability counts, and only beside one of graceful restart (RFC 9494 section 3.1).
+fn long_lived(peer: &Open) -> Option<&[LongLivedFamily]> {
+    let of = |wanted: fn(&Capability) -> Option<&[LongLivedFamily]>| peer.capabilities.iter().rev().find_map(wanted);
+    of(|capability| matches!(capability, Capability::GracefulRestart { .. }).then_some(&[]))?;
+    of(|capability| match capability {
+        Capability::LongLivedGracefulRestart(families) => Some(families),
+        _ => None,
+    })
+}
+
 /// The peer's graceful restart; the last capability counts (RFC 4724 section 3).
-fn graceful_restart(peer: &Open, params: &SessionParams) -> Option<PeerRestart> {
+fn graceful_restart(config: &Config, peer: &Open, params: &SessionParams) -> Option<PeerRestart> {
     let (flags, restart_time, families) = peer.capabilities.iter().rev().find_map(|capability| match capability {
         Capability::GracefulRestart { flags, restart_time, families } => Some((*flags, *restart_time, families)),
         _ => None,
@@ -196,9 +217,29 @@ fn graceful_restart(peer: &Open, params: &SessionParams) -> Option<PeerRestart> 
         agreed.filter(|&afi| families.iter().any(|family| has(afi, family))).collect()
     };
     let kept = agreed(0);
-    let retain = (!kept.is_empty())
-        .then(|| Retain { families: kept, restart_time: Duration::from_secs(u64::from(restart_time)) });
-    Some(PeerRestart { restarted: flags & RESTARTED != 0, retain, forwarding_kept: agreed(FORWARDING_KEPT) })
+    let asked = long_lived(peer).filter(|_| config.offer.long_lived).unwrap_or_default();
+    let of = |afi: Afi| move |family: &&LongLivedFamily| (family.afi, family.safi) == (afi.code(), 1);
+    let agreed_long = FAMILIES.into_iter().filter(|&afi| params.has_family(afi));
+    let long_lived: Vec<(Afi, Duration)> = agreed_long
+        .filter_map(|afi| Some((afi, asked.iter().rfind(of(afi))?.stale_time)))
+        .filter(|(_, seconds)| *seconds > 0)
+        .map(|(afi, seconds)| (afi, Duration::from_secs(seconds.into())))
+        .collect();
+    let notifications = flags & NOTIFICATIONS != 0
+        && config.offer.graceful_restart.as_ref().is_some_and(|restart| restart.notifications);
+    let restart_time = Duration::from_secs(u64::from(restart_time));
+    let retain = (!kept.is_empty() || !long_lived.is_empty()).then_some(Retain {
+        families: kept,
+        restart_time,
+        long_lived,
+        notifications,
+    });
+    // A family of either capability may say so (RFC 9494 section 3.1).
+    let mut forwarding_kept = agreed(FORWARDING_KEPT);
+    let kept_long = |afi: &Afi| asked.iter().rfind(of(*afi)).is_some_and(|family| family.flags & FORWARDING_KEPT != 0);
+    let more = FAMILIES.into_iter().filter(|afi| params.has_family(*afi) && kept_long(afi));
+    forwarding_kept.extend(more.filter(|afi| !agreed(FORWARDING_KEPT).contains(afi)));
+    Some(PeerRestart { restarted: flags & RESTARTED != 0, retain, forwarding_kept })
 }
 
 fn offers_family(config: &Config, afi: Afi) -> bool {

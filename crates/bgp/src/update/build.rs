@@ -29,6 +29,9 @@ pub enum EncodeError {
     /// Prefixes are announced without attributes.
     #[error("routes are announced without attributes")]
     NoAttributes,
+    /// The route is a long-lived stale one, and the peer's OPEN does not say that it knows such.
+    #[error("the route is a long-lived stale one, which goes only to peers that know RFC 9494")]
+    Stale,
     /// The family was not agreed on this session.
     #[error("the session did not agree on the family {0} unicast")]
     Family(Afi),

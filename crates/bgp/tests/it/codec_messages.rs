@@ -9,8 +9,8 @@ use std::net::Ipv4Addr;
 
 use wayleave_bgp::notification::{cease, code};
 use wayleave_bgp::{
-    AddPathEntry, AddPathMode, Capability, GracefulRestartFamily, Message, MessageError, Notification, Open,
-    RefreshKind, RouteRefresh, SessionParams, frame,
+    AddPathEntry, AddPathMode, Capability, GracefulRestartFamily, LongLivedFamily, Message, MessageError, Notification,
+    Open, RefreshKind, RouteRefresh, SessionParams, frame,
 };
 use wayleave_core::{Afi, Asn};
 
@@ -92,6 +92,12 @@ fn every_capability_comes_back_as_it_was_sent() {
         },
         Capability::FourOctetAs(Asn(64_497)),
         Capability::AddPath(vec![AddPathEntry { afi: 1, safi: 1, mode: AddPathMode::Both }]),
+        Capability::LongLivedGracefulRestart(vec![LongLivedFamily {
+            afi: 2,
+            safi: 1,
+            flags: 0x80,
+            stale_time: 0xff_ffff,
+        }]),
         Capability::Unknown { code: 200, value: vec![1, 2, 3] },
         Capability::Unknown { code: 200, value: vec![4] },
     ];
@@ -101,6 +107,35 @@ fn every_capability_comes_back_as_it_was_sent() {
     assert_eq!(decoded, opened);
     assert!(decoded.has_family(Afi::Ipv6) && decoded.has_four_octet_as());
     assert_eq!((decoded.add_path(Afi::Ipv4), decoded.add_path(Afi::Ipv6)), (Some(AddPathMode::Both), None));
+}
+
+#[test]
+fn capabilities_of_restarts_paths_and_long_messages_are_written_as_their_rfcs_draw_them() {
+    let families = vec![GracefulRestartFamily { afi: 1, safi: 1, flags: 0x80 }];
+    let long_lived = |families| Capability::LongLivedGracefulRestart(families);
+    let paths = |afi, mode| AddPathEntry { afi, safi: 1, mode };
+    let day = LongLivedFamily { afi: 1, safi: 1, flags: 0x80, stale_time: 86_400 };
+    for (capability, octets) in [
+        // RFC 8654 section 3.
+        (Capability::ExtendedMessage, &[6, 0][..]),
+        // RFC 4724 section 3 with the N bit of RFC 8538 section 2; 120 seconds.
+        (Capability::GracefulRestart { flags: 4, restart_time: 120, families }, &[64, 6, 0x40, 120, 0, 1, 1, 0x80]),
+        // RFC 7911 section 4.
+        (
+            Capability::AddPath(vec![paths(1, AddPathMode::Send), paths(2, AddPathMode::Both)]),
+            &[69, 8, 0, 1, 1, 2, 0, 2, 1, 3],
+        ),
+        // RFC 9494 section 3.1: three octets of seconds.
+        (long_lived(vec![day]), &[71, 7, 0, 1, 1, 0x80, 1, 0x51, 0x80]),
+        (long_lived(vec![]), &[71, 0]),
+    ] {
+        let mut written = Vec::new();
+        capability.encode(&mut written);
+        assert_eq!(written, octets, "{capability:?}");
+        assert_eq!(Capability::decode(octets), Some((capability, &[][..])));
+    }
+    let odd = Capability::Unknown { code: 71, value: vec![0; 6] };
+    assert_eq!(Capability::decode(&[71, 6, 0, 0, 0, 0, 0, 0]), Some((odd, &[][..])), "it counts for nothing");
 }
 
 #[test]
@@ -241,6 +276,12 @@ fn a_notification_carries_its_data_and_its_name() {
     assert!(shutdown(&[9, b'a']).ends_with("(6/2): a text that cannot be read, 0x0961"), "{}", shutdown(&[9, b'a']));
     assert!(shutdown(&[2, 0xff, 0xfe]).ends_with("0x02fffe") && shutdown(&[0]).ends_with("(6/2)"));
     assert!(shutdown(&[255; 200]).ends_with("ff.."));
+    // What would change a terminal or the order of letters is escaped: a line's end, an escape sequence, right-to-left override.
+    let hostile = Notification::shutdown(cease::ADMINISTRATIVE_SHUTDOWN, "a\n\u{1b}[2J\u{202e}\u{e4}");
+    assert!(
+        hostile.to_string().ends_with(r#": "a\n\u{1b}[2J\u{202e}\u{e4}""#.replace(r"\u{e4}", "\u{e4}").as_str()),
+        "{hostile}"
+    );
     let long = Notification::shutdown(cease::ADMINISTRATIVE_RESET, &"é".repeat(200));
     assert_eq!(long.shutdown_text().map(str::len), Some(254));
     assert_eq!(refusal(&message(3, &[6]), &params()).0, code::MESSAGE_HEADER);

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use wayleave_bgp::peer::{Begin, Input, Output, Peer, PeerEvent, TcpRequest};
+use wayleave_bgp::peer::{Begin, Input, Output, Peer, PeerEvent, Stale, TcpRequest};
 use wayleave_bgp::session::{self, Config, ConnectionId, PeerAsn, State, Stop, StopReason};
-use wayleave_bgp::{Message, Nlri, RefreshKind, RouteRefresh, SessionParams, Update};
+use wayleave_bgp::{
+    Capability, GracefulRestartFamily, LongLivedFamily, Message, Nlri, RefreshKind, RouteRefresh, SessionParams, Update,
+};
 use wayleave_core::{Afi, Asn, Instant, Machine};
 
-use crate::common::{LOCAL, PEER, announce, at, attributes, config, encode, keepalive, p, peer_open};
+use crate::common::{self, LOCAL, PEER, announce, at, attributes, config, encode, keepalive, p, peer_open};
 
 /// The peer under test, and what its connections and its driver were given.
 struct Rig {
@@ -211,4 +213,60 @@ fn a_route_that_changes_while_the_peer_does_not_read_is_sent_once() {
     let paths: Vec<Vec<Asn>> =
         updates(&sent).iter().map(|u| u.attributes.as_ref().expect("announced").as_path().asns().collect()).collect();
     assert_eq!(paths, [[Asn(64500), Asn(99)]]);
+}
+
+#[test]
+fn the_routes_of_a_peer_that_restarts_are_reported_stale_then_long_lived_then_gone() {
+    let seconds = Duration::from_secs;
+    let mut config = config();
+    config.keeps = Some(session::Keeps { restart: seconds(100), long_lived: seconds(50) });
+    config.offer.long_lived = true;
+    let open = || {
+        let family = GracefulRestartFamily { afi: 1, safi: 1, flags: 0x80 };
+        let mut open = common::open();
+        open.capabilities.extend([
+            Capability::GracefulRestart { flags: 0, restart_time: 30, families: vec![family] },
+            Capability::LongLivedGracefulRestart(vec![LongLivedFamily {
+                afi: 1,
+                safi: 1,
+                flags: 0x80,
+                stale_time: 3_600,
+            }]),
+        ]);
+        encode(&Message::Open(open))
+    };
+    let stale = |rig: &mut Rig| -> Vec<Stale> {
+        let outputs = std::mem::take(&mut rig.outputs);
+        let of = |output| if let Output::Event(PeerEvent::Stale(stale)) = output { Some(stale) } else { None };
+        outputs.into_iter().filter_map(of).collect()
+    };
+    let now = Instant(1_000_000_000);
+    let mut rig = Rig { peer: Peer::new(config, 7, at(now)), now, outputs: Vec::new() };
+    rig.session(session::Input::Start);
+    rig.session(session::Input::Connected { connection: ConnectionId(1), outgoing: true });
+    rig.bytes(1, open());
+    rig.bytes(1, keepalive());
+    rig.outputs.clear();
+    rig.session(session::Input::Closed { connection: ConnectionId(1) });
+    assert!(!rig.outputs.iter().any(|output| matches!(output, Output::Event(PeerEvent::Down))), "nothing is gone");
+    assert_eq!(stale(&mut rig), [Stale::Kept(vec![Afi::Ipv4])]);
+    let pass = |rig: &mut Rig, span: Duration| {
+        rig.now = rig.now + span;
+        rig.peer.handle_timeout(at(rig.now));
+        rig.outputs.extend(std::iter::from_fn(|| rig.peer.poll()));
+        stale(rig)
+    };
+    assert_eq!(pass(&mut rig, seconds(30)), [Stale::LongLived(Afi::Ipv4)]);
+    assert_eq!(rig.peer.stale().collect::<Vec<_>>(), [(Afi::Ipv4, rig.now + seconds(50), true)]);
+    assert_eq!(pass(&mut rig, seconds(50)), [Stale::Gone(Afi::Ipv4)]);
+    assert_eq!(rig.peer.stale().count(), 0);
+    // It is back, and restarts once more; its operator's neighbour disables the session meanwhile.
+    rig.session(session::Input::Connected { connection: ConnectionId(2), outgoing: false });
+    rig.bytes(2, open());
+    rig.bytes(2, keepalive());
+    rig.session(session::Input::Closed { connection: ConnectionId(2) });
+    assert_eq!(stale(&mut rig), [Stale::Kept(vec![Afi::Ipv4])]);
+    rig.session(session::Input::Stop(Stop { administrative: true, reason: StopReason::Shutdown(String::new()) }));
+    assert_eq!(stale(&mut rig), [Stale::Gone(Afi::Ipv4)]);
+    assert_eq!(rig.peer.stale().count(), 0);
 }

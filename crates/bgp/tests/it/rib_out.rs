@@ -6,7 +6,9 @@ use std::sync::Arc;
 use crate::common::{self, LOCAL, PEER, p};
 use proptest::prelude::*;
 use wayleave_bgp::rib::{AdjRibOut, Batch};
-use wayleave_bgp::{AddPath, Attributes, EncodeError, LargeCommunity, Message, Nlri, RefreshKind, SessionParams};
+use wayleave_bgp::{
+    AddPath, Attributes, Community, EncodeError, LargeCommunity, Message, Nlri, RefreshKind, SessionParams,
+};
 use wayleave_core::{Afi, Asn, Prefix};
 
 /// The peer: a table that follows the messages, and what they were.
@@ -316,6 +318,80 @@ fn attributes_too_long_for_the_session_are_withdrawn_and_reported() {
     // A peer that takes longer messages gets them.
     rib.session_up(params(true, AddPath::default(), true), false);
     assert_eq!(rib.next_batch(usize::MAX).announced, 2);
+}
+
+#[test]
+fn the_first_of_several_paths_goes_to_a_peer_without_add_path_and_all_to_one_with_it() {
+    let prefix = p("192.0.2.0/24");
+    let paths =
+        |list: &[(u32, u32)]| -> Vec<_> { list.iter().map(|(id, version)| (*id, attributes(*version))).collect() };
+    let mut rib = AdjRibOut::new();
+    rib.session_up(plain(), false);
+    let mut peer = Peer::default();
+    let mut has = |rib: &mut AdjRibOut, version: Option<u32>| {
+        peer.read(&rib.next_batch(usize::MAX), &plain());
+        assert_eq!(peer.table.values().copied().collect::<Vec<_>>(), version.map(Asn).into_iter().collect::<Vec<_>>());
+    };
+    rib.set_paths(prefix, &paths(&[(7, 70), (2, 20), (5, 50)]));
+    has(&mut rib, Some(70));
+    rib.set_paths(prefix, &paths(&[(5, 50), (7, 70)]));
+    has(&mut rib, Some(50));
+    rib.set_paths(prefix, &paths(&[(5, 50), (2, 20)]));
+    assert!(!rib.is_due(), "the others are none of its business");
+    rib.set_paths(prefix, &[]);
+    has(&mut rib, None);
+    assert_eq!(rib.sent().count() + rib.desired().count(), 0);
+
+    // With ADD-PATH: which is best says nothing, and what stays is not sent again (RFC 7911 section 3).
+    let both = params(true, AddPath { ipv4: true, ipv6: false }, false);
+    let mut peer = Peer::default();
+    rib.set_paths(prefix, &paths(&[(7, 70), (2, 20)]));
+    rib.session_up(both, false);
+    peer.read(&rib.next_batch(usize::MAX), &both);
+    rib.set_paths(prefix, &paths(&[(2, 20), (7, 70)]));
+    assert!(!rib.is_due());
+    rib.set_paths(prefix, &paths(&[(2, 21), (9, 90)]));
+    let seen = peer.read(&rib.next_batch(usize::MAX), &both);
+    let path = |path_id| Nlri { prefix, path_id };
+    let withdrawn: Vec<Nlri> = seen.iter().flat_map(|seen| seen.withdrawn.clone()).collect();
+    assert_eq!(withdrawn, [path(7)], "once");
+    assert_eq!(peer.table, BTreeMap::from([(path(2), Asn(21)), (path(9), Asn(90))]));
+    rib.session_up(plain(), false);
+    let mut peer = Peer::default();
+    peer.read(&rib.next_batch(usize::MAX), &plain());
+    assert_eq!(peer.table, BTreeMap::from([(path(0), Asn(21))]), "the next session has no ADD-PATH");
+}
+
+#[test]
+fn a_path_identifier_stands_before_its_prefix() {
+    let both = params(true, AddPath { ipv4: true, ipv6: true }, false);
+    let mut rib = AdjRibOut::new();
+    rib.session_up(both, false);
+    rib.set_paths(p("192.0.2.0/24"), &[(3, attributes(1)), (0x8000_0001, attributes(1))]);
+    let batch = rib.next_batch(usize::MAX);
+    let [announced] = &batch.messages[..] else { panic!("{batch:?}") };
+    assert!(announced.ends_with(&[0, 0, 0, 3, 24, 192, 0, 2, 0x80, 0, 0, 1, 24, 192, 0, 2]), "{announced:02x?}");
+    rib.set_paths(p("192.0.2.0/24"), &[(0x8000_0001, attributes(1))]);
+    let batch = rib.next_batch(usize::MAX);
+    // Withdrawn routes of eight octets, no attributes.
+    assert!(batch.messages[0].ends_with(&[0, 8, 0, 0, 0, 3, 24, 192, 0, 2, 0, 0]), "{batch:?}");
+    assert_eq!(batch.messages.len(), 1);
+}
+
+#[test]
+fn a_long_lived_stale_route_goes_only_to_a_peer_that_knows_what_it_is() {
+    let mut rib = AdjRibOut::new();
+    let nlri = Nlri::new(p("192.0.2.0/24"));
+    let withholds = SessionParams { withholds_stale: true, ..plain() };
+    rib.session_up(withholds, false);
+    rib.announce(nlri, attributes(1));
+    assert_eq!(rib.next_batch(usize::MAX).announced, 1);
+    let stale = Arc::new(attributes(1).edit().communities(&[Community::LLGR_STALE]).finish());
+    rib.announce(nlri, Arc::clone(&stale));
+    let batch = rib.next_batch(usize::MAX);
+    assert_eq!((batch.announced, batch.withdrawn, batch.rejected[0].error), (0, 1, EncodeError::Stale));
+    rib.session_up(plain(), false);
+    assert_eq!(rib.next_batch(usize::MAX).announced, 1);
 }
 
 #[test]

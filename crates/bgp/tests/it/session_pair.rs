@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use crate::common::pair::Pair;
 use crate::common::{self, LOCAL, LOCAL_ID, PEER, PEER_ID, announce, attributes, config, p};
+use wayleave_bgp::notification::{cease, code};
 use wayleave_bgp::rib::AdjRibOut;
 use wayleave_bgp::session::{
     AddPathOffer, Cause, Config, GracefulRestartOffer, HoldTime, Input, PeerAsn, State, Stop, StopReason,
 };
-use wayleave_bgp::{Nlri, RefreshKind};
+use wayleave_bgp::{Capability, LongLivedFamily, Nlri, Notification, RefreshKind};
 use wayleave_core::Afi;
 
 fn seconds(secs: u64) -> Duration {
@@ -348,7 +349,15 @@ fn routes_are_kept_through_a_loss_only_if_the_peer_requested_it() {
     for (offer, retains) in [
         (None, false),
         (Some(GracefulRestartOffer::default()), false),
-        (Some(GracefulRestartOffer { restart_time: 60, restarted: true, families: vec![Afi::Ipv4] }), true),
+        (
+            Some(GracefulRestartOffer {
+                restart_time: 60,
+                restarted: true,
+                families: vec![Afi::Ipv4],
+                ..GracefulRestartOffer::default()
+            }),
+            true,
+        ),
     ] {
         let [a, mut b] = one_way();
         b.offer.graceful_restart = offer.clone();
@@ -359,5 +368,59 @@ fn routes_are_kept_through_a_loss_only_if_the_peer_requested_it() {
         assert_eq!((up.retain.is_some(), up.peer_restarted), (retains, retains));
         pair.cut();
         assert_eq!(pair.reports[0].downs[0].retain.is_some(), retains);
+    }
+}
+
+/// RFC 8538: with the N bit of both ends, a NOTIFICATION leaves routes stale as a lost connection does, unless it is a Hard Reset.
+#[test]
+fn routes_are_kept_over_a_notification_only_if_both_ends_say_so_and_it_is_no_hard_reset() {
+    let hard = Notification::with_data(code::CEASE, cease::HARD_RESET, [code::CEASE, cease::ADMINISTRATIVE_SHUTDOWN]);
+    let soft = Notification::new(code::CEASE, cease::ADMINISTRATIVE_SHUTDOWN);
+    let plain = StopReason::PassedOn(soft);
+    for (ours, theirs, reason, retains) in [
+        (true, true, plain.clone(), true),
+        (true, false, plain.clone(), false),
+        (false, true, plain, false),
+        (true, true, StopReason::PassedOn(hard), false),
+    ] {
+        let offer = |notifications, families| GracefulRestartOffer {
+            restart_time: 60,
+            families,
+            notifications,
+            ..GracefulRestartOffer::default()
+        };
+        let [mut a, mut b] = one_way();
+        a.offer.graceful_restart = Some(offer(ours, vec![]));
+        b.offer.graceful_restart = Some(offer(theirs, vec![Afi::Ipv6]));
+        let mut pair = Pair::new([a, b], 10);
+        pair.start();
+        assert_eq!(pair.reports[0].ups[0].retain.as_ref().map(|retain| retain.notifications), Some(ours && theirs));
+        pair.give(1, Input::Stop(Stop { administrative: true, reason: reason.clone() }));
+        pair.settle();
+        let [of_a, of_b] = &pair.reports;
+        assert_eq!(of_a.downs[0].retain.is_some(), retains, "{reason:?}");
+        assert_eq!(of_b.downs[0].retain, None, "who stopped keeps nothing, and was asked for nothing");
+    }
+}
+
+#[test]
+fn a_long_lived_stale_time_is_agreed_beside_graceful_restart_only() {
+    let family = |afi: Afi| LongLivedFamily { afi: afi.code(), safi: 1, flags: 0x80, stale_time: 3_600 };
+    let stated = Capability::LongLivedGracefulRestart(vec![family(Afi::Ipv4), family(Afi::Ipv6)]);
+    for (restart, ours, expected, withholds) in [
+        (true, true, vec![(Afi::Ipv4, seconds(3_600)), (Afi::Ipv6, seconds(3_600))], false),
+        (true, false, vec![], false),
+        (false, true, vec![], true),
+    ] {
+        let [mut a, mut b] = one_way();
+        a.offer.long_lived = ours;
+        b.offer.more = vec![stated.clone()];
+        let offer = GracefulRestartOffer { families: vec![Afi::Ipv4], ..GracefulRestartOffer::default() };
+        b.offer.graceful_restart = restart.then_some(offer);
+        let mut pair = Pair::new([a, b], 11);
+        pair.start();
+        let up = &pair.reports[0].ups[0];
+        assert_eq!(up.retain.as_ref().map(|retain| retain.long_lived.clone()).unwrap_or_default(), expected);
+        assert_eq!(up.params.withholds_stale, withholds);
     }
 }

@@ -90,6 +90,7 @@ impl DemoExchange {
             export: "direct",
             recommendation: String::new(),
             members: Vec::new(),
+            routers: Vec::new(),
         };
         let files = Files::write(&layout, binary, Folders::Together { configurations, state }, settings)?;
         let role = |name: String, namespace: &NetworkNamespace, kind: &str, config: PathBuf| {

@@ -607,6 +607,7 @@ fn neighbour(name: &str, local: Ipv4Addr, at: SocketAddr, asn: Asn, link: &Link)
         extended_messages: link.extended_messages,
         password: None,
         ttl_security: false,
+        graceful_restart: false,
         meds: Vec::new(),
     }
 }

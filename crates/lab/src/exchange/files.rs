@@ -23,6 +23,8 @@ pub struct Settings {
     pub recommendation: String,
     /// Further lines of members' configurations, in the order of slots.
     pub members: Vec<String>,
+    /// Further lines of their `[router]`, in the same order.
+    pub routers: Vec<String>,
 }
 
 /// Where the files are.
@@ -356,7 +358,7 @@ listen = \"{listen}\"
 {connect}{only}asn = {asn}
 router_id = \"{router_id}\"
 hold_time = 9
-
+{more}
 [status]
 listen = \"{status}\"
 ",
@@ -371,6 +373,7 @@ listen = \"{status}\"
             listen = member.bgp,
             asn = member.asn.0,
             router_id = member.proxy_id(),
+            more = self.settings.routers.get(slot).map_or("", String::as_str),
             status = member.proxy.status,
         )
     }

@@ -17,7 +17,7 @@ use wayleave_core::Asn;
 
 use self::files::{Files, Folders, Settings};
 use self::layout::{Layout, MemberLayout, Software};
-use self::plan::Plan;
+use self::plan::{Member, Plan};
 use crate::bird::Bird;
 use crate::frr::Frr;
 use crate::gobgp::Gobgp;
@@ -96,6 +96,7 @@ impl Exchange {
             },
             recommendation: plan.recommendation_lines(),
             members: plan.members.iter().map(|member| member.policy.clone()).collect(),
+            routers: plan.members.iter().map(Member::router_lines).collect(),
         };
         Files::write(&layout, binary, Folders::Apart(folder.to_path_buf()), settings)?;
         say(&format!("two operators have signed the member set, with {} members", plan.members.len()));
@@ -169,7 +170,9 @@ impl Exchange {
             if status["objects"] != all {
                 return Ok(Some(format!("{} knows {} of {all} routes", member.name, status["objects"])));
             }
-            let (has, installed) = (self.routers.routes(&member.name)?, status["installed"].as_u64());
+            let further = status["further_paths"].as_u64().unwrap_or_default();
+            let installed = status["installed"].as_u64().map(|installed| installed + further);
+            let has = self.routers.routes(&member.name)?;
             if Some(has as u64) != installed {
                 let of = installed.unwrap_or_default();
                 return Ok(Some(format!("the router of {} has {has} of {of} routes", member.name)));

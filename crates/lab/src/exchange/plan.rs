@@ -48,6 +48,8 @@ struct MemberEntry {
     name: Spanned<String>,
     asn: Spanned<Asn>,
     router: Software,
+    /// Routes to a prefix that its router gets at most (RFC 7911).
+    add_path: Option<u8>,
     announce: Spanned<Vec<Spanned<toml::Value>>>,
     #[serde(default)]
     groups: BTreeMap<String, Vec<Asn>>,
@@ -78,6 +80,8 @@ pub struct Member {
     pub name: String,
     pub asn: Asn,
     pub software: Software,
+    /// Routes to a prefix that its router gets at most; `None` is one.
+    pub add_path: Option<u8>,
     /// What its router originates.
     pub routes: Vec<Announcement>,
     /// Its own sections of the proxy's configuration: rules, groups, ranking.
@@ -85,6 +89,12 @@ pub struct Member {
 }
 
 impl Member {
+    /// Lines for its proxy's `[router]`.
+    #[must_use]
+    pub fn router_lines(&self) -> String {
+        self.add_path.map_or(String::new(), |paths| format!("add_path = {paths}\n"))
+    }
+
     /// The place of its router.
     #[must_use]
     pub fn router(&self) -> String {
@@ -199,6 +209,7 @@ impl Check {
                 name: entry.name.get_ref().clone(),
                 asn: *entry.asn.get_ref(),
                 software: entry.router,
+                add_path: entry.add_path,
                 routes: self.routes(&entry.announce),
                 policy: written.map(own_sections).unwrap_or_default(),
             });

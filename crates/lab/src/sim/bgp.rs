@@ -356,6 +356,24 @@ impl Sim {
         }
     }
 
+    /// The proxy of `slot` is to announce these routes to its router, the best first. Where routers are no speakers, the table has the
+    /// best alone, and [`Sim::path_tables`] all.
+    pub(super) fn install_paths(&mut self, slot: u32, prefix: Prefix, paths: Vec<(u32, Attributes)>) {
+        let now = self.now;
+        if self.ports.is_some() {
+            if let Some(proxy) = self.port(slot).and_then(|port| port.proxy.as_mut()) {
+                proxy.handle(PeerInput::Paths { prefix, paths }, now);
+            }
+            return;
+        }
+        let table = self.tables.entry(slot).or_default();
+        match paths.first() {
+            Some((_, best)) => table.insert(prefix, best.clone()),
+            None => table.remove(&prefix),
+        };
+        self.path_tables.entry(slot).or_default().insert(prefix, paths);
+    }
+
     /// Delivers octets to the end that `pick` selects among those with something to deliver.
     pub(super) fn deliver_octets(&mut self, pick: usize) {
         let ready = self.ports.as_ref().and_then(|ports| ports.ready.iter().nth(pick).copied());
@@ -512,7 +530,7 @@ impl Sim {
                     }
                 }
             }
-            PeerEvent::Up | PeerEvent::EndOfRib => {}
+            PeerEvent::Up | PeerEvent::EndOfRib | PeerEvent::Stale(_) => {}
         }
     }
 }

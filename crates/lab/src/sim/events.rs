@@ -254,6 +254,7 @@ impl Sim {
                     None => table.remove(&prefix),
                 };
             }
+            MemberOutput::InstallPaths { prefix, paths } => self.install_paths(slot, prefix, paths),
             MemberOutput::Event(event) => self.member_events.push((slot, event)),
             MemberOutput::Job(job) => match self.held_jobs.get_mut(&slot) {
                 Some(held) => held.push(job),

@@ -100,6 +100,8 @@ pub struct Setup {
     pub opted_out: BTreeSet<u32>,
     /// Slots of members whose session with their router has a role (RFC 9234).
     pub with_role: BTreeSet<u32>,
+    /// How many routes to a prefix the routers of these slots get (RFC 7911); one where it is not said.
+    pub paths: BTreeMap<u32, u8>,
     /// Prefixes that each member may announce.
     pub max_prefix: u32,
     /// Whether routers are BGP speakers with sessions; otherwise routes are given and taken directly.
@@ -135,6 +137,7 @@ impl Default for Setup {
             seed: 1,
             opted_out: BTreeSet::new(),
             with_role: BTreeSet::new(),
+            paths: BTreeMap::new(),
             max_prefix: 1_000_000,
             speakers: false,
             attesting: BTreeSet::new(),
@@ -209,6 +212,8 @@ pub struct Sim {
     pub routers: BTreeMap<u32, BTreeMap<Nlri, Attributes>>,
     /// What each member's router has learned.
     pub tables: BTreeMap<u32, BTreeMap<Prefix, Attributes>>,
+    /// What the routers of [`Setup::paths`] have: of each prefix the routes by path identifier, the best first.
+    pub path_tables: BTreeMap<u32, BTreeMap<Prefix, Vec<(u32, Attributes)>>>,
     /// Every change of a router's table so far: slot, prefix, and whether there is a route afterwards.
     pub router_changes: Vec<(u32, Prefix, bool)>,
     links: BTreeMap<LinkId, (Node, Node)>,
@@ -264,6 +269,7 @@ impl Sim {
             policies: BTreeMap::new(),
             routers: BTreeMap::new(),
             tables: BTreeMap::new(),
+            path_tables: BTreeMap::new(),
             router_changes: Vec::new(),
             links: BTreeMap::new(),
             next_link: 1,
@@ -380,6 +386,7 @@ impl Sim {
                     settle: Duration::from_secs(5),
                     lab: true,
                     accept_as_set: false,
+                    paths: self.setup.paths.get(&slot).copied().unwrap_or(1),
                     has_role: self.setup.with_role.contains(&slot),
                     validates: false, // set with the attestation that `MemberProxy::new` gets
                     speaks: self.speaks.get(&node).copied().unwrap_or_default(),

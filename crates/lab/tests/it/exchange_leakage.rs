@@ -39,6 +39,8 @@ struct Secrets {
     later_rules: &'static str,
     /// The exchange's recommendation of each slot, in two epochs.
     recommended: [fn(u32) -> u8; 2],
+    /// How many routes to a prefix every member's router gets (ADD-PATH).
+    paths: u8,
 }
 
 const PLAIN: Secrets = Secrets {
@@ -48,6 +50,7 @@ const PLAIN: Secrets = Secrets {
     rules: "",
     later_rules: "[[rule]]\ndirection = \"export\"\nhide_from = [\"65001\", \"65002\"]\n",
     recommended: [|_| 1, |_| 2],
+    paths: 1,
 };
 
 const HIDE_ANOTHER: &str = "[[rule]]\ndirection = \"export\"\nhide_from = [\"65003\", \"65004\"]\n";
@@ -111,6 +114,7 @@ fn variants() -> Vec<Secrets> {
             recommended: [|slot| u8::try_from(slot * 40).unwrap_or(255), |slot| 255 - u8::try_from(slot).unwrap_or(0)],
             ..PLAIN
         },
+        Secrets { name: "several paths for routers", paths: 4, ..PLAIN },
     ]
 }
 
@@ -154,7 +158,9 @@ fn play_once(
     export: ExportMode,
 ) -> Option<Observations> {
     let opted_out = BTreeSet::from([5]);
-    let mut sim = Sim::new(Setup { members: MEMBERS as usize, tick, seed, opted_out, export, ..Setup::default() });
+    let paths = (0..MEMBERS).map(|slot| (slot, secrets.paths)).collect();
+    let mut sim =
+        Sim::new(Setup { members: MEMBERS as usize, tick, seed, opted_out, export, paths, ..Setup::default() });
     sim.diverge(branch);
     let held: Arc<Mutex<ExpectedHoldings>> = Arc::default();
     let watched = Arc::clone(&held);

@@ -27,6 +27,7 @@ mod exchange_members;
 mod exchange_new_members;
 mod exchange_order;
 mod exchange_origins;
+mod exchange_paths;
 mod exchange_peers;
 mod exchange_random;
 mod exchange_recommendation;

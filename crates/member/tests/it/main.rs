@@ -65,6 +65,7 @@ fn proxy(attestation: Option<AttestationConfig>) -> MemberProxy {
         settle: Duration::from_secs(5),
         lab: true,
         accept_as_set: false,
+        paths: 1,
         has_role: false,
         validates: false,
         speaks: Speaks::default(),

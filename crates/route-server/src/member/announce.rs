@@ -43,6 +43,7 @@ mod flush;
 mod inventory;
 mod objects;
 mod repeats;
+mod stale;
 mod versions;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -201,6 +202,8 @@ impl Bar {
 pub(super) struct Announcements {
     versions: Versions,
     router: BTreeMap<Nlri, RouterRoute>,
+    /// Those from before the loss of its session that it has not announced again.
+    stale: BTreeSet<Nlri>,
     updates: u64,
     announced: BTreeMap<Nlri, AnnouncedRoute>,
     /// Prefixes that the parties hold, or may hold, without it being known what they have of them: from before this
@@ -231,6 +234,7 @@ impl Announcements {
         Self {
             versions: Versions::new(stored),
             router: BTreeMap::new(),
+            stale: BTreeSet::new(),
             updates: 0,
             announced: BTreeMap::new(),
             leftover: BTreeSet::new(),
@@ -309,6 +313,11 @@ impl Announcements {
         prefixes.into_iter().for_each(|nlri| self.mark(nlri));
     }
 
+    /// Routes of the router that it has not announced again since its session was lost.
+    pub(super) fn stale_routes(&self) -> usize {
+        self.stale.len()
+    }
+
     pub(super) fn router_routes(&self) -> usize {
         self.router.len()
     }
@@ -381,12 +390,14 @@ impl Announcements {
     /// The router's session is down: all that it announced is gone.
     pub(super) fn router_down(&mut self) {
         self.settles_at = None;
+        self.stale.clear();
         let gone = std::mem::take(&mut self.router);
         self.mark_each(gone.into_keys());
     }
 
     pub(super) fn router_update(&mut self, withdrawn: &[Nlri], announced: &[Nlri], attributes: Option<&Attributes>) {
         for nlri in withdrawn {
+            self.stale.remove(nlri);
             if self.router.remove(nlri).is_some() {
                 self.barred.remove(nlri);
                 self.mark(*nlri);
@@ -406,6 +417,7 @@ impl Announcements {
     fn announce(&mut self, announced: &[Nlri], attributes: &Attributes, under: Option<[u8; 32]>) {
         self.updates += 1;
         for nlri in announced {
+            self.stale.remove(nlri);
             if self.router.get(nlri).is_none_or(|known| known.attributes != *attributes || known.under != under) {
                 let route = RouterRoute { update: self.updates, attributes: attributes.clone(), under };
                 let is_new = self.router.insert(*nlri, route).is_none();

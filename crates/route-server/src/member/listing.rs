@@ -370,6 +370,7 @@ mod tests {
             settle: Duration::from_secs(5),
             lab: true,
             accept_as_set: false,
+            paths: 1,
             has_role: true,
             validates,
             speaks: Speaks::default(),
@@ -431,7 +432,7 @@ mod tests {
     fn install(member: &mut Member, number: u8) {
         let open = member.routes[&Handle([number; 32])].opened.clone().expect("it is open");
         let (announcer, attributes) = (open.slot, open.attributes.clone());
-        let installed = InstalledRoute { handle: Handle([number; 32]), announcer, attributes };
+        let installed = InstalledRoute { handle: Handle([number; 32]), announcer, path_id: 0, attributes };
         member.installed.insert(open.prefixes[0].prefix, installed);
     }
 

@@ -16,6 +16,7 @@ mod kept;
 mod listed;
 mod listing;
 mod origins;
+mod paths;
 mod policy_diff;
 mod receive;
 mod select;
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 use wayleave_bgp::aspa::Aspas;
 use wayleave_bgp::origins::Vrps;
+use wayleave_bgp::peer::Stale;
 use wayleave_bgp::rpki::Records;
 use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Asn, Instant, Machine, Now, Prefix, VerdictKind};
@@ -108,6 +110,8 @@ pub struct MemberConfig {
     /// Whether the session with the router has the role of a route server (RFC 9234): the router gets routes with OTC, and a route
     /// of its own with OTC is not announced. One that another member announces with it is never used.
     pub has_role: bool,
+    /// How many routes to a prefix the router gets, if its session has ADD-PATH (RFC 7911); 1 if it has not.
+    pub paths: u8,
     /// Whether routes are validated before they are used. If not, no validation is requested and every route counts as
     /// unattested. `wayleave_member::MemberProxy` sets this.
     pub validates: bool,
@@ -154,6 +158,8 @@ pub enum MemberInput {
     RouterUp,
     /// The BGP session is down: the router's routes are gone.
     RouterDown,
+    /// The session is down, or was, and the router's routes are stale (RFC 4724, RFC 9494).
+    RouterStale(Stale),
     /// An UPDATE of the router that has passed attestation without a new signature, or for which none is configured.
     /// Withdrawn prefixes go first.
     ClearedUpdate {
@@ -231,6 +237,12 @@ pub enum MemberOutput {
         prefix: Prefix,
         /// As the announcer sent them, and with OTC where the session has a role.
         attributes: Option<Attributes>,
+    },
+    /// In place of `Install`, with [`MemberConfig::paths`] above 1: the router is to have these routes to the prefix, by path identifier, the
+    /// best first, and no others.
+    InstallPaths {
+        prefix: Prefix,
+        paths: Vec<(u32, Attributes)>,
     },
     /// Validate a route that could become best, then give [`MemberInput::Findings`], and again whenever they change.
     Validate(Box<Unvalidated>), // few outputs are this, and without the box all would be as large
@@ -354,6 +366,8 @@ pub struct Member {
     questions: Vec<Question>,
     saying_due: Option<Instant>,
     installed: BTreeMap<Prefix, InstalledRoute>,
+    /// With several paths: what the router has, as in [`MemberOutput::InstallPaths`].
+    paths: BTreeMap<Prefix, Vec<(u32, Attributes)>>,
     kept: KeptRoutes,
     lost_since: Option<Instant>,
     touched: BTreeSet<Prefix>,
@@ -443,6 +457,7 @@ impl Member {
             failed_syncs: 0,
             saying_due: None,
             installed: BTreeMap::new(),
+            paths: BTreeMap::new(),
             kept: KeptRoutes::default(),
             lost_since: None,
             touched: BTreeSet::new(),
@@ -1237,6 +1252,7 @@ impl Machine for Member {
             MemberInput::Persisted(id) => self.durable(id),
             MemberInput::RouterUp => self.announcements.router_up(now.instant + self.config.settle),
             MemberInput::RouterDown => self.announcements.router_down(),
+            MemberInput::RouterStale(stale) => self.announcements.router_stale(&stale),
             MemberInput::ClearedUpdate { withdrawn, announced, attributes } => {
                 self.announcements.router_update(&withdrawn, &announced, attributes.as_ref());
             }
@@ -1244,7 +1260,7 @@ impl Machine for Member {
                 self.announcements.signed(&announced, &attributes, under);
             }
             MemberInput::Findings { handle, findings } => self.on_findings(handle, findings),
-            MemberInput::ClearedEndOfRib => self.announcements.settled(),
+            MemberInput::ClearedEndOfRib => self.announcements.end_of_rib(),
             MemberInput::Policy(policy) => self.policy_changed(policy),
             MemberInput::Origins(origins) => self.origins_changed(origins),
             MemberInput::Data(offered) => self.data_offered(*offered),

@@ -731,7 +731,10 @@ fn assess(
             }
             None => {
                 let kinds = if policy.imports_by_verdict() { &KINDS[..] } else { &KINDS[..1] };
-                assessment.best_case = kinds.iter().filter_map(|kind| Some((stands(*kind)?, *kind))).max();
+                assessment.best_case = kinds
+                    .iter()
+                    .filter_map(|kind| Some((stands(*kind)?, *kind)))
+                    .max_by_key(|(rank, kind)| (rank.of_one_route(), *kind));
             }
         }
         assessment

@@ -64,6 +64,8 @@ pub(super) enum Awaits {
 pub(super) struct InstalledRoute {
     pub handle: Handle,
     pub announcer: u32,
+    /// The announcer's path identifier.
+    pub path_id: u32,
     pub attributes: Attributes,
 }
 
@@ -469,6 +471,13 @@ impl Member {
 
     /// Installs in the router what follows from the member's state for a prefix.
     pub(super) fn install(&mut self, prefix: Prefix, now: Now) {
+        self.install_best(prefix, now);
+        if self.config.paths > 1 {
+            self.install_paths(prefix);
+        }
+    }
+
+    fn install_best(&mut self, prefix: Prefix, now: Now) {
         if self.config.validates {
             self.request_validations(prefix);
         }
@@ -479,17 +488,18 @@ impl Member {
         self.successors.remove(&prefix);
         match wanted {
             Some((handle, prefix_index)) => {
-                let Some((announcer, attributes)) = self.router_attributes(prefix, &handle, prefix_index) else {
+                let Some((announcer, path_id, attributes)) = self.router_attributes(prefix, &handle, prefix_index)
+                else {
                     return;
                 };
-                let new = InstalledRoute { handle, announcer, attributes: attributes.clone() };
+                let new = InstalledRoute { handle, announcer, path_id, attributes: attributes.clone() };
                 if self.installed.insert(prefix, new).is_some_and(|known| known.attributes == attributes) {
                     return;
                 }
                 self.install_at_router(prefix, &attributes);
             }
             None => {
-                if self.installed.remove(&prefix).is_some() {
+                if self.installed.remove(&prefix).is_some() && self.config.paths <= 1 {
                     self.output.push_back(MemberOutput::Install { prefix, attributes: None });
                 }
                 // A prefix of which nothing lives that this member may open is forgotten.
@@ -509,12 +519,18 @@ impl Member {
     /// The router is to have this route. As a route server to its client, the proxy adds OTC with the exchange's AS number (RFC 9234
     /// section 5): after validation, since no signature covers it, and at the last moment, since what is kept of a route is shared.
     pub(super) fn install_at_router(&mut self, prefix: Prefix, attributes: &Attributes) {
-        let attributes = if self.config.has_role && attributes.only_to_customer().is_none() {
-            attributes.edit().only_to_customer(Some(self.config.rs_asn)).finish()
-        } else {
-            attributes.clone()
-        };
-        self.output.push_back(MemberOutput::Install { prefix, attributes: Some(attributes) });
+        if self.config.paths <= 1 {
+            let attributes = Some(self.with_role(attributes));
+            self.output.push_back(MemberOutput::Install { prefix, attributes });
+        }
+    }
+
+    /// The route as the session's role has it.
+    pub(super) fn with_role(&self, attributes: &Attributes) -> Attributes {
+        match self.config.has_role && attributes.only_to_customer().is_none() {
+            true => attributes.edit().only_to_customer(Some(self.config.rs_asn)).finish(),
+            false => attributes.clone(),
+        }
     }
 
     /// `None`: wait, and leave the router as it is. `Some(None)`: the router is to have no route.
@@ -593,8 +609,13 @@ impl Member {
         })
     }
 
-    /// The announcer and the attributes for the router: the announcer's, with what import rules change.
-    fn router_attributes(&self, prefix: Prefix, handle: &Handle, prefix_index: u16) -> Option<(u32, Attributes)> {
+    /// The announcer, its path identifier and the attributes for the router: the announcer's, with what import rules change.
+    pub(super) fn router_attributes(
+        &self,
+        prefix: Prefix,
+        handle: &Handle,
+        prefix_index: u16,
+    ) -> Option<(u32, u32, Attributes)> {
         let route = self.routes.get(handle)?;
         let open = route.opened.as_ref()?;
         let nlri = open.prefixes.get(usize::from(prefix_index)).filter(|nlri| nlri.prefix == prefix)?;
@@ -606,7 +627,7 @@ impl Member {
         }
         match self.policy.import(&open.rank_input(nlri, announcer, verdict).route()) {
             Imported::Accepted(changes) => {
-                Some((open.slot, for_router(prefix.afi(), changes.apply(attributes), self.route_rules())))
+                Some((open.slot, nlri.path_id, for_router(prefix.afi(), changes.apply(attributes), self.route_rules())))
             }
             Imported::Rejected(_) => None,
         }

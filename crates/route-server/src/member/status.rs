@@ -264,8 +264,12 @@ pub struct MemberStatus {
     pub unconfirmed: usize,
     /// Objects known, sealed ones included.
     pub objects: usize,
+    /// Routes of the router that it has not announced again since its session was lost (RFC 4724).
+    pub stale_routes: usize,
     /// Prefixes installed in the router.
     pub installed: usize,
+    /// Routes that it has beside those (RFC 7911).
+    pub further_paths: usize,
     /// How many of them stay though the parties lost their objects, until their announcers have said what became of them.
     pub kept: usize,
     /// Prefixes whose result is awaited.
@@ -382,6 +386,9 @@ pub struct WhyRoute {
     /// What its ASPA records say of its path; absent where there are none, or it is sealed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aspa: Option<PathFound>,
+    /// Under which path identifier the router has it, where that gets several routes to a prefix (RFC 7911).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path_id: Option<u32>,
     #[serde(flatten)]
     pub reason: Reason,
     /// Whether the route has this member's own AS on its path: it came back, and nobody's claim is false.
@@ -624,6 +631,8 @@ impl Member {
             budget: self.budget.map(|said| self.own_budget(said)),
             batch: self.last_seq,
             router_routes: self.announcements.router_routes(),
+            stale_routes: self.announcements.stale_routes(),
+            further_paths: self.further_paths(),
             not_announced,
             too_large: self.announcements.too_large(),
             not_competing: self.announcements.not_competing(),
@@ -774,6 +783,7 @@ impl Member {
                 handle,
                 verdict,
                 class,
+                path_id: self.installed_path(&prefix, candidate),
                 reason,
                 came_back,
             });
@@ -923,6 +933,16 @@ impl Member {
                 "its announcer takes it away soon: it carries GRACEFUL_SHUTDOWN (65535:0), and a route without it is preferred",
                 "RFC 8326 section 4.2",
                 "nothing; `graceful_shutdown = false` in [ranking] ranks it as any other, and so does an import rule that names the community",
+            );
+        }
+        let is_stale = |assessment: Option<Assessment>| {
+            assessment.and_then(|assessment| assessment.rank).is_some_and(Rank::is_stale)
+        };
+        if is_stale(Some(assessment)) && best.is_some_and(|best| !is_stale(self.assessment(&best))) {
+            return Reason::new(
+                "its announcer's router has been gone for long: it carries LLGR_STALE (65535:6), and a route without it is preferred",
+                "RFC 9494 section 4.3",
+                "nothing: it counts as any other once that router has announced it again",
             );
         }
         if Some(class) == top {

@@ -30,9 +30,12 @@ impl Member {
         let best_cases: Vec<Option<Assessment>> =
             assessments.iter().map(|assessment| assessment.map(with_best_case)).collect();
         let classes = self.class_of_each(&candidates, &best_cases);
-        let best = classes.iter().flatten().max().copied();
+        // As many as the router gets at least.
+        let mut ordered: Vec<u8> = classes.iter().flatten().copied().collect();
+        ordered.sort_unstable_by(|a, b| b.cmp(a));
+        let least = ordered.get(usize::from(self.config.paths.max(1)) - 1).or(ordered.last()).copied();
         for ((candidate, assessment), class) in candidates.iter().zip(&assessments).zip(&classes) {
-            if class.is_some() && *class == best && assessment.is_some_and(|assessment| assessment.best_case.is_some())
+            if class.is_some() && *class >= least && assessment.is_some_and(|assessment| assessment.best_case.is_some())
             {
                 self.request_validation(candidate.0);
             }

@@ -113,6 +113,8 @@ pub struct RankingConfig {
     pub strict: bool,
     /// Bits of a class: 1 to 8.
     pub width: u8,
+    /// Between which routes MED is compared.
+    pub med: MedRule,
     /// Rank a route with GRACEFUL_SHUTDOWN behind all that have none (RFC 8326), unless an import rule that matches it names the
     /// community.
     pub graceful_shutdown: bool,
@@ -120,7 +122,7 @@ pub struct RankingConfig {
 
 impl Default for RankingConfig {
     fn default() -> Self {
-        Self { strict: false, width: 8, graceful_shutdown: true }
+        Self { strict: false, width: 8, med: MedRule::default(), graceful_shutdown: true }
     }
 }
 
@@ -140,6 +142,19 @@ pub enum PerPeer {
     Private,
     /// Receivers' proxies do it, and every receiver of the route can read which peers are named.
     Readable,
+}
+
+/// Between which routes MED is compared (RFC 4271 section 9.1.2.2 c).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MedRule {
+    /// Between those of one neighbouring AS, which is the announcer's.
+    #[default]
+    SameNeighbour,
+    /// Between any two.
+    Always,
+    /// Between none.
+    Never,
 }
 
 /// A list, where one value may stand by itself.

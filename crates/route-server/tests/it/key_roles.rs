@@ -233,6 +233,7 @@ fn greeted(keys: Vec<(KeyRole, [u8; 32])>, directory: &Directory, parties: &[u64
         settle: Duration::from_secs(5),
         lab: true,
         accept_as_set: false,
+        paths: 1,
         has_role: false,
         validates: false,
         speaks: Speaks::default(),

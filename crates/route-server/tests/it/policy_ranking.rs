@@ -53,13 +53,72 @@ fn nothing_held_has_no_class_and_a_lone_route_has_the_best() {
 }
 
 #[test]
-fn routes_of_equal_length_share_a_class_whatever_else_differs() {
+fn routes_of_equal_length_and_origin_share_a_class_whatever_else_differs() {
     let mut routes = [test_route(0, &[1]), test_route(1, &[2]), test_route(2, &[3, 3]), test_route(3, &[4])];
     let mut worse = routes[1].attributes.edit();
-    worse.origin(Origin::Incomplete).med(Some(500));
+    worse.med(Some(500));
     routes[1].attributes = worse.finish();
     routes[3].path_id = 7;
     assert_eq!(classes(&Policy::default(), &routes), [Some(255), Some(255), Some(254), Some(255)]);
+}
+
+/// The route with this ORIGIN and this MED.
+fn with(mut route: TestRoute, origin: Origin, med: Option<u32>) -> TestRoute {
+    let mut editor = route.attributes.edit();
+    editor.origin(origin).med(med);
+    route.attributes = editor.finish();
+    route
+}
+
+#[test]
+fn origin_counts_after_the_paths_length_igp_before_egp_before_incomplete() {
+    let of = |place, behind, origin| with(test_route(place, behind), origin, None);
+    let routes = [
+        of(0, &[1], Origin::Incomplete),
+        of(1, &[1], Origin::Igp),
+        of(2, &[1], Origin::Egp),
+        of(3, &[1], Origin::Igp),
+        of(4, &[], Origin::Incomplete),
+    ];
+    assert_eq!(classes(&Policy::default(), &routes), [252, 254, 253, 254, 255].map(Some));
+    let why = explain(&Policy::default(), &inputs(&routes[..4]), 0);
+    assert_eq!(why, Some(RankLoss::Step(Step::Origin)));
+    let narrow = policy("ranking = { width = 1 }");
+    assert_eq!(classes(&narrow, &routes), [0, 0, 0, 0, 1].map(Some), "the best stands alone with any width");
+    let by_rule = policy("rule = [{ direction = 'import', family = 'ipv4', class = 128 }]");
+    assert_eq!(classes(&by_rule, &routes), [255; 5].map(Some), "a class of a rule makes its routes equal");
+}
+
+#[test]
+fn med_counts_last_between_routes_of_one_neighbouring_as_unless_the_ranking_says_otherwise() {
+    let of = |place, path_id, med| TestRoute { path_id, ..with(test_route(place, &[1]), Origin::Igp, med) };
+    // Three paths of one AS, two of another and one without MED, which counts as 0 (RFC 4271 section 9.1.2.2 c).
+    let routes = [of(0, 0, Some(50)), of(0, 1, Some(10)), of(0, 2, Some(50)), of(1, 0, Some(70)), of(1, 1, Some(80))];
+    assert_eq!(classes(&Policy::default(), &routes), [254, 255, 254, 255, 254].map(Some));
+    assert_eq!(explain(&Policy::default(), &inputs(&routes), 0), Some(RankLoss::Step(Step::Med)));
+    assert_eq!(explain(&Policy::default(), &inputs(&routes), 3), None);
+    let absent = [of(0, 0, Some(1)), of(0, 1, None)];
+    assert_eq!(classes(&Policy::default(), &absent), [254, 255].map(Some));
+    let always = policy("ranking = { med = 'always' }");
+    assert_eq!(classes(&always, &routes), [254, 255, 254, 253, 252].map(Some));
+    let never = policy("ranking = { med = 'never' }");
+    assert_eq!(classes(&never, &routes), [255; 5].map(Some));
+    let rule = policy("rule = [{ direction = 'import', peer = 64500, set_med = 3 }]");
+    assert_eq!(classes(&rule, &routes), [255, 255, 255, 255, 254].map(Some), "a rule's MED is compared");
+}
+
+#[test]
+fn a_stale_route_comes_after_all_others_whatever_rules_prefer() {
+    let mut routes = [test_route(0, &[]), test_route(1, &[1, 1, 1]), going(test_route(2, &[]))];
+    let mut editor = routes[0].attributes.edit();
+    editor.communities(&[Community::LLGR_STALE]);
+    routes[0].attributes = editor.finish();
+    let prefers = "rule = [{ direction = 'import', peer = 64500, class = 255 }]";
+    for own in ["", prefers, "ranking = { strict = true }"] {
+        assert_eq!(classes(&policy(own), &routes), [253, 255, 254].map(Some), "{own}");
+        assert_eq!(explain(&policy(own), &inputs(&routes), 0), Some(RankLoss::Stale), "{own}");
+    }
+    assert_eq!(classes(&Policy::default(), &routes[..1]), [Some(255)], "the only route is used");
 }
 
 #[test]
@@ -236,11 +295,12 @@ fn any_routes() -> impl Strategy<Value = Vec<TestRoute>> {
     })
 }
 
-const POLICIES: [&str; 4] = [
+const POLICIES: [&str; 5] = [
     "",
     "ranking = { strict = true }",
     "rule = [{ direction = 'import', peer = 64501, class = 7 }, { direction = 'import', as_path = '_3$', local_pref = 5 }]",
     "ranking = { width = 3, strict = true }\nrule = [{ direction = 'import', as_path = '_2_', reject = true }]",
+    "ranking = { med = 'always' }",
 ];
 
 proptest! {

@@ -48,6 +48,16 @@ pub(super) fn set_md5_key(socket: BorrowedFd<'_>, is_ipv6: bool, peer: IpAddr, k
     set(socket, libc::IPPROTO_TCP, libc::TCP_MD5SIG, option.as_slice())
 }
 
+/// The option by which a key of TCP-AO is added (`linux/tcp.h`), which `libc` does not name yet.
+const TCP_AO_ADD_KEY: libc::c_int = 38;
+
+/// Whether the kernel knows TCP-AO (RFC 5925; Linux 6.7 and later with `CONFIG_TCP_AO`): it then refuses a key of four octets for its
+/// length, and otherwise the option.
+pub(super) fn knows_tcp_ao(socket: BorrowedFd<'_>) -> bool {
+    let refused = set_number(socket, libc::IPPROTO_TCP, TCP_AO_ADD_KEY, 0);
+    refused.is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL))
+}
+
 /// The TTL, or hop limit, of what is sent.
 pub(super) fn set_ttl(socket: BorrowedFd<'_>, is_ipv6: bool, ttl: u8) -> io::Result<()> {
     if is_ipv6 {

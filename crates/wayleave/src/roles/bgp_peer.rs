@@ -13,11 +13,11 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep_until, timeout};
 use tracing::{debug, info, warn};
 pub use wayleave_bgp::peer::PeerEvent;
-use wayleave_bgp::peer::{self, Input, Output};
+use wayleave_bgp::peer::{self, Input, Output, Stale};
 use wayleave_bgp::rib::RejectedRoutes;
 use wayleave_bgp::session::{self, Cause, Config, Ended, Erred, PeerAsn, Role, Stop, StopReason};
-use wayleave_bgp::{Attributes, RefreshKind, Update};
-use wayleave_core::{Afi, Machine, Prefix};
+use wayleave_bgp::{Attributes, EncodeError, RefreshKind, Update};
+use wayleave_core::{Afi, Instant, Machine, Prefix};
 use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::TcpEvent;
 use wayleave_runtime::clock::unix_now;
@@ -58,15 +58,21 @@ pub struct RouteQueue(Arc<(Mutex<WaitingRoutes>, Notify)>);
 #[derive(Debug, Default)]
 struct WaitingRoutes {
     order: Vec<Prefix>,
-    routes: HashMap<Prefix, Option<Attributes>>,
+    /// By path identifier, the best first; none: the prefix is withdrawn.
+    routes: HashMap<Prefix, Vec<(u32, Attributes)>>,
 }
 
 impl RouteQueue {
     /// The peer is to have this route, or none for the prefix.
     pub fn set(&self, prefix: Prefix, attributes: Option<Attributes>) {
+        self.set_paths(prefix, attributes.map(|attributes| (0, attributes)).into_iter().collect());
+    }
+
+    /// The peer is to have these routes to the prefix, by path identifier, the best first, and no others.
+    pub fn set_paths(&self, prefix: Prefix, paths: Vec<(u32, Attributes)>) {
         let (waiting, changed) = &*self.0;
         let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.routes.insert(prefix, attributes).is_none() {
+        if waiting.routes.insert(prefix, paths).is_none() {
             waiting.order.push(prefix);
         }
         changed.notify_one();
@@ -78,7 +84,7 @@ impl RouteQueue {
     }
 
     /// Takes all that wait.
-    fn take(&self) -> impl Iterator<Item = (Prefix, Option<Attributes>)> + use<> {
+    fn take(&self) -> impl Iterator<Item = (Prefix, Vec<(u32, Attributes)>)> + use<> {
         let waiting = std::mem::take(&mut *self.0.0.lock().unwrap_or_else(PoisonError::into_inner));
         let WaitingRoutes { order, mut routes } = waiting;
         order.into_iter().filter_map(move |prefix| routes.remove_entry(&prefix))
@@ -87,7 +93,7 @@ impl RouteQueue {
 
 /// The peer's state for views.
 #[derive(Clone, Debug, Default)]
-pub struct PeerView(Arc<Mutex<Value>>, Arc<Mutex<HashMap<Prefix, String>>>);
+pub struct PeerView(Arc<Mutex<Value>>, Arc<Mutex<HashMap<Prefix, EncodeError>>>);
 
 impl PeerView {
     /// The state as JSON.
@@ -96,8 +102,8 @@ impl PeerView {
     }
 
     /// Why the session cannot carry the route to this prefix, if it cannot.
-    pub fn rejected(&self, prefix: &Prefix) -> Option<String> {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner).get(prefix).cloned()
+    pub fn rejected(&self, prefix: &Prefix) -> Option<EncodeError> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner).get(prefix).copied()
     }
 
     /// The session cannot carry these routes.
@@ -105,7 +111,7 @@ impl PeerView {
         let mut all = self.1.lock().unwrap_or_else(PoisonError::into_inner);
         for nlri in &rejected.routes {
             if all.len() < MOST_REJECTED || all.contains_key(&nlri.prefix) {
-                all.insert(nlri.prefix, rejected.error.to_string());
+                all.insert(nlri.prefix, rejected.error);
             }
         }
     }
@@ -312,9 +318,9 @@ impl<E: From<PeerEvent>> Driver<E> {
                 }
             }
             // All that wait at once, so that routes share messages.
-            for (prefix, attributes) in self.routes.take() {
+            for (prefix, paths) in self.routes.take() {
                 self.view.retry(Some(&prefix));
-                self.input(Input::Route { prefix, attributes });
+                self.input(Input::Paths { prefix, paths });
             }
             self.act().await;
             self.publish();
@@ -418,8 +424,10 @@ impl<E: From<PeerEvent>> Driver<E> {
                     }
                 }
                 Output::Event(event) => {
-                    if let PeerEvent::Update(update) = &event {
-                        self.log_problems(update);
+                    match &event {
+                        PeerEvent::Update(update) => self.log_problems(update),
+                        PeerEvent::Stale(stale) => log_stale(stale),
+                        _ => {}
                     }
                     let _ = self.events.send(event.into()).await;
                 }
@@ -463,6 +471,9 @@ impl<E: From<PeerEvent>> Driver<E> {
         self.last_end = ended.cause.to_string();
         let words = self.describe(ended);
         warn!(cause = %ended.cause, "BGP session with the router down: {words}");
+        if let Some(kept) = describe_kept(self.peer.stale(), self.clock.now().instant) {
+            info!("the router's routes stay announced: {kept}");
+        }
         self.problem = Some(down(&words));
         let is_notified = matches!(ended.cause, Cause::PeerEnded(_) | Cause::PeerErred(_) | Cause::RoleMismatch { .. });
         self.last_notification = is_notified.then_some(words);
@@ -567,6 +578,13 @@ impl<E: From<PeerEvent>> Driver<E> {
         ))
     }
 
+    /// Until when which of the router's routes are kept, in seconds since 1970.
+    fn stale(&self) -> Vec<Value> {
+        let (now, unix) = (self.clock.now().instant, unix_now().secs());
+        let shown = |(afi, until, is_long_lived): (Afi, Instant, bool)| json!({ "family": afi, "until": unix + until.since(now).as_secs(), "long_lived": is_long_lived });
+        self.peer.stale().map(shown).collect()
+    }
+
     /// Publishes the state for views.
     fn publish(&self) {
         let up = self.peer.established();
@@ -581,6 +599,8 @@ impl<E: From<PeerEvent>> Driver<E> {
             "protection": self.protection,
             "hold_time": up.map(|up| up.hold_time.secs()),
             "role": up.and_then(|up| up.peer_role()).map(Role::name),
+            "add_path": up.map(|up| up.params.add_path_send),
+            "stale": self.stale(),
             "extended_messages": up.map(|up| up.params.extended_message),
             "disabled": self.disabled,
             "announced": self.peer.adj_rib_out().len(),
@@ -602,6 +622,32 @@ fn describe_disabled(text: &str) -> String {
     format!(
         "the BGP session with the router is disabled by its operator{text}; `wayleave session enable` takes it up again"
     )
+}
+
+/// Says what became of routes that were kept.
+fn log_stale(stale: &Stale) {
+    match stale {
+        Stale::Kept(_) => {} // told with the end of the session
+        Stale::LongLived(afi) => info!(
+            "the router's {afi} routes stay announced as long-lived stale ones, with LLGR_STALE (RFC 9494); those with NO_LLGR are withdrawn"
+        ),
+        Stale::Gone(afi) => info!("the router's {afi} routes that it has not announced again are withdrawn"),
+    }
+}
+
+/// For how long routes of a session that was lost stay, if any do.
+fn describe_kept(stale: impl Iterator<Item = (Afi, Instant, bool)>, now: Instant) -> Option<String> {
+    let words: Vec<String> = stale
+        .map(|(afi, until, is_long_lived)| {
+            let what = if is_long_lived {
+                "long-lived stale ones (RFC 9494)"
+            } else {
+                "stale ones while it may restart (RFC 4724)"
+            };
+            format!("{afi} for {} s, as {what}", until.since(now).as_secs())
+        })
+        .collect();
+    (!words.is_empty()).then(|| words.join(", "))
 }
 
 /// That a session has ended, and what that means.
@@ -744,7 +790,11 @@ mod tests {
         queue.set(b, None);
         queue.set(a, None);
         queue.set(b, Some(attributes.clone()));
-        assert_eq!(queue.take().collect::<Vec<_>>(), [(a, None), (b, Some(attributes))]);
+        assert_eq!(queue.take().collect::<Vec<_>>(), [(a, vec![]), (b, vec![(0, attributes.clone())])]);
+        let paths = vec![(2, attributes.clone()), (1, attributes)];
+        queue.set(a, None);
+        queue.set_paths(a, paths.clone());
+        assert_eq!(queue.take().collect::<Vec<_>>(), [(a, paths)]);
         assert_eq!(queue.take().count(), 0);
     }
 
@@ -762,7 +812,10 @@ mod tests {
         };
         view.reject(&rejected(a));
         view.reject(&rejected(b));
-        assert!(view.rejected(&a).is_some_and(|why| why.contains("5000 octets exceeds the session's limit of 4096")));
+        assert!(
+            view.rejected(&a)
+                .is_some_and(|why| why.to_string().contains("5000 octets exceeds the session's limit of 4096"))
+        );
         view.retry(Some(&a));
         assert_eq!((view.rejected(&a), view.rejected(&b).is_some()), (None, true));
         view.retry(None);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use wayleave_lab::netns;
 use wayleave_lab::netns::Rung;
 use wayleave_lab::routers::{GOBGP, OPENBGPD, RouterPackage, default_cache, locate_or_fetch, locate_or_fetch_router};
@@ -151,12 +151,15 @@ fn the_parties_of_a_laboratory_multiply_policies_themselves_if_the_file_says_so(
     // A prefix that no exchange takes is announced, too.
     let changed = exchange.replace("export = \"direct\"", "export = \"mpc\"");
     let changed = changed.replace("\"203.0.113.0/26\", \"2001", "\"10.0.0.0/8\", \"203.0.113.0/26\", \"2001");
+    // A member with FRR and one with BIRD get all routes to a prefix (ADD-PATH).
+    let changed = changed.replacen("router = \"bird\"", "router = \"frr\"\nadd_path = 4", 1);
+    let changed = changed.replacen("router = \"bird\"", "router = \"bird\"\nadd_path = 4", 1);
     let file = folder.0.join("mpc.toml").display().to_string();
     let Some(lab) = Lab::new("exchange-mpc") else { return };
     if locate_or_fetch(&default_cache(), &mut |line| eprintln!("{line}")).is_err() {
         return netns::skipped("lab_routers, exchange-mpc: no routers");
     }
-    let with_gobgp = with_router(&changed, 64_499, &GOBGP, "gobgp");
+    let with_gobgp = with_router(&changed, 64_498, &GOBGP, "gobgp");
     let changed = with_gobgp.clone().unwrap_or(changed);
     let with_openbgpd = with_router(&changed, 64_500, &OPENBGPD, "openbgpd");
     folder.write("mpc.toml", with_openbgpd.as_ref().unwrap_or(&changed));
@@ -168,8 +171,20 @@ fn the_parties_of_a_laboratory_multiply_policies_themselves_if_the_file_says_so(
     let output = lab.up(&[&file]);
     let (said, warned) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{said}{warned}{}", lab.logs());
-    assert!(said.contains("alpha 4, bravo 5, charlie 4, delta 4"), "{said}");
+    assert!(said.contains("alpha 5, bravo 5, charlie 5, delta 4"), "{said}");
     assert!(warned.contains("alpha does not announce 10.0.0.0/8"), "{warned}");
+    // The two that announce it, of whom alpha prefers bravo and the exchange recommends delta.
+    let shown = lab.at("charlie-router", &["birdc", "show", "route", "198.51.100.0/24"]);
+    assert!(shown.contains("[AS64498i]") && shown.contains("[AS64500i]"), "{shown}");
+    let shown = lab.at("alpha-router", &["vtysh", "-c", "show bgp ipv4 unicast 198.51.100.0/24"]);
+    assert!(shown.contains("Paths: (2 available"), "{shown}");
+    // The identifiers are those of the slots, whichever of them is chosen.
+    for (member, chosen) in [("alpha", "bravo"), ("charlie", "delta")] {
+        let why = lab.why(member, "198.51.100.0/24");
+        assert_eq!(installed(&why), [chosen]);
+        let ids: Vec<_> = why["routes"].as_array().expect("routes").iter().map(|route| &route["path_id"]).collect();
+        assert!(ids.len() == 2 && ids.contains(&&json!(2)) && ids.contains(&&json!(4)), "{why}");
+    }
     let party = lab.at("party2", &["wayleave", "show", "status", "--json"]);
     assert_eq!(serde_json::from_str::<Value>(&party).expect("JSON")["export"], "mpc");
     if with_openbgpd.is_some() {
@@ -180,15 +195,15 @@ fn the_parties_of_a_laboratory_multiply_policies_themselves_if_the_file_says_so(
         assert_eq!(installed(&lab.why("alpha", "203.0.113.192/26")), ["delta"]);
     }
     if with_gobgp.is_some() {
-        let shown = lab.at("charlie-router", &["gobgp", "global", "rib"]);
-        assert!(shown.contains("203.0.113.64/26") && shown.contains("198.51.100.0/24"), "{shown}");
-        assert_eq!(installed(&lab.why("alpha", "203.0.113.128/26")), ["charlie"]);
-        lab.at("charlie", &["gobgp", "global", "rib", "del", "203.0.113.128/26", "-a", "ipv4"]);
-        eventually("the route is withdrawn", || installed(&lab.why("alpha", "203.0.113.128/26")).is_empty());
-        let own = ["gobgp", "global", "rib", "add", "203.0.113.144/28", "-a", "ipv4", "community", "0:64498"];
-        lab.at("charlie", &own);
-        eventually("another is announced", || installed(&lab.why("alpha", "203.0.113.144/28")) == ["charlie"]);
-        assert_eq!(installed(&lab.why("bravo", "203.0.113.144/28")), Vec::<String>::new());
+        let shown = lab.at("bravo-router", &["gobgp", "global", "rib"]);
+        assert!(shown.contains("203.0.113.0/26") && shown.contains("203.0.113.128/26"), "{shown}");
+        assert_eq!(installed(&lab.why("alpha", "203.0.113.64/26")), ["bravo"]);
+        lab.at("bravo", &["gobgp", "global", "rib", "del", "203.0.113.64/26", "-a", "ipv4"]);
+        eventually("the route is withdrawn", || installed(&lab.why("alpha", "203.0.113.64/26")).is_empty());
+        let own = ["gobgp", "global", "rib", "add", "203.0.113.144/28", "-a", "ipv4", "community", "0:64499"];
+        lab.at("bravo", &own);
+        eventually("another is announced", || installed(&lab.why("alpha", "203.0.113.144/28")) == ["bravo"]);
+        assert_eq!(installed(&lab.why("charlie", "203.0.113.144/28")), Vec::<String>::new());
     }
     assert!(lab.lab("down", &["--json"]).status.success());
 }

@@ -311,7 +311,9 @@ fn a_members_router_keeps_its_protection() {
         far.kill();
         // It would keep the connection, of whose end it hears nothing.
         assert!(proxy.stop(TIMEOUT), "{}", lan.log());
-        has_a_protected_session(&lan, software, way, site("right"));
+        let keeps = software == Software::Bird && !passive;
+        let site = site("right");
+        has_a_protected_session(&lan, software, way, if keeps { site.graceful() } else { site }, keeps);
     }
     // GoBGP waits for the proxy. OpenBGPD connects.
     for (software, way, passive) in [(Software::Gobgp, &connects, true), (Software::OpenBgpd, &listens, false)] {
@@ -322,12 +324,13 @@ fn a_members_router_keeps_its_protection() {
             continue;
         }
         let site = config(&format!("right-{}", software.name()), (LEFT_AS, LEFT), (RIGHT_AS, FOR_LEFT), passive);
-        has_a_protected_session(&lan, software, way, site);
+        has_a_protected_session(&lan, software, way, site, false);
     }
 }
 
-/// Starts a proxy and the router of the right password, and ends both once the proxy has the router's route.
-fn has_a_protected_session(lan: &Lan, software: Software, way: &str, site: RouterConfig) {
+/// Starts a proxy and the router of the right password, and ends both once the proxy has the router's route; or, of a router that
+/// asked that its routes are kept, once it has started again.
+fn has_a_protected_session(lan: &Lan, software: Software, way: &str, site: RouterConfig, keeps: bool) {
     let route: Prefix = "198.51.100.0/24".parse().expect("a prefix");
     let mut proxy = lan.run("member", &member(lan, way));
     let mut router = lan.router(software, &lan.left, site.protected(Some(LEFT_PASSWORD), true));
@@ -341,5 +344,30 @@ fn has_a_protected_session(lan: &Lan, software: Software, way: &str, site: Route
     assert!(log.contains("protection of the session with the router: TCP MD5, TTL security (1 hop)"), "{log}");
     assert!(!log.contains(LEFT_PASSWORD), "{log}");
     router.kill();
+    if keeps {
+        restarts(lan, &mut router);
+    }
     assert!(proxy.stop(TIMEOUT), "{}", lan.log());
+}
+
+/// A BIRD that was killed asked that its routes are kept (RFC 4724, RFC 9494): they are, as long-lived stale ones too, until it is back.
+fn restarts(lan: &Lan, router: &mut Box<dyn Router>) {
+    let routes = |stale: u64| {
+        let has = |status: &Value| status["router_routes"] == 1 && status["stale_routes"] == stale;
+        let status = wait_until(TIMEOUT, || lan.ask("/api/v1/status").ok().filter(has));
+        status.unwrap_or_else(|| panic!("{stale} stale routes are expected\n{}", lan.log()));
+    };
+    routes(1);
+    let is_long_lived =
+        || lan.ask("/api/v1/peers").ok().filter(|peers| peers["peers"][2]["stale"][0]["long_lived"] == true);
+    wait_until(TIMEOUT, is_long_lived).unwrap_or_else(|| panic!("never long-lived\n{}", lan.log()));
+    let log = lan.log();
+    assert!(
+        log.contains("the router's routes stay announced: ") && log.contains("with LLGR_STALE (RFC 9494)"),
+        "{log}"
+    );
+    routes(1);
+    router.start().expect("it starts again");
+    comes_up(&mut [router], lan);
+    routes(0);
 }

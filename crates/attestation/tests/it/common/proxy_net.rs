@@ -375,7 +375,7 @@ impl Net {
         let of = &mut self.speakers[speaker];
         let mut changed = Vec::new();
         match event {
-            PeerEvent::Up => {}
+            PeerEvent::Up | PeerEvent::Stale(_) => {}
             PeerEvent::EndOfRib => of.ends_of_rib += 1,
             PeerEvent::Down => {
                 changed = of.learned.keys().filter(|(from, _)| *from == place).map(|(_, prefix)| *prefix).collect();

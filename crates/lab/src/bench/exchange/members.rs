@@ -112,6 +112,7 @@ impl Members {
             settle: Duration::from_secs(5),
             lab: true,
             accept_as_set: false,
+            paths: 1,
             has_role: false,
             validates: false,
             speaks: Speaks::default(),
@@ -351,7 +352,8 @@ impl Members {
                         self.events.push(format!("slot {slot}: {event:?}"));
                     }
                 }
-                Output::AttestationEvent(_) => {}
+                // Its routers get one route to a prefix.
+                Output::AttestationEvent(_) | Output::InstallPaths { .. } => {}
             }
         }
     }

@@ -45,6 +45,7 @@ pub(crate) fn member_config(slot: u32, operators: [VerifyingKey; 2]) -> MemberCo
         settle: Duration::from_secs(5),
         lab: false,
         accept_as_set: false,
+        paths: 1,
         has_role: false,
         validates: false,
         speaks: Speaks::default(),

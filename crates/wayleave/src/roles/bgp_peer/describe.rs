@@ -61,6 +61,9 @@ pub(super) fn describe_role(states_one: bool, router: &RouterLabel) -> String {
 
 /// Where to look after the peer has ended the session.
 pub(super) fn describe_end(notification: &Notification, router: &RouterLabel) -> String {
+    // A Hard Reset says the same, and that nothing is kept.
+    let inner = notification.of_hard_reset();
+    let notification = inner.as_ref().unwrap_or(notification);
     match (notification.code, notification.subcode) {
         (code::OPEN, open::ROLE_MISMATCH) => describe_role(true, router),
         (code::OPEN, _) | (code::CEASE, cease::PEER_DECONFIGURED | cease::CONNECTION_REJECTED) => COMPARE.to_owned(),
@@ -98,6 +101,8 @@ mod tests {
         assert_eq!(describe_end(&with(6, 3), &router), COMPARE);
         let echo = Notification { data: [&[20], SHUTDOWN_TEXT.as_bytes()].concat(), ..with(6, 2) };
         assert!(describe_end(&echo, &router).contains("did that, and its software repeats what this proxy said"));
+        let hard = Notification { data: vec![6, 3], ..with(6, 9) };
+        assert_eq!(describe_end(&hard, &router), COMPARE, "what a Hard Reset holds");
         let mismatch = describe_end(&with(2, 11), &router);
         assert_eq!(mismatch, describe_role(true, &router));
         assert!(mismatch.contains("`local role rs_client;`") && mismatch.contains("`role = \"off\"`"), "{mismatch}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tracing::info;
 use wayleave_bgp::peer::PeerEvent;
-use wayleave_bgp::session::Role as BgpRole;
+use wayleave_bgp::session::{GracefulRestartOffer, Keeps, Role as BgpRole};
 use wayleave_member::router_session;
 use wayleave_route_server::key_roles::KeyRole;
 use wayleave_route_server::member::MemberConfig as MachineConfig;
@@ -22,6 +22,9 @@ use crate::failure::{Failure, Outcome};
 use crate::roles::bgp_peer::{Endpoint, Peer};
 use crate::roles::link_faults::LinkEndpoint;
 
+/// The longest time for a restart that the capability holds (RFC 4724 section 3), twelve bits of seconds.
+const MOST_RESTART: Duration = Duration::from_secs(4_095);
+
 pub fn machine(config: &MemberConfig, keys: Vec<(KeyRole, [u8; 32])>) -> MachineConfig {
     let (member, exchange) = (&config.file.member, &config.file.exchange);
     MachineConfig {
@@ -35,6 +38,7 @@ pub fn machine(config: &MemberConfig, keys: Vec<(KeyRole, [u8; 32])>) -> Machine
         settle: Duration::from_secs(*member.settle_secs.get_ref()),
         lab: member.lab,
         accept_as_set: member.accepts_as_set(),
+        paths: config.file.router.get_ref().paths(),
         has_role: config.file.router.get_ref().role == RouterRole::Rs,
         validates: false, // set with the attestation that `MemberProxy::new` gets
         speaks: Speaks::default(),
@@ -93,6 +97,15 @@ where
     session.passive = router.connect.is_none();
     session.role = (router.role == RouterRole::Rs).then_some(BgpRole::RouteServer);
     session.strict_role = *router.strict_role.get_ref();
+    let send = router.paths() > 1;
+    (session.offer.add_path_ipv4.send, session.offer.add_path_ipv6.send) = (send, send);
+    if router.graceful_restart {
+        let long_lived = Duration::from_secs(*router.long_lived_stale_secs.get_ref());
+        session.keeps = Some(Keeps { restart: MOST_RESTART, long_lived });
+        session.offer.graceful_restart =
+            Some(GracefulRestartOffer { notifications: true, ..GracefulRestartOffer::default() });
+        session.offer.long_lived = true;
+    }
     let keys = router.protection_keys();
     let protection = keys.protection(source)?;
     let bind = router.bind.as_ref().map(|bind| bind.get_ref().0);

@@ -166,6 +166,7 @@ impl LinkIo<MemberProxy> for MemberIo {
                 state::submit(&self.store, changes, when_durable(&self.events, Input::Persisted(id)))?;
             }
             Output::Install { prefix, attributes } => self.routes.set(prefix, attributes),
+            Output::InstallPaths { prefix, paths } => self.routes.set_paths(prefix, paths),
             Output::Event(event) => {
                 if matches!(event, MemberEvent::Synced { .. }) {
                     self.faults.well();

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::time::timeout;
 use wayleave_attestation::member;
+use wayleave_bgp::EncodeError;
 use wayleave_core::{Afi, Asn, Prefix};
 use wayleave_member::MemberProxy;
 use wayleave_route_server::member::{FurtherSlot, MemberStatus, OwnBudget, Tally};
@@ -277,6 +278,7 @@ impl MemberView {
         router["uptime_secs"] = json!(up_since.map(|since| unix_now().secs().saturating_sub(since)));
         router["prefixes_in"] = json!(status.router_routes);
         router["prefixes_out"] = router["announced"].clone();
+        router["stale_routes"] = json!(status.stale_routes);
         Ok(json!({ "version": 1, "peers": [party(0), party(1), router] }))
     }
 
@@ -330,11 +332,17 @@ impl MemberView {
     fn at_router(&self, prefix: Prefix, route: &mut Value) {
         let router = self.router.json();
         let words = if let Some(error) = self.router.rejected(&prefix) {
-            Some((
-                format!("chosen, and not in your router: {error}"),
-                "RFC 4271 section 4.1: a message has 4,096 octets; RFC 8654: more where both ends agree",
-                "turn on extended messages at the router, or have the announcer send a shorter path or fewer communities",
-            ))
+            let (rule, cure) = match error {
+                EncodeError::Stale => (
+                    "RFC 9494 section 4.3: long-lived stale routes go to routers that know them",
+                    "none is needed while its announcer's router is gone; BIRD and FRR state the capability with `long lived graceful restart aware`, `bgp long-lived-graceful-restart stale-time`",
+                ),
+                _ => (
+                    "RFC 4271 section 4.1: a message has 4,096 octets; RFC 8654: more where both ends agree",
+                    "turn on extended messages at the router, or have the announcer send a shorter path or fewer communities",
+                ),
+            };
+            Some((format!("chosen, and not in your router: {error}"), rule, cure))
         } else if router["up"] != json!(true) {
             let why = router_down(&router);
             let cure = match router["disabled"].is_string() {
@@ -436,10 +444,16 @@ impl View for MemberView {
         overview.row(router["up"] == true, [json!("your router"), state, json!(address), router["protection"].clone()]);
         overview.count(format!("{} routes of your router", status["router_routes"]));
         overview.count(format!("{} of them not announced", status["not_announced"]));
+        if status["stale_routes"] != 0 {
+            overview.count(format!("{} of them from before its session was lost", status["stale_routes"]));
+        }
         overview.count(match router["up"] == true {
             true => format!("{} prefixes installed in it", status["installed"]),
             false => format!("{} prefixes to install in it once its session is up", status["installed"]),
         });
+        if status["further_paths"] != 0 {
+            overview.count(format!("{} further routes to them for its ADD-PATH", status["further_paths"]));
+        }
         if status["kept"] != 0 {
             overview.count(format!("{} of them kept, whose objects a party lost", status["kept"]));
         }
@@ -648,6 +662,8 @@ fn metrics(status: &MemberStatus, links: &Links, router: &Value) -> Vec<Metric> 
         gauge "router" Up "Whether the session with the router is up" = router["up"] == json!(true);
         gauge "router" Routes "Routes that the router announces" = status.router_routes;
         gauge "known" Objects "Route objects known, sealed ones included" = status.objects;
+        gauge "router_stale" Routes "Routes of the router that it has not announced again since its session was lost" = status.stale_routes;
+        gauge "further" Routes "Routes that the router gets beside the installed ones (ADD-PATH)" = status.further_paths;
         gauge "installed" Prefixes "Prefixes installed in the router" = status.installed;
         gauge "kept" Prefixes "Prefixes whose route stays in the router though a party lost what it had of it" = status.kept;
         gauge "unconfirmed" Changes "Changes that the parties have not applied yet" = status.unconfirmed;
