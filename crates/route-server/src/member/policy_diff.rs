@@ -8,7 +8,7 @@ use wayleave_core::Prefix;
 use super::listing::{Part, RouteFilter};
 use super::{Announcer, Member};
 use crate::frames::Candidate;
-use crate::policy::ranking::{Rank, rank_alone};
+use crate::policy::ranking::{Rank, rank_all, rank_alone};
 use crate::policy::{Policy, export_decisions};
 
 /// One route that another policy treats otherwise.
@@ -44,8 +44,9 @@ impl Member {
                     _ => {}
                 }
             }
-            let both: Vec<(Rank, Rank)> = ranks.iter().filter_map(|(_, [old, new])| Some(((*old)?, (*new)?))).collect();
-            if is_other_order(&both) {
+            let both = ranks.iter().filter(|(_, ranks)| ranks.iter().all(Option::is_some));
+            let (old, new): (Vec<_>, Vec<_>) = both.map(|(_, [old, new])| (*old, *new)).unzip();
+            if is_other_order(&rank_all(&self.policy, &old), &rank_all(other, &new)) {
                 rows.push(Difference::Ranked { prefix: *prefix });
             }
         }
@@ -91,14 +92,8 @@ impl Member {
     }
 }
 
-/// Whether any two routes stand to each other otherwise by their second ranks than by their first.
-fn is_other_order(ranks: &[(Rank, Rank)]) -> bool {
-    let mut rest = ranks;
-    while let [(old, new), others @ ..] = rest {
-        if others.iter().any(|(other_old, other_new)| old.cmp(other_old) != new.cmp(other_new)) {
-            return true;
-        }
-        rest = others;
-    }
-    false
+/// Whether any two routes stand to each other otherwise by the second classes than by the first.
+fn is_other_order(old: &[Option<u8>], new: &[Option<u8>]) -> bool {
+    let pairs = || (0..old.len()).flat_map(|one| (0..one).map(move |other| (one, other)));
+    pairs().any(|(one, other)| old[one].cmp(&old[other]) != new[one].cmp(&new[other]))
 }

@@ -100,6 +100,7 @@ impl Cause {
             Self::Ranking(RankLoss::Step(step)) => Some(step.to_string()),
             Self::Ranking(RankLoss::Class { .. }) => Some("class by rules".to_owned()),
             Self::Ranking(RankLoss::GracefulShutdown) => Some("GRACEFUL_SHUTDOWN".to_owned()),
+            Self::Ranking(RankLoss::Stale) => Some("LLGR_STALE".to_owned()),
             Self::Ranking(RankLoss::Rejected(rejection)) => Some(rejection.to_string()),
             Self::Attributes(fields) => Some(fields.iter().map(|field| field.name()).collect::<Vec<_>>().join(", ")),
             Self::Loop(_)

@@ -39,6 +39,7 @@ fn exchange() -> Exchange {
         slots: vec![slot("alpha", 1), slot("bravo", 2), slot("charlie", 3)],
         attest: BTreeMap::new(),
         profile: Some(Profile::default()),
+        data: None,
     };
     Exchange { members, rs: RS, martians: Martians::AllowDocumentation, vrps: None, policies: BTreeMap::new() }
 }

@@ -717,7 +717,7 @@ fn no_honest_member_installs_what_the_registries_do_not_have_whatever_the_announ
     // What is valid by the RPKI need not be in the list of prefixes where the profile says so, and its origin must be all the same.
     let vrp = |text: &str, asn| Vrp { prefix: prefix(text), max_length: 24, asn: Asn(asn) };
     let vrps: Vrps = [vrp("8.8.12.0/24", HOSTILE.2), vrp("8.8.13.0/24", 200_010)].into_iter().collect();
-    honest.member.handle(MemberInput::Origins(Some(records(vrps))), NOW);
+    honest.member.handle(MemberInput::Origins(Some(Records::from(vrps))), NOW);
     assert_eq!(honest.installed(prefix("8.8.12.0/24")), None);
     let accepts = DataRules { rpki_before_irr: true, ..data_rules() };
     let directory = both(&directory, vec![Change::Data(Some(accepts.clone()))]);
