@@ -42,6 +42,7 @@ pub mod rpki;
 pub mod rs;
 mod source;
 pub mod stamper;
+pub mod two_pairs;
 // Not for tests of this crate alone: roles are tested with it too. No program links what it does not call.
 #[doc(hidden)]
 pub mod testing;

@@ -21,6 +21,7 @@ mod log_lines;
 mod member;
 mod origins;
 pub mod overlay;
+mod parts;
 mod path;
 mod payers;
 mod peer_tcp;

@@ -36,4 +36,5 @@ mod run;
 mod stamping;
 mod trial;
 mod trouble;
+mod two_pairs;
 mod why;
