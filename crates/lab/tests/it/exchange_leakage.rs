@@ -294,7 +294,8 @@ fn party_1_of_one_pair_and_party_2_of_another_see_the_same_whatever_the_policies
     };
     let plain = seen(&PLAIN);
     assert!(plain.iter().all(|shapes| shapes.len() > 300), "{:?}", plain.each_ref().map(Vec::len));
-    for secrets in [&variants()[2], &variants()[6]] {
+    let variants = variants();
+    for secrets in [&variants[2], &variants[6]] {
         let other = seen(secrets);
         for (plain, other) in plain.iter().zip(&other) {
             let differs = plain.iter().zip(other).position(|(a, b)| a != b);

@@ -657,13 +657,10 @@ fn exports(value: &Value, is_whole: bool) -> String {
         }
     };
     let row = |route: &Value| {
-        json!({
+        let mut row = json!({
             "prefix": route["prefix"], "as_path": route["as_path"], "to": names(route, true), "not_to": names(route, false),
             "outcome": route["outcome"],
-        })
-    };
-    let row = |route: &Value| {
-        let mut row = row(route);
+        });
         if let Some(pair) = route.get("pair") {
             row["pair"] = pair.clone();
         }
