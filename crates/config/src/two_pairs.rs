@@ -188,12 +188,12 @@ mod tests {
     fn parsed(more: &str) -> Result<MemberConfig, Vec<String>> {
         let source = Source::of_text("member.toml", &((ROLE.template)(1) + more));
         MemberConfig::parse(&source)
-            .map_err(|failures| failures.0.iter().map(|failure| failure.in_one_line().to_string()).collect())
+            .map_err(|failures| failures.0.iter().map(|failure| failure.in_one_line()).collect())
     }
 
     #[test]
     fn each_pair_is_as_a_proxy_with_this_pair_alone_and_has_the_policy_of_all() {
-        let rule = "[[rule]]\ndirection = \"export\"\nhide_from = \"64500\"\n";
+        let rule = "[[rule]]\ndirection = \"export\"\nhide_from = 64500\n";
         let config = parsed(&(rule.to_owned() + &pair())).expect("a configuration");
         let names: Vec<&str> = config.pairs().map(MemberConfig::pair_name).collect();
         assert_eq!(names, ["example-ix", "example-ix-rs2"]);

@@ -6,7 +6,6 @@
 
 use wayleave_bgp::Nlri;
 use wayleave_core::Asn;
-use wayleave_crypto::secret::Seed;
 use wayleave_route_server::directory::{ChainError, Directory, Trust};
 use wayleave_route_server::object::{self, Description, ExportMode, Format, Fresh, Kind, Sealed};
 
