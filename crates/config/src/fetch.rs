@@ -85,7 +85,15 @@ pub fn order(target: &Target, path: &str) -> Result<Value, NoAnswer> {
 /// # Errors
 /// As [`order`].
 pub fn order_with(target: &Target, path: &str, name: &str, value: &str) -> Result<Value, NoAnswer> {
-    order(target, &format!("{path}?{name}={}", percent_encoded(value)))
+    let joint = if path.contains('?') { '&' } else { '?' };
+    order(target, &format!("{path}{joint}{name}={}", percent_encoded(value)))
+}
+
+/// The path of the page of one pair of parties, of a member's proxy with several; without a name that of all.
+#[must_use]
+pub fn of_pair(path: &str, pair: Option<&str>) -> String {
+    let joint = if path.contains('?') { '&' } else { '?' };
+    pair.map_or_else(|| path.to_owned(), |pair| format!("{path}{joint}pair={}", percent_encoded(pair)))
 }
 
 /// A text as a part of a URL (RFC 3986 section 2.1).

@@ -45,6 +45,7 @@ pub mod rs;
 pub mod shadow;
 mod source;
 pub mod stamper;
+pub mod two_pairs;
 // Not for tests of this crate alone: roles are tested with it too. No program links what it does not call.
 #[doc(hidden)]
 pub mod testing;

@@ -25,6 +25,7 @@ use super::rs::{
     FileFault, StatusSection, TRIAL, example, exchange_fault, has_example_operators, key_fault, operators_fault, range,
     shared_fault, status_warning,
 };
+use super::two_pairs::PairSection;
 use super::{EXAMPLE_OPERATORS, EXAMPLE_PINS, Fault, Source};
 use crate::failure::Failures;
 use crate::key_files::attestation::{Keys, listed};
@@ -60,6 +61,9 @@ pub struct MemberFile {
     /// Without it nothing is refused by the exchange's data.
     pub data: Option<DataSection>,
     pub status: Option<StatusSection>,
+    /// Further pairs of parties, with a member set, keys, a state and a session with the router of their own.
+    #[serde(default)]
+    pub pair: Vec<Spanned<PairSection>>,
 }
 
 /// `[member]`.
@@ -287,13 +291,22 @@ pub struct MemberConfig {
     pub file: MemberFile,
     pub policy: Policy,
     pub hold_time: HoldTime,
+    /// Those of further pairs of parties, each as if it were the only one.
+    pub further: Vec<MemberConfig>,
 }
 
 impl MemberConfig {
     /// Reads and checks the file, not the files that it names.
     pub fn parse(source: &Source) -> Result<Self, Failures> {
         let file: MemberFile = source.parse()?;
+        let of_pairs: Vec<MemberFile> = file.pair.iter().map(|pair| file.of_pair(pair.get_ref())).collect();
         let mut faults = file.faults();
+        for fault in of_pairs.iter().flat_map(MemberFile::faults).chain(file.pair_faults()) {
+            // What is wrong with the settings of all is told once.
+            if !faults.contains(&fault) {
+                faults.push(fault);
+            }
+        }
         let rules = PolicyConfig {
             groups: file.groups.clone(),
             rules: file.rule.clone(),
@@ -303,13 +316,16 @@ impl MemberConfig {
         let policy = Policy::compile(&rules).map_err(|error| {
             faults.push(policy_fault(&error));
         });
-        match (policy, HoldTime::from_secs(*file.router.get_ref().hold_time.get_ref()), faults.is_empty()) {
-            (Ok(policy), Some(hold_time), true) => {
-                let policy = policy.with_new_members(file.member.new_members());
-                Ok(Self { file, policy, hold_time })
-            }
-            _ => Err(Failures(faults.into_iter().map(|fault| source.failure(fault)).collect())),
-        }
+        let of = |file: MemberFile, policy: &Policy| {
+            let hold_time = HoldTime::from_secs(*file.router.get_ref().hold_time.get_ref())?;
+            let policy = policy.clone().with_new_members(file.member.new_members());
+            Some(Self { file, policy, hold_time, further: Vec::new() })
+        };
+        let all = policy.ok().filter(|_| faults.is_empty()).and_then(|policy| {
+            let further = of_pairs.into_iter().map(|file| of(file, &policy)).collect::<Option<_>>()?;
+            Some(Self { further, ..of(file, &policy)? })
+        });
+        all.ok_or_else(|| Failures(faults.into_iter().map(|fault| source.failure(fault)).collect()))
     }
 
     /// The keys that this member knows, with its own. `attest` are those with which its AS signs paths.
@@ -351,31 +367,52 @@ impl MemberConfig {
     pub(super) fn checked(source: &Source) -> Checked {
         match Self::parse(source) {
             Ok(config) => {
-                let (mut errors, mut warnings) = (Vec::new(), config.file.warnings());
-                match key_fault(&config.file.member.key, source) {
-                    // A new configuration needs no key yet.
-                    Some(FileFault::Missing(fault)) if config.has_examples() => warnings.push(fault),
-                    fault => errors.extend(fault.map(FileFault::into_fault)),
+                let (mut errors, mut warnings) = (Vec::new(), Vec::new());
+                let mut add = |fault: FileFault, is_error: bool| {
+                    let (all, fault) = match fault {
+                        FileFault::Unusable(fault) if is_error => (&mut errors, fault),
+                        FileFault::Missing(fault) | FileFault::Doubtful(fault) | FileFault::Unusable(fault) => {
+                            (&mut warnings, fault)
+                        }
+                    };
+                    // What is wrong with the settings of all pairs is told once.
+                    if !all.contains(&fault) {
+                        all.push(fault);
+                    }
+                };
+                let has_examples = config.has_examples();
+                for config in config.pairs() {
+                    config.file.warnings().into_iter().for_each(|fault| add(FileFault::Doubtful(fault), false));
+                    match key_fault(&config.file.member.key, source) {
+                        // A new configuration needs no key yet.
+                        Some(FileFault::Missing(fault)) if has_examples => add(FileFault::Missing(fault), false),
+                        fault => fault.into_iter().for_each(|f| add(FileFault::Unusable(f.into_fault()), true)),
+                    }
+                    let shared = config.shared_key_fault(source).map(FileFault::Unusable);
+                    let state = state_fault(&config.file.member.state, source).map(FileFault::into_fault);
+                    let asn = *config.file.router.get_ref().asn.get_ref();
+                    let attestation = config.file.attestation.as_ref().map(Spanned::get_ref);
+                    let password = config.file.router.get_ref().protection_keys().file_faults(source);
+                    let of_set = listed::faults(config, source);
+                    let of_keys = attestation.iter().flat_map(|section| section.file_faults(source, asn));
+                    let of_rpki = config.file.rpki.iter().flat_map(|section| section.get_ref().file_faults(source));
+                    let of_data = config.file.data.iter().filter_map(|section| section.file_faults(source));
+                    let first = shared.into_iter().chain(state.map(FileFault::Unusable));
+                    let all = first.chain(of_keys).chain(password).chain(of_set).chain(of_rpki).chain(of_data);
+                    all.for_each(|fault| add(fault, true));
                 }
-                errors.extend(config.shared_key_fault(source));
-                errors.extend(state_fault(&config.file.member.state, source).map(FileFault::into_fault));
-                let asn = *config.file.router.get_ref().asn.get_ref();
-                let attestation = config.file.attestation.as_ref().map(Spanned::get_ref);
-                let password = config.file.router.get_ref().protection_keys().file_faults(source);
-                let of_set = listed::faults(&config, source);
-                let of_keys = attestation.iter().flat_map(|section| section.file_faults(source, asn));
-                let of_rpki = config.file.rpki.iter().flat_map(|section| section.get_ref().file_faults(source));
-                let of_data = config.file.data.iter().filter_map(|section| section.file_faults(source));
-                for fault in of_keys.chain(password).chain(of_set).chain(of_rpki).chain(of_data) {
-                    match fault {
-                        FileFault::Missing(fault) | FileFault::Doubtful(fault) => warnings.push(fault),
-                        FileFault::Unusable(fault) => errors.push(fault),
+                config.shared_by_pairs(source).into_iter().for_each(|fault| add(FileFault::Unusable(fault), true));
+                let examples = config.pairs().flat_map(|config| config.file.examples()).collect();
+                let mut checked = Checked::found("member", source, errors, warnings).with_examples(source, examples);
+                checked
+                    .notes
+                    .extend(config.pairs().filter_map(|config| config.file.router.get_ref().protection_keys().note()));
+                let notes = config.pairs().filter_map(|config| listed::not_compared(config, source));
+                for note in notes {
+                    if !checked.notes.contains(&note) {
+                        checked.notes.push(note);
                     }
                 }
-                let mut checked =
-                    Checked::found("member", source, errors, warnings).with_examples(source, config.file.examples());
-                checked.notes.extend(listed::not_compared(&config, source));
-                checked.notes.extend(config.file.router.get_ref().protection_keys().note());
                 checked
             }
             Err(failures) => Checked::wrong("member", failures),
@@ -384,9 +421,10 @@ impl MemberConfig {
 
     /// Whether it still has example values from `init`, with which the role cannot run.
     pub fn has_examples(&self) -> bool {
-        let exchange = &self.file.exchange;
         let is_example = |party: &PartyAt| EXAMPLE_PINS.contains(&party.pin.get_ref().0.to_string().as_str());
-        has_example_operators(&exchange.operators) || is_example(&exchange.party1) || is_example(&exchange.party2)
+        self.pairs().map(|config| &config.file.exchange).any(|exchange| {
+            has_example_operators(&exchange.operators) || is_example(&exchange.party1) || is_example(&exchange.party2)
+        })
     }
 }
 
@@ -749,6 +787,21 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          # that both operators' machines sign. It is read again when it changes.\n\
          #[data]\n\
          #file = \"example-ix.data\"\n\
+         \n\
+         # Another pair of parties of the same exchange, as a second route server: all of it its own (docs/guide/two-pairs.md).\n\
+         #[[pair]]\n\
+         #[pair.member]\n\
+         #name = {quoted}\n\
+         #slot = 0\n\
+         #key = \"{file}-2.key\"\n\
+         #state = \"{file}-2.redb\"\n\
+         #[pair.exchange]\n\
+         # As [exchange], from the second pair's invitation: name, asn, operators, party1, party2.\n\
+         #name = \"example-ix-rs2\"\n\
+         #[pair.router]\n\
+         #listen = \"127.0.0.3:{BESIDE_PORT}\"\n\
+         #asn = {asn}\n\
+         #router_id = \"192.0.2.102\"\n\
          \n\
          # To sign your announcements and validate those of others:\n\
          #[attestation]\n\

@@ -21,7 +21,7 @@ pub enum Loss {
 }
 
 /// Every setting that names a file or a folder, without the indices of lists.
-const SETTINGS: [(&str, Loss); 62] = [
+const SETTINGS: [(&str, Loss); 66] = [
     ("attest.state", Loss::MadeAnew),
     ("attestation.keys.anchor", Loss::ForGood),
     ("attestation.keys.objects", Loss::Continued),
@@ -66,8 +66,12 @@ const SETTINGS: [(&str, Loss); 62] = [
     ("overlay.noise", Loss::ForGood),
     ("overlay.state", Loss::MadeAnew),
     ("overlay.tags", Loss::ForGood),
+    ("pair.data.file", Loss::Elsewhere),
     ("pair.inside.password_file", Loss::ForGood),
+    ("pair.member.key", Loss::ForGood),
+    ("pair.member.state", Loss::MadeAnew),
     ("pair.outside.password_file", Loss::ForGood),
+    ("pair.router.password_file", Loss::ForGood),
     ("party.key", Loss::ForGood),
     ("party.members", Loss::Continued),
     ("party.recommendation", Loss::ForGood),

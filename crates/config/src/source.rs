@@ -91,7 +91,7 @@ impl Source {
     pub fn changed(&self, after: &Source, live: &[&str]) -> Vec<String> {
         let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
         for (source, keys) in [(self, &mut old), (after, &mut new)] {
-            flatten("", &toml::Value::Table(source.text.parse().unwrap_or_default()), keys);
+            flatten("", &toml::Value::Table(source.text.parse().unwrap_or_default()), live, keys);
         }
         let is_live = |key: &str| {
             let below =
@@ -164,14 +164,20 @@ fn translate(expected: &str) -> &str {
 }
 
 /// Values by their full keys. A list is one value.
-fn flatten(prefix: &str, value: &toml::Value, keys: &mut BTreeMap<String, toml::Value>) {
-    let toml::Value::Table(table) = value else {
-        keys.insert(prefix.to_owned(), value.clone());
-        return;
-    };
-    for (name, value) in table {
-        let key = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
-        flatten(&key, value, keys);
+fn flatten(prefix: &str, value: &toml::Value, live: &[&str], keys: &mut BTreeMap<String, Vec<toml::Value>>) {
+    let within = format!("{prefix}.");
+    match value {
+        toml::Value::Table(table) => {
+            for (name, value) in table {
+                let key = if prefix.is_empty() { name.clone() } else { format!("{within}{name}") };
+                flatten(&key, value, live, keys);
+            }
+        }
+        // The tables of a list are told apart where something in them is live.
+        toml::Value::Array(tables) if live.iter().any(|live| live.starts_with(&within)) => {
+            tables.iter().for_each(|table| flatten(prefix, table, live, keys));
+        }
+        value => keys.entry(prefix.to_owned()).or_default().push(value.clone()),
     }
 }
 
@@ -236,5 +242,9 @@ mod tests {
         let after = source("[d]\ne.f = 2\n[[rule]]\nx = 2\n# a remark\n[a]\nb = 1\nc = [2]\ng = 1\n");
         assert_eq!(before.changed(&after, &["rule"]), ["a.c", "a.g", "d.e.f"]);
         assert_eq!(before.changed(&after, &["rule", "a", "d.e"]), [""; 0]);
+        let list = |x: &str| source(&format!("[[a]]\nb = 1\nx = 1\n[[a]]\nb = 2\n{x}\n"));
+        assert_eq!(list("x = 1").changed(&list("x = 2"), &[]), ["a"]);
+        assert_eq!(list("x = 1").changed(&list("x = 2"), &["a.x"]), [""; 0]);
+        assert_eq!(list("x = 1").changed(&list("x = 2"), &["a.b"]), ["a.x"]);
     }
 }

@@ -196,6 +196,38 @@ impl Metric {
         Self::new(thing, Unit::Up, help, Sample::Gauge(f64::from(is_up)))
     }
 
+    /// The same with one more label at each sample, before the others.
+    #[must_use]
+    pub fn labelled(self, name: &'static str, value: &str) -> Self {
+        fn all<T>(samples: Vec<(Labels, T)>, label: &(&'static str, String)) -> Vec<(Labels, T)> {
+            let with = |(labels, value): (Labels, T)| ([label.clone()].into_iter().chain(labels).collect(), value);
+            samples.into_iter().map(with).collect()
+        }
+        let label = (name, value.to_owned());
+        let sample = match self.sample {
+            Sample::Counter(value) => Sample::Counters(vec![(vec![label], value)]),
+            Sample::Counters(values) => Sample::Counters(all(values, &label)),
+            Sample::Gauge(value) => Sample::Gauges(vec![(vec![label], value)]),
+            Sample::Gauges(values) => Sample::Gauges(all(values, &label)),
+        };
+        Self { sample, ..self }
+    }
+
+    /// One metric of each name, with the samples of all that have it: they have labels, and differ in them.
+    #[must_use]
+    pub fn joined(metrics: impl IntoIterator<Item = Self>) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for metric in metrics {
+            let same = |other: &&mut Self| other.thing == metric.thing && other.unit == metric.unit;
+            match (all.iter_mut().find(same).map(|other| &mut other.sample), &metric.sample) {
+                (Some(Sample::Counters(values)), Sample::Counters(more)) => values.extend(more.iter().cloned()),
+                (Some(Sample::Gauges(values)), Sample::Gauges(more)) => values.extend(more.iter().cloned()),
+                _ => all.push(metric),
+            }
+        }
+        all
+    }
+
     /// The name of its samples on the page of `role`.
     #[must_use]
     pub fn name(&self, role: &str) -> String {

@@ -45,7 +45,7 @@ fn references() -> Vec<Reference> {
             [sections::<RsConfig>(), [sections::<Recommendation>(), sections::<ProfileFile>()].concat()],
             &["exchange.md", "profile.md"],
         ),
-        of("member", [sections::<member::MemberFile>(), vec![]], &["member.md", "policies.md"]),
+        of("member", [sections::<member::MemberFile>(), vec![]], &["member.md", "policies.md", "two-pairs.md"]),
         of("attest", [sections::<attest::AttestFile>(), vec![]], &["attest.md"]),
         of(
             "router",

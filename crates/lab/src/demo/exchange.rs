@@ -83,9 +83,14 @@ pub struct DemoExchange {
 impl DemoExchange {
     /// Creates keys and configurations; starts nothing.
     pub fn new(layout: Layout, binary: &Path, routers: Option<&Routers>) -> Result<Self, String> {
+        Self::named(NAME, layout, binary, routers)
+    }
+
+    /// The same under another name, as the second pair of parties of one exchange has one.
+    pub fn named(name: &str, layout: Layout, binary: &Path, routers: Option<&Routers>) -> Result<Self, String> {
         let (configurations, state) = (layout.state.join("etc"), layout.state.clone());
         let settings = Settings {
-            name: NAME.to_owned(),
+            name: name.to_owned(),
             asn: expect::EXCHANGE,
             export: "direct",
             recommendation: String::new(),

@@ -5,6 +5,8 @@
 //! party.
 //! SIX-11, reloads: reloads that touch the first, the last, all or no prefixes, or the ranking alone, two in a row with
 //! other events between: equal messages in equal order; every object once, at most fifty in a tenth of a second.
+//! SIX-11, two pairs: party 1 of one pair and party 2 of another in one hand, with the same members and routes at both: equal messages in
+//! equal order.
 //! SIX-11, joins during a reload: a slot joins before the objects of an UPDATE that the new rules split have their
 //! turn: equal messages.
 
@@ -285,6 +287,28 @@ fn a_member_that_may_open_nothing_looks_like_one_that_may_open_everything(export
     assert!(all.tables[&2].len() >= 5, "{:?}", all.tables[&2]);
     assert!(none.tables[&2].is_empty(), "{:?}", none.tables[&2]);
     assert_same(&all, &none, hidden.name);
+}
+
+in_both_modes!(party_1_of_one_pair_and_party_2_of_another_see_the_same_whatever_the_policies_are);
+fn party_1_of_one_pair_and_party_2_of_another_see_the_same_whatever_the_policies_are(export: ExportMode) {
+    // The same members announce the same to two pairs with randomness of their own, as proxies with two pairs do.
+    let seen = |secrets: &Secrets| {
+        [(51, PARTIES[0]), (52, PARTIES[1])].map(|(seed, party)| {
+            let shapes = play(secrets, Duration::ZERO, seed, export).shapes;
+            shapes.into_iter().filter(|shape| shape.from == party || shape.to == party).collect::<Vec<Shape>>()
+        })
+    };
+    let plain = seen(&PLAIN);
+    assert!(plain.iter().all(|shapes| shapes.len() > 300), "{:?}", plain.each_ref().map(Vec::len));
+    let variants = variants();
+    for secrets in [&variants[2], &variants[6]] {
+        let other = seen(secrets);
+        for (plain, other) in plain.iter().zip(&other) {
+            let differs = plain.iter().zip(other).position(|(a, b)| a != b);
+            assert_eq!(differs.map(|at| (plain[at], other[at])), None, "{}", secrets.name);
+            assert_eq!(plain.len(), other.len(), "{}", secrets.name);
+        }
+    }
 }
 
 in_both_modes!(equal_attributes_of_two_updates_look_like_different_ones);

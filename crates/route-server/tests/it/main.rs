@@ -18,4 +18,5 @@ mod policy_validate;
 mod profile;
 mod rejections;
 mod stores;
+mod two_pairs;
 mod vectors;

@@ -41,6 +41,16 @@ pub struct Finding {
     pub words: String,
 }
 
+impl Finding {
+    /// With the name of the pair of parties, of a proxy that has several.
+    fn of_pair(self, pair: Option<&str>) -> Self {
+        match pair {
+            Some(pair) => Self { about: format!("{} of {pair}", self.about), ..self },
+            None => self,
+        }
+    }
+}
+
 fn good(about: impl Into<String>, words: impl Into<String>) -> Finding {
     Finding { about: about.into(), is_good: true, words: words.into() }
 }
@@ -52,7 +62,14 @@ fn bad(about: impl Into<String>, words: impl Into<String>) -> Finding {
 /// Tries what a valid configuration of `role` names.
 pub fn look(role: &str, source: &Source) -> Outcome<Vec<Finding>> {
     let mut found = match role {
-        "member" => member(&MemberConfig::parse(source)?, source)?,
+        "member" => {
+            let (config, mut found) = (MemberConfig::parse(source)?, Vec::new());
+            for of_pair in config.pairs() {
+                let pair = (!config.further.is_empty()).then(|| of_pair.pair_name());
+                found.extend(member(of_pair, pair, source)?.into_iter().map(|finding| finding.of_pair(pair)));
+            }
+            found
+        }
         "rs" => party(&RsConfig::parse(source)?, source)?,
         _ => Vec::new(),
     };
@@ -65,7 +82,7 @@ pub fn look(role: &str, source: &Source) -> Outcome<Vec<Finding>> {
     Ok(found)
 }
 
-fn member(config: &MemberConfig, source: &Source) -> Outcome<Vec<Finding>> {
+fn member(config: &MemberConfig, pair: Option<&str>, source: &Source) -> Outcome<Vec<Finding>> {
     let file = &config.file;
     let identity = Identity::load(&source.resolve(file.member.key.get_ref()))?;
     let is_running = is_running(&source.resolve(file.member.state.get_ref()));
@@ -76,8 +93,8 @@ fn member(config: &MemberConfig, source: &Source) -> Outcome<Vec<Finding>> {
     }
     let mut clocks = Vec::new();
     let parties = [&file.exchange.party1, &file.exchange.party2];
-    for ((number, party), endpoint) in (1..).zip(parties).zip(party_endpoints(config, &identity)) {
-        let probed = ask(&endpoint.address, own, &party_verifier(number, party))?;
+    for ((number, party), endpoint) in (1..).zip(parties).zip(party_endpoints(config, &identity, None)) {
+        let probed = ask(&endpoint.address, own, &party_verifier(number, party, pair))?;
         clocks.extend(probed.as_ref().ok().and_then(|probed| probed.peer_clock));
         found.push(reached(&endpoint, probed));
     }

@@ -463,14 +463,19 @@ fn stamped(destination: &str, senders: &[Value]) -> String {
     text
 }
 
-pub fn ask(page: &str, command: &Of) -> Outcome<Value> {
+fn ask(page: &str, command: &Of) -> Outcome<Value> {
+    ask_of(page, command, None)
+}
+
+/// The page `page` of a name, of one pair of parties or of all.
+pub fn ask_of(page: &str, command: &Of, pair: Option<&str>) -> Outcome<Value> {
     let is_plain = |octet: u8| octet.is_ascii_alphanumeric() || matches!(octet, b'.' | b'-' | b':' | b'_');
     if command.name.is_empty() || !command.name.bytes().all(is_plain) {
         return Err(Failure::usage(format!("`{}` is no name and no address", command.name))
             .help("POLICY.NODE.SUFFIX, a node's name, or an inner address")
             .into());
     }
-    fetch::json(&command.target, &format!("/api/v1/{page}?name={}", command.name))
+    fetch::json(&command.target, &fetch::of_pair(&format!("/api/v1/{page}?name={}", command.name), pair))
 }
 
 /// How a path stands, for people.

@@ -25,6 +25,9 @@ pub struct Disable {
     /// A text for whoever operates the router, which its log shows (RFC 9003): one line, at most 255 octets.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     pub message: String,
+    /// Only the session of this pair of parties, by its exchange's name; default: those of all.
+    #[arg(long, value_name = "NAME")]
+    pub pair: Option<String>,
     #[command(flatten)]
     pub target: Target,
     #[arg(long)]
@@ -33,27 +36,32 @@ pub struct Disable {
 
 #[derive(Args, Debug)]
 pub struct Of {
+    /// Only the session of this pair of parties, by its exchange's name; default: those of all.
+    #[arg(long, value_name = "NAME")]
+    pub pair: Option<String>,
     #[command(flatten)]
     pub target: Target,
     #[arg(long)]
     pub json: bool,
 }
 
+impl Of {
+    fn order(&self, name: &str) -> Outcome<Value> {
+        let path = fetch::of_pair(&format!("/api/v1/session/{name}"), self.pair.as_deref());
+        Ok(fetch::order(&self.target, &path)?)
+    }
+}
+
 pub fn run(command: &Session) -> Outcome {
     let (value, is_json, words) = match command {
-        Session::Disable(Disable { message, target, json }) => {
+        Session::Disable(Disable { message, target, json, pair }) => {
             check_message(message).map_err(Failure::usage)?;
-            (
-                fetch::order_with(target, "/api/v1/session/disable", "message", message)?,
-                *json,
-                disabled as fn(&Value) -> _,
-            )
+            let path = fetch::of_pair("/api/v1/session/disable", pair.as_deref());
+            (fetch::order_with(target, &path, "message", message)?, *json, disabled as fn(&Value) -> _)
         }
-        Session::Enable(Of { target, json }) => (fetch::order(target, "/api/v1/session/enable")?, *json, enabled as _),
-        Session::Refresh(Of { target, json }) => {
-            (fetch::order(target, "/api/v1/session/refresh")?, *json, refreshed as _)
-        }
-        Session::Clear(Of { target, json }) => (fetch::order(target, "/api/v1/session/clear")?, *json, cleared as _),
+        Session::Enable(of) => (of.order("enable")?, of.json, enabled as _),
+        Session::Refresh(of) => (of.order("refresh")?, of.json, refreshed as _),
+        Session::Clear(of) => (of.order("clear")?, of.json, cleared as _),
     };
     if is_json {
         print_json(value);

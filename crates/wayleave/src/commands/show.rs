@@ -33,6 +33,9 @@ pub struct Show {
     /// Only reports on the path whose handle begins with these digits.
     #[arg(long, value_name = "HEX", default_value = "", hide_default_value = true)]
     pub handle: String,
+    /// Only of this pair of parties, by its exchange's name; default: all (member).
+    #[arg(long, value_name = "NAME")]
+    pub pair: Option<String>,
     #[command(flatten)]
     pub which: Which,
     #[arg(long)]
@@ -119,6 +122,9 @@ pub struct Why {
     /// Only whether the own router's route goes to this member, by AS number or name, and why (member).
     #[arg(long, value_name = "MEMBER", conflicts_with = "announced")]
     pub to: Option<String>,
+    /// Only of this pair of parties, by its exchange's name; default: all (member).
+    #[arg(long, value_name = "NAME")]
+    pub pair: Option<String>,
     #[command(flatten)]
     pub target: Target,
     #[arg(long)]
@@ -142,7 +148,7 @@ pub fn show(command: &Show) -> Outcome {
     if command.what == Noun::Status && !command.json {
         return status(command);
     }
-    let value = fetch::json(&command.target, &path)?;
+    let value = fetch::json(&command.target, &fetch::of_pair(&path, command.pair.as_deref()))?;
     if command.json {
         print_json(value);
         return Ok(());
@@ -157,6 +163,7 @@ pub fn show(command: &Show) -> Outcome {
         Noun::Peers => objects(
             &list("peers").into_iter().map(peer).collect::<Vec<_>>(),
             &[
+                "pair",
                 "peer",
                 "name",
                 "interface",
@@ -204,6 +211,8 @@ pub fn show(command: &Show) -> Outcome {
             ];
             objects(&list("members"), &columns)
         }
+        // Of a proxy with several pairs of parties.
+        Noun::Profile if value["pairs"].is_array() => list("pairs").iter().map(profile).collect(),
         Noun::Profile => profile(&value),
         Noun::Events => list("events").iter().map(event).collect(),
         Noun::Accounts => {
@@ -233,6 +242,7 @@ pub fn show(command: &Show) -> Outcome {
         Noun::Keys => objects(
             &list("keys").into_iter().map(key).collect::<Vec<_>>(),
             &[
+                "pair",
                 "of",
                 "from",
                 "suite",
@@ -339,14 +349,15 @@ fn offered(value: &Value, rows: &[Value]) -> String {
 
 /// One screen, or with `--all` everything.
 fn status(command: &Show) -> Outcome {
-    let overview = fetch::json(&command.target, "/api/v1/overview")?;
+    let of_pair = |path: &str| fetch::of_pair(path, command.pair.as_deref());
+    let overview = fetch::json(&command.target, &of_pair("/api/v1/overview"))?;
     let overview: Overview = serde_json::from_value(overview).map_err(|error| {
         Failure::new(format!("the role's overview cannot be read: {error}"))
             .help("is the role of another version than this command? `--json` prints its status")
     })?;
     let mut text = overview.text(command.all);
     if command.all {
-        let value = fetch::json(&command.target, &command.what.path())?;
+        let value = fetch::json(&command.target, &of_pair(&command.what.path()))?;
         text += &format!("\n{}", counters(value));
     }
     print(&text);
@@ -368,10 +379,15 @@ fn counters(mut value: Value) -> String {
     fields(&value) + &budgets + &speaks
 }
 
-/// The pairs of an attesting proxy, each under its name.
+/// The pairs of an attesting proxy, or of a member's, each under its name.
 fn pairs_by_name(value: &mut Value) {
     let Some(Value::Array(pairs)) = remove(value, "pairs") else { return };
     for mut pair in pairs {
+        // Of a member's proxy each is as the status of one.
+        links_in_words(&mut pair);
+        further_slots_in_words(&mut pair);
+        budget_in_words(&mut pair);
+        remove(&mut pair, "problems");
         let name = remove(&mut pair, "name").as_ref().map_or_else(String::new, cell);
         value["pair"][name] = pair;
     }
@@ -641,14 +657,18 @@ fn exports(value: &Value, is_whole: bool) -> String {
         }
     };
     let row = |route: &Value| {
-        json!({
+        let mut row = json!({
             "prefix": route["prefix"], "as_path": route["as_path"], "to": names(route, true), "not_to": names(route, false),
             "outcome": route["outcome"],
-        })
+        });
+        if let Some(pair) = route.get("pair") {
+            row["pair"] = pair.clone();
+        }
+        row
     };
     let table: Vec<Value> = rows.iter().map(row).collect();
     if !table.is_empty() {
-        text += &objects(&table, &["prefix", "as_path", "to", "not_to", "outcome"]);
+        text += &objects(&table, &["prefix", "pair", "as_path", "to", "not_to", "outcome"]);
     }
     if value["more"] == true {
         text += &format!("the first {} routes; --most N shows more\n", rows.len());
@@ -663,7 +683,7 @@ fn name(member: &Value) -> String {
 
 /// An own route, whom the policy lets have it, and which checks it fails.
 fn export(route: &Value) -> String {
-    let mut text = format!("{}{}: {}\n", cell(&route["prefix"]), path(route), cell(&route["outcome"]));
+    let mut text = format!("{}{}{}: {}\n", cell(&route["prefix"]), by(route), path(route), cell(&route["outcome"]));
     for of in route["receivers"].as_array().into_iter().flatten() {
         let mark = if of["may_have"] == true { '+' } else { 'x' };
         text += &format!("  {mark} {}  {}\n", member(of), cell(&of["why"]));
@@ -677,7 +697,7 @@ fn export(route: &Value) -> String {
 /// Whether the own router's routes to a prefix go to one member, and why.
 fn why_to(command: &Why, to: &str) -> Outcome {
     let path = format!("/api/v1/exports?prefix={}&to={}", encoded(&command.what), encoded(to));
-    let value = fetch::json(&command.target, &path)?;
+    let value = fetch::json(&command.target, &fetch::of_pair(&path, command.pair.as_deref()))?;
     if command.json {
         print_json(value);
         return Ok(());
@@ -737,15 +757,19 @@ pub fn why(command: &Why) -> Outcome {
         return why_to(command, to);
     }
     let value = match command.what.parse::<Prefix>() {
-        Ok(prefix) => fetch::json(&command.target, &format!("/api/v1/why?prefix={prefix}"))?,
+        Ok(prefix) => fetch::json(
+            &command.target,
+            &fetch::of_pair(&format!("/api/v1/why?prefix={prefix}"), command.pair.as_deref()),
+        )?,
         // No name has a slash.
         Err(error) if command.what.contains('/') => {
             let failure = Failure::usage(format!("invalid value {error}"));
             return Err(failure.help("expected a prefix, or a name or address behind a gateway").into());
         }
         Err(_) => {
-            let Why { what, target, json, .. } = command;
-            let value = path::ask("why", &path::Of { name: what.clone(), target: target.clone(), json: *json })?;
+            let Why { what, target, json, pair, .. } = command;
+            let of = path::Of { name: what.clone(), target: target.clone(), json: *json };
+            let value = path::ask_of("why", &of, pair.as_deref())?;
             // A member's proxy takes an address for the longest prefix that has it.
             if !value["routes"].is_array() {
                 path::show_why(value, *json);
@@ -763,7 +787,8 @@ pub fn why(command: &Why) -> Outcome {
     }
     let mut text = format!("{}: {}\n", cell(&value["prefix"]), cell(&value["summary"]));
     for route in value["routes"].as_array().into_iter().flatten() {
-        if route["hops"].is_array() && route["pair"].is_string() {
+        // Of an attesting proxy.
+        if route["hops"].is_array() && route["direction"].is_string() {
             text += &chain(route);
             continue;
         }
@@ -771,7 +796,7 @@ pub fn why(command: &Why) -> Outcome {
             if route["announcer"].is_null() { "an unknown member".to_owned() } else { member(&route["announcer"]) };
         let class = route["class"].as_u64().map_or(String::new(), |class| format!(" class {class}"));
         let verdict = route["attested"].as_str().map_or(String::new(), |verdict| format!(" {verdict}"));
-        text += &format!("  from {who}{}{class}{verdict}: {}\n", path(route), cell(&route["outcome"]));
+        text += &format!("  from {who}{}{}{class}{verdict}: {}\n", by(route), path(route), cell(&route["outcome"]));
         text += &reason(route);
         text += &origin(route);
         text += &path_by_aspa(route);
@@ -780,11 +805,11 @@ pub fn why(command: &Why) -> Outcome {
         }
     }
     for route in value["own"].as_array().into_iter().flatten() {
-        text += &format!("  from your router{}: {}\n", path(route), cell(&route["outcome"]));
+        text += &format!("  from your router{}{}: {}\n", by(route), path(route), cell(&route["outcome"]));
         text += &reason(route);
     }
     for route in value["sent"].as_array().into_iter().flatten() {
-        text += &format!("  to the exchange{}: {}\n", path(route), cell(&route["outcome"]));
+        text += &format!("  to the exchange{}{}: {}\n", by(route), path(route), cell(&route["outcome"]));
     }
     for problem in value["problems"].as_array().into_iter().flatten() {
         text += &format!("  problem: {}\n", cell(problem));
@@ -813,7 +838,7 @@ fn announced(prefix: &str, own: &[Value], is_removed: bool) -> String {
     }
     let mut text = String::new();
     for route in own {
-        text += &format!("{prefix}{}: {}\n", path(route), cell(&route["outcome"]));
+        text += &format!("{prefix}{}{}: {}\n", by(route), path(route), cell(&route["outcome"]));
         for check in route["checks"].as_array().into_iter().flatten() {
             let mark = if check["passed"] == true { '+' } else { 'x' };
             text += &format!("  {mark} {:12}  {}\n", cell(&check["check"]), cell(&check["found"]));
@@ -833,6 +858,11 @@ fn member(announcer: &Value) -> String {
         (Some(name), Some(asn)) => format!("{name} (AS{asn})"),
         _ => format!("slot {}", cell(&announcer["slot"])),
     }
+}
+
+/// The pair of parties that a route goes by, of a proxy with several.
+fn by(route: &Value) -> String {
+    route["pair"].as_str().map_or(String::new(), |pair| format!(" by {pair}"))
 }
 
 /// The path of a route, if it is known.

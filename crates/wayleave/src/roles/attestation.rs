@@ -67,13 +67,24 @@ pub async fn start(
     let last_time = check_clock(store, clock)?;
     // An anchor that has expired, or files that cannot be read, end the start here.
     let origins = Origins::follow(origin_sources(section, source), Arc::clone(store)).await?;
-    let attestation = AttestationConfig {
+    let attestation = of_origins(section, asn, source, store, &origins)?;
+    Ok((attestation, (origins, last_time)))
+}
+
+/// Attestation with the configured keys and what is known of origins already, for another machine of the same process.
+pub fn of_origins(
+    section: &AttestationSection,
+    asn: Asn,
+    source: &Source,
+    store: &FileStore,
+    origins: &Origins,
+) -> Outcome<AttestationConfig> {
+    Ok(AttestationConfig {
         settings: settings(section, asn),
         key_ring: section.keys.ring(asn, source)?,
         slots_seen: slots_seen(store)?,
         view: Arc::clone(&origins.views.borrow()),
-    };
-    Ok((attestation, (origins, last_time)))
+    })
 }
 
 fn settings(section: &AttestationSection, asn: Asn) -> MemberAttestationConfig {

@@ -26,7 +26,7 @@ use wayleave_runtime::{Clock, ending, faults, starts};
 
 use super::events::{EventLine, event, shown};
 use super::settings::{Order, Orders, Settings};
-use super::{Events, settings};
+use super::{Events, parts, settings};
 use crate::config::Source;
 use crate::config::check::of_another_role;
 use crate::config::rs::StatusSection;
@@ -115,6 +115,11 @@ pub trait View: Clone + Send + Sync + 'static {
     /// The role's state, if it keeps any.
     fn store(&self) -> Option<&Arc<FileStore>>;
 
+    /// The views of its parts by name, if it does the same several times: then what it shows is made of theirs.
+    fn parts(&self) -> &[(String, Self)] {
+        &[]
+    }
+
     /// Adds the role's own views; `status` and `events` are there already.
     fn pages(views: Views<Self>) -> Views<Self>;
 }
@@ -152,9 +157,14 @@ impl<V: View> Views<V> {
         if !WITH_PARAMETER.contains(&name) {
             paths.push(path.clone());
         }
+        let (page, name) = (Arc::new(page), name.to_owned());
         let pages = pages.view(&path, move |parameters| {
-            let answer = check_parameters(&parameters, known).map(|()| page(of_page.clone(), parameters));
-            async move { answer?.await }
+            let checked = check_parameters(&parameters, known);
+            let (view, name, page) = (of_page.clone(), name.clone(), Arc::clone(&page));
+            async move {
+                checked?;
+                parts::answer(view, &name, parameters, |view, parameters| page(view, parameters)).await
+            }
         });
         Self { pages, view, last_reload, paths, has_front }
     }
@@ -177,9 +187,15 @@ impl<V: View> Views<V> {
         T: Future<Output = Result<Reply, ViewError>> + Send + 'static,
     {
         let Self { pages, view, last_reload, mut paths, has_front } = self;
-        paths.push(format!("{path}/{first}"));
+        match view.parts() {
+            [] => paths.push(format!("{path}/{first}")),
+            parts => paths.extend(parts.iter().map(|(name, _)| format!("{path}/{name}/{first}"))),
+        }
         let of_page = view.clone();
-        let pages = pages.tree(path, move |rest, parameters| page(of_page.clone(), rest, parameters));
+        let pages = pages.tree(path, move |rest, parameters| {
+            let answer = parts::part_of_path(&of_page, rest).map(|(view, rest)| page(view, rest, parameters));
+            async move { answer?.await }
+        });
         Self { pages, view, last_reload, paths, has_front }
     }
 
@@ -211,9 +227,15 @@ impl<V: View> Views<V> {
         let Self { pages, view, last_reload, paths, has_front } = self;
         let of_order = view.clone();
         let known = known_parameters(name);
-        let pages = pages.local_order(&format!("/api/v1/{name}"), move |parameters| {
-            let done = check_parameters(&parameters, known).map(|()| order(of_order.clone(), parameters));
-            async move { done?.await }
+        let (order, name) = (Arc::new(order), name.to_owned());
+        let path = format!("/api/v1/{name}");
+        let pages = pages.local_order(&path, move |parameters| {
+            let checked = check_parameters(&parameters, known);
+            let (view, name, order) = (of_order.clone(), name.clone(), Arc::clone(&order));
+            async move {
+                checked?;
+                parts::answer(view, &name, parameters, |view, parameters| order(view, parameters)).await
+            }
         });
         Self { pages, view, last_reload, paths, has_front }
     }
@@ -278,6 +300,17 @@ async fn whole_status<V: View>(view: &V, last_reload: &LastReload) -> Result<Val
 }
 
 async fn overview<V: View>(view: &V, last_reload: &LastReload) -> Result<Overview, ViewError> {
+    if view.parts().is_empty() {
+        return overview_of_one(view, last_reload).await;
+    }
+    let mut each = Vec::new();
+    for (name, view) in view.parts() {
+        each.push((name.clone(), overview_of_one(view, last_reload).await?));
+    }
+    Ok(parts::overview(each))
+}
+
+async fn overview_of_one<V: View>(view: &V, last_reload: &LastReload) -> Result<Overview, ViewError> {
     let status = whole_status(view, last_reload).await?;
     let readiness = view.readiness().await.ok_or(ViewError::Unavailable)?;
     Ok(view.overview(&status).await?.finished(&status, readiness))
@@ -545,15 +578,17 @@ async fn serve<R: Role>(
     let (view, events) = (role.view(), daemon.events.clone());
     let last_reload = daemon.last_reload.clone();
     let of_metrics = (view.clone(), events.clone(), last_reload.clone());
+    let of_events = view.clone();
     let pages = Pages::new(R::NAME, is_ready)
         .view("/api/v1/events", move |parameters| {
-            let list = check_parameters(&parameters, &[]).map(|()| events.list());
+            let checked = check_parameters(&parameters, &[]);
+            let list = checked.and_then(|()| parts::events(&of_events, events.list(), &parameters));
             async move { list }
         })
         .metrics((crate::BUILD, R::DETAIL), move || {
             let (view, events, last_reload) = of_metrics.clone();
             async move {
-                let mut metrics = view.metrics().await?;
+                let mut metrics = parts::metrics(&view).await?;
                 metrics.extend([events.metric(), last_reload.metric()]);
                 Some(metrics)
             }
@@ -591,13 +626,8 @@ async fn serve<R: Role>(
 
 /// Publishes readiness for `/readyz`: the store's failure first, then what the role misses; and when the role last answered.
 async fn watch_readiness<V: View>(view: V, ready: watch::Sender<Result<(), String>>, answered: watch::Sender<Instant>) {
-    while let Some(readiness) = view.readiness().await {
+    while let Some(now) = parts::readiness(&view).await {
         answered.send_replace(Instant::now());
-        let failing = view.store().and_then(|store| match &*store.health().borrow() {
-            Health::Good => None,
-            Health::Failing(why) => Some(why.clone()),
-        });
-        let now = failing.map_or(readiness, Err);
         ready.send_if_modified(|before| {
             let has_changed = *before != now;
             if has_changed {
@@ -681,7 +711,8 @@ fn known_parameters(name: &str) -> &'static [&'static str] {
 
 /// Refuses a parameter that a page does not have: a misspelt one would be ignored, and the answer be taken for another one.
 fn check_parameters(parameters: &Parameters, known: &[&str]) -> Result<(), ViewError> {
-    let Some(name) = parameters.keys().find(|name| !known.contains(&name.as_str())) else { return Ok(()) };
+    let is_known = |name: &&String| known.contains(&name.as_str()) || *name == parts::PAIR;
+    let Some(name) = parameters.keys().find(|name| !is_known(name)) else { return Ok(()) };
     let expected = if known.is_empty() { "none".to_owned() } else { format!("`{}`", known.join("`, `")) };
     Err(ViewError::Request(format!("unknown parameter `{name}`, expected {expected}")))
 }

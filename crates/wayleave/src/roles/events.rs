@@ -18,6 +18,9 @@ const MAX_EVENTS: usize = 1000;
 /// Kinds and causes of lines whose limits are kept; all beyond share one. As many as an exchange has members, and a few kinds.
 const MAX_LIMITS: usize = 4096;
 
+/// Causes of lines of one pair of a member's proxy: the numbers of its parties.
+const CAUSES_OF_PAIR: usize = 1 << 16;
+
 /// What a line is about, and who caused it: a pair, a slot.
 type Kind = (&'static str, usize);
 
@@ -111,6 +114,12 @@ impl EventLine {
     pub fn detail(mut self, name: &'static str, value: &impl Record) -> Self {
         self.details.push((name, value.record()));
         self
+    }
+
+    /// Of this pair of a member's proxy, the `number`th: its lines have a limit of their own.
+    pub fn of_pair(self, number: usize, name: &str) -> Self {
+        let cause = self.cause.map(|cause| cause.saturating_add(number.saturating_mul(CAUSES_OF_PAIR)));
+        Self { cause, ..self }.field("pair", &shown(name))
     }
 
     pub fn text(&self) -> &str {

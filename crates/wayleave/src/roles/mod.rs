@@ -22,6 +22,7 @@ mod log_lines;
 mod member;
 mod origins;
 pub mod overlay;
+mod parts;
 mod path;
 mod payers;
 pub mod peer_tcp;

@@ -39,4 +39,5 @@ mod shadow;
 mod stamping;
 mod trial;
 mod trouble;
+mod two_pairs;
 mod why;

@@ -46,14 +46,16 @@ pub fn machine(config: &MemberConfig, keys: Vec<(KeyRole, [u8; 32])>) -> Machine
 }
 
 /// What the configuration says of the exchange, for what is logged.
-pub fn labels(config: &MemberConfig, identity: &Identity) -> ExchangeLabels {
+///
+/// With `pair` the parties are named after theirs, since there are others.
+pub fn labels(config: &MemberConfig, identity: &Identity, pair: Option<&str>) -> ExchangeLabels {
     let (member, exchange) = (&config.file.member, &config.file.exchange);
     let endpoint = |number: u8,
                     party: &PartyAt,
                     other: &PartyAt,
                     address_setting,
                     [pin_setting, other_setting]: [_; 2]| LinkEndpoint {
-        name: format!("party {number}"),
+        name: party_name(number.into(), pair),
         address: party.address.0.to_string(),
         address_setting,
         pin_setting,
@@ -75,9 +77,13 @@ pub fn labels(config: &MemberConfig, identity: &Identity) -> ExchangeLabels {
     }
 }
 
+fn party_name(number: u32, pair: Option<&str>) -> String {
+    pair.map_or_else(|| format!("party {number}"), |pair| format!("party {number} of {pair}"))
+}
+
 /// Accepts the certificate of party `number` alone.
-pub fn verifier(number: u32, party: &PartyAt) -> PinVerifier {
-    let pin = Pin { name: format!("party {number}"), role: Role::Party, id: number };
+pub fn verifier(number: u32, party: &PartyAt, pair: Option<&str>) -> PinVerifier {
+    let pin = Pin { name: party_name(number, pair), role: Role::Party, id: number };
     PinVerifier::new(Pins::new([(party.pin.get_ref().0, pin)]), Role::Party)
 }
 

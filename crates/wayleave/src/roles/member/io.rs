@@ -68,6 +68,8 @@ pub struct MemberIo {
     /// The router, as the log names it.
     pub router: PeerName,
     pub log: Events,
+    /// The number and name of this pair of parties, where the proxy has several.
+    pub pair: Option<(usize, String)>,
     pub named: NamedPeers,
 }
 
@@ -147,7 +149,8 @@ impl LinkIo<MemberProxy> for MemberIo {
 
     fn before(&mut self, machine: &mut MemberProxy) -> Result<(), Failure> {
         if let Some(set) = machine.member_set() {
-            self.named.compare(set).into_iter().for_each(|line| self.log.report(line));
+            let lines = self.named.compare(set);
+            lines.into_iter().for_each(|line| self.tell(line));
         }
         machine.reseed(&fresh()?);
         Ok(())
@@ -178,7 +181,7 @@ impl LinkIo<MemberProxy> for MemberIo {
                 let durable = when_durable(&self.events, Input::SlotPersisted(id));
                 self.store.submit(vec![slot_record(public, slot)], durable)?;
             }
-            Output::AttestationEvent(event) => self.log.report(attestation::line(&event)),
+            Output::AttestationEvent(event) => self.tell(attestation::line(&event)),
         }
         Ok(())
     }
@@ -257,8 +260,16 @@ impl MemberIo {
             _ => None,
         };
         if fault.is_none_or(|about| self.faults.keep(about, line.text())) {
-            self.log.report(line);
+            self.tell(line);
         }
+    }
+
+    /// Logs a line, with the name of the pair where there are several.
+    fn tell(&self, line: EventLine) {
+        self.log.report(match &self.pair {
+            Some((number, name)) => line.of_pair(*number, name),
+            None => line,
+        });
     }
 }
 

@@ -62,6 +62,8 @@ pub struct MemberView {
     lists: Turn,
     /// The section that names a source of origins.
     origins_in: &'static str,
+    /// Of a proxy with several pairs of parties, the view of each by its name.
+    pairs: Arc<[(String, MemberView)]>,
 }
 
 /// What a looking glass is told beside routes.
@@ -158,7 +160,13 @@ impl MemberView {
             },
             named,
             data,
+            pairs: Arc::new([]),
         }
+    }
+
+    /// The view of a proxy with these pairs of parties: of one alone its own.
+    pub fn of_pairs(first: &Self, pairs: Vec<(String, Self)>) -> Self {
+        Self { pairs: if pairs.len() > 1 { pairs.into() } else { Arc::new([]) }, ..first.clone() }
     }
 
     pub async fn query<T: Send + 'static>(
@@ -499,6 +507,10 @@ impl View for MemberView {
 
     fn store(&self) -> Option<&Arc<FileStore>> {
         Some(&self.store)
+    }
+
+    fn parts(&self) -> &[(String, Self)] {
+        &self.pairs
     }
 
     fn pages(views: Views<Self>) -> Views<Self> {
