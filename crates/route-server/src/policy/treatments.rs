@@ -101,7 +101,7 @@ impl Treatments {
     #[must_use]
     pub fn restricted(&self) -> BTreeSet<Asn> {
         let all = self.to_all;
-        let is_restricted = |own: &Treatment| own.no_export > all.no_export || own.no_advertise > all.no_advertise;
+        let is_restricted = |own: &Treatment| own.no_export && !all.no_export || own.no_advertise && !all.no_advertise;
         self.to_peer.iter().filter(|(_, own)| is_restricted(own)).map(|(peer, _)| *peer).collect()
     }
 

@@ -94,7 +94,7 @@ fn party_1_of_one_pair_and_party_2_of_the_other_hold_nothing_that_combines() {
         // Nor is anything of one the same as of the other, by which objects, members' rows or routes could be matched octet by octet.
         let held = |sealed: &Sealed| {
             let rows = sealed.two.row.as_chunks::<16>().0.to_vec();
-            (sealed.header.blob_hash, sealed.header.commitments.clone(), sealed.blob.clone(), rows)
+            (sealed.header.blob_hash, sealed.header.commitments, sealed.blob.clone(), rows)
         };
         let (a, b) = (held(&one), held(&two));
         assert!(a.0 != b.0 && a.1[0] != b.1[0] && a.1[1] != b.1[1] && a.2 != b.2);
@@ -104,7 +104,7 @@ fn party_1_of_one_pair_and_party_2_of_the_other_hold_nothing_that_combines() {
     let parts = [[true; SLOTS as usize], [false; SLOTS as usize]].map(|exported| {
         let [one, two] =
             [(PAIRS[0], 50), (PAIRS[1], 90)].map(|(pair, fresh)| announced(pair, ExportMode::Direct, &exported, fresh));
-        (one.one.seed, one.blob, one.header.commitments[0].clone(), two.two.row.len(), two.blob)
+        (one.one.seed, one.blob, one.header.commitments[0], two.two.row.len(), two.blob)
     });
     assert!(parts[0] == parts[1]);
 }

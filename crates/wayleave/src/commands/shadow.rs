@@ -104,7 +104,7 @@ fn vrps(config: &ShadowConfig, source: &Source) -> Outcome<Option<Vrps>> {
             fault.help("`routinator vrps --format json --output FILE` writes it, and so does `rpki-client -j`"),
         )
     })?;
-    let vrps = read.vrps.iter().map(|vrp| Vrp { prefix: vrp.prefix, max_length: vrp.max_length, asn: vrp.asn });
+    let vrps = read.vrps.all.iter().map(|vrp| Vrp { prefix: vrp.prefix, max_length: vrp.max_length, asn: vrp.asn });
     Ok(Some(vrps.collect()))
 }
 

@@ -515,6 +515,7 @@ mod tests {
             slots: (1..=3).map(slot).collect(),
             attest: BTreeMap::new(),
             profile: Some(Profile::default()),
+            data: None,
         };
         let (martians, policies) = (Martians::AllowDocumentation, BTreeMap::new());
         Exchange { members, rs: Asn(64_500), martians, vrps: None, policies }

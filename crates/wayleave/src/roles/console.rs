@@ -31,7 +31,7 @@ impl Role for ConsoleRole {
     type Event = std::convert::Infallible;
 
     fn parse(source: &Source) -> Outcome<ConsoleFile> {
-        Ok(ConsoleFile::parse(source)?)
+        ConsoleFile::parse(source)
     }
 
     fn status(config: &ConsoleFile) -> Option<&StatusSection> {

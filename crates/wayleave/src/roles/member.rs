@@ -44,7 +44,7 @@ use crate::key_files::signing_key;
 pub use config::verifier as party_verifier;
 use data::DataFile;
 use io::{Event, MemberIo, NamedPeers};
-use views::MemberView;
+use views::{MemberView, Watched};
 
 /// Both parties in the words of the configuration.
 pub fn party_endpoints(config: &MemberConfig, identity: &Identity, pair: Option<&str>) -> [LinkEndpoint; 2] {
@@ -143,8 +143,8 @@ impl<'c> OpenPair<'c> {
         let (named, rules) = watch::channel(config.file.named_peers());
         let of_data = file.data.as_ref().map(|section| source.resolve(section.file.get_ref()));
         let data = DataFile::follow(of_data, events.clone());
-        let of_task = (&events, known.clone(), rules.clone(), data.state.clone());
-        let view = MemberView::new(config, &identity, (&links, &store), (&router, &faults), of_task);
+        let watched = Watched { rpki: known.clone(), named: rules.clone(), data: data.state.clone() };
+        let view = MemberView::new(config, &identity, (&links, &store), (&router, &faults), &events, watched);
         let exchange = config::labels(config, &identity, pair);
         let io = MemberIo {
             links,

@@ -88,7 +88,14 @@ pub(super) fn members() -> MemberSet {
         held: false,
     };
     let slots = ANNOUNCERS.into_iter().chain(RECEIVERS).enumerate().map(slot).collect();
-    MemberSet { exchange: "test-ix".into(), number: 1, slots, attest: BTreeMap::new(), profile: Some(profile()) }
+    MemberSet {
+        exchange: "test-ix".into(),
+        number: 1,
+        slots,
+        attest: BTreeMap::new(),
+        profile: Some(profile()),
+        data: None,
+    }
 }
 
 /// Numbers that follow from a seed (SplitMix64).

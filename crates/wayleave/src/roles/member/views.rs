@@ -108,18 +108,23 @@ impl Turn {
     }
 }
 
+/// What changes beside the machine.
+pub struct Watched {
+    pub rpki: watch::Receiver<OriginData>,
+    /// What the rules name.
+    pub named: watch::Receiver<Vec<NamedPeer>>,
+    /// The file of the exchange's data.
+    pub data: watch::Receiver<FileState>,
+}
+
 impl MemberView {
     pub fn new(
         config: &MemberConfig,
         identity: &Identity,
         (links, store): (&Links, &Arc<FileStore>),
         (router, faults): (&Peer, &LinkFaults),
-        (events, rpki, named, data): (
-            &mpsc::Sender<Event>,
-            watch::Receiver<OriginData>,
-            watch::Receiver<Vec<NamedPeer>>,
-            watch::Receiver<FileState>,
-        ),
+        events: &mpsc::Sender<Event>,
+        Watched { rpki, named, data }: Watched,
     ) -> Self {
         let exchange = &config.file.exchange;
         let sign = PublicKey(signing_key(identity).verifying_key()).to_string();
