@@ -257,8 +257,8 @@ fn of_several_reasons_the_first_in_order_is_said() {
     let origin = vec![200_001, 200_002, 200_009];
     // A row: the prefix, the path, the sets behind it, whether the next hop is the announcer's and there is no OTC, and the cause.
     /// Prefix, path, its sets, whether the next hop is the own one, whether there is no OTC, and what is said.
-    type Row = (&'static str, &'static [u32], &'static [SegmentKind], bool, bool, Option<Cause>);
-    let rows: Vec<Row> = vec![
+    type Row<'a> = (&'a str, &'a [u32], &'a [SegmentKind], bool, bool, Option<Cause>);
+    let rows: Vec<Row<'_>> = vec![
         ("0.0.0.0/0", &wrong, &[SegmentKind::Set, CONFED], false, false, Some(Cause::DefaultRoute)),
         ("10.0.0.0/30", &wrong, &[SegmentKind::Set, CONFED], false, false, Some(Cause::BogonPrefix)),
         ("9.9.9.9/32", &wrong, &[SegmentKind::Set, CONFED], false, false, Some(Cause::BogonPrefix)),
