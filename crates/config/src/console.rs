@@ -1,6 +1,7 @@
 //! The configuration of a console.
 
 use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -81,16 +82,13 @@ impl fmt::Display for StatusPages {
 }
 
 impl TextValue for StatusPages {
-    const EXPECTED: &'static str =
-        "a role's status pages, such as \"http://127.0.0.1:8490\", or \"unix:/run/alpha.sock\"";
+    const EXPECTED: &'static str = "a role's status pages by an IP address or localhost, such as \"http://127.0.0.1:8490\", or \"unix:/run/alpha.sock\"";
     fn read(text: &str) -> Option<Self> {
         let is_socket = text.strip_prefix("unix:").is_some_and(|path| path.starts_with('/'));
         let authority = text.strip_prefix("http://").map(|rest| rest.trim_end_matches('/'));
         let is_page = authority.is_some_and(|authority| {
             let port = authority.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse::<u16>().ok()?)));
-            port.is_some_and(|(name, port)| {
-                port != 0 && !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || "/?#@".contains(c))
-            })
+            port.is_some_and(|(name, port)| port != 0 && is_host(name))
         });
         (is_socket || is_page).then(|| Self(text.trim_end_matches('/').to_owned()))
     }
@@ -177,6 +175,12 @@ impl ConsoleFile {
     }
 }
 
+/// Whether a role answers a request to this name: to any other it does not, since a page in a browser may have led there.
+fn is_host(name: &str) -> bool {
+    let is_v6 = |name: &str| name.strip_suffix(']').is_some_and(|name| name.parse::<Ipv6Addr>().is_ok());
+    name == "localhost" || name.parse::<Ipv4Addr>().is_ok() || name.strip_prefix('[').is_some_and(is_v6)
+}
+
 fn is_name(name: &str) -> bool {
     let is_fit = |octet: u8| octet.is_ascii_alphanumeric() || b"._-".contains(&octet);
     (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(is_fit) && !name.starts_with('.')
@@ -249,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_source_is_at_a_port_or_a_socket() {
-        for good in ["http://127.0.0.1:8490", "http://[::1]:8490/", "http://proxy.example:1", "unix:/run/alpha.sock"] {
+        for good in ["http://127.0.0.1:8490", "http://[::1]:8490/", "http://localhost:1", "unix:/run/alpha.sock"] {
             assert!(StatusPages::read(good).is_some(), "{good}");
         }
         for bad in [
@@ -257,6 +261,8 @@ mod tests {
             "127.0.0.1:8490",
             "https://a:1",
             "http://a",
+            "http://proxy.example:1",
+            "http://::1:8490",
             "http://:80",
             "http://a:0",
             "http://a:1/x",

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use wayleave_runtime::http::NO_SUCH_PAGE;
@@ -30,7 +30,30 @@ const SOCKET: &str = "unix:";
 const CONFIGURATION: &str = "wayleave.toml";
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Largest page that is read.
-const MAX_OCTETS: u64 = 256 << 20;
+const MAX_OCTETS: usize = 256 << 20;
+/// Octets that are read at once.
+const PART: usize = 1 << 16;
+
+/// What an answer may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// To reach the role, and for each part of its answer; zero is refused.
+    pub part: Duration,
+    /// From the request to the end of the answer, where it has a limit.
+    pub whole: Option<Duration>,
+    /// Octets of the answer, its head included.
+    pub octets: usize,
+}
+
+impl Limits {
+    const USUAL: Self = Self { part: TIMEOUT, whole: None, octets: MAX_OCTETS };
+
+    /// So much time for all of it.
+    #[must_use]
+    pub const fn within(whole: Duration) -> Self {
+        Self { part: whole, whole: Some(whole), octets: MAX_OCTETS }
+    }
+}
 
 /// Why a role has not said what it was asked for.
 #[derive(Debug)]
@@ -60,12 +83,12 @@ impl From<Failure> for NoAnswer {
 
 /// Reads `path` of the role that `target` names.
 pub fn json(target: &Target, path: &str) -> Outcome<Value> {
-    json_within(target, path, TIMEOUT)
+    json_within(target, path, Limits::USUAL)
 }
 
-/// The same, with so much time to reach the role and for each part of its answer; zero is refused.
-pub fn json_within(target: &Target, path: &str, timeout: Duration) -> Outcome<Value> {
-    Ok(request(target, "GET", path, timeout)?)
+/// The same within other limits.
+pub fn json_within(target: &Target, path: &str, limits: Limits) -> Outcome<Value> {
+    Ok(request(target, "GET", path, limits)?)
 }
 
 /// Whom to ask why, where a role does not say.
@@ -77,7 +100,7 @@ const WHO_SAYS_WHY: &str = "a member and an attesting proxy say why of a prefix 
 /// # Errors
 /// Why it has not, as far as that says whether it runs.
 pub fn order(target: &Target, path: &str) -> Result<Value, NoAnswer> {
-    request(target, "POST", path, TIMEOUT)
+    request(target, "POST", path, Limits::USUAL)
 }
 
 /// The same with one parameter of whatever text.
@@ -105,10 +128,10 @@ pub fn percent_encoded(text: &str) -> String {
     text.bytes().map(octet).collect()
 }
 
-fn request(target: &Target, method: &str, path: &str, timeout: Duration) -> Result<Value, NoAnswer> {
+fn request(target: &Target, method: &str, path: &str, limits: Limits) -> Result<Value, NoAnswer> {
     let host = host(target)?;
-    let (status, body) = exchange(&host, method, path, timeout)
-        .map_err(|error| unreachable(&address_of(&host, path), &error, timeout))?;
+    let (status, body) =
+        exchange(&host, method, path, limits).map_err(|error| unreachable(&address_of(&host, path), &error, limits))?;
     let value: Value = serde_json::from_str(&body).map_err(|error| {
         Failure::new(format!("what answers at {} is no role (HTTP {status}): {error}", address_of(&host, path)))
             .help("another program may listen there: compare `listen` of [status] with the role's log")
@@ -142,7 +165,8 @@ fn address_of(host: &str, path: &str) -> String {
 }
 
 /// Why there is no answer, and what that says of the role.
-fn unreachable(at: &str, error: &io::Error, timeout: Duration) -> NoAnswer {
+fn unreachable(at: &str, error: &io::Error, limits: Limits) -> NoAnswer {
+    let timeout = limits.whole.unwrap_or(limits.part);
     let failure = Failure::new(format!("no answer from {at}: {error}"));
     match error.kind() {
         io::ErrorKind::ConnectionRefused => NoAnswer::NotListening(failure.help("is the role running?")),
@@ -150,6 +174,10 @@ fn unreachable(at: &str, error: &io::Error, timeout: Duration) -> NoAnswer {
             Failure::new(format!("no answer from {at} within {} s", timeout.as_secs_f64()))
                 .help("a role may be running that answers nobody, or a packet filter drops what is sent there")
                 .into()
+        }
+        io::ErrorKind::FileTooLarge => {
+            let most = limits.octets >> 20;
+            Failure::new(format!("the answer from {at} is longer than {most} MiB")).help("ask for less of it").into()
         }
         io::ErrorKind::PermissionDenied => {
             failure.help("a packet filter or a sandbox refuses it: whether the role runs is not known").into()
@@ -183,27 +211,63 @@ fn host(target: &Target) -> Result<String, NoAnswer> {
     Ok(address.to_string())
 }
 
-fn exchange(host: &str, method: &str, path_of_page: &str, timeout: Duration) -> io::Result<(u16, String)> {
-    if let Some(path) = host.strip_prefix(SOCKET) {
-        let stream = UnixStream::connect(path)?;
-        stream.set_read_timeout(Some(timeout))?;
-        stream.set_write_timeout(Some(timeout))?;
-        return exchange_over(stream, "localhost", method, path_of_page);
-    }
-    let address = host.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
-    let stream = TcpStream::connect_timeout(&address, timeout)?;
-    stream.set_read_timeout(Some(timeout))?;
-    stream.set_write_timeout(Some(timeout))?;
-    exchange_over(stream, host, method, path_of_page)
+/// A stream whose next read or write ends after some time.
+trait Stream: Read + Write {
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()>;
 }
 
-fn exchange_over(mut stream: impl Read + Write, host: &str, method: &str, path: &str) -> io::Result<(u16, String)> {
+impl Stream for TcpStream {
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(timeout))?;
+        self.set_write_timeout(Some(timeout))
+    }
+}
+
+impl Stream for UnixStream {
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        self.set_read_timeout(Some(timeout))?;
+        self.set_write_timeout(Some(timeout))
+    }
+}
+
+fn exchange(host: &str, method: &str, path_of_page: &str, limits: Limits) -> io::Result<(u16, String)> {
+    let end = limits.whole.map(|whole| Instant::now() + whole);
+    if let Some(path) = host.strip_prefix(SOCKET) {
+        return exchange_over(UnixStream::connect(path)?, "localhost", (method, path_of_page), limits, end);
+    }
+    let address = host.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
+    let stream = TcpStream::connect_timeout(&address, limits.part)?;
+    exchange_over(stream, host, (method, path_of_page), limits, end)
+}
+
+fn exchange_over(
+    mut stream: impl Stream,
+    host: &str,
+    (method, path): (&str, &str),
+    limits: Limits,
+    end: Option<Instant>,
+) -> io::Result<(u16, String)> {
+    let left = || match end.map(|end| end.saturating_duration_since(Instant::now())) {
+        Some(Duration::ZERO) => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        Some(left) => Ok(left.min(limits.part)),
+        None => Ok(limits.part),
+    };
     let length = if method == "GET" { "" } else { "Content-Length: 0\r\n" };
     // At once: whoever answers before it has read all of it may reset the connection.
     let head = format!("{method} {path} HTTP/1.0\r\nHost: {host}\r\n{length}Accept: application/json\r\n\r\n");
+    stream.set_timeout(left()?)?;
     stream.write_all(head.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(MAX_OCTETS).read_to_end(&mut answer)?;
+    let (mut answer, mut part) = (Vec::new(), vec![0; PART]);
+    loop {
+        stream.set_timeout(left()?)?;
+        match stream.read(&mut part) {
+            Ok(0) => break,
+            Ok(length) if answer.len() + length > limits.octets => return Err(io::ErrorKind::FileTooLarge.into()),
+            Ok(length) => answer.extend_from_slice(&part[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
     let answer = String::from_utf8(answer).map_err(io::Error::other)?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or(io::ErrorKind::InvalidData)?;
     let status = head.split_whitespace().nth(1).and_then(|word| word.parse().ok()).ok_or(io::ErrorKind::InvalidData)?;
@@ -212,7 +276,34 @@ fn exchange_over(mut stream: impl Read + Write, host: &str, method: &str, path: 
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
+
+    /// A server that begins an answer and sends this again and again, with a pause after each.
+    fn endless(part: &'static [u8], pause: Duration) -> Target {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("bound"));
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("asked");
+            let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n"); // who asked may have gone
+            while stream.write_all(part).is_ok() {
+                std::thread::sleep(pause);
+            }
+        });
+        Target { url: Some(url), config: None }
+    }
+
+    #[test]
+    fn an_answer_that_never_ends_is_given_up() {
+        let limits = Limits { part: TIMEOUT, whole: Some(Duration::from_millis(300)), octets: 1 << 20 };
+        let refused = |target: Target| json_within(&target, "/", limits).expect_err("no answer").0[0].to_string();
+        let slow = refused(endless(b" ", Duration::from_millis(20)));
+        assert!(slow.ends_with("within 0.3 s"), "{slow}");
+        let limits = Limits { whole: None, ..limits };
+        let long = json_within(&endless(&[b' '; 1 << 16], Duration::ZERO), "/", limits).expect_err("too long");
+        assert!(long.0[0].to_string().ends_with("is longer than 1 MiB"), "{}", long.0[0]);
+    }
 
     #[test]
     fn any_text_can_be_a_parameter() {

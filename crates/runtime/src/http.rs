@@ -6,8 +6,8 @@ use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use axum::Router;
 use axum::body::Body;
@@ -35,22 +35,34 @@ use zeroize::Zeroizing;
 use crate::identity::to_hex;
 use crate::process_metrics::{self, Build, Detail};
 
-/// A server-sent event: its name and value.
-pub type Told = (&'static str, Value);
+/// A server-sent event: its name, and its value as JSON text, which all readers share.
+pub type Told = (&'static str, Arc<str>);
 
-/// What lets a browser read pages that are not for everybody.
+/// What lets a browser read pages that are not for everybody. Clones are the same token.
 #[derive(Clone)]
-pub struct Token(Arc<Zeroizing<String>>);
+pub struct Token(Arc<RwLock<Zeroizing<String>>>);
 
 impl Token {
     /// A token of letters and digits.
     #[must_use]
     pub fn new(text: String) -> Self {
-        Self(Arc::new(Zeroizing::new(text)))
+        Self(Arc::new(RwLock::new(Zeroizing::new(text))))
+    }
+
+    /// Puts another in its place: the cookies of the one before are worth nothing.
+    pub fn replace(&self, text: String) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Zeroizing::new(text);
     }
 
     fn is(&self, given: &[u8]) -> bool {
-        self.0.as_bytes().ct_eq(given).into()
+        self.0.read().unwrap_or_else(PoisonError::into_inner).as_bytes().ct_eq(given).into()
+    }
+
+    /// What a browser keeps of it for the pages at a port: who finds the cookie has not found the token.
+    fn cookie(&self, port: u16) -> String {
+        let token = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let hash = Sha256::new().chain_update(b"wayleave console cookie").chain_update(port.to_be_bytes());
+        to_hex(&hash.chain_update(token.as_bytes()).finalize())
     }
 }
 
@@ -62,8 +74,8 @@ pub enum Encoding {
     Gzip,
 }
 
-/// The cookie that holds it.
-const COOKIE: &str = "wayleave";
+/// What the name of the cookie begins with. The port follows, since a browser gives cookies to all ports of a host.
+const COOKIE: &str = "wayleave-";
 
 type Answer<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// The parameters of a request, `?name=value`.
@@ -310,13 +322,14 @@ pub struct Pages {
     role: &'static str,
     router: Router,
     ready: watch::Receiver<Result<(), String>>,
+    token: Option<Token>,
 }
 
 impl Pages {
     /// Pages of `role` (part of every metric's name). `ready` holds whether the process is ready, and if not, why.
     #[must_use]
     pub fn new(role: &'static str, ready: watch::Receiver<Result<(), String>>) -> Self {
-        Self { role, router: Router::new(), ready }
+        Self { role, router: Router::new(), ready, token: None }
     }
 
     /// Adds a JSON view at `path`.
@@ -451,7 +464,7 @@ impl Pages {
     }
 
     /// Adds server-sent events at `path`: what `begin` returns first, and then what comes by its channel. Each is the name of an event
-    /// and its value. A reader that is too slow for the channel is told to begin anew, as the end of the stream does.
+    /// and its value, as JSON text. A reader that is too slow for the channel is told to begin anew, as the end of the stream does.
     #[must_use]
     pub fn stream<F, T>(mut self, path: &str, begin: F) -> Self
     where
@@ -468,8 +481,7 @@ impl Pages {
                     later.recv().await.ok().map(|told| (told, later))
                 };
                 let told = stream::iter(first).chain(stream::unfold(later, next));
-                let sent =
-                    told.map(|(name, value)| Ok::<_, Infallible>(Event::default().event(name).data(value.to_string())));
+                let sent = told.map(|(name, value)| Ok::<_, Infallible>(Event::default().event(name).data(&*value)));
                 Sse::new(sent).keep_alive(KeepAlive::default())
             }
         };
@@ -480,21 +492,7 @@ impl Pages {
     /// Lets nobody read any page but `/healthz` and `/readyz` without the token: as a cookie, or once as `/?token=TOKEN`, which sets it.
     #[must_use]
     pub fn guarded_by(mut self, token: Token) -> Self {
-        self.router = self.router.layer(from_fn(move |request: Request, next: Next| {
-            let token = token.clone();
-            async move {
-                if is_given(&request, &token) {
-                    return next.run(request).await;
-                }
-                if request.uri().path() == "/" && query_of(&request, "token").is_some_and(|given| token.is(given.as_bytes())) {
-                    let cookie = format!("{COOKIE}={}; HttpOnly; SameSite=Strict; Path=/", token.0.as_str());
-                    return (StatusCode::SEE_OTHER, [(header::SET_COOKIE, cookie), (header::LOCATION, "/".to_owned())])
-                        .into_response();
-                }
-                let why = "open the page once as http://ADDRESS/?token=TOKEN, with the token of the file that the configuration names";
-                (StatusCode::UNAUTHORIZED, axum::Json(json!({ "error": why }))).into_response()
-            }
-        }));
+        self.token = Some(token);
         self
     }
 
@@ -526,7 +524,13 @@ impl Pages {
     /// Serves the pages at `address` until the result is dropped.
     pub async fn serve(self, address: SocketAddr) -> io::Result<Serving> {
         let ready = self.ready;
-        let router = self.router.route("/healthz", get(|| async { "ok\n" })).route(
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?;
+        let router = match self.token {
+            Some(token) => guarded(self.router, token, address.port()),
+            None => self.router,
+        };
+        let router = router.route("/healthz", get(|| async { "ok\n" })).route(
             "/readyz",
             get(move || {
                 let state = ready.borrow().clone();
@@ -539,8 +543,6 @@ impl Pages {
             }),
         );
         let router = router.fallback(|request: Request| async move { no_such_page(request.uri().path()) });
-        let listener = TcpListener::bind(address).await?;
-        let address = listener.local_addr()?;
         let router = router.layer(from_fn(move |mut request: Request, next: Next| async move {
             let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(peer)| peer.ip());
             request.extensions_mut().insert(FromHere(peer.is_some_and(|peer| is_here(peer, address.ip()))));
@@ -630,15 +632,42 @@ fn foreign_page() -> Response {
     (StatusCode::FORBIDDEN, axum::Json(json!({ "error": why }))).into_response()
 }
 
-/// Whether a request has the token in its cookie, or needs none.
-fn is_given(request: &Request, token: &Token) -> bool {
-    if ["/healthz", "/readyz"].contains(&request.uri().path()) {
-        return true;
-    }
+/// Lets requests through that have the token. One in the address becomes a cookie, and leaves the address.
+fn guarded(router: Router, token: Token, port: u16) -> Router {
+    router.layer(from_fn(move |request: Request, next: Next| {
+        let token = token.clone();
+        async move {
+            let is_front = request.uri().path() == "/";
+            match query_of(&request, "token").filter(|_| is_front) {
+                Some(given) if token.is(given.as_bytes()) => {
+                    let cookie = format!("{COOKIE}{port}={}; HttpOnly; SameSite=Strict; Path=/", token.cookie(port));
+                    (StatusCode::SEE_OTHER, [(header::SET_COOKIE, cookie), (header::LOCATION, "/".to_owned())])
+                        .into_response()
+                }
+                Some(_) => (StatusCode::SEE_OTHER, [(header::LOCATION, "/")]).into_response(),
+                None if is_given(&request, &token, port) => next.run(request).await,
+                None if is_front => html(StatusCode::UNAUTHORIZED, WITHOUT_TOKEN.to_owned()),
+                None => (StatusCode::UNAUTHORIZED, axum::Json(json!({ "error": OPEN_ONCE }))).into_response(),
+            }
+        }
+    }))
+}
+
+/// What to do without a token, for programs and for people.
+const OPEN_ONCE: &str =
+    "open the page once as http://ADDRESS/?token=TOKEN, with the token of the file that the configuration names";
+const WITHOUT_TOKEN: &str = "<!doctype html>\n<html lang=en>\n<meta charset=utf-8>\n<title>A token is needed</title>\n<h1>A token is needed</h1>\n\
+    <p>This browser has no token for this page, or one that is not in force. Open the page once as <code>http://ADDRESS/?token=TOKEN</code>, with the token of the \
+    file that <code>token</code> in the configuration names; the browser keeps a cookie. If a link of another page has just led here with the right token, \
+    <a href=\"/\">open the page again</a>.</p>\n</html>\n";
+
+/// Whether a request has the token's cookie.
+fn is_given(request: &Request, token: &Token, port: u16) -> bool {
+    let (name, expected) = (format!("{COOKIE}{port}="), token.cookie(port));
     let cookies = request.headers().get_all(header::COOKIE).into_iter().filter_map(|value| value.to_str().ok());
     let all = cookies.flat_map(|value| value.split(';'));
-    let own = all.filter_map(|cookie| cookie.trim().strip_prefix(COOKIE)?.strip_prefix('='));
-    own.fold(false, |is_given, value| is_given | token.is(value.as_bytes()))
+    let own = all.filter_map(|cookie| cookie.trim().strip_prefix(&name));
+    own.fold(false, |is_given, value| is_given | bool::from(expected.as_bytes().ct_eq(value.as_bytes())))
 }
 
 /// A parameter of letters and digits.
@@ -887,31 +916,53 @@ mod tests {
     #[tokio::test]
     async fn a_guarded_page_is_for_who_has_the_token_alone() {
         let (_ready, state) = watch::channel(Ok(()));
+        let token = Token::new("secret7".into());
         let pages = Pages::new("console", state)
             .file("/", "text/html; charset=utf-8", Encoding::Plain, b"<p>page")
-            .guarded_by(Token::new("secret7".into()));
+            .view("/api/v1/sources", |_| async { Ok(json!([])) })
+            .guarded_by(token.clone());
         let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
-        for (path, head, status) in [
-            ("/", "", "401"),
-            ("/nowhere", "", "404"),
-            ("/healthz", "", "200"),
-            ("/?token=secret8", "", "401"),
-            ("/?token=secret77", "", "401"),
-            ("/?token=secret7", "", "303"),
-            ("/", "Cookie: other=1; wayleave=secret7\r\n", "200"),
-            ("/", "Cookie: wayleave=secret\r\n", "401"),
-            ("/", "Cookie: xwayleave=secret7\r\n", "401"),
-        ] {
-            let mut stream = tokio::net::TcpStream::connect(serving.address).await.expect("connected");
-            let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n{head}\r\n");
+        let at = serving.address;
+        let ask = async |path: &str, cookie: &str| {
+            let mut stream = tokio::net::TcpStream::connect(at).await.expect("connected");
+            let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n");
             stream.write_all(request.as_bytes()).await.expect("asked");
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await.expect("answered");
-            assert!(answer.starts_with(&format!("HTTP/1.0 {status}")), "{path} {head}: {answer}");
-            let sets =
-                answer.contains("set-cookie: wayleave=secret7; HttpOnly; SameSite=Strict; Path=/\r\nlocation: /\r\n");
-            assert_eq!(sets, status == "303", "{path} {head}: {answer}");
+            answer
+        };
+        let (name, value) = (format!("wayleave-{}", at.port()), token.cookie(at.port()));
+        assert!(!value.contains("secret7") && value != token.cookie(1), "a cookie of this port");
+        let own = format!("{name}={value}");
+        for (path, cookie, status) in [
+            ("/", String::new(), "401"),
+            ("/api/v1/sources", String::new(), "401"),
+            ("/nowhere", String::new(), "404"),
+            ("/healthz", String::new(), "200"),
+            ("/?token=secret8", String::new(), "303"),
+            ("/?token=secret77", own.clone(), "303"),
+            ("/?token=secret7", String::new(), "303"),
+            ("/?token=secret7", own.clone(), "303"),
+            ("/api/v1/sources?token=secret7", String::new(), "401"),
+            ("/", format!("other=1; {own}"), "200"),
+            ("/", format!("{name}=secret7"), "401"),
+            ("/", format!("wayleave={value}"), "401"),
+            ("/", format!("x{own}"), "401"),
+            ("/", own[..own.len() - 1].to_owned(), "401"),
+        ] {
+            let answer = ask(path, &cookie).await;
+            assert!(answer.starts_with(&format!("HTTP/1.0 {status}")), "{path} {cookie}: {answer}");
+            let set = format!("set-cookie: {own}; HttpOnly; SameSite=Strict; Path=/\r\n");
+            assert_eq!(answer.contains(&set), path == "/?token=secret7", "{path} {cookie}: {answer}");
+            assert_eq!(answer.contains("\r\nlocation: /\r\n"), status == "303", "it leaves the address: {answer}");
         }
+        let page = ask("/", "").await;
+        assert!(page.contains("text/html") && page.contains("/?token=TOKEN"), "{page}");
+        // A token that was replaced is worth nothing, nor are its cookies.
+        token.replace("another".into());
+        assert!(ask("/", &own).await.starts_with("HTTP/1.0 401"));
+        assert!(!ask("/?token=secret7", "").await.contains("set-cookie"));
+        assert!(ask("/?token=another", "").await.contains("set-cookie"));
     }
 
     #[tokio::test]
@@ -921,7 +972,7 @@ mod tests {
         let from = to.clone();
         let pages = Pages::new("console", state).stream("/api/v1/stream", move || {
             let later = from.subscribe();
-            async move { (vec![("sources", json!({ "all": "<b>\n" }))], later) }
+            async move { (vec![("sources", json!({ "all": "<b>\n" }).to_string().into())], later) }
         });
         let serving = pages.serve("127.0.0.1:0".parse().expect("an address")).await.expect("serving");
         let mut stream = tokio::net::TcpStream::connect(serving.address).await.expect("connected");
@@ -932,13 +983,13 @@ mod tests {
             assert_ne!(stream.read_buf(&mut read).await.expect("told"), 0, "{}", String::from_utf8_lossy(&read));
         }
         assert!(String::from_utf8_lossy(&read).contains("content-type: text/event-stream"));
-        assert_eq!(to.send(("line", json!(1))).ok(), Some(1));
+        assert_eq!(to.send(("line", "1".into())).ok(), Some(1));
         while !String::from_utf8_lossy(&read).ends_with("event: line\ndata: 1\n\n") {
             assert_ne!(stream.read_buf(&mut read).await.expect("told"), 0);
         }
         // The task that reads has no turn between these.
         for more in 0..4 {
-            assert_eq!(to.send(("line", json!(more))).ok(), Some(1));
+            assert_eq!(to.send(("line", more.to_string().into())).ok(), Some(1));
         }
         read.clear();
         stream.read_to_end(&mut read).await.expect("the end of it");

@@ -30,6 +30,11 @@ pub struct Overview {
     pub rows: Vec<Row>,
     /// A few counts, each in words.
     pub counts: Vec<String>,
+    /// Of a party of a route server: its number, and its exchange. Who shows several roles decides by these what may stand side by side.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub party: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<String>,
 }
 
 /// A peer, a link or a member.

@@ -694,7 +694,7 @@ pub fn wait_until_followed(config: &Path, number: u64) {
         if left.is_zero() {
             return;
         }
-        let Ok(status) = fetch::json_within(&target, "/api/v1/status", left) else { return };
+        let Ok(status) = fetch::json_within(&target, "/api/v1/status", fetch::Limits::within(left)) else { return };
         if status["number"].as_u64().is_none_or(|held| held >= number) {
             return;
         }

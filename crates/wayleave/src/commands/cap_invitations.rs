@@ -24,7 +24,7 @@ use crate::provider::invitations::{DEFAULT_EXPIRY, InvitationOrder, describe, ro
 use crate::provider::orders::{DAY, DEFAULT_DAYS, DEFAULT_INTERVAL, GrantOrder, MAX_DAYS, check_name};
 
 /// How long the key server may take to say how it is, if it runs.
-const ASKED: Duration = Duration::from_secs(1);
+const ASKED: fetch::Limits = fetch::Limits::within(Duration::from_secs(1));
 
 #[derive(Args, Debug)]
 pub struct Invite {

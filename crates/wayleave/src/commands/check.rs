@@ -35,7 +35,7 @@ pub struct Check {
 }
 
 /// How long the role may take to say how it is, if it runs.
-const ASKED: Duration = Duration::from_secs(1);
+const ASKED: fetch::Limits = fetch::Limits::within(Duration::from_secs(1));
 
 /// What a role that runs says of its realm's list of removed nodes. The state of one that does not run tells nothing: it gets the latest list when it
 /// starts.

@@ -1,8 +1,11 @@
 //! `run console`: what other roles say, on one page. It reads their status pages, has no logic of its own, and gives no order.
 
+mod answers;
 mod sources;
+mod standing;
 mod views;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tracing::info;
@@ -20,6 +23,8 @@ use views::ConsoleView;
 pub struct ConsoleRole {
     sources: Arc<Sources>,
     view: ConsoleView,
+    /// The token that browsers need, and its file.
+    token: Option<(Token, PathBuf)>,
     _watching: tokio::task::JoinSet<()>,
 }
 
@@ -44,18 +49,26 @@ impl Role for ConsoleRole {
                 .help("add [status] with `listen = \"127.0.0.1:8470\"`")
                 .into());
         }
-        let token = config.token(&daemon.source)?.map(Token::new);
+        let token = config.token(&daemon.source)?.map(Token::new).zip(token_file(&config));
         let sources = Arc::new(Sources::new(&config));
         let watching = sources.watch();
         info!(sources = config.sources.len(), "reading status pages");
-        Ok(Self { view: ConsoleView::new(Arc::clone(&sources), token), sources, _watching: watching })
+        let view = ConsoleView::new(Arc::clone(&sources), token.as_ref().map(|(token, _)| token.clone()));
+        Ok(Self { view, sources, token, _watching: watching })
     }
 
     fn view(&self) -> ConsoleView {
         self.view.clone()
     }
 
-    async fn reload(&mut self, _: ConsoleFile, _: &Source) -> Outcome {
+    /// A token that was replaced in its file. Another file needs a restart, as all keys do.
+    async fn reload(&mut self, config: ConsoleFile, source: &Source) -> Outcome {
+        if let Some((token, file)) = &self.token
+            && token_file(&config).as_ref() == Some(file)
+            && let Some(text) = config.token(source)?
+        {
+            token.replace(text);
+        }
         Ok(())
     }
 
@@ -64,4 +77,9 @@ impl Role for ConsoleRole {
     }
 
     async fn stop(self) {}
+}
+
+/// The file of the token, as the configuration names it.
+fn token_file(config: &ConsoleFile) -> Option<PathBuf> {
+    config.console.token.as_ref().map(|file| file.get_ref().clone())
 }

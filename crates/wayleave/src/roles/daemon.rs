@@ -24,7 +24,7 @@ use wayleave_runtime::store::{FileStore, Health, Store};
 use wayleave_runtime::systemd::{Notice, monotonic_micros, notify, watchdog};
 use wayleave_runtime::{Clock, ending, faults, starts};
 
-use super::events::{EventLine, event, shown};
+use super::events::{EventLine, MAX_EVENTS, event, shown};
 use super::settings::{Order, Orders, Settings};
 use super::{Events, parts, settings};
 use crate::config::Source;
@@ -575,14 +575,15 @@ async fn serve<R: Role>(
 ) -> Outcome<Option<Serving>> {
     let Some(status) = status else { return Ok(None) };
     let address = status.listen.get_ref().0;
-    let (view, events) = (role.view(), daemon.events.clone());
+    let (view, events, run) = (role.view(), daemon.events.clone(), daemon.events.run());
     let last_reload = daemon.last_reload.clone();
     let of_metrics = (view.clone(), events.clone(), last_reload.clone());
     let of_events = view.clone();
     let pages = Pages::new(R::NAME, is_ready)
         .view("/api/v1/events", move |parameters| {
-            let checked = check_parameters(&parameters, &[]);
-            let list = checked.and_then(|()| parts::events(&of_events, events.list(), &parameters));
+            let list = check_parameters(&parameters, known_parameters("events"))
+                .and_then(|()| event_list(&events, &parameters))
+                .and_then(|list| parts::events(&of_events, list, &parameters));
             async move { list }
         })
         .metrics((crate::BUILD, R::DETAIL), move || {
@@ -609,11 +610,12 @@ async fn serve<R: Role>(
             move |_, parameters| settings::ask(orders.clone(), settings::diff_of(&path, &parameters))
         })
         .page("overview", move |view, _| {
-            let last_reload = of_overview.clone();
+            let (last_reload, run) = (of_overview.clone(), run.clone());
             async move {
                 let mut value = crate::output::versioned(json!(overview(&view, &last_reload).await?));
                 value["role"] = json!(R::NAME);
                 value["program"] = json!(crate::VERSION);
+                value["run"] = json!(run);
                 Ok(value)
             }
         });
@@ -699,6 +701,7 @@ fn known_parameters(name: &str) -> &'static [&'static str] {
     match name {
         "routes" => &["most"],
         "reports" => &["most", "handle"],
+        "events" => &["after", "most"],
         "why" => &["prefix", "name"],
         "ping" => &["name"],
         "paths" => &["host"],
@@ -727,6 +730,17 @@ pub fn most(parameters: &Parameters) -> Result<usize, ViewError> {
         )));
     }
     Ok(most)
+}
+
+/// The events of a request: those after the one with the number `?after=N`, and of these the newest, `?most=N`.
+fn event_list(events: &Events, parameters: &Parameters) -> Result<Value, ViewError> {
+    let number = |name: &str| match parameters.get(name).map(|text| text.parse::<u64>()) {
+        Some(Err(_)) => Err(ViewError::Request(format!("`{name}` is not a number"))),
+        Some(Ok(number)) => Ok(Some(number)),
+        None => Ok(None),
+    };
+    let most = number("most")?.and_then(|most| usize::try_from(most).ok()).unwrap_or(MAX_EVENTS);
+    Ok(events.list_after(number("after")?.unwrap_or(0), most))
 }
 
 /// The prefix of a request: `?prefix=ADDRESS/LENGTH`.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::{self, Display};
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
@@ -14,7 +15,7 @@ use wayleave_runtime::http::{Metric, Unit};
 use wayleave_runtime::log_limit::{Line, LogLimit};
 
 /// Events in the list; older ones are dropped.
-const MAX_EVENTS: usize = 1000;
+pub const MAX_EVENTS: usize = 1000;
 /// Kinds and causes of lines whose limits are kept; all beyond share one. As many as an exchange has members, and a few kinds.
 const MAX_LIMITS: usize = 4096;
 
@@ -166,12 +167,24 @@ impl Display for Fields<'_> {
 #[derive(Clone, Debug, Default)]
 pub struct Events(Arc<Mutex<Noted>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Noted {
-    events: VecDeque<Value>,
+    /// Differs in each process, so that who reads the list knows when it has begun anew.
+    run: String,
+    /// The newest, with its number. Numbers rise by one from 1.
+    last: u64,
+    events: VecDeque<(u64, Value)>,
     limits: BTreeMap<Kind, LogLimit>,
     /// Events of each kind since the start, those beyond a limit included.
     counts: BTreeMap<&'static str, u64>,
+}
+
+impl Default for Noted {
+    fn default() -> Self {
+        // The keys of each `RandomState` are the system's randomness.
+        let run = format!("{:016x}", RandomState::new().hash_one(unix_now().secs()));
+        Self { run, last: 0, events: VecDeque::new(), limits: BTreeMap::new(), counts: BTreeMap::new() }
+    }
 }
 
 impl Events {
@@ -206,12 +219,13 @@ impl Events {
     /// Adds an event with the time.
     pub fn note(&self, event: &impl Serialize) {
         let now = unix_now().secs();
-        let event = json!({ "unix": now, "time": utc(now), "what": event });
-        let events = &mut self.lock().events;
-        if events.len() == MAX_EVENTS {
-            events.pop_front();
+        let noted = &mut *self.lock();
+        noted.last += 1;
+        let event = json!({ "number": noted.last, "unix": now, "time": utc(now), "what": event });
+        if noted.events.len() == MAX_EVENTS {
+            noted.events.pop_front();
         }
-        events.push_back(event);
+        noted.events.push_back((noted.last, event));
     }
 
     /// Whether one more line of this kind is logged and noted that `who` has caused; if not, it is counted. For all that a peer
@@ -223,14 +237,30 @@ impl Events {
         limits.entry(key).or_default().note(Instant::now())
     }
 
-    /// The list as JSON, with how many lines of each kind were not logged.
+    /// What tells this process from any other that answers at the same place.
+    pub fn run(&self) -> String {
+        self.lock().run.clone()
+    }
+
+    /// The whole list as JSON, with how many lines of each kind were not logged.
+    #[cfg(test)]
     pub fn list(&self) -> Value {
+        self.list_after(0, MAX_EVENTS)
+    }
+
+    /// The `most` newest events that came after the one with this number. All count as newer if no event has had the number yet: it
+    /// is of an earlier process.
+    pub fn list_after(&self, after: u64, most: usize) -> Value {
         let noted = self.lock();
+        let after = if after > noted.last { 0 } else { after };
+        let mut events: Vec<&Value> =
+            noted.events.iter().rev().take_while(|(number, _)| *number > after).take(most).map(|(_, of)| of).collect();
+        events.reverse();
         let mut suppressed: BTreeMap<&str, u64> = BTreeMap::new();
         for ((kind, _), limit) in noted.limits.iter().filter(|(_, limit)| limit.suppressed() > 0) {
             *suppressed.entry(kind).or_default() += limit.suppressed();
         }
-        json!({ "version": 1, "events": noted.events.iter().collect::<Vec<_>>(), "suppressed": suppressed })
+        json!({ "version": 1, "run": noted.run, "events": events, "suppressed": suppressed })
     }
 }
 
@@ -239,6 +269,24 @@ mod tests {
     //! KCX-38: endless causes of log lines: few limits, and every line that is left out is counted.
 
     use super::*;
+
+    #[test]
+    fn who_reads_the_list_again_is_given_what_is_new() {
+        let events = Events::default();
+        for at in 1..=4 {
+            events.note(&json!({ "event": "same", "at": at }));
+        }
+        let numbers = |after, most| {
+            let list = events.list_after(after, most);
+            list["events"].as_array().expect("a list").iter().map(|event| event["number"].as_u64()).collect::<Vec<_>>()
+        };
+        assert_eq!(numbers(0, 9), [Some(1), Some(2), Some(3), Some(4)]);
+        assert_eq!(numbers(2, 9), [Some(3), Some(4)]);
+        assert_eq!(numbers(0, 1), [Some(4)], "the newest");
+        assert!(numbers(4, 9).is_empty());
+        assert_eq!(numbers(5, 9).len(), 4, "a number of an earlier process");
+        assert_ne!(events.run(), Events::default().run());
+    }
 
     #[test]
     fn endless_causes_have_few_limits_and_every_line_that_is_left_out_is_counted() {

@@ -109,8 +109,8 @@ fn an_exchange_comes_up_from_one_file_and_each_policy_shows_in_the_routers_table
     let nowhere = lab.lab("exec", &["zulu", "true"]);
     assert!(text(&nowhere.stderr).contains("there are: alpha, alpha-router, bravo"), "{}", text(&nowhere.stderr));
     // What each process says, in one console. Its sockets go with it, and a console that may not show both parties ends.
-    console::of_laboratory(&lab, |at| {
-        console::shows_the_exchange(at);
+    console::of_laboratory(&lab, |browser| {
+        console::shows_the_exchange(browser);
         console::refuses_both_parties(&lab);
     });
     // A router dies, and `status` says so. Down: all of it.

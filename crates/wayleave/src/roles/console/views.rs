@@ -37,8 +37,9 @@ impl ConsoleView {
     async fn page_of_source(self, rest: String, parameters: Parameters) -> Result<Reply, ViewError> {
         let (name, page) = rest.split_once('/').unwrap_or((&rest, ""));
         let is_fit = |octet: u8| octet.is_ascii_lowercase() || b"_-/".contains(&octet);
-        // `ping` sends packets.
-        if page.is_empty() || page.len() > MAX_NAME || !page.bytes().all(is_fit) || page == "ping" {
+        // `ping` sends packets; the others are of a console, which shows what it may.
+        let is_left_out = ["ping", "stream", "source", "sources"].contains(&page) || page.starts_with("source/");
+        if page.is_empty() || page.len() > MAX_NAME || !page.bytes().all(is_fit) || is_left_out {
             return Err(ViewError::NotFound("a source has no such page".to_owned()));
         }
         let given: Vec<String> = parameters

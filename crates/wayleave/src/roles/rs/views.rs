@@ -190,6 +190,8 @@ impl View for PartyView {
         let set = self.set();
         let title = format!("party {} of {}", status["party"], cell(&status["exchange"]));
         let mut overview = Overview::new(title, &["peer", "as", "state", "prefixes"]);
+        overview.party = status["party"].as_u64();
+        overview.exchange = status["exchange"].as_str().map(ToOwned::to_owned);
         let up = status["other_party"] == true;
         overview.row(up, [json!("the peer party"), Value::Null, json!(if up { "up" } else { "down" }), Value::Null]);
         let mut connected = 0;
