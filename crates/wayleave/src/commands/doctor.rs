@@ -41,7 +41,7 @@ pub struct Doctor {
 /// Where units have their configurations.
 const FOLDER: &str = "/etc/wayleave";
 /// How long a role may take to answer.
-const ASKED: Duration = Duration::from_secs(2);
+const ASKED: fetch::Limits = fetch::Limits::within(Duration::from_secs(2));
 /// Of a file system with a role's state, how much is to be free, in percent: below the first it is a problem, below the second a warning.
 const LEAST_FREE: [u64; 2] = [3, 10];
 /// How long before its end a key or certificate is worth a word.
