@@ -70,8 +70,7 @@ impl Member {
 
 /// What communities change in the route for this receiver, and what they ask for that is not done.
 fn treated(treatments: &Treatments, receiver: Asn, per_peer: PerPeer) -> String {
-    let (to_all, to_peer) = (treatments.to_all(), treatments.to(receiver));
-    let done = if per_peer == PerPeer::Readable { to_peer } else { to_all };
+    let (to_peer, done) = (treatments.to(receiver), treatments.done_for(receiver, per_peer));
     let mut text = String::new();
     if done != Treatment::default() {
         text = format!("; by communities {done}");

@@ -157,6 +157,13 @@ impl Controls {
         self.no_advertise
     }
 
+    /// Whether the members of `receiver` would get the route without the NO_EXPORT or NO_ADVERTISE that is meant for them, which no rule
+    /// overrides either.
+    #[must_use]
+    pub fn restricts(&self, receiver: Asn) -> bool {
+        self.restricted.contains(&receiver)
+    }
+
     fn add(&mut self, control: Control) {
         match control {
             Control::Deny(asn) => drop(self.denied.insert(asn)),

@@ -91,7 +91,7 @@ impl ExportSet {
 /// `announcer` announces.
 ///
 /// The communities of the route and the member's export rules must both permit a receiver, unless the rule that decides
-/// says `ignore_communities`; NO_ADVERTISE always holds. A policy that names an AS covers all its slots. The
+/// says `ignore_communities`; NO_ADVERTISE always holds, and so does what cannot be added for a receiver. A policy that names an AS covers all its slots. The
 /// announcer's own slot, leavers' slots and slots that the member holds are never in the set.
 #[must_use]
 pub fn export_set(

@@ -6,7 +6,8 @@
 //! receiver) decides if it speaks of the receiver: `hide_from` denies those it names, `announce` decides for everybody
 //! (`"all"`, `"none"`, or only those it names), and within one rule `hide_from` goes first. The first rule that decides
 //! ends the reading; if none does, rules permit. The communities of the route must permit the receiver too, unless the
-//! rule that decided says `ignore_communities`; NO_ADVERTISE always denies.
+//! rule that decided says `ignore_communities`; NO_ADVERTISE always denies, and so does a NO_EXPORT or NO_ADVERTISE that is
+//! to be added for the receiver and cannot ([`Controls::withholding`]).
 //!
 //! **Import.** A rule whose conditions hold (`peer` and `peer_group` are about the announcer) changes what it names; a
 //! later rule overrides an earlier one, except that `add_community` adds up. `reject` and `accept` end the reading. A
@@ -338,7 +339,11 @@ impl ExportRules<'_> {
             match rule.decide(receiver) {
                 Some(false) => return Exported::DeniedByRule(rule.number),
                 Some(true) if rule.ignore_communities && !controls.no_advertise() => {
-                    return Exported::PermittedByRule(rule.number);
+                    return if controls.restricts(receiver) {
+                        Exported::Communities(CommunityReason::Restricted)
+                    } else {
+                        Exported::PermittedByRule(rule.number)
+                    };
                 }
                 Some(true) => break,
                 None => {}

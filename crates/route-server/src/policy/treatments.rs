@@ -105,6 +105,21 @@ impl Treatments {
         self.to_peer.iter().filter(|(_, own)| is_restricted(own)).map(|(peer, _)| *peer).collect()
     }
 
+    /// Whether anything is asked for one peer alone.
+    #[must_use]
+    pub fn names_peers(&self) -> bool {
+        !self.to_peer.is_empty()
+    }
+
+    /// What is done for a receiver: what names it, only if its own proxy may read that.
+    #[must_use]
+    pub fn done_for(&self, receiver: Asn, per_peer: PerPeer) -> Treatment {
+        match per_peer {
+            PerPeer::Readable => self.to(receiver),
+            PerPeer::Private => self.to_all,
+        }
+    }
+
     /// What a receiver gets whose own proxy does what names it: of two numbers of hops the larger one.
     #[must_use]
     pub fn to(&self, peer: Asn) -> Treatment {

@@ -80,6 +80,11 @@ fn who_was_to_have_no_export_alone_does_not_get_the_route_without_it() {
     assert_eq!(decide(""), [by(CommunityReason::Restricted), open]);
     assert_eq!(decide("communities = { per_peer = 'readable' }"), [open, open]);
     assert!(decide("")[0].to_string().contains("per_peer"), "it says what to do");
+    // A rule overrides who may have it, and not that nobody gets it without what is meant for him.
+    let ignore = "rule = [{ direction = 'export', announce = 'all', ignore_communities = true }]";
+    let by_rule = Decision::Policy(Exported::PermittedByRule(0));
+    assert_eq!(decide(ignore), [by(CommunityReason::Restricted), by_rule]);
+    assert_eq!(decide(&format!("communities = {{ per_peer = 'readable' }}\n{ignore}")), [by_rule, by_rule]);
     let twice = with_communities(&[OWN], 0, &["65281:64496", "64496:65281:64500"]);
     let export = export_set(prefix("198.51.100.0/24"), &twice, 0, &members, RS, &policy(""));
     assert_eq!(export.count(), 2, "what all get need not be done for one");
