@@ -442,7 +442,7 @@ impl Announcements {
     }
 
     /// The route is not announced.
-    fn bar(&mut self, nlri: Nlri, bar: Bar) {
+    pub(super) fn bar(&mut self, nlri: Nlri, bar: Bar) {
         let is_surplus = bar == Bar::SurplusPath;
         self.barred.insert(nlri, bar);
         if !is_surplus {

@@ -357,6 +357,11 @@ mod tests {
         text.parse().expect("a prefix")
     }
 
+    fn policy(rules: &str) -> Policy {
+        let rules: PolicyConfig = toml::from_str(rules).expect("rules");
+        Policy::compile(&rules).expect("a policy")
+    }
+
     fn member(validates: bool) -> Member {
         let key = |number: u8| SigningKey::from_seed(&Secret::new([number; 32]));
         let config = MemberConfig {
@@ -468,12 +473,8 @@ mod tests {
 
     #[test]
     fn another_policy_is_compared_with_the_one_in_force_route_by_route() {
-        use super::super::policy_diff::Difference::{self, Ranked, Refused, Taken};
+        use super::super::policy_diff::Difference::{self, Changed, Ranked, Refused, Taken};
         let mut member = table();
-        let policy = |rules: &str| {
-            let rules: PolicyConfig = toml::from_str(rules).expect("rules");
-            Policy::compile(&rules).expect("a policy")
-        };
         let all = |member: &mut Member, other: &Policy, visits: usize| {
             let (mut rows, mut after) = (Vec::new(), None);
             loop {
@@ -500,7 +501,48 @@ mod tests {
         for visits in [1, 3, 100] {
             assert_eq!(all(&mut member, &other, visits), expected(&member), "{visits}");
         }
+        // A rule that changes what the router gets, and not the order; one that sets what is there already changes nothing.
+        let community = |number: u8| {
+            let rule = "[[rule]]\ndirection = \"import\"\nprefix = \"20.1.0.0/16\"\nadd_community = ";
+            policy(&format!("{RULES}{rule}\"64500:{number}\"\n"))
+        };
+        let changed = [Changed { prefix: prefix("20.1.0.0/16"), announcer: member.announcer(1) }];
+        assert_eq!(all(&mut member, &community(9), 100), changed);
+        assert_eq!(all(&mut member, &community(3), 100), []);
         assert!(member.export_differences(&other, None, 10).rows.is_empty(), "its router announces nothing");
+    }
+
+    #[test]
+    fn another_policy_is_compared_by_who_gets_own_routes_and_by_what_they_get_and_can_read() {
+        use super::super::announce::Bar;
+        use super::super::policy_diff::Difference::{Exported, Hidden, Readable, Treated};
+        let mut member = table();
+        let (announced, barred) = (prefix("50.0.0.0/8"), prefix("51.0.0.0/8"));
+        let mut editor = AttributesEditor::default();
+        editor.origin(Origin::Igp);
+        editor.as_path(AsPathBuf::from_sequence(&[Asn(64_497)]).as_path());
+        // Twice more for 64498, and NO_EXPORT for 64499.
+        editor.large_communities(&[
+            LargeCommunity::new(64_496, 102, 64_498),
+            LargeCommunity::new(64_496, 65_281, 64_499),
+        ]);
+        let attributes = editor.finish();
+        member.announcements.router_update(&[], &[announced, barred].map(Nlri::new), Some(&attributes));
+        member.announcements.bar(Nlri::new(barred), Bar::SurplusPath);
+        let readable = "communities = { per_peer = \"readable\" }\n";
+        let [bravo, charlie] = [1, 2].map(|slot| member.announcer(slot));
+        let rows = |other: &Policy| member.export_differences(other, None, 10).rows;
+        assert_eq!(rows(&policy(RULES)), []);
+        let prefix = announced;
+        let expected =
+            [Treated { prefix, receiver: bravo.clone() }, Exported { prefix, receiver: charlie }, Readable { prefix }];
+        assert_eq!(rows(&policy(readable)), expected);
+        let hidden = "[[rule]]\ndirection = \"export\"\nannounce = \"none\"\n";
+        assert_eq!(
+            rows(&policy(&format!("{readable}{hidden}"))),
+            [Hidden { prefix, receiver: bravo }],
+            "nobody reads it"
+        );
     }
 
     #[test]

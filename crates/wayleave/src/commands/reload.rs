@@ -101,13 +101,21 @@ fn routes(policy: &Value) -> String {
     };
     let line = |row: &Value| {
         let prefix = cell(&row["prefix"]);
-        match row["change"].as_str().unwrap_or_default() {
+        let pair = row["pair"].as_str().map_or(String::new(), |pair| format!("at {pair}, "));
+        let what = match row["change"].as_str().unwrap_or_default() {
             "refused" => format!("{prefix} of {}: would be refused\n", name(&row["announcer"])),
             "taken" => format!("{prefix} of {}: would no longer be refused\n", name(&row["announcer"])),
             "ranked" => format!("{prefix}: its routes would be ranked otherwise\n"),
+            "changed" => {
+                format!("{prefix} of {}: your router would get it with other attributes\n", name(&row["announcer"]))
+            }
             "exported" => format!("{prefix}: {} would get it\n", name(&row["receiver"])),
-            _ => format!("{prefix}: {} would no longer get it\n", name(&row["receiver"])),
-        }
+            "hidden" => format!("{prefix}: {} would no longer get it\n", name(&row["receiver"])),
+            "treated" => format!("{prefix}: {} would get it with other hops or communities\n", name(&row["receiver"])),
+            "readable" => format!("{prefix}: its receivers could read which peers its communities name\n"),
+            _ => format!("{prefix}: would be treated otherwise\n"),
+        };
+        format!("{pair}{what}")
     };
     let mut text: String = rows.iter().map(line).collect();
     let left_out = all.saturating_sub(rows.len() as u64);
@@ -132,13 +140,19 @@ mod tests {
         let expected =
             "a reload changes: rule, ranking\nonly a restart changes, which ends the role's sessions: member.slot\n";
         assert_eq!(words(&some, "diff"), expected);
-        let policy = json!({ "in_all": 5, "routes": [
+        let policy = json!({ "in_all": 8, "routes": [
             { "change": "refused", "prefix": "192.0.2.0/24", "announcer": { "slot": 1, "name": "bravo" } },
             { "change": "ranked", "prefix": "198.51.100.0/24" },
             { "change": "hidden", "prefix": "203.0.113.0/24", "receiver": { "slot": 2, "name": null } },
+            { "change": "changed", "prefix": "192.0.2.0/24", "announcer": { "slot": 1, "name": "bravo" }, "pair": "rs1" },
+            { "change": "treated", "prefix": "203.0.113.0/24", "receiver": { "slot": 1, "name": "bravo" } },
+            { "change": "readable", "prefix": "203.0.113.0/24" },
         ] });
         let expected = "192.0.2.0/24 of bravo: would be refused\n198.51.100.0/24: its routes would be ranked otherwise\n\
-                        203.0.113.0/24: slot 2 would no longer get it\nand 2 more\n";
+                        203.0.113.0/24: slot 2 would no longer get it\n\
+                        at rs1, 192.0.2.0/24 of bravo: your router would get it with other attributes\n\
+                        203.0.113.0/24: bravo would get it with other hops or communities\n\
+                        203.0.113.0/24: its receivers could read which peers its communities name\nand 2 more\n";
         assert_eq!(routes(&policy), expected);
         assert_eq!(routes(&Value::Null), "");
         let wrong = json!({ "errors": [{ "message": "one" }, { "message": "two", "help": "three" }] });
