@@ -5,8 +5,8 @@
 //! party.
 //! SIX-11, reloads: reloads that touch the first, the last, all or no prefixes, or the ranking alone, two in a row with
 //! other events between: equal messages in equal order; every object once, at most fifty in a tenth of a second.
-//! SIX-11, two pairs: party 1 of one pair and party 2 of another in one hand, with the same members and routes at both: equal messages in
-//! equal order.
+//! SIX-11, two pairs: what party 1 of one pair sees, and what party 2 of another sees in a run of its own, with the same members and routes:
+//! equal messages in equal order at each.
 //! SIX-11, joins during a reload: a slot joins before the objects of an UPDATE that the new rules split have their
 //! turn: equal messages.
 
@@ -291,7 +291,8 @@ fn a_member_that_may_open_nothing_looks_like_one_that_may_open_everything(export
 
 in_both_modes!(party_1_of_one_pair_and_party_2_of_another_see_the_same_whatever_the_policies_are);
 fn party_1_of_one_pair_and_party_2_of_another_see_the_same_whatever_the_policies_are(export: ExportMode) {
-    // The same members announce the same to two pairs with randomness of their own, as proxies with two pairs do.
+    // The same members announce the same to two pairs with randomness of their own, as proxies with two pairs do. The pairs run one after
+    // the other, so that nothing is shown of what happens at both at one time.
     let seen = |secrets: &Secrets| {
         [(51, PARTIES[0]), (52, PARTIES[1])].map(|(seed, party)| {
             let shapes = play(secrets, Duration::ZERO, seed, export).shapes;

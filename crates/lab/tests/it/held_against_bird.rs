@@ -1,6 +1,10 @@
-//! The duties of a route server, held against BIRD with the same rules: a real BIRD as a route server, and the functions that members'
-//! proxies call, for 10,000 generated routes and for a table that was recorded. Every difference has a cause that is listed, and every cause
-//! occurs.
+//! What a route server checks, and what communities ask of it, held against BIRD with the same rules: a real BIRD as a route server, and
+//! the functions that members' proxies call, not their processes or the parties, for 10,000 generated routes and for a table that was
+//! recorded. Every difference has a cause that is listed, and every cause occurs.
+//!
+//! Held are: lengths of prefixes and paths, special-purpose prefixes, next hop, first AS, AS_SET, reserved and transit-free ASes, origins by
+//! the RPKI (RFC 6811), roles (RFC 9234), BLACKHOLE, who may have a route, and what receivers get (hops, NO_EXPORT, NO_ADVERTISE, which
+//! communities go). Not held: lists of the registries (IRR), ASPA, prefix limits, rules of a member's policy, and which route is best.
 
 #![allow(clippy::disallowed_methods, reason = "a test of the laboratory does I/O")]
 
@@ -141,9 +145,9 @@ fn recorded() -> (Routes, Vec<Vrp>) {
 }
 
 #[test]
-fn for_ten_thousand_routes_and_a_table_bird_and_we_differ_only_where_it_is_said() {
+fn checks_and_communities_of_ten_thousand_routes_and_a_table_differ_from_birds_only_where_it_is_said() {
     let Some(routers) = routers() else { return };
-    let test = "held_against_bird::for_ten_thousand_routes_and_a_table_bird_and_we_differ_only_where_it_is_said";
+    let test = "held_against_bird::checks_and_communities_of_ten_thousand_routes_and_a_table_differ_from_birds_only_where_it_is_said";
     if enter_for_test(test).is_none() {
         return;
     }

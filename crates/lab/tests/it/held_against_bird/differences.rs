@@ -6,7 +6,7 @@ use wayleave_bgp::origins::Vrps;
 use wayleave_bgp::{Attributes, Community, ExtendedCommunity, LargeCommunity, NextHop, Origin};
 use wayleave_core::{Asn, Prefix};
 use wayleave_route_server::directory::{MemberSet, SlotId};
-use wayleave_route_server::policy::communities::Controls;
+use wayleave_route_server::policy::communities::{CommunityReason, Controls};
 use wayleave_route_server::policy::treatments::{Treatments, prepend, prepended, received};
 use wayleave_route_server::policy::validate::{
     Check, Invalid, RouteRules, for_router, is_blackhole, validate, validate_for, validate_origin,
@@ -220,6 +220,19 @@ fn reason_of(attributes: &Attributes) -> Option<u32> {
     reasons.next().map(|large| large.local2)
 }
 
+/// What the communities that say who may have the route say of this receiver, with nothing before them: NO_ADVERTISE, and what is to be
+/// added for this receiver alone, would hide a mistake in them.
+fn asked(route: &Route, peer: Asn) -> CommunityReason {
+    let others: Vec<Community> =
+        route.attributes.communities().filter(|community| *community != Community::NO_ADVERTISE).collect();
+    Controls::read(&route.attributes.edit().communities(&others).finish(), RS).decide(peer)
+}
+
+/// Whether BIRD does not export what communities say so of.
+fn is_denied(asked: CommunityReason) -> bool {
+    matches!(asked, CommunityReason::Denied | CommunityReason::ToNobody)
+}
+
 /// Compares all routes. `in_table`: what is in BIRD's table, with its reasons; `received`: what each receiver has from it.
 pub(super) fn compare(
     ours: &Ours<'_>,
@@ -261,21 +274,28 @@ fn explain(
 ) -> Result<Vec<Difference>, String> {
     let peer = RECEIVERS[receiver];
     let reason = table.and_then(reason_of);
-    let controls = Controls::read(&route.attributes, RS);
     let treatments = Treatments::read(&route.attributes, RS);
     let is_private = per_peer(route.announcer) == PerPeer::Private;
     let invalid = match outcome {
         Outcome::Refused(invalid) => invalid,
         Outcome::NotExported => {
+            let asked = asked(route, peer);
             return match (theirs, reason) {
-                (None, None) if table.is_some() => Ok(Vec::new()),
-                (None, _) => Err(format!("not exported by us, refused by BIRD: {reason:?}")),
-                (Some(_), _) if controls.no_advertise() => Ok(vec![Difference::NoAdvertise]),
-                (Some(_), _) if !controls.decide(peer).permits() => Ok(vec![Difference::OnlyOthers]),
-                (Some(_), _) if is_private && treatments.to(peer) != treatments.to_all() => {
-                    Ok(vec![Difference::PrivateRestriction])
+                (None, None) if table.is_some() && is_denied(asked) => Ok(Vec::new()),
+                (None, _) => Err(format!("not exported by us ({asked:?}); BIRD's reason is {reason:?}")),
+                (Some(_), _) if is_denied(asked) => Err(format!("BIRD exports it, and we read {asked:?}")),
+                (Some(_), _) => {
+                    let has_no_advertise = route.attributes.communities().any(|of| of == Community::NO_ADVERTISE);
+                    let is_restricted = is_private && treatments.restricted().contains(&peer);
+                    let causes = [
+                        (has_no_advertise, Difference::NoAdvertise),
+                        (asked == CommunityReason::OnlyOthers, Difference::OnlyOthers),
+                        (is_restricted, Difference::PrivateRestriction),
+                    ];
+                    let found: Vec<_> =
+                        causes.into_iter().filter(|(holds, _)| *holds).map(|(_, cause)| cause).collect();
+                    if found.is_empty() { Err(format!("BIRD exports it and we do not ({asked:?})")) } else { Ok(found) }
                 }
-                (Some(_), _) => Err("BIRD exports it and we do not".to_owned()),
             };
         }
         Outcome::Received(attributes) => {
