@@ -47,6 +47,12 @@ pub fn warn(text: &str) {
     let _ = writeln!(stderr().lock(), "warning: {text}");
 }
 
+/// The problems of a page, a line each.
+#[must_use]
+pub fn problems(page: &Value) -> String {
+    page["problems"].as_array().into_iter().flatten().map(|problem| format!("problem: {}\n", cell(problem))).collect()
+}
+
 /// Prints a JSON object with `"version": 1`.
 pub fn print_json(value: Value) {
     print(&format!("{}\n", versioned(value)));
