@@ -157,6 +157,13 @@ mod tests {
     }
 
     #[test]
+    fn problems_of_a_page_are_a_line_each() {
+        let page = json!({ "routes": [], "problems": ["rs2: no session", "rs3: no session"] });
+        assert_eq!(problems(&page), "problem: rs2: no session\nproblem: rs3: no session\n");
+        assert_eq!(problems(&json!({ "routes": [] })), "");
+    }
+
+    #[test]
     fn people_read_times_and_programs_numbers() {
         let row = json!({ "not_after": 1_700_000_000, "asn": 64_496, "from": [0, 60], "until": null, "next_list": 60 });
         let text = objects(std::slice::from_ref(&row), &["asn", "not_after", "from", "until"]);

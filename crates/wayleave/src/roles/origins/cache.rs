@@ -1,5 +1,6 @@
 //! The RTR caches and files of ROAs that are followed, and which of them counts; also over a change of the configuration: data of the one
-//! before counts until a new one has answered, and no longer than it would have; that of a file an hour.
+//! before counts until a new one has any, or all have answered that there are none, and no longer than it would have; that of a file an
+//! hour.
 
 use std::future::{Future as _, poll_fn};
 use std::task::Poll;
