@@ -100,7 +100,15 @@ const WHO_SAYS_WHY: &str = "a member and an attesting proxy say why of a prefix 
 /// # Errors
 /// Why it has not, as far as that says whether it runs.
 pub fn order(target: &Target, path: &str) -> Result<Value, NoAnswer> {
-    request(target, "POST", path, Limits::USUAL)
+    order_within(target, path, Limits::USUAL)
+}
+
+/// The same within other limits.
+///
+/// # Errors
+/// As [`order`].
+pub fn order_within(target: &Target, path: &str, limits: Limits) -> Result<Value, NoAnswer> {
+    request(target, "POST", path, limits)
 }
 
 /// The same with one parameter of whatever text.

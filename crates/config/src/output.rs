@@ -47,6 +47,12 @@ pub fn warn(text: &str) {
     let _ = writeln!(stderr().lock(), "warning: {text}");
 }
 
+/// The problems of a page, a line each.
+#[must_use]
+pub fn problems(page: &Value) -> String {
+    page["problems"].as_array().into_iter().flatten().map(|problem| format!("problem: {}\n", cell(problem))).collect()
+}
+
 /// Prints a JSON object with `"version": 1`.
 pub fn print_json(value: Value) {
     print(&format!("{}\n", versioned(value)));
@@ -148,6 +154,13 @@ mod tests {
     fn columns_are_as_wide_as_their_widest_cell() {
         let rows = vec![vec!["a".to_owned(), "long cell".to_owned()], vec!["bcd".to_owned(), "x".to_owned()]];
         assert_eq!(table(&["N", "TEXT"], &rows), "N    TEXT\na    long cell\nbcd  x\n");
+    }
+
+    #[test]
+    fn problems_of_a_page_are_a_line_each() {
+        let page = json!({ "routes": [], "problems": ["rs2: no session", "rs3: no session"] });
+        assert_eq!(problems(&page), "problem: rs2: no session\nproblem: rs3: no session\n");
+        assert_eq!(problems(&json!({ "routes": [] })), "");
     }
 
     #[test]

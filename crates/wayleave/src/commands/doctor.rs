@@ -3,7 +3,7 @@
 //! It asks what `check --deep` and `show status` ask, of each configuration, and beside that the machine: who runs, by which program, and
 //! whether there is room. What it may not look at it says.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -114,7 +114,7 @@ impl Notes<'_> {
 pub fn run(command: &Doctor) -> Result<ExitCode, Failures> {
     let files = files(&command.files)?;
     let mut found = machine();
-    let (mut roles, mut listens) = (Vec::new(), BTreeMap::new());
+    let (mut roles, mut listens) = (Vec::new(), Vec::new());
     for file in &files {
         let mut notes = Notes { file, found: Vec::new() };
         match Source::read(file) {
@@ -175,18 +175,31 @@ fn machine() -> Vec<Found> {
     vec![Found { standing, file: None, about: "clock".to_owned(), message: words, cure: cure.map(str::to_owned) }]
 }
 
+/// An address at which a role listens: whether by UDP, and of which file it is.
+type Listens = (bool, SocketAddr, PathBuf);
+
 /// Two configurations with one address: only one of the two roles can have it.
-fn conflicts(source: &Source, listens: &mut BTreeMap<(bool, SocketAddr), PathBuf>, notes: &mut Notes<'_>) {
+fn conflicts(source: &Source, listens: &mut Vec<Listens>, notes: &mut Notes<'_>) {
     let file: toml::Table = source.text().parse().unwrap_or_default();
     for (setting, address) in deep::listening(&file).into_iter().filter(|(_, address)| address.port() != 0) {
         let is_udp = setting.ends_with(".local");
-        if let Some(other) = listens.get(&(is_udp, address)).filter(|other| *other != source.path()) {
-            let message = format!("`{setting}` is {address}, which {} has too", other.display());
+        let is_taken =
+            |(by_udp, other, file): &&Listens| *by_udp == is_udp && clash(*other, address) && file != source.path();
+        if let Some((_, of_other, other)) = listens.iter().find(is_taken) {
+            let there = if *of_other == address { String::new() } else { format!(" as {of_other}") };
+            let message = format!("`{setting}` is {address}, which {} has too{there}", other.display());
             notes.add(Standing::Problem, "ports", message, Some("choose another port in one of the two files"));
         } else {
-            listens.insert((is_udp, address), source.path().to_owned());
+            listens.push((is_udp, address, source.path().to_owned()));
         }
     }
+}
+
+/// Whether who listens at one address takes the other, too.
+fn clash(one: SocketAddr, other: SocketAddr) -> bool {
+    // `[::]` also takes IPv4 (ipv6(7), IPV6_V6ONLY).
+    let has_all = |all: SocketAddr, of: SocketAddr| all.ip().is_unspecified() && (all.is_ipv6() || of.is_ipv4());
+    one.port() == other.port() && (one.ip() == other.ip() || has_all(one, other) || has_all(other, one))
 }
 
 /// Looks at one role.
@@ -220,7 +233,7 @@ fn examine(source: &Source, notes: &mut Notes<'_>) -> Examined {
         program: None,
     };
     ask(source, process.map_or(Runs::No, |(runs, _)| runs), &mut examined, notes);
-    room(source, notes);
+    folders(source).iter().for_each(|folder| room(folder, notes));
     if examined.runs == "no" {
         kernel(role, source, notes);
     }
@@ -345,41 +358,50 @@ fn unit_of(groups: &str) -> Option<String> {
     { names }.find(|name| name.starts_with("wayleave-") && name.ends_with(".service")).map(str::to_owned)
 }
 
-/// Keys and certificates that end soon.
+/// Keys and the membership, where they end soon. A realm's list key is among the problems of its status.
 fn expiries(target: &Target, notes: &mut Notes<'_>) {
-    let Ok(keys) = fetch::json_within(target, "/api/v1/keys", ASKED) else { return };
-    let mut ends = Vec::new();
-    each_end(&keys, &mut ends);
     let now = unix_now().secs();
-    for end in ends.into_iter().filter(|end| *end < now + ENDS_SOON) {
-        let message = match end < now {
-            true => format!("a key or certificate ended at {}", utc(end)),
-            false => format!("a key or certificate ends at {}", utc(end)),
-        };
-        let standing = if end < now { Standing::Problem } else { Standing::Warning };
-        let cure = "`wayleave show keys` says which; docs/guide/roll-keys.md has how each is replaced";
-        notes.add(standing, "keys", message, Some(cure));
+    if let Ok(keys) = fetch::json_within(target, "/api/v1/keys", ASKED) {
+        for (key, end) in ends_of_keys(&keys) {
+            let cure = "`wayleave show keys` says more of it; docs/guide/roll-keys.md has how it is replaced";
+            expiry(&format!("the key {key}"), end, now, cure, notes);
+        }
+    }
+    if let Ok(status) = fetch::json_within(target, "/api/v1/status", ASKED)
+        && let Some(end) = status["membership_until"].as_u64()
+    {
+        let cure = "the realm's operator renews it: its role is to run, and the status says why it did not";
+        expiry("this node's membership", end, now, cure, notes);
     }
 }
 
-/// The ends of what a page lists, in seconds since 1970.
-fn each_end(value: &Value, ends: &mut Vec<u64>) {
-    match value {
-        Value::Object(fields) => {
-            let named = fields.get("not_after").and_then(Value::as_u64).filter(|end| *end > 0);
-            ends.extend(named);
-            fields.values().for_each(|value| each_end(value, ends));
-        }
-        Value::Array(items) => items.iter().for_each(|item| each_end(item, ends)),
-        _ => {}
+fn expiry(what: &str, end: u64, now: u64, cure: &str, notes: &mut Notes<'_>) {
+    if end < now {
+        notes.add(Standing::Problem, "keys", format!("{what} ended at {}", utc(end)), Some(cure));
+    } else if end < now + ENDS_SOON {
+        notes.add(Standing::Warning, "keys", format!("{what} ends at {}", utc(end)), Some(cure));
     }
+}
+
+/// The keys of a page that have an end, in seconds since 1970. One that another key has replaced may end.
+fn ends_of_keys(page: &Value) -> Vec<(String, u64)> {
+    let rows = page["keys"].as_array().into_iter().flatten();
+    let lasting = rows.filter(|key| key["needed_until"].is_null());
+    lasting.filter_map(|key| Some((key["id"].as_str()?.to_owned(), key["ends"].as_u64()?))).collect()
+}
+
+/// The folders in which the role writes.
+fn folders(source: &Source) -> BTreeSet<PathBuf> {
+    let states = named_files(source).into_iter().filter(|file| file.setting.ends_with(".state"));
+    let folder = |path: PathBuf| {
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        folder.unwrap_or(Path::new(".")).to_owned()
+    };
+    states.map(|file| folder(source.resolve(&file.path))).collect()
 }
 
 /// Whether there is room where the role writes.
-fn room(source: &Source, notes: &mut Notes<'_>) {
-    let state = named_files(source).into_iter().find(|file| file.setting.ends_with(".state"));
-    let Some(path) = state.map(|file| source.resolve(&file.path)) else { return };
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+fn room(folder: &Path, notes: &mut Notes<'_>) {
     let room = match statvfs(folder) {
         Ok(room) => room,
         Err(error) => {
@@ -503,6 +525,9 @@ fn screen(found: &[Found], roles: &[Examined], all: bool) -> String {
 
 #[cfg(test)]
 mod tests {
+    use wayleave_attestation::leaf::LeafKey;
+    use wayleave_attestation::pipeline::explain::OwnKey;
+
     use super::*;
 
     fn found(standing: Standing, message: &str) -> Found {
@@ -537,29 +562,73 @@ mod tests {
         assert_eq!(unit_of("0::/user.slice/session-1.scope\n"), None);
     }
 
+    /// A key as an attesting proxy's page has it.
+    fn key(ends: Option<u64>, needed_until: Option<u64>) -> Value {
+        json!(OwnKey {
+            of: "attestations",
+            suite: "xmss",
+            id: LeafKey { suite: 1, key: [0xab; 32] }.id(),
+            sign: "ab".repeat(32),
+            registered: true,
+            state: "signs",
+            routes: 0,
+            last_signed: None,
+            needed_until,
+            left: None,
+            ends,
+            reload: "SIGHUP",
+        })
+    }
+
     #[test]
-    fn the_ends_of_keys_are_found_wherever_they_stand() {
-        let mut ends = Vec::new();
-        each_end(&json!({ "keys": [{ "not_after": 7 }, { "of": { "not_after": 9 } }], "not_after": 0 }), &mut ends);
-        assert_eq!(ends, [7, 9]);
+    fn a_key_that_ends_soon_is_named_and_one_that_was_replaced_is_not() {
+        let page = json!({ "version": 1, "keys": [key(Some(7), None), key(Some(8), Some(6)), key(None, None)] });
+        let ends = ends_of_keys(&page);
+        assert_eq!(ends, [(page["keys"][0]["id"].as_str().expect("a name").to_owned(), 7)]);
+        let mut notes = Notes { file: Path::new("a.toml"), found: Vec::new() };
+        for end in [99, 100, 99 + ENDS_SOON, 100 + ENDS_SOON] {
+            expiry("the key 1", end, 100, "roll it", &mut notes);
+        }
+        let standings: Vec<Standing> = notes.found.iter().map(|one| one.standing).collect();
+        assert_eq!(standings, [Standing::Problem, Standing::Warning, Standing::Warning]);
+    }
+
+    #[test]
+    fn room_is_looked_for_where_each_pair_has_its_state() {
+        let folder = std::env::temp_dir().join(format!("wayleave-doctor-room-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let file = folder.join("a.toml");
+        let pair = |state: &str| format!("[[pair]]\n[pair.member]\nstate = \"{state}\"\n");
+        let text = "[member]\nstate = \"/one/a.redb\"\n".to_owned() + &pair("/two/b.redb") + &pair("/one/c.redb");
+        fs::write(&file, text).expect("written");
+        let found = folders(&Source::read(&file).expect("a file"));
+        assert_eq!(found, BTreeSet::from(["/one", "/two"].map(PathBuf::from)));
+        fs::remove_dir_all(&folder).expect("removed");
     }
 
     #[test]
     fn an_address_in_two_files_is_a_problem() {
         let folder = std::env::temp_dir().join(format!("wayleave-doctor-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
-        let mut listens = BTreeMap::new();
-        let mut of = |name: &str| {
+        let mut listens = Vec::new();
+        let mut of = |name: &str, address: &str| {
             let file = folder.join(name);
-            fs::write(&file, "[status]\nlisten = \"127.0.0.1:8481\"\n").expect("written");
+            fs::write(&file, format!("[status]\nlisten = \"{address}\"\n")).expect("written");
             let source = Source::read(&file).expect("a file");
             let mut notes = Notes { file: &file, found: Vec::new() };
             conflicts(&source, &mut listens, &mut notes);
             notes.found
         };
-        assert_eq!(of("one.toml"), []);
-        let said = of("two.toml");
-        assert!(said.len() == 1 && said[0].message.contains("one.toml has too"), "{said:?}");
+        assert_eq!(of("one.toml", "127.0.0.1:8481"), []);
+        for address in ["127.0.0.1:8481", "0.0.0.0:8481", "[::]:8481"] {
+            let said = of("two.toml", address);
+            assert!(said.len() == 1 && said[0].message.contains("one.toml has too"), "{said:?}");
+        }
+        for address in ["127.0.0.2:8481", "[::1]:8481", "0.0.0.0:8482"] {
+            assert_eq!(of("two.toml", address), [], "{address}");
+        }
+        let said = of("three.toml", "127.0.0.1:8482");
+        assert!(said[0].message.ends_with("two.toml has too as 0.0.0.0:8482"), "{said:?}");
         fs::remove_dir_all(&folder).expect("removed");
     }
 }

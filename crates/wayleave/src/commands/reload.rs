@@ -1,6 +1,7 @@
 //! `reload` and `diff`: what a changed configuration changes at the role that runs.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
@@ -28,6 +29,9 @@ pub struct Diff {
     pub json: bool,
 }
 
+/// How long a role may take to compare all its routes.
+const COMPARED: fetch::Limits = fetch::Limits::within(Duration::from_secs(120));
+
 /// Has the role read its configuration again, and says what came of it.
 pub fn reload(command: &Reload) -> Outcome {
     let said = fetch::order(&command.target, "/api/v1/reload")?;
@@ -41,7 +45,8 @@ pub fn diff(command: &Diff) -> Outcome {
     // The changed file says where the role answers, unless that is what has changed.
     let own = command.target.url.is_none() && command.target.config.is_none();
     let target = if own { Target { url: None, config: Some(file.clone()) } } else { command.target.clone() };
-    let said = fetch::order_with(&target, "/api/v1/diff", "file", &file.display().to_string())?;
+    let path = format!("/api/v1/diff?file={}", fetch::percent_encoded(&file.display().to_string()));
+    let said = fetch::order_within(&target, &path, COMPARED)?;
     show(&said, "diff", command.json)
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::failure::{Failure, Outcome};
 use crate::fetch::{self, Target};
-use crate::output::{cell, print, print_json};
+use crate::output::{cell, print, print_json, problems};
 use crate::roles::bgp_peer::check_message;
 
 #[derive(Subcommand, Debug)]
@@ -66,7 +66,7 @@ pub fn run(command: &Session) -> Outcome {
     if is_json {
         print_json(value);
     } else {
-        print(&format!("{}\n", words(&value)));
+        print(&format!("{}\n{}", words(&value), problems(&value)));
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use super::path;
 use crate::failure::{Failure, Outcome};
 use crate::fetch;
 use crate::fetch::Target;
-use crate::output::{cell, cell_of, fields, objects, print, print_json};
+use crate::output::{cell, cell_of, fields, objects, print, print_json, problems};
 use crate::overview::{Overview, few_time_key};
 use clap::{Args, ValueEnum};
 use wayleave_core::Prefix;
@@ -190,8 +190,8 @@ pub fn show(command: &Show) -> Outcome {
             ],
         ),
         Noun::Routes if value["accept"].is_array() => offered(&value, &list("routes")),
-        Noun::Routes => routes(list("routes"), value["more"] == true),
-        Noun::Exports => exports(&value, command.of.is_some()),
+        Noun::Routes => routes(list("routes"), value["more"] == true) + &problems(&value),
+        Noun::Exports => exports(&value, command.of.is_some()) + &problems(&value),
         Noun::Members => {
             let columns = [
                 "slot",
@@ -704,7 +704,8 @@ fn why_to(command: &Why, to: &str) -> Outcome {
     }
     let text = exports(&value, true);
     let none = format!("{}: your router announces no route for this prefix to its proxy\n", command.what);
-    print(if text.is_empty() { &none } else { &text });
+    let text = if text.is_empty() { none } else { text };
+    print(&(text + &problems(&value)));
     Ok(())
 }
 

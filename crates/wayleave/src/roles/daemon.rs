@@ -4,12 +4,13 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -44,6 +45,9 @@ const FAILED: u8 = 1;
 const DEFAULT_ROUTES: usize = 1000;
 /// What `?most=N` may be at most: our own limit, since all of them are in memory at once.
 const MOST_ROUTES: usize = 100_000;
+
+/// What another configuration would change at what a role has, as it is found.
+pub type Comparison = Pin<Box<dyn Future<Output = Option<Value>> + Send>>;
 
 /// A role, as [`run`] starts, reloads and stops it.
 pub trait Role: Sized {
@@ -81,8 +85,9 @@ pub trait Role: Sized {
         Ok(())
     }
 
-    /// What another configuration would change beside settings, where the role can tell. Nothing is changed.
-    async fn differences(&self, _config: Self::Config) -> Option<Value> {
+    /// What another configuration would change beside settings, where the role can tell. Nothing is changed, and the role goes on while
+    /// it is found.
+    fn differences(&self, _config: Self::Config) -> Option<Comparison> {
         None
     }
 
@@ -240,6 +245,24 @@ impl<V: View> Views<V> {
         Self { pages, view, last_reload, paths, has_front }
     }
 
+    /// The same for what concerns the whole role, also where it has parts.
+    #[must_use]
+    fn order_to_all<F, T>(self, name: &str, order: F) -> Self
+    where
+        F: Fn(Parameters) -> T + Send + Sync + 'static,
+        T: Future<Output = Result<Value, ViewError>> + Send + 'static,
+    {
+        let Self { pages, view, last_reload, paths, has_front } = self;
+        let known = known_parameters(name);
+        let (path, name) = (format!("/api/v1/{name}"), name.to_owned());
+        let pages = pages.local_order(&path, move |parameters| {
+            let checked = parts::of_all(&name, &parameters).and_then(|()| check_parameters(&parameters, known));
+            let answer = checked.map(|()| order(parameters));
+            async move { answer?.await }
+        });
+        Self { pages, view, last_reload, paths, has_front }
+    }
+
     /// Adds pages that are neither JSON nor what all roles have; one of them is `/`.
     #[must_use]
     pub fn site(self, add: impl FnOnce(Pages) -> Pages) -> Self {
@@ -383,6 +406,7 @@ pub async fn run<R: Role>(path: &Path, options: Options) -> Outcome {
     let (answers, answered) = watch::channel(Instant::now());
     let watching = tokio::spawn(watch_readiness(role.view(), ready, answers));
     let mut heartbeat = Heartbeat::new(watchdog(), answered);
+    let comparing = Comparing::default();
     info!(role = R::NAME, configuration = %path.display(), "started");
     notify(Notice::Ready);
     let outcome = loop {
@@ -393,12 +417,14 @@ pub async fn run<R: Role>(path: &Path, options: Options) -> Outcome {
                 Request::Stop => break Ok(()),
             },
             Some((order, answer)) = ordered.recv() => {
-                let answered = match order {
-                    Order::Reload => reload_and_say(&mut role, &daemon, &mut settings).await,
-                    Order::Diff(file) => diff(&role, &settings, &file).await,
-                };
-                // Who asked may have gone.
-                let _ = answer.send(answered);
+                match order {
+                    // Who asked may have gone.
+                    Order::Reload => drop(answer.send(reload_and_say(&mut role, &daemon, &mut settings).await)),
+                    Order::Diff(file) => {
+                        let (said, comparison) = diff(&role, &settings, &file);
+                        comparing.begin(said, comparison, answer);
+                    }
+                }
             }
             event = role.next() => {
                 let handled = match event {
@@ -490,16 +516,49 @@ impl Heartbeat {
 }
 
 /// What a reload with this file would change: at settings, and where the role can tell, at what it has.
-async fn diff<R: Role>(role: &R, settings: &Settings, file: &Path) -> Value {
+fn diff<R: Role>(role: &R, settings: &Settings, file: &Path) -> (Value, Option<Comparison>) {
     let mut parsed = None;
-    let mut said = settings.diff(file, |source| {
+    let said = settings.diff(file, |source| {
         parsed = Some(R::parse(source)?);
         Ok(())
     });
-    if let Some(config) = parsed {
-        said["policy"] = role.differences(config).await.unwrap_or(Value::Null);
+    let comparison = parsed.and_then(|config| role.differences(config));
+    (said, comparison)
+}
+
+/// The one comparison that goes on beside the role's loop: with many routes it takes longer than heartbeats and signals may wait.
+struct Comparing(Arc<Semaphore>);
+
+impl Default for Comparing {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(1)))
     }
-    said
+}
+
+impl Comparing {
+    /// Answers with what is said of settings and what is found, unless another comparison goes on. It ends when who asked has gone.
+    fn begin(&self, mut said: Value, comparison: Option<Comparison>, mut answer: oneshot::Sender<Value>) {
+        let Some(comparison) = comparison else {
+            let _ = answer.send(said); // who asked may have gone, here and below
+            return;
+        };
+        let Ok(turn) = Arc::clone(&self.0).try_acquire_owned() else {
+            let failure = Failure::new("the role still compares a configuration that was asked about before")
+                .help("ask again when that is answered");
+            let _ = answer.send(settings::refused(&failure.into()));
+            return;
+        };
+        tokio::spawn(async move {
+            tokio::select! {
+                () = answer.closed() => {}
+                found = comparison => {
+                    said["policy"] = found.unwrap_or(Value::Null);
+                    drop(turn);
+                    let _ = answer.send(said);
+                }
+            }
+        });
+    }
 }
 
 /// Reloads, as systemd expects it, and says what came of it.
@@ -601,13 +660,13 @@ async fn serve<R: Role>(
             let last_reload = of_status.clone();
             async move { whole_status(&view, &last_reload).await }
         })
-        .local_order("reload", {
+        .order_to_all("reload", {
             let orders = orders.clone();
-            move |_, _| settings::ask(orders.clone(), Ok(Order::Reload))
+            move |_| settings::ask(orders.clone(), Ok(Order::Reload))
         })
-        .local_order("diff", {
+        .order_to_all("diff", {
             let path = daemon.path.clone();
-            move |_, parameters| settings::ask(orders.clone(), settings::diff_of(&path, &parameters))
+            move |parameters| settings::ask(orders.clone(), settings::diff_of(&path, &parameters))
         })
         .page("overview", move |view, _| {
             let (last_reload, run) = (of_overview.clone(), run.clone());
@@ -793,6 +852,43 @@ mod tests {
         let router = "[forwarding]\nkeys = \"r.key\"\nstate = \"/var/lib/wayleave/r.redb\"\n";
         assert_eq!(of(router).as_deref(), Some("/var/lib/wayleave/r.redb"));
         assert_eq!(of("[stamper]\nposition = \"last\"\n"), None, "where it puts headers");
+    }
+
+    #[tokio::test]
+    async fn one_comparison_goes_on_at_a_time_and_ends_when_who_asked_has_gone() {
+        let comparing = Comparing::default();
+        let ask = |comparison: Option<Comparison>| {
+            let (answer, answered) = oneshot::channel();
+            comparing.begin(json!({ "errors": [] }), comparison, answer);
+            answered
+        };
+        let (held, lives) = oneshot::channel::<()>();
+        let endless: Comparison = Box::pin(async move {
+            let _held = held;
+            std::future::pending().await
+        });
+        let first = ask(Some(endless));
+        let at_once = || -> Option<Comparison> { Some(Box::pin(async { Some(json!({ "in_all": 1 })) })) };
+        let refused = ask(at_once()).await.expect("answered at once");
+        let message = refused["errors"][0]["message"].as_str().unwrap_or_default();
+        assert!(message.contains("still compares"), "{refused}");
+        assert_eq!(ask(None).await.expect("answered"), json!({ "errors": [] }), "nothing to compare");
+        drop(first);
+        assert!(lives.await.is_err(), "the comparison is dropped");
+        // What holds its turn is dropped with it, and may be so a moment later.
+        let next = loop {
+            let said = ask(at_once()).await.expect("answered");
+            if said["errors"] == json!([]) {
+                break said;
+            }
+            tokio::task::yield_now().await;
+        };
+        assert_eq!(next["policy"]["in_all"], 1);
+        assert_eq!(
+            ask(at_once()).await.expect("answered")["policy"]["in_all"],
+            1,
+            "whoever was answered may ask again"
+        );
     }
 
     #[test]

@@ -49,7 +49,14 @@ fn listed() -> BTreeMap<String, BTreeSet<String>> {
     let lines = text.lines().filter(|line| !line.starts_with('#')).map(|line| line.trim_end_matches(" ?"));
     let of = |line: &str| {
         let (name, labels) = line.trim_end_matches('}').split_once('{').unwrap_or((line, ""));
-        (name.to_owned(), labels.split(',').filter(|label| !label.is_empty()).map(str::to_owned).collect())
+        (
+            name.to_owned(),
+            labels
+                .split(',')
+                .filter(|label| !label.is_empty())
+                .map(|label| label.trim_end_matches('?').to_owned())
+                .collect(),
+        )
     };
     lines.map(of).collect()
 }

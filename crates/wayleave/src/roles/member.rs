@@ -15,7 +15,6 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use toml::Spanned;
 use tracing::{info, warn};
@@ -23,13 +22,14 @@ use wayleave_member::{AttestationConfig, Input, MemberProxy};
 use wayleave_route_server::key_roles::KeyRoles;
 use wayleave_route_server::member::check_store;
 use wayleave_route_server::party::StoredRecord;
+use wayleave_route_server::policy::Policy;
 use wayleave_runtime::identity::Identity;
 use wayleave_runtime::links::{Connecting, Limits, Links};
 use wayleave_runtime::store::FileStore;
 
 use super::attestation;
 use super::bgp_peer::Peer;
-use super::daemon::{Daemon, QUEUE, Role, Running, seed};
+use super::daemon::{Comparison, Daemon, QUEUE, Role, Running, seed};
 use super::link_driver::Driver;
 use super::link_faults::{LinkEndpoint, LinkFaults};
 use super::origins::Origins;
@@ -49,6 +49,11 @@ use views::{MemberView, Watched};
 /// Both parties in the words of the configuration.
 pub fn party_endpoints(config: &MemberConfig, identity: &Identity, pair: Option<&str>) -> [LinkEndpoint; 2] {
     config::labels(config, identity, pair).parties
+}
+
+/// What a configuration says of the pair of this name, if it has it.
+fn policy_of<'a>(config: &'a MemberConfig, pair: &str) -> Option<&'a Policy> {
+    config.pairs().find(|config| config.pair_name() == pair).map(|config| &config.policy)
 }
 
 /// A running member's proxy.
@@ -298,13 +303,20 @@ impl Role for MemberRole {
         Ok(())
     }
 
-    async fn differences(&self, config: MemberConfig) -> Option<Value> {
-        let mut all = differences::Found::default();
-        for pair in &self.pairs {
-            let name = (self.pairs.len() > 1).then_some(pair.name.as_str());
-            all.look(&pair.running.events, &config.policy, name).await?;
-        }
-        Some(all.json())
+    fn differences(&self, config: MemberConfig) -> Option<Comparison> {
+        let has_several = self.pairs.len() > 1;
+        let look = |pair: &RunningPair| {
+            let policy = policy_of(&config, &pair.name)?.clone();
+            Some((pair.running.events.clone(), policy, has_several.then(|| pair.name.clone())))
+        };
+        let looks: Vec<_> = self.pairs.iter().filter_map(look).collect();
+        Some(Box::pin(async move {
+            let mut all = differences::Found::default();
+            for (events, policy, name) in looks {
+                all.look(&events, policy, name.as_deref()).await?;
+            }
+            Some(all.json())
+        }))
     }
 
     async fn next(&mut self) -> Result<Infallible, Failure> {

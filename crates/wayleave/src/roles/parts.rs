@@ -31,11 +31,59 @@ where
     if parts.is_empty() {
         return page(view, parameters).await;
     }
-    let mut pages = Vec::with_capacity(parts.len());
+    let (mut pages, mut failed) = (Vec::with_capacity(parts.len()), Vec::new());
     for (of, view) in parts {
-        pages.push((of, page(view, parameters.clone()).await?));
+        match page(view, parameters.clone()).await {
+            Ok(page) => pages.push((of, page)),
+            Err(error) => failed.push((of, error)),
+        }
     }
-    Ok(merged(name, pages))
+    if pages.is_empty() {
+        return Err(failure_of_all(failed));
+    }
+    Ok(with_failures(merged(name, pages), &failed))
+}
+
+/// Why no part has an answer.
+fn failure_of_all(failed: Vec<(String, ViewError)>) -> ViewError {
+    let Some((_, first)) = failed.first().cloned() else { return ViewError::Unavailable };
+    if failed.iter().all(|(_, error)| *error == first) {
+        return first;
+    }
+    let all = failed.iter().map(|(of, error)| format!("{of}: {}", words(error))).collect::<Vec<_>>().join("; ");
+    match first {
+        ViewError::Request(_) => ViewError::Request(all),
+        ViewError::NotFound(_) => ViewError::NotFound(all),
+        ViewError::Failed(_) | ViewError::Unavailable => ViewError::Failed(all),
+    }
+}
+
+fn words(error: &ViewError) -> &str {
+    match error {
+        ViewError::Request(why) | ViewError::NotFound(why) | ViewError::Failed(why) => why,
+        ViewError::Unavailable => "it is starting or stopping",
+    }
+}
+
+/// A page of those parts that have an answer, with why the others have none among its problems.
+fn with_failures(mut page: Value, failed: &[(String, ViewError)]) -> Value {
+    let failed: Vec<Value> = failed.iter().map(|(of, error)| json!(format!("{of}: {}", words(error)))).collect();
+    if failed.is_empty() {
+        return page;
+    }
+    match page["problems"].as_array_mut() {
+        Some(problems) => problems.extend(failed),
+        None => page["problems"] = failed.into(),
+    }
+    page
+}
+
+/// Refuses `?pair=NAME` for an order to the whole role.
+pub fn of_all(order: &str, parameters: &Parameters) -> Result<(), ViewError> {
+    match parameters.contains_key(PAIR) {
+        true => Err(ViewError::Request(format!("`{order}` is of the whole role, expected a request without a pair"))),
+        false => Ok(()),
+    }
 }
 
 /// The part of this name.
@@ -193,14 +241,15 @@ pub async fn readiness<V: View>(view: &V) -> Option<Result<(), String>> {
     if view.parts().is_empty() {
         return of_one(view).await;
     }
-    let mut missing = Vec::new();
+    // All are asked: a machine that hangs must not go unnoticed because another one answers.
+    let (mut missing, mut is_ready) = (Vec::new(), false);
     for (of, view) in view.parts() {
         match of_one(view).await? {
-            Ok(()) => return Some(Ok(())),
+            Ok(()) => is_ready = true,
             Err(why) => missing.push(format!("{of}: {why}")),
         }
     }
-    Some(Err(missing.join("; ")))
+    Some(if is_ready { Ok(()) } else { Err(missing.join("; ")) })
 }
 
 async fn of_one<V: View>(view: &V) -> Option<Result<(), String>> {
@@ -214,7 +263,100 @@ async fn of_one<V: View>(view: &V) -> Option<Result<(), String>> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+
+    use wayleave_runtime::store::FileStore;
+
+    use super::super::daemon::Views;
     use super::*;
+
+    /// A role, or a part of one: its readiness, `None` if its machine hangs; and its parts.
+    #[derive(Clone)]
+    struct Stub(Option<Result<(), String>>, Vec<(String, Stub)>);
+
+    impl Stub {
+        fn of(parts: [Option<Result<(), &str>>; 2]) -> Self {
+            let stub = |ready: Option<Result<(), &str>>| Self(ready.map(|all| all.map_err(str::to_owned)), Vec::new());
+            Self(None, ["rs1", "rs2"].map(str::to_owned).into_iter().zip(parts.map(stub)).collect())
+        }
+    }
+
+    impl View for Stub {
+        async fn status(&self) -> Result<Value, ViewError> {
+            Err(ViewError::Unavailable)
+        }
+
+        async fn overview(&self, _: &Value) -> Result<Overview, ViewError> {
+            Err(ViewError::Unavailable)
+        }
+
+        async fn metrics(&self) -> Option<Vec<Metric>> {
+            None
+        }
+
+        async fn readiness(&self) -> Option<Result<(), String>> {
+            match &self.0 {
+                Some(ready) => Some(ready.clone()),
+                None => std::future::pending().await,
+            }
+        }
+
+        fn store(&self) -> Option<&Arc<FileStore>> {
+            None
+        }
+
+        fn parts(&self) -> &[(String, Self)] {
+            &self.1
+        }
+
+        fn pages(views: Views<Self>) -> Views<Self> {
+            views
+        }
+    }
+
+    #[tokio::test]
+    async fn one_pair_that_is_ready_suffices_and_a_hung_machine_of_another_is_noticed() {
+        let of = |parts| async move { readiness(&Stub::of(parts)).await };
+        assert_eq!(of([Some(Ok(())), Some(Err("no router"))]).await, Some(Ok(())));
+        assert_eq!(of([Some(Err("no router")), Some(Ok(()))]).await, Some(Ok(())));
+        let both = of([Some(Err("no link")), Some(Err("no router"))]).await;
+        assert_eq!(both, Some(Err("rs1: no link; rs2: no router".to_owned())));
+        assert_eq!(at_once(of([Some(Ok(())), None])), None);
+    }
+
+    /// What a future has at once.
+    fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
+        match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(value) => Some(value),
+            Poll::Pending => None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_pair_that_fails_leaves_the_answer_of_the_other_with_its_problem() {
+        let ask = |parts| async move {
+            answer(Stub::of(parts), "session/refresh", Parameters::new(), |view: Stub, _| async move {
+                match view.0 {
+                    Some(Ok(())) => Ok(json!({ "version": 1, "families": ["ipv4"] })),
+                    Some(Err(why)) => Err(ViewError::Failed(why)),
+                    None => Err(ViewError::NotFound("no such member".to_owned())),
+                }
+            })
+            .await
+        };
+        let one = ask([Some(Ok(())), Some(Err("no session"))]).await;
+        let whole = json!({ "version": 1, "families": ["ipv4"], "problems": ["rs2: no session"] });
+        assert_eq!(one, Ok(whole));
+        assert_eq!(ask([None, None]).await, Err(ViewError::NotFound("no such member".to_owned())));
+        let both = ask([Some(Err("no session")), None]).await;
+        assert_eq!(both, Err(ViewError::Failed("rs1: no session; rs2: no such member".to_owned())));
+        let asked = Parameters::from([(PAIR.to_owned(), "rs2".to_owned())]);
+        let refused = of_all("reload", &asked);
+        assert!(matches!(&refused, Err(ViewError::Request(why)) if why.contains("whole role")), "{refused:?}");
+        assert_eq!(of_all("reload", &Parameters::new()), Ok(()));
+    }
 
     fn of_two(name: &str, one: Value, two: Value) -> Value {
         merged(name, vec![("rs1".to_owned(), one), ("rs2".to_owned(), two)])

@@ -16,6 +16,7 @@ use wayleave_lab::console::{ask, cookie};
 use wayleave_lab::demo::http::{get, get_json};
 use wayleave_lab::netns::NetworkNamespace;
 
+use crate::common::metrics::assert_named_by_the_rule;
 use crate::common::{Folder, eventually, free, laboratory, program, text};
 use crate::lab::Lab;
 
@@ -296,6 +297,7 @@ fn a_hostile_source_does_not_end_the_console_and_of_a_party_nothing_is_asked_bef
     assert_eq!(numbers, (101..=300).collect::<Vec<u64>>());
     assert!(events.iter().all(|event| event["source"] == "flood"), "{events:?}");
     assert_eq!(page("/api/v1/source/one/routes")["is"], "routes");
+    assert_named_by_the_rule("console", &own, at);
     for (path, expected) in [
         ("/api/v1/source/two/routes", "`two` has not said what it is"),
         ("/api/v1/source/behind/sources", "a source has no such page"),

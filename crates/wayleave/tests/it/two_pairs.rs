@@ -210,6 +210,19 @@ fn a_pair_that_fails_costs_no_route_that_the_other_has() {
         [0, 1].iter().all(|pair| both.has(*pair, BRAVO, PREFIX) && both.has(*pair, BRAVO, LATER))
     });
 
+    // What is compared is each pair's own policy, and a reload is of the whole proxy: its errors are told once.
+    let held = "[pair.member]\nnew_members = \"hold\"\nknown_slots = 1\n";
+    let changed = file.with_file_name("changed.toml");
+    fs::write(&changed, whole.replace("[pair.member]\n", held)).expect("written");
+    let said = both.says(ALPHA, &["diff", &changed.to_string_lossy(), "--json"]);
+    let said: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let rows = said["policy"]["routes"].as_array().map_or(&[][..], Vec::as_slice);
+    let is_of_second = |row: &Value| row["pair"] == NAMES[1] && row["change"] == "hidden";
+    assert!(!rows.is_empty() && rows.iter().all(is_of_second), "{said:#}");
+    fs::write(&file, format!("{whole}unknown = 1\n")).expect("written");
+    let said = both.says(ALPHA, &["reload"]);
+    assert_eq!(said.matches("the configuration in force stays").count(), 1, "{said}");
+
     // Rules are of the proxy, and count for both.
     let rule = "\n[[rule]]\ndirection = \"export\"\nhide_from = [\"64498\"]\n";
     fs::write(&file, whole + rule).expect("written");

@@ -25,8 +25,8 @@ pub struct Found {
 
 impl Found {
     /// Asks a machine part by part, since it has other work; `pair` is its name where there are several. `None` once it has stopped.
-    pub async fn look(&mut self, events: &mpsc::Sender<Event>, policy: &Policy, pair: Option<&str>) -> Option<()> {
-        let policy = Arc::new(policy.clone());
+    pub async fn look(&mut self, events: &mpsc::Sender<Event>, policy: Policy, pair: Option<&str>) -> Option<()> {
+        let policy = Arc::new(policy);
         let mut after = None;
         loop {
             let policy = Arc::clone(&policy);

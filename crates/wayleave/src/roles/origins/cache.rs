@@ -1,5 +1,6 @@
 //! The RTR caches and files of ROAs that are followed, and which of them counts; also over a change of the configuration: data of the one
-//! before counts until a new one has answered, and no longer than it would have; that of a file an hour.
+//! before counts until a new one has any, or all have answered that there are none, and no longer than it would have; that of a file an
+//! hour.
 
 use std::future::{Future as _, poll_fn};
 use std::task::Poll;
@@ -33,7 +34,7 @@ pub(super) struct FollowedCache {
     /// The place of the one that counts, and since when it does, in seconds since 1970.
     chosen: usize,
     chosen_since: u64,
-    /// The last answer of the cache before, until one of these has answered.
+    /// The last answer of the cache before, until one of these has data, or all have answered that there are none.
     before: Option<Answer>,
 }
 
@@ -195,7 +196,8 @@ impl FollowedCache {
         self.choose();
         let chosen = &self.sources[self.chosen];
         let snapshot = chosen.snapshots.borrow().clone();
-        if snapshot.state != CacheState::NoData {
+        let is_current = |source: &FollowedSource| source.snapshots.borrow().state == CacheState::Current;
+        if chosen.has_data() || self.sources.iter().all(is_current) {
             self.before = None;
         }
         if let Some(before) = self.before.take() {
@@ -390,6 +392,29 @@ mod tests {
         assert_eq!(heard(&mut answered).0, "127.0.0.1:1", "the new cache has answered");
         FollowedCache::follow(&mut answered, Vec::new());
         assert!(answered.is_none(), "without a cache nothing of it counts");
+    }
+
+    #[tokio::test]
+    async fn data_of_a_source_that_is_gone_count_while_another_has_expired_and_a_new_one_says_nothing() {
+        let (first, _one) = source(10, cache(1, None));
+        let (second, two) = source(20, cache(2, None));
+        two.send_modify(|snapshot| snapshot.state = CacheState::Expired);
+        let mut all = FollowedCache::of(vec![first, second]);
+        assert_eq!(heard(&mut all), ("127.0.0.1:1".to_owned(), CacheState::Current, 1));
+        let rest = [(20, cache(2, None)), (30, cache(3, None))];
+        let rest = rest.map(|(preference, source)| PreferredSource { preference, source }).to_vec();
+        FollowedCache::follow(&mut all, rest);
+        assert_eq!(heard(&mut all), ("127.0.0.1:1".to_owned(), CacheState::Stale, 1));
+        // A validator that has just started has nothing, and the other may have.
+        two.send_modify(|snapshot| {
+            snapshot.state = CacheState::Current;
+            snapshot.validated = Arc::default();
+        });
+        assert_eq!(heard(&mut all), ("127.0.0.1:1".to_owned(), CacheState::Stale, 1));
+        let (third, three) = source(30, cache(3, None));
+        three.send_modify(|snapshot| snapshot.validated = Arc::default());
+        all.as_mut().expect("followed").sources[1] = third;
+        assert_eq!(heard(&mut all), ("127.0.0.1:2".to_owned(), CacheState::Current, 0), "all say that there are none");
     }
 
     /// OPS, sources: the preferred cache hangs, restarts, lies about its session, expires or says nothing: the next one counts alone, as
