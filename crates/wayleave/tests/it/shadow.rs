@@ -43,7 +43,8 @@ const MEMBERS: [(&str, u8, u32, &str); 3] = [
         "charlie",
         3,
         64_503,
-        "route 20.6.0.0/16 blackhole { bgp_community.add((0,64500)); bgp_community.add((64500,64501)); };",
+        "route 20.6.0.0/16 blackhole { bgp_community.add((0,64500)); bgp_community.add((64500,64501)); };
+         route 20.7.0.0/16 blackhole { bgp_community.add((65535,65281)); };",
     ),
 ];
 const TIMERS: &str =
@@ -167,13 +168,13 @@ fn the_report_beside_bird_has_each_difference_by_its_cause_and_nothing_is_instal
         .map(|of| Bird::with_text(&routers.bird, attach(of.0, of.1), of.0, member(of), &folder))
         .collect();
     members.iter_mut().for_each(|member| member.start().expect("started"));
-    // Its own routes, and what each is given: alpha 2, bravo 4, charlie 3.
+    // What each is given, and all that it learned, of which it keeps the one with NO_EXPORT: alpha 2, bravo 4, charlie 3, 9.
     let mut counts = Vec::new();
     let settled = wait_until(TIMEOUT, || {
-        counts = MEMBERS
-            .map(|(name, ..)| ask(&server, &format!("show route export {name}")).matches("unicast [").count())
-            .to_vec();
-        (counts == [2, 4, 3]).then_some(())
+        let count = |question: &str| ask(&server, question).matches("unicast [").count();
+        counts = MEMBERS.map(|(name, ..)| count(&format!("show route export {name}"))).to_vec();
+        counts.push(count("show route"));
+        (counts == [2, 4, 3, 9]).then_some(())
     });
     assert!(settled.is_some(), "{counts:?}\n{}", server.log_tail());
     for (name, ..) in MEMBERS {
@@ -188,7 +189,7 @@ fn the_report_beside_bird_has_each_difference_by_its_cause_and_nothing_is_instal
         let rib = |record| if let Ok(Record::Rib(entries)) = record { entries.len() } else { 0 };
         MrtReader::new(&dump[..]).map(rib).sum::<usize>()
     };
-    wait_until(TIMEOUT, || (entries() == 8).then_some(())).expect("a whole dump");
+    wait_until(TIMEOUT, || (entries() == 9).then_some(())).expect("a whole dump");
     let policy = "[[rule]]\ndirection = \"import\"\npeer = 64502\nclass = 200\n";
     fs::write(folder.join("charlie.policy.toml"), policy).expect("written");
     let before = (
@@ -200,6 +201,8 @@ fn the_report_beside_bird_has_each_difference_by_its_cause_and_nothing_is_instal
     let session = "[session]\nconnect = \"192.0.2.253:179\"\nasn = 64510\nrouter_id = \"192.0.2.10\"\n";
     let expected: Vec<(String, String, String)> = [
         ("attributes", "20.4.0.0/16", "charlie"),
+        ("no-export", "20.7.0.0/16", "alpha"),
+        ("no-export", "20.7.0.0/16", "bravo"),
         ("path-hiding", "20.2.0.0/16", "alpha"),
         ("path-hiding", "20.2.0.0/16", "charlie"),
         ("path-hiding", "20.5.0.0/16", "alpha"),
@@ -215,7 +218,8 @@ fn the_report_beside_bird_has_each_difference_by_its_cause_and_nothing_is_instal
         let arguments = ["--config", &config, "--json", "--differences", &all, "--html", &page];
         let report: Value = serde_json::from_str(&shadow(&own, &folder, &arguments)).expect("JSON");
         assert_eq!(differences(&folder.join(&all)), expected, "{name}: {report}");
-        assert_eq!((&report["differences"], &report["unexplained"]), (&7.into(), &0.into()), "{name}");
+        assert_eq!((&report["differences"], &report["unexplained"]), (&9.into(), &0.into()), "{name}");
+        assert_eq!(report["notes"], serde_json::json!([]), "{name}");
         let charlie = &report["members"][2];
         assert_eq!(
             (&charlie["name"], &charlie["given"], &charlie["computed"]),
@@ -224,9 +228,18 @@ fn the_report_beside_bird_has_each_difference_by_its_cause_and_nothing_is_instal
         let page = fs::read_to_string(folder.join(&page)).expect("a page");
         assert!(page.contains("<h1>Shadow of test-ix</h1>") && page.contains("20.3.0.0/25"), "{page}");
         let said = shadow(&own, &folder, &["--config", &config]);
-        assert!(said.contains("7 differences") && said.contains("2 refused (prefix length)"), "{said}");
+        assert!(said.contains("9 differences") && said.contains("2 refused (prefix length)"), "{said}");
         assert!(said.contains("1 attributes (MED)") && said.contains("1 ranking (class by rules)"), "{said}");
     }
+
+    // Data of the registries are not applied, and the report says so.
+    let keys = format!("[\"{}\", \"{}\"]", "11".repeat(32), "22".repeat(32));
+    fs::write(folder.join("profile.toml"), format!("[profile]\n[profile.data]\nkeys = {keys}\n")).expect("written");
+    let with_data = configuration("profile = \"profile.toml\"\n[learned]\nmrt = [\"rib4.mrt\"]\n");
+    fs::write(folder.join("data.toml"), with_data).expect("written");
+    let report: Value =
+        serde_json::from_str(&shadow(&own, &folder, &["--config", "data.toml", "--json"])).expect("JSON");
+    assert!(report["notes"][0].as_str().is_some_and(|note| note.starts_with("[profile.data] is not applied")));
 
     // The session announced nothing, and ended; no table changed.
     assert_eq!(routes_of(&own), routes_before);
