@@ -147,7 +147,10 @@ impl Sources<'_> {
                 let what = if session.is_up { "announced no route" } else { "has no session with this end" };
                 format!("the route server {what}{why}")
             }
-            (None, Some(bmp)) if !bmp.has_routes => "nobody sent routes by BMP".to_owned(),
+            (None, Some(bmp)) if !bmp.has_routes => match bmp.notes() {
+                notes if notes.is_empty() => "nobody sent routes by BMP".to_owned(),
+                notes => format!("BMP brought no route that is compared: {}", notes.join("; ")),
+            },
             (None, _) => "the route server's tables did not come to rest".to_owned(),
         };
         let help = format!("`wait_secs` and `settle_secs` of [shadow] say how long is waited; {}", see_guide());
@@ -655,6 +658,7 @@ mod tests {
         }
         sources.take(Event::Bmp(1, after_import)).expect("few");
         assert!(!sources.has_begun() && sources.tables.is_empty());
+        assert!(sources.incomplete(1).to_string().contains("after the server's import policy"));
         sources.take(Event::Bmp(1, of_type(FRR, 0))).expect("few");
         assert!(sources.has_begun() && sources.silent(false).is_none());
         assert!((1..8).contains(&sources.tables.learned()), "of the first member's session nothing came");
