@@ -54,7 +54,7 @@ pub struct ShadowSection {
     pub exchange: String,
     /// The profile that the operators would sign; without it its defaults.
     pub profile: Option<Spanned<PathBuf>>,
-    /// Validated ROAs in JSON; without it no origin is refused.
+    /// Validated ROAs and ASPA records in JSON; without it no origin and no path is refused.
     pub roas: Option<Spanned<PathBuf>>,
     /// How long nothing may change before a live source counts as complete.
     #[serde(default = "default_settle")]
@@ -124,6 +124,8 @@ pub struct ShadowConfig {
     pub file: ShadowFile,
     pub members: MemberSet,
     pub policies: BTreeMap<SlotId, Policy>,
+    /// The profile has `[profile.data]`. Which routes the data refuse is not known here: nobody has signed any yet.
+    pub profile_has_data: bool,
 }
 
 fn default_exchange() -> String {
@@ -157,13 +159,13 @@ impl ShadowConfig {
     pub fn parse(source: &Source) -> Result<Self, Failures> {
         let file: ShadowFile = source.parse()?;
         let mut faults = file.faults();
-        let profile = match &file.shadow.profile {
-            None => Profile::default(),
+        let (profile, data) = match &file.shadow.profile {
+            None => (Profile::default(), None),
             Some(path) => match profile::read(&source.resolve(path.get_ref())) {
-                Ok((profile, _)) => profile,
+                Ok(read) => read,
                 Err(failures) => {
                     faults.extend(failures.0.iter().map(|failure| Fault::within(path.span(), failure)));
-                    Profile::default()
+                    (Profile::default(), None)
                 }
             },
         };
@@ -181,7 +183,7 @@ impl ShadowConfig {
             return Err(Failures(faults.into_iter().map(|fault| source.failure(fault)).collect()));
         }
         let members = member_set(&file, profile);
-        Ok(Self { file, members, policies })
+        Ok(Self { file, members, policies, profile_has_data: data.is_some() })
     }
 
     fn checked(source: &Source) -> Checked {
@@ -326,7 +328,7 @@ fn template() -> String {
      exchange = \"example-ix\"\n\
      # The rules that both operators would sign (`wayleave members propose --profile`); without it their defaults.\n\
      #profile = \"profile.toml\"\n\
-     # Validated ROAs (`routinator vrps --format json`); without them no origin is refused.\n\
+     # Validated ROAs and ASPA records (`routinator vrps --format json`); without them no origin and no path is refused.\n\
      #roas = \"vrps.json\"\n\
      # How long nothing may change before [session] and [bmp] count as complete, and how long they have for that.\n\
      #settle_secs = 10\n\

@@ -3,8 +3,8 @@
 //!
 //! [`Tables`] has the routes that the server learned and those that it gives each member, as files and sessions have them.
 //! [`Exchange::compare`] makes of each route what members' proxies would make of it, by the same functions: communities and rules
-//! of the announcer decide who may have it ([`export_decisions`]), the receiver checks it ([`validate`], [`validate_origin`]) and
-//! ranks it ([`rank`]). Nothing is announced or installed.
+//! of the announcer decide who may have it ([`export_decisions`]) and what is changed in it ([`prepended`], [`received`]), the receiver
+//! checks it ([`validate`], [`validate_known`]) and ranks it ([`rank`]). Nothing is announced or installed.
 //!
 //! What other members' recommendations and the order of candidates decide cannot be known here: of routes in one class each is as
 //! right as another, and the server's choice of one of them is no difference ([`MemberTotals::equal_choice`]).
@@ -15,17 +15,21 @@ mod tables;
 mod tests;
 pub mod text;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
+use std::net::IpAddr;
 
+use wayleave_bgp::aspa::Aspas;
 use wayleave_bgp::origins::Vrps;
 use wayleave_bgp::{Attributes, Community, NextHop};
 use wayleave_core::{Afi, Asn, Prefix, VerdictKind};
 
 use crate::directory::{MemberSet, Slot, SlotId};
 use crate::policy::ranking::{RankInput, RankLoss, explain, rank};
-use crate::policy::validate::{Check, Invalid, Martians, RouteRules, for_router, validate, validate_origin};
-use crate::policy::{Decision, Imported, Policy, Rejection, export_decisions, sealed_attributes};
+use crate::policy::treatments::{prepend, prepended, received};
+use crate::policy::validate::{Check, Invalid, Known, Martians, RouteRules, for_router, validate, validate_known};
+use crate::policy::{Decision, Imported, Policy, Rejection, export_decisions, sealed_for};
 
 pub use report::{Group, MAX_EXAMPLES, MemberTotals, RefusedRoutes, Report};
 pub use tables::{Full, MAX_ATTRIBUTE_OCTETS, MAX_ROUTES, SourceId, Tables};
@@ -34,14 +38,37 @@ pub use tables::{Full, MAX_ATTRIBUTE_OCTETS, MAX_ROUTES, SourceId, Tables};
 #[derive(Debug)]
 pub struct Exchange {
     /// Its members; keys and certificates count for nothing here.
-    pub members: MemberSet,
+    members: MemberSet,
+    owners: Owners,
     /// The route server's AS, as communities have it.
     pub rs: Asn,
     pub martians: Martians,
     /// For checks of origins; without them none is refused.
     pub vrps: Option<Vrps>,
+    /// For checks of paths, where the profile refuses those that are invalid.
+    pub aspas: Option<Aspas>,
     /// Of those that have one. The others have the default, which has no rules.
     pub policies: BTreeMap<SlotId, Policy>,
+}
+
+/// Who of the members has an address, and an AS: of each the active slots, in their order.
+#[derive(Debug, Default)]
+struct Owners {
+    by_address: HashMap<IpAddr, SlotId>,
+    by_asn: HashMap<Asn, Vec<SlotId>>,
+}
+
+impl Owners {
+    fn of(members: &MemberSet) -> Self {
+        let mut owners = Self::default();
+        for (id, slot) in members.iter().filter(|(_, slot)| slot.active) {
+            owners.by_asn.entry(slot.asn).or_default().push(id);
+            for address in &slot.addresses {
+                owners.by_address.entry(*address).or_insert(id);
+            }
+        }
+        owners
+    }
 }
 
 /// Why a member's table differs at a prefix.
@@ -214,7 +241,7 @@ fn same<T: Ord>(one: impl Iterator<Item = T>, other: impl Iterator<Item = T>) ->
 
 /// The address alone: a link-local one beside it is for one link.
 #[must_use]
-pub fn next_hop(afi: Afi, attributes: &Attributes) -> Option<std::net::IpAddr> {
+pub fn next_hop(afi: Afi, attributes: &Attributes) -> Option<IpAddr> {
     Some(match attributes.next_hop(afi)? {
         NextHop::V4(address) => address.into(),
         NextHop::V6(next_hop) => next_hop.global.into(),
@@ -241,28 +268,77 @@ pub struct Difference {
     pub cause: Cause,
 }
 
-/// What is the same for all receivers of a route.
+/// What a receiver gets of a route, and whether its proxy refuses that.
+#[derive(Debug)]
+struct Opened {
+    attributes: Attributes,
+    refused: Option<(String, Invalid)>,
+}
+
+/// What members' proxies make of a route.
 struct Examined<'a> {
     announcer: SlotId,
     slot: &'a Slot,
     path_id: u32,
-    sealed: Attributes,
-    refused: Option<(String, Invalid)>,
+    /// The server learned it with NO_EXPORT.
+    has_no_export: bool,
+    /// As those get it whom no community names.
+    common: Opened,
+    /// As those get it for whom a community changes something, where the announcer lets receivers read that.
+    own: BTreeMap<SlotId, Opened>,
+    /// By slot, ascending.
     decisions: Vec<(SlotId, Decision)>,
 }
 
 impl Examined<'_> {
     fn decision(&self, receiver: SlotId) -> Option<Decision> {
-        self.decisions.iter().find(|(slot, _)| *slot == receiver).map(|(_, decision)| *decision)
+        let at = self.decisions.binary_search_by_key(&receiver, |(slot, _)| *slot).ok()?;
+        Some(self.decisions[at].1)
     }
 
     fn may_have(&self, receiver: SlotId) -> bool {
         self.decision(receiver).is_some_and(Decision::permits)
     }
 
-    fn input(&self, prefix: Prefix) -> RankInput<'_> {
+    /// `None`: as those get it whom no community names.
+    fn opened(&self, receiver: Option<SlotId>) -> &Opened {
+        receiver.and_then(|receiver| self.own.get(&receiver)).unwrap_or(&self.common)
+    }
+
+    fn input(&self, prefix: Prefix, receiver: Option<SlotId>) -> RankInput<'_> {
         let verdict = VerdictKind::default();
-        RankInput { prefix, attributes: &self.sealed, announcer: self.slot, path_id: self.path_id, verdict }
+        let attributes = &self.opened(receiver).attributes;
+        RankInput { prefix, attributes, announcer: self.slot, path_id: self.path_id, verdict }
+    }
+}
+
+/// What is known of a prefix, for all members.
+struct Place<'a> {
+    prefix: Prefix,
+    routes: Vec<Examined<'a>>,
+    tables: &'a Tables,
+    entry: &'a tables::Entry,
+    served: OnceCell<BTreeSet<Option<SlotId>>>,
+    servers_best: OnceCell<Vec<usize>>,
+}
+
+impl Place<'_> {
+    /// Whose routes the server gives to any member.
+    fn served(&self, exchange: &Exchange) -> &BTreeSet<Option<SlotId>> {
+        let afi = self.prefix.afi();
+        self.served.get_or_init(|| {
+            self.tables.all_given(self.entry).map(|given| exchange.announcer(afi, None, given)).collect()
+        })
+    }
+
+    /// The route that the server most probably has for all: the best of those that it gives, or, where it gives nobody any, of all.
+    fn servers_best(&self, exchange: &Exchange) -> &[usize] {
+        self.servers_best.get_or_init(|| {
+            let served = self.served(exchange);
+            let is_candidate = |at: &usize| served.is_empty() || served.contains(&Some(self.routes[*at].announcer));
+            let candidates: Vec<usize> = (0..self.routes.len()).filter(is_candidate).collect();
+            best_of(&Policy::default(), self.prefix, &self.routes, &candidates, None)
+        })
     }
 }
 
@@ -270,25 +346,37 @@ impl Examined<'_> {
 type Ranked = (Vec<usize>, Vec<usize>);
 
 impl Exchange {
+    /// An exchange without data of the RPKI and without policies, which fields take.
+    #[must_use]
+    pub fn new(members: MemberSet, rs: Asn, martians: Martians) -> Self {
+        let owners = Owners::of(&members);
+        Self { members, owners, rs, martians, vrps: None, aspas: None, policies: BTreeMap::new() }
+    }
+
+    #[must_use]
+    pub fn members(&self) -> &MemberSet {
+        &self.members
+    }
+
+    /// The member who has this address.
+    #[must_use]
+    pub fn owner(&self, address: IpAddr) -> Option<SlotId> {
+        self.owners.by_address.get(&address).copied()
+    }
+
     /// Whose route it is: the member at the address that it came from, or by the first AS, and among several slots of that by the
     /// next hop.
     #[must_use]
-    pub fn announcer(&self, afi: Afi, peer: Option<std::net::IpAddr>, attributes: &Attributes) -> Option<SlotId> {
-        let owner = |address: std::net::IpAddr| {
-            self.members.iter().find(|(_, slot)| slot.active && slot.owns(address)).map(|(id, _)| id)
-        };
-        if let Some(slot) = peer.and_then(owner) {
+    pub fn announcer(&self, afi: Afi, peer: Option<IpAddr>, attributes: &Attributes) -> Option<SlotId> {
+        if let Some(slot) = peer.and_then(|peer| self.owner(peer)) {
             return Some(slot);
         }
-        let by_next_hop = next_hop(afi, attributes).and_then(owner);
-        let Some(first) = attributes.as_path().first_asn() else { return by_next_hop };
-        let mut slots = self.members.slots_of(first);
-        match (slots.next(), slots.next()) {
-            (None, _) => by_next_hop,
-            (Some(only), None) => Some(only),
-            (Some(one), Some(_)) => {
-                by_next_hop.filter(|slot| self.members.slot(*slot).is_some_and(|slot| slot.asn == first)).or(Some(one))
-            }
+        let by_next_hop = || next_hop(afi, attributes).and_then(|address| self.owner(address));
+        let Some(first) = attributes.as_path().first_asn() else { return by_next_hop() };
+        match self.owners.by_asn.get(&first).map_or(&[][..], Vec::as_slice) {
+            [] => by_next_hop(),
+            [only] => Some(*only),
+            several => by_next_hop().filter(|slot| several.contains(slot)).or(several.first().copied()),
         }
     }
 
@@ -299,30 +387,42 @@ impl Exchange {
         let strictless = Policy::default();
         for (prefix, entry) in tables.prefixes() {
             let routes = self.examine(*prefix, tables, entry);
-            for route in &routes {
-                report.note_learned(route.announcer, route.refused.as_ref().map(|(rule, _)| rule.as_str()));
+            let (served, servers_best) = (OnceCell::new(), OnceCell::new());
+            let place = Place { prefix: *prefix, routes, tables, entry, served, servers_best };
+            let routes = &place.routes;
+            for route in routes {
+                report.note_learned(route.announcer, route.common.refused.as_ref().map(|(rule, _)| rule.as_str()));
             }
             let mut known: Vec<Ranked> = Vec::new();
             for member in tables.members_given() {
                 let Some(slot) = self.members.active(member) else { continue };
                 let policy = self.policies.get(&member);
-                let open = self.open_to(member, slot, &routes);
+                let open = self.open_to(member, slot, routes);
+                let is_named = routes.iter().any(|route| route.own.contains_key(&member));
                 let best = match policy {
-                    Some(policy) => best_of(policy, *prefix, &routes, &open),
-                    // Most members have none, and most prefixes the same routes for all of them.
-                    None => match known.iter().find(|(of, _)| *of == open) {
+                    None if !is_named => match known.iter().find(|(of, _)| *of == open) {
+                        // Most members have none, and most prefixes the same routes for all of them.
                         Some((_, best)) => best.clone(),
                         None => {
-                            let best = best_of(&strictless, *prefix, &routes, &open);
+                            let best = best_of(&strictless, *prefix, routes, &open, None);
                             known.push((open.clone(), best.clone()));
                             best
                         }
                     },
+                    _ => best_of(policy.unwrap_or(&strictless), *prefix, routes, &open, Some(member)),
                 };
-                let given = tables.given_to(entry, member);
                 let receiver = Receiver { member, slot, policy: policy.unwrap_or(&strictless) };
-                let found = self.judge(&receiver, *prefix, &routes, &open, &best, given, tables, entry);
-                report.note(member, given.is_some(), !best.is_empty(), best.len() > 1, &found);
+                let given: Vec<&Attributes> = tables.given_to(entry, member).collect();
+                let judge = |given| self.judge(&receiver, &place, &open, &best, given);
+                // Of several, such as by ADD-PATH, one that is right is enough.
+                let found = match given.split_first() {
+                    None => judge(None),
+                    Some((first, others)) => {
+                        judge(Some(*first)).filter(|_| others.iter().all(|given| judge(Some(*given)).is_some()))
+                    }
+                };
+                let is_given = !given.is_empty();
+                report.note(member, is_given, !best.is_empty(), best.len() > 1, &found);
                 if let Some(difference) = found {
                     report.keep(&difference);
                     each(difference);
@@ -338,53 +438,85 @@ impl Exchange {
 
     fn examine(&self, prefix: Prefix, tables: &Tables, entry: &tables::Entry) -> Vec<Examined<'_>> {
         let none = Policy::default();
-        let rules = self.rules();
         let mut examined: Vec<Examined<'_>> = Vec::new();
         for learned in entry.learned() {
             let Some(slot) = self.members.active(learned.slot) else { continue };
-            let Some(received) = tables.attributes(learned.attributes) else { continue };
+            let Some(announced) = tables.attributes(learned.attributes) else { continue };
             let policy = self.policies.get(&learned.slot).unwrap_or(&none);
             // LOCAL_PREF is the server's own (RFC 4271 section 5.1.5); dumps of its table have it.
-            let received = match received.local_pref() {
-                Some(_) => received.edit().local_pref(None).finish(),
-                None => received.clone(),
+            let announced = match announced.local_pref() {
+                Some(_) => announced.edit().local_pref(None).finish(),
+                None => announced.clone(),
             };
-            let sealed = sealed_attributes(&received, self.rs);
-            let decisions = export_decisions(prefix, &received, learned.slot, &self.members, self.rs, policy);
+            let has_no_export = announced.communities().any(|community| community == Community::NO_EXPORT);
+            let announced = prepended(announced, self.rs);
+            let decisions = export_decisions(prefix, &announced, learned.slot, &self.members, self.rs, policy);
+            let sealed = sealed_for(&announced, self.rs, policy.per_peer());
+            let common = opened(&sealed, self.rs, Asn(0));
+            let mut own = BTreeMap::new();
+            // Where all is read there is nothing for one receiver alone.
+            if common != sealed {
+                let receivers = self.members.iter().filter(|(id, slot)| slot.active && *id != learned.slot);
+                let each = receivers.map(|(id, slot)| (id, opened(&sealed, self.rs, slot.asn)));
+                own.extend(each.filter(|(_, attributes)| *attributes != common));
+            }
             // Two sources may have one route.
             let is_known = |other: &Examined<'_>| {
-                other.announcer == learned.slot && other.sealed == sealed && other.decisions == decisions
+                other.announcer == learned.slot
+                    && other.common.attributes == common
+                    && other.own.iter().map(|(id, own)| (id, &own.attributes)).eq(own.iter())
+                    && other.decisions == decisions
             };
             if examined.iter().any(is_known) {
                 continue;
             }
-            let refused = refusal(prefix, &sealed, slot, self.vrps.as_ref(), rules);
-            let (announcer, path_id) = (learned.slot, learned.path_id);
-            examined.push(Examined { announcer, slot, path_id, sealed, refused, decisions });
+            let check = |attributes: Attributes| {
+                let refused = self.refusal(prefix, &attributes, slot);
+                Opened { attributes, refused }
+            };
+            let own = own.into_iter().map(|(id, attributes)| (id, check(attributes))).collect();
+            let (announcer, path_id, common) = (learned.slot, learned.path_id, check(common));
+            examined.push(Examined { announcer, slot, path_id, has_no_export, common, own, decisions });
         }
         examined
+    }
+
+    /// Which check refuses a route, and how.
+    fn refusal(&self, prefix: Prefix, attributes: &Attributes, announcer: &Slot) -> Option<(String, Invalid)> {
+        let rules = self.rules();
+        if let Err(invalid) = validate(prefix, attributes, announcer, rules) {
+            let check = Check::ALL.into_iter().find(|check| check.make(prefix, attributes, announcer, rules).is_err());
+            return Some((check.map_or_else(|| "route".to_owned(), rule_name), invalid));
+        }
+        let known = Known { vrps: self.vrps.as_ref(), aspas: self.aspas.as_ref() };
+        let invalid = validate_known(prefix, attributes, announcer, known, rules).err()?;
+        let rule = match invalid {
+            Invalid::Origin { .. } => "RPKI origin",
+            Invalid::Aspa(_) => "ASPA",
+            Invalid::IrrPrefix { .. } => "IRR prefix",
+            _ => "route",
+        };
+        Some((rule.to_owned(), invalid))
     }
 
     /// The routes that a member's proxy has and does not refuse, whatever its policy is.
     fn open_to(&self, member: SlotId, slot: &Slot, routes: &[Examined<'_>]) -> Vec<usize> {
         let is_open = |route: &Examined<'_>| {
-            route.refused.is_none() && route.may_have(member) && !route.sealed.as_path().contains(slot.asn)
+            let opened = route.opened(Some(member));
+            opened.refused.is_none() && route.may_have(member) && !opened.attributes.as_path().contains(slot.asn)
         };
         routes.iter().enumerate().filter(|(_, route)| is_open(route)).map(|(at, _)| at).collect()
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what is known of one member and one prefix")]
     fn judge(
         &self,
         receiver: &Receiver<'_>,
-        prefix: Prefix,
-        routes: &[Examined<'_>],
+        place: &Place<'_>,
         open: &[usize],
         best: &[usize],
         given: Option<&Attributes>,
-        tables: &Tables,
-        entry: &tables::Entry,
     ) -> Option<Difference> {
+        let (prefix, routes, member) = (place.prefix, &place.routes, Some(receiver.member));
         let afi = prefix.afi();
         let computed = |at: usize| Shown {
             announcer: Some(routes[at].announcer),
@@ -395,12 +527,11 @@ impl Exchange {
         };
         let Some(given) = given else {
             let first = *best.first()?;
-            let cause = self.why_not_given(receiver, prefix, routes, best, tables, entry);
-            return difference(None, Some(first), cause);
+            return difference(None, Some(first), self.why_not_given(receiver, place, best));
         };
         let announcer = self.announcer(afi, None, given);
         let shown = Some(Shown { announcer, attributes: given.clone() });
-        let Some(at) = same_route(afi, routes, announcer, given) else {
+        let Some(at) = same_route(afi, routes, announcer, receiver.member, given) else {
             return difference(shown, best.first().copied(), Cause::NotLearned);
         };
         if best.contains(&at) {
@@ -409,16 +540,17 @@ impl Exchange {
             return if fields.is_empty() { None } else { difference(shown, Some(at), Cause::Attributes(fields)) };
         }
         let route = &routes[at];
-        let cause = if let Some((rule, why)) = &route.refused {
+        let opened = route.opened(member);
+        let cause = if let Some((rule, why)) = &opened.refused {
             Cause::Refused { rule: rule.clone(), why: why.clone() }
         } else if let Some(decision) = route.decision(receiver.member).filter(|decision| !decision.permits()) {
             Cause::Export(decision)
-        } else if route.sealed.as_path().contains(receiver.slot.asn) {
+        } else if opened.attributes.as_path().contains(receiver.slot.asn) {
             Cause::Loop(receiver.slot.asn)
-        } else if let Imported::Rejected(rejection) = receiver.policy.import(&route.input(prefix).route()) {
+        } else if let Imported::Rejected(rejection) = receiver.policy.import(&route.input(prefix, member).route()) {
             Cause::ImportPolicy(rejection)
         } else {
-            let inputs: Vec<RankInput<'_>> = open.iter().map(|at| routes[*at].input(prefix)).collect();
+            let inputs: Vec<RankInput<'_>> = open.iter().map(|at| routes[*at].input(prefix, member)).collect();
             let place = open.iter().position(|open| *open == at);
             let loss = place.and_then(|place| explain(receiver.policy, &inputs, place));
             loss.map_or(Cause::Unexplained, Cause::Ranking)
@@ -426,34 +558,16 @@ impl Exchange {
         difference(shown, best.first().copied(), cause)
     }
 
-    fn why_not_given(
-        &self,
-        receiver: &Receiver<'_>,
-        prefix: Prefix,
-        routes: &[Examined<'_>],
-        best: &[usize],
-        tables: &Tables,
-        entry: &tables::Entry,
-    ) -> Cause {
-        let has_no_export =
-            |at: &usize| routes[*at].sealed.communities().any(|community| community == Community::NO_EXPORT);
-        if best.iter().all(has_no_export) {
+    fn why_not_given(&self, receiver: &Receiver<'_>, place: &Place<'_>, best: &[usize]) -> Cause {
+        let routes = &place.routes;
+        if best.iter().all(|at| routes[*at].has_no_export) {
             return Cause::NoExport;
         }
-        let afi = prefix.afi();
-        let served: Vec<Option<SlotId>> = tables
-            .members_given()
-            .filter_map(|member| tables.given_to(entry, member))
-            .map(|given| self.announcer(afi, None, given))
-            .collect();
-        // The route that the server most probably has for all: the best of those that it gives, or, where it gives nobody any, of all.
-        let candidates: Vec<usize> =
-            (0..routes.len()).filter(|at| served.is_empty() || served.contains(&Some(routes[*at].announcer))).collect();
-        let servers_best = best_of(&Policy::default(), prefix, routes, &candidates);
         let hides = |at: &&usize| !routes[**at].may_have(receiver.member);
-        if let Some(at) = servers_best.iter().find(hides).filter(|_| routes.len() > 1) {
+        if let Some(at) = place.servers_best(self).iter().find(hides).filter(|_| routes.len() > 1) {
             return Cause::PathHiding { best: routes[*at].announcer };
         }
+        let served = place.served(self);
         if best.iter().all(|at| !served.contains(&Some(routes[*at].announcer))) {
             return Cause::NotServed;
         }
@@ -462,9 +576,11 @@ impl Exchange {
 
     /// As the member's router would get it.
     fn as_received(&self, receiver: &Receiver<'_>, prefix: Prefix, route: &Examined<'_>) -> Attributes {
-        let changed = match receiver.policy.import(&route.input(prefix).route()) {
-            Imported::Accepted(changes) => changes.apply(&route.sealed),
-            Imported::Rejected(_) => route.sealed.clone(),
+        let member = Some(receiver.member);
+        let attributes = &route.opened(member).attributes;
+        let changed = match receiver.policy.import(&route.input(prefix, member).route()) {
+            Imported::Accepted(changes) => changes.apply(attributes),
+            Imported::Rejected(_) => attributes.clone(),
         };
         for_router(prefix.afi(), changed, self.rules())
     }
@@ -476,36 +592,40 @@ struct Receiver<'a> {
     policy: &'a Policy,
 }
 
+/// A route as the proxy of a receiver in this AS opens it.
+fn opened(sealed: &Attributes, rs: Asn, receiver: Asn) -> Attributes {
+    let (attributes, times) = received(sealed.clone(), rs, receiver);
+    prepend(attributes, times)
+}
+
 /// Of these routes those in the best class.
-fn best_of(policy: &Policy, prefix: Prefix, routes: &[Examined<'_>], of: &[usize]) -> Vec<usize> {
-    let inputs: Vec<RankInput<'_>> = of.iter().map(|at| routes[*at].input(prefix)).collect();
+fn best_of(
+    policy: &Policy,
+    prefix: Prefix,
+    routes: &[Examined<'_>],
+    of: &[usize],
+    receiver: Option<SlotId>,
+) -> Vec<usize> {
+    let inputs: Vec<RankInput<'_>> = of.iter().map(|at| routes[*at].input(prefix, receiver)).collect();
     let classes = rank(policy, &inputs);
     let Some(best) = classes.iter().flatten().max() else { return Vec::new() };
     of.iter().zip(&classes).filter(|(_, class)| class.as_ref() == Some(best)).map(|(at, _)| *at).collect()
 }
 
 /// The learned route that the server gives: of the same announcer, and of several the one that is most like it.
-fn same_route(afi: Afi, routes: &[Examined<'_>], announcer: Option<SlotId>, given: &Attributes) -> Option<usize> {
+fn same_route(
+    afi: Afi,
+    routes: &[Examined<'_>],
+    announcer: Option<SlotId>,
+    receiver: SlotId,
+    given: &Attributes,
+) -> Option<usize> {
     let of_announcer = routes.iter().enumerate().filter(|(_, route)| Some(route.announcer) == announcer);
-    let likeness =
-        |route: &Examined<'_>| Field::ALL.into_iter().filter(|field| field.is_equal(afi, &route.sealed, given)).count();
+    let likeness = |route: &Examined<'_>| {
+        let own = &route.opened(Some(receiver)).attributes;
+        Field::ALL.into_iter().filter(|field| field.is_equal(afi, own, given)).count()
+    };
     of_announcer.max_by_key(|(at, route)| (likeness(route), std::cmp::Reverse(*at))).map(|(at, _)| at)
-}
-
-/// Which check refuses a route, and how.
-fn refusal(
-    prefix: Prefix,
-    attributes: &Attributes,
-    announcer: &Slot,
-    vrps: Option<&Vrps>,
-    rules: RouteRules<'_>,
-) -> Option<(String, Invalid)> {
-    if let Err(invalid) = validate(prefix, attributes, announcer, rules) {
-        let check = Check::ALL.into_iter().find(|check| check.make(prefix, attributes, announcer, rules).is_err());
-        return Some((check.map_or_else(|| "route".to_owned(), rule_name), invalid));
-    }
-    let invalid = validate_origin(prefix, attributes, vrps, rules).err()?;
-    Some(("RPKI origin".to_owned(), invalid))
 }
 
 /// `PrefixLength` as `prefix length`.
@@ -517,7 +637,11 @@ fn rule_name(check: Check) -> String {
         }
         words.push(letter.to_ascii_lowercase());
     }
-    words.replace("bogon asn", "bogon ASN").replace("as set", "AS_SET").replace("first as", "first AS")
+    words
+        .replace("bogon asn", "bogon ASN")
+        .replace("as set", "AS_SET")
+        .replace("first as", "first AS")
+        .replace("irr", "IRR")
 }
 
 impl fmt::Display for Field {

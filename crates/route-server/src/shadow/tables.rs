@@ -27,6 +27,8 @@ pub type SourceId = u32;
 pub enum Full {
     #[error("more than {MAX_ROUTES} routes")]
     Routes,
+    #[error("more than {} different path identifiers of routes that members are given", u16::MAX)]
+    Paths,
     #[error("more than {} MiB of different attributes", MAX_ATTRIBUTE_OCTETS >> 20)]
     Attributes,
 }
@@ -46,9 +48,12 @@ pub(super) struct Learned {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Entry {
     learned: Vec<Learned>,
-    /// By slot; slots have 16 bits, so that a route takes eight octets.
-    given: Vec<(u16, AttributesId)>,
+    /// In order; slots and paths have 16 bits, so that a route takes eight octets.
+    given: Vec<Given>,
 }
+
+/// What one member is given: the slot, the number of the path, and the attributes.
+type Given = (u16, u16, AttributesId);
 
 impl Entry {
     pub(super) fn learned(&self) -> &[Learned] {
@@ -69,6 +74,8 @@ pub struct Tables {
     prefixes: BTreeMap<Prefix, Entry>,
     learned: usize,
     given: usize,
+    /// Numbers of the path identifiers of given routes.
+    paths: HashMap<u32, u16>,
     /// Members of whom there is a table, if it is empty.
     members: BTreeSet<SlotId>,
     /// First ASes of learned routes that are no member's, and how many those are.
@@ -144,34 +151,61 @@ impl Tables {
         self.members.insert(member);
     }
 
-    /// The server gives a member this route; what it gave it for the prefix before gives way.
+    /// The server gives a member this route; what it gave it for the prefix before with this path identifier gives way.
     ///
     /// # Errors
     /// If there are too many.
-    pub fn give(&mut self, member: SlotId, prefix: Prefix, attributes: &Attributes) -> Result<(), Full> {
+    pub fn give(&mut self, member: SlotId, nlri: Nlri, attributes: &Attributes) -> Result<(), Full> {
         let Ok(slot) = u16::try_from(member) else { return Err(Full::Routes) };
+        let Nlri { path_id, prefix } = nlri;
         self.check_count()?;
+        let next = u16::try_from(self.paths.len() + 1).map_err(|_| Full::Paths);
+        let path = match (path_id, self.paths.get(&path_id).copied()) {
+            // By far most have none.
+            (0, _) => 0,
+            (_, Some(path)) => path,
+            (_, None) => *self.paths.entry(path_id).or_insert(next?),
+        };
         self.members.insert(member);
         let attributes = self.intern(attributes)?;
         let given = &mut self.prefixes.entry(prefix).or_default().given;
-        match given.binary_search_by_key(&slot, |(slot, _)| *slot) {
-            Ok(at) => given[at].1 = attributes,
+        match given.binary_search_by_key(&(slot, path), |(slot, path, _)| (*slot, *path)) {
+            Ok(at) => given[at].2 = attributes,
             Err(at) => {
-                given.insert(at, (slot, attributes));
+                given.insert(at, (slot, path, attributes));
                 self.given += 1;
             }
         }
         Ok(())
     }
 
-    /// The server gives a member no route to the prefix any more.
-    pub fn take_back(&mut self, member: SlotId, prefix: Prefix) {
-        let Some(entry) = self.prefixes.get_mut(&prefix) else { return };
+    /// As [`Self::give`], of a list without path identifiers: what it has before stays.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn give_also(&mut self, member: SlotId, prefix: Prefix, attributes: &Attributes) -> Result<(), Full> {
+        let Some(entry) = self.prefixes.get(&prefix) else {
+            return self.give(member, Nlri::new(prefix), attributes);
+        };
+        let mut before = 0;
+        for known in self.given_to(entry, member) {
+            if known == attributes {
+                return Ok(());
+            }
+            before += 1;
+        }
+        self.give(member, Nlri { path_id: before, prefix }, attributes)
+    }
+
+    /// The server does not give a member the route of this path identifier any more.
+    pub fn take_back(&mut self, member: SlotId, nlri: Nlri) {
+        let path = if nlri.path_id == 0 { Some(0) } else { self.paths.get(&nlri.path_id).copied() };
+        let (Some(path), Some(entry)) = (path, self.prefixes.get_mut(&nlri.prefix)) else { return };
         let before = entry.given.len();
-        entry.given.retain(|(slot, _)| SlotId::from(*slot) != member);
+        entry.given.retain(|(slot, of, _)| SlotId::from(*slot) != member || *of != path);
         self.given -= before - entry.given.len();
         if entry.is_empty() {
-            self.prefixes.remove(&prefix);
+            self.prefixes.remove(&nlri.prefix);
         }
     }
 
@@ -180,7 +214,7 @@ impl Tables {
         let mut gone = 0;
         self.prefixes.retain(|_, entry| {
             let before = entry.given.len();
-            entry.given.retain(|(slot, _)| SlotId::from(*slot) != member);
+            entry.given.retain(|(slot, ..)| SlotId::from(*slot) != member);
             gone += before - entry.given.len();
             !entry.is_empty()
         });
@@ -231,10 +265,17 @@ impl Tables {
         self.attributes.get(id as usize).map(|attributes| &**attributes)
     }
 
-    pub(super) fn given_to(&self, entry: &Entry, member: SlotId) -> Option<&Attributes> {
-        let slot = u16::try_from(member).ok()?;
-        let at = entry.given.binary_search_by_key(&slot, |(slot, _)| *slot).ok()?;
-        self.attributes(entry.given[at].1)
+    /// The routes to a prefix that the server gives a member; more than one where it sends several, or a file has several.
+    pub(super) fn given_to(&self, entry: &Entry, member: SlotId) -> impl Iterator<Item = &Attributes> {
+        let begin = entry.given.partition_point(|(slot, ..)| SlotId::from(*slot) < member);
+        let of_member = entry.given[begin..].iter().take_while(move |(slot, ..)| SlotId::from(*slot) == member);
+        of_member.filter_map(|(.., id)| self.attributes(*id))
+    }
+
+    /// Those that it gives to any member.
+    pub(super) fn all_given(&self, entry: &Entry) -> impl Iterator<Item = &Attributes> {
+        let ids: BTreeSet<AttributesId> = entry.given.iter().map(|(.., id)| *id).collect();
+        ids.into_iter().filter_map(|id| self.attributes(id))
     }
 
     fn check_count(&self) -> Result<(), Full> {
@@ -279,7 +320,7 @@ impl Tables {
         };
         for entry in self.prefixes.values_mut() {
             entry.learned.iter_mut().for_each(|learned| renumber(&mut learned.attributes));
-            entry.given.iter_mut().for_each(|(_, id)| renumber(id));
+            entry.given.iter_mut().for_each(|(.., id)| renumber(id));
         }
     }
 }
@@ -293,20 +334,50 @@ mod tests {
         let mut tables = Tables::new();
         let prefix = |text: &str| text.parse::<Prefix>().expect("a prefix");
         let attributes = |med| Attributes::builder().med(Some(med)).finish();
-        tables.give(1, prefix("20.0.0.0/16"), &attributes(1)).expect("few");
-        tables.give(1, prefix("20.1.0.0/16"), &attributes(2)).expect("few");
-        tables.give(2, prefix("20.1.0.0/16"), &attributes(3)).expect("few");
-        tables.take_back(1, prefix("20.0.0.0/16"));
+        let nlri = |text: &str| Nlri::new(prefix(text));
+        tables.give(1, nlri("20.0.0.0/16"), &attributes(1)).expect("few");
+        tables.give(1, nlri("20.1.0.0/16"), &attributes(2)).expect("few");
+        tables.give(2, nlri("20.1.0.0/16"), &attributes(3)).expect("few");
+        tables.take_back(1, nlri("20.0.0.0/16"));
         assert_eq!((tables.len(), tables.given(), tables.attributes.len()), (1, 2, 3));
         tables.sweep();
         assert_eq!(tables.attributes.len(), 2);
         let (_, entry) = tables.prefixes().next().expect("one");
-        let med = |member| tables.given_to(entry, member).and_then(Attributes::med);
+        let med = |member| tables.given_to(entry, member).next().and_then(Attributes::med);
         assert_eq!((med(1), med(2), med(3)), (Some(2), Some(3), None));
         let id = tables.intern(&attributes(3)).expect("few");
         assert_eq!(tables.attributes(id), Some(&attributes(3)));
         tables.forget_given(2);
         tables.forget_given(1);
         assert!(tables.is_empty() && tables.members_given().next().is_none());
+    }
+    #[test]
+    fn several_routes_for_a_prefix_are_kept_and_taken_back_one_by_one() {
+        let mut tables = Tables::new();
+        let prefix = "20.0.0.0/16".parse::<Prefix>().expect("a prefix");
+        let nlri = |path_id| Nlri { path_id, prefix };
+        let attributes = |med| Attributes::builder().med(Some(med)).finish();
+        for path_id in [7, 1_000_000] {
+            tables.give(1, nlri(path_id), &attributes(path_id)).expect("few");
+        }
+        tables.give(2, nlri(7), &attributes(3)).expect("few");
+        let meds = |tables: &Tables, member| {
+            let entry = tables.prefixes().next().map(|(_, entry)| entry);
+            let given = entry.into_iter().flat_map(|entry| tables.given_to(entry, member));
+            given.filter_map(Attributes::med).collect::<Vec<_>>()
+        };
+        assert_eq!((meds(&tables, 1), meds(&tables, 2), tables.given()), (vec![7, 1_000_000], vec![3], 3));
+        tables.take_back(1, nlri(8));
+        tables.take_back(1, nlri(7));
+        assert_eq!((meds(&tables, 1), meds(&tables, 2)), (vec![1_000_000], vec![3]));
+
+        // A list has no identifiers, and may say the same twice.
+        let mut tables = Tables::new();
+        for med in [1, 2, 1, 3] {
+            tables.give_also(1, prefix, &attributes(med)).expect("few");
+        }
+        assert_eq!((meds(&tables, 1).len(), tables.given()), (3, 3));
+        tables.forget_given(1);
+        assert!(tables.is_empty());
     }
 }

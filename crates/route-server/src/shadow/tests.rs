@@ -41,7 +41,7 @@ fn exchange() -> Exchange {
         profile: Some(Profile::default()),
         data: None,
     };
-    Exchange { members, rs: RS, martians: Martians::AllowDocumentation, vrps: None, policies: BTreeMap::new() }
+    Exchange::new(members, RS, Martians::AllowDocumentation)
 }
 
 /// A route of the member with this slot: its AS and these behind it.
@@ -75,7 +75,7 @@ fn compare(exchange: &Exchange, learned: &[(u32, Attributes)], given: &[(u32, At
     }
     (ALPHA..=CHARLIE).for_each(|member| tables.has_table(member));
     for (member, attributes) in given {
-        tables.give(*member, prefix(PREFIX), attributes).expect("few");
+        tables.give(*member, Nlri::new(prefix(PREFIX)), attributes).expect("few");
     }
     let mut found = Vec::new();
     let report = exchange.compare(&tables, |difference| found.push(difference));
@@ -103,7 +103,7 @@ fn a_choice_among_equal_routes_is_counted_and_is_no_difference() {
     for slot in [ALPHA, BRAVO] {
         tables.learn(&exchange, slot, None, Nlri::new(prefix(PREFIX)), &route(slot, "30")).expect("few");
     }
-    tables.give(CHARLIE, prefix(PREFIX), &route(BRAVO, "30")).expect("few");
+    tables.give(CHARLIE, Nlri::new(prefix(PREFIX)), &route(BRAVO, "30")).expect("few");
     let report = exchange.compare(&tables, |difference| panic!("{difference:?}"));
     let expected = MemberTotals { given: 1, computed: 1, same: 1, equal_choice: 1, different: 0 };
     assert_eq!(report.members[&CHARLIE], expected);
@@ -120,7 +120,7 @@ fn a_route_that_two_sources_have_is_one() {
     for (source, attributes) in [(1, route(ALPHA, "30")), (2, dumped)] {
         tables.learn(&exchange, source, None, Nlri::new(prefix(PREFIX)), &attributes).expect("few");
     }
-    tables.give(CHARLIE, prefix(PREFIX), &route(ALPHA, "30")).expect("few");
+    tables.give(CHARLIE, Nlri::new(prefix(PREFIX)), &route(ALPHA, "30")).expect("few");
     let report = exchange.compare(&tables, |difference| panic!("{difference:?}"));
     assert_eq!((report.learned[&ALPHA], report.members[&CHARLIE].equal_choice), (1, 0));
 }
@@ -131,7 +131,7 @@ fn what_every_proxy_refuses_is_named_by_its_rule() {
     let exchange = exchange();
     let mut tables = Tables::new();
     tables.learn(&exchange, 1, None, Nlri::new(longer), &route(ALPHA, "30")).expect("few");
-    tables.give(BRAVO, longer, &route(ALPHA, "30")).expect("few");
+    tables.give(BRAVO, Nlri::new(longer), &route(ALPHA, "30")).expect("few");
     let mut found = Vec::new();
     let report = exchange.compare(&tables, |difference| found.push(difference));
     let (member, Cause::Refused { rule, why }) = only(&found) else { panic!("{found:?}") };
@@ -153,6 +153,80 @@ fn an_origin_that_the_rpki_refuses_is_named() {
     let exchange = Exchange { vrps: Some(vrps), ..exchange() };
     let found = compare(&exchange, &[(ALPHA, route(ALPHA, "30"))], &[(BRAVO, route(ALPHA, "30"))]);
     assert!(matches!(only(&found), (BRAVO, Cause::Refused { rule, .. }) if rule == "RPKI origin"), "{found:?}");
+}
+
+#[test]
+fn a_path_that_aspa_records_refuse_is_named_where_the_profile_refuses_it() {
+    // AS30 buys from AS31 alone, and alpha passes its route on.
+    let mut exchange = Exchange { aspas: Some([(Asn(30), Asn(31))].into_iter().collect()), ..exchange() };
+    let (learned, given) = ([(ALPHA, route(ALPHA, "30"))], [(BRAVO, route(ALPHA, "30"))]);
+    exchange.members.profile = Some(Profile { refuse_aspa_invalid: true, ..Profile::default() });
+    let found = compare(&exchange, &learned, &given);
+    assert!(matches!(only(&found), (BRAVO, Cause::Refused { rule, .. }) if rule == "ASPA"), "{found:?}");
+    exchange.members.profile = Some(Profile { refuse_aspa_invalid: false, ..Profile::default() });
+    assert_eq!(only(&compare(&exchange, &learned, &given)), (CHARLIE, &Cause::Unexplained));
+    assert_eq!(rule_name(Check::IrrOrigin), "IRR origin");
+}
+
+#[test]
+fn hops_that_communities_add_count_and_those_for_one_receiver_where_the_policy_lets_them_be_read() {
+    // Twice more to all: the other route is shorter.
+    let longer = with(ALPHA, "30", communities(&[(65_502, 64_500)]));
+    let learned = [(ALPHA, longer), (BRAVO, route(BRAVO, "29 30"))];
+    let given = [(ALPHA, route(BRAVO, "29 30")), (BRAVO, route(ALPHA, "64501 64501 30"))];
+    let both = [given[0].clone(), given[1].clone(), (CHARLIE, route(BRAVO, "29 30"))];
+    assert_eq!(compare(&exchange(), &learned, &both), []);
+
+    // To one alone it is not done, unless its announcer lets that be read.
+    let longer = with(ALPHA, "30", |editor| {
+        editor.large_communities(&[LargeCommunity::new(64_500, 102, 64_503)]);
+    });
+    let learned = [(ALPHA, longer), (BRAVO, route(BRAVO, "29 30"))];
+    let to_bravo = (BRAVO, route(ALPHA, "30"));
+    let private = [given[0].clone(), to_bravo.clone(), (CHARLIE, route(ALPHA, "30"))];
+    assert_eq!(compare(&exchange(), &learned, &private), []);
+    let mut exchange = exchange();
+    let policy: PolicyConfig = toml::from_str("[communities]\nper_peer = \"readable\"\n").expect("a policy");
+    exchange.policies.insert(ALPHA, Policy::compile(&policy).expect("a policy"));
+    let readable = [given[0].clone(), to_bravo.clone(), (CHARLIE, route(BRAVO, "29 30"))];
+    assert_eq!(compare(&exchange, &learned, &readable), []);
+    let found = compare(&exchange, &learned[..1], &[to_bravo, (CHARLIE, route(ALPHA, "64501 64501 30"))]);
+    assert_eq!(found, [], "and so it gets it");
+}
+
+#[test]
+fn of_several_routes_that_a_member_is_given_one_that_is_right_is_enough() {
+    let exchange = exchange();
+    let mut tables = Tables::new();
+    tables.learn(&exchange, 0, None, Nlri::new(prefix(PREFIX)), &route(ALPHA, "30")).expect("few");
+    for (path_id, behind) in [(1, "29 30"), (2, "30")] {
+        let nlri = Nlri { path_id, prefix: prefix(PREFIX) };
+        tables.give(CHARLIE, nlri, &route(ALPHA, behind)).expect("few");
+    }
+    let report = exchange.compare(&tables, |difference| panic!("{difference:?}"));
+    assert_eq!((report.members[&CHARLIE].given, report.members[&CHARLIE].same), (1, 1));
+    tables.take_back(CHARLIE, Nlri { path_id: 2, prefix: prefix(PREFIX) });
+    assert_eq!(exchange.compare(&tables, |_| {}).differences(), 1);
+}
+
+#[test]
+fn of_several_slots_of_one_as_the_next_hop_says_whose_a_route_is() {
+    let mut exchange = exchange();
+    exchange.members.slots[2].asn = Asn(64_501);
+    let exchange = Exchange::new(exchange.members, RS, Martians::AllowDocumentation);
+    let of = |peer, attributes| exchange.announcer(Afi::Ipv4, peer, attributes);
+    let second = with(ALPHA, "30", |editor| {
+        editor.ipv4_next_hop([192, 0, 2, 3].into());
+    });
+    let others = with(ALPHA, "30", |editor| {
+        editor.ipv4_next_hop([192, 0, 2, 2].into());
+    });
+    let first = route(ALPHA, "30");
+    assert_eq!((of(None, &first), of(None, &second)), (Some(ALPHA), Some(CHARLIE)));
+    assert_eq!(of(None, &others), Some(ALPHA), "another AS's next hop says nothing");
+    assert_eq!(of(Some([192, 0, 2, 2].into()), &second), Some(BRAVO));
+    let (stranger, bravos) = (with(8, "30", |_| {}), route(BRAVO, ""));
+    assert_eq!((of(None, &bravos), Exchange::announcer(&exchange, Afi::Ipv6, None, &stranger)), (Some(BRAVO), None));
 }
 
 #[test]

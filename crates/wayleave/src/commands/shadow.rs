@@ -6,6 +6,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use wayleave_bgp::aspa::Aspas;
 use wayleave_bgp::origins::{Vrp, Vrps};
 use wayleave_route_server::shadow::{Exchange, Tables};
 use wayleave_runtime::clock::unix_now;
@@ -51,17 +52,20 @@ impl Read {
     }
 }
 
+/// There are no data without keys of operators that sign them.
+const DATA_NOT_APPLIED: &str = "[profile.data] is not applied: this has no data of the routing registries, and what they would \
+                                refuse is not refused here";
+
 pub fn run(command: &Shadow) -> Outcome {
     let source = Source::read(&command.config)?;
     let config = ShadowConfig::parse(&source)?;
-    let exchange = Exchange {
-        rs: *config.file.shadow.asn.get_ref(),
-        martians: config.martians(),
-        vrps: vrps(&config, &source)?,
-        members: config.members.clone(),
-        policies: config.policies.clone(),
-    };
+    let mut exchange = Exchange::new(config.members.clone(), *config.file.shadow.asn.get_ref(), config.martians());
+    (exchange.vrps, exchange.aspas) = rpki(&config, &source)?.unzip();
+    exchange.policies = config.policies.clone();
     let (mut tables, mut read) = (Tables::new(), Read::default());
+    if config.profile_has_data {
+        read.notes.push(DATA_NOT_APPLIED.to_owned());
+    }
     files::read_all(&config, &source, &exchange, &mut tables, &mut read)?;
     if config.is_live() {
         live::read_all(&config, &exchange, &mut tables, &mut read)?;
@@ -74,7 +78,7 @@ pub fn run(command: &Shadow) -> Outcome {
     let mut every = command.differences.as_deref().map(Lines::create).transpose()?;
     let found = exchange.compare(&tables, |difference| {
         if let Some(lines) = &mut every {
-            lines.write(&report::difference(&difference, &exchange.members));
+            lines.write(&report::difference(&difference, exchange.members()));
         }
     });
     if let Some(lines) = every {
@@ -94,8 +98,8 @@ pub fn run(command: &Shadow) -> Outcome {
     Ok(())
 }
 
-/// What the RPKI says of origins, if a file has it.
-fn vrps(config: &ShadowConfig, source: &Source) -> Outcome<Option<Vrps>> {
+/// What the RPKI says of origins and of paths, if a file has it.
+fn rpki(config: &ShadowConfig, source: &Source) -> Outcome<Option<(Vrps, Aspas)>> {
     let Some(path) = &config.file.shadow.roas else { return Ok(None) };
     let resolved = source.resolve(path.get_ref());
     let read = roas::read(&resolved, unix_now().secs()).map_err(|error| {
@@ -105,7 +109,7 @@ fn vrps(config: &ShadowConfig, source: &Source) -> Outcome<Option<Vrps>> {
         )
     })?;
     let vrps = read.vrps.all.iter().map(|vrp| Vrp { prefix: vrp.prefix, max_length: vrp.max_length, asn: vrp.asn });
-    Ok(Some(vrps.collect()))
+    Ok(Some((vrps.collect(), read.aspas.all.into_iter().collect())))
 }
 
 /// A file of JSON objects, one a line.

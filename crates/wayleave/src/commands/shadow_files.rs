@@ -44,15 +44,19 @@ struct Sink<'a> {
 }
 
 impl Sink<'_> {
+    /// A route of a dump of a table.
     fn route(&mut self, peer: Option<IpAddr>, nlri: Nlri, attributes: &Attributes) -> Result<(), Full> {
         match self.of {
-            Of::GivenTo(member) => self.tables.give(member, nlri.prefix, attributes),
-            Of::Learned => {
-                let name = peer.map_or_else(|| self.file.clone(), |peer| peer.to_string());
-                let source = self.read.number(name);
-                self.tables.learn(self.exchange, source, peer, nlri, attributes).map(|_| ())
-            }
+            // One of several peers, most likely without a path identifier.
+            Of::GivenTo(member) => self.tables.give_also(member, nlri.prefix, attributes),
+            Of::Learned => self.learn(peer, nlri, attributes),
         }
+    }
+
+    fn learn(&mut self, peer: Option<IpAddr>, nlri: Nlri, attributes: &Attributes) -> Result<(), Full> {
+        let name = peer.map_or_else(|| self.file.clone(), |peer| peer.to_string());
+        let source = self.read.number(name);
+        self.tables.learn(self.exchange, source, peer, nlri, attributes).map(|_| ())
     }
 
     /// A route of a list that has no path identifiers.
@@ -64,7 +68,7 @@ impl Sink<'_> {
     fn update(&mut self, peer: IpAddr, update: &Update) -> Result<(), Full> {
         for nlri in &update.withdrawn {
             match self.of {
-                Of::GivenTo(member) => self.tables.take_back(member, nlri.prefix),
+                Of::GivenTo(member) => self.tables.take_back(member, *nlri),
                 Of::Learned => {
                     let source = self.read.number(peer.to_string());
                     self.tables.withdraw(source, *nlri);
@@ -72,11 +76,10 @@ impl Sink<'_> {
             }
         }
         let Some(attributes) = &update.attributes else { return Ok(()) };
-        let learned_from = match self.of {
-            Of::Learned => Some(peer),
-            Of::GivenTo(_) => None,
-        };
-        update.announced.iter().try_for_each(|nlri| self.route(learned_from, *nlri, attributes))
+        update.announced.iter().try_for_each(|nlri| match self.of {
+            Of::GivenTo(member) => self.tables.give(member, *nlri, attributes),
+            Of::Learned => self.learn(Some(peer), *nlri, attributes),
+        })
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use wayleave_bgp::bmp::{BmpError, BmpMessage, BmpReader, Peer as BmpPeer, Table};
 use wayleave_bgp::peer::{Input, Output, Peer, PeerEvent};
 use wayleave_bgp::session::{self, AddPathOffer, Config, PeerAsn, Stop, StopReason};
-use wayleave_bgp::{Nlri, Update};
+use wayleave_bgp::{Nlri, SessionParams, Update};
 use wayleave_core::Machine;
 use wayleave_route_server::shadow::{Exchange, Full, Tables};
 use wayleave_runtime::Clock;
@@ -98,10 +98,13 @@ async fn follow(config: &ShadowConfig, exchange: &Exchange, tables: &mut Tables,
     if let Some(bmp) = &sources.bmp {
         read.notes.extend(bmp.notes());
     }
+    read.notes.extend(sources.session.as_ref().and_then(Session::note));
+    let has_files = !config.file.learned.mrt.is_empty() || !config.file.learned.bird.is_empty();
+    let silent = sources.silent(has_files);
     if let Some(session) = &mut sources.session {
         session.stop().await;
     }
-    Ok(())
+    silent.map_or(Ok(()), |failure| Err(failure.into()))
 }
 
 /// What is read, and how far.
@@ -121,6 +124,21 @@ impl Sources<'_> {
         session && self.bmp.as_ref().is_none_or(|bmp| bmp.has_routes)
     }
 
+    /// A source that gave nothing of what it is there for: then every route of a member would be `not-learned`.
+    fn silent(&self, has_files: bool) -> Option<Failure> {
+        let by_session = self.session.as_ref().is_some_and(|session| session.has_learned);
+        let what = match (&self.session, &self.bmp) {
+            (Some(_), _) if !by_session => "[session]: the route server announced no route of a member",
+            // It may be there for what members are given alone.
+            (None, Some(bmp)) if !bmp.has_learned && !has_files => {
+                "[bmp]: the route server sent no route that a member announced"
+            }
+            _ => return None,
+        };
+        let help = format!("compare the AS numbers and addresses of [[member]] with the server's; {}", see_guide());
+        Some(Failure::new(what).help(help))
+    }
+
     fn incomplete(&self, secs: u64) -> Failure {
         let session = self.session.as_ref().filter(|session| !(session.is_up && session.has_routes));
         let what = match (session, &self.bmp) {
@@ -129,7 +147,10 @@ impl Sources<'_> {
                 let what = if session.is_up { "announced no route" } else { "has no session with this end" };
                 format!("the route server {what}{why}")
             }
-            (None, Some(bmp)) if !bmp.has_routes => "nobody sent routes by BMP".to_owned(),
+            (None, Some(bmp)) if !bmp.has_routes => match bmp.notes() {
+                notes if notes.is_empty() => "nobody sent routes by BMP".to_owned(),
+                notes => format!("BMP brought no route that is compared: {}", notes.join("; ")),
+            },
             (None, _) => "the route server's tables did not come to rest".to_owned(),
         };
         let help = format!("`wait_secs` and `settle_secs` of [shadow] say how long is waited; {}", see_guide());
@@ -174,12 +195,13 @@ impl Sources<'_> {
                         session.input(input);
                     }
                 }
-                Output::Established(_) => {
+                Output::Established(established) => {
                     (session.is_up, session.last) = (true, None);
+                    session.agreed = Some(established.params);
                     self.changed = Instant::now();
                 }
                 Output::Ended(ended) => {
-                    (session.is_up, session.has_routes) = (false, false);
+                    (session.is_up, session.has_routes, session.has_learned) = (false, false, false);
                     session.last = Some(ended.cause.to_string());
                     self.tables.forget(SESSION);
                     self.changed = Instant::now();
@@ -188,7 +210,7 @@ impl Sources<'_> {
                 Output::Event(PeerEvent::Update(update)) => {
                     session.has_routes = true;
                     self.changed = Instant::now();
-                    learn(self.tables, self.exchange, SESSION, None, &update)?;
+                    session.has_learned |= learn(self.tables, self.exchange, SESSION, None, &update)?;
                 }
                 Output::EndOfRib(_) => session.has_routes = true,
                 Output::Event(_) | Output::Rejected(_) | Output::Unsendable(_) | Output::RouteRefresh { .. } => {}
@@ -226,12 +248,13 @@ impl Sources<'_> {
     fn bmp_closed(&mut self, connection: u64) {
         let Some(bmp) = &mut self.bmp else { return };
         bmp.readers.remove(&connection);
-        let gone: Vec<PeerKey> = bmp.peers.keys().filter(|(of, _)| *of == connection).copied().collect();
+        let gone: Vec<PeerKey> = bmp.peers.keys().filter(|(of, ..)| *of == connection).copied().collect();
         for peer in gone {
             self.peer_gone(peer);
         }
         if let Some(bmp) = &mut self.bmp {
             bmp.has_routes &= !bmp.peers.is_empty();
+            bmp.has_learned &= !bmp.peers.is_empty();
         }
     }
 
@@ -240,8 +263,8 @@ impl Sources<'_> {
         if let Some(source) = bmp.peers.remove(&peer) {
             self.tables.forget(source);
         }
-        // Not what a file, or another connection, has of it.
-        if let Some(slot) = owner(self.exchange, peer.1).filter(|slot| bmp.givers.get(slot) == Some(&peer.0)) {
+        // Not what a file, or another session with it, has of it.
+        if let Some(slot) = self.exchange.owner(peer.2).filter(|slot| bmp.givers.get(slot) == Some(&peer)) {
             bmp.givers.remove(&slot);
             self.tables.forget_given(slot);
         }
@@ -252,40 +275,42 @@ impl Sources<'_> {
         let Some(bmp) = &mut self.bmp else { return Ok(()) };
         match message {
             BmpMessage::PeerUp(peer) if peer.table != Table::LocRib => {
-                bmp.source(connection, &peer);
+                bmp.peer_up(key(connection, &peer));
                 self.changed = Instant::now();
             }
-            BmpMessage::PeerDown(peer) if peer.table != Table::LocRib => self.peer_gone((connection, peer.address)),
+            BmpMessage::PeerDown(peer) if peer.table != Table::LocRib => self.peer_gone(key(connection, &peer)),
             BmpMessage::Routes(peer, update) => {
-                bmp.has_routes = true;
-                match peer.table {
-                    Table::AdjRibIn { post_policy: false } => {
-                        let source = bmp.source(connection, &peer);
-                        self.changed = Instant::now();
-                        learn(self.tables, self.exchange, source, Some(peer.address), &update)?;
+                let of = key(connection, &peer);
+                match (peer.table, bmp.peers.get(&of)) {
+                    // After import policy, before export policy, and the server's own choice: none is what a member sent or gets.
+                    (Table::AdjRibIn { post_policy: true }, _) => {
+                        bmp.after_import += u64::from(!update.announced.is_empty());
                     }
-                    Table::AdjRibOut { post_policy: true } => {
+                    (Table::AdjRibOut { post_policy: false } | Table::LocRib, _) => {}
+                    // How its routes are written is not known (RFC 7854 section 4.10).
+                    (_, None) => bmp.without_peer_up += 1,
+                    (Table::AdjRibIn { post_policy: false }, Some(source)) => {
                         self.changed = Instant::now();
-                        let Some(slot) = owner(self.exchange, peer.address) else {
+                        let has_learned = learn(self.tables, self.exchange, *source, Some(peer.address), &update)?;
+                        bmp.has_learned |= has_learned;
+                        bmp.has_routes = true;
+                    }
+                    (Table::AdjRibOut { post_policy: true }, Some(_)) => {
+                        self.changed = Instant::now();
+                        let Some(slot) = self.exchange.owner(peer.address) else {
                             bmp.strangers += 1;
                             return Ok(());
                         };
-                        bmp.givers.insert(slot, connection);
+                        bmp.givers.insert(slot, of);
+                        bmp.has_routes = true;
                         self.tables.has_table(slot);
-                        for nlri in &update.withdrawn {
-                            self.tables.take_back(slot, nlri.prefix);
-                        }
+                        update.withdrawn.iter().for_each(|nlri| self.tables.take_back(slot, *nlri));
                         if let Some(attributes) = &update.attributes {
                             for nlri in &update.announced {
-                                self.tables.give(slot, nlri.prefix, attributes)?;
+                                self.tables.give(slot, *nlri, attributes)?;
                             }
                         }
                     }
-                    // After import policy, before export policy, and the server's own choice: none is what a member sent or gets.
-                    Table::AdjRibIn { post_policy: true } => {
-                        bmp.after_import += u64::from(!update.announced.is_empty())
-                    }
-                    Table::AdjRibOut { post_policy: false } | Table::LocRib => {}
                 }
             }
             BmpMessage::UnreadableUpdate(_) => bmp.unreadable += 1,
@@ -299,20 +324,34 @@ impl Sources<'_> {
     }
 }
 
-fn owner(exchange: &Exchange, address: IpAddr) -> Option<u32> {
-    exchange.members.iter().find(|(_, slot)| slot.active && slot.owns(address)).map(|(id, _)| id)
-}
-
+/// Whether there was a route of a member among them.
 fn learn(
     tables: &mut Tables,
     exchange: &Exchange,
     source: u32,
     peer: Option<IpAddr>,
     update: &Update,
-) -> Result<(), Full> {
+) -> Result<bool, Full> {
     update.withdrawn.iter().for_each(|nlri: &Nlri| tables.withdraw(source, *nlri));
-    let Some(attributes) = &update.attributes else { return Ok(()) };
-    update.announced.iter().try_for_each(|nlri| tables.learn(exchange, source, peer, *nlri, attributes).map(|_| ()))
+    let Some(attributes) = &update.attributes else { return Ok(false) };
+    let mut is_of_member = false;
+    for nlri in &update.announced {
+        is_of_member |= tables.learn(exchange, source, peer, *nlri, attributes)?;
+    }
+    Ok(is_of_member)
+}
+
+/// What a session without ADD-PATH lacks.
+fn only_best(params: &SessionParams) -> Option<String> {
+    let families = [
+        (params.ipv4_unicast && !params.add_path_receive.ipv4, "IPv4"),
+        (params.ipv6_unicast && !params.add_path_receive.ipv6, "IPv6"),
+    ];
+    let lacking: Vec<&str> = families.into_iter().filter(|(lacks, _)| *lacks).map(|(_, family)| family).collect();
+    let of = lacking.join(" and ");
+    (!lacking.is_empty()).then(|| {
+        format!("[session]: without ADD-PATH of {of} the server announces its best routes alone, and no hidden one")
+    })
 }
 
 /// The session with the server.
@@ -322,6 +361,10 @@ struct Session {
     clock: Clock,
     is_up: bool,
     has_routes: bool,
+    /// One of them was a member's.
+    has_learned: bool,
+    /// What the last session agreed on.
+    agreed: Option<SessionParams>,
     /// Why there is no session.
     last: Option<String>,
 }
@@ -359,7 +402,11 @@ impl Session {
         let seed = u64::from(u32::from(section.router_id.0));
         let mut peer = Peer::new(config, seed, clock.now());
         peer.handle(Input::Session(session::Input::Start), clock.now());
-        Ok(Self { peer, tcp, clock, is_up: false, has_routes: false, last: None })
+        Ok(Self { peer, tcp, clock, is_up: false, has_routes: false, has_learned: false, agreed: None, last: None })
+    }
+
+    fn note(&self) -> Option<String> {
+        only_best(self.agreed.as_ref()?)
     }
 
     fn due(&self) -> Option<Instant> {
@@ -396,18 +443,27 @@ impl Session {
     }
 }
 
-/// A peer of a connection.
-type PeerKey = (u64, IpAddr);
+/// A peer of a connection, with its distinguisher: two VRFs may have one address.
+type PeerKey = (u64, u64, IpAddr);
+
+fn key(connection: u64, peer: &BmpPeer) -> PeerKey {
+    (connection, peer.distinguisher, peer.address)
+}
 
 #[derive(Default)]
 struct Bmp {
     readers: HashMap<u64, BmpReader>,
-    /// The number of each peer's routes as a source.
+    /// The number of each peer's routes as a source. The reader bounds how many are up.
     peers: HashMap<PeerKey, u32>,
     numbers: u32,
-    /// Of each member whose given routes came by BMP, the connection.
-    givers: HashMap<u32, u64>,
+    /// Of each member whose given routes came by BMP, the peer.
+    givers: HashMap<u32, PeerKey>,
+    /// Some of a table that is used.
     has_routes: bool,
+    /// Some that a member announced.
+    has_learned: bool,
+    /// Messages about routes of peers that are not up.
+    without_peer_up: u64,
     unreadable: u64,
     /// Messages about what an import policy left.
     after_import: u64,
@@ -416,12 +472,12 @@ struct Bmp {
 }
 
 impl Bmp {
-    fn source(&mut self, connection: u64, peer: &BmpPeer) -> u32 {
+    fn peer_up(&mut self, peer: PeerKey) {
         let numbers = &mut self.numbers;
-        *self.peers.entry((connection, peer.address)).or_insert_with(|| {
+        self.peers.entry(peer).or_insert_with(|| {
             *numbers += 1;
             FIRST_BMP + *numbers
-        })
+        });
     }
 
     fn notes(&self) -> Vec<String> {
@@ -429,6 +485,7 @@ impl Bmp {
         let notes = [
             count(self.unreadable, "have an UPDATE that cannot be read, and were left out"),
             count(self.after_import, "are of routes after the server's import policy, and were left out"),
+            count(self.without_peer_up, "are of routes of peers without a Peer Up, and were left out"),
             count(self.strangers, "are of routes for peers that are no members, and were left out"),
         ];
         notes.into_iter().flatten().collect()
@@ -517,8 +574,7 @@ mod tests {
             profile: Some(Profile::default()),
             data: None,
         };
-        let (martians, policies) = (Martians::AllowDocumentation, BTreeMap::new());
-        Exchange { members, rs: Asn(64_500), martians, vrps: None, policies }
+        Exchange::new(members, Asn(64_500), Martians::AllowDocumentation)
     }
 
     /// The same messages about what the router sends, after its export policy.
@@ -559,5 +615,62 @@ mod tests {
         assert_eq!((sources.tables.learned(), sources.tables.given(), sources.has_begun()), (0, 8, true));
         sources.take(Event::Bmp(2, vec![0xff])).expect("few");
         assert_eq!((sources.tables.given(), sources.has_begun()), (0, false));
+    }
+
+    /// Its messages of one type.
+    fn of_type(stream: &[u8], kind: u8) -> Vec<u8> {
+        let (mut chosen, mut at) = (Vec::new(), 0);
+        while let Some(header) = stream.get(at..at + 6) {
+            let end = at + u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
+            if header[5] == kind {
+                chosen.extend_from_slice(&stream[at..end]);
+            }
+            at = end;
+        }
+        chosen
+    }
+
+    #[tokio::test]
+    async fn routes_of_peers_that_are_not_up_and_of_tables_that_are_not_used_count_for_nothing() {
+        let exchange = exchange();
+        let mut tables = Tables::new();
+        let bmp = Some(Bmp::default());
+        let mut sources =
+            Sources { exchange: &exchange, tables: &mut tables, session: None, bmp, changed: Instant::now() };
+        sources.take(Event::BmpOpened(1)).expect("few");
+        sources.take(Event::Bmp(1, of_type(FRR, 0))).expect("few");
+        let bmp = sources.bmp.as_ref().expect("configured");
+        assert!(bmp.without_peer_up > 0 && bmp.peers.is_empty() && !sources.has_begun());
+        assert!(bmp.notes()[0].contains("without a Peer Up"), "{:?}", bmp.notes());
+        assert!(sources.silent(false).is_some() && sources.silent(true).is_none(), "a file may have them");
+
+        // Another VRF's peer with the address of a member.
+        let mut ups = of_type(FRR, 3);
+        ups[8 + 7] = 1;
+        sources.take(Event::Bmp(1, ups)).expect("few");
+        assert_eq!(sources.bmp.as_ref().map(|bmp| bmp.peers.len()), Some(3));
+        let mut after_import = of_type(FRR, 0);
+        let mut at = 0;
+        while let Some(header) = after_import.get(at..at + 8) {
+            let length = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
+            after_import[at + 7] |= 0x40;
+            at += length;
+        }
+        sources.take(Event::Bmp(1, after_import)).expect("few");
+        assert!(!sources.has_begun() && sources.tables.is_empty());
+        assert!(sources.incomplete(1).to_string().contains("after the server's import policy"));
+        sources.take(Event::Bmp(1, of_type(FRR, 0))).expect("few");
+        assert!(sources.has_begun() && sources.silent(false).is_none());
+        assert!((1..8).contains(&sources.tables.learned()), "of the first member's session nothing came");
+    }
+
+    #[test]
+    fn a_session_without_add_path_says_what_it_lacks() {
+        let mut params = SessionParams::new(Asn(64_510), Asn(64_500));
+        (params.ipv4_unicast, params.ipv6_unicast) = (true, true);
+        params.add_path_receive.ipv4 = true;
+        assert!(only_best(&params).is_some_and(|note| note.contains("ADD-PATH of IPv6 ")));
+        params.add_path_receive.ipv6 = true;
+        assert_eq!(only_best(&params), None);
     }
 }

@@ -14,7 +14,7 @@ const IN_TEXT: usize = 3;
 
 /// The report, as `--json` prints it.
 pub fn describe(report: &Report, exchange: &Exchange, notes: &[String]) -> Value {
-    let set = &exchange.members;
+    let set = exchange.members();
     let name = |slot: u32| set.slot(slot).map_or_else(String::new, |slot| slot.name.clone());
     let learned = report.learned.iter().map(|(slot, routes)| {
         let refused = report.refused.iter().filter(|refused| refused.announcer == *slot);

@@ -43,7 +43,8 @@ const MEMBERS: [(&str, u8, u32, &str); 3] = [
         "charlie",
         3,
         64_503,
-        "route 20.6.0.0/16 blackhole { bgp_community.add((0,64500)); bgp_community.add((64500,64501)); };",
+        "route 20.6.0.0/16 blackhole { bgp_community.add((0,64500)); bgp_community.add((64500,64501)); };
+         route 20.7.0.0/16 blackhole { bgp_community.add((65535,65281)); };",
     ),
 ];
 const TIMERS: &str =
@@ -167,13 +168,13 @@ fn the_report_beside_bird_has_each_difference_by_its_cause_and_nothing_is_instal
         .map(|of| Bird::with_text(&routers.bird, attach(of.0, of.1), of.0, member(of), &folder))
         .collect();
     members.iter_mut().for_each(|member| member.start().expect("started"));
-    // Its own routes, and what each is given: alpha 2, bravo 4, charlie 3.
+    // What each is given, and all that it learned, of which it keeps the one with NO_EXPORT: alpha 2, bravo 4, charlie 3, 9.
     let mut counts = Vec::new();
     let settled = wait_until(TIMEOUT, || {
-        counts = MEMBERS
-            .map(|(name, ..)| ask(&server, &format!("show route export {name}")).matches("unicast [").count())
-            .to_vec();
-        (counts == [2, 4, 3]).then_some(())
+        let count = |question: &str| ask(&server, question).matches("unicast [").count();
+        counts = MEMBERS.map(|(name, ..)| count(&format!("show route export {name}"))).to_vec();
+        counts.push(count("show route"));
+        (counts == [2, 4, 3, 9]).then_some(())
     });
     assert!(settled.is_some(), "{counts:?}\n{}", server.log_tail());
     for (name, ..) in MEMBERS {
@@ -188,7 +189,7 @@ fn the_report_beside_bird_has_each_difference_by_its_cause_and_nothing_is_instal
         let rib = |record| if let Ok(Record::Rib(entries)) = record { entries.len() } else { 0 };
         MrtReader::new(&dump[..]).map(rib).sum::<usize>()
     };
-    wait_until(TIMEOUT, || (entries() == 8).then_some(())).expect("a whole dump");
+    wait_until(TIMEOUT, || (entries() == 9).then_some(())).expect("a whole dump");
     let policy = "[[rule]]\ndirection = \"import\"\npeer = 64502\nclass = 200\n";
     fs::write(folder.join("charlie.policy.toml"), policy).expect("written");
     let before = (
@@ -200,6 +201,8 @@ fn the_report_beside_bird_has_each_difference_by_its_cause_and_nothing_is_instal
     let session = "[session]\nconnect = \"192.0.2.253:179\"\nasn = 64510\nrouter_id = \"192.0.2.10\"\n";
     let expected: Vec<(String, String, String)> = [
         ("attributes", "20.4.0.0/16", "charlie"),
+        ("no-export", "20.7.0.0/16", "alpha"),
+        ("no-export", "20.7.0.0/16", "bravo"),
         ("path-hiding", "20.2.0.0/16", "alpha"),
         ("path-hiding", "20.2.0.0/16", "charlie"),
         ("path-hiding", "20.5.0.0/16", "alpha"),
@@ -215,7 +218,8 @@ fn the_report_beside_bird_has_each_difference_by_its_cause_and_nothing_is_instal
         let arguments = ["--config", &config, "--json", "--differences", &all, "--html", &page];
         let report: Value = serde_json::from_str(&shadow(&own, &folder, &arguments)).expect("JSON");
         assert_eq!(differences(&folder.join(&all)), expected, "{name}: {report}");
-        assert_eq!((&report["differences"], &report["unexplained"]), (&7.into(), &0.into()), "{name}");
+        assert_eq!((&report["differences"], &report["unexplained"]), (&9.into(), &0.into()), "{name}");
+        assert!(!report["notes"].to_string().contains("ADD-PATH"), "{name}: {report}");
         let charlie = &report["members"][2];
         assert_eq!(
             (&charlie["name"], &charlie["given"], &charlie["computed"]),
@@ -224,7 +228,7 @@ fn the_report_beside_bird_has_each_difference_by_its_cause_and_nothing_is_instal
         let page = fs::read_to_string(folder.join(&page)).expect("a page");
         assert!(page.contains("<h1>Shadow of test-ix</h1>") && page.contains("20.3.0.0/25"), "{page}");
         let said = shadow(&own, &folder, &["--config", &config]);
-        assert!(said.contains("7 differences") && said.contains("2 refused (prefix length)"), "{said}");
+        assert!(said.contains("9 differences") && said.contains("2 refused (prefix length)"), "{said}");
         assert!(said.contains("1 attributes (MED)") && said.contains("1 ranking (class by rules)"), "{said}");
     }
 
@@ -281,6 +285,33 @@ fn its_file_is_made_checked_and_refused_with_what_to_do() {
     // The documentation's AS numbers count as reserved without `lab`.
     let said = folder.ok(&["shadow", "--config", "shadow.toml"]);
     assert!(says(&said, "bogon ASN") && says(&said, "0 differences"), "{said}");
+
+    // Data of the registries are not applied, and ASPA records of the file with the ROAs are.
+    let keys = ["one.key", "two.key"].map(|file| {
+        folder.ok(&["keys", "new", file]);
+        let shown = folder.ok(&["keys", "show", file]);
+        shown.split_whitespace().find(|word| word.starts_with("sign:ed25519:")).expect("a signing key").to_owned()
+    });
+    let profile = format!(
+        "[profile]\nrefuse_bogon_asns = false\nrefuse_aspa_invalid = true\n[profile.data]\nkeys = [\"{}\", \"{}\"]\n",
+        keys[0], keys[1]
+    );
+    folder.write("profile.toml", &profile);
+    let aspas = r#"{"roas": [], "aspas": [{"customer": "AS30", "providers": ["AS31"]}]}"#;
+    folder.write("vrps.json", aspas);
+    let route = "20.3.0.0/16  unicast [alpha 12:00:00.000] * (100) [AS30i]\n\tBGP.origin: IGP\n\tBGP.as_path: 64501 30\n\
+                 \tBGP.next_hop: 192.0.2.1\n";
+    folder.write("routes.txt", route);
+    folder.write("bravo.txt", route);
+    folder.write(
+        "data.toml",
+        "[shadow]\nasn = 64500\nlab = true\nprofile = \"profile.toml\"\nroas = \"vrps.json\"\n[learned]\n\
+         bird = [\"routes.txt\"]\n[[member]]\nname = \"alpha\"\nasn = 64501\naddresses = [\"192.0.2.1\"]\n\
+         [[member]]\nname = \"bravo\"\nasn = 64502\naddresses = [\"192.0.2.2\"]\ngiven = [\"bravo.txt\"]\n",
+    );
+    let said = folder.ok(&["shadow", "--config", "data.toml", "--json"]);
+    assert!(says(&said, "[profile.data] is not applied"), "{said}");
+    assert!(says(&said, "\"detail\": \"ASPA\"") && says(&said, "\"differences\": 1,"), "{said}");
 }
 
 #[test]
