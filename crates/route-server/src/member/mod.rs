@@ -369,7 +369,7 @@ pub struct Member {
     saying_due: Option<Instant>,
     installed: BTreeMap<Prefix, InstalledRoute>,
     /// With several paths: what the router has, as in [`MemberOutput::InstallPaths`].
-    paths: BTreeMap<Prefix, Vec<(u32, Attributes)>>,
+    paths: BTreeMap<Prefix, Vec<paths::GivenPath>>,
     kept: KeptRoutes,
     lost_since: Option<Instant>,
     touched: BTreeSet<Prefix>,

@@ -124,7 +124,9 @@ impl PeerView {
             Some(prefix) => {
                 let of_prefix = all.range(Nlri::new(*prefix)..=Nlri { prefix: *prefix, path_id: u32::MAX });
                 let of_prefix: Vec<Nlri> = of_prefix.map(|(nlri, _)| *nlri).collect();
-                of_prefix.iter().for_each(|nlri| drop(all.remove(nlri)));
+                for nlri in of_prefix {
+                    all.remove(&nlri);
+                }
             }
             None => all.clear(),
         }
