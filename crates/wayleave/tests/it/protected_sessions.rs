@@ -372,6 +372,6 @@ fn restarts(lan: &Lan, router: &mut Box<dyn Router>) {
     router.start().expect("it starts again");
     comes_up(&mut [router], lan);
     routes(0);
-    let log = lan.log();
-    assert!(log.contains("routes that it has not announced again are withdrawn"), "{log}");
+    let ended = || lan.log().contains("routes that it has not announced again are withdrawn").then_some(());
+    wait_until(TIMEOUT, ended).unwrap_or_else(|| panic!("they stayed\n{}", lan.log()));
 }
