@@ -275,6 +275,10 @@ impl MemberProxy {
     /// The router's announcements pass attestation first; without it they are cleared as they are.
     fn on_router(&mut self, mut event: PeerEvent) {
         if let PeerEvent::Update(update) = &mut event {
+            if !self.member.stale().is_empty() {
+                let said = update.withdrawn.iter().chain(&update.announced).copied().collect();
+                self.member.handle(MemberInput::NotStale(said), self.now);
+            }
             // Before anything looks at the path: receivers check, and signatures cover, the one that they get.
             update.attributes =
                 update.attributes.take().map(|attributes| treatments::prepended(attributes, self.rs_asn));
@@ -285,13 +289,7 @@ impl MemberProxy {
                 self.attest(attestation::Input::RouterDown);
                 MemberInput::RouterDown
             }
-            (PeerEvent::Stale(stale), _) => {
-                if matches!(stale, Stale::Kept(_)) {
-                    // What the router announces again is signed again.
-                    self.attest(attestation::Input::RouterDown);
-                }
-                MemberInput::RouterStale(stale)
-            }
+            (PeerEvent::Stale(stale), _) => return self.on_stale(stale),
             (PeerEvent::Update(update), Some(attestation)) => {
                 let (withdrawn, announced, attributes) = (update.withdrawn, update.announced, update.attributes);
                 return attestation
@@ -308,6 +306,19 @@ impl MemberProxy {
             (PeerEvent::EndOfRib, None) => MemberInput::ClearedEndOfRib,
         };
         self.member.handle(input, self.now);
+    }
+
+    /// What stays announced goes on being signed.
+    fn on_stale(&mut self, stale: Stale) {
+        self.member.handle(MemberInput::RouterStale(stale.clone()), self.now);
+        match stale {
+            Stale::Kept(_) if self.attestation.is_some() => {
+                let stays = self.member.stale().clone();
+                self.attest(attestation::Input::RouterLost { stays });
+            }
+            Stale::Gone(afi) => self.attest(attestation::Input::StaleGone(afi)),
+            Stale::Kept(_) | Stale::LongLived(_) => {}
+        }
     }
 
     /// Gives attestation what the member's half wants validated; returns what the driver shall do.

@@ -12,6 +12,7 @@ use wayleave_core::Asn;
 pub fn router_session(rs_asn: Asn, router_id: Ipv4Addr, router_asn: Asn) -> Config {
     let mut session = Config::new(rs_asn, router_id, PeerAsn::Exactly(router_asn));
     session.transparent = true;
+    session.withholds_stale = true;
     session.passive = true;
     session.connect_retry = Duration::from_secs(2);
     session.idle_hold = Duration::from_millis(500);

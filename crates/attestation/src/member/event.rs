@@ -1,9 +1,10 @@
 //! The configuration, inputs, outputs and events of a member's attestation.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::{Asn, VerdictKind};
+use wayleave_core::{Afi, Asn, VerdictKind};
 
 use crate::leaf::LeafKey;
 use crate::pipeline::policy::Policy;
@@ -39,6 +40,12 @@ pub enum Input {
     RouterEndOfRib,
     /// The session with the member's router is down, and its routes are gone.
     RouterDown,
+    /// The session is lost, and of its routes these stay announced, and signed, until the router has said what it still has.
+    RouterLost {
+        stays: BTreeSet<Nlri>,
+    },
+    /// Those of them of this family that the router has not announced again are gone.
+    StaleGone(Afi),
     /// There is a new member set.
     Members {
         /// The set's number.

@@ -46,6 +46,8 @@ pub struct MemberAttestation {
     pub(super) directories: Directories,
     /// The routes of the own router.
     pub(super) announced: SigningQueue,
+    /// Those of them that it has not announced again since the loss of its session.
+    stale: BTreeSet<Nlri>,
     /// Right signatures of those that came from others.
     pub(super) known: PeerSignatures,
     /// What wrong signatures of the own router's routes cost.
@@ -72,6 +74,7 @@ impl MemberAttestation {
             max_octets: config.max_octets,
             directories: Directories::default(),
             announced: SigningQueue::new(),
+            stale: BTreeSet::new(),
             known: PeerSignatures::new(PEER_SIGNATURES),
             check_budget: VerificationBudget::new(now.instant),
             received: ReceivedRoutes::new(config.most_memory, now.instant),
@@ -163,9 +166,9 @@ impl MemberAttestation {
     }
 
     fn on_update(&mut self, withdrawn: Vec<Nlri>, announced: Vec<Nlri>, attributes: Option<Attributes>) {
-        for nlri in &withdrawn {
-            let due = self.announced.remove(nlri);
-            self.pipeline.schedule.cancel(RouteKey::Announced(*nlri), due);
+        self.forget(&withdrawn);
+        for nlri in &announced {
+            self.stale.remove(nlri);
         }
         if !withdrawn.is_empty() {
             self.withdraw(withdrawn);
@@ -178,8 +181,33 @@ impl MemberAttestation {
         self.outputs.push_back(Output::Announce { withdrawn, announced: Vec::new(), attributes: None, under: None });
     }
 
+    fn forget(&mut self, gone: &[Nlri]) {
+        for nlri in gone {
+            let due = self.announced.remove(nlri);
+            self.pipeline.schedule.cancel(RouteKey::Announced(*nlri), due);
+            self.renewals.remove(nlri);
+            self.stale.remove(nlri);
+        }
+    }
+
+    fn on_router_lost(&mut self, stays: BTreeSet<Nlri>) {
+        let all = self.announced.routes.iter().map(|(nlri, _)| *nlri);
+        let gone: Vec<Nlri> = all.filter(|nlri| !stays.contains(nlri)).collect();
+        self.forget(&gone);
+        self.announced.routes.forget_ends_of_rib();
+        self.stale = stays;
+    }
+
+    /// What the router has not announced again is gone. The member withdraws it by itself.
+    fn on_stale_gone(&mut self, family: Option<Afi>) {
+        let is_gone = |nlri: &&Nlri| family.is_none_or(|afi| nlri.prefix.afi() == afi);
+        let gone: Vec<Nlri> = self.stale.iter().filter(is_gone).copied().collect();
+        self.forget(&gone);
+    }
+
     fn on_router_down(&mut self) {
         self.announced.clear();
+        self.stale.clear();
         self.renewals.clear();
         self.pipeline.schedule.retain(|route| matches!(route, RouteKey::Received(_)));
     }
@@ -477,9 +505,14 @@ impl Machine for MemberAttestation {
             Input::RouterUpdate { withdrawn, announced, attributes } => {
                 self.on_update(withdrawn, announced, attributes);
             }
-            // The member has one End-of-RIB for all families.
-            Input::RouterEndOfRib => self.announced.routes.request_end_of_rib(Afi::Ipv4),
+            Input::RouterEndOfRib => {
+                self.on_stale_gone(None);
+                // The member has one End-of-RIB for all families.
+                self.announced.routes.request_end_of_rib(Afi::Ipv4);
+            }
             Input::RouterDown => self.on_router_down(),
+            Input::RouterLost { stays } => self.on_router_lost(stays),
+            Input::StaleGone(afi) => self.on_stale_gone(Some(afi)),
             Input::Members { set, digest, neighbours } => self.on_members(set, digest, &neighbours),
             Input::Route { id, announcer, set, prefixes, attributes } => {
                 let before = self.received.routes.get(&id).and_then(|route| route.due);

@@ -24,7 +24,7 @@ use wayleave_attestation::sign::{self, KeyPair, KeyRing, Origination, Recipient,
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
 use wayleave_bgp::{AsPathBuf, AttributeCode, AttributeFlags, Attributes, Nlri, Origin};
-use wayleave_core::{Asn, Instant, Machine, Now, UnixTime};
+use wayleave_core::{Afi, Asn, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::Secret;
 
 use crate::common::few_time::Counting;
@@ -476,4 +476,36 @@ fn a_members_end_of_rib_comes_after_routes_that_wait_for_a_slot_and_a_changed_ro
     driven.give(Input::ClockSynchronised(true));
     driven.sleep_until(BEGIN + 80);
     assert_eq!((driven.signed_for().len(), withdrawn(&driven), driven.ends_of_rib), (2, 1, 1));
+}
+
+#[test]
+fn routes_that_stay_announced_after_a_loss_are_signed_again_until_they_are_gone() {
+    let mut driven = Driven::new(KeyRing { pairs: vec![pair(MEMBER)] });
+    let [kept, again, other] = ["10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"];
+    for prefix in [kept, again, other] {
+        driven.announce(prefix, path(&[MEMBER]));
+    }
+    driven.finish_all();
+    assert_eq!(driven.signed_for().len(), 3);
+    let stays = |prefixes: &[&str]| Input::RouterLost { stays: prefixes.iter().map(|of| Nlri::new(p(of))).collect() };
+    driven.give(Input::RouterEndOfRib);
+    driven.give(stays(&[kept, again]));
+    let mut members = vec![MEMBER, Asn(65_002)];
+    let mut joins = |driven: &mut Driven| {
+        members.push(Asn(65_100 + members.len() as u32));
+        driven.members(members.len() as u64, &members);
+        driven.finish_all();
+        driven.signed_for().len()
+    };
+    assert_eq!(joins(&mut driven), 5, "what stays is signed for a new member");
+    driven.announce(again, path(&[MEMBER]));
+    driven.give(Input::RouterEndOfRib);
+    driven.give(stays(&[kept, again]));
+    driven.finish_all();
+    assert_eq!((driven.signed_for().len(), driven.ends_of_rib), (6, 1), "the second loss ends the wait for it");
+    assert_eq!(joins(&mut driven), 7, "the router did not say that it still has the first one");
+    driven.give(Input::StaleGone(Afi::Ipv6));
+    assert_eq!(joins(&mut driven), 8);
+    driven.give(Input::StaleGone(Afi::Ipv4));
+    assert_eq!(joins(&mut driven), 8);
 }

@@ -229,6 +229,9 @@ pub struct Config {
     /// [`Ended::retain`](super::Ended::retain).
     #[serde(default)]
     pub keeps: Option<Keeps>,
+    /// Give a peer that does not know long-lived stale routes none (RFC 9494 section 4.3), whatever we offer ourselves.
+    #[serde(default)]
+    pub withholds_stale: bool,
     /// We pass routes on as a route server does (RFC 7947): no AS prepended, NEXT_HOP and MED kept. The session itself
     /// changes no route either way; it hands this on in [`Established`](super::Established) to the code that builds them.
     pub transparent: bool,
@@ -260,6 +263,7 @@ impl Config {
             role: None,
             strict_role: false,
             keeps: None,
+            withholds_stale: false,
             transparent: false,
             enforce_first_as: false,
             confederation: false,

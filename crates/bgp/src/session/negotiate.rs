@@ -182,7 +182,7 @@ fn params(config: &Config, peer: &Open) -> SessionParams {
         ipv6_unicast: offers_family(config, Afi::Ipv6) && peer.has_family(Afi::Ipv6),
         add_path_receive: add_path(|offer| offer.receive, [AddPathMode::Send, AddPathMode::Both]),
         add_path_send: add_path(|offer| offer.send, [AddPathMode::Receive, AddPathMode::Both]),
-        withholds_stale: offer.long_lived && long_lived(peer).is_none(),
+        withholds_stale: config.withholds_stale && long_lived(peer).is_none(),
         enforce_first_as: config.enforce_first_as,
     }
 }

@@ -407,13 +407,16 @@ fn routes_are_kept_over_a_notification_only_if_both_ends_say_so_and_it_is_no_har
 fn a_long_lived_stale_time_is_agreed_beside_graceful_restart_only() {
     let family = |afi: Afi| LongLivedFamily { afi: afi.code(), safi: 1, flags: 0x80, stale_time: 3_600 };
     let stated = Capability::LongLivedGracefulRestart(vec![family(Afi::Ipv4), family(Afi::Ipv6)]);
-    for (restart, ours, expected, withholds) in [
-        (true, true, vec![(Afi::Ipv4, seconds(3_600)), (Afi::Ipv6, seconds(3_600))], false),
-        (true, false, vec![], false),
-        (false, true, vec![], true),
+    // A relay withholds nothing; whoever does is not asked whether it keeps routes itself.
+    for (restart, ours, expected, wants, withholds) in [
+        (true, true, vec![(Afi::Ipv4, seconds(3_600)), (Afi::Ipv6, seconds(3_600))], true, false),
+        (true, false, vec![], true, false),
+        (false, true, vec![], true, true),
+        (false, false, vec![], true, true),
+        (false, true, vec![], false, false),
     ] {
         let [mut a, mut b] = one_way();
-        a.offer.long_lived = ours;
+        (a.offer.long_lived, a.withholds_stale) = (ours, wants);
         b.offer.more = vec![stated.clone()];
         let offer = GracefulRestartOffer { families: vec![Afi::Ipv4], ..GracefulRestartOffer::default() };
         b.offer.graceful_restart = restart.then_some(offer);

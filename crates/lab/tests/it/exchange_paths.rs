@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use crate::common::{LIMIT, in_both_modes, nlri, policy, route};
-use wayleave_core::Prefix;
+use wayleave_bgp::origins::Vrp;
+use wayleave_core::{Asn, Prefix};
 use wayleave_lab::sim::{Node, Setup, Sim};
 use wayleave_route_server::object::ExportMode;
 
@@ -65,4 +66,23 @@ fn a_router_with_add_path_gets_the_chosen_route_and_the_next_under_identifiers_t
     }
     rest(&mut sim);
     assert_eq!(paths(&sim), []);
+}
+
+in_both_modes!(a_further_path_that_becomes_invalid_leaves_the_router);
+fn a_further_path_that_becomes_invalid_leaves_the_router(export: ExportMode) {
+    let paths_of = BTreeMap::from([(4, 3)]);
+    let mut sim = Sim::new(Setup { members: 5, seed: 72, export, paths: paths_of, ..Setup::default() });
+    for (slot, tail) in [(0, &[64_500, 64_501][..]), (2, &[64_502])] {
+        sim.announce(slot, &[nlri(PREFIX)], &route(slot, tail, &[]));
+    }
+    rest(&mut sim);
+    assert_eq!(paths(&sim), [(3, 2), (1, 3)]);
+    // Its receiver alone has heard of it: the announcer's proxy would have withdrawn it.
+    let vrp = |asn| Vrp { prefix: PREFIX.parse().expect("a prefix"), max_length: 16, asn: Asn(asn) };
+    sim.set_origins(4, [vrp(64_502)]);
+    rest(&mut sim);
+    assert_eq!(paths(&sim), [(3, 2)]);
+    sim.set_origins(4, [vrp(64_502), vrp(64_501)]);
+    rest(&mut sim);
+    assert_eq!(paths(&sim), [(3, 2), (1, 3)], "under its own identifier");
 }

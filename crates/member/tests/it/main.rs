@@ -12,9 +12,9 @@ use wayleave_attestation::pki::View;
 use wayleave_attestation::sign::{KeyPair, KeyRing};
 use wayleave_attestation::suite::{self, SuiteId};
 use wayleave_attestation::validate::Rules;
-use wayleave_bgp::peer::PeerEvent;
+use wayleave_bgp::peer::{PeerEvent, Stale};
 use wayleave_bgp::{AttributeCode, Attributes, Community, Nlri, Origin, Update};
-use wayleave_core::{Asn, Instant, Machine, Now, UnixTime};
+use wayleave_core::{Afi, Asn, Instant, Machine, Now, UnixTime};
 use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_member::{AttestationConfig, Input, MemberProxy, Output};
@@ -116,4 +116,21 @@ fn a_route_that_asks_for_hops_for_all_has_them_before_it_is_checked() {
     let exports = proxy.exports("203.0.113.0/24".parse().expect("a prefix"));
     let paths: Vec<&[u32]> = exports.iter().map(|export| &export.route.as_path[..]).collect();
     assert_eq!(paths, [[ASN.0; 3]]);
+}
+
+#[test]
+fn what_the_router_says_again_is_not_stale_though_attestation_has_not_cleared_it() {
+    for attestation in [None, Some(attestation())] {
+        let attests = attestation.is_some();
+        let mut proxy = proxy(attestation);
+        announce(&mut proxy);
+        proxy.handle(Input::Router(PeerEvent::Stale(Stale::Kept(vec![Afi::Ipv4]))), NOW);
+        let stays = usize::from(!attests); // never signed, and never announced
+        assert_eq!((proxy.status().router_routes, proxy.status().stale_routes), (stays, stays));
+        announce(&mut proxy);
+        assert_eq!((proxy.status().router_routes, proxy.status().stale_routes), (stays, 0));
+        proxy.handle(Input::Router(PeerEvent::Stale(Stale::Kept(vec![Afi::Ipv4]))), NOW);
+        proxy.handle(Input::Router(PeerEvent::Stale(Stale::Gone(Afi::Ipv4))), NOW);
+        assert_eq!(proxy.status().router_routes, 0);
+    }
 }

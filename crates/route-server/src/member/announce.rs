@@ -202,8 +202,11 @@ impl Bar {
 pub(super) struct Announcements {
     versions: Versions,
     router: BTreeMap<Nlri, RouterRoute>,
-    /// Those from before the loss of its session that it has not announced again.
+    /// Those from before the loss of its session of which the router has said nothing since; attestation may withdraw such a one
+    /// and announce it again.
     stale: BTreeSet<Nlri>,
+    /// Families whose stale routes are long-lived ones.
+    long_lived: BTreeSet<Afi>,
     updates: u64,
     announced: BTreeMap<Nlri, AnnouncedRoute>,
     /// Prefixes that the parties hold, or may hold, without it being known what they have of them: from before this
@@ -235,6 +238,7 @@ impl Announcements {
             versions: Versions::new(stored),
             router: BTreeMap::new(),
             stale: BTreeSet::new(),
+            long_lived: BTreeSet::new(),
             updates: 0,
             announced: BTreeMap::new(),
             leftover: BTreeSet::new(),
@@ -315,7 +319,7 @@ impl Announcements {
 
     /// Routes of the router that it has not announced again since its session was lost.
     pub(super) fn stale_routes(&self) -> usize {
-        self.stale.len()
+        self.stale.iter().filter(|nlri| self.router.contains_key(nlri)).count()
     }
 
     pub(super) fn router_routes(&self) -> usize {
@@ -391,13 +395,13 @@ impl Announcements {
     pub(super) fn router_down(&mut self) {
         self.settles_at = None;
         self.stale.clear();
+        self.long_lived.clear();
         let gone = std::mem::take(&mut self.router);
         self.mark_each(gone.into_keys());
     }
 
     pub(super) fn router_update(&mut self, withdrawn: &[Nlri], announced: &[Nlri], attributes: Option<&Attributes>) {
         for nlri in withdrawn {
-            self.stale.remove(nlri);
             if self.router.remove(nlri).is_some() {
                 self.barred.remove(nlri);
                 self.mark(*nlri);
@@ -415,9 +419,19 @@ impl Announcements {
     }
 
     fn announce(&mut self, announced: &[Nlri], attributes: &Attributes, under: Option<[u8; 32]>) {
+        if self.long_lived.is_empty() {
+            return self.announce_as(announced, attributes, under);
+        }
+        let (stale, others): (Vec<Nlri>, Vec<Nlri>) = announced.iter().partition(|nlri| self.is_long_lived(nlri));
+        self.announce_as(&others, attributes, under);
+        if let Some(attributes) = stale::with_stale(attributes) {
+            self.announce_as(&stale, &attributes, under);
+        }
+    }
+
+    fn announce_as(&mut self, announced: &[Nlri], attributes: &Attributes, under: Option<[u8; 32]>) {
         self.updates += 1;
         for nlri in announced {
-            self.stale.remove(nlri);
             if self.router.get(nlri).is_none_or(|known| known.attributes != *attributes || known.under != under) {
                 let route = RouterRoute { update: self.updates, attributes: attributes.clone(), under };
                 let is_new = self.router.insert(*nlri, route).is_none();

@@ -1,7 +1,9 @@
 //! To whom the routes of this member's own router go, for its own operator; none of this goes to the parties.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
-use wayleave_bgp::Attributes;
+use wayleave_bgp::{Attributes, Nlri};
 use wayleave_core::{Asn, Prefix};
 
 use super::{Announcer, Member, OwnRoute};
@@ -36,6 +38,12 @@ impl Member {
     #[must_use]
     pub fn own_prefixes(&self, after: Option<Prefix>, most: usize) -> Vec<Prefix> {
         self.announcements.router_prefixes(after, most)
+    }
+
+    /// Routes of before a loss of the router's session of which the router has said nothing since.
+    #[must_use]
+    pub fn stale(&self) -> &BTreeSet<Nlri> {
+        self.announcements.stale()
     }
 
     /// To whom the router's routes to a prefix go by this member's policy.

@@ -160,6 +160,8 @@ pub enum MemberInput {
     RouterDown,
     /// The session is down, or was, and the router's routes are stale (RFC 4724, RFC 9494).
     RouterStale(Stale),
+    /// The router has sent an UPDATE that withdraws or announces these; it comes by itself, and perhaps later. They are not stale any more.
+    NotStale(Vec<Nlri>),
     /// An UPDATE of the router that has passed attestation without a new signature, or for which none is configured.
     /// Withdrawn prefixes go first.
     ClearedUpdate {
@@ -367,7 +369,7 @@ pub struct Member {
     saying_due: Option<Instant>,
     installed: BTreeMap<Prefix, InstalledRoute>,
     /// With several paths: what the router has, as in [`MemberOutput::InstallPaths`].
-    paths: BTreeMap<Prefix, Vec<(u32, Attributes)>>,
+    paths: BTreeMap<Prefix, Vec<paths::GivenPath>>,
     kept: KeptRoutes,
     lost_since: Option<Instant>,
     touched: BTreeSet<Prefix>,
@@ -1253,6 +1255,7 @@ impl Machine for Member {
             MemberInput::RouterUp => self.announcements.router_up(now.instant + self.config.settle),
             MemberInput::RouterDown => self.announcements.router_down(),
             MemberInput::RouterStale(stale) => self.announcements.router_stale(&stale),
+            MemberInput::NotStale(routes) => self.announcements.not_stale(&routes),
             MemberInput::ClearedUpdate { withdrawn, announced, attributes } => {
                 self.announcements.router_update(&withdrawn, &announced, attributes.as_ref());
             }

@@ -9,12 +9,31 @@ use std::collections::BTreeSet;
 
 use wayleave_bgp::Attributes;
 use wayleave_core::Prefix;
+use wayleave_crypto::hash::hash;
 
 use super::{Member, MemberOutput};
 use crate::frames::Candidate;
 
 /// Above all identifiers of slots.
 const FURTHER: u32 = 1 << 31;
+
+const LABEL_GIVEN: &str = "wayleave/route-server/given-path/v1";
+
+/// A route that the router was given. Its attributes are with whoever sends them; here is what tells that they changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct GivenPath {
+    path_id: u32,
+    /// The first half of a SHA-256 of the attributes.
+    digest: [u8; 16],
+}
+
+impl GivenPath {
+    fn of(path_id: u32, attributes: &Attributes) -> Self {
+        let mut digest = [0; 16];
+        digest.copy_from_slice(&hash(LABEL_GIVEN, &[&attributes.encode()])[..16]);
+        Self { path_id, digest }
+    }
+}
 
 /// The path identifier (RFC 7911 section 3) of an announcer's route: the same for as long as there is one, whatever else comes and goes,
 /// and after a restart of either side. The first path of slot 0 has 1, that of slot 1 has 2. Further paths of one announcer have its slot
@@ -34,8 +53,12 @@ impl Member {
             if self.paths.remove(&prefix).is_some() {
                 self.output.push_back(MemberOutput::InstallPaths { prefix, paths });
             }
-        } else if self.paths.get(&prefix) != Some(&paths) {
-            self.paths.insert(prefix, paths.clone());
+            return;
+        }
+        let given: Vec<GivenPath> =
+            paths.iter().map(|(path_id, attributes)| GivenPath::of(*path_id, attributes)).collect();
+        if self.paths.get(&prefix) != Some(&given) {
+            self.paths.insert(prefix, given);
             self.output.push_back(MemberOutput::InstallPaths { prefix, paths });
         }
     }
@@ -80,14 +103,29 @@ impl Member {
     /// The path identifier under which the router has this route, if it has it.
     pub(super) fn installed_path(&self, prefix: &Prefix, (handle, place): &Candidate) -> Option<u32> {
         let (slot, path_id, attributes) = self.router_attributes(*prefix, handle, *place)?;
-        let wanted = (path_identifier(slot, path_id), self.with_role(&attributes));
-        self.paths.get(prefix).is_some_and(|paths| paths.contains(&wanted)).then_some(wanted.0)
+        let wanted = GivenPath::of(path_identifier(slot, path_id), &self.with_role(&attributes));
+        self.paths.get(prefix).is_some_and(|paths| paths.contains(&wanted)).then_some(wanted.path_id)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use wayleave_bgp::Origin;
+
     use super::*;
+
+    #[test]
+    fn a_given_path_is_told_from_one_with_another_identifier_or_other_attributes() {
+        let with = |med| {
+            let mut editor = Attributes::builder();
+            editor.origin(Origin::Igp).med(Some(med));
+            editor.finish()
+        };
+        let given = GivenPath::of(1, &with(7));
+        assert_eq!(given, GivenPath::of(1, &with(7)));
+        assert!(![GivenPath::of(2, &with(7)), GivenPath::of(1, &with(8))].contains(&given));
+        assert_eq!(size_of::<GivenPath>(), 20, "what each further path costs here");
+    }
 
     #[test]
     fn every_announcer_and_each_of_its_paths_has_an_identifier_of_its_own() {

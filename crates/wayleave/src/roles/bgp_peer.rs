@@ -3,7 +3,7 @@
 
 mod describe;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub use wayleave_bgp::peer::PeerEvent;
 use wayleave_bgp::peer::{self, Input, Output, Stale};
 use wayleave_bgp::rib::RejectedRoutes;
 use wayleave_bgp::session::{self, Cause, Config, Ended, Erred, PeerAsn, Role, Stop, StopReason};
-use wayleave_bgp::{Attributes, EncodeError, RefreshKind, Update};
+use wayleave_bgp::{Attributes, EncodeError, Nlri, RefreshKind, Update};
 use wayleave_core::{Afi, Instant, Machine, Prefix};
 use wayleave_runtime::Clock;
 use wayleave_runtime::bgp_tcp::TcpEvent;
@@ -93,7 +93,7 @@ impl RouteQueue {
 
 /// The peer's state for views.
 #[derive(Clone, Debug, Default)]
-pub struct PeerView(Arc<Mutex<Value>>, Arc<Mutex<HashMap<Prefix, EncodeError>>>);
+pub struct PeerView(Arc<Mutex<Value>>, Arc<Mutex<BTreeMap<Nlri, EncodeError>>>);
 
 impl PeerView {
     /// The state as JSON.
@@ -101,17 +101,18 @@ impl PeerView {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Why the session cannot carry the route to this prefix, if it cannot.
-    pub fn rejected(&self, prefix: &Prefix) -> Option<EncodeError> {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner).get(prefix).copied()
+    /// Why the session cannot carry this route to the prefix, if it cannot. Without ADD-PATH there is one alone, which has no identifier.
+    pub fn rejected(&self, prefix: Prefix, path_id: u32) -> Option<EncodeError> {
+        let all = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        all.get(&Nlri { prefix, path_id }).or_else(|| all.get(&Nlri::new(prefix))).copied()
     }
 
     /// The session cannot carry these routes.
     fn reject(&self, rejected: &RejectedRoutes) {
         let mut all = self.1.lock().unwrap_or_else(PoisonError::into_inner);
         for nlri in &rejected.routes {
-            if all.len() < MOST_REJECTED || all.contains_key(&nlri.prefix) {
-                all.insert(nlri.prefix, rejected.error);
+            if all.len() < MOST_REJECTED || all.contains_key(nlri) {
+                all.insert(*nlri, rejected.error);
             }
         }
     }
@@ -120,7 +121,13 @@ impl PeerView {
     fn retry(&self, prefix: Option<&Prefix>) {
         let mut all = self.1.lock().unwrap_or_else(PoisonError::into_inner);
         match prefix {
-            Some(prefix) => drop(all.remove(prefix)),
+            Some(prefix) => {
+                let of_prefix = all.range(Nlri::new(*prefix)..=Nlri { prefix: *prefix, path_id: u32::MAX });
+                let of_prefix: Vec<Nlri> = of_prefix.map(|(nlri, _)| *nlri).collect();
+                for nlri in of_prefix {
+                    all.remove(&nlri);
+                }
+            }
             None => all.clear(),
         }
     }
@@ -805,20 +812,21 @@ mod tests {
         let (a, b) = (prefix("192.0.2.0/25"), prefix("192.0.2.128/25"));
         let error = wayleave_bgp::EncodeError::TooLong { need: 5_000, most: 4_096 };
         let attributes = Arc::new(wayleave_bgp::AttributesEditor::default().finish());
-        let rejected = |prefix| RejectedRoutes {
-            routes: vec![wayleave_bgp::Nlri::new(prefix)],
+        let rejected = |prefix, path_id| RejectedRoutes {
+            routes: vec![Nlri { prefix, path_id }],
             attributes: attributes.clone(),
             error,
         };
-        view.reject(&rejected(a));
-        view.reject(&rejected(b));
+        view.reject(&rejected(a, 0));
+        view.reject(&rejected(b, 3));
         assert!(
-            view.rejected(&a)
+            view.rejected(a, 2)
                 .is_some_and(|why| why.to_string().contains("5000 octets exceeds the session's limit of 4096"))
         );
         view.retry(Some(&a));
-        assert_eq!((view.rejected(&a), view.rejected(&b).is_some()), (None, true));
+        assert_eq!((view.rejected(a, 2), view.rejected(b, 3).is_some()), (None, true));
+        assert_eq!(view.rejected(b, 2), None, "with several paths one of them is concerned");
         view.retry(None);
-        assert_eq!(view.rejected(&b), None);
+        assert_eq!(view.rejected(b, 3), None);
     }
 }

@@ -350,7 +350,9 @@ fn has_a_protected_session(lan: &Lan, software: Software, way: &str, site: Route
     assert!(proxy.stop(TIMEOUT), "{}", lan.log());
 }
 
-/// A BIRD that was killed asked that its routes are kept (RFC 4724, RFC 9494): they are, as long-lived stale ones too, until it is back.
+/// A BIRD that was killed, and whose system closed TCP, asked that its routes are kept (RFC 4724, RFC 9494): they are, as long-lived stale
+/// ones too, while it is away. It is back without `-R` and so without the F bit, which ends them; that it announces the route anew is all
+/// that is seen then. What stays where a router sets the bit is shown without processes (`wayleave_bgp::peer::stale`).
 fn restarts(lan: &Lan, router: &mut Box<dyn Router>) {
     let routes = |stale: u64| {
         let has = |status: &Value| status["router_routes"] == 1 && status["stale_routes"] == stale;
@@ -370,4 +372,6 @@ fn restarts(lan: &Lan, router: &mut Box<dyn Router>) {
     router.start().expect("it starts again");
     comes_up(&mut [router], lan);
     routes(0);
+    let ended = || lan.log().contains("routes that it has not announced again are withdrawn").then_some(());
+    wait_until(TIMEOUT, ended).unwrap_or_else(|| panic!("they stayed\n{}", lan.log()));
 }

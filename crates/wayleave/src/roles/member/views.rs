@@ -344,7 +344,9 @@ impl MemberView {
     /// That a chosen route is not in the router, if it is not.
     fn at_router(&self, prefix: Prefix, route: &mut Value) {
         let router = self.router.json();
-        let words = if let Some(error) = self.router.rejected(&prefix) {
+        // Where the router gets several paths of a prefix, this one's.
+        let path_id = route["path_id"].as_u64().and_then(|path_id| u32::try_from(path_id).ok()).unwrap_or_default();
+        let words = if let Some(error) = self.router.rejected(prefix, path_id) {
             let (rule, cure) = match error {
                 EncodeError::Stale => (
                     "RFC 9494 section 4.3: long-lived stale routes go to routers that know them",
