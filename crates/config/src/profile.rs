@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use toml::Spanned;
 use wayleave_core::{Afi, Asn};
 use wayleave_route_server::directory::{
-    Blackhole, DataRules, Lengths, MAX_BLACKHOLE_ASNS, MAX_TRANSIT_FREE, Profile, TRANSIT_FREE, can_drop,
+    Blackhole, DataRules, Lengths, MAX_BLACKHOLE_ASNS, MAX_TRANSIT_FREE, MemberSet, Profile, TRANSIT_FREE, can_drop,
 };
 use wayleave_route_server::policy::validate::MAX_PATH;
 use wayleave_runtime::identity::to_hex;
@@ -205,6 +205,18 @@ pub fn describe(profile: &Profile, data: Option<&DataRules>) -> Value {
     let of_data = data.map(|data| data_rows(Some(data))).unwrap_or_default();
     let rows = rows(Some(profile)).into_iter().chain(of_data).map(|(key, value)| (key.to_owned(), value));
     Value::Object(rows.collect())
+}
+
+/// What a member set has of them: its profile, its rules of data, or both; `None`: neither.
+#[must_use]
+pub fn describe_set(set: &MemberSet) -> Option<Value> {
+    let data = set.data.as_ref();
+    match &set.profile {
+        Some(profile) => Some(describe(profile, data)),
+        None => data.map(|data| {
+            Value::Object(data_rows(Some(data)).into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+        }),
+    }
 }
 
 /// What another profile changes: the old and the new value of each key that differs. Without an old one, all.
