@@ -44,3 +44,21 @@ impl DataSection {
         read.err().map(|what| FileFault::Unusable(fault(what).help(help)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_data_is_a_regular_one_with_data() {
+        let file = std::env::temp_dir().join(format!("wayleave-no-data-{}", std::process::id()));
+        std::fs::write(&file, b"no data").expect("written");
+        let source = Source::of_text("/member.toml", "");
+        for (at, what) in [("/dev/zero", "it is no regular file"), (file.to_str().expect("a name"), "no-data")] {
+            let section: DataSection = toml::from_str(&format!("file = \"{at}\"")).expect("a section");
+            let fault = section.file_faults(&source).map(FileFault::into_fault);
+            assert!(fault.is_some_and(|fault| fault.message.contains(what)), "{at}");
+        }
+        std::fs::remove_file(&file).expect("removed");
+    }
+}

@@ -399,4 +399,21 @@ mod tests {
         assert_eq!(first["ipv4_longest"], json!({ "old": null, "new": 24 }));
         assert!(!first.contains_key("blackhole_next_hop4"), "there was none before, and there is none");
     }
+
+    #[test]
+    fn rules_of_data_are_shown_without_a_profile_too() {
+        let set = |profile, data| MemberSet {
+            exchange: "x".to_owned(),
+            number: 0,
+            slots: Vec::new(),
+            attest: Default::default(),
+            profile,
+            data,
+        };
+        assert_eq!(describe_set(&set(None, None)), None);
+        let shown = describe_set(&set(None, Some(DataRules::default()))).expect("shown");
+        assert!(shown["irr_origin"] == true && shown.get("max_hops").is_none(), "{shown}");
+        let shown = describe_set(&set(Some(Profile::default()), Some(DataRules::default()))).expect("shown");
+        assert!(shown["irr_origin"] == true && shown["max_hops"] == 32, "{shown}");
+    }
 }

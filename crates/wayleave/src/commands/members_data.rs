@@ -456,7 +456,7 @@ impl Differences {
         let failure =
             Failure::new(format!("not signed: {} differs from yours in {}", file.display(), refused.join("; ")));
         Err(failure
-            .help("build yours anew, at about the same time and from the same sources; if they differ still, ask the other operator why before you sign (--most-percent, --most-members)")
+            .help("build yours anew, at about the same time and from the same sources; if they differ still, ask the other operator why before you sign (--most-percent, --most-members; where a person vouches for all of it, --compare with the file itself)")
             .into())
     }
 }
