@@ -773,12 +773,12 @@ fn data_that_one_operator_signed_a_lower_number_or_another_exchanges_are_never_t
     // Under other machine keys the numbers begin anew: nobody freezes the data for ever. What was in force counts until then.
     again.offer(signed(of(u64::MAX), &MACHINES));
     assert!(again.offer(signed(of(6), &MACHINES)).0.is_some_and(|why| why.contains("is in force")));
-    let other = DataRules { keys: [7, 8].map(|of| key(of).verifying_key().to_bytes()), ..data_rules() };
+    let other = DataRules { keys: [212, 213].map(|of| key(of).verifying_key().to_bytes()), ..data_rules() };
     again.show(both(&directory, vec![Change::Data(Some(other.clone()))]));
     assert_eq!(number(&again), Some(u64::MAX));
     assert_eq!(again.offer(signed(of(u64::MAX), &MACHINES)), (None, None), "those in force, whose keys are gone");
     let mut object = DataObject::new(of(6)).expect("sound");
-    for machine in [7, 8] {
+    for machine in [212, 213] {
         object.sign(&directory.origin(), &other, &key(machine)).expect("a machine key");
     }
     assert_eq!(again.offer(OfferedData::of(object.encode()).expect("data")).0, None);
