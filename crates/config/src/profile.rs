@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use toml::Spanned;
 use wayleave_core::{Afi, Asn};
 use wayleave_route_server::directory::{
-    Blackhole, DataRules, Lengths, MAX_BLACKHOLE_ASNS, MAX_TRANSIT_FREE, Profile, TRANSIT_FREE, can_drop,
+    Blackhole, DataRules, Lengths, MAX_BLACKHOLE_ASNS, MAX_TRANSIT_FREE, MemberSet, Profile, TRANSIT_FREE, can_drop,
 };
 use wayleave_route_server::policy::validate::MAX_PATH;
 use wayleave_runtime::identity::to_hex;
@@ -207,6 +207,18 @@ pub fn describe(profile: &Profile, data: Option<&DataRules>) -> Value {
     Value::Object(rows.collect())
 }
 
+/// What a member set has of them: its profile, its rules of data, or both; `None`: neither.
+#[must_use]
+pub fn describe_set(set: &MemberSet) -> Option<Value> {
+    let data = set.data.as_ref();
+    match &set.profile {
+        Some(profile) => Some(describe(profile, data)),
+        None => data.map(|data| {
+            Value::Object(data_rows(Some(data)).into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+        }),
+    }
+}
+
 /// What another profile changes: the old and the new value of each key that differs. Without an old one, all.
 #[must_use]
 pub fn differences(before: Option<&Profile>, after: &Profile) -> Map<String, Value> {
@@ -386,5 +398,22 @@ mod tests {
         let first = differences(None, &after);
         assert_eq!(first["ipv4_longest"], json!({ "old": null, "new": 24 }));
         assert!(!first.contains_key("blackhole_next_hop4"), "there was none before, and there is none");
+    }
+
+    #[test]
+    fn rules_of_data_are_shown_without_a_profile_too() {
+        let set = |profile, data| MemberSet {
+            exchange: "x".to_owned(),
+            number: 0,
+            slots: Vec::new(),
+            attest: Default::default(),
+            profile,
+            data,
+        };
+        assert_eq!(describe_set(&set(None, None)), None);
+        let shown = describe_set(&set(None, Some(DataRules::default()))).expect("shown");
+        assert!(shown["irr_origin"] == true && shown.get("max_hops").is_none(), "{shown}");
+        let shown = describe_set(&set(Some(Profile::default()), Some(DataRules::default()))).expect("shown");
+        assert!(shown["irr_origin"] == true && shown["max_hops"] == 32, "{shown}");
     }
 }

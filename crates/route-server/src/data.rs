@@ -66,6 +66,16 @@ pub struct DataObject {
     digest: [u8; 32],
 }
 
+/// What the encoding of data begins with, and what the signatures are over: enough to say whether they count before the lists are read.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DataHead {
+    pub exchange: [u8; 32],
+    pub number: u64,
+    pub until: u64,
+    signatures: [Option<Signature>; 2],
+    digest: [u8; 32],
+}
+
 /// Why data do not count.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DataError {
@@ -81,6 +91,8 @@ pub enum DataError {
     NoMachineKey,
     #[error("they have number {number}, and {in_force} is in force")]
     Older { number: u64, in_force: u64 },
+    #[error("their end is past, and there are none that go on to count")]
+    Ended,
     #[error("they are not those of number {0} that are in force: two were signed with one number")]
     Diverges(u64),
 }
@@ -165,6 +177,74 @@ impl Data {
     }
 }
 
+impl DataHead {
+    /// Reads it from an encoding, of which nothing else is read.
+    ///
+    /// # Errors
+    /// If data do not begin so, or are not so long.
+    pub fn read(octets: &[u8]) -> Result<Self, Malformed> {
+        if octets.len() > MAX_ENCODED {
+            return Err(Malformed::TooMany { count: octets.len(), most: MAX_ENCODED });
+        }
+        let mut reader = Reader::new(octets);
+        let signatures = read_signatures(&mut reader)?;
+        let digest = hash(LABEL, &[reader.rest()]);
+        match reader.u8()? {
+            VERSION => {}
+            version => return Err(Malformed::Version(version)),
+        }
+        let (exchange, number) = (reader.array()?, reader.u64()?);
+        let (_, until) = (reader.u64()?, reader.u64()?);
+        Ok(Self { exchange, number, until, signatures, digest })
+    }
+
+    /// The hash that the machine keys sign.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
+    /// Whether the signature of a party's operator's machine key is there, and holds.
+    #[must_use]
+    pub fn is_signed(&self, rules: &DataRules, party: u8) -> bool {
+        let place = usize::from(party == 2);
+        let key = VerifyingKey::from_bytes(&rules.keys[place]).ok();
+        let signature = self.signatures[place].as_ref();
+        key.zip(signature).is_some_and(|(key, signature)| key.verify(LABEL, &self.digest, signature).is_ok())
+    }
+
+    /// Whether they are this exchange's, and both operators' machines signed them.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn check(&self, origin: &[u8; 32], rules: &DataRules) -> Result<(), DataError> {
+        if self.exchange != *origin {
+            return Err(DataError::OtherExchange);
+        }
+        match [1, 2].into_iter().find(|party| !self.is_signed(rules, *party)) {
+            Some(party) => Err(DataError::NotSigned(party)),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether they may take the place of what is in force.
+    ///
+    /// # Errors
+    /// If not. The same ones may, and change nothing.
+    pub fn check_follows(&self, number: u64, digest: &[u8; 32]) -> Result<(), DataError> {
+        match self.number {
+            own if own < number => Err(DataError::Older { number: own, in_force: number }),
+            own if own == number && self.digest != *digest => Err(DataError::Diverges(number)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn read_signatures(reader: &mut Reader<'_>) -> Result<[Option<Signature>; 2], Malformed> {
+    let mut signature = || if reader.bool()? { reader.array().map(Some) } else { Ok(None) };
+    Ok([signature()?, signature()?])
+}
+
 impl DataObject {
     /// Data without a signature.
     ///
@@ -216,12 +296,18 @@ impl DataObject {
             return Err(Malformed::TooMany { count: octets.len(), most: MAX_ENCODED });
         }
         let mut reader = Reader::new(octets);
-        let mut signature = || if reader.bool()? { reader.array().map(Some) } else { Ok(None) };
-        let signatures = [signature()?, signature()?];
+        let signatures = read_signatures(&mut reader)?;
         let digest = hash(LABEL, &[reader.rest()]);
         let data = Data::read(&mut reader)?;
         reader.end()?;
         Ok(Self { data, signatures, digest })
+    }
+
+    /// What says whether they count.
+    #[must_use]
+    pub fn head(&self) -> DataHead {
+        let Data { exchange, number, until, .. } = self.data;
+        DataHead { exchange, number, until, signatures: self.signatures, digest: self.digest }
     }
 
     /// Signs as the operator whose machine key this is: the party, 1 or 2.
@@ -238,39 +324,18 @@ impl DataObject {
         Ok(if place == 0 { 1 } else { 2 })
     }
 
-    /// Whether the signature of a party's operator's machine key is there, and holds.
+    /// [`DataHead::is_signed`].
     #[must_use]
     pub fn is_signed(&self, rules: &DataRules, party: u8) -> bool {
-        let place = usize::from(party == 2);
-        let key = VerifyingKey::from_bytes(&rules.keys[place]).ok();
-        let signature = self.signatures[place].as_ref();
-        key.zip(signature).is_some_and(|(key, signature)| key.verify(LABEL, &self.digest, signature).is_ok())
+        self.head().is_signed(rules, party)
     }
 
-    /// Whether they are this exchange's, and both operators' machines signed them.
+    /// [`DataHead::check`].
     ///
     /// # Errors
-    /// If not.
+    /// If they are another exchange's, or a signature is missing.
     pub fn check(&self, origin: &[u8; 32], rules: &DataRules) -> Result<(), DataError> {
-        if self.data.exchange != *origin {
-            return Err(DataError::OtherExchange);
-        }
-        match [1, 2].into_iter().find(|party| !self.is_signed(rules, *party)) {
-            Some(party) => Err(DataError::NotSigned(party)),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether they may take the place of what is in force.
-    ///
-    /// # Errors
-    /// If not. The same ones may, and change nothing.
-    pub fn check_follows(&self, number: u64, digest: &[u8; 32]) -> Result<(), DataError> {
-        match self.data.number {
-            own if own < number => Err(DataError::Older { number: own, in_force: number }),
-            own if own == number && self.digest != *digest => Err(DataError::Diverges(number)),
-            _ => Ok(()),
-        }
+        self.head().check(origin, rules)
     }
 }
 
@@ -323,6 +388,8 @@ mod tests {
             }
             let octets = object.encode();
             assert_eq!(DataObject::decode(&octets), Ok(object.clone()));
+            assert_eq!(DataHead::read(&octets), Ok(object.head()));
+            assert!(DataHead::read(&octets[..octets.len() - 1]).is_ok_and(|head| head.digest() != object.digest()));
             for end in 0..octets.len() {
                 assert!(DataObject::decode(&octets[..end]).is_err(), "{end} octets");
             }
@@ -346,9 +413,12 @@ mod tests {
         let mut changed = DataObject::new(Data { until: 3_000, ..data() }).expect("sound");
         changed.signatures = object.signatures;
         assert_eq!(changed.check(&[7; 32], &rules()), Err(DataError::NotSigned(1)));
-        assert_eq!(object.check_follows(4, &[0; 32]), Err(DataError::Older { number: 3, in_force: 4 }));
-        assert_eq!(object.check_follows(3, &changed.digest()), Err(DataError::Diverges(3)));
-        assert_eq!((object.check_follows(3, &object.digest()), object.check_follows(2, &[0; 32])), (Ok(()), Ok(())));
+        assert_eq!(object.head().check_follows(4, &[0; 32]), Err(DataError::Older { number: 3, in_force: 4 }));
+        assert_eq!(object.head().check_follows(3, &changed.digest()), Err(DataError::Diverges(3)));
+        assert_eq!(
+            (object.head().check_follows(3, &object.digest()), object.head().check_follows(2, &[0; 32])),
+            (Ok(()), Ok(()))
+        );
     }
 
     #[test]

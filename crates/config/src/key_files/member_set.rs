@@ -140,7 +140,7 @@ pub fn describe(set: &MemberSet) -> Value {
             "attest": set.attest.get(&slot.asn).map_or(&[][..], Vec::as_slice).iter().map(suite_text).collect::<Vec<_>>(),
         })
     };
-    let profile = set.profile.as_ref().map(|profile| profile::describe(profile, set.data.as_ref()));
+    let profile = profile::describe_set(set);
     let members: Vec<Value> = set.iter().map(slot).collect();
     json!({ "exchange": set.exchange, "number": set.number, "members": members, "profile": profile })
 }

@@ -5,35 +5,58 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use wayleave_core::{Asn, Prefix};
+use wayleave_core::wire::Malformed;
+use wayleave_core::{Asn, Prefix, UnixTime};
 
 use super::{Member, MemberEvent, MemberOutput};
-use crate::data::{Data, DataError, DataObject};
+use crate::data::{Data, DataError, DataHead, DataObject};
 use crate::party::{Change, StoredRecord};
 
 /// Where the store has the data in force.
 const DATA_KEY: &[u8] = b"data";
 
-/// Data that somebody offers, and their octets.
-#[derive(Debug)]
+/// Data that somebody offers. Their lists are read once their signatures hold.
+#[derive(PartialEq, Eq, Debug)]
 pub struct OfferedData {
-    pub object: DataObject,
-    pub octets: Vec<u8>,
+    head: DataHead,
+    octets: Vec<u8>,
+}
+
+impl OfferedData {
+    /// What a file has, for instance.
+    ///
+    /// # Errors
+    /// If data do not begin so.
+    pub fn of(octets: Vec<u8>) -> Result<Self, Malformed> {
+        DataHead::read(&octets).map(|head| Self { head, octets })
+    }
+}
+
+/// Data that count.
+struct InForce {
+    data: Data,
+    digest: [u8; 32],
+    /// The machine keys that signed them; `None`: those of rules that are no longer in force. Under other keys the numbers begin anew, so
+    /// that a number that leaves none to follow is not in force for ever.
+    keys: Option<[[u8; 32]; 2]>,
 }
 
 /// What a member knows of data.
 #[derive(Default)]
 pub(super) struct KnownData {
-    in_force: Option<(Data, [u8; 32])>,
-    /// What was offered last and may count once another member set is in force.
+    in_force: Option<InForce>,
+    /// What was offered last and may count once another member set is in force: one operator's machine signed it, or it is not known yet whose
+    /// machines sign.
     offered: Option<OfferedData>,
+    /// When it was offered.
+    offered_at: u64,
     /// Why what was offered last does not count.
     refused: Option<String>,
 }
 
 impl KnownData {
     pub(super) fn in_force(&self) -> Option<&Data> {
-        self.in_force.as_ref().map(|(data, _)| data)
+        self.in_force.as_ref().map(|in_force| &in_force.data)
     }
 }
 
@@ -61,11 +84,16 @@ impl Member {
         let origin = self.directory.as_ref().map(|directory| directory.origin());
         let object = record.and_then(|record| DataObject::decode(&record.value).ok());
         let object = object.filter(|object| Some(object.data.exchange) == origin);
-        self.data.in_force = object.map(|object| (object.digest(), object.data)).map(|(digest, data)| (data, digest));
+        let rules = self.directory.as_ref().and_then(|directory| directory.set().data.as_ref());
+        self.data.in_force = object.map(|object| {
+            let rules = rules.filter(|rules| object.check(&object.data.exchange, rules).is_ok());
+            InForce { digest: object.digest(), data: object.data, keys: rules.map(|rules| rules.keys) }
+        });
     }
 
     /// Somebody offers data.
-    pub(super) fn data_offered(&mut self, offered: OfferedData) {
+    pub(super) fn data_offered(&mut self, offered: OfferedData, now: UnixTime) {
+        self.data.offered_at = now.secs();
         self.data.offered = Some(offered);
         self.take_data();
     }
@@ -78,33 +106,54 @@ impl Member {
             self.data.in_force = None;
         }
         let Some(offered) = self.data.offered.take() else { return };
-        let object = &offered.object;
-        let checked = set.data.as_ref().ok_or(DataError::NoKeys).and_then(|rules| object.check(&origin, rules));
+        let (head, rules) = (&offered.head, set.data.as_ref());
+        let checked = rules.ok_or(DataError::NoKeys).and_then(|rules| head.check(&origin, rules));
+        let keys = rules.filter(|_| checked.is_ok()).map(|rules| rules.keys);
+        if let Some(in_force) = self.data.in_force.as_mut().filter(|in_force| in_force.digest == head.digest()) {
+            // The same ones: no news, whoever signed them.
+            self.data.refused = None;
+            if keys.is_some() && in_force.keys != keys {
+                in_force.keys = keys;
+                self.keep_data(offered.octets);
+            }
+            return;
+        }
         let in_force = self.data.in_force.as_ref();
-        let follows = |()| in_force.map_or(Ok(()), |(data, digest)| object.check_follows(data.number, digest));
-        if let Err(error) = checked.and_then(follows) {
-            let (number, why) = (object.data.number, error.to_string());
-            if matches!(error, DataError::NoKeys | DataError::NotSigned(_)) {
-                self.data.offered = Some(offered);
+        let follows = match in_force {
+            None if head.until <= self.data.offered_at => Err(DataError::Ended),
+            Some(in_force) if in_force.keys == keys => head.check_follows(in_force.data.number, &in_force.digest),
+            _ => Ok(()),
+        };
+        let opened = checked.and(follows).and_then(|()| Ok(DataObject::decode(&offered.octets)?));
+        let object = match opened {
+            Ok(object) => object,
+            Err(error) => {
+                let (number, why) = (head.number, error.to_string());
+                let is_ones = || rules.is_some_and(|rules| [1, 2].iter().any(|party| head.is_signed(rules, *party)));
+                if error == DataError::NoKeys || matches!(error, DataError::NotSigned(_)) && is_ones() {
+                    self.data.offered = Some(offered);
+                }
+                if self.data.refused.as_ref() != Some(&why) {
+                    self.event(MemberEvent::DataRefused { number, why: why.clone() });
+                }
+                self.data.refused = Some(why);
+                return;
             }
-            if self.data.refused.as_ref() != Some(&why) {
-                self.event(MemberEvent::DataRefused { number, why: why.clone() });
-            }
-            self.data.refused = Some(why);
-            return;
-        }
+        };
         self.data.refused = None;
-        if in_force.is_some_and(|(_, digest)| *digest == object.digest()) {
-            return;
-        }
-        let (digest, OfferedData { object: DataObject { data, .. }, octets }) = (object.digest(), offered);
+        self.keep_data(offered.octets);
+        let (digest, data) = (object.digest(), object.data);
+        let (asns, is_of_all) = data.differences(self.data.in_force());
+        self.event(MemberEvent::DataTaken { number: data.number, members: data.members.len() });
+        self.data.in_force = Some(InForce { data, digest, keys });
+        self.data_changed(&asns, is_of_all);
+    }
+
+    /// Writes what is in force to the store.
+    fn keep_data(&mut self, octets: Vec<u8>) {
         self.next_persist += 1;
         let change = Change { table: crate::party::META, key: DATA_KEY.to_vec(), value: Some(octets) };
         self.output.push_back(MemberOutput::Persist { id: self.next_persist, changes: vec![change] });
-        let (asns, is_of_all) = data.differences(self.data.in_force());
-        self.event(MemberEvent::DataTaken { number: data.number, members: data.members.len() });
-        self.data.in_force = Some((data, digest));
-        self.data_changed(&asns, is_of_all);
     }
 
     /// Routes of these ASes, or all, are assessed anew.

@@ -1266,7 +1266,7 @@ impl Machine for Member {
             MemberInput::ClearedEndOfRib => self.announcements.end_of_rib(),
             MemberInput::Policy(policy) => self.policy_changed(policy),
             MemberInput::Origins(origins) => self.origins_changed(origins),
-            MemberInput::Data(offered) => self.data_offered(*offered),
+            MemberInput::Data(offered) => self.data_offered(*offered, now.unix),
         }
         self.settle(now);
     }

@@ -23,7 +23,7 @@ use crate::policy::ranking::Rank;
 use crate::policy::treatments::{Treatment, Treatments};
 use crate::policy::validate::{
     Check, Invalid, Known, Martians, can_be_next_hop, origin_state, path_state, validate, validate_aspa, validate_for,
-    validate_known,
+    validate_known, validate_own_known,
 };
 use crate::policy::{Decision, Exported, Imported, Rejection, Route, export_decisions};
 use crate::versions::Versions;
@@ -1014,7 +1014,7 @@ impl Member {
                 let cure = "take it out by your router's export filter, or without `role = \"off\"` in [router] it is not announced";
                 return Reason::new(outcome, rule, cure);
             }
-            let known = |own| validate_known(*prefix, attributes, own, self.rpki(), rules);
+            let known = |own| validate_own_known(*prefix, attributes, own, self.rpki(), rules);
             if let Some(Err(error)) = own.map(known) {
                 let Reason { outcome, rule, cure } = invalid(&error);
                 let outcome = outcome.replacen("not used: ", "not announced: ", 1);
@@ -1147,7 +1147,7 @@ impl Member {
             CheckMade { check: "path (ASPA)", passed: !is_refused, found }
         }));
         if rules.data.is_some_and(|in_force| in_force.rules.irr_prefix) {
-            let known = validate_known(prefix, attributes, own, self.rpki(), rules);
+            let known = validate_own_known(prefix, attributes, own, self.rpki(), rules);
             let (passed, found) = match known {
                 Err(error @ Invalid::IrrPrefix { .. }) => (false, error.to_string()),
                 _ => (true, format!("{prefix} is one that the exchange's data have for {}, or need not have", own.asn)),

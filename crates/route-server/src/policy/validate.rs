@@ -413,6 +413,23 @@ pub fn validate_known(
     check_irr_prefix(prefix, attributes, announcer.asn, vrps, rules)
 }
 
+/// [`validate_known`], of the member's own route. Where a route that is valid by the RPKI need not be in the list of prefixes, and this
+/// member does not know what is valid, receivers decide.
+pub fn validate_own_known(
+    prefix: Prefix,
+    attributes: &Attributes,
+    own: &Slot,
+    known: Known<'_>,
+    rules: RouteRules<'_>,
+) -> Result<(), Invalid> {
+    let is_left_to_receivers =
+        known.vrps.is_none() && rules.data.is_some_and(|in_force| in_force.rules.rpki_before_irr);
+    match validate_known(prefix, attributes, own, known, rules) {
+        Err(Invalid::IrrPrefix { .. }) if is_left_to_receivers => Ok(()),
+        checked => checked,
+    }
+}
+
 /// [`validate`], and that the receiver's AS is not on the path.
 pub fn validate_for<'a>(
     receiver: Asn,

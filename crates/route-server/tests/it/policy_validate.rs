@@ -9,6 +9,7 @@ use wayleave_route_server::directory::{DataRules, Profile, Slot};
 use wayleave_route_server::member::Cause;
 use wayleave_route_server::policy::validate::{
     DataInForce, Invalid, Known, Martians, RouteRules, validate, validate_for, validate_known, validate_origin,
+    validate_own_known,
 };
 
 const ROUTED: &str = "8.8.8.0/24";
@@ -306,4 +307,13 @@ fn of_several_reasons_the_first_in_order_is_said() {
             .and_then(|()| validate_known(prefix(at), &route, &own, Known { vrps: Some(&vrps), aspas: None }, rules));
         assert_eq!(found.as_ref().err().map(Cause::of), expected, "{at} {asns:?}: {found:?}");
     }
+    // The announcer that knows nothing of origins cannot know what receivers take.
+    let mut editor = attributes(&[], 0);
+    editor.as_path(path(&[200_001, 200_009], &[]).as_path());
+    let (route, at, nothing) = (editor.finish(), prefix("8.8.9.0/24"), Known::default());
+    assert!(matches!(validate_known(at, &route, &own, nothing, rules), Err(Invalid::IrrPrefix { .. })));
+    assert_eq!(validate_own_known(at, &route, &own, nothing, rules), Ok(()));
+    let strict = DataRules::default();
+    let rules = RouteRules { data: Some(DataInForce { rules: &strict, data: &data }), ..rules };
+    assert!(matches!(validate_own_known(at, &route, &own, nothing, rules), Err(Invalid::IrrPrefix { .. })));
 }

@@ -612,7 +612,7 @@ fn lists() -> MemberLists {
 fn data(directory: &Directory, number: u64, of_hostile: Option<MemberLists>) -> Data {
     let members = of_hostile.into_iter().map(|lists| (Asn(HOSTILE.2), lists)).collect();
     let bogons = ranges(&[("9.9.0.0/16", 16, 32)]);
-    Data { exchange: directory.origin(), number, made: 1_000, until: 2_000, bogons, members }
+    Data { exchange: directory.origin(), number, made: 1_000, until: NOW.unix.secs() + 1, bogons, members }
 }
 
 /// Data that these machines signed.
@@ -621,7 +621,7 @@ fn signed(data: Data, machines: &[u8]) -> OfferedData {
     for machine in machines {
         object.sign(&exchange, &data_rules(), &key(*machine)).expect("a machine key");
     }
-    OfferedData { octets: object.encode(), object }
+    OfferedData::of(object.encode()).expect("data")
 }
 
 impl Exchange {
@@ -768,6 +768,30 @@ fn data_that_one_operator_signed_a_lower_number_or_another_exchanges_are_never_t
     let mut again = Exchange::started(HONEST, directory.clone(), true, &kept);
     assert_eq!(number(&again), Some(5), "a restart brings no older ones back");
     assert!(again.offer(signed(of(4), &MACHINES)).0.is_some());
+    assert_eq!(again.offer(signed(of(5), &[])), (None, None), "the same ones are no news, whoever signed them");
+    assert_eq!(again.member.status().data.and_then(|data| data.refused), None);
+    // Under other machine keys the numbers begin anew: nobody freezes the data for ever. What was in force counts until then.
+    again.offer(signed(of(u64::MAX), &MACHINES));
+    assert!(again.offer(signed(of(6), &MACHINES)).0.is_some_and(|why| why.contains("is in force")));
+    let other = DataRules { keys: [212, 213].map(|of| key(of).verifying_key().to_bytes()), ..data_rules() };
+    again.show(both(&directory, vec![Change::Data(Some(other.clone()))]));
+    assert_eq!(number(&again), Some(u64::MAX));
+    assert_eq!(again.offer(signed(of(u64::MAX), &MACHINES)), (None, None), "those in force, whose keys are gone");
+    let mut object = DataObject::new(of(6)).expect("sound");
+    for machine in [212, 213] {
+        object.sign(&directory.origin(), &other, &key(machine)).expect("a machine key");
+    }
+    assert_eq!(again.offer(OfferedData::of(object.encode()).expect("data")).0, None);
+    assert_eq!(number(&again), Some(6));
+    // What ended before it was offered takes the place of nothing, and what nobody signed is not read, however it goes on.
+    let mut late = Exchange::new(HONEST, directory.clone());
+    let ended = Data { until: NOW.unix.secs(), ..of(5) };
+    assert!(late.offer(signed(ended, &MACHINES)).0.is_some_and(|why| why.contains("their end is past")));
+    assert_eq!(number(&late), None);
+    let mut octets = DataObject::new(of(5)).expect("sound").encode();
+    octets.truncate(70);
+    let why = late.offer(OfferedData::of(octets).expect("a beginning")).0;
+    assert!(why.is_some_and(|why| why.contains("did not sign them")), "it is not decoded");
     // Offered before their keys are in force, they count once these are.
     let mut early = Exchange::new(HONEST, members());
     assert_eq!(

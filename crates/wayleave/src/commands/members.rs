@@ -735,13 +735,9 @@ fn show(file: &Path, operators: &[PublicKey], json: bool) -> Outcome {
         for removal in directory.removals() {
             print(&format!("slot {} was removed by party {}'s operator\n", removal.slot, removal.party));
         }
-        match &set.profile {
-            Some(profile) => {
-                print(&format!(
-                    "\nprofile\n{}{}\n",
-                    fields(&profile::describe(profile, set.data.as_ref())),
-                    profile::RESTS_ON_ANNOUNCERS
-                ));
+        match profile::describe_set(set) {
+            Some(described) => {
+                print(&format!("\nprofile\n{}{}\n", fields(&described), profile::RESTS_ON_ANNOUNCERS));
             }
             None => print("no profile\n"),
         }

@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use wayleave_core::{Asn, Prefix};
 use wayleave_import::{MAX_REGISTRY_OCTETS, RegistryLists, one_line, parse_registry};
-use wayleave_route_server::data::{Data, DataObject, MAX_ENCODED, MemberLists, PrefixList, PrefixRange};
+use wayleave_route_server::data::{Data, DataObject, MAX_ENCODED, MemberLists, PrefixList, PrefixRange, family};
 use wayleave_route_server::directory::{DataRules, Directory};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::identity::Identity;
@@ -22,8 +22,16 @@ use crate::key_files::member_set::{read as read_members, replace};
 use crate::key_files::signing_key;
 use crate::output::{objects, print, print_json};
 
-/// Entries of a member's lists that may differ whatever the share is.
-const FEW: usize = 10;
+/// Entries of a list that may be added or lost whatever the share is, unless the list is short; and so many prefixes of 24 or 48 bits.
+const FEW: u64 = 10;
+/// Entries of a list of less than [`FEW`] that may be added or lost.
+const FEW_OF_SHORT: u64 = 2;
+/// Bits of the prefixes that address space is counted in.
+const UNIT_BITS: [u8; 2] = [24, 48];
+/// Bits of the shortest prefix that may be in one build alone, where there is no profile.
+const SHORTEST: [u8; 2] = [8, 12];
+/// How far the number of data may be ahead of those before. Each number that is skipped is lost.
+const MAX_SKIPPED: u64 = 1_000;
 /// Differences that are named.
 const MOST_NAMED: usize = 20;
 /// Octets of a list of bogons.
@@ -70,6 +78,9 @@ pub struct Build {
     /// `bgpq4 -j` or arouteserver's cache has of it, origins or prefixes.
     #[arg(long, required = true, value_name = "FOLDER")]
     pub irr: Vec<PathBuf>,
+    /// An AS that is no member yet, and whose lists are taken over too (may be repeated).
+    #[arg(long, value_name = "AS")]
+    pub also: Vec<Asn>,
     /// How many prefixes each member may announce: arouteserver's `clients.yml`, or a member export of IX-F.
     #[arg(long, value_name = "FILE")]
     pub limits: Option<PathBuf>,
@@ -81,8 +92,8 @@ pub struct Build {
     /// The data that are in force: the new ones have the next number. Without it the number is 1.
     #[arg(long, value_name = "FILE", conflicts_with = "number")]
     pub after: Option<PathBuf>,
-    /// The number of the data, which must rise.
-    #[arg(long)]
+    /// The number of the data, which must rise. A high one uses up all those below it.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=u64::from(u32::MAX)))]
     pub number: Option<u64>,
     /// For how many hours they are current; then every proxy says that they are old, and goes on with them.
     #[arg(long, value_name = "HOURS", default_value_t = 72, value_parser = clap::value_parser!(u64).range(1..=8_760))]
@@ -102,19 +113,23 @@ pub struct Sign {
     #[arg(long)]
     pub key: PathBuf,
     /// Data that you built yourself: those of the other operator are signed only if they differ from them by no more than allowed.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", required_unless_present = "first")]
     pub compare: Option<PathBuf>,
-    /// With --compare: by how many hundredths of its entries a member's lists may differ. Up to 10 entries always may.
+    /// Sign your own build, which the other operator is to compare. What the other one has signed needs --compare.
+    #[arg(long, conflicts_with = "compare")]
+    pub first: bool,
+    /// With --compare: by how many hundredths of its entries a list may grow, and by how many it may shrink. 10 entries always may, but
+    /// never more than half of the list, nor more than 2 of a list of less than 10.
     #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u64).range(0..=100))]
     pub most_percent: u64,
     /// With --compare: how many members' lists may differ at all.
     #[arg(long, value_name = "NUMBER", default_value_t = 50)]
     pub most_members: usize,
-    /// The data that are in force: others with the same number, or a lower one, are not signed.
+    /// The data that are in force: others with the same number, a lower one, or one that is higher by more than 1,000 are not signed.
     #[arg(long, value_name = "FILE")]
     pub after: Option<PathBuf>,
     /// The longest time for which you sign, in hours.
-    #[arg(long, value_name = "HOURS", default_value_t = 168)]
+    #[arg(long, value_name = "HOURS", default_value_t = 168, value_parser = clap::value_parser!(u64).range(1..=8_760))]
     pub most_valid: u64,
     #[arg(long)]
     pub json: bool,
@@ -168,8 +183,30 @@ fn asn_of(file: &Path) -> Option<Asn> {
     rest[..end].parse().ok().map(Asn)
 }
 
+/// What the files of an AS have, and of what there is a file, whether it has an entry or none.
+#[derive(Default)]
+struct FoundLists {
+    lists: RegistryLists,
+    has_origins: bool,
+    has_prefixes: bool,
+}
+
+impl FoundLists {
+    /// Takes in what a file has. One without entries does not say what it is a list of: of prefixes if its name has `ipv4` or `ipv6`, and
+    /// otherwise of both.
+    fn add(&mut self, file: &Path, read: RegistryLists) {
+        let name = file.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+        let is_empty = read.origins.is_empty() && read.prefixes.is_empty();
+        let is_of_prefixes = name.contains("ipv4") || name.contains("ipv6");
+        self.has_origins |= !read.origins.is_empty() || (is_empty && !is_of_prefixes);
+        self.has_prefixes |= !read.prefixes.is_empty() || is_empty;
+        self.lists.origins.extend(read.origins);
+        self.lists.prefixes.extend(read.prefixes);
+    }
+}
+
 /// What a folder has of each AS, and how many of its files are of none of these.
-fn lists_in(folder: &Path, wanted: &BTreeSet<Asn>, lists: &mut BTreeMap<Asn, RegistryLists>) -> Outcome<usize> {
+fn lists_in(folder: &Path, wanted: &BTreeSet<Asn>, lists: &mut BTreeMap<Asn, FoundLists>) -> Outcome<usize> {
     let failed = |error: std::io::Error| Failure::system(folder.display(), &error);
     let (mut files, mut others) = (Vec::new(), 0);
     for entry in fs::read_dir(folder).map_err(failed)? {
@@ -185,9 +222,7 @@ fn lists_in(folder: &Path, wanted: &BTreeSet<Asn>, lists: &mut BTreeMap<Asn, Reg
             let failure = Failure::new(format!("{}: {why}", one_line(&file.to_string_lossy())));
             failure.help("expected what `bgpq4 -j` prints, or a file of arouteserver's cache; nothing was written")
         })?;
-        let of = lists.entry(asn).or_default();
-        of.origins.extend(read.origins);
-        of.prefixes.extend(read.prefixes);
+        lists.entry(asn).or_default().add(&file, read);
     }
     Ok(others)
 }
@@ -211,22 +246,22 @@ fn bogons(file: &Path) -> Outcome<PrefixList> {
 
 fn build(wanted: &Build) -> Outcome {
     let (directory, _) = members(&wanted.members)?;
-    let asns: BTreeSet<Asn> =
+    let mut asns: BTreeSet<Asn> =
         directory.set().iter().filter(|(_, slot)| slot.active).map(|(_, slot)| slot.asn).collect();
+    asns.extend(&wanted.also);
     let (mut lists, mut others) = (BTreeMap::new(), 0);
     for folder in &wanted.irr {
         others += lists_in(folder, &asns, &mut lists)?;
     }
     let mut all: BTreeMap<Asn, MemberLists> = BTreeMap::new();
-    for (asn, RegistryLists { mut origins, prefixes }) in lists {
+    for (asn, FoundLists { lists: RegistryLists { mut origins, prefixes }, has_origins, has_prefixes }) in lists {
         origins.sort_unstable();
         origins.dedup();
         let too_many = |range: PrefixRange| Failure::new(format!("{asn}: {} has no lengths", range.prefix));
         let prefixes = PrefixList::of(prefixes).map_err(too_many)?;
         let of = all.entry(asn).or_default();
-        // An empty list does not say what it is a list of.
-        of.origins = (!origins.is_empty()).then(|| origins.into());
-        of.prefixes = (!prefixes.is_empty()).then_some(prefixes);
+        of.origins = has_origins.then(|| origins.into());
+        of.prefixes = has_prefixes.then_some(prefixes);
     }
     if let Some(file) = &wanted.limits {
         for member in wanted.selection.read(file)?.members.iter().filter(|member| asns.contains(&member.asn)) {
@@ -267,7 +302,7 @@ fn build(wanted: &Build) -> Outcome {
         print(&format!("without a list of origins or of prefixes: {}{more}\n", names.join(", ")));
     }
     print(&format!(
-        "now: wayleave members data sign {} --members {} --key KEY\n",
+        "now: wayleave members data sign {} --members {} --key KEY --first\n",
         wanted.out.display(),
         wanted.members.display()
     ));
@@ -282,12 +317,13 @@ fn sign(wanted: &Sign) -> Outcome {
     let now = unix_now().secs();
     let data = &object.data;
     if let Some(file) = &wanted.after {
-        let in_force = self::object(file)?;
-        if data.number <= in_force.data.number {
-            let (number, before) = (data.number, in_force.data.number);
+        let before = self::object(file)?.data.number;
+        check_number(&wanted.file, data.number, before, &format!("{before} is in force"))?;
+        if data.number <= before {
             return Err(Failure::new(format!(
-                "{} has number {number}, and {before} is in force: it must rise",
-                wanted.file.display()
+                "{} has number {}, and {before} is in force: it must rise",
+                wanted.file.display(),
+                data.number
             ))
             .help("`wayleave members data build --after` takes the next number")
             .into());
@@ -308,8 +344,11 @@ fn sign(wanted: &Sign) -> Outcome {
     let is_second = others.iter().any(|party| object.is_signed(&rules, *party));
     let differences = match &wanted.compare {
         Some(file) => {
-            let own = self::object(file)?;
-            Differences::of(&own.data, data, wanted.most_percent)
+            let own = self::object(file)?.data;
+            check_number(&wanted.file, data.number, own.number, &format!("your own build has {}", own.number))?;
+            let profile = directory.set().profile.as_ref();
+            let shortest = profile.map_or(SHORTEST, |profile| [profile.ipv4.shortest, profile.ipv6.shortest]);
+            Differences::of(&own, data, wanted.most_percent, shortest)
         }
         None if is_second => {
             return Err(Failure::usage(format!(
@@ -331,10 +370,10 @@ fn sign(wanted: &Sign) -> Outcome {
     if wanted.json {
         print_json(json!({
             "file": wanted.file, "party": party, "number": object.data.number, "signed_by_both": is_whole,
-            "differing_members": differences.members.len(),
+            "differing_members": differences.differing.len(),
         }));
     } else if is_whole {
-        let differing = differences.members.len();
+        let differing = differences.differing.len();
         print(&format!(
             "data {} count: both operators' machines signed them; {differing} members' lists differ from yours, within your bounds. \
              Members' proxies read the file that `[data] file` names\n",
@@ -350,17 +389,28 @@ fn sign(wanted: &Sign) -> Outcome {
     Ok(())
 }
 
+/// A number that is far ahead uses up all those below it, and the highest one all that there are: no data could follow.
+fn check_number(file: &Path, number: u64, before: u64, why: &str) -> Outcome {
+    let most = before.saturating_add(MAX_SKIPPED);
+    if number <= most {
+        return Ok(());
+    }
+    let failure = Failure::new(format!("{} has number {number}, and {why}: expected at most {most}", file.display()));
+    Err(failure.help("both operators build with `--after` and the data that are in force").into())
+}
+
 /// In what data differ from one's own.
 #[derive(Default)]
 struct Differences {
-    /// Members whose lists differ: how many entries, of how many.
-    members: BTreeMap<Asn, (usize, usize)>,
+    /// Members whose lists differ.
+    differing: BTreeSet<Asn>,
     /// Those of them that differ by more than may be, and what else must not differ.
     refused: Vec<String>,
 }
 
 impl Differences {
-    fn of(own: &Data, other: &Data, most_percent: u64) -> Self {
+    /// `shortest`: bits of the shortest prefixes of IPv4 and of IPv6 that may be in the other one alone.
+    fn of(own: &Data, other: &Data, most_percent: u64, shortest: [u8; 2]) -> Self {
         let mut differences = Self::default();
         if own.bogons != other.bogons {
             differences.refused.push("the list of prefixes that nobody may announce".to_owned());
@@ -372,21 +422,14 @@ impl Differences {
             if a == b {
                 continue;
             }
-            let origins = |lists: &MemberLists| lists.origins.as_deref().map_or(Vec::new(), <[Asn]>::to_vec);
-            let prefixes = |lists: &MemberLists| {
-                lists.prefixes.as_ref().map_or(Vec::new(), |list| list.ranges().collect::<Vec<_>>())
-            };
-            let count = unequal(&origins(a), &origins(b)) + unequal(&prefixes(a), &prefixes(b));
-            let entries = |lists: &MemberLists| origins(lists).len() + prefixes(lists).len();
-            let all = entries(a).max(entries(b));
-            differences.members.insert(asn, (count, all));
-            let may = FEW.max(usize::try_from(most_percent).unwrap_or(0) * all / 100);
+            differences.differing.insert(asn);
             let is_list_lost =
                 a.origins.is_some() != b.origins.is_some() || a.prefixes.is_some() != b.prefixes.is_some();
             if is_list_lost {
                 differences.refused.push(format!("{asn}: one of the two has no list"));
-            } else if count > may {
-                differences.refused.push(format!("{asn}: {count} of {all} entries, at most {may}"));
+            } else {
+                let refused = refused_changes(a, b, most_percent, shortest);
+                differences.refused.extend(refused.into_iter().map(|what| format!("{asn}: {what}")));
             }
             if a.max_prefixes != b.max_prefixes {
                 let ([a4, a6], [b4, b6]) = (a.max_prefixes, b.max_prefixes);
@@ -398,7 +441,7 @@ impl Differences {
 
     /// They are not signed if they differ by more than is allowed.
     fn refuse(&self, file: &Path, most_members: usize) -> Outcome {
-        let (count, mut refused) = (self.members.len(), self.refused.clone());
+        let (count, mut refused) = (self.differing.len(), self.refused.clone());
         if count > most_members {
             refused.insert(0, format!("the lists of {count} members, at most {most_members}"));
         }
@@ -413,22 +456,91 @@ impl Differences {
         let failure =
             Failure::new(format!("not signed: {} differs from yours in {}", file.display(), refused.join("; ")));
         Err(failure
-            .help("build yours anew, at about the same time and from the same sources; if they differ still, ask the other operator why before you sign (--most-percent, --most-members)")
+            .help("build yours anew, at about the same time and from the same sources; if they differ still, ask the other operator why before you sign (--most-percent, --most-members; where a person vouches for all of it, --compare with the file itself)")
             .into())
     }
 }
 
-/// How many elements of two ascending lists are in one alone.
-fn unequal<T: Ord>(a: &[T], b: &[T]) -> usize {
-    let (mut i, mut j, mut count) = (0, 0, 0);
+/// What of a member's lists differs from one's own by more than may be. What is added counts apart from what is lost: otherwise a short
+/// list could be replaced.
+fn refused_changes(own: &MemberLists, other: &MemberLists, most_percent: u64, shortest: [u8; 2]) -> Vec<String> {
+    let mut refused = Vec::new();
+    let mut count = |what: &str, [added, lost]: [usize; 2], all: usize| {
+        let may = may_change(all as u64, most_percent);
+        if added as u64 > may {
+            refused.push(format!("{added} {what} added to your {all}, at most {may}"));
+        }
+        if lost as u64 > may {
+            refused.push(format!("{lost} of your {all} {what} missing, at most {may}"));
+        }
+    };
+    let origins = |lists: &MemberLists| lists.origins.as_deref().map_or(Vec::new(), <[Asn]>::to_vec);
+    let (a, b) = (origins(own), origins(other));
+    let (added, lost) = unequal(&a, &b);
+    count("origins", [added.len(), lost.len()], a.len());
+    let none = PrefixList::default();
+    let list = own.prefixes.as_ref().unwrap_or(&none);
+    let a: Vec<PrefixRange> = list.ranges().collect();
+    let b: Vec<PrefixRange> = other.prefixes.iter().flat_map(PrefixList::ranges).collect();
+    let (added, lost) = unequal(&a, &b);
+    count("prefixes", [added.len(), lost.len()], a.len());
+    // An entry is not more than another because it is one: what it covers counts.
+    let is_short = |range: &&PrefixRange| range.prefix.len() < shortest[family(range.prefix.afi())];
+    if let Some(range) = added.iter().copied().find(is_short) {
+        refused.push(format!(
+            "{}, which is shorter than this exchange takes, and which yours does not have",
+            range.prefix
+        ));
+    }
+    let (mut has, mut adds) = ([0_u64; 2], [0_u64; 2]);
+    let add = |space: &mut [u64; 2], prefix: &Prefix| {
+        let at = family(prefix.afi());
+        space[at] = space[at].saturating_add(1 << UNIT_BITS[at].saturating_sub(prefix.len()));
+    };
+    a.iter()
+        .filter(|range| list.covering(&range.prefix) == Some(range.prefix))
+        .for_each(|range| add(&mut has, &range.prefix));
+    let news = added.iter().filter(|range| list.covering(&range.prefix).is_none());
+    news.for_each(|range| add(&mut adds, &range.prefix));
+    for ((has, adds), bits) in has.into_iter().zip(adds).zip(UNIT_BITS) {
+        let may = may_cover(has, most_percent);
+        if adds > may {
+            refused.push(format!("what is added covers {adds} prefixes of {bits} bits, yours {has}: at most {may}"));
+        }
+    }
+    refused
+}
+
+/// How many entries may be added to a list of so many, and how many may be lost.
+fn may_change(all: u64, most_percent: u64) -> u64 {
+    let most = if all < FEW { FEW_OF_SHORT } else { FEW.max(all.saturating_mul(most_percent) / 100) };
+    most.min(all / 2)
+}
+
+/// How much address space may be added to so much, in prefixes of [`UNIT_BITS`].
+fn may_cover(all: u64, most_percent: u64) -> u64 {
+    FEW.max((all / 100).saturating_mul(most_percent)).min(all / 2)
+}
+
+/// The elements of two ascending lists that are in the second alone, and those that are in the first alone.
+fn unequal<'a, T: Ord>(a: &'a [T], b: &'a [T]) -> (Vec<&'a T>, Vec<&'a T>) {
+    let (mut i, mut j, mut added, mut lost) = (0, 0, Vec::new(), Vec::new());
     while let (Some(x), Some(y)) = (a.get(i), b.get(j)) {
         match x.cmp(y) {
             Ordering::Equal => (i, j) = (i + 1, j + 1),
-            Ordering::Less => (i, count) = (i + 1, count + 1),
-            Ordering::Greater => (j, count) = (j + 1, count + 1),
+            Ordering::Less => {
+                lost.push(x);
+                i += 1;
+            }
+            Ordering::Greater => {
+                added.push(y);
+                j += 1;
+            }
         }
     }
-    count + (a.len() - i) + (b.len() - j)
+    added.extend(&b[j..]);
+    lost.extend(&a[i..]);
+    (added, lost)
 }
 
 /// Data in a few values.
@@ -549,18 +661,100 @@ mod tests {
         Data { members: of.iter().map(|asn| (Asn(*asn), lists.clone())).collect(), ..Data::default() }
     }
 
+    fn refused(own: &Data, other: &Data) -> Vec<String> {
+        Differences::of(own, other, 5, SHORTEST).refused
+    }
+
     #[test]
     fn lists_may_differ_by_a_few_entries_or_a_share_and_no_list_may_be_lost() {
-        let refused = |own: &Data, other: &Data| Differences::of(own, other, 5).refused;
         assert!(refused(&data(20, &[1]), &data(30, &[1])).is_empty(), "ten entries");
-        assert_eq!(refused(&data(20, &[1]), &data(31, &[1])), ["AS1: 11 of 31 entries, at most 10"]);
+        assert_eq!(
+            refused(&data(20, &[1]), &data(31, &[1])),
+            [
+                "AS1: 11 prefixes added to your 20, at most 10",
+                "AS1: what is added covers 11 prefixes of 24 bits, yours 20: at most 10"
+            ]
+        );
+        assert_eq!(refused(&data(31, &[1]), &data(20, &[1])), ["AS1: 11 of your 31 prefixes missing, at most 10"]);
         assert!(refused(&data(255, &[1]), &data(243, &[1])).is_empty(), "a twentieth");
         assert_eq!(refused(&data(5, &[1, 2]), &data(5, &[1])), ["AS2: one of the two has no list"]);
         let mut limited = data(5, &[1]);
         limited.members.entry(Asn(1)).or_default().max_prefixes = [9, 0];
         assert_eq!(refused(&data(5, &[1]), &limited), ["AS1: limits 9 and 0, yours are 0 and 0"]);
-        let three = Differences::of(&data(5, &[1, 2, 3]), &data(6, &[1, 2, 3]), 5);
+        let three = Differences::of(&data(5, &[1, 2, 3]), &data(6, &[1, 2, 3]), 5, SHORTEST);
         assert!(three.refuse(Path::new("x"), 3).is_ok() && three.refuse(Path::new("x"), 2).is_err());
-        assert_eq!(unequal(&[1, 3, 5], &[2, 3, 6, 7]), 5);
+        assert_eq!(unequal(&[1, 3, 5], &[2, 3, 6, 7]), (vec![&2, &6, &7], vec![&1, &5]));
+    }
+
+    /// [`data`] of AS1, with these prefixes besides.
+    fn with(prefixes: u8, more: &[(&str, u8)]) -> Data {
+        let mut data = data(prefixes, &[1]);
+        let lists = data.members.entry(Asn(1)).or_default();
+        let range = |(prefix, most): &(&str, u8)| {
+            let prefix: Prefix = prefix.parse().expect("a prefix");
+            PrefixRange { prefix, least: prefix.len(), most: *most }
+        };
+        let all: Vec<_> = lists.prefixes.iter().flat_map(PrefixList::ranges).chain(more.iter().map(range)).collect();
+        lists.prefixes = Some(PrefixList::of(all).expect("ranges"));
+        data
+    }
+
+    #[test]
+    fn one_entry_that_covers_much_is_not_few_and_a_short_list_is_not_replaced() {
+        let own = data(100, &[1]);
+        for (more, what) in [
+            ("0.0.0.0/0", "AS1: 0.0.0.0/0, which is shorter than this exchange takes"),
+            ("8.0.0.0/7", "AS1: 8.0.0.0/7, which is shorter than"),
+            ("::/0", "AS1: ::/0, which is shorter than"),
+            ("11.0.0.0/8", "AS1: what is added covers 65536 prefixes of 24 bits, yours 100: at most 10"),
+            ("10.0.0.0/16", "AS1: what is added covers 256 prefixes of 24 bits, yours 100"),
+            ("2001:db8::/32", "AS1: what is added covers 65536 prefixes of 48 bits, yours 0: at most 0"),
+        ] {
+            let bits = if more.contains(':') { 128 } else { 32 };
+            let said = refused(&own, &with(100, &[(more, bits)]));
+            assert!(said.iter().any(|said| said.starts_with(what)), "{more}: {said:?}");
+            // What both have is nobody's trick.
+            assert!(refused(&with(100, &[(more, bits)]), &with(100, &[(more, bits)])).is_empty(), "{more}");
+        }
+        assert!(refused(&own, &with(100, &[("11.0.0.0/21", 24)])).is_empty(), "eight of 100");
+        assert!(refused(&with(4, &[]), &with(5, &[])).is_empty());
+        assert!(!refused(&with(4, &[]), &with(7, &[])).is_empty(), "three of four");
+        let replaced = [("11.0.0.0/24", 24), ("11.0.1.0/24", 24)];
+        assert_eq!(
+            refused(&with(2, &[]), &with(0, &replaced))[..2],
+            ["AS1: 2 prefixes added to your 2, at most 1", "AS1: 2 of your 2 prefixes missing, at most 1"]
+        );
+        for (all, may) in [(0, 0), (1, 0), (2, 1), (4, 2), (9, 2), (10, 5), (20, 10), (300, 15)] {
+            assert_eq!(may_change(all, 5), may, "{all}");
+        }
+        let origins = |asns: &[u32]| MemberLists {
+            origins: Some(asns.iter().copied().map(Asn).collect()),
+            ..MemberLists::default()
+        };
+        let of = |asns: &[u32]| Data { members: [(Asn(1), origins(asns))].into(), ..Data::default() };
+        assert_eq!(refused(&of(&[1]), &of(&[1, 2])), ["AS1: 1 origins added to your 1, at most 0"]);
+    }
+
+    #[test]
+    fn a_number_far_ahead_is_not_signed() {
+        let check = |number, before| check_number(Path::new("x"), number, before, "y").is_ok();
+        assert!(check(1_007, 7) && check(1, 7) && check(u64::MAX, u64::MAX));
+        assert!(!check(1_008, 7) && !check(u64::MAX, 7));
+    }
+
+    #[test]
+    fn a_file_without_entries_is_an_empty_list_and_no_file_is_none() {
+        let found = |files: &[(&str, bool)]| {
+            let mut found = FoundLists::default();
+            for (name, has_origin) in files {
+                let origins = if *has_origin { vec![Asn(1)] } else { Vec::new() };
+                found.add(Path::new(name), RegistryLists { origins, ..RegistryLists::default() });
+            }
+            (found.has_origins, found.has_prefixes)
+        };
+        assert_eq!(found(&[]), (false, false));
+        assert_eq!(found(&[("AS1.asns.json", true)]), (true, false));
+        assert_eq!(found(&[("AS1.ipv6.json", false)]), (false, true));
+        assert_eq!(found(&[("irr/AS1.asns.json", false)]), (true, true));
     }
 }

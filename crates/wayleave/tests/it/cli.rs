@@ -1607,19 +1607,32 @@ fn data_are_built_by_both_operators_compared_and_signed_by_a_machine_of_each() {
     build_to("own", "irr");
     build_to("other", "irr2");
     let sign = |key: &'static str| ["members", "data", "sign", "ix.data", "--members", "m.signed", "--key", key];
-    assert!(unbroken(&folder.fails(1, &sign("op1.key"))).contains("not a machine key of this exchange"));
-    assert!(folder.ok(&sign("m1.key")).contains("signed for party 1"));
+    let first = |key| [&sign(key)[..], &["--first"]].concat();
+    assert!(unbroken(&folder.fails(1, &first("op1.key"))).contains("not a machine key of this exchange"));
+    assert!(unbroken(&folder.fails(2, &sign("m1.key"))).contains("--compare"), "neither --first nor --compare");
+    assert!(folder.ok(&first("m1.key")).contains("signed for party 1"));
     let check = ["members", "data", "check", "ix.data", "--members", "m.signed"];
     assert!(unbroken(&folder.fails(1, &check)).contains("the machine key of party 2's operator did not sign them"));
-    assert!(unbroken(&folder.fails(2, &sign("m2.key"))).contains("expected --compare"));
+    assert!(unbroken(&folder.fails(2, &first("m2.key"))).contains("expected --compare"));
     let said = unbroken(&folder.fails(1, &[&sign("m2.key")[..], &["--compare", "other"]].concat()));
-    assert!(said.contains("AS64497: 18 of 22 entries, at most 10"), "{said}");
+    assert!(said.contains("AS64497: 18 of your 20 prefixes missing, at most 10"), "{said}");
     let said = folder.ok(&[&sign("m2.key")[..], &["--compare", "own"]].concat());
     assert!(said.contains("data 1 count: both operators' machines signed them"), "{said}");
     folder.ok(&check);
     let shown = folder.ok(&["members", "data", "show", "ix.data", "--asn", "64497"]);
     assert!(shown.contains("signed by party 1's and party 2's operator's machine"), "{shown}");
     assert!(shown.contains("origins 64497 64499") && shown.contains("10.0.1.0/24"), "{shown}");
+    // A number far ahead would leave none for those that follow; an AS that is to join has its lists before it is a member.
+    fs::rename(folder.0.join("irr2/AS64500.json"), folder.0.join("irr2/AS64500.ipv4.json")).expect("moved");
+    write("irr2/AS64500.ipv4.json", "{\"NN\":[]}");
+    let far = ["members", "data", "build", "far", "--members", "m.signed", "--irr", "irr2", "--number", "1002"];
+    let built = json(&folder.ok(&[&far[..], &["--also", "AS64500", "--json"]].concat()));
+    assert_eq!((&built["members"], &built["other_files"]), (&2.into(), &0.into()));
+    let far = ["members", "data", "sign", "far", "--members", "m.signed", "--key", "m1.key"];
+    for more in [&["--first", "--after", "ix.data"][..], &["--compare", "ix.data"]] {
+        let said = unbroken(&folder.fails(1, &[&far[..], more].concat()));
+        assert!(said.contains("far has number 1002, and") && said.contains("expected at most 1001"), "{said}");
+    }
     // What is in force goes on until the number has risen.
     let said = unbroken(&folder.fails(1, &[&sign("m1.key")[..], &["--after", "ix.data"]].concat()));
     assert!(said.contains("has number 1, and 1 is in force"), "{said}");

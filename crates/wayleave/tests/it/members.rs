@@ -400,16 +400,22 @@ fn refuses_by_data(exchange: &mut DemoExchange) {
     let asn =
         members.iter().find(|member| member["name"] == announcer.as_str()).map(|member| member["asn"].to_string());
     let (irr, asn) = (path(exchange, "irr"), asn.expect("the announcer"));
-    fs::create_dir(&irr).expect("a folder");
+    let others_irr = path(exchange, "irr2");
+    for folder in [&irr, &others_irr] {
+        fs::create_dir(folder).expect("a folder");
+    }
     let made = |exchange: &DemoExchange, number: &str, prefix: &str, signers: &[&String]| {
         let list = format!("{{\"NN\":[{{\"prefix\":\"{prefix}\",\"exact\":true}}]}}");
-        fs::write(format!("{irr}/AS{asn}.ipv4.json"), list).expect("written");
-        fs::write(format!("{irr}/AS{asn}.asns.json"), format!("{{\"NN\":[{asn}]}}")).expect("written");
-        let next = path(exchange, "next.data");
-        tool(exchange, &["members", "data", "build", &next, "--members", &set, "--irr", &irr, "--number", number]);
-        for key in signers {
-            let sign = ["members", "data", "sign", &next, "--members", &set, "--key", key.as_str(), "--compare", &next];
-            tool(exchange, &sign);
+        // Each operator asks the registries, and builds from what it has.
+        let (next, own) = (path(exchange, "next.data"), path(exchange, "own.data"));
+        for (folder, out) in [(&irr, &next), (&others_irr, &own)] {
+            fs::write(format!("{folder}/AS{asn}.ipv4.json"), &list).expect("written");
+            fs::write(format!("{folder}/AS{asn}.asns.json"), format!("{{\"NN\":[{asn}]}}")).expect("written");
+            tool(exchange, &["members", "data", "build", out, "--members", &set, "--irr", folder, "--number", number]);
+        }
+        for (key, how) in signers.iter().zip([&["--first"][..], &["--compare", own.as_str()]]) {
+            let sign = ["members", "data", "sign", &next, "--members", &set, "--key", key.as_str()];
+            tool(exchange, &[&sign[..], how].concat());
         }
         fs::rename(&next, path(exchange, "demo-ix.data")).expect("moved");
     };

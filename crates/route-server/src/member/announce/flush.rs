@@ -15,7 +15,7 @@ use crate::directory::{MemberSet, Slot};
 use crate::frames::MAX_PATHS;
 use crate::object::MAX_PREFIXES;
 use crate::policy::ExportSet;
-use crate::policy::validate::{Known, validate, validate_known};
+use crate::policy::validate::{Known, validate, validate_own_known};
 
 /// Prefixes that one flush looks at: our own limit, so that a table that is confirmed again stalls nothing.
 const MAX_SCAN: usize = 8_192;
@@ -250,7 +250,7 @@ impl Announcements {
             return Some(Bar::Invalid(invalid));
         }
         let rpki = Known { vrps: context.origins, aspas: context.aspas };
-        let known = own.map_or(Ok(()), |own| validate_known(nlri.prefix, attributes, own, rpki, rules));
+        let known = own.map_or(Ok(()), |own| validate_own_known(nlri.prefix, attributes, own, rpki, rules));
         if let Err(invalid) = known {
             return Some(Bar::Origin(invalid));
         }

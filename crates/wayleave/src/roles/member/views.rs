@@ -239,12 +239,14 @@ impl MemberView {
         Ok(json!({ "version": 1, "exports": all, "more": more, "removed": removed }))
     }
 
-    /// That the exchange's profile has receivers refuse invalid origins, and this one knows none.
+    /// That what the profile has receivers do depends on origins, and this one knows none.
     async fn lacks_origins(&self) -> Result<Option<String>, ViewError> {
         let section = self.origins_in;
         let refuses = move |proxy: &mut MemberProxy| {
-            let profile = proxy.member_set()?.profile.as_ref()?;
-            profile.refuse_rpki_invalid.then(|| no_origins(section))
+            let set = proxy.member_set()?;
+            let refuses = set.profile.as_ref().is_some_and(|profile| profile.refuse_rpki_invalid);
+            let lets_pass = set.data.as_ref().is_some_and(|rules| rules.irr_prefix && rules.rpki_before_irr);
+            no_origins(refuses, lets_pass, section)
         };
         self.query(refuses).await
     }
@@ -327,11 +329,7 @@ impl MemberView {
     async fn profile(self) -> Result<Value, ViewError> {
         let described = self.query(|proxy| {
             let set = proxy.member_set()?;
-            Some((
-                set.exchange.clone(),
-                set.number,
-                set.profile.as_ref().map(|profile| profile::describe(profile, set.data.as_ref())),
-            ))
+            Some((set.exchange.clone(), set.number, profile::describe_set(set)))
         });
         let (exchange, number, profile) = described.await?.unwrap_or_default();
         let number = Some(number).filter(|_| !exchange.is_empty());
@@ -496,6 +494,7 @@ impl View for MemberView {
         all.extend(status.budget.iter().flat_map(of_budget));
         all.extend(attestation.iter().flat_map(attestation::metrics));
         all.extend(self.source().iter().flat_map(SourceStatus::metrics));
+        all.extend(status.data.iter().flat_map(|status| data::metrics(status, unix_now().secs())));
         Some(all)
     }
 
@@ -547,12 +546,15 @@ impl View for MemberView {
     }
 }
 
-/// That nothing is known of origins, and where to name a source.
-fn no_origins(section: &str) -> String {
-    format!(
-        "the exchange's profile refuses routes whose origin the RPKI says is not the prefix's, and this proxy knows no origins: name a \
-         cache or a file in {section}"
-    )
+/// That nothing is known of origins where a profile refuses by them, or lets pass by them what the registries do not have; and where to name
+/// a source.
+fn no_origins(refuses: bool, lets_pass: bool, section: &str) -> Option<String> {
+    let what = match (refuses, lets_pass) {
+        (true, _) => "refuses routes whose origin the RPKI says is not the prefix's",
+        (false, true) => "takes routes that are valid by the RPKI and not in the registries' lists (rpki_before_irr)",
+        (false, false) => return None,
+    };
+    Some(format!("the exchange's profile {what}, and this proxy knows no origins: name a cache or a file in {section}"))
 }
 
 /// That nothing is known of paths, and which source would say it.
@@ -720,7 +722,12 @@ mod tests {
 
     #[test]
     fn the_section_of_origins_is_the_one_that_is_read() {
-        assert!(no_origins("[attestation.rpki]").ends_with("name a cache or a file in [attestation.rpki]"));
+        let said = |refuses, lets_pass| no_origins(refuses, lets_pass, "[attestation.rpki]");
+        let ends = |said: Option<String>| {
+            said.is_some_and(|said| said.ends_with("name a cache or a file in [attestation.rpki]"))
+        };
+        assert!(ends(said(true, true)) && ends(said(true, false)) && said(false, false).is_none());
+        assert!(ends(said(false, true)) && said(false, true).is_some_and(|said| said.contains("rpki_before_irr")));
     }
 
     #[test]
