@@ -21,7 +21,7 @@ pub enum Loss {
 }
 
 /// Every setting that names a file or a folder, without the indices of lists.
-const SETTINGS: [(&str, Loss); 66] = [
+const SETTINGS: [(&str, Loss); 72] = [
     ("attest.state", Loss::MadeAnew),
     ("attestation.keys.anchor", Loss::ForGood),
     ("attestation.keys.objects", Loss::Continued),
@@ -33,6 +33,7 @@ const SETTINGS: [(&str, Loss); 66] = [
     ("consent.node.delegated", Loss::ForGood),
     ("consent.node.tags", Loss::ForGood),
     ("consent.policy", Loss::ForGood),
+    ("console.token", Loss::ForGood),
     ("data.file", Loss::Elsewhere),
     ("forwarding.keys", Loss::ForGood),
     ("forwarding.state", Loss::MadeAnew),
@@ -58,6 +59,9 @@ const SETTINGS: [(&str, Loss); 66] = [
     ("keys.objects", Loss::Continued),
     ("keys.signing", Loss::ForGood),
     ("laboratory.file", Loss::ForGood),
+    ("learned.bird", Loss::Elsewhere),
+    ("learned.mrt", Loss::Elsewhere),
+    ("member.given", Loss::Elsewhere),
     ("member.key", Loss::ForGood),
     ("member.state", Loss::MadeAnew),
     ("overlay.identity", Loss::ForGood),
@@ -89,6 +93,8 @@ const SETTINGS: [(&str, Loss); 66] = [
     ("realm.records", Loss::Continued),
     ("realm.servers", Loss::ForGood),
     ("router.password_file", Loss::ForGood),
+    ("shadow.profile", Loss::Elsewhere),
+    ("shadow.roas", Loss::Elsewhere),
 ];
 /// The same for what several formats and roles have alike.
 const ENDINGS: [(&str, Loss); 8] = [
