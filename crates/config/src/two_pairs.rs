@@ -181,8 +181,8 @@ mod tests {
              name = \"example-ix-rs2\"\nasn = 64496\noperators = [\"{}\", \"{}\"]\n\
              party1 = {{ address = \"127.0.0.1:7003\", pin = \"{}\" }}\nparty2 = {{ address = \"127.0.0.1:7004\", pin = \"{}\" }}\n\
              [pair.router]\nlisten = \"127.0.0.3:1790\"\nasn = 64497\nrouter_id = \"192.0.2.102\"\n",
-            operator(11),
-            operator(12),
+            operator(21),
+            operator(22),
             pin(1),
             pin(2)
         )
@@ -241,7 +241,7 @@ mod tests {
             let text = pair().replace("rs2", &format!("rs{number}")).replace("alpha-2", &format!("alpha-{number}"));
             let text =
                 text.replace("127.0.0.3:", &format!("127.0.0.{number}:")).replace("2.102", &format!("2.{number}"));
-            let text = text.replace(&operator(11), &operator(number)).replace(&operator(12), &operator(number + 100));
+            let text = text.replace(&operator(21), &operator(number)).replace(&operator(22), &operator(number + 100));
             let pin = |of: u8| Fingerprint([of; 32]).to_string();
             text.replace(&pin(1), &pin(number)).replace(&pin(2), &pin(number + 100))
         };
