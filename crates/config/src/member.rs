@@ -788,20 +788,7 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          #[data]\n\
          #file = \"example-ix.data\"\n\
          \n\
-         # Another pair of parties of the same exchange, as a second route server: all of it its own (docs/guide/two-pairs.md).\n\
-         #[[pair]]\n\
-         #[pair.member]\n\
-         #name = {quoted}\n\
-         #slot = 0\n\
-         #key = \"{file}-2.key\"\n\
-         #state = \"{file}-2.redb\"\n\
-         #[pair.exchange]\n\
-         # As [exchange], from the second pair's invitation: name, asn, operators, party1, party2.\n\
-         #name = \"example-ix-rs2\"\n\
-         #[pair.router]\n\
-         #listen = \"127.0.0.3:{BESIDE_PORT}\"\n\
-         #asn = {asn}\n\
-         #router_id = \"192.0.2.102\"\n\
+         # Another pair of parties of the same exchange, as a second route server, is a [[pair]] (docs/guide/two-pairs.md).\n\
          \n\
          # To sign your announcements and validate those of others:\n\
          #[attestation]\n\

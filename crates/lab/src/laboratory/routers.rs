@@ -97,9 +97,11 @@ impl PlacedRouters {
         let found = self.all.iter_mut().find(|one| one.network == network);
         let router = &mut found.ok_or_else(|| format!("{network} has no router"))?.router;
         let table = router.table().map_err(|error| error.to_string())?;
-        let mut prefixes: Vec<_> = table.into_iter().map(|route| route.prefix).collect();
-        prefixes.dedup();
-        Ok(prefixes.len())
+        // Several to one prefix count, where ADD-PATH gave them.
+        let mut routes: Vec<_> = table.into_iter().map(|route| (route.prefix, route.next_hop)).collect();
+        routes.sort_unstable();
+        routes.dedup();
+        Ok(routes.len())
     }
 
     /// A row for each, as `status` shows it.

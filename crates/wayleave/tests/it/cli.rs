@@ -84,7 +84,7 @@ fn commands_of_the_laboratory_say_where_they_went() {
 fn help_begins_with_where_to_start_and_tells_the_invitations_apart() {
     let folder = Folder::new("cli-help-groups");
     let help = folder.ok(&["--help"]);
-    assert!((24..=42).contains(&help.lines().count()), "{help}");
+    assert!((24..=46).contains(&help.lines().count()), "{help}");
     let at = |word: &str| help.find(word).unwrap_or_else(|| panic!("{word}: {help}"));
     assert!(at("Start here:") < at("Run and watch:") && at("Run and watch:") < at("Exchange:"), "{help}");
     // One line each, at the top and where they are.
@@ -1634,7 +1634,7 @@ fn data_are_built_by_both_operators_compared_and_signed_by_a_machine_of_each() {
         assert!(said.contains("far has number 1002, and") && said.contains("expected at most 1001"), "{said}");
     }
     // What is in force goes on until the number has risen.
-    let said = unbroken(&folder.fails(1, &[&sign("m1.key")[..], &["--after", "ix.data"]].concat()));
+    let said = unbroken(&folder.fails(1, &[&sign("m1.key")[..], &["--first", "--after", "ix.data"]].concat()));
     assert!(said.contains("has number 1, and 1 is in force"), "{said}");
     write("irr/AS64497.ipv4.json", "{\"NN\":[{\"prefix\":\"10.0.0.1/24\"}]}");
     let said = unbroken(&folder.fails(1, &build));

@@ -31,7 +31,7 @@ fn the_watchdog_hears_from_a_role_until_its_loop_or_its_machine_stands_still() {
     with_each("watchdog", |role| {
         let places: &[&str] = match role.role {
             "router" | "stamper" | "gateway" => &["main", "worker"],
-            "key" => &["main"],
+            "key" | "console" => &["main"],
             _ => &["main", "machine"],
         };
         for place in places {

@@ -37,7 +37,7 @@ const TRIED: [(&str, &[(&str, usize)]); 13] = [
     ("exchange.md", &[("sh", 10), ("toml", 5), ("bird", 0), ("frr", 0)]),
     ("invitations.md", &[("sh", 5), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("lab.md", &[("sh", 3), ("toml", 3), ("bird", 0), ("frr", 0)]),
-    ("member.md", &[("sh", 6), ("toml", 7), ("bird", 1), ("frr", 1), ("gobgp", 1), ("openbgpd", 1)]),
+    ("member.md", &[("sh", 6), ("toml", 8), ("bird", 1), ("frr", 1), ("gobgp", 1), ("openbgpd", 1)]),
     ("overlay.md", &[("sh", 9), ("toml", 6), ("bird", 0), ("frr", 0)]),
     ("policies.md", &[("sh", 0), ("toml", 3), ("bird", 0), ("frr", 0)]),
     ("router.md", &[("sh", 5), ("toml", 2), ("bird", 0), ("frr", 0)]),
