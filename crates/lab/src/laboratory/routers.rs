@@ -92,7 +92,7 @@ impl PlacedRouters {
         Ok(None)
     }
 
-    /// How many prefixes a network's router has learned.
+    /// How many routes a network's router has learned.
     pub(crate) fn routes(&mut self, network: &str) -> Result<usize, String> {
         let found = self.all.iter_mut().find(|one| one.network == network);
         let router = &mut found.ok_or_else(|| format!("{network} has no router"))?.router;

@@ -124,7 +124,7 @@ pub enum Command {
     /// Admit and remove members of an exchange, in the set that both operators sign.
     #[command(subcommand)]
     Members(members::Members),
-    /// Compare the tables of a running route server with what Wayleave would give; install nothing.
+    /// Compare a running route server's tables with what Wayleave would give.
     Shadow(shadow::Shadow),
     /// The laboratory is a program of its own.
     #[command(hide = true)]

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use wayleave_runtime::http::{Parameters, ViewError};
 
 use crate::config::Source;
-use crate::failure::{Failures, Outcome};
+use crate::failure::{Failure, Failures, Outcome};
 
 /// What the status pages have the role's loop do.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -89,18 +89,19 @@ impl Settings {
 
 /// What is said of a configuration that is not taken. Pages are read without a login: values of the file are left out.
 pub fn refused(failures: &Failures) -> Value {
-    let errors: Vec<Value> = failures
-        .0
-        .iter()
-        .map(|failure| json!({ "message": failure.without_values(), "help": failure.remedy() }))
-        .collect();
+    let error = |failure: &Failure| {
+        let message = failure.without_values();
+        // Where the message has it already, it is told once.
+        let help = failure.remedy().filter(|help| !message.contains(help));
+        json!({ "message": message, "help": help })
+    };
+    let errors: Vec<Value> = failures.0.iter().map(error).collect();
     json!({ "applied": false, "reload": [], "restart": [], "errors": errors })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::failure::Failure;
 
     fn source(folder: &Path, text: &str) -> Source {
         let file = folder.join("a.toml");
@@ -125,7 +126,7 @@ mod tests {
         let said = settings.diff(&file, |_| Ok(()));
         assert_eq!(said, expected(false, json!([]), json!(["member.slot"])));
         let said = settings.diff(&file, |_| Err(Failure::new("no such peer").help("name one").into()));
-        assert_eq!(said["errors"], json!([{ "message": "no such peer", "help": "name one" }]));
+        assert_eq!(said["errors"], json!([{ "message": "no such peer (name one)", "help": null }]));
         // Only what lies beside the configuration is read.
         let asked = |path: &Path| diff_of(&file, &Parameters::from([("file".to_owned(), path.display().to_string())]));
         assert_eq!(asked(&file), Ok(Order::Diff(file.clone())));

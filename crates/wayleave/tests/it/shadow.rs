@@ -192,10 +192,11 @@ fn the_report_beside_bird_has_each_difference_by_its_cause_and_nothing_is_instal
     wait_until(TIMEOUT, || (entries() == 9).then_some(())).expect("a whole dump");
     let policy = "[[rule]]\ndirection = \"import\"\npeer = 64502\nclass = 200\n";
     fs::write(folder.join("charlie.policy.toml"), policy).expect("written");
-    let before = (
-        ask(&server, "show route all"),
-        members.iter_mut().map(|one| one.table().expect("a table")).collect::<Vec<_>>(),
-    );
+    let mut tables = || members.iter_mut().map(|one| one.table().expect("a table")).collect::<Vec<_>>();
+    // What the server has sent, its members may not have taken up yet.
+    let taken_up = wait_until(TIMEOUT, || (tables().iter().map(Vec::len).eq([2, 4, 3])).then_some(()));
+    assert!(taken_up.is_some(), "{:?}", tables());
+    let before = (ask(&server, "show route all"), tables());
     let routes_before = routes_of(&own);
 
     let session = "[session]\nconnect = \"192.0.2.253:179\"\nasn = 64510\nrouter_id = \"192.0.2.10\"\n";
@@ -234,10 +235,7 @@ fn the_report_beside_bird_has_each_difference_by_its_cause_and_nothing_is_instal
 
     // The session announced nothing, and ended; no table changed.
     assert_eq!(routes_of(&own), routes_before);
-    let after = (
-        ask(&server, "show route all"),
-        members.iter_mut().map(|one| one.table().expect("a table")).collect::<Vec<_>>(),
-    );
+    let after = (ask(&server, "show route all"), tables());
     assert_eq!(after.0, before.0);
     assert_eq!(after.1, before.1);
     assert!(!after.0.contains("[wayleave_shadow"), "{}", after.0);

@@ -61,7 +61,7 @@ impl EventList {
     pub fn of(source: &str, mut answer: Value, after: u64) -> Self {
         let run = answer["run"].as_str().unwrap_or_default().to_owned();
         let (mut events, mut last) = (Vec::new(), after);
-        let Value::Array(all) = answer["events"].take() else { return Self { run, events } };
+        let Some(Value::Array(all)) = answer.get_mut("events").map(Value::take) else { return Self { run, events } };
         for value in all {
             if let Some(event) = event(source, value).filter(|event| event.number > last) {
                 last = event.number;
