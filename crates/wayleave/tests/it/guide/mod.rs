@@ -29,20 +29,22 @@ use std::process::{Command, Stdio};
 use super::common::{Folder, text};
 
 /// How many snippets of a language a page has where a test of this module tries them all. Whoever adds one adds its test.
-const TRIED: [(&str, &[(&str, usize)]); 13] = [
+const TRIED: [(&str, &[(&str, usize)]); 15] = [
     ("applications.md", &[("sh", 5), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("attest-a-session.md", &[("sh", 0), ("toml", 0), ("bird", 1), ("frr", 1)]),
     ("attest.md", &[("sh", 4), ("toml", 3), ("bird", 1), ("frr", 1)]),
     ("capabilities.md", &[("sh", 5), ("toml", 6), ("bird", 0), ("frr", 0)]),
+    ("console.md", &[("sh", 0), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("exchange.md", &[("sh", 10), ("toml", 5), ("bird", 0), ("frr", 0)]),
     ("invitations.md", &[("sh", 5), ("toml", 1), ("bird", 0), ("frr", 0)]),
     ("lab.md", &[("sh", 3), ("toml", 3), ("bird", 0), ("frr", 0)]),
     ("member.md", &[("sh", 6), ("toml", 8), ("bird", 1), ("frr", 1), ("gobgp", 1), ("openbgpd", 1)]),
     ("overlay.md", &[("sh", 9), ("toml", 6), ("bird", 0), ("frr", 0)]),
-    ("policies.md", &[("sh", 0), ("toml", 3), ("bird", 0), ("frr", 0)]),
+    ("policies.md", &[("sh", 0), ("toml", 4), ("bird", 0), ("frr", 0)]),
     ("router.md", &[("sh", 5), ("toml", 2), ("bird", 0), ("frr", 0)]),
     ("shadow.md", &[("sh", 0), ("toml", 0), ("bird", 1), ("frr", 0)]),
     ("stamper.md", &[("sh", 5), ("toml", 7), ("bird", 0), ("frr", 0)]),
+    ("two-pairs.md", &[("sh", 0), ("toml", 1), ("bird", 0), ("frr", 0)]),
 ];
 
 /// The snippets of one language on a page of the guide, in order.
