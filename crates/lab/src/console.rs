@@ -290,7 +290,7 @@ mod tests {
         let file: toml::Table = text.parse().expect("TOML");
         assert_eq!(file["source"][0]["at"].as_str(), Some(at.as_str()));
         assert_eq!(file["console"]["token"].as_str(), Some("/t\"oken"));
-        let long = Path::new("/").join("x".repeat(100));
+        let long = Path::new("/").join("x".repeat(99));
         assert!(takes_sockets(&long, &["a"]) && !takes_sockets(&long, &["a", "bb"]));
     }
 }
