@@ -11,9 +11,9 @@ import { chromium } from "playwright-core";
 
 const HOSTILE = `"><img src=x onerror="window.broken=1"><script>window.broken=2</script>{{7*7}}'; =cmd|' /C calc'!A0`;
 const PAGES = {
-  overview: { role: "member", title: HOSTILE, ready: true, problems: [HOSTILE], columns: [HOSTILE, "state"], rows: [{ well: true, cells: [HOSTILE, "up"] }, { well: false }], counts: [HOSTILE] },
+  overview: { role: "member", run: "a", title: HOSTILE, ready: true, problems: [HOSTILE], columns: [HOSTILE, "state"], rows: [{ well: true, cells: [HOSTILE, "up"] }, { well: false }], counts: [HOSTILE] },
   status: { exchange: HOSTILE },
-  events: { events: [{ time: "2026-01-01T00:00:00Z", unix: 1767225600, number: 1, what: { event: HOSTILE, who: HOSTILE } }, "x", { time: 7 }, null] },
+  events: { run: "a", events: [{ time: "2026-01-01T00:00:00Z", unix: 1767225600, number: 1, what: { event: HOSTILE, who: HOSTILE } }, "x", { time: 7 }, null] },
   routes: { routes: [{ prefix: HOSTILE, announcer: { name: HOSTILE }, as_path: [HOSTILE], state: HOSTILE, communities: [HOSTILE] }], more: false },
   exports: { exports: [{ receivers: [{ name: HOSTILE, may_have: true, why: HOSTILE }], as_path: [1], outcome: HOSTILE }] },
   why: { summary: HOSTILE, own: [{ as_path: [1] }], routes: [{ announcer: { name: HOSTILE, asn: HOSTILE }, as_path: [HOSTILE], outcome: HOSTILE, rule: HOSTILE, cure: HOSTILE, hops: [{ asn: HOSTILE, words: HOSTILE }] }] },

@@ -57,7 +57,7 @@ async function party(source: string, number: string): Promise<Party> {
 
 function side(of: Party, prefix: string): HTMLElement {
   const route = of.routes.find((one) => texts(one.prefixes).includes(prefix));
-  if (route === undefined) return h("article", { class: "card" }, h("h3", {}, `Party ${of.number}`), h("p", { class: "none" }, "It holds nothing of this prefix."));
+  if (route === undefined) return h("article", { class: "card" }, h("h2", {}, `Party ${of.number}`), h("p", { class: "none" }, "It holds nothing of this prefix."));
   const shares = texts(route.policy_share);
   const nameOf = (at: number): string => (of.isDirect ? (of.names.get(String(at)) ?? `slot ${at}`) : `part ${at + 1}`);
   const strips = shares.flatMap((share, at) => [h("dt", {}, nameOf(at)), h("dd", {}, bits(share, `share of ${nameOf(at)}: ${share}`))]);
@@ -66,7 +66,7 @@ function side(of: Party, prefix: string): HTMLElement {
   return h(
     "article",
     { class: "card" },
-    h("h3", {}, `Party ${of.number} holds`),
+    h("h2", {}, `Party ${of.number} holds`),
     h("p", {}, h("b", {}, "Prefix, announcer: "), `${prefix}, ${of.names.get(text(route.slot)) ?? text(route.slot)}`),
     h("p", {}, h("b", {}, "Route: "), blob),
     h("p", {}, h("b", {}, "Who may have it: "), shares.length === 0 ? "shares are not shown ([status] shares)" : (of.isDirect ? "a share for each slot" : "shares of the policy") + said),
@@ -119,7 +119,7 @@ export const sides: Screen = (into, parameters) => {
         h(
           "article",
           { class: "card" },
-          h("h3", {}, announcer === "" ? "Its announcer knows" : `${announcer} knows`),
+          h("h2", {}, announcer === "" ? "Its announcer knows" : `${announcer} knows`),
           receivers.length === 0 ? h("p", { class: "none" }, "Its proxy is no source of this console, or does not answer.") : h("ul", { class: "marks" }, ...receivers),
           announcer !== "" && h("p", {}, h("a", { href: address("why", { source: announcer, what: prefix }) }, "why")),
         ),
