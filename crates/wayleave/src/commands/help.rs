@@ -20,7 +20,10 @@ const GROUPS: [Group; 7] = [
             "See all of it on this machine: `demo`; or a network that a file describes: `up`",
         )),
     },
-    Group::new("Run and watch", &["run", "show", "why", "doctor", "diff", "reload"]),
+    Group::new(
+        "Run and watch",
+        &["run", "show", "why", "monitor", "doctor", "diff", "reload", "apply", "confirm", "undo"],
+    ),
     Group::new("Exchange", &["exchange", "members", "invite", "session", "shadow"]),
     Group::new("Overlay", &["realm", "join", "link", "netcheck", "path", "ping", "locate"]),
     Group::new("Paid transit", &["cap", "stamp"]),

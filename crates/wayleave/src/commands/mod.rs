@@ -1,6 +1,7 @@
 //! The command line: nouns after `show`, verbs elsewhere. Each command's file has its arguments and its work; a new one is
 //! entered here, in [`Command`] and [`Command::run`].
 
+mod apply;
 mod backup;
 mod cap;
 mod cap_accept;
@@ -29,6 +30,7 @@ mod member_lists;
 mod members;
 mod members_data;
 mod members_import;
+mod monitor;
 mod moved;
 mod netcheck;
 mod node_keys;
@@ -82,6 +84,14 @@ pub enum Command {
     Reload(reload::Reload),
     /// Say what a changed configuration would change at the role that runs.
     Diff(reload::Diff),
+    /// Give a running role a changed configuration; it undoes itself if that is asked for.
+    Apply(apply::Apply),
+    /// Keep a configuration that `apply --confirm` gave to the role.
+    Confirm(apply::Confirm),
+    /// Put back the configuration that `apply` replaced.
+    Undo(apply::Undo),
+    /// Show what happens at a running role, as it happens, until ^C.
+    Monitor(monitor::Monitor),
     /// Show the state of a running role.
     Show(show::Show),
     /// Explain why a prefix has its route or none, or how packets to a name or address go.
@@ -158,6 +168,10 @@ impl Command {
             Command::Run(command) => run::run(command),
             Command::Reload(command) => reload::reload(command),
             Command::Diff(command) => reload::diff(command),
+            Command::Apply(command) => apply::apply(command),
+            Command::Confirm(command) => apply::confirm(command),
+            Command::Undo(command) => apply::undo(command),
+            Command::Monitor(command) => monitor::run(command),
             Command::Show(command) => show::show(command),
             Command::Why(command) => show::why(command),
             Command::Session(command) => session::run(command),

@@ -51,7 +51,7 @@ pub fn diff(command: &Diff) -> Outcome {
 }
 
 /// Prints what changes. A configuration that is not taken is a failure, with all its errors.
-fn show(said: &Value, verb: &str, is_json: bool) -> Outcome {
+pub fn show(said: &Value, verb: &str, is_json: bool) -> Outcome {
     let errors = said["errors"].as_array().map_or(&[][..], Vec::as_slice);
     if is_json {
         print_json(said.clone());

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::apply;
 use super::path;
 use crate::failure::{Failure, Outcome};
 use crate::fetch;
@@ -146,6 +147,9 @@ pub fn show(command: &Show) -> Outcome {
         what => what.path(),
     };
     if command.what == Noun::Status && !command.json {
+        if let Some(config) = &command.target.config {
+            apply::warn_of_unconfirmed(config);
+        }
         return status(command);
     }
     let value = fetch::json(&command.target, &fetch::of_pair(&path, command.pair.as_deref()))?;
@@ -746,7 +750,7 @@ fn routes(mut routes: Vec<Value>, more: bool) -> String {
     if more { format!("{text}the first {} routes; --most N shows more\n", routes.len()) } else { text }
 }
 
-fn event(event: &Value) -> String {
+pub fn event(event: &Value) -> String {
     let what = &event["what"];
     let details = what.as_object().into_iter().flatten().filter(|(name, _)| *name != "event");
     let details: Vec<String> = details.map(|(name, value)| format!("{name}={}", cell_of(name, value))).collect();

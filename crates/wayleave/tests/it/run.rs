@@ -227,6 +227,86 @@ fn status_pages_show_the_role_and_why_it_is_not_ready() {
     assert!(text(&second.stderr).contains("in use by another process"), "{}", text(&second.stderr));
 }
 
+#[test]
+fn a_configuration_is_applied_undone_and_undoes_itself_unless_it_is_confirmed() {
+    let proxy = Proxy::start("apply");
+    assert_eq!(proxy.notice(), "READY=1");
+    let path = |name: &str| proxy.folder.join(name);
+    let has = |name: &str| fs::read_to_string(path(name)).expect("a file");
+    let run = |arguments: &[&str]| wayleave(&proxy.folder, &[arguments, &["--config", "alpha.toml"]].concat());
+    let first = has("alpha.toml");
+    let second = format!("{first}\n[[rule]]\ndirection = \"import\"\nas_path = \"_64511_\"\nreject = true\n");
+    fs::write(path("next.toml"), &second).expect("written");
+
+    // What is wrong changes nothing, and says who erred.
+    fs::write(path("wrong.toml"), format!("{second}nonsense = 1\n")).expect("written");
+    for (file, words) in
+        [("wrong.toml", "nonsense"), ("alpha.toml", "the same file"), ("/etc/hostname", "in another folder")]
+    {
+        let output = run(&["apply", file]);
+        assert!(!output.status.success() && text(&output.stderr).contains(words), "{}", text(&output.stderr));
+    }
+    assert!(text(&run(&["undo"]).stderr).contains("nothing was applied here"));
+    assert!(text(&run(&["confirm"]).stderr).contains("no change waits for a confirmation"));
+    assert!(has("alpha.toml") == first && !path("alpha.toml.before").exists());
+
+    // For good, and back, and there again.
+    let output = run(&["apply", "next.toml"]);
+    assert!(text(&output.stdout).starts_with("reloaded; changed: rule"), "{}", text(&output.stderr));
+    assert!(has("alpha.toml") == second && has("alpha.toml.before") == first);
+    for text_now in [&first, &second] {
+        assert!(text(&run(&["undo"]).stdout).starts_with("reloaded; changed: rule"));
+        assert_eq!(&has("alpha.toml"), text_now);
+    }
+    assert!(run(&["undo"]).status.success());
+
+    // A change that nobody confirms is undone, by a process that does not need the one that applied it.
+    let output = run(&["apply", "next.toml", "--confirm", "2s"]);
+    assert!(
+        text(&output.stdout).contains(": `wayleave confirm --config alpha.toml`, or it is undone"),
+        "{}",
+        text(&output.stderr)
+    );
+    eventually("the change is undone", || has("alpha.toml") == first);
+    eventually("the role has it", || text(&run(&["reload"]).stdout).starts_with("reloaded; no setting"));
+    assert!(text(&run(&["confirm"]).stderr).contains("it was undone"));
+
+    // A confirmed one stays, and a second one is refused meanwhile.
+    assert!(run(&["apply", "next.toml", "--confirm", "1h"]).status.success());
+    assert!(text(&run(&["show", "status"]).stderr).contains("alpha.toml is not confirmed"));
+    fs::write(path("third.toml"), &first).expect("written");
+    let refused = run(&["apply", "third.toml"]);
+    assert!(text(&refused.stderr).contains("waits for its confirmation"), "{}", text(&refused.stderr));
+    assert!(text(&run(&["confirm"]).stdout).starts_with("confirmed: alpha.toml stays"));
+    assert!(has("alpha.toml") == second && !path("alpha.toml.unconfirmed").exists());
+}
+
+#[test]
+fn what_happens_is_shown_as_it_happens() {
+    let proxy = Proxy::start("monitor");
+    assert_eq!(proxy.notice(), "READY=1");
+    let mut monitor = Command::new(env!("CARGO_BIN_EXE_wayleave"))
+        .args(["monitor", "--url", &proxy.page, "--only", "reload-failed", "--json"])
+        .current_dir(&proxy.folder)
+        .stdout(fs::File::create(proxy.folder.join("seen")).expect("a file"))
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program runs");
+    let seen = || fs::read_to_string(proxy.folder.join("seen")).expect("a file");
+    let good = fs::read_to_string(proxy.folder.join("alpha.toml")).expect("a configuration");
+    // It may not have begun to look at the first one.
+    eventually("an event is shown", || {
+        fs::write(proxy.folder.join("alpha.toml"), format!("{good}nonsense = 1\n")).expect("written");
+        proxy.signal("-HUP");
+        !seen().is_empty()
+    });
+    monitor.kill().expect("it runs");
+    monitor.wait().expect("ended");
+    let line = seen().lines().next().expect("a line").to_owned();
+    let event: Value = serde_json::from_str(&line).expect("an object a line");
+    assert_eq!(event["what"]["event"], "reload-failed", "{line}");
+}
+
 /// As a browser has it: a page without a script, from which every other page is reached.
 #[test]
 fn a_browser_shows_the_first_page() {
