@@ -136,7 +136,8 @@ fn header(peer: &Peer, time: UnixTime) -> Vec<u8> {
     octets.extend_from_slice(&peer.identifier.octets());
     let seconds = u32::try_from(time.secs()).unwrap_or(u32::MAX); // until 2106
     octets.extend_from_slice(&seconds.to_be_bytes());
-    octets.extend_from_slice(&[0; 4]); // microseconds, which are not known
+    let microseconds = u32::try_from(time.0 % 1_000_000).expect("less than a million");
+    octets.extend_from_slice(&microseconds.to_be_bytes());
     octets
 }
 
@@ -173,7 +174,8 @@ mod tests {
     use super::*;
     use crate::end_of_rib;
 
-    const TIME: UnixTime = UnixTime(0x0102_0304);
+    /// Seconds and microseconds.
+    const TIME: UnixTime = UnixTime(0x0102_0304 * 1_000_000 + 5);
 
     fn peer(table: Table) -> Peer {
         Peer {
@@ -192,7 +194,7 @@ mod tests {
         octets.extend_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 192, 0, 2, 1]);
         octets.extend_from_slice(&[0x00, 0x01, 0x11, 0x70]); // AS 70000
         octets.extend_from_slice(&[10, 0, 0, 1]);
-        octets.extend_from_slice(&[1, 2, 3, 4, 0, 0, 0, 0]);
+        octets.extend_from_slice(&[1, 2, 3, 4, 0, 0, 0, 5]);
         octets
     }
 

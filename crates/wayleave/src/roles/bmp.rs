@@ -283,3 +283,142 @@ async fn write(to: &mut OwnedWriteHalf, octets: &[u8]) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use tokio::net::TcpListener;
+    use wayleave_bgp::bmp::{BmpMessage, BmpReader};
+    use wayleave_bgp::session::HoldTime;
+    use wayleave_bgp::{AsPathBuf, Attributes, Capability, Message, Nlri, Open, Origin, SessionParams};
+    use wayleave_core::{Asn, Prefix};
+
+    use super::*;
+
+    const CONNECTION: u64 = 7;
+
+    async fn started() -> (RunningStation, TcpListener) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound").to_string();
+        let at = StationAt { address, name: "alpha".to_owned(), statistics: Duration::from_secs(60) };
+        (RunningStation::start(at), listener)
+    }
+
+    async fn accepted(listener: &TcpListener) -> (TcpStream, BmpReader) {
+        let (stream, _) = listener.accept().await.expect("a connection");
+        (stream, BmpReader::new())
+    }
+
+    /// The next message; `None` where the connection is closed.
+    async fn next(stream: &mut TcpStream, reader: &mut BmpReader) -> Option<BmpMessage> {
+        let mut octets = [0; 4_096];
+        loop {
+            if let Some(message) = reader.next_message().expect("BMP") {
+                return Some(message);
+            }
+            match stream.read(&mut octets).await.expect("open") {
+                0 => return None,
+                length => reader.push(&octets[..length]),
+            }
+        }
+    }
+
+    fn params() -> SessionParams {
+        SessionParams::new(Asn(64_496), Asn(64_497))
+    }
+
+    fn open(asn: u32) -> Vec<u8> {
+        let capabilities = vec![Capability::FourOctetAs(Asn(asn)), Capability::unicast(Afi::Ipv4)];
+        let open = Open { asn: Asn(asn), hold_time: 90, identifier: [192, 0, 2, 1].into(), capabilities };
+        Message::Open(open).encode(&params()).expect("short")
+    }
+
+    /// A session with the router is up.
+    fn session(station: &Station) -> Monitored {
+        let listen = Some("192.0.2.101:179".parse().expect("an address"));
+        let monitored = Monitored { station: station.clone(), listen, bind: None, connect: None };
+        let address = "192.0.2.1:40000".parse().expect("an address");
+        monitored.tcp(&TcpEvent::Accepted { connection: CONNECTION, address });
+        monitored.sent(ConnectionId(CONNECTION), &open(64_496));
+        monitored.tcp(&TcpEvent::Bytes { connection: CONNECTION, bytes: open(64_497) });
+        monitored.established(&Established {
+            connection: ConnectionId(CONNECTION),
+            params: params(),
+            peer_id: [192, 0, 2, 1].into(),
+            peer_asn: Asn(64_497),
+            hold_time: HoldTime::DEFAULT,
+            route_refresh: true,
+            enhanced_route_refresh: true,
+            end_of_rib: true,
+            retain: None,
+            peer_restarted: false,
+            forwarding_kept: Vec::new(),
+            transparent: true,
+            peer_capabilities: Vec::new(),
+        });
+        monitored
+    }
+
+    fn prefix(number: u16) -> Prefix {
+        let [high, low] = number.to_be_bytes();
+        format!("20.{high}.{low}.0/24").parse().expect("a prefix")
+    }
+
+    fn announcement(number: u16) -> Update {
+        let mut attributes = Attributes::builder();
+        attributes.origin(Origin::Igp).ipv4_next_hop([192, 0, 2, 1].into());
+        // A path of its own, so that each route has a message of its own.
+        attributes.as_path(AsPathBuf::from_sequence(&[Asn(64_497), Asn(100_000 + u32::from(number))]).as_path());
+        let announced = vec![Nlri::new(prefix(number))];
+        Update { announced, attributes: Some(attributes.finish()), ..Update::default() }
+    }
+
+    fn withdrawal(number: u16) -> Update {
+        Update { withdrawn: vec![Nlri::new(prefix(number))], ..Update::default() }
+    }
+
+    #[tokio::test]
+    async fn a_station_that_goes_away_is_connected_again_and_the_last_message_is_termination() {
+        let (running, listener) = started().await;
+        let initiation = Some(BmpMessage::Initiation { name: "alpha".to_owned() });
+        let (mut stream, mut reader) = accepted(&listener).await;
+        assert_eq!(next(&mut stream, &mut reader).await, initiation);
+        drop(stream);
+        let (mut stream, mut reader) = accepted(&listener).await;
+        assert_eq!(next(&mut stream, &mut reader).await, initiation);
+        let monitored = session(&running.station);
+        assert!(matches!(next(&mut stream, &mut reader).await, Some(BmpMessage::PeerUp(_))));
+        monitored.ended(&Cause::ConnectionLost);
+        running.stop().await;
+        assert!(matches!(next(&mut stream, &mut reader).await, Some(BmpMessage::PeerDown(_))));
+        assert_eq!(next(&mut stream, &mut reader).await, Some(BmpMessage::Termination));
+        assert_eq!(next(&mut stream, &mut reader).await, None);
+    }
+
+    #[tokio::test]
+    async fn a_station_that_does_not_read_holds_up_nothing_and_hears_the_last_state_when_it_does() {
+        const ROUTES: u16 = 60_000;
+        let (running, listener) = started().await;
+        let (mut stream, mut reader) = accepted(&listener).await;
+        let monitored = session(&running.station);
+        // Some 8 MB, more than the sockets take, while nothing is read.
+        for number in 0..ROUTES {
+            monitored.update(&announcement(number));
+            if number % 1_000 == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        (0..ROUTES).for_each(|number| monitored.update(&withdrawal(number)));
+        monitored.update(&announcement(ROUTES));
+        let mut table = BTreeSet::new();
+        while table != BTreeSet::from([prefix(ROUTES)]) {
+            let message = next(&mut stream, &mut reader).await.expect("the connection stands");
+            if let BmpMessage::Routes(_, update) = message {
+                update.withdrawn.iter().for_each(|nlri| _ = table.remove(&nlri.prefix));
+                table.extend(update.announced.iter().map(|nlri| nlri.prefix));
+            }
+        }
+        running.stop().await;
+    }
+}
