@@ -3,10 +3,15 @@
 //!
 //! [`BmpReader`] takes the octets of one connection, in any pieces, and gives messages. UPDATEs within are decoded with the
 //! parameters that their peer's Peer Up shows, so that path identifiers and two-octet AS numbers are read as they were sent.
+//! [`Monitor`] is the other end: it gives the octets that a station is sent of one session.
+
+mod encode;
+mod monitor;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+pub use monitor::{Ends, Monitor};
 use wayleave_core::{Afi, Asn};
 
 use crate::message::{Frame, MessageType, frame};

@@ -1,9 +1,12 @@
-//! MRT dumps (RFC 6396): BGP messages and RIB entries with their raw octets, as they were recorded.
+//! MRT dumps (RFC 6396): BGP messages and RIB entries with their raw octets, as they were recorded; and RIB dumps of our own.
+
+mod write;
 
 use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use wayleave_core::{Afi, Asn, Prefix, UnixTime};
+pub use write::{DumpedBy, DumpedPeer, DumpedRoute, write_rib};
 
 use crate::check::{self, CodeSet};
 use crate::{

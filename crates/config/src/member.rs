@@ -61,6 +61,8 @@ pub struct MemberFile {
     /// Without it nothing is refused by the exchange's data.
     pub data: Option<DataSection>,
     pub status: Option<StatusSection>,
+    /// Without it no station hears of the session with the router.
+    pub bmp: Option<BmpSection>,
     /// Further pairs of parties, with a member set, keys, a state and a session with the router of their own.
     #[serde(default)]
     pub pair: Vec<Spanned<PairSection>>,
@@ -250,6 +252,17 @@ impl RouterSection {
     }
 }
 
+/// `[bmp]`: a station that hears of the session with the router (RFC 7854).
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BmpSection {
+    /// Where the station listens.
+    pub connect: Text<HostPort>,
+    /// The interval of Statistics Reports.
+    #[serde(default = "default_statistics")]
+    pub statistics_secs: Spanned<u64>,
+}
+
 /// `[select_best]`.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -279,6 +292,10 @@ fn default_graceful_restart() -> bool {
 
 fn default_long_lived() -> Spanned<u64> {
     Spanned::new(0..0, 86_400)
+}
+
+fn default_statistics() -> Spanned<u64> {
+    Spanned::new(0..0, 60)
 }
 
 fn default_strict_role() -> Spanned<bool> {
@@ -519,6 +536,7 @@ impl MemberFile {
         faults.extend(router.protection_keys().faults());
         faults.extend(range(&self.member.stale_secs, 1, 7 * 86_400, "seconds"));
         faults.extend(range(&self.member.settle_secs, 1, 3600, "seconds"));
+        faults.extend(self.bmp.iter().filter_map(|bmp| range(&bmp.statistics_secs, 5, 86_400, "seconds")));
         faults.extend(self.attestation.iter().flat_map(|section| section.get_ref().faults()));
         if let Some(rpki) = &self.rpki {
             if self.attestation.is_some() {
@@ -811,6 +829,12 @@ pub fn template_with(parts: &Invitation<'_>) -> String {
          #[attestation.policy]\n\
          #valid = {{ large_community = \"{asn}:1:1\" }}\n\
          \n\
+         # Tell a BMP station (RFC 7854) of the session with the router: what the router announces, and what it gets. Statistics every\n\
+         # so many seconds.\n\
+         #[bmp]\n\
+         #connect = \"127.0.0.1:11019\"\n\
+         #statistics_secs = 60\n\
+         \n\
          # Status pages and metrics. They show the results of your policy: for you alone.\n\
          [status]\n\
          listen = \"127.0.0.1:{status}\"\n\
@@ -840,6 +864,23 @@ mod tests {
         assert_eq!(of("graceful_restart = false"), (1, vec![], vec![]));
         let lone = of("graceful_restart = false\nlong_lived_stale_secs = 60").2;
         assert!(lone[0].contains("keeps nothing, expected both or neither"), "{lone:?}");
+    }
+
+    #[test]
+    fn a_station_has_an_address_and_an_interval_within_bounds() {
+        let of = |more: &str| {
+            let text = template().replace("[status]\n", &format!("[bmp]\n{more}\n[status]\n"));
+            toml::from_str::<MemberFile>(&text)
+        };
+        let file = of("connect = \"bmp.example.net:11019\"").expect("parses");
+        let bmp = file.bmp.as_ref().expect("a section");
+        assert_eq!((bmp.connect.0.to_string().as_str(), *bmp.statistics_secs.get_ref()), ("bmp.example.net:11019", 60));
+        assert!(file.faults().is_empty());
+        let often = of("connect = \"127.0.0.1:11019\"\nstatistics_secs = 1").expect("parses");
+        let faults: Vec<String> = often.faults().into_iter().map(|fault| fault.message).collect();
+        assert_eq!(faults, ["1 is out of range, expected 5 to 86400 seconds"]);
+        assert!(of("connect = \"127.0.0.1\"").is_err(), "no port");
+        assert!(of("statistics_secs = 60").is_err(), "no station");
     }
 
     #[test]

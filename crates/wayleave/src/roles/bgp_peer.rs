@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::{sleep_until, timeout};
 use tracing::{debug, info, warn};
 pub use wayleave_bgp::peer::PeerEvent;
-use wayleave_bgp::peer::{self, Input, Output, Stale};
+use wayleave_bgp::peer::{self, Input, Output, Stale, TcpRequest};
 use wayleave_bgp::rib::RejectedRoutes;
 use wayleave_bgp::session::{self, Cause, Config, Ended, Erred, PeerAsn, Role, Stop, StopReason};
 use wayleave_bgp::{Attributes, EncodeError, Nlri, RefreshKind, Update};
@@ -27,6 +27,7 @@ use wayleave_runtime::starts::{Handling, PeerName};
 
 pub use self::describe::describe_malformed;
 use self::describe::{RouterLabel, SHUTDOWN_TEXT, describe_end, describe_fault, describe_role};
+use super::bmp::{Monitored, RunningStation, Station, StationAt};
 pub use super::peer_tcp::Endpoint;
 use super::peer_tcp::{PeerTcp, SHUTDOWN_TIME, TcpInput};
 
@@ -191,17 +192,20 @@ pub struct Peer {
     pub address: Option<SocketAddr>,
     /// The router, as the log names it.
     pub name: PeerName,
+    /// The BMP station that hears of the session.
+    station: Option<RunningStation>,
     stop: oneshot::Sender<()>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Peer {
-    /// Starts the driver of a session with `config`; the peer's events go to `events`, and wait there.
+    /// Starts the driver of a session with `config`; the peer's events go to `events`, and wait there. A station hears of the session.
     pub async fn start<E>(
         config: Config,
         mut endpoint: Endpoint,
         clock: Clock,
         events: mpsc::Sender<E>,
+        station: Option<StationAt>,
     ) -> std::io::Result<Self>
     where
         E: From<PeerEvent> + Send + 'static,
@@ -214,6 +218,7 @@ impl Peer {
         };
         endpoint.options.name = Some(PeerName::clone(&name));
         let router = RouterLabel { address: address_of_router };
+        let monitored_at = endpoint.clone();
         let connections = PeerTcp::open(endpoint, to).await?;
         let (address, protection) = (connections.address, connections.protection());
         let awaited_at = address.map(|address| address.to_string());
@@ -224,9 +229,12 @@ impl Peer {
         let view = PeerView::default();
         let mut seed = [0u8; 8];
         getrandom::fill(&mut seed).map_err(std::io::Error::other)?;
+        let station = station.map(RunningStation::start);
+        let monitored = |running: &RunningStation| Monitored::new(running.station.clone(), &monitored_at);
         let driver = Driver {
             router,
             expected: config.peer_asn,
+            monitored: station.as_ref().map(monitored),
             peer: peer::Peer::new(config, u64::from_be_bytes(seed), clock.now()),
             connections,
             clock,
@@ -247,18 +255,29 @@ impl Peer {
             stranger: None,
         };
         let task = tokio::spawn(driver.run(tcp, orders, stopped));
-        Ok(Self { routes, view, orders: PeerOrders(give_orders), address, name, stop, task })
+        Ok(Self { routes, view, orders: PeerOrders(give_orders), address, name, station, stop, task })
+    }
+
+    /// The BMP station that hears of the session, if there is one.
+    pub fn station(&self) -> Option<&Station> {
+        self.station.as_ref().map(|running| &running.station)
     }
 
     /// Ends the session with a NOTIFICATION.
     pub async fn stop(self) {
         let _ = self.stop.send(()); // fails if the driver has ended
         let _ = self.task.await;
+        // Behind the driver, so that the station hears of the session's end.
+        if let Some(station) = self.station {
+            station.stop().await;
+        }
     }
 }
 
 struct Driver<E> {
     router: RouterLabel,
+    /// What a BMP station hears of the session.
+    monitored: Option<Monitored>,
     expected: PeerAsn,
     peer: peer::Peer,
     connections: PeerTcp,
@@ -401,6 +420,7 @@ impl<E: From<PeerEvent>> Driver<E> {
 
     async fn tcp(&mut self, event: TcpEvent) {
         let source = self.connections.source(&event).cloned();
+        self.monitor(|monitored| monitored.tcp(&event));
         match self.connections.translate(event) {
             TcpInput::Session(input) => {
                 let handling = source.as_ref().map(Handling::begin);
@@ -421,24 +441,40 @@ impl<E: From<PeerEvent>> Driver<E> {
         }
     }
 
+    /// Tells the station, if there is one.
+    fn monitor(&self, what: impl FnOnce(&Monitored)) {
+        if let Some(monitored) = &self.monitored {
+            what(monitored);
+        }
+    }
+
     /// Performs the peer's outputs.
     async fn act(&mut self) {
         while let Some(output) = self.peer.poll() {
             match output {
                 Output::Tcp(request) => {
+                    self.monitor(|monitored| match &request {
+                        TcpRequest::Send { connection, bytes } => monitored.sent(*connection, bytes),
+                        TcpRequest::Close { connection } => monitored.closed(*connection),
+                        TcpRequest::Connect { .. } => {}
+                    });
                     if let Some(input) = self.connections.perform(request) {
                         self.input(Input::Session(input));
                     }
                 }
                 Output::Event(event) => {
                     match &event {
-                        PeerEvent::Update(update) => self.log_problems(update),
+                        PeerEvent::Update(update) => {
+                            self.log_problems(update);
+                            self.monitor(|monitored| monitored.update(update));
+                        }
                         PeerEvent::Stale(stale) => log_stale(stale),
                         _ => {}
                     }
                     let _ = self.events.send(event.into()).await;
                 }
                 Output::Established(established) => {
+                    self.monitor(|monitored| monitored.established(&established));
                     info!(peer = %established.peer_asn, id = %established.peer_id, "BGP session with the router up");
                     self.up_since = Some(unix_now().secs());
                     self.malformed = 0;
@@ -449,7 +485,10 @@ impl<E: From<PeerEvent>> Driver<E> {
                     self.last_notification = None;
                     self.view.retry(None);
                 }
-                Output::Ended(ended) => self.log_ended(&ended),
+                Output::Ended(ended) => {
+                    self.monitor(|monitored| monitored.ended(&ended.cause));
+                    self.log_ended(&ended);
+                }
                 Output::Failed(ended) => {
                     let reason = self.connect_error.take().filter(|_| matches!(ended.cause, Cause::ConnectFailed));
                     self.last_end = reason.unwrap_or_else(|| ended.cause.to_string());
@@ -468,7 +507,8 @@ impl<E: From<PeerEvent>> Driver<E> {
                 Output::Unsendable(error) => {
                     debug!(%error, "UPDATE not sent: this session cannot carry it");
                 }
-                Output::EndOfRib(_) | Output::RouteRefresh { .. } => {}
+                Output::EndOfRib(afi) => self.monitor(|monitored| monitored.end_of_rib(afi)),
+                Output::RouteRefresh { .. } => {}
             }
         }
     }
@@ -683,6 +723,7 @@ mod tests {
         let clock = Clock::start();
         Driver {
             router: RouterLabel { address: Some([192, 0, 2, 1].into()) },
+            monitored: None,
             expected: config.peer_asn,
             peer: peer::Peer::new(config, 0, clock.now()),
             connections: PeerTcp::open(endpoint, to).await.expect("nothing is opened yet"),

@@ -4,6 +4,7 @@
 mod attest;
 mod attestation;
 pub mod bgp_peer;
+mod bmp;
 mod consent;
 mod console;
 mod daemon;

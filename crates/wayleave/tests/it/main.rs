@@ -8,6 +8,7 @@ mod attest_objects;
 mod attest_routers;
 mod attest_rpki;
 mod backup;
+mod bmp;
 mod cli;
 mod common;
 mod console;

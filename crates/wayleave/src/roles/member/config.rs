@@ -20,6 +20,7 @@ use crate::config::Source;
 use crate::config::member::{MemberConfig, PartyAt, RouterRole};
 use crate::failure::{Failure, Outcome};
 use crate::roles::bgp_peer::{Endpoint, Peer};
+use crate::roles::bmp::StationAt;
 use crate::roles::link_faults::LinkEndpoint;
 
 /// The longest time for a restart that the capability holds (RFC 4724 section 3), twelve bits of seconds.
@@ -87,6 +88,17 @@ pub fn verifier(number: u32, party: &PartyAt, pair: Option<&str>) -> PinVerifier
     PinVerifier::new(Pins::new([(party.pin.get_ref().0, pin)]), Role::Party)
 }
 
+/// Where a BMP station is, and what this proxy calls itself there: of several pairs, each session has a connection of its own.
+fn station(config: &MemberConfig) -> Option<StationAt> {
+    let bmp = config.file.bmp.as_ref()?;
+    let (member, exchange) = (config.file.member.name.get_ref(), config.pair_name());
+    Some(StationAt {
+        address: bmp.connect.0.to_string(),
+        name: format!("{member} at {exchange}"),
+        statistics: Duration::from_secs(*bmp.statistics_secs.get_ref()),
+    })
+}
+
 /// Starts the driver of the router's session.
 pub async fn start_router<E>(
     config: &MemberConfig,
@@ -118,7 +130,8 @@ where
     let options = TcpOptions { peer: keys.peer(), bind, ttl: router.ttl, protection, ..TcpOptions::default() };
     let endpoint = Endpoint { listen: keys.listen, connect: keys.connect, options };
     let listen = endpoint.listen;
-    let peer = Peer::start(session, endpoint, clock, events).await.map_err(|error| match listen {
+    let station = station(config);
+    let peer = Peer::start(session, endpoint, clock, events, station).await.map_err(|error| match listen {
         Some(address) => Failure::listen_bgp(format!("cannot listen for the router at {address}"), &error),
         None => Failure::system("cannot start the router's session", &error),
     })?;

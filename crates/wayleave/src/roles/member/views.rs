@@ -33,6 +33,7 @@ use crate::output::{cell, versioned};
 use crate::overview::Overview;
 use crate::roles::attestation::{self, keys_problem};
 use crate::roles::bgp_peer::{Order, Peer, PeerOrders, PeerView};
+use crate::roles::bmp::Station;
 use crate::roles::daemon::{self, View, Views, most, prefix};
 use crate::roles::link_faults::LinkFaults;
 use crate::roles::origins::rov::{OriginData, SourceStatus};
@@ -46,6 +47,8 @@ pub struct MemberView {
     links: Links,
     store: Arc<FileStore>,
     router: PeerView,
+    /// The BMP station that hears of its session.
+    station: Option<Station>,
     orders: PeerOrders,
     faults: LinkFaults,
     /// The parties' addresses.
@@ -144,6 +147,7 @@ impl MemberView {
             links: links.clone(),
             store: Arc::clone(store),
             router: router.view.clone(),
+            station: router.station().cloned(),
             orders: router.orders.clone(),
             faults: faults.clone(),
             parties: [exchange.party1.address.0.to_string(), exchange.party2.address.0.to_string()],
@@ -489,6 +493,7 @@ impl View for MemberView {
         let (status, attestation) = self.proxy().await.ok()?;
         let tally = self.query(|proxy| proxy.tally()).await.ok()?;
         let mut all = metrics(&status, &self.links, &self.router.json());
+        all.extend(self.station.iter().flat_map(Station::metrics));
         all.push(refused(&status));
         all.extend(tallied(&tally));
         all.extend(status.budget.iter().flat_map(of_budget));
