@@ -38,6 +38,7 @@ export const events: Screen = (into, parameters) => {
   });
   into.append(heading("h1", "Events"), h("p", { class: "none" }, "The last thousand of all roles, newest first, as they happen."), table.element);
   const draw = (): void => {
+    table.element.hidden = !state.isKnown;
     table.rows = [...state.events].reverse();
   };
   draw();

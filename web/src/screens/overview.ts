@@ -15,9 +15,12 @@ export const overview: Screen = (into) => {
   const problems = h("section", { "aria-label": "Problems" });
   const roles = h("section", { class: "cards", "aria-label": "Roles" });
   const last = h("section", { class: "feed", "aria-label": "Last events" });
-  into.append(heading("h1", "Overview"), problems, h("div", { class: "columns" }, roles, last));
+  const columns = h("div", { class: "columns" }, roles, last);
+  into.append(heading("h1", "Overview"), problems, columns);
 
   const draw = (): void => {
+    // Problems come first: what stands below them is shown with them, and does not move.
+    columns.hidden = !state.isKnown;
     const wrong = state.sources.flatMap((source) => {
       const own = source.absent === null ? (source.overview?.problems ?? []) : [source.absent];
       return own.map((words) => h("li", {}, sourceLink(source.name), ": ", words));
