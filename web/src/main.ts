@@ -3,6 +3,7 @@
 import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { h, replace } from "./dom";
+import { showHints } from "./hints";
 import { address, here } from "./route";
 import { capabilities } from "./screens/capabilities";
 import { events } from "./screens/events";
@@ -79,5 +80,6 @@ window.addEventListener("hashchange", () => {
   screenElement.focus();
 });
 state.watch(drawState);
+state.watch(showHints(document.querySelector("header")!));
 state.begin();
 draw();

@@ -2,6 +2,7 @@
 
 import { listen, type RoleEvent, type Source } from "./api";
 
+/** Events that the page keeps of all roles: however long it is open, it does not grow. */
 const MAX_EVENTS = 1000;
 
 class State {
@@ -46,7 +47,7 @@ class State {
         this.#changed();
       },
       events: (all) => {
-        this.events = all;
+        this.events = all.slice(-MAX_EVENTS);
         this.#changed();
       },
       news: (some) => {

@@ -1,6 +1,7 @@
 // A table that can be filtered, sorted, copied and saved, and whose address says what it shows.
 
 import { h, put, replace, text } from "./dom";
+import { meaning } from "./terms";
 
 export interface Column<T> {
   title: string;
@@ -46,7 +47,8 @@ export class Table<T> {
       this.#draw();
     });
     const heads = options.columns.map((column, at) => {
-      const button = h("button", { type: "button", click: () => this.#sortBy(at) }, column.title);
+      const words = meaning(column.title);
+      const button = h("button", { type: "button", click: () => this.#sortBy(at), ...(words === undefined ? {} : { title: words }) }, column.title);
       return h("th", { scope: "col" }, button);
     });
     const action = (title: string, act: () => void): HTMLElement => h("button", { type: "button", click: act }, title);

@@ -21,8 +21,8 @@ use wayleave_crypto::secret::Seed;
 use wayleave_crypto::sign::SigningKey;
 use wayleave_route_server::directory::{AttestKey, MemberSet, Neighbours};
 use wayleave_route_server::member::{
-    Announcer, Difference, Finding, ListedRoute, Member, MemberConfig, MemberCounters, MemberEvent, MemberInput,
-    MemberOutput, MemberStatus, OfferedData, OwnExport, Part, RouteFilter, Tally, Unvalidated,
+    Announcer, Difference, Finding, ListPosition, ListedRoute, Member, MemberConfig, MemberCounters, MemberEvent,
+    MemberInput, MemberOutput, MemberStatus, OfferedData, OwnExport, Part, RouteFilter, Tally, Unvalidated,
 };
 use wayleave_route_server::object::Handle;
 use wayleave_route_server::party::{Change, LinkId, PartyNumber, PersistId, StoredRecord};
@@ -209,6 +209,23 @@ impl MemberProxy {
         row: impl FnMut(&ListedRoute<'_>) -> T,
     ) -> Part<T> {
         self.member.list_routes(filter, after, visits, row)
+    }
+
+    /// The same behind a position, with the position of each row ([`Member::list_behind`]).
+    pub fn list_behind<T>(
+        &mut self,
+        filter: &RouteFilter,
+        position: Option<ListPosition>,
+        visits: usize,
+        row: impl FnMut(&ListedRoute<'_>) -> T,
+    ) -> Part<(ListPosition, T)> {
+        self.member.list_behind(filter, position, visits, row)
+    }
+
+    /// Prefixes that the member's router is to have a route to.
+    #[must_use]
+    pub fn installed_prefixes(&self) -> usize {
+        self.member.installed_prefixes()
     }
 
     /// The first `most` prefixes behind `after` to which the member's router announces routes.

@@ -6,6 +6,7 @@ import type { Screen } from "../main";
 import { none, problem, sourceLink } from "../parts";
 import { state } from "../state";
 import { Table, columnsOf } from "../table";
+import { heading, hint } from "../terms";
 
 const PAGES: Record<string, { page: string; rows: string; title: string }> = {
   key: { page: "usage", rows: "usage", title: "Usage" },
@@ -16,7 +17,7 @@ const INTERVAL = 5000;
 
 export const capabilities: Screen = (into) => {
   const places = h("div");
-  into.append(h("h1", {}, "Capabilities"), places);
+  into.append(heading("h1", "Capabilities"), places);
   let isOver = false;
   const tables = new Map<string, { place: HTMLElement; table?: Table<Record<string, unknown>>; isLoading?: boolean }>();
 
@@ -63,7 +64,7 @@ export const capabilities: Screen = (into) => {
       const place = h("div", {}, h("p", { class: "none" }, "Loading"));
       if (tables.size === 0) replace(places);
       tables.set(name, { place });
-      places.append(h("section", {}, h("h2", {}, PAGES[role]!.title, ": ", sourceLink(name)), place));
+      places.append(h("section", {}, h("h2", {}, hint(PAGES[role]!.title), ": ", sourceLink(name)), place));
       void load(name, role);
     }
   };

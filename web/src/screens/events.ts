@@ -7,6 +7,7 @@ import { sourceLink } from "../parts";
 import { keep } from "../route";
 import { state } from "../state";
 import { Table } from "../table";
+import { heading } from "../terms";
 
 /** The fields of an event in words. */
 function fields(event: RoleEvent): string {
@@ -35,8 +36,9 @@ export const events: Screen = (into, parameters) => {
       { title: "what", value: fields },
     ],
   });
-  into.append(h("h1", {}, "Events"), h("p", { class: "none" }, "The last thousand of all roles, newest first, as they happen."), table.element);
+  into.append(heading("h1", "Events"), h("p", { class: "none" }, "The last thousand of all roles, newest first, as they happen."), table.element);
   const draw = (): void => {
+    table.element.hidden = !state.isKnown;
     table.rows = [...state.events].reverse();
   };
   draw();

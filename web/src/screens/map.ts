@@ -7,6 +7,7 @@ import type { Screen } from "../main";
 import { keep } from "../route";
 import { state } from "../state";
 import { Table } from "../table";
+import { heading } from "../terms";
 
 const INTERVAL = 3000;
 
@@ -118,7 +119,7 @@ export const map: Screen = (into, parameters) => {
     ],
   });
   const pathLabel = h("label", { for: "path" }, "Path of a flow ", choice);
-  into.append(h("h1", {}, "Map"), h("form", { class: "ask" }, pathLabel), place, legend, h("h2", {}, "Links"), table.element);
+  into.append(heading("h1", "Map"), h("form", { class: "ask" }, pathLabel), place, legend, heading("h2", "Links"), table.element);
   pathLabel.hidden = true;
 
   const ink = getComputedStyle(document.body).color;

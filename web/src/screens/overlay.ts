@@ -8,6 +8,7 @@ import { beads, none, picker, problem } from "../parts";
 import { address, go } from "../route";
 import { state } from "../state";
 import { Table } from "../table";
+import { heading } from "../terms";
 
 const INTERVAL = 2000;
 /** Points of a line: half an hour. */
@@ -111,8 +112,8 @@ export const overlay: Screen = (into, parameters) => {
       { title: "loss, ppm", value: (peer) => peer.loss_ppm },
     ],
   });
-  const all = h("div", {}, h("h2", {}, "Round trips"), chart.element, h("h2", {}, "Paths"), paths.element, h("h2", {}, "Peers"), peers.element);
-  into.append(h("h1", {}, "Overlay"), form, said, all);
+  const all = h("div", {}, heading("h2", "Round trips"), chart.element, heading("h2", "Paths"), paths.element, heading("h2", "Peers"), peers.element);
+  into.append(heading("h1", "Overlay"), form, said, all);
   all.hidden = true;
   let [chosen, isOver, isLoading] = ["", false, false];
 

@@ -4,12 +4,18 @@ import { NoAnswer, page, rowsOf, type Fields } from "../api";
 import { h, replace, text } from "../dom";
 import type { Screen } from "../main";
 import { chosen as chosenSource, none, picker, problem } from "../parts";
-import { address, go } from "../route";
+import { Pager, type Place } from "../pager";
+import { address, go, keep } from "../route";
 import { state } from "../state";
 import { Table, columnsOf, type Column } from "../table";
+import { heading } from "../terms";
 
 const ROLES = ["member", "attest", "gateway", "rs"] as const;
+/** Rows of a role that says only the first ones. */
 const MOST = 500;
+/** Rows of a page of a member's proxy. */
+const PAGE = 100;
+const FILTERS = ["prefix", "announcer", "origin", "community", "all"];
 
 const MEMBER: Column<Fields>[] = [
   { title: "prefix", value: (route) => route.prefix },
@@ -26,40 +32,94 @@ const MEMBER: Column<Fields>[] = [
   },
 ];
 
+/** Which rows of how many are shown. Of those that match a filter the proxy does not know how many there are, before it has read them. */
+function said(value: Fields, count: number, at: Place, isFiltered: boolean): string {
+  if (count === 0) return at.after === "" ? "No rows" : "No rows behind this place";
+  const last = at.row + count - 1;
+  const installed = typeof value.installed === "number" ? value.installed : null;
+  const rows = `Rows ${at.row} to ${last}`;
+  if (value.more !== true) return `${rows} of ${last}`;
+  if (installed === null) return rows;
+  return isFiltered ? `${rows} that match; the router is to have routes to ${installed} prefixes` : `${rows} of ${Math.max(installed, last)}`;
+}
+
 export const routes: Screen = (into, parameters) => {
   const form = h("form", { class: "ask" });
   const result = h("section", { "aria-label": "Routes" });
-  into.append(h("h1", {}, "Routes"), form, result);
-  let [isDrawn, isOver] = [false, false];
+  into.append(heading("h1", "Routes"), form, result);
+  let [isDrawn, isOver, isLoading] = [false, false, false];
+
+  const tableOf = (name: string, role: string, rows: readonly Fields[]): Table<Fields> => {
+    const ofPair: Column<Fields>[] = rows.some((route) => route.pair !== undefined) ? [{ title: "pair", value: (route) => route.pair }] : [];
+    const columns: Column<Fields>[] = role === "member" ? [...MEMBER, ...ofPair] : (columnsOf(rows) as Column<Fields>[]);
+    const withWhy = columns.map((column) =>
+      column.title === "prefix" && (role === "member" || role === "attest")
+        ? { ...column, look: (route: Fields) => h("a", { href: address("why", { source: name, what: text(route.prefix) }) }, text(route.prefix)) }
+        : column,
+    );
+    return new Table<Fields>({ name: `Routes of ${name}`, columns: withWhy, isBad: (route) => route.state === "refused" || route.verdict === "invalid" });
+  };
+
+  /** The filters of the address that it has. */
+  const filters = (): Record<string, string> => {
+    const given = [...FILTERS, "pair"].map((name) => [name, parameters.get(name) ?? ""] as const);
+    return Object.fromEntries(given.filter(([, value]) => value !== ""));
+  };
 
   const load = async (name: string, role: string): Promise<void> => {
-    const asked: Record<string, string> = role === "gateway" ? {} : { most: String(MOST) };
-    if (role === "member") {
-      for (const filter of ["prefix", "announcer", "origin", "community", "all"]) {
-        const value = parameters.get(filter);
-        if (value !== null && value !== "") asked[filter] = value;
-      }
-    }
     try {
-      const value = await page(name, "routes", asked);
+      const value = await page(name, "routes", role === "gateway" ? {} : { most: String(MOST) });
       if (isOver) return;
       const rows = rowsOf(value.routes);
-      const columns: Column<Fields>[] = role === "member" ? MEMBER : (columnsOf(rows) as Column<Fields>[]);
-      const withWhy = columns.map((column) =>
-        column.title === "prefix" && (role === "member" || role === "attest")
-          ? { ...column, look: (route: Fields) => h("a", { href: address("why", { source: name, what: text(route.prefix) }) }, text(route.prefix)) }
-          : column,
-      );
-      const table = new Table<Fields>({
-        name: `Routes of ${name}`,
-        columns: withWhy,
-        isBad: (route) => route.state === "refused" || route.verdict === "invalid",
-      });
-      replace(result, value.more === true && h("p", { class: "none" }, `The first ${rows.length}: ask for a prefix or a member to see others.`), table.element);
+      const table = tableOf(name, role, rows);
+      replace(result, value.more === true && h("p", { class: "none" }, `The first ${rows.length}.`), table.element);
       table.rows = rows;
     } catch (error) {
       if (!isOver) replace(result, problem(error instanceof NoAnswer ? error.message : String(error)));
     }
+  };
+
+  /** Shows a page of a member's table at a time: the table stays in its place, and so does the focus. */
+  const paged = (name: string): void => {
+    const [status, place] = [h("div"), h("div")];
+    let table: Table<Fields> | null = null;
+    const show = async (at: Place): Promise<boolean> => {
+      if (isLoading) return false;
+      isLoading = true;
+      try {
+        const behind: Record<string, string> = at.after === "" ? {} : { after: at.after };
+        const value = await page(name, "routes", { ...filters(), ...behind, most: String(PAGE) });
+        if (isOver) return false;
+        const rows = rowsOf(value.routes);
+        if (table === null) {
+          table = tableOf(name, "member", rows);
+          replace(place, table.element);
+        }
+        table.rows = rows;
+        const next = typeof value.next === "string" ? value.next : null;
+        pager.shown(at, rows.length, next, said(value, rows.length, at, Object.keys(filters()).some((filter) => filter !== "pair")));
+        replace(status, next === null && value.more === true && choiceOfPair(name, rows));
+        keep(at.after === "" ? { after: "", row: "" } : { after: at.after, row: String(at.row) });
+        return true;
+      } catch (error) {
+        if (!isOver) replace(status, problem(error instanceof NoAnswer ? error.message : String(error)));
+        return false;
+      } finally {
+        isLoading = false;
+      }
+    };
+    const pager = new Pager(show);
+    replace(result, pager.element, status, place);
+    const row = Number(parameters.get("row"));
+    const after = parameters.get("after") ?? "";
+    void show({ after, row: after !== "" && Number.isSafeInteger(row) && row > 0 ? row : 1 });
+  };
+
+  /** A proxy with several pairs has a table of each, and pages of one. */
+  const choiceOfPair = (name: string, rows: readonly Fields[]): HTMLElement => {
+    const pairs = [...new Set(rows.map((route) => text(route.pair)))].filter((pair) => pair !== "-");
+    const links = pairs.flatMap((pair) => [" ", h("a", { href: address("routes", { ...filters(), source: name, pair }) }, pair)]);
+    return h("p", { class: "none" }, `The first ${rows.length}: ask for a prefix or a member to see others`, pairs.length > 0 && ", or page by page those of the pair", ...links, ".");
   };
 
   const draw = (): void => {
@@ -84,7 +144,7 @@ export const routes: Screen = (into, parameters) => {
     };
     const all = h("input", { type: "checkbox", id: "f-all", name: "all", value: "true" });
     all.checked = parameters.get("all") !== null;
-    const filters =
+    const fields =
       role === "member"
         ? [
             field("prefix", "Prefix or address", "203.0.113.0/24"),
@@ -95,13 +155,15 @@ export const routes: Screen = (into, parameters) => {
             h("button", { type: "submit" }, "Show"),
           ]
         : [];
-    replace(form, picker(sources, chosen.name, (name) => go("routes", { source: name })), ...filters);
+    replace(form, picker(sources, chosen.name, (name) => go("routes", { source: name })), ...fields);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       const given = [...new FormData(form)].map(([name, value]) => [name, String(value).trim()] as const).filter(([, value]) => value !== "");
-      go("routes", { ...Object.fromEntries(given), source: chosen.name });
+      const pair = parameters.get("pair");
+      go("routes", { ...Object.fromEntries(given), ...(pair === null ? {} : { pair }), source: chosen.name });
     });
-    void load(chosen.name, role);
+    if (role === "member") paged(chosen.name);
+    else void load(chosen.name, role);
   };
   draw();
   const unwatch = state.watch(draw);

@@ -6,6 +6,7 @@ import type { Screen } from "../main";
 import { problem } from "../parts";
 import { address, go } from "../route";
 import { state } from "../state";
+import { heading } from "../terms";
 
 const INTERVAL = 2000;
 const BITS_A_ROW = 64;
@@ -79,7 +80,7 @@ export const sides: Screen = (into, parameters) => {
   const form = h("form", { class: "ask" });
   const result = h("section", { "aria-label": "Two sides" });
   into.append(
-    h("h1", {}, "Two sides"),
+    heading("h1", "Two sides"),
     h("p", { class: "none" }, "Neither party learns to whom a route may go: each share by itself is random. Only a laboratory shows both, since whoever has both has the policy."),
     form,
     result,

@@ -6,6 +6,7 @@ import type { Screen } from "../main";
 import { badge, facts, problem } from "../parts";
 import { state } from "../state";
 import { Table, columnsOf } from "../table";
+import { heading } from "../terms";
 
 /** The pages of each role that need no parameter; all have `status`. */
 const PAGES: Record<string, string[]> = {
@@ -110,7 +111,7 @@ export const source: Screen = (into, parameters) => {
         });
         return details;
       });
-      replace(pages, h("h2", {}, "Pages"), ...sections);
+      replace(pages, heading("h2", "Pages"), ...sections);
     }
   };
   draw();

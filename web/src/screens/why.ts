@@ -6,7 +6,7 @@ import type { Screen } from "../main";
 import { beads, chosen as chosenSource, facts, none, picker, problem, type Bead } from "../parts";
 import { address, go } from "../route";
 import { state } from "../state";
-import { hint } from "../terms";
+import { heading, hint } from "../terms";
 
 const ROLES = ["member", "attest", "gateway", "stamper"] as const;
 /** Those that explain a name or an address, and no prefix. */
@@ -74,11 +74,11 @@ function own(route: Fields): HTMLElement {
   return h(
     "article",
     { class: "card" },
-    h("h3", {}, "your own route"),
+    heading("h3", "your own route"),
     beads([...hopsOf(route), { name: "the exchange", state: "end" }], "AS path, nearest first"),
     outcome(route),
     route.rule !== undefined && h("p", {}, h("b", {}, "By: "), text(route.rule)),
-    receivers.length > 0 && h("div", {}, h("h4", {}, "Who may have it"), h("ul", { class: "marks" }, ...receivers)),
+    receivers.length > 0 && h("div", {}, heading("h4", "Who may have it"), h("ul", { class: "marks" }, ...receivers)),
     checks.length > 0 && h("details", {}, h("summary", {}, "What was checked"), h("ul", { class: "marks" }, ...checks)),
     cure(route),
   );
@@ -128,7 +128,7 @@ export const why: Screen = (into, parameters) => {
   const what = parameters.get("what") ?? "";
   const result = h("section", { "aria-live": "polite", "aria-label": "Answer" });
   const form = h("form", { class: "ask" });
-  into.append(h("h1", {}, "Why"), form, result);
+  into.append(heading("h1", "Why"), form, result);
   let isDrawn = false;
   let isOver = false;
 
@@ -146,7 +146,7 @@ export const why: Screen = (into, parameters) => {
         result,
         h("details", {}, h("summary", {}, "The whole answer"), h("pre", { tabindex: "0" }, JSON.stringify(value, null, 2))),
         // Names come from strangers: what a shell would take for more than a word is not offered.
-        ...(/^[0-9A-Za-z.:/_-]+$/.test(what) ? [h("h3", {}, "On a terminal"), command(`wayleave why ${what} --url ${source?.at ?? ""}`)] : []),
+        ...(/^[0-9A-Za-z.:/_-]+$/.test(what) ? [heading("h3", "On a terminal"), command(`wayleave why ${what} --url ${source?.at ?? ""}`)] : []),
       );
     } catch (error) {
       if (!isOver) replace(result, problem(error instanceof NoAnswer ? error.message : String(error)));

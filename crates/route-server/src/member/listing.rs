@@ -201,7 +201,53 @@ pub struct Part<T> {
     pub after: Option<Prefix>,
 }
 
+/// A place in a list that is read a page at a time: behind the routes of one announcer to one prefix. It stays a place, whatever comes
+/// and goes: an offset would show a route twice, or never, once another one before it has gone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct ListPosition {
+    pub prefix: Prefix,
+    pub slot: SlotId,
+}
+
+impl ListPosition {
+    /// Behind all routes to a prefix.
+    #[must_use]
+    pub fn behind(prefix: Prefix) -> Self {
+        Self { prefix, slot: SlotId::MAX }
+    }
+}
+
 impl Member {
+    /// Like [`Member::list_routes`], behind a position, with the position of each row and in the order of positions.
+    pub fn list_behind<T>(
+        &mut self,
+        filter: &RouteFilter,
+        position: Option<ListPosition>,
+        visits: usize,
+        mut row: impl FnMut(&ListedRoute<'_>) -> T,
+    ) -> Part<(ListPosition, T)> {
+        let mut placed =
+            |route: &ListedRoute<'_>| (ListPosition { prefix: route.prefix, slot: route.slot }, row(route));
+        let mut rest = Vec::new();
+        if let Some(of) = position.filter(|of| filter.holds_prefix(&of.prefix)) {
+            self.list_prefix(of.prefix, filter, &mut |route| {
+                if route.slot > of.slot {
+                    rest.push(placed(route));
+                }
+            });
+        }
+        let mut part = self.list_routes(filter, position.map(|of| of.prefix), visits, placed);
+        part.rows.splice(..0, rest);
+        part.rows.sort_by_key(|(position, _)| *position);
+        part
+    }
+
+    /// Prefixes that the router is to have a route to.
+    #[must_use]
+    pub fn installed_prefixes(&self) -> usize {
+        self.installed.len()
+    }
+
     /// The rows that `row` makes of the routes that `filter` lets through, of at most `visits` prefixes behind `after`, in order.
     pub fn list_routes<T>(
         &mut self,
@@ -583,6 +629,85 @@ mod tests {
         member.choices.remove(&prefix("40.0.0.0/8"));
         let last = listed(&mut member, &RouteFilter::default(), 2).pop();
         assert_eq!(last, Some((8, RouteState::Kept, None)));
+    }
+
+    /// Number and position of each route behind a position, whatever the size of a part.
+    fn behind(member: &mut Member, position: Option<ListPosition>, visits: usize) -> Vec<(u16, ListPosition)> {
+        let (mut all, mut from) = (Vec::new(), position);
+        loop {
+            let part = member.list_behind(&RouteFilter::default(), from, visits, |route| {
+                route.attributes.communities().next().expect("a community").lower()
+            });
+            all.extend(part.rows.into_iter().map(|(position, number)| (number, position)));
+            match part.after {
+                Some(prefix) => from = Some(ListPosition::behind(prefix)),
+                None => return all,
+            }
+        }
+    }
+
+    fn numbers(rows: &[(u16, ListPosition)]) -> Vec<u16> {
+        rows.iter().map(|(number, _)| *number).collect()
+    }
+
+    #[test]
+    fn a_list_goes_on_behind_each_of_its_positions() {
+        let mut member = table();
+        add(&mut member, 9, 1, "2001:db8:5::/48", &[64_498]);
+        add(&mut member, 10, 2, "2001:db8:5::/48", &[64_499]);
+        let all = behind(&mut member, None, 100);
+        assert_eq!(numbers(&all), [7, 1, 2, 3, 4, 5, 6, 8, 9, 10], "IPv4 first, then IPv6");
+        for visits in [1, 2, 100] {
+            for (at, (_, position)) in all.iter().enumerate() {
+                assert_eq!(behind(&mut member, Some(*position), visits), all[at + 1..], "{position:?}, {visits}");
+            }
+        }
+    }
+
+    #[test]
+    fn routes_that_vanish_between_two_pages_hide_no_others_and_show_none_twice() {
+        let position = |text: &str, slot: u32| ListPosition { prefix: prefix(text), slot };
+        // The first of two routes to a prefix was the last one shown; it goes, and so does one long before it.
+        let mut member = table();
+        for (number, of) in [(1, "20.0.0.0/8"), (7, "10.0.0.0/8")] {
+            member.routes.remove(&Handle([number; 32]));
+            member.choices.get_mut(&prefix(of)).expect("it is known").candidates = member.choices[&prefix(of)]
+                .candidates
+                .iter()
+                .copied()
+                .filter(|one| one.0 != Handle([number; 32]))
+                .collect();
+        }
+        member.installed.remove(&prefix("20.0.0.0/8"));
+        let rest = behind(&mut member, Some(position("20.0.0.0/8", 1)), 2);
+        assert_eq!(numbers(&rest), [2, 3, 4, 5, 6, 8]);
+        // Its prefix goes with it.
+        member.choices.remove(&prefix("20.0.0.0/8"));
+        let rest = behind(&mut member, Some(position("20.0.0.0/8", 1)), 2);
+        assert_eq!(numbers(&rest), [3, 4, 5, 6, 8]);
+        // What comes before the position is on a page that was shown already.
+        add(&mut member, 11, 2, "11.0.0.0/8", &[64_499]);
+        assert_eq!(behind(&mut member, Some(position("20.0.0.0/8", 1)), 2), rest);
+    }
+
+    #[test]
+    fn behind_the_end_of_a_table_there_is_nothing() {
+        let mut member = table();
+        for last in ["40.0.0.0/8", "2001:db8::/32"] {
+            let part = member.list_behind(&RouteFilter::default(), Some(ListPosition::behind(prefix(last))), 9, |_| ());
+            assert_eq!(part, Part { rows: Vec::new(), after: None }, "{last}");
+        }
+        assert_eq!(member.installed_prefixes(), 3);
+    }
+
+    #[test]
+    fn a_position_outside_the_filter_shows_nothing_of_its_own_prefix() {
+        let mut member = table();
+        let filter = RouteFilter { prefix: Some((prefix("20.1.0.0/16"), true)), ..RouteFilter::default() };
+        let position = ListPosition { prefix: prefix("20.0.0.0/8"), slot: 1 };
+        let part = member.list_behind(&filter, Some(position), 100, |route| route.prefix);
+        let prefixes: Vec<Prefix> = part.rows.into_iter().map(|(_, prefix)| prefix).collect();
+        assert_eq!(prefixes, ["20.1.0.0/16", "20.1.0.0/16", "20.1.2.0/24"].map(prefix));
     }
 
     /// A filter is a list of everything, of which a plain condition leaves some.

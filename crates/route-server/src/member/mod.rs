@@ -57,7 +57,7 @@ use crate::versions::{self, Speaks, Versions};
 
 pub use data::{DataStatus, OfferedData};
 pub use exports::{OwnExport, Receiver};
-pub use listing::{AnnouncerFilter, Cause, ListedRoute, Part, RouteFilter, RouteState};
+pub use listing::{AnnouncerFilter, Cause, ListPosition, ListedRoute, Part, RouteFilter, RouteState};
 pub use policy_diff::Difference;
 pub use status::{
     Alarm, Announcer, FurtherSlot, MemberCounters, MemberEvent, MemberStatus, OriginFound, OwnBudget, OwnRoute,

@@ -141,6 +141,10 @@ fn merged(name: &str, pages: Vec<(String, Value)>) -> Value {
     let mut all = Map::new();
     for (of, page) in &pages {
         for (key, value) in page.as_object().into_iter().flatten() {
+            // Where a list of routes goes on is of one part: whoever reads on asks for that one.
+            if name == "routes" && ["next", "installed"].contains(&key.as_str()) {
+                continue;
+            }
             let before = all.remove(key);
             let joined = match (key.as_str(), value) {
                 ("problems", _) => continue,
@@ -370,6 +374,9 @@ mod tests {
         let row = |pair: &str| json!({ "prefix": "10.1.0.0/16", "pair": pair });
         let whole = json!({ "version": 1, "routes": [row("rs1"), row("rs2")], "more": true });
         assert_eq!(of_two("routes", page, more), whole);
+        let placed = |next: &str| json!({ "version": 1, "routes": [], "more": true, "next": next, "installed": 7 });
+        let whole = json!({ "version": 1, "routes": [], "more": true });
+        assert_eq!(of_two("routes", placed("10.1.0.0/16,1"), placed("10.2.0.0/16,1")), whole);
         let why = |summary: &str| json!({ "prefix": "10.1.0.0/16", "summary": summary, "own": [], "removed": null });
         let whole = of_two("why", why("installed"), why("no route"));
         assert_eq!(

@@ -233,9 +233,13 @@ fn tables_at_the_members(exchange: &DemoExchange, names: &[String; 2]) {
         (format!("announcer={}", names[1]), 0),
         (format!("announcer=AS{asn}&on_path={asn}&all=true"), 1),
         ("reason=first-as".to_owned(), 0),
+        ("after=0.0.0.0/0,0".to_owned(), 1),
+        (format!("after={PREFIX},{}", u32::MAX), 0),
     ] {
         assert_eq!(count(&query), rows, "{query}");
     }
+    assert!(routes["next"].is_null() && routes["installed"] == 1, "{routes}");
+    assert!(page(second, "/api/v1/routes?after=1").is_err_and(|why| why.contains("expected what a page before said")));
     assert!(page(second, "/api/v1/routes?lnger=true").is_err_and(|why| why.contains("unknown parameter")));
     let address = first.status.to_string();
     let tool =

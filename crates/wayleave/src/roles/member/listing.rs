@@ -6,14 +6,16 @@ use serde_json::{Value, json};
 use wayleave_bgp::Attributes;
 use wayleave_core::{Asn, Prefix, VerdictKind};
 use wayleave_member::MemberProxy;
-use wayleave_route_server::member::{AnnouncerFilter, Cause, ListedRoute, OwnExport, Receiver, RouteFilter};
+use wayleave_route_server::member::{
+    AnnouncerFilter, Cause, ListPosition, ListedRoute, OwnExport, Receiver, RouteFilter,
+};
 use wayleave_runtime::http::{Parameters, ViewError};
 
 use crate::roles::daemon::most;
 
 /// The parameters of the page of routes.
 pub const OF_ROUTES: &[&str] =
-    &["most", "prefix", "longer", "announcer", "on_path", "origin", "community", "verdict", "reason", "all"];
+    &["most", "after", "prefix", "longer", "announcer", "on_path", "origin", "community", "verdict", "reason", "all"];
 /// Those of the page of exports.
 pub const OF_EXPORTS: &[&str] = &["most", "prefix", "to"];
 /// Prefixes of one question to the machine, which has other work.
@@ -59,6 +61,8 @@ pub struct Asked {
     /// The longest prefix of which the filter lets a route through.
     pub address: Option<IpAddr>,
     pub most: usize,
+    /// The end of the page before.
+    pub after: Option<ListPosition>,
 }
 
 impl Asked {
@@ -93,7 +97,8 @@ impl Asked {
         }
         // What has a reason is not installed.
         filter.is_installed = !flag(parameters, "all")? && filter.cause.is_none();
-        Ok(Self { filter, address, most: most(parameters)? })
+        let after = parameters.get("after").map(|text| position(text)).transpose()?;
+        Ok(Self { filter, address, most: most(parameters)?, after })
     }
 }
 
@@ -109,6 +114,23 @@ fn number(name: &str, text: &str) -> Result<Asn, ViewError> {
     text.parse().map_err(|_| {
         ViewError::Request(format!("`{name}` is `{text}`, expected an AS number such as 64497 or AS64497"))
     })
+}
+
+/// A position as [`position_text`] writes it.
+fn position(text: &str) -> Result<ListPosition, ViewError> {
+    let parse = || {
+        let (prefix, slot) = text.split_once(',')?;
+        Some(ListPosition { prefix: prefix.parse().ok()?, slot: slot.parse().ok()? })
+    };
+    parse().ok_or_else(|| {
+        let text = text.escape_debug();
+        ViewError::Request(format!("`after` is `{text}`, expected what a page before said as `next`: PREFIX,SLOT"))
+    })
+}
+
+/// A position as the parameter `after` has it.
+fn position_text(position: ListPosition) -> String {
+    format!("{},{}", position.prefix, position.slot)
 }
 
 /// A member by AS number or name.
@@ -159,23 +181,41 @@ fn row(route: &ListedRoute<'_>) -> Value {
     })
 }
 
-/// The rows of a part of the table, and behind which prefix it goes on.
+/// A row with its place in the list.
+pub type PlacedRow = (ListPosition, Value);
+
+/// The rows of a part of the table behind a position, and where it goes on.
 pub fn rows(
     proxy: &mut MemberProxy,
     filter: &RouteFilter,
-    after: Option<Prefix>,
+    after: Option<ListPosition>,
     visits: usize,
-) -> (Vec<Value>, Option<Prefix>) {
-    let part = proxy.list_routes(filter, after, visits, |route| (route.slot, row(route)));
-    let named = |(slot, mut row): (u32, Value)| {
-        row["announcer"] = json!(proxy.announcer(slot));
-        row
+) -> (Vec<PlacedRow>, Option<ListPosition>) {
+    let part = proxy.list_behind(filter, after, visits, row);
+    let named = |(position, mut row): PlacedRow| {
+        row["announcer"] = json!(proxy.announcer(position.slot));
+        (position, row)
     };
-    (part.rows.into_iter().map(named).collect(), part.after)
+    (part.rows.into_iter().map(named).collect(), part.after.map(ListPosition::behind))
+}
+
+/// A page of the first `most` of these rows, which has where the next one begins; `goes_on` says that the list has more than these. What
+/// one announcer has for a prefix stays together, so that a position never lies between.
+pub fn page(mut rows: Vec<PlacedRow>, most: usize, goes_on: bool, installed: usize) -> Value {
+    let last = most.checked_sub(1).and_then(|last| rows.get(last)).map(|(position, _)| *position);
+    let end = match last {
+        Some(last) => rows.partition_point(|(position, _)| *position <= last),
+        None => most.min(rows.len()),
+    };
+    let more = goes_on || rows.len() > end;
+    rows.truncate(end);
+    let next = rows.last().filter(|_| more).map(|(position, _)| position_text(*position));
+    let routes: Vec<Value> = rows.into_iter().map(|(_, row)| row).collect();
+    json!({ "version": 1, "routes": routes, "more": more, "next": next, "installed": installed })
 }
 
 /// The rows of the longest prefix of an address that has any.
-pub fn longest(proxy: &mut MemberProxy, filter: &RouteFilter, address: IpAddr) -> Vec<Value> {
+pub fn longest(proxy: &mut MemberProxy, filter: &RouteFilter, address: IpAddr) -> Vec<PlacedRow> {
     for prefix in Place::Address(address).prefixes() {
         let of_prefix = RouteFilter { prefix: Some((prefix, false)), ..filter.clone() };
         let (rows, _) = rows(proxy, &of_prefix, None, 1);
@@ -261,10 +301,56 @@ mod tests {
             (&[("reason", "bad")], "expected one of: first-as, next-hop"),
             (&[("community", "1")], "not a community"),
             (&[("all", "yes")], "expected true or false"),
+            (&[("after", "7")], "expected what a page before said as `next`"),
+            (&[("after", "10.0.0.0/8,-1")], "PREFIX,SLOT"),
+            (&[("after", "10.0.0.1/8,1")], "PREFIX,SLOT"),
         ] {
             let Err(ViewError::Request(why)) = asked(parameters) else { panic!("{parameters:?} is taken") };
             assert!(why.contains(expected), "{why}");
         }
+    }
+
+    fn placed(of: &str, slot: u32) -> PlacedRow {
+        (ListPosition { prefix: of.parse().expect("a prefix"), slot }, json!(of))
+    }
+
+    #[test]
+    fn a_position_of_either_family_is_read_as_it_was_written() {
+        for (of, slot) in [("10.0.0.0/8", 0), ("2001:db8::/32", u32::MAX)] {
+            let (position, _) = placed(of, slot);
+            assert_eq!(position_text(position), format!("{of},{slot}"));
+            let asked = asked(&[("after", &position_text(position))]).expect("a position");
+            assert_eq!(asked.after, Some(position));
+        }
+    }
+
+    #[test]
+    fn a_page_says_where_the_next_one_begins_and_the_last_one_says_nothing() {
+        let rows = || vec![placed("10.0.0.0/8", 1), placed("10.0.0.0/8", 2), placed("2001:db8::/32", 1)];
+        let expected = |count: usize, more: bool, next: Value| {
+            let rows: Vec<Value> = rows().into_iter().take(count).map(|(_, row)| row).collect();
+            json!({ "version": 1, "routes": rows, "more": more, "next": next, "installed": 7 })
+        };
+        assert_eq!(page(rows(), 1, false, 7), expected(1, true, json!("10.0.0.0/8,1")));
+        assert_eq!(page(rows(), 2, false, 7), expected(2, true, json!("10.0.0.0/8,2")));
+        assert_eq!(page(rows(), 3, false, 7), expected(3, false, Value::Null));
+        assert_eq!(page(rows(), 9, false, 7), expected(3, false, Value::Null));
+        assert_eq!(
+            page(rows(), 0, false, 7),
+            expected(0, true, Value::Null),
+            "there is no position before the first row"
+        );
+        assert_eq!(page(Vec::new(), 9, false, 7), expected(0, false, Value::Null));
+    }
+
+    #[test]
+    fn a_page_does_not_part_what_one_announcer_has_for_a_prefix() {
+        let rows = vec![placed("10.0.0.0/8", 1), placed("10.0.0.0/8", 1), placed("10.0.0.0/8", 2)];
+        let first = page(rows.clone(), 1, false, 7);
+        assert_eq!((first["routes"].as_array().map(Vec::len), &first["next"]), (Some(2), &json!("10.0.0.0/8,1")));
+        assert_eq!(page(rows[..2].to_vec(), 1, false, 7)["more"], json!(false), "nothing is behind them");
+        let part = page(rows[..2].to_vec(), 1, true, 7);
+        assert_eq!((&part["more"], &part["next"]), (&json!(true), &json!("10.0.0.0/8,1")), "they end the part alone");
     }
 
     #[test]

@@ -196,20 +196,26 @@ impl MemberView {
     }
 
     async fn routes(self, asked: Asked) -> Result<Value, ViewError> {
-        let Asked { filter, address, most } = asked;
+        let Asked { filter, address, most, mut after } = asked;
         if let Some(address) = address {
-            let rows = self.query(move |proxy| listing::longest(proxy, &filter, address)).await?;
-            return Ok(daemon::routes(rows, most));
+            let of_address =
+                move |proxy: &mut MemberProxy| (listing::longest(proxy, &filter, address), proxy.installed_prefixes());
+            let (mut rows, installed) = self.query(of_address).await?;
+            rows.retain(|(position, _)| after.is_none_or(|after| *position > after));
+            return Ok(listing::page(rows, most, false, installed));
         }
         let _turn = self.lists.wait().await?;
-        let (mut all, mut after) = (Vec::new(), None);
+        let mut all = Vec::new();
         loop {
             let filter = filter.clone();
-            let (rows, next) = self.query(move |proxy| listing::rows(proxy, &filter, after, VISITS)).await?;
+            let part = move |proxy: &mut MemberProxy| {
+                (listing::rows(proxy, &filter, after, VISITS), proxy.installed_prefixes())
+            };
+            let ((rows, next), installed) = self.query(part).await?;
             all.extend(rows);
             after = next;
             if after.is_none() || all.len() > most {
-                return Ok(daemon::routes(all, most));
+                return Ok(listing::page(all, most, after.is_some(), installed));
             }
         }
     }
