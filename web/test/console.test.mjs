@@ -147,6 +147,14 @@ test("a role's pages, and the screens that no role of this exchange has", async 
   }
 });
 
+test("experiments stand in the laboratory's console, each with its command", async () => {
+  await open("experiments");
+  await page.getByRole("link", { name: "Experiments" }).waitFor();
+  await page.getByRole("button", { name: "Start sixpack/table-1" }).waitFor();
+  await page.getByText("wayleave-lab bench --paper sixpack/table-1 --short").waitFor();
+  await sound("experiments");
+});
+
 test("the first load is small", async () => {
   const session = await page.context().newCDPSession(page);
   await session.send("Network.enable");
