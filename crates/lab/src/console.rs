@@ -1,5 +1,6 @@
 //! The product's console over processes in network namespaces: their status pages come to sockets in a folder, which it reads.
 
+pub mod attacks;
 pub mod experiments;
 pub mod front;
 

@@ -1,5 +1,5 @@
 //! `console`: the product's console beside a laboratory. Each process's status pages are in a network namespace of its own; a program inside
-//! (`pages`) brings each to a socket, which the console reads. What a laboratory alone can do, such as an experiment, is ordered at a front of it.
+//! (`pages`) brings each to a socket, which the console reads. What a laboratory alone can do, experiments and attacks, is ordered at a front of it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use wayleave_config::failure::{Failure, Outcome};
 use wayleave_config::output::print;
+use wayleave_lab::console::attacks::Attacks;
 use wayleave_lab::console::experiments::Experiments;
 use wayleave_lab::console::front::Front;
 use wayleave_lab::console::{LISTEN, configuration, cookie, new_folder, new_token, shows, takes_sockets, to_socket};
@@ -133,7 +134,7 @@ pub fn console(command: &Console) -> Outcome {
     let own = Own::new(&folder, &sources).map_err(|error| Failure::system(folder.0.display(), &error))?;
     let mut pages = bring_pages(&folder, &holder, &own)?;
     let mut wait = signals::listen()?;
-    let outcome = show(command, &own, &sources, &mut pages, &mut wait);
+    let outcome = show(command, &folder, &own, &sources, &mut pages, &mut wait);
     // Without its end of the pipe the program inside ends.
     drop(pages.stdin.take());
     let _ = pages.wait(); // it has ended
@@ -142,6 +143,7 @@ pub fn console(command: &Console) -> Outcome {
 
 fn show(
     command: &Console,
+    folder: &Folder,
     own: &Own,
     sources: &[(String, Role)],
     pages: &mut Child,
@@ -164,7 +166,7 @@ fn show(
     let mut console = console.spawn().map_err(|error| Failure::system(program.display(), &error))?;
     // Another program may listen there: what answers is this console if it knows the token, and shows these sockets.
     let started = wait_for("the console", &mut console, || shows(behind, &token, &shown))
-        .and_then(|()| take_orders(listener, behind, &token));
+        .and_then(|()| take_orders(listener, behind, &token, folder, sources));
     if let Ok(experiments) = &started {
         print(&format!(
             "the laboratory's console: http://{}/?token={token}\nCtrl-C ends it; the laboratory stays.\n",
@@ -180,12 +182,20 @@ fn show(
 }
 
 /// Puts the front before the console at `behind`; what it can be ordered to run.
-fn take_orders(listener: TcpListener, behind: SocketAddr, token: &str) -> Outcome<Arc<Experiments>> {
+fn take_orders(
+    listener: TcpListener,
+    behind: SocketAddr,
+    token: &str,
+    folder: &Folder,
+    sources: &[(String, Role)],
+) -> Outcome<Arc<Experiments>> {
     let failed = |error: io::Error| Failure::system("the console", &error);
     let program = std::env::current_exe().map_err(failed)?;
+    let places = sources.iter().map(|(place, _)| place.clone()).collect();
+    let attacks = Attacks::new(places, program.clone(), folder.0.clone());
     let experiments = Arc::new(Experiments::new(bench::experiments(), program));
     let cookie = cookie(behind, token).map_err(failed)?;
-    let front = Front::new(behind, &cookie, Arc::clone(&experiments));
+    let front = Front::new(behind, &cookie, Arc::clone(&experiments), attacks);
     front.ok_or_else(|| Failure::new("the console gives no cookie for its token"))?.serve(listener);
     Ok(experiments)
 }

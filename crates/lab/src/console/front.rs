@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use wayleave_runtime::http::Token;
 
+use super::attacks::{Attacks, NotMade};
 use super::experiments::{Experiments, NotStarted};
 use super::{ANSWER, CONNECT, Stream as _, answer_each, join};
 
@@ -37,14 +38,15 @@ pub struct Front {
     /// Its value, which nobody has without the token.
     token: Token,
     experiments: Arc<Experiments>,
+    attacks: Attacks,
 }
 
 impl Front {
     /// In front of `console`, which gives this cookie; `None` if it is none.
     #[must_use]
-    pub fn new(console: SocketAddr, cookie: &str, experiments: Arc<Experiments>) -> Option<Self> {
+    pub fn new(console: SocketAddr, cookie: &str, experiments: Arc<Experiments>, attacks: Attacks) -> Option<Self> {
         let (name, value) = cookie.split_once('=').filter(|(name, value)| !name.is_empty() && !value.is_empty())?;
-        Some(Self { console, cookie: name.to_owned(), token: Token::new(value.to_owned()), experiments })
+        Some(Self { console, cookie: name.to_owned(), token: Token::new(value.to_owned()), experiments, attacks })
     }
 
     /// Serves for as long as this process runs.
@@ -79,16 +81,36 @@ impl Front {
         if let Some(refused) = self.refusal(head) {
             return refused;
         }
-        match (head.method, rest, rest.strip_prefix("/start/")) {
-            ("GET", "", _) => Answer { status: 200, body: self.experiments.document() },
-            ("POST", "/stop", _) if self.experiments.stop() => Answer { status: 200, body: json!({}) },
-            ("POST", "/stop", _) => Answer::refused(409, "no experiment runs"),
-            ("POST", _, Some(id)) => match self.experiments.start(id) {
-                Ok(()) => Answer { status: 200, body: json!({}) },
-                Err(error) => Answer::refused(status(&error), &error.to_string()),
-            },
-            (_, "/stop", _) | (_, _, Some(_)) => Answer::refused(405, "an order is a POST"),
-            _ => Answer::refused(404, "a laboratory has no such page or order"),
+        let order = match rest.strip_prefix('/').map(|order| order.split_once('/').unwrap_or((order, ""))) {
+            None if head.method == "GET" => return Answer { status: 200, body: self.document() },
+            Some(order @ ("start" | "stop" | "attack", _)) if head.method == "POST" => order,
+            None | Some(("start" | "stop" | "attack", _)) => {
+                return Answer::refused(405, "the document is a GET, and an order is a POST");
+            }
+            Some(_) => return Answer::refused(404, "a laboratory has no such page or order"),
+        };
+        match self.obey(order) {
+            Ok(()) => Answer { status: 200, body: json!({}) },
+            Err((status, why)) => Answer::refused(status, &why),
+        }
+    }
+
+    fn document(&self) -> Value {
+        let mut document = self.experiments.document();
+        document["attacks"] = self.attacks.document();
+        document
+    }
+
+    /// Does what is ordered; or the status of the answer, and why not.
+    fn obey(&self, order: (&str, &str)) -> Result<(), (u16, String)> {
+        match order {
+            ("start", id) => self.experiments.start(id).map_err(|error| (of_start(&error), error.to_string())),
+            ("attack", of) => {
+                let (attack, place) = of.split_once('/').unwrap_or((of, ""));
+                self.attacks.make(attack, place).map_err(|error| (of_attack(&error), error.to_string()))
+            }
+            _ if self.experiments.stop() => Ok(()),
+            _ => Err((409, "no experiment runs".to_owned())),
         }
     }
 
@@ -128,11 +150,19 @@ impl Front {
     }
 }
 
-fn status(error: &NotStarted) -> u16 {
+fn of_start(error: &NotStarted) -> u16 {
     match error {
         NotStarted::Unknown => 404,
         NotStarted::Busy(_) => 409,
         NotStarted::Ending | NotStarted::System(_) => 503,
+    }
+}
+
+fn of_attack(error: &NotMade) -> u16 {
+    match error {
+        NotMade::Unknown => 404,
+        NotMade::Busy | NotMade::State { .. } => 409,
+        NotMade::System(_) | NotMade::Failed(_) => 503,
     }
 }
 
@@ -255,7 +285,8 @@ mod tests {
     fn front() -> Front {
         let one = Experiment { id: "paper/table-1", shows: "what it shows", takes: "seconds" };
         let experiments = Arc::new(Experiments::new(vec![one], PathBuf::from("/bin/true")));
-        Front::new("127.0.0.1:8471".parse().expect("an address"), COOKIE, experiments).expect("a cookie")
+        let attacks = Attacks::new(vec!["alpha".to_owned()], PathBuf::from("/bin/false"), PathBuf::from("/lab"));
+        Front::new("127.0.0.1:8471".parse().expect("an address"), COOKIE, experiments, attacks).expect("a cookie")
     }
 
     /// The status and the words of the answer to a request of these lines.
@@ -274,7 +305,8 @@ mod tests {
     #[test]
     fn an_order_needs_the_token_and_so_does_the_document() {
         let front = front();
-        for line in [START, "POST /api/v1/laboratory/stop HTTP/1.1", "GET /api/v1/laboratory HTTP/1.1"] {
+        let attack = "POST /api/v1/laboratory/attack/kill/alpha HTTP/1.1";
+        for line in [START, attack, "POST /api/v1/laboratory/stop HTTP/1.1", "GET /api/v1/laboratory HTTP/1.1"] {
             assert_eq!(answer(&front, &[line, HOST, ORIGIN]).0, 401, "{line}");
             for wrong in ["", "wayleave-8471=", "wayleave-8471=0123abce", "wayleave-8470=0123abcd", "x=0123abcd"] {
                 let cookie = format!("Cookie: {wrong}");
@@ -319,7 +351,15 @@ mod tests {
             let (status, words) = ask(&format!("POST {PLACE}/{path} HTTP/1.1"));
             assert!(status == 404 && words.contains("no experiment of the list"), "{path}: {status} {words}");
         }
+        for path in ["attack", "attack/", "attack/kill", "attack/kill/bravo", "attack/kill/alpha/", "attack/halt/alpha"]
+        {
+            let (status, words) = ask(&format!("POST {PLACE}/{path} HTTP/1.1"));
+            assert!(status == 404 && words.contains("no attack and process"), "{path}: {status} {words}");
+        }
+        assert_eq!(ask(&format!("POST {PLACE}/attack/kill/alpha HTTP/1.1")).0, 503, "its program fails");
         assert_eq!(ask(&format!("POST {PLACE}/halt HTTP/1.1")).0, 404);
+        assert_eq!(ask(&format!("GET {PLACE}/attack/kill/alpha HTTP/1.1")).0, 405);
+        assert_eq!(ask(&format!("POST {PLACE} HTTP/1.1")).0, 405);
         assert_eq!(ask(&format!("GET {PLACE}/start/paper/table-1 HTTP/1.1")).0, 405);
         assert_eq!(ask(&format!("GET {PLACE}/stop HTTP/1.1")).0, 405);
         assert_eq!(ask(&format!("POST {PLACE}/stop HTTP/1.1")).0, 409, "nothing runs");
