@@ -1,4 +1,4 @@
-// What a laboratory's console has beside the product's: experiments, and the orders that run them. Nothing else sends anything but GET.
+// What a laboratory's console has beside the product's: experiments and attacks, and the orders for them. Nothing else sends anything but GET.
 
 import { answerOf, fieldsOf, rowsOf, textOf, textsOf, type Fields } from "./api";
 
@@ -18,8 +18,16 @@ export interface Run {
   result: string;
 }
 
+export interface Attack {
+  attack: string;
+  place: string;
+  does: string;
+  command: string;
+}
+
 export interface Laboratory {
   experiments: Experiment[];
+  attacks: Attack[];
   sameWork: string;
   run: Run | null;
 }
@@ -27,6 +35,8 @@ export interface Laboratory {
 const PLACE = "/api/v1/laboratory";
 
 const experimentOf = (of: Fields): Experiment => ({ id: textOf(of.id), shows: textOf(of.shows), takes: textOf(of.takes), command: textOf(of.command) });
+
+const attackOf = (of: Fields): Attack => ({ attack: textOf(of.attack), place: textOf(of.place), does: textOf(of.does), command: textOf(of.command) });
 
 function runOf(value: unknown): Run | null {
   const of = fieldsOf(value);
@@ -43,7 +53,12 @@ function runOf(value: unknown): Run | null {
 /** The document that only a laboratory serves. */
 export async function laboratory(): Promise<Laboratory> {
   const of = await answerOf(fetch(PLACE, { headers: { accept: "application/json" } }));
-  return { experiments: rowsOf(of.experiments).map(experimentOf), sameWork: textOf(of.same_work), run: runOf(of.run) };
+  return {
+    experiments: rowsOf(of.experiments).map(experimentOf),
+    attacks: rowsOf(of.attacks).map(attackOf),
+    sameWork: textOf(of.same_work),
+    run: runOf(of.run),
+  };
 }
 
 /** Another mode than fetch's own would hide the Origin, without which no order is taken. */
@@ -51,3 +66,4 @@ const order = (what: string): Promise<Fields> => answerOf(fetch(`${PLACE}/${what
 
 export const start = (experiment: Experiment): Promise<Fields> => order(`start/${experiment.id}`);
 export const stop = (): Promise<Fields> => order("stop");
+export const make = ({ attack, place }: Attack): Promise<Fields> => order(`attack/${attack}/${place}`);

@@ -5,6 +5,7 @@ import "./style.css";
 import { h, replace } from "./dom";
 import { laboratory } from "./laboratory";
 import { address, here } from "./route";
+import { attacks } from "./screens/attacks";
 import { capabilities } from "./screens/capabilities";
 import { events } from "./screens/events";
 import { experiments } from "./screens/experiments";
@@ -30,6 +31,7 @@ const SCREENS: Record<string, { title: string; screen: Screen; isHidden?: boolea
   capabilities: { title: "Capabilities", screen: capabilities },
   events: { title: "Events", screen: events },
   experiments: { title: "Experiments", screen: experiments, isOrdered: true },
+  attacks: { title: "Attacks", screen: attacks, isOrdered: true },
   source: { title: "Role", screen: source, isHidden: true },
 };
 
@@ -38,7 +40,7 @@ const navigation = document.querySelector<HTMLElement>("#navigation")!;
 const linkState = document.querySelector<HTMLOutputElement>("#link-state")!;
 
 let end = (): void => {};
-/** Whether this console is of a laboratory that runs experiments, which its document shows. */
+/** Whether this console is of a laboratory that takes orders, as its document shows. */
 let takesOrders = false;
 
 function draw(): void {

@@ -155,6 +155,13 @@ test("experiments stand in the laboratory's console, each with its command", asy
   await sound("experiments");
 });
 
+test("attacks stand in the laboratory's console, each with its command", async () => {
+  await open("attacks");
+  await page.getByRole("button", { name: "pause alpha" }).waitFor();
+  await page.getByText(/^wayleave-lab exec --dir .* alpha kill -STOP PID$/).waitFor();
+  await sound("attacks");
+});
+
 test("the first load is small", async () => {
   const session = await page.context().newCDPSession(page);
   await session.send("Network.enable");

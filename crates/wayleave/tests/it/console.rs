@@ -121,6 +121,7 @@ fn takes_orders_of_its_page(browser: &Browser) {
         ("start/sixpack/table-1", "", "403"),
         ("start/sixpack/table-1", "Origin: http://evil.example\r\n", "403"),
         ("start/sixpack/table-99", origin.as_str(), "404"),
+        ("attack/kill/zulu", origin.as_str(), "404"),
         ("stop", origin.as_str(), "409"),
     ] {
         let mut answer = String::new();
