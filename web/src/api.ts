@@ -34,9 +34,9 @@ export interface RoleEvent {
 }
 
 /** What a role says may have any form: what is not of the expected one is left out, so that one role's fault is not another's. */
-const textOf = (value: unknown): string => (typeof value === "string" ? value : "");
-const textsOf = (value: unknown): string[] => (Array.isArray(value) ? value.filter((one): one is string => typeof one === "string") : []);
-const fieldsOf = (value: unknown): Fields | null => (typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Fields) : null);
+export const textOf = (value: unknown): string => (typeof value === "string" ? value : "");
+export const textsOf = (value: unknown): string[] => (Array.isArray(value) ? value.filter((one): one is string => typeof one === "string") : []);
+export const fieldsOf = (value: unknown): Fields | null => (typeof value === "object" && value !== null && !Array.isArray(value) ? (value as Fields) : null);
 /** A value as a list of objects. */
 export const rowsOf = (value: unknown): Fields[] => (Array.isArray(value) ? value.filter((one) => fieldsOf(one) !== null) : []) as Fields[];
 
@@ -82,9 +82,14 @@ export class NoAnswer extends Error {}
 export async function page(source: string, name: string, parameters: Record<string, string> = {}): Promise<Fields> {
   const query = new URLSearchParams(parameters).toString();
   const path = `/api/v1/source/${encodeURIComponent(source)}/${name}${query === "" ? "" : `?${query}`}`;
+  return answerOf(fetch(path, { headers: { accept: "application/json" } }));
+}
+
+/** What a server answers as JSON. */
+export async function answerOf(asked: Promise<Response>): Promise<Fields> {
   let answer: Response;
   try {
-    answer = await fetch(path, { headers: { accept: "application/json" } });
+    answer = await asked;
   } catch {
     throw new NoAnswer("the console does not answer");
   }

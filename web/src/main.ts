@@ -4,9 +4,12 @@ import "uplot/dist/uPlot.min.css";
 import "./style.css";
 import { h, replace } from "./dom";
 import { showHints } from "./hints";
+import { laboratory } from "./laboratory";
 import { address, here } from "./route";
+import { attacks } from "./screens/attacks";
 import { capabilities } from "./screens/capabilities";
 import { events } from "./screens/events";
+import { experiments } from "./screens/experiments";
 import { map } from "./screens/map";
 import { overlay } from "./screens/overlay";
 import { overview } from "./screens/overview";
@@ -19,7 +22,7 @@ import { state } from "./state";
 /** Draws itself into an element, and returns what ends it. */
 export type Screen = (into: HTMLElement, parameters: URLSearchParams) => () => void;
 
-const SCREENS: Record<string, { title: string; screen: Screen; isHidden?: boolean; isOfLab?: boolean }> = {
+const SCREENS: Record<string, { title: string; screen: Screen; isHidden?: boolean; isOfLab?: boolean; isOrdered?: boolean }> = {
   overview: { title: "Overview", screen: overview },
   why: { title: "Why", screen: why },
   routes: { title: "Routes", screen: routes },
@@ -28,6 +31,8 @@ const SCREENS: Record<string, { title: string; screen: Screen; isHidden?: boolea
   overlay: { title: "Overlay", screen: overlay },
   capabilities: { title: "Capabilities", screen: capabilities },
   events: { title: "Events", screen: events },
+  experiments: { title: "Experiments", screen: experiments, isOrdered: true },
+  attacks: { title: "Attacks", screen: attacks, isOrdered: true },
   source: { title: "Role", screen: source, isHidden: true },
 };
 
@@ -36,6 +41,8 @@ const navigation = document.querySelector<HTMLElement>("#navigation")!;
 const linkState = document.querySelector<HTMLOutputElement>("#link-state")!;
 
 let end = (): void => {};
+/** Whether this console is of a laboratory that takes orders, as its document shows. */
+let takesOrders = false;
 
 function draw(): void {
   end();
@@ -54,7 +61,9 @@ function draw(): void {
 
 function drawNavigation(): void {
   const { screen: name } = here();
-  const links = Object.entries(SCREENS).filter(([, { isHidden, isOfLab }]) => isHidden !== true && (isOfLab !== true || state.isLab));
+  const isShown = ({ isHidden, isOfLab, isOrdered }: (typeof SCREENS)[string]): boolean =>
+    isHidden !== true && (isOfLab !== true || state.isLab) && (isOrdered !== true || takesOrders);
+  const links = Object.entries(SCREENS).filter(([, screen]) => isShown(screen));
   replace(
     navigation,
     ...links.map(([of, { title }]) => h("a", { href: address(of), "aria-current": of === name ? "page" : "false" }, title)),
@@ -67,6 +76,15 @@ function drawState(): void {
   if (isLab !== state.isLab) {
     isLab = state.isLab;
     drawNavigation();
+    if (isLab) {
+      void laboratory().then(
+        () => {
+          takesOrders = true;
+          drawNavigation();
+        },
+        () => {}, // the demonstration's has none
+      );
+    }
   }
   const well = state.sources.filter((source) => source.absent === null && source.overview?.ready === true).length;
   linkState.className = state.isConnected ? "" : "bad";

@@ -147,6 +147,21 @@ test("a role's pages, and the screens that no role of this exchange has", async 
   }
 });
 
+test("experiments stand in the laboratory's console, each with its command", async () => {
+  await open("experiments");
+  await page.getByRole("link", { name: "Experiments" }).waitFor();
+  await page.getByRole("button", { name: "Start sixpack/table-1" }).waitFor();
+  await page.getByText("wayleave-lab bench --paper sixpack/table-1 --short").waitFor();
+  await sound("experiments");
+});
+
+test("attacks stand in the laboratory's console, each with its command", async () => {
+  await open("attacks");
+  await page.getByRole("button", { name: "pause alpha" }).waitFor();
+  await page.getByText(/^wayleave-lab exec --dir .* alpha kill -STOP PID$/).waitFor();
+  await sound("attacks");
+});
+
 test("the first load is small", async () => {
   const session = await page.context().newCDPSession(page);
   await session.send("Network.enable");

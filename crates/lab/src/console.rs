@@ -1,5 +1,9 @@
 //! The product's console over processes in network namespaces: their status pages come to sockets in a folder, which it reads.
 
+pub mod attacks;
+pub mod experiments;
+pub mod front;
+
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -175,12 +179,22 @@ macro_rules! stream {
 stream!(TcpStream);
 stream!(UnixStream);
 
-/// Joins each connection that is taken to one of its own, each on threads of its own.
+/// Joins each connection that is taken to one of its own.
 fn relay<A: Stream, B: Stream>(
     accept: impl Fn() -> io::Result<A> + Send + 'static,
     connect: impl Fn() -> io::Result<B> + Send + Sync + 'static,
 ) {
-    let (connect, count) = (Arc::new(connect), Arc::new(AtomicUsize::new(0)));
+    answer_each(accept, move |asker| {
+        let _ = connect().and_then(|answerer| join(asker, answerer)); // who asked sees that it ends
+    });
+}
+
+/// Answers each connection that is taken on a thread of its own.
+fn answer_each<A: Stream>(
+    accept: impl Fn() -> io::Result<A> + Send + 'static,
+    answer: impl Fn(A) + Send + Sync + 'static,
+) {
+    let (answer, count) = (Arc::new(answer), Arc::new(AtomicUsize::new(0)));
     std::thread::spawn(move || {
         loop {
             let Ok(asker) = accept() else {
@@ -191,9 +205,9 @@ fn relay<A: Stream, B: Stream>(
                 continue;
             }
             count.fetch_add(1, Ordering::Relaxed);
-            let (connect, count) = (Arc::clone(&connect), Arc::clone(&count));
+            let (answer, count) = (Arc::clone(&answer), Arc::clone(&count));
             std::thread::spawn(move || {
-                let _ = connect().and_then(|answerer| join(asker, answerer)); // who asked sees that it ends
+                answer(asker);
                 count.fetch_sub(1, Ordering::Relaxed);
             });
         }

@@ -54,7 +54,9 @@ impl Token {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Zeroizing::new(text);
     }
 
-    fn is(&self, given: &[u8]) -> bool {
+    /// Whether this is the token, in a time that does not depend on where they differ.
+    #[must_use]
+    pub fn is(&self, given: &[u8]) -> bool {
         self.0.read().unwrap_or_else(PoisonError::into_inner).as_bytes().ct_eq(given).into()
     }
 

@@ -1,25 +1,30 @@
 //! `console`: the product's console beside a laboratory. Each process's status pages are in a network namespace of its own; a program inside
-//! (`pages`) brings each to a socket, which the console reads.
+//! (`pages`) brings each to a socket, which the console reads. What a laboratory alone can do, experiments and attacks, is ordered at a front of it.
 
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use wayleave_config::failure::{Failure, Outcome};
 use wayleave_config::output::print;
-use wayleave_lab::console::{LISTEN, configuration, new_folder, new_token, shows, takes_sockets, to_socket};
+use wayleave_lab::console::attacks::Attacks;
+use wayleave_lab::console::experiments::Experiments;
+use wayleave_lab::console::front::Front;
+use wayleave_lab::console::{LISTEN, configuration, cookie, new_folder, new_token, shows, takes_sockets, to_socket};
 use wayleave_lab::laboratory::processes::Role;
 use wayleave_lab::netns::NetworkNamespace;
+use wayleave_lab::ports::free_address;
 
 use super::network::{Folder, Holder, Which, alive};
-use super::{product, signals};
+use super::{bench, product, signals};
 
 /// How long the console may take to answer.
 const START: Duration = Duration::from_secs(10);
@@ -129,7 +134,7 @@ pub fn console(command: &Console) -> Outcome {
     let own = Own::new(&folder, &sources).map_err(|error| Failure::system(folder.0.display(), &error))?;
     let mut pages = bring_pages(&folder, &holder, &own)?;
     let mut wait = signals::listen()?;
-    let outcome = show(command, &own, &sources, &mut pages, &mut wait);
+    let outcome = show(command, &folder, &own, &sources, &mut pages, &mut wait);
     // Without its end of the pipe the program inside ends.
     drop(pages.stdin.take());
     let _ = pages.wait(); // it has ended
@@ -138,6 +143,7 @@ pub fn console(command: &Console) -> Outcome {
 
 fn show(
     command: &Console,
+    folder: &Folder,
     own: &Own,
     sources: &[(String, Role)],
     pages: &mut Child,
@@ -148,7 +154,9 @@ fn show(
     let (file, of_token) = (own.folder.join("console.toml"), own.folder.join("console.token"));
     let failed = |error: io::Error| Failure::system(own.folder.display(), &error);
     let token = new_token(&of_token).map_err(failed)?;
-    fs::write(&file, configuration(&shown, command.listen, &of_token)).map_err(failed)?;
+    let listener = TcpListener::bind(command.listen).map_err(|error| Failure::system(command.listen, &error))?;
+    let behind = free_address().map_err(|error| Failure::system("a port for the console", &error))?;
+    fs::write(&file, configuration(&shown, behind, &of_token)).map_err(failed)?;
     wait_for("the sockets of the processes' pages", pages, || {
         sources.iter().all(|(place, _)| socket(&own.sockets, place).exists())
     })?;
@@ -157,18 +165,39 @@ fn show(
     console.args(["run", "console", "--config"]).arg(&file).stdin(Stdio::null());
     let mut console = console.spawn().map_err(|error| Failure::system(program.display(), &error))?;
     // Another program may listen there: what answers is this console if it knows the token, and shows these sockets.
-    let started = wait_for("the console", &mut console, || shows(command.listen, &token, &shown));
-    if started.is_ok() {
+    let started = wait_for("the console", &mut console, || shows(behind, &token, &shown))
+        .and_then(|()| take_orders(listener, behind, &token, folder, sources));
+    if let Ok(experiments) = &started {
         print(&format!(
             "the laboratory's console: http://{}/?token={token}\nCtrl-C ends it; the laboratory stays.\n",
             command.listen
         ));
         wait();
+        experiments.end();
     }
     // It ends by itself within seconds; nothing of it is to be kept.
     let _ = console.kill();
     let _ = console.wait();
-    started
+    started.map(|_| ())
+}
+
+/// Puts the front before the console at `behind`; what it can be ordered to run.
+fn take_orders(
+    listener: TcpListener,
+    behind: SocketAddr,
+    token: &str,
+    folder: &Folder,
+    sources: &[(String, Role)],
+) -> Outcome<Arc<Experiments>> {
+    let failed = |error: io::Error| Failure::system("the console", &error);
+    let program = std::env::current_exe().map_err(failed)?;
+    let places = sources.iter().map(|(place, _)| place.clone()).collect();
+    let attacks = Attacks::new(places, program.clone(), folder.0.clone());
+    let experiments = Arc::new(Experiments::new(bench::experiments(), program));
+    let cookie = cookie(behind, token).map_err(failed)?;
+    let front = Front::new(behind, &cookie, Arc::clone(&experiments), attacks);
+    front.ok_or_else(|| Failure::new("the console gives no cookie for its token"))?.serve(listener);
+    Ok(experiments)
 }
 
 /// A program that the kernel ends with this one, however this one ends.

@@ -44,9 +44,15 @@ impl Browser {
 
     /// Sends a request with the cookie.
     fn send(&self, request: &str) -> TcpStream {
+        self.send_with(request, "")
+    }
+
+    /// The same with more fields, each with its end of line.
+    fn send_with(&self, request: &str, more: &str) -> TcpStream {
         let cookie = cookie(self.at, &self.token).expect("a cookie");
         let mut stream = TcpStream::connect(self.at).expect("connected");
-        let head = format!("{request} HTTP/1.0\r\nHost: {}\r\nCookie: {cookie}\r\nContent-Length: 0\r\n\r\n", self.at);
+        let fields = format!("Host: {}\r\nCookie: {cookie}\r\nContent-Length: 0\r\n{more}", self.at);
+        let head = format!("{request} HTTP/1.0\r\n{fields}\r\n");
         stream.write_all(head.as_bytes()).expect("asked");
         stream
     }
@@ -80,13 +86,14 @@ pub(crate) fn of_laboratory(lab: &Lab, checks: impl FnOnce(&Browser)) {
     eventually("the console is gone with its program", || TcpStream::connect(browser.at).is_err());
     let (mut console, browser) = start(lab);
     assert_eq!(folders(lab).len(), 1);
+    takes_orders_of_its_page(&browser);
     checks(&browser);
     // Another in its place does not take it for its own, and another one beside it leaves it be.
     let listen = browser.at.to_string();
     let output = Command::new(laboratory()).args(["console", "--dir", &lab.dir, "--listen", &listen]).output();
     let output = output.expect("the program runs");
     let said = text(&output.stderr);
-    assert!(!output.status.success() && said.contains("the console: its program has ended"), "{said}");
+    assert!(!output.status.success() && said.contains(&listen), "{said}");
     let (beside, other) = start(lab);
     assert_eq!(folders(lab).len(), 2);
     drop(beside);
@@ -101,6 +108,28 @@ pub(crate) fn of_laboratory(lab: &Lab, checks: impl FnOnce(&Browser)) {
     eventually("the console is gone with it", || TcpStream::connect(&listen).is_err());
     let own = Path::new(&lab.dir).join(format!("pages-{}", console.0.id()));
     assert!(!own.exists(), "its sockets are gone with it");
+}
+
+/// What a laboratory's console has beside the product's: what it can run, ordered by its own page alone.
+fn takes_orders_of_its_page(browser: &Browser) {
+    let document = browser.page("/api/v1/laboratory");
+    let experiments = document["experiments"].as_array().expect("a list");
+    assert!(experiments.iter().any(|one| one["id"] == "sixpack/table-1"), "{document}");
+    assert!(document["run"].is_null(), "{document}");
+    let origin = format!("Origin: http://{}\r\n", browser.at);
+    for (path, origin, status) in [
+        ("start/sixpack/table-1", "", "403"),
+        ("start/sixpack/table-1", "Origin: http://evil.example\r\n", "403"),
+        ("start/sixpack/table-99", origin.as_str(), "404"),
+        ("attack/kill/zulu", origin.as_str(), "404"),
+        ("stop", origin.as_str(), "409"),
+    ] {
+        let mut answer = String::new();
+        let mut stream = browser.send_with(&format!("POST /api/v1/laboratory/{path}"), origin);
+        stream.read_to_string(&mut answer).expect("answered");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {origin}: {answer}");
+    }
+    assert!(browser.page("/api/v1/laboratory")["run"].is_null(), "nothing has started");
 }
 
 /// What the console of an exchange of alpha, bravo, charlie and delta shows.

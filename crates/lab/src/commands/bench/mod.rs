@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use wayleave_bgp::mrt;
+use wayleave_lab::console::experiments::Experiment;
 use wayleave_lab::netns::{self, Rung};
 use wayleave_lab::trace::recorded;
 use wayleave_papers::plot::Plot;
@@ -171,6 +172,11 @@ pub fn run(bench: &Bench) -> Outcome {
         print(&to_text(&report));
     }
     Ok(())
+}
+
+/// The tables and figures of papers, for a console that runs them.
+pub fn experiments() -> Vec<Experiment> {
+    papers::ALL.iter().map(|one| Experiment { id: one.id, shows: one.about, takes: one.takes }).collect()
 }
 
 /// Prints the benchmarks, and the tables and figures of papers.
