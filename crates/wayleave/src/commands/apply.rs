@@ -138,10 +138,12 @@ pub fn apply(command: &Apply) -> Outcome {
     // A role that does not run would take the file at its start, whatever became of the time.
     fetch::json(&running.target(), "/api/v1/status")?;
     let former = Source::read(&running.config)?;
-    if let Some(time) = command.confirm {
-        wait_for_confirmation(running, time)?;
+    let until = command.confirm.map(|time| unix_now().secs() + time.as_secs());
+    if let Some(until) = until {
+        wait_for_confirmation(running, until, || running.put(changed.text()))?;
+    } else {
+        running.put(changed.text())?;
     }
-    running.put(changed.text())?;
     let said = fetch::order(&running.target(), "/api/v1/reload").map_err(Failures::from);
     let taken = said.and_then(|said| reload::show(&said, "reload", command.json));
     if taken.is_err() {
@@ -150,9 +152,12 @@ pub fn apply(command: &Apply) -> Outcome {
         running.decide()?;
         return taken;
     }
-    if let (Some(time), false) = (command.confirm, command.json) {
-        let until = utc(unix_now().secs() + time.as_secs());
-        print(&format!("until {until}: `wayleave confirm --config {}`, or it is undone\n", running.config.display()));
+    if let (Some(until), false) = (until, command.json) {
+        print(&format!(
+            "until {}: `wayleave confirm --config {}`, or it is undone\n",
+            utc(until),
+            running.config.display()
+        ));
     }
     Ok(())
 }
@@ -179,11 +184,11 @@ fn checked(file: &Path, running: &Path) -> Outcome<Source> {
     if found.errors.is_empty() { Ok(source) } else { Err(Failures(found.errors)) }
 }
 
-/// Says beside the configuration that the change waits, and starts the process that undoes it. It is in a process group of its own, so
-/// that it outlives the terminal: an operator may have cut off himself.
-fn wait_for_confirmation(running: &Running, time: Duration) -> Outcome {
-    let until = unix_now().secs() + time.as_secs();
+/// Says beside the configuration that the change waits, makes it, and starts the process that undoes it. It is in a process group of
+/// its own, so that it outlives the terminal: an operator may have cut off himself.
+fn wait_for_confirmation(running: &Running, until: u64, put: impl FnOnce() -> Outcome) -> Outcome {
     replace::replace(&running.unconfirmed(), &format!("{until}\n"))?;
+    put().or_else(|failures| running.decide().and(Err(failures)))?;
     let program = std::env::current_exe().map_err(|error| Failure::system("this program", &error))?;
     let started = Command::new(program)
         .arg("undo")
@@ -199,6 +204,8 @@ fn wait_for_confirmation(running: &Running, time: Duration) -> Outcome {
         Ok(_) => Ok(()),
         Err(error) => {
             running.decide()?;
+            let former = Source::read(&running.before())?;
+            replace::replace(&running.config, former.text())?;
             Err(Failure::system("the process that would undo the change", &error).into())
         }
     }
@@ -234,9 +241,14 @@ pub fn undo(command: &Undo) -> Outcome {
     Ok(())
 }
 
+/// Until when, in Unix seconds, the change of a configuration waits to be confirmed; `None` if none waits.
+pub fn unconfirmed_until(config: &Path) -> Option<u64> {
+    std::fs::read_to_string(beside(config, ".unconfirmed")).ok()?.trim().parse().ok()
+}
+
 /// What a person is told whose change is not confirmed.
 pub fn warn_of_unconfirmed(config: &Path) {
-    if beside(config, ".unconfirmed").exists() {
+    if unconfirmed_until(config).is_some() {
         let path = config.display();
         warn(&format!(
             "{path} is not confirmed: `wayleave confirm --config {path}` keeps it, `wayleave undo` takes it back"

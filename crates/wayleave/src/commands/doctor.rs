@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::kernel_clock::is_synchronised;
 
+use super::apply::unconfirmed_until;
 use super::deep::{self, Runs};
 use crate::config::check::{Checked, expected, reason};
 use crate::config::named_files::{each_text, named_files};
@@ -221,6 +222,7 @@ fn examine(source: &Source, notes: &mut Notes<'_>) -> Examined {
             Err(failures) => failures.0.iter().for_each(|failure| notes.failure(Standing::Problem, "check", failure)),
         }
     }
+    unconfirmed(unconfirmed_until(source.path()), unix_now().secs(), notes);
     let process = deep::process(role, source.path());
     let number = process.map(|(_, number)| number);
     let mut examined = Examined {
@@ -323,6 +325,19 @@ fn said(page: &Value, examined: &mut Examined, notes: &mut Notes<'_>) {
     if ill.len() > MOST_PEERS {
         let message = format!("{} more are not well", ill.len() - MOST_PEERS);
         notes.add(Standing::Warning, "peers", message, Some("`wayleave show status --all` has them"));
+    }
+}
+
+/// A change by `wayleave apply --confirm` that nobody has confirmed. What would undo it does not outlive the machine.
+fn unconfirmed(until: Option<u64>, now: u64, notes: &mut Notes<'_>) {
+    let Some(until) = until else { return };
+    let cure = "`wayleave confirm` keeps it, `wayleave undo` takes it back, each with `--config FILE`";
+    if until < now {
+        let message = format!("its change was to be undone at {}, and was not: the machine was restarted", utc(until));
+        notes.add(Standing::Problem, "apply", message, Some(cure));
+    } else {
+        let message = format!("its change is not confirmed, and is undone at {}", utc(until));
+        notes.add(Standing::Warning, "apply", message, Some(cure));
     }
 }
 
@@ -591,6 +606,16 @@ mod tests {
         }
         let standings: Vec<Standing> = notes.found.iter().map(|one| one.standing).collect();
         assert_eq!(standings, [Standing::Problem, Standing::Warning, Standing::Warning]);
+    }
+
+    #[test]
+    fn a_change_that_waits_is_a_warning_and_one_whose_time_is_over_a_problem() {
+        let mut notes = Notes { file: Path::new("a.toml"), found: Vec::new() };
+        for until in [None, Some(99), Some(100)] {
+            unconfirmed(until, 100, &mut notes);
+        }
+        let standings: Vec<Standing> = notes.found.iter().map(|one| one.standing).collect();
+        assert_eq!(standings, [Standing::Problem, Standing::Warning]);
     }
 
     #[test]

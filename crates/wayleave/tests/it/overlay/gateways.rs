@@ -125,16 +125,21 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
         command.args([family, "-sS", "--max-time", seconds, "http://short.b.overlay:8080/page"]).stdin(Stdio::null());
         command.output().expect("curl runs")
     };
-    eventually(&format!("the first page: {} {}", a.log(), b.log()), || curl("-4", "5").stdout == page);
+    // On a busy machine one try may be too slow: what is stated is that the page comes.
+    let page_comes = |family: &str, what: &str| {
+        eventually(&format!("{what}: {} {}", a.log(), b.log()), || curl(family, "10").stdout == page);
+    };
+    page_comes("-4", "the first page");
     eprintln!("a realm from nothing had its first page after {:?}", begin.elapsed());
-    assert!(curl("-6", "5").stdout == page, "{}", a.log());
+    page_comes("-6", "the page in the other family");
     // All keys were there; but for one that was on its way to the thread, packets cost no agreement, of which a path has four a node.
     let costs = forwarders.each_ref().map(|router| router.counted("decided", "agreements"));
     let keys = forwarders.each_ref().map(|router| router.show("status", &[])["agreed_keys"].clone());
     assert!(costs.iter().sum::<u64>() <= 3, "{costs:?} of packets, {keys:?}");
-    let why = a.json(&["why", "short.b.overlay"]);
-    let nodes: Vec<&str> = why["active"]["nodes"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    assert_eq!(nodes, ["a", "w1", "w2", "w3", "b"], "{why}");
+    eventually(&format!("the path is named by its nodes: {}", a.log()), || {
+        let why = a.json(&["why", "short.b.overlay"]);
+        why["active"]["nodes"] == serde_json::json!(["a", "w1", "w2", "w3", "b"])
+    });
     // A router is nobody's gateway: its name has no addresses, and the answer says so.
     let mut command = a.place.command(env!("CARGO_BIN_EXE_wayleave"));
     let why = command.args(["why", "short.w1.overlay", "--url", "127.0.0.1:8492"]).output().expect("it runs");
@@ -152,16 +157,18 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
         (["ping", "10.0.2.11"], "b, the gateway of 10.0.2.11, by policy short: "),
         (["show", "neighbours"], "w1 1 known"),
     ] {
-        assert!(said(&arguments).contains(part), "{arguments:?}: {}", said(&arguments));
+        eventually(&format!("{arguments:?} says {part}: {}", said(&arguments)), || said(&arguments).contains(part));
     }
     let status = a.json(&["show", "status"]);
     assert_eq!((&status["gateways"], status["members"].as_u64() > Some(5)), (&Value::from(2), true), "{status}");
     // Longer than one consent lasts.
     std::thread::sleep(Duration::from_secs(7));
-    assert!(curl("-4", "5").stdout == page, "consents are renewed: {}", a.log());
+    page_comes("-4", "consents are renewed");
     // w2 wants to see payloads whole: traffic goes on without the profile, and it is said for whose sake.
     let profile = |why: &Value| why["active"]["profile"].as_str().map(str::to_owned);
-    assert_eq!(profile(&a.json(&["why", "short.b.overlay"])).as_deref(), Some("sealed"), "{}", a.log());
+    eventually(&format!("packets are sealed: {}", a.log()), || {
+        profile(&a.json(&["why", "short.b.overlay"])).as_deref() == Some("sealed")
+    });
     let everybody = realm.read("consent/policy.toml");
     let whole =
         "[[rule]]\nname = \"whole\"\nallow = false\nprofiles = [\"sealed\"]\nbefore = [\"w1\"]\nafter = [\"w3\"]\n";
@@ -174,10 +181,10 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
                 .as_str()
                 .is_some_and(|why| why.starts_with("w2 does not consent to packets of the profile"))
     });
-    assert!(curl("-4", "5").stdout == page, "{}", a.log());
-    let mut command = a.place.command(env!("CARGO_BIN_EXE_wayleave"));
-    let why = command.args(["why", "short.b.overlay", "--url", "127.0.0.1:8492"]).output().expect("it runs");
-    assert!(text(&why.stdout).contains("w2 does not consent"), "{}", text(&why.stdout));
+    page_comes("-4", "the page without the profile");
+    eventually(&format!("the screen names it: {}", a.log()), || {
+        said(&["why", "short.b.overlay"]).contains("w2 does not consent")
+    });
     realm.edit("consent/policy.toml", |_| everybody);
     consent.signal("-HUP");
     // The only path's node in the middle stops for a while: the first screen says so, and since when.
@@ -189,23 +196,22 @@ fn a_realm_from_nothing_carries_tcp_by_name_until_a_provider_no_longer_consents(
         })
     };
     let dead = "every path to b by policy short is dead since 20";
-    assert!(!has_problem(&a, dead), "{}", a.log());
+    eventually(&format!("no path is dead: {}", a.log()), || !has_problem(&a, dead));
     forwarders[1].signal("-STOP");
     eventually(&format!("the dead path is a problem: {}", a.log()), || {
         let _ = curl("-4", "1");
         has_problem(&a, dead)
     });
     forwarders[1].signal("-CONT");
-    eventually(&format!("the path is back: {}", a.log()), || curl("-4", "2").stdout == page && !has_problem(&a, dead));
+    eventually(&format!("the path is back: {}", a.log()), || curl("-4", "10").stdout == page && !has_problem(&a, dead));
     // The provider of w2 changes its mind.
     realm.edit("consent/policy.toml", |_| "[[rule]]\nname = \"nobody\"\nallow = false\n".to_owned());
     consent.signal("-HUP");
     eventually(&format!("consent ends: {}", consent.log()), || {
         let failed = !curl("-4", "2").status.success();
-        failed && a.json(&["why", "short.b.overlay"])["state"] == "no-consent"
+        let why = a.json(&["why", "short.b.overlay"]);
+        failed && why["state"] == "no-consent" && why["why"].as_str().is_some_and(|why| why.contains("refused"))
     });
-    let why = a.json(&["why", "short.b.overlay"]);
-    assert!(why["why"].as_str().is_some_and(|why| why.contains("refused")), "{why}");
     eventually(&format!("the first screen says whose consent is missing: {}", a.log()), || {
         let _ = curl("-4", "1");
         has_problem(&a, "nothing is sent to b: no consent; w1, node 1 of the path, by its consent server consent (")
