@@ -1,9 +1,13 @@
 //! Changes of the member set.
 
-use wayleave_route_server::directory::{Change as SetChange, Claim, Consent, Directory, MemberSet};
+use wayleave_crypto::sign::SigningKey;
+use wayleave_member::Input as MemberInput;
+use wayleave_route_server::data::{Data, DataObject, MemberLists};
+use wayleave_route_server::directory::{Change as SetChange, Claim, Consent, DataRules, Directory, MemberSet};
+use wayleave_route_server::member::OfferedData;
 
-use super::keys::{admit, claim_as};
-use super::{EXCHANGE, Node, PARTIES, Sim, attestation, member_asn, member_key, operator_key, operator_keys};
+use super::keys::{admit, claim_as, seed_of};
+use super::{EXCHANGE, Input, Node, PARTIES, Sim, attestation, member_asn, member_key, operator_key, operator_keys};
 
 impl Sim {
     /// A member joins: both operators sign a longer set. Returns its slot.
@@ -101,6 +105,48 @@ impl Sim {
         let before = self.set.active(slot).expect("it is active");
         let (addresses, max_prefix) = (before.addresses.clone(), before.max_prefix + 1);
         self.change_set(vec![SetChange::Amend { slot, addresses, max_prefix }]);
+    }
+
+    /// The exchange has data from now on, which limit nothing yet, and whose lists nobody has to be in.
+    ///
+    /// # Panics
+    /// If it has.
+    pub fn begin_data(&mut self) {
+        let keys = self.machine_keys().map(|key| key.verifying_key().to_bytes());
+        let rules = DataRules {
+            keys,
+            irr_origin: false,
+            irr_prefix: false,
+            rpki_before_irr: false,
+            refuse_without_list: false,
+        };
+        self.change_set(vec![SetChange::Data(Some(rules))]);
+    }
+
+    /// Both operators' machines sign data with a number, that limit how many prefixes of IPv4 and of IPv6 members announce, and the
+    /// members in `to` get them.
+    ///
+    /// # Panics
+    /// If the exchange has no data.
+    pub fn give_limits(&mut self, number: u64, limits: &[(u32, [u32; 2])], to: &[u32]) {
+        let list = |(slot, max_prefixes): &(u32, [u32; 2])| {
+            (member_asn(*slot), MemberLists { max_prefixes: *max_prefixes, ..MemberLists::default() })
+        };
+        let (exchange, members) = (self.directory.origin(), limits.iter().map(list).collect());
+        let data = Data { exchange, number, made: 0, until: u64::MAX, members, ..Data::default() };
+        let mut object = DataObject::new(data).expect("within its limits");
+        let rules = self.set.data.clone().expect("the exchange has data");
+        for key in self.machine_keys() {
+            object.sign(&exchange, &rules, &key).expect("a machine key");
+        }
+        for slot in to {
+            let offered = OfferedData::of(object.encode()).expect("data");
+            self.inputs.push_back((Node::Member(*slot), Input::Member(MemberInput::Data(Box::new(offered)))));
+        }
+    }
+
+    fn machine_keys(&self) -> [SigningKey; 2] {
+        [1, 2].map(|party| SigningKey::from_seed(&seed_of(self.setup.seed, b"machine", party)))
     }
 
     fn change_set(&mut self, changes: Vec<SetChange>) {

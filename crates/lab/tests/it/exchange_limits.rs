@@ -67,6 +67,80 @@ fn a_prefix_over_the_limit_is_not_announced_and_takes_the_place_of_one_that_goes
     assert_eq!(exchange.sim.member(0).expect("runs").status().not_announced, 0);
 }
 
+/// The prefixes of IPv4 that the member in `slot` has of slot 0.
+fn of_first(sim: &Sim, slot: u32) -> usize {
+    let all: Vec<_> = prefixes(0..20).iter().map(|nlri| nlri.prefix).collect();
+    sim.tables[&slot].keys().filter(|prefix| all.contains(prefix)).count()
+}
+
+#[test]
+fn who_has_more_prefixes_of_a_family_than_the_data_allow_is_left_out_by_receivers_until_it_has_fewer() {
+    let mut sim = Exchange::new(Setup::default()).sim;
+    sim.begin_data();
+    sim.announce(0, &prefixes(0..4), &route(0, &[64500], &[]));
+    sim.announce(1, &prefixes(30..40), &route(1, &[64500], &[]));
+    assert!(sim.settle(crate::common::LIMIT));
+    // The announcer's proxy does not read the data, and the one of slot 3 does not either.
+    sim.give_limits(1, &[(0, [3, 1]), (1, [10, 0])], &[1, 2]);
+    sim.run_for(Duration::from_secs(5));
+    assert_eq!([1, 2, 3].map(|slot| of_first(&sim, slot)), [4; 3], "not at once: others may come before these go");
+    sim.run_for(Duration::from_secs(10));
+    assert_eq!([1, 2, 3].map(|slot| of_first(&sim, slot)), [0, 0, 4]);
+    assert_eq!(sim.tables[&2].len(), 10, "another's routes, as many as it may have, stay");
+    let why = sim.member(2).expect("it runs").why(prefixes(0..1)[0].prefix);
+    let outcome = &why.routes[0].route.reason.outcome;
+    assert!(outcome.contains("more than the 3 prefixes of IPv4 that it may have"), "{outcome}");
+    let status = sim.member(2).expect("it runs").status();
+    assert_eq!(status.refused_at_receive.get("max-prefixes"), Some(&4), "{:?}", status.refused_at_receive);
+    // Fewer for a moment is not enough; what stays within the limit is back after the restart, and what is more then is left out anew.
+    sim.withdraw(0, &prefixes(0..1));
+    sim.run_for(Duration::from_secs(600));
+    assert_eq!(of_first(&sim, 2), 0);
+    sim.run_for(Duration::from_secs(400));
+    assert_eq!([1, 2, 3].map(|slot| of_first(&sim, slot)), [3; 3]);
+    sim.announce(0, &prefixes(0..1), &route(0, &[64500], &[]));
+    sim.run_for(Duration::from_secs(15));
+    assert_eq!([1, 2, 3].map(|slot| of_first(&sim, slot)), [0, 0, 4]);
+    // The operators allow more: that is known at the end of the time.
+    sim.give_limits(2, &[(0, [4, 1])], &[1]);
+    sim.run_for(Duration::from_secs(1000));
+    assert_eq!([1, 2].map(|slot| of_first(&sim, slot)), [4, 0]);
+    // No limit is none at once.
+    sim.give_limits(2, &[(0, [4, 1])], &[2]);
+    sim.give_limits(3, &[], &[2]);
+    sim.run_for(Duration::from_secs(5));
+    assert_eq!(of_first(&sim, 2), 4);
+}
+
+#[test]
+fn a_proxy_holds_its_router_to_the_limits_of_the_data_and_receivers_never_have_to() {
+    let mut sim = Exchange::new(Setup::default()).sim;
+    sim.begin_data();
+    sim.give_limits(1, &[(0, [3, 1])], &[0, 1, 2, 3]);
+    sim.announce(0, &prefixes(0..4), &route(0, &[64500], &[]));
+    sim.run_for(Duration::from_secs(30));
+    assert_eq!([1, 2, 3].map(|slot| of_first(&sim, slot)), [3; 3]);
+    let withheld = |sim: &mut Sim| sim.member(0).expect("it runs").status().withheld;
+    let why = "it would exceed this member's limit of 3 prefixes of IPv4 in the exchange's data";
+    assert_eq!(withheld(&mut sim).iter().map(|one| one.why.as_str()).collect::<Vec<_>>(), [why]);
+    // One goes, and the fourth takes its place.
+    sim.withdraw(0, &prefixes(1..2));
+    sim.run_for(Duration::from_secs(30));
+    assert_eq!((of_first(&sim, 1), withheld(&mut sim).len()), (3, 0));
+    // All at once are replaced by as many others.
+    sim.withdraw(0, &prefixes(0..4));
+    sim.announce(0, &prefixes(10..13), &route(0, &[64501], &[]));
+    sim.run_for(Duration::from_secs(30));
+    assert_eq!([1, 2, 3].map(|slot| of_first(&sim, slot)), [3; 3]);
+    // A lower limit: what is too many goes, and a higher one brings it back.
+    for (number, limit) in [(2, 1), (3, 2), (4, 0)] {
+        sim.give_limits(number, &[(0, [limit, 1])], &[0, 1, 2, 3]);
+        sim.run_for(Duration::from_secs(30));
+        let expected = if limit == 0 { 3 } else { limit as usize };
+        assert_eq!([1, 2, 3].map(|slot| of_first(&sim, slot)), [expected; 3], "{limit}");
+    }
+}
+
 #[test]
 fn a_route_that_replaces_another_needs_no_room_for_both_and_a_withdrawal_makes_room() {
     /// Routes of 8 KiB that fill the 4 MiB which a member has at least.

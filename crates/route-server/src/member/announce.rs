@@ -179,6 +179,9 @@ pub(super) enum Bar {
     /// It would be one too many: the slot's prefix limit.
     #[error("it would exceed this member's prefix limit of {0}")]
     OverLimit(u32),
+    /// It would be one too many of its family: receivers would leave out all of them.
+    #[error("it would exceed this member's limit of {limit} prefixes of {afi} in the exchange's data")]
+    MaxPrefixes { afi: Afi, limit: u32 },
     #[error("{MAX_PATHS} other paths of this member to the prefix compete already, and an exchange takes no more")]
     SurplusPath,
     #[error("its attributes take {octets} octets sealed, and this exchange takes at most {most}")]
@@ -192,6 +195,7 @@ impl Bar {
             Self::Refused(_) => "refused-by-party",
             Self::Invalid(invalid) | Self::Origin(invalid) => Cause::of(invalid).name(),
             Self::OverLimit(_) => "prefix-limit",
+            Self::MaxPrefixes { .. } => "max-prefixes",
             Self::SurplusPath => "surplus-path",
             Self::TooLarge { .. } => "too-large",
         }
@@ -497,7 +501,16 @@ impl Announcements {
 
     /// Live prefixes that count towards the slot's limit, once all that was sent is applied.
     pub(super) fn at_parties(&self) -> usize {
-        self.announced.len() + self.leftover.iter().filter(|nlri| !self.announced.contains_key(nlri)).count()
+        self.announced.len() + self.leftover_alone().count()
+    }
+
+    fn leftover_alone(&self) -> impl Iterator<Item = &Nlri> {
+        self.leftover.iter().filter(|nlri| !self.announced.contains_key(nlri))
+    }
+
+    /// The same of one family.
+    fn at_parties_of(&self, afi: Afi) -> usize {
+        self.announced.keys().chain(self.leftover_alone()).filter(|nlri| nlri.prefix.afi() == afi).count()
     }
 
     /// The route is not announced, and the operator is told why.
@@ -511,7 +524,13 @@ impl Announcements {
     /// refused for its octets frees none, or the withdrawals and refusals of two such prefixes would follow each other without end.
     fn make_room(&mut self, withdrawn: &[Nlri]) {
         let freed = withdrawn.iter().filter(|nlri| !self.barred.is_refused_stored(nlri)).count();
-        let mut next: Vec<Nlri> = self.barred.over_limit().take(withdrawn.len()).collect();
+        let mut next: BTreeSet<Nlri> = self.barred.over_limit().take(withdrawn.len()).collect();
+        // A place of one family may be of no use to the other.
+        for afi in [Afi::Ipv4, Afi::Ipv6] {
+            let is_of = |nlri: &Nlri| nlri.prefix.afi() == afi;
+            let places = withdrawn.iter().filter(|nlri| is_of(nlri)).count();
+            next.extend(self.barred.over_limit().filter(is_of).take(places));
+        }
         // In turn: those that were refused the last time may be too long still.
         let refused: Vec<Nlri> = self.barred.refused_stored_after(self.retried).take(freed).collect();
         self.retried = refused.last().copied().or(self.retried);

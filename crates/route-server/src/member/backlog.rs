@@ -288,6 +288,7 @@ impl Member {
             Ok(Some(open)) => {
                 self.counters.opened += 1;
                 route.opened = Some(open.into());
+                route.live().for_each(|(slot, prefix)| self.limits.came(slot, prefix));
                 if route.is_late {
                     self.was_not_ranked(handle);
                 }

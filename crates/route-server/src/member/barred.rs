@@ -23,7 +23,9 @@ impl Barred {
     pub(super) fn insert(&mut self, nlri: Nlri, bar: Bar) {
         self.remove(&nlri);
         match bar {
-            Bar::OverLimit(_) | Bar::Refused(Refusal::MaxPrefix) => self.over_limit.insert(nlri),
+            Bar::OverLimit(_) | Bar::MaxPrefixes { .. } | Bar::Refused(Refusal::MaxPrefix) => {
+                self.over_limit.insert(nlri)
+            }
             Bar::Refused(Refusal::Stored) => self.refused_stored.insert(nlri),
             _ => false,
         };

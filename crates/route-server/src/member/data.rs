@@ -167,6 +167,7 @@ impl Member {
             route.assessment = None;
         }
         let is_own = concerns(self.config.slot);
+        self.count_prefixes();
         self.rules += 1;
         self.ranked_otherwise(&prefixes);
         self.update_waiting_rankings(&prefixes);

@@ -55,6 +55,7 @@ wayleave_core::named! {
         IrrOrigin = "irr-origin",
         IrrPrefix = "irr-prefix",
         RouteLeak = "route-leak",
+        MaxPrefixes = "max-prefixes",
         /// The member's own AS is on the path, which is no error.
         Loop = "loop",
         /// An import rule of the member's own.
@@ -88,6 +89,7 @@ impl Cause {
             Invalid::IrrOrigin { .. } => Self::IrrOrigin,
             Invalid::IrrPrefix { .. } => Self::IrrPrefix,
             Invalid::Leak(_) => Self::RouteLeak,
+            Invalid::MaxPrefixes { .. } => Self::MaxPrefixes,
             Invalid::Loop(_) => Self::Loop,
         }
     }
@@ -112,6 +114,7 @@ impl Cause {
             | Self::AspaInvalid
             | Self::Confederation
             | Self::RouteLeak
+            | Self::MaxPrefixes
             | Self::Loop
             | Self::ImportRule
             | Self::Attestation

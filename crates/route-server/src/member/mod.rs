@@ -13,6 +13,7 @@ mod data;
 mod dirty;
 mod exports;
 mod kept;
+mod limits;
 mod listed;
 mod listing;
 mod origins;
@@ -69,6 +70,7 @@ use announce::Announcements;
 use backlog::{Backlog, Slices};
 use data::KnownData;
 use kept::KeptRoutes;
+use limits::Limits;
 use listed::{Instances, Keyed};
 use receive::{Named, ReceivedObject, Sync};
 use select::{Choice, DueRanking, InstalledRoute, Round};
@@ -359,6 +361,7 @@ pub struct Member {
     origins: Option<Arc<Vrps>>,
     /// Data of the exchange, in force and offered.
     data: KnownData,
+    limits: Limits,
     /// Its ASPA records, of the same source.
     aspas: Option<Arc<Aspas>>,
     /// The time of the last input or timer.
@@ -451,6 +454,7 @@ impl Member {
             slices: Slices::default(),
             origins: None,
             data: KnownData::default(),
+            limits: Limits::default(),
             aspas: None,
             at: now.instant,
             saying: None,
@@ -1043,6 +1047,7 @@ impl Member {
         self.directory = Some(next);
         self.set = Some(set);
         self.take_data();
+        self.count_prefixes();
         if self.storing_set.is_none() {
             self.set_grew();
         }
@@ -1132,6 +1137,7 @@ impl Member {
     fn settle(&mut self, now: Now) {
         self.at = now.instant;
         self.slices.ended(now.instant);
+        self.turn_limits(now);
         self.catch_up(now);
         self.flush(now);
         self.rank_due(now);
@@ -1305,8 +1311,9 @@ impl Machine for Member {
         let successor = self.successors.values().min().copied();
         let differ = self.differ_since.map(|since| since + SET_WAIT);
         let kept = self.kept.first().map(|since| since + self.config.stale);
+        let limits = self.limits.deadline().filter(|_| self.sync.is_none());
         let sending = self.next_sending();
-        [stale, kept, sending, work, rounds, announce, successor, differ].into_iter().flatten().min()
+        [stale, kept, limits, sending, work, rounds, announce, successor, differ].into_iter().flatten().min()
     }
 }
 

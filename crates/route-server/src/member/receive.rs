@@ -9,6 +9,7 @@ use wayleave_core::{Asn, Instant, Now, Prefix, VerdictKind};
 
 use super::announce::Inventory;
 use super::backlog::{Look, Unopened, Urgency};
+use super::limits::Limits;
 use super::listed::first_by;
 use super::select::{DueRanking, Round};
 use super::{Alarm, Cause, Finding, Member, MemberConfig, MemberEvent, MemberOutput, Question, Saying, Suspect, index};
@@ -151,6 +152,12 @@ impl ReceivedObject {
             return None;
         }
         Some(self.opened.as_ref()?.prefixes.get(usize::from(prefix_index))?.prefix)
+    }
+
+    /// The prefixes that live, if the route is open, each with its announcer.
+    pub(super) fn live(&self) -> impl Iterator<Item = (u32, Prefix)> {
+        let numbered = self.opened.iter().flat_map(|open| (0u16..).zip(&open.prefixes).map(|one| (open.slot, one)));
+        numbered.filter(|(_, (index, _))| !self.dead.contains(index)).map(|(slot, (_, nlri))| (slot, nlri.prefix))
     }
 }
 
@@ -576,6 +583,7 @@ impl Member {
         self.touch_all(handle);
         self.awaited.remove(handle);
         let gone = self.routes.remove(handle);
+        gone.iter().flat_map(ReceivedObject::live).for_each(|(slot, prefix)| self.limits.went(slot, prefix));
         self.instances.lost(handle);
         if let Some(unopened) = gone.as_ref().and_then(|route| route.unopened.as_ref()) {
             self.backlog.went(unopened);
@@ -597,6 +605,9 @@ impl Member {
         let Some(route) = self.routes.get_mut(&handle) else { return };
         let prefix = route.prefix(prefix_index);
         route.dead.insert(prefix_index);
+        if let (Some(prefix), Some(open)) = (prefix, &route.opened) {
+            self.limits.went(open.slot, prefix);
+        }
         self.touched.extend(prefix);
     }
 
@@ -681,14 +692,14 @@ impl Member {
 
     /// Assesses a candidate; `None` if this member may not open it, or it is dead.
     pub(super) fn assessment(&mut self, (handle, prefix_index): &Candidate) -> Option<Assessment> {
-        let Self { routes, set, policy, config, origins, aspas, data, .. } = self;
+        let Self { routes, set, policy, config, origins, aspas, data, limits, .. } = self;
         let route = routes.get_mut(handle)?;
         let open = route.opened.as_ref()?;
         if route.dead.contains(prefix_index) {
             return None;
         }
         let rpki = Known { vrps: origins.as_deref(), aspas: aspas.as_deref() };
-        let known = (policy.as_ref(), rpki, data.in_force());
+        let known = (policy.as_ref(), rpki, data.in_force(), &*limits);
         let assessment =
             route.assessment.get_or_insert_with(|| assess(open, &route.validation, set.as_ref(), known, config));
         assessment.get(usize::from(*prefix_index)).copied()
@@ -700,7 +711,7 @@ fn assess(
     open: &OpenRoute,
     validation: &Validation,
     set: Option<&MemberSet>,
-    (policy, rpki, data): (&Policy, Known<'_>, Option<&Data>),
+    (policy, rpki, data, limits): (&Policy, Known<'_>, Option<&Data>, &Limits),
     config: &MemberConfig,
 ) -> Vec<Assessment> {
     let receiver = set.and_then(|set| set.slot(config.slot)).map(|slot| slot.asn);
@@ -716,7 +727,8 @@ fn assess(
             assessment.refused = Some(Cause::of(&invalid).name());
             return assessment;
         }
-        if let Err(invalid) = validate::validate_known(nlri.prefix, &open.attributes, announcer, rpki, rules) {
+        let known = validate::validate_known(nlri.prefix, &open.attributes, announcer, rpki, rules);
+        if let Err(invalid) = known.and_then(|()| limits.check(open.slot, nlri.prefix)) {
             assessment.refused = Some(Cause::of(&invalid).name());
             return assessment;
         }

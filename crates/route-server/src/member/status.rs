@@ -9,7 +9,7 @@ use serde::Serialize;
 use wayleave_bgp::Attributes;
 use wayleave_bgp::aspa::{Flaw, PathState};
 use wayleave_bgp::origins::OriginState;
-use wayleave_core::{Asn, Prefix, VerdictKind};
+use wayleave_core::{Afi, Asn, Prefix, VerdictKind};
 
 use super::announce::{Bar, OwnState};
 use super::data::DataStatus;
@@ -200,6 +200,16 @@ pub enum MemberEvent {
     DataTaken {
         number: u64,
         members: usize,
+    },
+    /// An announcer has more prefixes of a family than it may have, and all of them are left out (`is_out`); or no longer.
+    MaxPrefixes {
+        slot: u32,
+        name: String,
+        asn: u32,
+        afi: Afi,
+        prefixes: usize,
+        limit: u32,
+        is_out: bool,
     },
     /// Data that were offered do not count; those of before do.
     DataRefused {
@@ -563,6 +573,11 @@ fn invalid(error: &Invalid) -> Reason {
             "RFC 9234 section 5: a client sends a route server no route with OTC, so that one that has it is a route leak",
             TELL.to_owned(),
         ),
+        Invalid::MaxPrefixes { .. } => (
+            "the exchange's data (`limits`): maximum prefixes, as a session that ends and begins again after 15 minutes",
+            "the announcer announces fewer, or asks both operators for more: its routes are back within 15 minutes of that"
+                .to_owned(),
+        ),
         Invalid::Loop(_) => (
             "RFC 4271 section 9.1.2",
             "nothing: the route came back to your AS, which is no error and nobody's false claim".to_owned(),
@@ -831,7 +846,8 @@ impl Member {
         let announcer = set.and_then(|set| set.slot(open.slot));
         let (Some(receiver), Some(announcer)) = (receiver, announcer) else { return Ok(()) };
         validate_for(receiver, prefix, &open.attributes, announcer, self.route_rules())?;
-        validate_known(prefix, &open.attributes, announcer, self.rpki(), self.route_rules())
+        validate_known(prefix, &open.attributes, announcer, self.rpki(), self.route_rules())?;
+        self.limits.check(open.slot, prefix)
     }
 
     /// What the RPKI says, as far as it is known.
@@ -1066,6 +1082,11 @@ impl Member {
                     "not announced: it would exceed this member's prefix limit",
                     "the slot's `max_prefix` in the member set",
                     "announce fewer prefixes, or ask both operators for more (`wayleave members propose --max-prefix`)",
+                ),
+                OwnState::Barred(Bar::MaxPrefixes { afi, limit }) => Reason::new(
+                    format!("not announced: it would exceed this member's limit of {limit} prefixes of {afi}"),
+                    "the exchange's data (`limits`): receivers leave out all routes of a family that has more",
+                    "announce fewer prefixes, or ask both operators for more in the exchange's next data",
                 ),
                 OwnState::Barred(bar @ (Bar::TooLarge { .. } | Bar::Refused(Refusal::BlobSize))) => Reason::new(
                     format!("not announced: {bar}"),

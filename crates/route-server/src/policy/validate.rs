@@ -80,6 +80,9 @@ pub enum Invalid {
     /// announcer's, or of an AS before it (RFC 9234 section 5, of what a route server has from its client).
     #[error("it carries OTC of {0} (Only to Customer), so that it is a route leak")]
     Leak(Asn),
+    /// The announcer has more prefixes of the family than the exchange's data let it have: all of them are left out for a while.
+    #[error("its announcer has more than the {limit} prefixes of {afi} that it may have")]
+    MaxPrefixes { afi: Afi, limit: u32 },
     /// The receiver's AS is on the path (RFC 4271 section 9.1.2).
     #[error("the path already has {0}")]
     Loop(Asn),

@@ -35,7 +35,7 @@ use wayleave_control::realm::{
 };
 use wayleave_control::store::Record;
 use wayleave_core::wire::Malformed;
-use wayleave_core::{Asn, IdentityKey, VerdictKind};
+use wayleave_core::{Afi, Asn, IdentityKey, VerdictKind};
 use wayleave_crypto::dh::DhSecret;
 use wayleave_crypto::secret::Secret;
 use wayleave_crypto::sign::SigningKey;
@@ -109,6 +109,15 @@ fn member_events() -> Vec<MemberEvent> {
     use wayleave_route_server::frames::{Miss, Refusal, Rejection};
     use wayleave_route_server::member::{Alarm, Suspect};
     let new = |earlier, held| MemberEvent::NewMember { slot: 3, name: "charlie".into(), asn: 64499, earlier, held };
+    let max_prefixes = |is_out| MemberEvent::MaxPrefixes {
+        slot: 3,
+        name: "charlie".into(),
+        asn: 64499,
+        afi: Afi::Ipv6,
+        prefixes: if is_out { 21 } else { 20 },
+        limit: 20,
+        is_out,
+    };
     let alarm = |handle: Option<&str>| Alarm {
         what: "two results for one prefix".into(),
         handle: handle.map(Into::into),
@@ -140,6 +149,8 @@ fn member_events() -> Vec<MemberEvent> {
         MemberEvent::NotCompeting { routes: 2, prefix: "192.0.2.0/24".into() },
         MemberEvent::NotAnnounced { prefix: "192.0.2.0/24".into(), why: "the policy exports it to nobody".into() },
         MemberEvent::DataTaken { number: 8, members: 3 },
+        max_prefixes(true),
+        max_prefixes(false),
         MemberEvent::DataRefused { number: 8, why: "they are another exchange's".into() },
         MemberEvent::Stale { routes: 7 },
         MemberEvent::Kept { routes: 7 },

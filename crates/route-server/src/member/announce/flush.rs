@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use wayleave_bgp::{Attributes, Nlri};
-use wayleave_core::Instant;
+use wayleave_core::{Afi, Instant};
 
 use super::repeats::Turn;
 use super::{AnnouncedRoute, Announcements, Bar, Context, Effect, WINDOW};
@@ -80,22 +80,55 @@ impl Decisions {
     }
 }
 
-/// The slot's prefix limit.
+/// A limit of prefixes.
 struct PrefixLimit {
     limit: u32,
     /// Prefixes that may still be announced that the parties do not know.
     left: usize,
+    /// Prefixes that the parties have and that are too many: the limit was lowered.
+    surplus: usize,
 }
 
 impl PrefixLimit {
-    /// `limit`: zero for none.
-    fn new(limit: u32, at_parties: usize, withdrawn: usize) -> Self {
-        let left = match limit {
-            0 => usize::MAX,
-            // What is withdrawn goes first, and makes room.
-            most => (most as usize + withdrawn).saturating_sub(at_parties),
-        };
-        Self { limit, left }
+    /// `limit`: zero for none. `at_parties` is only called if there is one.
+    fn new(limit: u32, at_parties: impl FnOnce() -> usize, withdrawn: usize) -> Self {
+        if limit == 0 {
+            return Self { limit, left: usize::MAX, surplus: 0 };
+        }
+        // What is withdrawn goes first, and makes room.
+        let (most, stays) = (limit as usize, at_parties().saturating_sub(withdrawn));
+        Self { limit, left: most.saturating_sub(stays), surplus: stays.saturating_sub(most) }
+    }
+}
+
+/// The slot's prefix limit in the member set, and those of its families in the exchange's data.
+struct PrefixLimits {
+    of_slot: PrefixLimit,
+    /// Of IPv4 and of IPv6.
+    of_families: [PrefixLimit; 2],
+}
+
+impl PrefixLimits {
+    /// Takes a place for a prefix, or says which limit has none.
+    fn take(&mut self, afi: Afi, is_known: bool) -> Result<(), Bar> {
+        let of_slot = &mut self.of_slot;
+        // The parties themselves hold the slot to its limit, and what they have counts: a lowered one bars new prefixes alone.
+        if of_slot.left == 0 && !is_known {
+            return Err(Bar::OverLimit(of_slot.limit));
+        }
+        let places = usize::from(!is_known);
+        let of_family = &mut self.of_families[usize::from(afi == Afi::Ipv6)];
+        // Receivers hold a family to its limit by leaving it out whole: what is too many goes.
+        if of_family.surplus > 0 && is_known {
+            of_family.surplus -= 1;
+            return Err(Bar::MaxPrefixes { afi, limit: of_family.limit });
+        }
+        if of_family.left == 0 && !is_known {
+            return Err(Bar::MaxPrefixes { afi, limit: of_family.limit });
+        }
+        of_family.left -= places;
+        of_slot.left -= places;
+        Ok(())
     }
 }
 
@@ -195,8 +228,7 @@ impl Announcements {
     fn sort_routes(&self, decisions: &mut Decisions, context: &mut Context<'_>) {
         let own = context.set.slot(context.config.slot);
         let most_objects = self.window_left(decisions.withdrawn.len());
-        let limit = own.map_or(0, |own| own.max_prefix);
-        let mut limit = PrefixLimit::new(limit, self.at_parties(), decisions.withdrawn.len());
+        let mut limits = self.prefix_limits(own, &decisions.withdrawn, context);
         let mut last_update = None;
         for (number, (update, nlri)) in self.dirty.routes().enumerate() {
             // An UPDATE is never cut, since its prefixes share objects.
@@ -207,12 +239,13 @@ impl Announcements {
             let Some(route) = self.router.get(nlri) else { continue };
             let is_known = self.is_known(nlri);
             // Before whatever leaves a prefix out because the parties have it: if it is barred now, what they have must go.
-            if let Some(bar) = self.bar_of(nlri, &route.attributes, &limit, context) {
+            let bar = self.bar_of(nlri, &route.attributes, context);
+            // Before the checks below, though they leave prefixes out: only such as the parties know, which take no place.
+            let bar = bar.or_else(|| limits.take(nlri.prefix.afi(), is_known).err());
+            if let Some(bar) = bar {
                 decisions.bar(*nlri, bar, is_known);
                 continue;
             }
-            // Before the checks below, though they leave prefixes out: only such as the parties know, which take no place.
-            limit.left -= usize::from(!is_known);
             let same = self.announced.get(nlri).filter(|last| last.attributes == route.attributes);
             // Before the export decision: if that counted, what a reload concerned would leave at once, and show by that.
             if same.is_some() && self.waits_for_its_turn(nlri, update) {
@@ -240,9 +273,24 @@ impl Announcements {
         WINDOW.saturating_sub(self.in_flight.len() + withdrawn.div_ceil(MAX_PREFIXES))
     }
 
-    /// Why no receiver would use the route, or the parties would refuse it. The limit last: what is barred for another reason
-    /// takes no place under it.
-    fn bar_of(&self, nlri: &Nlri, attributes: &Attributes, limit: &PrefixLimit, context: &Context<'_>) -> Option<Bar> {
+    /// What limits leave room for, once these are withdrawn.
+    fn prefix_limits(&self, own: Option<&Slot>, withdrawn: &[Nlri], context: &Context<'_>) -> PrefixLimits {
+        let data = context.data.filter(|_| context.set.data.is_some());
+        let lists = own.zip(data).and_then(|(own, data)| data.of(own.asn));
+        let [of_v4, of_v6] = lists.map_or([0; 2], |lists| lists.max_prefixes);
+        let of_family = |afi: Afi, limit: u32| {
+            let withdrawn = withdrawn.iter().filter(|nlri| nlri.prefix.afi() == afi).count();
+            PrefixLimit::new(limit, || self.at_parties_of(afi), withdrawn)
+        };
+        PrefixLimits {
+            of_slot: PrefixLimit::new(own.map_or(0, |own| own.max_prefix), || self.at_parties(), withdrawn.len()),
+            of_families: [of_family(Afi::Ipv4, of_v4), of_family(Afi::Ipv6, of_v6)],
+        }
+    }
+
+    /// Why no receiver would use the route, or the parties would refuse it. Limits come after it: what is barred for another reason
+    /// takes no place under them.
+    fn bar_of(&self, nlri: &Nlri, attributes: &Attributes, context: &Context<'_>) -> Option<Bar> {
         let own = context.set.slot(context.config.slot);
         let rules = context.config.own_rules(Some(context.set), context.data);
         let checked = own.map_or(Ok(()), |own| validate(nlri.prefix, attributes, own, rules));
@@ -254,10 +302,7 @@ impl Announcements {
         if let Err(invalid) = known {
             return Some(Bar::Origin(invalid));
         }
-        if self.is_surplus(nlri) {
-            return Some(Bar::SurplusPath);
-        }
-        (limit.left == 0 && !self.is_known(nlri)).then_some(Bar::OverLimit(limit.limit))
+        self.is_surplus(nlri).then_some(Bar::SurplusPath)
     }
 
     /// Whether so many paths with lower identifiers compete for the prefix that the parties would not let this one.

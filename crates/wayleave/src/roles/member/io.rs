@@ -352,6 +352,17 @@ pub fn line(event: &MemberEvent, exchange: &ExchangeLabels, last_end: &str) -> E
             "data {number} of the exchange count: both operators' machines signed them"),
         MemberEvent::DataRefused { number, why } => event!(WARN "data-refused" by 0, { number; why }
             "data {number} of the exchange are not taken: {why}; what was in force before goes on to count"),
+        MemberEvent::MaxPrefixes { slot, name, asn, afi, prefixes, limit, is_out } => {
+            let family = afi.to_string();
+            if *is_out {
+                event!(WARN "max-prefixes" by *slot, { slot, name, asn; family, prefixes, limit }
+                "{name} (AS{asn}) has {prefixes} prefixes of {family}, and may have {limit} by the exchange's data: all of them are left \
+                 out for 15 minutes at least; ask it why, or both operators for a higher limit")
+            } else {
+                event!(INFO "max-prefixes" by *slot, { slot, name, asn; family, prefixes, limit }
+                "{name} (AS{asn}) has {prefixes} prefixes of {family} again, and may have {limit}: its routes count again")
+            }
+        }
         MemberEvent::Stale { routes } => event!(WARN "stale" { routes }
             "the parties have been unreachable for longer than stale_secs: {routes} routes withdrawn"),
         MemberEvent::Kept { routes } => event!(WARN "kept" { routes }
