@@ -269,6 +269,6 @@ mod tests {
         assert_eq!(limits.turn(after(910)).len(), 1);
         limits.set(std::iter::empty());
         limits.went(1, prefix(1));
-        assert!(limits.is_empty() && limits.deadline().is_none());
+        assert_eq!((limits.turn(after(911)), limits.is_empty(), limits.deadline()), (vec![], true, None));
     }
 }

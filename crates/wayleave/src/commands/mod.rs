@@ -32,6 +32,7 @@ mod members_data;
 mod members_import;
 mod monitor;
 mod moved;
+mod mrt;
 mod netcheck;
 mod node_keys;
 mod path;

@@ -1,8 +1,11 @@
 //! `show` and `why`: the state of a running role, as text or as JSON.
 
+use std::path::PathBuf;
+
 use serde_json::{Value, json};
 
 use super::apply;
+use super::mrt::Dump;
 use super::path;
 use crate::failure::{Failure, Outcome};
 use crate::fetch;
@@ -39,6 +42,9 @@ pub struct Show {
     pub pair: Option<String>,
     #[command(flatten)]
     pub which: Which,
+    /// Write a member's routes, all of them, to this file as a RIB dump (MRT, RFC 6396).
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub mrt: Option<PathBuf>,
     #[arg(long)]
     pub json: bool,
 }
@@ -136,6 +142,14 @@ pub struct Why {
 const PREFIXES: usize = 4;
 
 pub fn show(command: &Show) -> Outcome {
+    if let Some(file) = &command.mrt {
+        if command.what != Noun::Routes {
+            let failure = Failure::usage(format!("`--mrt` writes routes, and not {}", command.what.name()));
+            return Err(failure.help("`wayleave show routes --mrt FILE`").into());
+        }
+        let (filter, pair) = (filter_of(command)?, command.pair.as_deref());
+        return Dump { target: &command.target, filter: &filter, pair }.write(file);
+    }
     let path = match command.what {
         Noun::Routes | Noun::Exports => format!("{}?{}", command.what.path(), parameters(command)?),
         what if command.of.is_some() || !filters(&command.which).is_empty() => {
@@ -600,6 +614,11 @@ fn filters(which: &Which) -> Vec<(&'static str, &str)> {
 
 /// What is asked of routes, or exports, as parameters.
 fn parameters(command: &Show) -> Result<String, Failure> {
+    Ok(format!("most={}", command.most) + &filter_of(command)?)
+}
+
+/// Which of them.
+fn filter_of(command: &Show) -> Result<String, Failure> {
     let filters = filters(&command.which);
     if command.what == Noun::Exports && !filters.is_empty() {
         let failure = Failure::usage("`show exports` takes no filter of routes");
@@ -607,7 +626,7 @@ fn parameters(command: &Show) -> Result<String, Failure> {
     }
     let all = (command.all && command.what == Noun::Routes).then_some(("all", "true"));
     let of = command.of.as_deref().map(|of| ("prefix", of));
-    let mut text = format!("most={}", command.most);
+    let mut text = String::new();
     for (name, value) in of.into_iter().chain(filters).chain(all) {
         text += &format!("&{name}={}", encoded(value));
     }

@@ -17,7 +17,7 @@ use wayleave_bgp::bmp::{Ends, Monitor};
 use wayleave_bgp::session::{Cause, ConnectionId, Established};
 use wayleave_core::Afi;
 use wayleave_runtime::bgp_tcp::TcpEvent;
-use wayleave_runtime::clock::unix_now;
+use wayleave_runtime::clock::{unix_now, utc};
 use wayleave_runtime::http::Metric;
 use wayleave_runtime::metrics;
 
@@ -54,6 +54,8 @@ pub struct Station(Arc<Shared>);
 struct Shared {
     monitor: Mutex<Monitor>,
     changed: Notify,
+    /// Why there is no connection, in words, and since when in Unix seconds.
+    lost: Mutex<Option<(u64, String)>>,
 }
 
 /// A station whose connection is kept up.
@@ -67,7 +69,7 @@ impl RunningStation {
     pub fn start(at: StationAt) -> Self {
         let description = format!("wayleave {}, member", crate::VERSION);
         let monitor = Mutex::new(Monitor::new(description, at.name.clone()));
-        let station = Station(Arc::new(Shared { monitor, changed: Notify::new() }));
+        let station = Station(Arc::new(Shared { monitor, changed: Notify::new(), lost: Mutex::new(None) }));
         let (stop, stopped) = oneshot::channel();
         let connection = StationConnection { station: station.clone(), at, stopped };
         Self { station, stop, task: tokio::spawn(connection.run()) }
@@ -90,6 +92,24 @@ impl Station {
     fn tell(&self, what: impl FnOnce(&mut Monitor)) {
         what(&mut self.lock());
         self.0.changed.notify_one();
+    }
+
+    /// What is wrong with the connection.
+    pub fn problem(&self) -> Option<String> {
+        let lost = self.0.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.as_ref().map(|(since, why)| {
+            format!(
+                "no connection with the BMP station ([bmp] `connect`) since {}: {why}; it is tried again, and sessions and routes are not \
+                 concerned",
+                utc(*since)
+            )
+        })
+    }
+
+    /// Whether there is a connection, and if not, why. The time of a loss stays until there is one again.
+    fn note(&self, lost: Option<&str>) {
+        let mut before = self.0.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        *before = lost.map(|why| (before.take().map_or_else(|| unix_now().secs(), |(since, _)| since), why.to_owned()));
     }
 
     pub fn metrics(&self) -> Vec<Metric> {
@@ -194,6 +214,7 @@ impl StationConnection {
             let why = match opened {
                 Ok(Ok(stream)) => {
                     info!("connected to the BMP station at {}", self.at.address);
+                    self.station.note(None);
                     let since = Instant::now();
                     let end = self.serve(stream).await;
                     self.station.lock().disconnected();
@@ -207,6 +228,7 @@ impl StationConnection {
                 Ok(Err(error)) => error.to_string(),
                 Err(_) => format!("no answer within {} s", CONNECT_PATIENCE.as_secs()),
             };
+            self.station.note(Some(&why));
             let (at, secs) = (&self.at.address, rest.as_secs());
             // Once until it is connected again.
             if std::mem::replace(&mut is_told, true) {
@@ -384,9 +406,14 @@ mod tests {
         let initiation = Some(BmpMessage::Initiation { name: "alpha".to_owned() });
         let (mut stream, mut reader) = accepted(&listener).await;
         assert_eq!(next(&mut stream, &mut reader).await, initiation);
+        assert_eq!(running.station.problem(), None);
         drop(stream);
+        while running.station.problem().is_none() {
+            tokio::task::yield_now().await;
+        }
         let (mut stream, mut reader) = accepted(&listener).await;
         assert_eq!(next(&mut stream, &mut reader).await, initiation);
+        assert_eq!(running.station.problem(), None);
         let monitored = session(&running.station);
         assert!(matches!(next(&mut stream, &mut reader).await, Some(BmpMessage::PeerUp(_))));
         monitored.ended(&Cause::ConnectionLost);

@@ -268,7 +268,16 @@ fn a_configuration_is_applied_undone_and_undoes_itself_unless_it_is_confirmed() 
         text(&output.stderr)
     );
     eventually("the change is undone", || has("alpha.toml") == first);
-    eventually("the role has it", || text(&run(&["reload"]).stdout).starts_with("reloaded; no setting"));
+    let mut said = String::new();
+    for _ in 0..200 {
+        let output = run(&["reload"]);
+        said = text(&output.stdout) + &text(&output.stderr);
+        if said.starts_with("reloaded; no setting") {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(said.starts_with("reloaded; no setting"), "{said}");
     assert!(text(&run(&["confirm"]).stderr).contains("it was undone"));
 
     // A confirmed one stays, and a second one is refused meanwhile.

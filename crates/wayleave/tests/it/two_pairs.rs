@@ -9,7 +9,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
-use wayleave_core::Prefix;
+use wayleave_bgp::mrt::{MrtReader, Record};
+use wayleave_core::{Asn, Prefix};
 use wayleave_lab::demo::exchange::DemoExchange;
 use wayleave_lab::demo::http::get;
 use wayleave_lab::demo::layout::Layout;
@@ -161,6 +162,19 @@ fn a_pair_that_fails_costs_no_route_that_the_other_has() {
     let routes = both.says(BRAVO, &["show", "routes", "--pair", NAMES[1], "--json"]);
     let routes: Value = serde_json::from_str(&routes).expect("JSON");
     assert_eq!(routes["routes"].as_array().map(Vec::len), Some(1), "{routes:#}");
+    // Other programs read them in a file.
+    let dump = both.0[0].files.member("bravo").with_extension("mrt");
+    let write = ["show", "routes", "--mrt", dump.to_str().expect("a path")];
+    let said = both.says(BRAVO, &write);
+    assert!(said.contains("choose one by `--pair NAME`") && !dump.exists(), "{said}");
+    let said = both.says(BRAVO, &[&write[..], &["--pair", NAMES[1]]].concat());
+    assert!(said.starts_with("1 routes to 1 prefixes in "), "{said}");
+    let records = MrtReader::new(fs::File::open(&dump).expect("a dump")).map(|record| record.expect("a record"));
+    let routes: Vec<_> = records
+        .flat_map(|record| if let Record::Rib(entries) = record { entries } else { Vec::new() })
+        .map(|entry| (entry.prefix.to_string(), entry.peer_asn))
+        .collect();
+    assert_eq!(routes, [(PREFIX.to_owned(), Asn(64_497))]);
     let why = both.says(BRAVO, &["why", PREFIX]);
     assert!(NAMES.iter().all(|name| why.contains(&format!("from alpha (AS64497) by {name}"))), "{why}");
     let said = both.says(BRAVO, &["show", "peers", "--pair", "rs3"]);

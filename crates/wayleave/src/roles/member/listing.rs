@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 use wayleave_bgp::Attributes;
 use wayleave_core::{Asn, Prefix, VerdictKind};
@@ -14,8 +16,20 @@ use wayleave_runtime::http::{Parameters, ViewError};
 use crate::roles::daemon::most;
 
 /// The parameters of the page of routes.
-pub const OF_ROUTES: &[&str] =
-    &["most", "after", "prefix", "longer", "announcer", "on_path", "origin", "community", "verdict", "reason", "all"];
+pub const OF_ROUTES: &[&str] = &[
+    "most",
+    "after",
+    "prefix",
+    "longer",
+    "announcer",
+    "on_path",
+    "origin",
+    "community",
+    "verdict",
+    "reason",
+    "all",
+    "attributes",
+];
 /// Those of the page of exports.
 pub const OF_EXPORTS: &[&str] = &["most", "prefix", "to"];
 /// Prefixes of one question to the machine, which has other work.
@@ -63,6 +77,8 @@ pub struct Asked {
     pub most: usize,
     /// The end of the page before.
     pub after: Option<ListPosition>,
+    /// Whether rows have the path attributes as octets.
+    pub attributes: bool,
 }
 
 impl Asked {
@@ -98,7 +114,7 @@ impl Asked {
         // What has a reason is not installed.
         filter.is_installed = !flag(parameters, "all")? && filter.cause.is_none();
         let after = parameters.get("after").map(|text| position(text)).transpose()?;
-        Ok(Self { filter, address, most: most(parameters)?, after })
+        Ok(Self { filter, address, most: most(parameters)?, after, attributes: flag(parameters, "attributes")? })
     }
 }
 
@@ -181,6 +197,13 @@ fn row(route: &ListedRoute<'_>) -> Value {
     })
 }
 
+/// The same with the path attributes, as [`Attributes::encode`] writes them, in base64.
+fn row_with_attributes(route: &ListedRoute<'_>) -> Value {
+    let mut row = row(route);
+    row["attributes"] = json!(STANDARD.encode(route.attributes.encode()));
+    row
+}
+
 /// A row with its place in the list.
 pub type PlacedRow = (ListPosition, Value);
 
@@ -190,7 +213,9 @@ pub fn rows(
     filter: &RouteFilter,
     after: Option<ListPosition>,
     visits: usize,
+    attributes: bool,
 ) -> (Vec<PlacedRow>, Option<ListPosition>) {
+    let row = if attributes { row_with_attributes } else { row };
     let part = proxy.list_behind(filter, after, visits, row);
     let named = |(position, mut row): PlacedRow| {
         row["announcer"] = json!(proxy.announcer(position.slot));
@@ -215,10 +240,10 @@ pub fn page(mut rows: Vec<PlacedRow>, most: usize, goes_on: bool, installed: usi
 }
 
 /// The rows of the longest prefix of an address that has any.
-pub fn longest(proxy: &mut MemberProxy, filter: &RouteFilter, address: IpAddr) -> Vec<PlacedRow> {
+pub fn longest(proxy: &mut MemberProxy, filter: &RouteFilter, address: IpAddr, attributes: bool) -> Vec<PlacedRow> {
     for prefix in Place::Address(address).prefixes() {
         let of_prefix = RouteFilter { prefix: Some((prefix, false)), ..filter.clone() };
-        let (rows, _) = rows(proxy, &of_prefix, None, 1);
+        let (rows, _) = rows(proxy, &of_prefix, None, 1, attributes);
         if !rows.is_empty() {
             return rows;
         }

@@ -196,10 +196,11 @@ impl MemberView {
     }
 
     async fn routes(self, asked: Asked) -> Result<Value, ViewError> {
-        let Asked { filter, address, most, mut after } = asked;
+        let Asked { filter, address, most, mut after, attributes } = asked;
         if let Some(address) = address {
-            let of_address =
-                move |proxy: &mut MemberProxy| (listing::longest(proxy, &filter, address), proxy.installed_prefixes());
+            let of_address = move |proxy: &mut MemberProxy| {
+                (listing::longest(proxy, &filter, address, attributes), proxy.installed_prefixes())
+            };
             let (mut rows, installed) = self.query(of_address).await?;
             rows.retain(|(position, _)| after.is_none_or(|after| *position > after));
             return Ok(listing::page(rows, most, false, installed));
@@ -209,7 +210,7 @@ impl MemberView {
         loop {
             let filter = filter.clone();
             let part = move |proxy: &mut MemberProxy| {
-                (listing::rows(proxy, &filter, after, VISITS), proxy.installed_prefixes())
+                (listing::rows(proxy, &filter, after, VISITS, attributes), proxy.installed_prefixes())
             };
             let ((rows, next), installed) = self.query(part).await?;
             all.extend(rows);
@@ -432,6 +433,7 @@ impl View for MemberView {
         value["router_disabled"] = router["disabled"].clone();
         let mut problems = self.faults.list();
         problems.extend(router["problem"].as_str().map(str::to_owned));
+        problems.extend(self.station.as_ref().and_then(Station::problem));
         problems.extend(keys_problem);
         problems.extend(too_large(&status));
         problems.extend(deferred(&status));
