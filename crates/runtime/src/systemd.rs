@@ -1,10 +1,15 @@
 //! Notifications to systemd (`sd_notify`): ready, reloading, stopping, alive. Without systemd they do nothing.
 
+use std::ffi::OsStr;
+use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
 use tracing::debug;
+
+/// How long to wait for a systemd that does not read.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A state of the daemon that systemd follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,21 +36,27 @@ pub fn notify(notice: Notice<'_>) {
         Notice::Alive => "WATCHDOG=1".to_owned(),
         Notice::Status(line) => format!("STATUS={}", line.replace('\n', " ")),
     };
-    let bytes = path.as_encoded_bytes();
-    // A leading `@` stands for the abstract namespace.
-    let address = match bytes.strip_prefix(b"@") {
-        Some(name) => SocketAddr::from_abstract_name(name),
-        None => SocketAddr::from_pathname(&path),
-    };
-    let send = |address: SocketAddr| {
-        let socket = UnixDatagram::unbound()?;
-        // Another one of these follows: the daemon does not wait for a systemd that does not read.
-        socket.set_nonblocking(notice == Notice::Alive)?;
-        socket.send_to_addr(text.as_bytes(), &address)
-    };
-    if let Err(error) = address.and_then(send) {
+    // Another one of these follows.
+    let patience = if notice == Notice::Alive { Duration::ZERO } else { PATIENCE };
+    if let Err(error) = send(&path, &text, patience) {
         debug!(%error, "systemd was not notified");
     }
+}
+
+/// Sends a text to the socket at `path`. A reader that does not read is waited for so long: what the daemon does is more than that
+/// somebody hears of it.
+fn send(path: &OsStr, text: &str, patience: Duration) -> io::Result<()> {
+    // A leading `@` stands for the abstract namespace.
+    let address = match path.as_encoded_bytes().strip_prefix(b"@") {
+        Some(name) => SocketAddr::from_abstract_name(name),
+        None => SocketAddr::from_pathname(path),
+    };
+    let socket = UnixDatagram::unbound()?;
+    match patience {
+        Duration::ZERO => socket.set_nonblocking(true)?,
+        patience => socket.set_write_timeout(Some(patience))?,
+    }
+    socket.send_to_addr(text.as_bytes(), &address?).map(|_| ())
 }
 
 /// How long the process may be silent before systemd ends it (`WatchdogSec`); `None` if it may be so for ever.
@@ -65,4 +76,23 @@ pub fn monotonic_micros() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let part = |value: i64| u64::try_from(value).unwrap_or_default();
     part(now.tv_sec) * 1_000_000 + part(now.tv_nsec) / 1_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reader_that_does_not_read_holds_nothing_up() {
+        let path = std::env::temp_dir().join(format!("wayleave-notify-{}", std::process::id()));
+        let reader = UnixDatagram::bind(&path).expect("a socket");
+        // More than the kernel keeps for a reader, whatever net.unix.max_dgram_qlen is.
+        let taken = (0..100_000).take_while(|_| send(path.as_os_str(), "READY=1", Duration::ZERO).is_ok()).count();
+        assert!((1..100_000).contains(&taken));
+        assert!(send(path.as_os_str(), "READY=1", Duration::from_millis(1)).is_err());
+        let mut buffer = [0; 16];
+        assert_eq!(reader.recv(&mut buffer).expect("the first one"), "READY=1".len());
+        send(path.as_os_str(), "READY=1", PATIENCE).expect("there is room");
+        std::fs::remove_file(path).expect("removed");
+    }
 }

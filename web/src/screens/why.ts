@@ -58,7 +58,8 @@ function received(route: Fields): HTMLElement {
     route.rule !== undefined && h("p", {}, h("b", {}, "By: "), text(route.rule)),
     words(route.reason) !== null && h("p", {}, h("b", {}, "Because: "), text(route.reason)),
     (route.lack ?? null) !== null && h("p", {}, h("b", {}, "What is missing: "), text(route.lack)),
-    (route.verdict ?? route.class ?? null) !== null && h("p", {}, hint("verdict"), ": ", text(route.verdict ?? route.class)),
+    (route.verdict ?? null) !== null && h("p", {}, hint("verdict"), ": ", text(route.verdict)),
+    (route.class ?? null) !== null && h("p", {}, hint("class"), ": ", text(route.class)),
     cure(route),
   );
 }
