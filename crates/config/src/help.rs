@@ -94,7 +94,7 @@ fn look_for_help(command: &Command, path: &str, found: &mut Vec<String>) {
 /// What is wrong with a help text as one screen on which each command stands once, under a heading.
 #[must_use]
 pub fn faults_of_screen(command: &mut Command, groups: &[Group]) -> Vec<String> {
-    const LINES: usize = 46;
+    const LINES: usize = 50;
     const COLUMNS: usize = 100;
     let text = command.render_help().to_string();
     let mut found = Vec::new();

@@ -169,7 +169,7 @@ impl Monitor {
         self.messages
     }
 
-    /// Routes that the station was not told of: beyond [`MOST_ROUTES`], or too long for a message.
+    /// Routes that the station was not told of: since there were too many, or they are too long for a message.
     #[must_use]
     pub fn untold(&self) -> u64 {
         self.incoming.untold + self.outgoing.untold
