@@ -87,6 +87,9 @@ impl Checked {
 
 /// Checks a configuration; its role follows from its sections.
 pub fn check(source: &Source) -> Checked {
+    if source.is_folder() {
+        return (router::ROLE.check)(source);
+    }
     if source.parse::<toml::Table>().is_ok_and(|table| table.contains_key(LABORATORY)) {
         let failure = Failure::new("this describes a laboratory, and no role");
         return Checked::wrong(

@@ -5,12 +5,14 @@ use std::fs;
 use std::io::ErrorKind;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use miette::NamedSource;
 use serde::de::DeserializeOwned;
 
 use crate::failure::{Failure, Failures};
 use crate::kinds;
+use crate::router::scion_folder::{self, Remark, Translation};
 
 /// Largest configuration that is read.
 const MOST_OCTETS: u64 = 8 << 20;
@@ -20,11 +22,19 @@ const MOST_OCTETS: u64 = 8 << 20;
 pub struct Source {
     path: PathBuf,
     text: String,
+    /// Where the text comes from, if it stands for a folder of a SCION router.
+    folder: Option<Arc<Translation>>,
 }
 
 impl Source {
-    /// Reads a configuration.
+    /// Reads a configuration; of a folder with an open-source SCION router's files, what they come to. What is wrong with those,
+    /// [`Source::parse`] says.
     pub fn read(path: &Path) -> Result<Self, Failure> {
+        if scion_folder::is_one(path) {
+            let text = |file: &Path| Ok(Self::read_with(file, "all three files of a SCION router are needed")?.text);
+            let (path, translation) = scion_folder::read(path, text)?;
+            return Ok(Self { path, text: translation.text().to_owned(), folder: Some(Arc::new(translation)) });
+        }
         Self::read_with(path, "`wayleave init ROLE` prints one to start from")
     }
 
@@ -52,13 +62,13 @@ impl Source {
             return Err(Failure::new(format!("{}: longer than 8 MiB", path.display())));
         }
         let text = fs::read_to_string(path).map_err(unreadable)?;
-        Ok(Self { path: path.to_owned(), text })
+        Ok(Self { path: path.to_owned(), text, folder: None })
     }
 
     /// A text as a file of this name would have it.
     #[cfg(test)]
     pub(crate) fn of_text(path: &str, text: &str) -> Self {
-        Self { path: path.into(), text: text.to_owned() }
+        Self { path: path.into(), text: text.to_owned(), folder: None }
     }
 
     pub fn path(&self) -> &Path {
@@ -68,14 +78,30 @@ impl Source {
     /// The same file with another text.
     #[must_use]
     pub fn with_text(&self, text: String) -> Self {
-        Self { path: self.path.clone(), text }
+        Self { path: self.path.clone(), text, folder: None }
     }
 
     pub fn text(&self) -> &str {
         &self.text
     }
 
+    /// Whether it stands for a folder of a SCION router, and no file has its text.
+    pub fn is_folder(&self) -> bool {
+        self.folder.is_some()
+    }
+
+    /// What this router does otherwise than the one whose folder it is.
+    pub fn differences(&self) -> Vec<Failure> {
+        self.folder.iter().flat_map(|folder| folder.warnings()).map(Failure::new).collect()
+    }
+
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, Failures> {
+        let faults = self.folder.as_deref().map(Translation::faults).unwrap_or_default();
+        if !faults.is_empty() {
+            let failure =
+                |Remark { place, message }: &Remark| Failure::new(format!("{}: {message}", self.in_folder(place)));
+            return Err(Failures(faults.iter().map(failure).collect()));
+        }
         toml::from_str(&self.text).map_err(|error| {
             let fault = Fault { span: error.span(), message: error.message().to_owned(), help: None };
             self.failure(fault).into()
@@ -102,8 +128,21 @@ impl Source {
         keys.into_iter().filter(|key| old.get(*key) != new.get(*key) && !is_live(key)).cloned().collect()
     }
 
+    /// A place in a folder's files, with the folder.
+    fn in_folder(&self, place: &str) -> String {
+        self.path.parent().unwrap_or(Path::new("")).join(place).display().to_string()
+    }
+
     /// The fault with its location in the text.
     pub fn failure(&self, fault: Fault) -> Failure {
+        if let Some(folder) = &self.folder {
+            let place = fault.span.and_then(|span| folder.place(span.start)).unwrap_or_default();
+            let failure = Failure::new(format!("{}: {}", self.in_folder(place), fault.message));
+            return match fault.help {
+                Some(help) => failure.help(help),
+                None => failure,
+            };
+        }
         let (what, label) = split(&fault.message);
         let mut failure = match fault.span {
             // The line has the secret, and is not shown.

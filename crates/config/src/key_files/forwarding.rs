@@ -1,7 +1,9 @@
-//! Files of forwarding keys, each with the second from which it is valid.
+//! Files of forwarding keys, each with the second from which it is valid; and a SCION AS's master key, from which one follows.
 
 use std::path::Path;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use wayleave_crypto::kdf;
@@ -17,6 +19,12 @@ use crate::key_files::private;
 const MOST: usize = 3;
 /// The role in a file's header.
 const ROLE: &str = "router";
+/// How the processes of a SCION AS derive the forwarding key from their master key: PBKDF2-HMAC-SHA256 (scionproto/scion,
+/// `router/control`, `DeriveHFMacKey`). Segments of its control service verify by no other.
+const SCION_SALT: &[u8] = b"Derive OF Key";
+const SCION_ROUNDS: u32 = 1_000;
+/// Bounds of a master key's length, in octets. Others take any length; the manual asks for 16.
+const SCION_MASTER: std::ops::RangeInclusive<usize> = 16..=1_024;
 
 /// The packet format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize, ValueEnum)]
@@ -83,11 +91,15 @@ impl ForwardingKeys {
 
     /// Adds a new key that is valid from `from`; the oldest of more than three is dropped.
     pub fn add(&mut self, from: u64) -> Outcome {
+        self.push(from, fresh()?)
+    }
+
+    fn push(&mut self, from: u64, key: [u8; 16]) -> Outcome {
         if let Some((newest, _)) = self.keys.last().filter(|(newest, _)| *newest >= from) {
             let message = format!("the newest key is valid from {}, which is not before {}", utc(*newest), utc(from));
             return Err(Failure::usage(message).into());
         }
-        self.keys.push((from, fresh()?));
+        self.keys.push((from, key));
         if self.keys.len() > MOST {
             self.keys.remove(0);
         }
@@ -117,11 +129,53 @@ impl ForwardingKeys {
         self.keys.iter().map(|(from, _)| *from)
     }
 
-    /// Reads the keys of `format`; the file must be readable by its owner alone.
+    /// The key that follows from the master key of a SCION AS (`keys/master0.key` of the open-source router and control service),
+    /// valid from second 0. The file must be readable by its owner alone.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is no master key.
+    pub fn import(path: &Path) -> Result<Self, Failure> {
+        Self::of_master(&private::read(path)?, path).unwrap_or_else(|| {
+            let what = format!("{} is not the master key of a SCION AS", path.display());
+            Err(Failure::new(what)
+                .help("expected the base64 of 16 random octets, as in keys/master0.key of its control service"))
+        })
+    }
+
+    /// `None` if the text is not base64.
+    fn of_master(text: &str, path: &Path) -> Option<Result<Self, Failure>> {
+        let line: Zeroizing<String> = Zeroizing::new(text.split_ascii_whitespace().collect());
+        let master = Zeroizing::new(STANDARD.decode(line.as_bytes()).ok().filter(|master| !master.is_empty())?);
+        if !SCION_MASTER.contains(&master.len()) {
+            let what = format!("{} has a master key of {} octets", path.display(), master.len());
+            return Some(Err(
+                Failure::new(what).help("expected 16 random octets in base64; all processes of the AS have the same")
+            ));
+        }
+        let key = *kdf::pbkdf2::<16>(&master, SCION_SALT, SCION_ROUNDS).expose();
+        Some(Ok(Self { format: FormatName::Scion, keys: vec![(0, key)] }))
+    }
+
+    /// Adds the key of a master key, valid from `from`.
+    pub fn add_imported(&mut self, from: u64, imported: &Self) -> Outcome {
+        self.push(from, *imported.at(u64::MAX))
+    }
+
+    /// Reads the keys of `format`; the file must be readable by its owner alone. For SCION a master key does as well.
     pub fn load(format: FormatName, path: &Path) -> Result<Self, Failure> {
         let text = private::read(path)?;
+        let imported = if format == FormatName::Scion { Self::of_master(&text, path) } else { None };
+        imported.unwrap_or_else(|| Self::of_file(&text, format, path))
+    }
+
+    /// The same of a file that `wayleave keys forwarding` made, and no master key: that one is not ours to write.
+    pub fn load_own(format: FormatName, path: &Path) -> Result<Self, Failure> {
+        Self::of_file(&private::read(path)?, format, path)
+    }
+
+    fn of_file(text: &str, format: FormatName, path: &Path) -> Result<Self, Failure> {
         // The parser's message would quote the line, which is secret.
-        let table: toml::Table = toml::from_str(&text).unwrap_or_default();
+        let table: toml::Table = toml::from_str(text).unwrap_or_default();
         let field = |name: &str| table.get(name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
         let refused = |what: String| {
             Failure::new(format!("{} {what}", path.display()))
@@ -136,7 +190,7 @@ impl ForwardingKeys {
             return Err(refused(format!("has keys for {} packets, not for {}", field("format"), format.name())));
         }
         let malformed = || refused("is a damaged file of forwarding keys".to_owned());
-        let file: KeyFile = toml::from_str(&text).map_err(|_| malformed())?;
+        let file: KeyFile = toml::from_str(text).map_err(|_| malformed())?;
         let mut keys = Vec::new();
         for line in &file.key {
             keys.push((line.from, read_secret(&line.secret).ok_or_else(malformed)?));
@@ -198,6 +252,22 @@ fn fresh() -> Outcome<[u8; 16]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The expected keys are those of Python's `hashlib.pbkdf2_hmac("sha256", master, b"Derive OF Key", 1000, 16)`.
+    #[test]
+    fn a_scion_master_key_makes_the_forwarding_key_of_its_as() {
+        let of = |text: &str| ForwardingKeys::of_master(text, Path::new("master0.key"));
+        let key = |text| u128::from_be_bytes(*of(text).expect("base64").expect("long enough").at(0));
+        assert_eq!(key("AAECAwQFBgcICQoLDA0ODw==\n"), 0x014f838b9e1db547479909e7710bc7c8);
+        assert_eq!(key("AQEBAQEBAQEB\r\nAQEBAQEBAQ=="), 0x829900cb2f28d60d5b386ef7c0a261d2);
+        assert_eq!(key("AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="), 0xdab4aa11096064a10443da2554705e5c);
+        for short in ["AAECAwQFBgcICQoLDA0O", "AA=="] {
+            assert!(of(short).expect("base64").is_err(), "{short}");
+        }
+        for no_key in ["", "\n", "AAECAwQFBgcICQoLDA0ODw", "role = \"router\"\nformat = \"scion\"\n", "!"] {
+            assert!(of(no_key).is_none(), "{no_key}");
+        }
+    }
 
     #[test]
     fn the_next_key_is_taken_ahead_and_the_previous_one_kept_until_then() {

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::unplaced;
+use super::{default_true, unplaced};
 use crate::Fault;
 use crate::rs::range;
 
@@ -20,6 +20,9 @@ pub struct BfdSection {
     /// Detection multiplier: lost packets in a row after which the session is down.
     #[serde(default = "default_multiplier")]
     pub multiplier: Spanned<u64>,
+    /// Sessions also with the AS's other routers.
+    #[serde(default = "default_true")]
+    pub siblings: bool,
 }
 
 fn default_interval() -> Spanned<u64> {

@@ -4,6 +4,7 @@ pub mod bfd;
 pub mod icing;
 pub mod platypus;
 pub mod scion;
+pub mod scion_folder;
 pub mod stamper;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -223,6 +224,9 @@ impl RouterFile {
         };
         let (mut errors, mut warnings) = (Vec::new(), Vec::new());
         match file.file_fault(source) {
+            Some(FileFault::Missing(fault)) if source.is_folder() => {
+                errors.push(fault.help("the AS's control service has the same file: copy it from there"));
+            }
             // A new configuration needs no files yet.
             Some(FileFault::Missing(fault) | FileFault::Doubtful(fault)) => warnings.push(fault),
             Some(FileFault::Unusable(fault)) => errors.push(fault),
@@ -246,7 +250,9 @@ impl RouterFile {
         let open = file.overlay.as_ref().and_then(|section| section.get_ref().open.as_ref());
         let of_format = file.section().map(|section| section.notes(&file)).unwrap_or_default();
         let notes = open.map(OpenSection::describe).into_iter().chain(of_format).collect();
-        Checked { notes, ..Checked::found("router", source, errors, warnings) }
+        let mut checked = Checked { notes, ..Checked::found("router", source, errors, warnings) };
+        checked.warnings.extend(source.differences());
+        checked
     }
 
     /// The format's section, if it is the only one of a format.

@@ -200,6 +200,7 @@ pub(super) const TEMPLATE: &str = "[scion]\n\
      #transmit_ms = 200\n\
      #receive_ms = 200\n\
      #multiplier = 3\n\
+     #siblings = true\n\
      \n\
      # One for each interface of the AS, including those of its other routers.\n\
      [[interface]]\n\

@@ -169,6 +169,10 @@ fn checked(file: &Path, running: &Path) -> Outcome<Source> {
             .map_err(|error| Failure::system(path.display(), &error).help("name the file of a configuration"))
     };
     let (changed, present) = (whole(file)?, whole(running)?);
+    if present.is_dir() {
+        let help = "change the files in it, and `wayleave reload` takes them";
+        return Err(Failure::new(format!("{} is a folder, and no file", running.display())).help(help).into());
+    }
     if changed == present {
         let help = "copy it, change the copy, and apply that; `wayleave reload` takes what was changed in place";
         return Err(Failure::usage("both are the same file").help(help).into());
@@ -179,6 +183,13 @@ fn checked(file: &Path, running: &Path) -> Outcome<Source> {
         return Err(Failure::usage(format!("{} lies in another folder", file.display())).help(help).into());
     }
     let source = Source::read(file)?;
+    if source.is_folder() {
+        let help =
+            "change its files, and `wayleave reload` takes them; `wayleave diff` says beforehand what that changes";
+        return Err(Failure::new(format!("{} is a folder of a SCION router, and no file", file.display()))
+            .help(help)
+            .into());
+    }
     let mut found = check(&source);
     found.errors.append(&mut found.examples);
     if found.errors.is_empty() { Ok(source) } else { Err(Failures(found.errors)) }

@@ -115,6 +115,10 @@ fn system(path: &Path) -> impl FnOnce(io::Error) -> Failures + use<'_> {
 
 pub fn backup(wanted: &Backup) -> Outcome {
     let source = Source::read(&wanted.config)?;
+    if source.is_folder() {
+        let what = format!("{} is a folder of a SCION router, and no file", wanted.config.display());
+        return Err(Failure::new(what).help("copy the folder as it is: this router writes nothing into it").into());
+    }
     let role = role_of(&source)?;
     let name = wanted.config.file_name().ok_or_else(|| Failure::usage("--config names no file"))?;
     let named = named_files(&source);

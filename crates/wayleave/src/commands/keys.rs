@@ -18,7 +18,7 @@ use crate::config::PublicKey;
 use crate::config::kinds::{TOKEN_PREFIX, TextKind};
 use crate::config::parse::TokenHash;
 use crate::config::router::FormatName;
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::key_files::forwarding;
 use crate::key_files::node::fresh;
 use crate::key_files::private;
@@ -124,6 +124,10 @@ pub struct ForwardingKeys {
     /// Add a key that is valid from this time on (2027-01-15T08:00:00Z, a day, or seconds since 1970). Routers must have it before then.
     #[arg(long, value_name = "TIME", value_parser = time_of)]
     pub next: Option<u64>,
+    /// Take the key that follows from this master key of a SCION AS (`keys/master0.key` of the open-source router and control service)
+    /// in the place of a random one.
+    #[arg(long, value_name = "MASTER_KEY")]
+    pub import: Option<PathBuf>,
     #[arg(long)]
     pub json: bool,
 }
@@ -176,17 +180,24 @@ fn time_of(text: &str) -> Result<u64, String> {
 
 /// Creates forwarding keys, or adds one.
 fn forwarding(command: &ForwardingKeys) -> Outcome {
-    let ForwardingKeys { file, format, next, json } = command;
+    let ForwardingKeys { file, format, next, import, json } = command;
     let format = *format;
+    if import.is_some() && format != FormatName::Scion {
+        return Err(Failure::usage("`--import` takes a SCION AS's master key, expected `--format scion`").into());
+    }
+    let imported = import.as_deref().map(forwarding::ForwardingKeys::import).transpose()?;
     let keys = match next {
         None => {
-            let keys = forwarding::ForwardingKeys::generate(format)?;
+            let keys = imported.map_or_else(|| forwarding::ForwardingKeys::generate(format), Ok)?;
             keys.save(file)?;
             keys
         }
         Some(from) => {
-            let mut keys = forwarding::ForwardingKeys::load(format, file)?;
-            keys.add(*from)?;
+            let mut keys = forwarding::ForwardingKeys::load_own(format, file)?;
+            match &imported {
+                Some(imported) => keys.add_imported(*from, imported)?,
+                None => keys.add(*from)?,
+            }
             keys.replace(file)?;
             keys
         }

@@ -1,12 +1,13 @@
 //! `run`: a role as a daemon.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use wayleave_runtime::logs;
 
 use super::help::RoleParser;
+use crate::config::router::scion_folder;
 use crate::failure::{Failure, Outcome};
 use crate::roles::{self, Options, RoleName};
 
@@ -16,8 +17,12 @@ pub struct Run {
     #[arg(value_parser = RoleParser)]
     pub role: RoleName,
     /// Its configuration.
-    #[arg(long, short, value_name = "FILE")]
-    pub config: PathBuf,
+    #[arg(long, short, value_name = "FILE", required_unless_present = "scion")]
+    pub config: Option<PathBuf>,
+    /// With `router`, in the place of a configuration: the folder of an open-source SCION router, with `router.toml`, `topology.json` and
+    /// `keys/master0.key`.
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
+    pub scion: Option<PathBuf>,
     /// Log level or filter, such as `info,wayleave_runtime::links=debug`. Default: WAYLEAVE_LOG, then `info`.
     #[arg(long)]
     pub log: Option<String>,
@@ -56,5 +61,21 @@ pub fn run(command: &Run) -> Outcome {
     };
     logs::start(format, command.log.as_deref())?;
     let options = Options { refuses: !command.refuse_nobody, proxy: command.proxy };
-    roles::run(command.role, &command.config, options)
+    roles::run(command.role, configuration(command)?, options)
+}
+
+/// The file of the role's configuration, or the folder that stands for one.
+fn configuration(command: &Run) -> Result<&Path, Failure> {
+    let Some(folder) = &command.scion else {
+        return command.config.as_deref().ok_or_else(|| Failure::usage("no configuration, expected `--config FILE`"));
+    };
+    if command.role != RoleName::Router {
+        return Err(Failure::usage("`--scion` is for a router"));
+    }
+    if !scion_folder::is_one(folder) {
+        let what = format!("{} is not the folder of a SCION router", folder.display());
+        return Err(Failure::new(what)
+            .help(format!("expected {} in it; `--config FILE` is for a file", scion_folder::TOPOLOGY)));
+    }
+    Ok(folder)
 }

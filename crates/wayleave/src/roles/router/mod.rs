@@ -24,6 +24,7 @@ mod worker;
 
 use std::path::Path;
 
+use tracing::warn;
 use wayleave_runtime::huge_pages;
 
 use super::daemon::{self, Options};
@@ -35,10 +36,20 @@ use supervisor::Supervisor;
 #[cfg(test)]
 pub use view::metric_names;
 
+/// Logs what this router does otherwise than the one whose folder it was given, if that was not so `before`.
+fn log_differences(source: &Source, before: Option<&Source>) {
+    let known: Vec<String> = before.iter().flat_map(|before| before.differences()).map(|one| one.to_string()).collect();
+    for difference in source.differences().iter().map(ToString::to_string).filter(|one| !known.contains(one)) {
+        warn!("{difference}");
+    }
+}
+
 /// Runs the router until SIGTERM.
 pub async fn run(path: &Path, options: Options) -> Outcome {
     huge_pages::enable();
-    let file = RouterFile::parse(&Source::read(path)?)?;
+    let source = Source::read(path)?;
+    let file = RouterFile::parse(&source)?;
+    log_differences(&source, None);
     // The one place that lists the formats.
     match file.forwarding.format {
         FormatName::Scion => daemon::run::<Supervisor<scion::Scion>>(path, options).await,

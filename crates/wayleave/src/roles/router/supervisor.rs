@@ -14,6 +14,7 @@ use wayleave_runtime::store::{FileStore, Store};
 
 use super::format::{Context, Control, Format};
 use super::journal::{Account, Journal, Record};
+use super::log_differences;
 use super::output::{CONTROL_QUEUE, OutputQueues};
 use super::ports::{AttachedPort, PortSpec};
 use super::settings::{Settings, random};
@@ -167,6 +168,7 @@ impl<F: Format> Role for Supervisor<F> {
         self.control.check_reload(&control)?;
         control.plan(&settings)?;
         let opened = self.open_new_ports(&settings)?;
+        log_differences(source, Some(&self.settings.source));
         self.settings = settings;
         self.control.reload(control);
         self.plan(opened).await;

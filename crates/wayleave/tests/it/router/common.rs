@@ -80,6 +80,8 @@ pub(crate) struct Router {
     place: NetworkNamespace,
     pub(crate) child: Option<Child>,
     page: String,
+    /// How it is told its configuration.
+    configuration: [String; 2],
 }
 
 impl Router {
@@ -100,7 +102,18 @@ impl Router {
         let page = place.within(free_address);
         let page = page.expect("in its place").expect("a port").to_string();
         folder.write(&format!("{name}.toml"), &format!("{config}[status]\nlisten = \"{page}\"\n"));
-        let mut router = Self { role, name: name.to_owned(), folder: folder.0.clone(), place, child: None, page };
+        let configuration = ["--config".to_owned(), format!("{name}.toml")];
+        let (name, folder) = (name.to_owned(), folder.0.clone());
+        let mut router = Self { role, name, folder, place, child: None, page, configuration };
+        router.start_process();
+        router
+    }
+
+    /// Starts a router with the files of a SCION router in the folder `name`, which have its status page.
+    pub(crate) fn start_folder(folder: &Folder, name: &str, place: NetworkNamespace, page: &str) -> Self {
+        let configuration = ["--scion".to_owned(), name.to_owned()];
+        let (name, folder, page) = (name.to_owned(), folder.0.clone(), page.to_owned());
+        let mut router = Self { role: "router", name, folder, place, child: None, page, configuration };
         router.start_process();
         router
     }
@@ -109,9 +122,7 @@ impl Router {
     pub(crate) fn start_process(&mut self) {
         let log = fs::OpenOptions::new().create(true).append(true).open(self.folder.join(format!("{}.log", self.name)));
         let mut command = self.place.command(env!("CARGO_BIN_EXE_wayleave"));
-        command
-            .args(["run", self.role, "--refuse-nobody", "--config", &format!("{}.toml", self.name)])
-            .current_dir(&self.folder);
+        command.args(["run", self.role, "--refuse-nobody"]).args(&self.configuration).current_dir(&self.folder);
         self.child = Some(command.stderr(log.expect("a log")).stdin(Stdio::null()).spawn().expect("the program runs"));
         let begin = Instant::now();
         let is_ready = |status: &Value| !status.is_null() && status["refuses_until"].is_null();

@@ -16,5 +16,6 @@ mod refusals;
 mod refused;
 mod revoke;
 pub(crate) mod scion;
+mod scion_folder;
 mod servers;
 mod stamper;

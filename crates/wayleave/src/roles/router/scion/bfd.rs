@@ -92,7 +92,9 @@ impl SessionsSpec {
         };
         let key = settings.live_keys(0).last().map(|(_, key)| ForwardingKey::new(key));
         let mut peers = neighbors(settings, scion);
-        peers.extend(siblings(settings, scion));
+        if bfd.siblings {
+            peers.extend(siblings(settings, scion));
+        }
         Self { peers, timers, key, ..none }
     }
 }
@@ -273,9 +275,11 @@ impl Driver {
         let now = self.clock.now().instant;
         let are_timers_new = spec.timers != self.timers;
         (self.timers, self.key) = (spec.timers, spec.key);
-        let mut before = std::mem::take(&mut self.live);
+        let mut before: Vec<Live> = std::mem::take(&mut self.live).into_values().collect();
         for peer in spec.peers {
-            let kept = before.remove(&peer.ingress).filter(|live| live.peer.to == peer.to && !are_timers_new);
+            // By port and address: a sibling's number changes with those in front of it.
+            let is_same = |live: &Live| live.peer.port == peer.port && live.peer.to == peer.to && !are_timers_new;
+            let kept = before.iter().position(is_same).map(|at| before.swap_remove(at));
             let Some(session) = kept.map(|live| live.session).or_else(|| self.open(now)) else { continue };
             self.live.insert(peer.ingress, Live { peer, session });
         }
