@@ -131,14 +131,22 @@ impl Source {
 
     /// A place in a folder's files, with the folder.
     fn in_folder(&self, place: &str) -> String {
-        self.path.parent().unwrap_or(Path::new("")).join(place).display().to_string()
+        let folder = self.path.parent().unwrap_or(Path::new(""));
+        let whole = if place.is_empty() { folder.to_owned() } else { folder.join(place) };
+        whole.display().to_string()
     }
 
     /// The fault with its location in the text.
     pub fn failure(&self, fault: Fault) -> Failure {
         if let Some(folder) = &self.folder {
             let place = fault.span.and_then(|span| folder.place(span.start)).unwrap_or_default();
-            let failure = Failure::new(format!("{}: {}", self.in_folder(place), fault.message));
+            let place = self.in_folder(place);
+            // Failures of the master key begin with its path.
+            let failure = if fault.message.starts_with(&place) {
+                Failure::new(fault.message)
+            } else {
+                Failure::new(format!("{place}: {}", fault.message))
+            };
             return match fault.help {
                 Some(help) => failure.help(help),
                 None => failure,
