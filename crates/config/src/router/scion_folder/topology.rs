@@ -242,7 +242,8 @@ fn link(node: &Node<'_>, is_core: bool, findings: &mut Findings) -> Option<Place
     None
 }
 
-/// Our end of a link, and the neighbour's. Up to release 0.6 `public` had the first, and `bind` its address behind a NAT.
+/// Our end of a link, and the neighbour's. Files of earlier releases have the first in `public`, and where `bind` is there as well, that has
+/// its address.
 fn ends(underlay: &Node<'_>, findings: &mut Findings) -> Option<[Placed<SocketAddr>; 2]> {
     if !findings.is_object(underlay) {
         return None;
