@@ -12,7 +12,8 @@ use serde::de::DeserializeOwned;
 
 use crate::failure::{Failure, Failures};
 use crate::kinds;
-use crate::router::scion_folder::{self, Remark, Translation};
+use crate::router::scion_files;
+use crate::router::scion_folder::{Remark, Translation};
 
 /// Largest configuration that is read.
 const MOST_OCTETS: u64 = 8 << 20;
@@ -30,9 +31,9 @@ impl Source {
     /// Reads a configuration; of a folder with an open-source SCION router's files, what they come to. What is wrong with those,
     /// [`Source::parse`] says.
     pub fn read(path: &Path) -> Result<Self, Failure> {
-        if scion_folder::is_one(path) {
+        if scion_files::is_one(path) {
             let text = |file: &Path| Ok(Self::read_with(file, "all three files of a SCION router are needed")?.text);
-            let (path, translation) = scion_folder::read(path, text)?;
+            let (path, translation) = scion_files::read(path, text)?;
             return Ok(Self { path, text: translation.text().to_owned(), folder: Some(Arc::new(translation)) });
         }
         Self::read_with(path, "`wayleave init ROLE` prints one to start from")
@@ -130,14 +131,22 @@ impl Source {
 
     /// A place in a folder's files, with the folder.
     fn in_folder(&self, place: &str) -> String {
-        self.path.parent().unwrap_or(Path::new("")).join(place).display().to_string()
+        let folder = self.path.parent().unwrap_or(Path::new(""));
+        let whole = if place.is_empty() { folder.to_owned() } else { folder.join(place) };
+        whole.display().to_string()
     }
 
     /// The fault with its location in the text.
     pub fn failure(&self, fault: Fault) -> Failure {
         if let Some(folder) = &self.folder {
             let place = fault.span.and_then(|span| folder.place(span.start)).unwrap_or_default();
-            let failure = Failure::new(format!("{}: {}", self.in_folder(place), fault.message));
+            let place = self.in_folder(place);
+            // Failures of the master key begin with its path.
+            let failure = if fault.message.starts_with(&place) {
+                Failure::new(fault.message)
+            } else {
+                Failure::new(format!("{place}: {}", fault.message))
+            };
             return match fault.help {
                 Some(help) => failure.help(help),
                 None => failure,

@@ -4,6 +4,7 @@ pub mod bfd;
 pub mod icing;
 pub mod platypus;
 pub mod scion;
+pub mod scion_files;
 pub mod scion_folder;
 pub mod stamper;
 

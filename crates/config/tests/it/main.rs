@@ -4,4 +4,5 @@
 mod guide;
 mod pages;
 mod ports;
+mod scion_folder;
 mod sections;

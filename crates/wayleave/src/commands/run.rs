@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use wayleave_runtime::logs;
 
 use super::help::RoleParser;
-use crate::config::router::scion_folder;
+use crate::config::router::{scion_files, scion_folder};
 use crate::failure::{Failure, Outcome};
 use crate::roles::{self, Options, RoleName};
 
@@ -72,7 +72,7 @@ fn configuration(command: &Run) -> Result<&Path, Failure> {
     if command.role != RoleName::Router {
         return Err(Failure::usage("`--scion` is for a router"));
     }
-    if !scion_folder::is_one(folder) {
+    if !scion_files::is_one(folder) {
         let what = format!("{} is not the folder of a SCION router", folder.display());
         return Err(Failure::new(what)
             .help(format!("expected {} in it; `--config FILE` is for a file", scion_folder::TOPOLOGY)));

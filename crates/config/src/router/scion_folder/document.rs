@@ -3,10 +3,9 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use serde_json::Value;
-
-use crate::parse::TextValue;
 
 /// What is wrong in a file of a folder, or done otherwise by this router.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -155,14 +154,16 @@ impl Findings {
         texts.unwrap_or_default()
     }
 
-    /// A value that is written as text, such as an address.
-    pub(super) fn value<T: TextValue>(&mut self, node: &Node<'_>) -> Option<Placed<T>> {
+    /// A value that is written as text, such as an AS.
+    pub(super) fn parsed<T: FromStr>(&mut self, node: &Node<'_>, expected: &str) -> Option<Placed<T>> {
         let text = self.text(node)?;
-        let value = T::read(text.value);
-        if value.is_none() {
-            self.fault(text.place.clone(), format!("expected {}", T::EXPECTED));
+        match text.value.parse() {
+            Ok(value) => Some(Placed { value, place: text.place }),
+            Err(_) => {
+                self.fault(text.place, format!("expected {expected}"));
+                None
+            }
         }
-        Some(Placed { value: value?, place: text.place })
     }
 
     /// An address with a port. The open-source router looks names up and binds any address for `:PORT`; this one does neither.

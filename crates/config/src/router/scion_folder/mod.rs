@@ -3,6 +3,8 @@
 //!
 //! The files become the text of a configuration as this router has it anyway, with the place in the folder behind each line. So
 //! all that checks, runs, compares and reloads a configuration does it to a folder.
+//!
+//! Pure: texts come in, and nothing of this crate is used, so that a fuzz target has it without the crate's dependencies.
 
 mod document;
 mod router_toml;
@@ -11,9 +13,7 @@ mod tests;
 mod topology;
 
 use std::fmt::Display;
-use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -22,14 +22,9 @@ use document::{Findings, Node, Placed, line_column};
 use router_toml::{DispatchedPorts, RouterToml, Timers};
 use topology::{BorderRouter, Interface, Topology};
 
-use crate::failure::Failure;
-
 /// The files beside the router's own.
 pub const TOPOLOGY: &str = "topology.json";
 pub const MASTER_KEY: &str = "keys/master0.key";
-/// The router's own file; where it has another name, it begins and ends with these.
-const ROUTER: &str = "router.toml";
-const NAMED: [&str; 2] = ["br", ".toml"];
 /// The port for packets of hosts that receive at none of their own (`topology.EndhostPort`).
 const SHARED_PORT: u16 = 30_041;
 
@@ -93,67 +88,17 @@ impl Translation {
         &self.warnings
     }
 
+    /// Warns where the router's own file names another folder than this one, which is what is read.
+    pub fn check_folder(&mut self, is_this: impl FnOnce(&str) -> bool) {
+        let Some(Placed { place, .. }) = self.config_dir.take().filter(|named| !is_this(&named.value)) else { return };
+        let message = "another folder than this one, from which topology.json and keys are read".to_owned();
+        self.warnings.push(Remark { place, message });
+    }
+
     /// The file, and the path within it, from which the line at this offset of the text comes.
     pub fn place(&self, offset: usize) -> Option<&str> {
         let line = self.places.partition_point(|(end, _)| *end <= offset);
         self.places.get(line).map(|(_, place)| place.as_str())
-    }
-}
-
-/// Whether a folder looks like a SCION router's.
-pub fn is_one(folder: &Path) -> bool {
-    folder.join(TOPOLOGY).is_file()
-}
-
-/// Reads the folder's files with `read`; returns the path of the router's own file, too.
-///
-/// # Errors
-/// If a file is not there, or cannot be read.
-pub fn read(folder: &Path, read: impl Fn(&Path) -> Result<String, Failure>) -> Result<(PathBuf, Translation), Failure> {
-    let path = router_file(folder)?;
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let (router, topology) = (read(&path)?, read(&folder.join(TOPOLOGY))?);
-    let mut translation = Translation::new(&FolderFiles { name: &name, router: &router, topology: &topology });
-    if let Some(Placed { value, place }) = translation.config_dir.take() {
-        let is_here =
-            fs::canonicalize(&value).is_ok_and(|named| fs::canonicalize(folder).is_ok_and(|own| own == named));
-        if !is_here {
-            let message = "another folder than this one, from which topology.json and keys are read";
-            translation.warnings.push(Remark { place, message: message.to_owned() });
-        }
-    }
-    Ok((path, translation))
-}
-
-/// The router's own file, whose name the other router is told on its command line.
-fn router_file(folder: &Path) -> Result<PathBuf, Failure> {
-    let usual = folder.join(ROUTER);
-    if usual.is_file() {
-        return Ok(usual);
-    }
-    let entries = fs::read_dir(folder).map_err(|error| Failure::system(folder.display(), &error))?;
-    let [begin, end] = NAMED;
-    let is_named = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.starts_with(begin) && name.ends_with(end) && path.is_file()
-    };
-    let mut named: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).filter(is_named).collect();
-    named.sort();
-    match &named[..] {
-        [path] => Ok(path.clone()),
-        [] => Err(Failure::new(format!("{}: no {ROUTER} beside {TOPOLOGY}", folder.display())).help(format!(
-            "expected the file of `--config` of the open-source router as {ROUTER}, or as {begin}NAME{end}"
-        ))),
-        [first, second, ..] => {
-            let names = [first, second].map(|path| path.file_name().unwrap_or_default().to_string_lossy());
-            Err(Failure::new(format!(
-                "{}: files of several routers, as {} and {}",
-                folder.display(),
-                names[0],
-                names[1]
-            ))
-            .help(format!("call the one that is meant {ROUTER}, or give each router a folder of its own")))
-        }
     }
 }
 

@@ -32,6 +32,8 @@ const ATTRIBUTES: [&str; 4] = ["core", "issuing", "voting", "authoritative"];
 const LINKS: [&str; 4] = ["core", "parent", "child", "peer"];
 /// The one kind of underlay that there is.
 const PROVIDER: &str = "udpip";
+/// How an AS is written.
+const ISD_AS: &str = "an ISD and AS, such as \"1-ff00:0:110\" or \"1-64496\"";
 /// What an unknown member means for other JSON readers, too.
 const UNKNOWN: &str = "unknown to this router, and not used";
 
@@ -66,7 +68,7 @@ impl Topology {
     /// Reads the topology as the router `own` needs it; `None` if something that it needs is not there.
     pub(super) fn read(top: &Node<'_>, own: Option<&Placed<String>>, findings: &mut Findings) -> Option<Self> {
         warn_unknown(top, &MEMBERS, findings);
-        let isd_as = findings.needed(top, "isd_as", "this AS").and_then(|node| findings.value(&node));
+        let isd_as = findings.needed(top, "isd_as", "this AS").and_then(|node| findings.parsed(&node, ISD_AS));
         let is_core = is_core(top, findings);
         let ports = ports(top, findings);
         let routers = routers(top, own, is_core, findings);
@@ -194,7 +196,8 @@ fn interface(
         return None;
     }
     warn_unknown(node, &INTERFACE, findings);
-    let neighbor = findings.needed(node, "isd_as", "the AS at the other end").and_then(|node| findings.value(&node));
+    let neighbor =
+        findings.needed(node, "isd_as", "the AS at the other end").and_then(|node| findings.parsed(&node, ISD_AS));
     let link =
         findings.needed(node, "link_to", "what the neighbour is").and_then(|node| link(&node, is_core, findings));
     // What other routers of the AS have is theirs to check.
@@ -239,7 +242,8 @@ fn link(node: &Node<'_>, is_core: bool, findings: &mut Findings) -> Option<Place
     None
 }
 
-/// Our end of a link, and the neighbour's. Up to release 0.6 `public` had the first, and `bind` its address behind a NAT.
+/// Our end of a link, and the neighbour's. Files of earlier releases have the first in `public`, and where `bind` is there as well, that has
+/// its address.
 fn ends(underlay: &Node<'_>, findings: &mut Findings) -> Option<[Placed<SocketAddr>; 2]> {
     if !findings.is_object(underlay) {
         return None;
@@ -262,7 +266,7 @@ fn ends(underlay: &Node<'_>, findings: &mut Findings) -> Option<[Placed<SocketAd
             None
         }
         (None, Some(public)) => {
-            let bind = bind.map(|bind| findings.value::<IpAddr>(&bind));
+            let bind = bind.map(|bind| findings.parsed::<IpAddr>(&bind, "an IP address, such as \"192.0.2.1\""));
             match (findings.address(&public), bind) {
                 (public, None) => public,
                 (Some(public), Some(Some(bind))) => {

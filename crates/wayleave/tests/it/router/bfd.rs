@@ -1,7 +1,8 @@
 //! BFD between SCION routers: links of a dead router go down, senders get SCMP errors, and the links come up again.
 //!
 //! BFD-02: three ASes of which the last one's router, and one of the middle's two, are killed and started again:
-//! neighbours notice, senders are told by SCMP which link it was, packets pass again; a reload changes nothing.
+//! neighbours notice, senders are told by SCMP which link it was, packets pass again; a reload changes nothing, also not one that
+//! gives a sibling another number.
 //! BFD-03: a neighbour played by hand, octets that are no BFD; its silence: one-hop paths under the AS's key; counted;
 //! `/readyz` is not ready while the only session is down.
 //! OPS, status pages: parameters that a page does not have: refused by name.
@@ -100,6 +101,13 @@ fn a_dead_router_takes_its_links_down_senders_get_scmp_errors_and_the_links_come
     all_up(&routers);
     send(b"last");
     assert_eq!(Packet::decode(&receive(&bob).0).expect("sound").payload[8..], *b"last");
+    // Another router takes the first place among siblings: the session that is up has another number now, and goes on.
+    let file = std::fs::read_to_string(folder.0.join("b1.toml")).expect("its configuration");
+    let both = format!("siblings = [\"{}\", \"{b2}\"]\n", free());
+    folder.write("b1.toml", &file.replace(&other(&b2), &both).replace("sibling = 0", "sibling = 1"));
+    routers[1].reload();
+    are(&routers[1], serde_json::json!({ "interface 1": "up", "sibling 0": "down", "sibling 1": "up" }));
+    assert!(!routers[1].json("events").to_string().contains("sibling 1"), "{}", routers[1].json("events"));
     assert!(routers.iter().all(|router| router.status()["bfd"]["malformed"] == 0));
     let events = routers[1].json("events").to_string();
     assert!(events.contains("sibling 0") && events.contains("down"), "{events}");
