@@ -20,7 +20,7 @@ use crate::routers::{Installation, POSTGRESQL, default_cache, locate_or_fetch_ro
 /// How long a server may take until it accepts connections: after a kill it first replays its log.
 const START: Duration = Duration::from_secs(60);
 /// How long its processes may take to end.
-const END: Duration = Duration::from_secs(60);
+const END: Duration = Duration::from_secs(180);
 /// How long a standby may take to follow, and to be promoted.
 const REPLICATION: Duration = Duration::from_secs(60);
 
