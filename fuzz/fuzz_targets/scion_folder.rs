@@ -4,7 +4,7 @@
 
 // The crate has clients of HTTP and of databases among its dependencies, and the module needs none of them.
 #[allow(dead_code, unreachable_pub)]
-#[path = "../../crates/config/src/router/scion_folder/mod.rs"]
+#[path = "../../crates/config/src/scion_folder/mod.rs"]
 mod scion_folder;
 
 use libfuzzer_sys::fuzz_target;

@@ -42,6 +42,8 @@ pub mod replace;
 pub mod router;
 pub mod rpki;
 pub mod rs;
+pub mod scion_files;
+pub mod scion_folder;
 pub mod shadow;
 mod source;
 pub mod stamper;

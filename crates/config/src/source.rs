@@ -12,8 +12,8 @@ use serde::de::DeserializeOwned;
 
 use crate::failure::{Failure, Failures};
 use crate::kinds;
-use crate::router::scion_files;
-use crate::router::scion_folder::{Remark, Translation};
+use crate::scion_files;
+use crate::scion_folder::{Remark, Translation};
 
 /// Largest configuration that is read.
 const MOST_OCTETS: u64 = 8 << 20;

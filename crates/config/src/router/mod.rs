@@ -4,8 +4,6 @@ pub mod bfd;
 pub mod icing;
 pub mod platypus;
 pub mod scion;
-pub mod scion_files;
-pub mod scion_folder;
 pub mod stamper;
 
 use std::net::{Ipv4Addr, SocketAddr};

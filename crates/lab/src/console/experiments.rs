@@ -136,11 +136,11 @@ struct Run {
     id: &'static str,
     begin: Instant,
     child: Mutex<Child>,
-    said: Mutex<Said>,
+    output: Mutex<Output>,
 }
 
 #[derive(Default)]
-struct Said {
+struct Output {
     progress: VecDeque<String>,
     result: String,
     /// How it ended, and after how long.
@@ -150,7 +150,7 @@ struct Said {
 impl Run {
     fn of(id: &'static str, mut child: Child) -> Arc<Self> {
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let run = Arc::new(Self { id, begin: Instant::now(), child: Mutex::new(child), said: Mutex::default() });
+        let run = Arc::new(Self { id, begin: Instant::now(), child: Mutex::new(child), output: Mutex::default() });
         let (of_result, of_progress, of_end) = (Arc::clone(&run), Arc::clone(&run), Arc::clone(&run));
         let result = thread::spawn(move || stdout.map(|stdout| of_result.take_result(stdout)));
         thread::spawn(move || stderr.map(|stderr| of_progress.take_progress(stderr)));
@@ -161,13 +161,13 @@ impl Run {
             while !result.is_finished() && begin.elapsed() < END {
                 thread::sleep(POLL);
             }
-            lock(&of_end.said).ended = Some((how, of_end.begin.elapsed()));
+            lock(&of_end.output).ended = Some((how, of_end.begin.elapsed()));
         });
         run
     }
 
     fn is_running(&self) -> bool {
-        lock(&self.said).ended.is_none()
+        lock(&self.output).ended.is_none()
     }
 
     /// Whether it had not ended. It is waited for under the same lock, so that its number is no other process's.
@@ -191,7 +191,7 @@ impl Run {
     fn take_result(&self, mut from: impl Read) {
         let mut result = Vec::new();
         let _ = from.by_ref().take(MAX_RESULT).read_to_end(&mut result); // what came before a failure is shown
-        lock(&self.said).result = String::from_utf8_lossy(&result).into_owned();
+        lock(&self.output).result = String::from_utf8_lossy(&result).into_owned();
         let _ = io::copy(&mut from, &mut io::sink()); // as above
     }
 
@@ -200,24 +200,24 @@ impl Run {
         loop {
             let mut line = Vec::new();
             let Ok(1..) = from.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) else { return };
-            let mut said = lock(&self.said);
-            if said.progress.len() == MAX_LINES {
-                said.progress.pop_front();
+            let mut output = lock(&self.output);
+            if output.progress.len() == MAX_LINES {
+                output.progress.pop_front();
             }
-            said.progress.push_back(String::from_utf8_lossy(&line).trim_end().to_owned());
+            output.progress.push_back(String::from_utf8_lossy(&line).trim_end().to_owned());
         }
     }
 
     fn document(&self) -> Value {
-        let said = lock(&self.said);
-        let ended = said.ended.as_ref();
+        let output = lock(&self.output);
+        let ended = output.ended.as_ref();
         let time = ended.map_or_else(|| self.begin.elapsed(), |(_, time)| *time);
         json!({
             "id": self.id,
             "seconds": time.as_secs(),
             "ended": ended.map(|(how, _)| how),
-            "progress": said.progress,
-            "result": said.result,
+            "progress": output.progress,
+            "result": output.result,
         })
     }
 }

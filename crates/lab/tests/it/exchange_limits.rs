@@ -2,14 +2,16 @@
 //!
 //! SIX-15: routes with a foreign first AS or next hop, of 65 hops, to a special prefix, over the prefix limit: not
 //! announced; the limit's next in line takes a place that is free.
+//! SIX, limits of families: an announcer whose proxy holds it to none: receivers leave it out, and nobody else can tell; others keep all.
 //! SIX, limits: prefix limits, paths of one member beyond the fourth in any order, 161 paths of 41 members, flapping
 //! after a quiet time: each harms itself, and is told; everybody's first path is looked at.
 
 use std::time::Duration;
 
 use crate::common::{Exchange, nlri, route};
+use crate::exchange_origins::shapes;
 use wayleave_bgp::Nlri;
-use wayleave_lab::sim::{Node, PARTIES, Recorded, Setup, Sim, member_address, operator_keys};
+use wayleave_lab::sim::{Node, PARTIES, Recorded, Setup, Sim, member_address, member_asn, operator_keys};
 use wayleave_route_server::directory::Change;
 use wayleave_route_server::frames::{PartyFrame, ToMember};
 use wayleave_route_server::party::MemberBudget;
@@ -110,6 +112,30 @@ fn who_has_more_prefixes_of_a_family_than_the_data_allow_is_left_out_by_receiver
     sim.give_limits(3, &[], &[2]);
     sim.run_for(Duration::from_secs(5));
     assert_eq!(of_first(&sim, 2), 4);
+}
+
+#[test]
+fn that_a_receiver_leaves_an_announcer_out_shows_to_nobody() {
+    let [within, over] = [10, 1].map(|limit| {
+        let mut sim = Exchange::new(Setup::default()).sim;
+        sim.begin_data();
+        sim.announce(0, &prefixes(0..2), &route(0, &[64500], &[]));
+        sim.announce(1, &prefixes(0..1), &route(1, &[64500, 64501], &[]));
+        assert!(sim.settle(crate::common::LIMIT));
+        sim.fill_pools();
+        sim.recording = Some(Vec::new());
+        sim.give_limits(1, &[(0, [limit, 0])], &[2]);
+        sim.run_for(Duration::from_secs(20));
+        let whose = sim.tables[&2][&prefixes(0..1)[0].prefix].as_path().first_asn();
+        // Something is ranked after it, too, and it ends.
+        sim.announce(1, &prefixes(0..1), &route(1, &[64500, 64502], &[]));
+        sim.run_for(Duration::from_secs(20));
+        sim.withdraw(0, &prefixes(1..2));
+        sim.run_for(Duration::from_secs(1000));
+        (whose, shapes(&sim.recording.take().unwrap_or_default()))
+    });
+    assert_eq!((within.0, over.0), (Some(member_asn(0)), Some(member_asn(1))), "one of the two leaves it out");
+    assert!(!over.1.is_empty() && within.1 == over.1, "{:?}\n{:?}", within.1, over.1);
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn an_own_route_whose_origin_is_invalid_is_not_announced_while_it_is(export: Exp
 }
 
 /// What went over each link, in order, without grants of credit, which follow from how much went over the link before.
-fn shapes(recording: &[Recorded]) -> Vec<(Node, Node, usize)> {
+pub(super) fn shapes(recording: &[Recorded]) -> Vec<(Node, Node, usize)> {
     let is_grant = |frame: &&Recorded| match (frame.from, frame.to) {
         (Node::Member(_), _) => matches!(FromMember::decode(&frame.bytes), Ok(FromMember::Credit { .. })),
         (_, Node::Member(_)) => matches!(ToMember::decode(&frame.bytes), Ok(ToMember::Credit { .. })),

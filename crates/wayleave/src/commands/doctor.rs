@@ -333,7 +333,10 @@ fn unconfirmed(until: Option<u64>, now: u64, notes: &mut Notes<'_>) {
     let Some(until) = until else { return };
     let cure = "`wayleave confirm` keeps it, `wayleave undo` takes it back, each with `--config FILE`";
     if until < now {
-        let message = format!("its change was to be undone at {}, and was not: the machine was restarted", utc(until));
+        let message = format!(
+            "its change was to be undone at {}, and was not: what waited for that is gone, as after a restart of the machine",
+            utc(until)
+        );
         notes.add(Standing::Problem, "apply", message, Some(cure));
     } else {
         let message = format!("its change is not confirmed, and is undone at {}", utc(until));

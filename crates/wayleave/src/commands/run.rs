@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use wayleave_runtime::logs;
 
 use super::help::RoleParser;
-use crate::config::router::{scion_files, scion_folder};
+use crate::config::{scion_files, scion_folder};
 use crate::failure::{Failure, Outcome};
 use crate::roles::{self, Options, RoleName};
 

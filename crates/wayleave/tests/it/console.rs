@@ -88,6 +88,7 @@ pub(crate) fn of_laboratory(lab: &Lab, checks: impl FnOnce(&Browser)) {
     assert_eq!(folders(lab).len(), 1);
     takes_orders_of_its_page(&browser);
     checks(&browser);
+    attacks_a_process(&browser);
     // Another in its place does not take it for its own, and another one beside it leaves it be.
     let listen = browser.at.to_string();
     let output = Command::new(laboratory()).args(["console", "--dir", &lab.dir, "--listen", &listen]).output();
@@ -130,6 +131,24 @@ fn takes_orders_of_its_page(browser: &Browser) {
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{path} {origin}: {answer}");
     }
     assert!(browser.page("/api/v1/laboratory")["run"].is_null(), "nothing has started");
+}
+
+/// A process of the laboratory is paused from the page, and goes on.
+fn attacks_a_process(browser: &Browser) {
+    let document = browser.page("/api/v1/laboratory");
+    let place = document["attacks"][0]["place"].as_str().expect("a process").to_owned();
+    let origin = format!("Origin: http://{}\r\n", browser.at);
+    let order = |attack: &str| {
+        let mut answer = String::new();
+        let mut stream = browser.send_with(&format!("POST /api/v1/laboratory/attack/{attack}/{place}"), &origin);
+        stream.read_to_string(&mut answer).expect("answered");
+        answer
+    };
+    let paused = order("pause");
+    assert!(paused.starts_with("HTTP/1.1 200 "), "{paused}");
+    eventually("what is paused is paused no second time", || order("pause").starts_with("HTTP/1.1 409 "));
+    eventually("it goes on", || order("resume").starts_with("HTTP/1.1 200 "));
+    eventually("it answers again", || order("resume").starts_with("HTTP/1.1 409 "));
 }
 
 /// What the console of an exchange of alpha, bravo, charlie and delta shows.

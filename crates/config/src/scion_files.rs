@@ -1,10 +1,10 @@
-//! Reads the folder of an open-source SCION router ([`super::scion_folder`]).
+//! Reads the folder of an open-source SCION router ([`crate::scion_folder`]).
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::scion_folder::{FolderFiles, TOPOLOGY, Translation};
 use crate::failure::Failure;
+use crate::scion_folder::{FolderFiles, TOPOLOGY, Translation};
 
 /// The router's own file; where it has another name, it begins and ends with these.
 const ROUTER: &str = "router.toml";
